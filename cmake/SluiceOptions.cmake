@@ -1,0 +1,29 @@
+# Language level, warnings, sanitizers and the libraries that the whole tree may use.
+option(SLUICE_BUILD_TESTS "Build the tests" ON)
+option(SLUICE_BUILD_BENCH "Build the micro-benchmarks in bench/" OFF)
+option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
+set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+
+# One set of floating-point rules everywhere: no reassociation and no silent contraction, since bits
+# must not depend on how the compiler felt. Kernels that want fused multiply-add say so themselves.
+add_compile_options(-Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -ffp-contract=off)
+if(SLUICE_SANITIZE)
+  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${SLUICE_SANITIZE})
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)

@@ -1,0 +1,25 @@
+# sluice_folder(name SOURCES ... DEPENDS ...): the static library of one folder of src/.
+function(sluice_folder name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  add_library(sluice_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(sluice_${name} PUBLIC
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
+  target_link_libraries(sluice_${name} PUBLIC ${ARG_DEPENDS} fmt::fmt ${ARG_LIBRARIES})
+endfunction()
+
+# sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry.
+# The entry's name is the program's name; labels are those of design section 8.
+function(sluice_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(${name} ${ARG_SOURCES})
+  list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()

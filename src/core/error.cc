@@ -1,0 +1,44 @@
+// Error texts and the end of the road for broken invariants.
+#include "core/error.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+namespace sluice {
+
+std::string_view error_code_name(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument: return "invalid argument";
+    case ErrorCode::kModel: return "model";
+    case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kDoesNotFit: return "does not fit";
+    case ErrorCode::kIo: return "input/output";
+    case ErrorCode::kDevice: return "device";
+    case ErrorCode::kCancelled: return "cancelled";
+  }
+  return "unknown";
+}
+
+Error::Error(ErrorCode code, std::string message, std::string context)
+    : code_(code), message_(std::move(message)), context_(std::move(context)) {
+  what_ = context_.empty() ? message_ : context_ + ": " + message_;
+}
+
+Error Error::in(std::string_view outer) const {
+  std::string context(outer);
+  if (!context_.empty()) context += ": " + context_;
+  return Error(code_, message_, std::move(context));
+}
+
+void check_failed(std::string_view condition, std::string_view message,
+                  std::source_location where) {
+  // The one place that writes without being asked: the process is about to abort, and a silent
+  // abort would cost somebody a day.
+  std::fprintf(stderr, "sluice: %s:%u: check failed: %.*s %.*s\n", where.file_name(),
+               static_cast<unsigned>(where.line()), static_cast<int>(condition.size()),
+               condition.data(), static_cast<int>(message.size()), message.data());
+  std::abort();
+}
+
+}  // namespace sluice

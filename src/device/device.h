@@ -1,0 +1,170 @@
+// Device, Stream, Event, Buffer: the contract that the CPU and CUDA backends both keep.
+//
+// Everything above this folder enqueues work through these four types and never asks which backend
+// it runs on. tests/device/contract_test.cc is this file as a test; it runs on every backend.
+// Thread rule: one host thread enqueues (the engine's); the work itself runs elsewhere.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace sluice {
+
+class Device;
+
+enum class DeviceKind { kCpu, kCuda };
+
+// Where a byte lives. kPinned is host memory that a copy engine can reach; kDevice is what kernels
+// work on. On the CPU device kDevice is an arena of its own, so that a byte that was never
+// transferred is never visible to a kernel.
+enum class MemoryKind { kHost, kPinned, kDevice };
+
+std::string_view memory_kind_name(MemoryKind kind);
+
+// Owner of one allocation; gives it back when it dies.
+//
+// REQUIRES: no work that touches the memory is pending on any stream when the Buffer dies.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device* device, std::byte* data, size_t size_bytes, MemoryKind kind)
+      : device_(device), data_(data), size_bytes_(size_bytes), kind_(kind) {}
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~Buffer();
+
+  std::byte* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+  MemoryKind kind() const { return kind_; }
+
+ private:
+  void swap(Buffer& other) noexcept;
+
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t size_bytes_ = 0;
+  MemoryKind kind_ = MemoryKind::kHost;
+};
+
+// A point in a stream's work that other streams and the host can wait for.
+//
+// `Stream::record` captures the work enqueued on that stream so far, as a new version of the event;
+// a wait waits for the version that exists when the wait is called. A wait on an event that was
+// never recorded returns at once. Recording again does not disturb earlier waits.
+class Event {
+ public:
+  virtual ~Event() = default;
+
+  // True when the newest recorded version has been reached (or none was recorded).
+  virtual bool query() const = 0;
+
+  // Blocks the host until the newest recorded version is reached.
+  // Errors: throws the first asynchronous error of the work that the version captured.
+  virtual void synchronize() const = 0;
+};
+
+// A contiguous copy. REQUIRES: both sides stay alive until an event recorded after it completes.
+struct CopyArgs {
+  std::byte* dst = nullptr;
+  const std::byte* src = nullptr;
+  size_t num_bytes = 0;
+};
+
+// `num_rows` rows of `row_bytes`, each side with its own stride.
+// REQUIRES: strides >= row_bytes; both sides alive until an event recorded after it completes.
+struct Copy2dArgs {
+  std::byte* dst = nullptr;
+  size_t dst_stride_bytes = 0;
+  const std::byte* src = nullptr;
+  size_t src_stride_bytes = 0;
+  size_t row_bytes = 0;
+  size_t num_rows = 0;
+};
+
+// An in-order queue of asynchronous work. There is no default stream and no current stream.
+//
+// Errors: the first asynchronous error is kept with the op's name. Work enqueued on the stream
+// after it is skipped, events recorded after it are poisoned, a stream that waits for a poisoned
+// event is poisoned too, and every host wait on a poisoned event or stream throws the error.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+
+  virtual Device& device() const = 0;
+  virtual const std::string& name() const = 0;
+
+  // Copies between any two memory kinds. Order: after all earlier work of this stream.
+  virtual void copy(const CopyArgs& args) = 0;
+  virtual void copy_2d(const Copy2dArgs& args) = 0;
+
+  // Sets every byte to `value` (0xFF makes NaN of every float format: used to poison).
+  virtual void fill(std::byte* dst, size_t num_bytes, uint8_t value) = 0;
+
+  virtual void record(Event& event) = 0;
+  virtual void wait(const Event& event) = 0;
+
+  // Blocks the host until all work enqueued so far is done.
+  // Errors: throws the first asynchronous error of the stream.
+  virtual void synchronize() = 0;
+};
+
+struct StreamOptions {
+  std::string name;     // shown in errors and timelines
+  int num_threads = 1;  // CPU: worker plus helpers that ops of this stream may use; CUDA: ignored
+};
+
+// What `sluice doctor` prints and planners ask.
+struct DeviceInfo {
+  std::string name;              // "AMD EPYC ... (avx2)" or "NVIDIA H200"
+  size_t total_memory_bytes = 0;  // of the device
+  size_t free_memory_bytes = 0;   // at the time of the call
+  int num_cores = 0;              // hardware threads, or multiprocessors
+};
+
+// A place that computes. Makes everything above; outlives everything it made.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual DeviceKind kind() const = 0;
+  virtual DeviceInfo info() const = 0;
+
+  virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+
+  // Types: memory aligned to at least 256 bytes. Contents are undefined; the CPU device fills
+  // kDevice memory with NaN bytes in debug builds.
+  // Errors: kDoesNotFit naming the size, the kind and what is left.
+  virtual Buffer allocate(size_t size_bytes, MemoryKind kind) = 0;
+
+  // Allocations made since the device was made, and bytes alive now, per kind. Tests assert that a
+  // decode step allocates nothing; `inspect` and observers report the bytes.
+  virtual int64_t num_allocations() const = 0;
+  virtual size_t allocated_bytes(MemoryKind kind) const = 0;
+  virtual size_t peak_allocated_bytes(MemoryKind kind) const = 0;
+
+ private:
+  friend class Buffer;
+  virtual void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept = 0;
+};
+
+struct DeviceOptions {
+  int num_threads = 0;           // CPU: 0 means all hardware threads
+  uint64_t schedule_seed = 0;    // CPU, tests: not 0 inserts seeded delays between tasks
+  size_t memory_limit_bytes = 0;  // CPU: cap of kDevice memory; 0 means what the machine has
+};
+
+// Makes the device named by `spec`: "cpu", "cuda", "cuda:N" or "auto" (CUDA when there is one).
+// Errors: kInvalidArgument for another name; kUnsupported with one sentence that says what is
+// missing when CUDA was asked for and is not there.
+std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options = {});
+
+}  // namespace sluice
