@@ -1,0 +1,80 @@
+// Attention over paged KV blocks with a carried softmax state: the op that Sluice is built around.
+//
+// Used by attention/executor only. One call attends a set of query rows to one run of KV tokens; a
+// long history is several calls, and where a run lives (pool, ring slot) never changes a bit:
+//
+//   for each row, tiles of kAttentionTile tokens at absolute positions 0, 16, 32, ... are visited in
+//   ascending order, and each updates (max, sum, acc) once. Splitting the walk between tiles and
+//   carrying the state is therefore the same arithmetic as not splitting it. On the CPU backend a
+//   row's result does not depend on the other rows of the call either.
+//
+// Thread rule: enqueue only.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+// Tokens per softmax update. Runs and pages begin at multiples of it; block_tokens is a multiple.
+inline constexpr int32_t kAttentionTile = 16;
+
+// Softmax state of each (row, query head) between calls.
+//   max: largest score seen (natural-log units, after scaling); -inf before the first token
+//   sum: sum of exp(score - max)
+//   acc: sum of exp(score - max) * v
+// The log-sum-exp of a row is max + ln(sum); this is the one place that defines it.
+struct AttentionState {
+  TensorView acc;  // f32 [num_rows, num_q_heads, head_dim]
+  TensorView max;  // f32 [num_rows, num_q_heads]
+  TensorView sum;  // f32 [num_rows, num_q_heads]
+};
+
+// Pages to attend instead of all tokens, per sequence and KV head; absent means all.
+// Page p holds tokens [p * page_tokens, (p + 1) * page_tokens). Ids are sorted and unique. Pages or
+// parts of pages outside [kv_begin, kv_end) are skipped, so that one list serves a split walk.
+struct PageList {
+  TensorView page_ids;    // i32 [num_seqs, num_kv_heads, max_pages]
+  TensorView page_count;  // i32 [num_seqs, num_kv_heads]
+  int32_t page_tokens = 0;  // multiple of kAttentionTile
+};
+
+// The rows and sequences of one pass: made once by engine/runner, read by every layer.
+// All arrays are device memory; the two maxima are host knowledge that sizes the launch.
+struct AttentionBatch {
+  TensorView row_begin;  // i32 [num_seqs + 1]: rows of sequence s are [row_begin[s], row_begin[s+1])
+  TensorView first_pos;  // i32 [num_seqs]: absolute position of the first row of s
+  int32_t max_rows = 0;       // largest number of rows of one sequence
+  int32_t max_kv_tokens = 0;  // largest kv_end - kv_begin of the pass
+};
+
+struct AttentionArgs {
+  TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope
+  TensorView out;  // bf16 [num_rows, num_q_heads, head_dim]; written when `last`
+  float scale = 1.0f;  // score = scale * q.k
+
+  AttentionBatch batch;
+  KvBlocksView kv;
+  TensorView kv_begin;     // i32 [num_seqs]: first token position of this run; multiple of the tile
+                           // and of block_tokens
+  TensorView kv_end;       // i32 [num_seqs]: one past the last; rows see tokens <= their own position
+  TensorView block_table;  // i32 [num_seqs, max_blocks]: entry j is the index in `kv` of the block
+                           // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens
+  PageList pages;
+
+  AttentionState state;  // needed unless first && last
+  bool first = true;     // start from the empty state instead of reading it
+  bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
+};
+
+// Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K and
+// V are never expanded. head_dim is a multiple of 16, at most 256.
+// Types: scores, state and sums in f32; P is not rounded below f32 on AVX2 and AVX-512.
+// Aliasing: `out` may be the memory of `q`.
+// Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023, arXiv 2307.08691.
+void attention(Stream& stream, const AttentionArgs& args);
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// Ops: the table of kernels that a backend must provide.
+//
+// Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h and
+// sample.h: they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op does
+// not compile. Thread rule: stateless; every call names its stream.
+#pragma once
+
+#include "ops/activation.h"
+#include "ops/attention.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/sample.h"
+
+namespace sluice {
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const = 0;
+  virtual void pack_weight(Stream& stream, const PackWeightArgs& args) const = 0;
+  virtual void matmul(Stream& stream, const MatmulArgs& args) const = 0;
+  virtual void embedding(Stream& stream, const EmbeddingArgs& args) const = 0;
+  virtual void rms_norm(Stream& stream, const RmsNormArgs& args) const = 0;
+  virtual void rope_angles(Stream& stream, const RopeAnglesArgs& args) const = 0;
+  virtual void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const = 0;
+  virtual void swiglu(Stream& stream, const SwigluArgs& args) const = 0;
+  virtual void gather_rows(Stream& stream, const GatherRowsArgs& args) const = 0;
+  virtual void attention(Stream& stream, const AttentionArgs& args) const = 0;
+  virtual void sample(Stream& stream, const SampleArgs& args) const = 0;
+};
+
+// The kernels of the backend that `device` belongs to.
+const Ops& ops_of(const Device& device);
+
+}  // namespace sluice

@@ -1,0 +1,37 @@
+// Sampling on the device: from logits to one token per row, with log-probabilities.
+//
+// Used by engine/sampler. A row's token depends on its logits, its parameters, its seed and its
+// position alone, so that a seeded request gives the same tokens alone and in any batch.
+// Thread rule: enqueue only.
+#pragma once
+
+#include "core/tensor_view.h"
+#include "device/device.h"
+
+namespace sluice {
+
+struct SampleArgs {
+  TensorView logits;       // f32 [m, vocab]
+  TensorView temperature;  // f32 [m]; 0 means greedy (argmax, lowest id wins a tie)
+  TensorView top_k;        // i32 [m]; 0 or less keeps all
+  TensorView top_p;        // f32 [m] in (0, 1]; 1 keeps all
+  TensorView min_p;        // f32 [m] in [0, 1]; 0 keeps all
+  TensorView seed;         // i64 [m]
+  TensorView position;     // i64 [m]: index of the token to sample in its sequence
+  TensorView suppressed;   // i32 [m, s] token ids that must not be chosen, -1 pads; or absent
+
+  TensorView token_ids;        // i32 [m], written
+  TensorView logprobs;         // f32 [m], written: log-softmax of the raw logits at the chosen token
+  TensorView top_token_ids;    // i32 [m, t] written, descending by log-probability; or absent
+  TensorView top_logprobs;     // f32 [m, t] written; present exactly when top_token_ids is
+};
+
+// Filters in this order: suppressed, temperature, min-p, top-k, top-p (ties at a border are kept by
+// ascending id). Then token = argmax(logit / temperature + g) over what is left, where
+// g = -ln(-ln(u)) and u in (0, 1) comes from Philox4x32-10 keyed by seed, counter (position, id):
+// the Gumbel-max trick, which draws from the softmax without a sum that could depend on order.
+// Errors: a row without a finite logit is an asynchronous error that names the row.
+// Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max).
+void sample(Stream& stream, const SampleArgs& args);
+
+}  // namespace sluice
