@@ -1,0 +1,48 @@
+// Whole files in and out: reading into a string, and writing that is all or nothing.
+//
+// Used by the JSON reader, the safetensors writer and everything that writes results.
+// Thread rule: free functions keep no state; an AtomicFile belongs to one thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace sluice {
+
+inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
+
+// Reads a file that fits a string.
+//
+// Errors: kIo naming the path: absent, a directory, unreadable, or larger than `max_bytes`.
+std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = kMaxTextFileBytes);
+
+// A file that appears under its name only when it is complete.
+//
+// Bytes go to a temporary name in the same directory; commit() flushes and renames. Without a
+// commit the destructor removes the temporary, so a full disk leaves what was there before.
+// Errors: kIo naming the path and the system's reason, from any call.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_;
+  int fd_ = -1;
+};
+
+// Writes a whole file through an AtomicFile.
+void write_file(const std::filesystem::path& path, std::string_view text);
+
+}  // namespace sluice

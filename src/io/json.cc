@@ -1,0 +1,305 @@
+// A SAX handler that builds the document itself, so that depth and duplicate keys are refused
+// while parsing: nlohmann's own builder keeps the last of two equal keys and has no depth limit.
+#include "io/json.h"
+
+#include <cctype>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/file.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxShownChars = 80;
+
+// At most kMaxShownChars of a text, with everything unprintable replaced.
+std::string printable(std::string_view text, size_t max_chars = kMaxShownChars) {
+  std::string shown;
+  for (char c : text.substr(0, max_chars)) {
+    shown += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
+  }
+  if (text.size() > max_chars) shown += "...";
+  return shown;
+}
+
+// Reads bytes and remembers how far the lexer has come; SAX callbacks are not told.
+class CountingIterator {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator(const char* at, const char** reached) : at_(at), reached_(reached) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    *reached_ = ++at_;
+    return *this;
+  }
+  bool operator==(const CountingIterator& other) const { return at_ == other.at_; }
+  bool operator!=(const CountingIterator& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+class DocumentBuilder : public nlohmann::json_sax<json> {
+ public:
+  DocumentBuilder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
+
+  json build() {
+    reached_ = text_.data();
+    const char* end = text_.data() + text_.size();
+    json::sax_parse(CountingIterator(text_.data(), &reached_), CountingIterator(end, &reached_),
+                    this);
+    return std::move(root_);
+  }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(json::number_unsigned_t value) override { return add(value); }
+  bool number_float(json::number_float_t value, const std::string&) override { return add(value); }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(json::binary_t&) override { return false; }  // cannot occur in text
+  bool start_object(size_t) override { return open(json::object()); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(std::string& key) override {
+    auto [slot, inserted] = open_.back()->get_ref<json::object_t&>().emplace(key, nullptr);
+    if (!inserted) {
+      fail_at(position(),
+              fmt::format("the key \"{}\" appears twice in one object; keep one of them",
+                          printable(key)));
+    }
+    member_ = &slot->second;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&,
+                   const nlohmann::detail::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line ...": the tag helps nobody.
+    std::string_view reason = error.what();
+    if (const size_t tag_end = reason.find("] "); tag_end != reason.npos) {
+      reason.remove_prefix(tag_end + 2);
+    }
+    fail_at(position, fmt::format("not valid JSON: {}; fetch the file again or repair it",
+                                  printable(reason, 4 * kMaxShownChars)));
+  }
+
+ private:
+  size_t position() const { return static_cast<size_t>(reached_ - text_.data()); }
+
+  [[noreturn]] void fail_at(size_t position, const std::string& message) const {
+    throw Error(ErrorCode::kModel, fmt::format("byte {}: {}", position, message),
+                std::string(name_));
+  }
+
+  // Puts a value where the document is open: the root, a member, or the end of an array.
+  json* place(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array()) {
+      auto& items = open_.back()->get_ref<json::array_t&>();
+      items.push_back(std::move(value));
+      return &items.back();  // stays valid: nothing is appended here while the child is open
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+
+  bool add(json value) {
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(json container) {
+    if (open_.size() == static_cast<size_t>(kMaxJsonDepth)) {
+      fail_at(position(),
+              fmt::format("nested deeper than {} levels; no model file needs that", kMaxJsonDepth));
+    }
+    open_.push_back(place(std::move(container)));
+    return true;
+  }
+
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  std::string_view name_;
+  const char* reached_ = nullptr;
+  json root_;
+  json* member_ = nullptr;   // where the value of the last key goes
+  std::vector<json*> open_;  // containers that are not closed yet, outermost first
+};
+
+bool in_range(const json& value, int64_t min, int64_t max) {
+  if (value.is_number_unsigned()) {
+    const uint64_t number = value.get<uint64_t>();
+    return std::cmp_greater_equal(number, min) && std::cmp_less_equal(number, max);
+  }
+  if (!value.is_number_integer()) return false;
+  const int64_t number = value.get<int64_t>();
+  return number >= min && number <= max;
+}
+
+}  // namespace
+
+json parse_json(std::string_view text, std::string_view name) {
+  return DocumentBuilder(text, name).build();
+}
+
+json read_json_file(const std::filesystem::path& path) {
+  return parse_json(read_file(path), path.string());
+}
+
+std::string describe_json(const json& value) {
+  if (value.is_object()) return fmt::format("an object of {}", value.size());
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+JsonObject::JsonObject(const json& value, std::string name)
+    : value_(&value), name_(std::move(name)) {
+  if (!value.is_object()) {
+    throw Error(ErrorCode::kModel,
+                fmt::format("found {} where an object {{...}} must be; is it the right file?",
+                            describe_json(value)),
+                name_);
+  }
+}
+
+const json* JsonObject::find(std::string_view key) const {
+  const auto found = value_->find(key);
+  return found == value_->end() || found->is_null() ? nullptr : &*found;
+}
+
+void JsonObject::fail(std::string_view key, std::string_view allowed) const {
+  const json* value = find(key);
+  throw Error(ErrorCode::kModel,
+              fmt::format("{} is {}; it must be {}", key, value ? describe_json(*value) : "missing",
+                          allowed),
+              name_);
+}
+
+bool JsonObject::has(std::string_view key) const { return find(key) != nullptr; }
+
+std::vector<std::string> JsonObject::keys() const {
+  std::vector<std::string> keys;
+  for (const auto& item : value_->items()) keys.push_back(item.key());
+  return keys;
+}
+
+const json& JsonObject::get(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) fail(key, "given");
+  return *value;
+}
+
+std::optional<int64_t> JsonObject::find_int(std::string_view key, int64_t min, int64_t max) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!in_range(*value, min, max)) fail(key, fmt::format("an integer from {} to {}", min, max));
+  return value->get<int64_t>();
+}
+
+std::optional<double> JsonObject::find_double(std::string_view key, double min, double max) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : std::nan("");
+  if (!(number >= min && number <= max)) {
+    fail(key, fmt::format("a number from {} to {}", min, max));
+  }
+  return number;
+}
+
+std::optional<bool> JsonObject::find_bool(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) fail(key, "true or false");
+  return value->get<bool>();
+}
+
+std::optional<std::string> JsonObject::find_string(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) fail(key, "a string");
+  return value->get<std::string>();
+}
+
+std::optional<JsonObject> JsonObject::find_object(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_object()) fail(key, "an object {...}");
+  return JsonObject(*value, fmt::format("{}: {}", name_, key));
+}
+
+int64_t JsonObject::get_int(std::string_view key, int64_t min, int64_t max) const {
+  if (const auto value = find_int(key, min, max)) return *value;
+  fail(key, fmt::format("an integer from {} to {}", min, max));
+}
+
+double JsonObject::get_double(std::string_view key, double min, double max) const {
+  if (const auto value = find_double(key, min, max)) return *value;
+  fail(key, fmt::format("a number from {} to {}", min, max));
+}
+
+bool JsonObject::get_bool(std::string_view key) const {
+  if (const auto value = find_bool(key)) return *value;
+  fail(key, "true or false");
+}
+
+std::string JsonObject::get_string(std::string_view key) const {
+  if (auto value = find_string(key)) return *std::move(value);
+  fail(key, "a string");
+}
+
+JsonObject JsonObject::get_object(std::string_view key) const {
+  if (auto value = find_object(key)) return *std::move(value);
+  fail(key, "an object {...}");
+}
+
+std::vector<int64_t> JsonObject::find_ints(std::string_view key, int64_t min, int64_t max) const {
+  const json* value = find(key);
+  if (!value) return {};
+  std::vector<int64_t> numbers;
+  const json one_item = value->is_array() ? json() : json::array({*value});
+  for (const json& item : value->is_array() ? *value : one_item) {
+    if (!in_range(item, min, max)) {
+      fail(key, fmt::format("integers from {} to {}, and one of them is {}", min, max,
+                            describe_json(item)));
+    }
+    numbers.push_back(item.get<int64_t>());
+  }
+  return numbers;
+}
+
+std::vector<std::string> JsonObject::find_strings(std::string_view key) const {
+  const json* value = find(key);
+  if (!value) return {};
+  if (!value->is_array()) fail(key, "a list of strings");
+  std::vector<std::string> strings;
+  for (const json& item : *value) {
+    if (!item.is_string()) fail(key, "a list of strings");
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
+}  // namespace sluice

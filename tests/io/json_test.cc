@@ -1,0 +1,175 @@
+// Strict JSON against RFC 8259's rules, plus the limits that the parser library does not have.
+#include "io/json.h"
+
+#include <limits>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kInt64Min = std::numeric_limits<int64_t>::min();
+constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
+
+// The text of the error that `action` throws, or "" when it throws none.
+template <typename Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kModel);
+    return error.what();
+  }
+  return "";
+}
+
+std::string parse_error(const std::string& text) {
+  return error_of([&] { parse_json(text, "a.json"); });
+}
+
+std::string nested(int depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+TEST(ParseJson, KeepsValuesExactly) {
+  const nlohmann::json document = parse_json(
+      R"( {"a": [1, -2, 3.5, true, false, null, {}, []], "b": {"c": "\u00e9\ud83d\ude00\n"},
+           "max": 18446744073709551615, "": 0} )",
+      "a.json");
+  // The library's own builder agrees wherever neither limit is hit.
+  EXPECT_EQ(document, nlohmann::json::parse(document.dump()));
+  EXPECT_EQ(document["a"].size(), 8u);
+  EXPECT_EQ(document["a"][1], -2);
+  EXPECT_EQ(document["b"]["c"], "\xC3\xA9\xF0\x9F\x98\x80\n");
+  EXPECT_EQ(document["max"].get<uint64_t>(), std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(document[""], 0);
+}
+
+TEST(ParseJson, AcceptsScalarsAtTheRoot) {
+  EXPECT_EQ(parse_json("7", "a.json"), 7);
+  EXPECT_EQ(parse_json(" \"x\" ", "a.json"), "x");
+}
+
+TEST(ParseJson, RefusesBrokenSyntaxWithPosition) {
+  EXPECT_EQ(parse_error("{\"a\": 1,}").rfind("a.json: byte 9: not valid JSON", 0), 0u)
+      << parse_error("{\"a\": 1,}");
+  for (const char* text : {"",      " ",        "{",        "[1,",     "{\"a\"}",     "{'a': 1}",
+                           "[1 2]", "01",       "+1",       "1.",      ".5",          "nul",
+                           "NaN",   "Infinity", "-",        "\"\\x\"", "\"\\ud800\"", "{\"a\":1}}",
+                           "[1] x", "// c\n1",  "\"a\nb\"", "1e999"}) {
+    const std::string error = parse_error(text);
+    EXPECT_NE(error.find("a.json: byte "), error.npos) << text << " -> " << error;
+  }
+}
+
+TEST(ParseJson, RefusesInvalidUtf8AndKeepsTheErrorPrintable) {
+  for (const char* text :
+       {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xe2\x82\"", "\"\xf4\x90\x80\x80\""}) {
+    const std::string error = parse_error(text);
+    ASSERT_FALSE(error.empty()) << text;
+    for (unsigned char c : error) EXPECT_TRUE(c >= 0x20 && c < 0x7f) << error;
+  }
+}
+
+TEST(ParseJson, RefusesDuplicateKeysAtAnyLevel) {
+  EXPECT_EQ(parse_error(R"({"a": 1, "b": 2, "a": 3})"),
+            "a.json: byte 20: the key \"a\" appears twice in one object; keep one of them");
+  EXPECT_NE(parse_error(R"([{"x": {"k": 1, "k": 1}}])"), "");
+  EXPECT_NE(parse_error(R"({"a": 1, "\u0061": 2})"), "") << "escaped form of the same key";
+  EXPECT_EQ(parse_error(R"({"a": {"a": 1}, "b": {"a": 1}})"), "");
+}
+
+TEST(ParseJson, LimitsDepthWithoutRecursion) {
+  EXPECT_EQ(parse_error(nested(kMaxJsonDepth)), "");
+  EXPECT_EQ(parse_error(nested(kMaxJsonDepth + 1)),
+            "a.json: byte 65: nested deeper than 64 levels; no model file needs that");
+  EXPECT_NE(parse_error(std::string(10'000'000, '[')), "");
+  std::string objects;
+  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
+  EXPECT_NE(parse_error(objects), "");
+}
+
+TEST(ParseJson, KeepsErrorsShort) {
+  EXPECT_LT(parse_error("\"" + std::string(1'000'000, 'x')).size(), 600u);
+}
+
+class JsonObjectTest : public testing::Test {
+ protected:
+  const nlohmann::json document_ = parse_json(
+      R"({"i": -3, "big": 18446744073709551615, "f": 0.5, "whole": 4.0, "b": true, "s": "text",
+          "n": null, "o": {"x": 1}, "ids": [1, 2], "mixed": [1, "a"], "words": ["a", "b"]})",
+      "c.json");
+  const JsonObject object_{document_, "c.json"};
+};
+
+TEST_F(JsonObjectTest, ReadsTypedValues) {
+  EXPECT_EQ(object_.get_int("i", -3, 0), -3);
+  EXPECT_EQ(object_.get_double("f", 0, 1), 0.5);
+  EXPECT_EQ(object_.get_double("i", -10, 1), -3.0) << "an integer is a number";
+  EXPECT_TRUE(object_.get_bool("b"));
+  EXPECT_EQ(object_.get_string("s"), "text");
+  EXPECT_EQ(object_.get_object("o").get_int("x", 0, 1), 1);
+  EXPECT_EQ(object_.find_ints("ids", 0, 9), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(object_.find_ints("i", -9, 9), (std::vector<int64_t>{-3}));
+  EXPECT_EQ(object_.find_strings("words"), (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(object_.keys().size(), 11u);
+}
+
+TEST_F(JsonObjectTest, TakesNullForAbsent) {
+  for (const char* key : {"n", "absent"}) {
+    EXPECT_FALSE(object_.has(key));
+    EXPECT_FALSE(object_.find_int(key, 0, 1).has_value());
+    EXPECT_FALSE(object_.find_double(key, 0, 1).has_value());
+    EXPECT_FALSE(object_.find_bool(key).has_value());
+    EXPECT_FALSE(object_.find_string(key).has_value());
+    EXPECT_FALSE(object_.find_object(key).has_value());
+    EXPECT_TRUE(object_.find_ints(key, 0, 1).empty());
+    EXPECT_TRUE(object_.find_strings(key).empty());
+  }
+}
+
+TEST_F(JsonObjectTest, NamesFileKeyValueAndRange) {
+  EXPECT_EQ(error_of([&] { object_.get_int("i", 1, 8); }),
+            "c.json: i is -3; it must be an integer from 1 to 8");
+  EXPECT_EQ(error_of([&] { object_.get_int("n", 1, 8); }),
+            "c.json: n is missing; it must be an integer from 1 to 8");
+  EXPECT_EQ(error_of([&] { object_.get_object("o").get_string("x"); }),
+            "c.json: o: x is 1; it must be a string");
+  EXPECT_EQ(error_of([&] { object_.get_string("o"); }),
+            "c.json: o is an object of 1; it must be a string");
+}
+
+TEST_F(JsonObjectTest, NeverWrapsOrConverts) {
+  EXPECT_NE(error_of([&] { object_.get_int("big", kInt64Min, kInt64Max); }), "");
+  EXPECT_NE(error_of([&] { object_.get_int("whole", 0, 9); }), "");
+  EXPECT_NE(error_of([&] { object_.get_int("b", 0, 9); }), "");
+  EXPECT_NE(error_of([&] { object_.get_double("s", 0, 9); }), "");
+  EXPECT_NE(error_of([&] { object_.get_bool("i"); }), "");
+  EXPECT_NE(error_of([&] { object_.get_double("f", 0.6, 1); }), "");
+  EXPECT_NE(error_of([&] { object_.find_ints("mixed", 0, 9); }), "");
+  EXPECT_NE(error_of([&] { object_.find_strings("ids"); }), "");
+  EXPECT_NE(error_of([&] { object_.find_object("ids"); }), "");
+}
+
+TEST(JsonObject, RefusesADocumentThatIsNoObject) {
+  const nlohmann::json list = parse_json("[1]", "c.json");
+  EXPECT_EQ(error_of([&] { JsonObject(list, "c.json"); }),
+            "c.json: found a list of 1 where an object {...} must be; is it the right file?");
+}
+
+TEST(ReadJsonFile, NamesAPathThatCannotBeRead) {
+  for (const char* path : {"/nonexistent/x.json", "/"}) {
+    try {
+      read_json_file(path);
+      FAIL() << path;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
+      EXPECT_NE(std::string(error.what()).find(path), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice
