@@ -15,7 +15,6 @@ std::string_view error_code_name(ErrorCode code) {
     case ErrorCode::kDoesNotFit: return "does not fit";
     case ErrorCode::kIo: return "input/output";
     case ErrorCode::kDevice: return "device";
-    case ErrorCode::kCancelled: return "cancelled";
   }
   return "unknown";
 }

@@ -1,54 +1,18 @@
-// Error: the one exception type of Sluice, and SLUICE_CHECK for our own mistakes.
+// fail() throws the public Error with a formatted text; SLUICE_CHECK aborts on our own mistakes.
 //
-// A fault from outside (a bad file, an impossible option, a device that fails) is an `Error` whose
-// text names the thing, the value and the remedy. An expected outcome is a return value instead.
-// Thread rule: `Error` is a value; everything here may be used from any thread.
+// An expected outcome is a return value, a fault from outside is `Error`, a broken invariant of
+// Sluice is a failed check. Thread rule: everything here may be used from any thread.
 #pragma once
 
-#include <exception>
 #include <source_location>
-#include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/core.h>
 
+#include "sluice/error.h"
+
 namespace sluice {
-
-// What went wrong, coarse enough for a caller to act on. The command line maps these to exit codes.
-enum class ErrorCode {
-  kInvalidArgument,  // an option, a prompt or a parameter of a call
-  kModel,            // a model directory, its configuration, weights or tokenizer
-  kUnsupported,      // well-formed, but a thing Sluice does not do
-  kDoesNotFit,       // memory, context length or another budget
-  kIo,               // a file that cannot be read or written
-  kDevice,           // a device, stream or asynchronous operation failed
-  kCancelled,        // the user asked to stop
-};
-
-std::string_view error_code_name(ErrorCode code);
-
-// A fault from outside.
-//
-// `message` is one sentence that names the thing, the value and the remedy; `context` says where it
-// happened (a file, an op, a request) and may be empty. `what()` is "context: message".
-class Error : public std::exception {
- public:
-  Error(ErrorCode code, std::string message, std::string context = {});
-
-  ErrorCode code() const { return code_; }
-  const std::string& message() const { return message_; }
-  const std::string& context() const { return context_; }
-  const char* what() const noexcept override { return what_.c_str(); }
-
-  // The same error seen from further out: `outer` is put before the context.
-  Error in(std::string_view outer) const;
-
- private:
-  ErrorCode code_;
-  std::string message_;
-  std::string context_;
-  std::string what_;
-};
 
 // Throws `Error{code}` with a message formatted by fmt.
 template <typename... Args>

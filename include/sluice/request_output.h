@@ -1,0 +1,56 @@
+// RequestOutput: what a request has produced so far, in the shape vLLM's users know.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+enum class FinishReason {
+  kNone,       // still running
+  kStop,       // an end token, a stop id or a stop string
+  kLength,     // max_tokens reached
+  kCancelled,  // the caller asked; the text so far is kept
+  kError,      // the request failed alone; others went on. `RequestOutput::error` says why
+};
+
+std::string finish_reason_name(FinishReason reason);  // "stop", "length", ...; "" while running
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0.0f;  // natural log
+};
+
+struct RequestOutput {
+  int64_t request_id = 0;  // monotonic within an engine
+  std::vector<int32_t> prompt_token_ids;
+  int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
+
+  std::vector<int32_t> token_ids;  // generated so far, the end token included
+  std::string text;                // detokenized so far; whole characters only
+  // Per generated token: the chosen one first, then the requested number of most likely ones.
+  // Empty unless SamplingParams::logprobs is set.
+  std::vector<std::vector<TokenLogprob>> logprobs;
+
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string stop_reason;  // the stop string that ended it, if one did
+  std::string error;        // with kError: the text of the error
+
+  bool finished() const { return finish_reason != FinishReason::kNone; }
+};
+
+// Counted by the engine, for progress lines and benchmarks. Times in nanoseconds.
+struct EngineStats {
+  int64_t num_prompt_tokens = 0;     // computed in prefill (prefix hits not counted)
+  int64_t num_cached_tokens = 0;     // found by prefix caching instead
+  int64_t num_generated_tokens = 0;
+  int64_t num_steps = 0;
+  int64_t num_preemptions = 0;
+  int64_t prefill_ns = 0;  // host wall time of prefill steps
+  int64_t decode_ns = 0;   // and of decode steps
+  int64_t load_ns = 0;     // loading the model
+};
+
+}  // namespace sluice
