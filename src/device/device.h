@@ -10,12 +10,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "core/error.h"
 
 namespace sluice {
 
 class Device;
+class TraceSink;  // device/trace.h
 
 enum class DeviceKind { kCpu, kCuda };
 
@@ -36,7 +38,8 @@ class Buffer {
       : device_(device), data_(data), size_bytes_(size_bytes), kind_(kind) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
-    swap(other);
+    Buffer taken(std::move(other));  // so that what this one held is given back now
+    swap(taken);
     return *this;
   }
   ~Buffer();
@@ -58,7 +61,8 @@ class Buffer {
 //
 // `Stream::record` captures the work enqueued on that stream so far, as a new version of the event;
 // a wait waits for the version that exists when the wait is called. A wait on an event that was
-// never recorded returns at once. Recording again does not disturb earlier waits.
+// never recorded returns at once. Recording again does not disturb earlier waits, and an Event may
+// die while waits on it are pending.
 class Event {
  public:
   virtual ~Event() = default;
@@ -93,9 +97,11 @@ struct Copy2dArgs {
 //
 // Errors: the first asynchronous error is kept with the op's name. Work enqueued on the stream
 // after it is skipped, events recorded after it are poisoned, a stream that waits for a poisoned
-// event is poisoned too, and every host wait on a poisoned event or stream throws the error.
+// event is poisoned too, and every host wait on a poisoned event or stream throws the error. A
+// skipped op is never silent: whoever looks at its result must wait, and that wait throws.
 class Stream {
  public:
+  // Blocks until the work enqueued so far is done (or skipped); never throws.
   virtual ~Stream() = default;
 
   virtual Device& device() const = 0;
@@ -118,12 +124,12 @@ class Stream {
 
 struct StreamOptions {
   std::string name;     // shown in errors and timelines
-  int num_threads = 1;  // CPU: worker plus helpers that ops of this stream may use; CUDA: ignored
+  int num_threads = 1;  // CPU: worker plus helpers of its ops, 0 for the device's; CUDA: ignored
 };
 
 // What `sluice doctor` prints and planners ask.
 struct DeviceInfo {
-  std::string name;              // "AMD EPYC ... (avx2)" or "NVIDIA H200"
+  std::string name;               // "AMD EPYC ... (avx2)" or "NVIDIA H200"
   size_t total_memory_bytes = 0;  // of the device
   size_t free_memory_bytes = 0;   // at the time of the call
   int num_cores = 0;              // hardware threads, or multiprocessors
@@ -157,9 +163,16 @@ class Device {
 };
 
 struct DeviceOptions {
-  int num_threads = 0;           // CPU: 0 means all hardware threads
-  uint64_t schedule_seed = 0;    // CPU, tests: not 0 inserts seeded delays between tasks
+  int num_threads = 0;            // CPU: 0 means all hardware threads
+  uint64_t schedule_seed = 0;     // CPU, tests: not 0 inserts seeded delays between tasks
   size_t memory_limit_bytes = 0;  // CPU: cap of kDevice memory; 0 means what the machine has
+
+  // CPU, tests: not 0 makes copies between host or pinned and device memory take at least
+  // bytes / rate on their stream. Streams share one simulated link per direction.
+  int64_t link_bytes_per_second = 0;
+
+  // Not null: receives what each stream ran and when. REQUIRES: outlives the device.
+  TraceSink* trace = nullptr;
 };
 
 // Makes the device named by `spec`: "cpu", "cuda", "cuda:N" or "auto" (CUDA when there is one).

@@ -1,0 +1,94 @@
+// CpuStream: a stream as one worker thread, truly asynchronous.
+//
+// src/ops/cpu enqueues kernels with `submit`; everybody else uses the Stream contract. Information
+// flows from the host to the worker only (see below), so that ThreadSanitizer reports a missing
+// event wait as the data race it would be on a GPU.
+// Thread rule: one host thread enqueues; tasks run on the worker, in order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "device/cpu/schedule_fuzzer.h"
+#include "device/cpu/task.h"
+#include "device/cpu/thread_team.h"
+#include "device/device.h"
+#include "device/trace.h"
+
+namespace sluice {
+
+class CpuDevice;
+struct EventCell;
+
+// The queue is a linked list with one producer. The host publishes a node with a release store of
+// its predecessor's `next`, the worker takes it with an acquire load and frees it; the worker
+// writes nothing that the host reads. A mutex, a condition variable, a shared counter or
+// std::atomic::wait would tell the host, and through it every other stream, how far this worker has
+// come: an order that no GPU gives. A host wait is the one way back, as on a GPU.
+class CpuStream final : public Stream {
+ public:
+  CpuStream(CpuDevice& device, const StreamOptions& options, uint64_t fuzzer_seed);
+  ~CpuStream() override;
+
+  Device& device() const override;
+  const std::string& name() const override { return name_; }
+
+  // Enqueues `task`; it runs on the worker after all earlier work of this stream.
+  // `op_name` names it in errors and timelines. REQUIRES: op_name lives as long as the stream.
+  // Cost: one allocation of about 320 bytes and, when the worker sleeps, one system call.
+  // Errors: an exception that leaves the task poisons the stream (see Stream).
+  void submit(const char* op_name, Task task);
+
+  void copy(const CopyArgs& args) override;
+  void copy_2d(const Copy2dArgs& args) override;
+  void fill(std::byte* dst, size_t num_bytes, uint8_t value) override;
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+
+ private:
+  enum class NodeKind { kTask, kRecord, kWait, kStop };
+  struct Node;
+
+  // Host side.
+  void push(Node* node);
+  void flush_trace();
+
+  // Worker side.
+  void run_worker();
+  Node* take();
+  void sleep_until_posted();
+  void execute(Node& node);
+  void run_task(Node& node);
+  void wait_for(EventCell& cell);
+
+  CpuDevice& device_;
+  const std::string name_;
+
+  // Host: the last node published. The worker never frees it before it has a successor.
+  Node* tail_;
+
+  // Both: nodes published, times two; bit 0 says that the worker sleeps. All accesses are relaxed:
+  // it only counts, so it carries no order.
+  alignas(64) std::atomic<uint32_t> posted_{0};
+
+  // Worker only (the host reads `spans_` after it has synchronized).
+  alignas(64) Node* head_;  // the last node taken
+  uint32_t num_taken_ = 0;
+  std::unique_ptr<const Error> error_;  // the first one; not null means poisoned
+  std::vector<TraceSpan> spans_;
+  ScheduleFuzzer fuzzer_;
+
+  ThreadTeam team_;
+  std::thread worker_;  // last: starts when everything above is there
+};
+
+// The CPU stream behind `stream`. REQUIRES: a stream of a CPU device.
+CpuStream& as_cpu(Stream& stream);
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// TraceSink: where a device tells what each stream ran and when.
+//
+// Handed over in DeviceOptions::trace by whoever wants a timeline; without one nothing is recorded
+// and nothing is paid. Thread rule: `take` is called on the host thread only; a stream collects its
+// spans in a buffer of its own, so that tracing never orders two streams.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+// One op (or one wait for an event, named "wait") on a stream.
+// Units: nanoseconds of std::chrono::steady_clock.
+struct TraceSpan {
+  const char* op_name = "";
+  int64_t begin_ns = 0;
+  int64_t end_ns = 0;
+};
+
+class TraceSink {
+ public:
+  virtual ~TraceSink() = default;
+
+  // The spans of one stream since the last call for it, in the order they ran.
+  // Order: called when the host synchronizes with the stream, and when the stream dies.
+  virtual void take(const std::string& stream_name, std::vector<TraceSpan> spans) = 0;
+};
+
+}  // namespace sluice
