@@ -1,0 +1,134 @@
+// BlockManager: decides which block of the pool belongs to which sequences.
+//
+// Used by engine/scheduler (match, begin, reserve, release) and engine/runner (commit). It deals in
+// ids only and never touches KV bytes. Every block is in exactly one state:
+//
+//             take                     seal                      last holder leaves
+//   blank ------------> held (private) ------> held (findable) --------------------> cached
+//     ^                      |                        ^                                 |
+//     |  last holder leaves  |                        |         prefix hit              |
+//     +----------------------+                        +---------------------------------+
+//     +---------------------------------------------------------------------------------+
+//                                   evicted, oldest first, when no blank is left
+//
+//   blank   holds nothing          held    has one or more holders (its reference count)
+//   cached  has no holder, but keeps its KV and can be found by its tokens until it is evicted
+// Blank and cached blocks are both *free*. Two sequences that compute the same block at the same
+// time keep one each: the first is findable, the second stays private. With prefix caching off no
+// block is ever findable. Thread rule: the engine's thread. Nothing is allocated by a step, beyond
+// the growth of a sequence's own block list.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/ids.h"
+#include "kv/block_lru.h"
+#include "kv/capacity.h"
+#include "kv/prefix_index.h"
+#include "kv/sequence_kv.h"
+
+namespace sluice {
+
+struct BlockManagerOptions {
+  int32_t num_blocks = 0;
+  int32_t block_tokens = 0;  // accepted by validate_block_tokens
+  bool enable_prefix_caching = true;
+
+  // Called when what a block holds can no longer be read by anyone, before the block is given out
+  // again: debug builds poison it. Must not call back into the manager.
+  std::function<void(BlockId)> on_discard;
+
+  // For tests: a fixed seed (otherwise drawn per manager) and another hash.
+  std::optional<uint64_t> hash_seed;
+  BlockHasher hasher = xxh3_block_hash;
+};
+
+// What the cache has of a prompt.
+struct PrefixMatch {
+  int64_t num_tokens = 0;       // a multiple of block_tokens, always less than the prompt
+  int64_t num_free_blocks = 0;  // of the matched blocks, those without a holder: taking them uses
+                                // up free blocks, taking the others does not
+};
+
+struct PrefixCacheStats {
+  int64_t num_prompt_tokens = 0;  // of all sequences begun
+  int64_t num_hit_tokens = 0;     // of these, taken from the cache
+  int64_t num_evicted_blocks = 0;
+};
+
+class BlockManager {
+ public:
+  explicit BlockManager(const BlockManagerOptions& options);
+
+  // How much of a prompt is cached. At least one token is always left to compute, since somebody
+  // has to produce the logits: a prompt of exactly n cached blocks matches n - 1. Changes nothing.
+  PrefixMatch match_prefix(std::span<const int32_t> tokens) const;
+
+  // Gives `sequence` the cached blocks of its prompt and reserves blocks for `num_new_tokens` more.
+  // All or nothing: false, with nothing changed, when there are not enough free blocks.
+  // After a preemption `tokens` are the prompt and everything generated since.
+  // REQUIRES: the sequence is not begun; tokens is not empty.
+  bool try_begin(SequenceKv& sequence, std::span<const int32_t> tokens, int64_t num_new_tokens);
+
+  // Makes sure that blocks exist for `num_new_tokens` after the sequence's valid ones; those that
+  // it has reserved already count. All or nothing: false, with nothing changed, when there are not
+  // enough free blocks. A decode step asks for 1.
+  bool try_reserve(SequenceKv& sequence, int64_t num_new_tokens);
+
+  // Marks the next `num_new_tokens` of `all_tokens` as valid and makes blocks that became full
+  // findable. `all_tokens` is the sequence from its first token; those past the committed ones (the
+  // one just sampled) are not looked at.
+  // Order: call it once the pass that computed their KV cannot fail any more, or is enqueued on the
+  // stream on which every later reader is enqueued as well.
+  // REQUIRES: blocks for the tokens are reserved.
+  void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
+
+  // Gives all blocks back, last to first, so that a prefix outlives its extensions in the cache.
+  // The sequence may begin again afterwards. Computed but uncommitted KV is lost. REQUIRES: the
+  // sequence is begun.
+  void release(SequenceKv& sequence);
+
+  // What the scheduler plans with.
+  Capacity capacity() const;
+
+  int32_t num_blocks() const { return static_cast<int32_t>(num_holders_.size()); }
+  int32_t block_tokens() const { return block_tokens_; }
+  int32_t num_cached_blocks() const { return cached_.size(); }
+  int32_t num_free_blocks() const {
+    return static_cast<int32_t>(blank_.size()) + num_cached_blocks();
+  }
+  int32_t num_used_blocks() const { return num_blocks() - num_free_blocks(); }
+  const PrefixCacheStats& stats() const { return stats_; }
+
+  // For tests: aborts unless every block is in exactly one state and the reference counts are those
+  // of `holders`, which must be all sequences that are begun. Cost: O(all blocks), allocates.
+  void check_invariants(std::span<const SequenceKv* const> holders) const;
+
+ private:
+  template <typename Visit>
+  void walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const;
+
+  BlockId take_free();
+  void take_cached(BlockId id);
+  void seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens);
+  void drop(BlockId id);
+  void discard(BlockId id);
+  int32_t& holders(BlockId id) { return num_holders_[static_cast<size_t>(id.value)]; }
+  int32_t holders(BlockId id) const { return num_holders_[static_cast<size_t>(id.value)]; }
+
+  int32_t block_tokens_;
+  bool enable_prefix_caching_;
+  std::function<void(BlockId)> on_discard_;
+
+  std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts
+  std::vector<BlockId> blank_;        // a stack
+  BlockLru cached_;
+  PrefixIndex index_;  // findable blocks: some held, all cached
+  PrefixCacheStats stats_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,41 @@
+// KvLayout: how many bytes of KV a block, a token and a pool take.
+//
+// Used by whoever plans memory (engine, `inspect`) and by the pools that take it. The bytes of one
+// block are defined in ops/kv_blocks.h; this adds the layers. Thread rule: plain values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+inline constexpr int64_t kMinBlockTokens = 16;
+inline constexpr int64_t kMaxBlockTokens = 8192;
+inline constexpr int32_t kDefaultBlockTokens = 256;  // resident KV
+
+struct KvLayout {
+  int32_t num_layers = 0;
+  KvBlockShape block;
+
+  // Units: bytes of one block of one layer, of one block id (that block in every layer), and of one
+  // token (K and V of every layer and KV head).
+  size_t block_bytes() const { return block.block_bytes(); }
+  size_t block_bytes_all_layers() const { return static_cast<size_t>(num_layers) * block_bytes(); }
+  size_t token_bytes() const {
+    return block_bytes_all_layers() / static_cast<size_t>(block.block_tokens);
+  }
+};
+
+// Blocks that hold `num_tokens` tokens, the last one perhaps in part.
+constexpr int64_t blocks_for_tokens(int64_t num_tokens, int32_t block_tokens) {
+  return (num_tokens + block_tokens - 1) / block_tokens;
+}
+
+// Accepts a block size of kMinBlockTokens to kMaxBlockTokens that is a multiple of kAttentionTile,
+// so that no softmax tile ever crosses a block.
+// Errors: kInvalidArgument naming the option `block_size`, its value and the sizes that work.
+void validate_block_tokens(int64_t block_tokens);
+
+}  // namespace sluice

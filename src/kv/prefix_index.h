@@ -1,0 +1,89 @@
+// PrefixIndex: finds the block that already holds the KV of a prompt prefix.
+//
+// Used by BlockManager only. Full blocks are keyed by a chained hash: hash(block) = XXH3 of its
+// token ids, seeded with the hash of the block before it; the first block is seeded with a random
+// number drawn per process, so that nobody outside can aim for collisions. The hash only finds
+// candidates: a hit also compares the token ids and the identity of the prefix before them, all the
+// way from the first token, so a collision can cost a hit and never returns the wrong block. Cost:
+// 4 bytes a token (the ids), against 56 to 144 KiB of KV. Nothing is allocated after construction.
+// Thread rule: one host thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace sluice {
+
+// A token sequence of whole blocks, by name. Two equal ids are the same tokens from position 0 on.
+// One token sequence may get a new id after its block was evicted; ids are never used again.
+struct Prefix {
+  uint64_t hash = 0;  // seeds the hash of the next block
+  int64_t id = 0;     // 0 is the empty prefix
+};
+
+// Hashes the token ids of one block, seeded with the hash of the prefix before it.
+using BlockHasher = uint64_t (*)(uint64_t parent_hash, std::span<const int32_t> tokens);
+
+uint64_t xxh3_block_hash(uint64_t parent_hash, std::span<const int32_t> tokens);
+
+// A number for the empty prefix's hash, from the operating system's random source.
+uint64_t draw_hash_seed();
+
+class PrefixIndex {
+ public:
+  // Serves blocks 0 .. num_blocks - 1 of block_tokens tokens each.
+  PrefixIndex(int32_t num_blocks, int32_t block_tokens, uint64_t seed,
+              BlockHasher hasher = xxh3_block_hash);
+
+  // The empty prefix: the parent of every first block.
+  Prefix root() const { return {.hash = seed_, .id = 0}; }
+
+  // The block that holds `tokens` (exactly block_tokens of them) after `parent`; invalid when none.
+  BlockId find(Prefix parent, std::span<const int32_t> tokens) const;
+
+  // Enters block `id` as the holder of `tokens` after `parent` and returns the longer prefix. When
+  // another block is already entered for the same tokens it stays, `id` remains unknown to the
+  // index, and the prefix returned is the other block's.
+  // REQUIRES: `id` is not entered.
+  Prefix insert(BlockId id, Prefix parent, std::span<const int32_t> tokens);
+
+  // Forgets block `id`. Longer prefixes that were entered after it can no longer be found.
+  // REQUIRES: `id` is entered.
+  void erase(BlockId id);
+
+  bool contains(BlockId id) const { return entry(id).prefix.id != 0; }
+
+  // The prefix that ends with block `id`. REQUIRES: `id` is entered.
+  Prefix prefix(BlockId id) const;
+
+  int32_t size() const { return size_; }
+
+ private:
+  // One per block; entries of one bucket are chained through `next`.
+  struct Entry {
+    Prefix prefix;          // id 0: not entered
+    int64_t parent_id = 0;  // Prefix::id of what comes before
+    BlockId next;
+  };
+
+  const Entry& entry(BlockId id) const { return entries_[static_cast<size_t>(id.value)]; }
+  Entry& entry(BlockId id) { return entries_[static_cast<size_t>(id.value)]; }
+  std::span<int32_t> tokens_of(BlockId id);
+  std::span<const int32_t> tokens_of(BlockId id) const;
+  size_t bucket(uint64_t hash) const { return hash & (heads_.size() - 1); }
+  BlockId find_hashed(uint64_t hash, Prefix parent, std::span<const int32_t> tokens) const;
+
+  int32_t block_tokens_;
+  uint64_t seed_;
+  BlockHasher hasher_;
+  int32_t size_ = 0;
+  int64_t last_id_ = 0;          // ids of prefixes are monotonic
+  std::vector<Entry> entries_;   // [num_blocks]
+  std::vector<int32_t> tokens_;  // [num_blocks][block_tokens]
+  std::vector<BlockId> heads_;   // buckets; a power of two, at least 2 * num_blocks
+};
+
+}  // namespace sluice
