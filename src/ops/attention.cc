@@ -1,0 +1,63 @@
+// Shape contract of attention.
+#include "ops/attention.h"
+
+#include "ops/ops.h"
+#include "ops/shape_contract.h"
+
+namespace sluice {
+namespace {
+
+void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
+  const KvBlockShape& kv = args.kv.shape;
+  shapes.require(args.kv.base != nullptr || args.kv.num_blocks == 0, "kv must be present");
+  shapes.require(kv.num_kv_heads > 0 && shapes["num_q_heads"] % kv.num_kv_heads == 0,
+                 "num_q_heads must be a multiple of num_kv_heads");
+  shapes.require(kv.head_dim == shapes["head_dim"], "kv.shape.head_dim must equal q's");
+  shapes.require(kv.head_dim % 16 == 0 && kv.head_dim <= 256,
+                 "head_dim must be a multiple of 16 and at most 256");
+  shapes.require(kv.block_tokens > 0 && kv.block_tokens % kAttentionTile == 0,
+                 "block_tokens must be a multiple of kAttentionTile");
+  shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"num_seqs"});
+  shapes.expect("kv_end", args.kv_end, DType::kI32, {"num_seqs"});
+  shapes.expect("block_table", args.block_table, DType::kI32, {"num_seqs", "max_blocks"});
+}
+
+void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
+  const PageList& pages = args.pages;
+  shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
+  shapes.expect_or_absent("pages.page_ids", pages.page_ids, DType::kI32,
+                          {"num_seqs", "num_kv_heads", "max_pages"});
+  shapes.expect_or_absent("pages.page_count", pages.page_count, DType::kI32,
+                          {"num_seqs", "num_kv_heads"});
+  shapes.require(pages.page_ids.present() == pages.page_count.present(),
+                 "pages.page_ids and pages.page_count must be both present or both absent");
+  shapes.require(!pages.page_ids.present() ||
+                     (pages.page_tokens > 0 && pages.page_tokens % kAttentionTile == 0),
+                 "pages.page_tokens must be a multiple of kAttentionTile");
+}
+
+void check_state(const AttentionArgs& args, ShapeContract& shapes) {
+  if (args.first && args.last && !args.state.acc.present()) return;
+  shapes.expect("state.acc", args.state.acc, DType::kF32, {"num_rows", "num_q_heads", "head_dim"});
+  shapes.expect("state.max", args.state.max, DType::kF32, {"num_rows", "num_q_heads"});
+  shapes.expect("state.sum", args.state.sum, DType::kF32, {"num_rows", "num_q_heads"});
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  ShapeContract shapes("attention");
+  shapes.expect("q", args.q, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
+  if (args.last) {
+    shapes.expect("out", args.out, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
+  }
+  shapes.expect("batch.first_pos", args.batch.first_pos, DType::kI32, {"num_seqs"});
+  shapes.bind("num_seqs + 1", shapes["num_seqs"] + 1);
+  shapes.expect("batch.row_begin", args.batch.row_begin, DType::kI32, {"num_seqs + 1"});
+  check_kv(args, shapes);
+  check_pages(args, shapes);
+  check_state(args, shapes);
+  ops_of(stream.device()).attention(stream, args);
+}
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// Shape contract of sample.
+#include "ops/sample.h"
+
+#include "ops/ops.h"
+#include "ops/shape_contract.h"
+
+namespace sluice {
+
+void sample(Stream& stream, const SampleArgs& args) {
+  ShapeContract shapes("sample");
+  shapes.expect("logits", args.logits, DType::kF32, {"m", "vocab"});
+  shapes.require(shapes["vocab"] > 0, "vocab must be at least 1");
+  shapes.expect("temperature", args.temperature, DType::kF32, {"m"});
+  shapes.expect("top_k", args.top_k, DType::kI32, {"m"});
+  shapes.expect("top_p", args.top_p, DType::kF32, {"m"});
+  shapes.expect("min_p", args.min_p, DType::kF32, {"m"});
+  shapes.expect("seed", args.seed, DType::kI64, {"m"});
+  shapes.expect("position", args.position, DType::kI64, {"m"});
+  shapes.expect_or_absent("suppressed", args.suppressed, DType::kI32, {"m", "s"});
+  shapes.expect("token_ids", args.token_ids, DType::kI32, {"m"});
+  shapes.expect("logprobs", args.logprobs, DType::kF32, {"m"});
+  shapes.expect_or_absent("top_token_ids", args.top_token_ids, DType::kI32, {"m", "t"});
+  shapes.expect_or_absent("top_logprobs", args.top_logprobs, DType::kF32, {"m", "t"});
+  shapes.require(args.top_token_ids.present() == args.top_logprobs.present(),
+                 "top_token_ids and top_logprobs must be both present or both absent");
+  shapes.require(!args.top_token_ids.present() || shapes["t"] <= shapes["vocab"],
+                 "t must be at most vocab");
+  ops_of(stream.device()).sample(stream, args);
+}
+
+}  // namespace sluice

@@ -1,0 +1,55 @@
+// ShapeContract: the executable form of the shape comments in ops/x.h.
+//
+// Used by ops/x.cc, once per call, before the backend sees the arguments. The first view that
+// mentions a symbol ("m", "hidden") binds it; a later view that disagrees aborts and names the
+// symbol, since a wrong shape is a mistake of ours and never a user's.
+// Thread rule: a local variable. Cost: a few comparisons, no allocation unless it fails.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+
+#include "core/tensor_view.h"
+
+namespace sluice {
+
+class ShapeContract {
+ public:
+  // `op` opens every message.
+  explicit ShapeContract(std::string_view op) : op_(op) {}
+
+  // `view` is present, has type `dtype` and dims named by `symbols`.
+  void expect(std::string_view name, const TensorView& view, DType dtype,
+              std::initializer_list<std::string_view> symbols);
+
+  // As `expect`, or absent.
+  void expect_or_absent(std::string_view name, const TensorView& view, DType dtype,
+                        std::initializer_list<std::string_view> symbols);
+
+  // Gives a symbol that is no dim of its own (2 * intermediate) a value before it is used.
+  void bind(std::string_view symbol, int64_t value);
+
+  // A condition on the symbols that is no equality; `rule` is what must hold.
+  void require(bool holds, std::string_view rule);
+
+  // The value of a bound symbol.
+  int64_t operator[](std::string_view symbol) const;
+
+ private:
+  struct Symbol {
+    std::string_view name;
+    int64_t value = 0;
+    std::string_view bound_by;  // the view that decided it, for the message
+  };
+
+  Symbol* find(std::string_view symbol);
+  void match(std::string_view name, const TensorView& view, int dim, std::string_view symbol);
+
+  std::string_view op_;
+  std::array<Symbol, 16> symbols_{};
+  int num_symbols_ = 0;
+};
+
+}  // namespace sluice
