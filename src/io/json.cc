@@ -58,6 +58,10 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   DocumentBuilder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
   json build() {
+    // nlohmann's lexer takes a NUL for the end of the text and would ignore what follows it.
+    if (const size_t nul = text_.find('\0'); nul != text_.npos) {
+      fail_at(nul + 1, "not valid JSON: a NUL byte; fetch the file again or repair it");
+    }
     reached_ = text_.data();
     const char* end = text_.data() + text_.size();
     json::sax_parse(CountingIterator(text_.data(), &reached_), CountingIterator(end, &reached_),

@@ -64,6 +64,12 @@ TEST(ParseJson, RefusesBrokenSyntaxWithPosition) {
   }
 }
 
+TEST(ParseJson, RefusesTextBehindANulByte) {
+  EXPECT_EQ(parse_error(std::string("{}\0", 3)),
+            "a.json: byte 3: not valid JSON: a NUL byte; fetch the file again or repair it");
+  EXPECT_NE(parse_error(std::string("{}\0{\"a\": 1}", 11)), "");
+}
+
 TEST(ParseJson, RefusesInvalidUtf8AndKeepsTheErrorPrintable) {
   for (const char* text :
        {"\"\xff\"", "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xe2\x82\"", "\"\xf4\x90\x80\x80\""}) {

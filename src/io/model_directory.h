@@ -1,0 +1,103 @@
+// ModelDirectory and Checkpoint: a Hugging Face directory and the tensors of its weight files.
+//
+// Used by the model configuration, the weight loader, the tokenizer and `inspect`.
+// Thread rule: both are immutable after construction and may be read from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+#include "io/mapped_file.h"
+
+namespace sluice {
+
+// Where the files of a model are. Opening it reads nothing but the directory.
+class ModelDirectory {
+ public:
+  // Errors: kModel naming the path when it is absent, is no directory, or has no config.json.
+  explicit ModelDirectory(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path config_path() const { return path_ / "config.json"; }
+  // A file that a model may have or not: generation_config.json, tokenizer_config.json.
+  std::optional<std::filesystem::path> find_file(std::string_view name) const;
+  // A file that must be there. Errors: kModel naming directory and file.
+  std::filesystem::path require_file(std::string_view name) const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A tensor in a mapped file.
+//
+// Aliasing: points into the Checkpoint, read-only. `data` may be at any address (old files have no
+// padding): read elements with memcpy or unaligned loads.
+struct CheckpointTensor {
+  std::string_view name;
+  const std::byte* data = nullptr;
+  DType dtype = DType::kU8;
+  std::span<const int64_t> shape;
+  size_t num_bytes = 0;
+};
+
+// The mapped weight files of a model: model.safetensors, or the shards of
+// model.safetensors.index.json. As in transformers, the single file wins when both are there.
+//
+// Headers are checked on construction and no tensor is read; pages come in as they are touched.
+class Checkpoint {
+ public:
+  // Errors: kModel naming file and tensor: no weights; an index that is not an object of names to
+  // shards; a shard name that leaves the directory; a missing, empty or truncated shard; a tensor
+  // that the index has and its shard lacks, that a shard has and the index lacks, or that two
+  // shards have; and all of parse_safetensors_header. kIo for files that cannot be read.
+  explicit Checkpoint(const ModelDirectory& directory);
+
+  // All tensors' names, sorted.
+  std::vector<std::string> names() const;
+  bool has(std::string_view name) const;
+  uint64_t num_bytes() const { return num_bytes_; }
+
+  // A tensor that must be there in the shape given.
+  //
+  // Errors: kModel naming the tensor when it is missing or has another shape (with both shapes);
+  // kUnsupported naming tensor and type when its type is not one that Sluice reads.
+  CheckpointTensor tensor(std::string_view name, std::span<const int64_t> shape) const;
+
+  // Errors: kModel naming up to three tensors that are in the files but not in `expected`.
+  void require_only(std::span<const std::string> expected) const;
+
+  // Asks for a tensor's bytes ahead, and gives their memory back after use.
+  void will_need(const CheckpointTensor& tensor) const;
+  void drop(const CheckpointTensor& tensor) const;
+
+ private:
+  struct Entry {
+    size_t file = 0;
+    uint64_t begin = 0;
+    uint64_t end = 0;
+    std::string dtype_name;
+    std::optional<DType> dtype;
+    std::vector<int64_t> shape;
+  };
+
+  void add_file(const std::filesystem::path& path);
+  void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
+  const MappedFile& file_of(const CheckpointTensor& tensor) const;
+
+  std::vector<MappedFile> files_;
+  std::map<std::string, Entry, std::less<>> entries_;
+  uint64_t num_bytes_ = 0;
+};
+
+// "[3, 128]", for error texts and listings.
+std::string shape_string(std::span<const int64_t> shape);
+
+}  // namespace sluice

@@ -1,0 +1,30 @@
+// expect_error: the text of the sluice::Error that an action throws, after checking its code.
+#pragma once
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+
+namespace sluice {
+
+template <typename Action>
+std::string expect_error(ErrorCode code, Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(error_code_name(error.code()), error_code_name(code)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return "";
+}
+
+// True when `text` contains `part`; prints the text when it does not.
+inline testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "\"" << text << "\" lacks \"" << part << "\"";
+}
+
+}  // namespace sluice
