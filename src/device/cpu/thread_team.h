@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace sluice {
@@ -63,6 +64,7 @@ class ThreadTeam {
  private:
   using Job = void (*)(void* context, int thread_index, int num_threads);
 
+  void stop();
   void dispatch(Job job, void* context);
   void run_helper(int thread_index);
   void run_share(int thread_index) noexcept;

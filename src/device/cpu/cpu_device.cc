@@ -1,0 +1,87 @@
+// CpuDevice: options checked, parts made.
+#include "device/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <string>
+
+#include <sched.h>
+
+#include "core/error.h"
+#include "device/cpu/cpu_features.h"
+#include "device/cpu/cpu_stream.h"
+
+namespace sluice {
+namespace {
+
+int checked_num_threads(int num_threads) {
+  constexpr int kMaxThreads = 1024;
+  if (num_threads < 0 || num_threads > kMaxThreads) {
+    fail(ErrorCode::kInvalidArgument, "num_threads is {}; give 0 (all hardware threads) to {}",
+         num_threads, kMaxThreads);
+  }
+  return num_threads == 0 ? num_usable_cores() : num_threads;
+}
+
+}  // namespace
+
+int num_usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+CpuDevice::CpuDevice(const DeviceOptions& options)
+    : options_(options),
+      num_threads_(checked_num_threads(options.num_threads)),
+      memory_(options.memory_limit_bytes),
+      link_to_device_(options.link_bytes_per_second),
+      link_to_host_(options.link_bytes_per_second) {
+  if (options.link_bytes_per_second < 0) {
+    fail(ErrorCode::kInvalidArgument, "link_bytes_per_second is {}; give 0 (no limit) or more",
+         options.link_bytes_per_second);
+  }
+  best_isa();  // an impossible SLUICE_CPU_ISA is an error now, not in the first kernel
+}
+
+CpuDevice::~CpuDevice() {
+  SLUICE_CHECK(num_streams_ == 0, "{} streams outlive their device", num_streams_);
+  for (MemoryKind kind : {MemoryKind::kHost, MemoryKind::kPinned, MemoryKind::kDevice}) {
+    SLUICE_CHECK(memory_.allocated_bytes(kind) == 0, "{} bytes of {} memory outlive their device",
+                 memory_.allocated_bytes(kind), memory_kind_name(kind));
+  }
+}
+
+DeviceInfo CpuDevice::info() const {
+  const size_t limit_bytes = memory_.limit_bytes(MemoryKind::kDevice);
+  const size_t alive_bytes = memory_.allocated_bytes(MemoryKind::kDevice);
+  return DeviceInfo{
+      .name = fmt::format("{} ({})", cpu_brand_name(), cpu_isa_name(best_isa())),
+      .total_memory_bytes = limit_bytes,
+      .free_memory_bytes = std::min(available_memory_bytes(), limit_bytes - alive_bytes),
+      .num_cores = num_usable_cores()};
+}
+
+std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
+  StreamOptions settled = options;
+  settled.num_threads =
+      options.num_threads == 0 ? num_threads_ : checked_num_threads(options.num_threads);
+  ++num_streams_made_;
+  // Each stream has a sequence of its own; the odd factor keeps a seed that is on from becoming 0.
+  const uint64_t seed = options_.schedule_seed * (2 * num_streams_made_ + 1);
+  auto stream = std::make_unique<CpuStream>(*this, settled, seed);
+  ++num_streams_;
+  return stream;
+}
+
+std::unique_ptr<Event> CpuDevice::make_event() { return std::make_unique<CpuEvent>(event_cells_); }
+
+Buffer CpuDevice::allocate(size_t size_bytes, MemoryKind kind) {
+  if (size_bytes == 0) return Buffer();
+  return Buffer(this, memory_.allocate(size_bytes, kind), size_bytes, kind);
+}
+
+void CpuDevice::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept {
+  memory_.deallocate(data, size_bytes, kind);
+}
+
+}  // namespace sluice

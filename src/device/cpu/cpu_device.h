@@ -1,0 +1,57 @@
+// CpuDevice: the device that every machine has.
+//
+// Made by make_device("cpu"); its parts are shared with CpuStream, nobody else. Thread rule: one
+// host thread makes things and enqueues; nothing here is touched by two workers, except the links.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "device/cpu/cpu_event.h"
+#include "device/cpu/cpu_link.h"
+#include "device/cpu/cpu_memory.h"
+#include "device/device.h"
+#include "device/trace.h"
+
+namespace sluice {
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const DeviceOptions& options);
+  // REQUIRES: its streams and buffers are gone (checked).
+  ~CpuDevice() override;
+
+  DeviceKind kind() const override { return DeviceKind::kCpu; }
+  DeviceInfo info() const override;
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override;
+  std::unique_ptr<Event> make_event() override;
+  Buffer allocate(size_t size_bytes, MemoryKind kind) override;
+  int64_t num_allocations() const override { return memory_.num_allocations(); }
+  size_t allocated_bytes(MemoryKind kind) const override { return memory_.allocated_bytes(kind); }
+  size_t peak_allocated_bytes(MemoryKind kind) const override { return memory_.peak_bytes(kind); }
+
+  // For CpuStream.
+  const CpuMemory& memory() const { return memory_; }
+  EventCellPool& event_cells() { return event_cells_; }
+  CpuLink& link_to_device() { return link_to_device_; }
+  CpuLink& link_to_host() { return link_to_host_; }
+  TraceSink* trace() const { return options_.trace; }
+  void stream_gone() { --num_streams_; }
+
+ private:
+  void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept override;
+
+  const DeviceOptions options_;
+  const int num_threads_;
+  CpuMemory memory_;
+  EventCellPool event_cells_;
+  CpuLink link_to_device_;
+  CpuLink link_to_host_;
+  uint64_t num_streams_made_ = 0;
+  int num_streams_ = 0;
+};
+
+// Hardware threads that this process may run on.
+int num_usable_cores();
+
+}  // namespace sluice

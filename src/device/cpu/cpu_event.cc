@@ -1,0 +1,89 @@
+// Cells: signalling, waiting, and being used again without telling anybody.
+#include "device/cpu/cpu_event.h"
+
+#include "device/cpu/waiting.h"
+
+namespace sluice {
+
+void signal_cell(EventCell& cell, const Error* error) {
+  if (error != nullptr) cell.error = std::make_unique<const Error>(*error);
+  const uint32_t reached = error != nullptr ? EventCell::kPoisoned : EventCell::kDone;
+  const uint32_t before = cell.state.exchange(reached, std::memory_order_release);
+  if (before == EventCell::kPendingSleepers) futex_wake_all(cell.state);
+  drop_user(cell);
+}
+
+const Error* wait_cell(EventCell& cell) {
+  uint32_t state = EventCell::kPending;
+  const auto reached = [&] {
+    state = cell.state.load(std::memory_order_acquire);
+    return state >= EventCell::kDone;
+  };
+  if (!spin_until(reached)) {
+    while (!reached()) {
+      // Relaxed: telling the signaller that somebody sleeps must not tell it anything else.
+      if (state == EventCell::kPendingSleepers ||
+          cell.state.compare_exchange_weak(state, EventCell::kPendingSleepers,
+                                           std::memory_order_relaxed)) {
+        futex_wait(cell.state, EventCell::kPendingSleepers);
+      }
+    }
+  }
+  return state == EventCell::kPoisoned ? cell.error.get() : nullptr;
+}
+
+void drop_user(EventCell& cell) { cell.num_users.fetch_sub(1, std::memory_order_release); }
+
+EventCell& EventCellPool::take() {
+  const std::lock_guard lock(mutex_);
+  EventCell* cell = find_unused();
+  if (cell == nullptr) cell = all_.emplace_back(std::make_unique<EventCell>()).get();
+  // A store with release, not relaxed: it also makes ThreadSanitizer forget what earlier users of
+  // the cell published, which would otherwise order them before the next waiter.
+  cell->state.store(EventCell::kPending, std::memory_order_release);
+  cell->num_users.store(1, std::memory_order_relaxed);
+  return *cell;
+}
+
+// The loads are relaxed on purpose: an acquire would tell the host how far the streams have come.
+// All fields that a used cell gets back are atomic, and the stores of its next life depend on the
+// load that saw the count at zero, which the old users left as their last word.
+EventCell* EventCellPool::find_unused() {
+  constexpr int kMaxLooks = 4;  // one long wait at the front must not hold up the others
+  for (int i = 0; i < kMaxLooks && !returned_.empty(); ++i) {
+    EventCell* cell = returned_.front();
+    returned_.pop_front();
+    const bool used = cell->num_users.load(std::memory_order_relaxed) != 0;
+    const bool poisoned = cell->state.load(std::memory_order_relaxed) == EventCell::kPoisoned;
+    if (!used && !poisoned) return cell;
+    // A poisoned cell keeps its error for those who still read it, and is never used again.
+    if (used) returned_.push_back(cell);
+  }
+  return nullptr;
+}
+
+void EventCellPool::give_back(EventCell& cell) {
+  const std::lock_guard lock(mutex_);
+  returned_.push_back(&cell);
+}
+
+CpuEvent::~CpuEvent() {
+  if (newest_ != nullptr) pool_.give_back(*newest_);
+}
+
+bool CpuEvent::query() const {
+  return newest_ == nullptr || newest_->state.load(std::memory_order_acquire) >= EventCell::kDone;
+}
+
+void CpuEvent::synchronize() const {
+  if (newest_ == nullptr) return;
+  if (const Error* error = wait_cell(*newest_)) throw Error(*error);
+}
+
+EventCell& CpuEvent::begin_version() {
+  if (newest_ != nullptr) pool_.give_back(*newest_);
+  newest_ = &pool_.take();
+  return *newest_;
+}
+
+}  // namespace sluice

@@ -1,0 +1,138 @@
+// Allocation: small ones from the heap (where AddressSanitizer guards their ends), large ones
+// mapped.
+#include "device/cpu/cpu_memory.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "device/debug_fill.h"
+
+namespace sluice {
+namespace {
+
+size_t round_up(size_t size, size_t multiple) {
+  return (size + multiple - 1) / multiple * multiple;
+}
+
+std::string format_bytes(size_t num_bytes) {
+  constexpr double kMiB = 1 << 20;
+  if (num_bytes < (size_t{1} << 20)) return fmt::format("{} bytes", num_bytes);
+  return fmt::format("{:.1f} MiB", static_cast<double>(num_bytes) / kMiB);
+}
+
+}  // namespace
+
+CpuMemory::CpuMemory(size_t device_limit_bytes) {
+  for (Usage& usage : usage_) usage.limit_bytes = machine_memory_bytes();
+  if (device_limit_bytes != 0) usage(MemoryKind::kDevice).limit_bytes = device_limit_bytes;
+}
+
+std::byte* CpuMemory::allocate(size_t size_bytes, MemoryKind kind) {
+  const std::lock_guard lock(mutex_);
+  Usage& used = usage(kind);
+  const size_t left_bytes = used.limit_bytes - used.alive_bytes;
+  std::byte* data = size_bytes <= left_bytes ? take_from_system(size_bytes) : nullptr;
+  if (data == nullptr) {
+    fail(ErrorCode::kDoesNotFit,
+         "{} of {} memory do not fit: {} of {} are left; ask for less, or raise the memory limit",
+         format_bytes(size_bytes), memory_kind_name(kind), format_bytes(left_bytes),
+         format_bytes(used.limit_bytes));
+  }
+  used.alive_bytes += size_bytes;
+  used.peak_bytes = std::max(used.peak_bytes, used.alive_bytes);
+  ++num_allocations_;
+  if (kind == MemoryKind::kDevice) {
+    device_ranges_.emplace(data, size_bytes);
+    if (kDebugFill) std::memset(data, kNanByte, size_bytes);
+  }
+  return data;
+}
+
+void CpuMemory::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept {
+  const std::lock_guard lock(mutex_);
+  usage(kind).alive_bytes -= size_bytes;
+  if (kind == MemoryKind::kDevice) device_ranges_.erase(data);
+  if (size_bytes >= kLargeBytes) {
+    munmap(data, round_up(size_bytes, kLargeBytes));
+  } else {
+    std::free(data);
+  }
+}
+
+bool CpuMemory::is_device(const std::byte* data, size_t num_bytes) const {
+  const std::lock_guard lock(mutex_);
+  auto range = device_ranges_.upper_bound(data);
+  if (range == device_ranges_.begin()) return false;
+  --range;
+  const auto [begin, size_bytes] = *range;
+  const size_t offset_bytes = static_cast<size_t>(data - begin);
+  if (offset_bytes >= size_bytes) return false;
+  SLUICE_CHECK(num_bytes <= size_bytes - offset_bytes,
+               "{} bytes at offset {} run past the end of a device buffer of {}", num_bytes,
+               offset_bytes, size_bytes);
+  return true;
+}
+
+int64_t CpuMemory::num_allocations() const {
+  const std::lock_guard lock(mutex_);
+  return num_allocations_;
+}
+
+size_t CpuMemory::allocated_bytes(MemoryKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return usage(kind).alive_bytes;
+}
+
+size_t CpuMemory::peak_bytes(MemoryKind kind) const {
+  const std::lock_guard lock(mutex_);
+  return usage(kind).peak_bytes;
+}
+
+size_t CpuMemory::limit_bytes(MemoryKind kind) const { return usage(kind).limit_bytes; }
+
+// Null when the system has no more.
+std::byte* CpuMemory::take_from_system(size_t size_bytes) {
+  if (size_bytes >= kLargeBytes) return map_large(size_bytes);
+  return static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(size_bytes, kAlignment)));
+}
+
+// Maps whole huge pages at a huge page's border: maps one more and gives the ends back. Pages are
+// backed when they are first touched, so a plan that is larger than its use costs nothing.
+std::byte* CpuMemory::map_large(size_t size_bytes) {
+  const size_t kept_bytes = round_up(size_bytes, kLargeBytes);
+  void* mapped = mmap(nullptr, kept_bytes + kLargeBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(mapped);
+  const size_t skip_bytes =
+      round_up(reinterpret_cast<size_t>(begin), kLargeBytes) - reinterpret_cast<size_t>(begin);
+  std::byte* data = begin + skip_bytes;
+  if (skip_bytes > 0) munmap(begin, skip_bytes);
+  if (skip_bytes < kLargeBytes) munmap(data + kept_bytes, kLargeBytes - skip_bytes);
+  madvise(data, kept_bytes, MADV_HUGEPAGE);  // a wish: fewer TLB misses where it is granted
+  return data;
+}
+
+size_t machine_memory_bytes() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+size_t available_memory_bytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string line; std::getline(meminfo, line);) {
+    size_t kib = 0;
+    if (std::sscanf(line.c_str(), "MemAvailable: %zu kB", &kib) == 1) return kib << 10;
+  }
+  return static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) *
+         static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace sluice

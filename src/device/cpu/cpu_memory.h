@@ -1,0 +1,61 @@
+// CpuMemory: the memory kinds of the CPU device, counted and capped.
+//
+// Used by CpuDevice and, to tell device addresses from host addresses, by its streams.
+// Thread rule: host threads only; a mutex keeps them apart. Workers never come here.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "device/device.h"
+
+namespace sluice {
+
+class CpuMemory {
+ public:
+  // `device_limit_bytes` caps kDevice; 0 means all memory of the machine, as for the other kinds.
+  explicit CpuMemory(size_t device_limit_bytes);
+
+  // Types: aligned to kAlignment; from kLargeBytes on to a huge page, lazily backed.
+  // Errors: kDoesNotFit naming the size, the kind and what is left.
+  std::byte* allocate(size_t size_bytes, MemoryKind kind);
+  void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept;
+
+  // Whether `data` is device memory.
+  // REQUIRES: a range that begins in a device allocation ends in it (checked).
+  bool is_device(const std::byte* data, size_t num_bytes) const;
+
+  int64_t num_allocations() const;
+  size_t allocated_bytes(MemoryKind kind) const;
+  size_t peak_bytes(MemoryKind kind) const;
+  size_t limit_bytes(MemoryKind kind) const;
+
+ private:
+  struct Usage {
+    size_t limit_bytes = 0;
+    size_t alive_bytes = 0;
+    size_t peak_bytes = 0;
+  };
+
+  static constexpr size_t kAlignment = 256;
+  static constexpr size_t kLargeBytes = size_t{2} << 20;  // and the size of a huge page
+
+  static std::byte* map_large(size_t size_bytes);
+  static std::byte* take_from_system(size_t size_bytes);
+  Usage& usage(MemoryKind kind) { return usage_[static_cast<size_t>(kind)]; }
+  const Usage& usage(MemoryKind kind) const { return usage_[static_cast<size_t>(kind)]; }
+
+  mutable std::mutex mutex_;
+  std::array<Usage, 3> usage_;
+  int64_t num_allocations_ = 0;
+  std::map<const std::byte*, size_t> device_ranges_;  // begin -> size
+};
+
+// Bytes of memory that this machine has, and those that are available now.
+size_t machine_memory_bytes();
+size_t available_memory_bytes();
+
+}  // namespace sluice

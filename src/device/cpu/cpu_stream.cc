@@ -1,0 +1,279 @@
+// CpuStream: the one-way queue, its worker, and the copies.
+//
+// The first half runs on the host, the second on the worker; the border is marked.
+#include "device/cpu/cpu_stream.h"
+
+#include <algorithm>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/waiting.h"
+
+namespace sluice {
+
+// REQUIRES: next is the only field that the host touches after publishing a node.
+struct CpuStream::Node {
+  std::atomic<Node*> next{nullptr};
+  NodeKind kind = NodeKind::kTask;
+  const char* op_name = "";   // kTask
+  EventCell* cell = nullptr;  // kRecord, kWait
+  Task task;                  // kTask
+};
+
+namespace {
+
+constexpr uint32_t kWorkerSleeps = 1;  // bit of posted_
+constexpr uint32_t kOnePosted = 2;     // posted_ counts in the bits above
+
+// What a copy is called in errors and timelines, and which link it takes (null: none).
+struct Route {
+  const char* op_name;
+  CpuLink* link;
+};
+
+Route route_of(CpuDevice& device, bool from_device, bool to_device) {
+  if (from_device) {
+    return to_device ? Route{"copy d2d", nullptr} : Route{"copy d2h", &device.link_to_host()};
+  }
+  return to_device ? Route{"copy h2d", &device.link_to_device()} : Route{"copy h2h", nullptr};
+}
+
+// Copies in one piece, or in pieces between which other streams get their turn on the link.
+void copy_paced(const CopyArgs& args, LinkPacer& pacer) {
+  if (!pacer.active()) {
+    std::memcpy(args.dst, args.src, args.num_bytes);
+    return;
+  }
+  for (size_t done = 0; done < args.num_bytes;) {
+    const size_t piece = std::min(args.num_bytes - done, LinkPacer::kPieceBytes);
+    std::memcpy(args.dst + done, args.src + done, piece);
+    pacer.moved(piece);
+    done += piece;
+  }
+}
+
+// Bytes from the first to the last byte of a strided side.
+size_t extent_bytes(const Copy2dArgs& args, size_t stride_bytes) {
+  return (args.num_rows - 1) * stride_bytes + args.row_bytes;
+}
+
+}  // namespace
+
+// ---- Host side -------------------------------------------------------------------------------
+
+CpuStream::CpuStream(CpuDevice& device, const StreamOptions& options, uint64_t fuzzer_seed)
+    : device_(device),
+      name_(options.name),
+      tail_(new Node),
+      head_(tail_),
+      fuzzer_(fuzzer_seed),
+      team_(options.num_threads, options.name) {
+  try {
+    worker_ = std::thread([this] { run_worker(); });
+  } catch (const std::system_error& error) {
+    delete head_;
+    fail(ErrorCode::kDevice, "cannot start the worker of stream '{}': {}; use fewer streams", name_,
+         error.what());
+  }
+  pthread_setname_np(worker_.native_handle(), name_.substr(0, 15).c_str());
+}
+
+CpuStream::~CpuStream() {
+  auto* node = new Node;
+  node->kind = NodeKind::kStop;
+  push(node);
+  worker_.join();
+  delete head_;
+  flush_trace();
+  device_.stream_gone();
+}
+
+Device& CpuStream::device() const { return device_; }
+
+void CpuStream::push(Node* node) {
+  Node* before = std::exchange(tail_, node);
+  before->next.store(node, std::memory_order_release);  // from here on `before` is the worker's
+  // Counted after it was published: a worker that reads the count knows there is a node to come.
+  const uint32_t posted = posted_.fetch_add(kOnePosted, std::memory_order_relaxed);
+  if ((posted & kWorkerSleeps) != 0) futex_wake_all(posted_);
+}
+
+void CpuStream::submit(const char* op_name, Task task) {
+  auto* node = new Node;
+  node->op_name = op_name;
+  node->task = std::move(task);
+  push(node);
+}
+
+void CpuStream::copy(const CopyArgs& args) {
+  if (args.num_bytes == 0) return;
+  const Route route = route_of(device_, device_.memory().is_device(args.src, args.num_bytes),
+                               device_.memory().is_device(args.dst, args.num_bytes));
+  submit(route.op_name, [args, link = route.link](ThreadTeam&) {
+    LinkPacer pacer(link);
+    copy_paced(args, pacer);
+    pacer.finish();
+  });
+}
+
+void CpuStream::copy_2d(const Copy2dArgs& args) {
+  SLUICE_CHECK(args.dst_stride_bytes >= args.row_bytes, "{} < {}", args.dst_stride_bytes,
+               args.row_bytes);
+  SLUICE_CHECK(args.src_stride_bytes >= args.row_bytes, "{} < {}", args.src_stride_bytes,
+               args.row_bytes);
+  if (args.num_rows == 0 || args.row_bytes == 0) return;
+  const CpuMemory& memory = device_.memory();
+  const Route route =
+      route_of(device_, memory.is_device(args.src, extent_bytes(args, args.src_stride_bytes)),
+               memory.is_device(args.dst, extent_bytes(args, args.dst_stride_bytes)));
+  submit(route.op_name, [args, link = route.link](ThreadTeam&) {
+    LinkPacer pacer(link);
+    for (size_t row = 0; row < args.num_rows; ++row) {
+      copy_paced({.dst = args.dst + row * args.dst_stride_bytes,
+                  .src = args.src + row * args.src_stride_bytes,
+                  .num_bytes = args.row_bytes},
+                 pacer);
+    }
+    pacer.finish();
+  });
+}
+
+void CpuStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
+  if (num_bytes == 0) return;
+  device_.memory().is_device(dst, num_bytes);  // checks that the range does not run past its buffer
+  submit("fill", [=](ThreadTeam&) { std::memset(dst, value, num_bytes); });
+}
+
+void CpuStream::record(Event& event) {
+  SLUICE_CHECK(dynamic_cast<CpuEvent*>(&event) != nullptr, "an event of another device");
+  auto* node = new Node;
+  node->kind = NodeKind::kRecord;
+  node->cell = &static_cast<CpuEvent&>(event).begin_version();
+  push(node);
+}
+
+void CpuStream::wait(const Event& event) {
+  SLUICE_CHECK(dynamic_cast<const CpuEvent*>(&event) != nullptr, "an event of another device");
+  EventCell* cell = static_cast<const CpuEvent&>(event).newest();
+  if (cell == nullptr) return;
+  cell->num_users.fetch_add(1, std::memory_order_relaxed);
+  auto* node = new Node;
+  node->kind = NodeKind::kWait;
+  node->cell = cell;
+  push(node);
+}
+
+void CpuStream::synchronize() {
+  CpuEvent reached(device_.event_cells());
+  record(reached);
+  const Error* error = wait_cell(*reached.newest());
+  flush_trace();
+  if (error != nullptr) throw Error(*error);
+}
+
+// REQUIRES: the host has synchronized with the worker, and the worker has nothing to do.
+void CpuStream::flush_trace() {
+  if (spans_.empty()) return;
+  device_.trace()->take(name_, std::exchange(spans_, {}));
+}
+
+CpuStream& as_cpu(Stream& stream) {
+  SLUICE_CHECK(stream.device().kind() == DeviceKind::kCpu, "stream '{}' is not of a CPU device",
+               stream.name());
+  return static_cast<CpuStream&>(stream);
+}
+
+// ---- Worker side -----------------------------------------------------------------------------
+
+void CpuStream::run_worker() {
+  // Sleeps of the simulated link end when they should, not 50 us later.
+  if (device_.link_to_device().throttled()) prctl(PR_SET_TIMERSLACK, 1UL);
+  for (;;) {
+    Node* node = take();
+    if (node->kind == NodeKind::kStop) return;
+    fuzzer_.delay();
+    execute(*node);
+  }
+}
+
+// The next node. Frees the one before it, which the host has left behind by publishing a successor.
+CpuStream::Node* CpuStream::take() {
+  Node* next = nullptr;
+  const auto published = [&] {
+    next = head_->next.load(std::memory_order_acquire);
+    return next != nullptr;
+  };
+  if (!spin_until(published)) {
+    do sleep_until_posted();
+    while (!published());
+  }
+  ++num_taken_;
+  delete std::exchange(head_, next);
+  return next;
+}
+
+// Sleeps unless more was posted than taken. The host counts after publishing, so a count that is
+// ahead means that the node is about to become visible.
+void CpuStream::sleep_until_posted() {
+  const uint32_t idle = num_taken_ * kOnePosted;
+  uint32_t posted = idle;
+  if (posted_.compare_exchange_strong(posted, idle | kWorkerSleeps, std::memory_order_relaxed)) {
+    while (posted_.load(std::memory_order_relaxed) == (idle | kWorkerSleeps)) {
+      futex_wait(posted_, idle | kWorkerSleeps);
+    }
+    posted_.fetch_and(~kWorkerSleeps, std::memory_order_relaxed);
+  }
+}
+
+void CpuStream::execute(Node& node) {
+  switch (node.kind) {
+    case NodeKind::kTask:
+      if (error_ == nullptr) run_task(node);
+      node.task.reset();  // what it captured dies in stream order, not when the node is freed
+      return;
+    case NodeKind::kRecord:
+      signal_cell(*node.cell, error_.get());
+      return;
+    case NodeKind::kWait:
+      wait_for(*node.cell);
+      return;
+    case NodeKind::kStop:
+      return;
+  }
+}
+
+void CpuStream::run_task(Node& node) {
+  const bool tracing = device_.trace() != nullptr;
+  const int64_t begin_ns = tracing ? now_ns() : 0;
+  const auto poison = [&](const Error& error) {
+    error_ = std::make_unique<const Error>(
+        error.in(fmt::format("stream '{}', op '{}'", name_, node.op_name)));
+  };
+  try {
+    node.task(team_);
+  } catch (const Error& error) {
+    poison(error);
+  } catch (const std::exception& error) {
+    poison(Error(ErrorCode::kDevice, error.what()));
+  } catch (...) {
+    poison(Error(ErrorCode::kDevice, "an exception of unknown type"));
+  }
+  if (tracing) spans_.push_back({node.op_name, begin_ns, now_ns()});
+}
+
+// A poisoned stream still waits: what it would have touched may be in use until then.
+void CpuStream::wait_for(EventCell& cell) {
+  const bool tracing = device_.trace() != nullptr;
+  const int64_t begin_ns = tracing ? now_ns() : 0;
+  const Error* error = wait_cell(cell);
+  if (error != nullptr && error_ == nullptr) error_ = std::make_unique<const Error>(*error);
+  drop_user(cell);
+  if (tracing) spans_.push_back({"wait", begin_ns, now_ns()});
+}
+
+}  // namespace sluice

@@ -1,0 +1,57 @@
+// Spinning and sleeping without an order: raw futexes, and a spin that gives way.
+//
+// Used by the CPU streams, events and thread teams. A futex called by its number is invisible to
+// ThreadSanitizer, so going to sleep and waking up order nothing: only the acquire loads of the
+// caller do. Thread rule: any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace sluice {
+
+// Units: nanoseconds of std::chrono::steady_clock.
+inline int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// Sleeps while `word` holds `expected`. May return early: the caller looks again.
+inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
+}
+
+inline void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// How long a thread looks before it sleeps. Waking a sleeper costs 5 to 50 us, the ops of a decode
+// step follow each other faster than that; longer would steal time where threads outnumber cores.
+inline constexpr int64_t kSpinNs = 20'000;
+
+// Looks until `ready()` is true, for about kSpinNs; returns what it last said. Gives way to other
+// threads about every microsecond.
+template <typename Ready>
+bool spin_until(const Ready& ready) {
+  if (ready()) return true;
+  const int64_t deadline_ns = now_ns() + kSpinNs;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      _mm_pause();
+      if (ready()) return true;
+    }
+    sched_yield();
+  } while (now_ns() < deadline_ns);
+  return ready();
+}
+
+}  // namespace sluice

@@ -1,0 +1,16 @@
+// What a build without CUDA links in place of the CUDA backend: it says what is missing.
+#include "core/error.h"
+#include "device/cuda/cuda_device.h"
+
+namespace sluice {
+
+int num_cuda_devices() { return 0; }
+
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&) {
+  fail(ErrorCode::kUnsupported,
+       "device 'cuda:{}' was asked for, but this build of Sluice has no CUDA backend; "
+       "use the device 'cpu', or build with the CUDA toolkit",
+       ordinal);
+}
+
+}  // namespace sluice

@@ -1,0 +1,40 @@
+// make_device: from the word of an option to a backend.
+//
+// The only place that knows all backends. Thread rule: any thread.
+#include <charconv>
+
+#include "core/error.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_device.h"
+#include "device/device.h"
+
+namespace sluice {
+namespace {
+
+[[noreturn]] void fail_unknown(std::string_view spec) {
+  fail(ErrorCode::kInvalidArgument, "unknown device '{}'; say 'cpu', 'cuda', 'cuda:N' or 'auto'",
+       spec);
+}
+
+// The N of "cuda:N"; 0 for "cuda".
+int cuda_ordinal(std::string_view spec) {
+  constexpr std::string_view kPrefix = "cuda:";
+  if (spec == "cuda") return 0;
+  if (!spec.starts_with(kPrefix)) fail_unknown(spec);
+  const char* begin = spec.data() + kPrefix.size();
+  const char* end = spec.data() + spec.size();
+  int ordinal = -1;
+  const auto [stop, code] = std::from_chars(begin, end, ordinal);
+  if (code != std::errc() || stop != end || ordinal < 0) fail_unknown(spec);
+  return ordinal;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options) {
+  if (spec == "auto") spec = num_cuda_devices() > 0 ? "cuda" : "cpu";
+  if (spec == "cpu") return std::make_unique<CpuDevice>(options);
+  return make_cuda_device(cuda_ordinal(spec), options);
+}
+
+}  // namespace sluice
