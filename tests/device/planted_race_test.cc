@@ -1,0 +1,75 @@
+// The planted races: a ring with a forgotten wait must be found by ThreadSanitizer, every time.
+//
+// Built in the tsan preset only. If these fail, some change lets information flow back from a
+// stream's worker (a mutex, a shared counter, a shared pool), and the race tests of the whole
+// project have gone blind.
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+namespace sluice {
+namespace {
+
+constexpr int kNumRuns = 10;
+constexpr int kRaceExitCode = 66;
+
+struct Outcome {
+  int exit_code;
+  std::string output;
+};
+
+Outcome run_ring_program(const std::string& arguments) {
+  const std::string command = "TSAN_OPTIONS=exitcode=" + std::to_string(kRaceExitCode) + " " +
+                              SLUICE_RING_PROGRAM + " " + arguments + " 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{};
+  std::array<char, 4096> piece;
+  while (size_t size = fread(piece.data(), 1, piece.size(), pipe)) {
+    outcome.output.append(piece.data(), size);
+  }
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+void expect_found_every_time(const std::string& arguments) {
+  for (int i = 0; i < kNumRuns; ++i) {
+    const Outcome outcome = run_ring_program(arguments);
+    EXPECT_EQ(outcome.exit_code, kRaceExitCode) << "run " << i << "\n" << outcome.output;
+    // The report must be about the slot: the copy on one side, the reader on the other.
+    for (const char* word : {"data race", "copy_paced", "attend", "the sum is"}) {
+      EXPECT_NE(outcome.output.find(word), std::string::npos) << word << "\n" << outcome.output;
+    }
+  }
+}
+
+void expect_clean_every_time(const std::string& arguments) {
+  for (int i = 0; i < kNumRuns; ++i) {
+    const Outcome outcome = run_ring_program(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << "run " << i << "\n" << outcome.output;
+  }
+}
+
+TEST(PlantedRace, AForgottenFilledWaitIsFound) { expect_found_every_time("no_filled fast"); }
+TEST(PlantedRace, AForgottenDrainedWaitIsFound) { expect_found_every_time("no_drained fast"); }
+
+// Here everything happens in the right order by luck; the results are right.
+TEST(PlantedRace, AForgottenFilledWaitIsFoundThoughNothingGoesWrong) {
+  expect_found_every_time("no_filled slow");
+}
+TEST(PlantedRace, AForgottenDrainedWaitIsFoundThoughNothingGoesWrong) {
+  expect_found_every_time("no_drained slow");
+}
+
+TEST(PlantedRace, TheCompleteRingIsClean) {
+  expect_clean_every_time("complete fast");
+  expect_clean_every_time("complete slow");
+}
+
+}  // namespace
+}  // namespace sluice

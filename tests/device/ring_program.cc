@@ -1,0 +1,101 @@
+// A two-slot ring of streams with, on demand, one of its waits forgotten, once.
+//
+// Run by planted_race_test.cc under ThreadSanitizer, which must report the forgotten wait as a data
+// race, and must report nothing when all waits are there. It is the offload engine's pattern in
+// small: one transfer stream per slot, one compute stream, events "filled" and "drained" per slot.
+//
+//   ring_program complete|no_filled|no_drained fast|slow
+//
+// With "slow" the host pauses after each block, so that every load has long finished when its
+// block is read: the sums come out right and only the missing order is wrong.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "device/cpu/cpu_stream.h"
+#include "device/device.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kNumSlots = 2;
+constexpr int kNumBlocks = 48;
+constexpr int kBlockLength = 64;
+constexpr int kForgetfulBlock = 40;  // late: events and their cells have been used many times
+constexpr size_t kBlockBytes = kBlockLength * sizeof(int32_t);
+
+struct Forgotten {
+  bool filled = false;
+  bool drained = false;
+};
+
+struct Slot {
+  std::unique_ptr<Stream> transfer;
+  std::unique_ptr<Event> filled;
+  std::unique_ptr<Event> drained;
+  Buffer memory;
+};
+
+// Named in ThreadSanitizer's reports, so planted_race_test.cc can tell what they are about.
+[[gnu::noinline]] void attend(const std::byte* slot, int64_t& sum) {
+  for (int i = 0; i < kBlockLength; ++i) sum += reinterpret_cast<const int32_t*>(slot)[i];
+}
+
+int64_t run_ring(Forgotten forgotten, std::chrono::microseconds pause) {
+  const auto device = make_device("cpu");
+  Buffer host = device->allocate(kBlockBytes * kNumBlocks, MemoryKind::kPinned);
+  for (int i = 0; i < kBlockLength * kNumBlocks; ++i) {
+    std::memcpy(host.data() + i * sizeof(int32_t), &i, sizeof(int32_t));
+  }
+  const auto compute = device->make_stream({.name = "compute"});
+  std::vector<Slot> ring(kNumSlots);
+  for (Slot& slot : ring) {
+    slot.transfer = device->make_stream({.name = "transfer"});
+    slot.filled = device->make_event();
+    slot.drained = device->make_event();
+    slot.memory = device->allocate(kBlockBytes, MemoryKind::kDevice);
+  }
+  int64_t sum = 0;
+  for (int block = 0; block < kNumBlocks; ++block) {
+    Slot& slot = ring[block % kNumSlots];
+    const bool forgetful = block == kForgetfulBlock;
+    if (!(forgotten.drained && forgetful)) slot.transfer->wait(*slot.drained);
+    slot.transfer->copy({.dst = slot.memory.data(),
+                         .src = host.data() + block * kBlockBytes,
+                         .num_bytes = kBlockBytes});
+    slot.transfer->record(*slot.filled);
+    if (!(forgotten.filled && forgetful)) compute->wait(*slot.filled);
+    as_cpu(*compute).submit("attend",
+                            [data = slot.memory.data(), &sum](ThreadTeam&) { attend(data, sum); });
+    compute->record(*slot.drained);
+    std::this_thread::sleep_for(pause);
+  }
+  compute->synchronize();
+  for (Slot& slot : ring) slot.transfer->synchronize();
+  return sum;
+}
+
+int run(std::string_view variant, std::string_view pace) {
+  const Forgotten forgotten{.filled = variant == "no_filled", .drained = variant == "no_drained"};
+  const int64_t sum = run_ring(forgotten, std::chrono::microseconds(pace == "slow" ? 2000 : 0));
+  constexpr int64_t kNumValues = kBlockLength * kNumBlocks;
+  const bool right = sum == kNumValues * (kNumValues - 1) / 2;
+  std::printf("%s %s: the sum is %s\n", variant.data(), pace.data(), right ? "right" : "wrong");
+  const bool must_be_right = variant == "complete" || pace == "slow";
+  return must_be_right && !right ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace sluice
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: ring_program complete|no_filled|no_drained fast|slow\n");
+    return 2;
+  }
+  return sluice::run(argv[1], argv[2]);
+}

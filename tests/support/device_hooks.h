@@ -1,0 +1,45 @@
+// What a test needs of a device that the contract does not offer: to hold it up and to make it
+// fail.
+//
+// Used by the contract suite and by fault tests of the folders above. Thread rule: host thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "device/device.h"
+
+namespace sluice::testing {
+
+// Holds a stream up until the host opens it.
+class Gate {
+ public:
+  void open() { open_.store(true, std::memory_order_release); }
+  bool is_open() const { return open_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+// The op name of `enqueue_failure`; error texts must contain it.
+inline constexpr const char* kFailingOp = "planted_failure";
+
+// Enqueues an op that fails asynchronously with `message`.
+// REQUIRES: message lives until the op has run.
+void enqueue_failure(Stream& stream, const char* message);
+
+// Enqueues an op that lasts until `gate` opens. REQUIRES: gate lives until then.
+void enqueue_gate(Stream& stream, const Gate& gate);
+
+// The device, or null when this machine or build has none of that kind.
+std::unique_ptr<Device> make_device_if_present(std::string_view spec,
+                                               const DeviceOptions& options = {});
+
+// Bytes in, bytes out, each through `stream` and with a host wait.
+void upload(Stream& stream, const Buffer& to, const std::vector<std::byte>& from);
+std::vector<std::byte> download(Stream& stream, const Buffer& from);
+
+}  // namespace sluice::testing
