@@ -1,0 +1,26 @@
+// CpuOps: the table of CPU kernels behind ops_of.
+//
+// Used by ops/ops.cc only. Each method forwards to the function of the same name in
+// ops/cpu/{matmul,norm,rope,activation,attention,sample}.h. Thread rule: stateless.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice {
+
+class CpuOps final : public Ops {
+ public:
+  size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
+  void pack_weight(Stream& stream, const PackWeightArgs& args) const override;
+  void matmul(Stream& stream, const MatmulArgs& args) const override;
+  void embedding(Stream& stream, const EmbeddingArgs& args) const override;
+  void rms_norm(Stream& stream, const RmsNormArgs& args) const override;
+  void rope_angles(Stream& stream, const RopeAnglesArgs& args) const override;
+  void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const override;
+  void swiglu(Stream& stream, const SwigluArgs& args) const override;
+  void gather_rows(Stream& stream, const GatherRowsArgs& args) const override;
+  void attention(Stream& stream, const AttentionArgs& args) const override;
+  void sample(Stream& stream, const SampleArgs& args) const override;
+};
+
+}  // namespace sluice

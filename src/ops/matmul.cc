@@ -1,0 +1,61 @@
+// Shape contracts of pack_weight, matmul and embedding.
+#include "ops/matmul.h"
+
+#include "ops/ops.h"
+#include "ops/shape_contract.h"
+
+namespace sluice {
+namespace {
+
+void require_weight(ShapeContract& shapes, const PackedWeight& weight, std::string_view rule) {
+  shapes.require(weight.present() && weight.num_rows > 0 && weight.num_cols > 0, rule);
+}
+
+}  // namespace
+
+size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols) {
+  ShapeContract shapes("packed_weight_bytes");
+  shapes.require(num_rows > 0 && num_cols > 0, "num_rows and num_cols must be positive");
+  return ops_of(device).packed_weight_bytes(num_rows, num_cols);
+}
+
+void pack_weight(Stream& stream, const PackWeightArgs& args) {
+  ShapeContract shapes("pack_weight");
+  require_weight(shapes, args.dst, "dst must be present and not empty");
+  shapes.bind("num_cols", args.dst.num_cols);
+  const DType dtype = args.src.dtype();
+  shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,
+                 "src must be bf16, f16 or f32");
+  shapes.expect("src", args.src, dtype, {"n", "num_cols"});
+  shapes.require(args.row_begin >= 0 && args.row_begin % kPackRows == 0,
+                 "row_begin must be a multiple of kPackRows");
+  const int64_t row_end = args.row_begin + shapes["n"];
+  shapes.require(row_end <= args.dst.num_rows, "row_begin + n must be at most dst.num_rows");
+  shapes.require(row_end % kPackRows == 0 || row_end == args.dst.num_rows,
+                 "n must be a multiple of kPackRows unless the rows are the last of dst");
+  ops_of(stream.device()).pack_weight(stream, args);
+}
+
+void matmul(Stream& stream, const MatmulArgs& args) {
+  ShapeContract shapes("matmul");
+  require_weight(shapes, args.weight, "weight must be present and not empty");
+  shapes.bind("n", args.weight.num_rows);
+  shapes.bind("k", args.weight.num_cols);
+  shapes.expect("x", args.x, DType::kBF16, {"m", "k"});
+  shapes.expect_or_absent("bias", args.bias, DType::kBF16, {"n"});
+  const DType dtype = args.out.dtype();
+  shapes.require(dtype == DType::kBF16 || dtype == DType::kF32, "out must be bf16 or f32");
+  shapes.expect("out", args.out, dtype, {"m", "n"});
+  ops_of(stream.device()).matmul(stream, args);
+}
+
+void embedding(Stream& stream, const EmbeddingArgs& args) {
+  ShapeContract shapes("embedding");
+  require_weight(shapes, args.table, "table must be present and not empty");
+  shapes.bind("hidden", args.table.num_cols);
+  shapes.expect("token_ids", args.token_ids, DType::kI32, {"m"});
+  shapes.expect("out", args.out, DType::kBF16, {"m", "hidden"});
+  ops_of(stream.device()).embedding(stream, args);
+}
+
+}  // namespace sluice

@@ -1,0 +1,31 @@
+// The matrix product in double precision, written from its equation.
+//
+// Used by tests as the truth that every backend is measured against. Thread rule: pure function.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace sluice::reference {
+
+struct MatmulInput {
+  std::vector<BFloat16> x;       // [m, k]
+  std::vector<BFloat16> weight;  // [n, k], as in a checkpoint
+  std::vector<BFloat16> bias;    // [n] or empty
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+};
+
+struct MatmulOutput {
+  std::vector<double> value;      // [m, n]: sum over k of x * weight, plus bias
+  std::vector<double> magnitude;  // [m, n]: sum over k of |x * weight|, plus |bias|
+};
+
+// Types: products of two bf16 are exact in double; sums round at 2^-53, far below what f32 can see.
+// `magnitude` scales the rounding errors that any order of summation may make.
+MatmulOutput matmul(const MatmulInput& input);
+
+}  // namespace sluice::reference
