@@ -3,20 +3,21 @@
 // Used by engine/scheduler (match, begin, reserve, release) and engine/runner (commit). It deals in
 // ids only and never touches KV bytes. Every block is in exactly one state:
 //
-//             take                     seal                      last holder leaves
-//   blank ------------> held (private) ------> held (findable) --------------------> cached
-//     ^                      |                        ^                                 |
-//     |  last holder leaves  |                        |         prefix hit              |
-//     +----------------------+                        +---------------------------------+
-//     +---------------------------------------------------------------------------------+
-//                                   evicted, oldest first, when no blank is left
+//            taken                sealed                 last holder leaves
+//   blank -----------> held private ------> held findable -----------------> cached
+//     ^                     |                     ^                            | |
+//     |  last holder leaves |                     |         prefix hit         | |
+//     +---------------------+                     +----------------------------+ |
+//     +--------------------------------------------------------------------------+
+//                        evicted, oldest first, when no blank is left
 //
-//   blank   holds nothing          held    has one or more holders (its reference count)
+//   blank   holds nothing        held   has one or more holders (its reference count)
 //   cached  has no holder, but keeps its KV and can be found by its tokens until it is evicted
-// Blank and cached blocks are both *free*. Two sequences that compute the same block at the same
-// time keep one each: the first is findable, the second stays private. With prefix caching off no
-// block is ever findable. Thread rule: the engine's thread. Nothing is allocated by a step, beyond
-// the growth of a sequence's own block list.
+// Blank and cached blocks are both *free*. With prefix caching off no block is ever findable.
+// Two sequences that compute the same block at the same time keep one each; when they leave, only
+// one of the two stays cached and the other becomes blank. Therefore a findable block's prefix is
+// findable too, always. Thread rule: the engine's thread. A step allocates nothing, beyond the
+// growth of a sequence's own block list.
 #pragma once
 
 #include <cstdint>
@@ -40,10 +41,10 @@ struct BlockManagerOptions {
 
   // Called when what a block holds can no longer be read by anyone, before the block is given out
   // again: debug builds poison it. Must not call back into the manager.
-  std::function<void(BlockId)> on_discard;
+  std::function<void(BlockId)> on_discard = {};
 
   // For tests: a fixed seed (otherwise drawn per manager) and another hash.
-  std::optional<uint64_t> hash_seed;
+  std::optional<uint64_t> hash_seed = {};
   BlockHasher hasher = xxh3_block_hash;
 };
 
@@ -104,19 +105,23 @@ class BlockManager {
   int32_t num_used_blocks() const { return num_blocks() - num_free_blocks(); }
   const PrefixCacheStats& stats() const { return stats_; }
 
-  // For tests: aborts unless every block is in exactly one state and the reference counts are those
-  // of `holders`, which must be all sequences that are begun. Cost: O(all blocks), allocates.
-  void check_invariants(std::span<const SequenceKv* const> holders) const;
+  // For tests: aborts unless every block is in exactly one state, the reference counts are those of
+  // `sequences` (all that are begun), each of these has consistent counts, and every findable
+  // block's prefix is findable. Cost: O(all blocks), allocates.
+  void check_invariants(std::span<const SequenceKv* const> sequences) const;
 
  private:
   template <typename Visit>
   void walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const;
 
   BlockId take_free();
-  void take_cached(BlockId id);
+  void take_findable(BlockId id);
   void seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens);
   void drop(BlockId id);
-  void discard(BlockId id);
+  void evict(BlockId id);
+  void make_blank(BlockId id);
+  void check_states() const;
+  void check_prefixes() const;
   int32_t& holders(BlockId id) { return num_holders_[static_cast<size_t>(id.value)]; }
   int32_t holders(BlockId id) const { return num_holders_[static_cast<size_t>(id.value)]; }
 

@@ -24,14 +24,11 @@ class DevicePool {
   // All blocks of one layer; entry i is the block with BlockId i.
   KvBlocksView layer(int32_t layer_index) const;
 
-  // Debug builds: fills the block with NaN in every layer, so that whoever reads a block that was
-  // given back gets NaN and not another request's KV. Release builds: does nothing.
+  // Debug builds (kDebugFill): fills the block with NaN in every layer, so that whoever reads a
+  // block that was given back gets NaN and not another request's KV. Release builds: does nothing.
   // Order: enqueued on `stream`, which must be ordered after the block's last reader and before its
   // next writer; with one compute stream, calling it when the block is discarded is enough.
   void poison(BlockId id, Stream& stream) const;
-
-  // True in builds where poison() does something.
-  static bool poisons();
 
   const KvLayout& layout() const { return layout_; }
   int32_t num_blocks() const { return num_blocks_; }

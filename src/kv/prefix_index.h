@@ -44,20 +44,24 @@ class PrefixIndex {
   // The block that holds `tokens` (exactly block_tokens of them) after `parent`; invalid when none.
   BlockId find(Prefix parent, std::span<const int32_t> tokens) const;
 
-  // Enters block `id` as the holder of `tokens` after `parent` and returns the longer prefix. When
-  // another block is already entered for the same tokens it stays, `id` remains unknown to the
-  // index, and the prefix returned is the other block's.
+  // Enters block `id` as a holder of `tokens` after `parent` and returns the longer prefix. Blocks
+  // entered for the same tokens are twins: they share one prefix id, and `find` returns the first.
   // REQUIRES: `id` is not entered.
   Prefix insert(BlockId id, Prefix parent, std::span<const int32_t> tokens);
 
-  // Forgets block `id`. Longer prefixes that were entered after it can no longer be found.
+  // Another block entered for the same tokens as `id`; invalid when there is none.
   // REQUIRES: `id` is entered.
+  BlockId twin(BlockId id) const;
+
+  // Forgets block `id`. REQUIRES: `id` is entered.
   void erase(BlockId id);
 
   bool contains(BlockId id) const { return entry(id).prefix.id != 0; }
 
-  // The prefix that ends with block `id`. REQUIRES: `id` is entered.
+  // The prefix that ends with block `id`, and the id of the one without it (0: `id` is a first
+  // block). REQUIRES: `id` is entered.
   Prefix prefix(BlockId id) const;
+  int64_t parent_id(BlockId id) const;
 
   int32_t size() const { return size_; }
 

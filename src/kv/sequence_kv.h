@@ -69,6 +69,7 @@ class SequenceKv {
   void append_reserved(BlockId id) { blocks_.push_back({.id = id, .num_valid_tokens = 0}); }
   SequenceBlock& tail() { return blocks_[static_cast<size_t>(num_sealed_blocks_)]; }
   void reset();
+  void check_invariants() const;
 
   int32_t block_tokens_ = 0;
   int32_t num_sealed_blocks_ = 0;

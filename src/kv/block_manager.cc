@@ -1,0 +1,229 @@
+#include "kv/block_manager.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_set>
+
+#include "core/error.h"
+#include "kv/kv_layout.h"
+
+namespace sluice {
+
+namespace {
+
+// Before anything is sized by them.
+const BlockManagerOptions& checked(const BlockManagerOptions& options) {
+  SLUICE_CHECK(options.num_blocks > 0 && options.block_tokens > 0, "{} blocks of {} tokens",
+               options.num_blocks, options.block_tokens);
+  const int64_t num_slots = static_cast<int64_t>(options.num_blocks) * options.block_tokens;
+  SLUICE_CHECK(num_slots <= std::numeric_limits<int32_t>::max(),
+               "{} blocks of {} tokens, but slots are 32-bit", options.num_blocks,
+               options.block_tokens);
+  return options;
+}
+
+}  // namespace
+
+BlockManager::BlockManager(const BlockManagerOptions& options)
+    : block_tokens_(checked(options).block_tokens),
+      enable_prefix_caching_(options.enable_prefix_caching),
+      on_discard_(options.on_discard),
+      num_holders_(static_cast<size_t>(options.num_blocks)),
+      cached_(options.num_blocks),
+      index_(options.num_blocks, options.block_tokens,
+             options.hash_seed ? *options.hash_seed : draw_hash_seed(), options.hasher) {
+  blank_.reserve(static_cast<size_t>(options.num_blocks));
+  for (int32_t i = options.num_blocks; i > 0; --i) blank_.push_back(BlockId(i - 1));
+}
+
+Capacity BlockManager::capacity() const {
+  return {.num_free_blocks = num_free_blocks(),
+          .num_total_blocks = num_blocks(),
+          .block_tokens = block_tokens_};
+}
+
+// Visits the cached blocks of a prompt in order, always leaving at least one token.
+template <typename Visit>
+void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const {
+  if (!enable_prefix_caching_ || tokens.empty()) return;
+  const auto block_tokens = static_cast<size_t>(block_tokens_);
+  const size_t num_usable_blocks = (tokens.size() - 1) / block_tokens;
+  Prefix prefix = index_.root();
+  for (size_t i = 0; i < num_usable_blocks; ++i) {
+    const BlockId id = index_.find(prefix, tokens.subspan(i * block_tokens, block_tokens));
+    if (!id.valid()) return;
+    prefix = index_.prefix(id);
+    visit(id);
+  }
+}
+
+PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens) const {
+  PrefixMatch match;
+  walk_cached_prefix(tokens, [&](BlockId id) {
+    match.num_tokens += block_tokens_;
+    match.num_free_blocks += holders(id) == 0 ? 1 : 0;
+  });
+  return match;
+}
+
+bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> tokens,
+                             int64_t num_new_tokens) {
+  SLUICE_CHECK(!sequence.begun(), "the sequence has begun already");
+  SLUICE_CHECK(!tokens.empty() && num_new_tokens >= 0, "{} tokens and {} new ones", tokens.size(),
+               num_new_tokens);
+  const PrefixMatch match = match_prefix(tokens);
+  const int64_t num_new_blocks = blocks_for_tokens(num_new_tokens, block_tokens_);
+  if (match.num_free_blocks + num_new_blocks > num_free_blocks()) return false;
+
+  sequence.begin(block_tokens_, std::ssize(tokens), index_.root());
+  // All hits are taken before anything is evicted to make room for the new blocks.
+  walk_cached_prefix(tokens, [&](BlockId id) {
+    take_findable(id);
+    sequence.append_sealed(id, index_.prefix(id));
+  });
+  for (int64_t i = 0; i < num_new_blocks; ++i) sequence.append_reserved(take_free());
+  stats_.num_prompt_tokens += std::ssize(tokens);
+  stats_.num_hit_tokens += match.num_tokens;
+  return true;
+}
+
+bool BlockManager::try_reserve(SequenceKv& sequence, int64_t num_new_tokens) {
+  SLUICE_CHECK(sequence.begun() && num_new_tokens >= 0, "{} new tokens", num_new_tokens);
+  const int64_t num_needed_blocks =
+      blocks_for_tokens(sequence.num_tokens() + num_new_tokens, block_tokens_) -
+      std::ssize(sequence.blocks());
+  if (num_needed_blocks > num_free_blocks()) return false;
+  for (int64_t i = 0; i < num_needed_blocks; ++i) sequence.append_reserved(take_free());
+  return true;
+}
+
+void BlockManager::commit(SequenceKv& sequence, std::span<const int32_t> all_tokens,
+                          int64_t num_new_tokens) {
+  const int64_t num_tokens = sequence.num_tokens() + num_new_tokens;
+  SLUICE_CHECK(sequence.begun() && num_new_tokens >= 0 && num_tokens <= std::ssize(all_tokens),
+               "{} tokens after {}, of {}", num_new_tokens, sequence.num_tokens(),
+               all_tokens.size());
+  SLUICE_CHECK(num_tokens <= sequence.num_reserved_tokens(), "{} tokens, {} reserved", num_tokens,
+               sequence.num_reserved_tokens());
+  while (num_new_tokens > 0) {
+    SequenceBlock& tail = sequence.tail();
+    const int64_t room = block_tokens_ - tail.num_valid_tokens;
+    const int64_t num_added = std::min(room, num_new_tokens);
+    tail.num_valid_tokens += static_cast<int32_t>(num_added);
+    num_new_tokens -= num_added;
+    if (num_added == room) seal_tail(sequence, all_tokens);
+  }
+}
+
+void BlockManager::seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens) {
+  if (enable_prefix_caching_) {
+    const auto block_tokens = static_cast<size_t>(block_tokens_);
+    const size_t first = static_cast<size_t>(sequence.num_sealed_blocks_) * block_tokens;
+    sequence.sealed_prefix_ = index_.insert(sequence.tail().id, sequence.sealed_prefix_,
+                                            all_tokens.subspan(first, block_tokens));
+  }
+  ++sequence.num_sealed_blocks_;
+}
+
+void BlockManager::release(SequenceKv& sequence) {
+  SLUICE_CHECK(sequence.begun(), "the sequence holds nothing: released twice or never begun");
+  for (size_t i = sequence.blocks_.size(); i > 0; --i) drop(sequence.blocks_[i - 1].id);
+  sequence.reset();
+}
+
+// A block for new tokens. REQUIRES: a free block.
+BlockId BlockManager::take_free() {
+  if (blank_.empty()) {
+    evict(cached_.oldest());
+    ++stats_.num_evicted_blocks;
+  }
+  const BlockId id = blank_.back();
+  blank_.pop_back();
+  holders(id) = 1;
+  return id;
+}
+
+void BlockManager::take_findable(BlockId id) {
+  if (holders(id) == 0) cached_.remove(id);
+  ++holders(id);
+}
+
+// Takes one holder from `id`. Of twins the one that was used last stays cached: it has to outlive
+// the extensions that were released just before it.
+void BlockManager::drop(BlockId id) {
+  SLUICE_CHECK(holders(id) > 0, "block {} has no holder", id.value);
+  if (--holders(id) > 0) return;
+  if (!index_.contains(id)) return make_blank(id);
+
+  const BlockId twin = index_.twin(id);
+  if (twin.valid() && holders(twin) > 0) {
+    index_.erase(id);
+    return make_blank(id);
+  }
+  if (twin.valid()) evict(twin);
+  cached_.add(id);
+}
+
+void BlockManager::evict(BlockId id) {
+  cached_.remove(id);
+  index_.erase(id);
+  make_blank(id);
+}
+
+void BlockManager::make_blank(BlockId id) {
+  if (on_discard_) on_discard_(id);
+  blank_.push_back(id);
+}
+
+void BlockManager::check_invariants(std::span<const SequenceKv* const> sequences) const {
+  std::vector<int32_t> num_found(num_holders_.size());
+  for (const SequenceKv* sequence : sequences) {
+    sequence->check_invariants();
+    for (const SequenceBlock& block : sequence->blocks()) {
+      ++num_found[static_cast<size_t>(block.id.value)];
+    }
+  }
+  for (int32_t i = 0; i < num_blocks(); ++i) {
+    const int32_t found = num_found[static_cast<size_t>(i)];
+    SLUICE_CHECK(holders(BlockId(i)) == found, "block {} counts {} holders and has {}", i,
+                 holders(BlockId(i)), found);
+  }
+  check_states();
+  check_prefixes();
+}
+
+// Every block is blank, cached or held, and blank ones are not findable while cached ones are.
+void BlockManager::check_states() const {
+  std::vector<bool> is_blank(num_holders_.size());
+  for (BlockId id : blank_) {
+    SLUICE_CHECK(!is_blank[static_cast<size_t>(id.value)], "block {} is blank twice", id.value);
+    is_blank[static_cast<size_t>(id.value)] = true;
+  }
+  int32_t num_cached = 0;
+  for (int32_t i = 0; i < num_blocks(); ++i) {
+    const BlockId id(i);
+    const bool blank = is_blank[static_cast<size_t>(i)];
+    const bool cached = cached_.contains(id);
+    const bool held = holders(id) > 0;
+    SLUICE_CHECK(blank + cached + held == 1, "block {}: blank {} cached {} held {}", i, blank,
+                 cached, held);
+    SLUICE_CHECK(!(blank && index_.contains(id)), "block {} is blank but findable", i);
+    SLUICE_CHECK(!cached || index_.contains(id), "block {} is cached but not findable", i);
+    num_cached += cached;
+  }
+  SLUICE_CHECK(num_cached == cached_.size(), "{} cached, the list says {}", num_cached,
+               cached_.size());
+}
+
+void BlockManager::check_prefixes() const {
+  std::unordered_set<int64_t> findable = {index_.root().id};
+  for (int32_t i = 0; i < num_blocks(); ++i) {
+    if (index_.contains(BlockId(i))) findable.insert(index_.prefix(BlockId(i)).id);
+  }
+  for (int32_t i = 0; i < num_blocks(); ++i) {
+    if (!index_.contains(BlockId(i))) continue;
+    SLUICE_CHECK(findable.contains(index_.parent_id(BlockId(i))), "block {} lost its prefix", i);
+  }
+}
+
+}  // namespace sluice

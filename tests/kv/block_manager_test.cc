@@ -1,0 +1,356 @@
+// BlockManager by example: prefix hits at every edge, eviction order, exhaustion, twins, misuse.
+// Random operations against a naive model are in block_manager_property_test.cc.
+#include "kv/block_manager.h"
+
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kv/token_lists.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kBlock = 16;
+
+uint64_t constant_hash(uint64_t, std::span<const int32_t>) { return 5; }
+
+BlockManagerOptions options(int32_t num_blocks) {
+  return {.num_blocks = num_blocks, .block_tokens = kBlock, .hash_seed = 1};
+}
+
+std::vector<int32_t> ids_of(const SequenceKv& kv) {
+  std::vector<int32_t> ids;
+  for (const SequenceBlock& block : kv.blocks()) ids.push_back(block.id.value);
+  return ids;
+}
+
+// Begins with room for what is not cached, and computes that.
+void prefill(BlockManager& manager, SequenceKv& kv, const Tokens& tokens) {
+  const int64_t num_new = std::ssize(tokens) - manager.match_prefix(tokens).num_tokens;
+  ASSERT_TRUE(manager.try_begin(kv, tokens, num_new));
+  manager.commit(kv, tokens, num_new);
+}
+
+// Leaves the whole blocks of `tokens` in the cache.
+void cache(BlockManager& manager, const Tokens& tokens) {
+  SequenceKv kv;
+  prefill(manager, kv, tokens);
+  manager.release(kv);
+}
+
+void expect_counts(const BlockManager& manager, int32_t num_free, int32_t num_cached) {
+  EXPECT_EQ(manager.num_free_blocks(), num_free);
+  EXPECT_EQ(manager.num_cached_blocks(), num_cached);
+  EXPECT_EQ(manager.num_used_blocks(), manager.num_blocks() - num_free);
+  EXPECT_EQ(manager.capacity().num_free_blocks, num_free);
+}
+
+TEST(BlockManager, CapacityIsAPlainValue) {
+  const BlockManager manager(options(8));
+  EXPECT_EQ(manager.capacity().num_total_blocks, 8);
+  EXPECT_EQ(manager.capacity().block_tokens, kBlock);
+  EXPECT_EQ(manager.capacity().max_tokens_of_one_sequence(), 8 * kBlock);
+  expect_counts(manager, 8, 0);
+}
+
+// (prompt length, what of it may come from a cache that has seen all of it): whole blocks only, and
+// never the last token.
+TEST(PrefixCaching, HitsAroundBlockBoundaries) {
+  const std::vector<std::pair<int64_t, int64_t>> cases = {
+      {1, 0}, {15, 0}, {16, 0}, {17, 16}, {31, 16}, {32, 16}, {33, 32}, {48, 32}, {49, 48}};
+  for (const auto& [length, hit] : cases) {
+    SCOPED_TRACE(length);
+    BlockManager manager(options(8));
+    cache(manager, counting(0, length));
+    EXPECT_EQ(manager.match_prefix(counting(0, length)).num_tokens, hit);
+    EXPECT_EQ(manager.match_prefix(counting(0, length)).num_free_blocks, hit / kBlock);
+    SequenceKv kv;
+    prefill(manager, kv, counting(0, length));
+    EXPECT_EQ(kv.num_cached_tokens(), hit);
+    EXPECT_EQ(kv.num_tokens(), length);
+    EXPECT_EQ(manager.stats().num_hit_tokens, hit);
+    EXPECT_EQ(manager.stats().num_prompt_tokens, 2 * length);
+    const std::vector<const SequenceKv*> live = {&kv};
+    manager.check_invariants(live);
+  }
+}
+
+TEST(PrefixCaching, MatchesTheCommonPartOnly) {
+  BlockManager manager(options(16));
+  cache(manager, counting(0, 64));
+  const auto matched = [&](const Tokens& tokens) {
+    return manager.match_prefix(tokens).num_tokens;
+  };
+  EXPECT_EQ(matched(joined(counting(0, 48), counting(900, 30))), 48);
+  EXPECT_EQ(matched(joined(counting(0, 47), counting(900, 30))), 32);
+  EXPECT_EQ(matched(joined(counting(0, 1), counting(900, 63))), 0);
+  EXPECT_EQ(matched(counting(16, 48)), 0);  // the same blocks at other positions
+  EXPECT_EQ(matched(joined(counting(0, 16), counting(32, 32))), 16);  // a block left out
+  EXPECT_EQ(matched({}), 0);
+}
+
+TEST(PrefixCaching, SharesBlocksThatAreStillHeld) {
+  BlockManager manager(options(8));
+  SequenceKv a;
+  SequenceKv b;
+  prefill(manager, a, counting(0, 40));
+  expect_counts(manager, 5, 0);
+  EXPECT_EQ(manager.match_prefix(counting(0, 40)).num_free_blocks, 0);
+  prefill(manager, b, counting(0, 40));
+  expect_counts(manager, 4, 0);  // two shared, one tail each
+  EXPECT_EQ(ids_of(a)[0], ids_of(b)[0]);
+  EXPECT_EQ(ids_of(a)[1], ids_of(b)[1]);
+  EXPECT_NE(ids_of(a)[2], ids_of(b)[2]);
+  manager.release(a);
+  expect_counts(manager, 5, 0);
+  manager.release(b);
+  expect_counts(manager, 8, 2);
+  manager.check_invariants({});
+}
+
+TEST(PrefixCaching, AConversationFindsItsDecodedTokens) {
+  BlockManager manager(options(8));
+  SequenceKv kv;
+  Tokens tokens = counting(0, 20);
+  prefill(manager, kv, tokens);
+  for (int32_t i = 0; i < 30; ++i) {
+    tokens.push_back(500 + i);
+    ASSERT_TRUE(manager.try_reserve(kv, 1));
+    manager.commit(kv, tokens, 1);
+  }
+  manager.release(kv);
+  EXPECT_EQ(manager.match_prefix(joined(tokens, counting(900, 5))).num_tokens, 48);
+}
+
+// Blocks that were reserved, or computed and not committed, never reach the cache.
+TEST(PrefixCaching, OnlyCommittedBlocksAreFindable) {
+  BlockManager manager(options(8));
+  SequenceKv kv;
+  const Tokens tokens = counting(0, 64);
+  ASSERT_TRUE(manager.try_begin(kv, tokens, 64));
+  manager.commit(kv, tokens, 31);
+  EXPECT_EQ(manager.match_prefix(tokens).num_tokens, 16);
+  manager.release(kv);
+  expect_counts(manager, 8, 1);
+}
+
+TEST(PrefixCaching, OffMeansNoHitEver) {
+  BlockManagerOptions off = options(8);
+  off.enable_prefix_caching = false;
+  BlockManager manager(off);
+  SequenceKv a;
+  prefill(manager, a, counting(0, 64));
+  EXPECT_EQ(manager.match_prefix(counting(0, 64)).num_tokens, 0);
+  manager.release(a);
+  EXPECT_EQ(manager.match_prefix(counting(0, 64)).num_tokens, 0);
+  expect_counts(manager, 8, 0);
+  SequenceKv b;
+  prefill(manager, b, counting(0, 64));
+  EXPECT_EQ(b.num_cached_tokens(), 0);
+}
+
+TEST(PrefixCaching, ACollisionIsNeverAHit) {
+  BlockManagerOptions weak = options(16);
+  weak.hasher = constant_hash;
+  BlockManager manager(weak);
+  cache(manager, counting(0, 33));
+  cache(manager, joined(counting(500, 16), counting(600, 17)));
+  EXPECT_EQ(manager.match_prefix(counting(700, 40)).num_tokens, 0);
+  EXPECT_EQ(manager.match_prefix(joined(counting(0, 16), counting(600, 17))).num_tokens, 16);
+  EXPECT_EQ(manager.match_prefix(joined(counting(500, 16), counting(600, 17))).num_tokens, 32);
+  EXPECT_EQ(manager.match_prefix(counting(0, 33)).num_tokens, 32);
+}
+
+// The last block of what was released first goes first; first blocks go last.
+TEST(Eviction, LeastRecentlyFreedFirstAndExtensionsBeforePrefixes) {
+  BlockManager manager(options(5));
+  const Tokens old = counting(0, 33);
+  const Tokens fresh = counting(500, 33);
+  cache(manager, old);
+  cache(manager, fresh);
+  expect_counts(manager, 5, 4);
+  SequenceKv filler;
+  ASSERT_TRUE(manager.try_begin(filler, counting(900, 1), 1));
+  const std::vector<std::pair<int64_t, int64_t>> left = {
+      {32, 32}, {16, 32}, {0, 32}, {0, 16}, {0, 0}};
+  for (const auto& [old_tokens, fresh_tokens] : left) {
+    EXPECT_EQ(manager.match_prefix(old).num_tokens, old_tokens);
+    EXPECT_EQ(manager.match_prefix(fresh).num_tokens, fresh_tokens);
+    const bool one_block_more = manager.try_reserve(filler, filler.num_reserved_tokens() + 1);
+    EXPECT_EQ(one_block_more, fresh_tokens > 0);
+  }
+  EXPECT_EQ(manager.stats().num_evicted_blocks, 4);
+}
+
+TEST(Eviction, AHitMakesAPrefixRecentAgain) {
+  BlockManager manager(options(4));
+  cache(manager, counting(0, 17));
+  cache(manager, counting(500, 17));
+  cache(manager, counting(0, 17));
+  SequenceKv filler;
+  ASSERT_TRUE(manager.try_begin(filler, counting(900, 33), 33));  // needs one of the two
+  EXPECT_EQ(manager.match_prefix(counting(0, 17)).num_tokens, 16);
+  EXPECT_EQ(manager.match_prefix(counting(500, 17)).num_tokens, 0);
+}
+
+TEST(Eviction, BlankBlocksAreUsedFirst) {
+  BlockManager manager(options(4));
+  cache(manager, counting(0, 33));
+  SequenceKv kv;
+  ASSERT_TRUE(manager.try_begin(kv, counting(500, 32), 32));
+  EXPECT_EQ(manager.stats().num_evicted_blocks, 0);
+  EXPECT_EQ(manager.match_prefix(counting(0, 33)).num_tokens, 32);
+}
+
+// A sequence that hits cached blocks must not have them evicted for its own new ones.
+TEST(Exhaustion, HitsCountAgainstTheFreeBlocks) {
+  BlockManager manager(options(4));
+  cache(manager, counting(0, 49));
+  expect_counts(manager, 4, 3);
+  SequenceKv kv;
+  EXPECT_FALSE(manager.try_begin(kv, counting(0, 80), 32));
+  EXPECT_FALSE(kv.begun());
+  expect_counts(manager, 4, 3);
+  EXPECT_EQ(manager.stats().num_prompt_tokens, 49);  // the attempt is not counted
+  ASSERT_TRUE(manager.try_begin(kv, counting(0, 80), 16));
+  EXPECT_EQ(kv.num_cached_tokens(), 48);
+  expect_counts(manager, 0, 0);
+}
+
+TEST(Exhaustion, AFailedReservationChangesNothing) {
+  BlockManager manager(options(4));
+  SequenceKv a;
+  SequenceKv b;
+  prefill(manager, a, counting(0, 40));
+  prefill(manager, b, counting(500, 16));
+  const std::vector<int32_t> before = ids_of(b);
+  EXPECT_FALSE(manager.try_reserve(b, 1));
+  EXPECT_TRUE(manager.try_reserve(a, 8));  // its tail has room for exactly 8
+  EXPECT_FALSE(manager.try_reserve(a, 9));
+  EXPECT_EQ(ids_of(b), before);
+  EXPECT_EQ(b.num_tokens(), 16);
+  const std::vector<const SequenceKv*> live = {&a, &b};
+  manager.check_invariants(live);
+  manager.release(a);
+  EXPECT_TRUE(manager.try_reserve(b, 48));
+  EXPECT_FALSE(manager.try_reserve(b, 49));
+}
+
+TEST(Exhaustion, ReservingTwiceIsReservingOnce) {
+  BlockManager manager(options(8));
+  SequenceKv kv;
+  ASSERT_TRUE(manager.try_begin(kv, counting(0, 40), 40));
+  EXPECT_TRUE(manager.try_reserve(kv, 40));
+  EXPECT_TRUE(manager.try_reserve(kv, 48));
+  EXPECT_TRUE(manager.try_reserve(kv, 1));
+  expect_counts(manager, 5, 0);
+}
+
+// Two requests with one prompt, prefilled in the same pass: neither sees the other's blocks, and
+// afterwards the cache holds one copy.
+TEST(Twins, BothCompleteAndOneStaysCached) {
+  for (const bool first_leaves_first : {true, false}) {
+    SCOPED_TRACE(first_leaves_first);
+    BlockManager manager(options(8));
+    SequenceKv a;
+    SequenceKv b;
+    const Tokens tokens = counting(0, 40);
+    ASSERT_TRUE(manager.try_begin(a, tokens, 40));
+    ASSERT_TRUE(manager.try_begin(b, tokens, 40));
+    manager.commit(a, tokens, 40);
+    manager.commit(b, tokens, 40);
+    expect_counts(manager, 2, 0);
+    SequenceKv c;
+    ASSERT_TRUE(manager.try_begin(c, tokens, 8));
+    EXPECT_EQ(ids_of(c)[0], ids_of(a)[0]);  // the first to seal is the one that is shared
+    manager.release(c);
+
+    manager.release(first_leaves_first ? a : b);
+    EXPECT_EQ(manager.match_prefix(tokens).num_tokens, 32);
+    manager.release(first_leaves_first ? b : a);
+    expect_counts(manager, 8, 2);
+    EXPECT_EQ(manager.match_prefix(tokens).num_tokens, 32);
+    manager.check_invariants({});
+  }
+}
+
+// b extends a prefix of which it has a private copy; when a's copy is gone the extension must still
+// be reachable.
+TEST(Twins, AnExtensionOutlivesTheOtherTwin) {
+  BlockManager manager(options(4));
+  SequenceKv a;
+  SequenceKv b;
+  const Tokens tokens = counting(0, 16);
+  const Tokens longer = counting(0, 48);
+  ASSERT_TRUE(manager.try_begin(a, tokens, 16));
+  ASSERT_TRUE(manager.try_begin(b, tokens, 16));
+  manager.commit(a, tokens, 16);
+  manager.release(a);
+  manager.commit(b, tokens, 16);
+  ASSERT_TRUE(manager.try_reserve(b, 32));
+  manager.commit(b, longer, 32);
+  SequenceKv filler;
+  ASSERT_TRUE(manager.try_begin(filler, counting(900, 1), 1));  // evicts a's copy
+  EXPECT_EQ(manager.stats().num_evicted_blocks, 1);
+  EXPECT_EQ(manager.match_prefix(counting(0, 49)).num_tokens, 48);
+  manager.release(b);
+  EXPECT_EQ(manager.match_prefix(counting(0, 49)).num_tokens, 48);
+}
+
+// on_discard: exactly the blocks that nobody can read any more, at the moment they become so.
+TEST(Discard, ReportsWhatCanNoLongerBeRead) {
+  std::vector<int32_t> discarded;
+  BlockManagerOptions watched = options(3);
+  watched.on_discard = [&](BlockId id) { discarded.push_back(id.value); };
+  BlockManager manager(watched);
+  SequenceKv kv;
+  prefill(manager, kv, counting(0, 20));
+  const std::vector<int32_t> ids = ids_of(kv);
+  EXPECT_TRUE(discarded.empty());
+  manager.release(kv);
+  EXPECT_EQ(discarded, (std::vector<int32_t>{ids[1]}));  // the tail; the full block is cached
+  discarded.clear();
+  SequenceKv filler;
+  ASSERT_TRUE(manager.try_begin(filler, counting(500, 48), 48));
+  EXPECT_EQ(discarded, (std::vector<int32_t>{ids[0]}));  // evicted
+}
+
+TEST(Preemption, ReleasedAndBegunAgainFindsItsOwnBlocks) {
+  BlockManager manager(options(8));
+  SequenceKv kv;
+  Tokens tokens = counting(0, 30);
+  prefill(manager, kv, tokens);
+  tokens.push_back(77);
+  ASSERT_TRUE(manager.try_reserve(kv, 1));
+  manager.commit(kv, tokens, 1);
+  tokens.push_back(78);  // sampled, not computed
+  manager.release(kv);
+  prefill(manager, kv, tokens);
+  EXPECT_EQ(kv.num_cached_tokens(), 16);
+  EXPECT_EQ(kv.prefill_tokens(), 32);
+  EXPECT_EQ(kv.num_tokens(), 32);
+}
+
+TEST(BlockManagerDeathTest, RefusesMisuse) {
+  BlockManager manager(options(4));
+  SequenceKv kv;
+  const Tokens tokens = counting(0, 20);
+  EXPECT_DEATH(manager.release(kv), "released twice or never begun");
+  EXPECT_DEATH(manager.try_reserve(kv, 1), "begun");
+  EXPECT_DEATH(manager.try_begin(kv, {}, 0), "0 tokens");
+  ASSERT_TRUE(manager.try_begin(kv, tokens, 20));
+  EXPECT_DEATH(manager.try_begin(kv, tokens, 20), "has begun already");
+  EXPECT_DEATH(manager.commit(kv, tokens, 21), "21 tokens after 0, of 20");
+  EXPECT_DEATH(manager.commit(kv, counting(0, 40), 33), "33 tokens, 32 reserved");
+  EXPECT_DEATH(manager.commit(kv, tokens, -1), "-1 tokens");
+  EXPECT_DEATH(manager.check_invariants({}), "counts 1 holders and has 0");
+  manager.release(kv);
+  EXPECT_DEATH(manager.release(kv), "released twice or never begun");
+  EXPECT_DEATH(BlockManager(options(0)), "0 blocks of 16 tokens");
+  EXPECT_DEATH(BlockManager(options(1 << 28)), "slots are 32-bit");
+}
+
+}  // namespace
+}  // namespace sluice
