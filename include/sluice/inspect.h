@@ -43,6 +43,13 @@ struct MemoryPlan {
   int64_t max_model_len = 0;       // longest request that fits
   bool fits = false;
   std::string remedy;  // when it does not fit: what to change
+
+  // Sum of the entries in device memory.
+  size_t device_used_bytes() const {
+    size_t sum = 0;
+    for (const MemoryPlanEntry& entry : entries) sum += entry.memory == "device" ? entry.bytes : 0;
+    return sum;
+  }
 };
 
 // Reads the headers only. Errors: kModel, kIo as LLM's constructor gives them.

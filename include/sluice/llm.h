@@ -1,7 +1,8 @@
 // LLM: the engine as its users see it. What the command line uses is what you get.
 //
 //   sluice::LLM llm({.model = "models/needle"});
-//   auto outputs = llm.generate({"The capital of France is"}, {.temperature = 0, .max_tokens = 32});
+//   auto outputs = llm.generate({"The capital of France is"}, {.temperature = 0, .max_tokens =
+//   32});
 //
 // Thread rule: one thread calls an LLM object; `cancel` flags may be set from others.
 #pragma once
@@ -68,9 +69,10 @@ class LLM {
   LLM(LLM&&) noexcept;
   LLM& operator=(LLM&&) noexcept;
 
-  // Runs all prompts to their end and returns one output per prompt, in order. A request that fails
-  // alone (too long, say) throws before any work when it is known before, else ends with kError.
-  // Errors: kInvalidArgument, kDoesNotFit for a prompt that can never fit; kDevice.
+  // Runs all prompts to their end and returns one output per prompt, in order.
+  // Errors: before any work and with the prompt's place in the context: kInvalidArgument,
+  // kDoesNotFit for a prompt that can never fit. kDevice ends the call and leaves the engine
+  // unusable.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params,
                                       const GenerateOptions& options = {});
@@ -98,7 +100,7 @@ class LLM {
   std::vector<int32_t> encode(std::string_view text) const;
   std::string decode(const std::vector<int32_t>& token_ids) const;
   int64_t max_model_len() const;
-  const EngineStats& stats() const;
+  EngineStats stats() const;
 
   // Logits (f32 [num_tokens, vocab]) of every position of `token_ids` in one request, and the taps
   // whose names match one of `tap_patterns` ("layer.*.attn_out"): the alignment tool's entry.

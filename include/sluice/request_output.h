@@ -13,10 +13,10 @@ enum class FinishReason {
   kStop,       // an end token, a stop id or a stop string
   kLength,     // max_tokens reached
   kCancelled,  // the caller asked; the text so far is kept
-  kError,      // the request failed alone; others went on. `RequestOutput::error` says why
 };
 
-std::string finish_reason_name(FinishReason reason);  // "stop", "length", ...; "" while running
+std::string finish_reason_name(
+    FinishReason reason);  // "stop", "length", "cancelled"; "" while running
 
 struct TokenLogprob {
   int32_t token_id = 0;
@@ -25,6 +25,7 @@ struct TokenLogprob {
 
 struct RequestOutput {
   int64_t request_id = 0;  // monotonic within an engine
+  // Set in the last output only: a streamed output should not carry a million ids per token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
 
@@ -36,15 +37,14 @@ struct RequestOutput {
 
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_reason;  // the stop string that ended it, if one did
-  std::string error;        // with kError: the text of the error
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
 };
 
 // Counted by the engine, for progress lines and benchmarks. Times in nanoseconds.
 struct EngineStats {
-  int64_t num_prompt_tokens = 0;     // computed in prefill (prefix hits not counted)
-  int64_t num_cached_tokens = 0;     // found by prefix caching instead
+  int64_t num_prompt_tokens = 0;  // computed in prefill (prefix hits not counted)
+  int64_t num_cached_tokens = 0;  // found by prefix caching instead
   int64_t num_generated_tokens = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;

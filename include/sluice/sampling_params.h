@@ -17,9 +17,9 @@ struct SamplingParams {
   // batch. Without one, a seed is drawn for the request.
   std::optional<int64_t> seed;
 
-  int32_t max_tokens = 16;  // at least 1
-  int32_t min_tokens = 0;   // no end token before this many
-  bool ignore_eos = false;  // benchmarks: go on to max_tokens
+  int32_t max_tokens = 16;              // at least 1
+  int32_t min_tokens = 0;               // no end token before this many
+  bool ignore_eos = false;              // benchmarks: go on to max_tokens
   std::vector<std::string> stop;        // strings that end the text; not part of it
   std::vector<int32_t> stop_token_ids;  // ids that end it besides the model's own
 

@@ -9,12 +9,18 @@ namespace sluice {
 
 std::string_view error_code_name(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalidArgument: return "invalid argument";
-    case ErrorCode::kModel: return "model";
-    case ErrorCode::kUnsupported: return "unsupported";
-    case ErrorCode::kDoesNotFit: return "does not fit";
-    case ErrorCode::kIo: return "input/output";
-    case ErrorCode::kDevice: return "device";
+    case ErrorCode::kInvalidArgument:
+      return "invalid argument";
+    case ErrorCode::kModel:
+      return "model";
+    case ErrorCode::kUnsupported:
+      return "unsupported";
+    case ErrorCode::kDoesNotFit:
+      return "does not fit";
+    case ErrorCode::kIo:
+      return "input/output";
+    case ErrorCode::kDevice:
+      return "device";
   }
   return "unknown";
 }

@@ -28,9 +28,9 @@ template <typename... Args>
 
 // Aborts with the condition, a formatted message and the place when an invariant of ours is broken.
 // It stays in release builds: it guards memory that kernels will touch and costs one branch.
-#define SLUICE_CHECK(condition, ...)                                          \
-  do {                                                                        \
-    if (!(condition)) [[unlikely]] {                                          \
-      ::sluice::check_failed(#condition, ::fmt::format("" __VA_ARGS__));      \
-    }                                                                         \
+#define SLUICE_CHECK(condition, ...)                                     \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]] {                                     \
+      ::sluice::check_failed(#condition, ::fmt::format("" __VA_ARGS__)); \
+    }                                                                    \
   } while (false)

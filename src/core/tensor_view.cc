@@ -8,7 +8,8 @@ TensorView TensorView::rows(int64_t begin, int64_t count) const {
                "rows [{}, +{}) of {}", begin, count, to_string());
   TensorView view = *this;
   const int64_t row_elements = dims_[0] == 0 ? 0 : num_elements() / dims_[0];
-  view.data_ += static_cast<size_t>(begin * row_elements) * dtype_bytes(dtype_);
+  // A null view (of an Arena that only plans) stays null.
+  if (present()) view.data_ += static_cast<size_t>(begin * row_elements) * dtype_bytes(dtype_);
   view.dims_[0] = count;
   return view;
 }

@@ -1,0 +1,43 @@
+// EnginePlan: every size of an engine, decided from options, model and device before anything is
+// loaded.
+//
+// `sluice inspect` prints it and LlmEngine follows it, so that what is predicted is what is taken.
+// Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "engine/pass_arrays.h"
+#include "engine/scheduler.h"
+#include "kv/kv_layout.h"
+#include "model/decoder.h"
+#include "model/model_config.h"
+#include "sluice/engine_options.h"
+#include "sluice/inspect.h"
+
+namespace sluice {
+
+struct EnginePlan {
+  MemoryPlan memory;  // what is printed
+  KvLayout kv_layout;
+  int32_t num_blocks = 0;
+  int64_t max_model_len = 0;
+  SchedulerLimits scheduler;
+  DecoderLimits decoder;
+  PassLimits pass;
+  std::vector<std::string> notes;  // what was chosen or reduced, one line each
+};
+
+// Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
+// naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is
+// false and `memory.remedy` says what to change.
+EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
+                            Device& device);
+
+// Threads of the compute stream: options.num_threads, or all the machine has.
+int32_t num_compute_threads(const EngineOptions& options, const Device& device);
+
+}  // namespace sluice

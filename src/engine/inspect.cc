@@ -1,0 +1,50 @@
+// The public summary and plan, from headers alone.
+#include "sluice/inspect.h"
+
+#include <fmt/format.h>
+
+#include "engine/engine_plan.h"
+#include "io/model_directory.h"
+#include "model/model_config.h"
+
+namespace sluice {
+namespace {
+
+std::string describe_rope(const RopeConfig& rope) {
+  std::string text = fmt::format("theta {:g}", rope.theta);
+  if (rope.type == RopeType::kDefault) return text;
+  text += fmt::format(", {} factor {:g}", rope_type_name(rope.type), rope.factor);
+  if (rope.original_max_positions > 0) text += fmt::format(" over {}", rope.original_max_positions);
+  return text;
+}
+
+}  // namespace
+
+ModelSummary summarize_model(const std::string& model_dir) {
+  const ModelConfig config = read_model_config(ModelDirectory(model_dir));
+  ModelSummary summary;
+  summary.architecture = architecture_name(config.architecture);
+  summary.num_parameters = config.num_parameters();
+  summary.weight_bytes = config.weight_bytes(DType::kBF16);
+  summary.num_layers = config.num_layers;
+  summary.hidden_size = config.hidden_size;
+  summary.num_q_heads = config.num_q_heads;
+  summary.num_kv_heads = config.num_kv_heads;
+  summary.head_dim = config.head_dim;
+  summary.vocab_size = config.vocab_size;
+  summary.max_position_embeddings = max_positions(config);
+  summary.rope = describe_rope(config.rope);
+  summary.tied_embeddings = config.tie_word_embeddings;
+  summary.kv_bytes_per_token = config.kv_bytes_per_token();
+  return summary;
+}
+
+MemoryPlan plan_memory(const EngineOptions& options) {
+  DeviceOptions device_options;
+  device_options.num_threads = options.num_threads;
+  const std::unique_ptr<Device> device = make_device(options.device, device_options);
+  return make_engine_plan(options, read_model_config(ModelDirectory(options.model)), *device)
+      .memory;
+}
+
+}  // namespace sluice

@@ -1,0 +1,279 @@
+// The loop and the making of its parts.
+#include "engine/llm_engine.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "engine/text_stops.h"
+#include "io/model_directory.h"
+#include "tokenizer/byte_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+int64_t now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+DeviceOptions device_options(const EngineOptions& options) {
+  DeviceOptions result;
+  result.num_threads = options.num_threads;
+  return result;
+}
+
+// Dummy weights go with a config alone; a byte is then a token.
+std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
+                                          const ModelDirectory& directory) {
+  if (options.load_format == "dummy" && !directory.find_file("tokenizer.json")) {
+    return std::make_unique<Tokenizer>(make_byte_tokenizer());
+  }
+  return std::make_unique<Tokenizer>(Tokenizer::load(directory.path()));
+}
+
+// A seed for a request that names none: the engine's seed and the request's id, mixed so that
+// neighbouring ids draw unrelated numbers. Source: the finalizer of MurmurHash3.
+int64_t draw_seed(int64_t engine_seed, int64_t request_id) {
+  uint64_t x = static_cast<uint64_t>(engine_seed) * 0x9e3779b97f4a7c15u +
+               static_cast<uint64_t>(request_id) + 1;
+  x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+  x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+  return static_cast<int64_t>((x ^ (x >> 33)) >> 1);
+}
+
+}  // namespace
+
+LlmEngine::LlmEngine(const EngineOptions& options, const std::function<void(double)>& on_progress)
+    : LlmEngine(options,
+                {.device = make_device(options.device, device_options(options)),
+                 .policy = make_policy(options.sparse_policy)},
+                on_progress) {}
+
+LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
+                     const std::function<void(double)>& on_progress)
+    : device_(std::move(parts.device)), seed_(options.seed) {
+  const int64_t begin_ns = now_ns();
+  const ModelDirectory directory(options.model);
+  config_ = read_model_config(directory);
+  plan_ = make_engine_plan(options, config_, *device_);
+  if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);
+  tokenizer_ = load_tokenizer(options, directory);
+  make_runtime(options, std::move(parts.policy));
+  load_weights(options, directory, on_progress);
+  stats_.load_ns = now_ns() - begin_ns;
+}
+
+void LlmEngine::make_runtime(const EngineOptions& options, std::unique_ptr<Policy> policy) {
+  compute_ = device_->make_stream(
+      {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
+  weights_ = std::make_unique<Weights>(config_, *device_);
+  pool_ = std::make_unique<DevicePool>(*device_, plan_.kv_layout, plan_.num_blocks);
+  policy_ = std::move(policy);
+  policy_->initialize(*device_, plan_.kv_layout);
+  executor_ = std::make_unique<Executor>(*policy_, *pool_);
+  decoder_ = std::make_unique<Decoder>(config_, *weights_, plan_.decoder, *device_, *compute_);
+  runner_ = std::make_unique<Runner>(Runner::Parts{.device = *device_,
+                                                   .compute = *compute_,
+                                                   .decoder = *decoder_,
+                                                   .executor = *executor_,
+                                                   .eos_token_ids = config_.eos_ids},
+                                     plan_.pass);
+  BlockManagerOptions block_options;
+  block_options.num_blocks = plan_.num_blocks;
+  block_options.block_tokens = plan_.kv_layout.block.block_tokens;
+  block_options.enable_prefix_caching = options.enable_prefix_caching;
+  block_options.on_discard = [this](BlockId id) { pool_->poison(id, *compute_); };
+  blocks_ = std::make_unique<BlockManager>(block_options);
+  scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
+}
+
+void LlmEngine::load_weights(const EngineOptions& options, const ModelDirectory& directory,
+                             const std::function<void(double)>& on_progress) {
+  if (options.load_format == "dummy") {
+    weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_progress);
+  } else {
+    weights_->load(Checkpoint(directory), *compute_, on_progress);
+  }
+}
+
+void LlmEngine::check_request(const std::vector<int32_t>& prompt,
+                              const SamplingParams& params) const {
+  params.validate();
+  if (prompt.empty()) {
+    fail(ErrorCode::kInvalidArgument, "the prompt is empty; give at least one token");
+  }
+  for (const int32_t id : prompt) {
+    if (id < 0 || id >= config_.vocab_size) {
+      fail(ErrorCode::kInvalidArgument, "token id {} is not in the vocabulary of {} tokens", id,
+           config_.vocab_size);
+    }
+  }
+  if (config_.eos_ids.size() + params.stop_token_ids.size() > kMaxEndTokenIds) {
+    fail(ErrorCode::kInvalidArgument, "stop_token_ids has {} ids, but at most {} fit beside {}",
+         params.stop_token_ids.size(), kMaxEndTokenIds - config_.eos_ids.size(),
+         "the model's own end tokens");
+  }
+  const auto num_prompt = static_cast<int64_t>(prompt.size());
+  if (num_prompt + params.max_tokens > plan_.max_model_len) {
+    fail(ErrorCode::kDoesNotFit,
+         "the prompt has {} tokens and max_tokens is {}, but max_model_len is {}; shorten the "
+         "prompt, lower max_tokens, or raise max_model_len or the KV cache",
+         num_prompt, params.max_tokens, plan_.max_model_len);
+  }
+}
+
+SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params) {
+  check_request(prompt, params);
+  const SequenceId id(next_id_++);
+  const int64_t seed = params.seed ? *params.seed : draw_seed(seed_, id.value);
+  scheduler_->add(std::make_unique<Sequence>(id, std::move(prompt), params, seed,
+                                             Detokenizer(*tokenizer_, params.skip_special_tokens)));
+  return id;
+}
+
+void LlmEngine::cancel_request(SequenceId id) {
+  std::unique_ptr<Sequence> sequence = scheduler_->remove(id);
+  if (!sequence) return;
+  policy_->reset(id);
+  sequence->text += sequence->detokenizer.finish();
+  sequence->output.text = sequence->text;
+  sequence->output.finish_reason = FinishReason::kCancelled;
+  sequence->output.prompt_token_ids = sequence->prompt();
+  cancelled_.push_back(std::move(sequence->output));
+}
+
+std::vector<RequestOutput> LlmEngine::step() {
+  std::vector<RequestOutput> outputs = std::move(cancelled_);
+  cancelled_.clear();
+  if (!scheduler_->has_unfinished()) return outputs;
+
+  const int64_t begin_ns = now_ns();
+  const Batch batch = scheduler_->schedule();
+  const std::span<const SampledToken> tokens = runner_->run(batch);
+  commit(batch, tokens, outputs);
+
+  const int64_t step_ns = now_ns() - begin_ns;
+  (batch.phase == Phase::kPrefill ? stats_.prefill_ns : stats_.decode_ns) += step_ns;
+  if (batch.phase == Phase::kPrefill) stats_.num_prompt_tokens += batch.num_rows();
+  ++stats_.num_steps;
+  return outputs;
+}
+
+void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
+                       std::vector<RequestOutput>& outputs) {
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    blocks_->commit(scheduled.sequence->kv, scheduled.sequence->tokens, scheduled.num_rows);
+  }
+  for (const SampledToken& token : tokens) {
+    append_token(token);
+    ++stats_.num_generated_tokens;
+    const Sequence& sequence = *token.sequence;
+    outputs.push_back(sequence.output);
+    if (sequence.output.finished()) {
+      outputs.back().prompt_token_ids = sequence.prompt();
+      finish(sequence.id);
+    }
+  }
+}
+
+void LlmEngine::append_token(const SampledToken& token) {
+  Sequence& sequence = *token.sequence;
+  RequestOutput& output = sequence.output;
+  sequence.tokens.push_back(token.token_id);
+  output.token_ids.push_back(token.token_id);
+  if (sequence.params.logprobs) {
+    std::vector<TokenLogprob> entry{{token.token_id, token.logprob}};
+    entry.insert(entry.end(), token.top_logprobs.begin(), token.top_logprobs.end());
+    output.logprobs.push_back(std::move(entry));
+  }
+  output.finish_reason = finish_reason(sequence, token.token_id);
+
+  const size_t new_begin = sequence.text.size();
+  // The end token ends the text and is no part of it.
+  if (output.finish_reason != FinishReason::kStop) {
+    sequence.text += sequence.detokenizer.push(token.token_id);
+  }
+  if (output.finished()) sequence.text += sequence.detokenizer.finish();
+  const auto stop = find_stop(sequence.text, new_begin, sequence.params.stop);
+  if (stop && sequence.num_generated() >= sequence.params.min_tokens) {
+    sequence.text.resize(stop->position);
+    output.stop_reason = stop->stop;
+    output.finish_reason = FinishReason::kStop;
+  }
+  const size_t visible =
+      output.finished() ? sequence.text.size() : visible_size(sequence.text, sequence.params.stop);
+  output.text.assign(sequence.text, 0, visible);
+}
+
+bool LlmEngine::is_end_token(const Sequence& sequence, int32_t token_id) const {
+  const auto has = [token_id](const std::vector<int32_t>& ids) {
+    return std::find(ids.begin(), ids.end(), token_id) != ids.end();
+  };
+  return has(sequence.params.stop_token_ids) ||
+         (!sequence.params.ignore_eos && has(config_.eos_ids));
+}
+
+FinishReason LlmEngine::finish_reason(const Sequence& sequence, int32_t token_id) const {
+  if (sequence.num_generated() >= sequence.params.min_tokens && is_end_token(sequence, token_id)) {
+    return FinishReason::kStop;
+  }
+  // Admission left room for max_tokens, so the model's length cannot be reached before.
+  return sequence.num_generated() >= sequence.params.max_tokens ? FinishReason::kLength
+                                                                : FinishReason::kNone;
+}
+
+void LlmEngine::finish(SequenceId id) {
+  scheduler_->remove(id);
+  policy_->reset(id);
+}
+
+LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder) {
+  SLUICE_CHECK(!has_unfinished());
+  SamplingParams params;
+  params.max_tokens = 1;
+  check_request(tokens, params);
+  Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
+  const bool begun =
+      blocks_->try_begin(sequence.kv, sequence.tokens, static_cast<int64_t>(tokens.size()));
+  SLUICE_CHECK(begun);
+  if (const int64_t num_cached = sequence.kv.num_cached_tokens(); num_cached > 0) {
+    blocks_->release(sequence.kv);
+    fail(ErrorCode::kInvalidArgument,
+         "trace needs every position computed, but {} of them are in the prefix cache; make the "
+         "engine with enable_prefix_caching off",
+         num_cached);
+  }
+  Logits logits;
+  while (sequence.num_pending() > 0) {
+    const int64_t num_rows = std::min<int64_t>(sequence.num_pending(), plan_.pass.max_seqs);
+    recorder.begin_pass(sequence.kv.num_tokens());
+    const std::vector<float> rows = runner_->run_with_all_logits(sequence, num_rows, &recorder);
+    logits.insert(logits.end(), rows.begin(), rows.end());
+    blocks_->commit(sequence.kv, sequence.tokens, num_rows);
+  }
+  recorder.tap_kv(*compute_, *pool_, sequence.kv);
+  blocks_->release(sequence.kv);
+  policy_->reset(sequence.id);
+  return logits;
+}
+
+EngineStats LlmEngine::stats() const {
+  EngineStats stats = stats_;
+  stats.num_cached_tokens = blocks_->stats().num_hit_tokens;
+  stats.num_preemptions = scheduler_->num_preemptions();
+  return stats;
+}
+
+std::vector<std::string> LlmEngine::notes() const {
+  std::vector<std::string> notes = config_.warnings;
+  notes.insert(notes.end(), plan_.notes.begin(), plan_.notes.end());
+  notes.push_back(fmt::format("device: {}, {:.2f} GiB in use", device_->info().name,
+                              static_cast<double>(plan_.memory.device_used_bytes()) / (1 << 30)));
+  notes.push_back(fmt::format("KV cache: {} blocks of {} tokens; policy: {}", plan_.num_blocks,
+                              plan_.kv_layout.block.block_tokens, policy_->name()));
+  return notes;
+}
+
+}  // namespace sluice

@@ -1,0 +1,49 @@
+// PassArrays: the small integer arrays that describe one pass, on the host and on the device.
+//
+// engine/runner fills the pinned copy, one transfer brings all of it to the device, and the kernels
+// read it there. Both sides are cut by the same function, so an offset can never disagree.
+// Thread rule: the engine's thread; the pinned side may be rewritten only after the pass is done.
+#pragma once
+
+#include <cstdint>
+
+#include "core/arena.h"
+#include "core/tensor_view.h"
+
+namespace sluice {
+
+// The largest pass that must fit.
+struct PassLimits {
+  int64_t max_rows = 0;  // token rows
+  int64_t max_seqs = 0;  // sequences
+  int64_t max_blocks_per_seq = 0;
+  int64_t max_suppressed = 0;  // token ids per sequence that must not be sampled yet
+};
+
+struct PassArrays {
+  // Per row.
+  TensorView token_ids;  // i32 [max_rows]
+  TensorView positions;  // i32 [max_rows]
+  TensorView kv_slots;   // i32 [max_rows]
+  // Per sequence.
+  TensorView row_begin;  // i32 [max_seqs + 1]
+  TensorView first_pos;  // i32 [max_seqs]
+  TensorView kv_begin;   // i32 [max_seqs]
+  TensorView kv_end;     // i32 [max_seqs]
+  // Per sampled token.
+  TensorView logit_rows;   // i32 [max_seqs]
+  TensorView temperature;  // f32 [max_seqs]
+  TensorView top_k;        // i32 [max_seqs]
+  TensorView top_p;        // f32 [max_seqs]
+  TensorView min_p;        // f32 [max_seqs]
+  TensorView seed;         // i64 [max_seqs]
+  TensorView sample_pos;   // i64 [max_seqs]
+  TensorView suppressed;   // i32 [max_seqs, max_suppressed]
+  // Last, since only its used part is transferred.
+  TensorView block_table;  // i32 [max_seqs * max_blocks_per_seq], rows packed to the pass's width
+
+  static PassArrays cut(Arena& arena, const PassLimits& limits);
+  static size_t bytes(const PassLimits& limits);
+};
+
+}  // namespace sluice

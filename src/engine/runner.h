@@ -1,0 +1,67 @@
+// Runner: turns a scheduled batch into device work and brings the sampled tokens back.
+//
+// Used by LlmEngine once per step: describe the pass (PassArrays), one transfer, the decoder, the
+// sampler, one transfer back. All its memory is taken at construction; a step allocates none of the
+// device's. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "attention/executor.h"
+#include "engine/pass_arrays.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "model/decoder.h"
+#include "model/tap.h"
+
+namespace sluice {
+
+class Runner {
+ public:
+  // What the runner stands on; all of it outlives the runner.
+  struct Parts {
+    Device& device;
+    Stream& compute;  // all work of a step is enqueued here
+    Decoder& decoder;
+    Executor& executor;
+    std::vector<int32_t> eos_token_ids;
+  };
+  Runner(const Parts& parts, const PassLimits& limits);
+
+  // Bytes of device memory (and as many of pinned memory) that the constructor takes.
+  static size_t memory_bytes(const PassLimits& limits);
+
+  // Runs the batch and returns one token for each sequence that wants one, in batch order. The
+  // result is valid until the next call. Returns when all is done.
+  // REQUIRES: the batch's blocks are reserved and their rows not yet committed.
+  // Errors: kDevice or kUnsupported from the pass; the engine's KV is then in doubt.
+  std::span<const SampledToken> run(const Batch& batch);
+
+  // Runs rows [kv.num_tokens(), + num_rows) of one sequence and returns the logits of each row
+  // (f32 [num_rows, vocab], host), with taps. For alignment, not for speed.
+  // REQUIRES: num_rows <= max_seqs, since there is room for that many rows of logits.
+  std::vector<float> run_with_all_logits(Sequence& sequence, int64_t num_rows, TapSink* taps);
+
+ private:
+  void describe(const Batch& batch);
+  void describe_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void write_block_table(const Batch& batch);
+  DecoderInput upload(const Batch& batch);
+  TensorView forward(const Batch& batch, TapSink* taps);
+
+  Parts parts_;
+  PassLimits limits_;
+  Buffer host_memory_;
+  Buffer device_memory_;
+  PassArrays host_;
+  PassArrays device_;
+  Sampler sampler_;
+  AttentionPass pass_;
+  int64_t num_logit_rows_ = 0;
+  int64_t table_width_ = 0;  // blocks per row of this pass's block table
+};
+
+}  // namespace sluice

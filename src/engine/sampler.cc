@@ -1,0 +1,107 @@
+// Parameters in, tokens out.
+#include "engine/sampler.h"
+
+#include <algorithm>
+
+#include "ops/sample.h"
+
+namespace sluice {
+
+Sampler::Results Sampler::cut(Arena& arena, int64_t max_seqs) {
+  Results r;
+  r.token_ids = arena.tensor(DType::kI32, {max_seqs});
+  r.logprobs = arena.tensor(DType::kF32, {max_seqs});
+  r.top_token_ids = arena.tensor(DType::kI32, {max_seqs, kMaxLogprobs});
+  r.top_logprobs = arena.tensor(DType::kF32, {max_seqs, kMaxLogprobs});
+  return r;
+}
+
+size_t Sampler::result_bytes(int64_t max_seqs) {
+  Arena plan;
+  cut(plan, max_seqs);
+  return plan.used_bytes();
+}
+
+Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, Device& device)
+    : eos_token_ids_(std::move(eos_token_ids)),
+      host_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kPinned)),
+      device_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kDevice)) {
+  Arena host(host_memory_.data(), host_memory_.size_bytes());
+  Arena dev(device_memory_.data(), device_memory_.size_bytes());
+  host_ = cut(host, max_seqs);
+  device_ = cut(dev, max_seqs);
+  tokens_.reserve(static_cast<size_t>(max_seqs));
+}
+
+void Sampler::begin_pass() {
+  wants_top_ = false;
+  wants_suppressed_ = false;
+}
+
+void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays& host) {
+  const SamplingParams& params = sequence.params;
+  host.temperature.data<float>()[index] = params.temperature;
+  host.top_k.data<int32_t>()[index] = params.top_k;
+  host.top_p.data<float>()[index] = params.top_p;
+  host.min_p.data<float>()[index] = params.min_p;
+  host.seed.data<int64_t>()[index] = sequence.seed;
+  host.sample_pos.data<int64_t>()[index] = sequence.num_tokens();
+  wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
+
+  int32_t* suppressed = host.suppressed.rows(index, 1).data<int32_t>();
+  std::fill_n(suppressed, host.suppressed.dim(1), -1);
+  if (sequence.num_generated() < params.min_tokens) {
+    wants_suppressed_ = true;
+    suppressed = std::copy(eos_token_ids_.begin(), eos_token_ids_.end(), suppressed);
+    std::copy(params.stop_token_ids.begin(), params.stop_token_ids.end(), suppressed);
+  }
+}
+
+void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays& device) {
+  const int64_t n = logits.dim(0);
+  if (n == 0) return;
+  SampleArgs args{.logits = logits,
+                  .temperature = device.temperature.rows(0, n),
+                  .top_k = device.top_k.rows(0, n),
+                  .top_p = device.top_p.rows(0, n),
+                  .min_p = device.min_p.rows(0, n),
+                  .seed = device.seed.rows(0, n),
+                  .position = device.sample_pos.rows(0, n),
+                  .suppressed = {},
+                  .token_ids = device_.token_ids.rows(0, n),
+                  .logprobs = device_.logprobs.rows(0, n),
+                  .top_token_ids = {},
+                  .top_logprobs = {}};
+  if (wants_suppressed_) args.suppressed = device.suppressed.rows(0, n);
+  if (wants_top_) {
+    args.top_token_ids = device_.top_token_ids.rows(0, n);
+    args.top_logprobs = device_.top_logprobs.rows(0, n);
+  }
+  sample(stream, args);
+  stream.copy({.dst = host_memory_.data(),
+               .src = device_memory_.data(),
+               .num_bytes = host_memory_.size_bytes()});
+}
+
+std::span<const SampledToken> Sampler::collect(const Batch& batch) {
+  tokens_.clear();
+  int64_t row = 0;
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    if (!scheduled.wants_token) continue;
+    SampledToken token{.sequence = scheduled.sequence,
+                       .token_id = host_.token_ids.data<int32_t>()[row],
+                       .logprob = host_.logprobs.data<float>()[row],
+                       .top_logprobs = {}};
+    const int32_t num_top = scheduled.sequence->params.logprobs.value_or(0);
+    for (int32_t i = 0; i < num_top; ++i) {
+      const int64_t at = row * kMaxLogprobs + i;
+      token.top_logprobs.push_back(
+          {host_.top_token_ids.data<int32_t>()[at], host_.top_logprobs.data<float>()[at]});
+    }
+    tokens_.push_back(std::move(token));
+    ++row;
+  }
+  return tokens_;
+}
+
+}  // namespace sluice

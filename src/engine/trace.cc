@@ -1,0 +1,98 @@
+// Taps to host tensors.
+#include "engine/trace.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+namespace sluice {
+namespace {
+
+float value_at(const TensorView& view, int64_t index) {
+  if (view.dtype() == DType::kF32) return view.data<float>()[index];
+  return static_cast<float>(view.data<BFloat16>()[index]);
+}
+
+TapTensor empty_like(const std::string& name, const TensorView& view, int64_t num_rows) {
+  TapTensor tensor{.name = name, .shape = {num_rows}, .data = {}};
+  for (int i = 1; i < view.rank(); ++i) tensor.shape.push_back(view.dim(i));
+  return tensor;
+}
+
+}  // namespace
+
+bool TraceRecorder::wants(const std::string& name) const {
+  return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
+    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
+}
+
+TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, int64_t first_row,
+                                                 const TensorView& rows) {
+  Piece piece{.first_row = first_row,
+              .data = device_.allocate(rows.num_bytes(), MemoryKind::kPinned),
+              .view = {}};
+  TensorView flat(piece.data.data(), rows.dtype(), {rows.num_elements()});
+  if (rows.rank() == 2) flat = flat.reshape({rows.dim(0), rows.dim(1)});
+  if (rows.rank() == 3) flat = flat.reshape({rows.dim(0), rows.dim(1), rows.dim(2)});
+  piece.view = flat;
+  stream.copy({.dst = piece.data.data(), .src = rows.bytes(), .num_bytes = rows.num_bytes()});
+  return piece;
+}
+
+void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t row_begin,
+                        const TensorView& rows) {
+  pieces_[name].push_back(copy_to_host(stream, first_pos_ + row_begin, rows));
+}
+
+void TraceRecorder::tap_kv(Stream& stream, const DevicePool& pool, const SequenceKv& kv) {
+  const KvBlockShape& shape = pool.layout().block;
+  const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
+  const auto* block_data = reinterpret_cast<const BFloat16*>(host.data());
+  for (int32_t layer = 0; layer < pool.layout().num_layers; ++layer) {
+    TapTensor k{.name = fmt::format("layer.{}.k", layer),
+                .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
+                .data = {}};
+    TapTensor v{.name = fmt::format("layer.{}.v", layer), .shape = k.shape, .data = {}};
+    if (!wants(k.name) && !wants(v.name)) continue;
+    for (const SequenceBlock& block : kv.blocks()) {
+      const auto* src = reinterpret_cast<const std::byte*>(pool.layer(layer).block(block.id.value));
+      stream.copy({.dst = host.data(), .src = src, .num_bytes = shape.block_bytes()});
+      stream.synchronize();
+      for (int32_t token = 0; token < block.num_valid_tokens; ++token) {
+        for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+          const int64_t row = int64_t{token} * shape.head_dim;
+          for (int32_t d = 0; d < shape.head_dim; ++d) {
+            k.data.push_back(static_cast<float>(block_data[shape.k_offset(head) + row + d]));
+            v.data.push_back(static_cast<float>(block_data[shape.v_offset(head) + row + d]));
+          }
+        }
+      }
+    }
+    if (wants(k.name)) kv_tensors_.push_back(std::move(k));
+    if (wants(v.name)) kv_tensors_.push_back(std::move(v));
+  }
+}
+
+std::vector<TapTensor> TraceRecorder::take() {
+  std::vector<TapTensor> tensors;
+  for (auto& [name, pieces] : pieces_) {
+    int64_t num_rows = 0;
+    for (const Piece& piece : pieces) num_rows += piece.view.dim(0);
+    TapTensor tensor = empty_like(name, pieces.front().view, num_rows);
+    // Tiles and passes come in ascending order of their rows.
+    for (const Piece& piece : pieces) {
+      for (int64_t i = 0; i < piece.view.num_elements(); ++i) {
+        tensor.data.push_back(value_at(piece.view, i));
+      }
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  pieces_.clear();
+  std::move(kv_tensors_.begin(), kv_tensors_.end(), std::back_inserter(tensors));
+  kv_tensors_.clear();
+  return tensors;
+}
+
+}  // namespace sluice

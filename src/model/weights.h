@@ -1,0 +1,92 @@
+// Weights: the parameters of a model in device memory, and how they get there.
+//
+// One list of expected tensors, made from the configuration alone, drives everything: the memory
+// plan, loading, dummy weights and the check for missing, extra and mis-shaped tensors. The three
+// families share their tensor names; what differs is whether biases and q/k norms are present.
+// Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/arena.h"
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "io/model_directory.h"
+#include "model/model_config.h"
+#include "ops/matmul.h"
+
+namespace sluice {
+
+// Optional members are absent where the family has none.
+struct LayerWeights {
+  TensorView input_norm;  // bf16 [hidden]
+  PackedWeight qkv;       // [(num_q_heads + 2 * num_kv_heads) * head_dim, hidden]: q, k, v
+  TensorView qkv_bias;    // bf16 [same rows], Qwen2
+  TensorView q_norm;      // bf16 [head_dim], Qwen3
+  TensorView k_norm;      // bf16 [head_dim], Qwen3
+  PackedWeight o;         // [hidden, num_q_heads * head_dim]
+  TensorView o_bias;      // bf16 [hidden], Llama with attention_bias
+  TensorView post_norm;   // bf16 [hidden]
+  PackedWeight gate_up;   // [2 * intermediate, hidden]: gate, up
+  PackedWeight down;      // [hidden, intermediate]
+};
+
+// One tensor of a checkpoint and its place. `matrix` or `vector` is set, not both.
+struct WeightSource {
+  std::string name;
+  std::vector<int64_t> shape;
+  PackedWeight matrix;  // rows [row_begin, +shape[0]) of it
+  int64_t row_begin = 0;
+  TensorView vector;     // bf16, all of it
+  float dummy_mean = 0;  // of dummy weights: norms are about 1, everything else about 0
+};
+
+class Weights {
+ public:
+  // Takes the memory; contents are undefined until `load` or `fill_dummy`.
+  Weights(const ModelConfig& config, Device& device);
+
+  // Bytes of device memory that the constructor takes.
+  static size_t device_bytes(const ModelConfig& config, Device& device);
+
+  // Every tensor a checkpoint of this configuration must have, with its place in this object.
+  const std::vector<WeightSource>& sources() const { return sources_; }
+
+  // Reads all tensors: one pass over the mapped files, one conversion, pages dropped behind it.
+  // `on_progress` hears the share of bytes done. Returns when all is in device memory.
+  // Errors: kModel for a missing, extra or mis-shaped tensor, naming it, before anything is read.
+  void load(const Checkpoint& checkpoint, Stream& stream,
+            const std::function<void(double)>& on_progress = nullptr);
+
+  // Random weights, the same for the same seed on every machine.
+  void fill_dummy(uint64_t seed, Stream& stream,
+                  const std::function<void(double)>& on_progress = nullptr);
+
+  const LayerWeights& layer(int32_t i) const { return layers_[static_cast<size_t>(i)]; }
+  const PackedWeight& embedding() const { return embedding_; }
+  const PackedWeight& lm_head() const { return lm_head_; }  // the embedding when they are tied
+  const TensorView& final_norm() const { return final_norm_; }
+
+ private:
+  void lay_out(Arena& arena, Device& device);
+  void lay_out_layer(Arena& arena, Device& device, int32_t index);
+  PackedWeight matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols);
+  void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
+                int64_t num_rows);
+  void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+  explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
+  void check_names(const Checkpoint& checkpoint) const;
+
+  ModelConfig config_;
+  Buffer memory_;
+  std::vector<LayerWeights> layers_;
+  PackedWeight embedding_;
+  PackedWeight lm_head_;
+  TensorView final_norm_;
+  std::vector<WeightSource> sources_;
+};
+
+}  // namespace sluice

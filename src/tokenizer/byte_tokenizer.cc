@@ -1,0 +1,39 @@
+// Writes the smallest tokenizer.json there is and loads it.
+#include "tokenizer/byte_tokenizer.h"
+
+#include <fmt/format.h>
+
+#include "tokenizer/byte_level.h"
+
+namespace sluice {
+namespace {
+
+// The byte-level alphabet has no character from here on.
+constexpr uint32_t kAlphabetEnd = 0x180;
+
+// UTF-8 of a code point below 0x800.
+std::string utf8_of(uint32_t code) {
+  if (code < 0x80) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
+}  // namespace
+
+Tokenizer make_byte_tokenizer() {
+  std::string vocab;
+  for (uint32_t code = '!'; code < kAlphabetEnd; ++code) {
+    const std::string character = utf8_of(code);
+    const std::optional<std::string> bytes = bytes_of_token(character);
+    if (!bytes) continue;
+    const bool escape = code == '"' || code == '\\';
+    vocab += fmt::format("{}\"{}{}\": {}", vocab.empty() ? "" : ", ", escape ? "\\" : "", character,
+                         static_cast<unsigned char>((*bytes)[0]));
+  }
+  const std::string json =
+      R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},)"
+      R"( "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "merges": [], "vocab": {)" +
+      vocab + "}}}";
+  return Tokenizer::parse(json, "byte tokenizer");
+}
+
+}  // namespace sluice
