@@ -1,0 +1,109 @@
+// The command line as data: one struct per subcommand, and the parser that fills it.
+//
+// main.cc parses, then hands the struct to the command. Every option can also be given as
+// SLUICE_<NAME>; the command line wins. Thread rule: values only.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "sluice/engine_options.h"
+#include "sluice/sampling_params.h"
+
+namespace sluice::cli {
+
+// Only what the user gave; the rest comes from the model's generation_config.json.
+struct SamplingOptions {
+  std::optional<float> temperature;
+  std::optional<int32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<int32_t> max_tokens;
+  int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  std::optional<int32_t> logprobs;
+
+  // `defaults` with what was given put over it.
+  SamplingParams over(SamplingParams defaults) const;
+};
+
+struct RunCommand {
+  EngineOptions engine;
+  SamplingOptions sampling;
+  std::optional<int64_t> seed;       // of the requests; also in engine.seed
+  std::vector<std::string> prompts;  // "-" is standard input
+  std::vector<std::string> files;    // put before each prompt
+  bool chat = false;
+  std::string system;
+  bool enable_thinking = true;
+  bool json = false;
+  bool verbose = false;
+};
+
+struct NeedleCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {1024, 2048, 4096};   // tokens of the whole prompt
+  std::vector<int32_t> depths = {0, 25, 50, 75, 100};  // percent of the text before the needle
+  int32_t needles = 4;                                 // fresh ones per cell
+  std::string kind = "number";                         // of needle_templates.json
+  std::string haystack;                                // a file, "repeated", or "" for the model's
+  std::string templates;                               // a file; "" for the model's
+  std::string out = "needle-results";
+  int32_t max_tokens = 0;  // 0: the expected answer and a few more
+  bool verbose = false;
+};
+
+struct InspectCommand {
+  EngineOptions engine;
+  bool json = false;
+};
+
+struct DoctorCommand {
+  int32_t num_threads = 0;
+  bool json = false;
+};
+
+// What `sluice bench decode` and `sluice bench prefill` share.
+struct BenchCommand {
+  EngineOptions engine;
+  std::vector<int64_t> prompt_lengths;
+  int32_t output_tokens = 0;
+  int32_t batch = 1;
+  int32_t repeats = 0;
+  bool json = false;
+};
+struct BenchDecodeCommand : BenchCommand {};
+struct BenchPrefillCommand : BenchCommand {};
+
+struct BenchTokenizerCommand {
+  EngineOptions engine;
+  std::string file;
+  int32_t repeats = 5;
+  bool json = false;
+};
+
+struct BenchLoadCommand {
+  EngineOptions engine;
+  int32_t repeats = 5;
+  bool json = false;
+};
+
+// --help or --version: print and leave.
+struct PrintCommand {
+  std::string text;
+};
+
+using Command =
+    std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, DoctorCommand,
+                 BenchDecodeCommand, BenchPrefillCommand, BenchTokenizerCommand, BenchLoadCommand>;
+
+// Reads `words` (without the program's name) and the environment.
+// Errors: kInvalidArgument naming the option, its value and what to write instead.
+Command parse_command_line(const std::vector<std::string>& words);
+
+}  // namespace sluice::cli

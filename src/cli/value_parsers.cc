@@ -1,0 +1,127 @@
+// Strict readings of option values.
+#include "cli/value_parsers.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr double kMaxByteSize = 0x1p60;
+
+// The number at the start of `text`, and how many characters it took; nothing when there is none.
+template <typename T>
+struct Prefix {
+  T value{};
+  size_t num_chars = 0;
+};
+
+template <typename T>
+std::optional<Prefix<T>> read_prefix(std::string_view text) {
+  Prefix<T> prefix;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), prefix.value);
+  if (status != std::errc()) return std::nullopt;  // not a number, or out of the type's range
+  prefix.num_chars = static_cast<size_t>(end - text.data());
+  return prefix;
+}
+
+// 1024^n for "K", "M", "G", "T" (either case), 1 for "", nothing for another letter.
+std::optional<int64_t> unit_factor(std::string_view unit) {
+  if (unit.empty()) return 1;
+  if (unit.size() > 1) return std::nullopt;
+  const size_t power = std::string_view("KMGT").find(static_cast<char>(unit[0] & ~0x20));
+  if (power == std::string_view::npos) return std::nullopt;
+  return int64_t{1} << (10 * (power + 1));
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::transform(result.begin(), result.end(), result.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  return result;
+}
+
+[[noreturn]] void refuse_integer(std::string_view option, std::string_view text, int64_t min,
+                                 int64_t max) {
+  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a whole number from {} to {}", option, text,
+       min, max);
+}
+
+}  // namespace
+
+int64_t parse_integer(std::string_view option, std::string_view text, int64_t min, int64_t max) {
+  const auto prefix = read_prefix<int64_t>(text);
+  if (!prefix || prefix->num_chars != text.size() || prefix->value < min || prefix->value > max) {
+    refuse_integer(option, text, min, max);
+  }
+  return prefix->value;
+}
+
+double parse_number(std::string_view option, std::string_view text, double min, double max) {
+  const auto prefix = read_prefix<double>(text);
+  // from_chars reads "nan" and "inf" too; the comparison is written so that NaN fails it.
+  const bool usable = prefix && prefix->num_chars == text.size() && std::isfinite(prefix->value) &&
+                      prefix->value >= min && prefix->value <= max;
+  if (!usable) {
+    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a number from {} to {}", option, text, min,
+         max);
+  }
+  return prefix->value;
+}
+
+int64_t parse_token_count(std::string_view option, std::string_view text, int64_t min,
+                          int64_t max) {
+  const auto prefix = read_prefix<int64_t>(text);
+  const auto factor = prefix ? unit_factor(text.substr(prefix->num_chars)) : std::nullopt;
+  int64_t tokens = 0;
+  const bool usable = factor && *factor <= int64_t{1} << 20 &&
+                      !__builtin_mul_overflow(prefix->value, *factor, &tokens) && tokens >= min &&
+                      tokens <= max;
+  if (!usable) {
+    fail(ErrorCode::kInvalidArgument,
+         "{}: '{}' is not a number of tokens from {} to {}; write 4096, 32K or 1M", option, text,
+         min, max);
+  }
+  return tokens;
+}
+
+size_t parse_byte_size(std::string_view option, std::string_view text) {
+  const auto prefix = read_prefix<double>(text);
+  std::string_view unit = prefix ? text.substr(prefix->num_chars) : std::string_view();
+  if (unit.size() > 1 && unit.ends_with("iB")) unit.remove_suffix(2);
+  const auto factor = unit_factor(unit);
+  const double bytes = prefix && factor ? prefix->value * static_cast<double>(*factor) : -1;
+  if (!(bytes >= 0 && bytes <= kMaxByteSize)) {
+    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a size; write 512M, 4G or a number of bytes",
+         option, text);
+  }
+  return static_cast<size_t>(bytes);
+}
+
+bool parse_bool(std::string_view option, std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "1" || word == "true" || word == "yes" || word == "on") return true;
+  if (word == "0" || word == "false" || word == "no" || word == "off") return false;
+  fail(ErrorCode::kInvalidArgument, "{}: '{}' is neither yes nor no; write 1 or 0", option, text);
+}
+
+std::vector<std::string> split_list(std::string_view option, std::string_view text) {
+  std::vector<std::string> items;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end == begin) {
+      fail(ErrorCode::kInvalidArgument, "{}: '{}' has an empty item; write a,b,c", option, text);
+    }
+    items.emplace_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+}  // namespace sluice::cli

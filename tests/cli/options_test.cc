@@ -1,0 +1,289 @@
+// The command line: what is accepted lands in the right field, what is wrong is named.
+#include "cli/options.h"
+
+#include <cstdlib>
+
+#include <gtest/gtest.h>
+
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+using Words = std::vector<std::string>;
+
+template <typename T>
+T parse(const Words& words) {
+  const Command command = parse_command_line(words);
+  EXPECT_TRUE(std::holds_alternative<T>(command)) << "command " << command.index();
+  return std::get<T>(command);
+}
+
+std::string refusal(const Words& words) {
+  try {
+    parse_command_line(words);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return {};
+}
+
+// Sets an environment variable for the length of a test.
+class ScopedEnvironment {
+ public:
+  ScopedEnvironment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~ScopedEnvironment() { unsetenv(name_); }
+
+ private:
+  const char* name_;
+};
+
+TEST(Options, EngineOptionsReachTheirFields) {
+  const auto run = parse<RunCommand>({"run",
+                                      "-m",
+                                      "dir",
+                                      "--load-format",
+                                      "dummy",
+                                      "--device",
+                                      "cpu",
+                                      "--threads",
+                                      "3",
+                                      "--max-model-len",
+                                      "32K",
+                                      "--max-num-seqs",
+                                      "7",
+                                      "--max-num-batched-tokens",
+                                      "4096",
+                                      "--prefill-chunk-tokens",
+                                      "512",
+                                      "--block-size",
+                                      "64",
+                                      "--gpu-memory-utilization",
+                                      "0.5",
+                                      "--kv-cache-bytes",
+                                      "4G",
+                                      "--no-prefix-caching",
+                                      "--sparse-policy",
+                                      "quest",
+                                      "--seed",
+                                      "5"});
+  const EngineOptions& engine = run.engine;
+  EXPECT_EQ(engine.model, "dir");
+  EXPECT_EQ(engine.load_format, "dummy");
+  EXPECT_EQ(engine.device, "cpu");
+  EXPECT_EQ(engine.num_threads, 3);
+  EXPECT_EQ(engine.max_model_len, 32768);
+  EXPECT_EQ(engine.max_num_seqs, 7);
+  EXPECT_EQ(engine.max_num_batched_tokens, 4096);
+  EXPECT_EQ(engine.prefill_chunk_tokens, 512);
+  EXPECT_EQ(engine.block_size, 64);
+  EXPECT_EQ(engine.gpu_memory_utilization, 0.5);
+  EXPECT_EQ(engine.kv_cache_bytes, size_t{4} << 30);
+  EXPECT_FALSE(engine.enable_prefix_caching);
+  EXPECT_EQ(engine.sparse_policy, "quest");
+  EXPECT_EQ(engine.seed, 5);
+  EXPECT_EQ(run.seed, 5);
+}
+
+TEST(Options, NothingGivenKeepsTheDefaults) {
+  const auto run = parse<RunCommand>({"run", "--model", "dir"});
+  const EngineOptions defaults;
+  EXPECT_EQ(run.engine.max_num_seqs, defaults.max_num_seqs);
+  EXPECT_EQ(run.engine.gpu_memory_utilization, defaults.gpu_memory_utilization);
+  EXPECT_TRUE(run.engine.enable_prefix_caching);
+  EXPECT_TRUE(run.enable_thinking);
+  EXPECT_FALSE(run.seed.has_value());
+  EXPECT_TRUE(run.prompts.empty());
+
+  SamplingParams suggested;  // as generation_config.json would give them
+  suggested.temperature = 0.6f;
+  suggested.top_k = 20;
+  const SamplingParams params = run.sampling.over(suggested);
+  EXPECT_EQ(params.temperature, 0.6f);
+  EXPECT_EQ(params.top_k, 20);
+}
+
+TEST(Options, SamplingGoesOverTheModelsDefaults) {
+  const auto run = parse<RunCommand>({"run",
+                                      "--model=dir",
+                                      "--temperature=0",
+                                      "--top-k",
+                                      "-1",
+                                      "--top-p",
+                                      "0.9",
+                                      "--min-p",
+                                      "0.1",
+                                      "-n",
+                                      "1K",
+                                      "--min-tokens",
+                                      "2",
+                                      "--ignore-eos",
+                                      "--stop",
+                                      "a",
+                                      "--stop",
+                                      "b,c",
+                                      "--stop-token-ids",
+                                      "1,2",
+                                      "--logprobs",
+                                      "3",
+                                      "--json"});
+  SamplingParams suggested;
+  suggested.temperature = 0.6f;
+  const SamplingParams params = run.sampling.over(suggested);
+  EXPECT_EQ(params.temperature, 0.0f);
+  EXPECT_EQ(params.top_k, -1);
+  EXPECT_EQ(params.top_p, 0.9f);
+  EXPECT_EQ(params.min_p, 0.1f);
+  EXPECT_EQ(params.max_tokens, 1024);
+  EXPECT_EQ(params.min_tokens, 2);
+  EXPECT_TRUE(params.ignore_eos);
+  EXPECT_EQ(params.stop, (Words{"a", "b,c"}));
+  EXPECT_EQ(params.stop_token_ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(params.logprobs, 3);
+}
+
+TEST(Options, PromptsAreTakenAsTheyAre) {
+  const auto run = parse<RunCommand>(
+      {"run", "[a, b]", "bench", "-", "-m", "dir", "-f", "x", "-f", "y", "--", "--not-an-option"});
+  EXPECT_EQ(run.prompts, (Words{"[a, b]", "bench", "-", "--not-an-option"}));
+  EXPECT_EQ(run.files, (Words{"x", "y"}));
+}
+
+TEST(Options, ChatFlags) {
+  const auto run =
+      parse<RunCommand>({"run", "-m", "d", "-c", "--system", "be short", "--no-thinking", "hi"});
+  EXPECT_TRUE(run.chat);
+  EXPECT_EQ(run.system, "be short");
+  EXPECT_FALSE(run.enable_thinking);
+}
+
+TEST(Options, EnvironmentIsReadAndTheCommandLineWins) {
+  const ScopedEnvironment model("SLUICE_MODEL", "from-environment");
+  const ScopedEnvironment length("SLUICE_MAX_MODEL_LEN", "8K");
+  const ScopedEnvironment caching("SLUICE_NO_PREFIX_CACHING", "yes");
+  const ScopedEnvironment chat("SLUICE_CHAT", "0");
+  const auto run = parse<RunCommand>({"run", "--max-model-len", "4K", "hi"});
+  EXPECT_EQ(run.engine.model, "from-environment");
+  EXPECT_EQ(run.engine.max_model_len, 4096);
+  EXPECT_FALSE(run.engine.enable_prefix_caching);
+  EXPECT_FALSE(run.chat);
+}
+
+TEST(Options, ErrorsNameTheEnvironmentVariable) {
+  {
+    const ScopedEnvironment seqs("SLUICE_MAX_NUM_SEQS", "many");
+    EXPECT_EQ(refusal({"run", "-m", "d"}),
+              "SLUICE_MAX_NUM_SEQS: 'many' is not a whole number from 1 to 65536");
+    EXPECT_EQ(refusal({"run", "-m", "d", "--max-num-seqs", "4"}), "");
+  }
+  const ScopedEnvironment flag("SLUICE_JSON", "maybe");
+  EXPECT_EQ(refusal({"run", "-m", "d"}),
+            "SLUICE_JSON: 'maybe' is neither yes nor no; write 1 or 0");
+}
+
+TEST(Options, NeedleGridIsSortedAndUnique) {
+  const auto needle = parse<NeedleCommand>({"needle", "-m", "d", "--lengths", "4K,1K,1024",
+                                            "--depths", "100,0,50", "--needles", "20", "--out",
+                                            "here", "--haystack", "repeated", "--seed", "9"});
+  EXPECT_EQ(needle.lengths, (std::vector<int64_t>{1024, 4096}));
+  EXPECT_EQ(needle.depths, (std::vector<int32_t>{0, 50, 100}));
+  EXPECT_EQ(needle.needles, 20);
+  EXPECT_EQ(needle.out, "here");
+  EXPECT_EQ(needle.haystack, "repeated");
+  EXPECT_EQ(needle.engine.seed, 9);
+}
+
+TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
+  EXPECT_EQ(parse<InspectCommand>({"inspect", "dir", "--json"}).engine.model, "dir");
+  const auto bench = parse<BenchDecodeCommand>({"bench", "decode", "dir", "--output-tokens", "64"});
+  EXPECT_EQ(bench.engine.model, "dir");
+  EXPECT_EQ(bench.engine.load_format, "dummy");
+  EXPECT_EQ(bench.output_tokens, 64);
+  EXPECT_EQ(parse<BenchPrefillCommand>({"bench", "prefill", "d", "--prompt-lengths", "1K,2K"})
+                .prompt_lengths,
+            (std::vector<int64_t>{1024, 2048}));
+  EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
+  EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, "auto");
+  EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).num_threads, 2);
+}
+
+TEST(Options, HelpAndVersion) {
+  const std::string run_help = parse<PrintCommand>({"run", "--help"}).text;
+  for (const char* words : {"Engine:", "Sampling", "--max-model-len", "SLUICE_", "130"}) {
+    EXPECT_NE(run_help.find(words), std::string::npos) << words;
+  }
+  const std::string root_help = parse<PrintCommand>({"--help"}).text;
+  for (const char* words : {"run", "needle", "bench", "inspect", "doctor"}) {
+    EXPECT_NE(root_help.find(words), std::string::npos) << words;
+  }
+  EXPECT_EQ(parse<PrintCommand>({"--version"}).text.rfind("sluice ", 0), 0u);
+  EXPECT_NE(parse<PrintCommand>({"bench", "--help"}).text.find("prefill"), std::string::npos);
+}
+
+struct BadLine {
+  Words words;
+  std::string expected;  // a part of the error
+};
+
+TEST(Options, EveryBadValueIsNamed) {
+  const std::vector<BadLine> lines = {
+      {{"run", "-m", "d", "--top-kk", "3"}, "unknown option '--top-kk'; did you mean --top-k?"},
+      {{"run", "-m", "d", "--frobnicate"}, "`sluice run --help`"},
+      {{"run", "-m", "d", "--frobnicate=3"}, "unknown option '--frobnicate'"},
+      {{"bench", "decode", "d", "--top-k", "3"}, "unknown option '--top-k'"},
+      {{"runn"}, "unknown command 'runn'; did you mean run?"},
+      {{"bench", "encode", "d"}, "did you mean decode?"},
+      {{"bench"}, "sluice bench needs a command: decode, prefill"},
+      {{}, "sluice needs a command: run, needle, inspect, doctor, bench"},
+      {{"doctor", "extra"}, "unknown word 'extra'"},
+      {{"run", "hi"}, "no model given"},
+      {{"inspect"}, "no model given"},
+      {{"run", "-m", ""}, "--model: its value is empty"},
+      {{"run", "-m"}, "--model: its value is missing; write --model DIR"},
+      {{"--modle", "d", "run"}, "unknown option '--modle'"},
+      {{"run", "-m", "d", "-x"}, "unknown option '-x'"},
+      {{"run", "-m", "d", "--seed"}, "--seed: its value is missing"},
+      {{"run", "-m", "d", "--temperature", "nan"}, "--temperature: 'nan' is not a number from 0"},
+      {{"run", "-m", "d", "--temperature", "-1"}, "--temperature: '-1' is not a number from 0"},
+      {{"run", "-m", "d", "--top-p", "0"}, "--top-p: '0' is not a number"},
+      {{"run", "-m", "d", "--top-p", "1.1"}, "--top-p: '1.1'"},
+      {{"run", "-m", "d", "--min-p", "2"}, "--min-p: '2'"},
+      {{"run", "-m", "d", "--top-k", "-2"}, "--top-k: '-2'"},
+      {{"run", "-m", "d", "--top-k", "12abc"}, "--top-k: '12abc' is not a whole number"},
+      {{"run", "-m", "d", "--max-tokens", "0"}, "--max-tokens: '0'"},
+      {{"run", "-m", "d", "--max-tokens", "99999999999999999999"}, "--max-tokens: '9999"},
+      {{"run", "-m", "d", "--seed", "-1"}, "--seed: '-1'"},
+      {{"run", "-m", "d", "--logprobs", "21", "--json"}, "--logprobs: '21'"},
+      {{"run", "-m", "d", "--logprobs", "2"}, "--logprobs: only --json"},
+      {{"run", "-m", "d", "--stop", ""}, "--stop: its value is empty"},
+      {{"run", "-m", "d", "--stop-token-ids", "1,,2"}, "--stop-token-ids: '1,,2' has an empty"},
+      {{"run", "-m", "d", "--stop-token-ids", "x"}, "--stop-token-ids: 'x'"},
+      {{"run", "-m", "d", "--system", "x"}, "--system: only a chat"},
+      {{"run", "-m", "d", "-", "-"}, "'-' is given twice"},
+      {{"run", "-m", "d", "-n", "2", "--min-tokens", "3"}, "--min-tokens: 3 is more than"},
+      {{"run", "-m", "d", "--json=perhaps"}, "--json: 'perhaps' is neither yes nor no"},
+      {{"run", "-m", "d", "--load-format", "gguf"}, "--load-format: 'gguf' is not one of: auto, d"},
+      {{"run", "-m", "d", "--block-size", "8"}, "--block-size: 8 is not 0 or from 16 to 8192"},
+      {{"run", "-m", "d", "--block-size", "8193"}, "--block-size: '8193'"},
+      {{"run", "-m", "d", "--kv-cache-bytes", "4GB"}, "--kv-cache-bytes: '4GB' is not a size"},
+      {{"run", "-m", "d", "--gpu-memory-utilization", "1.5"}, "--gpu-memory-utilization: '1.5'"},
+      {{"run", "-m", "d", "--max-num-seqs", "0"}, "--max-num-seqs: '0'"},
+      {{"run", "-m", "d", "--max-num-batched-tokens", "0"}, "--max-num-batched-tokens: '0'"},
+      {{"run", "-m", "d", "--threads", "-1"}, "--threads: '-1'"},
+      {{"needle", "-m", "d", "--lengths", "1K,"}, "--lengths: '1K,' has an empty item"},
+      {{"needle", "-m", "d", "--lengths", "10"}, "--lengths: '10' is not a number of tokens"},
+      {{"needle", "-m", "d", "--depths", "0,101"}, "--depths: '101'"},
+      {{"needle", "-m", "d", "--needles", "0"}, "--needles: '0'"},
+      {{"bench", "decode", "d", "--output-tokens", "1"}, "--output-tokens: '1'"},
+      {{"bench", "prefill", "d", "--repeats", "0"}, "--repeats: '0'"},
+  };
+  for (const BadLine& line : lines) {
+    const std::string text = refusal(line.words);
+    EXPECT_NE(text.find(line.expected), std::string::npos)
+        << "expected: " << line.expected << "\ngot:      " << text;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Checks the ladder of folders and the house rules that a machine can check.
+
+A folder of src/ may include only folders of a smaller rank (docs/architecture.md has the table), the
+public headers include only each other, no files include each other in a circle, CUDA headers stay
+under */cuda/, and preprocessor conditions stay in one pair of files. Also: line length, file length,
+#pragma once, and no path of somebody's machine.
+
+    python3 tools/check_layers.py [--root DIR]     prints one line per finding; exit 1 if there is one
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "attention": 4,
+         "model": 5, "engine": 6, "cli": 7}
+CXX_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh"}
+TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", ".html", ".svg"}
+MAX_COLUMNS = 100
+MAX_PYTHON_COLUMNS = 120
+MAX_LINES = 500
+# The one file that may ask the preprocessor what this build is.
+CONDITIONAL_FILE = "src/device/debug_fill.h"
+CUDA_HEADER = re.compile(r"(cuda|cublas|cudnn|nccl|nvml|nvtx|cub/|thrust/|mma\.h)")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
+CONDITION = re.compile(r"^\s*#\s*(ifdef|ifndef|if|elif)\b", re.MULTILINE)
+# Split so that this file does not report itself.
+MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:wor[k]|hom[e]|roo[t]|Users|farm)/[A-Za-z]")
+
+
+def tracked_files(root):
+    """Files that git tracks or would track; every file below `root` outside a checkout."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
+    return sorted(name for name in set(done.stdout.split("\0")) if (root / name).is_file())
+
+
+def line_of(text, offset):
+    return text.count("\n", 0, offset) + 1
+
+
+def folder_of(path):
+    """The ladder's name of a file's folder: "kv" for src/kv/x.h, "sluice" for the public API."""
+    parts = path.split("/")
+    if len(parts) > 2 and parts[0] == "src":
+        return parts[1]
+    if path.startswith("include/sluice/"):
+        return "sluice"
+    return None
+
+
+class Checker:
+    """Collects findings over a set of files; `files` maps a path to its text."""
+
+    def __init__(self, files):
+        self.files = files
+        self.findings = []
+        self.edges = {}  # file -> project files that it includes
+
+    def report(self, path, line, text):
+        self.findings.append(f"{path}:{line}: {text}")
+
+    def run(self):
+        for path, text in self.files.items():
+            self.check_text(path, text)
+            if Path(path).suffix in CXX_SUFFIXES:
+                self.check_includes(path, text)
+                self.check_preprocessor(path, text)
+        self.check_cycles()
+        return self.findings
+
+    def check_text(self, path, text):
+        """Length of lines and files, and paths of a machine."""
+        for match in MACHINE_PATH.finditer(text):
+            self.report(path, line_of(text, match.start()), "absolute path of a machine")
+        suffix = Path(path).suffix
+        if suffix not in CXX_SUFFIXES | {".py", ".sh", ".cmake"}:
+            return
+        lines = text.splitlines()
+        if len(lines) > MAX_LINES:
+            self.report(path, len(lines), f"{len(lines)} lines; the limit is {MAX_LINES}")
+        limit = MAX_PYTHON_COLUMNS if suffix == ".py" else MAX_COLUMNS
+        for number, line in enumerate(lines, 1):
+            if len(line) > limit:
+                self.report(path, number, f"{len(line)} columns; the limit is {limit}")
+
+    def check_includes(self, path, text):
+        folder = folder_of(path)
+        for match in INCLUDE.finditer(text):
+            quoted, name = match.group(1) == '"', match.group(2)
+            line = line_of(text, match.start())
+            target = self.resolve(path, name) if quoted else None
+            if target:
+                self.edges.setdefault(path, []).append((target, line))
+            if CUDA_HEADER.match(name) and "/cuda/" not in path and not target:
+                self.report(path, line, f"<{name}> belongs under a cuda/ folder")
+            if folder:
+                self.check_rank(path, line, folder, name)
+
+    def resolve(self, path, name):
+        """The project file that a quoted include names, or None."""
+        for candidate in ("src/" + name, "include/" + name, "tests/" + name, "bench/" + name):
+            if candidate in self.files:
+                return candidate
+        if path.startswith("src/") and (Path(path).parent / name).as_posix() in self.files:
+            self.report(path, 1, f'"{name}" is written relative to src/')
+        return None
+
+    def check_rank(self, path, line, folder, name):
+        """The rule of the ladder, for files of src/ and of the public API."""
+        first = name.split("/")[0]
+        if folder == "sluice":
+            if first in RANKS:
+                self.report(path, line, f'a public header may not include "{name}"')
+            return
+        if folder not in RANKS:
+            self.report(path, line, f"src/{folder} has no rank; give it one in tools/check_layers.py")
+            return
+        if first in RANKS and first != folder and RANKS[first] >= RANKS[folder]:
+            self.report(path, line, f'{folder} (rank {RANKS[folder]}) may not include "{name}" '
+                                    f"(rank {RANKS[first]})")
+
+    def check_preprocessor(self, path, text):
+        if Path(path).suffix in {".h", ".cuh"} and not re.search(r"^#pragma once$", text, re.M):
+            self.report(path, 1, "no #pragma once")
+        if path == CONDITIONAL_FILE:
+            return
+        for match in CONDITION.finditer(text):
+            self.report(path, line_of(text, match.start()),
+                        f"#{match.group(1)} outside {CONDITIONAL_FILE}")
+
+    def check_cycles(self):
+        """Depth-first search over the includes; reports each circle once, at the include that closes it."""
+        done, stack = set(), []
+
+        def visit(path):
+            stack.append(path)
+            for target, line in self.edges.get(path, []):
+                if target in stack:
+                    circle = " -> ".join(stack[stack.index(target):] + [target])
+                    self.report(path, line, f"include cycle: {circle}")
+                elif target not in done:
+                    visit(target)
+            stack.pop()
+            done.add(path)
+
+        for path in self.files:
+            if path not in done:
+                visit(path)
+
+
+def read_tree(root):
+    files = {}
+    for name in tracked_files(root):
+        path = root / name
+        plain = path.suffix in TEXT_SUFFIXES or path.name in {"Makefile", "CMakeLists.txt", "run"}
+        if plain and path.stat().st_size < 2 << 20:
+            files[name] = path.read_text(encoding="utf-8", errors="replace")
+    return files
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    files = read_tree(parser.parse_args().root)
+    findings = Checker(files).run()
+    for finding in findings:
+        print(finding)
+    print(f"check_layers: {len(files)} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

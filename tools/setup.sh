@@ -1,0 +1,54 @@
+#!/bin/sh
+# Installs what is missing on Debian 12 (or a relative of it) to build Sluice, through apt only.
+#
+#   tools/setup.sh build     to build and run the demo
+#   tools/setup.sh test      and to run the tests
+#   tools/setup.sh ci        and for the style guards of .ci/run
+#
+# Uses root or sudo only when something is missing. Prints nothing when nothing is.
+set -eu
+
+build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
+  libxxhash-dev libutf8proc-dev libpcre2-dev libdnnl-dev librsvg2-bin fonts-dejavu-core"
+test="libgtest-dev ccache python3"
+ci="clang-format clang-tidy"
+
+case "${1:-build}" in
+  build) packages="$build" ;;
+  test) packages="$build $test" ;;
+  ci) packages="$build $test $ci" ;;
+  *) echo "setup.sh: unknown set '$1'; give build, test or ci" >&2; exit 2 ;;
+esac
+
+missing=""
+for package in $packages; do
+  dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed ||
+    missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "setup.sh: this system has no apt; install by hand what these packages hold:$missing" >&2
+  exit 1
+fi
+as_root=""
+if [ "$(id -u)" -ne 0 ]; then
+  if ! command -v sudo >/dev/null; then
+    echo "setup.sh: neither root nor sudo; ask for: apt-get install$missing" >&2
+    exit 1
+  fi
+  as_root="sudo"
+fi
+
+echo "setup: installing$missing"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# The lists may be old or absent (a fresh container); try with what is there only if that fails.
+$as_root apt-get update -q >"$log" 2>&1 || echo "setup: apt-get update failed; using the lists here"
+# shellcheck disable=SC2086  # a list of words
+if ! $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends $missing >"$log" 2>&1; then
+  tail -n 20 "$log" >&2
+  echo "setup.sh: apt-get could not install:$missing" >&2
+  exit 1
+fi
