@@ -1,0 +1,301 @@
+// Checks config.json key by key; ranges are wide enough for any real model and small enough that no
+// product of them overflows 64 bits.
+#include "model/model_config.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace sluice {
+namespace {
+
+constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
+constexpr int64_t kMaxHiddenSize = int64_t{1} << 18;
+constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
+constexpr std::string_view kSupported = "Qwen3ForCausalLM, Qwen2ForCausalLM and LlamaForCausalLM";
+
+[[noreturn]] void fail_unsupported(const JsonObject& where, std::string message) {
+  throw Error(ErrorCode::kUnsupported, std::move(message), where.name());
+}
+
+Architecture read_architecture(const JsonObject& config) {
+  const std::vector<std::string> names = config.find_strings("architectures");
+  const std::string model_type = config.find_string("model_type").value_or("");
+  for (Architecture architecture :
+       {Architecture::kQwen3, Architecture::kQwen2, Architecture::kLlama}) {
+    const std::string_view name = architecture_name(architecture);
+    if (names.size() == 1 && names[0] == name) return architecture;
+    // Files without `architectures` still name the family.
+    if (names.empty() && name == (model_type == "qwen3"   ? "Qwen3ForCausalLM"
+                                  : model_type == "qwen2" ? "Qwen2ForCausalLM"
+                                  : model_type == "llama" ? "LlamaForCausalLM"
+                                                          : "")) {
+      return architecture;
+    }
+  }
+  const std::string found = names.empty() ? fmt::format("model_type {}", describe_json(model_type))
+                                          : fmt::format("architecture {}", describe_json(names[0]));
+  fail_unsupported(config, fmt::format("{} is not supported; {} are", found, kSupported));
+}
+
+// A dimension; the limits keep it within int32.
+int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
+  return static_cast<int32_t>(config.get_int(key, 1, max));
+}
+
+void read_dimensions(const JsonObject& config, ModelConfig& model) {
+  model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
+  model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
+  model.intermediate_size = read_size(config, "intermediate_size", kMaxIntermediateSize);
+  model.num_layers = read_size(config, "num_hidden_layers", kMaxLayers);
+  model.num_q_heads = read_size(config, "num_attention_heads", kMaxHeads);
+  model.num_kv_heads = config.has("num_key_value_heads")
+                           ? read_size(config, "num_key_value_heads", kMaxHeads)
+                           : model.num_q_heads;
+  if (model.num_q_heads % model.num_kv_heads != 0) {
+    config.fail("num_key_value_heads",
+                fmt::format("a divisor of num_attention_heads {}", model.num_q_heads));
+  }
+  model.max_position_embeddings = config.get_int("max_position_embeddings", 1, kMaxPositions);
+  model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
+}
+
+void read_head_dim(const JsonObject& config, ModelConfig& model) {
+  constexpr std::string_view kRange = "an even integer from 2 to 256";
+  if (config.has("head_dim")) {
+    const int64_t given = config.find_int("head_dim", 2, kMaxHeadDim).value_or(0);
+    if (given % 2 != 0) config.fail("head_dim", kRange);
+    model.head_dim = static_cast<int32_t>(given);
+    return;
+  }
+  if (model.architecture == Architecture::kQwen3) {
+    model.head_dim = kQwen3HeadDim;
+    return;
+  }
+  if (model.hidden_size % model.num_q_heads != 0) {
+    config.fail("hidden_size", fmt::format("a multiple of num_attention_heads {} when there is no "
+                                           "head_dim",
+                                           model.num_q_heads));
+  }
+  model.head_dim = model.hidden_size / model.num_q_heads;
+  if (model.head_dim % 2 != 0 || model.head_dim > kMaxHeadDim) {
+    config.fail("head_dim", fmt::format("{}, but hidden_size / num_attention_heads is {}", kRange,
+                                        model.head_dim));
+  }
+}
+
+void read_biases_and_norms(const JsonObject& config, ModelConfig& model) {
+  const bool attention_bias = config.find_bool("attention_bias").value_or(false);
+  model.qkv_bias = attention_bias;
+  model.o_bias = attention_bias;
+  if (model.architecture == Architecture::kQwen2) {  // fixed, whatever the key says
+    model.qkv_bias = true;
+    model.o_bias = false;
+  }
+  model.qk_norm = model.architecture == Architecture::kQwen3;
+  model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
+}
+
+// Everything that would need code that is not there. Silence would give wrong text.
+void refuse_unsupported(const JsonObject& config) {
+  const std::string activation = config.find_string("hidden_act").value_or("silu");
+  if (activation != "silu") {
+    fail_unsupported(config, fmt::format("hidden_act {} is not supported; only silu is",
+                                         describe_json(activation)));
+  }
+  if (config.find_bool("mlp_bias").value_or(false)) {
+    fail_unsupported(config, "mlp_bias is true; biases in the MLP are not supported");
+  }
+  if (config.find_bool("use_sliding_window").value_or(false)) {
+    fail_unsupported(config,
+                     "use_sliding_window is true; sliding windows are not supported, set it to "
+                     "false if every layer should see everything");
+  }
+  for (const std::string& type : config.find_strings("layer_types")) {
+    if (type != "full_attention") {
+      fail_unsupported(config, fmt::format("layer_types has {}; only full_attention is supported",
+                                           describe_json(type)));
+    }
+  }
+  if (config.has("quantization_config")) {
+    fail_unsupported(config,
+                     "quantization_config is given; quantized weights are not supported, use the "
+                     "BF16, F16 or F32 version of the model");
+  }
+}
+
+// `dtype` since transformers 4.56, `torch_dtype` before.
+std::optional<DType> read_dtype(const JsonObject& config) {
+  const std::string_view key = config.has("dtype") ? "dtype" : "torch_dtype";
+  const auto name = config.find_string(key);
+  if (!name) return std::nullopt;
+  if (*name == "bfloat16") return DType::kBF16;
+  if (*name == "float16") return DType::kF16;
+  if (*name == "float32") return DType::kF32;
+  fail_unsupported(config, fmt::format("{} {} is not supported; bfloat16, float16 and float32 are",
+                                       key, describe_json(*name)));
+}
+
+// Appends the ids of `key` that are in the vocabulary and not there yet.
+void add_token_ids(const JsonObject& object, std::string_view key, ModelConfig& model,
+                   std::vector<int32_t>& ids) {
+  for (const int64_t id : object.find_ints(key, 0, kMaxVocabSize)) {
+    if (id >= model.vocab_size) {
+      model.warnings.push_back(
+          fmt::format("{}: {} {} is outside of the vocabulary of {} and is "
+                      "ignored",
+                      object.name(), key, id, model.vocab_size));
+    } else if (std::ranges::find(ids, id) == ids.end()) {
+      ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+}
+
+void warn_of_ignored_keys(const JsonObject& config, std::vector<std::string>& warnings) {
+  if (config.has("dual_chunk_attention_config")) {
+    warnings.push_back(fmt::format(
+        "{}: dual_chunk_attention_config is ignored; answers may get worse beyond its length",
+        config.name()));
+  }
+}
+
+double read_top_p(const JsonObject& generation) {
+  const double top_p = generation.get_double("top_p", 0.0, 1.0);
+  if (top_p == 0.0) generation.fail("top_p", "above 0 and at most 1");
+  return top_p;
+}
+
+void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::string>& warnings) {
+  struct Neutral {
+    const char* key;
+    double value;  // with which the option changes nothing
+  };
+  for (const auto& [key, value] :
+       {Neutral{"repetition_penalty", 1.0}, Neutral{"no_repeat_ngram_size", 0.0},
+        Neutral{"num_beams", 1.0}, Neutral{"typical_p", 1.0}, Neutral{"epsilon_cutoff", 0.0},
+        Neutral{"eta_cutoff", 0.0}, Neutral{"encoder_repetition_penalty", 1.0}}) {
+    const double found = generation.find_double(key, -1e9, 1e9).value_or(value);
+    if (found != value) {
+      warnings.push_back(
+          fmt::format("{}: {} {} is not supported and is ignored", generation.name(), key, found));
+    }
+  }
+}
+
+void read_generation(const JsonObject& generation, ModelConfig& model) {
+  GenerationDefaults& defaults = model.generation;
+  defaults.do_sample = generation.find_bool("do_sample");
+  defaults.temperature = generation.find_double("temperature", 0.0, 1000.0);
+  defaults.top_k = generation.find_int("top_k", -1, kMaxVocabSize);
+  if (generation.has("top_p")) defaults.top_p = read_top_p(generation);
+  defaults.min_p = generation.find_double("min_p", 0.0, 1.0);
+  defaults.max_new_tokens = generation.find_int("max_new_tokens", 1, kMaxPositions);
+  warn_of_ignored_generation(generation, model.warnings);
+  add_token_ids(generation, "eos_token_id", model, model.eos_ids);
+}
+
+ModelConfig read_config(const JsonObject& config) {
+  ModelConfig model;
+  model.architecture = read_architecture(config);
+  refuse_unsupported(config);
+  read_dimensions(config, model);
+  read_head_dim(config, model);
+  read_biases_and_norms(config, model);
+  model.rope = read_rope_config(config, model.max_position_embeddings, model.warnings);
+  model.dtype = read_dtype(config);
+  std::vector<int32_t> bos_ids;
+  add_token_ids(config, "bos_token_id", model, bos_ids);
+  if (!bos_ids.empty()) model.bos_id = bos_ids[0];
+  warn_of_ignored_keys(config, model.warnings);
+  return model;
+}
+
+}  // namespace
+
+std::string_view architecture_name(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::kQwen3:
+      return "Qwen3ForCausalLM";
+    case Architecture::kQwen2:
+      return "Qwen2ForCausalLM";
+    case Architecture::kLlama:
+      return "LlamaForCausalLM";
+  }
+  return "?";
+}
+
+int64_t ModelConfig::num_parameters() const {
+  const int64_t hidden = hidden_size;
+  const int64_t q_rows = int64_t{num_q_heads} * head_dim;
+  const int64_t kv_rows = int64_t{num_kv_heads} * head_dim;
+  int64_t layer = hidden * (q_rows + 2 * kv_rows) + q_rows * hidden;  // q, k, v and o
+  if (qkv_bias) layer += q_rows + 2 * kv_rows;
+  if (o_bias) layer += hidden;
+  if (qk_norm) layer += 2 * int64_t{head_dim};
+  layer += 3 * hidden * intermediate_size;  // gate, up and down
+  layer += 2 * hidden;                      // the norms before attention and MLP
+  const int64_t embedding = int64_t{vocab_size} * hidden;
+  return num_layers * layer + embedding * (tie_word_embeddings ? 1 : 2) + hidden;
+}
+
+size_t ModelConfig::weight_bytes(DType weight_dtype) const {
+  return static_cast<size_t>(num_parameters()) * dtype_bytes(weight_dtype);
+}
+
+size_t ModelConfig::kv_bytes_per_token(DType kv_dtype) const {
+  return static_cast<size_t>(int64_t{2} * num_layers * num_kv_heads * head_dim) *
+         dtype_bytes(kv_dtype);
+}
+
+int64_t max_positions(const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  if (rope.type == RopeType::kLinear) {
+    return static_cast<int64_t>(static_cast<double>(config.max_position_embeddings) * rope.factor);
+  }
+  if (rope.type == RopeType::kYarn) {
+    return static_cast<int64_t>(static_cast<double>(rope.original_max_positions) * rope.factor);
+  }
+  return config.max_position_embeddings;
+}
+
+RopeFrequencies rope_frequencies(const ModelConfig& config) {
+  return rope_frequencies(config.rope, config.head_dim);
+}
+
+ModelConfig parse_model_config(const ModelConfigTexts& texts) {
+  const nlohmann::json document = parse_json(texts.config, texts.config_name);
+  const JsonObject config(document, std::string(texts.config_name));
+  ModelConfig model = read_config(config);
+  if (texts.generation) {
+    const nlohmann::json defaults = parse_json(*texts.generation, texts.generation_name);
+    read_generation(JsonObject(defaults, std::string(texts.generation_name)), model);
+  }
+  add_token_ids(config, "eos_token_id", model, model.eos_ids);
+  return model;
+}
+
+ModelConfig read_model_config(const ModelDirectory& directory) {
+  const std::string config_path = directory.config_path().string();
+  const std::string config = read_file(config_path);
+  ModelConfigTexts texts{.config = config, .config_name = config_path};
+  const auto generation_path = directory.find_file("generation_config.json");
+  if (!generation_path) return parse_model_config(texts);
+  const std::string generation = read_file(*generation_path);
+  const std::string generation_name = generation_path->string();
+  texts.generation = generation;
+  texts.generation_name = generation_name;
+  return parse_model_config(texts);
+}
+
+}  // namespace sluice

@@ -1,0 +1,97 @@
+// ModelConfig: everything that config.json and generation_config.json say about a model, checked.
+//
+// Made by read_model_config, read by the weight loader, the decoder, the memory plan and the
+// command line. Thread rule: a value.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/dtype.h"
+#include "io/model_directory.h"
+#include "model/rope_scaling.h"
+
+namespace sluice {
+
+enum class Architecture { kQwen3, kQwen2, kLlama };
+
+// The name in config.json's `architectures`: "Qwen3ForCausalLM".
+std::string_view architecture_name(Architecture architecture);
+
+// What generation_config.json asks for; empty where it says nothing.
+struct GenerationDefaults {
+  std::optional<bool> do_sample;  // false: greedy, whatever the temperature says
+  std::optional<double> temperature;
+  std::optional<int64_t> top_k;  // 0 or -1: no limit
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<int64_t> max_new_tokens;
+};
+
+struct ModelConfig {
+  Architecture architecture = Architecture::kQwen3;
+
+  int32_t vocab_size = 0;
+  int32_t hidden_size = 0;
+  int32_t intermediate_size = 0;
+  int32_t num_layers = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;  // divides num_q_heads
+  int32_t head_dim = 0;  // even, at most 256; num_q_heads * head_dim may differ from hidden_size
+  float rms_norm_eps = 0.0f;
+
+  bool qkv_bias = false;             // q, k and v projections have a bias
+  bool o_bias = false;               // the output projection has one
+  bool qk_norm = false;              // RMSNorm of each q and k head before rope
+  bool tie_word_embeddings = false;  // the output head is the embedding table
+
+  int64_t max_position_embeddings = 0;  // see max_positions()
+  RopeConfig rope;
+  std::optional<DType> dtype;  // of the weights, if the file says; the tensors themselves decide
+
+  std::vector<int32_t> eos_ids;  // generation_config.json's first, then config.json's, no repeats
+  std::optional<int32_t> bos_id;
+  GenerationDefaults generation;
+
+  // What the files ask for and Sluice does not do, or what looks odd; to be shown to the user.
+  std::vector<std::string> warnings;
+
+  // Query heads that share one KV head.
+  int32_t group_size() const { return num_q_heads / num_kv_heads; }
+
+  // Weights of the model; a tied output head is counted once.
+  int64_t num_parameters() const;
+  size_t weight_bytes(DType weight_dtype) const;
+
+  // KV of one token over all layers.
+  size_t kv_bytes_per_token(DType kv_dtype = DType::kBF16) const;
+};
+
+// Positions that the model's rotary frequencies are made for: max_position_embeddings, or what
+// linear and YaRN scaling stretch the original length to, as vLLM counts them.
+int64_t max_positions(const ModelConfig& config);
+
+// The frequencies of the model's rope; see rope_scaling.h.
+RopeFrequencies rope_frequencies(const ModelConfig& config);
+
+// Reads config.json and, where there is one, generation_config.json.
+//
+// Errors: kModel naming file, key, value and range for anything missing, of the wrong type, zero,
+// negative, too large or contradictory; kUnsupported naming the key and what is supported for other
+// architectures, activations, rope types, sliding windows, MLP biases and quantized weights; kIo.
+ModelConfig read_model_config(const ModelDirectory& directory);
+
+// The same from texts. The names open error texts.
+struct ModelConfigTexts {
+  std::string_view config;
+  std::optional<std::string_view> generation = {};  // none: there is no such file
+  std::string_view config_name = "config.json";
+  std::string_view generation_name = "generation_config.json";
+};
+ModelConfig parse_model_config(const ModelConfigTexts& texts);
+
+}  // namespace sluice

@@ -1,0 +1,249 @@
+// Rotary frequencies: reading their description and computing them.
+#include "model/rope_scaling.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <set>
+#include <utility>
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr double kMaxTheta = 1e18;
+constexpr double kMaxFactor = 1e6;
+constexpr double kMaxBeta = 1e6;
+constexpr double kMaxAttentionFactor = 1e3;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+[[noreturn]] void fail_unsupported(const JsonObject& where, std::string message) {
+  throw Error(ErrorCode::kUnsupported, std::move(message), where.name());
+}
+
+RopeType parse_type(const JsonObject& rope) {
+  // "type" is the name of the key before transformers 4.43.
+  const std::string key = rope.has("rope_type") ? "rope_type" : "type";
+  const std::string name = rope.find_string(key).value_or("default");
+  for (RopeType type :
+       {RopeType::kDefault, RopeType::kLinear, RopeType::kLlama3, RopeType::kYarn}) {
+    if (rope_type_name(type) == name) return type;
+  }
+  fail_unsupported(rope, fmt::format("{} {} is not supported; default, linear, llama3 and yarn are",
+                                     key, describe_json(name)));
+}
+
+// The object that describes the frequencies, if there is one. An empty rope_scaling counts as
+// absent, as in transformers, where it is falsy.
+std::optional<JsonObject> find_description(const JsonObject& config) {
+  const auto scaling = config.find_object("rope_scaling");
+  if (scaling && !scaling->keys().empty()) return scaling;
+  return config.find_object("rope_parameters");
+}
+
+std::set<std::string> known_keys(RopeType type) {
+  std::set<std::string> keys = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  if (type != RopeType::kDefault) keys.insert("factor");
+  if (type == RopeType::kLlama3) {
+    keys.insert({"original_max_position_embeddings", "low_freq_factor", "high_freq_factor"});
+  }
+  if (type == RopeType::kYarn) {
+    keys.insert({"original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
+                 "mscale", "mscale_all_dim", "truncate"});
+  }
+  return keys;
+}
+
+void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>& warnings) {
+  const std::set<std::string> known = known_keys(type);
+  for (const std::string& key : rope.keys()) {
+    if (known.contains(key)) continue;
+    if (rope.has(key) && rope.get(key).is_object()) {
+      fail_unsupported(rope, fmt::format("parameters per layer type ({}) are not supported",
+                                         describe_json(key)));
+    }
+    warnings.push_back(fmt::format("{}: {} means nothing for type {} and is ignored", rope.name(),
+                                   describe_json(key), rope_type_name(type)));
+  }
+}
+
+void refuse_partial_rotation(const JsonObject& object) {
+  const double share = object.find_double("partial_rotary_factor", 0.0, 1.0).value_or(1.0);
+  if (share != 1.0) {
+    fail_unsupported(object,
+                     fmt::format("partial_rotary_factor {} is not supported; only 1 is", share));
+  }
+}
+
+// A copy of the configuration may name the original length beside the description; it wins.
+int64_t read_original_positions(const JsonObject& config, const JsonObject& rope,
+                                int64_t max_positions) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const JsonObject& owner = config.has(kKey) ? config : rope;
+  return owner.find_int(kKey, 1, kMaxPositions).value_or(max_positions);
+}
+
+void read_llama3(const JsonObject& description, RopeConfig& rope) {
+  rope.factor = description.get_double("factor", 1.0, kMaxFactor);
+  rope.low_freq_factor = description.get_double("low_freq_factor", 1e-6, kMaxFactor);
+  rope.high_freq_factor = description.get_double("high_freq_factor", 1e-6, kMaxFactor);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    description.fail("high_freq_factor",
+                     fmt::format("greater than low_freq_factor {}", rope.low_freq_factor));
+  }
+}
+
+// A value of zero is falsy in Python and means the default there.
+double nonzero_or(std::optional<double> value, double fallback) {
+  return value && *value != 0.0 ? *value : fallback;
+}
+
+void read_yarn(const JsonObject& description, int64_t max_positions, RopeConfig& rope) {
+  const double implied = static_cast<double>(max_positions) / rope.original_max_positions;
+  rope.factor = description.find_double("factor", 1.0, kMaxFactor).value_or(implied);
+  if (rope.factor < 1.0 || (!description.has("factor") && rope.factor == 1.0)) {
+    description.fail("factor", "given, or follow from original_max_position_embeddings");
+  }
+  rope.beta_fast = nonzero_or(description.find_double("beta_fast", 0.0, kMaxBeta), rope.beta_fast);
+  rope.beta_slow = nonzero_or(description.find_double("beta_slow", 0.0, kMaxBeta), rope.beta_slow);
+  if (rope.beta_fast < rope.beta_slow) {
+    description.fail("beta_fast", fmt::format("at least beta_slow {}", rope.beta_slow));
+  }
+  rope.attention_factor = description.find_double("attention_factor", 1e-3, kMaxAttentionFactor);
+  rope.mscale = description.find_double("mscale", 0.0, kMaxAttentionFactor).value_or(0.0);
+  rope.mscale_all_dim =
+      description.find_double("mscale_all_dim", 0.0, kMaxAttentionFactor).value_or(0.0);
+  rope.truncate = description.find_bool("truncate").value_or(true);
+}
+
+// theta^(2i / head_dim), in float as transformers computes it.
+std::vector<float> wavelength_ratios(double theta, int64_t head_dim) {
+  std::vector<float> ratios(static_cast<size_t>(head_dim / 2));
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
+    ratios[i] = std::pow(static_cast<float>(theta), exponent);
+  }
+  return ratios;
+}
+
+// Long waves are divided by the factor, short ones kept, and those between blended.
+float scale_llama3(float inv_freq, const RopeConfig& rope) {
+  const double original = static_cast<double>(rope.original_max_positions);
+  const float longest_kept = static_cast<float>(original / rope.high_freq_factor);
+  const float shortest_scaled = static_cast<float>(original / rope.low_freq_factor);
+  const float factor = static_cast<float>(rope.factor);
+  const float wavelength = static_cast<float>(2.0 * std::numbers::pi) / inv_freq;
+  if (wavelength > shortest_scaled) return inv_freq / factor;
+  if (wavelength < longest_kept) return inv_freq;
+  const float low = static_cast<float>(rope.low_freq_factor);
+  const float smooth = (static_cast<float>(original) / wavelength - low) /
+                       static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+  return (1.0f - smooth) * inv_freq / factor + smooth * inv_freq;
+}
+
+// The channel pair (as a real number) that turns `rotations` times over the original context.
+double pair_of_rotations(double rotations, const RopeConfig& rope, int64_t head_dim) {
+  const double positions_per_radian =
+      static_cast<double>(rope.original_max_positions) / (rotations * 2.0 * std::numbers::pi);
+  return static_cast<double>(head_dim) * std::log(positions_per_radian) /
+         (2.0 * std::log(rope.theta));
+}
+
+// The pairs between which YaRN goes over from keeping to dividing.
+std::pair<double, double> yarn_range(const RopeConfig& rope, int64_t head_dim) {
+  double low = pair_of_rotations(rope.beta_fast, rope, head_dim);
+  double high = pair_of_rotations(rope.beta_slow, rope, head_dim);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(head_dim - 1));
+  if (low == high) high += 0.001;  // the ramp divides by the difference
+  return {low, high};
+}
+
+float yarn_attention_factor(const RopeConfig& rope) {
+  const auto scale_by = [&](double mscale) {
+    return rope.factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
+  };
+  if (rope.attention_factor) return static_cast<float>(*rope.attention_factor);
+  if (rope.mscale != 0.0 && rope.mscale_all_dim != 0.0) {
+    return static_cast<float>(scale_by(rope.mscale) / scale_by(rope.mscale_all_dim));
+  }
+  return static_cast<float>(scale_by(1.0));
+}
+
+void scale_yarn(const RopeConfig& rope, std::vector<float>& ratios) {
+  const auto [low, high] = yarn_range(rope, static_cast<int64_t>(2 * ratios.size()));
+  for (size_t i = 0; i < ratios.size(); ++i) {
+    const float ramp = std::clamp(
+        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f,
+        1.0f);
+    const float kept = 1.0f - ramp;  // the share of the unscaled frequency
+    const float scaled_freq = 1.0f / (static_cast<float>(rope.factor) * ratios[i]);
+    ratios[i] = scaled_freq * (1.0f - kept) + 1.0f / ratios[i] * kept;
+  }
+}
+
+}  // namespace
+
+std::string_view rope_type_name(RopeType type) {
+  switch (type) {
+    case RopeType::kDefault:
+      return "default";
+    case RopeType::kLinear:
+      return "linear";
+    case RopeType::kLlama3:
+      return "llama3";
+    case RopeType::kYarn:
+      return "yarn";
+  }
+  return "?";
+}
+
+RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,
+                            std::vector<std::string>& warnings) {
+  RopeConfig rope;
+  refuse_partial_rotation(config);
+  const std::optional<JsonObject> description = find_description(config);
+  const JsonObject& theta_owner =
+      description && description->has("rope_theta") ? *description : config;
+  rope.theta = theta_owner.find_double("rope_theta", 1.0 + 1e-6, kMaxTheta).value_or(rope.theta);
+  if (!description) return rope;
+  refuse_partial_rotation(*description);
+  rope.type = parse_type(*description);
+  check_keys(*description, rope.type, warnings);
+  if (rope.type == RopeType::kLinear) {
+    rope.factor = description->get_double("factor", 1.0, kMaxFactor);
+  }
+  if (rope.type == RopeType::kLlama3 || rope.type == RopeType::kYarn) {
+    rope.original_max_positions = read_original_positions(config, *description, max_positions);
+  }
+  if (rope.type == RopeType::kLlama3) read_llama3(*description, rope);
+  if (rope.type == RopeType::kYarn) read_yarn(*description, max_positions, rope);
+  return rope;
+}
+
+RopeFrequencies rope_frequencies(const RopeConfig& rope, int64_t head_dim) {
+  SLUICE_CHECK(head_dim > 0 && head_dim % 2 == 0, "head_dim {}", head_dim);
+  RopeFrequencies result{wavelength_ratios(rope.theta, head_dim), 1.0f};
+  if (rope.type == RopeType::kYarn) {
+    scale_yarn(rope, result.inv_freq);
+    result.attention_factor = yarn_attention_factor(rope);
+    return result;
+  }
+  for (float& value : result.inv_freq) {
+    value = 1.0f / value;
+    if (rope.type == RopeType::kLinear) value /= static_cast<float>(rope.factor);
+    if (rope.type == RopeType::kLlama3) value = scale_llama3(value, rope);
+  }
+  return result;
+}
+
+}  // namespace sluice
