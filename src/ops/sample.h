@@ -27,10 +27,12 @@ struct SampleArgs {
 };
 
 // Filters in this order: suppressed, temperature, min-p, top-k, top-p (ties at a border are kept by
-// ascending id). Then token = argmax(logit / temperature + g) over what is left, where
-// g = -ln(-ln(u)) and u in (0, 1) comes from Philox4x32-10 keyed by seed, counter (position, id):
+// ascending id; min-p and top-p weigh by the softmax of what the filters before them left). Then
+// token = argmax(logit / temperature + g) over what is left, where g = -ln(-ln(u)) and u in (0, 1)
+// comes from Philox4x32-10 keyed by seed, counter (position, id / 4), word id mod 4 (ops/philox.h):
 // the Gumbel-max trick, which draws from the softmax without a sum that could depend on order.
-// Errors: a row without a finite logit is an asynchronous error that names the row.
+// Errors: a row with NaN or +inf, without a finite logit, or with every finite one suppressed is an
+// asynchronous error that names the row.
 // Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max).
 void sample(Stream& stream, const SampleArgs& args);
 

@@ -1,7 +1,7 @@
 // SwiGLU and row gathering on the CPU.
 //
-// Called by cpu/cpu_ops only; the contract is ops/activation.h. Shapes were checked before this point.
-// Thread rule: enqueue only.
+// Called by cpu/cpu_ops only; the contract is ops/activation.h. Shapes were checked before this
+// point. Thread rule: enqueue only.
 #pragma once
 
 #include "ops/activation.h"

@@ -48,7 +48,7 @@ void CpuOps::gather_rows(Stream& stream, const GatherRowsArgs& args) const {
 }
 
 void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
-  cpu::attention(as_cpu(stream), args);
+  cpu::attention(as_cpu(stream), args, best_isa());
 }
 
 void CpuOps::sample(Stream& stream, const SampleArgs& args) const {

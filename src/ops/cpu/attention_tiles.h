@@ -1,0 +1,89 @@
+// The walk over the KV tokens of one work item, and where a tile of them lies.
+//
+// Included by the attention_<isa>.cc files only; each gets its own copy, compiled for its ISA
+// (hence the unnamed namespace in a header; see attention_kernel.h). Thread rule: pure functions.
+#pragma once
+
+#include <cstring>
+
+#include "ops/cpu/attention_kernel.h"
+
+namespace sluice {
+namespace {
+
+inline int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
+inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
+
+// One past the last token that row `row` of the item sees.
+inline int32_t row_limit(const AttentionItem& item, int32_t row) {
+  return min_of(item.first_pos + row + 1, item.kv_end);
+}
+
+// Hands out the tiles that the last row of the item sees, in ascending order: all of them, or those
+// that the page list names. Earlier rows see a prefix of the same sequence.
+class TileCursor {
+ public:
+  explicit TileCursor(const AttentionItem& item)
+      : item_(item), end_(row_limit(item, item.num_rows - 1)) {
+    if (item.page_ids == nullptr) {
+      position_ = item.kv_begin;
+      page_end_ = end_;
+    } else {
+      next_page();
+    }
+  }
+
+  // Writes the first positions of at most `max_tiles` tiles; 0 when the walk is over.
+  int32_t take(int32_t* positions, int32_t max_tiles) {
+    int32_t count = 0;
+    while (count < max_tiles) {
+      if (position_ < page_end_) {
+        positions[count++] = position_;
+        position_ += kTileTokens;
+      } else if (item_.page_ids == nullptr || !next_page()) {
+        break;
+      }
+    }
+    return count;
+  }
+
+ private:
+  // Goes on to the next listed page that has a token of this run; false after the last.
+  bool next_page() {
+    while (page_ < item_.num_pages) {
+      const int32_t begin = item_.page_ids[page_++] * item_.page_tokens;
+      position_ = max_of(begin, item_.kv_begin);
+      page_end_ = min_of(begin + item_.page_tokens, end_);
+      if (position_ < page_end_) return true;
+    }
+    position_ = page_end_ = end_;
+    return false;
+  }
+
+  const AttentionItem& item_;
+  const int32_t end_;
+  int32_t page_ = 0;
+  int32_t position_ = 0;
+  int32_t page_end_ = 0;
+};
+
+// The keys and values of the tile at `position`, [tokens][head_dim] each. Only the first
+// `num_tokens` may be read: what lies behind belongs to whoever writes it.
+struct TileSource {
+  const uint16_t* k;
+  const uint16_t* v;
+  int32_t num_tokens;
+};
+
+inline TileSource tile_source(const AttentionItem& item, int32_t position) {
+  const int32_t offset = position - item.kv_begin;
+  const int32_t block = item.block_table[offset / item.block_tokens];
+  const auto* base = reinterpret_cast<const uint16_t*>(item.blocks + static_cast<size_t>(block) *
+                                                                         item.block_stride_bytes);
+  const int64_t token = static_cast<int64_t>(offset % item.block_tokens) * item.head_dim;
+  return {base + item.k_offset + token, base + item.v_offset + token,
+          min_of(kTileTokens, item.kv_end - position)};
+}
+
+}  // namespace
+}  // namespace sluice

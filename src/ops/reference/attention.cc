@@ -1,0 +1,116 @@
+// out = softmax(scale * q K^T) V over the tokens that a row may see.
+#include "ops/reference/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace sluice::reference {
+namespace {
+
+// One query head of one row.
+struct Head {
+  int64_t seq = 0;
+  int32_t position = 0;
+  int32_t kv_head = 0;
+  const BFloat16* q = nullptr;
+};
+
+bool is_listed(const PageList& pages, const Head& head, int32_t num_kv_heads, int32_t token) {
+  if (!pages.page_ids.present()) return true;
+  const int64_t list = head.seq * num_kv_heads + head.kv_head;
+  const int32_t* ids = pages.page_ids.data<int32_t>() + list * pages.page_ids.dim(2);
+  const int32_t* end = ids + pages.page_count.data<int32_t>()[list];
+  return std::find(ids, end, token / pages.page_tokens) != end;
+}
+
+std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head) {
+  const int32_t begin = args.kv_begin.data<int32_t>()[head.seq];
+  const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
+  std::vector<int32_t> tokens;
+  for (int32_t token = begin; token < end; ++token) {
+    if (is_listed(args.pages, head, args.kv.shape.num_kv_heads, token)) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+// The keys (or, with `values`, the values) of a token: head_dim numbers.
+const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token, bool values) {
+  const KvBlockShape& shape = args.kv.shape;
+  const int32_t offset = token - args.kv_begin.data<int32_t>()[head.seq];
+  const int32_t block =
+      args.block_table
+          .data<int32_t>()[head.seq * args.block_table.dim(1) + offset / shape.block_tokens];
+  const int64_t begin = values ? shape.v_offset(head.kv_head) : shape.k_offset(head.kv_head);
+  return args.kv.block(block) + begin + (offset % shape.block_tokens) * shape.head_dim;
+}
+
+std::vector<double> scores(const AttentionArgs& args, const Head& head,
+                           const std::vector<int32_t>& tokens) {
+  std::vector<double> result;
+  for (int32_t token : tokens) {
+    const BFloat16* k = entry(args, head, token, false);
+    double dot = 0.0;
+    for (int32_t d = 0; d < args.kv.shape.head_dim; ++d) {
+      dot += static_cast<double>(static_cast<float>(head.q[d])) * static_cast<float>(k[d]);
+    }
+    result.push_back(args.scale * dot);
+  }
+  return result;
+}
+
+double log_sum_exp(const std::vector<double>& values) {
+  if (values.empty()) return -std::numeric_limits<double>::infinity();
+  const double largest = *std::max_element(values.begin(), values.end());
+  double sum = 0.0;
+  for (double value : values) sum += std::exp(value - largest);
+  return largest + std::log(sum);
+}
+
+// Calls fn(head) for every row and query head in the order of the output.
+template <typename F>
+void for_each_head(const AttentionArgs& args, F&& fn) {
+  const int64_t num_q_heads = args.q.dim(1);
+  const int64_t group = num_q_heads / args.kv.shape.num_kv_heads;
+  const int32_t* row_begin = args.batch.row_begin.data<int32_t>();
+  for (int64_t seq = 0; seq < args.batch.first_pos.dim(0); ++seq) {
+    for (int32_t row = row_begin[seq]; row < row_begin[seq + 1]; ++row) {
+      for (int64_t h = 0; h < num_q_heads; ++h) {
+        fn(Head{.seq = seq,
+                .position = args.batch.first_pos.data<int32_t>()[seq] + row - row_begin[seq],
+                .kv_head = static_cast<int32_t>(h / group),
+                .q = args.q.data<BFloat16>() + (row * num_q_heads + h) * args.q.dim(2)});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<double> attention(const AttentionArgs& args) {
+  std::vector<double> out;
+  const auto head_dim = static_cast<size_t>(args.kv.shape.head_dim);
+  for_each_head(args, [&](const Head& head) {
+    const std::vector<int32_t> tokens = visible_tokens(args, head);
+    const std::vector<double> score = scores(args, head, tokens);
+    const double lse = log_sum_exp(score);
+    std::vector<double> acc(head_dim);
+    for (size_t t = 0; t < tokens.size(); ++t) {
+      const BFloat16* v = entry(args, head, tokens[t], true);
+      const double weight = std::exp(score[t] - lse);
+      for (size_t d = 0; d < head_dim; ++d) acc[d] += weight * static_cast<float>(v[d]);
+    }
+    out.insert(out.end(), acc.begin(), acc.end());
+  });
+  return out;
+}
+
+std::vector<double> attention_log_sum_exp(const AttentionArgs& args) {
+  std::vector<double> out;
+  for_each_head(args, [&](const Head& head) {
+    out.push_back(log_sum_exp(scores(args, head, visible_tokens(args, head))));
+  });
+  return out;
+}
+
+}  // namespace sluice::reference

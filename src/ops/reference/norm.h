@@ -1,0 +1,15 @@
+// RMSNorm in double precision, written from the equation. Used by tests only.
+// Thread rule: a pure function over host-readable memory.
+#pragma once
+
+#include <vector>
+
+#include "ops/norm.h"
+
+namespace sluice::reference {
+
+// What `out` must be, [m, hidden]; reads x and residual, writes neither. A residual sum is rounded
+// to bf16 as the contract says, since the rounded sum is what the norm sees.
+std::vector<double> rms_norm(const RmsNormArgs& args);
+
+}  // namespace sluice::reference

@@ -1,0 +1,73 @@
+// A complex rotation of the pairs (i, i + head_dim / 2) by the angle of channel i.
+#include "ops/reference/rope.h"
+
+#include <cmath>
+#include <complex>
+
+namespace sluice::reference {
+namespace {
+
+void append_rotated(const BFloat16* x, int head_dim, const TensorView& norm, double eps,
+                    const float* cos_sin, std::vector<double>& out) {
+  std::vector<double> values;
+  for (int i = 0; i < head_dim; ++i) values.push_back(static_cast<float>(x[i]));
+  if (norm.present()) {
+    double squares = 0.0;
+    for (double value : values) squares += value * value;
+    const double root = std::sqrt(squares / head_dim + eps);
+    for (int i = 0; i < head_dim; ++i) {
+      values[static_cast<size_t>(i)] *= static_cast<float>(norm.data<BFloat16>()[i]) / root;
+    }
+  }
+  const int half = head_dim / 2;
+  const size_t begin = out.size();
+  out.resize(begin + static_cast<size_t>(head_dim));
+  for (int i = 0; i < half; ++i) {
+    const std::complex<double> turn(cos_sin[i], cos_sin[half + i]);
+    const std::complex<double> pair(values[static_cast<size_t>(i)],
+                                    values[static_cast<size_t>(i + half)]);
+    out[begin + static_cast<size_t>(i)] = (pair * turn).real();
+    out[begin + static_cast<size_t>(i + half)] = (pair * turn).imag();
+  }
+}
+
+}  // namespace
+
+std::vector<double> rope_angles(const RopeAnglesArgs& args) {
+  const int64_t half = args.inv_freq.dim(0);
+  std::vector<double> out;
+  for (int64_t row = 0; row < args.positions.dim(0); ++row) {
+    const auto position = static_cast<float>(args.positions.data<int32_t>()[row]);
+    for (int part = 0; part < 2; ++part) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle = position * args.inv_freq.data<float>()[i];
+        out.push_back(args.attention_factor * (part == 0 ? std::cos(angle) : std::sin(angle)));
+      }
+    }
+  }
+  return out;
+}
+
+RopeAndWriteKvResult rope_and_write_kv(const RopeAndWriteKvArgs& args) {
+  const int head_dim = args.kv.shape.head_dim;
+  const int64_t num_q = args.q_out.dim(1);
+  const int64_t num_kv = args.kv.shape.num_kv_heads;
+  RopeAndWriteKvResult result;
+  for (int64_t row = 0; row < args.qkv.dim(0); ++row) {
+    const BFloat16* x = args.qkv.data<BFloat16>() + row * args.qkv.dim(1);
+    const float* cos_sin = args.cos_sin.data<float>() + row * head_dim;
+    const double eps = args.norm_eps;
+    for (int64_t head = 0; head < num_q; ++head, x += head_dim) {
+      append_rotated(x, head_dim, args.q_norm, eps, cos_sin, result.q);
+    }
+    for (int64_t head = 0; head < num_kv; ++head, x += head_dim) {
+      append_rotated(x, head_dim, args.k_norm, eps, cos_sin, result.k);
+    }
+    for (int64_t i = 0; i < num_kv * head_dim; ++i) {
+      result.v.push_back(static_cast<float>(x[i]));
+    }
+  }
+  return result;
+}
+
+}  // namespace sluice::reference

@@ -1,0 +1,123 @@
+// Sorts the whole vocabulary and applies the filters one by one.
+#include "ops/reference/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "ops/philox.h"
+
+namespace sluice::reference {
+namespace {
+
+struct Token {
+  int32_t id;
+  double scaled;  // (logit - largest) / temperature
+};
+
+bool is_suppressed(const SampleArgs& args, int64_t row, int32_t id) {
+  if (!args.suppressed.present()) return false;
+  const int64_t width = args.suppressed.dim(1);
+  const int32_t* ids = args.suppressed.data<int32_t>() + row * width;
+  return std::find(ids, ids + width, id) != ids + width;
+}
+
+// All tokens that may be chosen, the likeliest first, equal ones by id.
+std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
+  const int64_t vocab = args.logits.dim(1);
+  const float* logits = args.logits.data<float>() + row * vocab;
+  const float temperature = args.temperature.data<float>()[row];
+  std::vector<Token> tokens;
+  for (int32_t id = 0; id < vocab; ++id) {
+    if (is_suppressed(args, row, id) || std::isinf(logits[id])) continue;
+    tokens.push_back({id, logits[id]});
+  }
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [](const Token& a, const Token& b) { return a.scaled > b.scaled; });
+  const double largest = tokens.front().scaled;
+  for (Token& token : tokens) {
+    token.scaled = (token.scaled - largest) / (temperature == 0.0f ? 1.0 : temperature);
+  }
+  return tokens;
+}
+
+void apply_min_p(double min_p, std::vector<Token>& tokens, double& margin) {
+  for (const Token& token : tokens) {
+    if (min_p > 0.0 && token.scaled != 0.0) {
+      margin = std::min(margin, std::abs(token.scaled - std::log(min_p)));
+    }
+  }
+  std::erase_if(tokens, [&](const Token& token) { return std::exp(token.scaled) < min_p; });
+}
+
+void apply_top_p(double top_p, std::vector<Token>& tokens, double& margin) {
+  if (top_p >= 1.0) return;
+  double total = 0.0;
+  for (const Token& token : tokens) total += std::exp(token.scaled);
+  double reached = 0.0;
+  size_t count = 0;
+  while (count < tokens.size() && reached < top_p * total) {
+    reached += std::exp(tokens[count++].scaled);
+    margin = std::min(margin, std::abs(reached / total - top_p));
+  }
+  tokens.resize(std::max<size_t>(count, 1));
+}
+
+}  // namespace
+
+KeptTokens kept_tokens(const SampleArgs& args, int64_t row) {
+  KeptTokens kept;
+  std::vector<Token> tokens = sorted_tokens(args, row);
+  if (args.temperature.data<float>()[row] == 0.0f) {
+    tokens.resize(1);
+  } else {
+    apply_min_p(args.min_p.data<float>()[row], tokens, kept.margin);
+    const int32_t top_k = args.top_k.data<int32_t>()[row];
+    if (top_k > 0 && top_k < static_cast<int32_t>(tokens.size())) {
+      tokens.resize(static_cast<size_t>(top_k));
+    }
+    apply_top_p(args.top_p.data<float>()[row], tokens, kept.margin);
+  }
+  double total = 0.0;
+  for (const Token& token : tokens) total += std::exp(token.scaled);
+  for (const Token& token : tokens) {
+    kept.ids.push_back(token.id);
+    kept.probabilities.push_back(std::exp(token.scaled) / total);
+  }
+  return kept;
+}
+
+std::vector<double> sample(const SampleArgs& args) {
+  std::vector<double> out;
+  for (int64_t row = 0; row < args.logits.dim(0); ++row) {
+    const KeptTokens kept = kept_tokens(args, row);
+    double best = -std::numeric_limits<double>::infinity();
+    int32_t best_id = -1;
+    for (size_t i = 0; i < kept.ids.size(); ++i) {
+      const auto id = static_cast<uint32_t>(kept.ids[i]);
+      const PhiloxWords words =
+          sample_words(args.seed.data<int64_t>()[row], args.position.data<int64_t>()[row], id / 4);
+      const double gumbel = -std::log(-std::log(uniform_open(words[id % 4])));
+      const double value = std::log(kept.probabilities[i]) + gumbel;
+      if (value > best) {
+        best = value;
+        best_id = kept.ids[i];
+      }
+    }
+    out.push_back(best_id);
+  }
+  return out;
+}
+
+std::vector<double> log_softmax(const SampleArgs& args, int64_t row) {
+  const int64_t vocab = args.logits.dim(1);
+  const float* logits = args.logits.data<float>() + row * vocab;
+  const double largest = *std::max_element(logits, logits + vocab);
+  double total = 0.0;
+  for (int64_t i = 0; i < vocab; ++i) total += std::exp(logits[i] - largest);
+  std::vector<double> out;
+  for (int64_t i = 0; i < vocab; ++i) out.push_back(logits[i] - largest - std::log(total));
+  return out;
+}
+
+}  // namespace sluice::reference

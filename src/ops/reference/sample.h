@@ -1,0 +1,28 @@
+// Sampling by brute force in double precision, written from the contract. Used by tests only.
+// Thread rule: pure functions over host-readable memory.
+#pragma once
+
+#include <vector>
+
+#include "ops/sample.h"
+
+namespace sluice::reference {
+
+// The tokens of one row that the filters keep, in the order in which they keep them, and their
+// probabilities (they sum to 1). Greedy rows keep one token.
+struct KeptTokens {
+  std::vector<int32_t> ids;
+  std::vector<double> probabilities;
+  // How far, in probability mass or relative weight, the nearest filter border is from deciding
+  // otherwise: below f32 rounding a test cannot ask for the same set.
+  double margin = 1.0;
+};
+KeptTokens kept_tokens(const SampleArgs& args, int64_t row);
+
+// The token of each row: argmax of ln(probability) + Gumbel noise over the kept tokens.
+std::vector<double> sample(const SampleArgs& args);
+
+// log-softmax of the raw logits of one row, [vocab].
+std::vector<double> log_softmax(const SampleArgs& args, int64_t row);
+
+}  // namespace sluice::reference

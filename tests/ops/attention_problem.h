@@ -1,0 +1,232 @@
+// A batch of sequences with random queries, keys and values, laid out in blocks as a test asks.
+//
+// Used by the attention tests and nowhere else. The numbers depend on the shape and the seed, never
+// on the layout, so that two layouts of one problem must give the same bits.
+// Thread rule: host thread.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+#include "op_test_util.h"
+#include "ops/attention.h"
+#include "ops/cpu/attention.h"
+
+namespace sluice::testing {
+
+struct SequenceShape {
+  int32_t num_rows = 1;
+  int32_t first_pos = 0;
+  int32_t num_kv_tokens() const { return first_pos + num_rows; }
+};
+
+struct AttentionShape {
+  int32_t head_dim = 64;
+  int32_t num_kv_heads = 2;
+  int32_t group = 2;
+  std::vector<SequenceShape> seqs = {{.num_rows = 37, .first_pos = 0}};
+  uint32_t seed = 1;
+
+  int32_t num_q_heads() const { return num_kv_heads * group; }
+  int32_t num_rows() const {
+    int32_t rows = 0;
+    for (const SequenceShape& seq : seqs) rows += seq.num_rows;
+    return rows;
+  }
+};
+
+// How a problem is run; none of it may change a bit.
+struct AttentionRun {
+  CpuIsa isa = CpuIsa::kAvx2;
+  int num_threads = 2;
+  int32_t block_tokens = 16;
+  std::vector<int32_t> splits;  // positions, multiples of block_tokens, where the walk is cut
+  // Pages to attend, the same for all sequences and heads; absent means all.
+  std::optional<std::vector<int32_t>> pages;
+  int32_t page_tokens = 16;
+  // One past the last token that may be seen, for every sequence; absent means all.
+  std::optional<int32_t> kv_limit;
+};
+
+struct AttentionResult {
+  std::vector<std::byte> out;
+  std::vector<std::byte> acc, max, sum;  // the state that would have become out
+};
+
+class AttentionProblem {
+ public:
+  explicit AttentionProblem(const AttentionShape& shape)
+      : shape_(shape),
+        q_(random_bf16(
+            static_cast<int64_t>(shape.num_rows()) * shape.num_q_heads() * shape.head_dim,
+            shape.seed, 1.5f)) {
+    uint32_t seed = shape.seed + 100;
+    for (const SequenceShape& seq : shape.seqs) {
+      const int64_t count =
+          static_cast<int64_t>(seq.num_kv_tokens()) * shape.num_kv_heads * shape.head_dim;
+      k_.push_back(random_bf16(count, seed++));
+      v_.push_back(random_bf16(count, seed++));
+    }
+  }
+
+  const AttentionShape& shape() const { return shape_; }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+
+  // The same problem with one sequence's rows alone: [first_row, first_row + num_rows).
+  AttentionProblem rows_of(int32_t seq, int32_t first_row, int32_t num_rows) const {
+    AttentionProblem part = *this;
+    const SequenceShape& whole = shape_.seqs[static_cast<size_t>(seq)];
+    part.shape_.seqs = {{.num_rows = num_rows, .first_pos = whole.first_pos + first_row}};
+    const int64_t row_elements = shape_.num_q_heads() * shape_.head_dim;
+    const auto begin = q_.begin() + (row_begin(seq) + first_row) * row_elements;
+    part.q_.assign(begin, begin + num_rows * row_elements);
+    part.k_ = {k_[static_cast<size_t>(seq)]};
+    part.v_ = {v_[static_cast<size_t>(seq)]};
+    return part;
+  }
+
+  int32_t row_begin(int32_t seq) const {
+    int32_t rows = 0;
+    for (int32_t s = 0; s < seq; ++s) rows += shape_.seqs[static_cast<size_t>(s)].num_rows;
+    return rows;
+  }
+
+  // Replaces every value by its absolute value: the reference of it bounds rounding errors.
+  AttentionProblem with_absolute_values() const {
+    AttentionProblem copy = *this;
+    for (auto& values : copy.v_) {
+      for (BFloat16& value : values) value.bits &= 0x7fff;
+    }
+    return copy;
+  }
+
+  // One call over tokens [begin, end) of every sequence (cut to its length). Blocks hold nothing
+  // else but NaN: unused blocks, and every token from kv_end on.
+  AttentionArgs call(Machine& machine, const AttentionRun& run, int32_t begin, int32_t end) const {
+    AttentionArgs args;
+    args.scale = scale();
+    args.q = machine.tensor(q_, {shape_.num_rows(), shape_.num_q_heads(), shape_.head_dim});
+    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
+    std::vector<int32_t> rows = {0}, first_pos, kv_begin, kv_end;
+    for (const SequenceShape& seq : shape_.seqs) {
+      rows.push_back(rows.back() + seq.num_rows);
+      first_pos.push_back(seq.first_pos);
+      const int32_t limit = std::min({end, seq.num_kv_tokens(), run.kv_limit.value_or(end)});
+      kv_begin.push_back(begin);
+      kv_end.push_back(std::max(begin, limit));
+      args.batch.max_rows = std::max(args.batch.max_rows, seq.num_rows);
+      args.batch.max_kv_tokens = std::max(args.batch.max_kv_tokens, kv_end.back() - begin);
+    }
+    args.batch.row_begin = machine.tensor(rows, {num_seqs + 1});
+    args.batch.first_pos = machine.tensor(first_pos, {num_seqs});
+    args.kv_begin = machine.tensor(kv_begin, {num_seqs});
+    args.kv_end = machine.tensor(kv_end, {num_seqs});
+    fill_blocks(machine, run, kv_begin, kv_end, args);
+    if (run.pages) fill_pages(machine, run, args);
+    return args;
+  }
+
+  AttentionResult run(const AttentionRun& run) const {
+    Machine machine(run.num_threads);
+    const TensorView out =
+        machine.tensor(DType::kBF16, {shape_.num_rows(), shape_.num_q_heads(), shape_.head_dim});
+    int32_t longest = 0;
+    for (const SequenceShape& seq : shape_.seqs) longest = std::max(longest, seq.num_kv_tokens());
+    std::vector<int32_t> cuts = {0};
+    cuts.insert(cuts.end(), run.splits.begin(), run.splits.end());
+    cuts.push_back(longest);
+    // Twice: once to the state alone, once to the output.
+    AttentionState state;
+    for (bool to_output : {true, false}) {
+      state = new_state(machine);
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        AttentionArgs args = call(machine, run, cuts[i], cuts[i + 1]);
+        args.state = state;
+        args.out = out;
+        args.first = i == 0;
+        args.last = to_output && i + 2 == cuts.size();
+        cpu::attention(machine.cpu_stream(), args, run.isa);
+      }
+      machine.synchronize();
+    }
+    return {bytes_of(out), bytes_of(state.acc), bytes_of(state.max), bytes_of(state.sum)};
+  }
+
+  AttentionState new_state(Machine& machine) const {
+    const int64_t rows = shape_.num_rows();
+    const int64_t heads = shape_.num_q_heads();
+    return {.acc = machine.tensor(DType::kF32, {rows, heads, shape_.head_dim}),
+            .max = machine.tensor(DType::kF32, {rows, heads}),
+            .sum = machine.tensor(DType::kF32, {rows, heads})};
+  }
+
+ private:
+  void fill_blocks(Machine& machine, const AttentionRun& run, const std::vector<int32_t>& kv_begin,
+                   const std::vector<int32_t>& kv_end, AttentionArgs& args) const {
+    const KvBlockShape layout{.num_kv_heads = shape_.num_kv_heads,
+                              .head_dim = shape_.head_dim,
+                              .block_tokens = run.block_tokens};
+    std::vector<int32_t> counts;
+    for (size_t s = 0; s < kv_begin.size(); ++s) {
+      counts.push_back((kv_end[s] - kv_begin[s] + run.block_tokens - 1) / run.block_tokens);
+    }
+    const int32_t num_used = std::accumulate(counts.begin(), counts.end(), 0);
+    const int32_t width = std::max(1, *std::max_element(counts.begin(), counts.end()));
+    std::vector<int32_t> order(static_cast<size_t>(num_used) + 3);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937(shape_.seed));
+    args.kv.shape = layout;
+    args.kv.num_blocks = static_cast<int32_t>(order.size());
+    args.kv.stride_bytes = layout.block_bytes() + 256;
+    args.kv.base = machine.poisoned(order.size() * args.kv.stride_bytes);
+    std::vector<int32_t> table(kv_begin.size() * static_cast<size_t>(width), -1);
+    size_t next = 0;
+    for (size_t s = 0; s < kv_begin.size(); ++s) {
+      for (int32_t b = 0; b < counts[s]; ++b) {
+        const int32_t index = order[next++];
+        table[s * static_cast<size_t>(width) + static_cast<size_t>(b)] = index;
+        const int32_t first = kv_begin[s] + b * run.block_tokens;
+        copy_tokens(s, first, std::min(kv_end[s], first + run.block_tokens), layout,
+                    args.kv.block(index));
+      }
+    }
+    args.block_table = machine.tensor(table, {static_cast<int64_t>(kv_begin.size()), width});
+  }
+
+  void copy_tokens(size_t seq, int32_t begin, int32_t end, const KvBlockShape& layout,
+                   BFloat16* block) const {
+    const int64_t head_dim = shape_.head_dim;
+    for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+      for (int32_t token = begin; token < end; ++token) {
+        const int64_t source =
+            (static_cast<int64_t>(token) * shape_.num_kv_heads + head) * head_dim;
+        const int64_t offset = (token - begin) * head_dim;
+        std::copy_n(k_[seq].begin() + source, head_dim, block + layout.k_offset(head) + offset);
+        std::copy_n(v_[seq].begin() + source, head_dim, block + layout.v_offset(head) + offset);
+      }
+    }
+  }
+
+  void fill_pages(Machine& machine, const AttentionRun& run, AttentionArgs& args) const {
+    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
+    const int64_t lists = num_seqs * shape_.num_kv_heads;
+    const auto width = static_cast<int64_t>(run.pages->size());
+    std::vector<int32_t> ids;
+    for (int64_t i = 0; i < lists; ++i) {
+      ids.insert(ids.end(), run.pages->begin(), run.pages->end());
+      ids.push_back(1 << 20);  // one more than page_count says: must not be read
+    }
+    const std::vector<int32_t> counts(static_cast<size_t>(lists), static_cast<int32_t>(width));
+    args.pages.page_ids = machine.tensor(ids, {num_seqs, shape_.num_kv_heads, width + 1});
+    args.pages.page_count = machine.tensor(counts, {num_seqs, shape_.num_kv_heads});
+    args.pages.page_tokens = run.page_tokens;
+  }
+
+  AttentionShape shape_;
+  std::vector<BFloat16> q_;
+  std::vector<std::vector<BFloat16>> k_, v_;  // per sequence [token][kv_head][head_dim]
+};
+
+}  // namespace sluice::testing

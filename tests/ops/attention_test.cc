@@ -1,0 +1,251 @@
+// Attention on the CPU: against double precision, and the pairs of runs that must agree in every
+// bit, for every ISA that this machine has.
+#include "ops/attention.h"
+
+#include <limits>
+
+#include "attention_problem.h"
+#include "ops/reference/attention.h"
+
+namespace sluice::testing {
+namespace {
+
+class AttentionTest : public ::testing::TestWithParam<CpuIsa> {};
+
+INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(runnable_isas()),
+                         [](const auto& test) { return std::string(cpu_isa_name(test.param)); });
+
+// Largest rounding error of a score. The dot product has head_dim products and additions (two
+// roundings each without FMA) of terms whose absolute values sum to `magnitude`.
+double score_error(const AttentionProblem& problem, double magnitude) {
+  return (2.0 * problem.shape().head_dim + 2.0) * kUnitF32 * magnitude * problem.scale();
+}
+
+// Runs the problem in one call and compares output and log-sum-exp with the reference.
+//
+// The bound: every weight p is off by a relative 2 * score error (its own and that of the maximum's
+// e^-max, which cancels in the quotient only in exact arithmetic), 4 units of exp (two roundings of
+// 2 ulp: p and alpha), one unit for each of the additions; on AMX also by half a bf16 unit. Then
+// the output is rounded to bf16.
+void expect_matches_reference(const AttentionProblem& problem, const AttentionRun& run) {
+  Machine machine(run.num_threads);
+  AttentionArgs args = problem.call(machine, run, 0, std::numeric_limits<int32_t>::max() / 2);
+  args.out = machine.tensor(DType::kBF16, {args.q.dim(0), args.q.dim(1), args.q.dim(2)});
+  args.state = problem.new_state(machine);
+  cpu::attention(machine.cpu_stream(), args, run.isa);
+  machine.synchronize();
+  const std::vector<double> expected = reference::attention(args);
+  Machine scratch(1);
+  const std::vector<double> magnitude = reference::attention(problem.with_absolute_values().call(
+      scratch, run, 0, std::numeric_limits<int32_t>::max() / 2));
+  // |q| has deviation 1.5, |k| 1: the sum of head_dim products is below 2 * head_dim here.
+  const double score = score_error(problem, 2.0 * problem.shape().head_dim);
+  const double tokens = args.batch.max_kv_tokens;
+  const double weight_error =
+      2.0 * score + (2.0 * tokens + 64.0) * kUnitF32 + (run.isa >= CpuIsa::kAmx ? kUnitBF16 : 0.0);
+  std::vector<double> bound;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    bound.push_back(kUnitBF16 * std::abs(expected[i]) * 1.01 + weight_error * magnitude[i] + 1e-30);
+  }
+  // Errors of bf16 rounding are spread evenly: their mean square is a third of the bound's square.
+  const double bf16_power = kUnitBF16 * kUnitBF16 * (run.isa >= CpuIsa::kAmx ? 1.0 : 0.5);
+  expect_close(args.out, expected, bound, bf16_power);
+
+  args.last = false;
+  cpu::attention(machine.cpu_stream(), args, run.isa);
+  machine.synchronize();
+  const std::vector<double> lse = reference::attention_log_sum_exp(args);
+  for (size_t i = 0; i < lse.size(); ++i) {
+    const auto index = static_cast<int64_t>(i);
+    const double actual = element(args.state.max, index) + std::log(element(args.state.sum, index));
+    if (std::isinf(lse[i])) {
+      EXPECT_EQ(actual, lse[i]);
+    } else {
+      EXPECT_NEAR(actual, lse[i], score + (tokens + 64.0) * kUnitF32) << "row and head " << i;
+    }
+  }
+}
+
+void expect_same_bits(const AttentionResult& a, const AttentionResult& b) {
+  EXPECT_TRUE(a.out == b.out) << "outputs differ";
+  EXPECT_TRUE(a.acc == b.acc) << "state.acc differs";
+  EXPECT_TRUE(a.max == b.max) << "state.max differs";
+  EXPECT_TRUE(a.sum == b.sum) << "state.sum differs";
+}
+
+// Prefill from nothing, prefill after a history, decode: three lengths that are no multiple of
+// anything.
+std::vector<SequenceShape> mixed_sequences() {
+  return {{.num_rows = 45, .first_pos = 0},
+          {.num_rows = 1, .first_pos = 131},
+          {.num_rows = 21, .first_pos = 90},
+          {.num_rows = 1, .first_pos = 0}};
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceOverTheGrid) {
+  for (int32_t head_dim : {16, 48, 64, 128, 256}) {
+    for (int32_t group : {1, 2, 4, 7}) {
+      for (int32_t block_tokens : {16, 64, 256}) {
+        SCOPED_TRACE(fmt::format("head_dim {} group {} block {}", head_dim, group, block_tokens));
+        const AttentionProblem problem({.head_dim = head_dim,
+                                        .num_kv_heads = 2,
+                                        .group = group,
+                                        .seqs = mixed_sequences(),
+                                        .seed = static_cast<uint32_t>(head_dim + group)});
+        expect_matches_reference(problem, {.isa = GetParam(), .block_tokens = block_tokens});
+      }
+    }
+  }
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceOnALongSequence) {
+  const AttentionProblem problem({.head_dim = 128,
+                                  .num_kv_heads = 1,
+                                  .group = 2,
+                                  .seqs = {{.num_rows = 70, .first_pos = 1500}}});
+  expect_matches_reference(problem, {.isa = GetParam(), .block_tokens = 256});
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceWhenTheRunEndsInsideATileAndBeforeTheRows) {
+  const AttentionProblem problem({.seqs = mixed_sequences()});
+  for (int32_t limit : {1, 15, 16, 17, 33, 100}) {
+    SCOPED_TRACE(limit);
+    expect_matches_reference(problem, {.isa = GetParam(), .kv_limit = limit});
+  }
+}
+
+TEST_P(AttentionTest, MatchesTheReferenceOnPages) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
+  expect_matches_reference(problem, {.isa = GetParam(), .pages = {{0, 2, 5, 7}}});
+  expect_matches_reference(
+      problem, {.isa = GetParam(), .block_tokens = 64, .pages = {{0, 2, 3}}, .page_tokens = 32});
+  // A row that sees no token gives 0; page 6 begins behind most rows.
+  expect_matches_reference(problem, {.isa = GetParam(), .pages = {{6}}});
+  expect_matches_reference(problem, {.isa = GetParam(), .pages = {std::vector<int32_t>{}}});
+}
+
+TEST_P(AttentionTest, WidelySpreadScoresStayExact) {
+  // Scores of several hundred: early tiles are forgotten completely, weights underflow to 0.
+  AttentionShape shape{.head_dim = 64, .num_kv_heads = 1, .group = 1};
+  shape.seqs = {{.num_rows = 40, .first_pos = 200}};
+  const AttentionProblem problem(shape);
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {}, 0, 1000);
+  args.scale = 40.0f;
+  args.out = machine.tensor(DType::kBF16, {40, 1, 64});
+  cpu::attention(machine.cpu_stream(), args, GetParam());
+  machine.synchronize();
+  const std::vector<double> expected = reference::attention(args);
+  const double score = 130.0 * kUnitF32 * 128.0 * args.scale;
+  const std::vector<double> bound(expected.size(), (2.0 * score + 3.0 * kUnitBF16) * 5.0);
+  expect_close(args.out, expected, bound, 4.0 * score * score + 1e-4);
+}
+
+TEST_P(AttentionTest, SplittingTheWalkAnywhereChangesNothing) {
+  const AttentionProblem problem({.head_dim = 64, .group = 2, .seqs = mixed_sequences()});
+  const AttentionResult whole = problem.run({.isa = GetParam()});
+  for (int32_t cut = 16; cut < 132; cut += 16) {
+    SCOPED_TRACE(cut);
+    expect_same_bits(whole, problem.run({.isa = GetParam(), .splits = {cut}}));
+  }
+  std::vector<int32_t> all;
+  for (int32_t cut = 16; cut < 132; cut += 16) all.push_back(cut);
+  expect_same_bits(whole, problem.run({.isa = GetParam(), .splits = all}));
+  expect_same_bits(whole,
+                   problem.run({.isa = GetParam(), .block_tokens = 64, .splits = {64, 128}}));
+}
+
+TEST_P(AttentionTest, BlockSizeAndThreadsChangeNothing) {
+  for (int32_t head_dim : {64, 128}) {
+    const AttentionProblem problem(
+        {.head_dim = head_dim, .num_kv_heads = 3, .group = 4, .seqs = mixed_sequences()});
+    const AttentionResult base = problem.run({.isa = GetParam(), .num_threads = 1});
+    for (int32_t block_tokens : {32, 64, 256, 1024}) {
+      SCOPED_TRACE(block_tokens);
+      expect_same_bits(base, problem.run({.isa = GetParam(), .block_tokens = block_tokens}));
+    }
+    for (int threads : {2, 3, 5}) {
+      SCOPED_TRACE(threads);
+      expect_same_bits(base, problem.run({.isa = GetParam(), .num_threads = threads}));
+    }
+  }
+}
+
+TEST_P(AttentionTest, ARowAloneHasTheBitsItHasInACrowd) {
+  for (int32_t group : {1, 2, 7}) {
+    const AttentionProblem problem({.head_dim = 128,
+                                    .num_kv_heads = 1,
+                                    .group = group,
+                                    .seqs = {{.num_rows = 120, .first_pos = 70}}});
+    const AttentionResult crowd = problem.run({.isa = GetParam()});
+    const size_t row_bytes = static_cast<size_t>(group) * 128 * sizeof(BFloat16);
+    for (int32_t row : {0, 1, 9, 10, 57, 58, 100, 119}) {
+      SCOPED_TRACE(row);
+      const AttentionResult alone =
+          problem.rows_of(0, row, 1).run({.isa = GetParam(), .block_tokens = 64});
+      const auto begin = static_cast<size_t>(row);
+      EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(),
+                             crowd.out.begin() + static_cast<int64_t>(begin * row_bytes)));
+      EXPECT_TRUE(std::equal(alone.acc.begin(), alone.acc.end(),
+                             crowd.acc.begin() + static_cast<int64_t>(begin * row_bytes * 2)));
+    }
+  }
+}
+
+TEST_P(AttentionTest, AFullPageListIsNoPageList) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
+  const AttentionResult base = problem.run({.isa = GetParam()});
+  std::vector<int32_t> all(9);
+  std::iota(all.begin(), all.end(), 0);
+  expect_same_bits(base, problem.run({.isa = GetParam(), .pages = all}));
+  expect_same_bits(base, problem.run({.isa = GetParam(), .splits = {48, 96}, .pages = all}));
+  expect_same_bits(
+      base, problem.run(
+                {.isa = GetParam(), .block_tokens = 64, .pages = {{0, 1, 2}}, .page_tokens = 64}));
+}
+
+TEST_P(AttentionTest, APageListServesASplitWalk) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
+  const AttentionRun whole{.isa = GetParam(), .pages = {{0, 2, 3}}, .page_tokens = 32};
+  AttentionRun split = whole;
+  split.splits = {16, 80, 112};  // the cuts at 16, 80 and 112 go through pages 0, 2 and 3
+  expect_same_bits(problem.run(whole), problem.run(split));
+}
+
+TEST_P(AttentionTest, OutputMayBeTheMemoryOfTheQueries) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {.isa = GetParam()}, 0, 1000);
+  args.out = args.q;
+  cpu::attention(machine.cpu_stream(), args, GetParam());
+  machine.synchronize();
+  EXPECT_TRUE(bytes_of(args.out) == problem.run({.isa = GetParam()}).out);
+}
+
+TEST_P(AttentionTest, NanInAVisibleTokenIsSeen) {
+  const AttentionProblem problem({.head_dim = 64, .num_kv_heads = 1, .group = 1});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {}, 0, 1000);
+  args.out = machine.tensor(DType::kBF16, {37, 1, 64});
+  const int32_t block = args.block_table.data<int32_t>()[1];
+  args.kv.block(block)[3 * 64 + 5] = BFloat16::from_bits(0x7fc0);  // a key channel of token 19
+  cpu::attention(machine.cpu_stream(), args, GetParam());
+  machine.synchronize();
+  EXPECT_FALSE(std::isnan(element(args.out, 18 * 64)));
+  EXPECT_TRUE(std::isnan(element(args.out, 19 * 64)));
+  EXPECT_TRUE(std::isnan(element(args.out, 36 * 64 + 63)));
+}
+
+TEST(AttentionContract, NamesTheSymbolThatIsWrong) {
+  const AttentionProblem problem({.head_dim = 64});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {}, 0, 1000);
+  args.out = machine.tensor(DType::kBF16, {37, 4, 32});
+  EXPECT_DEATH(attention(machine.stream(), args), "attention: out is .*head_dim is 64 by q");
+  args.out = args.q;
+  args.kv.shape.block_tokens = 24;
+  EXPECT_DEATH(attention(machine.stream(), args), "block_tokens must be a multiple");
+}
+
+}  // namespace
+}  // namespace sluice::testing

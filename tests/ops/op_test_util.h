@@ -1,0 +1,129 @@
+// What the tests of the small ops, attention and sampling share: a device with one stream, random
+// tensors, and comparison with a double-precision reference.
+//
+// Used by tests/ops. Thread rule: host thread.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "core/tensor_view.h"
+#include "device/cpu/cpu_features.h"
+#include "device/cpu/cpu_stream.h"
+#include "device/device.h"
+
+namespace sluice::testing {
+
+inline constexpr double kUnitF32 = 0x1p-24;  // half a unit in the last place of 1.0f
+inline constexpr double kUnitBF16 = 0x1p-8;  // and of bf16
+
+// A CPU device with one stream. Everything it allocates is device memory, full of NaN until a test
+// writes it; after `synchronize` the host may read it.
+class Machine {
+ public:
+  explicit Machine(int num_threads = 2)
+      : device_(make_device("cpu", {.num_threads = num_threads})),
+        stream_(device_->make_stream({.name = "test", .num_threads = num_threads})) {}
+  ~Machine() {
+    try {
+      stream_->synchronize();
+    } catch (const Error&) {
+      // a test that provokes an asynchronous error has looked at it already
+    }
+  }
+
+  Stream& stream() { return *stream_; }
+  CpuStream& cpu_stream() { return as_cpu(*stream_); }
+  void synchronize() { stream_->synchronize(); }
+
+  // Memory full of 0xFF, which is NaN in every float format.
+  std::byte* poisoned(size_t num_bytes) {
+    buffers_.push_back(device_->allocate(std::max<size_t>(num_bytes, 1), MemoryKind::kDevice));
+    std::memset(buffers_.back().data(), 0xFF, std::max<size_t>(num_bytes, 1));
+    return buffers_.back().data();
+  }
+
+  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
+    int64_t count = 1;
+    for (int64_t dim : dims) count *= dim;
+    return TensorView(poisoned(static_cast<size_t>(count) * dtype_bytes(dtype)), dtype, dims);
+  }
+
+  template <typename T>
+  TensorView tensor(const std::vector<T>& values, std::initializer_list<int64_t> dims) {
+    TensorView view = tensor(kDTypeOf<T>, dims);
+    SLUICE_CHECK(view.num_elements() == static_cast<int64_t>(values.size()), "test tensor");
+    if (!values.empty()) std::memcpy(view.bytes(), values.data(), view.num_bytes());
+    return view;
+  }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::vector<Buffer> buffers_;
+  std::unique_ptr<Stream> stream_;
+};
+
+template <typename T>
+std::vector<T> values_of(const TensorView& view) {
+  const T* data = view.data<T>();
+  return std::vector<T>(data, data + view.num_elements());
+}
+
+inline std::vector<BFloat16> random_bf16(int64_t count, uint32_t seed, float deviation = 1.0f) {
+  std::mt19937 generator(seed);
+  std::normal_distribution<float> normal(0.0f, deviation);
+  std::vector<BFloat16> values;
+  for (int64_t i = 0; i < count; ++i) values.emplace_back(normal(generator));
+  return values;
+}
+
+// Raw bytes, for equality of bits (NaN equals itself, 0 differs from -0).
+inline std::vector<std::byte> bytes_of(const TensorView& view) {
+  return std::vector<std::byte>(view.bytes(), view.bytes() + view.num_bytes());
+}
+
+inline double element(const TensorView& view, int64_t i) {
+  if (view.dtype() == DType::kBF16) return static_cast<float>(view.data<BFloat16>()[i]);
+  return view.data<float>()[i];
+}
+
+// Asserts |actual - expected| <= bound[i] for every element; NaN and infinity must stand at the
+// same places. Also bounds the normalised mean square error by `nmse_bound`.
+inline void expect_close(const TensorView& actual, const std::vector<double>& expected,
+                         const std::vector<double>& bound, double nmse_bound) {
+  ASSERT_EQ(actual.num_elements(), static_cast<int64_t>(expected.size()));
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double value = element(actual, static_cast<int64_t>(i));
+    ASSERT_EQ(std::isnan(value), std::isnan(expected[i])) << "element " << i << ": " << value;
+    ASSERT_EQ(std::isinf(value), std::isinf(expected[i])) << "element " << i << ": " << value;
+  }
+  double error = 0.0;
+  double power = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double value = element(actual, static_cast<int64_t>(i));
+    if (!std::isfinite(expected[i])) continue;
+    ASSERT_LE(std::abs(value - expected[i]), bound[i])
+        << "element " << i << ": " << value << " instead of " << expected[i];
+    error += (value - expected[i]) * (value - expected[i]);
+    power += expected[i] * expected[i];
+  }
+  EXPECT_LE(error, nmse_bound * power) << "NMSE " << error / power;
+}
+
+// The levels that this machine can run, each with a kernel of its own.
+inline std::vector<CpuIsa> runnable_isas() {
+  std::vector<CpuIsa> isas;
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+    if (isa <= detected_isa()) isas.push_back(isa);
+  }
+  return isas;
+}
+
+}  // namespace sluice::testing
