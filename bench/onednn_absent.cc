@@ -1,0 +1,8 @@
+// Stands in where oneDNN is not installed: the benchmark then prints no comparison.
+#include "onednn_matmul.h"
+
+namespace sluice::bench {
+
+std::function<void()> make_onednn_matmul(const OneDnnShape&) { return {}; }
+
+}  // namespace sluice::bench

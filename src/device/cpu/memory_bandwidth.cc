@@ -1,0 +1,61 @@
+// Reads a large buffer several times and keeps the fastest pass.
+#include "device/cpu/memory_bandwidth.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+
+#include "device/cpu/cpu_memory.h"
+#include "device/cpu/thread_team.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kBufferBytes = size_t{512} << 20;
+constexpr size_t kLineBytes = 64;
+constexpr int kNumPasses = 7;
+
+// One load per cache line is enough to move all of it and leaves the core idle: what is measured is
+// memory. Four sums keep the loads independent of each other.
+uint64_t read_lines(const std::byte* data, size_t num_bytes) {
+  uint64_t sums[4] = {};
+  for (size_t offset = 0; offset + 4 * kLineBytes <= num_bytes; offset += 4 * kLineBytes) {
+    for (size_t i = 0; i < 4; ++i) {
+      uint64_t word;
+      std::memcpy(&word, data + offset + i * kLineBytes, sizeof(word));
+      sums[i] += word;
+    }
+  }
+  return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+}  // namespace
+
+double measure_dram_read_bytes_per_second(int num_threads) {
+  CpuMemory memory(0);
+  std::byte* const data = memory.allocate(kBufferBytes, MemoryKind::kHost);
+  ThreadTeam team(num_threads, "dram_read");
+  const auto share = [&](int thread) {
+    return kBufferBytes / kLineBytes * static_cast<size_t>(thread) /
+           static_cast<size_t>(num_threads) * kLineBytes;
+  };
+  team.run([&](int thread, int) {
+    std::memset(data + share(thread), 1, share(thread + 1) - share(thread));
+  });
+  double best_seconds = 1e30;
+  volatile uint64_t sink = 0;  // so that the loads are not removed
+  for (int pass = 0; pass < kNumPasses; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    team.run([&](int thread, int) {
+      const uint64_t sum = read_lines(data + share(thread), share(thread + 1) - share(thread));
+      if (sum == 0) sink = sum;  // never: the buffer holds ones
+    });
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
+    best_seconds = std::min(best_seconds, elapsed.count());
+  }
+  memory.deallocate(data, kBufferBytes, MemoryKind::kHost);
+  return static_cast<double>(kBufferBytes) / best_seconds;
+}
+
+}  // namespace sluice
