@@ -1,0 +1,90 @@
+// SwiGLU against double precision, and the gathering of rows.
+#include "ops/activation.h"
+
+#include <limits>
+
+#include "op_test_util.h"
+#include "ops/cpu/scalar_math.h"
+#include "ops/reference/activation.h"
+
+namespace sluice::testing {
+namespace {
+
+TEST(FastExp, StaysWithinTwoUnitsOfTheLastPlace) {
+  double worst = 0.0;
+  for (float x = -87.3f; x < 88.3f; x += 0.00037f) {
+    const double exact = std::exp(static_cast<double>(x));
+    const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
+    worst = std::max(worst, std::abs(cpu::fast_exp(x) - exact) / ulp);
+  }
+  EXPECT_LE(worst, 2.0);
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(cpu::fast_exp(0.0f), 1.0f);
+  EXPECT_EQ(cpu::fast_exp(-infinity), 0.0f);
+  EXPECT_EQ(cpu::fast_exp(-90.0f), 0.0f);
+  EXPECT_EQ(cpu::fast_exp(infinity), infinity);
+  EXPECT_TRUE(std::isnan(cpu::fast_exp(std::nanf(""))));
+}
+
+TEST(RoundToBf16, IsTheRoundingOfTheType) {
+  std::mt19937 generator(5);
+  for (int i = 0; i < 100000; ++i) {
+    const auto value = std::bit_cast<float>(static_cast<uint32_t>(generator()));
+    ASSERT_EQ(cpu::round_to_bf16(value), BFloat16(value).bits) << value;
+  }
+}
+
+TEST(Swiglu, MatchesTheReference) {
+  for (const auto& [rows, width] : {std::pair<int64_t, int64_t>{1, 3}, {5, 300}, {40, 3072}}) {
+    Machine machine;
+    SwigluArgs args;
+    args.gate_up = machine.tensor(random_bf16(rows * 2 * width, 7, 4.0f), {rows, 2 * width});
+    args.out = machine.tensor(DType::kBF16, {rows, width});
+    swiglu(machine.stream(), args);
+    machine.synchronize();
+    const std::vector<double> expected = reference::swiglu(args);
+    // exp is off by 2 ulp, then an addition, a division and a product; then bf16.
+    std::vector<double> bound;
+    for (double value : expected) bound.push_back((12.0 * kUnitF32 + kUnitBF16) * std::abs(value));
+    expect_close(args.out, expected, bound, kUnitBF16 * kUnitBF16 / 2.0);
+  }
+}
+
+TEST(Swiglu, ExtremeGatesKeepTheirLimits) {
+  Machine machine;
+  const float infinity = std::numeric_limits<float>::infinity();
+  std::vector<BFloat16> row;
+  for (float gate : {-1e30f, -100.0f, -80.0f, 0.0f, 80.0f, 1e30f, infinity, std::nanf("")}) {
+    row.emplace_back(gate);
+  }
+  for (int i = 0; i < 8; ++i) row.emplace_back(2.0f);
+  SwigluArgs args{.gate_up = machine.tensor(row, {1, 16}),
+                  .out = machine.tensor(DType::kBF16, {1, 8})};
+  swiglu(machine.stream(), args);
+  machine.synchronize();
+  EXPECT_EQ(element(args.out, 0), 0.0);
+  EXPECT_EQ(element(args.out, 1), 0.0);  // exactly -7e-42: below what f32 keeps here
+  EXPECT_LT(element(args.out, 2), 0.0);
+  EXPECT_EQ(element(args.out, 3), 0.0);
+  EXPECT_EQ(element(args.out, 4), 160.0);
+  EXPECT_NEAR(element(args.out, 5), 2e30, 2e30 * kUnitBF16 * 2.0);
+  EXPECT_TRUE(std::isinf(element(args.out, 6)));
+  EXPECT_TRUE(std::isnan(element(args.out, 7)));
+}
+
+TEST(GatherRows, CopiesTheNamedRows) {
+  Machine machine;
+  GatherRowsArgs args;
+  args.x = machine.tensor(random_bf16(10 * 24, 3), {10, 24});
+  args.indices = machine.tensor(std::vector<int32_t>{9, 0, 4, 4}, {4});
+  args.out = machine.tensor(DType::kBF16, {4, 24});
+  gather_rows(machine.stream(), args);
+  machine.synchronize();
+  const int64_t expected[] = {9, 0, 4, 4};
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_TRUE(bytes_of(args.out.rows(i, 1)) == bytes_of(args.x.rows(expected[i], 1)));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
