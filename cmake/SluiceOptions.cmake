@@ -18,8 +18,14 @@ endif()
 add_compile_options(-Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -ffp-contract=off
                     -Wno-missing-field-initializers)
 if(SLUICE_SANITIZE)
-  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-omit-frame-pointer -g1)
+  # A finding of UBSan must end the program: a line on stderr fails no test.
+  add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})
+endif()
+
+if(SLUICE_BUILD_FUZZERS)
+  add_compile_options(-fsanitize=fuzzer-no-link)  # coverage of the libraries, not of main alone
 endif()
 
 find_program(CCACHE ccache)

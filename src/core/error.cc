@@ -36,13 +36,13 @@ Error Error::in(std::string_view outer) const {
   return Error(code_, message_, std::move(context));
 }
 
-void check_failed(std::string_view condition, std::string_view message,
-                  std::source_location where) {
+void check_failed(std::string_view condition, std::string_view message, const char* file,
+                  int line) {
   // The one place that writes without being asked: the process is about to abort, and a silent
   // abort would cost somebody a day.
-  std::fprintf(stderr, "sluice: %s:%u: check failed: %.*s %.*s\n", where.file_name(),
-               static_cast<unsigned>(where.line()), static_cast<int>(condition.size()),
-               condition.data(), static_cast<int>(message.size()), message.data());
+  std::fprintf(stderr, "sluice: %s:%d: check failed: %.*s %.*s\n", file, line,
+               static_cast<int>(condition.size()), condition.data(),
+               static_cast<int>(message.size()), message.data());
   std::abort();
 }
 

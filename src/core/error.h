@@ -4,7 +4,6 @@
 // Sluice is a failed check. Thread rule: everything here may be used from any thread.
 #pragma once
 
-#include <source_location>
 #include <string_view>
 #include <utility>
 
@@ -21,8 +20,9 @@ template <typename... Args>
 }
 
 // Reports a broken invariant of Sluice itself and aborts; never returns.
+// The builtins name the caller's place, as std::source_location would, which clang 14 lacks.
 [[noreturn]] void check_failed(std::string_view condition, std::string_view message,
-                               std::source_location where = std::source_location::current());
+                               const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 }  // namespace sluice
 
