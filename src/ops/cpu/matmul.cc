@@ -6,16 +6,14 @@
 #include "ops/cpu/matmul.h"
 
 #include <algorithm>
-#include <memory>
-#include <new>
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/matmul_kernel.h"
+#include "ops/cpu/thread_scratch.h"
 
 namespace sluice::cpu {
 namespace {
 
-constexpr std::align_val_t kScratchAlignment{64};
 constexpr int64_t kJobsPerThread = 4;  // so that a thread that lost its core holds up little
 
 // Below this many multiply-adds, waking the helpers costs more than they save.
@@ -29,23 +27,6 @@ const MatmulKernel& kernel_of(CpuIsa isa) {
   if (isa >= CpuIsa::kAvx512) return matmul_kernel_avx512();
   if (isa >= CpuIsa::kAvx2) return matmul_kernel_avx2();
   return matmul_kernel_scalar();
-}
-
-struct AlignedDelete {
-  void operator()(std::byte* data) const { ::operator delete[](data, kScratchAlignment); }
-};
-
-// The scratch of the calling thread. Its size depends on the kernel alone, so it is allocated by
-// the first product that a thread of a stream runs and never again: a decode step after the first
-// allocates nothing.
-std::byte* thread_scratch(size_t size_bytes) {
-  thread_local std::unique_ptr<std::byte[], AlignedDelete> scratch;
-  thread_local size_t capacity_bytes = 0;
-  if (size_bytes > capacity_bytes) {
-    scratch.reset(new (kScratchAlignment) std::byte[size_bytes]);
-    capacity_bytes = size_bytes;
-  }
-  return scratch.get();
 }
 
 // The jobs of one product: a grid of row blocks x panel groups.
@@ -80,6 +61,8 @@ Plan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int num
   return plan;
 }
 
+// The scratch depends on the kernel alone, so a thread allocates it in its first product and never
+// again: a decode step after the first allocates nothing.
 void run_matmul(ThreadTeam& team, const MatmulProblem& problem, const MatmulKernel& kernel) {
   const Plan plan = plan_jobs(problem, kernel, team.num_threads());
   const auto run_one = [&](int64_t index) {
