@@ -10,6 +10,7 @@ namespace sluice {
 struct EngineOptions {
   std::string model;                 // a Hugging Face model directory
   std::string load_format = "auto";  // "auto" reads safetensors, "dummy" makes random weights
+  bool skip_tokenizer_init = false;  // token ids only: no tokenizer is read, a byte is a token
   std::string device = "auto";       // "auto", "cpu", "cuda", "cuda:N"
   int32_t num_threads = 0;           // CPU threads; 0 takes all the machine has
 

@@ -24,10 +24,12 @@ DeviceOptions device_options(const EngineOptions& options) {
   return result;
 }
 
-// Dummy weights go with a config alone; a byte is then a token.
+// Dummy weights may go with a config alone; a byte is then a token.
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
                                           const ModelDirectory& directory) {
-  if (options.load_format == "dummy" && !directory.find_file("tokenizer.json")) {
+  const bool dummy_without_one =
+      options.load_format == "dummy" && !directory.find_file("tokenizer.json");
+  if (options.skip_tokenizer_init || dummy_without_one) {
     return std::make_unique<Tokenizer>(make_byte_tokenizer());
   }
   return std::make_unique<Tokenizer>(Tokenizer::load(directory.path()));

@@ -1,0 +1,61 @@
+// The whole engine against transformers: logits of tiny random models and greedy continuations.
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "sluice/llm.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::Golden;
+
+class GoldenTest : public ::testing::TestWithParam<std::string> {};
+
+// The oracle is float32 over the same bf16 weights, so what is left is the rounding of activations
+// to bf16. transformers rounds at the same places and at more (scores, probabilities), so running
+// it in bf16 gives the size of error to expect; half as much again allows for luck.
+constexpr double kAllowedRatio = 1.5;
+
+TEST_P(GoldenTest, LogitsMatchTransformers) {
+  const Golden golden = testing::read_golden(GetParam());
+  LLM llm(testing::tiny_options(GetParam()));
+  const LLM::Trace trace = llm.trace(golden.prompt, {});
+  ASSERT_EQ(trace.logits.data.size(), golden.logits.size());
+  double error = 0, power = 0;
+  for (size_t i = 0; i < golden.logits.size(); ++i) {
+    ASSERT_TRUE(std::isfinite(trace.logits.data[i])) << "at " << i;
+    const double difference = double{trace.logits.data[i]} - golden.logits[i];
+    error += difference * difference;
+    power += double{golden.logits[i]} * golden.logits[i];
+  }
+  EXPECT_LT(error / power, kAllowedRatio * golden.bf16_nmse);
+  std::printf("%s: NMSE %.2e; transformers in bf16 %.2e\n", GetParam().c_str(), error / power,
+              golden.bf16_nmse);
+}
+
+TEST_P(GoldenTest, GreedyTokensMatchUpToANearTie) {
+  const Golden golden = testing::read_golden(GetParam());
+  LLM llm(testing::tiny_options(GetParam()));
+  SamplingParams params;
+  params.temperature = 0;
+  params.ignore_eos = true;
+  params.max_tokens = static_cast<int32_t>(golden.greedy.size());
+  const auto outputs = llm.generate({golden.prompt}, params);
+  for (size_t i = 0; i < golden.greedy.size(); ++i) {
+    if (outputs[0].token_ids[i] == golden.greedy[i]) continue;
+    EXPECT_LE(golden.margins[i], 0.1) << "token " << i << " differs without a near tie";
+    break;  // from here on the contexts differ
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GoldenTest, ::testing::ValuesIn(testing::tiny_model_names()),
+                         [](const auto& param_info) {
+                           std::string name = param_info.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace sluice

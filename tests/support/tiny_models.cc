@@ -1,0 +1,68 @@
+// Reading the golden files.
+#include "support/tiny_models.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <random>
+
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+
+namespace sluice::testing {
+namespace {
+
+std::filesystem::path models_dir() { return SLUICE_SOURCE_DIR "/tests/golden/models"; }
+
+}  // namespace
+
+std::vector<std::string> tiny_model_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(models_dir())) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Golden read_golden(const std::string& model_name) {
+  const auto directory = models_dir() / model_name;
+  const nlohmann::json json = read_json_file(directory / "golden.json");
+  Golden golden;
+  golden.prompt = json.at("prompt").get<std::vector<int32_t>>();
+  golden.greedy = json.at("greedy").get<std::vector<int32_t>>();
+  golden.margins = json.at("margins").get<std::vector<double>>();
+  golden.bf16_nmse = json.at("bf16_nmse").get<double>();
+  const MappedFile file(directory / "golden.safetensors");
+  const SafetensorsHeader header = parse_safetensors_header(file.bytes(), "golden.safetensors");
+  const SafetensorsEntry& entry = header.tensors.at(0);
+  golden.logits.resize((entry.end - entry.begin) / sizeof(float));
+  std::memcpy(golden.logits.data(), file.bytes().data() + entry.begin, entry.end - entry.begin);
+  return golden;
+}
+
+EngineOptions tiny_options(const std::string& model_name) {
+  EngineOptions options;
+  options.model = models_dir() / model_name;
+  options.skip_tokenizer_init = true;
+  options.device = "cpu";
+  options.num_threads = 2;
+  options.max_num_seqs = 16;
+  options.block_size = 16;
+  options.kv_cache_bytes = 4 << 20;
+  return options;
+}
+
+std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size) {
+  std::mt19937_64 random(seed);
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) {
+    token = 2 + static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size - 2));
+  }
+  return tokens;
+}
+
+}  // namespace sluice::testing

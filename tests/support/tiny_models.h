@@ -1,0 +1,31 @@
+// The tiny random models of tests/golden/models and engines small enough for tests.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "sluice/engine_options.h"
+
+namespace sluice::testing {
+
+// Every model of tests/golden/models, sorted: all families, rope variants and group sizes.
+std::vector<std::string> tiny_model_names();
+
+// What transformers said about one of them (tools/golden/make_model_golden.py).
+struct Golden {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> greedy;  // continuation of the prompt
+  std::vector<double> margins;  // nats between the first and the second choice of each step
+  std::vector<float> logits;    // [prompt, vocab], float32 oracle
+  double bf16_nmse = 0;         // error of transformers itself when it runs in bf16
+};
+Golden read_golden(const std::string& model_name);
+
+// Options of a small CPU engine for that model: few megabytes, two threads.
+EngineOptions tiny_options(const std::string& model_name);
+
+// `count` token ids that are no end token, from `seed`.
+std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size = 160);
+
+}  // namespace sluice::testing

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Makes tiny random models and what transformers says about them, for tests/engine/golden_test.cc.
+
+Each model has bf16 weights; the oracle runs the same weights in float32, so that what is compared is
+Sluice's own rounding. Written per model: config.json, model.safetensors (bf16), golden.safetensors
+(logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions).
+
+Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models]
+Needs: torch, transformers, safetensors (see requirements in the golden.json files).
+"""
+
+import argparse
+import json
+import pathlib
+import platform
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+VOCAB = 160
+PROMPT_TOKENS = 80
+GREEDY_TOKENS = 24
+
+COMMON = dict(
+    vocab_size=VOCAB,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    max_position_embeddings=512,
+    rms_norm_eps=1e-6,
+    initializer_range=0.12,  # large enough that greedy choices are no coin tosses
+    bos_token_id=0,
+    eos_token_id=1,
+    pad_token_id=None,
+)
+
+LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                   original_max_position_embeddings=32)
+YARN_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
+
+# name -> (model type, heads, kv heads, head_dim, tied, rope scaling)
+MODELS = {
+    "qwen3-group2-tied": ("qwen3", 4, 2, 32, True, None),
+    "qwen3-group1-untied": ("qwen3", 2, 2, 64, False, None),
+    "qwen3-group4-yarn": ("qwen3", 4, 1, 32, True, YARN_ROPE),
+    "qwen2-group7-tied": ("qwen2", 7, 1, 16, True, None),
+    "qwen2-group2-yarn": ("qwen2", 4, 2, 16, False, YARN_ROPE),
+    "llama-group4-llama3": ("llama", 4, 1, 16, True, LLAMA3_ROPE),
+    "llama-group2-linear": ("llama", 4, 2, 16, False, dict(rope_type="linear", factor=4.0)),
+    "llama-group1-default": ("llama", 4, 4, 16, False, None),
+}
+CLASSES = {
+    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
+    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+}
+
+
+def make_model(name):
+    kind, heads, kv_heads, head_dim, tied, rope = MODELS[name]
+    config_class, model_class = CLASSES[kind]
+    rope_parameters = dict(rope or dict(rope_type="default"), rope_theta=10000.0)
+    config = config_class(num_attention_heads=heads, num_key_value_heads=kv_heads,
+                          tie_word_embeddings=tied, rope_parameters=rope_parameters, **COMMON)
+    if kind != "qwen2":
+        config.head_dim = head_dim
+    else:
+        config.hidden_size = heads * head_dim  # Qwen2 has no head_dim of its own
+    torch.manual_seed(sum(map(ord, name)))
+    model = model_class(config)
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if "norm" in parameter_name:  # a norm weight of one would hide a missing norm weight
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+            elif parameter_name.endswith("bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+    return model.to(torch.bfloat16)
+
+
+def write_golden(name, out):
+    model = make_model(name)
+    directory = out / name
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    for extra in ("generation_config.json",):
+        (directory / extra).unlink(missing_ok=True)
+    prompt = torch.randint(2, VOCAB, (1, PROMPT_TOKENS),
+                           generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        bf16_logits = model.eval()(prompt).logits[0].float()
+        oracle = model.to(torch.float32)
+        logits = oracle(prompt).logits[0]
+        ids = prompt
+        greedy, margins = [], []
+        for _ in range(GREEDY_TOKENS):
+            last = torch.log_softmax(oracle(ids).logits[0, -1], dim=-1)
+            top = last.topk(2)
+            greedy.append(int(top.indices[0]))
+            margins.append(float(top.values[0] - top.values[1]))
+            ids = torch.cat([ids, top.indices[:1][None]], dim=1)
+    save_file({"logits": logits.contiguous()}, directory / "golden.safetensors")
+    (directory / "golden.json").write_text(json.dumps({
+        "made_by": "tools/golden/make_model_golden.py",
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "prompt": prompt[0].tolist(),
+        "greedy": greedy,
+        # What transformers itself loses in bf16: the yardstick for Sluice's error.
+        "bf16_nmse": float(((bf16_logits - logits) ** 2).sum() / (logits ** 2).sum()),
+        "margins": [round(m, 4) for m in margins],
+    }, indent=1) + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path,
+                        default=pathlib.Path(__file__).parents[2] / "tests/golden/models")
+    args = parser.parse_args()
+    for name in MODELS:
+        write_golden(name, args.out)
+        print(name)
+
+
+if __name__ == "__main__":
+    main()
