@@ -89,8 +89,8 @@ class BlockManager {
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
 
   // Gives all blocks back, last to first, so that a prefix outlives its extensions in the cache.
-  // The sequence may begin again afterwards. Computed but uncommitted KV is lost. REQUIRES: the
-  // sequence is begun.
+  // The sequence may begin again afterwards. Computed but uncommitted KV is lost.
+  // REQUIRES: the sequence is begun.
   void release(SequenceKv& sequence);
 
   // What the scheduler plans with.

@@ -276,6 +276,22 @@ TEST(Twins, BothCompleteAndOneStaysCached) {
   }
 }
 
+TEST(Twins, ACopyThatIsCachedAlreadyMakesWay) {
+  BlockManager manager(options(8));
+  SequenceKv a;
+  SequenceKv b;
+  const Tokens tokens = counting(0, 20);
+  ASSERT_TRUE(manager.try_begin(a, tokens, 20));
+  ASSERT_TRUE(manager.try_begin(b, tokens, 20));
+  manager.commit(a, tokens, 20);
+  manager.release(a);
+  manager.commit(b, tokens, 20);
+  expect_counts(manager, 6, 1);
+  manager.release(b);
+  expect_counts(manager, 8, 1);
+  EXPECT_EQ(manager.match_prefix(tokens).num_tokens, 16);
+}
+
 // b extends a prefix of which it has a private copy; when a's copy is gone the extension must still
 // be reachable.
 TEST(Twins, AnExtensionOutlivesTheOtherTwin) {
