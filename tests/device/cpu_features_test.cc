@@ -2,6 +2,8 @@
 #include "device/cpu/cpu_features.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
+#include "device/device.h"
 
 namespace sluice {
 namespace {
@@ -82,6 +85,23 @@ TEST(CpuFeatures, UnknownWordsAreErrors) {
       EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
     }
   }
+}
+
+// In a process of its own, where nobody has asked for the level yet.
+TEST(CpuFeaturesDeathTest, TheEnvironmentIsReadWhenADeviceIsMade) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto try_with = [](const char* wanted) {
+    setenv("SLUICE_CPU_ISA", wanted, 1);
+    try {
+      make_device("cpu");
+      std::fprintf(stderr, "level %s\n", std::string(cpu_isa_name(best_isa())).c_str());
+    } catch (const Error& error) {
+      std::fprintf(stderr, "error %s\n", error.what());
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(try_with("scalar"), ::testing::ExitedWithCode(0), "level scalar");
+  EXPECT_EXIT(try_with("fast"), ::testing::ExitedWithCode(0), "error SLUICE_CPU_ISA is 'fast'");
 }
 
 TEST(CpuFeatures, TheBrandIsWhatTheKernelShows) {

@@ -66,6 +66,11 @@ TEST(PlantedRace, AForgottenDrainedWaitIsFoundThoughNothingGoesWrong) {
   expect_found_every_time("no_drained slow");
 }
 
+// Events use their cells again; a used cell must not order its old users before its new ones.
+TEST(PlantedRace, AnEventDoesNotInheritTheOrderOfAnotherOne) {
+  expect_found_every_time("reused_event fast");
+}
+
 TEST(PlantedRace, TheCompleteRingIsClean) {
   expect_clean_every_time("complete fast");
   expect_clean_every_time("complete slow");

@@ -4,10 +4,11 @@
 // race, and must report nothing when all waits are there. It is the offload engine's pattern in
 // small: one transfer stream per slot, one compute stream, events "filled" and "drained" per slot.
 //
-//   ring_program complete|no_filled|no_drained fast|slow
+//   ring_program complete|no_filled|no_drained|reused_event fast|slow
 //
 // With "slow" the host pauses after each block, so that every load has long finished when its
 // block is read: the sums come out right and only the missing order is wrong.
+// "reused_event" is no ring: it reads what another stream wrote after waiting for a third one.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -79,7 +80,33 @@ int64_t run_ring(Forgotten forgotten, std::chrono::microseconds pause) {
   return sum;
 }
 
+// The event that the reader waits for is given what the writer's event has left behind; it must
+// not inherit the order of it, neither directly nor through the host.
+int run_reused_event() {
+  const auto device = make_device("cpu");
+  Buffer slot = device->allocate(kBlockBytes, MemoryKind::kDevice);
+  Buffer source = device->allocate(kBlockBytes, MemoryKind::kDevice);
+  const auto writer = device->make_stream({.name = "writer"});
+  const auto reader = device->make_stream({.name = "reader"});
+  const auto third = device->make_stream({.name = "third"});
+  auto event = device->make_event();
+  writer->copy({.dst = slot.data(), .src = source.data(), .num_bytes = kBlockBytes});
+  writer->record(*event);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the writer is done, by luck
+  event.reset();
+  event = device->make_event();
+  third->record(*event);
+  reader->wait(*event);
+  int64_t sum = 0;
+  as_cpu(*reader).submit("attend", [data = slot.data(), &sum](ThreadTeam&) { attend(data, sum); });
+  reader->synchronize();
+  writer->synchronize();
+  std::printf("reused_event: the sum is of no interest\n");
+  return 0;
+}
+
 int run(std::string_view variant, std::string_view pace) {
+  if (variant == "reused_event") return run_reused_event();
   const Forgotten forgotten{.filled = variant == "no_filled", .drained = variant == "no_drained"};
   const int64_t sum = run_ring(forgotten, std::chrono::microseconds(pace == "slow" ? 2000 : 0));
   constexpr int64_t kNumValues = kBlockLength * kNumBlocks;
@@ -94,7 +121,8 @@ int run(std::string_view variant, std::string_view pace) {
 
 int main(int argc, char** argv) {
   if (argc != 3) {
-    std::fprintf(stderr, "usage: ring_program complete|no_filled|no_drained fast|slow\n");
+    std::fprintf(stderr,
+                 "usage: ring_program complete|no_filled|no_drained|reused_event fast|slow\n");
     return 2;
   }
   return sluice::run(argv[1], argv[2]);

@@ -35,10 +35,16 @@ bool has_amx_bf16() {
   return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 && request_amx_permission();
 }
 
+// Asked by hand, since not every compiler's builtin knows the word.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kF16c = 1u << 29;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & kF16c) != 0;
+}
+
 CpuIsa detect() {
   // The compiler's checks include that the operating system saves the registers.
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-      !__builtin_cpu_supports("f16c")) {
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") || !has_f16c()) {
     return CpuIsa::kScalar;
   }
   if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
