@@ -3,6 +3,10 @@
 
 namespace sluice::bench {
 
+void limit_onednn_to_avx2() {}
+
+std::string onednn_isa() { return {}; }
+
 std::function<void()> make_onednn_matmul(const OneDnnShape&) { return {}; }
 
 }  // namespace sluice::bench

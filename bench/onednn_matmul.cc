@@ -37,6 +37,27 @@ struct Product {
 
 }  // namespace
 
+void limit_onednn_to_avx2() { dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2); }
+
+std::string onednn_isa() {
+  switch (dnnl::get_effective_cpu_isa()) {
+    case dnnl::cpu_isa::avx2:
+      return "avx2";
+    case dnnl::cpu_isa::avx2_vnni:
+      return "avx2";
+    case dnnl::cpu_isa::avx512_core:
+      return "avx512";
+    case dnnl::cpu_isa::avx512_core_vnni:
+      return "avx512";
+    case dnnl::cpu_isa::avx512_core_bf16:
+      return "avx512bf16";
+    case dnnl::cpu_isa::avx512_core_amx:
+      return "amx";
+    default:
+      return "another ISA";
+  }
+}
+
 std::function<void()> make_onednn_matmul(const OneDnnShape& shape) {
   omp_set_num_threads(shape.num_threads);
   const auto type = shape.bf16 ? memory::data_type::bf16 : memory::data_type::f32;

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 namespace sluice::bench {
 
@@ -16,6 +17,13 @@ struct OneDnnShape {
   bool bf16 = false;  // inputs, weights and output; else f32
   int num_threads = 1;
 };
+
+// Holds oneDNN to AVX2, so that it is compared with equal instructions on a wider CPU.
+// REQUIRES: called before the first product.
+void limit_onednn_to_avx2();
+
+// The instructions that oneDNN uses here; empty when it is not there.
+std::string onednn_isa();
 
 // A callable that multiplies once, with the weights already in oneDNN's own layout; empty when
 // oneDNN is not there or refuses the types on this machine.
