@@ -1,0 +1,106 @@
+// Leftmost-longest search over a sorted list: the range of contents that share the text's next
+// bytes shrinks byte by byte, which is a trie without its nodes.
+#include "tokenizer/added_tokens.h"
+
+#include <algorithm>
+
+#include "tokenizer/unicode.h"
+
+namespace sluice {
+namespace {
+
+bool is_word(char32_t c) { return unicode::PropertyTable::get()[c] & unicode::kWord; }
+bool is_space(char32_t c) { return unicode::PropertyTable::get()[c] & unicode::kSpace; }
+
+unsigned char byte_at(const std::string& content, size_t depth) {
+  return static_cast<unsigned char>(content[depth]);
+}
+
+// Where the white space at the end of text[0, end) begins, but not before `limit`.
+size_t strip_left(std::string_view text, size_t end, size_t limit) {
+  while (end > limit) {
+    const unicode::Decoded last = unicode::decode_last(text.substr(0, end));
+    if (!is_space(last.c)) break;
+    end -= static_cast<size_t>(last.num_bytes);
+  }
+  return end;
+}
+
+size_t strip_right(std::string_view text, size_t begin) {
+  while (begin < text.size()) {
+    const unicode::Decoded next = unicode::decode(text.data() + begin);
+    if (!is_space(next.c)) break;
+    begin += static_cast<size_t>(next.num_bytes);
+  }
+  return begin;
+}
+
+}  // namespace
+
+AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  std::stable_sort(tokens_.begin(), tokens_.end(),
+                   [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  for (const AddedToken& token : tokens_) first_byte_[byte_at(token.content, 0)] = true;
+}
+
+const AddedToken* AddedTokenMatcher::longest_at(std::string_view text) const {
+  const AddedToken* longest = nullptr;
+  auto first = tokens_.begin();
+  auto last = tokens_.end();  // tokens in [first, last) share text[0, depth) and are longer
+  for (size_t depth = 0; depth < text.size() && first != last; ++depth) {
+    const auto byte = static_cast<unsigned char>(text[depth]);
+    first = std::partition_point(
+        first, last, [&](const AddedToken& token) { return byte_at(token.content, depth) < byte; });
+    last = std::partition_point(first, last, [&](const AddedToken& token) {
+      return byte_at(token.content, depth) == byte;
+    });
+    if (first != last && first->content.size() == depth + 1) longest = &*first++;
+    while (first != last && first->content.size() == depth + 1) ++first;  // equal contents
+  }
+  return longest;
+}
+
+bool AddedTokenMatcher::accept(std::string_view text, size_t done, Match& match) const {
+  const AddedToken& token = *match.token;
+  if (token.single_word) {
+    const bool word_before =
+        match.begin > 0 && is_word(unicode::decode_last(text.substr(0, match.begin)).c);
+    const bool word_after =
+        match.end < text.size() && is_word(unicode::decode(text.data() + match.end).c);
+    if (word_before || word_after) return false;
+  }
+  if (token.lstrip) match.begin = strip_left(text, match.begin, std::min(done, match.begin));
+  if (token.rstrip) match.end = strip_right(text, match.end);
+  return true;
+}
+
+void AddedTokenMatcher::split(std::string_view text, const std::vector<TextRegion>& regions,
+                              std::vector<TextPart>& out) const {
+  size_t done = 0;  // everything before is in `out`
+  size_t pos = 0;
+  for (const TextRegion& region : regions) {
+    while (pos < region.end && !tokens_.empty()) {
+      if (!first_byte_[static_cast<unsigned char>(text[pos])]) {
+        ++pos;
+        continue;
+      }
+      const AddedToken* token = longest_at(text.substr(pos, region.end - pos));
+      if (!token) {
+        ++pos;
+        continue;
+      }
+      Match match{token, pos, pos + token->content.size()};
+      pos = match.end;
+      if (token->special && !region.parse_special) continue;
+      if (!accept(text, done, match)) continue;
+      if (done < match.begin) out.push_back({-1, done, match.begin});
+      out.push_back({token->id, match.begin, match.end});
+      done = match.end;
+    }
+    pos = std::max(pos, region.end);
+  }
+  if (done < text.size()) out.push_back({-1, done, text.size()});
+}
+
+}  // namespace sluice

@@ -1,0 +1,243 @@
+// Hash tables for vocabulary and merges, and the two ways to merge a piece.
+#include "tokenizer/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kShortPieceBytes = 128;
+constexpr uint32_t kNoNode = UINT32_MAX;
+
+// A symbol of a long piece: a linked list over an array, in text order.
+struct Node {
+  int32_t id = -1;
+  uint32_t previous = kNoNode;
+  uint32_t next = kNoNode;
+  Merge merge{kNoRank, -1};  // with the next symbol
+};
+
+// Places of one rank, smallest first. Merging goes from left to right, so places nearly always come
+// in order and a plain queue serves; the first that does not turns the rest into a heap.
+class Places {
+ public:
+  bool empty() const { return first_ == places_.size(); }
+  void push(uint32_t place) {
+    if (!is_heap_ && !empty() && place < places_.back()) {
+      places_.erase(places_.begin(), places_.begin() + static_cast<ptrdiff_t>(first_));
+      first_ = 0;
+      std::make_heap(places_.begin(), places_.end(), std::greater<>());
+      is_heap_ = true;
+    }
+    places_.push_back(place);
+    if (is_heap_) std::push_heap(places_.begin(), places_.end(), std::greater<>());
+  }
+  // REQUIRES: not empty.
+  uint32_t pop() {
+    uint32_t place = 0;
+    if (is_heap_) {
+      std::pop_heap(places_.begin(), places_.end(), std::greater<>());
+      place = places_.back();
+      places_.pop_back();
+    } else {
+      place = places_[first_++];
+    }
+    if (empty()) places_.clear(), first_ = 0, is_heap_ = false;
+    return place;
+  }
+
+ private:
+  std::vector<uint32_t> places_;
+  size_t first_ = 0;  // what comes before was popped; 0 in a heap
+  bool is_heap_ = false;
+};
+
+// Pairs that may merge, the lowest rank first and the leftmost of equals. A heap over the distinct
+// ranks only: hostile text has many pairs but few ranks, or many ranks with few pairs each.
+class PairQueue {
+ public:
+  struct Entry {
+    uint32_t rank;
+    uint32_t place;
+  };
+  bool empty() const { return ranks_.empty(); }
+  void push(uint32_t rank, uint32_t place) {
+    Places& places = places_[rank];
+    if (places.empty()) ranks_.push(rank);
+    places.push(place);
+  }
+  // REQUIRES: not empty.
+  Entry pop() {
+    const uint32_t rank = ranks_.top();
+    Places& places = places_[rank];
+    const Entry entry{rank, places.pop()};
+    if (places.empty()) ranks_.pop();
+    return entry;
+  }
+
+ private:
+  std::priority_queue<uint32_t, std::vector<uint32_t>, std::greater<>> ranks_;
+  std::unordered_map<uint32_t, Places> places_;
+};
+
+// Twice as many slots as entries, so that probing stays short.
+size_t slots_for(size_t num_entries) { return std::bit_ceil(2 * num_entries + 2); }
+
+}  // namespace
+
+uint64_t hash_bytes(std::string_view bytes) {
+  constexpr uint64_t kFactor = 0x9E3779B97F4A7C15u;
+  uint64_t hash = bytes.size() * kFactor;
+  const auto mix = [&hash](uint64_t word) {
+    hash = (hash ^ word) * kFactor;
+    hash ^= hash >> 32;
+  };
+  size_t pos = 0;
+  for (; pos + 8 <= bytes.size(); pos += 8) {
+    uint64_t word;
+    std::memcpy(&word, bytes.data() + pos, 8);
+    mix(word);
+  }
+  if (pos < bytes.size()) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + pos, bytes.size() - pos);
+    mix(word);
+  }
+  return hash;
+}
+
+Vocabulary::Vocabulary(size_t num_ids) : entries_(num_ids), slots_(slots_for(num_ids)) {}
+
+size_t Vocabulary::probe(std::string_view bytes, uint64_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  const auto tag = static_cast<uint32_t>(hash >> 32);
+  size_t slot = hash & mask;
+  while (slots_[slot].id >= 0 &&
+         (slots_[slot].tag != tag || this->bytes(slots_[slot].id) != bytes)) {
+    slot = (slot + 1) & mask;
+  }
+  return slot;
+}
+
+bool Vocabulary::add(int32_t id, std::string_view bytes, bool indexed) {
+  SLUICE_CHECK(id >= 0 && id < num_ids(), "id {} of {}", id, num_ids());
+  Entry& entry = entries_[static_cast<size_t>(id)];
+  if (entry.present) return false;
+  if (indexed) {
+    const uint64_t hash = hash_bytes(bytes);
+    Slot& slot = slots_[probe(bytes, hash)];
+    if (slot.id >= 0) return false;
+    slot = {id, static_cast<uint32_t>(hash >> 32)};
+  }
+  entry = {arena_.size(), static_cast<uint32_t>(bytes.size()), true};
+  arena_.append(bytes);
+  return true;
+}
+
+bool Vocabulary::has(int32_t id) const {
+  return id >= 0 && id < num_ids() && entries_[static_cast<size_t>(id)].present;
+}
+
+std::string_view Vocabulary::bytes(int32_t id) const {
+  if (!has(id)) return {};
+  const Entry& entry = entries_[static_cast<size_t>(id)];
+  return {arena_.data() + entry.offset, entry.num_bytes};
+}
+
+std::optional<int32_t> Vocabulary::find(std::string_view bytes) const {
+  const int32_t id = slots_[probe(bytes, hash_bytes(bytes))].id;
+  return id >= 0 ? std::optional(id) : std::nullopt;
+}
+
+MergeTable::MergeTable(size_t num_merges) : slots_(slots_for(num_merges)) {
+  mask_ = slots_.size() - 1;
+  shift_ = 64 - std::countr_zero(slots_.size());
+}
+
+void MergeTable::set(int32_t left, int32_t right, Merge merge) {
+  const uint64_t key = key_of(left, right);
+  size_t slot = slot_of(key);
+  while (slots_[slot].key != kFree && slots_[slot].key != key) slot = (slot + 1) & mask_;
+  slots_[slot] = {key, merge};
+}
+
+BpeMerger::BpeMerger(const Vocabulary& vocabulary, MergeTable merges) : merges_(std::move(merges)) {
+  for (size_t byte = 0; byte < id_of_byte_.size(); ++byte) {
+    const char one = static_cast<char>(byte);
+    const auto id = vocabulary.find({&one, 1});
+    SLUICE_CHECK(id.has_value(), "no token for the byte 0x{:02X}", byte);
+    id_of_byte_[byte] = *id;
+  }
+}
+
+void BpeMerger::encode(std::string_view piece, std::vector<int32_t>& out) const {
+  if (piece.size() <= kShortPieceBytes) {
+    encode_short(piece, out);
+  } else {
+    encode_long(piece, out);
+  }
+}
+
+void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
+  int32_t ids[kShortPieceBytes + 1];
+  Merge merges[kShortPieceBytes + 1];  // merges[i] joins ids[i] and ids[i + 1]
+  size_t count = piece.size();
+  for (size_t i = 0; i < count; ++i) ids[i] = id_of_byte_[static_cast<unsigned char>(piece[i])];
+  for (size_t i = 0; i + 1 < count; ++i) merges[i] = merges_.find(ids[i], ids[i + 1]);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i) {
+      if (merges[i].rank < merges[best].rank) best = i;
+    }
+    if (merges[best].rank == kNoRank) break;
+    ids[best] = merges[best].id;
+    --count;
+    for (size_t i = best + 1; i < count; ++i) ids[i] = ids[i + 1];
+    for (size_t i = best; i + 1 < count; ++i) merges[i] = merges[i + 1];
+    if (best + 1 < count) merges[best] = merges_.find(ids[best], ids[best + 1]);
+    if (best > 0) merges[best - 1] = merges_.find(ids[best - 1], ids[best]);
+  }
+  out.insert(out.end(), ids, ids + count);
+}
+
+void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
+  const uint32_t count = static_cast<uint32_t>(piece.size());
+  std::vector<Node> nodes(count);
+  PairQueue queue;
+  const auto refresh = [&](uint32_t i) {
+    Node& node = nodes[i];
+    node.merge =
+        node.next == kNoNode ? Merge{kNoRank, -1} : merges_.find(node.id, nodes[node.next].id);
+    if (node.merge.rank != kNoRank) queue.push(node.merge.rank, i);
+  };
+  for (uint32_t i = 0; i < count; ++i) {
+    nodes[i] = {.id = id_of_byte_[static_cast<unsigned char>(piece[i])],
+                .previous = i > 0 ? i - 1 : kNoNode,
+                .next = i + 1 < count ? i + 1 : kNoNode};
+  }
+  for (uint32_t i = 0; i < count; ++i) refresh(i);
+  while (!queue.empty()) {
+    const auto [rank, i] = queue.pop();
+    // An entry is stale once the pair at its place has another rank; a rank belongs to one pair.
+    Node& node = nodes[i];
+    if (node.merge.rank != rank) continue;
+    Node& gone = nodes[node.next];
+    node.id = node.merge.id;
+    node.next = gone.next;
+    if (node.next != kNoNode) nodes[node.next].previous = i;
+    gone.merge.rank = kNoRank;
+    if (node.previous != kNoNode) refresh(node.previous);
+    refresh(i);
+  }
+  for (uint32_t i = 0; i != kNoNode; i = nodes[i].next) out.push_back(nodes[i].id);
+}
+
+}  // namespace sluice

@@ -1,0 +1,205 @@
+// One matcher per regular expression. Each alternative of an expression is tried in its order; the
+// properties of letters, numbers and spaces do not overlap, so greedy runs need no backtracking
+// except at the end of white space, where the answer is known from the run itself.
+#include "tokenizer/pre_tokenizer.h"
+
+namespace sluice {
+namespace {
+
+using unicode::kLetter;
+using unicode::kNumber;
+using unicode::kNumeric;
+using unicode::kSpace;
+using unicode::PropertyTable;
+
+struct Pattern {
+  std::string_view regex;
+  SplitKind kind;
+};
+
+constexpr Pattern kPatterns[] = {
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+     SplitKind::kGpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+     R"(|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitKind::kQwen2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3})"
+     R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     SplitKind::kLlama3}};
+
+// A place in the text together with what stands there; `bits` is kEnd behind the last character.
+struct Cursor {
+  static constexpr int kEnd = -1;
+
+  Cursor(const PropertyTable& properties, const char* begin, const char* text_end)
+      : table(&properties), at(begin), end(text_end) {
+    load();
+  }
+
+  void advance() {
+    at += num_bytes;
+    load();
+  }
+  // REQUIRES: not at the end.
+  Cursor next() const {
+    Cursor copy = *this;
+    copy.advance();
+    return copy;
+  }
+  bool is(int wanted) const { return bits > 0 && (bits & wanted) != 0; }
+  bool is_other() const { return bits >= 0 && (bits & (kLetter | kNumber | kSpace)) == 0; }
+  bool is_newline() const { return c == '\r' || c == '\n'; }
+  bool at_end() const { return bits == kEnd; }
+
+  void skip_run(int wanted) {
+    while (is(wanted)) advance();
+  }
+  void skip_others() {
+    while (is_other()) advance();
+  }
+  void skip_newlines() {
+    while (is_newline()) advance();
+  }
+
+  const PropertyTable* table;
+  const char* at;
+  const char* end;
+  char32_t c = 0;
+  int num_bytes = 0;
+  int bits = kEnd;
+
+ private:
+  void load() {
+    if (at == end) {
+      c = 0, num_bytes = 0, bits = kEnd;
+      return;
+    }
+    const unicode::Decoded decoded = unicode::decode(at);
+    c = decoded.c;
+    num_bytes = decoded.num_bytes;
+    bits = (*table)[c];
+  }
+};
+
+char32_t lower_ascii(char32_t c) { return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c; }
+
+// Bytes of 's 't 're 've 'm 'll 'd at `quote`, or 0. With `any_case`, letters compare by Unicode
+// simple case folding, under which U+017F (long s) is an s.
+int contraction_bytes(const Cursor& quote, bool any_case) {
+  if (quote.c != '\'') return 0;
+  const Cursor first = quote.next();
+  char32_t a = first.c;
+  if (any_case) a = a == 0x17F ? U's' : lower_ascii(a);
+  if (a == 's' || a == 't' || a == 'm' || a == 'd') return quote.num_bytes + first.num_bytes;
+  if (a != 'r' && a != 'v' && a != 'l') return 0;
+  const Cursor second = first.next();
+  const char32_t b = any_case ? lower_ascii(second.c) : second.c;
+  return b == (a == 'l' ? U'l' : U'e') ? 3 : 0;
+}
+
+// \s+(?!\S)|\s+ : a run of spaces, less its last one when something other follows.
+const char* match_spaces(const Cursor& start) {
+  Cursor cursor = start;
+  const char* last = cursor.at;
+  while (cursor.is(kSpace)) {
+    last = cursor.at;
+    cursor.advance();
+  }
+  const bool keep_all = cursor.at_end() || last == start.at;
+  return keep_all ? cursor.at : last;
+}
+
+// \s*[\r\n]+|\s+(?!\S)|\s+ : as above, but up to the last line end of the run when there is one.
+const char* match_lines_or_spaces(const Cursor& start) {
+  Cursor cursor = start;
+  const char* after_newline = nullptr;
+  const char* last = cursor.at;
+  while (cursor.is(kSpace)) {
+    const bool newline = cursor.is_newline();
+    last = cursor.at;
+    cursor.advance();
+    if (newline) after_newline = cursor.at;
+  }
+  if (after_newline) return after_newline;
+  const bool keep_all = cursor.at_end() || last == start.at;
+  return keep_all ? cursor.at : last;
+}
+
+const char* match_gpt2(Cursor cursor) {
+  if (const int bytes = contraction_bytes(cursor, false)) return cursor.at + bytes;
+  const Cursor start = cursor;
+  if (cursor.c == ' ') cursor.advance();
+  if (cursor.is(kLetter)) {
+    cursor.skip_run(kLetter);
+  } else if (cursor.is(kNumber)) {
+    cursor.skip_run(kNumber);
+  } else if (cursor.is_other()) {
+    cursor.skip_others();
+  } else {
+    return match_spaces(start);
+  }
+  return cursor.at;
+}
+
+const char* match_digits(Cursor cursor, int max_digits) {
+  for (int i = 0; i < max_digits && cursor.is(kNumber); ++i) cursor.advance();
+  return cursor.at;
+}
+
+// The expression of Qwen2 and Llama 3, which differ in the digits of one piece.
+const char* match_cl100k(Cursor cursor, int max_digits) {
+  if (const int bytes = contraction_bytes(cursor, true)) return cursor.at + bytes;
+  if (cursor.is(kNumber)) return match_digits(cursor, max_digits);
+  const Cursor start = cursor;
+  if (!cursor.is(kLetter) && !cursor.is_newline()) cursor.advance();
+  if (cursor.is(kLetter)) {
+    cursor.skip_run(kLetter);
+    return cursor.at;
+  }
+  cursor = start;
+  if (cursor.c == ' ') cursor.advance();
+  if (cursor.is_other()) {
+    cursor.skip_others();
+    cursor.skip_newlines();
+    return cursor.at;
+  }
+  return match_lines_or_spaces(start);
+}
+
+const char* match_numeric(Cursor cursor, bool individual) {
+  if (cursor.is(kNumeric)) {
+    cursor.advance();
+    while (!individual && cursor.is(kNumeric)) cursor.advance();
+    return cursor.at;
+  }
+  while (!cursor.at_end() && !cursor.is(kNumeric)) cursor.advance();
+  return cursor.at;
+}
+
+}  // namespace
+
+std::optional<SplitKind> split_kind_of_regex(std::string_view regex) {
+  for (const Pattern& pattern : kPatterns) {
+    if (regex == pattern.regex) return pattern.kind;
+  }
+  return std::nullopt;
+}
+
+const char* PreTokenizer::match(SplitKind kind, const char* begin, const char* end) const {
+  const Cursor cursor(*table_, begin, end);
+  switch (kind) {
+    case SplitKind::kGpt2:
+      return match_gpt2(cursor);
+    case SplitKind::kQwen2:
+      return match_cl100k(cursor, 1);
+    case SplitKind::kLlama3:
+      return match_cl100k(cursor, 3);
+    case SplitKind::kIndividualDigits:
+      return match_numeric(cursor, true);
+    case SplitKind::kContiguousDigits:
+      return match_numeric(cursor, false);
+  }
+  return end;
+}
+
+}  // namespace sluice

@@ -1,0 +1,84 @@
+// Tokenizer: text to token ids and back, as the model's own tokenizer.json says.
+//
+// Used by the engine and the command line. Thread rule: immutable after loading; any number of
+// threads may call it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sluice {
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // what the post-processor adds around a text, such as BOS
+  bool parse_special = false;      // special tokens written out in the text become those tokens
+};
+
+// A stretch of text with its own rule for special tokens: a template's parts parse them, what the
+// user wrote does not.
+struct TextSegment {
+  std::string text;
+  bool parse_special = false;
+};
+
+class Tokenizer {
+ public:
+  // Reads tokenizer.json and, when they are there, tokenizer_config.json and chat_template.jinja.
+  //
+  // Errors: kIo, kModel and kUnsupported that name file, field and value (see tokenizer_file.h).
+  static Tokenizer load(const std::filesystem::path& model_dir);
+  // The same from the text of a tokenizer.json alone; `name` opens error texts.
+  static Tokenizer parse(std::string_view tokenizer_json, std::string_view name);
+
+  ~Tokenizer();
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+
+  // The ids of a text.
+  //
+  // Ill-formed UTF-8 is first replaced by U+FFFD as Python's bytes.decode(errors="replace") does.
+  // Added tokens that their file does not call special (Qwen3's <think>) are always found.
+  // Time: n log n in the longest word, else linear; memory a few times the text.
+  // Errors: kInvalidArgument for a text of 4 GiB or more.
+  std::vector<int32_t> encode(std::string_view utf8, const EncodeOptions& options = {}) const;
+
+  // The ids of segments as one text: words are cut as if there were no borders, but no added token
+  // is found across one, and each segment is repaired and normalized by itself.
+  std::vector<int32_t> encode(std::span<const TextSegment> segments, bool add_special_tokens) const;
+
+  // The text of ids: their bytes one after the other, ill-formed UTF-8 replaced by U+FFFD. Ids
+  // without a token (models pad their vocabulary) give nothing.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // The bytes a token stands for, perhaps half a character; empty for an id without a token.
+  std::string_view token_bytes(int32_t id) const;
+
+  // The id of a token's bytes or of an added token's content.
+  std::optional<int32_t> token_id(std::string_view content) const;
+
+  // One more than the largest id. A model's logits may be wider.
+  int32_t vocab_size() const;
+  bool is_special(int32_t id) const;
+
+  // From tokenizer_config.json: contents (empty when not named) and the ids they have, if any.
+  const std::string& bos_token() const;
+  const std::string& eos_token() const;
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> eos_id() const;
+  // The model's Jinja text for ChatTemplate; empty when it has none.
+  const std::string& chat_template() const;
+
+ private:
+  struct Impl;
+  explicit Tokenizer(std::unique_ptr<const Impl> impl);
+
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace sluice

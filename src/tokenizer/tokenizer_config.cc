@@ -1,0 +1,52 @@
+// tokenizer_config.json and chat_template.jinja.
+#include "tokenizer/tokenizer_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/file.h"
+#include "io/json.h"
+
+namespace sluice {
+namespace {
+
+using nlohmann::json;
+
+// "<s>" or {"content": "<s>", ...}; absent gives "".
+std::string token_content(const JsonObject& config, std::string_view key) {
+  if (!config.has(key)) return {};
+  if (config.get(key).is_string()) return config.get_string(key);
+  return config.get_object(key).get_string("content");
+}
+
+// A template, or a list of named ones of which the one called "default" is for plain chat.
+std::string template_text(const JsonObject& config) {
+  constexpr std::string_view kKey = "chat_template";
+  if (!config.has(kKey)) return {};
+  const json& value = config.get(kKey);
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) config.fail(kKey, "a string or a list of named templates");
+  for (size_t i = 0; i < value.size(); ++i) {
+    const JsonObject entry(value[i], fmt::format("{}: {}[{}]", config.name(), kKey, i));
+    if (entry.get_string("name") == "default") return entry.get_string("template");
+  }
+  return {};
+}
+
+}  // namespace
+
+TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
+  TokenizerConfig result;
+  const std::filesystem::path path = model_dir / "tokenizer_config.json";
+  if (std::filesystem::exists(path)) {
+    const json document = read_json_file(path);
+    const JsonObject config(document, path.string());
+    result = {template_text(config), token_content(config, "bos_token"),
+              token_content(config, "eos_token")};
+  }
+  const std::filesystem::path jinja = model_dir / "chat_template.jinja";
+  if (std::filesystem::exists(jinja)) result.chat_template = read_file(jinja);
+  return result;
+}
+
+}  // namespace sluice

@@ -1,0 +1,23 @@
+// What a model directory says about its tokenizer outside tokenizer.json.
+//
+// Used by Tokenizer::load. Thread rule: values only.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace sluice {
+
+struct TokenizerConfig {
+  std::string chat_template;  // Jinja text; empty when the model has none
+  std::string bos_token;      // contents; empty when not named
+  std::string eos_token;
+};
+
+// Reads tokenizer_config.json, and chat_template.jinja, which newer checkpoints have beside it and
+// which then counts. A directory without either gives an empty config.
+//
+// Errors: kModel naming file and field for a wrong type, kIo for what cannot be read.
+TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir);
+
+}  // namespace sluice

@@ -1,0 +1,39 @@
+// tokenizer.json as plain data: everything in it that changes an id, checked.
+//
+// Used by Tokenizer::load. Thread rule: values only.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/pre_tokenizer.h"
+
+namespace sluice {
+
+struct TokenizerFile {
+  Vocabulary vocabulary;  // the model's tokens and the added ones
+  MergeTable merges;
+  bool ignore_merges = false;  // a piece that is a token as a whole is not built by merges
+  bool nfc = false;
+  std::vector<SplitKind> splits;
+  std::vector<AddedToken> added_tokens;
+  std::vector<int32_t> prefix_ids;  // what the post-processor puts before a text (BOS)
+  std::vector<int32_t> suffix_ids;  // and behind it
+};
+
+// Ids at or above this are refused: they would only be a way to ask for gigabytes.
+inline constexpr int64_t kMaxTokenIds = int64_t{1} << 22;
+
+// Reads the text of a tokenizer.json; `name` opens every error text.
+//
+// Errors: kModel for what is missing, of the wrong type, out of range, given twice, or names a
+// token that is not in the vocabulary; kUnsupported for well-formed parts that Sluice does not do
+// (another model than byte-level BPE, another normalizer, an unknown regular expression). Both name
+// file, field and value.
+TokenizerFile parse_tokenizer_file(std::string_view text, std::string_view name);
+
+}  // namespace sluice

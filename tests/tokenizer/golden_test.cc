@@ -1,0 +1,61 @@
+// Every family against the ids and texts that the `tokenizers` package gave.
+#include "tokenizer/golden.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tokenizer/detokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice {
+namespace {
+
+class GoldenTokenizer : public ::testing::TestWithParam<const char*> {
+ protected:
+  const std::string family_ = GetParam();
+  const Tokenizer tokenizer_ = Tokenizer::load(testing::golden_dir() / family_);
+  const nlohmann::json expected_ = testing::golden_json(family_ + "/expected.json");
+};
+
+TEST_P(GoldenTokenizer, GivesTheSameIds) {
+  const std::vector<std::string> texts = testing::golden_strings();
+  const nlohmann::json& parsed = expected_.at("ids");
+  const nlohmann::json& literal = expected_.at("ids_without_special");
+  ASSERT_GE(texts.size(), 2000u);
+  ASSERT_EQ(texts.size(), parsed.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    SCOPED_TRACE(nlohmann::json(texts[i]).dump(-1, ' ', true).substr(0, 400));
+    const std::string with_special = parsed[i].get<std::string>();
+    EXPECT_EQ(tokenizer_.encode(texts[i], {.parse_special = true}),
+              testing::golden_ids(with_special));
+    EXPECT_EQ(tokenizer_.encode(texts[i]),
+              testing::golden_ids(literal.value(std::to_string(i), with_special)));
+  }
+}
+
+TEST_P(GoldenTokenizer, GivesTheSameTexts) {
+  for (const auto& entry : expected_.at("decodings")) {
+    const auto ids = entry.at(0).get<std::vector<int32_t>>();
+    for (const bool skip_special : {true, false}) {
+      const std::string text = entry.at(skip_special ? 1 : 2).get<std::string>();
+      EXPECT_EQ(tokenizer_.decode(ids, skip_special), text) << entry.at(0);
+      Detokenizer detokenizer(tokenizer_, skip_special);
+      std::string streamed;
+      for (const int32_t id : ids) streamed += detokenizer.push(id);
+      EXPECT_EQ(streamed + detokenizer.finish(), text) << entry.at(0);
+    }
+  }
+}
+
+TEST_P(GoldenTokenizer, HasTheSameSize) {
+  EXPECT_EQ(tokenizer_.vocab_size(), expected_.at("vocab_size").get<int32_t>());
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizer,
+                         ::testing::Values("gpt2", "qwen", "llama3", "smollm2", "odd"),
+                         [](const auto& param_info) { return std::string(param_info.param); });
+
+}  // namespace
+}  // namespace sluice
