@@ -3,21 +3,24 @@
 #
 #   tools/setup.sh build     to build and run the demo
 #   tools/setup.sh test      and to run the tests
-#   tools/setup.sh ci        and for the style guards of .ci/run
+#   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
+#   tools/setup.sh ci        as test, and for the style guards of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing when nothing is.
 set -eu
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libutf8proc-dev libpcre2-dev libdnnl-dev librsvg2-bin fonts-dejavu-core"
+  libxxhash-dev libutf8proc-dev libpcre2-dev librsvg2-bin fonts-dejavu-core"
 test="libgtest-dev ccache python3"
+bench="libdnnl-dev"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
   build) packages="$build" ;;
   test) packages="$build $test" ;;
+  bench) packages="$build $bench" ;;
   ci) packages="$build $test $ci" ;;
-  *) echo "setup.sh: unknown set '$1'; give build, test or ci" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown set '$1'; give build, test, bench or ci" >&2; exit 2 ;;
 esac
 
 missing=""

@@ -1,0 +1,43 @@
+# Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench format clean build-release build-dev
+MAKEFLAGS += --no-print-directory
+
+RELEASE := build/release
+SLUICE := $(RELEASE)/sluice
+MODEL := models/needle
+OUT := out/demo
+# One status line that rewrites itself on a terminal; plain lines in a log.
+export NINJA_STATUS := [%f/%t %es]
+
+help:  ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: build-release  ## build, answer a question about a long text, draw the needle heat map
+	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
+
+test: build-dev  ## build with checks and run all tests
+	@ctest --test-dir build/dev --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
+
+bench:  ## build and run the benchmarks (some minutes)
+	@tools/setup.sh bench
+	@cmake --preset bench --log-level=WARNING
+	@cmake --build --preset bench
+	@tools/run_bench.sh build/bench
+
+format:  ## format the C++ code in place
+	@tools/setup.sh ci
+	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+
+clean:  ## remove everything that was built
+	rm -rf build out
+
+build-release:
+	@tools/setup.sh build
+	@cmake --preset release --log-level=WARNING -DSLUICE_BUILD_TESTS=OFF
+	@cmake --build --preset release --target sluice_cli
+
+build-dev:
+	@tools/setup.sh test
+	@cmake --preset dev --log-level=WARNING
+	@cmake --build --preset dev

@@ -1,0 +1,95 @@
+// sluice bench load: how long a model takes to load, and how much memory at the peak.
+#include <chrono>
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/measure.h"
+#include "cli/commands.h"
+#include "cli/engine_session.h"
+#include "cli/table.h"
+#include "cli/units.h"
+#include "sluice/inspect.h"
+
+namespace sluice::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A line of the kernel's account of this process, in bytes; 0 where there is none.
+double status_bytes(const std::string& name) {
+  std::ifstream file("/proc/self/status");
+  std::string word;
+  while (file >> word) {
+    double kib = 0;
+    if (word == name + ":" && file >> kib) return kib * 1024;
+  }
+  return 0;
+}
+
+// Lets the kernel count the peak from here on.
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+struct Load {
+  double load_seconds;
+  double first_token_seconds;  // from the start of loading to the first token of a one-token prompt
+  double peak_bytes;           // of resident memory above what there was before
+};
+
+Load measure_load(const EngineOptions& engine) {
+  reset_peak();
+  const double before = status_bytes("VmRSS");
+  const Clock::time_point start = Clock::now();
+  const auto seconds = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  LLM llm = load_llm(engine, false);
+  Load load{};
+  load.load_seconds = seconds();
+  load.peak_bytes = status_bytes("VmHWM") - before;
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = 1;
+  llm.generate({std::vector<int32_t>{0}}, params);
+  load.first_token_seconds = seconds();
+  return load;
+}
+
+}  // namespace
+
+int bench_load(const BenchLoadCommand& command) {
+  const ModelSummary model = summarize_model(command.engine.model);
+  const auto weight_bytes = static_cast<double>(model.weight_bytes);
+  std::vector<double> loads, first_tokens, peaks;
+  for (int32_t i = 0; i < command.repeats; ++i) {
+    const Load load = measure_load(command.engine);
+    loads.push_back(load.load_seconds);
+    first_tokens.push_back(load.first_token_seconds);
+    peaks.push_back(load.peak_bytes);
+  }
+  const Spread load = spread_of(loads), first_token = spread_of(first_tokens);
+  const Spread peak = spread_of(peaks);
+  Table table({"", "median", "least", "most"});
+  const auto add = [&](const char* name, const Spread& spread, auto format) {
+    table.add({name, format(spread.median), format(spread.min), format(spread.max)});
+  };
+  add("load", load, format_seconds);
+  add("load to first token", first_token, format_seconds);
+  add("peak memory of loading", peak, format_bytes);
+  const std::string text = fmt::format(
+      "load, {}\n\n{}\nbound: the weights alone are {}; the median peak is {:.0f} % of "
+      "them\n",
+      model_name(command.engine.model), table.to_string(), format_bytes(weight_bytes),
+      100 * peak.median / weight_bytes);
+  write_bench(command.json,
+              {{"bench", "load"},
+               {"model", model_name(command.engine.model)},
+               {"weight_bytes", model.weight_bytes},
+               {"load_seconds", spread_json(load)},
+               {"first_token_seconds", spread_json(first_token)},
+               {"peak_bytes", spread_json(peak)}},
+              machine_name(command.engine), text);
+  return kExitOk;
+}
+
+}  // namespace sluice::cli

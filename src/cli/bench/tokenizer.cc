@@ -1,0 +1,50 @@
+// sluice bench tokenizer: bytes of text encoded per second on one core.
+#include "tokenizer/tokenizer.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/bench/measure.h"
+#include "cli/commands.h"
+#include "cli/engine_session.h"
+#include "cli/units.h"
+#include "io/file.h"
+
+namespace sluice::cli {
+
+int bench_tokenizer(const BenchTokenizerCommand& command) {
+  const std::filesystem::path model_dir = command.engine.model;
+  const Tokenizer tokenizer = Tokenizer::load(model_dir);
+  const std::filesystem::path file =
+      command.file.empty() ? model_dir / "haystack.txt" : std::filesystem::path(command.file);
+  const std::string text = read_file(file);
+
+  std::vector<double> rates;
+  size_t num_tokens = tokenizer.encode(text).size();  // warms up
+  for (int32_t i = 0; i < command.repeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    num_tokens = tokenizer.encode(text).size();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    rates.push_back(static_cast<double>(text.size()) * 1e-6 / taken.count());
+  }
+  const Spread rate = spread_of(rates);
+  EngineOptions one_thread;
+  one_thread.num_threads = 1;
+  write_bench(
+      command.json,
+      {{"bench", "tokenizer"},
+       {"model", model_name(command.engine.model)},
+       {"bytes", text.size()},
+       {"tokens", num_tokens},
+       {"megabytes_per_second", spread_json(rate)}},
+      machine_name(one_thread),
+      fmt::format("tokenizer, {}: {} of text, {} tokens\n{} MB/s on one core\n",
+                  model_name(command.engine.model), format_bytes(static_cast<double>(text.size())),
+                  num_tokens, format_spread(rate)));
+  return kExitOk;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,27 @@
+// The commands: each takes its options and returns the exit code of the process.
+//
+// Called by main.cc. Errors are thrown as sluice::Error. Thread rule: main thread.
+#pragma once
+
+#include "cli/options.h"
+
+namespace sluice::cli {
+
+// Exit codes, the same for every command.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitModel = 3;
+inline constexpr int kExitDoesNotFit = 4;
+inline constexpr int kExitInterrupted = 130;
+
+int run(const RunCommand& command);
+int needle(const NeedleCommand& command);
+int inspect(const InspectCommand& command);
+int doctor(const DoctorCommand& command);
+int bench_decode(const BenchDecodeCommand& command);
+int bench_prefill(const BenchPrefillCommand& command);
+int bench_tokenizer(const BenchTokenizerCommand& command);
+int bench_load(const BenchLoadCommand& command);
+
+}  // namespace sluice::cli

@@ -1,0 +1,140 @@
+// sluice doctor: what this machine offers, and what is missing for more.
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "cli/build_info.h"
+#include "cli/commands.h"
+#include "cli/json_text.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "cli/units.h"
+#include "core/error.h"
+#include "device/cpu/cpu_features.h"
+#include "device/cpu/memory_bandwidth.h"
+#include "device/device.h"
+
+namespace sluice::cli {
+namespace {
+
+struct Findings {
+  std::string cpu_name;
+  int num_cores = 0;
+  std::string isa;  // what kernels use
+  bool has_amx = false;
+  size_t memory_bytes = 0;
+  size_t free_bytes = 0;
+  std::string huge_pages;  // "[madvise]" of the kernel's choices
+  int num_threads = 0;     // used for the measurement
+  double dram_read_bytes_per_second = 0;
+  bool has_gpu = false;
+  std::string gpu;  // its name, or why there is none
+  bool lock_unlimited = false;
+  size_t lock_limit_bytes = 0;  // ulimit -l
+};
+
+// The word in brackets of a kernel setting such as "always [madvise] never".
+std::string huge_page_mode() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string line;
+  if (!std::getline(file, line)) return "unknown";
+  const size_t begin = line.find('['), end = line.find(']');
+  if (begin == std::string::npos || end == std::string::npos) return "unknown";
+  return line.substr(begin + 1, end - begin - 1);
+}
+
+void look_for_gpu(Findings* findings) {
+  try {
+    const DeviceInfo info = make_device("cuda")->info();
+    findings->has_gpu = true;
+    findings->gpu = fmt::format("{}, {}", info.name,
+                                format_bytes(static_cast<double>(info.total_memory_bytes)));
+  } catch (const Error& error) {
+    findings->gpu = error.what();
+  }
+}
+
+void look_at_locking(Findings* findings) {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
+  findings->lock_unlimited = limit.rlim_cur == RLIM_INFINITY;
+  findings->lock_limit_bytes = findings->lock_unlimited ? 0 : limit.rlim_cur;
+}
+
+Findings examine(const DoctorCommand& command) {
+  Findings findings;
+  const DeviceInfo cpu = make_device("cpu")->info();
+  findings.cpu_name = cpu_brand_name();
+  findings.num_cores = static_cast<int>(std::thread::hardware_concurrency());
+  findings.isa = cpu_isa_name(best_isa());
+  findings.has_amx = detected_isa() >= CpuIsa::kAmx;
+  findings.memory_bytes = cpu.total_memory_bytes;
+  findings.free_bytes = cpu.free_memory_bytes;
+  findings.huge_pages = huge_page_mode();
+  findings.num_threads = command.num_threads > 0 ? command.num_threads : findings.num_cores;
+  findings.dram_read_bytes_per_second = measure_dram_read_bytes_per_second(findings.num_threads);
+  look_for_gpu(&findings);
+  look_at_locking(&findings);
+  return findings;
+}
+
+std::string lock_limit_text(const Findings& findings) {
+  if (findings.lock_unlimited) return "unlimited";
+  return format_bytes(static_cast<double>(findings.lock_limit_bytes)) +
+         " (ulimit -l; raise it before pinning a large KV cache)";
+}
+
+std::string describe(const Findings& findings) {
+  Table table;
+  table.align_left(1);
+  table.add({"processor", findings.cpu_name});
+  table.add({"hardware threads", fmt::format("{}", findings.num_cores)});
+  table.add({"instructions used", findings.isa});
+  table.add({"AMX (bf16 tiles)", findings.has_amx ? "yes" : "no"});
+  table.add({"memory",
+             fmt::format("{}, {} free", format_bytes(static_cast<double>(findings.memory_bytes)),
+                         format_bytes(static_cast<double>(findings.free_bytes)))});
+  table.add({"huge pages", findings.huge_pages == "never"
+                               ? "never (decoding gains from madvise or always)"
+                               : findings.huge_pages});
+  table.add({"DRAM read rate",
+             fmt::format("{:.1f} GB/s with {} threads", findings.dram_read_bytes_per_second * 1e-9,
+                         findings.num_threads)});
+  table.add({"GPU", findings.gpu});
+  table.add({"lockable memory", lock_limit_text(findings)});
+  table.add({"program",
+             fmt::format("sluice {} ({}), {}", build_version(), build_commit(), build_type())});
+  return table.to_string();
+}
+
+nlohmann::ordered_json findings_json(const Findings& findings) {
+  return {{"cpu_name", findings.cpu_name},
+          {"num_cores", findings.num_cores},
+          {"isa", findings.isa},
+          {"amx", findings.has_amx},
+          {"memory_bytes", findings.memory_bytes},
+          {"free_bytes", findings.free_bytes},
+          {"huge_pages", findings.huge_pages},
+          {"num_threads", findings.num_threads},
+          {"dram_read_bytes_per_second", findings.dram_read_bytes_per_second},
+          {"has_gpu", findings.has_gpu},
+          {"gpu", findings.gpu},
+          {"lock_unlimited", findings.lock_unlimited},
+          {"lock_limit_bytes", findings.lock_limit_bytes},
+          {"version", build_version()},
+          {"commit", build_commit()},
+          {"build", build_type()}};
+}
+
+}  // namespace
+
+int doctor(const DoctorCommand& command) {
+  const Findings findings = examine(command);
+  write_result(command.json ? json_text(findings_json(findings), 1) : describe(findings));
+  return kExitOk;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,48 @@
+// Loading an engine for a command.
+#include "cli/engine_session.h"
+
+#include <filesystem>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "device/cpu/cpu_features.h"
+
+namespace sluice::cli {
+
+LLM load_llm(const EngineOptions& options, bool verbose) {
+  ProgressLine progress("loading " + model_name(options.model));
+  const auto on_progress = [&](double share) {
+    if (interrupted()) throw Interrupted();
+    progress.update(share);
+  };
+  try {
+    LLM llm(options, on_progress);
+    progress.clear();
+    if (interrupted()) throw Interrupted();
+    if (verbose) {
+      for (const std::string& note : llm.notes()) write_message(note);
+    }
+    return llm;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+    throw Error(ErrorCode::kModel, error.message(), error.context());
+  }
+}
+
+std::string machine_name(const EngineOptions& options) {
+  const int machine_threads = static_cast<int>(std::thread::hardware_concurrency());
+  const int threads = options.num_threads > 0 ? options.num_threads : machine_threads;
+  return fmt::format("{} ({}), {} thread{}", cpu_brand_name(), cpu_isa_name(best_isa()), threads,
+                     threads == 1 ? "" : "s");
+}
+
+std::string model_name(const std::string& model_dir) {
+  std::filesystem::path path = std::filesystem::path(model_dir).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+// Loading an engine for a command: progress while it loads, Ctrl-C, and what to say of errors.
+//
+// Used by run, needle and bench. Thread rule: main thread.
+#pragma once
+
+#include <string>
+
+#include "sluice/llm.h"
+
+namespace sluice::cli {
+
+// Loads the model and, with `verbose`, prints what was chosen.
+// Errors: those of LLM's constructor; a file that cannot be read counts as kModel here. Interrupted
+// when Ctrl-C comes while loading.
+LLM load_llm(const EngineOptions& options, bool verbose);
+
+// "AMD EPYC 7713, 2 threads": the machine line of every result.
+std::string machine_name(const EngineOptions& options);
+
+// The last part of a model directory's path, for titles.
+std::string model_name(const std::string& model_dir);
+
+}  // namespace sluice::cli

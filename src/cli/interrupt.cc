@@ -1,0 +1,26 @@
+// Ctrl-C.
+#include "cli/interrupt.h"
+
+#include <atomic>
+#include <csignal>
+
+namespace sluice::cli {
+namespace {
+
+std::atomic<bool> flag{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may not lock");
+
+void on_interrupt(int) { flag.store(true, std::memory_order_relaxed); }
+
+}  // namespace
+
+void guard_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESETHAND;  // the second signal finds the default action: it kills
+  sigaction(SIGINT, &action, nullptr);
+}
+
+bool interrupted() { return flag.load(std::memory_order_relaxed); }
+
+}  // namespace sluice::cli

@@ -1,0 +1,76 @@
+// The program: reads the command line, runs one command, turns errors into exit codes.
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+struct RunCommandVisitor {
+  int operator()(const PrintCommand& command) const {
+    write_result(command.text);
+    return kExitOk;
+  }
+  int operator()(const RunCommand& command) const { return run(command); }
+  int operator()(const NeedleCommand& command) const { return needle(command); }
+  int operator()(const InspectCommand& command) const { return inspect(command); }
+  int operator()(const DoctorCommand& command) const { return doctor(command); }
+  int operator()(const BenchDecodeCommand& command) const { return bench_decode(command); }
+  int operator()(const BenchPrefillCommand& command) const { return bench_prefill(command); }
+  int operator()(const BenchTokenizerCommand& command) const { return bench_tokenizer(command); }
+  int operator()(const BenchLoadCommand& command) const { return bench_load(command); }
+};
+
+int exit_code_of(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return kExitUsage;
+    case ErrorCode::kModel:
+      return kExitModel;
+    case ErrorCode::kUnsupported:
+      return kExitModel;
+    case ErrorCode::kDoesNotFit:
+      return kExitDoesNotFit;
+    case ErrorCode::kIo:
+      return kExitFailure;
+    case ErrorCode::kDevice:
+      return kExitFailure;
+  }
+  return kExitFailure;
+}
+
+int run_program(const std::vector<std::string>& words) {
+  try {
+    guard_interrupts();
+    const Command command = parse_command_line(words);
+    const int exit_code = std::visit(RunCommandVisitor(), command);
+    flush_results();
+    return exit_code;
+  } catch (const Error& error) {
+    write_message(std::string("sluice: ") + error.what());
+    return exit_code_of(error.code());
+  } catch (const Interrupted&) {
+    return kExitInterrupted;
+  } catch (const std::bad_alloc&) {
+    write_message("sluice: this machine's memory is used up; lower --max-model-len");
+    return kExitDoesNotFit;
+  } catch (const std::exception& error) {
+    write_message(std::string("sluice: unexpected: ") + error.what());
+    return kExitFailure;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli
+
+int main(int argc, char** argv) {
+  return sluice::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,273 @@
+// Makes needle items: text of an exact length with facts hidden in it.
+#include "cli/needle/recipe.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+// More than enough: the first try is off only where joining pieces merges or splits a token.
+constexpr size_t kMaxTries = 16;
+// Sentences between the places where two tries look for the last sentence.
+constexpr size_t kSearchStride = 37;
+// How many whole sentences may give way to others that fill the length exactly.
+constexpr size_t kMaxDropped = 5;
+// A sentence cut shorter than this may not have room for a word and a full stop.
+constexpr int64_t kMinCutTokens = 4;
+
+bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
+
+// SplitMix64: the same numbers on every machine, unlike the distributions of <random>.
+// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  // In [0, n). The bias of the remainder is below 2^-40 for the n we have.
+  size_t below(size_t n) { return static_cast<size_t>(next() % n); }
+
+ private:
+  uint64_t state_;
+};
+
+uint64_t item_seed(uint64_t seed, int64_t length_tokens, int32_t depth_percent, int32_t index) {
+  uint64_t mixed = seed;
+  for (const int64_t part : {length_tokens, int64_t{depth_percent}, int64_t{index}}) {
+    mixed = Random(mixed ^ static_cast<uint64_t>(part)).next();
+  }
+  return mixed >> 1;  // fits a signed integer of any JSON reader
+}
+
+std::string random_value(const NeedleKind& kind, Random* random) {
+  if (!kind.values.empty()) return kind.values[random->below(kind.values.size())];
+  std::string digits(1, static_cast<char>('1' + random->below(9)));
+  while (static_cast<int32_t>(digits.size()) < kind.value_digits) {
+    digits += static_cast<char>('0' + random->below(10));
+  }
+  return digits;
+}
+
+std::vector<std::string> split_sentences(std::string_view text) {
+  std::vector<std::string> sentences;
+  size_t begin = 0;
+  for (size_t i = 0; i + 2 < text.size(); ++i) {
+    const bool stop = text[i] == '.' || text[i] == '!' || text[i] == '?';
+    const auto after = static_cast<unsigned char>(text[i + 2]);
+    if (!stop || text[i + 1] != ' ' || !(std::isalpha(after) || after >= 0x80)) continue;
+    sentences.emplace_back(text.substr(begin, i + 1 - begin));
+    begin = i + 2;
+  }
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) {
+    text.remove_suffix(1);
+  }
+  if (begin < text.size()) sentences.emplace_back(text.substr(begin));
+  return sentences;
+}
+
+}  // namespace
+
+Haystack::Haystack(std::string_view text, std::string_view name, const PromptEncoder& encode)
+    : sentences_(split_sentences(text)) {
+  if (sentences_.size() < 2) {
+    fail(ErrorCode::kInvalidArgument,
+         "{}: no two sentences in it; a haystack is text whose sentences end with '. '", name);
+  }
+  // Measured behind another sentence, so that neither a template's trimming nor a BOS counts.
+  const auto base = static_cast<int64_t>(encode("So.").size());
+  for (const std::string& sentence : sentences_) {
+    num_tokens_.push_back(static_cast<int64_t>(encode("So. " + sentence).size()) - base);
+    total_tokens_ += num_tokens_.back();
+  }
+}
+
+// The pieces of an item while its length is being fitted.
+struct NeedleRecipe::Draft {
+  std::vector<std::string> needles;
+  std::string question;
+  int32_t depth_percent = 0;
+  size_t first_sentence = 0;
+  std::vector<std::pair<std::string, int64_t>> sentences;  // text and tokens
+};
+
+NeedleRecipe::NeedleRecipe(NeedleKind kind, std::string prompt, const Haystack& haystack,
+                           PromptEncoder encode)
+    : kind_(std::move(kind)),
+      prompt_(std::move(prompt)),
+      haystack_(haystack),
+      encode_(std::move(encode)) {}
+
+// Sentences that add up to `num_tokens`: in the text's order, then up to kMaxDropped of the last
+// give way to one sentence from elsewhere of just the length that is left, else one is cut.
+// `attempt` makes each try look elsewhere: where the first choice merged with its neighbour into
+// another number of tokens, the next one may not.
+void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) const {
+  auto& sentences = draft->sentences;
+  sentences.clear();
+  int64_t left = num_tokens;
+  size_t next = draft->first_sentence;
+  while (left > 0 && haystack_.num_tokens(next) <= left) {
+    sentences.emplace_back(haystack_.sentence(next), haystack_.num_tokens(next));
+    left -= haystack_.num_tokens(next++);
+  }
+  if (left <= 0) return;
+  const auto drop_last = [&] {
+    left += sentences.back().second;
+    sentences.pop_back();
+    --next;
+  };
+  for (size_t i = attempt % kMaxDropped; i > 0 && !sentences.empty(); --i) drop_last();
+  const std::vector<std::pair<std::string, int64_t>> start = sentences;
+  const int64_t start_left = left;
+  for (size_t dropped = 0; dropped < kMaxDropped; ++dropped) {
+    for (size_t i = 0; i < haystack_.num_sentences(); ++i) {
+      const size_t candidate = next + attempt * kSearchStride + i;
+      if (haystack_.num_tokens(candidate) != left) continue;
+      sentences.emplace_back(haystack_.sentence(candidate), left);
+      return;
+    }
+    if (sentences.empty()) break;
+    drop_last();
+  }
+  sentences = start;
+  left = start_left;
+  next = draft->first_sentence + sentences.size();
+  while (left < kMinCutTokens && !sentences.empty()) drop_last();
+  auto [cut, cut_tokens] = cut_to(next + attempt * kSearchStride, left);
+  if (cut_tokens > 0) sentences.emplace_back(std::move(cut), cut_tokens);
+}
+
+// The beginning of the text from sentence `first` on that has, with a full stop, `num_tokens`, or a
+// few less; and how many it has.
+std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_tokens) const {
+  std::string text = haystack_.sentence(first);
+  for (int64_t have = haystack_.num_tokens(first); have <= num_tokens;) {
+    text += " " + haystack_.sentence(++first);
+    have += haystack_.num_tokens(first);
+  }
+  const auto base = static_cast<int64_t>(encode_("So.").size());
+  std::pair<std::string, int64_t> best;
+  for (size_t size = 1; size < text.size(); ++size) {
+    // Not in the middle of a character, and not where a mark or a space would meet the full stop.
+    const auto follows = static_cast<unsigned char>(text[size]);
+    if ((follows & 0xC0) == 0x80 || !is_word(text[size - 1])) continue;
+    std::string piece = text.substr(0, size) + ".";
+    const int64_t tokens = static_cast<int64_t>(encode_("So. " + piece).size()) - base;
+    if (tokens > best.second && tokens <= num_tokens) best = {std::move(piece), tokens};
+    if (tokens == num_tokens) break;
+  }
+  return best;
+}
+
+int64_t NeedleRecipe::total_tokens(const Draft& draft) {
+  int64_t total = 0;
+  for (const auto& [text, tokens] : draft.sentences) total += tokens;
+  return total;
+}
+
+// The user message: needles at the sentence ends nearest to their depths, then the question.
+std::string NeedleRecipe::assemble(const Draft& draft) const {
+  const auto total = static_cast<double>(total_tokens(draft));
+  std::string haystack;
+  const auto add = [&](const std::string& text) {
+    if (!haystack.empty()) haystack += ' ';
+    haystack += text;
+  };
+  // Several needles of one key share the text behind the depth evenly.
+  const auto place = [&](size_t needle) {
+    const double depth = draft.depth_percent / 100.0;
+    const double share = static_cast<double>(needle) / static_cast<double>(draft.needles.size());
+    return (depth + (1 - depth) * share) * total;
+  };
+  size_t needle = 0;
+  int64_t before = 0;
+  for (const auto& [text, tokens] : draft.sentences) {
+    // This sentence's start is nearer to the place than its end.
+    while (needle < draft.needles.size() &&
+           place(needle) < static_cast<double>(before) + static_cast<double>(tokens) / 2) {
+      add(draft.needles[needle++]);
+    }
+    add(text);
+    before += tokens;
+  }
+  while (needle < draft.needles.size()) add(draft.needles[needle++]);
+  // The question last: a text that happens to hold "{question}" must not be filled.
+  const size_t at = prompt_.find("{haystack}");
+  std::string before_text = fill_template(prompt_.substr(0, at), "question", draft.question);
+  std::string after_text = fill_template(prompt_.substr(at + std::string_view("{haystack}").size()),
+                                         "question", draft.question);
+  return before_text + haystack + after_text;
+}
+
+NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t depth_percent,
+                              int32_t index) const {
+  NeedleItem item;
+  item.seed = item_seed(seed, length_tokens, depth_percent, index);
+  item.length_tokens = length_tokens;
+  item.depth_percent = depth_percent;
+  Random random(item.seed);
+  item.key = kind_.keys[random.below(kind_.keys.size())];
+  Draft draft;
+  draft.depth_percent = depth_percent;
+  std::string listed;
+  for (int32_t i = 0; i < kind_.num_values(); ++i) {
+    item.values.push_back(random_value(kind_, &random));
+    listed += (i == 0 ? "" : kind_.separator) + item.values.back();
+    draft.needles.push_back(
+        fill_template(fill_template(kind_.needle, "key", item.key), "value", item.values.back()));
+  }
+  draft.question = fill_template(kind_.question, "key", item.key);
+  item.expected = fill_template(fill_template(kind_.answer, "key", item.key), "value", listed);
+  draft.first_sentence = random.below(haystack_.num_sentences());
+
+  item.user_message = assemble(draft);
+  item.prompt_ids = encode_(item.user_message);
+  const auto bare_tokens = static_cast<int64_t>(item.prompt_ids.size());
+  int64_t target = length_tokens - bare_tokens;
+  if (target <= 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "--lengths: {} tokens have no room for text beside the needle and its question, which "
+         "take {}; give more",
+         length_tokens, bare_tokens);
+  }
+  for (size_t attempt = 0; attempt < kMaxTries; ++attempt) {
+    fill_to(&draft, target, attempt);
+    std::string message = assemble(draft);
+    std::vector<int32_t> ids = encode_(message);
+    const auto have = static_cast<int64_t>(ids.size());
+    // What joining the pieces added or took; the next try expects the same.
+    const int64_t joining = have - bare_tokens - total_tokens(draft);
+    // Never longer than asked for: the longest that fits is kept in case none is exact.
+    if (have <= length_tokens && ids.size() > item.prompt_ids.size()) {
+      item.user_message = std::move(message);
+      item.prompt_ids = std::move(ids);
+    }
+    if (have == length_tokens) break;
+    target = length_tokens - bare_tokens - joining;
+  }
+  return item;
+}
+
+bool is_correct(const NeedleItem& item, std::string_view answer) {
+  return std::all_of(item.values.begin(), item.values.end(), [&](const std::string& value) {
+    for (size_t at = answer.find(value); at != std::string_view::npos;
+         at = answer.find(value, at + 1)) {
+      const size_t end = at + value.size();
+      const bool starts = at == 0 || !is_word(answer[at - 1]);
+      const bool ends = end == answer.size() || !is_word(answer[end]);
+      if (starts && ends) return true;
+    }
+    return false;
+  });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,188 @@
+// Tables and files of a needle test.
+#include "cli/needle/report.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "cli/build_info.h"
+#include "cli/engine_session.h"
+#include "cli/json_text.h"
+#include "cli/needle/colour_scale.h"
+#include "cli/needle/render_png.h"
+#include "cli/table.h"
+#include "cli/units.h"
+#include "core/error.h"
+#include "io/file.h"
+
+namespace sluice::cli {
+namespace {
+
+double percent(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string build_name() { return fmt::format("sluice {} ({})", build_version(), build_commit()); }
+
+template <typename T>
+size_t index_of(const std::vector<T>& list, T value) {
+  return static_cast<size_t>(std::find(list.begin(), list.end(), value) - list.begin());
+}
+
+std::string join_tokens(const std::vector<int64_t>& lengths) {
+  std::string text;
+  for (const int64_t length : lengths) text += (text.empty() ? "" : ", ") + format_tokens(length);
+  return text;
+}
+
+nlohmann::ordered_json item_json(const NeedleResult& result) {
+  const NeedleItem& item = result.item;
+  return {{"seed", item.seed},
+          {"length", item.length_tokens},
+          {"depth", item.depth_percent},
+          {"key", item.key},
+          {"expected", item.values},
+          {"got", result.got},
+          {"correct", result.correct},
+          {"finish_reason", result.finish_reason},
+          {"prompt_tokens", item.prompt_ids.size()},
+          {"first_token_seconds", result.first_token_seconds},
+          {"total_seconds", result.total_seconds}};
+}
+
+std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport& report) {
+  const NeedleCommand& command = report.command;
+  const EngineOptions& engine = command.engine;
+  return {{"Model", model_name(engine.model)},
+          {"Sparse policy", engine.sparse_policy},
+          {"Lengths", join_tokens(command.lengths)},
+          {"Needles per cell", fmt::format("{}", command.needles)},
+          {"Kind of needle", command.kind},
+          {"Haystack", report.haystack_name},
+          {"Seed", fmt::format("{}", engine.seed)},
+          {"Block size", engine.block_size == 0 ? "default" : fmt::format("{}", engine.block_size)},
+          {"Prefix caching", engine.enable_prefix_caching ? "on" : "off"},
+          {"Time", format_seconds(report.seconds)},
+          {"Machine", report.machine},
+          {"Program", build_name()}};
+}
+
+}  // namespace
+
+int64_t NeedleReport::num_correct() const {
+  return std::count_if(results.begin(), results.end(),
+                       [](const NeedleResult& result) { return result.correct; });
+}
+
+HeatMap make_heat_map(const NeedleReport& report) {
+  const NeedleCommand& command = report.command;
+  const auto num_results = static_cast<int64_t>(report.results.size());
+  HeatMap map;
+  map.title = "Needle in a haystack";
+  map.subtitle =
+      fmt::format("{} · {} attention · {} of {} found ({:.1f} %)", model_name(command.engine.model),
+                  command.engine.sparse_policy, report.num_correct(), num_results,
+                  percent(report.num_correct(), num_results));
+  map.notes.push_back(fmt::format("{} fresh needle{} a cell · seed {} · haystack {} · greedy{}",
+                                  command.needles, command.needles == 1 ? "" : "s",
+                                  command.engine.seed, report.haystack_name,
+                                  report.complete ? "" : " · interrupted"));
+  map.notes.push_back(build_name() + " · " + report.machine);
+  map.lengths = command.lengths;
+  map.depths = command.depths;
+  map.cells.assign(map.depths.size(), std::vector<HeatMapCell>(map.lengths.size()));
+  for (const NeedleResult& result : report.results) {
+    HeatMapCell& cell = map.cells[index_of(map.depths, result.item.depth_percent)]
+                                 [index_of(map.lengths, result.item.length_tokens)];
+    ++cell.num_total;
+    cell.num_correct += result.correct ? 1 : 0;
+  }
+  return map;
+}
+
+std::string needle_json(const NeedleReport& report) {
+  nlohmann::ordered_json settings = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : settings_of(report)) settings[name] = value;
+  const HeatMap map = make_heat_map(report);
+  nlohmann::ordered_json cells = nlohmann::ordered_json::array();
+  for (size_t row = 0; row < map.depths.size(); ++row) {
+    for (size_t column = 0; column < map.lengths.size(); ++column) {
+      cells.push_back({{"length", map.lengths[column]},
+                       {"depth", map.depths[row]},
+                       {"correct", map.cells[row][column].num_correct},
+                       {"total", map.cells[row][column].num_total}});
+    }
+  }
+  nlohmann::ordered_json items = nlohmann::ordered_json::array();
+  for (const NeedleResult& result : report.results) items.push_back(item_json(result));
+  return json_text({{"format", 1},
+                    {"complete", report.complete},
+                    {"correct", report.num_correct()},
+                    {"total", report.results.size()},
+                    {"settings", settings},
+                    {"cells", cells},
+                    {"items", items}},
+                   1);
+}
+
+std::string needle_table(const NeedleReport& report, bool colours) {
+  const HeatMap map = make_heat_map(report);
+  std::vector<std::string> header = {"depth"};
+  for (const int64_t length : map.lengths) header.push_back(format_tokens(length));
+  Table table(header);
+  for (size_t row = 0; row < map.depths.size(); ++row) {
+    std::vector<std::string> cells = {fmt::format("{:3} %", map.depths[row])};
+    for (const HeatMapCell& cell : map.cells[row]) {
+      cells.push_back(cell.num_total == 0
+                          ? "-"
+                          : fmt::format(" {:3.0f} % ", percent(cell.num_correct, cell.num_total)));
+    }
+    table.add(cells);
+    for (size_t column = 0; column < map.lengths.size(); ++column) {
+      const HeatMapCell& cell = map.cells[row][column];
+      if (!colours || cell.num_total == 0) continue;
+      const double share = static_cast<double>(cell.num_correct) / cell.num_total;
+      table.colour(row, column + 1, terminal_colours(share));
+    }
+  }
+  const auto num_results = static_cast<int64_t>(report.results.size());
+  return table.to_string() +
+         fmt::format("{} of {} found ({:.1f} %) in {}{}\n", report.num_correct(), num_results,
+                     percent(report.num_correct(), num_results), format_seconds(report.seconds),
+                     report.complete ? "" : ", interrupted");
+}
+
+void prepare_output_dir(const std::filesystem::path& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) {
+    fail(ErrorCode::kIo, "--out: {} cannot be made: {}; give another directory", dir.string(),
+         error.message());
+  }
+  // The destructor of an AtomicFile without commit() takes the file away again.
+  AtomicFile probe(dir / "needle.json");
+  probe.write("{}");
+}
+
+std::vector<std::string> write_report(const NeedleReport& report) {
+  const std::filesystem::path dir = report.command.out;
+  HeatMapPage page{.map = make_heat_map(report), .settings = settings_of(report), .misses = {}};
+  for (const NeedleResult& result : report.results) {
+    if (result.correct) continue;
+    page.misses.push_back({.length_tokens = result.item.length_tokens,
+                           .depth_percent = result.item.depth_percent,
+                           .expected = result.item.expected,
+                           .got = result.got});
+  }
+  write_file(dir / "needle.json", needle_json(report));
+  write_file(dir / "needle.svg", heat_map_svg(page.map));
+  write_file(dir / "needle.html", heat_map_html(page));
+  std::vector<std::string> lines = {"heat map: " + (dir / "needle.html").string()};
+  const std::string why_not = render_png(dir / "needle.svg", dir / "needle.png");
+  lines.push_back(why_not.empty() ? "picture:  " + (dir / "needle.png").string() : why_not);
+  lines.push_back("answers:  " + (dir / "needle.json").string());
+  return lines;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,123 @@
+// Reads needle_templates.json.
+#include "cli/needle/templates.h"
+
+#include <string_view>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "io/json.h"
+
+namespace sluice::cli {
+namespace {
+
+std::vector<std::string> read_strings(const JsonObject& object, std::string_view key) {
+  const nlohmann::json& list = object.get(key);
+  if (!list.is_array() || list.empty()) {
+    fail(ErrorCode::kModel, "{}: \"{}\" is {}; it must be a list of texts", object.name(), key,
+         describe_json(list));
+  }
+  std::vector<std::string> texts;
+  for (const nlohmann::json& item : list) {
+    if (!item.is_string()) {
+      fail(ErrorCode::kModel, "{}: \"{}\" holds {}; it must be a list of texts", object.name(), key,
+           describe_json(item));
+    }
+    texts.push_back(item.get<std::string>());
+  }
+  return texts;
+}
+
+// A text that must name `placeholder`.
+std::string read_template(const JsonObject& object, std::string_view key,
+                          std::string_view placeholder) {
+  std::string text = object.get_string(key);
+  if (text.find(placeholder) == std::string::npos) {
+    fail(ErrorCode::kModel, "{}: \"{}\" is \"{}\"; it must contain {}", object.name(), key, text,
+         placeholder);
+  }
+  return text;
+}
+
+NeedleKind read_kind(const JsonObject& object) {
+  NeedleKind kind;
+  kind.name = object.get_string("name");
+  kind.needle = read_template(object, "needle", "{value}");
+  kind.question = object.get_string("question");
+  kind.answer = read_template(object, "answer", "{value}");
+  kind.keys = read_strings(object, "keys");
+  if (object.has("values")) {
+    kind.values = read_strings(object, "values");
+  } else {
+    kind.value_digits = static_cast<int32_t>(object.get_int("value_digits", 1, 18));
+  }
+  if (object.has("separator")) kind.separator = object.get_string("separator");
+  return kind;
+}
+
+}  // namespace
+
+const NeedleKind& NeedleTemplates::kind(const std::string& name) const {
+  std::string known;
+  for (const NeedleKind& kind : kinds) {
+    if (kind.name == name) return kind;
+    known += (known.empty() ? "" : ", ") + kind.name;
+  }
+  fail(ErrorCode::kInvalidArgument, "--kind: '{}' is not one of: {}", name, known);
+}
+
+NeedleTemplates read_needle_templates(const std::filesystem::path& path) {
+  const nlohmann::json document = read_json_file(path);
+  const JsonObject root(document, path.string());
+  root.get_int("format", 1, 1);
+  const nlohmann::json& kinds = root.get("kinds");
+  if (!kinds.is_array() || kinds.empty()) {
+    fail(ErrorCode::kModel, "{}: \"kinds\" is {}; it must be a list of objects", root.name(),
+         describe_json(kinds));
+  }
+  NeedleTemplates templates;
+  for (size_t i = 0; i < kinds.size(); ++i) {
+    templates.kinds.push_back(
+        read_kind(JsonObject(kinds[i], fmt::format("{}: kinds[{}]", root.name(), i))));
+  }
+  templates.repeated_haystack = root.get_string("repeated_haystack");
+  templates.prompt = read_template(root, "prompt", "{haystack}");
+  return templates;
+}
+
+NeedleTemplates default_needle_templates() {
+  NeedleKind number;
+  number.name = "number";
+  number.needle = "The secret number of the {key} is {value}.";
+  number.question = "What is the secret number of the {key}?";
+  number.answer = number.needle;
+  number.value_digits = 7;
+  constexpr std::string_view kAdjectives[] = {"amber", "bold", "calm",  "dusty", "early", "frozen",
+                                              "grand", "icy",  "jolly", "quiet", "rapid", "silver"};
+  constexpr std::string_view kNouns[] = {"anchor", "bridge", "canyon",  "dragon",
+                                         "falcon", "garden", "harbour", "lantern",
+                                         "meadow", "otter",  "piano",   "tower"};
+  for (const std::string_view adjective : kAdjectives) {
+    for (const std::string_view noun : kNouns) {
+      number.keys.push_back(fmt::format("{} {}", adjective, noun));
+    }
+  }
+  return {.kinds = {number},
+          .repeated_haystack =
+              "The grass is green. The sky is blue. The sun is yellow. "
+              "Here we go. There and back again.",
+          .prompt = "{haystack}\n\n{question}"};
+}
+
+std::string fill_template(std::string text, std::string_view name, std::string_view value) {
+  const std::string placeholder = fmt::format("{{{}}}", name);
+  size_t at = 0;
+  while ((at = text.find(placeholder, at)) != std::string::npos) {
+    text.replace(at, placeholder.size(), value);
+    at += value.size();  // a value that looks like a placeholder stays as it is
+  }
+  return text;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,246 @@
+// sluice run: prompts in, text out as it comes.
+#include <chrono>
+#include <iostream>
+#include <iterator>
+#include <optional>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands.h"
+#include "cli/engine_session.h"
+#include "cli/interrupt.h"
+#include "cli/json_text.h"
+#include "cli/terminal.h"
+#include "cli/units.h"
+#include "core/error.h"
+#include "io/file.h"
+
+namespace sluice::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kDefaultMaxTokens = 512;
+
+std::string read_standard_input() {
+  std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
+  // The newline that `echo` and editors put at the end is not part of the prompt.
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+// The prompts as text: the files, joined, in front of each; standard input where "-" stands or
+// where nothing else was given.
+std::vector<std::string> gather_prompts(const RunCommand& command) {
+  std::string before;
+  for (const std::string& file : command.files) {
+    if (!before.empty()) before += "\n\n";
+    before += read_file(file);
+    while (before.ends_with('\n')) before.pop_back();
+  }
+  std::vector<std::string> prompts = command.prompts;
+  if (prompts.empty() && command.files.empty()) {
+    if (is_terminal(stdin)) {
+      fail(ErrorCode::kInvalidArgument,
+           "no prompt; give one as a word, with --file FILE or on standard input");
+    }
+    prompts.push_back("-");
+  }
+  if (prompts.empty()) return {before};
+  for (std::string& prompt : prompts) {
+    if (prompt == "-") prompt = read_standard_input();
+    if (!before.empty()) prompt = before + "\n\n" + prompt;
+  }
+  return prompts;
+}
+
+std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
+                                   const std::string& prompt) {
+  if (!command.chat) return llm.encode(prompt);
+  std::vector<ChatMessage> messages;
+  if (!command.system.empty()) messages.push_back({.role = "system", .content = command.system});
+  messages.push_back({.role = "user", .content = prompt});
+  return llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
+}
+
+// Parameters of each prompt. Where no --max-tokens was given the default shrinks to the room that
+// the prompt leaves; a limit that was given is the engine's to refuse.
+std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& llm,
+                                        const std::vector<Prompt>& prompts) {
+  SamplingParams shared = command.sampling.over(llm.default_sampling_params());
+  if (command.seed) shared.seed = *command.seed;
+  std::vector<SamplingParams> all;
+  for (const Prompt& prompt : prompts) {
+    all.push_back(shared);
+    if (command.sampling.max_tokens) continue;
+    const auto used = static_cast<int64_t>(std::get<std::vector<int32_t>>(prompt).size());
+    const int64_t room = std::max<int64_t>(1, llm.max_model_len() - used);
+    all.back().max_tokens = static_cast<int32_t>(
+        std::min<int64_t>(room, std::max(kDefaultMaxTokens, shared.min_tokens)));
+  }
+  return all;
+}
+
+// When the tokens of one request came.
+struct Timing {
+  std::optional<double> first_token_seconds;
+  double last_token_seconds = 0;
+  size_t num_tokens = 0;
+
+  void see(size_t tokens, double now) {
+    if (tokens == num_tokens) return;
+    num_tokens = tokens;
+    last_token_seconds = now;
+    if (!first_token_seconds) first_token_seconds = now;
+  }
+  // Of the tokens after the first one; 0 when there are none.
+  double tokens_per_second() const {
+    const double seconds = last_token_seconds - first_token_seconds.value_or(0);
+    return num_tokens > 1 && seconds > 0 ? static_cast<double>(num_tokens - 1) / seconds : 0;
+  }
+};
+
+nlohmann::ordered_json logprobs_json(const LLM& llm, const RequestOutput& output) {
+  nlohmann::ordered_json positions = nlohmann::ordered_json::array();
+  for (const std::vector<TokenLogprob>& position : output.logprobs) {
+    nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
+    for (const TokenLogprob& candidate : position) {
+      candidates.push_back({{"token_id", candidate.token_id},
+                            {"token", llm.decode({candidate.token_id})},
+                            {"logprob", candidate.logprob}});
+    }
+    positions.push_back(std::move(candidates));
+  }
+  return positions;
+}
+
+std::string output_json(const LLM& llm, size_t index, const RequestOutput& output,
+                        const Timing& timing) {
+  nlohmann::ordered_json json = {{"index", index},
+                                 {"text", output.text},
+                                 {"finish_reason", finish_reason_name(output.finish_reason)},
+                                 {"stop_reason", nullptr},
+                                 {"token_ids", output.token_ids},
+                                 {"prompt_token_ids", output.prompt_token_ids}};
+  if (!output.stop_reason.empty()) json["stop_reason"] = output.stop_reason;
+  if (!output.logprobs.empty()) json["logprobs"] = logprobs_json(llm, output);
+  json["stats"] = {{"prompt_tokens", output.prompt_token_ids.size()},
+                   {"cached_tokens", output.num_cached_tokens},
+                   {"generated_tokens", output.token_ids.size()},
+                   {"first_token_seconds", timing.first_token_seconds.value_or(0)},
+                   {"total_seconds", timing.last_token_seconds},
+                   {"tokens_per_second", timing.tokens_per_second()}};
+  return json_text(json);
+}
+
+// Runs the requests; with one of them, its text is written while it comes.
+class Session {
+ public:
+  Session(const RunCommand& command, LLM& llm, size_t num_prompts)
+      : command_(command), llm_(llm), timings_(num_prompts), start_(Clock::now()) {}
+
+  std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
+                                      const std::vector<SamplingParams>& params) {
+    streams_ = prompts.size() == 1 && !command_.json;
+    GenerateOptions options;
+    options.should_cancel = interrupted;
+    options.on_output = [this](size_t index, const RequestOutput& output) { see(index, output); };
+    options.on_progress = [this](const Progress& progress) { show(progress); };
+    std::vector<RequestOutput> outputs = llm_.generate(prompts, params, options);
+    progress_.clear();
+    seconds_ = since_start();
+    return outputs;
+  }
+
+  void write(const std::vector<RequestOutput>& outputs) const {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (command_.json) {
+        write_result(output_json(llm_, i, outputs[i], timings_[i]));
+      } else if (streams_) {
+        write_result("\n");
+      } else {
+        write_result(fmt::format("--- {} of {} ---\n{}\n", i + 1, outputs.size(), outputs[i].text));
+      }
+    }
+    flush_results();
+  }
+
+  // "1024 prompt tokens, 3120 tok/s | 40 generated, 61.2 tok/s | first token after 340 ms".
+  std::string summary(const std::vector<RequestOutput>& outputs) const {
+    size_t prompt_tokens = 0, generated = 0;
+    int64_t cached = 0;
+    for (const RequestOutput& output : outputs) {
+      prompt_tokens += output.prompt_token_ids.size();
+      generated += output.token_ids.size();
+      cached += output.num_cached_tokens;
+    }
+    const EngineStats stats = llm_.stats();
+    const double prefill_seconds = static_cast<double>(stats.prefill_ns) * 1e-9;
+    std::string text = fmt::format("{} prompt tokens", prompt_tokens);
+    if (cached > 0) text += fmt::format(" ({} of them cached)", cached);
+    if (prefill_seconds > 0) {
+      text += fmt::format(", {:.0f} tok/s",
+                          static_cast<double>(stats.num_prompt_tokens) / prefill_seconds);
+    }
+    const double rate = outputs.size() == 1 ? timings_[0].tokens_per_second()
+                                            : static_cast<double>(generated) / seconds_;
+    text += fmt::format(" | {} generated", generated);
+    if (rate > 0) text += fmt::format(", {:.1f} tok/s", rate);
+    if (timings_[0].first_token_seconds) {
+      text += " | first token after " + format_seconds(*timings_[0].first_token_seconds);
+    }
+    return text;
+  }
+
+ private:
+  double since_start() const {
+    return std::chrono::duration<double>(Clock::now() - start_).count();
+  }
+
+  void see(size_t index, const RequestOutput& output) {
+    timings_[index].see(output.token_ids.size(), since_start());
+    if (!streams_ || output.text.size() <= num_written_) return;
+    progress_.clear();
+    write_result(std::string_view(output.text).substr(num_written_));
+    flush_results();
+    num_written_ = output.text.size();
+  }
+
+  // Prefill shows its share of the prompt tokens; after that text (or requests) shows progress.
+  void show(const Progress& progress) {
+    if (streams_ && progress.num_generated_tokens > 0) return;
+    const auto total = static_cast<double>(std::max<int64_t>(1, progress.num_prompt_tokens_total));
+    const std::string detail =
+        fmt::format("{} of {} prompt tokens, {} generated", progress.num_prompt_tokens_done,
+                    progress.num_prompt_tokens_total, progress.num_generated_tokens);
+    progress_.update(static_cast<double>(progress.num_prompt_tokens_done) / total, detail);
+  }
+
+  const RunCommand& command_;
+  LLM& llm_;
+  std::vector<Timing> timings_;
+  Clock::time_point start_;
+  ProgressLine progress_{"reading"};
+  bool streams_ = false;
+  size_t num_written_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace
+
+int run(const RunCommand& command) {
+  const std::vector<std::string> texts = gather_prompts(command);
+  LLM llm = load_llm(command.engine, command.verbose);
+  std::vector<Prompt> prompts;
+  for (const std::string& text : texts) prompts.emplace_back(encode_prompt(command, llm, text));
+
+  Session session(command, llm, prompts.size());
+  const std::vector<RequestOutput> outputs =
+      session.generate(prompts, make_params(command, llm, prompts));
+  session.write(outputs);
+  write_message(session.summary(outputs));
+  return interrupted() ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace sluice::cli

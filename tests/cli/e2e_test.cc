@@ -1,0 +1,262 @@
+// The program from outside: exit codes, streams, files, Ctrl-C. On a model of a few random layers
+// that speaks with the bundled model's tokenizer.
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/program_under_test.h"
+#include "io/temp_dir.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+const char* const kTinyConfig = R"({
+  "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu",
+  "head_dim": 64, "hidden_size": 128, "intermediate_size": 256, "max_position_embeddings": 16384,
+  "num_attention_heads": 2, "num_hidden_layers": 2, "num_key_value_heads": 1,
+  "rms_norm_eps": 1e-06, "rope_theta": 1000000, "tie_word_embeddings": true,
+  "torch_dtype": "bfloat16", "eos_token_id": 4095, "vocab_size": 4096})";
+
+// A model directory shared by all tests: tiny config, real tokenizer, no weights.
+class Program : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    directory_ = new TempDir;
+    const fs::path model = model_dir();
+    fs::create_directory(model);
+    directory_->write("tiny/config.json", kTinyConfig);
+    const fs::path needle = fs::path(SLUICE_SOURCE_DIR) / "models/needle";
+    for (const char* name :
+         {"tokenizer.json", "tokenizer_config.json", "haystack.txt", "needle_templates.json"}) {
+      fs::copy_file(needle / name, model / name);
+    }
+  }
+  static void TearDownTestSuite() {
+    delete directory_;
+    directory_ = nullptr;
+  }
+
+  static std::string model_dir() { return path("tiny"); }
+  static std::string path(const std::string& name) { return (directory_->path() / name).string(); }
+
+  // `words` behind the command, on the tiny model.
+  static std::vector<std::string> on_tiny(const std::string& command,
+                                          std::vector<std::string> words) {
+    std::vector<std::string> all = {
+        command, "-m", model_dir(), "--load-format", "dummy", "--kv-cache-bytes", "64M"};
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  }
+
+  static TempDir* directory_;
+};
+TempDir* Program::directory_ = nullptr;
+
+TEST_F(Program, HelpAndVersionEndWell) {
+  EXPECT_EQ(run_sluice({"--help"}).exit_code, 0);
+  EXPECT_EQ(run_sluice({"run", "--help"}).exit_code, 0);
+  const Outcome version = run_sluice({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_EQ(version.out.rfind("sluice ", 0), 0u);
+}
+
+TEST_F(Program, StreamsTextAndSaysHowFast) {
+  const Outcome outcome = run_sluice(on_tiny("run", {"-n", "8", "--ignore-eos", "Once upon"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_GT(outcome.out.size(), 4u);
+  for (const char* words : {"prompt tokens", "8 generated", "tok/s", "first token after"}) {
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+  }
+}
+
+TEST_F(Program, JsonHasIdsTextAndStatistics) {
+  const auto words = on_tiny("run", {"-n", "6", "--seed", "3", "--logprobs", "2", "--json",
+                                     "--ignore-eos", "Once upon", "a time"});
+  const Outcome outcome = run_sluice(words);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  std::istringstream lines(outcome.out);
+  std::string line;
+  size_t index = 0;
+  while (std::getline(lines, line)) {
+    const Json json = Json::parse(line);
+    EXPECT_EQ(json.at("index"), index++);
+    EXPECT_EQ(json.at("token_ids").size(), 6u);
+    EXPECT_EQ(json.at("finish_reason"), "length");
+    EXPECT_EQ(json.at("logprobs").size(), 6u);
+    EXPECT_EQ(json.at("logprobs")[0].size(), 3u);  // the chosen one and two more
+    EXPECT_EQ(json.at("stats").at("prompt_tokens"), json.at("prompt_token_ids").size());
+  }
+  EXPECT_EQ(index, 2u);
+  // The same seed gives the same text; only the times differ.
+  const auto first_ids = [](const std::string& text) {
+    return Json::parse(text.substr(0, text.find('\n'))).at("token_ids");
+  };
+  EXPECT_EQ(first_ids(run_sluice(words).out), first_ids(outcome.out));
+}
+
+TEST_F(Program, PromptsComeFromStandardInputAndFiles) {
+  directory_->write("document.txt", "A long document.\n");
+  const auto ids = [&](std::vector<std::string> words, const std::string& input) {
+    words.insert(words.end(), {"-n", "1", "--json"});
+    const Outcome outcome = run_sluice(Invocation{.words = on_tiny("run", words), .input = input});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out).at("prompt_token_ids").get<std::vector<int>>();
+  };
+  const auto expected = ids({"A long document.\n\nWhat is it?"}, "");
+  EXPECT_EQ(ids({}, "A long document.\n\nWhat is it?\n"), expected);
+  EXPECT_EQ(ids({"-"}, "A long document.\n\nWhat is it?"), expected);
+  EXPECT_EQ(ids({"-f", path("document.txt"), "What is it?"}, ""), expected);
+  EXPECT_NE(ids({"--chat", "A long document.\n\nWhat is it?"}, ""), expected);
+}
+
+TEST_F(Program, UsageErrorsEndWithTwo) {
+  for (const auto& words : std::vector<std::vector<std::string>>{
+           {},
+           {"frobnicate"},
+           {"run", "--top-q", "1"},
+           {"run", "hi"},
+           on_tiny("run", {"--temperature", "nan", "hi"}),
+           on_tiny("run", {"--top-p", "0", "hi"}),
+           on_tiny("run", {"--sparse-policy", "no-such-policy", "hi"}),
+           on_tiny("run", {"--device", "abacus", "hi"}),
+           on_tiny("run", {""}),
+       }) {
+    const Outcome outcome = run_sluice(words);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+    EXPECT_EQ(outcome.err.rfind("sluice: ", 0), 0u) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST_F(Program, ModelErrorsEndWithThree) {
+  fs::create_directory(path("empty"));
+  fs::create_directory(path("alien"));
+  directory_->write("alien/config.json", R"({"architectures": ["MambaForCausalLM"]})");
+  fs::create_directory(path("broken"));
+  directory_->write("broken/config.json", "{\"architectures\": [");
+  for (const char* name : {"absent", "empty", "alien", "broken"}) {
+    for (const char* command : {"run", "inspect"}) {
+      const Outcome outcome =
+          run_sluice(Invocation{.words = {command, "-m", path(name)}, .input = "hi"});
+      EXPECT_EQ(outcome.exit_code, 3) << command << " " << name << ": " << outcome.err;
+      EXPECT_NE(outcome.err.find(name), std::string::npos) << outcome.err;
+    }
+  }
+  // Weights are missing: the tiny model has none.
+  EXPECT_EQ(run_sluice({"run", "-m", model_dir(), "--kv-cache-bytes", "64M", "hi"}).exit_code, 3);
+}
+
+TEST_F(Program, WhatDoesNotFitEndsWithFour) {
+  const Outcome plan =
+      run_sluice({"inspect", model_dir(), "--max-model-len", "16K", "--kv-cache-bytes", "1M"});
+  EXPECT_EQ(plan.exit_code, 4) << plan.out << plan.err;
+  EXPECT_NE((plan.out + plan.err).find("does not fit"), std::string::npos);
+  const Outcome load = run_sluice({"run", "-m", model_dir(), "--load-format", "dummy",
+                                   "--max-model-len", "16K", "--kv-cache-bytes", "1M", "hi"});
+  EXPECT_EQ(load.exit_code, 4) << load.err;
+  const Outcome prompt =
+      run_sluice(Invocation{.words = on_tiny("run", {"--max-model-len", "64", "-n", "8"}),
+                            .input = std::string(2000, 'x')});
+  EXPECT_EQ(prompt.exit_code, 4) << prompt.err;
+}
+
+TEST_F(Program, InspectSaysWhatFits) {
+  const Outcome outcome = run_sluice({"inspect", model_dir(), "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  // Two layers of one head, keys and values, 64 bf16 numbers each.
+  EXPECT_EQ(json.at("model").at("kv_bytes_per_token"), 2 * 1 * 2 * 64 * 2);
+  EXPECT_EQ(json.at("plan").at("fits"), true);
+  EXPECT_EQ(run_sluice({"inspect", model_dir()}).exit_code, 0);
+}
+
+TEST_F(Program, AFullDiskIsAnError) {
+  const Outcome outcome = run_sluice(Invocation{.words = {"--help"}, .output_path = "/dev/full"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("No space left"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Program, NeedleWritesItsFiles) {
+  const Outcome outcome = run_sluice(on_tiny("needle", {"--lengths", "256,512", "--depths", "0,100",
+                                                        "--needles", "1", "--out", path("grid")}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = Json::parse(slurp(path("grid/needle.json")));
+  EXPECT_EQ(json.at("items").size(), 4u);
+  EXPECT_EQ(json.at("complete"), true);
+  for (const Json& item : json.at("items")) {
+    EXPECT_EQ(item.at("prompt_tokens"), item.at("length"));
+  }
+  EXPECT_NE(slurp(path("grid/needle.svg")).find("</svg>"), std::string::npos);
+  EXPECT_NE(slurp(path("grid/needle.html")).find("</html>"), std::string::npos);
+  EXPECT_NE(outcome.out.find("needle.html"), std::string::npos);
+}
+
+TEST_F(Program, NeedleRefusesADirectoryThatCannotBeMade) {
+  directory_->write("plain-file", "");
+  const Outcome outcome = run_sluice(on_tiny("needle", {"--out", path("plain-file/sub")}));
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("plain-file/sub"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Program, ControlCInDecodeKeepsTheText) {
+  Invocation invocation{.words = on_tiny("run", {"-n", "15000", "--ignore-eos", "Once upon"})};
+  invocation.interrupt_when = [](const Outcome& so_far) { return so_far.out.size() > 20; };
+  const Outcome outcome = run_sluice(invocation);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_GT(outcome.out.size(), 20u);
+  EXPECT_NE(outcome.err.find("generated"), std::string::npos);
+}
+
+TEST_F(Program, ControlCInPrefillEndsWithoutText) {
+  // Chunks of 16 tokens: the prompt takes many passes, and -v says when the model is loaded.
+  directory_->write("long.txt", slurp(model_dir() + "/haystack.txt").substr(0, 40000));
+  Invocation invocation{.words = on_tiny("run", {"-v", "-n", "4", "--prefill-chunk-tokens", "16",
+                                                 "-f", path("long.txt")})};
+  invocation.interrupt_when = [](const Outcome& so_far) { return !so_far.err.empty(); };
+  const Outcome outcome = run_sluice(invocation);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  EXPECT_EQ(outcome.out.find_first_not_of('\n'), std::string::npos) << outcome.out;
+}
+
+TEST_F(Program, ControlCInNeedleKeepsWhatWasAsked) {
+  Invocation invocation{.words =
+                            on_tiny("needle", {"-v", "--lengths", "256", "--depths", "0,50,100",
+                                               "--needles", "5000", "--out", path("cut")})};
+  invocation.interrupt_when = [](const Outcome& so_far) {
+    return so_far.err.find("  256   0 %") != std::string::npos;
+  };
+  const Outcome outcome = run_sluice(invocation);
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+  const Json json = Json::parse(slurp(path("cut/needle.json")));
+  EXPECT_EQ(json.at("complete"), false);
+  EXPECT_GT(json.at("items").size(), 0u);
+}
+
+TEST_F(Program, DoctorAndBenchPrintJson) {
+  const Outcome doctor = run_sluice({"doctor", "--json"});
+  ASSERT_EQ(doctor.exit_code, 0) << doctor.err;
+  EXPECT_GT(Json::parse(doctor.out).at("dram_read_bytes_per_second"), 1e8);
+  const Outcome decode =
+      run_sluice({"bench", "decode", model_dir(), "--repeats", "1", "-n", "4", "--prompt-lengths",
+                  "16", "--kv-cache-bytes", "64M", "--json"});
+  ASSERT_EQ(decode.exit_code, 0) << decode.err;
+  EXPECT_GT(Json::parse(decode.out).at("results")[0].at("tokens_per_second").at("median"), 0);
+  const Outcome prefill =
+      run_sluice({"bench", "prefill", model_dir(), "--repeats", "1", "--prompt-lengths", "64",
+                  "--kv-cache-bytes", "64M", "--json"});
+  ASSERT_EQ(prefill.exit_code, 0) << prefill.err;
+  EXPECT_GT(Json::parse(prefill.out).at("bound_flops_per_second"), 1e6);
+  const Outcome tokenizer =
+      run_sluice({"bench", "tokenizer", model_dir(), "--repeats", "1", "--json"});
+  ASSERT_EQ(tokenizer.exit_code, 0) << tokenizer.err;
+  EXPECT_GT(Json::parse(tokenizer.out).at("tokens"), 50000);
+  const Outcome load = run_sluice({"bench", "load", model_dir(), "--load-format", "dummy",
+                                   "--kv-cache-bytes", "64M", "--repeats", "1", "--json"});
+  ASSERT_EQ(load.exit_code, 0) << load.err;
+  EXPECT_GT(Json::parse(load.out).at("load_seconds").at("median"), 0);
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,179 @@
+// The needle recipe with tokenizers that count in a way a person can check.
+#include <cctype>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "cli/needle/recipe.h"
+#include "sluice/error.h"
+
+namespace sluice::cli {
+namespace {
+
+// One token a word, and one for each mark and digit; three more for a chat template. Words split
+// only at spaces and marks, as with the patterns of real tokenizers.
+std::vector<int32_t> encode_words(std::string_view message) {
+  std::vector<int32_t> ids = {1, 2};
+  bool in_word = false;
+  for (const char c : message) {
+    const bool letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
+    if (letter && !in_word) ids.push_back(10);
+    if (!letter && c != ' ' && c != '\n') ids.push_back(11);
+    in_word = letter;
+  }
+  ids.push_back(3);
+  return ids;
+}
+
+// Four characters a token, whatever they are: pieces never add up to their sum.
+std::vector<int32_t> encode_quads(std::string_view message) {
+  return std::vector<int32_t>(message.size() / 4 + 5);
+}
+
+NeedleKind number_kind() { return default_needle_templates().kind("number"); }
+
+// Sentences of one to twelve words, no two alike.
+std::string long_text() {
+  std::string text;
+  for (int i = 0; i < 300; ++i) {
+    std::string sentence = "Line";
+    for (int word = 0; word < (i * 7) % 12; ++word) {
+      sentence += " w" + std::string(1, static_cast<char>('a' + (i + word) % 26));
+    }
+    for (int rest = i; rest > 0; rest /= 26) sentence += static_cast<char>('a' + rest % 26);
+    text += (i == 0 ? "" : " ") + sentence + ".";
+  }
+  return text;
+}
+
+const char* const kPrompt = "{haystack}\n\n{question}";
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(NeedleRecipe, PromptsHaveExactlyTheLengthAskedFor) {
+  const Haystack haystack(long_text(), "text", encode_words);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  for (const int64_t length : {64, 100, 101, 257, 1024, 4096}) {
+    for (const int32_t depth : {0, 33, 50, 100}) {
+      for (int32_t i = 0; i < 3; ++i) {
+        const NeedleItem item = recipe.make(7, length, depth, i);
+        EXPECT_EQ(static_cast<int64_t>(item.prompt_ids.size()), length);
+        EXPECT_EQ(item.prompt_ids, encode_words(item.user_message));
+        EXPECT_EQ(count(item.user_message, "The secret number of the"), 1u);
+        EXPECT_EQ(count(item.user_message, item.values[0]), 1u);
+        EXPECT_TRUE(
+            item.user_message.ends_with("What is the secret number of the " + item.key + "?"));
+      }
+    }
+  }
+}
+
+TEST(NeedleRecipe, IsNeverLongerEvenIfTokensDoNotAddUp) {
+  const Haystack haystack(long_text(), "text", encode_quads);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_quads);
+  for (const int64_t length : {64, 333, 1000, 2048}) {
+    const NeedleItem item = recipe.make(1, length, 50, 0);
+    EXPECT_LE(static_cast<int64_t>(item.prompt_ids.size()), length);
+    EXPECT_GE(static_cast<int64_t>(item.prompt_ids.size()), length - 3);
+  }
+}
+
+TEST(NeedleRecipe, AnItemDependsOnItsOwnNumbersAlone) {
+  const Haystack haystack(long_text(), "text", encode_words);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const NeedleItem first = recipe.make(7, 512, 50, 0);
+  EXPECT_EQ(recipe.make(7, 512, 50, 0).user_message, first.user_message);
+  std::set<std::string> values = {first.values[0]};
+  for (const auto& [seed, length, depth, index] :
+       std::vector<std::tuple<uint64_t, int64_t, int32_t, int32_t>>{
+           {8, 512, 50, 0}, {7, 513, 50, 0}, {7, 512, 51, 0}, {7, 512, 50, 1}}) {
+    values.insert(recipe.make(seed, length, depth, index).values[0]);
+  }
+  EXPECT_EQ(values.size(), 5u);  // all fresh
+}
+
+TEST(NeedleRecipe, TheNeedleIsAtItsDepth) {
+  const Haystack haystack(long_text(), "text", encode_words);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  for (const int32_t depth : {0, 10, 50, 75, 100}) {
+    const NeedleItem item = recipe.make(3, 2048, depth, 0);
+    const size_t at = item.user_message.find("The secret number of the");
+    const std::string needle =
+        "The secret number of the " + item.key + " is " + item.values[0] + ".";
+    ASSERT_EQ(item.user_message.substr(at, needle.size()), needle);
+    const auto before =
+        static_cast<double>(encode_words(item.user_message.substr(0, at)).size() - 3);
+    // Half of the longest sentence (14 tokens) is as near as a sentence's end can be.
+    EXPECT_NEAR(before, depth / 100.0 * 2016, 16) << depth;
+    EXPECT_EQ(at == 0, depth == 0);
+    EXPECT_EQ(item.user_message.find("Line", at) == std::string::npos, depth == 100);
+    // A sentence's end: nothing is cut in two.
+    if (at > 0) {
+      EXPECT_EQ(item.user_message.substr(at - 2, 2), ". ");
+    }
+  }
+}
+
+TEST(NeedleRecipe, SeveralValuesOfOneKeyAreAllAskedFor) {
+  NeedleKind kind = number_kind();
+  kind.separator = ", ";
+  const Haystack haystack(long_text(), "text", encode_words);
+  const NeedleItem item = NeedleRecipe(kind, kPrompt, haystack, encode_words).make(5, 1024, 0, 0);
+  ASSERT_EQ(item.values.size(), static_cast<size_t>(NeedleKind::kNumSeveralValues));
+  for (const std::string& value : item.values) EXPECT_EQ(count(item.user_message, value), 1u);
+  EXPECT_NE(item.expected.find(item.values[0] + ", " + item.values[1]), std::string::npos);
+  EXPECT_FALSE(is_correct(item, item.values[0] + ", " + item.values[1]));
+  EXPECT_TRUE(is_correct(item, item.expected));
+}
+
+TEST(NeedleRecipe, ARepeatedHaystackStartsOverAtItsEnd) {
+  const Haystack haystack(default_needle_templates().repeated_haystack, "repeated", encode_words);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const NeedleItem item = recipe.make(1, 1000, 50, 0);
+  EXPECT_EQ(item.prompt_ids.size(), 1000u);
+  EXPECT_GT(count(item.user_message, "The grass is green."), 20u);
+}
+
+TEST(NeedleRecipe, NamesWhatIsTooShort) {
+  const Haystack haystack(long_text(), "text", encode_words);
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  EXPECT_THROW(recipe.make(1, 20, 50, 0), Error);
+  try {
+    const Haystack bad("no sentence ends here", "my.txt", encode_words);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("my.txt"), std::string::npos);
+  }
+}
+
+TEST(NeedleScore, WantsTheValueAsAWord) {
+  NeedleItem item;
+  item.values = {"1234567"};
+  EXPECT_TRUE(is_correct(item, "1234567"));
+  EXPECT_TRUE(is_correct(item, "The secret number is 1234567."));
+  EXPECT_TRUE(is_correct(item, "912345678 or 1234567"));
+  for (const char* wrong : {"", "123456", "12345678", "91234567", "1234 567", "a1234567"}) {
+    EXPECT_FALSE(is_correct(item, wrong)) << wrong;
+  }
+}
+
+TEST(NeedleTemplates, FillsEveryPlaceholderOnce) {
+  EXPECT_EQ(fill_template("{key} and {key}", "key", "{key}"), "{key} and {key}");
+  EXPECT_EQ(fill_template("{key}: {value}", "value", "7"), "{key}: 7");
+}
+
+TEST(NeedleTemplates, ReadsTheBundledModelsFile) {
+  const NeedleTemplates templates =
+      read_needle_templates(SLUICE_SOURCE_DIR "/models/needle/needle_templates.json");
+  EXPECT_EQ(templates.kind("number").value_digits, 7);
+  EXPECT_FALSE(templates.kind("city").values.empty());
+  EXPECT_EQ(templates.kind("values").separator, ", ");
+  EXPECT_THROW(templates.kind("colour"), Error);
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Runs the commands that the documents show, so that none of them goes stale.
+
+A fenced block whose opening line is ```sh run``` (or ```sh run exit=3```) is run by bash in the
+repository's root, with the program of the release build on the PATH; it has to end with status 0 (or
+the one given). Blocks that say only ```sh``` are shown to readers and not run.
+
+    python3 tools/check_docs.py [--build build/release] [FILES]
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"^```sh run(?: exit=(\d+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TIMEOUT_SECONDS = 600
+
+
+def documents():
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
+            *sorted((ROOT / "models").rglob("*.md"))]
+
+
+def blocks(path):
+    """Line, expected status and commands of each block to run."""
+    text = path.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, int(match.group(1) or 0), match.group(2)
+
+
+def run_block(path, line, expected, commands, environment):
+    start = time.monotonic()
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=environment,
+                          capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
+    passed = done.returncode == expected
+    name = f"{path.relative_to(ROOT)}:{line}"
+    print(f"{'passed' if passed else 'FAILED'} {name} ({time.monotonic() - start:.1f} s)")
+    if not passed:
+        print(f"  exit status {done.returncode}, expected {expected}")
+        print("  " + "\n  ".join((commands + done.stdout + done.stderr).splitlines()[-30:]))
+    return passed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=Path, default=ROOT / "build/release")
+    parser.add_argument("files", nargs="*", type=Path)
+    args = parser.parse_args()
+    environment = dict(os.environ, PATH=f"{args.build.resolve()}:{os.environ['PATH']}")
+    results = [run_block(path, *block, environment)
+               for path in ([p.resolve() for p in args.files] or documents()) if path.exists()
+               for block in blocks(path)]
+    print(f"check_docs: {sum(results)} passed, {len(results) - sum(results)} failed")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

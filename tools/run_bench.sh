@@ -1,0 +1,21 @@
+#!/bin/sh
+# What `make bench` runs: every benchmark beside the bound that it measures in the same run.
+#
+#   tools/run_bench.sh build/bench
+set -eu
+
+build="$1"
+run() {
+  echo "== $*"
+  "$@"
+  echo
+}
+
+run "$build/sluice" doctor
+run "$build/sluice" bench load models/needle
+run "$build/sluice" bench tokenizer models/needle
+run "$build/sluice" bench decode models/shapes/qwen3-0.6b
+run "$build/sluice" bench prefill models/shapes/qwen3-0.6b
+for program in "$build"/bench/*_bench; do
+  run "$program"
+done
