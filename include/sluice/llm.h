@@ -104,6 +104,8 @@ class LLM {
 
   // Logits (f32 [num_tokens, vocab]) of every position of `token_ids` in one request, and the taps
   // whose names match one of `tap_patterns` ("layer.*.attn_out"): the alignment tool's entry.
+  // Errors: kInvalidArgument for a pattern that no tap matches, and where positions are in the
+  // prefix cache; those of generate.
   struct Trace {
     TapTensor logits;
     std::vector<TapTensor> taps;

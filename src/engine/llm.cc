@@ -173,6 +173,7 @@ EngineStats LLM::stats() const { return impl_->engine.stats(); }
 LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
                       const std::vector<std::string>& tap_patterns) {
   TraceRecorder recorder(tap_patterns, impl_->engine.device());
+  recorder.check_patterns(impl_->engine.config().num_layers);
   Trace trace;
   trace.logits.name = "logits";
   trace.logits.shape = {static_cast<int64_t>(token_ids.size()), impl_->engine.config().vocab_size};

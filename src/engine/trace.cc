@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 
+#include "core/error.h"
+
 namespace sluice {
 namespace {
 
@@ -20,12 +22,38 @@ TapTensor empty_like(const std::string& name, const TensorView& view, int64_t nu
   return tensor;
 }
 
+bool matches(const std::string& pattern, const std::string& name) {
+  return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+}
+
 }  // namespace
 
+std::vector<std::string> tap_names(int32_t num_layers) {
+  std::vector<std::string> names{"embedding"};
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    for (const char* what : {"residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"}) {
+      names.push_back(fmt::format("layer.{}.{}", layer, what));
+    }
+  }
+  names.emplace_back("final_norm");
+  return names;
+}
+
+void TraceRecorder::check_patterns(int32_t num_layers) const {
+  const std::vector<std::string> names = tap_names(num_layers);
+  for (const std::string& pattern : patterns_) {
+    const auto matches_pattern = [&](const auto& name) { return matches(pattern, name); };
+    if (std::any_of(names.begin(), names.end(), matches_pattern)) continue;
+    fail(ErrorCode::kInvalidArgument,
+         "tap pattern \"{}\" matches nothing; taps are embedding, layer.I.residual, layer.I.q, .k, "
+         ".v, .attn_out, .attn_proj, .mlp_out (I from 0 to {}, or *) and final_norm",
+         pattern, num_layers - 1);
+  }
+}
+
 bool TraceRecorder::wants(const std::string& name) const {
-  return std::any_of(patterns_.begin(), patterns_.end(), [&](const std::string& pattern) {
-    return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
-  });
+  return std::any_of(patterns_.begin(), patterns_.end(),
+                     [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
 TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, int64_t first_row,

@@ -17,11 +17,17 @@
 
 namespace sluice {
 
+// Every name that a trace of a model with so many layers can give.
+std::vector<std::string> tap_names(int32_t num_layers);
+
 class TraceRecorder final : public TapSink {
  public:
   // `patterns` are shell patterns over tap names: "layer.*.attn_out".
   TraceRecorder(std::vector<std::string> patterns, Device& device)
       : patterns_(std::move(patterns)), device_(device) {}
+
+  // Errors: kInvalidArgument naming the first pattern that no tap of the model matches.
+  void check_patterns(int32_t num_layers) const;
 
   // Row 0 of the following taps is this position of the sequence.
   void begin_pass(int64_t first_pos) { first_pos_ = first_pos; }

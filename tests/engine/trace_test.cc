@@ -1,0 +1,130 @@
+// LLM::trace: names, shapes and bits of what it captures, and patterns that match nothing.
+#include "engine/trace.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "sluice/llm.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::random_tokens;
+using testing::tiny_options;
+
+constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 q and 2 kv heads of 32, width 64
+constexpr int64_t kNumTokens = 50;                   // not a multiple of the block of 16
+
+using Shape = std::vector<int64_t>;
+
+std::map<std::string, TapTensor> taps_by_name(const LLM::Trace& trace) {
+  std::map<std::string, TapTensor> by_name;
+  for (const TapTensor& tap : trace.taps) {
+    EXPECT_TRUE(by_name.emplace(tap.name, tap).second) << tap.name << " twice";
+  }
+  return by_name;
+}
+
+LLM::Trace run_trace(const std::vector<std::string>& patterns, int32_t rows_per_pass = 16) {
+  EngineOptions options = tiny_options(kModel);
+  options.max_num_seqs = rows_per_pass;  // trace runs as many rows at once
+  LLM llm(options);
+  return llm.trace(random_tokens(kNumTokens, 3), patterns);
+}
+
+std::vector<std::string> names_of(const LLM::Trace& trace) {
+  std::vector<std::string> names;
+  for (const TapTensor& tap : trace.taps) names.push_back(tap.name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void expect_same_bits(const TapTensor& a, const TapTensor& b) {
+  ASSERT_EQ(a.shape, b.shape) << a.name;
+  ASSERT_EQ(a.data.size(), b.data.size()) << a.name;
+  EXPECT_EQ(std::memcmp(a.data.data(), b.data.data(), a.data.size() * sizeof(float)), 0) << a.name;
+}
+
+TEST(Trace, EveryTapHasItsShape) {
+  const LLM::Trace trace = run_trace({"*"});
+  EXPECT_EQ(trace.logits.shape, (Shape{kNumTokens, 160}));
+  const std::map<std::string, Shape> expected = {
+      {"residual", {kNumTokens, 64}},    {"q", {kNumTokens, 4, 32}},
+      {"k", {kNumTokens, 2, 32}},        {"v", {kNumTokens, 2, 32}},
+      {"attn_out", {kNumTokens, 4, 32}}, {"attn_proj", {kNumTokens, 64}},
+      {"mlp_out", {kNumTokens, 64}},
+  };
+  auto taps = taps_by_name(trace);
+  for (const char* layer : {"layer.0.", "layer.1."}) {
+    for (const auto& [what, shape] : expected) EXPECT_EQ(taps[layer + what].shape, shape) << what;
+  }
+  EXPECT_EQ(taps["embedding"].shape, (Shape{kNumTokens, 64}));
+  EXPECT_EQ(taps["final_norm"].shape, (Shape{kNumTokens, 64}));
+  for (const auto& [name, tap] : taps) {
+    int64_t size = 1;
+    for (const int64_t dim : tap.shape) size *= dim;
+    EXPECT_EQ(tap.data.size(), static_cast<size_t>(size)) << name;
+  }
+}
+
+TEST(Trace, ListOfNamesIsWhatThereIs) {
+  std::vector<std::string> expected = tap_names(2);
+  std::sort(expected.begin(), expected.end());
+  EXPECT_EQ(names_of(run_trace({"*"})), expected);
+}
+
+TEST(Trace, ChunkingChangesNoBit) {
+  const LLM::Trace whole = run_trace({"*"}, 64);
+  auto pieces = taps_by_name(run_trace({"*"}, 7));
+  for (const TapTensor& tap : whole.taps) expect_same_bits(tap, pieces[tap.name]);
+}
+
+TEST(Trace, FirstResidualIsTheEmbedding) {
+  auto taps = taps_by_name(run_trace({"embedding", "layer.0.residual"}));
+  const TapTensor residual = taps["layer.0.residual"];
+  expect_same_bits(residual, taps["embedding"]);
+}
+
+// Values are rows of v_proj, which rope leaves alone: two equal tokens give equal values in layer 0
+// and, at two positions, different keys.
+TEST(Trace, KeysAreTakenAfterRope) {
+  LLM llm(tiny_options(kModel));
+  auto taps = taps_by_name(llm.trace({9, 9}, {"layer.0.[kv]"}));
+  const std::vector<float>& k = taps["layer.0.k"].data;
+  const std::vector<float>& v = taps["layer.0.v"].data;
+  ASSERT_EQ(v.size(), 128u);
+  EXPECT_TRUE(std::equal(v.begin(), v.begin() + 64, v.begin() + 64));
+  EXPECT_FALSE(std::equal(k.begin(), k.begin() + 64, k.begin() + 64));
+}
+
+TEST(Trace, PatternsSelect) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names_of(run_trace({})), Names());
+  EXPECT_EQ(names_of(run_trace({"layer.*.k"})), (Names{"layer.0.k", "layer.1.k"}));
+  EXPECT_EQ(names_of(run_trace({"layer.1.attn_*", "final_norm"})),
+            (Names{"final_norm", "layer.1.attn_out", "layer.1.attn_proj"}));
+  EXPECT_EQ(names_of(run_trace({"layer.?.v", "layer.0.v"})), (Names{"layer.0.v", "layer.1.v"}));
+}
+
+TEST(Trace, PatternThatMatchesNothingIsNamed) {
+  LLM llm(tiny_options(kModel));
+  for (const char* pattern : {"layer.2.k", "layer.*.keys", "logits", ""}) {
+    try {
+      llm.trace({5, 6}, {"embedding", pattern});
+      FAIL() << pattern;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      const std::string quoted = "\"" + std::string(pattern) + "\"";
+      EXPECT_NE(std::string(error.what()).find(quoted), std::string::npos) << error.what();
+    }
+  }
+  // Nothing was lost: the engine goes on.
+  EXPECT_EQ(llm.trace({5, 6}, {}).logits.shape, (Shape{2, 160}));
+}
+
+}  // namespace
+}  // namespace sluice
