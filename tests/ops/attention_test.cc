@@ -222,18 +222,50 @@ TEST_P(AttentionTest, OutputMayBeTheMemoryOfTheQueries) {
   EXPECT_TRUE(bytes_of(args.out) == problem.run({.isa = GetParam()}).out);
 }
 
-TEST_P(AttentionTest, NanInAVisibleTokenIsSeen) {
-  const AttentionProblem problem({.head_dim = 64, .num_kv_heads = 1, .group = 1});
-  Machine machine;
-  AttentionArgs args = problem.call(machine, {}, 0, 1000);
-  args.out = machine.tensor(DType::kBF16, {37, 1, 64});
-  const int32_t block = args.block_table.data<int32_t>()[1];
-  args.kv.block(block)[3 * 64 + 5] = BFloat16::from_bits(0x7fc0);  // a key channel of token 19
-  cpu::attention(machine.cpu_stream(), args, GetParam());
-  machine.synchronize();
-  EXPECT_FALSE(std::isnan(element(args.out, 18 * 64)));
-  EXPECT_TRUE(std::isnan(element(args.out, 19 * 64)));
-  EXPECT_TRUE(std::isnan(element(args.out, 36 * 64 + 63)));
+// A NaN or infinity in the cache reaches exactly the rows that see its token; for the others not a
+// bit changes, although they share tiles and instructions with those that do.
+TEST_P(AttentionTest, NonFiniteNumbersReachOnlyTheRowsThatSeeThem) {
+  constexpr int32_t kRows = 37;
+  constexpr int32_t kHeadDim = 64;
+  const AttentionProblem problem({.head_dim = kHeadDim, .num_kv_heads = 1, .group = 1});
+  const auto run = [&problem](bool in_values, int32_t token, uint16_t bits) {
+    Machine machine;
+    AttentionArgs args = problem.call(machine, {}, 0, 1000);
+    args.out = machine.tensor(DType::kBF16, {kRows, 1, kHeadDim});
+    BFloat16* block = args.kv.block(args.block_table.data<int32_t>()[token / 16]);
+    const int64_t part = in_values ? args.kv.shape.v_offset(0) : args.kv.shape.k_offset(0);
+    if (bits != 0) block[part + token % 16 * kHeadDim + 5] = BFloat16::from_bits(bits);
+    cpu::attention(machine.cpu_stream(), args, GetParam());
+    machine.synchronize();
+    return values_of<BFloat16>(args.out);
+  };
+  const std::vector<BFloat16> clean = run(false, 0, 0);
+  for (const bool in_values : {false, true}) {
+    for (const int32_t token : {0, 5, 19, 31, 36}) {
+      for (const uint16_t bits : {0x7fc0, 0x7f80, 0xff80}) {  // NaN and both infinities
+        SCOPED_TRACE(fmt::format("{} of token {}: {:x}", in_values ? "V" : "K", token, bits));
+        const std::vector<BFloat16> out = run(in_values, token, bits);
+        for (int32_t row = 0; row < token; ++row) {
+          for (int32_t d = 0; d < kHeadDim; ++d) {
+            const auto i = static_cast<size_t>(row * kHeadDim + d);
+            ASSERT_EQ(out[i].bits, clean[i].bits) << "row " << row;
+          }
+        }
+        if (bits != 0x7fc0) continue;
+        for (int32_t row = token; row < kRows; ++row) {
+          EXPECT_TRUE(std::isnan(static_cast<float>(out[static_cast<size_t>(row * kHeadDim + 5)])));
+        }
+      }
+    }
+  }
+}
+
+TEST(AttentionIsa, Avx2AndAvx512GiveTheSameBits) {
+  if (detected_isa() < CpuIsa::kAvx512) GTEST_SKIP() << "this CPU has no AVX-512";
+  for (const int32_t head_dim : {16, 48, 128}) {
+    const AttentionProblem problem({.head_dim = head_dim, .group = 3, .seqs = mixed_sequences()});
+    expect_same_bits(problem.run({.isa = CpuIsa::kAvx2}), problem.run({.isa = CpuIsa::kAvx512}));
+  }
 }
 
 TEST(AttentionContract, NamesTheSymbolThatIsWrong) {

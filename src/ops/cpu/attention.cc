@@ -23,6 +23,8 @@ constexpr int64_t kItemsPerThread = 8;
 constexpr int32_t kFewQueryRows = 24;
 
 const AttentionKernel& kernel_of(CpuIsa isa) {
+  if (isa >= CpuIsa::kAmx) return attention_kernel_amx();
+  if (isa >= CpuIsa::kAvx512) return attention_kernel_avx512();
   return isa >= CpuIsa::kAvx2 ? attention_kernel_avx2() : attention_kernel_scalar();
 }
 

@@ -77,7 +77,8 @@ struct Avx2Vector {
   // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Pairs of channels travel as one 32-bit
   // number through 8x8 transposes and are told apart at the end, which halves the shuffles. Tokens
   // from num_tokens on are not read; their place gets copies of the last one.
-  static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out) {
+  static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out,
+                             TilePrefetch& ahead) {
     for (int half = 0; half < 2; ++half) {
       const uint16_t* rows[8];
       for (int i = 0; i < 8; ++i) {
@@ -85,6 +86,7 @@ struct Avx2Vector {
         rows[i] = k + static_cast<int64_t>(token) * head_dim;
       }
       for (int32_t d = 0; d < head_dim; d += 16) {
+        ahead.step(4);  // a sixteenth of a tile, which has 32 bytes per token in 16 channels
         transpose_16_channels(rows, d, out + static_cast<int64_t>(d) * 16 + half * 8);
       }
     }

@@ -23,7 +23,7 @@ inline constexpr int32_t kChunkTokens = kChunkTiles * kTileTokens;
 
 // Query rows (row, head) per item, a multiple of every kernel height: converting a token costs
 // about 60 cycles and is shared by this many, which is 3 % of their arithmetic.
-inline constexpr int32_t kMaxQueryRows = 96;
+inline constexpr int32_t kMaxQueryRows = 192;
 
 // `Vector` provides: Register, kLanes, kMaxRows and kAccumulators (shape of the kernels), load,
 // store, broadcast, load_bf16, store_bf16, add, sub, mul, fma, max (second operand when one is
@@ -124,24 +124,37 @@ void load_rows(const AttentionItem& item, const FmaScratch& s) {
 // ---- Phase 1: a chunk of KV to f32 -------------------------------------------------------------
 
 template <typename Vector>
-void load_chunk(const AttentionItem& item, const int32_t* positions, int32_t num_tiles,
-                const FmaScratch& s) {
-  const int32_t head_dim = item.head_dim;
-  for (int32_t tile = 0; tile < num_tiles; ++tile) {
-    const TileSource source = tile_source(item, positions[tile]);
-    Vector::transpose_keys(source.k, source.num_tokens, head_dim,
-                           s.k + static_cast<int64_t>(tile) * head_dim * kTileTokens);
-    for (int32_t t = 0; t < source.num_tokens; ++t) {
-      const uint16_t* from = source.v + static_cast<int64_t>(t) * head_dim;
-      float* to = s.v + static_cast<int64_t>(tile * kTileTokens + t) * kTileTokens;
-      for (int32_t d = 0; d < head_dim; d += kTileTokens) {
-        for (int i = 0; i < kPerTile<Vector>; ++i) {
-          const int lane = i * Vector::kLanes;
-          Vector::store(to + static_cast<int64_t>(d) * kChunkTokens + lane,
-                        Vector::load_bf16(from + d + lane));
-        }
+void load_values(const TileSource& source, int32_t head_dim, float* v) {
+  for (int32_t t = 0; t < source.num_tokens; ++t) {
+    const uint16_t* from = source.v + static_cast<int64_t>(t) * head_dim;
+    float* to = v + t * kTileTokens;
+    for (int32_t d = 0; d < head_dim; d += kTileTokens) {
+      for (int i = 0; i < kPerTile<Vector>; ++i) {
+        const int lane = i * Vector::kLanes;
+        Vector::store(to + static_cast<int64_t>(d) * kChunkTokens + lane,
+                      Vector::load_bf16(from + d + lane));
       }
     }
+  }
+}
+
+// Tiles of a chunk, and how many.
+struct Chunk {
+  int32_t positions[kChunkTiles];
+  int32_t num_tiles;
+};
+
+template <typename Vector>
+void load_chunk(const AttentionItem& item, const Chunk& chunk, const Chunk& next,
+                const FmaScratch& s) {
+  const int32_t head_dim = item.head_dim;
+  for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
+    const TileSource source = tile_source(item, chunk.positions[tile]);
+    TilePrefetch ahead;
+    if (tile < next.num_tiles) ahead = TilePrefetch(item, next.positions[tile]);
+    Vector::transpose_keys(source.k, source.num_tokens, head_dim,
+                           s.k + static_cast<int64_t>(tile) * head_dim * kTileTokens, ahead);
+    load_values<Vector>(source, head_dim, s.v + tile * kTileTokens * kTileTokens);
   }
 }
 
@@ -183,11 +196,12 @@ void score_kernel(const float* q, const float* k, int32_t head_dim, float scale,
   }
 }
 
-// Tiles that `rows` rows take at once, so that the accumulators fill the register file.
+// Tiles (or panels of channels) that `rows` rows take at once: a power of two, so that a chunk
+// leaves no remainder too narrow to hide the latency of the FMA.
 template <typename Vector>
 constexpr int tiles_at_once(int rows) {
   const int fit = Vector::kAccumulators / (rows * kPerTile<Vector>);
-  return fit > kChunkTiles ? kChunkTiles : (fit < 1 ? 1 : fit);
+  return fit >= 4 ? 4 : (fit >= 2 ? 2 : 1);
 }
 
 template <typename Vector, int kRows, int kTiles>
@@ -256,8 +270,8 @@ inline float update_tile(float* p, int32_t count, float* max, float* sum) {
 }
 
 template <typename Vector>
-void softmax_rows(const FmaScratch& s, int32_t num_query_rows, int32_t num_tiles) {
-  for (int32_t m = 0; m < num_query_rows; ++m) {
+void softmax_rows(const FmaScratch& s, int32_t begin, int32_t num_query_rows, int32_t num_tiles) {
+  for (int32_t m = begin; m < num_query_rows; ++m) {
     float* p = s.p + static_cast<int64_t>(m) * kChunkTokens;
     float* alpha = s.alpha + static_cast<int64_t>(m) * kChunkTiles;
     int32_t moved = 0;
@@ -383,13 +397,12 @@ void value_rows(const FmaScratch& s, int32_t m, int32_t num_rows, int32_t head_d
 // ---- The walk ----------------------------------------------------------------------------------
 
 // How many tokens of the chunk each query row sees. Tiles ascend, so that it is a prefix.
-inline void count_seen(const AttentionItem& item, const int32_t* positions, int32_t num_tiles,
-                       const FmaScratch& s) {
+inline void count_seen(const AttentionItem& item, const Chunk& chunk, const FmaScratch& s) {
   for (int32_t row = 0; row < item.num_rows; ++row) {
     const int32_t limit = row_limit(item, row);
     int32_t seen = 0;
-    for (int32_t tile = 0; tile < num_tiles; ++tile) {
-      seen += max_of(0, min_of(kTileTokens, limit - positions[tile]));
+    for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
+      seen += max_of(0, min_of(kTileTokens, limit - chunk.positions[tile]));
     }
     for (int32_t head = 0; head < item.group; ++head) s.seen[row * item.group + head] = seen;
   }
@@ -425,18 +438,22 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
   const FmaScratch s = carve(scratch, num_query_rows, head_dim);
   load_rows<Vector>(item, s);
   TileCursor cursor(item);
-  int32_t positions[kChunkTiles];
-  while (const int32_t num_tiles = cursor.take(positions, kChunkTiles)) {
-    load_chunk<Vector>(item, positions, num_tiles, s);
-    count_seen(item, positions, num_tiles, s);
+  const auto take = [&cursor](Chunk& to) { to.num_tiles = cursor.take(to.positions, kChunkTiles); };
+  Chunk chunk;
+  Chunk next;
+  for (take(chunk); chunk.num_tiles > 0; chunk = next) {
+    take(next);
+    load_chunk<Vector>(item, chunk, next, s);
+    count_seen(item, chunk, s);
     // Rows before `begin` see nothing of this chunk.
-    int32_t begin = max_of(0, min_of(item.num_rows, positions[0] - item.first_pos)) * item.group;
+    const int32_t blind_rows = chunk.positions[0] - item.first_pos;
+    int32_t begin = max_of(0, min_of(item.num_rows, blind_rows)) * item.group;
     begin -= begin % Vector::kMaxRows;
     for (int32_t m = begin; m < num_query_rows; m += Vector::kMaxRows) {
       score_rows<Vector, Vector::kMaxRows>(s, m, min_of(Vector::kMaxRows, num_query_rows - m),
-                                           head_dim, item.scale, num_tiles);
+                                           head_dim, item.scale, chunk.num_tiles);
     }
-    softmax_rows<Vector>(s, num_query_rows, num_tiles);
+    softmax_rows<Vector>(s, begin, num_query_rows, chunk.num_tiles);
     for (int32_t m = begin; m < num_query_rows; m += Vector::kMaxRows) {
       value_rows<Vector, Vector::kMaxRows>(s, m, min_of(Vector::kMaxRows, num_query_rows - m),
                                            head_dim);

@@ -56,5 +56,7 @@ struct AttentionKernel {
 
 const AttentionKernel& attention_kernel_scalar();
 const AttentionKernel& attention_kernel_avx2();
+const AttentionKernel& attention_kernel_avx512();
+const AttentionKernel& attention_kernel_amx();
 
 }  // namespace sluice

@@ -70,8 +70,10 @@ struct PortableVector {
 
   // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Tokens from num_tokens on are not read;
   // their place gets zeros.
-  static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out) {
+  static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out,
+                             TilePrefetch& ahead) {
     for (int32_t t = 0; t < kTileTokens; ++t) {
+      ahead.step(head_dim / 32);
       for (int32_t d = 0; d < head_dim; ++d) {
         out[d * kTileTokens + t] = t < num_tokens ? widen(k[t * head_dim + d]) : 0.0f;
       }

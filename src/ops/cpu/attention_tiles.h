@@ -85,5 +85,37 @@ inline TileSource tile_source(const AttentionItem& item, int32_t position) {
           min_of(kTileTokens, item.kv_end - position)};
 }
 
+// Fetches a tile that will be converted soon, a few lines at a time between other work: with few
+// rows the walk is bound by DRAM, and the transposing loads of the keys are no pattern that
+// hardware recognises. All at once they would fill the queue of misses and hold up the loads of the
+// present.
+class TilePrefetch {
+ public:
+  TilePrefetch() = default;
+  TilePrefetch(const AttentionItem& item, int32_t position) {
+    const TileSource source = tile_source(item, position);
+    k_ = reinterpret_cast<const char*>(source.k);
+    v_ = reinterpret_cast<const char*>(source.v);
+    left_bytes_ = source.num_tokens * item.head_dim * 2;
+  }
+
+  // The next `num_lines` cache lines of the keys and as many of the values.
+  void step(int num_lines) {
+    for (int i = 0; i < num_lines && left_bytes_ > 0; ++i, left_bytes_ -= kLineBytes) {
+      __builtin_prefetch(k_, 0, 2);
+      __builtin_prefetch(v_, 0, 2);
+      k_ += kLineBytes;
+      v_ += kLineBytes;
+    }
+  }
+
+ private:
+  static constexpr int32_t kLineBytes = 64;
+
+  const char* k_ = nullptr;
+  const char* v_ = nullptr;
+  int32_t left_bytes_ = 0;
+};
+
 }  // namespace
 }  // namespace sluice
