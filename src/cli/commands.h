@@ -18,6 +18,7 @@ inline constexpr int kExitInterrupted = 130;
 int run(const RunCommand& command);
 int needle(const NeedleCommand& command);
 int inspect(const InspectCommand& command);
+int trace(const TraceCommand& command);
 int doctor(const DoctorCommand& command);
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);

@@ -22,6 +22,7 @@ struct RunCommandVisitor {
   int operator()(const RunCommand& command) const { return run(command); }
   int operator()(const NeedleCommand& command) const { return needle(command); }
   int operator()(const InspectCommand& command) const { return inspect(command); }
+  int operator()(const TraceCommand& command) const { return trace(command); }
   int operator()(const DoctorCommand& command) const { return doctor(command); }
   int operator()(const BenchDecodeCommand& command) const { return bench_decode(command); }
   int operator()(const BenchPrefillCommand& command) const { return bench_prefill(command); }

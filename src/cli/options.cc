@@ -22,6 +22,14 @@ constexpr const char* kFooter =
     "Exit status: 0 done, 1 another failure, 2 usage, 3 the model (or a thing it needs) cannot\n"
     "be used, 4 it does not fit, 130 interrupted (what was made so far is kept).";
 
+std::vector<int32_t> parse_token_ids(std::string_view source, std::string_view value) {
+  std::vector<int32_t> ids;
+  for (const std::string& item : split_list(source, value)) {
+    ids.push_back(static_cast<int32_t>(parse_integer(source, item, 0, kMaxInt32)));
+  }
+  return ids;
+}
+
 void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.group("Engine");
   set.text("-m,--model", "DIR", "Hugging Face model directory", &engine->model);
@@ -81,11 +89,7 @@ void declare_sampling(OptionSet& set, RunCommand* run) {
             });
   set.value("--stop-token-ids", "IDS", "end at these token ids: 1,2,3",
             [=](std::string_view source, std::string_view value) {
-              sampling->stop_token_ids.clear();
-              for (const std::string& item : split_list(source, value)) {
-                sampling->stop_token_ids.push_back(
-                    static_cast<int32_t>(parse_integer(source, item, 0, kMaxInt32)));
-              }
+              sampling->stop_token_ids = parse_token_ids(source, value);
             });
   set.integer("--logprobs", "log-probabilities of the N likeliest tokens, 0 to 20 (with --json)",
               &sampling->logprobs, 0, 20);
@@ -161,6 +165,26 @@ void declare_inspect(OptionSet& set, InspectCommand* inspect) {
   declare_engine(set, &inspect->engine);
 }
 
+void declare_trace(OptionSet& set, TraceCommand* trace) {
+  set.group("What to run (one of these)");
+  set.value("--tokens", "IDS", "token ids: 1,2,3; needs no tokenizer",
+            [=](std::string_view source, std::string_view value) {
+              trace->tokens = parse_token_ids(source, value);
+            });
+  set.text("--prompt", "TEXT", "text, tokenized as run does", &trace->prompt);
+  set.text("-f,--file", "FILE", "the text of a file", &trace->file);
+  set.group("Output");
+  set.value("--taps", "PATTERNS",
+            "inner tensors: embedding, layer.I.residual, .q, .k, .v, .attn_out (before o_proj), "
+            ".attn_proj, .mlp_out, final_norm; * is any text: 'layer.*.k,layer.*.v' (none)",
+            [=](std::string_view source, std::string_view value) {
+              trace->taps = split_list(source, value);
+            });
+  set.text("-o,--out", "FILE", "safetensors file for logits, taps and token ids", &trace->out);
+  set.set_flag("-v,--verbose", "say what was chosen and applied", &trace->verbose);
+  declare_engine(set, &trace->engine);
+}
+
 void declare_doctor(OptionSet& set, DoctorCommand* doctor) {
   set.group("Options");
   set.integer("-t,--threads", "CPU threads to measure with; 0 takes all", &doctor->num_threads, 0,
@@ -230,6 +254,7 @@ struct Commands {
   RunCommand run;
   NeedleCommand needle;
   InspectCommand inspect;
+  TraceCommand trace;
   DoctorCommand doctor;
   BenchDecodeCommand bench_decode;
   BenchPrefillCommand bench_prefill;
@@ -262,6 +287,8 @@ ProgramSpec make_program(Commands* all) {
                [=](OptionSet& s) { declare_bench_tokenizer(s, &all->bench_tokenizer); }},
               {"bench load", "Time and peak memory of loading",
                [=](OptionSet& s) { declare_bench_load(s, &all->bench_load); }},
+              {"trace", "Write logits and inner tensors of some tokens to a file",
+               [=](OptionSet& s) { declare_trace(s, &all->trace); }},
           },
   };
 }
@@ -298,6 +325,18 @@ void check_needle(NeedleCommand* needle) {
   };
   sort_unique(&needle->lengths);
   sort_unique(&needle->depths);
+}
+
+void check_trace(const TraceCommand& trace) {
+  require_model(trace.engine.model);
+  const int num_given = (trace.tokens.empty() ? 0 : 1) + (trace.prompt.empty() ? 0 : 1) +
+                        (trace.file.empty() ? 0 : 1);
+  if (num_given != 1) {
+    fail(ErrorCode::kInvalidArgument, "give exactly one of --tokens, --prompt and --file");
+  }
+  if (trace.out.empty()) {
+    fail(ErrorCode::kInvalidArgument, "--out: no file given for the tensors; add --out FILE");
+  }
 }
 
 void check_block_size(const EngineOptions& engine) {
@@ -338,6 +377,11 @@ Command parse_command_line(const std::vector<std::string>& words) {
     check_needle(&all.needle);
     check_block_size(all.needle.engine);
     return all.needle;
+  }
+  if (outcome.subcommand == "trace") {
+    check_trace(all.trace);
+    check_block_size(all.trace.engine);
+    return all.trace;
   }
   if (outcome.subcommand == "doctor") return all.doctor;
   const auto with_model = [](const auto& command) -> Command {

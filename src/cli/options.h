@@ -63,6 +63,16 @@ struct InspectCommand {
   bool json = false;
 };
 
+struct TraceCommand {
+  EngineOptions engine;
+  std::vector<int32_t> tokens;  // one of the three says what to run
+  std::string prompt;
+  std::string file;
+  std::vector<std::string> taps;  // patterns over the names of taps
+  std::string out;
+  bool verbose = false;
+};
+
 struct DoctorCommand {
   int32_t num_threads = 0;
   bool json = false;
@@ -98,9 +108,9 @@ struct PrintCommand {
   std::string text;
 };
 
-using Command =
-    std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, DoctorCommand,
-                 BenchDecodeCommand, BenchPrefillCommand, BenchTokenizerCommand, BenchLoadCommand>;
+using Command = std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
+                             DoctorCommand, BenchDecodeCommand, BenchPrefillCommand,
+                             BenchTokenizerCommand, BenchLoadCommand>;
 
 // Reads `words` (without the program's name) and the environment.
 // Errors: kInvalidArgument naming the option, its value and what to write instead.

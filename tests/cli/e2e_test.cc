@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
+#include "io/safetensors.h"
 #include "io/temp_dir.h"
 
 namespace sluice::cli {
@@ -122,6 +123,8 @@ TEST_F(Program, UsageErrorsEndWithTwo) {
            on_tiny("run", {"--sparse-policy", "no-such-policy", "hi"}),
            on_tiny("run", {"--device", "abacus", "hi"}),
            on_tiny("run", {""}),
+           on_tiny("trace", {"--tokens", "1", "--taps", "layer.9.k", "-o", path("no-trace")}),
+           on_tiny("trace", {"--tokens", "4096", "-o", path("no-trace")}),
        }) {
     const Outcome outcome = run_sluice(words);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
@@ -200,6 +203,33 @@ TEST_F(Program, NeedleRefusesADirectoryThatCannotBeMade) {
   EXPECT_NE(outcome.err.find("plain-file/sub"), std::string::npos) << outcome.err;
 }
 
+TEST_F(Program, TraceWritesLogitsTapsAndIds) {
+  const std::string file = path("trace.safetensors");
+  const Outcome outcome = run_sluice(
+      on_tiny("trace", {"--prompt", "Once upon a time", "--taps", "layer.*.q", "-o", file}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const std::string bytes = slurp(file);
+  const SafetensorsHeader header =
+      parse_safetensors_header(std::as_bytes(std::span(bytes)), "trace.safetensors");
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const SafetensorsEntry& entry : header.tensors) shapes[entry.name] = entry.shape;
+  const int64_t num_tokens = shapes.at("token_ids").at(0);
+  EXPECT_GT(num_tokens, 2);
+  EXPECT_EQ(shapes, (std::map<std::string, std::vector<int64_t>>{{"logits", {num_tokens, 4096}},
+                                                                 {"layer.0.q", {num_tokens, 2, 64}},
+                                                                 {"layer.1.q", {num_tokens, 2, 64}},
+                                                                 {"token_ids", {num_tokens}}}));
+  for (const auto& [name, shape] : shapes) {
+    EXPECT_NE(outcome.out.find(name), std::string::npos) << outcome.out;
+  }
+}
+
+TEST_F(Program, TraceThatCannotBeWrittenEndsWithOne) {
+  const Outcome outcome = run_sluice(on_tiny("trace", {"--tokens", "1", "-o", path("absent/x")}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.err.find("absent/x"), std::string::npos) << outcome.err;
+}
+
 TEST_F(Program, ControlCInDecodeKeepsTheText) {
   Invocation invocation{.words = on_tiny("run", {"-n", "15000", "--ignore-eos", "Once upon"})};
   invocation.interrupt_when = [](const Outcome& so_far) { return so_far.out.size() > 20; };
@@ -247,7 +277,7 @@ TEST_F(Program, DoctorAndBenchPrintJson) {
       run_sluice({"bench", "prefill", model_dir(), "--repeats", "1", "--prompt-lengths", "64",
                   "--kv-cache-bytes", "64M", "--json"});
   ASSERT_EQ(prefill.exit_code, 0) << prefill.err;
-  EXPECT_GT(Json::parse(prefill.out).at("bound_flops_per_second"), 1e6);
+  EXPECT_GT(Json::parse(prefill.out).at("bound_per_second"), 1e6);
   const Outcome tokenizer =
       run_sluice({"bench", "tokenizer", model_dir(), "--repeats", "1", "--json"});
   ASSERT_EQ(tokenizer.exit_code, 0) << tokenizer.err;

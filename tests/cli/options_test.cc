@@ -208,6 +208,15 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).num_threads, 2);
 }
 
+TEST(Options, TraceTakesTokensOrText) {
+  const auto trace = parse<TraceCommand>({"trace", "-m", "d", "--tokens", "3,1,2", "--taps",
+                                          "layer.*.k,final_norm", "--out", "x.safetensors"});
+  EXPECT_EQ(trace.tokens, (std::vector<int32_t>{3, 1, 2}));
+  EXPECT_EQ(trace.taps, (Words{"layer.*.k", "final_norm"}));
+  EXPECT_EQ(trace.out, "x.safetensors");
+  EXPECT_EQ(parse<TraceCommand>({"trace", "-m", "d", "-f", "t", "-o", "x"}).file, "t");
+}
+
 TEST(Options, HelpAndVersion) {
   const std::string run_help = parse<PrintCommand>({"run", "--help"}).text;
   for (const char* words : {"Engine:", "Sampling", "--max-model-len", "SLUICE_", "130"}) {
@@ -275,6 +284,10 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"needle", "-m", "d", "--lengths", "10"}, "--lengths: '10' is not a number of tokens"},
       {{"needle", "-m", "d", "--depths", "0,101"}, "--depths: '101'"},
       {{"needle", "-m", "d", "--needles", "0"}, "--needles: '0'"},
+      {{"trace", "-m", "d", "-o", "x"}, "exactly one of --tokens, --prompt and --file"},
+      {{"trace", "-m", "d", "-o", "x", "--tokens", "1", "--prompt", "p"}, "exactly one of"},
+      {{"trace", "-m", "d", "--tokens", "1"}, "--out: no file given"},
+      {{"trace", "-m", "d", "--tokens", "1,-2"}, "--tokens: '-2'"},
       {{"bench", "decode", "d", "--output-tokens", "1"}, "--output-tokens: '1'"},
       {{"bench", "prefill", "d", "--repeats", "0"}, "--repeats: '0'"},
   };
