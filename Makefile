@@ -8,7 +8,7 @@ SLUICE := $(RELEASE)/sluice
 MODEL := models/needle
 OUT := out/demo
 # One status line that rewrites itself on a terminal; plain lines in a log.
-export NINJA_STATUS := [%f/%t %es]
+export NINJA_STATUS := [%f/%t, %es] $(empty)
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile

@@ -63,10 +63,12 @@ EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
 
 // The change of the engine's counters over one batch of `batch` prompts.
 EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_tokens,
-                          int32_t vocab_size, uint64_t repeat) {
+                          int32_t vocab_size, int32_t repeat) {
+  // Different prompts each time: real ones differ, and caches of any kind must not help.
+  const auto seed = static_cast<uint64_t>(command.engine.seed) + repeat * uint64_t{65536};
   std::vector<Prompt> prompts;
   for (int32_t i = 0; i < command.batch; ++i) {
-    prompts.emplace_back(random_prompt(prompt_tokens, vocab_size, repeat * 65536 + i));
+    prompts.emplace_back(random_prompt(prompt_tokens, vocab_size, seed + i));
   }
   SamplingParams params;
   params.temperature = 0;
@@ -84,18 +86,84 @@ EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_
   return after;
 }
 
-// Runs `measure` for each repeat after one that warms up; shows progress.
-template <typename Measure>
-std::vector<EngineStats> repeat(const BenchCommand& command, const std::string& task,
-                                Measure&& measure) {
-  ProgressLine progress(task);
-  std::vector<EngineStats> all;
-  for (int32_t i = 0; i <= command.repeats; ++i) {
-    progress.update(static_cast<double>(i) / (command.repeats + 1));
-    const EngineStats stats = measure(static_cast<uint64_t>(i));
-    if (i > 0) all.push_back(stats);
+// Tokens and work (bytes or operations) per second of one batch.
+struct Rates {
+  double tokens;
+  double work;
+};
+
+struct Row {
+  int64_t prompt_tokens;
+  Spread tokens;
+  Spread work;
+};
+
+// Measures each prompt length: one batch to warm up, then `repeats` that count.
+template <typename RatesOf>
+std::vector<Row> measure_rows(LLM& llm, const BenchCommand& command, int32_t vocab_size,
+                              RatesOf&& rates_of) {
+  std::vector<Row> rows;
+  ProgressLine progress("measuring");
+  const auto total = static_cast<double>(command.prompt_lengths.size()) * (command.repeats + 1);
+  double done = 0;
+  for (const int64_t length : command.prompt_lengths) {
+    std::vector<double> tokens, work;
+    for (int32_t i = 0; i <= command.repeats; ++i) {
+      progress.update(done++ / total, "prompts of " + format_tokens(length) + " tokens");
+      const EngineStats stats = measure_batch(llm, command, length, vocab_size, i);
+      if (i == 0) continue;
+      const Rates rates = rates_of(static_cast<double>(length), stats);
+      tokens.push_back(rates.tokens);
+      work.push_back(rates.work);
+    }
+    rows.push_back({.prompt_tokens = length, .tokens = spread_of(tokens), .work = spread_of(work)});
   }
-  return all;
+  return rows;
+}
+
+int64_t longest_prompt(const BenchCommand& command) {
+  return *std::max_element(command.prompt_lengths.begin(), command.prompt_lengths.end());
+}
+
+// What is printed around the rows. `bound` is the larger of two measurements, before and after, so
+// that a disturbance of the machine does not flatter the result.
+struct Comparison {
+  std::string name;         // "decode"
+  std::string work_unit;    // "GB/s"
+  std::string bound_name;   // "DRAM read rate"
+  std::string description;  // of what was counted
+  double bound = 0;         // per second
+};
+
+void write_comparison(const BenchCommand& command, const Comparison& comparison,
+                      const std::vector<Row>& rows) {
+  Table table({"prompt", "tok/s", comparison.work_unit, "of the bound"});
+  nlohmann::ordered_json results = nlohmann::ordered_json::array();
+  for (const Row& row : rows) {
+    const double share = row.work.median / comparison.bound;
+    table.add({format_tokens(row.prompt_tokens), format_spread(row.tokens),
+               fmt::format("{:.2f}", row.work.median * 1e-9),
+               fmt::format("{:.1f} %", 100 * share)});
+    results.push_back({{"prompt_tokens", row.prompt_tokens},
+                       {"tokens_per_second", spread_json(row.tokens)},
+                       {"work_per_second", spread_json(row.work)},
+                       {"share_of_bound", share}});
+  }
+  const std::string model = model_name(command.engine.model);
+  const std::string text = fmt::format(
+      "{}, {}, batch {}, {} repeats: {}\nbound: {}, {:.1f} {}\n\n{}", comparison.name, model,
+      command.batch, command.repeats, comparison.description, comparison.bound_name,
+      comparison.bound * 1e-9, comparison.work_unit, table.to_string());
+  write_bench(command.json,
+              {{"bench", comparison.name},
+               {"model", model},
+               {"batch", command.batch},
+               {"output_tokens", command.output_tokens},
+               {"work_unit", comparison.work_unit},
+               {"bound", comparison.bound_name},
+               {"bound_per_second", comparison.bound},
+               {"results", results}},
+              machine_name(command.engine), text);
 }
 
 }  // namespace
@@ -104,55 +172,29 @@ int bench_decode(const BenchDecodeCommand& command) {
   require_cpu(command.engine);
   const Work work(command.engine.model);
   const int threads = resolve_threads(command.engine.num_threads);
-  const int64_t longest =
-      *std::max_element(command.prompt_lengths.begin(), command.prompt_lengths.end()) +
-      command.output_tokens;
-  const double bound = measure_dram_read_bytes_per_second(threads);
-  LLM llm = load_llm(bench_engine(command, longest), false);
+  const double bound_before = measure_dram_read_bytes_per_second(threads);
+  LLM llm = load_llm(bench_engine(command, longest_prompt(command) + command.output_tokens), false);
+  const auto kv_bytes = static_cast<double>(work.model.kv_bytes_per_token);
 
-  Table table({"prompt", "tok/s", "GB/s", "of the DRAM read rate"});
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const int64_t length : command.prompt_lengths) {
-    const auto stats = repeat(command, "decoding", [&](uint64_t i) {
-      return measure_batch(llm, command, length, work.model.vocab_size, i);
-    });
+  const auto rates_of = [&](double prompt_tokens, const EngineStats& stats) -> Rates {
     // The first token comes from prefill, so there is a decode step less than tokens.
     const double steps = command.output_tokens - 1;
-    const double context =
-        static_cast<double>(length) + static_cast<double>(command.output_tokens) / 2;
-    const double step_bytes =
-        work.decode_weight_bytes() +
-        command.batch * context * static_cast<double>(work.model.kv_bytes_per_token);
-    std::vector<double> token_rates, byte_rates;
-    for (const EngineStats& one : stats) {
-      const double seconds = static_cast<double>(one.decode_ns) * 1e-9;
-      token_rates.push_back(steps * command.batch / seconds);
-      byte_rates.push_back(steps * step_bytes / seconds);
-    }
-    const Spread tokens = spread_of(token_rates), bytes = spread_of(byte_rates);
-    table.add({format_tokens(length), format_spread(tokens),
-               fmt::format("{:.2f}", bytes.median * 1e-9),
-               fmt::format("{:.1f} %", 100 * bytes.median / bound)});
-    rows.push_back({{"prompt_tokens", length},
-                    {"batch", command.batch},
-                    {"output_tokens", command.output_tokens},
-                    {"tokens_per_second", spread_json(tokens)},
-                    {"bytes_per_second", spread_json(bytes)},
-                    {"share_of_bound", bytes.median / bound}});
-  }
-  const std::string text = fmt::format(
-      "decode, {}, batch {}: {} of weights and {} of KV per token of context\n"
-      "bound: DRAM read rate with {} threads, {:.1f} GB/s\n\n{}",
-      model_name(command.engine.model), command.batch, format_bytes(work.decode_weight_bytes()),
-      format_bytes(static_cast<double>(work.model.kv_bytes_per_token)), threads, bound * 1e-9,
-      table.to_string());
-  write_bench(command.json,
-              {{"bench", "decode"},
-               {"model", model_name(command.engine.model)},
-               {"bound", "dram_read"},
-               {"bound_bytes_per_second", bound},
-               {"results", rows}},
-              machine_name(command.engine), text);
+    const double mean_context = prompt_tokens + command.output_tokens / 2.0;
+    const double step_bytes = work.decode_weight_bytes() + command.batch * mean_context * kv_bytes;
+    const double seconds = static_cast<double>(stats.decode_ns) * 1e-9;
+    return {.tokens = steps * command.batch / seconds, .work = steps * step_bytes / seconds};
+  };
+  const std::vector<Row> rows = measure_rows(llm, command, work.model.vocab_size, rates_of);
+  const double bound = std::max(bound_before, measure_dram_read_bytes_per_second(threads));
+  write_comparison(
+      command,
+      {.name = "decode",
+       .work_unit = "GB/s",
+       .bound_name = fmt::format("DRAM read rate with {} threads", threads),
+       .description = fmt::format("each step reads {} of weights and {} of KV per token of context",
+                                  format_bytes(work.decode_weight_bytes()), format_bytes(kv_bytes)),
+       .bound = bound},
+      rows);
   return kExitOk;
 }
 
@@ -160,45 +202,24 @@ int bench_prefill(const BenchPrefillCommand& command) {
   require_cpu(command.engine);
   const Work work(command.engine.model);
   const int threads = resolve_threads(command.engine.num_threads);
-  const int64_t longest =
-      *std::max_element(command.prompt_lengths.begin(), command.prompt_lengths.end()) + 1;
-  const double bound = measure_matmul_flops(threads);
-  LLM llm = load_llm(bench_engine(command, longest), false);
+  const double bound_before = measure_matmul_flops(threads);
+  LLM llm = load_llm(bench_engine(command, longest_prompt(command) + 1), false);
 
-  Table table({"prompt", "tok/s", "GFLOP/s", "of the matrix product"});
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const int64_t length : command.prompt_lengths) {
-    const auto stats = repeat(command, "prefill of " + format_tokens(length), [&](uint64_t i) {
-      return measure_batch(llm, command, length, work.model.vocab_size, i);
-    });
-    std::vector<double> token_rates, flop_rates;
-    for (const EngineStats& one : stats) {
-      const double seconds = static_cast<double>(one.prefill_ns) * 1e-9;
-      token_rates.push_back(static_cast<double>(length) * command.batch / seconds);
-      flop_rates.push_back(work.prefill_flops(static_cast<double>(length)) * command.batch /
-                           seconds);
-    }
-    const Spread tokens = spread_of(token_rates), flops = spread_of(flop_rates);
-    table.add({format_tokens(length), format_spread(tokens),
-               fmt::format("{:.1f}", flops.median * 1e-9),
-               fmt::format("{:.1f} %", 100 * flops.median / bound)});
-    rows.push_back({{"prompt_tokens", length},
-                    {"batch", command.batch},
-                    {"tokens_per_second", spread_json(tokens)},
-                    {"flops_per_second", spread_json(flops)},
-                    {"share_of_bound", flops.median / bound}});
-  }
-  const std::string text = fmt::format(
-      "prefill, {}, batch {}\nbound: bf16 matrix product 2048^3 with {} threads, {:.1f} GFLOP/s\n"
-      "\n{}",
-      model_name(command.engine.model), command.batch, threads, bound * 1e-9, table.to_string());
-  write_bench(command.json,
-              {{"bench", "prefill"},
-               {"model", model_name(command.engine.model)},
-               {"bound", "matmul_2048"},
-               {"bound_flops_per_second", bound},
-               {"results", rows}},
-              machine_name(command.engine), text);
+  const auto rates_of = [&](double prompt_tokens, const EngineStats& stats) -> Rates {
+    const double seconds = static_cast<double>(stats.prefill_ns) * 1e-9;
+    return {.tokens = prompt_tokens * command.batch / seconds,
+            .work = work.prefill_flops(prompt_tokens) * command.batch / seconds};
+  };
+  const std::vector<Row> rows = measure_rows(llm, command, work.model.vocab_size, rates_of);
+  const double bound = std::max(bound_before, measure_matmul_flops(threads));
+  write_comparison(command,
+                   {.name = "prefill",
+                    .work_unit = "GFLOP/s",
+                    .bound_name = fmt::format(
+                        "Sluice's own bf16 product of 2048 x 2048 x 2048 with {} threads", threads),
+                    .description = "matrix products, causal attention and the last logits",
+                    .bound = bound},
+                   rows);
   return kExitOk;
 }
 

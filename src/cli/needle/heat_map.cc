@@ -172,7 +172,9 @@ std::string draw_titles(const HeatMap& map) {
 
 constexpr std::string_view kPageStyle = R"(<style>
 :root{color-scheme:light dark;--back:#fff;--ink:#1c2330;--soft:#5b6575;--line:#dfe3ea}
-@media (prefers-color-scheme:dark){:root{--back:#12161d;--ink:#e8ebf1;--soft:#9aa5b5;--line:#2b3440}}
+@media (prefers-color-scheme:dark){
+:root{--back:#12161d;--ink:#e8ebf1;--soft:#9aa5b5;--line:#2b3440}
+}
 body{margin:0 auto;padding:24px 16px 64px;max-width:1080px;background:var(--back);color:var(--ink);
 font:15px/1.5 Inter,"Segoe UI","DejaVu Sans","Helvetica Neue",Arial,sans-serif}
 svg{width:100%;height:auto;display:block}

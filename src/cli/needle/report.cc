@@ -84,9 +84,9 @@ HeatMap make_heat_map(const NeedleReport& report) {
       fmt::format("{} · {} attention · {} of {} found ({:.1f} %)", model_name(command.engine.model),
                   command.engine.sparse_policy, report.num_correct(), num_results,
                   percent(report.num_correct(), num_results));
-  map.notes.push_back(fmt::format("{} fresh needle{} a cell · seed {} · haystack {} · greedy{}",
+  map.notes.push_back(fmt::format("{} fresh needle{} a cell in {} · seed {} · greedy{}",
                                   command.needles, command.needles == 1 ? "" : "s",
-                                  command.engine.seed, report.haystack_name,
+                                  report.haystack_name, command.engine.seed,
                                   report.complete ? "" : " · interrupted"));
   map.notes.push_back(build_name() + " · " + report.machine);
   map.lengths = command.lengths;

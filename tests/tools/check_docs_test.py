@@ -1,0 +1,41 @@
+"""check_docs.py on documents with blocks that pass, fail and are not to be run."""
+
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools/check_docs.py"
+
+
+class CheckDocs(unittest.TestCase):
+    def check(self, text):
+        """Exit status and output for a document."""
+        # Below the repository, since names are shown relative to it.
+        with tempfile.NamedTemporaryFile("w", suffix=".md", dir=SCRIPT.parent) as document:
+            document.write(text)
+            document.flush()
+            done = subprocess.run([sys.executable, str(SCRIPT), document.name],
+                                  capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    def test_blocks_to_run_are_run(self):
+        status, output = self.check("# T\n\n```sh run\ntrue\n```\n\n```sh run exit=3\nexit 3\n```\n")
+        self.assertEqual(status, 0, output)
+        self.assertIn("check_docs: 2 passed, 0 failed", output)
+
+    def test_a_failure_anywhere_in_a_block_counts(self):
+        for commands in ("false\ntrue", "false | true", "exit 3"):
+            status, output = self.check(f"```sh run\n{commands}\n```\n")
+            self.assertEqual(status, 1, output)
+            self.assertIn(":1 (", output)
+
+    def test_other_blocks_are_left_alone(self):
+        status, output = self.check("```sh\nfalse\n```\n\n```cpp run\nfalse\n```\n")
+        self.assertEqual(status, 0, output)
+        self.assertIn("0 passed, 0 failed", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
