@@ -38,7 +38,7 @@ def run_block(path, line, expected, commands, environment):
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=environment,
                           capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
     passed = done.returncode == expected
-    name = f"{path.relative_to(ROOT)}:{line}"
+    name = f"{os.path.relpath(path, ROOT)}:{line}"
     print(f"{'passed' if passed else 'FAILED'} {name} ({time.monotonic() - start:.1f} s)")
     if not passed:
         print(f"  exit status {done.returncode}, expected {expected}")

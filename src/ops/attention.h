@@ -3,8 +3,8 @@
 // Used by attention/executor only. One call attends a set of query rows to one run of KV tokens; a
 // long history is several calls, and where a run lives (pool, ring slot) never changes a bit:
 //
-//   for each row, tiles of kAttentionTile tokens at absolute positions 0, 16, 32, ... are visited in
-//   ascending order, and each updates (max, sum, acc) once. Splitting the walk between tiles and
+//   for each row, tiles of kAttentionTile tokens at absolute positions 0, 16, 32, ... are visited
+//   in ascending order, and each updates (max, sum, acc) once. Splitting the walk between tiles and
 //   carrying the state is therefore the same arithmetic as not splitting it. On the CPU backend a
 //   row's result does not depend on the other rows of the call either.
 //
@@ -45,7 +45,7 @@ struct PageList {
 // The rows and sequences of one pass: made once by engine/runner, read by every layer.
 // All arrays are device memory; the two maxima are host knowledge that sizes the launch.
 struct AttentionBatch {
-  TensorView row_begin;  // i32 [num_seqs + 1]: rows of sequence s are [row_begin[s], row_begin[s+1])
+  TensorView row_begin;  // i32 [num_seqs + 1]: rows of sequence s: [row_begin[s], row_begin[s+1])
   TensorView first_pos;  // i32 [num_seqs]: absolute position of the first row of s
   int32_t max_rows = 0;       // largest number of rows of one sequence
   int32_t max_kv_tokens = 0;  // largest kv_end - kv_begin of the pass
@@ -60,7 +60,7 @@ struct AttentionArgs {
   KvBlocksView kv;
   TensorView kv_begin;     // i32 [num_seqs]: first token position of this run; multiple of the tile
                            // and of block_tokens
-  TensorView kv_end;       // i32 [num_seqs]: one past the last; rows see tokens <= their own position
+  TensorView kv_end;       // i32 [num_seqs]: one past the last; rows see tokens <= their position
   TensorView block_table;  // i32 [num_seqs, max_blocks]: entry j is the index in `kv` of the block
                            // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens
   PageList pages;
@@ -70,11 +70,12 @@ struct AttentionArgs {
   bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
 };
 
-// Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K and
-// V are never expanded. head_dim is a multiple of 16, at most 256.
+// Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K
+// and V are never expanded. head_dim is a multiple of 16, at most 256.
 // Types: scores, state and sums in f32; P is not rounded below f32 on AVX2 and AVX-512.
 // Aliasing: `out` may be the memory of `q`.
-// Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023, arXiv 2307.08691.
+// Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
+// arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);
 
 }  // namespace sluice

@@ -1,8 +1,9 @@
 // What kernels see of the KV cache: the bytes of one block and a table of blocks.
 //
 // A block holds `block_tokens` tokens of one layer as [kv_head][K,V][block_tokens][head_dim] bf16.
-// The bytes are the same on host and device, so moving a block is one contiguous copy, and a page of
-// one KV head is contiguous inside it. kv/ owns the memory; ops only read and write through this.
+// The bytes are the same on host and device, so moving a block is one contiguous copy, and a page
+// of one KV head is contiguous inside it. kv/ owns the memory; ops only read and write through
+// this.
 // Thread rule: plain values.
 #pragma once
 

@@ -1,8 +1,8 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h and
-// sample.h: they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op does
-// not compile. Thread rule: stateless; every call names its stream.
+// sample.h: they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op
+// does not compile. Thread rule: stateless; every call names its stream.
 #pragma once
 
 #include "ops/activation.h"

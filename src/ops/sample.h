@@ -21,7 +21,7 @@ struct SampleArgs {
   TensorView suppressed;   // i32 [m, s] token ids that must not be chosen, -1 pads; or absent
 
   TensorView token_ids;        // i32 [m], written
-  TensorView logprobs;         // f32 [m], written: log-softmax of the raw logits at the chosen token
+  TensorView logprobs;         // f32 [m], written: log-softmax of the raw logits at the choice
   TensorView top_token_ids;    // i32 [m, t] written, descending by log-probability; or absent
   TensorView top_logprobs;     // f32 [m, t] written; present exactly when top_token_ids is
 };

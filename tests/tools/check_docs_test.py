@@ -12,8 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools/check_docs.py"
 class CheckDocs(unittest.TestCase):
     def check(self, text):
         """Exit status and output for a document."""
-        # Below the repository, since names are shown relative to it.
-        with tempfile.NamedTemporaryFile("w", suffix=".md", dir=SCRIPT.parent) as document:
+        with tempfile.NamedTemporaryFile("w", suffix=".md") as document:
             document.write(text)
             document.flush()
             done = subprocess.run([sys.executable, str(SCRIPT), document.name],
