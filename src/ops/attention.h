@@ -37,8 +37,8 @@ struct AttentionState {
 // Page p holds tokens [p * page_tokens, (p + 1) * page_tokens). Ids are sorted and unique. Pages or
 // parts of pages outside [kv_begin, kv_end) are skipped, so that one list serves a split walk.
 struct PageList {
-  TensorView page_ids;    // i32 [num_seqs, num_kv_heads, max_pages]
-  TensorView page_count;  // i32 [num_seqs, num_kv_heads]
+  TensorView page_ids;      // i32 [num_seqs, num_kv_heads, max_pages]
+  TensorView page_count;    // i32 [num_seqs, num_kv_heads]
   int32_t page_tokens = 0;  // multiple of kAttentionTile
 };
 
@@ -47,13 +47,13 @@ struct PageList {
 struct AttentionBatch {
   TensorView row_begin;  // i32 [num_seqs + 1]: rows of sequence s: [row_begin[s], row_begin[s+1])
   TensorView first_pos;  // i32 [num_seqs]: absolute position of the first row of s
-  int32_t max_rows = 0;       // largest number of rows of one sequence
+  int32_t max_rows = 0;  // largest number of rows of one sequence
   int32_t max_kv_tokens = 0;  // largest kv_end - kv_begin of the pass
 };
 
 struct AttentionArgs {
-  TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope
-  TensorView out;  // bf16 [num_rows, num_q_heads, head_dim]; written when `last`
+  TensorView q;        // bf16 [num_rows, num_q_heads, head_dim], after rope
+  TensorView out;      // bf16 [num_rows, num_q_heads, head_dim]; written when `last`
   float scale = 1.0f;  // score = scale * q.k
 
   AttentionBatch batch;

@@ -27,8 +27,8 @@ struct PackedWeight {
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols);
 
 struct PackWeightArgs {
-  TensorView src;      // bf16, f16 or f32 [n, num_cols], in HOST memory (a mapped checkpoint)
-  PackedWeight dst;    // rows [row_begin, row_begin + n) of it are written
+  TensorView src;         // bf16, f16 or f32 [n, num_cols], in HOST memory (a mapped checkpoint)
+  PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
   int64_t row_begin = 0;  // multiple of kPackRows, so that q, k and v can be packed side by side
 };
 inline constexpr int64_t kPackRows = 16;

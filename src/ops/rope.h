@@ -11,10 +11,10 @@
 namespace sluice {
 
 struct RopeAnglesArgs {
-  TensorView positions;    // i32 [m], absolute
-  TensorView inv_freq;     // f32 [head_dim / 2]
+  TensorView positions;           // i32 [m], absolute
+  TensorView inv_freq;            // f32 [head_dim / 2]
   float attention_factor = 1.0f;  // YaRN's scale of cos and sin
-  TensorView cos_sin;      // f32 [m, 2, head_dim / 2]: cosines, then sines
+  TensorView cos_sin;             // f32 [m, 2, head_dim / 2]: cosines, then sines
 };
 
 // cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq), the product in f32 as
@@ -22,13 +22,13 @@ struct RopeAnglesArgs {
 void rope_angles(Stream& stream, const RopeAnglesArgs& args);
 
 struct RopeAndWriteKvArgs {
-  TensorView qkv;      // bf16 [m, (num_q_heads + 2 * num_kv_heads) * head_dim]: q, then k, then v
-  TensorView q_norm;   // bf16 [head_dim] or absent: RMSNorm of each query head before rope
-  TensorView k_norm;   // bf16 [head_dim], present exactly when q_norm is
+  TensorView qkv;     // bf16 [m, (num_q_heads + 2 * num_kv_heads) * head_dim]: q, then k, then v
+  TensorView q_norm;  // bf16 [head_dim] or absent: RMSNorm of each query head before rope
+  TensorView k_norm;  // bf16 [head_dim], present exactly when q_norm is
   float norm_eps = 1e-6f;
-  TensorView cos_sin;  // f32 [m, 2, head_dim / 2]
-  TensorView q_out;    // bf16 [m, num_q_heads, head_dim]
-  KvBlocksView kv;     // where k and v go
+  TensorView cos_sin;   // f32 [m, 2, head_dim / 2]
+  TensorView q_out;     // bf16 [m, num_q_heads, head_dim]
+  KvBlocksView kv;      // where k and v go
   TensorView kv_slots;  // i32 [m]: block index in `kv` * block_tokens + offset in the block
 };
 

@@ -20,10 +20,10 @@ struct SampleArgs {
   TensorView position;     // i64 [m]: index of the token to sample in its sequence
   TensorView suppressed;   // i32 [m, s] token ids that must not be chosen, -1 pads; or absent
 
-  TensorView token_ids;        // i32 [m], written
-  TensorView logprobs;         // f32 [m], written: log-softmax of the raw logits at the choice
-  TensorView top_token_ids;    // i32 [m, t] written, descending by log-probability; or absent
-  TensorView top_logprobs;     // f32 [m, t] written; present exactly when top_token_ids is
+  TensorView token_ids;      // i32 [m], written
+  TensorView logprobs;       // f32 [m], written: log-softmax of the raw logits at the choice
+  TensorView top_token_ids;  // i32 [m, t] written, descending by log-probability; or absent
+  TensorView top_logprobs;   // f32 [m, t] written; present exactly when top_token_ids is
 };
 
 // Filters in this order: suppressed, temperature, min-p, top-k, top-p (ties at a border are kept by

@@ -1,8 +1,8 @@
 // core: bf16 and f16 against the definition of their formats, views and errors.
-#include <gtest/gtest.h>
-
 #include <cmath>
 #include <limits>
+
+#include <gtest/gtest.h>
 
 #include "core/dtype.h"
 #include "core/error.h"
