@@ -72,7 +72,10 @@ struct AttentionArgs {
 
 // Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K
 // and V are never expanded. head_dim is a multiple of 16, at most 256.
-// Types: scores, state and sums in f32; P is not rounded below f32 on AVX2 and AVX-512.
+// Types: scores, state and sums in f32. P is not rounded below f32 on scalar, AVX2 and AVX-512; on
+// AMX it is rounded to bf16 for the product with V, and not for the sum.
+// Order: on the CPU decode and prefill rows have the same bits on one ISA; AVX2 and AVX-512 agree
+// too. A token that a row may not see has no influence, NaN or not.
 // Aliasing: `out` may be the memory of `q`.
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
