@@ -30,6 +30,9 @@ constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF
                                  {0x1E5F1, 0x1E5FA}};
 // The "Digits" pre-tokenizer uses its language's own tables, one version further (17.0).
 constexpr Range kNewNumerics[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
+// \w is Alphabetic, Mark, Nd, Pc and Join_Control: here what no general category tells.
+constexpr Range kOtherWords[] = {
+    {0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
 constexpr Range kSpaces[] = {{0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                              {0x205F, 0x205F}, {0x3000, 0x3000}};
@@ -71,6 +74,7 @@ std::vector<uint8_t> flat_properties() {
   set_ranges(kNewLetters, kLetter | kWord, flat);
   set_ranges(kNewNumbers, kNumber | kNumeric | kWord, flat);
   set_ranges(kNewNumerics, kNumeric, flat);
+  set_ranges(kOtherWords, kWord, flat);
   set_ranges(kSpaces, kSpace, flat);
   mark_nfc_fixed(flat);
   return flat;

@@ -186,7 +186,7 @@ std::vector<std::string> merged_by_definition(
 // Random merges over three letters in random order, so that later ones often rank lower: the order
 // a trained vocabulary never has, and the one where queues go wrong.
 TEST(Tokenizer, MergesAsTheDefinitionSays) {
-  for (uint32_t seed = 1; seed <= 40; ++seed) {
+  for (uint32_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     std::vector<std::string> tokens = {"a", "b", "c"};
@@ -199,7 +199,7 @@ TEST(Tokenizer, MergesAsTheDefinitionSays) {
     }
     std::shuffle(merges.begin(), merges.end(), random);
     const Tokenizer tokenizer = parsed(tiny_tokenizer(merges));
-    for (const size_t length : {1u, 2u, 7u, 60u, 127u, 128u, 129u, 130u, 300u, 700u}) {
+    for (const size_t length : {1u, 2u, 7u, 60u, 127u, 128u, 129u, 130u, 400u}) {
       std::string text;
       while (text.size() < length) text += static_cast<char>('a' + random() % 3);
       std::vector<std::string> parts;
