@@ -19,11 +19,12 @@ inline constexpr int64_t kTileHalves = 512;  // bf16 in a tile
 inline constexpr int64_t kTileFloats = 256;  // f32 in a tile
 inline constexpr int kLineBytes = 64;
 
-// Blocking: two panels of kMaxSteps steps (32 KiB) stay in L1 while the rows of the job pass by;
-// the packed rows, the sums and the weights of a job stay in L2 (768 KiB).
-inline constexpr int64_t kMaxRowTiles = 16;
-inline constexpr int64_t kMaxPanels = 16;
-inline constexpr int64_t kMaxSteps = 16;
+// Blocking, tuned on Sapphire Rapids: two panels of kMaxSteps steps (64 KiB) pass through L1 while
+// the rows of the job pass by; the packed rows (256 KiB), the sums (256 KiB) and the weights of a
+// job (1 MiB) stay in its L2 of 2 MiB.
+inline constexpr int64_t kMaxRowTiles = 8;
+inline constexpr int64_t kMaxPanels = 32;
+inline constexpr int64_t kMaxSteps = 32;
 inline constexpr int64_t kSumFloats = kMaxRowTiles * kMaxPanels * kTileFloats;
 inline constexpr int64_t kPackedHalves = kMaxRowTiles * kMaxSteps * kTileHalves;
 

@@ -27,18 +27,19 @@ inline uint16_t narrow(float value) {
   return static_cast<uint16_t>(is_nan ? ((raw >> 16) | 0x0040u) : rounded);
 }
 
-// Sixteen values in the compiler's own vector type: the loops below stay scalar otherwise, which
-// once cost AMX half its rate. Wider than the ISA is fine; the compiler splits them.
-using Floats = float __attribute__((vector_size(64)));
-using Words = uint32_t __attribute__((vector_size(64)));
-using Halves = uint16_t __attribute__((vector_size(32)));
+// Eight values in the compiler's own vector type: loops over scalars stay scalar here, which once
+// cost AMX half its rate, and GCC 12 splits sixteen badly on AVX2.
+inline constexpr int64_t kWriteLanes = 8;
+using Floats = float __attribute__((vector_size(32)));
+using Words = uint32_t __attribute__((vector_size(32)));
+using Halves = uint16_t __attribute__((vector_size(16)));
 
 template <typename Vector, typename Memory>
 inline void load_vector(Vector& vector, const Memory* memory) {
   std::memcpy(&vector, memory, sizeof(vector));
 }
 
-// narrow() of sixteen values.
+// narrow() of eight values.
 inline void store_narrow(const Floats& values, uint16_t* out) {
   const Words raw = reinterpret_cast<Words>(values);
   const Words rounded = (raw + 0x7fffu + ((raw >> 16) & 1u)) >> 16;
@@ -48,9 +49,9 @@ inline void store_narrow(const Floats& values, uint16_t* out) {
   std::memcpy(out, &halves, sizeof(halves));
 }
 
-// Sixteen sums of one row, plus bias, to a whole panel of out.
-inline void write_full(const MatmulProblem& problem, int64_t row, int64_t column,
-                       const float* sums) {
+// Eight sums of one row, plus bias, to out.
+inline void write_lanes(const MatmulProblem& problem, int64_t row, int64_t column,
+                        const float* sums) {
   Floats values;
   load_vector(values, sums);
   if (problem.bias != nullptr) {
@@ -67,7 +68,7 @@ inline void write_full(const MatmulProblem& problem, int64_t row, int64_t column
   }
 }
 
-// The same for the first `count` columns of the last panel.
+// The same for any number of them, at the end of a row.
 inline void write_tail(const MatmulProblem& problem, int64_t row, int64_t column, int64_t count,
                        const float* sums) {
   const int64_t offset = row * problem.n + column;
@@ -88,7 +89,8 @@ inline void write_panel_row(const MatmulProblem& problem, int64_t row, int64_t p
   const int64_t column = panel * kPanelRows;
   const int64_t left = problem.n - column;
   if (left >= kPanelRows) {
-    write_full(problem, row, column, sums);
+    write_lanes(problem, row, column, sums);
+    write_lanes(problem, row, column + kWriteLanes, sums + kWriteLanes);
   } else {
     write_tail(problem, row, column, left, sums);
   }

@@ -25,24 +25,35 @@ struct PackProblem {
 
 // safetensors gives no promise of alignment, hence memcpy.
 template <typename Element>
-uint16_t load_bf16(const std::byte* src) {
+uint32_t load_bf16(const std::byte* src) {
   Element element;
   std::memcpy(&element, src, sizeof(element));
+  return BFloat16(static_cast<float>(element)).bits;
+}
+
+// Neighbouring columns as one pair, the even one in the lower half.
+template <typename Element>
+uint32_t load_pair(const std::byte* src) {
   if constexpr (std::is_same_v<Element, BFloat16>) {
-    return element.bits;
+    uint32_t pair;  // as it lies in the checkpoint; x86 is little-endian
+    std::memcpy(&pair, src, sizeof(pair));
+    return pair;
   } else {
-    return BFloat16(static_cast<float>(element)).bits;
+    return load_bf16<Element>(src) | load_bf16<Element>(src + sizeof(Element)) << 16;
   }
 }
 
 // Columns [begin, end) of one source row into pairs, every 16th of dst; zero from `k` on.
 template <typename Element>
 void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k, uint32_t* dst) {
-  for (int64_t column = begin; column < end; column += 2, dst += kPanelRows) {
-    const std::byte* src = row + column * static_cast<int64_t>(sizeof(Element));
-    const uint32_t even = column < k ? load_bf16<Element>(src) : 0;
-    const uint32_t odd = column + 1 < k ? load_bf16<Element>(src + sizeof(Element)) : 0;
-    *dst = even | odd << 16;
+  const int64_t whole_pairs_end = std::min(end, k / 2 * 2);
+  const std::byte* src = row + begin * static_cast<int64_t>(sizeof(Element));
+  int64_t column = begin;
+  for (; column < whole_pairs_end; column += 2, dst += kPanelRows, src += 2 * sizeof(Element)) {
+    *dst = load_pair<Element>(src);
+  }
+  for (; column < end; column += 2, dst += kPanelRows) {
+    *dst = column < k ? load_bf16<Element>(src) : 0;  // the last column of an odd k, then padding
   }
 }
 
