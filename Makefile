@@ -21,7 +21,7 @@ test: build-dev  ## build with checks and run all tests
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench
-	@cmake --preset bench --log-level=WARNING
+	@cmake --preset bench >/dev/null
 	@cmake --build --preset bench
 	@tools/run_bench.sh build/bench
 
@@ -34,10 +34,10 @@ clean:  ## remove everything that was built
 
 build-release:
 	@tools/setup.sh build
-	@cmake --preset release --log-level=WARNING -DSLUICE_BUILD_TESTS=OFF
+	@cmake --preset release -DSLUICE_BUILD_TESTS=OFF >/dev/null
 	@cmake --build --preset release --target sluice_cli
 
 build-dev:
 	@tools/setup.sh test
-	@cmake --preset dev --log-level=WARNING
+	@cmake --preset dev >/dev/null
 	@cmake --build --preset dev
