@@ -20,10 +20,20 @@ struct EngineOptions {
   int32_t max_num_batched_tokens = 0;  // tokens of one prefill pass; 0: 8192 on CUDA, 1024 on CPU
   int32_t prefill_chunk_tokens = 0;  // longest span of one sequence in a pass; 0: the pass's limit
 
-  int32_t block_size = 0;               // tokens of a KV block, 16 to 8192; 0: 256
+  int32_t block_size = 0;               // tokens of a KV block, 16 to 8192; 0: 256, offloaded 1024
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
   size_t kv_cache_bytes = 0;            // size of the KV cache; 0: what the share leaves
   bool enable_prefix_caching = true;
+
+  // Where KV lives. "off": on the device. "chunked" and "layerwise": in pinned host memory, from
+  // where it flows through a ring of slots; they differ in prefill. "chunked" takes a prompt
+  // through all layers a chunk at a time and streams earlier chunks in; "layerwise" takes the whole
+  // prompt through one layer at a time and reads nothing back, for activations of the whole prompt
+  // on the device. "auto" takes the first of off, layerwise, chunked that fits, and says so.
+  std::string kv_offload = "off";
+  size_t kv_host_bytes = 0;    // size of the host tier; 0: what max_num_seqs sequences need, capped
+  int32_t num_kv_slots = 4;    // slots of the ring, 2 to 64
+  int32_t kv_slot_blocks = 0;  // blocks of one layer in a slot; 0: as many as make 4096 tokens
 
   std::string sparse_policy = "full";  // "full"; others as they arrive
   int64_t seed = 0;                    // of dummy weights and of requests without a seed

@@ -32,7 +32,7 @@ struct ChatMessage {
 
 struct ChatOptions {
   bool enable_thinking = true;  // Qwen3; others ignore it
-  std::string date;             // "26 Jul 2024"; for templates that print one (Llama 3.1); "" omits
+  std::string date;  // "26 Jul 2024", for templates that print one (Llama 3.1); "": their own
 };
 
 // How far a batch is; passed to GenerateOptions::on_progress after every step.

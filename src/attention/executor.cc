@@ -1,4 +1,4 @@
-// The walk, resident case: one run from the pool.
+// What both kinds of walk share: phases and selection.
 #include "attention/executor.h"
 
 namespace sluice {
@@ -11,15 +11,7 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
                                                              .batch = pass.batch,
                                                              .kv_end = pass.kv_end,
                                                              .sequences = &pass.sequences});
-  attention(stream, {.q = input.q,
-                     .out = input.out,
-                     .scale = input.scale,
-                     .batch = pass.batch,
-                     .kv = pool_.layer(input.layer),
-                     .kv_begin = pass.kv_begin,
-                     .kv_end = pass.kv_end,
-                     .block_table = pass.block_table,
-                     .pages = selection.pages});
+  walk(stream, pass, input, selection);
 }
 
 }  // namespace sluice

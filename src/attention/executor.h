@@ -2,9 +2,10 @@
 //
 // model/decoder calls it once per layer. It checks the policy's phase, asks the policy what to
 // attend to, and enqueues the attention op over the blocks where they live. It computes nothing
-// itself. Today all blocks live in the device pool, so the walk is one run; when KV flows through a
-// ring the same walk is several runs with a carried state, and not a bit changes (ops/attention.h).
-// Thread rule: the engine's thread.
+// itself. Where the blocks live is what the two kinds differ in: ResidentExecutor (all in the
+// device pool, one run) and OffloadExecutor (history through the ring, several runs with a carried
+// state). The walk is the same, and so are the bits (ops/attention.h). Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -12,47 +13,74 @@
 
 #include "attention/policy.h"
 #include "core/ids.h"
-#include "kv/device_pool.h"
 #include "ops/attention.h"
 
 namespace sluice {
 
+// A slotful of one sequence's history. The same for every layer.
+struct HistoryLoad {
+  int32_t seq_index = 0;        // of the pass
+  std::vector<BlockId> blocks;  // of the host tier, in order of position
+  TensorView kv_begin;          // i32 [1]: position of the first token
+  TensorView kv_end;            // i32 [1]
+};
+
+// A block that a prefill pass writes to the stage, and where it goes afterwards: full ones to the
+// host, a last partial one to the sequence's tail.
+struct StagedOutcome {
+  int32_t stage_index = 0;
+  BlockId host_id;          // full blocks
+  int32_t tail_index = -1;  // the partial one
+};
+
 // The rows, sequences and KV places of one pass through the layers.
 // Made by engine/runner once per pass; read by model/decoder and the executor for every layer.
-// All views are device memory.
+// All views are device memory. With offloaded KV, kv_begin, kv_end, block_table and kv_slots speak
+// of the pass's own blocks (stage or tails) and the tokens before them are `history`.
 struct AttentionPass {
   Phase phase = Phase::kPrefill;
   AttentionBatch batch;
-  TensorView kv_begin;     // i32 [num_seqs], 0 while all KV is resident
+  TensorView kv_begin;     // i32 [num_seqs]
   TensorView kv_end;       // i32 [num_seqs]: tokens that exist once this pass has written its own
-  TensorView block_table;  // i32 [num_seqs, max_blocks]: indices of pool blocks
-  TensorView kv_slots;     // i32 [num_rows]: where each row's k and v go in the pool
+  TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks from kv_begin on
+  TensorView kv_slots;     // i32 [num_rows]: where each row's k and v go
   std::vector<SequenceId> sequences;
+
+  // Offloaded KV only.
+  std::vector<HistoryLoad> history;   // in order of sequence, then position
+  std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
+  TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
 };
 
 // What one layer asks for. Made by model/decoder.
 struct LayerInput {
   int32_t layer = 0;
-  TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope; k and v are in the pool
+  TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope; k and v are written
   TensorView out;  // bf16, same shape; may be the memory of q
   float scale = 1.0f;
 };
 
 class Executor {
  public:
-  // REQUIRES: policy and pool outlive the executor.
-  Executor(Policy& policy, DevicePool& pool) : policy_(policy), pool_(pool) {}
+  // REQUIRES: the policy outlives the executor.
+  explicit Executor(Policy& policy) : policy_(policy) {}
+  virtual ~Executor() = default;
 
-  // Where this layer's new k and v are written before `attend`.
-  KvBlocksView write_target(int32_t layer) const { return pool_.layer(layer); }
+  // Called once before the first layer of a pass. REQUIRES: `pass` stays as it is until the last.
+  virtual void begin_pass(const AttentionPass& pass) = 0;
+
+  // Where this layer's new k and v are written before `attend`. Called once per layer.
+  virtual KvBlocksView write_target(const AttentionPass& pass, int32_t layer) = 0;
 
   // Attention of every row of the pass over its sequence's KV, in stream order.
   // Errors: kUnsupported when the policy does not do the pass's phase.
   void attend(Stream& stream, const AttentionPass& pass, const LayerInput& input);
 
  private:
+  virtual void walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                    const Selection& selection) = 0;
+
   Policy& policy_;
-  DevicePool& pool_;
 };
 
 }  // namespace sluice

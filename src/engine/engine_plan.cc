@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "attention/offload_executor.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "model/weights.h"
@@ -21,6 +22,17 @@ constexpr size_t kDefaultCpuKvBytes = size_t{4} << 30;
 // end soon, since a user's Ctrl-C waits for it.
 constexpr int32_t kDefaultCudaPassTokens = 8192;
 constexpr int32_t kDefaultCpuPassTokens = 1024;
+
+// The host tier when nothing is said: pinned memory is taken from everybody.
+constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
+
+// Tokens of one ring slot when nothing is said: carrying the softmax state over slots of 4096
+// tokens costs 7 % of attention's time on a GPU, copies of that size run at the link's rate.
+constexpr int32_t kDefaultSlotTokens = 4096;
+
+// Rows of a layer-wise pass that continues an older prefix. Carrying the state of a million rows
+// would take gigabytes; a longer continuation goes in several passes.
+constexpr int64_t kLayerwiseStateRows = 8192;
 
 void require_range(const char* option, int64_t value, int64_t low, int64_t high,
                    const char* remedy) {
@@ -43,6 +55,20 @@ void validate(const EngineOptions& options) {
          "gpu_memory_utilization is {}, but is a share of the device's memory: above 0, at most 1",
          options.gpu_memory_utilization);
   }
+  require_range("num_kv_slots", options.num_kv_slots, 2, 64, "4 is the default");
+  require_range("kv_slot_blocks", options.kv_slot_blocks, 0, 1 << 16,
+                "0 takes as many as make 4096 tokens");
+  const std::string& offload = options.kv_offload;
+  if (offload != "off" && offload != "chunked" && offload != "layerwise" && offload != "auto") {
+    fail(ErrorCode::kInvalidArgument,
+         "kv_offload is '{}', but must be 'off', 'chunked', 'layerwise' or 'auto'", offload);
+  }
+  if (offload == "layerwise" && options.prefill_chunk_tokens != 0) {
+    fail(ErrorCode::kInvalidArgument,
+         "prefill_chunk_tokens is {}, but kv_offload 'layerwise' takes whole prompts; leave it out "
+         "or use 'chunked'",
+         options.prefill_chunk_tokens);
+  }
   if (options.load_format != "auto" && options.load_format != "dummy") {
     fail(ErrorCode::kInvalidArgument,
          "load_format is '{}', but must be 'auto' (safetensors) or 'dummy' (random weights)",
@@ -62,35 +88,84 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return options.max_model_len == 0 ? limit : options.max_model_len;
 }
 
-void choose_pass_sizes(const EngineOptions& options, const Device& device, EnginePlan& plan) {
-  const int64_t by_device =
-      device.kind() == DeviceKind::kCpu ? kDefaultCpuPassTokens : kDefaultCudaPassTokens;
-  int64_t pass_tokens =
-      options.max_num_batched_tokens == 0 ? by_device : options.max_num_batched_tokens;
-  if (options.max_num_batched_tokens == 0) {
-    pass_tokens = std::min(pass_tokens, plan.max_model_len);
+bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOffload::kOff; }
+
+// Spans of offloaded sequences begin at block borders, so passes are whole blocks.
+int64_t round_up_to_block(int64_t tokens, const EnginePlan& plan) {
+  const int64_t block_tokens = plan.kv_layout.block.block_tokens;
+  return offloads(plan)
+             ? blocks_for_tokens(tokens, plan.kv_layout.block.block_tokens) * block_tokens
+             : tokens;
+}
+
+// Rows of one prefill pass: what was asked for, else a whole prompt (layer-wise) or what suits the
+// device.
+int64_t choose_pass_tokens(const EngineOptions& options, const Device& device,
+                           const EnginePlan& plan) {
+  int64_t tokens = options.max_num_batched_tokens;
+  if (tokens == 0 && plan.kv_offload == KvOffload::kLayerwise) {
+    tokens = plan.max_model_len;
+  } else if (tokens == 0) {
+    tokens = device.kind() == DeviceKind::kCpu ? kDefaultCpuPassTokens : kDefaultCudaPassTokens;
+    tokens = std::min(std::max<int64_t>(tokens, options.prefill_chunk_tokens), plan.max_model_len);
   }
-  if (options.prefill_chunk_tokens > pass_tokens) {
+  return round_up_to_block(tokens, plan);
+}
+
+void choose_pass_sizes(const EngineOptions& options, const Device& device, EnginePlan& plan) {
+  const int64_t pass_tokens = choose_pass_tokens(options, device, plan);
+  const int64_t chunk_tokens = round_up_to_block(options.prefill_chunk_tokens, plan);
+  if (chunk_tokens > pass_tokens) {
     fail(ErrorCode::kInvalidArgument,
          "prefill_chunk_tokens is {}, but a pass takes {} tokens; lower it or raise "
          "max_num_batched_tokens",
          options.prefill_chunk_tokens, pass_tokens);
   }
+  if (chunk_tokens != options.prefill_chunk_tokens) {
+    plan.notes.push_back(fmt::format("prefill_chunk_tokens is {} instead of {}: whole KV blocks",
+                                     chunk_tokens, options.prefill_chunk_tokens));
+  }
   plan.scheduler = {.max_num_seqs = options.max_num_seqs,
                     .max_num_batched_tokens = pass_tokens,
-                    .prefill_chunk_tokens = options.prefill_chunk_tokens == 0
-                                                ? pass_tokens
-                                                : options.prefill_chunk_tokens};
+                    .prefill_chunk_tokens = chunk_tokens == 0 ? pass_tokens : chunk_tokens};
   const int64_t max_rows = std::max<int64_t>(pass_tokens, options.max_num_seqs);
   plan.decoder = {.max_rows = max_rows, .max_logit_rows = options.max_num_seqs};
   plan.pass = {.max_rows = max_rows,
                .max_seqs = options.max_num_seqs,
-               .max_blocks_per_seq = 0,
+               .max_blocks_per_seq =
+                   blocks_for_tokens(plan.max_model_len, plan.kv_layout.block.block_tokens),
                .max_suppressed = kMaxEndTokenIds};
 }
 
-KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& config) {
-  const int32_t block_tokens = options.block_size == 0 ? kDefaultBlockTokens : options.block_size;
+// The ring, the stage and the tails; and what they ask of scheduler and pass arrays.
+void choose_offload_sizes(const EngineOptions& options, EnginePlan& plan) {
+  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
+  const int32_t slot_blocks = options.kv_slot_blocks != 0
+                                  ? options.kv_slot_blocks
+                                  : std::max(1, kDefaultSlotTokens / block_tokens);
+  plan.offload = {.num_host_blocks = plan.num_blocks,
+                  .num_slots = options.num_kv_slots,
+                  .slot_blocks = slot_blocks,
+                  .stage_blocks = static_cast<int32_t>(
+                      blocks_for_tokens(plan.scheduler.max_num_batched_tokens, block_tokens)),
+                  .num_tails = options.max_num_seqs + std::min(options.max_num_seqs, 4)};
+  plan.state_rows = std::max<int64_t>(plan.kv_offload == KvOffload::kLayerwise
+                                          ? std::min(round_up_to_block(kLayerwiseStateRows, plan),
+                                                     plan.scheduler.max_num_batched_tokens)
+                                          : plan.scheduler.max_num_batched_tokens,
+                                      options.max_num_seqs);
+  plan.scheduler.span_align_tokens = block_tokens;
+  plan.scheduler.max_rows_with_history = plan.state_rows;
+  plan.pass.slot_blocks = slot_blocks;
+  plan.pass.max_history_loads =
+      plan.pass.max_seqs * ((plan.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks);
+}
+
+KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& config,
+                          KvOffload kv_offload) {
+  const int32_t by_mode =
+      kv_offload == KvOffload::kOff ? kDefaultBlockTokens : kDefaultOffloadedBlockTokens;
+  const int32_t block_tokens = options.block_size == 0 ? by_mode : options.block_size;
   validate_block_tokens(block_tokens);
   return {.num_layers = config.num_layers,
           .block = {.num_kv_heads = config.num_kv_heads,
@@ -98,19 +173,30 @@ KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& confi
                     .block_tokens = block_tokens}};
 }
 
-// Bytes for KV: what was asked for, else what the budget leaves.
+// Bytes that max_num_seqs of the longest sequences need: more could never be used.
+size_t whole_sequences_bytes(const EngineOptions& options, const EnginePlan& plan) {
+  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
+  return static_cast<size_t>(options.max_num_seqs) *
+         static_cast<size_t>(blocks_for_tokens(plan.max_model_len, block_tokens)) *
+         plan.kv_layout.block_bytes_all_layers();
+}
+
+// Bytes for the device pool: what was asked for, else what the budget leaves.
 size_t choose_kv_bytes(const EngineOptions& options, const Device& device, size_t bytes_left,
                        const EnginePlan& plan) {
   if (options.kv_cache_bytes != 0) return options.kv_cache_bytes;
-  const size_t token_bytes = plan.kv_layout.token_bytes();
-  const auto block_tokens = plan.kv_layout.block.block_tokens;
-  const size_t whole_sequences =
-      static_cast<size_t>(options.max_num_seqs) *
-      static_cast<size_t>(blocks_for_tokens(plan.max_model_len, block_tokens) * block_tokens) *
-      token_bytes;
-  size_t bytes = std::min(bytes_left, whole_sequences);  // more could never be used
-  if (device.kind() == DeviceKind::kCpu) bytes = std::min(bytes, kDefaultCpuKvBytes);
-  return bytes;
+  const size_t bytes = std::min(bytes_left, whole_sequences_bytes(options, plan));
+  return device.kind() == DeviceKind::kCpu ? std::min(bytes, kDefaultCpuKvBytes) : bytes;
+}
+
+size_t choose_host_bytes(const EngineOptions& options, const EnginePlan& plan) {
+  if (options.kv_host_bytes != 0) return options.kv_host_bytes;
+  return std::min(whole_sequences_bytes(options, plan), kDefaultHostKvBytes);
+}
+
+int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
+  return static_cast<int32_t>(
+      std::min<size_t>(bytes / plan.kv_layout.block_bytes_all_layers(), 1 << 26));
 }
 
 void add_entry(EnginePlan& plan, const char* name, const char* memory, size_t bytes) {
@@ -127,7 +213,8 @@ void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& pla
     memory.remedy = fmt::format(
         "weights and scratch take {:.2f} GiB and one KV block {:.2f} MiB, but {:.2f} GiB of the "
         "device's {:.2f} GiB are to be used; raise gpu_memory_utilization, lower "
-        "max_num_batched_tokens, max_num_seqs or kv_cache_bytes, or take a smaller model",
+        "max_num_batched_tokens, max_num_seqs or kv_cache_bytes, use kv_offload, or take a smaller "
+        "model",
         static_cast<double>(fixed_bytes) / (1 << 30),
         static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20),
         static_cast<double>(memory.device_budget_bytes) / (1 << 30),
@@ -135,15 +222,99 @@ void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& pla
   } else if (options.max_model_len > capacity) {
     memory.fits = false;
     memory.remedy = fmt::format(
-        "max_model_len is {}, but the KV cache holds {} tokens; raise kv_cache_bytes or "
-        "gpu_memory_utilization, or lower max_model_len",
-        options.max_model_len, capacity);
+        "max_model_len is {}, but the KV cache holds {} tokens; raise {}, or lower max_model_len",
+        options.max_model_len, capacity,
+        offloads(plan) ? "kv_host_bytes" : "kv_cache_bytes or gpu_memory_utilization");
   } else if (capacity < plan.max_model_len) {
     plan.notes.push_back(fmt::format("max_model_len is {} instead of {}: what the KV cache holds",
                                      capacity, plan.max_model_len));
     plan.max_model_len = capacity;
   }
   memory.max_model_len = plan.max_model_len;
+}
+
+void begin_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
+                EnginePlan& plan) {
+  plan.max_model_len = choose_max_model_len(options, config);
+  plan.kv_layout = choose_kv_layout(options, config, plan.kv_offload);
+  plan.memory.block_size = plan.kv_layout.block.block_tokens;
+  plan.memory.device_memory_bytes = device.info().total_memory_bytes;
+  plan.memory.device_budget_bytes = static_cast<size_t>(
+      options.gpu_memory_utilization * static_cast<double>(plan.memory.device_memory_bytes));
+}
+
+// What both kinds of plan need beside KV. Returns its device bytes.
+size_t add_fixed_entries(const ModelConfig& config, Device& device, EnginePlan& plan) {
+  add_entry(plan, "weights", "device", Weights::device_bytes(config, device));
+  add_entry(plan, "activations", "device", Decoder::scratch_bytes(config, plan.decoder));
+  add_entry(plan, "pass arrays", "device", Runner::memory_bytes(plan.pass));
+  add_entry(plan, "pass arrays", "pinned", Runner::memory_bytes(plan.pass));
+  return plan.memory.device_used_bytes();
+}
+
+EnginePlan plan_resident(const EngineOptions& options, const ModelConfig& config, Device& device) {
+  EnginePlan plan;
+  begin_plan(options, config, device, plan);
+  choose_pass_sizes(options, device, plan);
+  const size_t fixed_bytes = add_fixed_entries(config, device, plan);
+  const size_t budget = plan.memory.device_budget_bytes;
+  const size_t kv_bytes =
+      choose_kv_bytes(options, device, budget - std::min(budget, fixed_bytes), plan);
+  plan.num_blocks = num_blocks_in(kv_bytes, plan);
+  plan.memory.num_blocks = plan.num_blocks;
+  add_entry(plan, "KV cache", "device",
+            static_cast<size_t>(plan.num_blocks) * plan.kv_layout.block_bytes_all_layers());
+  judge_fit(options, fixed_bytes, plan);
+  return plan;
+}
+
+// The host tier decides how long a sequence can be, and that how large a layer-wise pass is.
+EnginePlan plan_offloaded(const EngineOptions& options, const ModelConfig& config, Device& device,
+                          KvOffload kv_offload) {
+  EnginePlan plan;
+  plan.kv_offload = kv_offload;
+  begin_plan(options, config, device, plan);
+  plan.num_blocks = num_blocks_in(choose_host_bytes(options, plan), plan);
+  plan.memory.num_blocks = plan.num_blocks;
+  const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
+  const int64_t asked_len = plan.max_model_len;
+  plan.max_model_len = std::clamp<int64_t>(capacity, 1, asked_len);
+  choose_pass_sizes(options, device, plan);
+  choose_offload_sizes(options, plan);
+  plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
+
+  const size_t fixed_bytes = add_fixed_entries(config, device, plan);
+  const KvBlockShape& shape = plan.kv_layout.block;
+  add_entry(plan, "KV ring, stage and tails", "device",
+            OffloadEngine::device_bytes(plan.kv_layout, plan.offload));
+  add_entry(plan, "softmax state", "device",
+            OffloadExecutor::state_bytes(plan.state_rows, config.num_q_heads, shape.head_dim));
+  add_entry(plan, "KV host tier", "pinned",
+            OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload));
+  judge_fit(options, fixed_bytes, plan);
+  return plan;
+}
+
+// The first that fits without shortening the model's context.
+EnginePlan plan_auto(const EngineOptions& options, const ModelConfig& config, Device& device) {
+  const auto fits_whole = [&](const EnginePlan& plan) {
+    return plan.memory.fits && plan.max_model_len == choose_max_model_len(options, config);
+  };
+  EnginePlan plan = plan_resident(options, config, device);
+  std::string why = "all KV fits on the device";
+  std::string mode = "off";
+  if (!fits_whole(plan)) {
+    plan = plan_offloaded(options, config, device, KvOffload::kLayerwise);
+    mode = "layerwise";
+    why = "KV does not fit on the device, a whole prompt's activations do";
+  }
+  if (!plan.memory.fits) {
+    plan = plan_offloaded(options, config, device, KvOffload::kChunked);
+    mode = "chunked";
+    why = "neither all KV nor a whole prompt's activations fit on the device";
+  }
+  plan.notes.push_back(fmt::format("kv_offload is {}: {}", mode, why));
+  return plan;
 }
 
 }  // namespace
@@ -155,34 +326,14 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
 EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
                             Device& device) {
   validate(options);
-  EnginePlan plan;
-  plan.max_model_len = choose_max_model_len(options, config);
-  plan.kv_layout = choose_kv_layout(options, config);
-  choose_pass_sizes(options, device, plan);
-  const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.pass.max_blocks_per_seq = blocks_for_tokens(plan.max_model_len, block_tokens);
-
-  MemoryPlan& memory = plan.memory;
-  memory.device_memory_bytes = device.info().total_memory_bytes;
-  memory.device_budget_bytes = static_cast<size_t>(options.gpu_memory_utilization *
-                                                   static_cast<double>(memory.device_memory_bytes));
-  add_entry(plan, "weights", "device", Weights::device_bytes(config, device));
-  add_entry(plan, "activations", "device", Decoder::scratch_bytes(config, plan.decoder));
-  add_entry(plan, "pass arrays", "device", Runner::memory_bytes(plan.pass));
-  const size_t fixed_bytes = memory.device_used_bytes();
-  const size_t bytes_left =
-      memory.device_budget_bytes - std::min(memory.device_budget_bytes, fixed_bytes);
-
-  const size_t kv_bytes = choose_kv_bytes(options, device, bytes_left, plan);
-  plan.num_blocks = static_cast<int32_t>(
-      std::min<size_t>(kv_bytes / plan.kv_layout.block_bytes_all_layers(), 1 << 26));
-  add_entry(plan, "KV cache", "device",
-            static_cast<size_t>(plan.num_blocks) * plan.kv_layout.block_bytes_all_layers());
-  add_entry(plan, "pass arrays", "pinned", Runner::memory_bytes(plan.pass));
-  memory.num_blocks = plan.num_blocks;
-  memory.block_size = block_tokens;
-  judge_fit(options, fixed_bytes, plan);
-  return plan;
+  if (options.kv_offload == "auto") return plan_auto(options, config, device);
+  if (options.kv_offload == "chunked") {
+    return plan_offloaded(options, config, device, KvOffload::kChunked);
+  }
+  if (options.kv_offload == "layerwise") {
+    return plan_offloaded(options, config, device, KvOffload::kLayerwise);
+  }
+  return plan_resident(options, config, device);
 }
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include "engine/pass_arrays.h"
 #include "engine/scheduler.h"
 #include "kv/kv_layout.h"
+#include "kv/offload_engine.h"
 #include "model/decoder.h"
 #include "model/model_config.h"
 #include "sluice/engine_options.h"
@@ -20,10 +21,15 @@
 
 namespace sluice {
 
+enum class KvOffload { kOff, kChunked, kLayerwise };
+
 struct EnginePlan {
   MemoryPlan memory;  // what is printed
   KvLayout kv_layout;
-  int32_t num_blocks = 0;
+  KvOffload kv_offload = KvOffload::kOff;
+  int32_t num_blocks = 0;  // of the device pool, or of the host tier when KV is offloaded
+  OffloadSizes offload;    // when it is
+  int64_t state_rows = 0;  // rows whose softmax state can be carried, when it is
   int64_t max_model_len = 0;
   SchedulerLimits scheduler;
   DecoderLimits decoder;

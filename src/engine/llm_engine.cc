@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "attention/offload_executor.h"
+#include "attention/resident_executor.h"
 #include "engine/text_stops.h"
 #include "io/model_directory.h"
 #include "tokenizer/byte_tokenizer.h"
@@ -62,42 +64,70 @@ LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
   plan_ = make_engine_plan(options, config_, *device_);
   if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);
   tokenizer_ = load_tokenizer(options, directory);
-  make_runtime(options, std::move(parts.policy));
-  load_weights(options, directory, on_progress);
+  // Headers are checked before memory is taken: a missing shard should not cost a minute.
+  std::optional<Checkpoint> checkpoint;
+  if (options.load_format != "dummy") checkpoint.emplace(directory);
+  make_runtime(options, parts);
+  if (checkpoint) {
+    weights_->load(*checkpoint, *compute_, on_progress);
+  } else {
+    weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_progress);
+  }
   stats_.load_ns = now_ns() - begin_ns;
 }
 
-void LlmEngine::make_runtime(const EngineOptions& options, std::unique_ptr<Policy> policy) {
+LlmEngine::~LlmEngine() {
+  // Work may be pending after an error; the memory it touches goes next.
+  try {
+    if (offload_) offload_->synchronize();
+    if (compute_) compute_->synchronize();
+  } catch (const Error&) {
+    // It was thrown to the caller of step() before.
+  }
+}
+
+void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
   weights_ = std::make_unique<Weights>(config_, *device_);
-  pool_ = std::make_unique<DevicePool>(*device_, plan_.kv_layout, plan_.num_blocks);
-  policy_ = std::move(policy);
+  policy_ = std::move(parts.policy);
   policy_->initialize(*device_, plan_.kv_layout);
-  executor_ = std::make_unique<Executor>(*policy_, *pool_);
+  make_kv(options, parts.skipped_wait);
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan_.decoder, *device_, *compute_);
-  runner_ = std::make_unique<Runner>(Runner::Parts{.device = *device_,
-                                                   .compute = *compute_,
-                                                   .decoder = *decoder_,
-                                                   .executor = *executor_,
-                                                   .eos_token_ids = config_.eos_ids},
-                                     plan_.pass);
+  runner_ =
+      std::make_unique<Runner>(Runner::Parts{.device = *device_,
+                                             .compute = *compute_,
+                                             .decoder = *decoder_,
+                                             .executor = *executor_,
+                                             .offload = offload_.get(),
+                                             .block_tokens = plan_.kv_layout.block.block_tokens,
+                                             .eos_token_ids = config_.eos_ids},
+                               plan_.pass);
+  scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
+  scheduler_->on_release = [this](Sequence& sequence) {
+    if (sequence.tail_index >= 0) offload_->give_back_tail(sequence.tail_index);
+    sequence.tail_index = -1;
+  };
+}
+
+// The pool or the offload engine, the executor that walks it, and the manager of its block ids.
+void LlmEngine::make_kv(const EngineOptions& options, int64_t skipped_wait) {
   BlockManagerOptions block_options;
   block_options.num_blocks = plan_.num_blocks;
   block_options.block_tokens = plan_.kv_layout.block.block_tokens;
   block_options.enable_prefix_caching = options.enable_prefix_caching;
-  block_options.on_discard = [this](BlockId id) { pool_->poison(id, *compute_); };
-  blocks_ = std::make_unique<BlockManager>(block_options);
-  scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
-}
-
-void LlmEngine::load_weights(const EngineOptions& options, const ModelDirectory& directory,
-                             const std::function<void(double)>& on_progress) {
-  if (options.load_format == "dummy") {
-    weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_progress);
+  if (plan_.kv_offload == KvOffload::kOff) {
+    pool_ = std::make_unique<DevicePool>(*device_, plan_.kv_layout, plan_.num_blocks);
+    executor_ = std::make_unique<ResidentExecutor>(*policy_, *pool_);
+    block_options.on_discard = [this](BlockId id) { pool_->poison(id, *compute_); };
   } else {
-    weights_->load(Checkpoint(directory), *compute_, on_progress);
+    offload_ = std::make_unique<OffloadEngine>(*device_, *compute_, plan_.kv_layout, plan_.offload,
+                                               skipped_wait);
+    executor_ = std::make_unique<OffloadExecutor>(*policy_, *offload_, plan_.state_rows,
+                                                  config_.num_q_heads, *device_);
+    block_options.on_discard = [this](BlockId id) { offload_->discard(id); };
   }
+  blocks_ = std::make_unique<BlockManager>(block_options);
 }
 
 void LlmEngine::check_request(const std::vector<int32_t>& prompt,
@@ -167,6 +197,7 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
                        std::vector<RequestOutput>& outputs) {
   for (const ScheduledSequence& scheduled : batch.sequences) {
     blocks_->commit(scheduled.sequence->kv, scheduled.sequence->tokens, scheduled.num_rows);
+    flush_sealed_tail(batch, scheduled);
   }
   for (const SampledToken& token : tokens) {
     append_token(token);
@@ -178,6 +209,18 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
       finish(sequence.id);
     }
   }
+}
+
+// A decode step that fills its tail sends it to the host; the next token takes a fresh one.
+void LlmEngine::flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled) {
+  Sequence& sequence = *scheduled.sequence;
+  const int64_t block_tokens = plan_.kv_layout.block.block_tokens;
+  if (!offload_ || batch.phase != Phase::kDecode || sequence.kv.num_tokens() % block_tokens != 0) {
+    return;
+  }
+  const auto last_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks() - 1);
+  offload_->flush_tail(sequence.tail_index, sequence.kv.blocks()[last_sealed].id);
+  sequence.tail_index = -1;
 }
 
 void LlmEngine::append_token(const SampledToken& token) {
@@ -231,11 +274,27 @@ void LlmEngine::finish(SequenceId id) {
   policy_->reset(id);
 }
 
+// Rows that one traced pass may have: there is room for logits of max_num_seqs rows, and spans of
+// offloaded sequences begin at block borders.
+int64_t LlmEngine::trace_rows() const {
+  const int64_t align = plan_.scheduler.span_align_tokens;
+  const int64_t rows =
+      std::min(plan_.pass.max_seqs, offload_ ? plan_.state_rows : plan_.pass.max_seqs);
+  if (rows < align) {
+    fail(ErrorCode::kInvalidArgument,
+         "max_num_seqs is {}, but tracing with offloaded KV needs at least block_size ({}); raise "
+         "the first or lower the second",
+         plan_.pass.max_seqs, align);
+  }
+  return rows / align * align;
+}
+
 LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder) {
   SLUICE_CHECK(!has_unfinished());
   SamplingParams params;
   params.max_tokens = 1;
   check_request(tokens, params);
+  const int64_t max_rows = trace_rows();
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
   const bool begun =
       blocks_->try_begin(sequence.kv, sequence.tokens, static_cast<int64_t>(tokens.size()));
@@ -249,16 +308,29 @@ LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceReco
   }
   Logits logits;
   while (sequence.num_pending() > 0) {
-    const int64_t num_rows = std::min<int64_t>(sequence.num_pending(), plan_.pass.max_seqs);
+    const int64_t num_rows = std::min(sequence.num_pending(), max_rows);
     recorder.begin_pass(sequence.kv.num_tokens());
     const std::vector<float> rows = runner_->run_with_all_logits(sequence, num_rows, &recorder);
     logits.insert(logits.end(), rows.begin(), rows.end());
     blocks_->commit(sequence.kv, sequence.tokens, num_rows);
   }
-  recorder.tap_kv(*compute_, *pool_, sequence.kv);
+  tap_kv(sequence, recorder);
+  scheduler_->on_release(sequence);
   blocks_->release(sequence.kv);
   policy_->reset(sequence.id);
   return logits;
+}
+
+void LlmEngine::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
+  if (offload_) offload_->synchronize();
+  const auto bytes_of = [&](int32_t layer, const SequenceBlock& block) -> const std::byte* {
+    const bool is_tail = block.num_valid_tokens < plan_.kv_layout.block.block_tokens;
+    if (offload_ && !is_tail) return offload_->host().block(layer, block.id);
+    const KvBlocksView view = offload_ ? offload_->tails(layer) : pool_->layer(layer);
+    const int32_t index = offload_ ? std::max(sequence.tail_index, 0) : block.id.value;
+    return reinterpret_cast<const std::byte*>(view.block(index));
+  };
+  recorder.tap_kv(*compute_, plan_.kv_layout, sequence.kv, bytes_of);
 }
 
 EngineStats LlmEngine::stats() const {

@@ -18,6 +18,7 @@
 #include "engine/trace.h"
 #include "kv/block_manager.h"
 #include "kv/device_pool.h"
+#include "kv/offload_engine.h"
 #include "model/decoder.h"
 #include "model/model_config.h"
 #include "model/weights.h"
@@ -37,9 +38,12 @@ class LlmEngine {
   struct TestParts {
     std::unique_ptr<Device> device;
     std::unique_ptr<Policy> policy;
+    int64_t skipped_wait = WaitGate::kSkipNone;  // of the offload engine
   };
   LlmEngine(const EngineOptions& options, TestParts parts,
             const std::function<void(double)>& on_progress = nullptr);
+
+  ~LlmEngine();
 
   // Queues a request. Errors: kInvalidArgument for bad parameters, an empty prompt, ids outside the
   // vocabulary; kDoesNotFit when prompt + max_tokens can never fit. Nothing is queued then.
@@ -64,13 +68,14 @@ class LlmEngine {
   const EnginePlan& plan() const { return plan_; }
   const BlockManager& blocks() const { return *blocks_; }
   Device& device() const { return *device_; }
+  const OffloadEngine* offload() const { return offload_.get(); }  // null: KV is resident
   EngineStats stats() const;
   std::vector<std::string> notes() const;
 
  private:
-  void load_weights(const EngineOptions& options, const ModelDirectory& directory,
-                    const std::function<void(double)>& on_progress);
-  void make_runtime(const EngineOptions& options, std::unique_ptr<Policy> policy);
+  void make_runtime(const EngineOptions& options, TestParts& parts);
+  void make_kv(const EngineOptions& options, int64_t skipped_wait);
+  void flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);
@@ -78,20 +83,24 @@ class LlmEngine {
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
   void finish(SequenceId id);
+  int64_t trace_rows() const;
+  void tap_kv(const Sequence& sequence, TraceRecorder& recorder);
 
-  // In the order of construction; destroyed in reverse, streams before the memory they touch.
+  // In the order of construction; destroyed in reverse, after the destructor has waited for
+  // compute.
   std::unique_ptr<Device> device_;
   ModelConfig config_;
   EnginePlan plan_;
   int64_t seed_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Weights> weights_;
-  std::unique_ptr<DevicePool> pool_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<DevicePool> pool_;        // resident KV
+  std::unique_ptr<OffloadEngine> offload_;  // offloaded KV
   std::unique_ptr<Policy> policy_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Runner> runner_;
-  std::unique_ptr<Stream> compute_;
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
 

@@ -22,6 +22,9 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.seed = arena.tensor(DType::kI64, {seqs});
   a.sample_pos = arena.tensor(DType::kI64, {seqs});
   a.suppressed = arena.tensor(DType::kI32, {seqs, limits.max_suppressed});
+  a.load_begin = arena.tensor(DType::kI32, {limits.max_history_loads});
+  a.load_end = arena.tensor(DType::kI32, {limits.max_history_loads});
+  a.slot_table = arena.tensor(DType::kI32, {limits.slot_blocks});
   a.block_table = arena.tensor(DType::kI32, {seqs * limits.max_blocks_per_seq});
   return a;
 }

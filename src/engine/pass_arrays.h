@@ -18,6 +18,9 @@ struct PassLimits {
   int64_t max_seqs = 0;  // sequences
   int64_t max_blocks_per_seq = 0;
   int64_t max_suppressed = 0;  // token ids per sequence that must not be sampled yet
+  // Offloaded KV only, else 0.
+  int64_t max_history_loads = 0;  // slots that one layer of a pass may need
+  int64_t slot_blocks = 0;
 };
 
 struct PassArrays {
@@ -39,6 +42,10 @@ struct PassArrays {
   TensorView seed;         // i64 [max_seqs]
   TensorView sample_pos;   // i64 [max_seqs]
   TensorView suppressed;   // i32 [max_seqs, max_suppressed]
+  // Per slot of history.
+  TensorView load_begin;  // i32 [max_history_loads]
+  TensorView load_end;    // i32 [max_history_loads]
+  TensorView slot_table;  // i32 [slot_blocks]: 0, 1, 2, ...
   // Last, since only its used part is transferred.
   TensorView block_table;  // i32 [max_seqs * max_blocks_per_seq], rows packed to the pass's width
 

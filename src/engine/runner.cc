@@ -20,6 +20,9 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
   host_ = PassArrays::cut(host, limits);
   device_ = PassArrays::cut(device, limits);
   pass_.sequences.reserve(static_cast<size_t>(limits.max_seqs));
+  for (int64_t i = 0; i < limits.slot_blocks; ++i) {
+    host_.slot_table.data<int32_t>()[i] = static_cast<int32_t>(i);
+  }
 }
 
 std::span<const SampledToken> Runner::run(const Batch& batch) {
@@ -62,6 +65,10 @@ void Runner::describe(const Batch& batch) {
   pass_.sequences.clear();
   pass_.batch.max_rows = 0;
   pass_.batch.max_kv_tokens = 0;
+  pass_.history.clear();
+  pass_.staged.clear();
+  places_.clear();
+  num_staged_ = 0;
   num_logit_rows_ = 0;
   int64_t row_begin = 0;
   for (int64_t i = 0; i < num_seqs; ++i) {
@@ -70,27 +77,32 @@ void Runner::describe(const Batch& batch) {
     row_begin += scheduled.num_rows;
   }
   host_.row_begin.data<int32_t>()[num_seqs] = static_cast<int32_t>(row_begin);
-  write_block_table(batch);
+  write_block_table();
 }
 
 void Runner::describe_sequence(const ScheduledSequence& scheduled, int64_t index,
                                int64_t row_begin) {
-  const Sequence& sequence = *scheduled.sequence;
+  Sequence& sequence = *scheduled.sequence;
   const int64_t first_pos = sequence.kv.num_tokens();
   const int64_t end_pos = first_pos + scheduled.num_rows;
-  for (int64_t pos = first_pos; pos < end_pos; ++pos) {
-    const int64_t row = row_begin + pos - first_pos;
-    host_.token_ids.data<int32_t>()[row] = sequence.tokens[static_cast<size_t>(pos)];
-    host_.positions.data<int32_t>()[row] = static_cast<int32_t>(pos);
-    host_.kv_slots.data<int32_t>()[row] = sequence.kv.slot_of(pos);
-  }
   host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
-  host_.kv_begin.data<int32_t>()[index] = 0;
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(end_pos);
   pass_.sequences.push_back(sequence.id);
   pass_.batch.max_rows = std::max(pass_.batch.max_rows, static_cast<int32_t>(scheduled.num_rows));
   pass_.batch.max_kv_tokens = std::max(pass_.batch.max_kv_tokens, static_cast<int32_t>(end_pos));
+
+  if (parts_.offload == nullptr) {
+    place_resident(sequence);
+  } else {
+    add_history(sequence, index);
+    if (pass_.phase == Phase::kPrefill) {
+      place_staged(sequence, scheduled.num_rows);
+    } else {
+      place_in_tail(sequence);
+    }
+  }
+  write_places(scheduled, index, row_begin);
   if (scheduled.wants_token) {
     host_.logit_rows.data<int32_t>()[num_logit_rows_] =
         static_cast<int32_t>(row_begin + scheduled.num_rows - 1);
@@ -99,16 +111,88 @@ void Runner::describe_sequence(const ScheduledSequence& scheduled, int64_t index
   }
 }
 
-void Runner::write_block_table(const Batch& batch) {
-  size_t width = 0;
-  for (const ScheduledSequence& s : batch.sequences) {
-    width = std::max(width, s.sequence->kv.blocks().size());
+void Runner::place_resident(const Sequence& sequence) {
+  Place place;
+  for (const SequenceBlock& block : sequence.kv.blocks()) place.blocks.push_back(block.id.value);
+  places_.push_back(std::move(place));
+}
+
+// A span begins at a block border (the scheduler sees to that) and gets stage blocks of its own.
+// Its full blocks will leave for the host; a partial last one ends the prompt and becomes the tail.
+void Runner::place_staged(Sequence& sequence, int64_t num_rows) {
+  const int64_t begin_pos = sequence.kv.num_tokens();
+  SLUICE_CHECK(begin_pos % parts_.block_tokens == 0, "span at {}", begin_pos);
+  Place place{.begin_pos = begin_pos, .blocks = {}};
+  for (int64_t done = 0; done < num_rows; done += parts_.block_tokens) {
+    StagedOutcome outcome{.stage_index = num_staged_++, .host_id = {}};
+    if (num_rows - done >= parts_.block_tokens) {
+      const auto block = static_cast<size_t>((begin_pos + done) / parts_.block_tokens);
+      outcome.host_id = sequence.kv.blocks()[block].id;
+    } else {
+      SLUICE_CHECK(sequence.tail_index < 0);
+      outcome.tail_index = sequence.tail_index = parts_.offload->take_tail();
+    }
+    place.blocks.push_back(outcome.stage_index);
+    pass_.staged.push_back(outcome);
   }
+  places_.push_back(std::move(place));
+}
+
+void Runner::place_in_tail(Sequence& sequence) {
+  const int64_t position = sequence.kv.num_tokens();
+  if (sequence.tail_index < 0) {
+    SLUICE_CHECK(position % parts_.block_tokens == 0, "no tail at {}", position);
+    sequence.tail_index = parts_.offload->take_tail();
+  }
+  places_.push_back({.begin_pos = position / parts_.block_tokens * parts_.block_tokens,
+                     .blocks = {sequence.tail_index}});
+}
+
+// The sealed blocks before the pass's own, a slotful at a time.
+void Runner::add_history(const Sequence& sequence, int64_t index) {
+  const auto sealed = sequence.kv.blocks().first(
+      static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens));
+  const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
+  for (size_t first = 0; first < sealed.size(); first += slot_blocks) {
+    const size_t count = std::min(slot_blocks, sealed.size() - first);
+    const auto number = static_cast<int64_t>(pass_.history.size());
+    HistoryLoad load{.seq_index = static_cast<int32_t>(index),
+                     .blocks = {},
+                     .kv_begin = device_.load_begin.rows(number, 1),
+                     .kv_end = device_.load_end.rows(number, 1)};
+    for (size_t i = 0; i < count; ++i) load.blocks.push_back(sealed[first + i].id);
+    const auto block_tokens = static_cast<size_t>(parts_.block_tokens);
+    host_.load_begin.data<int32_t>()[number] = static_cast<int32_t>(first * block_tokens);
+    host_.load_end.data<int32_t>()[number] = static_cast<int32_t>((first + count) * block_tokens);
+    pass_.history.push_back(std::move(load));
+  }
+}
+
+// Token ids, positions and KV places of the sequence's rows.
+void Runner::write_places(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
+  const Sequence& sequence = *scheduled.sequence;
+  const Place& place = places_.back();
+  host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(place.begin_pos);
+  const int64_t first_pos = sequence.kv.num_tokens();
+  for (int64_t i = 0; i < scheduled.num_rows; ++i) {
+    const int64_t pos = first_pos + i;
+    const int64_t offset = pos - place.begin_pos;
+    const int32_t block = place.blocks[static_cast<size_t>(offset / parts_.block_tokens)];
+    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.tokens[static_cast<size_t>(pos)];
+    host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
+    host_.kv_slots.data<int32_t>()[row_begin + i] =
+        static_cast<int32_t>(block * parts_.block_tokens + offset % parts_.block_tokens);
+  }
+}
+
+void Runner::write_block_table() {
+  size_t width = 0;
+  for (const Place& place : places_) width = std::max(width, place.blocks.size());
   table_width_ = static_cast<int64_t>(width);
   int32_t* entry = host_.block_table.data<int32_t>();
-  for (const ScheduledSequence& s : batch.sequences) {
+  for (const Place& place : places_) {
     int32_t* row_end = entry + table_width_;
-    for (const SequenceBlock& block : s.sequence->kv.blocks()) *entry++ = block.id.value;
+    entry = std::copy(place.blocks.begin(), place.blocks.end(), entry);
     std::fill(entry, row_end, -1);  // never read: the sequence ends before
     entry = row_end;
   }
@@ -130,6 +214,9 @@ DecoderInput Runner::upload(const Batch& batch) {
   pass_.block_table =
       device_.block_table.rows(0, num_seqs * table_width_).reshape({num_seqs, table_width_});
   pass_.kv_slots = device_.kv_slots.rows(0, num_rows);
+  if (parts_.offload != nullptr) {
+    pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
+  }
   DecoderInput input{.token_ids = device_.token_ids.rows(0, num_rows),
                      .positions = device_.positions.rows(0, num_rows),
                      .logit_rows = {},

@@ -14,6 +14,7 @@
 #include "engine/pass_arrays.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
+#include "kv/offload_engine.h"
 #include "model/decoder.h"
 #include "model/tap.h"
 
@@ -27,6 +28,8 @@ class Runner {
     Stream& compute;  // all work of a step is enqueued here
     Decoder& decoder;
     Executor& executor;
+    OffloadEngine* offload = nullptr;  // null: KV is resident
+    int32_t block_tokens = 0;
     std::vector<int32_t> eos_token_ids;
   };
   Runner(const Parts& parts, const PassLimits& limits);
@@ -48,7 +51,12 @@ class Runner {
  private:
   void describe(const Batch& batch);
   void describe_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
-  void write_block_table(const Batch& batch);
+  void place_resident(const Sequence& sequence);
+  void place_staged(Sequence& sequence, int64_t num_rows);
+  void place_in_tail(Sequence& sequence);
+  void add_history(const Sequence& sequence, int64_t index);
+  void write_places(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void write_block_table();
   DecoderInput upload(const Batch& batch);
   TensorView forward(const Batch& batch, TapSink* taps);
 
@@ -60,6 +68,14 @@ class Runner {
   PassArrays device_;
   Sampler sampler_;
   AttentionPass pass_;
+  // Per sequence of the pass: the blocks that hold its own tokens, and the position where they
+  // begin.
+  struct Place {
+    int64_t begin_pos = 0;
+    std::vector<int32_t> blocks;
+  };
+  std::vector<Place> places_;
+  int32_t num_staged_ = 0;
   int64_t num_logit_rows_ = 0;
   int64_t table_width_ = 0;  // blocks per row of this pass's block table
 };

@@ -29,16 +29,15 @@ Batch Scheduler::schedule() {
 // prefill never waits for memory that another half holds.
 void Scheduler::continue_prefills(Batch& batch, int64_t& rows_left) {
   for (const auto& sequence : running_) {
-    if (rows_left == 0) return;
     if (!sequence->kv.prefill_done()) schedule_span(batch, *sequence, rows_left);
   }
 }
 
 void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
-  while (!waiting_.empty() && rows_left > 0 &&
-         static_cast<int32_t>(running_.size()) < limits_.max_num_seqs) {
+  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
     const int64_t num_cached = blocks_.match_prefix(sequence.tokens).num_tokens;
+    if (span_rows(sequence, num_cached, batch.num_rows(), rows_left) == 0) return;
     if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached)) {
       return;  // in order of arrival: a small request does not overtake a large one for ever
     }
@@ -50,12 +49,33 @@ void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
   }
 }
 
-void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left) {
-  const int64_t pending = sequence.num_pending();
+// Rows that the sequence, with `num_done` tokens of KV, may have in a pass that has `rows_used`
+// already; 0 if it has to wait for the next pass.
+int64_t Scheduler::span_rows(const Sequence& sequence, int64_t num_done, int64_t rows_used,
+                             int64_t rows_left) const {
+  if (num_done > 0 && limits_.max_rows_with_history > 0) {
+    rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
+  }
+  const int64_t pending = sequence.num_tokens() - num_done;
   const int64_t num_rows = std::min({pending, limits_.prefill_chunk_tokens, rows_left});
-  rows_left -= num_rows;
-  batch.sequences.push_back(
-      {.sequence = &sequence, .num_rows = num_rows, .wants_token = num_rows == pending});
+  if (num_rows <= 0 || num_rows == pending) return std::max<int64_t>(num_rows, 0);
+  return num_rows / limits_.span_align_tokens * limits_.span_align_tokens;
+}
+
+void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left) {
+  const int64_t num_done = sequence.kv.num_tokens();
+  const int64_t rows_used = batch.num_rows();
+  const int64_t num_rows = span_rows(sequence, num_done, rows_used, rows_left);
+  if (num_rows == 0) return;
+  if (num_done > 0 && limits_.max_rows_with_history > 0) {
+    rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
+  }
+  // Spans do not share a block, so a partial one costs the pass a whole block.
+  const int64_t align = limits_.span_align_tokens;
+  rows_left -= (num_rows + align - 1) / align * align;
+  batch.sequences.push_back({.sequence = &sequence,
+                             .num_rows = num_rows,
+                             .wants_token = num_rows == sequence.num_pending()});
 }
 
 void Scheduler::schedule_decode(Batch& batch) {
@@ -74,9 +94,14 @@ void Scheduler::preempt_newest() {
   SLUICE_CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
-  blocks_.release(sequence->kv);
+  release(*sequence);
   waiting_.push_front(std::move(sequence));
   ++num_preemptions_;
+}
+
+void Scheduler::release(Sequence& sequence) {
+  if (on_release) on_release(sequence);
+  blocks_.release(sequence.kv);
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
@@ -85,7 +110,7 @@ std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
   if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
     found = std::move(*it);
     running_.erase(it);
-    blocks_.release(found->kv);
+    release(*found);
   } else if (auto w = std::find_if(waiting_.begin(), waiting_.end(), is_it); w != waiting_.end()) {
     found = std::move(*w);
     waiting_.erase(w);

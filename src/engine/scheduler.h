@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -40,6 +41,11 @@ struct SchedulerLimits {
   int32_t max_num_seqs = 0;            // running at once
   int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
   int64_t prefill_chunk_tokens = 0;    // longest span of one sequence in a pass
+  // Offloaded KV: a span that does not end its prompt is a multiple of this (the block size), so
+  // that the next one begins at a block border; and rows of a pass in which somebody has history,
+  // since their softmax state is carried. 1 and 0 (no limit) when KV is resident.
+  int64_t span_align_tokens = 1;
+  int64_t max_rows_with_history = 0;
 };
 
 class Scheduler {
@@ -55,6 +61,9 @@ class Scheduler {
   // REQUIRES: has_unfinished().
   Batch schedule();
 
+  // Called when a sequence loses its KV: preempted, finished or cancelled.
+  std::function<void(Sequence&)> on_release;
+
   // Takes a finished or cancelled sequence out, gives its blocks back and returns it. Null if there
   // is no such sequence.
   std::unique_ptr<Sequence> remove(SequenceId id);
@@ -66,7 +75,10 @@ class Scheduler {
  private:
   void continue_prefills(Batch& batch, int64_t& rows_left);
   void admit_waiting(Batch& batch, int64_t& rows_left);
+  int64_t span_rows(const Sequence& sequence, int64_t num_cached, int64_t rows_used,
+                    int64_t rows_left) const;
   void schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left);
+  void release(Sequence& sequence);
   void schedule_decode(Batch& batch);
   void preempt_newest();
 

@@ -45,6 +45,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int64_t num_prompt_tokens = 0;
   SequenceKv kv;
+  int32_t tail_index = -1;  // offloaded KV: where the unsealed block lives (kv/offload_engine.h)
 
   Detokenizer detokenizer;
   std::string text;      // everything decoded; `output.text` holds back what may be a stop string

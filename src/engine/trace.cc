@@ -74,19 +74,20 @@ void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t row_beg
   pieces_[name].push_back(copy_to_host(stream, first_pos_ + row_begin, rows));
 }
 
-void TraceRecorder::tap_kv(Stream& stream, const DevicePool& pool, const SequenceKv& kv) {
-  const KvBlockShape& shape = pool.layout().block;
+void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
+                           const BlockBytes& bytes_of) {
+  const KvBlockShape& shape = layout.block;
   const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
   const auto* block_data = reinterpret_cast<const BFloat16*>(host.data());
-  for (int32_t layer = 0; layer < pool.layout().num_layers; ++layer) {
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
     TapTensor k{.name = fmt::format("layer.{}.k", layer),
                 .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
                 .data = {}};
     TapTensor v{.name = fmt::format("layer.{}.v", layer), .shape = k.shape, .data = {}};
     if (!wants(k.name) && !wants(v.name)) continue;
     for (const SequenceBlock& block : kv.blocks()) {
-      const auto* src = reinterpret_cast<const std::byte*>(pool.layer(layer).block(block.id.value));
-      stream.copy({.dst = host.data(), .src = src, .num_bytes = shape.block_bytes()});
+      stream.copy(
+          {.dst = host.data(), .src = bytes_of(layer, block), .num_bytes = shape.block_bytes()});
       stream.synchronize();
       for (int32_t token = 0; token < block.num_valid_tokens; ++token) {
         for (int32_t head = 0; head < shape.num_kv_heads; ++head) {

@@ -4,13 +4,15 @@
 // own. Thread rule: the engine's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "device/device.h"
-#include "kv/device_pool.h"
+#include "kv/kv_layout.h"
 #include "kv/sequence_kv.h"
 #include "model/tap.h"
 #include "sluice/llm.h"
@@ -38,7 +40,10 @@ class TraceRecorder final : public TapSink {
 
   // Reads keys and values (after rope) of a sequence back from its blocks, as "layer.i.k" and
   // "layer.i.v", each [num_tokens, num_kv_heads, head_dim].
-  void tap_kv(Stream& stream, const DevicePool& pool, const SequenceKv& kv);
+  // `bytes_of` says where a block of a layer is, on the device or on the host.
+  using BlockBytes = std::function<const std::byte*(int32_t layer, const SequenceBlock& block)>;
+  void tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
+              const BlockBytes& bytes_of);
 
   // Everything that was tapped, by name. REQUIRES: the stream was waited for.
   std::vector<TapTensor> take();

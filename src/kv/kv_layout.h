@@ -13,7 +13,8 @@ namespace sluice {
 
 inline constexpr int64_t kMinBlockTokens = 16;
 inline constexpr int64_t kMaxBlockTokens = 8192;
-inline constexpr int32_t kDefaultBlockTokens = 256;  // resident KV
+inline constexpr int32_t kDefaultBlockTokens = 256;            // resident KV
+inline constexpr int32_t kDefaultOffloadedBlockTokens = 1024;  // fewer, larger transfers
 
 struct KvLayout {
   int32_t num_layers = 0;

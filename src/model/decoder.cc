@@ -99,6 +99,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   const TensorView delta = scratch_.delta.rows(0, num_rows);
   const TensorView residual = scratch_.residual.rows(0, num_rows);
 
+  executor.begin_pass(*input.pass);
   embedding(stream, {.token_ids = input.token_ids, .table = weights_.embedding(), .out = delta});
   pass.tap_named("embedding", 0, delta);
   stream.fill(residual.bytes(), residual.num_bytes(), 0);
@@ -116,7 +117,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
 
 void Decoder::project_qkv(const Pass& pass, int32_t layer) {
   const LayerWeights& w = weights_.layer(layer);
-  const KvBlocksView kv = pass.executor.write_target(layer);
+  const KvBlocksView kv = pass.executor.write_target(*pass.input.pass, layer);
   pass.for_each_tile([&](int64_t begin, int64_t count) {
     const TensorView normed = scratch_.normed.rows(0, count);
     const TensorView qkv = scratch_.qkv.rows(0, count);

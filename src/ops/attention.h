@@ -66,7 +66,8 @@ struct AttentionArgs {
   PageList pages;
 
   AttentionState state;  // needed unless first && last
-  bool first = true;     // start from the empty state instead of reading it
+  bool first = true;     // start from the empty state instead of reading it; a sequence whose run
+                         // begins at token 0 always does
   bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
 };
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "attention/executor.h"
+#include "attention/resident_executor.h"
 #include "device/device.h"
 
 namespace sluice {
@@ -53,7 +53,7 @@ TEST_F(PolicyTest, TheExecutorRefusesBeforeAskingThePolicy) {
   DevicePool pool(
       *device_, {.num_layers = 1, .block = {.num_kv_heads = 1, .head_dim = 16, .block_tokens = 16}},
       1);
-  Executor executor(toy_, pool);
+  ResidentExecutor executor(toy_, pool);
   AttentionPass pass;
   pass.phase = Phase::kDecode;
   expect_refused([&] { executor.attend(*stream_, pass, {}); });

@@ -7,47 +7,20 @@
 
 #include "engine/llm_engine.h"
 #include "sluice/llm.h"
+#include "support/run_bits.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::expect_all_same;
+using testing::expect_same_bits;
+using testing::Job;
 using testing::random_tokens;
+using testing::sampled;
 using testing::tiny_options;
 
 constexpr const char* kModel = "qwen3-group2-tied";
-
-SamplingParams sampled(int32_t max_tokens, int64_t seed) {
-  SamplingParams params;
-  params.temperature = 0.9f;
-  params.top_p = 0.95f;
-  params.seed = seed;
-  params.ignore_eos = true;
-  params.max_tokens = max_tokens;
-  params.logprobs = kMaxLogprobs;
-  return params;
-}
-
-// Same tokens and, bit for bit, the same log-probabilities.
-void expect_same_bits(const RequestOutput& a, const RequestOutput& b, const std::string& what) {
-  ASSERT_EQ(a.token_ids, b.token_ids) << what;
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size()) << what;
-  for (size_t step = 0; step < a.logprobs.size(); ++step) {
-    ASSERT_EQ(a.logprobs[step].size(), b.logprobs[step].size()) << what;
-    for (size_t i = 0; i < a.logprobs[step].size(); ++i) {
-      const TokenLogprob& x = a.logprobs[step][i];
-      const TokenLogprob& y = b.logprobs[step][i];
-      ASSERT_EQ(x.token_id, y.token_id) << what << ", step " << step;
-      ASSERT_EQ(std::bit_cast<uint32_t>(x.logprob), std::bit_cast<uint32_t>(y.logprob))
-          << what << ", step " << step << ": " << x.logprob << " and " << y.logprob;
-    }
-  }
-}
-
-struct Job {
-  std::vector<int32_t> prompt;
-  SamplingParams params;
-};
 
 // Lengths around block and tile borders, decoding past more than two block boundaries of 16.
 std::vector<Job> make_jobs() {
@@ -78,14 +51,6 @@ std::vector<RequestOutput> run_in_fresh_engines(const EngineOptions& options,
     outputs.push_back(llm.generate({job.prompt}, job.params)[0]);
   }
   return outputs;
-}
-
-void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
-                     const std::string& what) {
-  ASSERT_EQ(a.size(), b.size());
-  for (size_t i = 0; i < a.size(); ++i) {
-    expect_same_bits(a[i], b[i], what + ", job " + std::to_string(i));
-  }
 }
 
 class Invariants : public ::testing::Test {

@@ -99,6 +99,7 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   item.num_rows = std::min(num_rows, call.row_begin[seq + 1] - call.row_begin[seq] - first_row);
   item.first_pos = call.first_pos[seq] + first_row;
   item.kv_begin = call.kv_begin[seq];
+  item.first = item.first || item.kv_begin == 0;
   item.kv_end = call.kv_end[seq];
   item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
   item.v_offset = item.k_offset + static_cast<int64_t>(item.block_tokens) * item.head_dim;

@@ -1,0 +1,223 @@
+// Loads, stages, tails and write-back.
+#include "kv/offload_engine.h"
+
+#include <algorithm>
+
+#include "device/debug_fill.h"
+
+namespace sluice {
+namespace {
+
+// Write-backs whose events are kept. An older ticket is covered by the oldest event there is, since
+// write-backs end in order; waiting for that one is later than necessary and never wrong.
+constexpr size_t kTicketEvents = 64;
+
+size_t stage_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
+  return static_cast<size_t>(sizes.stage_blocks) * layout.block_bytes();
+}
+
+size_t tail_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
+  return static_cast<size_t>(sizes.num_tails) * layout.block_bytes_all_layers();
+}
+
+// Calls `fn(first, count)` for every longest run of neighbours: `follows(i)` says whether element i
+// continues the run of element i - 1.
+template <typename Follows, typename Fn>
+void for_each_run(size_t size, Follows follows, Fn fn) {
+  for (size_t first = 0; first < size;) {
+    size_t end = first + 1;
+    while (end < size && follows(end)) ++end;
+    fn(first, end - first);
+    first = end;
+  }
+}
+
+}  // namespace
+
+size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
+  return 2 * stage_bytes(layout, sizes) + tail_bytes(layout, sizes) +
+         Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks);
+}
+
+size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
+  return static_cast<size_t>(sizes.num_host_blocks) * layout.block_bytes_all_layers();
+}
+
+OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& layout,
+                             const OffloadSizes& sizes, int64_t skipped_wait)
+    : layout_(layout),
+      compute_(compute),
+      host_(device, layout, sizes.num_host_blocks),
+      stage_memory_(device.allocate(2 * stage_bytes(layout, sizes), MemoryKind::kDevice)),
+      tail_memory_(device.allocate(tail_bytes(layout, sizes), MemoryKind::kDevice)),
+      num_tails_(sizes.num_tails),
+      tickets_(static_cast<size_t>(layout.num_layers) * static_cast<size_t>(sizes.num_host_blocks)),
+      written_(device.make_event()),
+      gate_(skipped_wait),
+      write_back_(device.make_stream({.name = "write-back", .num_threads = 1})),
+      ring_(device, layout.block, sizes.num_slots, sizes.slot_blocks, gate_) {
+  SLUICE_CHECK(sizes.num_slots >= 2 && sizes.slot_blocks >= 1 && sizes.stage_blocks >= 1);
+  for (size_t i = 0; i < 2; ++i) {
+    stages_[i].view = {.base = stage_memory_.data() + i * stage_bytes(layout, sizes),
+                       .stride_bytes = layout.block_bytes(),
+                       .num_blocks = sizes.stage_blocks,
+                       .shape = layout.block};
+    stages_[i].left = device.make_event();
+  }
+  for (int32_t i = 0; i < num_tails_; ++i) {
+    free_tails_.push_back(i);
+    tail_left_.push_back(device.make_event());
+  }
+  for (size_t i = 0; i < kTicketEvents; ++i) ticket_events_.push_back(device.make_event());
+  counters_.loaded_bytes.resize(static_cast<size_t>(layout.num_layers));
+  counters_.written_bytes.resize(static_cast<size_t>(layout.num_layers));
+}
+
+int64_t& OffloadEngine::ticket_of(int32_t layer, BlockId id) {
+  return tickets_[static_cast<size_t>(layer) * static_cast<size_t>(host_.num_blocks()) +
+                  static_cast<size_t>(id.value)];
+}
+
+Event& OffloadEngine::event_of(int64_t ticket) {
+  const auto kept = static_cast<int64_t>(kTicketEvents);
+  const int64_t oldest = newest_ticket_ - kept + 1;
+  return *ticket_events_[static_cast<size_t>(std::max(ticket, oldest) % kept)];
+}
+
+void OffloadEngine::wait_until_on_host(Stream& stream, int32_t layer,
+                                       std::span<const BlockId> blocks) {
+  int64_t newest = 0;
+  for (const BlockId id : blocks) {
+    const int64_t ticket = ticket_of(layer, id);
+    SLUICE_CHECK(ticket > 0, "block {} of layer {} was never written", id.value, layer);
+    newest = std::max(newest, ticket);
+  }
+  gate_.wait(stream, event_of(newest));
+}
+
+SlotLease OffloadEngine::load(int32_t layer, std::span<const BlockId> blocks) {
+  SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
+  SlotLease lease = ring_.begin_load();
+  Stream& transfer = lease.transfer();
+  wait_until_on_host(transfer, layer, blocks);
+  const auto follows = [&](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
+  for_each_run(blocks.size(), follows, [&](size_t first, size_t count) {
+    transfer.copy(
+        {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
+         .src = host_.block(layer, blocks[first]),
+         .num_bytes = count * layout_.block_bytes()});
+    ++counters_.num_copies;
+  });
+  lease.loaded();
+  ++counters_.num_loads;
+  counters_.loaded_bytes[static_cast<size_t>(layer)] +=
+      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+  return lease;
+}
+
+KvBlocksView OffloadEngine::begin_stage(int32_t layer) {
+  Stage& stage = stages_[layer % 2];
+  gate_.wait(compute_, *stage.left);
+  return stage.view;
+}
+
+int64_t OffloadEngine::begin_write_back() {
+  compute_.record(*written_);
+  gate_.wait(*write_back_, *written_);
+  return ++newest_ticket_;
+}
+
+void OffloadEngine::end_write_back(int64_t ticket) {
+  write_back_->record(*ticket_events_[static_cast<size_t>(ticket) % kTicketEvents]);
+}
+
+void OffloadEngine::write_back_stage(int32_t layer, std::span<const StagedBlock> blocks) {
+  if (blocks.empty()) return;  // compute alone has used the stage
+  Stage& stage = stages_[layer % 2];
+  const int64_t ticket = begin_write_back();
+  const auto follows = [&](size_t i) {
+    return blocks[i].stage_index == blocks[i - 1].stage_index + 1 &&
+           blocks[i].host_id.value == blocks[i - 1].host_id.value + 1;
+  };
+  for_each_run(blocks.size(), follows, [&](size_t first, size_t count) {
+    write_back_->copy(
+        {.dst = host_.block(layer, blocks[first].host_id),
+         .src = reinterpret_cast<std::byte*>(stage.view.block(blocks[first].stage_index)),
+         .num_bytes = count * layout_.block_bytes()});
+    ++counters_.num_copies;
+  });
+  for (const StagedBlock& block : blocks) ticket_of(layer, block.host_id) = ticket;
+  counters_.written_bytes[static_cast<size_t>(layer)] +=
+      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+  if (kDebugFill) {
+    write_back_->fill(stage.view.base,
+                      static_cast<size_t>(stage.view.num_blocks) * layout_.block_bytes(), kNanByte);
+  }
+  end_write_back(ticket);
+  write_back_->record(*stage.left);
+}
+
+KvBlocksView OffloadEngine::tails(int32_t layer) const {
+  return {.base = tail_memory_.data() + static_cast<size_t>(layer) *
+                                            static_cast<size_t>(num_tails_) * layout_.block_bytes(),
+          .stride_bytes = layout_.block_bytes(),
+          .num_blocks = num_tails_,
+          .shape = layout_.block};
+}
+
+int32_t OffloadEngine::take_tail() {
+  SLUICE_CHECK(!free_tails_.empty(), "all {} tails are taken", num_tails_);
+  const int32_t index = free_tails_.front();
+  free_tails_.erase(free_tails_.begin());
+  gate_.wait(compute_, *tail_left_[static_cast<size_t>(index)]);
+  return index;
+}
+
+void OffloadEngine::give_back_tail(int32_t index) { free_tails_.push_back(index); }
+
+void OffloadEngine::move_to_tail(int32_t layer, int32_t stage_index, int32_t tail_index) {
+  compute_.copy({.dst = reinterpret_cast<std::byte*>(tails(layer).block(tail_index)),
+                 .src = reinterpret_cast<std::byte*>(stages_[layer % 2].view.block(stage_index)),
+                 .num_bytes = layout_.block_bytes()});
+}
+
+void OffloadEngine::flush_tail(int32_t index, BlockId host_id) {
+  const int64_t ticket = begin_write_back();
+  write_back_->copy_2d({.dst = host_.block(0, host_id),
+                        .dst_stride_bytes = host_.layer_stride_bytes(),
+                        .src = reinterpret_cast<std::byte*>(tails(0).block(index)),
+                        .src_stride_bytes = static_cast<size_t>(num_tails_) * layout_.block_bytes(),
+                        .row_bytes = layout_.block_bytes(),
+                        .num_rows = static_cast<size_t>(layout_.num_layers)});
+  ++counters_.num_copies;
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    ticket_of(layer, host_id) = ticket;
+    counters_.written_bytes[static_cast<size_t>(layer)] +=
+        static_cast<int64_t>(layout_.block_bytes());
+    if (kDebugFill) {
+      write_back_->fill(reinterpret_cast<std::byte*>(tails(layer).block(index)),
+                        layout_.block_bytes(), kNanByte);
+    }
+  }
+  end_write_back(ticket);
+  write_back_->record(*tail_left_[static_cast<size_t>(index)]);
+  give_back_tail(index);
+}
+
+// In order with the write-backs of the block's next owner, and behind all loads of the last one: a
+// block is discarded between passes, when compute has consumed every load of its holders.
+void OffloadEngine::discard(BlockId host_id) {
+  for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
+    ticket_of(layer, host_id) = 0;
+    if (kDebugFill) {
+      write_back_->fill(host_.block(layer, host_id), layout_.block_bytes(), kNanByte);
+    }
+  }
+}
+
+void OffloadEngine::synchronize() {
+  compute_.synchronize();
+  write_back_->synchronize();
+}
+
+}  // namespace sluice

@@ -1,0 +1,135 @@
+// OffloadEngine: the one gateway for every KV byte between host and device.
+//
+// attention/executor streams history through it and hands it what a pass has written;
+// engine/runner tells it which tails are full. It takes ids and gives leases; it knows neither
+// sequences nor policies nor the block manager.
+//
+//   host tier   all sealed blocks of all sequences, pinned
+//   ring        slots through which blocks of the history come to the device, a layer at a time
+//   stage       the KV that a prefill pass writes: two buffers, even and odd layers, so that one is
+//               written while the other leaves for the host
+//   tails       the unsealed block of every running sequence, all layers, while it grows
+//
+//   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring
+//   compute        |     attend l,0  | attend l,1 | ...          reads ring, stage, tails
+//   write-back     |       stage l-1 | stage l | tail ...        stage, tails -> host
+//
+// Every (layer, block) of the host tier has a ticket: the number of the write-back that brought it.
+// A load waits for the event of its blocks' newest ticket, so it can never overtake the write.
+// Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/ids.h"
+#include "device/device.h"
+#include "kv/host_tier.h"
+#include "kv/kv_layout.h"
+#include "kv/ring.h"
+#include "kv/wait_gate.h"
+
+namespace sluice {
+
+struct OffloadSizes {
+  int32_t num_host_blocks = 0;
+  int32_t num_slots = 0;     // of the ring, at least 2
+  int32_t slot_blocks = 0;   // blocks of one layer in a slot
+  int32_t stage_blocks = 0;  // blocks that one pass may write per layer
+  int32_t num_tails = 0;
+};
+
+// One block on its way from the stage to the host.
+struct StagedBlock {
+  int32_t stage_index = 0;
+  BlockId host_id;
+};
+
+// Bytes and calls since construction; reading it costs nothing and it costs an addition to keep.
+struct OffloadCounters {
+  std::vector<int64_t> loaded_bytes;   // [num_layers] host to device
+  std::vector<int64_t> written_bytes;  // [num_layers] device to host
+  int64_t num_loads = 0;               // slots filled
+  int64_t num_copies = 0;              // transfers enqueued; runs of neighbours count once
+};
+
+class OffloadEngine {
+ public:
+  // Takes all memory. REQUIRES: `compute` outlives the engine; everything that reads leases, stages
+  // and tails is enqueued on it. Tests skip a wait to prove that it is needed.
+  OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
+                int64_t skipped_wait = WaitGate::kSkipNone);
+
+  static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
+  static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);
+
+  // Enqueues the transfer of blocks of one layer into the next slot; neighbouring ids become one
+  // copy. Returns at once. REQUIRES: can_load(); 1 to slot_blocks() blocks, all written back
+  // before.
+  SlotLease load(int32_t layer, std::span<const BlockId> blocks);
+  bool can_load() const { return ring_.num_free() > 0; }
+  int32_t slot_blocks() const { return ring_.slot_blocks(); }
+  int32_t num_slots() const { return ring_.num_slots(); }
+
+  // Where a pass writes the KV of `layer`. Compute waits until what layer - 2 wrote there has left.
+  KvBlocksView begin_stage(int32_t layer);
+  KvBlocksView stage(int32_t layer) const { return stages_[layer % 2].view; }
+  // Sends full blocks of the layer's stage to the host, behind everything enqueued on compute so
+  // far. Ends the use of the stage: compute must not write to it after this call.
+  void write_back_stage(int32_t layer, std::span<const StagedBlock> blocks);
+
+  // The tails of one layer; the index is that of take_tail.
+  KvBlocksView tails(int32_t layer) const;
+  int32_t take_tail();  // compute waits until the block's last owner has left; CHECKs there is one
+  void give_back_tail(int32_t index);
+  int32_t num_free_tails() const { return static_cast<int32_t>(free_tails_.size()); }
+  // The last, partly filled block of a prefill moves from the stage to the tail, on compute.
+  void move_to_tail(int32_t layer, int32_t stage_index, int32_t tail_index);
+  // Sends a full tail of all layers to the host in one strided copy and gives the tail back.
+  void flush_tail(int32_t index, BlockId host_id);
+
+  const KvLayout& layout() const { return layout_; }
+  const HostTier& host() const { return host_; }
+  const OffloadCounters& counters() const { return counters_; }
+  int64_t num_waits() const { return gate_.num_waits(); }
+
+  // What a host block holds can no longer be read by anyone. Debug builds fill it with NaN.
+  void discard(BlockId host_id);
+
+  // Waits until every write-back has reached the host. For taps and tests.
+  void synchronize();
+
+ private:
+  struct Stage {
+    KvBlocksView view;
+    std::unique_ptr<Event> left;  // recorded on write-back when its blocks have been copied
+  };
+
+  void wait_until_on_host(Stream& stream, int32_t layer, std::span<const BlockId> blocks);
+  int64_t begin_write_back();
+  void end_write_back(int64_t ticket);
+  int64_t& ticket_of(int32_t layer, BlockId id);
+  Event& event_of(int64_t ticket);
+
+  KvLayout layout_;
+  Stream& compute_;
+  HostTier host_;
+  Buffer stage_memory_;
+  Buffer tail_memory_;
+  int32_t num_tails_;
+  Stage stages_[2];
+  std::vector<int32_t> free_tails_;  // used first in, first out, so that a flush has time to end
+  std::vector<std::unique_ptr<Event>> tail_left_;
+  std::vector<int64_t> tickets_;  // [layer][host block]: 0 never written
+  int64_t newest_ticket_ = 0;
+  std::vector<std::unique_ptr<Event>> ticket_events_;  // ticket % size
+  std::unique_ptr<Event> written_;  // compute has written what the next write-back reads
+  OffloadCounters counters_;
+  WaitGate gate_;
+  std::unique_ptr<Stream> write_back_;  // after what it touches
+  Ring ring_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,98 @@
+// Ring: the slots on the device through which host KV flows.
+//
+// Used by OffloadEngine only. A slot holds blocks of one layer and is always in one state:
+//
+//   free --begin_load--> loading --loaded--> filled --use--> in use --release--> free
+//
+// "filled" and "drained" are events of the slot: a reader's stream waits for the first before it
+// touches the slot, the slot's next load waits for the second before it overwrites it. A SlotLease
+// is the only way to a slot's memory and walks these states in order; anything else is a failed
+// check. Each slot has a transfer stream of its own, so loads overlap each other and the computing.
+// Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/kv_layout.h"
+#include "kv/wait_gate.h"
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+class Ring;
+
+// A hold on one slot, from before its load until after its last reader was enqueued.
+class SlotLease {
+ public:
+  SlotLease() = default;
+  SlotLease(SlotLease&& other) noexcept;
+  SlotLease& operator=(SlotLease&& other) noexcept;
+  ~SlotLease();  // gives the slot back, whatever state it is in
+
+  bool held() const { return ring_ != nullptr; }
+
+  // While loading: where to copy to, and the stream to copy on.
+  Stream& transfer() const;
+  const KvBlocksView& target() const;
+  // Ends the load: records "filled" on the transfer stream.
+  void loaded();
+
+  // `reader` waits for "filled"; the blocks may be read by work enqueued on it from now on.
+  const KvBlocksView& use(Stream& reader);
+  // Records "drained" on the reader and gives the slot back.
+  void release();
+
+ private:
+  friend class Ring;
+  SlotLease(Ring* ring, size_t slot) : ring_(ring), slot_(slot) {}
+
+  Ring* ring_ = nullptr;
+  size_t slot_ = 0;
+};
+
+class Ring {
+ public:
+  // Takes num_slots * slot_blocks blocks of device memory as one allocation.
+  // REQUIRES: `gate` outlives the ring.
+  Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t slot_blocks,
+       WaitGate& gate);
+
+  static size_t bytes(const KvBlockShape& shape, int32_t num_slots, int32_t slot_blocks) {
+    return static_cast<size_t>(num_slots) * static_cast<size_t>(slot_blocks) * shape.block_bytes();
+  }
+
+  int32_t num_slots() const { return static_cast<int32_t>(slots_.size()); }
+  int32_t slot_blocks() const { return slot_blocks_; }
+  int32_t num_free() const { return num_free_; }
+
+  // Takes the slot that has been free longest; its transfer stream waits for "drained".
+  // REQUIRES: num_free() > 0.
+  SlotLease begin_load();
+
+ private:
+  friend class SlotLease;
+  enum class State { kFree, kLoading, kFilled, kInUse };
+  struct Slot {
+    State state = State::kFree;
+    KvBlocksView view;
+    Stream* reader = nullptr;
+    // Streams last: they finish before the events and the memory go.
+    std::unique_ptr<Event> filled;
+    std::unique_ptr<Event> drained;
+    std::unique_ptr<Stream> transfer;
+  };
+
+  void give_back(Slot& slot);
+
+  WaitGate& gate_;
+  Buffer memory_;
+  int32_t slot_blocks_;
+  int32_t num_free_;
+  size_t next_ = 0;  // slots are used round robin, so this one has been free longest
+  std::vector<Slot> slots_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,225 @@
+// Offloaded equals resident, bit for bit: the promise of Sluice as a grid of metamorphic pairs.
+//
+// Resident dense with one block size is the reference; every offloaded configuration has to give
+// the same tokens and the same bits of log-probability.
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "engine/llm_engine.h"
+#include "support/run_bits.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_same;
+using testing::Job;
+using testing::random_tokens;
+using testing::run_engine;
+using testing::sampled;
+using testing::tiny_options;
+
+constexpr const char* kModel = "qwen3-group2-tied";
+
+struct OffloadCase {
+  const char* mode;
+  int32_t num_slots;
+  int32_t slot_blocks;  // 0: a whole layer
+  int32_t block_tokens;
+  int32_t chunk_tokens;
+};
+
+EngineOptions offloaded(const OffloadCase& c) {
+  EngineOptions options = tiny_options(kModel);
+  options.kv_offload = c.mode;
+  options.num_kv_slots = c.num_slots;
+  options.kv_slot_blocks = c.slot_blocks == 0 ? 512 / c.block_tokens : c.slot_blocks;
+  options.block_size = c.block_tokens;
+  options.kv_host_bytes = 16 << 20;
+  if (std::string(c.mode) == "chunked") {
+    options.prefill_chunk_tokens = c.chunk_tokens;
+    options.max_num_batched_tokens = std::max(c.chunk_tokens, 2 * c.block_tokens);
+  }
+  return options;
+}
+
+// Prompts of B-1, B, B+1 and 3B+7 tokens, as far as the tiny models' 512 positions go, that decode
+// past more than two block boundaries where blocks are small.
+std::vector<Job> jobs_for(int32_t block_tokens) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {int64_t{block_tokens} - 1, int64_t{block_tokens},
+                               int64_t{block_tokens} + 1, 3 * int64_t{block_tokens} + 7}) {
+    if (length > 440) continue;
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
+  }
+  return jobs;
+}
+
+std::vector<RequestOutput> resident_reference(const std::vector<Job>& jobs) {
+  return run_engine(tiny_options(kModel), jobs);
+}
+
+std::string describe(const OffloadCase& c) {
+  return std::string(c.mode) + ", slots " + std::to_string(c.num_slots) + " x " +
+         std::to_string(c.slot_blocks) + ", block " + std::to_string(c.block_tokens) + ", chunk " +
+         std::to_string(c.chunk_tokens);
+}
+
+TEST(Offload, EqualsResidentOverTheGrid) {
+  for (const int32_t block_tokens : {16, 64, 256}) {
+    const std::vector<Job> jobs = jobs_for(block_tokens);
+    const std::vector<RequestOutput> reference = resident_reference(jobs);
+    for (const char* mode : {"chunked", "layerwise"}) {
+      for (const int32_t num_slots : {2, 3, 8}) {
+        for (const int32_t slot_blocks : {1, 4, 0}) {
+          for (const int32_t chunk_tokens : {64, 512}) {
+            if (std::string(mode) == "layerwise" && chunk_tokens != 64) continue;
+            const OffloadCase c{mode, num_slots, slot_blocks, block_tokens, chunk_tokens};
+            expect_all_same(run_engine(offloaded(c), jobs), reference, describe(c));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Offload, AloneEqualsBatched) {
+  const std::vector<Job> jobs = jobs_for(16);
+  const EngineOptions options = offloaded({"chunked", 2, 1, 16, 64});
+  const std::vector<RequestOutput> together = run_engine(options, jobs);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    expect_all_same(run_engine(options, {jobs[i]}), {together[i]}, "alone");
+  }
+}
+
+// Another turn of a conversation, and an equal prompt: blocks of the host tier are found again and
+// come back through the ring instead of being computed.
+TEST(Offload, PrefixHitsOnHostBlocksEqualCold) {
+  for (const char* mode : {"chunked", "layerwise"}) {
+    LLM llm(offloaded({mode, 3, 4, 16, 64}));
+    const std::vector<int32_t> first = random_tokens(200, 1);
+    const RequestOutput turn = llm.generate({first}, sampled(30, 1))[0];
+    std::vector<int32_t> second = first;
+    second.insert(second.end(), turn.token_ids.begin(), turn.token_ids.end());
+    const std::vector<int32_t> question = random_tokens(50, 2);
+    second.insert(second.end(), question.begin(), question.end());
+
+    const RequestOutput warm = llm.generate({second}, sampled(30, 2))[0];
+    EXPECT_EQ(warm.num_cached_tokens, 224) << "229 tokens had KV: 14 full blocks";
+    const std::vector<RequestOutput> cold =
+        run_engine(tiny_options(kModel), {{second, sampled(30, 2)}});
+    expect_all_same({warm}, cold, mode);
+  }
+}
+
+// The host tier is too small for all: sequences are preempted and come back.
+TEST(Offload, PreemptionLosesNothing) {
+  const std::vector<Job> jobs = jobs_for(16);
+  EngineOptions options = offloaded({"chunked", 2, 4, 16, 64});
+  options.max_model_len = 128;
+  options.kv_host_bytes = 9 * 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // 9 blocks
+  LLM llm(options);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (const Job& job : jobs) {
+    prompts.emplace_back(job.prompt);
+    params.push_back(job.params);
+  }
+  expect_all_same(llm.generate(prompts, params), resident_reference(jobs), "preempted");
+  EXPECT_GT(llm.stats().num_preemptions, 0);
+}
+
+// Delays between the tasks of all streams: whatever order they allow must give the same bits.
+TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
+  const std::vector<Job> jobs = jobs_for(16);
+  const std::vector<RequestOutput> reference = resident_reference(jobs);
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (const char* mode : {"chunked", "layerwise"}) {
+      DeviceOptions device_options;
+      device_options.num_threads = 2;
+      device_options.schedule_seed = seed;
+      LlmEngine engine(
+          offloaded({mode, 2, 1, 16, 64}),
+          {.device = make_device("cpu", device_options), .policy = make_policy("full")});
+      expect_all_same(testing::run_jobs(engine, jobs), reference,
+                      std::string(mode) + ", schedule seed " + std::to_string(seed));
+    }
+  }
+}
+
+// What moves is what the formulas say.
+TEST(Offload, MovesExactlyTheBytesItMust) {
+  constexpr int64_t kPrompt = 256, kChunk = 64;
+  const std::vector<Job> jobs{{random_tokens(kPrompt, 1), sampled(1, 1)}};
+  for (const bool layerwise : {false, true}) {
+    LlmEngine engine(offloaded({layerwise ? "layerwise" : "chunked", 2, 4, 16, kChunk}),
+                     {.device = make_device("cpu"), .policy = make_policy("full")});
+    testing::run_jobs(engine, jobs);
+    const auto token_bytes = static_cast<int64_t>(engine.plan().kv_layout.token_bytes()) /
+                             engine.plan().kv_layout.num_layers;
+    const OffloadCounters& counters = engine.offload()->counters();
+    constexpr int64_t kChunks = kPrompt / kChunk;
+    for (size_t layer = 0; layer < counters.loaded_bytes.size(); ++layer) {
+      // Chunk i streams in what i chunks before it have written; layer-wise reads nothing back.
+      EXPECT_EQ(counters.loaded_bytes[layer],
+                layerwise ? 0 : kChunks * (kChunks - 1) / 2 * kChunk * token_bytes);
+      EXPECT_EQ(counters.written_bytes[layer], kPrompt * token_bytes) << "one copy of the KV";
+    }
+  }
+}
+
+TEST(Offload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
+  for (const char* mode : {"chunked", "layerwise"}) {
+    LlmEngine engine(offloaded({mode, 2, 4, 16, 64}),
+                     {.device = make_device("cpu"), .policy = make_policy("full")});
+    EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
+              engine.plan().memory.device_used_bytes());
+    const int64_t before = engine.device().num_allocations();
+    testing::run_jobs(engine, jobs_for(64));
+    EXPECT_EQ(engine.device().num_allocations(), before);
+    EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
+    EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
+  }
+}
+
+TEST(Offload, TapsOfKeysAndValuesEqualResident) {
+  const std::vector<int32_t> tokens = random_tokens(75, 9);
+  EngineOptions options = tiny_options(kModel);
+  LLM resident(options);
+  LLM host(offloaded({"chunked", 2, 4, 16, 64}));
+  const auto a = resident.trace(tokens, {"layer.*.k", "layer.*.v"});
+  const auto b = host.trace(tokens, {"layer.*.k", "layer.*.v"});
+  EXPECT_EQ(a.logits.data, b.logits.data);
+  ASSERT_EQ(a.taps.size(), 4u);
+  ASSERT_EQ(b.taps.size(), 4u);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a.taps[i].data, b.taps[i].data) << a.taps[i].name;
+}
+
+TEST(Offload, CancellationGivesEverythingBack) {
+  LlmEngine engine(offloaded({"chunked", 2, 1, 16, 64}),
+                   {.device = make_device("cpu"), .policy = make_policy("full")});
+  for (int round = 0; round < 50; ++round) {
+    const SequenceId a = engine.add_request(random_tokens(100 + round, 1), sampled(20, 1));
+    engine.add_request(random_tokens(30, 2), sampled(5, 1));
+    for (int i = 0; i < round % 7; ++i) engine.step();  // in the middle of prefill or decode
+    engine.cancel_request(a);
+    while (engine.has_unfinished()) engine.step();
+  }
+  EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
+  EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
+}
+
+TEST(Offload, AutoSaysWhatItChose) {
+  EngineOptions options = tiny_options(kModel);
+  options.kv_offload = "auto";
+  LLM llm(options);
+  bool said = false;
+  for (const std::string& note : llm.notes()) {
+    said = said || note.find("kv_offload is off: all KV fits") != std::string::npos;
+  }
+  EXPECT_TRUE(said);
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,69 @@
+// Running jobs and comparing bits.
+#include "support/run_bits.h"
+
+#include <bit>
+
+#include <gtest/gtest.h>
+
+#include "sluice/llm.h"
+
+namespace sluice::testing {
+
+SamplingParams sampled(int32_t max_tokens, int64_t seed) {
+  SamplingParams params;
+  params.temperature = 0.9f;
+  params.top_p = 0.95f;
+  params.seed = seed;
+  params.ignore_eos = true;
+  params.max_tokens = max_tokens;
+  params.logprobs = kMaxLogprobs;
+  return params;
+}
+
+void expect_same_bits(const RequestOutput& a, const RequestOutput& b, const std::string& what) {
+  ASSERT_EQ(a.token_ids, b.token_ids) << what;
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size()) << what;
+  for (size_t step = 0; step < a.logprobs.size(); ++step) {
+    ASSERT_EQ(a.logprobs[step].size(), b.logprobs[step].size()) << what;
+    for (size_t i = 0; i < a.logprobs[step].size(); ++i) {
+      const TokenLogprob& x = a.logprobs[step][i];
+      const TokenLogprob& y = b.logprobs[step][i];
+      ASSERT_EQ(x.token_id, y.token_id) << what << ", step " << step;
+      ASSERT_EQ(std::bit_cast<uint32_t>(x.logprob), std::bit_cast<uint32_t>(y.logprob))
+          << what << ", step " << step << ": " << x.logprob << " and " << y.logprob;
+    }
+  }
+}
+
+void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
+                     const std::string& what) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    expect_same_bits(a[i], b[i], what + ", job " + std::to_string(i));
+  }
+}
+
+std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs) {
+  LLM llm(options);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (const Job& job : jobs) {
+    prompts.emplace_back(job.prompt);
+    params.push_back(job.params);
+  }
+  return llm.generate(prompts, params);
+}
+
+std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& jobs) {
+  std::vector<int64_t> ids;
+  for (const Job& job : jobs) ids.push_back(engine.add_request(job.prompt, job.params).value);
+  std::vector<RequestOutput> outputs(jobs.size());
+  while (engine.has_unfinished()) {
+    for (RequestOutput& output : engine.step()) {
+      outputs[static_cast<size_t>(output.request_id - ids.front())] = std::move(output);
+    }
+  }
+  return outputs;
+}
+
+}  // namespace sluice::testing
