@@ -111,7 +111,7 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
 }
 
 // The pool or the offload engine, the executor that walks it, and the manager of its block ids.
-void LlmEngine::make_kv(const EngineOptions& options, int64_t skipped_wait) {
+void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait) {
   BlockManagerOptions block_options;
   block_options.num_blocks = plan_.num_blocks;
   block_options.block_tokens = plan_.kv_layout.block.block_tokens;

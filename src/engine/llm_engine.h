@@ -38,7 +38,7 @@ class LlmEngine {
   struct TestParts {
     std::unique_ptr<Device> device;
     std::unique_ptr<Policy> policy;
-    int64_t skipped_wait = WaitGate::kSkipNone;  // of the offload engine
+    SkippedWait skipped_wait;  // of the offload engine
   };
   LlmEngine(const EngineOptions& options, TestParts parts,
             const std::function<void(double)>& on_progress = nullptr);
@@ -74,7 +74,7 @@ class LlmEngine {
 
  private:
   void make_runtime(const EngineOptions& options, TestParts& parts);
-  void make_kv(const EngineOptions& options, int64_t skipped_wait);
+  void make_kv(const EngineOptions& options, SkippedWait skipped_wait);
   void flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,

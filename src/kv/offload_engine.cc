@@ -44,7 +44,7 @@ size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& s
 }
 
 OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& layout,
-                             const OffloadSizes& sizes, int64_t skipped_wait)
+                             const OffloadSizes& sizes, SkippedWait skipped_wait)
     : layout_(layout),
       compute_(compute),
       host_(device, layout, sizes.num_host_blocks),
@@ -92,7 +92,7 @@ void OffloadEngine::wait_until_on_host(Stream& stream, int32_t layer,
     SLUICE_CHECK(ticket > 0, "block {} of layer {} was never written", id.value, layer);
     newest = std::max(newest, ticket);
   }
-  gate_.wait(stream, event_of(newest));
+  gate_.wait(WaitKind::kOnHost, stream, event_of(newest));
 }
 
 SlotLease OffloadEngine::load(int32_t layer, std::span<const BlockId> blocks) {
@@ -117,13 +117,13 @@ SlotLease OffloadEngine::load(int32_t layer, std::span<const BlockId> blocks) {
 
 KvBlocksView OffloadEngine::begin_stage(int32_t layer) {
   Stage& stage = stages_[layer % 2];
-  gate_.wait(compute_, *stage.left);
+  gate_.wait(WaitKind::kStageLeft, compute_, *stage.left);
   return stage.view;
 }
 
 int64_t OffloadEngine::begin_write_back() {
   compute_.record(*written_);
-  gate_.wait(*write_back_, *written_);
+  gate_.wait(WaitKind::kWritten, *write_back_, *written_);
   return ++newest_ticket_;
 }
 
@@ -169,7 +169,7 @@ int32_t OffloadEngine::take_tail() {
   SLUICE_CHECK(!free_tails_.empty(), "all {} tails are taken", num_tails_);
   const int32_t index = free_tails_.front();
   free_tails_.erase(free_tails_.begin());
-  gate_.wait(compute_, *tail_left_[static_cast<size_t>(index)]);
+  gate_.wait(WaitKind::kTailLeft, compute_, *tail_left_[static_cast<size_t>(index)]);
   return index;
 }
 

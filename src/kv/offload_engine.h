@@ -60,7 +60,7 @@ class OffloadEngine {
   // Takes all memory. REQUIRES: `compute` outlives the engine; everything that reads leases, stages
   // and tails is enqueued on it. Tests skip a wait to prove that it is needed.
   OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
-                int64_t skipped_wait = WaitGate::kSkipNone);
+                SkippedWait skipped_wait = {});
 
   static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);
@@ -93,7 +93,7 @@ class OffloadEngine {
   const KvLayout& layout() const { return layout_; }
   const HostTier& host() const { return host_; }
   const OffloadCounters& counters() const { return counters_; }
-  int64_t num_waits() const { return gate_.num_waits(); }
+  int64_t num_waits(WaitKind kind) const { return gate_.num_waits(kind); }
 
   // What a host block holds can no longer be read by anyone. Debug builds fill it with NaN.
   void discard(BlockId host_id);

@@ -19,42 +19,40 @@ SlotLease& SlotLease::operator=(SlotLease&& other) noexcept {
 }
 
 SlotLease::~SlotLease() {
-  if (held()) ring_->give_back(ring_->slots_[slot_]);
+  if (held()) ring_->give_back(slot_);
 }
 
-Stream& SlotLease::transfer() const {
-  const Ring::Slot& slot = ring_->slots_[slot_];
-  SLUICE_CHECK(slot.state == Ring::State::kLoading, "slot {}", slot_);
-  return *slot.transfer;
+Ring::Slot& Ring::leased(const SlotLease& lease, State state) {
+  SLUICE_CHECK(lease.held(), "a lease that was given back");
+  Slot& slot = lease.ring_->slots_[lease.slot_];
+  SLUICE_CHECK(slot.state == state, "slot {} is in state {} instead of {}", lease.slot_,
+               static_cast<int>(slot.state), static_cast<int>(state));
+  return slot;
 }
+
+Stream& SlotLease::transfer() const { return *Ring::leased(*this, Ring::State::kLoading).transfer; }
 
 const KvBlocksView& SlotLease::target() const {
-  const Ring::Slot& slot = ring_->slots_[slot_];
-  SLUICE_CHECK(slot.state == Ring::State::kLoading, "slot {}", slot_);
-  return slot.view;
+  return Ring::leased(*this, Ring::State::kLoading).view;
 }
 
 void SlotLease::loaded() {
-  Ring::Slot& slot = ring_->slots_[slot_];
-  SLUICE_CHECK(slot.state == Ring::State::kLoading, "slot {}", slot_);
+  Ring::Slot& slot = Ring::leased(*this, Ring::State::kLoading);
   slot.transfer->record(*slot.filled);
   slot.state = Ring::State::kFilled;
 }
 
 const KvBlocksView& SlotLease::use(Stream& reader) {
-  Ring::Slot& slot = ring_->slots_[slot_];
-  SLUICE_CHECK(slot.state == Ring::State::kFilled, "slot {}", slot_);
-  ring_->gate_.wait(reader, *slot.filled);
+  Ring::Slot& slot = Ring::leased(*this, Ring::State::kFilled);
+  ring_->gate_.wait(WaitKind::kFilled, reader, *slot.filled);
   slot.reader = &reader;
   slot.state = Ring::State::kInUse;
   return slot.view;
 }
 
 void SlotLease::release() {
-  Ring::Slot& slot = ring_->slots_[slot_];
-  SLUICE_CHECK(slot.state == Ring::State::kInUse, "slot {}", slot_);
-  ring_->give_back(slot);
-  ring_ = nullptr;
+  Ring::leased(*this, Ring::State::kInUse);
+  std::exchange(ring_, nullptr)->give_back(slot_);
 }
 
 Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t slot_blocks,
@@ -62,7 +60,6 @@ Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t
     : gate_(gate),
       memory_(device.allocate(bytes(shape, num_slots, slot_blocks), MemoryKind::kDevice)),
       slot_blocks_(slot_blocks),
-      num_free_(num_slots),
       slots_(static_cast<size_t>(num_slots)) {
   const size_t slot_bytes = bytes(shape, 1, slot_blocks);
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -70,6 +67,7 @@ Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t
                       .stride_bytes = shape.block_bytes(),
                       .num_blocks = slot_blocks,
                       .shape = shape};
+    free_slots_.push_back(i);
     slots_[i].filled = device.make_event();
     slots_[i].drained = device.make_event();
     slots_[i].transfer = device.make_stream({.name = fmt::format("slot {}", i), .num_threads = 1});
@@ -77,17 +75,17 @@ Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t
 }
 
 SlotLease Ring::begin_load() {
-  const size_t index = next_;
-  next_ = (next_ + 1) % slots_.size();
+  SLUICE_CHECK(!free_slots_.empty(), "all {} slots are taken", num_slots());
+  const size_t index = free_slots_.front();
+  free_slots_.erase(free_slots_.begin());
   Slot& slot = slots_[index];
-  SLUICE_CHECK(slot.state == State::kFree, "slot {}", index);
-  gate_.wait(*slot.transfer, *slot.drained);
+  gate_.wait(WaitKind::kDrained, *slot.transfer, *slot.drained);
   slot.state = State::kLoading;
-  --num_free_;
   return SlotLease(this, index);
 }
 
-void Ring::give_back(Slot& slot) {
+void Ring::give_back(size_t index) {
+  Slot& slot = slots_[index];
   // A slot that nobody read yet is drained when its load is through.
   Stream& last = slot.state == State::kInUse ? *slot.reader : *slot.transfer;
   if (kDebugFill) {
@@ -96,7 +94,7 @@ void Ring::give_back(Slot& slot) {
   last.record(*slot.drained);
   slot.reader = nullptr;
   slot.state = State::kFree;
-  ++num_free_;
+  free_slots_.push_back(index);
 }
 
 }  // namespace sluice

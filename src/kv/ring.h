@@ -66,7 +66,7 @@ class Ring {
 
   int32_t num_slots() const { return static_cast<int32_t>(slots_.size()); }
   int32_t slot_blocks() const { return slot_blocks_; }
-  int32_t num_free() const { return num_free_; }
+  int32_t num_free() const { return static_cast<int32_t>(free_slots_.size()); }
 
   // Takes the slot that has been free longest; its transfer stream waits for "drained".
   // REQUIRES: num_free() > 0.
@@ -85,13 +85,14 @@ class Ring {
     std::unique_ptr<Stream> transfer;
   };
 
-  void give_back(Slot& slot);
+  // The slot of a lease that is held. REQUIRES (checked): it is in that state.
+  static Slot& leased(const SlotLease& lease, State state);
+  void give_back(size_t index);
 
   WaitGate& gate_;
   Buffer memory_;
   int32_t slot_blocks_;
-  int32_t num_free_;
-  size_t next_ = 0;  // slots are used round robin, so this one has been free longest
+  std::vector<size_t> free_slots_;  // the first has been free longest
   std::vector<Slot> slots_;
 };
 

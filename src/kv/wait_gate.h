@@ -1,29 +1,47 @@
 // WaitGate: every cross-stream wait of the offload machinery goes through one of these.
 //
-// Used by Ring and OffloadEngine. It exists for one test: an engine that forgets its k-th wait, for
-// every k, must be caught. Thread rule: the engine's thread.
+// Used by Ring and OffloadEngine. It exists for one test: an engine that forgets one of its waits,
+// whichever, must be caught. Thread rule: the engine's thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "device/device.h"
 
 namespace sluice {
 
+// What is waited for, and who waits.
+enum class WaitKind {
+  kFilled,     // compute: a slot's load
+  kDrained,    // slot: the readers of what it held before
+  kOnHost,     // slot: the write-back of the blocks that it loads
+  kStageLeft,  // compute: the write-back of what the stage held before
+  kWritten,    // write-back: compute has written what leaves
+  kTailLeft,   // compute: the write-back of what the tail held before
+};
+inline constexpr size_t kNumWaitKinds = 6;
+
+// The index-th wait of a kind, counted from 0; none when negative.
+struct SkippedWait {
+  WaitKind kind = WaitKind::kFilled;
+  int64_t index = -1;
+};
+
 class WaitGate {
  public:
-  static constexpr int64_t kSkipNone = -1;
+  explicit WaitGate(SkippedWait skipped = {}) : skipped_(skipped) {}
 
-  explicit WaitGate(int64_t skipped = kSkipNone) : skipped_(skipped) {}
-
-  void wait(Stream& stream, const Event& event) {
-    if (num_waits_++ != skipped_) stream.wait(event);
+  void wait(WaitKind kind, Stream& stream, const Event& event) {
+    const int64_t index = num_waits_[static_cast<size_t>(kind)]++;
+    if (kind != skipped_.kind || index != skipped_.index) stream.wait(event);
   }
-  int64_t num_waits() const { return num_waits_; }
+  int64_t num_waits(WaitKind kind) const { return num_waits_[static_cast<size_t>(kind)]; }
 
  private:
-  int64_t skipped_;
-  int64_t num_waits_ = 0;
+  SkippedWait skipped_;
+  std::array<int64_t, kNumWaitKinds> num_waits_{};
 };
 
 }  // namespace sluice
