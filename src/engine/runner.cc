@@ -129,8 +129,9 @@ void Runner::place_staged(Sequence& sequence, int64_t num_rows) {
       const auto block = static_cast<size_t>((begin_pos + done) / parts_.block_tokens);
       outcome.host_id = sequence.kv.blocks()[block].id;
     } else {
-      SLUICE_CHECK(sequence.tail_index < 0);
-      outcome.tail_index = sequence.tail_index = parts_.offload->take_tail();
+      // A pass that failed may have taken one already.
+      if (sequence.tail_index < 0) sequence.tail_index = parts_.offload->take_tail();
+      outcome.tail_index = sequence.tail_index;
     }
     place.blocks.push_back(outcome.stage_index);
     pass_.staged.push_back(outcome);
