@@ -41,8 +41,10 @@ struct MemoryPlan {
   int64_t num_blocks = 0;          // of the KV cache
   int32_t block_size = 0;          // tokens
   int64_t max_model_len = 0;       // longest request that fits
+  std::string kv_offload;          // "off", "chunked" or "layerwise": what "auto" became
   bool fits = false;
-  std::string remedy;  // when it does not fit: what to change
+  std::string remedy;              // when it does not fit: what to change
+  std::vector<std::string> notes;  // what was chosen or reduced and why, one line each
 
   // Sum of the entries in device memory.
   size_t device_used_bytes() const {

@@ -100,6 +100,7 @@ class LLM {
   std::vector<int32_t> encode(std::string_view text) const;
   std::string decode(const std::vector<int32_t>& token_ids) const;
   int64_t max_model_len() const;
+  std::string kv_offload() const;  // "off", "chunked" or "layerwise": what "auto" became
   EngineStats stats() const;
 
   // Logits (f32 [num_tokens, vocab]) of every position of `token_ids` in one request, and the taps

@@ -37,7 +37,8 @@ std::string describe_plan(const MemoryPlan& plan) {
   }
   table.add({"budget", "device", format_bytes(static_cast<double>(plan.device_budget_bytes))});
   table.add({"there is", "device", format_bytes(static_cast<double>(plan.device_memory_bytes))});
-  std::string text = table.to_string() + "\n";
+  std::string text = table.to_string() + "\nKV offload: " + plan.kv_offload + "\n";
+  for (const std::string& note : plan.notes) text += note + "\n";
   if (!plan.fits) return text + "does not fit: " + plan.remedy + "\n";
   const int64_t tokens = plan.num_blocks * plan.block_size;
   text += fmt::format(
@@ -74,7 +75,9 @@ nlohmann::ordered_json plan_json(const ModelSummary& model, const MemoryPlan& pl
             {"device_budget_bytes", plan.device_budget_bytes},
             {"num_blocks", plan.num_blocks},
             {"block_size", plan.block_size},
-            {"max_model_len", plan.max_model_len}}}};
+            {"max_model_len", plan.max_model_len},
+            {"kv_offload", plan.kv_offload},
+            {"notes", plan.notes}}}};
 }
 
 }  // namespace

@@ -30,6 +30,23 @@ std::vector<int32_t> parse_token_ids(std::string_view source, std::string_view v
   return ids;
 }
 
+void declare_offload(OptionSet& set, EngineOptions* engine) {
+  set.group("KV offload");
+  set.choice(
+      "--kv-offload",
+      "where KV lives: off (the device); chunked, layerwise (host memory, prompts a chunk or "
+      "a layer at a time); auto takes what fits",
+      {"off", "chunked", "layerwise", "auto"}, &engine->kv_offload);
+  set.value("--kv-host-bytes", "SIZE", "host memory for offloaded KV; 0: what is needed, up to 4G",
+            [=](std::string_view source, std::string_view value) {
+              engine->kv_host_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--num-kv-slots", "slots through which offloaded KV flows, 2 to 64 (4)",
+              &engine->num_kv_slots, 2, 64);
+  set.integer("--kv-slot-blocks", "KV blocks in a slot; 0: as many as make 4096 tokens",
+              &engine->kv_slot_blocks, 0, 65536);
+}
+
 void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.group("Engine");
   set.text("-m,--model", "DIR", "Hugging Face model directory", &engine->model);
@@ -54,6 +71,7 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.set_flag("--no-prefix-caching", "do not reuse the KV of equal beginnings",
                &engine->enable_prefix_caching, false);
   set.text("--sparse-policy", "NAME", "which KV attention reads (full)", &engine->sparse_policy);
+  declare_offload(set, engine);
 }
 
 void declare_seed(OptionSet& set, EngineOptions* engine) {

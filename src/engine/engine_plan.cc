@@ -301,31 +301,20 @@ EnginePlan plan_auto(const EngineOptions& options, const ModelConfig& config, De
     return plan.memory.fits && plan.max_model_len == choose_max_model_len(options, config);
   };
   EnginePlan plan = plan_resident(options, config, device);
-  std::string why = "all KV fits on the device";
-  std::string mode = "off";
+  const char* why = "all KV fits on the device";
   if (!fits_whole(plan)) {
     plan = plan_offloaded(options, config, device, KvOffload::kLayerwise);
-    mode = "layerwise";
     why = "KV does not fit on the device, a whole prompt's activations do";
   }
   if (!plan.memory.fits) {
     plan = plan_offloaded(options, config, device, KvOffload::kChunked);
-    mode = "chunked";
     why = "neither all KV nor a whole prompt's activations fit on the device";
   }
-  plan.notes.push_back(fmt::format("kv_offload is {}: {}", mode, why));
+  plan.notes.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload), why));
   return plan;
 }
 
-}  // namespace
-
-int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
-  return options.num_threads > 0 ? options.num_threads : device.info().num_cores;
-}
-
-EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
-                            Device& device) {
-  validate(options);
+EnginePlan plan_as_asked(const EngineOptions& options, const ModelConfig& config, Device& device) {
   if (options.kv_offload == "auto") return plan_auto(options, config, device);
   if (options.kv_offload == "chunked") {
     return plan_offloaded(options, config, device, KvOffload::kChunked);
@@ -334,6 +323,33 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     return plan_offloaded(options, config, device, KvOffload::kLayerwise);
   }
   return plan_resident(options, config, device);
+}
+
+}  // namespace
+
+const char* kv_offload_name(KvOffload mode) {
+  switch (mode) {
+    case KvOffload::kOff:
+      return "off";
+    case KvOffload::kChunked:
+      return "chunked";
+    case KvOffload::kLayerwise:
+      return "layerwise";
+  }
+  return "";
+}
+
+int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
+  return options.num_threads > 0 ? options.num_threads : device.info().num_cores;
+}
+
+EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
+                            Device& device) {
+  validate(options);
+  EnginePlan plan = plan_as_asked(options, config, device);
+  plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
+  plan.memory.notes = plan.notes;
+  return plan;
 }
 
 }  // namespace sluice

@@ -23,6 +23,8 @@ namespace sluice {
 
 enum class KvOffload { kOff, kChunked, kLayerwise };
 
+const char* kv_offload_name(KvOffload mode);  // as EngineOptions::kv_offload spells it
+
 struct EnginePlan {
   MemoryPlan memory;  // what is printed
   KvLayout kv_layout;
@@ -34,7 +36,7 @@ struct EnginePlan {
   SchedulerLimits scheduler;
   DecoderLimits decoder;
   PassLimits pass;
-  std::vector<std::string> notes;  // what was chosen or reduced, one line each
+  std::vector<std::string> notes;  // what was chosen or reduced, one line each; also in `memory`
 };
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,

@@ -168,6 +168,8 @@ std::string LLM::decode(const std::vector<int32_t>& token_ids) const {
 
 int64_t LLM::max_model_len() const { return impl_->engine.plan().max_model_len; }
 
+std::string LLM::kv_offload() const { return kv_offload_name(impl_->engine.plan().kv_offload); }
+
 EngineStats LLM::stats() const { return impl_->engine.stats(); }
 
 LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,

@@ -175,6 +175,34 @@ TEST_F(Program, InspectSaysWhatFits) {
   EXPECT_EQ(run_sluice({"inspect", model_dir()}).exit_code, 0);
 }
 
+// The tiny model has 256 bytes of KV per token and layer, 512 in both.
+TEST_F(Program, InspectPlansTheOffload) {
+  const auto plan_with = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"inspect", model_dir(), "--json", "--block-size", "64",
+                                 "--max-num-seqs", "2", "--prefill-chunk-tokens", "128"});
+    const Outcome outcome = run_sluice(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return Json::parse(outcome.out).at("plan");
+  };
+  const Json plan = plan_with({"--kv-offload", "chunked", "--kv-host-bytes", "8M"});
+  EXPECT_EQ(plan.at("kv_offload"), "chunked");
+  EXPECT_EQ(plan.at("num_blocks"), (8 << 20) / (512 * 64));
+  int64_t pinned = 0;
+  for (const Json& entry : plan.at("entries")) {
+    if (entry.at("name") == "KV host tier") pinned = entry.at("bytes");
+  }
+  EXPECT_EQ(pinned, 8 << 20);
+
+  const Json chosen = plan_with({"--kv-offload", "auto"});
+  EXPECT_EQ(chosen.at("kv_offload"), "off");
+  EXPECT_NE(chosen.at("notes").dump().find("kv_offload is off: "), std::string::npos);
+
+  const Outcome text = run_sluice({"inspect", model_dir(), "--kv-offload", "layerwise"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("KV offload: layerwise"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("KV ring, stage and tails"), std::string::npos) << text.out;
+}
+
 TEST_F(Program, AFullDiskIsAnError) {
   const Outcome outcome = run_sluice(Invocation{.words = {"--help"}, .output_path = "/dev/full"});
   EXPECT_EQ(outcome.exit_code, 1);

@@ -86,6 +86,42 @@ TEST(Options, EngineOptionsReachTheirFields) {
   EXPECT_EQ(run.seed, 5);
 }
 
+TEST(Options, OffloadOptionsReachTheirFields) {
+  const Words words = {"--kv-offload",   "layerwise", "--kv-host-bytes",  "2G",
+                       "--num-kv-slots", "8",         "--kv-slot-blocks", "3"};
+  const auto expect_all = [](const EngineOptions& engine) {
+    EXPECT_EQ(engine.kv_offload, "layerwise");
+    EXPECT_EQ(engine.kv_host_bytes, size_t{2} << 30);
+    EXPECT_EQ(engine.num_kv_slots, 8);
+    EXPECT_EQ(engine.kv_slot_blocks, 3);
+  };
+  const auto behind = [&](Words all) {
+    all.insert(all.end(), words.begin(), words.end());
+    return all;
+  };
+  expect_all(parse<RunCommand>(behind({"run", "-m", "dir"})).engine);
+  expect_all(parse<NeedleCommand>(behind({"needle", "-m", "dir"})).engine);
+  expect_all(parse<InspectCommand>(behind({"inspect", "dir"})).engine);
+  expect_all(parse<BenchPrefillCommand>(behind({"bench", "prefill", "dir"})).engine);
+  expect_all(parse<BenchDecodeCommand>(behind({"bench", "decode", "dir"})).engine);
+  expect_all(
+      parse<TraceCommand>(behind({"trace", "-m", "dir", "--tokens", "1", "-o", "file"})).engine);
+
+  const ScopedEnvironment mode("SLUICE_KV_OFFLOAD", "chunked");
+  const ScopedEnvironment slots("SLUICE_NUM_KV_SLOTS", "5");
+  const auto run = parse<RunCommand>({"run", "-m", "dir"});
+  EXPECT_EQ(run.engine.kv_offload, "chunked");
+  EXPECT_EQ(run.engine.num_kv_slots, 5);
+}
+
+TEST(Options, OffloadOptionsOutOfRangeAreNamed) {
+  EXPECT_NE(refusal({"run", "-m", "dir", "--kv-offload", "disk"}).find("disk"), std::string::npos);
+  for (const char* name : {"--num-kv-slots", "--kv-slot-blocks", "--kv-host-bytes"}) {
+    EXPECT_NE(refusal({"run", "-m", "dir", name, "-1"}).find(name), std::string::npos);
+  }
+  EXPECT_NE(refusal({"run", "-m", "dir", "--num-kv-slots", "1"}), "");
+}
+
 TEST(Options, NothingGivenKeepsTheDefaults) {
   const auto run = parse<RunCommand>({"run", "--model", "dir"});
   const EngineOptions defaults;

@@ -166,6 +166,7 @@ int needle(const NeedleCommand& command) {
   NeedleReport report{.command = command,
                       .haystack_name = text.name,
                       .machine = machine_name(engine),
+                      .kv_offload = llm.kv_offload(),
                       .results = {},
                       .seconds = 0,
                       .complete = true};

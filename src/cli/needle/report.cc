@@ -56,6 +56,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport&
   const EngineOptions& engine = command.engine;
   return {{"Model", model_name(engine.model)},
           {"Sparse policy", engine.sparse_policy},
+          {"KV offload", report.kv_offload},
           {"Lengths", join_tokens(command.lengths)},
           {"Needles per cell", fmt::format("{}", command.needles)},
           {"Kind of needle", command.kind},
@@ -80,10 +81,12 @@ HeatMap make_heat_map(const NeedleReport& report) {
   const auto num_results = static_cast<int64_t>(report.results.size());
   HeatMap map;
   map.title = "Needle in a haystack";
+  const std::string where_kv_lives =
+      report.kv_offload == "off" ? "KV on the device" : report.kv_offload + " KV offload";
   map.subtitle =
-      fmt::format("{} · {} attention · {} of {} found ({:.1f} %)", model_name(command.engine.model),
-                  command.engine.sparse_policy, report.num_correct(), num_results,
-                  percent(report.num_correct(), num_results));
+      fmt::format("{} · {} attention · {} · {} of {} found ({:.1f} %)",
+                  model_name(command.engine.model), command.engine.sparse_policy, where_kv_lives,
+                  report.num_correct(), num_results, percent(report.num_correct(), num_results));
   map.notes.push_back(fmt::format("{} fresh needle{} a cell in {} · seed {} · greedy{}",
                                   command.needles, command.needles == 1 ? "" : "s",
                                   report.haystack_name, command.engine.seed,

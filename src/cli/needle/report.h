@@ -26,6 +26,7 @@ struct NeedleReport {
   NeedleCommand command;
   std::string haystack_name;
   std::string machine;
+  std::string kv_offload;  // what the engine uses: "off", "chunked" or "layerwise"
   std::vector<NeedleResult> results;
   double seconds = 0;
   bool complete = true;  // false after Ctrl-C
