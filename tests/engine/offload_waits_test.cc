@@ -1,0 +1,131 @@
+// Every wait of the offload engine is needed, or it is known why not.
+//
+// Built in the tsan preset only: leaves out one wait after the other in a run of its own
+// (offload_waits_program.cc) and expects that ThreadSanitizer reports a race, that the bits differ,
+// or that the run dies. Which index is which follows from the jobs of the program; the first test
+// fails when that changes. SLUICE_EVERY_WAIT=1 takes every wait of the ranges below, not samples.
+//
+// Waits that nobody misses are redundant because the order is there already:
+//   drained     the first load of each slot in a pass: the step before ended with a host wait for
+//               compute, the slot's last reader
+//   on host     blocks that were loaded before since they were written (compute has seen that load
+//               end, and the host has waited for compute); in a prefill also those loads whose slot
+//               waits for a "drained" that compute recorded after it waited for "stage left"
+//   stage left  nothing has left yet, or decode has loaded what left since
+//   written     the flush of a tail: it follows the host wait that ends a decode step
+//   tail left   nothing has left yet, or what left was loaded since by the sequence that goes on
+// They stay: each costs one queue entry, and the order that makes them redundant is the runner's
+// (one host wait per step), not the offload engine's.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include "kv/wait_gate.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kRaceExitCode = 66;
+
+struct Outcome {
+  int exit_code;  // -1: killed by a signal
+  std::string output;
+};
+
+Outcome run_program(const std::string& arguments) {
+  const std::string command = "TSAN_OPTIONS=exitcode=" + std::to_string(kRaceExitCode) + " " +
+                              SLUICE_WAITS_PROGRAM + " " + arguments + " 2>&1";
+  FILE* pipe = popen(command.c_str(), "r");
+  EXPECT_NE(pipe, nullptr);
+  Outcome outcome{};
+  std::array<char, 4096> piece;
+  while (size_t size = fread(piece.data(), 1, piece.size(), pipe)) {
+    outcome.output.append(piece.data(), size);
+  }
+  const int status = pclose(pipe);
+  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+// Waits [first, last] of one kind, all of which must be caught.
+struct Needed {
+  WaitKind kind;
+  int64_t first;
+  int64_t last;
+};
+
+void expect_all_caught(const std::string& mode, const std::vector<Needed>& ranges,
+                       int num_samples) {
+  if (std::getenv("SLUICE_EVERY_WAIT") != nullptr) num_samples = 1 << 20;
+  for (const Needed& range : ranges) {
+    const int64_t size = range.last - range.first + 1;
+    const int64_t count = std::min<int64_t>(size, num_samples);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t index = range.first + (count == 1 ? 0 : i * (size - 1) / (count - 1));
+      const std::string what =
+          mode + " " + std::to_string(static_cast<int>(range.kind)) + " " + std::to_string(index);
+      const Outcome outcome = run_program(what);
+      EXPECT_NE(outcome.exit_code, 0) << "nobody missed wait " << what;
+      EXPECT_NE(outcome.output.find("data race"), std::string::npos) << what << outcome.output;
+    }
+  }
+}
+
+// Nothing is reported when all waits are there, and the ranges below mean what they say.
+TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
+  const Outcome chunked = run_program("chunked");
+  EXPECT_EQ(chunked.exit_code, 0) << chunked.output;
+  EXPECT_EQ(chunked.output, "274\n274\n274\n18\n17\n8\n");
+  const Outcome layerwise = run_program("layerwise");
+  EXPECT_EQ(layerwise.exit_code, 0) << layerwise.output;
+  EXPECT_EQ(layerwise.output, "254\n254\n254\n10\n11\n8\n");
+}
+
+// Loads of the chunked run: 0-3 second chunk, 4-11 third, 12-201 19 decode steps of 10 (a tail is
+// flushed before 112), 202-233 and 234-265 the short jobs, 266-269 and 270-273 the last two.
+TEST(OffloadWaits, EveryNeededOneOfChunkedIsMissed) {
+  expect_all_caught("chunked",
+                    {{WaitKind::kFilled, 0, 273},
+                     {WaitKind::kDrained, 2, 3},
+                     {WaitKind::kDrained, 6, 11},
+                     {WaitKind::kDrained, 14, 21},
+                     {WaitKind::kDrained, 194, 201},
+                     {WaitKind::kOnHost, 0, 3},
+                     {WaitKind::kOnHost, 16, 16},
+                     {WaitKind::kOnHost, 21, 21},
+                     {WaitKind::kOnHost, 116, 116},
+                     {WaitKind::kOnHost, 202, 203},
+                     {WaitKind::kOnHost, 266, 273},
+                     {WaitKind::kStageLeft, 2, 5},
+                     {WaitKind::kStageLeft, 12, 17},
+                     {WaitKind::kWritten, 0, 5},
+                     {WaitKind::kWritten, 11, 16},
+                     {WaitKind::kTailLeft, 5, 5}},
+                    2);
+}
+
+// Loads of the layer-wise run: 0-189 19 decode steps of 10 (a tail is flushed before 100), 190-221
+// and 222-253 the short jobs; the last two jobs load nothing.
+TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) {
+  expect_all_caught("layerwise",
+                    {{WaitKind::kFilled, 0, 253},
+                     {WaitKind::kDrained, 2, 9},
+                     {WaitKind::kOnHost, 0, 1},
+                     {WaitKind::kOnHost, 5, 6},
+                     {WaitKind::kOnHost, 104, 104},
+                     {WaitKind::kOnHost, 222, 223},
+                     {WaitKind::kStageLeft, 8, 9},
+                     {WaitKind::kWritten, 0, 1},
+                     {WaitKind::kWritten, 7, 10},
+                     {WaitKind::kTailLeft, 5, 5}},
+                    2);
+}
+
+}  // namespace
+}  // namespace sluice
