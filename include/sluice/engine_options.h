@@ -35,6 +35,9 @@ struct EngineOptions {
   int32_t num_kv_slots = 4;    // slots of the ring, 2 to 64
   int32_t kv_slot_blocks = 0;  // blocks of one layer in a slot; 0: as many as make 4096 tokens
 
+  // Not empty: what every stream runs is recorded, for LLM::write_timeline to write there.
+  std::string timeline_path;
+
   std::string sparse_policy = "full";  // "full"; others as they arrive
   int64_t seed = 0;                    // of dummy weights and of requests without a seed
 };

@@ -17,6 +17,7 @@
 
 #include "sluice/engine_options.h"
 #include "sluice/error.h"
+#include "sluice/observations.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 
@@ -102,6 +103,12 @@ class LLM {
   int64_t max_model_len() const;
   std::string kv_offload() const;  // "off", "chunked" or "layerwise": what "auto" became
   EngineStats stats() const;
+  Observations observations() const;  // what was moved, by phase and layer
+
+  // Waits for all work and writes what the streams ran so far to EngineOptions::timeline_path, as
+  // JSON for chrome://tracing or Perfetto. Does nothing when no path was given.
+  // Errors: kIo; the first error of work that was pending.
+  void write_timeline();
 
   // Logits (f32 [num_tokens, vocab]) of every position of `token_ids` in one request, and the taps
   // whose names match one of `tap_patterns` ("layer.*.attn_out"): the alignment tool's entry.

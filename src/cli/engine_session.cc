@@ -9,10 +9,13 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "device/cpu/cpu_features.h"
+#include "engine/timeline.h"
 
 namespace sluice::cli {
 
 LLM load_llm(const EngineOptions& options, bool verbose) {
+  // Here, since a kIo from the constructor is taken for one of the model's files.
+  if (!options.timeline_path.empty()) Timeline::require_writable(options.timeline_path);
   ProgressLine progress("loading " + model_name(options.model));
   const auto on_progress = [&](double share) {
     if (interrupted()) throw Interrupted();
@@ -30,6 +33,12 @@ LLM load_llm(const EngineOptions& options, bool verbose) {
     if (error.code() != ErrorCode::kIo) throw;
     throw Error(ErrorCode::kModel, error.message(), error.context());
   }
+}
+
+void write_timeline(LLM& llm, const EngineOptions& options) {
+  if (options.timeline_path.empty()) return;
+  llm.write_timeline();
+  write_message("timeline: " + options.timeline_path);
 }
 
 std::string machine_name(const EngineOptions& options) {

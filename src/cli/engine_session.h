@@ -11,8 +11,11 @@ namespace sluice::cli {
 
 // Loads the model and, with `verbose`, prints what was chosen.
 // Errors: those of LLM's constructor; a file that cannot be read counts as kModel here. Interrupted
-// when Ctrl-C comes while loading.
+// when Ctrl-C comes while loading. kIo when a timeline is asked for and cannot be written.
 LLM load_llm(const EngineOptions& options, bool verbose);
+
+// Writes the timeline and says where, if one was asked for. Errors: those of LLM::write_timeline.
+void write_timeline(LLM& llm, const EngineOptions& options);
 
 // "AMD EPYC 7713, 2 threads": the machine line of every result.
 std::string machine_name(const EngineOptions& options);

@@ -74,6 +74,11 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   declare_offload(set, engine);
 }
 
+void declare_timeline(OptionSet& set, EngineOptions* engine) {
+  set.text("--timeline", "FILE", "record what every stream runs, for chrome://tracing or Perfetto",
+           &engine->timeline_path);
+}
+
 void declare_seed(OptionSet& set, EngineOptions* engine) {
   set.value("--seed", "N", "seed of everything random",
             [=](std::string_view source, std::string_view value) {
@@ -130,7 +135,9 @@ void declare_run(OptionSet& set, RunCommand* run) {
                false);
   set.group("Output");
   set.set_flag("--json", "one JSON object per prompt instead of text", &run->json);
-  set.set_flag("-v,--verbose", "say what was chosen and applied", &run->verbose);
+  set.set_flag("-v,--verbose", "say what was chosen, applied and, with KV offload, moved",
+               &run->verbose);
+  declare_timeline(set, &run->engine);
   declare_sampling(set, run);
   declare_engine(set, &run->engine);
 }
@@ -225,6 +232,7 @@ void declare_bench(OptionSet& set, BenchCommand* bench) {
   declare_seed(set, &bench->engine);
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
+  declare_timeline(set, &bench->engine);
   declare_engine(set, &bench->engine);
 }
 

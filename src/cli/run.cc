@@ -11,6 +11,7 @@
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
+#include "cli/observations.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
@@ -115,8 +116,8 @@ nlohmann::ordered_json logprobs_json(const LLM& llm, const RequestOutput& output
   return positions;
 }
 
-std::string output_json(const LLM& llm, size_t index, const RequestOutput& output,
-                        const Timing& timing) {
+nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOutput& output,
+                                   const Timing& timing) {
   nlohmann::ordered_json json = {{"index", index},
                                  {"text", output.text},
                                  {"finish_reason", finish_reason_name(output.finish_reason)},
@@ -131,7 +132,7 @@ std::string output_json(const LLM& llm, size_t index, const RequestOutput& outpu
                    {"first_token_seconds", timing.first_token_seconds.value_or(0)},
                    {"total_seconds", timing.last_token_seconds},
                    {"tokens_per_second", timing.tokens_per_second()}};
-  return json_text(json);
+  return json;
 }
 
 // Runs the requests; with one of them, its text is written while it comes.
@@ -156,7 +157,10 @@ class Session {
   void write(const std::vector<RequestOutput>& outputs) const {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (command_.json) {
-        write_result(output_json(llm_, i, outputs[i], timings_[i]));
+        nlohmann::ordered_json json = output_json(llm_, i, outputs[i], timings_[i]);
+        // Of the engine, so of all requests together: with the last one.
+        if (i + 1 == outputs.size()) json["observations"] = observations_json(llm_.observations());
+        write_result(json_text(json));
       } else if (streams_) {
         write_result("\n");
       } else {
@@ -240,6 +244,8 @@ int run(const RunCommand& command) {
       session.generate(prompts, make_params(command, llm, prompts));
   session.write(outputs);
   write_message(session.summary(outputs));
+  if (command.verbose) write_message(observations_table(llm.observations()));
+  write_timeline(llm, command.engine);
   return interrupted() ? kExitInterrupted : kExitOk;
 }
 

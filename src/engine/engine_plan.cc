@@ -301,14 +301,18 @@ EnginePlan plan_auto(const EngineOptions& options, const ModelConfig& config, De
     return plan.memory.fits && plan.max_model_len == choose_max_model_len(options, config);
   };
   EnginePlan plan = plan_resident(options, config, device);
-  const char* why = "all KV fits on the device";
+  std::string why = "all KV fits on the device";
   if (!fits_whole(plan)) {
+    const std::string holds =
+        fmt::format("the device has room for the KV of {} tokens, not of {}",
+                    int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens,
+                    choose_max_model_len(options, config));
     plan = plan_offloaded(options, config, device, KvOffload::kLayerwise);
-    why = "KV does not fit on the device, a whole prompt's activations do";
-  }
-  if (!plan.memory.fits) {
-    plan = plan_offloaded(options, config, device, KvOffload::kChunked);
-    why = "neither all KV nor a whole prompt's activations fit on the device";
+    why = holds + "; the activations of a whole prompt fit";
+    if (!plan.memory.fits) {
+      plan = plan_offloaded(options, config, device, KvOffload::kChunked);
+      why = holds + ", nor for the activations of a whole prompt";
+    }
   }
   plan.notes.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload), why));
   return plan;

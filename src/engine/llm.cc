@@ -172,6 +172,10 @@ std::string LLM::kv_offload() const { return kv_offload_name(impl_->engine.plan(
 
 EngineStats LLM::stats() const { return impl_->engine.stats(); }
 
+Observations LLM::observations() const { return impl_->engine.observations(); }
+
+void LLM::write_timeline() { impl_->engine.write_timeline(); }
+
 LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
                       const std::vector<std::string>& tap_patterns) {
   TraceRecorder recorder(tap_patterns, impl_->engine.device());

@@ -20,10 +20,17 @@ int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-DeviceOptions device_options(const EngineOptions& options) {
-  DeviceOptions result;
-  result.num_threads = options.num_threads;
-  return result;
+LlmEngine::TestParts make_parts(const EngineOptions& options) {
+  LlmEngine::TestParts parts;
+  DeviceOptions device_options;
+  device_options.num_threads = options.num_threads;
+  if (!options.timeline_path.empty()) {
+    parts.timeline = std::make_unique<Timeline>(options.timeline_path);
+    device_options.trace = parts.timeline.get();
+  }
+  parts.device = make_device(options.device, device_options);
+  parts.policy = make_policy(options.sparse_policy);
+  return parts;
 }
 
 // Dummy weights may go with a config alone; a byte is then a token.
@@ -50,14 +57,11 @@ int64_t draw_seed(int64_t engine_seed, int64_t request_id) {
 }  // namespace
 
 LlmEngine::LlmEngine(const EngineOptions& options, const std::function<void(double)>& on_progress)
-    : LlmEngine(options,
-                {.device = make_device(options.device, device_options(options)),
-                 .policy = make_policy(options.sparse_policy)},
-                on_progress) {}
+    : LlmEngine(options, make_parts(options), on_progress) {}
 
 LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
                      const std::function<void(double)>& on_progress)
-    : device_(std::move(parts.device)), seed_(options.seed) {
+    : timeline_(std::move(parts.timeline)), device_(std::move(parts.device)), seed_(options.seed) {
   const int64_t begin_ns = now_ns();
   const ModelDirectory directory(options.model);
   config_ = read_model_config(directory);
@@ -104,6 +108,7 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
                                              .eos_token_ids = config_.eos_ids},
                                plan_.pass);
   scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
+  observer_ = std::make_unique<Observer>(offload_.get());
   scheduler_->on_release = [this](Sequence& sequence) {
     if (sequence.tail_index >= 0) offload_->give_back_tail(sequence.tail_index);
     sequence.tail_index = -1;
@@ -183,14 +188,21 @@ std::vector<RequestOutput> LlmEngine::step() {
 
   const int64_t begin_ns = now_ns();
   const Batch batch = scheduler_->schedule();
+  observer_->begin_step(batch);
   const std::span<const SampledToken> tokens = runner_->run(batch);
   commit(batch, tokens, outputs);
+  observer_->end_step(batch);
+  account(batch, begin_ns);
+  return outputs;
+}
 
-  const int64_t step_ns = now_ns() - begin_ns;
+void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
+  const int64_t end_ns = now_ns();
+  const int64_t step_ns = end_ns - begin_ns;
+  if (timeline_) timeline_->take("engine", {{phase_name(batch.phase).data(), begin_ns, end_ns}});
   (batch.phase == Phase::kPrefill ? stats_.prefill_ns : stats_.decode_ns) += step_ns;
   if (batch.phase == Phase::kPrefill) stats_.num_prompt_tokens += batch.num_rows();
   ++stats_.num_steps;
-  return outputs;
 }
 
 void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
@@ -331,6 +343,22 @@ void LlmEngine::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
     return reinterpret_cast<const std::byte*>(view.block(index));
   };
   recorder.tap_kv(*compute_, plan_.kv_layout, sequence.kv, bytes_of);
+}
+
+Observations LlmEngine::observations() const {
+  Observations observations = observer_->observations(policy_->name() == "full");
+  observations.kv_offload = kv_offload_name(plan_.kv_offload);
+  observations.device_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kDevice);
+  observations.pinned_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kPinned);
+  return observations;
+}
+
+// Streams hand over what they ran when the host synchronizes with them.
+void LlmEngine::write_timeline() {
+  if (!timeline_) return;
+  compute_->synchronize();
+  if (offload_) offload_->synchronize();
+  timeline_->write();
 }
 
 EngineStats LlmEngine::stats() const {

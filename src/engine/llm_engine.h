@@ -13,8 +13,10 @@
 
 #include "attention/executor.h"
 #include "engine/engine_plan.h"
+#include "engine/observer.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/timeline.h"
 #include "engine/trace.h"
 #include "kv/block_manager.h"
 #include "kv/device_pool.h"
@@ -36,6 +38,7 @@ class LlmEngine {
 
   // As above with parts from a test: another device, another policy.
   struct TestParts {
+    std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
     std::unique_ptr<Policy> policy;
     SkippedWait skipped_wait;  // of the offload engine
@@ -70,6 +73,8 @@ class LlmEngine {
   Device& device() const { return *device_; }
   const OffloadEngine* offload() const { return offload_.get(); }  // null: KV is resident
   EngineStats stats() const;
+  Observations observations() const;
+  void write_timeline();  // as LLM's
   std::vector<std::string> notes() const;
 
  private:
@@ -79,6 +84,7 @@ class LlmEngine {
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);
+  void account(const Batch& batch, int64_t begin_ns);
   void append_token(const SampledToken& token);
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
@@ -88,6 +94,7 @@ class LlmEngine {
 
   // In the order of construction; destroyed in reverse, after the destructor has waited for
   // compute.
+  std::unique_ptr<Timeline> timeline_;  // null: nothing is recorded
   std::unique_ptr<Device> device_;
   ModelConfig config_;
   EnginePlan plan_;
@@ -103,6 +110,7 @@ class LlmEngine {
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<Observer> observer_;
 
   int64_t next_id_ = 0;
   std::vector<RequestOutput> cancelled_;  // to be reported by the next step

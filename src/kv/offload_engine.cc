@@ -218,6 +218,7 @@ void OffloadEngine::discard(BlockId host_id) {
 void OffloadEngine::synchronize() {
   compute_.synchronize();
   write_back_->synchronize();
+  ring_.synchronize();
 }
 
 }  // namespace sluice

@@ -98,7 +98,7 @@ class OffloadEngine {
   // What a host block holds can no longer be read by anyone. Debug builds fill it with NaN.
   void discard(BlockId host_id);
 
-  // Waits until every write-back has reached the host. For taps and tests.
+  // Waits until every load and every write-back is through. For taps, timelines and tests.
   void synchronize();
 
  private:

@@ -84,6 +84,10 @@ SlotLease Ring::begin_load() {
   return SlotLease(this, index);
 }
 
+void Ring::synchronize() {
+  for (Slot& slot : slots_) slot.transfer->synchronize();
+}
+
 void Ring::give_back(size_t index) {
   Slot& slot = slots_[index];
   // A slot that nobody read yet is drained when its load is through.

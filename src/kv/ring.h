@@ -72,6 +72,8 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
+  void synchronize();  // waits until every load is through
+
  private:
   friend class SlotLease;
   enum class State { kFree, kLoading, kFilled, kInUse };

@@ -197,6 +197,12 @@ TEST_F(Program, InspectPlansTheOffload) {
   EXPECT_EQ(chosen.at("kv_offload"), "off");
   EXPECT_NE(chosen.at("notes").dump().find("kv_offload is off: "), std::string::npos);
 
+  const Json offloaded = plan_with({"--kv-offload", "auto", "--kv-cache-bytes", "1M"});
+  EXPECT_EQ(offloaded.at("kv_offload"), "layerwise");
+  EXPECT_NE(offloaded.at("notes").dump().find("room for the KV of 2048 tokens, not of 16384"),
+            std::string::npos)
+      << offloaded.at("notes");
+
   const Outcome text = run_sluice({"inspect", model_dir(), "--kv-offload", "layerwise"});
   EXPECT_EQ(text.exit_code, 0) << text.err;
   EXPECT_NE(text.out.find("KV offload: layerwise"), std::string::npos) << text.out;

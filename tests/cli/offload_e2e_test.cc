@@ -87,5 +87,40 @@ TEST(OffloadFromOutside, NeedleFindsTheSameWhereverKvLives) {
   for (const char* mode : {"chunked", "layerwise"}) EXPECT_EQ(found(small_ring(mode)), resident);
 }
 
+TEST(OffloadFromOutside, WhatWasMovedIsShownAndRecorded) {
+  const TempDir directory;
+  const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
+  const std::string timeline = (directory.path() / "timeline.json").string();
+  const Words run = joined({"run", "-m", model_dir(), "-n", "4", "--ignore-eos"},
+                           joined(small_ring("chunked"), {"--prefill-chunk-tokens", "64"}));
+
+  const Outcome json_run = run_sluice(
+      Invocation{.words = joined(run, {"--json", "--timeline", timeline}), .input = document});
+  ASSERT_EQ(json_run.exit_code, 0) << json_run.err;
+  const Json seen = Json::parse(json_run.out).at("observations");
+  EXPECT_EQ(seen.at("kv_offload"), "chunked");
+  for (const Json& layer : seen.at("prefill").at("layers")) {
+    EXPECT_GT(layer.at("h2d_bytes"), layer.at("d2h_bytes"));
+    EXPECT_EQ(layer.at("density_transferred"), 1.0);
+  }
+  EXPECT_EQ(seen.at("decode").at("steps"), 3);
+  EXPECT_GT(Json::parse(slurp(timeline)).at("traceEvents").size(), 100u);
+  EXPECT_NE(json_run.err.find(timeline), std::string::npos);
+
+  const Outcome verbose = run_sluice(Invocation{.words = joined(run, {"-v"}), .input = document});
+  EXPECT_EQ(verbose.exit_code, 0);
+  for (const char* words : {"KV offload: chunked", "to the device", "prefill: ", "decode: "}) {
+    EXPECT_NE(verbose.err.find(words), std::string::npos) << verbose.err;
+  }
+}
+
+TEST(OffloadFromOutside, ATimelineThatCannotBeWrittenEndsTheRunBeforeItBegins) {
+  const Outcome outcome = run_sluice(
+      {"run", "-m", model_dir(), "--timeline", "/no/such/directory/timeline.json", "hi"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_NE(outcome.err.find("/no/such/directory"), std::string::npos) << outcome.err;
+}
+
 }  // namespace
 }  // namespace sluice::cli

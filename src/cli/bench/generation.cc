@@ -185,6 +185,7 @@ int bench_decode(const BenchDecodeCommand& command) {
     return {.tokens = steps * command.batch / seconds, .work = steps * step_bytes / seconds};
   };
   const std::vector<Row> rows = measure_rows(llm, command, work.model.vocab_size, rates_of);
+  write_timeline(llm, command.engine);
   const double bound = std::max(bound_before, measure_dram_read_bytes_per_second(threads));
   write_comparison(
       command,
@@ -211,6 +212,7 @@ int bench_prefill(const BenchPrefillCommand& command) {
             .work = work.prefill_flops(prompt_tokens) * command.batch / seconds};
   };
   const std::vector<Row> rows = measure_rows(llm, command, work.model.vocab_size, rates_of);
+  write_timeline(llm, command.engine);
   const double bound = std::max(bound_before, measure_matmul_flops(threads));
   write_comparison(command,
                    {.name = "prefill",

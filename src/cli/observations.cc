@@ -1,0 +1,87 @@
+// Table and JSON of observations.
+#include "cli/observations.h"
+
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/table.h"
+#include "cli/units.h"
+
+namespace sluice::cli {
+namespace {
+
+std::string bytes(int64_t num_bytes) { return format_bytes(static_cast<double>(num_bytes)); }
+
+std::string percent(const std::optional<double>& density) {
+  return density ? fmt::format("{:.1f} %", 100 * *density) : "-";
+}
+
+std::vector<std::string> layer_cells(const LayerObservations& layer) {
+  return {bytes(layer.h2d_bytes), bytes(layer.d2h_bytes), percent(layer.density_selected),
+          percent(layer.density_transferred)};
+}
+
+std::string phase_table(const char* name, const PhaseObservations& phase) {
+  if (phase.layers.empty() || phase.num_steps == 0) return {};
+  std::string text = fmt::format(
+      "{}: {} tokens in {} steps, {} loads ({} waited for a slot), {} copies\n", name,
+      phase.num_tokens, phase.num_steps, phase.num_loads, phase.num_slot_waits, phase.num_copies);
+  Table table({"layer", "to the device", "to the host", "selected", "transferred"});
+  LayerObservations total;
+  for (size_t first = 0; first < phase.layers.size();) {
+    std::vector<std::string> cells = layer_cells(phase.layers[first]);
+    size_t end = first;
+    for (; end < phase.layers.size() && layer_cells(phase.layers[end]) == cells; ++end) {
+      total.h2d_bytes += phase.layers[end].h2d_bytes;
+      total.d2h_bytes += phase.layers[end].d2h_bytes;
+    }
+    cells.insert(cells.begin(), end - first == 1 ? fmt::format("{}", first)
+                                                 : fmt::format("{} to {}, each", first, end - 1));
+    table.add(cells);
+    first = end;
+  }
+  table.add({"all", bytes(total.h2d_bytes), bytes(total.d2h_bytes), "", ""});
+  return text + table.to_string();
+}
+
+nlohmann::ordered_json density_json(const std::optional<double>& density) {
+  return density ? nlohmann::ordered_json(*density) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const LayerObservations& layer : phase.layers) {
+    layers.push_back({{"h2d_bytes", layer.h2d_bytes},
+                      {"d2h_bytes", layer.d2h_bytes},
+                      {"density_selected", density_json(layer.density_selected)},
+                      {"density_transferred", density_json(layer.density_transferred)}});
+  }
+  return {{"steps", phase.num_steps},   {"tokens", phase.num_tokens},
+          {"loads", phase.num_loads},   {"slot_waits", phase.num_slot_waits},
+          {"copies", phase.num_copies}, {"layers", layers}};
+}
+
+}  // namespace
+
+std::string observations_table(const Observations& observations) {
+  std::string text =
+      fmt::format("KV offload: {}; at most {} on the device, {} pinned\n", observations.kv_offload,
+                  format_bytes(static_cast<double>(observations.device_peak_bytes)),
+                  format_bytes(static_cast<double>(observations.pinned_peak_bytes)));
+  text += phase_table("prefill", observations.prefill);
+  text += phase_table("decode", observations.decode);
+  text.pop_back();  // the last newline is the terminal's
+  return text;
+}
+
+nlohmann::ordered_json observations_json(const Observations& observations) {
+  return {{"kv_offload", observations.kv_offload},
+          {"device_peak_bytes", observations.device_peak_bytes},
+          {"pinned_peak_bytes", observations.pinned_peak_bytes},
+          {"prefill", phase_json(observations.prefill)},
+          {"decode", phase_json(observations.decode)}};
+}
+
+}  // namespace sluice::cli
