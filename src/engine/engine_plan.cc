@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "attention/offload_executor.h"
+#include "device/cpu/cpu_memory.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "model/weights.h"
@@ -233,6 +234,36 @@ void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& pla
   memory.max_model_len = plan.max_model_len;
 }
 
+double gibibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
+
+// As judge_fit, for what only offloaded KV can lack: host memory, and room for the ring.
+void judge_offload_fit(EnginePlan& plan) {
+  MemoryPlan& memory = plan.memory;
+  const size_t host_bytes = OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload);
+  const size_t machine_bytes = machine_memory_bytes();
+  if (plan.num_blocks == 0) {
+    memory.remedy = fmt::format(
+        "the host tier has no room for one KV block of {} tokens, which takes {:.2f} MiB; raise "
+        "kv_host_bytes or lower block_size",
+        memory.block_size,
+        static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20));
+  } else if (memory.device_used_bytes() > memory.device_budget_bytes) {
+    memory.remedy = fmt::format(
+        "weights, activations and what KV flows through take {:.2f} GiB, but {:.2f} GiB of the "
+        "device's {:.2f} GiB are to be used; lower {}, num_kv_slots, kv_slot_blocks or "
+        "max_num_seqs, or raise gpu_memory_utilization",
+        gibibytes(memory.device_used_bytes()), gibibytes(memory.device_budget_bytes),
+        gibibytes(memory.device_memory_bytes),
+        plan.kv_offload == KvOffload::kLayerwise ? "max_model_len (or use kv_offload 'chunked')"
+                                                 : "max_num_batched_tokens");
+  } else if (host_bytes > machine_bytes) {
+    memory.fits = false;
+    memory.remedy = fmt::format(
+        "the host tier takes {:.2f} GiB, but the machine has {:.2f} GiB; lower kv_host_bytes",
+        gibibytes(host_bytes), gibibytes(machine_bytes));
+  }
+}
+
 void begin_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
                 EnginePlan& plan) {
   plan.max_model_len = choose_max_model_len(options, config);
@@ -292,6 +323,7 @@ EnginePlan plan_offloaded(const EngineOptions& options, const ModelConfig& confi
   add_entry(plan, "KV host tier", "pinned",
             OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload));
   judge_fit(options, fixed_bytes, plan);
+  judge_offload_fit(plan);
   return plan;
 }
 

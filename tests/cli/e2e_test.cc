@@ -209,6 +209,23 @@ TEST_F(Program, InspectPlansTheOffload) {
   EXPECT_NE(text.out.find("KV ring, stage and tails"), std::string::npos) << text.out;
 }
 
+TEST_F(Program, WhatDoesNotFitOffloadedNamesTheRightOption) {
+  const auto remedy = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"inspect", model_dir(), "--json", "--max-num-seqs", "2"});
+    const Outcome outcome = run_sluice(words);
+    EXPECT_EQ(outcome.exit_code, 4) << outcome.out;
+    return outcome.err;
+  };
+  const std::string no_block = remedy({"--kv-offload", "chunked", "--kv-host-bytes", "1K"});
+  EXPECT_NE(no_block.find("raise kv_host_bytes"), std::string::npos) << no_block;
+  const std::string too_much =
+      remedy({"--kv-offload", "chunked", "--kv-host-bytes", "1000000G", "--block-size", "8192"});
+  EXPECT_NE(too_much.find("lower kv_host_bytes"), std::string::npos) << too_much;
+  const std::string no_ring = remedy({"--kv-offload", "chunked", "--num-kv-slots", "64",
+                                      "--kv-slot-blocks", "65536", "--block-size", "8192"});
+  EXPECT_NE(no_ring.find("kv_slot_blocks"), std::string::npos) << no_ring;
+}
+
 TEST_F(Program, AFullDiskIsAnError) {
   const Outcome outcome = run_sluice(Invocation{.words = {"--help"}, .output_path = "/dev/full"});
   EXPECT_EQ(outcome.exit_code, 1);
