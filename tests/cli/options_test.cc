@@ -114,6 +114,15 @@ TEST(Options, OffloadOptionsReachTheirFields) {
   EXPECT_EQ(run.engine.num_kv_slots, 5);
 }
 
+TEST(Options, RunAndBenchRecordATimeline) {
+  const auto path_of = [](const auto& command) { return command.engine.timeline_path; };
+  EXPECT_EQ(path_of(parse<RunCommand>({"run", "-m", "dir", "--timeline", "a"})), "a");
+  EXPECT_EQ(path_of(parse<BenchDecodeCommand>({"bench", "decode", "dir", "--timeline", "a"})), "a");
+  EXPECT_EQ(path_of(parse<BenchPrefillCommand>({"bench", "prefill", "dir", "--timeline=a"})), "a");
+  EXPECT_EQ(path_of(parse<RunCommand>({"run", "-m", "dir"})), "") << "off unless asked for";
+  EXPECT_NE(refusal({"inspect", "dir", "--timeline", "a"}), "");
+}
+
 TEST(Options, OffloadOptionsOutOfRangeAreNamed) {
   EXPECT_NE(refusal({"run", "-m", "dir", "--kv-offload", "disk"}).find("disk"), std::string::npos);
   for (const char* name : {"--num-kv-slots", "--kv-slot-blocks", "--kv-host-bytes"}) {
