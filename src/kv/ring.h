@@ -56,7 +56,7 @@ class SlotLease {
 class Ring {
  public:
   // Takes num_slots * slot_blocks blocks of device memory as one allocation.
-  // REQUIRES: `gate` outlives the ring.
+  // REQUIRES: `gate` outlives the ring; what readers have enqueued is done when the ring dies.
   Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t slot_blocks,
        WaitGate& gate);
 

@@ -43,6 +43,8 @@ class OffloadEngineTest : public ::testing::Test {
     engine_.emplace(*device_, *compute_, kLayout, kSizes);
   }
 
+  void TearDown() override { compute_->synchronize(); }  // the engine's memory goes first
+
   void write(const KvBlocksView& view, int32_t index, uint8_t value) {
     compute_->fill(reinterpret_cast<std::byte*>(view.block(index)), kLayout.block_bytes(), value);
   }

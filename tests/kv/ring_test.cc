@@ -23,6 +23,8 @@ constexpr int32_t kSlotBlocks = 2;
 
 class RingTest : public ::testing::Test {
  protected:
+  void TearDown() override { compute_->synchronize(); }  // the ring's memory goes first
+
   void make_ring(int32_t num_slots) {
     ring_.emplace(*device_, kShape, num_slots, kSlotBlocks, gate_);
   }
@@ -43,6 +45,7 @@ class RingTest : public ::testing::Test {
 
   static size_t slot_bytes() { return Ring::bytes(kShape, 1, kSlotBlocks); }
 
+  Gate hold_;  // outlives the streams that it holds up
   std::unique_ptr<Device> device_ = make_device("cpu");
   WaitGate gate_;
   Buffer seen_ = device_->allocate(slot_bytes(), MemoryKind::kDevice);
@@ -98,14 +101,13 @@ TEST_F(RingTest, TheSlotFreeForLongestIsNext) {
 // load of the same slot must not overwrite what it is about to read.
 TEST_F(RingTest, ALoadWaitsForTheReadersOfTheSlot) {
   make_ring(1);
-  Gate gate;
   SlotLease first = load(1);
   const KvBlocksView& view = first.use(*compute_);
-  enqueue_gate(*compute_, gate);
+  enqueue_gate(*compute_, hold_);
   read(view);
   first.release();
   SlotLease second = load(2);  // enqueued at once, though the first reader has not begun
-  gate.open();
+  hold_.open();
   EXPECT_EQ(seen(), 1);
   read(second.use(*compute_));
   EXPECT_EQ(seen(), 2);
@@ -113,26 +115,24 @@ TEST_F(RingTest, ALoadWaitsForTheReadersOfTheSlot) {
 
 TEST_F(RingTest, AReaderWaitsForTheLoad) {
   make_ring(1);
-  Gate gate;
   SlotLease lease = ring_->begin_load();
-  enqueue_gate(lease.transfer(), gate);
+  enqueue_gate(lease.transfer(), hold_);
   lease.transfer().fill(lease.target().base, slot_bytes(), 9);
   lease.loaded();
   read(lease.use(*compute_));
-  gate.open();
+  hold_.open();
   EXPECT_EQ(seen(), 9);
 }
 
 TEST_F(RingTest, SlotsLoadIndependently) {
   make_ring(2);
-  Gate gate;
   SlotLease held_up = ring_->begin_load();
-  enqueue_gate(held_up.transfer(), gate);
+  enqueue_gate(held_up.transfer(), hold_);
   held_up.loaded();
   SlotLease other = load(4);
   read(other.use(*compute_));
   EXPECT_EQ(seen(), 4) << "the other slot's load is still held up";
-  gate.open();
+  hold_.open();
 }
 
 TEST_F(RingTest, AFreedSlotIsPoisonedInDebug) {
