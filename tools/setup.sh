@@ -10,7 +10,7 @@
 set -eu
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
-  libxxhash-dev libutf8proc-dev libpcre2-dev librsvg2-bin fonts-dejavu-core"
+  libxxhash-dev libutf8proc-dev librsvg2-bin fonts-dejavu-core"
 test="libgtest-dev ccache python3"
 bench="libdnnl-dev"
 ci="clang-format clang-tidy"

@@ -33,7 +33,8 @@ struct PhaseObservations {
   std::vector<LayerObservations> layers;  // empty when KV is on the device
 };
 
-// Of all steps since the engine was made. A step that ended with an error is not in it.
+// Of all steps since the engine was made. A step that ended with an error counts as a step, without
+// its bytes.
 struct Observations {
   std::string kv_offload;        // "off", "chunked" or "layerwise"
   size_t device_peak_bytes = 0;  // the most that was allocated at a time

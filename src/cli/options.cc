@@ -56,7 +56,7 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.tokens("--max-model-len", "longest prompt + output; 0 takes the model's limit",
              &engine->max_model_len, 0, kMaxTokens);
   set.integer("--max-num-seqs", "sequences in one batch (256)", &engine->max_num_seqs, 1, 65536);
-  set.tokens("--max-num-batched-tokens", "tokens of one prefill pass (8192)",
+  set.tokens("--max-num-batched-tokens", "tokens of one prefill pass; left out: by device",
              &engine->max_num_batched_tokens, 1, kMaxTokens);
   set.tokens("--prefill-chunk-tokens", "longest span of one prompt in a pass; 0: all it may be",
              &engine->prefill_chunk_tokens, 0, kMaxTokens);
