@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench format clean build-release build-dev
+.PHONY: help demo test deep-test bench format clean build-release build-dev
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
@@ -18,6 +18,15 @@ demo: build-release  ## build, answer a question about a long text, draw the nee
 
 test: build-dev  ## build with checks and run all tests
 	@ctest --test-dir build/dev --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
+
+# What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
+# thousand schedules of the streams and every event wait left out in turn. About an hour.
+deep-test: build-dev  ## the whole grid, 1,000 schedules, every wait left out (an hour)
+	@ctest --test-dir build/dev --output-on-failure --no-tests=error -L slow
+	@cmake --preset tsan >/dev/null
+	@cmake --build --preset tsan --target offload_test device_ring_fuzz_test kv_offload_test offload_waits_test
+	@SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
+	  --output-on-failure --no-tests=error --timeout 7200 -R '^(offload|device_ring_fuzz|kv_offload|offload_waits)_test$$'
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

@@ -8,6 +8,7 @@
 
 #include "engine/llm_engine.h"
 #include "support/run_bits.h"
+#include "support/seeds.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -134,7 +135,7 @@ TEST(Offload, PreemptionLosesNothing) {
 TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
   const std::vector<Job> jobs = jobs_for(16);
   const std::vector<RequestOutput> reference = resident_reference(jobs);
-  for (uint64_t seed = 1; seed <= 20; ++seed) {
+  for (const uint64_t seed : testing::test_seeds(20)) {
     for (const char* mode : {"chunked", "layerwise"}) {
       DeviceOptions device_options;
       device_options.num_threads = 2;
@@ -143,7 +144,7 @@ TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
           offloaded({mode, 2, 1, 16, 64}),
           {.device = make_device("cpu", device_options), .policy = make_policy("full")});
       expect_all_same(testing::run_jobs(engine, jobs), reference,
-                      std::string(mode) + ", schedule seed " + std::to_string(seed));
+                      std::string(mode) + ", SLUICE_TEST_SEED=" + std::to_string(seed));
     }
   }
 }
