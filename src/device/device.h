@@ -93,6 +93,17 @@ struct Copy2dArgs {
   size_t num_rows = 0;
 };
 
+// Work of one stream, recorded once and launched many times (Stream::capture).
+//
+// What it holds are the arguments as they were: the same memory, the same shapes. Whatever changes
+// between two launches is read from memory by the work itself.
+// REQUIRES: outlives its launches, and so does the memory that its work touches; one stream at a
+// time launches it.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
 // An in-order queue of asynchronous work. There is no default stream and no current stream.
 //
 // Errors: the first asynchronous error is kept with the op's name. Work enqueued on the stream
@@ -120,6 +131,32 @@ class Stream {
   // Blocks the host until all work enqueued so far is done.
   // Errors: throws the first asynchronous error of the stream.
   virtual void synchronize() = 0;
+
+  // Records what `enqueue` puts on this stream (copies, fills and ops) instead of running it.
+  // REQUIRES: `enqueue` neither waits, records, launches nor allocates, here or on other streams,
+  // and its ops have run on this device before, so that nothing is made ready inside.
+  // Errors: those of `enqueue`; nothing is recorded then.
+  template <typename Enqueue>
+  std::unique_ptr<Graph> capture(Enqueue&& enqueue) {
+    begin_capture();
+    try {
+      enqueue();
+    } catch (...) {
+      abandon_capture();
+      throw;
+    }
+    return end_capture();
+  }
+
+  // Enqueues the recorded work, in the order in which it was recorded. An error inside is an error
+  // of the stream as ever. REQUIRES: a graph of this device.
+  virtual void launch(const Graph& graph);
+
+ private:
+  // What `capture` is made of. A backend without graphs leaves them as they are: failed checks.
+  virtual void begin_capture();
+  virtual std::unique_ptr<Graph> end_capture();
+  virtual void abandon_capture() noexcept;
 };
 
 struct StreamOptions {

@@ -22,6 +22,7 @@ struct CpuStream::Node {
   NodeKind kind = NodeKind::kTask;
   const char* op_name = "";   // kTask
   EventCell* cell = nullptr;  // kRecord, kWait
+  CpuGraph* graph = nullptr;  // kGraph
   Task task;                  // kTask
 };
 
@@ -104,6 +105,10 @@ void CpuStream::push(Node* node) {
 }
 
 void CpuStream::submit(const char* op_name, Task task) {
+  if (capturing_) {
+    capturing_->steps.push_back({op_name, std::move(task)});
+    return;
+  }
   auto* node = new Node;
   node->op_name = op_name;
   node->task = std::move(task);
@@ -149,7 +154,27 @@ void CpuStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
   submit("fill", [=](ThreadTeam&) { std::memset(dst, value, num_bytes); });
 }
 
+void CpuStream::begin_capture() {
+  SLUICE_CHECK(!capturing_, "stream '{}' captures already", name_);
+  capturing_ = std::make_unique<CpuGraph>();
+}
+
+std::unique_ptr<Graph> CpuStream::end_capture() { return std::move(capturing_); }
+
+void CpuStream::abandon_capture() noexcept { capturing_.reset(); }
+
+// The worker changes nothing of the graph that a later launch could see, hence the const_cast.
+void CpuStream::launch(const Graph& graph) {
+  SLUICE_CHECK(!capturing_, "a launch inside a capture");
+  SLUICE_CHECK(dynamic_cast<const CpuGraph*>(&graph) != nullptr, "a graph of another device");
+  auto* node = new Node;
+  node->kind = NodeKind::kGraph;
+  node->graph = const_cast<CpuGraph*>(static_cast<const CpuGraph*>(&graph));
+  push(node);
+}
+
 void CpuStream::record(Event& event) {
+  SLUICE_CHECK(!capturing_, "an event recorded inside a capture");
   SLUICE_CHECK(dynamic_cast<CpuEvent*>(&event) != nullptr, "an event of another device");
   auto* node = new Node;
   node->kind = NodeKind::kRecord;
@@ -158,6 +183,7 @@ void CpuStream::record(Event& event) {
 }
 
 void CpuStream::wait(const Event& event) {
+  SLUICE_CHECK(!capturing_, "a wait inside a capture");
   SLUICE_CHECK(dynamic_cast<const CpuEvent*>(&event) != nullptr, "an event of another device");
   EventCell* cell = static_cast<const CpuEvent&>(event).newest();
   if (cell == nullptr) return;
@@ -233,8 +259,11 @@ void CpuStream::sleep_until_posted() {
 void CpuStream::execute(Node& node) {
   switch (node.kind) {
     case NodeKind::kTask:
-      if (error_ == nullptr) run_task(node);
+      if (error_ == nullptr) run_task(node.op_name, node.task);
       node.task.reset();  // what it captured dies in stream order, not when the node is freed
+      return;
+    case NodeKind::kGraph:
+      run_graph(*node.graph);
       return;
     case NodeKind::kRecord:
       signal_cell(*node.cell, error_.get());
@@ -247,15 +276,23 @@ void CpuStream::execute(Node& node) {
   }
 }
 
-void CpuStream::run_task(Node& node) {
+void CpuStream::run_graph(CpuGraph& graph) {
+  for (CpuGraph::Step& step : graph.steps) {
+    if (error_ != nullptr) return;
+    run_task(step.op_name, step.task);
+    fuzzer_.delay();
+  }
+}
+
+void CpuStream::run_task(const char* op_name, Task& task) {
   const bool tracing = device_.trace() != nullptr;
   const int64_t begin_ns = tracing ? now_ns() : 0;
   const auto poison = [&](const Error& error) {
     error_ = std::make_unique<const Error>(
-        error.in(fmt::format("stream '{}', op '{}'", name_, node.op_name)));
+        error.in(fmt::format("stream '{}', op '{}'", name_, op_name)));
   };
   try {
-    node.task(team_);
+    task(team_);
   } catch (const Error& error) {
     poison(error);
   } catch (const std::exception& error) {
@@ -263,7 +300,7 @@ void CpuStream::run_task(Node& node) {
   } catch (...) {
     poison(Error(ErrorCode::kDevice, "an exception of unknown type"));
   }
-  if (tracing) spans_.push_back({node.op_name, begin_ns, now_ns()});
+  if (tracing) spans_.push_back({op_name, begin_ns, now_ns()});
 }
 
 // A poisoned stream still waits: what it would have touched may be in use until then.

@@ -25,6 +25,16 @@ namespace sluice {
 class CpuDevice;
 struct EventCell;
 
+// Tasks in the order in which they were submitted; the worker that it was launched on runs them.
+class CpuGraph final : public Graph {
+ public:
+  struct Step {
+    const char* op_name;
+    Task task;
+  };
+  std::vector<Step> steps;
+};
+
 // The queue is a linked list with one producer. The host publishes a node with a release store of
 // its predecessor's `next`, the worker takes it with an acquire load and frees it; the worker
 // writes nothing that the host reads. A mutex, a condition variable, a shared counter or
@@ -38,7 +48,8 @@ class CpuStream final : public Stream {
   Device& device() const override;
   const std::string& name() const override { return name_; }
 
-  // Enqueues `task`; it runs on the worker after all earlier work of this stream.
+  // Enqueues `task`; it runs on the worker after all earlier work of this stream. A task that is
+  // captured runs at every launch, so it must leave what it captured as it was.
   // `op_name` names it in errors and timelines. REQUIRES: op_name lives as long as the stream.
   // Cost: one allocation of about 320 bytes and, when the worker sleeps, one system call.
   // Errors: an exception that leaves the task poisons the stream (see Stream).
@@ -50,12 +61,16 @@ class CpuStream final : public Stream {
   void record(Event& event) override;
   void wait(const Event& event) override;
   void synchronize() override;
+  void launch(const Graph& graph) override;
 
  private:
-  enum class NodeKind { kTask, kRecord, kWait, kStop };
+  enum class NodeKind { kTask, kGraph, kRecord, kWait, kStop };
   struct Node;
 
   // Host side.
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture() override;
+  void abandon_capture() noexcept override;
   void push(Node* node);
   void flush_trace();
 
@@ -64,7 +79,8 @@ class CpuStream final : public Stream {
   Node* take();
   void sleep_until_posted();
   void execute(Node& node);
-  void run_task(Node& node);
+  void run_task(const char* op_name, Task& task);
+  void run_graph(CpuGraph& graph);
   void wait_for(EventCell& cell);
 
   CpuDevice& device_;
@@ -72,6 +88,7 @@ class CpuStream final : public Stream {
 
   // Host: the last node published. The worker never frees it before it has a successor.
   Node* tail_;
+  std::unique_ptr<CpuGraph> capturing_;  // host; null: what is submitted runs
 
   // Both: nodes published, times two; bit 0 says that the worker sleeps. All accesses are relaxed:
   // it only counts, so it carries no order.
