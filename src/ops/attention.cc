@@ -19,21 +19,43 @@ void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
                  "block_tokens must be a multiple of kAttentionTile");
   shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"num_seqs"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"num_seqs"});
+  if (args.pages.gathered) return;
   shapes.expect("block_table", args.block_table, DType::kI32, {"num_seqs", "max_blocks"});
+}
+
+void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
+  const PageList& pages = args.pages;
+  shapes.require(args.kv.shape.block_tokens == pages.page_tokens,
+                 "kv.shape.block_tokens must be pages.page_tokens when pages are gathered");
+  shapes.require(shapes["num_seqs"] == 1 && shapes["num_q_pages"] == 1,
+                 "num_seqs and num_q_pages must be 1 when pages are gathered");
+  shapes.require(
+      pages.first_entry >= 0 && pages.num_entries >= 0 && pages.num_entries <= args.kv.num_blocks,
+      "kv must have a block for each of pages.num_entries");
 }
 
 void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   const PageList& pages = args.pages;
-  shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
-  shapes.expect_or_absent("pages.page_ids", pages.page_ids, DType::kI32,
-                          {"num_seqs", "num_kv_heads", "max_pages"});
-  shapes.expect_or_absent("pages.page_count", pages.page_count, DType::kI32,
-                          {"num_seqs", "num_kv_heads"});
   shapes.require(pages.page_ids.present() == pages.page_count.present(),
                  "pages.page_ids and pages.page_count must be both present or both absent");
-  shapes.require(!pages.page_ids.present() ||
-                     (pages.page_tokens > 0 && pages.page_tokens % kAttentionTile == 0),
+  shapes.require(pages.present() || !pages.gathered, "gathered pages must be listed");
+  if (!pages.present()) return;
+  shapes.expect("pages.page_ids", pages.page_ids, DType::kI32,
+                {"num_seqs", "num_list_heads", "num_q_pages", "max_pages"});
+  shapes.expect("pages.page_count", pages.page_count, DType::kI32,
+                {"num_seqs", "num_list_heads", "num_q_pages"});
+  const int64_t heads = shapes["num_list_heads"];
+  shapes.require(heads == 1 || heads == args.kv.shape.num_kv_heads,
+                 "pages must have one list per KV head or one for all");
+  shapes.require(pages.page_tokens > 0 && pages.page_tokens % kAttentionTile == 0,
                  "pages.page_tokens must be a multiple of kAttentionTile");
+  shapes.require(args.kv.shape.block_tokens % pages.page_tokens == 0,
+                 "block_tokens must be a multiple of pages.page_tokens");
+  shapes.require(pages.q_page_tokens >= 0 && pages.q_page_tokens % kAttentionTile == 0,
+                 "pages.q_page_tokens must be a multiple of kAttentionTile");
+  shapes.require(pages.q_page_tokens > 0 || shapes["num_q_pages"] == 1,
+                 "num_q_pages must be 1 when q_page_tokens is 0");
+  if (pages.gathered) check_gathered(args, shapes);
 }
 
 void check_state(const AttentionArgs& args, ShapeContract& shapes) {

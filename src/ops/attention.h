@@ -33,13 +33,30 @@ struct AttentionState {
   TensorView sum;  // f32 [num_rows, num_q_heads]
 };
 
-// Pages to attend instead of all tokens, per sequence and KV head; absent means all.
-// Page p holds tokens [p * page_tokens, (p + 1) * page_tokens). Ids are sorted and unique. Pages or
-// parts of pages outside [kv_begin, kv_end) are skipped, so that one list serves a split walk.
+// Pages to attend instead of all tokens: sorted, unique page ids; absent means everything.
+// Page p holds tokens [p * page_tokens, (p + 1) * page_tokens) of its sequence. Pages or parts of
+// pages outside [kv_begin, kv_end) are skipped, so that one list serves a split walk; tokens after
+// a row's own position stay invisible to it as always.
+//
+// There is a list for each sequence, KV head (or one for all of them) and query page: rows whose
+// absolute position / q_page_tokens is the same share a list, and list 0 is that of first_pos. With
+// q_page_tokens 0 one list serves all rows of a sequence (decode).
+//
+// By default page p is found through block_table. With `gathered`, entries [first_entry,
+// first_entry + num_entries) of each list have been copied side by side (ops/gather_pages.h): entry
+// first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is page_tokens;
+// block_table is not read, other entries are skipped, and the bits are those of the pages in place;
+// num_seqs and num_q_pages are 1.
 struct PageList {
-  TensorView page_ids;      // i32 [num_seqs, num_kv_heads, max_pages]
-  TensorView page_count;    // i32 [num_seqs, num_kv_heads]
-  int32_t page_tokens = 0;  // multiple of kAttentionTile
+  TensorView page_ids;        // i32 [num_seqs, num_kv_heads or 1, num_q_pages, max_pages]
+  TensorView page_count;      // i32 [num_seqs, num_kv_heads or 1, num_q_pages]
+  int32_t page_tokens = 0;    // multiple of kAttentionTile; block_tokens is a multiple of it
+  int32_t q_page_tokens = 0;  // multiple of kAttentionTile, or 0: num_q_pages is 1
+  bool gathered = false;
+  int32_t first_entry = 0;
+  int32_t num_entries = 0;
+
+  bool present() const { return page_ids.present(); }
 };
 
 // The rows and sequences of one pass: made once by engine/runner, read by every layer.
@@ -67,7 +84,8 @@ struct AttentionArgs {
 
   AttentionState state;  // needed unless first && last
   bool first = true;     // start from the empty state instead of reading it; a sequence whose run
-                         // begins at token 0 always does
+                         // begins at token 0 always does, unless pages.first_entry says that the
+                         // call is a later part of a gathered list
   bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
 };
 

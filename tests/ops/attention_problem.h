@@ -6,6 +6,8 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -43,9 +45,16 @@ struct AttentionRun {
   int num_threads = 2;
   int32_t block_tokens = 16;
   std::vector<int32_t> splits;  // positions, multiples of block_tokens, where the walk is cut
-  // Pages to attend, the same for all sequences and heads; absent means all.
+  // Pages to attend, the same for all lists; absent means all.
   std::optional<std::vector<int32_t>> pages;
+  // Lists that differ, by sequence, KV head and query page (position / q_page_tokens); overrides.
+  std::function<std::vector<int32_t>(int32_t seq, int32_t head, int32_t q_page)> list_of;
+  bool one_list_for_all_heads = false;
   int32_t page_tokens = 16;
+  int32_t q_page_tokens = 0;
+  // Not 0: pages are gathered, so many entries of each list in a call, up to the first split. One
+  // sequence only.
+  int32_t gathered_entries = 0;
   // One past the last token that may be seen, for every sequence; absent means all.
   std::optional<int32_t> kv_limit;
 };
@@ -124,34 +133,81 @@ class AttentionProblem {
     args.kv_begin = machine.tensor(kv_begin, {num_seqs});
     args.kv_end = machine.tensor(kv_end, {num_seqs});
     fill_blocks(machine, run, kv_begin, kv_end, args);
-    if (run.pages) fill_pages(machine, run, args);
+    if (run.pages || run.list_of) fill_pages(machine, run, args);
     return args;
+  }
+
+  // The calls that make up a run, without state and output.
+  std::vector<AttentionArgs> calls(Machine& machine, const AttentionRun& run) const {
+    int32_t longest = 0;
+    for (const SequenceShape& seq : shape_.seqs) longest = std::max(longest, seq.num_kv_tokens());
+    std::vector<int32_t> cuts = {0};
+    cuts.insert(cuts.end(), run.splits.begin(), run.splits.end());
+    cuts.push_back(longest);
+    std::vector<AttentionArgs> calls;
+    for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+      const AttentionArgs args = call(machine, run, cuts[i], cuts[i + 1]);
+      if (i > 0 || run.gathered_entries == 0) {
+        calls.push_back(args);
+        continue;
+      }
+      for (int32_t entry = 0; entry < args.pages.page_ids.dim(3); entry += run.gathered_entries) {
+        calls.push_back(gathered(machine, args, entry, run.gathered_entries));
+      }
+    }
+    return calls;
   }
 
   AttentionResult run(const AttentionRun& run) const {
     Machine machine(run.num_threads);
     const TensorView out =
         machine.tensor(DType::kBF16, {shape_.num_rows(), shape_.num_q_heads(), shape_.head_dim});
-    int32_t longest = 0;
-    for (const SequenceShape& seq : shape_.seqs) longest = std::max(longest, seq.num_kv_tokens());
-    std::vector<int32_t> cuts = {0};
-    cuts.insert(cuts.end(), run.splits.begin(), run.splits.end());
-    cuts.push_back(longest);
+    const std::vector<AttentionArgs> parts = calls(machine, run);
     // Twice: once to the state alone, once to the output.
     AttentionState state;
     for (bool to_output : {true, false}) {
       state = new_state(machine);
-      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
-        AttentionArgs args = call(machine, run, cuts[i], cuts[i + 1]);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        AttentionArgs args = parts[i];
         args.state = state;
         args.out = out;
         args.first = i == 0;
-        args.last = to_output && i + 2 == cuts.size();
+        args.last = to_output && i + 1 == parts.size();
         cpu::attention(machine.cpu_stream(), args, run.isa);
       }
       machine.synchronize();
     }
     return {bytes_of(out), bytes_of(state.acc), bytes_of(state.max), bytes_of(state.sum)};
+  }
+
+  // The same call with entries [first_entry, first_entry + num_entries) of its lists side by side
+  // and everything else out of reach.
+  AttentionArgs gathered(Machine& machine, AttentionArgs args, int32_t first_entry,
+                         int32_t num_entries) const {
+    const KvBlocksView from = args.kv;
+    const int32_t* table = args.block_table.data<int32_t>();
+    args.block_table = {};
+    args.pages.gathered = true;
+    args.pages.first_entry = first_entry;
+    args.pages.num_entries = num_entries;
+    args.kv.shape.block_tokens = args.pages.page_tokens;
+    args.kv.num_blocks = num_entries;
+    args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;
+    args.kv.base = machine.poisoned(static_cast<size_t>(num_entries) * args.kv.stride_bytes);
+    const int32_t kv_end = args.kv_end.data<int32_t>()[0];
+    for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+      const int64_t list = args.pages.page_ids.dim(1) == 1 ? 0 : head;
+      const int32_t count = args.pages.page_count.data<int32_t>()[list];
+      for (int32_t i = first_entry; i < std::min(first_entry + num_entries, count); ++i) {
+        const int32_t page =
+            args.pages.page_ids.data<int32_t>()[list * args.pages.page_ids.dim(3) + i];
+        const int32_t token = page * args.pages.page_tokens;
+        if (token >= kv_end) continue;
+        copy_page(from, table[token / from.shape.block_tokens], token % from.shape.block_tokens,
+                  head, args.kv, i - first_entry);
+      }
+    }
+    return args;
   }
 
   AttentionState new_state(Machine& machine) const {
@@ -209,19 +265,50 @@ class AttentionProblem {
     }
   }
 
+  // The page of `head` at `token` of a block becomes block `target` of `to`.
+  static void copy_page(const KvBlocksView& from, int32_t block, int32_t token, int32_t head,
+                        const KvBlocksView& to, int32_t target) {
+    const int64_t begin = static_cast<int64_t>(token) * from.shape.head_dim;
+    const int64_t count = static_cast<int64_t>(to.shape.block_tokens) * to.shape.head_dim;
+    std::copy_n(from.block(block) + from.shape.k_offset(head) + begin, count,
+                to.block(target) + to.shape.k_offset(head));
+    std::copy_n(from.block(block) + from.shape.v_offset(head) + begin, count,
+                to.block(target) + to.shape.v_offset(head));
+  }
+
   void fill_pages(Machine& machine, const AttentionRun& run, AttentionArgs& args) const {
-    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
-    const int64_t lists = num_seqs * shape_.num_kv_heads;
-    const auto width = static_cast<int64_t>(run.pages->size());
-    std::vector<int32_t> ids;
-    for (int64_t i = 0; i < lists; ++i) {
-      ids.insert(ids.end(), run.pages->begin(), run.pages->end());
-      ids.push_back(1 << 20);  // one more than page_count says: must not be read
+    const int32_t num_heads = run.one_list_for_all_heads ? 1 : shape_.num_kv_heads;
+    const int32_t q_page_tokens =
+        run.q_page_tokens > 0 ? run.q_page_tokens : std::numeric_limits<int32_t>::max();
+    int32_t num_q_pages = 1;
+    for (const SequenceShape& seq : shape_.seqs) {
+      const int32_t last_page = (seq.num_kv_tokens() - 1) / q_page_tokens;
+      num_q_pages = std::max(num_q_pages, last_page - seq.first_pos / q_page_tokens + 1);
     }
-    const std::vector<int32_t> counts(static_cast<size_t>(lists), static_cast<int32_t>(width));
-    args.pages.page_ids = machine.tensor(ids, {num_seqs, shape_.num_kv_heads, width + 1});
-    args.pages.page_count = machine.tensor(counts, {num_seqs, shape_.num_kv_heads});
+    std::vector<std::vector<int32_t>> lists;
+    size_t width = 1;  // one more than any page_count says: must not be read
+    for (int32_t seq = 0; seq < static_cast<int32_t>(shape_.seqs.size()); ++seq) {
+      const int32_t first = shape_.seqs[static_cast<size_t>(seq)].first_pos / q_page_tokens;
+      for (int32_t list = 0; list < num_heads * num_q_pages; ++list) {
+        lists.push_back(run.list_of
+                            ? run.list_of(seq, list / num_q_pages, first + list % num_q_pages)
+                            : *run.pages);
+        width = std::max(width, lists.back().size() + 1);
+      }
+    }
+    std::vector<int32_t> ids(lists.size() * width, 1 << 20);
+    std::vector<int32_t> counts;
+    for (size_t i = 0; i < lists.size(); ++i) {
+      std::copy(lists[i].begin(), lists[i].end(),
+                ids.begin() + static_cast<int64_t>(i) * static_cast<int64_t>(width));
+      counts.push_back(static_cast<int32_t>(lists[i].size()));
+    }
+    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
+    args.pages.page_ids =
+        machine.tensor(ids, {num_seqs, num_heads, num_q_pages, static_cast<int64_t>(width)});
+    args.pages.page_count = machine.tensor(counts, {num_seqs, num_heads, num_q_pages});
     args.pages.page_tokens = run.page_tokens;
+    args.pages.q_page_tokens = run.q_page_tokens;
   }
 
   AttentionShape shape_;

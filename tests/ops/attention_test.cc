@@ -2,9 +2,7 @@
 // bit, for every ISA that this machine has.
 #include "ops/attention.h"
 
-#include <limits>
-
-#include "attention_problem.h"
+#include "attention_check.h"
 #include "ops/reference/attention.h"
 
 namespace sluice::testing {
@@ -14,73 +12,6 @@ class AttentionTest : public ::testing::TestWithParam<CpuIsa> {};
 
 INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(runnable_isas()),
                          [](const auto& test) { return std::string(cpu_isa_name(test.param)); });
-
-// Largest rounding error of a score. The dot product has head_dim products and additions (two
-// roundings each without FMA) of terms whose absolute values sum to `magnitude`.
-double score_error(const AttentionProblem& problem, double magnitude) {
-  return (2.0 * problem.shape().head_dim + 2.0) * kUnitF32 * magnitude * problem.scale();
-}
-
-// Runs the problem in one call and compares output and log-sum-exp with the reference.
-//
-// The bound: every weight p is off by a relative 2 * score error (its own and that of the maximum's
-// e^-max, which cancels in the quotient only in exact arithmetic), 4 units of exp (two roundings of
-// 2 ulp: p and alpha), one unit for each of the additions; on AMX also by half a bf16 unit. Then
-// the output is rounded to bf16.
-void expect_matches_reference(const AttentionProblem& problem, const AttentionRun& run) {
-  Machine machine(run.num_threads);
-  AttentionArgs args = problem.call(machine, run, 0, std::numeric_limits<int32_t>::max() / 2);
-  args.out = machine.tensor(DType::kBF16, {args.q.dim(0), args.q.dim(1), args.q.dim(2)});
-  args.state = problem.new_state(machine);
-  cpu::attention(machine.cpu_stream(), args, run.isa);
-  machine.synchronize();
-  const std::vector<double> expected = reference::attention(args);
-  Machine scratch(1);
-  const std::vector<double> magnitude = reference::attention(problem.with_absolute_values().call(
-      scratch, run, 0, std::numeric_limits<int32_t>::max() / 2));
-  // |q| has deviation 1.5, |k| 1: the sum of head_dim products is below 2 * head_dim here.
-  const double score = score_error(problem, 2.0 * problem.shape().head_dim);
-  const double tokens = args.batch.max_kv_tokens;
-  const double weight_error =
-      2.0 * score + (2.0 * tokens + 64.0) * kUnitF32 + (run.isa >= CpuIsa::kAmx ? kUnitBF16 : 0.0);
-  std::vector<double> bound;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    bound.push_back(kUnitBF16 * std::abs(expected[i]) * 1.01 + weight_error * magnitude[i] + 1e-30);
-  }
-  // Errors of bf16 rounding are spread evenly: their mean square is a third of the bound's square.
-  const double bf16_power = kUnitBF16 * kUnitBF16 * (run.isa >= CpuIsa::kAmx ? 1.0 : 0.5);
-  expect_close(args.out, expected, bound, bf16_power);
-
-  args.last = false;
-  cpu::attention(machine.cpu_stream(), args, run.isa);
-  machine.synchronize();
-  const std::vector<double> lse = reference::attention_log_sum_exp(args);
-  for (size_t i = 0; i < lse.size(); ++i) {
-    const auto index = static_cast<int64_t>(i);
-    const double actual = element(args.state.max, index) + std::log(element(args.state.sum, index));
-    if (std::isinf(lse[i])) {
-      EXPECT_EQ(actual, lse[i]);
-    } else {
-      EXPECT_NEAR(actual, lse[i], score + (tokens + 64.0) * kUnitF32) << "row and head " << i;
-    }
-  }
-}
-
-void expect_same_bits(const AttentionResult& a, const AttentionResult& b) {
-  EXPECT_TRUE(a.out == b.out) << "outputs differ";
-  EXPECT_TRUE(a.acc == b.acc) << "state.acc differs";
-  EXPECT_TRUE(a.max == b.max) << "state.max differs";
-  EXPECT_TRUE(a.sum == b.sum) << "state.sum differs";
-}
-
-// Prefill from nothing, prefill after a history, decode: three lengths that are no multiple of
-// anything.
-std::vector<SequenceShape> mixed_sequences() {
-  return {{.num_rows = 45, .first_pos = 0},
-          {.num_rows = 1, .first_pos = 131},
-          {.num_rows = 21, .first_pos = 90},
-          {.num_rows = 1, .first_pos = 0}};
-}
 
 TEST_P(AttentionTest, MatchesTheReferenceOverTheGrid) {
   for (int32_t head_dim : {16, 48, 64, 128, 256}) {
@@ -112,16 +43,6 @@ TEST_P(AttentionTest, MatchesTheReferenceWhenTheRunEndsInsideATileAndBeforeTheRo
     SCOPED_TRACE(limit);
     expect_matches_reference(problem, {.isa = GetParam(), .kv_limit = limit});
   }
-}
-
-TEST_P(AttentionTest, MatchesTheReferenceOnPages) {
-  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
-  expect_matches_reference(problem, {.isa = GetParam(), .pages = {{0, 2, 5, 7}}});
-  expect_matches_reference(
-      problem, {.isa = GetParam(), .block_tokens = 64, .pages = {{0, 2, 3}}, .page_tokens = 32});
-  // A row that sees no token gives 0; page 6 begins behind most rows.
-  expect_matches_reference(problem, {.isa = GetParam(), .pages = {{6}}});
-  expect_matches_reference(problem, {.isa = GetParam(), .pages = {std::vector<int32_t>{}}});
 }
 
 TEST_P(AttentionTest, WidelySpreadScoresStayExact) {
@@ -190,26 +111,6 @@ TEST_P(AttentionTest, ARowAloneHasTheBitsItHasInACrowd) {
                              crowd.acc.begin() + static_cast<int64_t>(begin * row_bytes * 2)));
     }
   }
-}
-
-TEST_P(AttentionTest, AFullPageListIsNoPageList) {
-  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
-  const AttentionResult base = problem.run({.isa = GetParam()});
-  std::vector<int32_t> all(9);
-  std::iota(all.begin(), all.end(), 0);
-  expect_same_bits(base, problem.run({.isa = GetParam(), .pages = all}));
-  expect_same_bits(base, problem.run({.isa = GetParam(), .splits = {48, 96}, .pages = all}));
-  expect_same_bits(
-      base, problem.run(
-                {.isa = GetParam(), .block_tokens = 64, .pages = {{0, 1, 2}}, .page_tokens = 64}));
-}
-
-TEST_P(AttentionTest, APageListServesASplitWalk) {
-  const AttentionProblem problem({.head_dim = 64, .seqs = mixed_sequences()});
-  const AttentionRun whole{.isa = GetParam(), .pages = {{0, 2, 3}}, .page_tokens = 32};
-  AttentionRun split = whole;
-  split.splits = {16, 80, 112};  // the cuts at 16, 80 and 112 go through pages 0, 2 and 3
-  expect_same_bits(problem.run(whole), problem.run(split));
 }
 
 TEST_P(AttentionTest, OutputMayBeTheMemoryOfTheQueries) {

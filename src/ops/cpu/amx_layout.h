@@ -127,7 +127,7 @@ void load_state(const AttentionItem& item, const AmxScratch& s, int32_t block) {
 // ---- Phase 1: a chunk of KV --------------------------------------------------------------------
 
 struct AmxChunk {
-  int32_t positions[kAmxChunkTiles];
+  Tile tiles[kAmxChunkTiles];
   int32_t num_tiles;
   const uint16_t* keys[kAmxChunkTiles];
   int64_t key_stride_bytes[kAmxChunkTiles];
@@ -193,9 +193,9 @@ bool transpose_values(const TileSource& source, int32_t head_dim, uint16_t* to,
 void prepare_chunk(const AttentionItem& item, AmxChunk& chunk, const AmxChunk& next,
                    const AmxScratch& s) {
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-    const TileSource source = tile_source(item, chunk.positions[tile]);
+    const TileSource source = tile_source(item, chunk.tiles[tile]);
     TilePrefetch ahead;
-    if (tile < next.num_tiles) ahead = TilePrefetch(item, next.positions[tile]);
+    if (tile < next.num_tiles) ahead = TilePrefetch(item, next.tiles[tile]);
     prepare_keys(source, item.head_dim, tile, s, chunk);
     uint16_t* values = s.v + static_cast<int64_t>(tile) * item.head_dim * kTileTokens;
     chunk.finite_values[tile] = transpose_values(source, item.head_dim, values, ahead);

@@ -6,6 +6,7 @@
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/attention_kernel.h"
@@ -35,13 +36,34 @@ struct AttentionCall {
   const int32_t* first_pos;
   const int32_t* kv_begin;
   const int32_t* kv_end;
-  const int32_t* page_count;
   int32_t num_seqs;
   int32_t num_kv_heads;
   int32_t max_rows;
   int32_t max_blocks;
+
+  const int32_t* page_count;
   int32_t max_pages;
+  int32_t num_list_heads;  // num_kv_heads, or 1 when they share a list
+  int32_t num_q_pages;
+  int32_t q_page_tokens;
+  int32_t first_entry;  // of the lists; the others are skipped
+  int32_t num_entries;
 };
+
+void set_pages(const PageList& pages, AttentionCall& call) {
+  call.item.page_ids = pages.page_ids.data<int32_t>();
+  call.item.page_tokens = pages.page_tokens;
+  call.page_count = pages.page_count.data<int32_t>();
+  call.num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1));
+  call.num_q_pages = static_cast<int32_t>(pages.page_ids.dim(2));
+  call.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
+  call.q_page_tokens = pages.q_page_tokens;
+  call.num_entries = call.max_pages;
+  if (!pages.gathered) return;
+  call.item.block_table = nullptr;
+  call.first_entry = pages.first_entry;
+  call.num_entries = pages.num_entries;
+}
 
 AttentionCall make_call(const AttentionArgs& args) {
   AttentionCall call{};
@@ -61,16 +83,9 @@ AttentionCall make_call(const AttentionArgs& args) {
   item.blocks = args.kv.base;
   item.block_stride_bytes = args.kv.stride_bytes;
   item.block_tokens = shape.block_tokens;
-  item.block_table = args.block_table.data<int32_t>();
   item.scale = args.scale;
   item.first = args.first;
   item.last = args.last;
-  if (args.pages.page_ids.present()) {
-    item.page_ids = args.pages.page_ids.data<int32_t>();
-    item.page_tokens = args.pages.page_tokens;
-    call.page_count = args.pages.page_count.data<int32_t>();
-    call.max_pages = static_cast<int32_t>(args.pages.page_ids.dim(2));
-  }
   call.row_begin = args.batch.row_begin.data<int32_t>();
   call.first_pos = args.batch.first_pos.data<int32_t>();
   call.kv_begin = args.kv_begin.data<int32_t>();
@@ -78,15 +93,59 @@ AttentionCall make_call(const AttentionArgs& args) {
   call.num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0));
   call.num_kv_heads = shape.num_kv_heads;
   call.max_rows = args.batch.max_rows;
-  call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  if (args.block_table.present()) {
+    item.block_table = args.block_table.data<int32_t>();
+    call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  }
+  if (args.pages.present()) set_pages(args.pages, call);
   return call;
 }
 
-// The item of rows [first_row, first_row + num_rows) of a sequence, cut off at its last row.
-AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head, int32_t first_row,
-                        int32_t num_rows) {
+// Some consecutive rows of a sequence, counted from its first one, that share their page lists.
+struct RowRun {
+  int32_t first_row;
+  int32_t num_rows;
+  int32_t q_page;  // counted from the one that holds the first row
+};
+
+// How the rows of every sequence are cut. With query pages the cuts are at absolute positions, so
+// that no run straddles two of them; without, the whole sequence is one page from its first row on.
+struct RowCut {
+  int32_t rows;  // of a run, at most
+  int32_t runs_per_q_page;
+  int32_t num_runs;  // of the longest sequence, wherever it begins; most have fewer
+
+  RowRun run(const AttentionCall& call, int32_t seq, int32_t index) const {
+    const int32_t num_rows = call.row_begin[seq + 1] - call.row_begin[seq];
+    const int32_t q_page = index / runs_per_q_page;
+    int32_t page_row = 0;
+    int32_t page_end = num_rows;
+    if (call.q_page_tokens > 0) {
+      page_row = q_page * call.q_page_tokens - call.first_pos[seq] % call.q_page_tokens;
+      page_end = std::min(num_rows, page_row + call.q_page_tokens);
+    }
+    const int32_t begin = page_row + index % runs_per_q_page * rows;
+    const int32_t first_row = std::max(0, begin);
+    return {first_row, std::min(begin + rows, page_end) - first_row, q_page};
+  }
+};
+
+// The page list of the item's rows and head: the entries that this call attends.
+void set_list(const AttentionCall& call, int32_t seq, int32_t kv_head, int32_t q_page,
+              AttentionItem& item) {
+  SLUICE_CHECK(q_page < call.num_q_pages, "attention: sequence {} has rows in query page {} of {}",
+               seq, q_page, call.num_q_pages);
+  const int32_t head = call.num_list_heads == 1 ? 0 : kv_head;
+  const int64_t list =
+      (static_cast<int64_t>(seq) * call.num_list_heads + head) * call.num_q_pages + q_page;
+  item.page_ids += list * call.max_pages + call.first_entry;
+  item.num_pages = std::min(call.num_entries, call.page_count[list] - call.first_entry);
+}
+
+AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
+                        const RowRun& run) {
   AttentionItem item = call.item;
-  const int64_t row = call.row_begin[seq] + first_row;
+  const int64_t row = call.row_begin[seq] + run.first_row;
   const int64_t head = static_cast<int64_t>(kv_head) * item.group;
   const int64_t offset = row * item.row_stride + head * item.head_dim;
   item.q += offset;
@@ -96,25 +155,24 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
     item.max += row * item.state_stride + head;
     item.sum += row * item.state_stride + head;
   }
-  item.num_rows = std::min(num_rows, call.row_begin[seq + 1] - call.row_begin[seq] - first_row);
-  item.first_pos = call.first_pos[seq] + first_row;
+  item.num_rows = run.num_rows;
+  item.first_pos = call.first_pos[seq] + run.first_row;
   item.kv_begin = call.kv_begin[seq];
-  item.first = item.first || item.kv_begin == 0;
+  item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
   item.kv_end = call.kv_end[seq];
   item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
   item.v_offset = item.k_offset + static_cast<int64_t>(item.block_tokens) * item.head_dim;
-  item.block_table += static_cast<int64_t>(seq) * call.max_blocks;
-  if (item.page_ids != nullptr) {
-    const int64_t list = static_cast<int64_t>(seq) * call.num_kv_heads + kv_head;
-    item.page_ids += list * call.max_pages;
-    item.num_pages = call.page_count[list];
+  if (item.block_table != nullptr) {
+    item.block_table += static_cast<int64_t>(seq) * call.max_blocks;
   }
+  if (item.page_ids != nullptr) set_list(call, seq, kv_head, run.q_page, item);
   return item;
 }
 
 // Rows per item: as many as share a conversion well, fewer when threads would go idle.
 int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
   int32_t rows = std::max(1, kernel.max_query_rows / call.item.group);
+  if (call.q_page_tokens > 0) rows = std::min(rows, call.q_page_tokens);
   const int64_t wanted = kItemsPerThread * num_threads;
   const auto num_items = [&call](int32_t r) {
     return static_cast<int64_t>(call.num_seqs) * call.num_kv_heads * ((call.max_rows + r - 1) / r);
@@ -125,19 +183,29 @@ int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, 
   return rows;
 }
 
+RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
+  const int32_t rows = rows_per_item(call, kernel, num_threads);
+  const int32_t q_page = call.q_page_tokens;
+  if (q_page == 0)
+    return {rows, std::numeric_limits<int32_t>::max(), (call.max_rows + rows - 1) / rows};
+  const int32_t runs_per_q_page = (q_page + rows - 1) / rows;
+  const int32_t max_q_pages = (call.max_rows + q_page - 2) / q_page + 1;
+  return {rows, runs_per_q_page, runs_per_q_page * max_q_pages};
+}
+
 void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTeam& team) {
-  const int32_t rows = rows_per_item(call, kernel, team.num_threads());
-  const int64_t per_block = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
-  const int64_t num_blocks = (call.max_rows + rows - 1) / rows;
+  const RowCut cut = cut_rows(call, kernel, team.num_threads());
+  const int64_t per_run = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
   const size_t scratch_bytes =
       kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
-  team.parallel_for(per_block * num_blocks, [&](int64_t index) {
+  team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {
     // The last rows of a causal sequence see most: they go first, so that the small ones fill up.
-    const auto first_row = static_cast<int32_t>((num_blocks - 1 - index / per_block) * rows);
-    const auto seq = static_cast<int32_t>(index % per_block / call.num_kv_heads);
+    const auto run_index = static_cast<int32_t>(cut.num_runs - 1 - index / per_run);
+    const auto seq = static_cast<int32_t>(index % per_run / call.num_kv_heads);
     const auto kv_head = static_cast<int32_t>(index % call.num_kv_heads);
-    if (first_row >= call.row_begin[seq + 1] - call.row_begin[seq]) return;
-    kernel.run(make_item(call, seq, kv_head, first_row, rows), thread_scratch(scratch_bytes));
+    const RowRun run = cut.run(call, seq, run_index);
+    if (run.num_rows <= 0) return;
+    kernel.run(make_item(call, seq, kv_head, run), thread_scratch(scratch_bytes));
   });
 }
 

@@ -157,7 +157,7 @@ struct TileWork {
 void softmax_block(const AttentionItem& item, const AmxChunk& chunk, const AmxScratch& s,
                    int32_t block, int32_t slot, TileWork* work) {
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-    const BlockTile part = block_tile(s, block, chunk.positions[tile]);
+    const BlockTile part = block_tile(s, block, chunk.tiles[tile].position);
     work[tile].skip[slot] = !part.any;
     if (!part.any) continue;
     const int32_t index = slot * kAmxChunkTiles + tile;
@@ -254,7 +254,7 @@ void prepare_tile(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int
       if (work.separate[b]) {
         separate_product(acc, at.v + tile * at.tile_stride + panel * kTileFloats,
                          s.p + index * kTileFloats,
-                         block_tile(s, block + b, chunk.positions[tile]).seen);
+                         block_tile(s, block + b, chunk.tiles[tile].position).seen);
       }
     }
     work.skip[b] = work.separate[b];
@@ -332,7 +332,7 @@ void run_amx_item(const AttentionItem& item, std::byte* scratch) {
   }
   TileCursor cursor(item);
   const auto take = [&cursor](AmxChunk& to) {
-    to.num_tiles = cursor.take(to.positions, kAmxChunkTiles);
+    to.num_tiles = cursor.take(to.tiles, kAmxChunkTiles);
   };
   AmxChunk chunk;
   AmxChunk next;
@@ -340,7 +340,7 @@ void run_amx_item(const AttentionItem& item, std::byte* scratch) {
     take(next);
     prepare_chunk(item, chunk, next, s);
     // Rows before `blind_rows` see nothing of this chunk.
-    const int32_t blind_rows = chunk.positions[0] - item.first_pos;
+    const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
     int32_t block = max_of(0, min_of(item.num_rows, blind_rows)) * item.group / kLanes;
     for (; block + 2 <= num_blocks; block += 2) attend_blocks<2>(item, chunk, s, block);
     if (block < num_blocks) attend_blocks<1>(item, chunk, s, block);

@@ -140,7 +140,7 @@ void load_values(const TileSource& source, int32_t head_dim, float* v) {
 
 // Tiles of a chunk, and how many.
 struct Chunk {
-  int32_t positions[kChunkTiles];
+  Tile tiles[kChunkTiles];
   int32_t num_tiles;
 };
 
@@ -149,9 +149,9 @@ void load_chunk(const AttentionItem& item, const Chunk& chunk, const Chunk& next
                 const FmaScratch& s) {
   const int32_t head_dim = item.head_dim;
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-    const TileSource source = tile_source(item, chunk.positions[tile]);
+    const TileSource source = tile_source(item, chunk.tiles[tile]);
     TilePrefetch ahead;
-    if (tile < next.num_tiles) ahead = TilePrefetch(item, next.positions[tile]);
+    if (tile < next.num_tiles) ahead = TilePrefetch(item, next.tiles[tile]);
     Vector::transpose_keys(source.k, source.num_tokens, head_dim,
                            s.k + static_cast<int64_t>(tile) * head_dim * kTileTokens, ahead);
     load_values<Vector>(source, head_dim, s.v + tile * kTileTokens * kTileTokens);
@@ -402,7 +402,7 @@ inline void count_seen(const AttentionItem& item, const Chunk& chunk, const FmaS
     const int32_t limit = row_limit(item, row);
     int32_t seen = 0;
     for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
-      seen += max_of(0, min_of(kTileTokens, limit - chunk.positions[tile]));
+      seen += max_of(0, min_of(kTileTokens, limit - chunk.tiles[tile].position));
     }
     for (int32_t head = 0; head < item.group; ++head) s.seen[row * item.group + head] = seen;
   }
@@ -438,7 +438,7 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
   const FmaScratch s = carve(scratch, num_query_rows, head_dim);
   load_rows<Vector>(item, s);
   TileCursor cursor(item);
-  const auto take = [&cursor](Chunk& to) { to.num_tiles = cursor.take(to.positions, kChunkTiles); };
+  const auto take = [&cursor](Chunk& to) { to.num_tiles = cursor.take(to.tiles, kChunkTiles); };
   Chunk chunk;
   Chunk next;
   for (take(chunk); chunk.num_tiles > 0; chunk = next) {
@@ -446,7 +446,7 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
     load_chunk<Vector>(item, chunk, next, s);
     count_seen(item, chunk, s);
     // Rows before `begin` see nothing of this chunk.
-    const int32_t blind_rows = chunk.positions[0] - item.first_pos;
+    const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
     int32_t begin = max_of(0, min_of(item.num_rows, blind_rows)) * item.group;
     begin -= begin % Vector::kMaxRows;
     for (int32_t m = begin; m < num_query_rows; m += Vector::kMaxRows) {

@@ -36,7 +36,7 @@ struct AttentionItem {
   int64_t k_offset = 0;  // of this KV head's keys in a block
   int64_t v_offset = 0;
   int32_t block_tokens = 0;
-  const int32_t* block_table = nullptr;
+  const int32_t* block_table = nullptr;  // null: page_ids[i] is block i
 
   const int32_t* page_ids = nullptr;  // null: all tokens
   int32_t num_pages = 0;

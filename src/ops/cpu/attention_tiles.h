@@ -19,6 +19,12 @@ inline int32_t row_limit(const AttentionItem& item, int32_t row) {
   return min_of(item.first_pos + row + 1, item.kv_end);
 }
 
+// Sixteen tokens of the sequence from an absolute position on, and the block that holds them.
+struct Tile {
+  int32_t position;
+  int32_t block;
+};
+
 // Hands out the tiles that the last row of the item sees, in ascending order: all of them, or those
 // that the page list names. Earlier rows see a prefix of the same sequence.
 class TileCursor {
@@ -33,12 +39,12 @@ class TileCursor {
     }
   }
 
-  // Writes the first positions of at most `max_tiles` tiles; 0 when the walk is over.
-  int32_t take(int32_t* positions, int32_t max_tiles) {
+  // Writes at most `max_tiles` tiles and returns how many; 0 when the walk is over.
+  int32_t take(Tile* tiles, int32_t max_tiles) {
     int32_t count = 0;
     while (count < max_tiles) {
       if (position_ < page_end_) {
-        positions[count++] = position_;
+        tiles[count++] = {position_, block()};
         position_ += kTileTokens;
       } else if (item_.page_ids == nullptr || !next_page()) {
         break;
@@ -60,6 +66,12 @@ class TileCursor {
     return false;
   }
 
+  // A gathered page is the block of its place in the list; any other is found by its position.
+  int32_t block() const {
+    if (item_.block_table == nullptr) return page_ - 1;
+    return item_.block_table[(position_ - item_.kv_begin) / item_.block_tokens];
+  }
+
   const AttentionItem& item_;
   const int32_t end_;
   int32_t page_ = 0;
@@ -67,22 +79,21 @@ class TileCursor {
   int32_t page_end_ = 0;
 };
 
-// The keys and values of the tile at `position`, [tokens][head_dim] each. Only the first
-// `num_tokens` may be read: what lies behind belongs to whoever writes it.
+// The keys and values of a tile, [tokens][head_dim] each. Only the first `num_tokens` may be read:
+// what lies behind belongs to whoever writes it.
 struct TileSource {
   const uint16_t* k;
   const uint16_t* v;
   int32_t num_tokens;
 };
 
-inline TileSource tile_source(const AttentionItem& item, int32_t position) {
-  const int32_t offset = position - item.kv_begin;
-  const int32_t block = item.block_table[offset / item.block_tokens];
-  const auto* base = reinterpret_cast<const uint16_t*>(item.blocks + static_cast<size_t>(block) *
-                                                                         item.block_stride_bytes);
-  const int64_t token = static_cast<int64_t>(offset % item.block_tokens) * item.head_dim;
+inline TileSource tile_source(const AttentionItem& item, Tile tile) {
+  const auto* base = reinterpret_cast<const uint16_t*>(
+      item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes);
+  // Blocks and gathered pages begin at multiples of their size.
+  const int64_t token = static_cast<int64_t>(tile.position % item.block_tokens) * item.head_dim;
   return {base + item.k_offset + token, base + item.v_offset + token,
-          min_of(kTileTokens, item.kv_end - position)};
+          min_of(kTileTokens, item.kv_end - tile.position)};
 }
 
 // Fetches a tile that will be converted soon, a few lines at a time between other work: with few
@@ -92,8 +103,8 @@ inline TileSource tile_source(const AttentionItem& item, int32_t position) {
 class TilePrefetch {
  public:
   TilePrefetch() = default;
-  TilePrefetch(const AttentionItem& item, int32_t position) {
-    const TileSource source = tile_source(item, position);
+  TilePrefetch(const AttentionItem& item, Tile tile) {
+    const TileSource source = tile_source(item, tile);
     k_ = reinterpret_cast<const char*>(source.k);
     v_ = reinterpret_cast<const char*>(source.v);
     left_bytes_ = source.num_tokens * item.head_dim * 2;

@@ -13,15 +13,24 @@ struct Head {
   int64_t seq = 0;
   int32_t position = 0;
   int32_t kv_head = 0;
+  int32_t q_page = 0;  // counted from the one that holds the sequence's first row
   const BFloat16* q = nullptr;
 };
 
-bool is_listed(const PageList& pages, const Head& head, int32_t num_kv_heads, int32_t token) {
-  if (!pages.page_ids.present()) return true;
-  const int64_t list = head.seq * num_kv_heads + head.kv_head;
-  const int32_t* ids = pages.page_ids.data<int32_t>() + list * pages.page_ids.dim(2);
-  const int32_t* end = ids + pages.page_count.data<int32_t>()[list];
-  return std::find(ids, end, token / pages.page_tokens) != end;
+// The place of the token's page in the list of the head's query page; -1 when it is not to be
+// attended.
+int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
+  const int64_t num_list_heads = pages.page_ids.dim(1);
+  const int64_t num_q_pages = pages.page_ids.dim(2);
+  const int64_t list_head = num_list_heads == 1 ? 0 : head.kv_head;
+  const int64_t list = (head.seq * num_list_heads + list_head) * num_q_pages + head.q_page;
+  const int32_t* ids = pages.page_ids.data<int32_t>() + list * pages.page_ids.dim(3);
+  const int32_t count = pages.page_count.data<int32_t>()[list];
+  const auto index =
+      static_cast<int32_t>(std::find(ids, ids + count, token / pages.page_tokens) - ids);
+  const bool here = !pages.gathered ||
+                    (index >= pages.first_entry && index < pages.first_entry + pages.num_entries);
+  return index < count && here ? index : -1;
 }
 
 std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head) {
@@ -29,7 +38,7 @@ std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head)
   const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
   std::vector<int32_t> tokens;
   for (int32_t token = begin; token < end; ++token) {
-    if (is_listed(args.pages, head, args.kv.shape.num_kv_heads, token)) tokens.push_back(token);
+    if (!args.pages.present() || listed_at(args.pages, head, token) >= 0) tokens.push_back(token);
   }
   return tokens;
 }
@@ -37,12 +46,16 @@ std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head)
 // The keys (or, with `values`, the values) of a token: head_dim numbers.
 const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token, bool values) {
   const KvBlockShape& shape = args.kv.shape;
-  const int32_t offset = token - args.kv_begin.data<int32_t>()[head.seq];
-  const int32_t block =
-      args.block_table
-          .data<int32_t>()[head.seq * args.block_table.dim(1) + offset / shape.block_tokens];
+  int32_t block = 0;
+  if (args.pages.gathered) {
+    block = listed_at(args.pages, head, token) - args.pages.first_entry;
+  } else {
+    const int32_t index =
+        token / shape.block_tokens - args.kv_begin.data<int32_t>()[head.seq] / shape.block_tokens;
+    block = args.block_table.data<int32_t>()[head.seq * args.block_table.dim(1) + index];
+  }
   const int64_t begin = values ? shape.v_offset(head.kv_head) : shape.k_offset(head.kv_head);
-  return args.kv.block(block) + begin + (offset % shape.block_tokens) * shape.head_dim;
+  return args.kv.block(block) + begin + (token % shape.block_tokens) * shape.head_dim;
 }
 
 std::vector<double> scores(const AttentionArgs& args, const Head& head,
@@ -73,12 +86,18 @@ void for_each_head(const AttentionArgs& args, F&& fn) {
   const int64_t num_q_heads = args.q.dim(1);
   const int64_t group = num_q_heads / args.kv.shape.num_kv_heads;
   const int32_t* row_begin = args.batch.row_begin.data<int32_t>();
+  const int32_t q_page_tokens = args.pages.q_page_tokens;
   for (int64_t seq = 0; seq < args.batch.first_pos.dim(0); ++seq) {
+    const int32_t first_pos = args.batch.first_pos.data<int32_t>()[seq];
     for (int32_t row = row_begin[seq]; row < row_begin[seq + 1]; ++row) {
+      const int32_t position = first_pos + row - row_begin[seq];
+      const int32_t q_page =
+          q_page_tokens > 0 ? position / q_page_tokens - first_pos / q_page_tokens : 0;
       for (int64_t h = 0; h < num_q_heads; ++h) {
         fn(Head{.seq = seq,
-                .position = args.batch.first_pos.data<int32_t>()[seq] + row - row_begin[seq],
+                .position = position,
                 .kv_head = static_cast<int32_t>(h / group),
+                .q_page = q_page,
                 .q = args.q.data<BFloat16>() + (row * num_q_heads + h) * args.q.dim(2)});
       }
     }

@@ -1,0 +1,85 @@
+// The arithmetic of page selection: bounds of keys, scores from them, lists from scores.
+//
+// Used by attention/policies. Three ops, because policies combine them differently: Quest uses all
+// three, Streaming only the last. Everything stays on the device; the host never learns the lists.
+// Thread rule: enqueue only.
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "ops/attention.h"
+#include "ops/kv_blocks.h"
+
+namespace sluice {
+
+// Smallest and largest key per page, KV head and channel, for every block of one layer.
+// minmax: bf16 [num_blocks, pages_per_block, num_kv_heads, 2, head_dim]: minima, then maxima.
+// Exact, since keys are bf16. Page p of a sequence is entry [block_ids[p / pages_per_block]] [p %
+// pages_per_block].
+struct KeyBounds {
+  TensorView minmax;
+  int32_t page_tokens = 0;
+};
+
+struct UpdateKeyBoundsArgs {
+  AttentionBatch batch;    // the rows whose keys were just written
+  KvBlocksView kv;         // where those rows' blocks lie now
+  TensorView kv_begin;     // i32 [num_seqs]: as in AttentionArgs
+  TensorView block_table;  // i32 [num_seqs, max_blocks]: as in AttentionArgs
+  TensorView block_ids;    // i32 [num_seqs, max_ids]: entry j is the id, in `bounds`, of the block
+                           // that holds tokens [j, j + 1) * block_tokens
+  KeyBounds bounds;
+};
+
+// Works out anew the bounds of every page that holds a row of the batch, from all tokens of the
+// page up to the sequence's last row. A pure function of the keys: chunks and steps leave no trace.
+// Types: minima and maxima ignore the sign of zero (-0 and +0 are equal; either may be kept).
+// REQUIRES: the whole page lies in `kv`, that is, kv_begin is a multiple of block_tokens.
+void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args);
+
+struct ScorePagesArgs {
+  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], one row per sequence (decode)
+  AttentionBatch batch;  // row s belongs to sequence s
+  KeyBounds bounds;
+  TensorView block_ids;  // i32 [num_seqs, max_ids]
+  TensorView kv_end;     // i32 [num_seqs]
+  TensorView scores;     // f32 [num_seqs, num_kv_heads, max_pages]: pages that exist are written
+};
+
+// scores[s, h, p] = max over the query heads of KV head h of
+//                   sum over channels d of max(q[d] * min[p, d], q[d] * max[p, d]),
+// an upper bound of q.k over the page's keys; f32.
+// Source: Tang et al. 2024, arXiv 2406.10774 (Quest), algorithm 1.
+void score_pages(Stream& stream, const ScorePagesArgs& args);
+
+// Which pages a list takes. Let r be the list's anchor: the position of the sequence's last row, or
+// with q_page_tokens the first position of the query page. The list takes
+//   everything                                     if r < threshold_tokens
+//   pages below sink_pages, pages that hold a token of [r - recent_tokens, r]
+//   the top_pages best of the others by score; equal scores: the lower page
+// and ends with the page of the sequence's last row or of the query page's last position. Ids come
+// out ascending. Nothing depends on how a prompt was cut into passes.
+struct PageRule {
+  int32_t sink_pages = 0;
+  int32_t recent_tokens = 0;
+  int32_t top_pages = 0;
+  int32_t threshold_tokens = 0;
+};
+
+struct SelectPagesArgs {
+  TensorView scores;  // f32 [num_seqs, num_kv_heads, max_pages], or absent: top_pages must be 0
+  AttentionBatch batch;
+  TensorView kv_end;  // i32 [num_seqs]: the sequence's last row is at kv_end - 1
+  PageRule rule;
+  PageList pages;  // page_ids and page_count are written. With one list for all heads a page's
+                   // score is the sum of its heads' (in ascending order of head).
+};
+
+// Shapes: pages.page_ids has room for the largest list (rule and host knowledge decide; a list that
+// does not fit is an asynchronous error on the CPU device).
+// REQUIRES: q_page_tokens 0 when there are scores.
+void select_pages(Stream& stream, const SelectPagesArgs& args);
+
+}  // namespace sluice
