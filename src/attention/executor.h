@@ -69,6 +69,10 @@ class Executor {
   // Called once before the first layer of a pass. REQUIRES: `pass` stays as it is until the last.
   virtual void begin_pass(const AttentionPass& pass) = 0;
 
+  // Called once everything of a pass is enqueued, with the history that the next one will probably
+  // have: the blocks of its HistoryLoads. A wrong guess costs transfers, never a result.
+  virtual void expect_next([[maybe_unused]] std::vector<std::vector<BlockId>> history) {}
+
   // Where this layer's new k and v are written before `attend`. Called once per layer.
   virtual KvBlocksView write_target(const AttentionPass& pass, int32_t layer) = 0;
 

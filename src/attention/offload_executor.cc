@@ -34,7 +34,37 @@ OffloadExecutor::OffloadExecutor(Policy& policy, OffloadEngine& offload, int64_t
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
   loading_.clear();  // leases of a pass that failed half-way
   next_load_ = 0;
+  adopt_early_loads(pass);
   load_ahead(pass);
+}
+
+void OffloadExecutor::expect_next(std::vector<std::vector<BlockId>> history) {
+  expected_ = std::move(history);
+  for (int32_t layer = 0; layer < offload_.layout().num_layers; ++layer) {
+    for (size_t i = 0; i < expected_.size() && offload_.can_load(); ++i) {
+      early_.push_back({offload_.load_early(layer, expected_[i]), layer, i});
+    }
+  }
+}
+
+// Takes over the early loads that are the first of this pass; what differs is dropped, and so is
+// all that follows, since slots are used in order.
+void OffloadExecutor::adopt_early_loads(const AttentionPass& pass) {
+  const size_t per_layer = pass.history.size();
+  bool as_expected = per_layer > 0;
+  for (EarlyLoad& early : early_) {
+    const std::vector<BlockId>& blocks = expected_[early.index];
+    as_expected = as_expected && early.layer == static_cast<int32_t>(next_load_ / per_layer) &&
+                  pass.history[next_load_ % per_layer].blocks == blocks;
+    if (as_expected) {
+      offload_.adopt(early.layer, blocks);
+      loading_.push_back(std::move(early.lease));
+      ++next_load_;
+    } else {
+      offload_.drop(std::move(early.lease), early.layer, blocks);
+    }
+  }
+  early_.clear();
 }
 
 KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, int32_t layer) {

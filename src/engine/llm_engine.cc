@@ -189,7 +189,7 @@ std::vector<RequestOutput> LlmEngine::step() {
   const int64_t begin_ns = now_ns();
   const Batch batch = scheduler_->schedule();
   observer_->begin_step(batch);
-  const std::span<const SampledToken> tokens = runner_->run(batch);
+  const std::span<const SampledToken> tokens = runner_->run(batch, scheduler_->expect_next(batch));
   commit(batch, tokens, outputs);
   observer_->end_step(batch);
   account(batch, begin_ns);

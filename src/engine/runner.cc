@@ -25,11 +25,13 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
   }
 }
 
-std::span<const SampledToken> Runner::run(const Batch& batch) {
+std::span<const SampledToken> Runner::run(const Batch& batch,
+                                          std::span<const ExpectedSequence> expected) {
   sampler_.begin_pass();
   describe(batch);
   const TensorView logits = forward(batch, nullptr);
   sampler_.enqueue(parts_.compute, logits, device_);
+  if (parts_.offload != nullptr) expect_next(expected);
   parts_.compute.synchronize();
   return sampler_.collect(batch);
 }
@@ -151,22 +153,41 @@ void Runner::place_in_tail(Sequence& sequence) {
 
 // The sealed blocks before the pass's own, a slotful at a time.
 void Runner::add_history(const Sequence& sequence, int64_t index) {
-  const auto sealed = sequence.kv.blocks().first(
-      static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens));
-  const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
-  for (size_t first = 0; first < sealed.size(); first += slot_blocks) {
-    const size_t count = std::min(slot_blocks, sealed.size() - first);
+  int32_t position = 0;
+  for (std::vector<BlockId>& blocks : slotfuls(sequence, sequence.kv.num_tokens())) {
     const auto number = static_cast<int64_t>(pass_.history.size());
-    HistoryLoad load{.seq_index = static_cast<int32_t>(index),
-                     .blocks = {},
-                     .kv_begin = device_.load_begin.rows(number, 1),
-                     .kv_end = device_.load_end.rows(number, 1)};
-    for (size_t i = 0; i < count; ++i) load.blocks.push_back(sealed[first + i].id);
-    const auto block_tokens = static_cast<size_t>(parts_.block_tokens);
-    host_.load_begin.data<int32_t>()[number] = static_cast<int32_t>(first * block_tokens);
-    host_.load_end.data<int32_t>()[number] = static_cast<int32_t>((first + count) * block_tokens);
-    pass_.history.push_back(std::move(load));
+    host_.load_begin.data<int32_t>()[number] = position;
+    position += static_cast<int32_t>(blocks.size()) * parts_.block_tokens;
+    host_.load_end.data<int32_t>()[number] = position;
+    pass_.history.push_back({.seq_index = static_cast<int32_t>(index),
+                             .blocks = std::move(blocks),
+                             .kv_begin = device_.load_begin.rows(number, 1),
+                             .kv_end = device_.load_end.rows(number, 1)});
   }
+}
+
+// The full blocks of a sequence's first `num_tokens` tokens, as many together as a slot holds.
+std::vector<std::vector<BlockId>> Runner::slotfuls(const Sequence& sequence,
+                                                   int64_t num_tokens) const {
+  const auto sealed =
+      sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
+  const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
+  std::vector<std::vector<BlockId>> result;
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    if (i % slot_blocks == 0) result.emplace_back();
+    result.back().push_back(sealed[i].id);
+  }
+  return result;
+}
+
+void Runner::expect_next(std::span<const ExpectedSequence> expected) {
+  std::vector<std::vector<BlockId>> history;
+  for (const ExpectedSequence& next : expected) {
+    for (auto& blocks : slotfuls(*next.sequence, next.num_sealed_tokens)) {
+      history.push_back(std::move(blocks));
+    }
+  }
+  parts_.executor.expect_next(std::move(history));
 }
 
 // Token ids, positions and KV places of the sequence's rows.

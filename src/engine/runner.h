@@ -39,9 +39,10 @@ class Runner {
 
   // Runs the batch and returns one token for each sequence that wants one, in batch order. The
   // result is valid until the next call. Returns when all is done.
+  // `expected` is whom the next step will probably have: their history may be loaded meanwhile.
   // REQUIRES: the batch's blocks are reserved and their rows not yet committed.
   // Errors: kDevice or kUnsupported from the pass; the engine's KV is then in doubt.
-  std::span<const SampledToken> run(const Batch& batch);
+  std::span<const SampledToken> run(const Batch& batch, std::span<const ExpectedSequence> expected);
 
   // Runs rows [kv.num_tokens(), + num_rows) of one sequence and returns the logits of each row
   // (f32 [num_rows, vocab], host), with taps. For alignment, not for speed.
@@ -55,6 +56,8 @@ class Runner {
   void place_staged(Sequence& sequence, int64_t num_rows);
   void place_in_tail(Sequence& sequence);
   void add_history(const Sequence& sequence, int64_t index);
+  std::vector<std::vector<BlockId>> slotfuls(const Sequence& sequence, int64_t num_tokens) const;
+  void expect_next(std::span<const ExpectedSequence> expected);
   void write_places(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_block_table();
   DecoderInput upload(const Batch& batch);

@@ -90,6 +90,25 @@ void Scheduler::schedule_decode(Batch& batch) {
   }
 }
 
+std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
+  std::vector<ExpectedSequence> prefilling, decoding;
+  for (const auto& sequence : running_) {
+    const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
+    const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
+    const bool runs = scheduled != batch.sequences.end();
+    const int64_t num_done = sequence->kv.num_tokens() + (runs ? scheduled->num_rows : 0);
+    if (num_done < sequence->kv.prefill_tokens()) {
+      prefilling.push_back({sequence.get(), num_done});
+    } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
+      // A tail that this decode step fills is sealed when the step is committed.
+      const bool is_decode = batch.phase == Phase::kDecode;
+      decoding.push_back({sequence.get(), is_decode ? sequence->kv.num_tokens() : num_done});
+    }
+  }
+  if (!prefilling.empty()) return prefilling;
+  return waiting_.empty() ? decoding : std::vector<ExpectedSequence>{};
+}
+
 void Scheduler::preempt_newest() {
   SLUICE_CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());

@@ -37,6 +37,12 @@ struct Batch {
   }
 };
 
+// A sequence of the step after the one that is running, and the tokens whose KV is sealed by then.
+struct ExpectedSequence {
+  const Sequence* sequence = nullptr;
+  int64_t num_sealed_tokens = 0;
+};
+
 struct SchedulerLimits {
   int32_t max_num_seqs = 0;            // running at once
   int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
@@ -60,6 +66,10 @@ class Scheduler {
   // Picks the next step and reserves its KV. Sequences in the batch stay owned by the scheduler.
   // REQUIRES: has_unfinished().
   Batch schedule();
+
+  // Whom the step after `batch` will probably have, in its order; empty when that is hard to say.
+  // REQUIRES: the batch is scheduled and not committed.
+  std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
 
   // Called when a sequence loses its KV: preempted, finished or cancelled.
   std::function<void(Sequence&)> on_release;

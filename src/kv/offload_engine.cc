@@ -32,6 +32,11 @@ void for_each_run(size_t size, Follows follows, Fn fn) {
   }
 }
 
+// For for_each_run: neighbours in the host tier.
+auto follows_in(std::span<const BlockId> blocks) {
+  return [blocks](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
+}
+
 }  // namespace
 
 size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
@@ -96,23 +101,37 @@ void OffloadEngine::wait_until_on_host(Stream& stream, int32_t layer,
 }
 
 SlotLease OffloadEngine::load(int32_t layer, std::span<const BlockId> blocks) {
+  count_load(layer, blocks);
+  return load_early(layer, blocks);
+}
+
+void OffloadEngine::count_load(int32_t layer, std::span<const BlockId> blocks) {
+  for_each_run(blocks.size(), follows_in(blocks), [&](size_t, size_t) { ++counters_.num_copies; });
+  ++counters_.num_loads;
+  counters_.loaded_bytes[static_cast<size_t>(layer)] +=
+      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+}
+
+SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> blocks) {
   SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
   SlotLease lease = ring_.begin_load();
   Stream& transfer = lease.transfer();
   wait_until_on_host(transfer, layer, blocks);
-  const auto follows = [&](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
-  for_each_run(blocks.size(), follows, [&](size_t first, size_t count) {
+  for_each_run(blocks.size(), follows_in(blocks), [&](size_t first, size_t count) {
     transfer.copy(
         {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
          .src = host_.block(layer, blocks[first]),
          .num_bytes = count * layout_.block_bytes()});
-    ++counters_.num_copies;
   });
   lease.loaded();
-  ++counters_.num_loads;
-  counters_.loaded_bytes[static_cast<size_t>(layer)] +=
-      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
   return lease;
+}
+
+// The blocks may belong to somebody else by now, whose write-back must not overtake the load.
+void OffloadEngine::drop(SlotLease lease, int32_t layer, std::span<const BlockId> blocks) {
+  count_load(layer, blocks);
+  ring_.wait_for_unread(*write_back_);
+  lease = SlotLease();  // gives the slot back
 }
 
 KvBlocksView OffloadEngine::begin_stage(int32_t layer) {
@@ -205,8 +224,10 @@ void OffloadEngine::flush_tail(int32_t index, BlockId host_id) {
 }
 
 // In order with the write-backs of the block's next owner, and behind all loads of the last one: a
-// block is discarded between passes, when compute has consumed every load of its holders.
+// block is discarded between passes, when compute has consumed every load of its holders but those
+// for a pass that has not come yet.
 void OffloadEngine::discard(BlockId host_id) {
+  if (kDebugFill) ring_.wait_for_unread(*write_back_);
   for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
     ticket_of(layer, host_id) = 0;
     if (kDebugFill) {

@@ -69,6 +69,14 @@ class OffloadEngine {
   // copy. Returns at once. REQUIRES: can_load(); 1 to slot_blocks() blocks, all written back
   // before.
   SlotLease load(int32_t layer, std::span<const BlockId> blocks);
+
+  // The same for a pass that will probably come, so that the link does not idle between passes. It
+  // is counted when it turns out whether the pass came: `adopt` it then, or `drop` it.
+  // REQUIRES: also, it is adopted or dropped before any of its blocks is written again.
+  SlotLease load_early(int32_t layer, std::span<const BlockId> blocks);
+  void adopt(int32_t layer, std::span<const BlockId> blocks) { count_load(layer, blocks); }
+  void drop(SlotLease lease, int32_t layer, std::span<const BlockId> blocks);
+
   bool can_load() const { return ring_.num_free() > 0; }
   int32_t slot_blocks() const { return ring_.slot_blocks(); }
   int32_t num_slots() const { return ring_.num_slots(); }
@@ -107,6 +115,7 @@ class OffloadEngine {
     std::unique_ptr<Event> left;  // recorded on write-back when its blocks have been copied
   };
 
+  void count_load(int32_t layer, std::span<const BlockId> blocks);
   void wait_until_on_host(Stream& stream, int32_t layer, std::span<const BlockId> blocks);
   int64_t begin_write_back();
   void end_write_back(int64_t ticket);

@@ -84,6 +84,12 @@ SlotLease Ring::begin_load() {
   return SlotLease(this, index);
 }
 
+void Ring::wait_for_unread(Stream& stream) {
+  for (const Slot& slot : slots_) {
+    if (slot.state == State::kFilled) gate_.wait(WaitKind::kUnused, stream, *slot.filled);
+  }
+}
+
 void Ring::synchronize() {
   for (Slot& slot : slots_) slot.transfer->synchronize();
 }

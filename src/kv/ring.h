@@ -72,6 +72,9 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
+  // `stream` waits for every load that has no reader yet.
+  void wait_for_unread(Stream& stream);
+
   void synchronize();  // waits until every load is through
 
  private:

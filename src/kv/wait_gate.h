@@ -20,8 +20,9 @@ enum class WaitKind {
   kStageLeft,  // compute: the write-back of what the stage held before
   kWritten,    // write-back: compute has written what leaves
   kTailLeft,   // compute: the write-back of what the tail held before
+  kUnused,     // write-back: a load that nobody will read, before its blocks change
 };
-inline constexpr size_t kNumWaitKinds = 6;
+inline constexpr size_t kNumWaitKinds = 7;
 
 // The index-th wait of a kind, counted from 0; none when negative.
 struct SkippedWait {
