@@ -2,6 +2,7 @@
 //
 // Resident dense with one block size is the reference; every offloaded configuration has to give
 // the same tokens and the same bits of log-probability.
+#include <cstdio>
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -129,6 +130,13 @@ TEST(Offload, PreemptionLosesNothing) {
   }
   expect_all_same(llm.generate(prompts, params), resident_reference(jobs), "preempted");
   EXPECT_GT(llm.stats().num_preemptions, 0);
+  // Prompts differ, so only a preempted sequence can find blocks: its own, still on the host.
+  int64_t num_prompt_tokens = 0;
+  for (const Job& job : jobs) num_prompt_tokens += static_cast<int64_t>(job.prompt.size());
+  EXPECT_GT(llm.stats().num_cached_tokens, 0);
+  std::printf("%ld preemptions: %ld tokens computed again, %ld found on the host\n",
+              llm.stats().num_preemptions, llm.stats().num_prompt_tokens - num_prompt_tokens,
+              llm.stats().num_cached_tokens);
 }
 
 // Delays between the tasks of all streams: whatever order they allow must give the same bits.
