@@ -24,6 +24,9 @@ struct EngineOptions {
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
   size_t kv_cache_bytes = 0;            // size of the KV cache; 0: what the share leaves
   bool enable_prefix_caching = true;
+  // CUDA: launches every kernel of a decode step one by one instead of replaying a graph of them.
+  // The same results, slower; a tool for finding errors.
+  bool enforce_eager = false;
 
   // Where KV lives. "off": on the device. "chunked" and "layerwise": in pinned host memory, from
   // where it flows through a ring of slots; they differ in prefill. "chunked" takes a prompt

@@ -48,9 +48,10 @@ struct EngineStats {
   int64_t num_generated_tokens = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
-  int64_t prefill_ns = 0;  // host wall time of prefill steps
-  int64_t decode_ns = 0;   // and of decode steps
-  int64_t load_ns = 0;     // loading the model
+  int64_t num_graph_launches = 0;  // decode steps that were one launch (CUDA)
+  int64_t prefill_ns = 0;          // host wall time of prefill steps
+  int64_t decode_ns = 0;           // and of decode steps
+  int64_t load_ns = 0;             // loading the model
 };
 
 }  // namespace sluice

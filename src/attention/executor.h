@@ -80,6 +80,13 @@ class Executor {
   // Errors: kUnsupported when the policy does not do the pass's phase.
   void attend(Stream& stream, const AttentionPass& pass, const LayerInput& input);
 
+  // Whether decode passes may be padded, recorded and replayed (engine/decode_graphs.h): what is
+  // enqueued depends on the shapes of the pass alone.
+  virtual bool capturable() const = 0;
+
+ protected:
+  const Policy& policy() const { return policy_; }
+
  private:
   virtual void walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                     const Selection& selection) = 0;

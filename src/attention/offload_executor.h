@@ -25,6 +25,7 @@ class OffloadExecutor final : public Executor {
   static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
   void begin_pass(const AttentionPass& pass) override;
+  bool capturable() const override { return false; }  // slots and waits differ from pass to pass
   void expect_next(std::vector<std::vector<BlockId>> history) override;
   KvBlocksView write_target(const AttentionPass& pass, int32_t layer) override;
 

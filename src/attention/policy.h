@@ -51,6 +51,10 @@ class Policy {
     return phase == Phase::kPrefill ? supports_prefill() : supports_decode();
   }
 
+  // Whether decode steps may be recorded and replayed: what `select_blocks` enqueues depends on the
+  // shapes of its input alone, and rows beyond `sequences` (padding) are nothing to it.
+  virtual bool capturable() const { return false; }
+
   // Takes the memory for summaries and lists; called once, after the KV cache was allocated.
   virtual void initialize(Device& device, const KvLayout& layout);
 

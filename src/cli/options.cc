@@ -70,6 +70,8 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
             });
   set.set_flag("--no-prefix-caching", "do not reuse the KV of equal beginnings",
                &engine->enable_prefix_caching, false);
+  set.set_flag("--enforce-eager", "CUDA: launch decode steps kernel by kernel, not as graphs",
+               &engine->enforce_eager);
   set.text("--sparse-policy", "NAME", "which KV attention reads (full)", &engine->sparse_policy);
   declare_offload(set, engine);
 }

@@ -24,6 +24,17 @@ constexpr size_t kDefaultCpuKvBytes = size_t{4} << 30;
 constexpr int32_t kDefaultCudaPassTokens = 8192;
 constexpr int32_t kDefaultCpuPassTokens = 1024;
 
+// Rows that go through projections and MLP at once. Large enough for the matrix products to reach
+// their rate (on a GPU, to fill its multiprocessors several times over also where a weight is
+// narrow), small enough that gate_up of an 8B model (2 * 14336 wide) takes 112 and 448 MiB, not
+// gigabytes.
+constexpr int64_t kCpuRowTile = 2048;
+constexpr int64_t kCudaRowTile = 8192;
+
+// Shapes of decode steps kept as graphs on a GPU: a bound for what the driver keeps of them. Beyond
+// it the one that was not used for longest makes room.
+constexpr int64_t kMaxDecodeGraphs = 128;
+
 // The host tier when nothing is said: pinned memory is taken from everybody.
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
 
@@ -130,7 +141,12 @@ void choose_pass_sizes(const EngineOptions& options, const Device& device, Engin
                     .max_num_batched_tokens = pass_tokens,
                     .prefill_chunk_tokens = chunk_tokens == 0 ? pass_tokens : chunk_tokens};
   const int64_t max_rows = std::max<int64_t>(pass_tokens, options.max_num_seqs);
-  plan.decoder = {.max_rows = max_rows, .max_logit_rows = options.max_num_seqs};
+  const bool on_gpu = device.kind() != DeviceKind::kCpu;
+  plan.decoder = {.max_rows = max_rows,
+                  .max_logit_rows = options.max_num_seqs,
+                  .row_tile = on_gpu ? kCudaRowTile : kCpuRowTile};
+  plan.fixed_decode_shapes = on_gpu;
+  plan.max_decode_graphs = on_gpu && !options.enforce_eager ? kMaxDecodeGraphs : 0;
   plan.pass = {.max_rows = max_rows,
                .max_seqs = options.max_num_seqs,
                .max_blocks_per_seq =

@@ -36,6 +36,8 @@ struct EnginePlan {
   SchedulerLimits scheduler;
   DecoderLimits decoder;
   PassLimits pass;
+  bool fixed_decode_shapes = false;  // see Runner::Parts
+  int64_t max_decode_graphs = 0;
   std::vector<std::string> notes;  // what was chosen or reduced, one line each; also in `memory`
 };
 

@@ -15,6 +15,9 @@
 namespace sluice {
 namespace {
 
+// Few, so that tests see graphs come and go.
+constexpr int64_t kForcedDecodeGraphs = 4;
+
 int64_t now_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
@@ -66,6 +69,10 @@ LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
   const ModelDirectory directory(options.model);
   config_ = read_model_config(directory);
   plan_ = make_engine_plan(options, config_, *device_);
+  if (parts.force_graphs) {
+    plan_.fixed_decode_shapes = true;
+    plan_.max_decode_graphs = options.enforce_eager ? 0 : kForcedDecodeGraphs;
+  }
   if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);
   tokenizer_ = load_tokenizer(options, directory);
   // Headers are checked before memory is taken: a missing shard should not cost a minute.
@@ -105,7 +112,9 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
                                              .executor = *executor_,
                                              .offload = offload_.get(),
                                              .block_tokens = plan_.kv_layout.block.block_tokens,
-                                             .eos_token_ids = config_.eos_ids},
+                                             .eos_token_ids = config_.eos_ids,
+                                             .fixed_decode_shapes = plan_.fixed_decode_shapes,
+                                             .max_decode_graphs = plan_.max_decode_graphs},
                                plan_.pass);
   scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
   observer_ = std::make_unique<Observer>(offload_.get());
@@ -189,7 +198,9 @@ std::vector<RequestOutput> LlmEngine::step() {
   const int64_t begin_ns = now_ns();
   const Batch batch = scheduler_->schedule();
   observer_->begin_step(batch);
-  const std::span<const SampledToken> tokens = runner_->run(batch, scheduler_->expect_next(batch));
+  std::vector<ExpectedSequence> expected;
+  if (offload_) expected = scheduler_->expect_next(batch);
+  const std::span<const SampledToken> tokens = runner_->run(batch, expected);
   commit(batch, tokens, outputs);
   observer_->end_step(batch);
   account(batch, begin_ns);
@@ -365,6 +376,7 @@ EngineStats LlmEngine::stats() const {
   EngineStats stats = stats_;
   stats.num_cached_tokens = blocks_->stats().num_hit_tokens;
   stats.num_preemptions = scheduler_->num_preemptions();
+  stats.num_graph_launches = runner_->graphs().num_launches();
   return stats;
 }
 

@@ -7,6 +7,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   const int64_t rows = limits.max_rows;
   const int64_t seqs = limits.max_seqs;
   PassArrays a;
+  a.slot_table = arena.tensor(DType::kI32, {limits.slot_blocks});
   a.token_ids = arena.tensor(DType::kI32, {rows});
   a.positions = arena.tensor(DType::kI32, {rows});
   a.kv_slots = arena.tensor(DType::kI32, {rows});
@@ -24,8 +25,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.suppressed = arena.tensor(DType::kI32, {seqs, limits.max_suppressed});
   a.load_begin = arena.tensor(DType::kI32, {limits.max_history_loads});
   a.load_end = arena.tensor(DType::kI32, {limits.max_history_loads});
-  a.slot_table = arena.tensor(DType::kI32, {limits.slot_blocks});
-  a.block_table = arena.tensor(DType::kI32, {seqs * limits.max_blocks_per_seq});
+  a.block_table = arena.tensor(DType::kI32, {seqs, limits.max_blocks_per_seq});
   return a;
 }
 

@@ -1,7 +1,9 @@
 // PassArrays: the small integer arrays that describe one pass, on the host and on the device.
 //
 // engine/runner fills the pinned copy, one transfer brings all of it to the device, and the kernels
-// read it there. Both sides are cut by the same function, so an offset can never disagree.
+// read it there. The arrays are cut to the size of each pass, by the same function on both sides: a
+// small pass is a small transfer, an offset can never disagree, and passes of one size have their
+// arrays in the same places (which graphs rely on).
 // Thread rule: the engine's thread; the pinned side may be rewritten only after the pass is done.
 #pragma once
 
@@ -12,10 +14,10 @@
 
 namespace sluice {
 
-// The largest pass that must fit.
+// What must fit: of the largest pass in a plan, of the pass itself when arrays are cut for it.
 struct PassLimits {
   int64_t max_rows = 0;  // token rows
-  int64_t max_seqs = 0;  // sequences
+  int64_t max_seqs = 0;  // sequences, and rows whose logits are wanted
   int64_t max_blocks_per_seq = 0;
   int64_t max_suppressed = 0;  // token ids per sequence that must not be sampled yet
   // Offloaded KV only, else 0.
@@ -24,6 +26,8 @@ struct PassLimits {
 };
 
 struct PassArrays {
+  // First, so that it lies at the same place in every pass: it is written once.
+  TensorView slot_table;  // i32 [slot_blocks]: 0, 1, 2, ...
   // Per row.
   TensorView token_ids;  // i32 [max_rows]
   TensorView positions;  // i32 [max_rows]
@@ -43,12 +47,11 @@ struct PassArrays {
   TensorView sample_pos;   // i64 [max_seqs]
   TensorView suppressed;   // i32 [max_seqs, max_suppressed]
   // Per slot of history.
-  TensorView load_begin;  // i32 [max_history_loads]
-  TensorView load_end;    // i32 [max_history_loads]
-  TensorView slot_table;  // i32 [slot_blocks]: 0, 1, 2, ...
-  // Last, since only its used part is transferred.
-  TensorView block_table;  // i32 [max_seqs * max_blocks_per_seq], rows packed to the pass's width
+  TensorView load_begin;   // i32 [max_history_loads]
+  TensorView load_end;     // i32 [max_history_loads]
+  TensorView block_table;  // i32 [max_seqs, max_blocks_per_seq]
 
+  // No array is larger for smaller limits, so what is planned for the largest pass holds all.
   static PassArrays cut(Arena& arena, const PassLimits& limits);
   static size_t bytes(const PassLimits& limits);
 };

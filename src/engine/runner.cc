@@ -14,12 +14,11 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
       limits_(limits),
       host_memory_(parts.device.allocate(PassArrays::bytes(limits), MemoryKind::kPinned)),
       device_memory_(parts.device.allocate(PassArrays::bytes(limits), MemoryKind::kDevice)),
-      sampler_(parts.eos_token_ids, limits.max_seqs, parts.device) {
-  Arena host(host_memory_.data(), host_memory_.size_bytes());
-  Arena device(device_memory_.data(), device_memory_.size_bytes());
-  host_ = PassArrays::cut(host, limits);
-  device_ = PassArrays::cut(device, limits);
+      sampler_(parts.eos_token_ids, limits.max_seqs, parts.device),
+      graphs_(parts.compute, parts.max_decode_graphs) {
+  SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
   pass_.sequences.reserve(static_cast<size_t>(limits.max_seqs));
+  cut_arrays(limits);
   for (int64_t i = 0; i < limits.slot_blocks; ++i) {
     host_.slot_table.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
@@ -28,12 +27,19 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
 std::span<const SampledToken> Runner::run(const Batch& batch,
                                           std::span<const ExpectedSequence> expected) {
   sampler_.begin_pass();
-  describe(batch);
-  const TensorView logits = forward(batch, nullptr);
-  sampler_.enqueue(parts_.compute, logits, device_);
+  describe(batch, 0);
+  if (pads(batch)) {
+    graphs_.run({.num_seqs = size_.max_seqs,
+                 .max_kv_tokens = pass_.batch.max_kv_tokens,
+                 .wants_top = sampler_.wants_top(),
+                 .wants_suppressed = sampler_.wants_suppressed()},
+                [this] { enqueue(); });
+  } else {
+    enqueue();
+  }
   if (parts_.offload != nullptr) expect_next(expected);
   parts_.compute.synchronize();
-  return sampler_.collect(batch);
+  return sampler_.collect(batch, num_logit_rows_);
 }
 
 std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_rows,
@@ -41,12 +47,12 @@ std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_r
   SLUICE_CHECK(num_rows <= limits_.max_seqs, "{} rows", num_rows);
   Batch batch;
   batch.sequences.push_back({.sequence = &sequence, .num_rows = num_rows, .wants_token = false});
-  describe(batch);
+  describe(batch, num_rows);
   num_logit_rows_ = num_rows;
   for (int64_t i = 0; i < num_rows; ++i) {
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
-  const TensorView logits = forward(batch, taps);
+  const TensorView logits = forward(taps);
   const Buffer host = parts_.device.allocate(logits.num_bytes(), MemoryKind::kPinned);
   parts_.compute.copy({.dst = host.data(), .src = logits.bytes(), .num_bytes = logits.num_bytes()});
   parts_.compute.synchronize();  // also before `host` may die by an error
@@ -54,12 +60,10 @@ std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_r
   return {first, first + logits.num_elements()};
 }
 
-TensorView Runner::forward(const Batch& batch, TapSink* taps) {
-  const DecoderInput input = upload(batch);
-  return parts_.decoder.forward(parts_.compute, parts_.executor, input, taps);
-}
+// ---- Host side -------------------------------------------------------------------------------
 
-void Runner::describe(const Batch& batch) {
+// Fills the pinned arrays and `pass_`. Room is made for `num_logit_rows` rows of logits at least.
+void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   const auto num_seqs = static_cast<int64_t>(batch.sequences.size());
   SLUICE_CHECK(num_seqs <= limits_.max_seqs && batch.num_rows() <= limits_.max_rows,
                "{} sequences, {} rows", num_seqs, batch.num_rows());
@@ -68,48 +72,41 @@ void Runner::describe(const Batch& batch) {
   pass_.batch.max_rows = 0;
   pass_.batch.max_kv_tokens = 0;
   pass_.history.clear();
-  pass_.staged.clear();
-  places_.clear();
-  num_staged_ = 0;
   num_logit_rows_ = 0;
+  place(batch);
+  PassLimits size = size_of(batch, num_logit_rows);
+  if (pads(batch)) pad_size(size);
+  cut_arrays(size);
   int64_t row_begin = 0;
   for (int64_t i = 0; i < num_seqs; ++i) {
     const ScheduledSequence& scheduled = batch.sequences[static_cast<size_t>(i)];
-    describe_sequence(scheduled, i, row_begin);
+    write_sequence(scheduled, i, row_begin);
     row_begin += scheduled.num_rows;
   }
   host_.row_begin.data<int32_t>()[num_seqs] = static_cast<int32_t>(row_begin);
   write_block_table();
+  if (pads(batch)) write_padding(num_seqs);
 }
 
-void Runner::describe_sequence(const ScheduledSequence& scheduled, int64_t index,
-                               int64_t row_begin) {
-  Sequence& sequence = *scheduled.sequence;
-  const int64_t first_pos = sequence.kv.num_tokens();
-  const int64_t end_pos = first_pos + scheduled.num_rows;
-  host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
-  host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
-  host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(end_pos);
-  pass_.sequences.push_back(sequence.id);
-  pass_.batch.max_rows = std::max(pass_.batch.max_rows, static_cast<int32_t>(scheduled.num_rows));
-  pass_.batch.max_kv_tokens = std::max(pass_.batch.max_kv_tokens, static_cast<int32_t>(end_pos));
-
-  if (parts_.offload == nullptr) {
-    place_resident(sequence);
-  } else {
-    add_history(sequence, index);
-    if (pass_.phase == Phase::kPrefill) {
+// Finds the blocks that the pass's own tokens go to, and its maxima.
+void Runner::place(const Batch& batch) {
+  places_.clear();
+  pass_.staged.clear();
+  num_staged_ = 0;
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    Sequence& sequence = *scheduled.sequence;
+    const int64_t end_pos = sequence.kv.num_tokens() + scheduled.num_rows;
+    AttentionBatch& maxima = pass_.batch;
+    maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(scheduled.num_rows));
+    maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
+    pass_.sequences.push_back(sequence.id);
+    if (parts_.offload == nullptr) {
+      place_resident(sequence);
+    } else if (batch.phase == Phase::kPrefill) {
       place_staged(sequence, scheduled.num_rows);
     } else {
       place_in_tail(sequence);
     }
-  }
-  write_places(scheduled, index, row_begin);
-  if (scheduled.wants_token) {
-    host_.logit_rows.data<int32_t>()[num_logit_rows_] =
-        static_cast<int32_t>(row_begin + scheduled.num_rows - 1);
-    sampler_.describe(sequence, num_logit_rows_, host_);
-    ++num_logit_rows_;
   }
 }
 
@@ -151,8 +148,89 @@ void Runner::place_in_tail(Sequence& sequence) {
                      .blocks = {sequence.tail_index}});
 }
 
+bool Runner::pads(const Batch& batch) const {
+  return parts_.fixed_decode_shapes && batch.phase == Phase::kDecode &&
+         parts_.executor.capturable();
+}
+
+PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
+  size_t width = 0;
+  for (const Place& place : places_) width = std::max(width, place.blocks.size());
+  int64_t num_loads = 0;
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    num_loads += num_history_loads(*scheduled.sequence);
+  }
+  const auto num_seqs = static_cast<int64_t>(batch.sequences.size());
+  return {.max_rows = batch.num_rows(),
+          .max_seqs = std::max(num_seqs, num_logit_rows),
+          .max_blocks_per_seq = static_cast<int64_t>(width),
+          .max_suppressed = limits_.max_suppressed,
+          .max_history_loads = num_loads,
+          .slot_blocks = limits_.slot_blocks};
+}
+
+void Runner::pad_size(PassLimits& size) {
+  const int64_t longest = limits_.max_blocks_per_seq * parts_.block_tokens;
+  const int64_t kv_tokens = padded_kv_tokens(pass_.batch.max_kv_tokens, longest);
+  pass_.batch.max_kv_tokens = static_cast<int32_t>(kv_tokens);
+  size.max_seqs = padded_num_seqs(size.max_seqs, limits_.max_seqs);
+  size.max_rows = size.max_seqs;
+  const int64_t width = (kv_tokens + parts_.block_tokens - 1) / parts_.block_tokens;
+  SLUICE_CHECK(size.max_blocks_per_seq <= width, "{} blocks", size.max_blocks_per_seq);
+  size.max_blocks_per_seq = width;
+}
+
+void Runner::cut_arrays(const PassLimits& size) {
+  Arena host(host_memory_.data(), host_memory_.size_bytes());
+  Arena device(device_memory_.data(), device_memory_.size_bytes());
+  size_ = size;
+  host_ = PassArrays::cut(host, size);
+  device_ = PassArrays::cut(device, size);
+  array_bytes_ = host.used_bytes();
+}
+
+void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
+  const Sequence& sequence = *scheduled.sequence;
+  const int64_t first_pos = sequence.kv.num_tokens();
+  host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
+  host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
+  host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
+  if (parts_.offload != nullptr) write_history(sequence, index);
+  write_rows(scheduled, index, row_begin);
+  if (scheduled.wants_token) {
+    host_.logit_rows.data<int32_t>()[num_logit_rows_] =
+        static_cast<int32_t>(row_begin + scheduled.num_rows - 1);
+    sampler_.describe(sequence, num_logit_rows_, host_);
+    ++num_logit_rows_;
+  }
+}
+
+// Token ids, positions and KV places of the sequence's rows.
+void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
+  const Sequence& sequence = *scheduled.sequence;
+  const Place& place = places_[static_cast<size_t>(index)];
+  host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(place.begin_pos);
+  const int64_t first_pos = sequence.kv.num_tokens();
+  for (int64_t i = 0; i < scheduled.num_rows; ++i) {
+    const int64_t pos = first_pos + i;
+    const int64_t offset = pos - place.begin_pos;
+    const int32_t block = place.blocks[static_cast<size_t>(offset / parts_.block_tokens)];
+    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.tokens[static_cast<size_t>(pos)];
+    host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
+    host_.kv_slots.data<int32_t>()[row_begin + i] =
+        static_cast<int32_t>(block * parts_.block_tokens + offset % parts_.block_tokens);
+  }
+}
+
+int64_t Runner::num_history_loads(const Sequence& sequence) const {
+  if (parts_.offload == nullptr) return 0;
+  const int64_t num_sealed = sequence.kv.num_tokens() / parts_.block_tokens;
+  const int64_t slot_blocks = parts_.offload->slot_blocks();
+  return (num_sealed + slot_blocks - 1) / slot_blocks;
+}
+
 // The sealed blocks before the pass's own, a slotful at a time.
-void Runner::add_history(const Sequence& sequence, int64_t index) {
+void Runner::write_history(const Sequence& sequence, int64_t index) {
   int32_t position = 0;
   for (std::vector<BlockId>& blocks : slotfuls(sequence, sequence.kv.num_tokens())) {
     const auto number = static_cast<int64_t>(pass_.history.size());
@@ -190,61 +268,61 @@ void Runner::expect_next(std::span<const ExpectedSequence> expected) {
   parts_.executor.expect_next(std::move(history));
 }
 
-// Token ids, positions and KV places of the sequence's rows.
-void Runner::write_places(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
-  const Sequence& sequence = *scheduled.sequence;
-  const Place& place = places_.back();
-  host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(place.begin_pos);
-  const int64_t first_pos = sequence.kv.num_tokens();
-  for (int64_t i = 0; i < scheduled.num_rows; ++i) {
-    const int64_t pos = first_pos + i;
-    const int64_t offset = pos - place.begin_pos;
-    const int32_t block = place.blocks[static_cast<size_t>(offset / parts_.block_tokens)];
-    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.tokens[static_cast<size_t>(pos)];
-    host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
-    host_.kv_slots.data<int32_t>()[row_begin + i] =
-        static_cast<int32_t>(block * parts_.block_tokens + offset % parts_.block_tokens);
-  }
-}
-
 void Runner::write_block_table() {
-  size_t width = 0;
-  for (const Place& place : places_) width = std::max(width, place.blocks.size());
-  table_width_ = static_cast<int64_t>(width);
+  const int64_t width = size_.max_blocks_per_seq;
   int32_t* entry = host_.block_table.data<int32_t>();
   for (const Place& place : places_) {
-    int32_t* row_end = entry + table_width_;
+    int32_t* row_end = entry + width;
     entry = std::copy(place.blocks.begin(), place.blocks.end(), entry);
     std::fill(entry, row_end, -1);  // never read: the sequence ends before
     entry = row_end;
   }
 }
 
-DecoderInput Runner::upload(const Batch& batch) {
-  const auto num_seqs = static_cast<int64_t>(batch.sequences.size());
-  const int64_t num_rows = batch.num_rows();
-  const size_t table_offset = static_cast<size_t>(host_.block_table.bytes() - host_memory_.data());
-  const size_t table_bytes = static_cast<size_t>(num_seqs * table_width_) * sizeof(int32_t);
-  parts_.compute.copy({.dst = device_memory_.data(),
-                       .src = host_memory_.data(),
-                       .num_bytes = table_offset + table_bytes});
+// Rows that fill the shape up: they attend to nothing, write nothing, and nobody reads their token.
+void Runner::write_padding(int64_t num_seqs) {
+  for (int64_t i = num_seqs; i < size_.max_seqs; ++i) {
+    host_.token_ids.data<int32_t>()[i] = 0;
+    host_.positions.data<int32_t>()[i] = 0;
+    host_.kv_slots.data<int32_t>()[i] = -1;
+    host_.row_begin.data<int32_t>()[i + 1] = static_cast<int32_t>(i + 1);
+    host_.first_pos.data<int32_t>()[i] = 0;
+    host_.kv_begin.data<int32_t>()[i] = 0;
+    host_.kv_end.data<int32_t>()[i] = 0;
+    host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
+    Sampler::describe_padding(i, host_);
+    const TensorView row = host_.block_table.rows(i, 1);
+    std::fill_n(row.data<int32_t>(), row.num_elements(), -1);
+  }
+  num_logit_rows_ = size_.max_seqs;
+}
 
+// ---- Device side -----------------------------------------------------------------------------
+
+void Runner::enqueue() { sampler_.enqueue(parts_.compute, forward(nullptr), device_); }
+
+// One transfer, then the decoder. The number of sequences is that of `size_`, except where rows of
+// logits asked for more room.
+TensorView Runner::forward(TapSink* taps) {
+  parts_.compute.copy(
+      {.dst = device_memory_.data(), .src = host_memory_.data(), .num_bytes = array_bytes_});
+  const int64_t num_seqs =
+      pass_.phase == Phase::kDecode ? size_.max_seqs : static_cast<int64_t>(pass_.sequences.size());
   pass_.batch.row_begin = device_.row_begin.rows(0, num_seqs + 1);
   pass_.batch.first_pos = device_.first_pos.rows(0, num_seqs);
   pass_.kv_begin = device_.kv_begin.rows(0, num_seqs);
   pass_.kv_end = device_.kv_end.rows(0, num_seqs);
-  pass_.block_table =
-      device_.block_table.rows(0, num_seqs * table_width_).reshape({num_seqs, table_width_});
-  pass_.kv_slots = device_.kv_slots.rows(0, num_rows);
+  pass_.block_table = device_.block_table.rows(0, num_seqs);
+  pass_.kv_slots = device_.kv_slots;
   if (parts_.offload != nullptr) {
     pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
   }
-  DecoderInput input{.token_ids = device_.token_ids.rows(0, num_rows),
-                     .positions = device_.positions.rows(0, num_rows),
+  DecoderInput input{.token_ids = device_.token_ids,
+                     .positions = device_.positions,
                      .logit_rows = {},
                      .pass = &pass_};
   if (num_logit_rows_ > 0) input.logit_rows = device_.logit_rows.rows(0, num_logit_rows_);
-  return input;
+  return parts_.decoder.forward(parts_.compute, parts_.executor, input, taps);
 }
 
 }  // namespace sluice

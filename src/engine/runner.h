@@ -2,7 +2,8 @@
 //
 // Used by LlmEngine once per step: describe the pass (PassArrays), one transfer, the decoder, the
 // sampler, one transfer back. All its memory is taken at construction; a step allocates none of the
-// device's. Thread rule: the engine's thread.
+// device's. With `fixed_decode_shapes`, decode steps are padded to one of few shapes and replayed
+// as graphs (decode_graphs.h). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "attention/executor.h"
+#include "engine/decode_graphs.h"
 #include "engine/pass_arrays.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
@@ -31,6 +33,10 @@ class Runner {
     OffloadEngine* offload = nullptr;  // null: KV is resident
     int32_t block_tokens = 0;
     std::vector<int32_t> eos_token_ids;
+    // Pads decode steps: for devices where another number of rows is another kernel, whose sums
+    // round differently, so that graphs and steps without them have the same bits.
+    bool fixed_decode_shapes = false;
+    int64_t max_decode_graphs = 0;  // 0: no graphs; REQUIRES: fixed_decode_shapes otherwise
   };
   Runner(const Parts& parts, const PassLimits& limits);
 
@@ -49,19 +55,31 @@ class Runner {
   // REQUIRES: num_rows <= max_seqs, since there is room for that many rows of logits.
   std::vector<float> run_with_all_logits(Sequence& sequence, int64_t num_rows, TapSink* taps);
 
+  const DecodeGraphs& graphs() const { return graphs_; }
+
  private:
-  void describe(const Batch& batch);
-  void describe_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  // Host side of a step.
+  void describe(const Batch& batch, int64_t num_logit_rows);
+  void place(const Batch& batch);
   void place_resident(const Sequence& sequence);
   void place_staged(Sequence& sequence, int64_t num_rows);
   void place_in_tail(Sequence& sequence);
-  void add_history(const Sequence& sequence, int64_t index);
+  bool pads(const Batch& batch) const;
+  PassLimits size_of(const Batch& batch, int64_t num_logit_rows) const;
+  void pad_size(PassLimits& size);
+  void cut_arrays(const PassLimits& size);
+  void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void write_history(const Sequence& sequence, int64_t index);
   std::vector<std::vector<BlockId>> slotfuls(const Sequence& sequence, int64_t num_tokens) const;
   void expect_next(std::span<const ExpectedSequence> expected);
-  void write_places(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  int64_t num_history_loads(const Sequence& sequence) const;
   void write_block_table();
-  DecoderInput upload(const Batch& batch);
-  TensorView forward(const Batch& batch, TapSink* taps);
+  void write_padding(int64_t num_seqs);
+
+  // Device side; what is enqueued depends on shapes alone.
+  void enqueue();
+  TensorView forward(TapSink* taps);
 
   Parts parts_;
   PassLimits limits_;
@@ -70,17 +88,20 @@ class Runner {
   PassArrays host_;
   PassArrays device_;
   Sampler sampler_;
+  DecodeGraphs graphs_;
+
+  // Of the pass being described.
   AttentionPass pass_;
-  // Per sequence of the pass: the blocks that hold its own tokens, and the position where they
-  // begin.
+  // Per sequence: the blocks that hold its own tokens, and the position where they begin.
   struct Place {
     int64_t begin_pos = 0;
     std::vector<int32_t> blocks;
   };
   std::vector<Place> places_;
   int32_t num_staged_ = 0;
+  PassLimits size_;         // of its arrays, padding included
+  size_t array_bytes_ = 0;  // that all arrays take on each side
   int64_t num_logit_rows_ = 0;
-  int64_t table_width_ = 0;  // blocks per row of this pass's block table
 };
 
 }  // namespace sluice

@@ -7,18 +7,19 @@
 
 namespace sluice {
 
-Sampler::Results Sampler::cut(Arena& arena, int64_t max_seqs) {
+Sampler::Results Sampler::cut(Arena& arena, int64_t num_rows, bool with_top) {
   Results r;
-  r.token_ids = arena.tensor(DType::kI32, {max_seqs});
-  r.logprobs = arena.tensor(DType::kF32, {max_seqs});
-  r.top_token_ids = arena.tensor(DType::kI32, {max_seqs, kMaxLogprobs});
-  r.top_logprobs = arena.tensor(DType::kF32, {max_seqs, kMaxLogprobs});
+  r.token_ids = arena.tensor(DType::kI32, {num_rows});
+  r.logprobs = arena.tensor(DType::kF32, {num_rows});
+  if (!with_top) return r;
+  r.top_token_ids = arena.tensor(DType::kI32, {num_rows, kMaxLogprobs});
+  r.top_logprobs = arena.tensor(DType::kF32, {num_rows, kMaxLogprobs});
   return r;
 }
 
 size_t Sampler::result_bytes(int64_t max_seqs) {
   Arena plan;
-  cut(plan, max_seqs);
+  cut(plan, max_seqs, true);
   return plan.used_bytes();
 }
 
@@ -26,10 +27,6 @@ Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, Device& d
     : eos_token_ids_(std::move(eos_token_ids)),
       host_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kPinned)),
       device_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kDevice)) {
-  Arena host(host_memory_.data(), host_memory_.size_bytes());
-  Arena dev(device_memory_.data(), device_memory_.size_bytes());
-  host_ = cut(host, max_seqs);
-  device_ = cut(dev, max_seqs);
   tokens_.reserve(static_cast<size_t>(max_seqs));
 }
 
@@ -57,9 +54,21 @@ void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays
   }
 }
 
+void Sampler::describe_padding(int64_t index, const PassArrays& host) {
+  host.temperature.data<float>()[index] = 0;
+  host.top_k.data<int32_t>()[index] = 0;
+  host.top_p.data<float>()[index] = 1;
+  host.min_p.data<float>()[index] = 0;
+  host.seed.data<int64_t>()[index] = 0;
+  host.sample_pos.data<int64_t>()[index] = 0;
+  std::fill_n(host.suppressed.rows(index, 1).data<int32_t>(), host.suppressed.dim(1), -1);
+}
+
 void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays& device) {
   const int64_t n = logits.dim(0);
   if (n == 0) return;
+  Arena results(device_memory_.data(), device_memory_.size_bytes());
+  const Results out = cut(results, n, wants_top_);
   SampleArgs args{.logits = logits,
                   .temperature = device.temperature.rows(0, n),
                   .top_k = device.top_k.rows(0, n),
@@ -68,35 +77,33 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
                   .seed = device.seed.rows(0, n),
                   .position = device.sample_pos.rows(0, n),
                   .suppressed = {},
-                  .token_ids = device_.token_ids.rows(0, n),
-                  .logprobs = device_.logprobs.rows(0, n),
-                  .top_token_ids = {},
-                  .top_logprobs = {}};
+                  .token_ids = out.token_ids,
+                  .logprobs = out.logprobs,
+                  .top_token_ids = out.top_token_ids,
+                  .top_logprobs = out.top_logprobs};
   if (wants_suppressed_) args.suppressed = device.suppressed.rows(0, n);
-  if (wants_top_) {
-    args.top_token_ids = device_.top_token_ids.rows(0, n);
-    args.top_logprobs = device_.top_logprobs.rows(0, n);
-  }
   sample(stream, args);
   stream.copy({.dst = host_memory_.data(),
                .src = device_memory_.data(),
-               .num_bytes = host_memory_.size_bytes()});
+               .num_bytes = results.used_bytes()});
 }
 
-std::span<const SampledToken> Sampler::collect(const Batch& batch) {
+std::span<const SampledToken> Sampler::collect(const Batch& batch, int64_t num_rows) {
   tokens_.clear();
+  Arena results(host_memory_.data(), host_memory_.size_bytes());
+  const Results host = cut(results, num_rows, wants_top_);
   int64_t row = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
     if (!scheduled.wants_token) continue;
     SampledToken token{.sequence = scheduled.sequence,
-                       .token_id = host_.token_ids.data<int32_t>()[row],
-                       .logprob = host_.logprobs.data<float>()[row],
+                       .token_id = host.token_ids.data<int32_t>()[row],
+                       .logprob = host.logprobs.data<float>()[row],
                        .top_logprobs = {}};
     const int32_t num_top = scheduled.sequence->params.logprobs.value_or(0);
     for (int32_t i = 0; i < num_top; ++i) {
       const int64_t at = row * kMaxLogprobs + i;
       token.top_logprobs.push_back(
-          {host_.top_token_ids.data<int32_t>()[at], host_.top_logprobs.data<float>()[at]});
+          {host.top_token_ids.data<int32_t>()[at], host.top_logprobs.data<float>()[at]});
     }
     tokens_.push_back(std::move(token));
     ++row;

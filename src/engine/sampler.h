@@ -40,27 +40,33 @@ class Sampler {
 
   // Writes row `index` of the parameter arrays for a sequence that wants a token.
   void describe(const Sequence& sequence, int64_t index, const PassArrays& host);
+  // The same for a row whose token nobody reads: greedy, which never fails on finite logits.
+  static void describe_padding(int64_t index, const PassArrays& host);
+
+  // What the rows described so far want; the work of `enqueue` depends on nothing else but shapes.
+  bool wants_top() const { return wants_top_; }
+  bool wants_suppressed() const { return wants_suppressed_; }
 
   // Enqueues sampling from `logits` ([n, vocab]) with the uploaded arrays, and the transfer back.
   void enqueue(Stream& stream, const TensorView& logits, const PassArrays& device);
 
-  // The tokens of the batch's sequences that wanted one. REQUIRES: the stream was waited for.
-  std::span<const SampledToken> collect(const Batch& batch);
+  // The tokens of the batch's sequences that wanted one, from the first rows of `num_rows` that
+  // were sampled. REQUIRES: the stream was waited for.
+  std::span<const SampledToken> collect(const Batch& batch, int64_t num_rows);
 
  private:
+  // Cut to the rows of each pass on both sides, as PassArrays are.
   struct Results {
-    TensorView token_ids;      // i32 [max_seqs]
-    TensorView logprobs;       // f32 [max_seqs]
-    TensorView top_token_ids;  // i32 [max_seqs, kMaxLogprobs]
-    TensorView top_logprobs;   // f32 [max_seqs, kMaxLogprobs]
+    TensorView token_ids;      // i32 [num_rows]
+    TensorView logprobs;       // f32 [num_rows]
+    TensorView top_token_ids;  // i32 [num_rows, kMaxLogprobs], if wanted
+    TensorView top_logprobs;   // f32 [num_rows, kMaxLogprobs], if wanted
   };
-  static Results cut(Arena& arena, int64_t max_seqs);
+  static Results cut(Arena& arena, int64_t num_rows, bool with_top);
 
   std::vector<int32_t> eos_token_ids_;
   Buffer host_memory_;
   Buffer device_memory_;
-  Results host_;
-  Results device_;
   bool wants_top_ = false;  // of the pass being described
   bool wants_suppressed_ = false;
   std::vector<SampledToken> tokens_;

@@ -13,27 +13,19 @@
 #include "ops/rope.h"
 
 namespace sluice {
-namespace {
-
-// Rows that go through projections and MLP at once. Large enough for the matrix products to reach
-// their rate, small enough that gate_up of an 8B model (2 * 14336 wide) takes 112 MiB, not
-// gigabytes.
-constexpr int64_t kRowTile = 2048;
-
-}  // namespace
-
 struct Decoder::Pass {
   Stream& stream;
   Executor& executor;
   const DecoderInput& input;
   TapSink* taps;
   int64_t num_rows;
+  int64_t row_tile;
 
   // Calls `fn(begin, count)` for consecutive tiles of rows.
   template <typename Fn>
   void for_each_tile(Fn fn) const {
-    for (int64_t begin = 0; begin < num_rows; begin += kRowTile) {
-      fn(begin, std::min(kRowTile, num_rows - begin));
+    for (int64_t begin = 0; begin < num_rows; begin += row_tile) {
+      fn(begin, std::min(row_tile, num_rows - begin));
     }
   }
 
@@ -49,7 +41,7 @@ struct Decoder::Pass {
 Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
                                       const DecoderLimits& limits) {
   const int64_t rows = limits.max_rows;
-  const int64_t tile = std::min(kRowTile, rows);
+  const int64_t tile = std::min(limits.row_tile, rows);
   const int64_t hidden = config.hidden_size;
   const int64_t qkv_width = int64_t{config.num_q_heads + 2 * config.num_kv_heads} * config.head_dim;
   Scratch s;
@@ -95,7 +87,7 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
                             TapSink* taps) {
   const int64_t num_rows = input.token_ids.dim(0);
   SLUICE_CHECK(num_rows > 0 && num_rows <= limits_.max_rows, "{} rows", num_rows);
-  const Pass pass{stream, executor, input, taps, num_rows};
+  const Pass pass{stream, executor, input, taps, num_rows, limits_.row_tile};
   const TensorView delta = scratch_.delta.rows(0, num_rows);
   const TensorView residual = scratch_.residual.rows(0, num_rows);
 

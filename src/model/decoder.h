@@ -22,6 +22,7 @@ namespace sluice {
 struct DecoderLimits {
   int64_t max_rows = 0;        // token rows of one pass
   int64_t max_logit_rows = 0;  // rows whose logits are wanted
+  int64_t row_tile = 2048;     // rows that go through projections and MLP at once
 };
 
 // Made by engine/runner for each pass. All views are device memory.

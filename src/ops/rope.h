@@ -29,7 +29,8 @@ struct RopeAndWriteKvArgs {
   TensorView cos_sin;   // f32 [m, 2, head_dim / 2]
   TensorView q_out;     // bf16 [m, num_q_heads, head_dim]
   KvBlocksView kv;      // where k and v go
-  TensorView kv_slots;  // i32 [m]: block index in `kv` * block_tokens + offset in the block
+  TensorView kv_slots;  // i32 [m]: block index in `kv` * block_tokens + offset in the block, or -1:
+                        // the row's k and v are written nowhere (it only fills a shape up)
 };
 
 // q_out = rope(norm(q)); the block entry of each row gets rope(norm(k)) and v.

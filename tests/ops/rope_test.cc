@@ -151,6 +151,21 @@ TEST_P(RopeTest, TouchesOnlyTheNamedEntries) {
                              static_cast<size_t>(shape.head_dim));
 }
 
+TEST_P(RopeTest, RowsWithoutASlotWriteNoKv) {
+  Machine machine;
+  const RopeShape shape = GetParam();
+  RopeAndWriteKvArgs args = make_args(machine, shape);
+  args.kv_slots = machine.tensor(std::vector<int32_t>(kRows, -1), {kRows});
+  rope_and_write_kv(machine.stream(), args);
+  machine.synchronize();
+  for (size_t i = 0; i < args.kv.stride_bytes * kBlocks; ++i) {
+    ASSERT_EQ(args.kv.base[i], std::byte{0xFF}) << "byte " << i;
+  }
+  const reference::RopeAndWriteKvResult expected = reference::rope_and_write_kv(args);
+  expect_close(args.q_out, expected.q, rotation_bound(expected.q, shape.head_dim),
+               kUnitBF16 * kUnitBF16 / 2.0);
+}
+
 TEST(RopeContract, NamesTheSymbolThatIsWrong) {
   Machine machine;
   RopeAndWriteKvArgs args = make_args(machine, {64, 4, 2, 16, true});

@@ -10,6 +10,7 @@ class FullPolicy final : public Policy {
   std::string_view name() const override { return "full"; }
   bool supports_prefill() const override { return true; }
   bool supports_decode() const override { return true; }
+  bool capturable() const override { return true; }
 
  private:
   Selection do_select_blocks(Stream&, const SelectInput&) override { return {}; }

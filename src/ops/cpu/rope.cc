@@ -86,6 +86,7 @@ void rope_row(const RopeCall& call, int64_t row) {
     rope_head(q + head * head_dim, call.q_norm, call, cos_sin, q_out + head * head_dim);
   }
   const int32_t slot = call.kv_slots[row];
+  if (slot == -1) return;  // a row that fills a shape up
   const int32_t block_index = slot / shape.block_tokens;
   SLUICE_CHECK(slot >= 0 && block_index < call.kv.num_blocks,
                "rope_and_write_kv: kv_slots[{}] is {}, the view has {} blocks of {} tokens", row,
