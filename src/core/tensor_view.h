@@ -15,7 +15,7 @@
 
 namespace sluice {
 
-inline constexpr int kMaxRank = 4;
+inline constexpr int kMaxRank = 5;
 
 class TensorView {
  public:

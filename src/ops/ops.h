@@ -1,14 +1,17 @@
 // Ops: the table of kernels that a backend must provide.
 //
-// Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h and
-// sample.h: they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op
-// does not compile. Thread rule: stateless; every call names its stream.
+// Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
+// page_selection.h, gather_pages.h and sample.h: they check the shapes once (ops/*.cc) and then
+// come here. A backend that lacks an op does not compile. Thread rule: stateless; every call names
+// its stream.
 #pragma once
 
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/gather_pages.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
+#include "ops/page_selection.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
 
@@ -28,6 +31,10 @@ class Ops {
   virtual void swiglu(Stream& stream, const SwigluArgs& args) const = 0;
   virtual void gather_rows(Stream& stream, const GatherRowsArgs& args) const = 0;
   virtual void attention(Stream& stream, const AttentionArgs& args) const = 0;
+  virtual void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const = 0;
+  virtual void score_pages(Stream& stream, const ScorePagesArgs& args) const = 0;
+  virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
+  virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;
 };
 

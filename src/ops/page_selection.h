@@ -29,7 +29,8 @@ struct UpdateKeyBoundsArgs {
   TensorView kv_begin;     // i32 [num_seqs]: as in AttentionArgs
   TensorView block_table;  // i32 [num_seqs, max_blocks]: as in AttentionArgs
   TensorView block_ids;    // i32 [num_seqs, max_ids]: entry j is the id, in `bounds`, of the block
-                           // that holds tokens [j, j + 1) * block_tokens
+                           // that holds tokens [j, j + 1) * block_tokens; negative: its pages are
+                           // left out
   KeyBounds bounds;
 };
 
@@ -57,10 +58,11 @@ void score_pages(Stream& stream, const ScorePagesArgs& args);
 // Which pages a list takes. Let r be the list's anchor: the position of the sequence's last row, or
 // with q_page_tokens the first position of the query page. The list takes
 //   everything                                     if r < threshold_tokens
-//   pages below sink_pages, pages that hold a token of [r - recent_tokens, r]
-//   the top_pages best of the others by score; equal scores: the lower page
+//   pages below sink_pages, pages that hold a token of [r - recent_tokens, r], and all behind them
+//   the top_pages best of the others by score; equal scores: the lower page; NaN counts as -inf
 // and ends with the page of the sequence's last row or of the query page's last position. Ids come
-// out ascending. Nothing depends on how a prompt was cut into passes.
+// out ascending. Nothing depends on how a prompt was cut into passes. A sequence with kv_end <= 0
+// and a query page that begins at kv_end or later have empty lists.
 struct PageRule {
   int32_t sink_pages = 0;
   int32_t recent_tokens = 0;

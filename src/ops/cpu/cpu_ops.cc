@@ -4,8 +4,10 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/activation.h"
 #include "ops/cpu/attention.h"
+#include "ops/cpu/gather_pages.h"
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/norm.h"
+#include "ops/cpu/page_selection.h"
 #include "ops/cpu/rope.h"
 #include "ops/cpu/sample.h"
 
@@ -49,6 +51,22 @@ void CpuOps::gather_rows(Stream& stream, const GatherRowsArgs& args) const {
 
 void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
   cpu::attention(as_cpu(stream), args, best_isa());
+}
+
+void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const {
+  cpu::update_key_bounds(as_cpu(stream), args, best_isa());
+}
+
+void CpuOps::score_pages(Stream& stream, const ScorePagesArgs& args) const {
+  cpu::score_pages(as_cpu(stream), args, best_isa());
+}
+
+void CpuOps::select_pages(Stream& stream, const SelectPagesArgs& args) const {
+  cpu::select_pages(as_cpu(stream), args);
+}
+
+void CpuOps::gather_pages(Stream& stream, const GatherPagesArgs& args) const {
+  cpu::gather_pages(as_cpu(stream), args);
 }
 
 void CpuOps::sample(Stream& stream, const SampleArgs& args) const {

@@ -1,7 +1,8 @@
 // CpuOps: the table of CPU kernels behind ops_of.
 //
 // Used by ops/ops.cc only. Each method forwards to the function of the same name in
-// ops/cpu/{matmul,norm,rope,activation,attention,sample}.h. Thread rule: stateless.
+// ops/cpu/{matmul,norm,rope,activation,attention,page_selection,gather_pages,sample}.h.
+// Thread rule: stateless.
 #pragma once
 
 #include "ops/ops.h"
@@ -20,6 +21,10 @@ class CpuOps final : public Ops {
   void swiglu(Stream& stream, const SwigluArgs& args) const override;
   void gather_rows(Stream& stream, const GatherRowsArgs& args) const override;
   void attention(Stream& stream, const AttentionArgs& args) const override;
+  void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const override;
+  void score_pages(Stream& stream, const ScorePagesArgs& args) const override;
+  void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
+  void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;
 };
 

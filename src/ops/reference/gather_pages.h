@@ -1,0 +1,21 @@
+// gather_pages byte by byte. Used by tests only.
+// Thread rule: a pure function over host-readable memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/gather_pages.h"
+
+namespace sluice::reference {
+
+struct GatheredPages {
+  std::vector<std::byte> dst;  // all of dst: num_blocks * stride_bytes, gaps included
+  int64_t num_bytes = 0;       // read from src
+};
+
+// What `dst` must hold after the op; what the op leaves alone is as it is now.
+GatheredPages gather_pages(const GatherPagesArgs& args);
+
+}  // namespace sluice::reference
