@@ -15,8 +15,9 @@ endif()
 # One set of floating-point rules everywhere: no reassociation and no silent contraction, since bits
 # must not depend on how the compiler felt. Kernels that want fused multiply-add say so themselves.
 # Designated initialisers leave members to their defaults on purpose, which GCC 12 calls missing.
-add_compile_options(-Wall -Wextra -Werror -Wshadow -Wnon-virtual-dtor -ffp-contract=off
-                    -Wno-missing-field-initializers)
+set(sluice_warnings -Wall -Wextra -Werror -Wshadow -Wno-missing-field-initializers)
+set(sluice_cxx_options ${sluice_warnings} -Wnon-virtual-dtor -ffp-contract=off)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${sluice_cxx_options}>")
 if(SLUICE_SANITIZE)
   # A finding of UBSan must end the program: a line on stderr fails no test.
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all
@@ -32,6 +33,8 @@ find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
 endif()
+
+include(SluiceCuda)
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)

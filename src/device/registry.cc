@@ -5,7 +5,7 @@
 
 #include "core/error.h"
 #include "device/cpu/cpu_device.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_door.h"
 #include "device/device.h"
 
 namespace sluice {

@@ -2,11 +2,12 @@
 #include "ops/ops.h"
 
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cuda/cuda_ops_door.h"
 
 namespace sluice {
 
 const Ops& ops_of(const Device& device) {
-  SLUICE_CHECK(device.kind() == DeviceKind::kCpu, "this build has kernels for the CPU only");
+  if (device.kind() == DeviceKind::kCuda) return cuda_ops();
   static const CpuOps cpu_ops;
   return cpu_ops;
 }

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_door.h"
 #include "device/device.h"
 
 namespace sluice {

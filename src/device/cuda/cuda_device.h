@@ -1,18 +1,76 @@
-// The door to the CUDA backend, without a CUDA type.
+// CudaDevice: one NVIDIA GPU.
 //
-// Used by registry.cc only. A build without CUDA links stub.cc behind it. Thread rule: any thread.
+// Made by make_device("cuda"); its parts are shared with CudaStream and CudaEvent, and src/ops/cuda
+// asks it for its properties. Thread rule: one host thread makes things and enqueues; it need not
+// be the thread that made the device.
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/cuda_ledger.h"
+#include "device/cuda/cuda_memory.h"
 #include "device/device.h"
+#include "device/trace.h"
 
 namespace sluice {
 
-// GPUs that this process can use; 0 in a build without CUDA.
-int num_cuda_devices();
+class CudaDevice final : public Device {
+ public:
+  // Ignored options: num_threads and schedule_seed, which are about the CPU device's workers.
+  // Errors: kUnsupported when there is no such GPU; kInvalidArgument for link_bytes_per_second,
+  // since a real link cannot be slowed down and a test that asks for it would mean nothing.
+  CudaDevice(int ordinal, const DeviceOptions& options);
+  // REQUIRES: its streams and buffers are gone (checked).
+  ~CudaDevice() override;
 
-// Errors: kUnsupported with one sentence that says what is missing.
-std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options);
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+  DeviceInfo info() const override;
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override;
+  std::unique_ptr<Event> make_event() override;
+  Buffer allocate(size_t size_bytes, MemoryKind kind) override;
+  int64_t num_allocations() const override { return memory_.num_allocations(); }
+  size_t allocated_bytes(MemoryKind kind) const override { return memory_.allocated_bytes(kind); }
+  size_t peak_allocated_bytes(MemoryKind kind) const override { return memory_.peak_bytes(kind); }
+
+  // For ops: launch shapes depend on the number of multiprocessors and the shared memory.
+  int ordinal() const { return ordinal_; }
+  const cudaDeviceProp& properties() const { return properties_; }
+
+  // Makes this GPU the calling thread's, as the runtime wants before most calls.
+  // Cost: tens of nanoseconds when it is already.
+  void make_current() const;
+
+  // For CudaStream and CudaEvent.
+  const CudaMemory& memory() const { return memory_; }
+  TraceSink* trace() const { return options_.trace; }
+  CudaLedger& make_ledger(const std::string& stream_name);
+  void stream_gone() { --num_streams_; }
+
+  // The error of a host wait or launch that failed with `status`: names the newest ops of all
+  // streams, since the runtime does not say which of them it was. A sticky one is kept, and is the
+  // answer from then on.
+  SharedError fault(cudaError_t status);
+
+ private:
+  void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept override;
+  std::string newest_ops() const;
+
+  const DeviceOptions options_;
+  const int ordinal_;
+  cudaDeviceProp properties_ = {};
+  CudaMemory memory_;
+  SharedError sticky_error_;
+  std::vector<void*> report_pages_;  // pinned, kReportsPerPage words each
+  std::vector<std::unique_ptr<CudaLedger>> ledgers_;
+  int num_streams_ = 0;
+};
+
+// The CUDA device behind `device`. REQUIRES: it is one (checked).
+CudaDevice& as_cuda(Device& device);
+const CudaDevice& as_cuda(const Device& device);
 
 }  // namespace sluice

@@ -1,16 +1,18 @@
 // What a build without CUDA links in place of the CUDA backend: it says what is missing.
 #include "core/error.h"
-#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_door.h"
 
 namespace sluice {
 
 int num_cuda_devices() { return 0; }
 
+std::string why_no_cuda() { return "this build of Sluice has no CUDA backend"; }
+
 std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&) {
   fail(ErrorCode::kUnsupported,
-       "device 'cuda:{}' was asked for, but this build of Sluice has no CUDA backend; "
-       "use the device 'cpu', or build with the CUDA toolkit",
-       ordinal);
+       "device 'cuda:{}' was asked for, but {}; use the device 'cpu', or build with the CUDA "
+       "toolkit and -DSLUICE_CUDA=ON",
+       ordinal, why_no_cuda());
 }
 
 }  // namespace sluice

@@ -1,0 +1,24 @@
+// The door to the CUDA backend, without a CUDA type.
+//
+// Used by registry.cc and by whoever explains why there is no GPU. A build without CUDA links
+// stub.cc behind it. Thread rule: any thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+
+namespace sluice {
+
+// GPUs that this process can use; 0 in a build without CUDA and on a machine without a driver.
+int num_cuda_devices();
+
+// Why num_cuda_devices() is 0, in one clause ("this build of Sluice has no CUDA backend"); empty
+// when there is a GPU.
+std::string why_no_cuda();
+
+// Errors: kUnsupported with one sentence that says what is missing.
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options);
+
+}  // namespace sluice

@@ -1,0 +1,42 @@
+// CudaEvent: a CUDA event with what its newest version depends on.
+//
+// The runtime's events have the contract's versions already: a wait takes the version that was
+// recorded when the wait is called, and an event may be destroyed while waits are pending. Made by
+// CudaDevice, recorded by CudaStream. Thread rule: the host thread that enqueues.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/cuda_ledger.h"
+#include "device/device.h"
+
+namespace sluice {
+
+class CudaDevice;
+
+class CudaEvent final : public Event {
+ public:
+  explicit CudaEvent(CudaDevice& device);
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  bool query() const override;
+  void synchronize() const override;
+
+  // For CudaStream.
+  cudaEvent_t handle() const { return handle_; }
+  const CudaPast& past() const { return past_; }
+  void set_past(const CudaPast& past) { past_ = past; }
+
+ private:
+  CudaDevice& device_;
+  cudaEvent_t handle_ = nullptr;
+  CudaPast past_;
+};
+
+// The CUDA event behind `event`. REQUIRES: an event of a CUDA device (checked).
+CudaEvent& as_cuda(Event& event);
+const CudaEvent& as_cuda(const Event& event);
+
+}  // namespace sluice

@@ -1,0 +1,170 @@
+// Ops, events and host waits of a CUDA stream.
+#include "device/cuda/cuda_stream.h"
+
+#include <nvtx3/nvToolsExt.h>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_event.h"
+#include "device/cuda/cuda_trace.h"
+
+namespace sluice {
+namespace {
+
+// A named range on the host's row of a profiler's timeline. Costs a test of a pointer without one.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
+  ~ProfilerRange() { nvtxRangePop(); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+};
+
+}  // namespace
+
+CudaStream::CudaStream(CudaDevice& device, const std::string& name)
+    : device_(device), ledger_(device.make_ledger(name)) {
+  check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
+  if (device.trace() != nullptr) trace_ = std::make_unique<CudaTrace>(handle_);
+}
+
+CudaStream::~CudaStream() {
+  cudaSetDevice(device_.ordinal());
+  cudaStreamSynchronize(handle_);
+  flush_trace();
+  trace_.reset();
+  cudaStreamDestroy(handle_);
+  if (staging_ != nullptr) cudaFreeHost(staging_);
+  cudaGetLastError();
+  device_.stream_gone();
+}
+
+Device& CudaStream::device() const { return device_; }
+
+void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
+  if (poisoned()) return;
+  device_.make_current();
+  ledger_.add_op(op_name);
+  const bool tracing = trace_ != nullptr && !capturing_;
+  if (tracing) trace_->begin(op_name);
+  const ProfilerRange range(op_name);
+  try {
+    enqueue.call(enqueue.fn, handle_);
+  } catch (const Error& error) {
+    poison(op_name, error);
+  } catch (const std::exception& error) {
+    poison(op_name, Error(ErrorCode::kDevice, error.what()));
+  }
+  const cudaError_t status = cudaGetLastError();
+  if (status != cudaSuccess) poison(op_name, status);
+  if (tracing) trace_->end();
+}
+
+void CudaStream::poison(const char* op_name, const Error& error) {
+  if (poisoned()) return;
+  past_.set_error(std::make_shared<const Error>(
+      error.in(fmt::format("stream '{}', op '{}'", name(), op_name))));
+}
+
+void CudaStream::poison(const char* op_name, cudaError_t status) {
+  if (poisoned()) return;
+  if (is_sticky(status)) {
+    past_.set_error(device_.fault(status));
+  } else {
+    poison(op_name, Error(ErrorCode::kDevice, cuda_error_text(status)));
+  }
+}
+
+CudaReport CudaStream::report(const char* op_name, const char* text) {
+  return ledger_.make_report(op_name, text, capturing_);
+}
+
+void CudaStream::begin_capture() {
+  SLUICE_CHECK(!capturing_, "stream '{}' captures already", name());
+  capturing_ = true;
+  // Thread-local: an allocation by this thread while it captures is an error, not a surprise.
+  submit("begin capture", [](cudaStream_t handle) {
+    check_cuda(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal),
+               "cudaStreamBeginCapture");
+  });
+}
+
+std::unique_ptr<Graph> CudaStream::end_capture() {
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  // Also when poisoned: the stream must leave the capturing state.
+  cudaError_t status = cudaStreamEndCapture(handle_, &graph);
+  if (status == cudaSuccess && !poisoned()) status = cudaGraphInstantiate(&executable, graph, 0);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+  if (status != cudaSuccess) poison("end capture", status);
+  return std::make_unique<CudaGraph>(executable);
+}
+
+void CudaStream::abandon_capture() noexcept {
+  capturing_ = false;
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(handle_, &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+void CudaStream::launch(const Graph& graph) {
+  SLUICE_CHECK(!capturing_, "a launch inside a capture");
+  SLUICE_CHECK(dynamic_cast<const CudaGraph*>(&graph) != nullptr, "a graph of another device");
+  submit("graph", [&](cudaStream_t handle) {
+    check_cuda(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), handle),
+               "cudaGraphLaunch");
+  });
+}
+
+void CudaStream::record(Event& event) {
+  SLUICE_CHECK(!capturing_, "an event recorded inside a capture");
+  CudaEvent& target = as_cuda(event);
+  device_.make_current();
+  // A poisoned stream records too: what it ran before may still be at work.
+  const cudaError_t status = cudaEventRecord(target.handle(), handle_);
+  if (status != cudaSuccess) poison("record", status);
+  past_.reach(&ledger_, ledger_.newest_serial());
+  target.set_past(past_);
+}
+
+// A poisoned stream still waits: what it would have touched may be in use until then.
+void CudaStream::wait(const Event& event) {
+  SLUICE_CHECK(!capturing_, "a wait inside a capture");
+  const CudaEvent& source = as_cuda(event);
+  device_.make_current();
+  const bool tracing = trace_ != nullptr && !capturing_;
+  if (tracing) trace_->begin("wait");
+  const cudaError_t status = cudaStreamWaitEvent(handle_, source.handle(), 0);
+  if (tracing) trace_->end();
+  if (status != cudaSuccess) poison("wait", status);
+  past_.join(source.past());
+}
+
+void CudaStream::synchronize() {
+  const cudaError_t status = cudaStreamSynchronize(handle_);
+  flush_trace();
+  if (status != cudaSuccess) {
+    poison("synchronize", status);
+  } else {
+    past_.reach(&ledger_, ledger_.newest_serial());
+    if (SharedError error = past_.find_error()) past_.set_error(std::move(error));
+  }
+  if (poisoned()) throw Error(*past_.error());
+}
+
+void CudaStream::flush_trace() {
+  if (trace_ == nullptr) return;
+  std::vector<TraceSpan> spans = trace_->take();
+  if (!spans.empty()) device_.trace()->take(name(), std::move(spans));
+}
+
+CudaStream& as_cuda(Stream& stream) {
+  SLUICE_CHECK(stream.device().kind() == DeviceKind::kCuda, "stream '{}' is not of a CUDA device",
+               stream.name());
+  return static_cast<CudaStream&>(stream);
+}
+
+}  // namespace sluice

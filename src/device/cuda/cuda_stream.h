@@ -1,0 +1,117 @@
+// CudaStream: a non-blocking CUDA stream with named ops and the contract's errors.
+//
+// src/ops/cuda enqueues kernels with `submit`; everybody else uses the Stream contract.
+// Thread rule: one host thread enqueues; it need not be the one that made the stream.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include <cuda_runtime_api.h>
+
+#include "core/error.h"
+#include "device/cuda/cuda_ledger.h"
+#include "device/cuda/cuda_report.h"
+#include "device/device.h"
+
+namespace sluice {
+
+class CudaDevice;
+class CudaTrace;
+
+// Work captured by Stream::capture, ready to be launched.
+class CudaGraph final : public Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  // Null when the stream was poisoned while it captured; it skips the launch then.
+  cudaGraphExec_t executable() const { return executable_; }
+
+ private:
+  const cudaGraphExec_t executable_;
+};
+
+// Errors, in CUDA's terms. An op that cannot be launched poisons the stream at once. A kernel that
+// reports bad input (`report`) is found out at a host wait that depends on it, which throws and
+// poisons; what was enqueued between the two did run, on whatever the kernel left, so a kernel that
+// reports must still write harmless values. A sticky CUDA error names the newest ops of all
+// streams, since the runtime does not say which one it was.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(CudaDevice& device, const std::string& name);
+  ~CudaStream() override;
+
+  Device& device() const override;
+  CudaDevice& cuda_device() const { return device_; }
+  const std::string& name() const override { return ledger_.stream_name(); }
+  cudaStream_t handle() const { return handle_; }
+
+  // Calls `enqueue(cudaStream_t)`, which launches kernels or library calls on the handle, and
+  // checks cudaGetLastError afterwards. Skipped when the stream is poisoned.
+  // REQUIRES: op_name lives as long as the device.
+  // Errors: a failed launch, or an exception that leaves `enqueue`, poisons the stream under the
+  // op's name (see Stream); nothing is thrown here.
+  template <typename Fn>
+  void submit(const char* op_name, Fn&& enqueue) {
+    using Target = std::remove_reference_t<Fn>;
+    run(op_name, {.call =
+                      [](const void* fn, cudaStream_t handle) {
+                        (*static_cast<Target*>(const_cast<void*>(fn)))(handle);
+                      },
+                  .fn = std::addressof(enqueue)});
+  }
+
+  // Inside `enqueue`: what a kernel needs to report bad input (cuda_report.cuh). `text` is a fmt
+  // format with one {} for the row. REQUIRES: text lives as long as the device.
+  CudaReport report(const char* op_name, const char* text);
+
+  void copy(const CopyArgs& args) override;
+  void copy_2d(const Copy2dArgs& args) override;
+  void fill(std::byte* dst, size_t num_bytes, uint8_t value) override;
+  void record(Event& event) override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+  void launch(const Graph& graph) override;
+
+ private:
+  // A function without ownership: submit runs it before it returns.
+  struct Enqueue {
+    void (*call)(const void* fn, cudaStream_t handle);
+    const void* fn;
+  };
+
+  // While capturing, copies must be between pinned and device memory and fills of device memory:
+  // the others need the host each time (checked).
+  void begin_capture() override;
+  std::unique_ptr<Graph> end_capture() override;
+  void abandon_capture() noexcept override;
+
+  void run(const char* op_name, const Enqueue& enqueue);
+  void poison(const char* op_name, const Error& error);
+  void poison(const char* op_name, cudaError_t status);
+  bool poisoned() const { return past_.error() != nullptr; }
+  void flush_trace();
+
+  // Copies with a side that the copy engines cannot reach (see cuda_copy.cc).
+  void copy_on_host(const Copy2dArgs& args);
+  void copy_staged(const Copy2dArgs& args, bool to_device);
+  std::byte* staging();
+
+  CudaDevice& device_;
+  CudaLedger& ledger_;
+  cudaStream_t handle_ = nullptr;
+  CudaPast past_;
+  bool capturing_ = false;
+  std::byte* staging_ = nullptr;      // pinned, made by the first copy that needs it
+  std::unique_ptr<CudaTrace> trace_;  // null: nobody wants a timeline
+};
+
+// The CUDA stream behind `stream`. REQUIRES: a stream of a CUDA device (checked).
+CudaStream& as_cuda(Stream& stream);
+
+}  // namespace sluice

@@ -1,0 +1,13 @@
+// The door to the CUDA kernels, without a CUDA type.
+//
+// Used by ops.cc only. A build without CUDA links stub_ops.cc behind it. Thread rule: any thread.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice {
+
+// REQUIRES: a build with CUDA kernels (checked); there is no CUDA device without them.
+const Ops& cuda_ops();
+
+}  // namespace sluice
