@@ -106,7 +106,9 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
     }
   }
   if (!prefilling.empty()) return prefilling;
-  return waiting_.empty() ? decoding : std::vector<ExpectedSequence>{};
+  // Whoever waits is admitted as soon as there is a place, if memory allows.
+  const bool has_place = static_cast<int32_t>(decoding.size()) < limits_.max_num_seqs;
+  return waiting_.empty() || !has_place ? decoding : std::vector<ExpectedSequence>{};
 }
 
 void Scheduler::preempt_newest() {
