@@ -33,6 +33,7 @@ CudaStream::~CudaStream() {
   cudaStreamSynchronize(handle_);
   flush_trace();
   trace_.reset();
+  op_state_.reset();
   cudaStreamDestroy(handle_);
   if (staging_ != nullptr) cudaFreeHost(staging_);
   cudaGetLastError();

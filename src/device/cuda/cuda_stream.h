@@ -36,6 +36,13 @@ class CudaGraph final : public Graph {
   const cudaGraphExec_t executable_;
 };
 
+// What src/ops/cuda keeps for one stream between calls: a library's workspace, staging memory. Made
+// by the first op that needs it; dies with the stream, after the stream's work.
+class CudaOpState {
+ public:
+  virtual ~CudaOpState() = default;
+};
+
 // Errors, in CUDA's terms. An op that cannot be launched poisons the stream at once. A kernel that
 // reports bad input (`report`) is found out at a host wait that depends on it, which throws and
 // poisons; what was enqueued between the two did run, on whatever the kernel left, so a kernel that
@@ -69,6 +76,9 @@ class CudaStream final : public Stream {
   // Inside `enqueue`: what a kernel needs to report bad input (cuda_report.cuh). `text` is a fmt
   // format with one {} for the row. REQUIRES: text lives as long as the device.
   CudaReport report(const char* op_name, const char* text);
+
+  // Inside `enqueue`: the ops' own state; null until they make it.
+  std::unique_ptr<CudaOpState>& op_state() { return op_state_; }
 
   void copy(const CopyArgs& args) override;
   void copy_2d(const Copy2dArgs& args) override;
@@ -109,6 +119,7 @@ class CudaStream final : public Stream {
   bool capturing_ = false;
   std::byte* staging_ = nullptr;      // pinned, made by the first copy that needs it
   std::unique_ptr<CudaTrace> trace_;  // null: nobody wants a timeline
+  std::unique_ptr<CudaOpState> op_state_;
 };
 
 // The CUDA stream behind `stream`. REQUIRES: a stream of a CUDA device (checked).
