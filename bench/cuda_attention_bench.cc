@@ -1,0 +1,288 @@
+// Prefill attention on CUDA: FLOP/s over long sequences, what cutting the walk costs, and a few
+// rows of each shape against double precision.
+//
+//   cuda_attention_bench [--shape SUBSTRING]
+#include <cmath>
+#include <functional>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention_prefill.h"
+#include "ops/reference/attention.h"
+#include "report.h"
+
+namespace sluice::bench {
+namespace {
+
+struct Shape {
+  const char* name;
+  int32_t num_rows;
+  int32_t num_tokens;  // the rows are the last of them
+  int32_t num_q_heads = 16;
+  int32_t num_kv_heads = 8;
+  int32_t head_dim = 128;
+  int32_t block_tokens = 256;
+  int32_t piece_tokens = 0;  // not 0: the walk is cut every so many tokens
+
+  // A causal row at position p does 2 products of p + 1 tokens and head_dim channels per head.
+  double flop() const {
+    const double first = num_tokens - num_rows + 1;
+    return (first + num_tokens) / 2 * num_rows * num_q_heads * head_dim * 4;
+  }
+};
+
+// One sequence of random bf16 in device memory, and copies of a few rows that the host can read.
+class Workbench {
+ public:
+  Workbench(CudaDevice& device, const Shape& shape)
+      : device_(device), stream_(device.make_stream({.name = "bench"})), shape_(shape) {
+    args_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    args_.q = random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
+    args_.out = random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
+    args_.batch.row_begin = integers({0, shape.num_rows});
+    args_.batch.first_pos = integers({shape.num_tokens - shape.num_rows});
+    args_.batch.max_rows = shape.num_rows;
+    make_blocks();
+    if (shape.piece_tokens > 0) make_state();
+  }
+
+  // All calls of one walk.
+  void enqueue() {
+    for (const AttentionArgs& call : calls()) cuda::prefill_attention(as_cuda(*stream_), call);
+  }
+  void synchronize() { stream_->synchronize(); }
+
+  // Relative error (norm of the difference over the norm) of the first, a middle and the last row.
+  double error() {
+    enqueue();
+    double difference = 0.0;
+    double norm = 0.0;
+    for (const int32_t row : {0, shape_.num_rows / 2, shape_.num_rows - 1}) {
+      add_row_error(row, difference, norm);
+    }
+    return std::sqrt(difference / norm);
+  }
+
+ private:
+  std::vector<AttentionArgs> calls() {
+    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
+    std::vector<AttentionArgs> calls;
+    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) {
+      const auto i = static_cast<int64_t>(calls.size());
+      AttentionArgs call = args_;
+      call.batch.max_kv_tokens = std::min(piece, shape_.num_tokens - begin);
+      call.kv_begin = bounds_.rows(i, 1);
+      call.kv_end = bounds_.rows(i + 1, 1);
+      const int64_t first_block = begin / shape_.block_tokens;
+      const int64_t width = args_.block_table.dim(1) - first_block;
+      call.block_table = args_.block_table.reshape({args_.block_table.dim(1)})
+                             .rows(first_block, width)
+                             .reshape({1, width});
+      call.first = begin == 0;
+      call.last = begin + piece >= shape_.num_tokens;
+      calls.push_back(call);
+    }
+    return calls;
+  }
+
+  void make_blocks() {
+    const int32_t num_blocks = (shape_.num_tokens + shape_.block_tokens - 1) / shape_.block_tokens;
+    std::vector<int32_t> table;
+    for (int32_t i = 0; i < num_blocks; ++i) table.push_back(num_blocks - 1 - i);
+    args_.block_table = integers(table).reshape({1, num_blocks});
+    args_.kv.shape = {.num_kv_heads = shape_.num_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .block_tokens = shape_.block_tokens};
+    args_.kv.num_blocks = num_blocks;
+    args_.kv.stride_bytes = args_.kv.shape.block_bytes();
+    args_.kv.base =
+        random_tensor({num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)}).bytes();
+    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
+    std::vector<int32_t> bounds;
+    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) bounds.push_back(begin);
+    bounds.push_back(shape_.num_tokens);
+    bounds_ = integers(bounds);
+  }
+
+  void make_state() {
+    const int64_t rows = shape_.num_rows;
+    const int64_t heads = shape_.num_q_heads;
+    args_.state = {.acc = tensor(DType::kF32, {rows, heads, shape_.head_dim}),
+                   .max = tensor(DType::kF32, {rows, heads}),
+                   .sum = tensor(DType::kF32, {rows, heads})};
+  }
+
+  void add_row_error(int32_t row, double& difference, double& norm) {
+    AttentionArgs host = args_;
+    host.q = to_host(args_.q.rows(row, 1));
+    const TensorView out = to_host(args_.out.rows(row, 1));
+    host.batch.row_begin = host_integers({0, 1});
+    host.batch.first_pos = host_integers({shape_.num_tokens - shape_.num_rows + row});
+    host.kv_begin = host_integers({0});
+    host.kv_end = host_integers({shape_.num_tokens});
+    if (!host_kv_.present()) {
+      const auto bytes = static_cast<int64_t>(args_.kv.stride_bytes) * args_.kv.num_blocks;
+      host_kv_ = to_host(TensorView(args_.kv.base, DType::kU8, {bytes}));
+      host_table_ = to_host(args_.block_table);
+    }
+    host.kv.base = host_kv_.bytes();
+    host.block_table = host_table_;
+    const std::vector<double> expected = reference::attention(host);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double actual = static_cast<float>(out.data<BFloat16>()[i]);
+      // NaN must not pass.
+      difference += std::isnan(actual) ? INFINITY : (actual - expected[i]) * (actual - expected[i]);
+      norm += expected[i] * expected[i];
+    }
+  }
+
+  std::byte* allocate(size_t num_bytes, MemoryKind kind) {
+    buffers_.push_back(device_.allocate(num_bytes, kind));
+    return buffers_.back().data();
+  }
+  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
+    const TensorView shape(nullptr, dtype, dims);
+    return TensorView(allocate(shape.num_bytes(), MemoryKind::kDevice), dtype, dims);
+  }
+  TensorView to_host(const TensorView& view) {
+    std::byte* bytes = allocate(view.num_bytes(), MemoryKind::kPinned);
+    stream_->copy({.dst = bytes, .src = view.bytes(), .num_bytes = view.num_bytes()});
+    stream_->synchronize();
+    if (view.rank() == 1) return TensorView(bytes, view.dtype(), {view.dim(0)});
+    if (view.rank() == 2) return TensorView(bytes, view.dtype(), {view.dim(0), view.dim(1)});
+    return TensorView(bytes, view.dtype(), {view.dim(0), view.dim(1), view.dim(2)});
+  }
+  TensorView host_integers(const std::vector<int32_t>& values) {
+    std::byte* bytes = allocate(values.size() * 4, MemoryKind::kPinned);
+    std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes));
+    return TensorView(bytes, DType::kI32, {static_cast<int64_t>(values.size())});
+  }
+  TensorView integers(const std::vector<int32_t>& values) {
+    const TensorView host = host_integers(values);
+    const TensorView view = tensor(DType::kI32, {static_cast<int64_t>(values.size())});
+    stream_->copy({.dst = view.bytes(), .src = host.bytes(), .num_bytes = view.num_bytes()});
+    return view;
+  }
+  // Normally distributed, from a table of 64 K numbers.
+  TensorView random_tensor(std::initializer_list<int64_t> dims) {
+    static const std::vector<BFloat16> numbers = [] {
+      std::mt19937 generator(std::random_device{}());
+      std::normal_distribution<float> normal;
+      std::vector<BFloat16> values;
+      for (int i = 0; i < 65536; ++i) values.emplace_back(normal(generator));
+      return values;
+    }();
+    const TensorView view = tensor(DType::kBF16, dims);
+    const int64_t count = view.num_elements();
+    auto* host = reinterpret_cast<BFloat16*>(allocate(view.num_bytes(), MemoryKind::kPinned));
+    for (int64_t i = 0; i < count; ++i) {
+      host[i] = numbers[static_cast<size_t>((i + i / 65536 * 131) % 65536)];
+    }
+    stream_->copy({.dst = view.bytes(),
+                   .src = reinterpret_cast<std::byte*>(host),
+                   .num_bytes = view.num_bytes()});
+    stream_->synchronize();
+    return view;
+  }
+
+  CudaDevice& device_;
+  std::vector<Buffer> buffers_;
+  std::unique_ptr<Stream> stream_;
+  Shape shape_;
+  AttentionArgs args_;
+  TensorView bounds_;
+  TensorView host_kv_, host_table_;
+};
+
+std::vector<Shape> shapes() {
+  return {
+      {.name = "prompt 4K", .num_rows = 4096, .num_tokens = 4096},
+      {.name = "prompt 16K", .num_rows = 16384, .num_tokens = 16384},
+      {.name = "prompt 32K", .num_rows = 32768, .num_tokens = 32768},
+      {.name = "prompt 32K in pieces of 16K",
+       .num_rows = 32768,
+       .num_tokens = 32768,
+       .piece_tokens = 16384},
+      {.name = "prompt 32K in pieces of 4K",
+       .num_rows = 32768,
+       .num_tokens = 32768,
+       .piece_tokens = 4096},
+      {.name = "prompt 64K", .num_rows = 65536, .num_tokens = 65536},
+      {.name = "prompt 64K in pieces of 16K",
+       .num_rows = 65536,
+       .num_tokens = 65536,
+       .piece_tokens = 16384},
+      {.name = "span 2K after 62K", .num_rows = 2048, .num_tokens = 65536},
+      {.name = "span 2K after 62K in pieces of 16K",
+       .num_rows = 2048,
+       .num_tokens = 65536,
+       .piece_tokens = 16384},
+      {.name = "span 64 after 32K", .num_rows = 64, .num_tokens = 32768},
+      {.name = "32 / 8 heads 16K", .num_rows = 16384, .num_tokens = 16384, .num_q_heads = 32},
+      {.name = "28 / 4 heads 16K",
+       .num_rows = 16384,
+       .num_tokens = 16384,
+       .num_q_heads = 28,
+       .num_kv_heads = 4},
+      {.name = "head_dim 64 16K", .num_rows = 16384, .num_tokens = 16384, .head_dim = 64},
+      {.name = "blocks of 64 16K", .num_rows = 16384, .num_tokens = 16384, .block_tokens = 64},
+      {.name = "blocks of 16 16K (general kernel)",
+       .num_rows = 16384,
+       .num_tokens = 16384,
+       .block_tokens = 16},
+      {.name = "head_dim 96 16K (general kernel)",
+       .num_rows = 16384,
+       .num_tokens = 16384,
+       .head_dim = 96},
+  };
+}
+
+void print_shape(CudaDevice& device, const Shape& shape) {
+  Workbench bench(device, shape);
+  const double error = bench.error();
+  // Enough walks in a row that a launch and a wait are noise.
+  const int repeats = std::max(1, static_cast<int>(1e13 / shape.flop()));
+  const Timing timing = measure(
+      [&] {
+        for (int i = 0; i < repeats; ++i) bench.enqueue();
+        bench.synchronize();
+      },
+      {.min_repetitions = 5, .min_seconds = 0.3});
+  fmt::print("{:<36} {:8.3f} ms {:7.1f} TFLOP/s (spread {:.1f} %)  error {:.1e}\n", shape.name,
+             timing.median / repeats * 1e3, shape.flop() * repeats / timing.median / 1e12,
+             100 * timing.spread(), error);
+}
+
+int run(int argc, char** argv) {
+  const std::string_view wanted =
+      argc == 3 && argv[1] == std::string_view("--shape") ? argv[2] : "";
+  if (argc != 1 && wanted.empty()) {
+    fail(ErrorCode::kInvalidArgument, "unknown option {}; known: --shape", argv[1]);
+  }
+  print_header("cuda_attention_bench");
+  const std::unique_ptr<Device> device = make_device("cuda");
+  fmt::print(
+      "GPU: {}; causal, bf16, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n",
+      device->info().name);
+  for (const Shape& shape : shapes()) {
+    if (std::string_view(shape.name).find(wanted) != std::string_view::npos) {
+      print_shape(as_cuda(*device), shape);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  try {
+    return sluice::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "cuda_attention_bench: {}\n", error.what());
+    return 1;
+  }
+}

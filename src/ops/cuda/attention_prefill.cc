@@ -1,0 +1,107 @@
+// Prefill attention on CUDA: checks what the kernels lack and chooses one.
+#include "ops/cuda/attention_prefill.h"
+
+#include <algorithm>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention_prefill_params.h"
+#include "ops/cuda/attention_prefill_sm80.h"
+#include "ops/cuda/attention_prefill_sm90.h"
+#include "ops/cuda/kv_tensor_map.h"
+
+namespace sluice::cuda {
+namespace {
+
+void check_supported(const AttentionArgs& args) {
+  if (args.pages.present()) {
+    fail(ErrorCode::kUnsupported,
+         "prefill attention on CUDA takes no page list (pages.page_ids is {}); use a policy that "
+         "selects pages in decode only, or the device 'cpu'",
+         args.pages.page_ids.to_string());
+  }
+  // The largest score is found before scaling.
+  if (!(args.scale > 0.0f)) {
+    fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
+         args.scale);
+  }
+}
+
+// The most KV heads, dividing all of them, whose K and V of the longest run fit half of the L2
+// cache: tiles of these heads run side by side.
+int32_t heads_together(const AttentionArgs& args, int64_t l2_bytes) {
+  const int64_t bytes_per_head = static_cast<int64_t>(std::max(args.batch.max_kv_tokens, 1)) *
+                                 args.kv.shape.head_dim * 2 * sizeof(BFloat16);
+  int32_t heads = args.kv.shape.num_kv_heads;
+  while (heads > 1 &&
+         (args.kv.shape.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
+    --heads;
+  }
+  return heads;
+}
+
+// Everything but num_q_tiles, which depends on the kernel.
+PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) {
+  const bool has_state = args.state.acc.present();
+  const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  return {
+      .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .out = reinterpret_cast<uint16_t*>(args.out.bytes()),
+      .acc = has_state ? args.state.acc.data<float>() : nullptr,
+      .max = has_state ? args.state.max.data<float>() : nullptr,
+      .sum = has_state ? args.state.sum.data<float>() : nullptr,
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_begin = args.kv_begin.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .block_table = args.block_table.data<int32_t>(),
+      .kv_base = args.kv.base,
+      .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+      .num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0)),
+      .num_q_heads = num_q_heads,
+      .num_kv_heads = args.kv.shape.num_kv_heads,
+      .group = num_q_heads / args.kv.shape.num_kv_heads,
+      .head_dim = args.kv.shape.head_dim,
+      .block_tokens = args.kv.shape.block_tokens,
+      .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
+      .heads_together = heads_together(args, gpu.l2CacheSize),
+      .scale = args.scale,
+      .first = args.first,
+      .last = args.last,
+  };
+}
+
+int32_t num_q_tiles(const AttentionArgs& args, const PrefillParams& params, int32_t tile_rows) {
+  return (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
+}
+
+// Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this shape.
+int32_t hopper_tile_tokens(const AttentionArgs& args, const cudaDeviceProp& gpu) {
+  if (gpu.major != 9 || gpu.minor != 0) return 0;
+  if (args.kv.num_blocks == 0) return 0;  // nothing to describe
+  return sm90::tile_tokens(args.kv.shape.head_dim, args.kv.shape.block_tokens);
+}
+
+}  // namespace
+
+void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
+  check_supported(args);
+  SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
+               static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
+  if (args.batch.max_rows == 0) return;
+  const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  PrefillParams params = make_params(args, gpu);
+  const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
+  stream.submit("attention", [&](cudaStream_t handle) {
+    if (tile_tokens > 0) {
+      params.num_q_tiles = num_q_tiles(args, params, sm90::kRowsPerTile);
+      const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
+      check_cuda(sm90::launch_prefill(handle, params, map), "launch of prefill attention");
+    } else {
+      params.num_q_tiles = num_q_tiles(args, params, sm80::kRowsPerTile);
+      check_cuda(sm80::launch_prefill(handle, params), "launch of prefill attention");
+    }
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,40 @@
+// What the prefill attention kernels receive: pointers and sizes, as plain values.
+//
+// Filled by attention_prefill.cc, read by attention_prefill_{sm80,sm90}.cuh. Thread rule: values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::cuda {
+
+// Rows are packed: packed row r of a KV head is query row r / group and query head
+// kv_head * group + r % group, so that all heads of a group share the K and V that a block loads.
+struct PrefillParams {
+  const uint16_t* q = nullptr;  // bf16 [num_rows][num_q_heads][head_dim]
+  uint16_t* out = nullptr;      // bf16, the same shape; may be q
+  float* acc = nullptr;         // f32 [num_rows][num_q_heads][head_dim]
+  float* max = nullptr;         // f32 [num_rows][num_q_heads]
+  float* sum = nullptr;
+  const int32_t* row_begin = nullptr;
+  const int32_t* first_pos = nullptr;
+  const int32_t* kv_begin = nullptr;
+  const int32_t* kv_end = nullptr;
+  const int32_t* block_table = nullptr;
+  const std::byte* kv_base = nullptr;
+  int64_t kv_stride_bytes = 0;
+  int32_t num_seqs = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;
+  int32_t head_dim = 0;
+  int32_t block_tokens = 0;
+  int32_t max_blocks = 0;      // width of the block table
+  int32_t num_q_tiles = 0;     // per sequence and KV head, of the longest sequence
+  int32_t heads_together = 0;  // KV heads whose tiles are interleaved in launch order
+  float scale = 0.0f;
+  bool first = true;
+  bool last = true;
+};
+
+}  // namespace sluice::cuda

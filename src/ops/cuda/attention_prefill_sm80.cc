@@ -1,0 +1,12 @@
+// Chooses the general kernel for a head_dim.
+#include "ops/cuda/attention_prefill_sm80.h"
+
+namespace sluice::cuda::sm80 {
+
+cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p) {
+  if (p.head_dim <= 64) return launch_prefill_d64(stream, p);
+  if (p.head_dim <= 128) return launch_prefill_d128(stream, p);
+  return launch_prefill_d256(stream, p);
+}
+
+}  // namespace sluice::cuda::sm80

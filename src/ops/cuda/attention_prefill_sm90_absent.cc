@@ -1,0 +1,13 @@
+// What a build without sm_90a links in place of the Hopper kernels: it says so, and is never asked
+// to launch.
+#include "ops/cuda/attention_prefill_sm90.h"
+
+namespace sluice::cuda::sm90 {
+
+int32_t tile_tokens(int32_t, int32_t) { return 0; }
+
+cudaError_t launch_prefill(cudaStream_t, const PrefillParams&, const CUtensorMap&) {
+  return cudaErrorNoKernelImageForDevice;
+}
+
+}  // namespace sluice::cuda::sm90
