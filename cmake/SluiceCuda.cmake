@@ -40,9 +40,11 @@ if(SLUICE_CUDA)
   set(CMAKE_CUDA_STANDARD 20)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   set(CMAKE_CUDA_EXTENSIONS OFF)
+  if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # Debian 12's CMake does not know it yet
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+  endif()
   find_package(CUDAToolkit REQUIRED)
   list(JOIN sluice_warnings "," host_warnings)
-  # -Wpedantic is off by default and stays off: nvcc's own #line directives fail it.
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_warnings}>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>")

@@ -9,9 +9,11 @@ function(sluice_folder name)
 endfunction()
 
 # sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry.
-# The entry's name is the program's name; labels are those of design section 8.
+# The entry's name is the program's name; labels are those of design section 8. With GPU the
+# program tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
+# name_gpu, that asks for the GPU.
 function(sluice_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GPU" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 1200)  # shared machines can be ten times slower than a quiet one
   endif()
@@ -22,4 +24,10 @@ function(sluice_test name)
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_GPU AND SLUICE_CUDA)
+    add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}
+      ENVIRONMENT SLUICE_TEST_DEVICE=cuda RUN_SERIAL TRUE)
+    set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_TESTS ${name})
+  endif()
 endfunction()

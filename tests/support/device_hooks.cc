@@ -5,14 +5,17 @@
 #include <thread>
 
 #include "device/cpu/cpu_stream.h"
+#include "support/cuda/cuda_hooks.h"
 
 namespace sluice::testing {
 
 void enqueue_failure(Stream& stream, const char* message) {
+  if (stream.device().kind() == DeviceKind::kCuda) return enqueue_cuda_failure(stream, message);
   as_cpu(stream).submit(kFailingOp, [message](ThreadTeam&) { throw std::runtime_error(message); });
 }
 
 void enqueue_gate(Stream& stream, const Gate& gate) {
+  if (stream.device().kind() == DeviceKind::kCuda) return enqueue_cuda_gate(stream, gate);
   as_cpu(stream).submit("gate", [&gate](ThreadTeam&) {
     while (!gate.is_open()) std::this_thread::yield();
   });

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -17,11 +18,19 @@ namespace sluice::testing {
 // Holds a stream up until the host opens it.
 class Gate {
  public:
-  void open() { open_.store(true, std::memory_order_release); }
+  void open() {
+    open_.store(true, std::memory_order_release);
+    for (volatile uint32_t* word : words_) *word = 1;
+  }
   bool is_open() const { return open_.load(std::memory_order_acquire); }
+
+  // For devices that cannot see this object: a word of theirs that `open` sets to 1 as well.
+  // REQUIRES: not open yet; the word outlives the gate.
+  void tell(volatile uint32_t* word) const { words_.push_back(word); }
 
  private:
   std::atomic<bool> open_{false};
+  mutable std::vector<volatile uint32_t*> words_;  // host thread only
 };
 
 // The op name of `enqueue_failure`; error texts must contain it.

@@ -1,0 +1,42 @@
+// The kernels, and their launches.
+#include "device/cuda/cuda_report.cuh"
+#include "support/cuda/test_kernels.h"
+
+namespace sluice::testing {
+namespace {
+
+__global__ void gate_kernel(volatile const uint32_t* word) {
+  while (*word == 0) __nanosleep(1000);
+}
+
+__global__ void report_kernel(CudaReport report, int32_t num_rows, int32_t bad_row) {
+  const int32_t row = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row < num_rows && row == bad_row) cuda::fail_row(report, row);
+}
+
+__global__ void add_one_kernel(int32_t* value) { *value += 1; }
+
+__global__ void bad_write_kernel(int32_t* nowhere) { nowhere[threadIdx.x] = 1; }
+
+}  // namespace
+
+void launch_gate(cudaStream_t stream, volatile const uint32_t* word) {
+  gate_kernel<<<1, 1, 0, stream>>>(word);
+}
+
+void launch_report(cudaStream_t stream, const CudaReport& report, int32_t num_rows,
+                   int32_t bad_row) {
+  report_kernel<<<(num_rows + 127) / 128, 128, 0, stream>>>(report, num_rows, bad_row);
+}
+
+void launch_add_one(cudaStream_t stream, int32_t* value) {
+  add_one_kernel<<<1, 1, 0, stream>>>(value);
+}
+
+void launch_bad_write(cudaStream_t stream) {
+  bad_write_kernel<<<1, 1, 0, stream>>>(reinterpret_cast<int32_t*>(uintptr_t{1} << 40));
+}
+
+void launch_too_wide(cudaStream_t stream) { add_one_kernel<<<1, 4096, 0, stream>>>(nullptr); }
+
+}  // namespace sluice::testing

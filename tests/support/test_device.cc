@@ -1,0 +1,19 @@
+// Reads the environment; nothing is kept, so that a test may set it for itself.
+#include "support/test_device.h"
+
+#include <cstdlib>
+
+namespace sluice::testing {
+
+std::string test_device_spec() {
+  const char* spec = std::getenv("SLUICE_TEST_DEVICE");
+  return spec == nullptr || *spec == '\0' ? "cpu" : spec;
+}
+
+bool testing_cpu() { return test_device_spec() == "cpu"; }
+
+std::unique_ptr<Device> make_test_device(const DeviceOptions& options) {
+  return make_device(test_device_spec(), options);
+}
+
+}  // namespace sluice::testing
