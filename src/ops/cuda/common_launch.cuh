@@ -1,0 +1,53 @@
+// Launches of kernels that may begin while the previous kernel of the stream is still ending.
+//
+// A decode step is hundreds of kernels of a few microseconds, and the gap between two of them costs
+// as much as one. With programmatic dependent launch the blocks of the next kernel are already in
+// place when the previous one ends. Used by the row kernels and the matrix products of few rows.
+// Thread rule: as CudaStream::submit.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nv/target>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+
+namespace sluice::cuda {
+
+// Kernel side. A kernel launched with `launch_early` must call this before it touches memory that
+// an earlier kernel writes or reads; it waits until all earlier work is done and visible.
+__device__ inline void wait_for_earlier_work() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
+}
+
+// Kernel side. Lets the next kernel's blocks start as soon as there is room for them; they wait for
+// this kernel's end in wait_for_earlier_work, so it may be called anywhere.
+__device__ inline void let_next_kernel_start() {
+  NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaTriggerProgrammaticLaunchCompletion();))
+}
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+};
+
+// Launches `kernel(call)`, early where the GPU can (compute capability 9.0).
+template <typename Call>
+void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
+                  const Call& call) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream.handle();
+  config.attrs = &early;
+  config.numAttrs = stream.cuda_device().properties().major >= 9 ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,34 @@
+// Embedding on CUDA, and the copy of rows by index that gather_rows shares with it.
+//
+// Called by cuda/cuda_ops and cuda/activation only; the contract is ops/matmul.h. Shapes were
+// checked before this point. Thread rule: enqueue only.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/cuda_report.h"
+#include "ops/matmul.h"
+
+namespace sluice {
+
+class CudaStream;
+
+namespace cuda {
+
+void embedding(CudaStream& stream, const EmbeddingArgs& args);
+
+// out[i] = table[indices[i]]: rows of `width` bf16. An index outside the table is reported, and
+// its row is zero. Called inside CudaStream::submit.
+struct CopyRowsCall {
+  const uint16_t* table;
+  const int32_t* indices;
+  uint16_t* out;
+  int64_t table_rows;
+  int64_t num_indices;
+  int64_t width;
+  CudaReport report;
+};
+void copy_rows(CudaStream& stream, const CopyRowsCall& call);
+
+}  // namespace cuda
+}  // namespace sluice

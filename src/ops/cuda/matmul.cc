@@ -1,0 +1,49 @@
+// Which kernel multiplies what.
+#include "ops/cuda/matmul.h"
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/matmul_skinny.h"
+#include "ops/cuda/matmul_state.h"
+
+namespace sluice::cuda {
+namespace {
+
+bool is_multiple_of_16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
+  const int64_t m = args.x.dim(0);
+  const int64_t n = args.weight.num_rows;
+  const int64_t k = args.weight.num_cols;
+  const bool vectors =
+      k % 8 == 0 && is_multiple_of_16(args.x.bytes()) && is_multiple_of_16(args.weight.data);
+  if (vectors && m <= kMaxSkinnyRows) {
+    const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
+    return matmul_skinny(stream, args, skinny_shape(n, k, num_multiprocessors));
+  }
+  if (!vectors || n % 8 != 0 || !is_multiple_of_16(args.out.bytes())) {
+    return matmul_any(stream, args);
+  }
+  // The library adds a bf16 bias to bf16 only.
+  MatmulArgs product = args;
+  const bool adds_bias = args.bias.present() && args.out.dtype() == DType::kF32;
+  if (adds_bias) product.bias = {};
+  matmul_state(stream).library().run(handle, product);
+  if (adds_bias) add_bias(stream, args.bias, args.out);
+}
+
+}  // namespace
+
+size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) {
+  constexpr size_t kAlignment = 256;
+  const size_t num_bytes = static_cast<size_t>(num_rows * num_cols) * sizeof(BFloat16);
+  return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void matmul(CudaStream& stream, const MatmulArgs& args) {
+  if (args.x.dim(0) == 0) return;
+  stream.submit("matmul", [&](cudaStream_t handle) { multiply(stream, handle, args); });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,55 @@
+// Packs a checkpoint's rows: bf16 is copied, f16 and f32 are converted by a kernel that reads the
+// staging memory over the link.
+//
+// Bound: the link, 55 GB/s here. A converting thread reads single elements, 64 or 128 bytes a warp.
+#include <cuda_fp16.h>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/matmul.h"
+#include "ops/cuda/matmul_state.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kConvertThreads = 256;
+
+__device__ inline float to_float(float value) { return value; }
+__device__ inline float to_float(__half value) { return __half2float(value); }
+
+template <typename Element>
+__global__ void __launch_bounds__(kConvertThreads)
+    convert(const Element* src, uint16_t* dst, int64_t num_elements) {
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kConvertThreads;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kConvertThreads + threadIdx.x;
+#pragma unroll 4
+  for (int64_t i = first; i < num_elements; i += stride) dst[i] = float_to_bf16(to_float(src[i]));
+}
+
+template <typename Element>
+void launch_convert(cudaStream_t stream, const std::byte* src, uint16_t* dst, size_t num_bytes) {
+  const auto num_elements = static_cast<int64_t>(num_bytes / sizeof(Element));
+  const int64_t num_blocks = (num_elements + kConvertThreads - 1) / kConvertThreads;
+  convert<<<static_cast<unsigned>(min(num_blocks, int64_t{1024})), kConvertThreads, 0, stream>>>(
+      reinterpret_cast<const Element*>(src), dst, num_elements);
+}
+
+}  // namespace
+
+void pack_weight(CudaStream& stream, const PackWeightArgs& args) {
+  stream.submit("pack_weight", [&](cudaStream_t handle) {
+    auto* dst = reinterpret_cast<uint16_t*>(args.dst.data) + args.row_begin * args.dst.num_cols;
+    const DType dtype = args.src.dtype();
+    const auto enqueue = [&](const std::byte* piece, size_t offset, size_t num_bytes) {
+      uint16_t* target = dst + offset / dtype_bytes(dtype);
+      if (dtype == DType::kF32) return launch_convert<float>(handle, piece, target, num_bytes);
+      if (dtype == DType::kF16) return launch_convert<__half>(handle, piece, target, num_bytes);
+      check_cuda(cudaMemcpyAsync(target, piece, num_bytes, cudaMemcpyHostToDevice, handle),
+                 "cudaMemcpyAsync");
+    };
+    matmul_state(stream).staging().run(handle, args.src.bytes(), args.src.num_bytes(), enqueue);
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,272 @@
+// out [m, n] = x [m, k] * weight [n, k]^T for at most 16 rows.
+//
+// Bound: bytes, 2 n k, the weight once. Tile: a block has 8, 16 or 32 weight rows and all of k; its
+// warps deal out chunks of 64 columns and add up their sums in ascending order of warps at the end.
+//
+// The tensor cores do the arithmetic, as m16n8k16 with x for its 16 rows and 8 weight rows for its
+// columns. A lane loads 16 bytes, 8 neighbouring columns of one weight row, and uses them as they
+// are: the sum over k does not care which column is called which, as long as x is permuted in the
+// same way, so nothing passes through shared memory. Lane 4 g + t has columns 8 t to 8 t + 7 of a
+// group of 32; pairs 0 and 1 of them are a fragment's two k-pairs in a first product, pairs 2 and 3
+// in a second.
+#include <type_traits>
+
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/matmul_skinny.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kTileRows = 8;       // weight rows of one product
+constexpr int kChunkColumns = 64;  // 128 bytes of a row
+constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
+
+struct SkinnyCall {
+  const uint16_t* x;
+  const uint16_t* weight;
+  const uint16_t* bias;  // or null
+  void* out;
+  int32_t m;
+  int32_t n;
+  int32_t k;
+};
+
+// Streamed once: it must not push x out of L1.
+__device__ inline Bf16x8 load_weight(const uint16_t* source) {
+  Bf16x8 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.pairs[0]), "=r"(v.pairs[1]), "=r"(v.pairs[2]), "=r"(v.pairs[3])
+               : "l"(source));
+  return v;
+}
+
+__device__ inline void multiply(float (&sums)[4], const uint32_t (&x)[4], uint32_t w0,
+                                uint32_t w1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(w0), "r"(w1));
+}
+
+// Eight columns of the sum, for rows g and g + 8 of x.
+__device__ inline void multiply(float (&sums)[4], const Bf16x8& low, const Bf16x8& high,
+                                const Bf16x8& w) {
+  multiply(sums, {low.pairs[0], high.pairs[0], low.pairs[1], high.pairs[1]}, w.pairs[0],
+           w.pairs[1]);
+  multiply(sums, {low.pairs[2], high.pairs[2], low.pairs[3], high.pairs[3]}, w.pairs[2],
+           w.pairs[3]);
+}
+
+template <typename Out>
+__device__ inline void store(Out* out, float value) {
+  if constexpr (std::is_same_v<Out, float>) {
+    *out = value;
+  } else {
+    *out = float_to_bf16(value);
+  }
+}
+
+// Adds up the warps' sums and writes them. `sums` is [warp][tile][lane][4], as the products left
+// them: value i of lane 4 g + t is row g + 8 (i / 2) of x, weight row 2 t + i % 2 of the tile.
+template <int kTiles, int kWarps, typename Out>
+__device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
+  constexpr int kColumns = kTiles * kTileRows;
+  for (int i = threadIdx.x; i < call.m * kColumns; i += kWarps * kWarpThreads) {
+    const int row = i / kColumns;
+    const int column = i % kColumns;
+    const int lane = row % 8 * 4 + column % kTileRows / 2;
+    const int value = row / 8 * 2 + column % 2;
+    const float* mine = sums + (column / kTileRows * kWarpThreads + lane) * 4 + value;
+    float sum = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) sum += mine[warp * kTiles * kWarpThreads * 4];
+    const int n = blockIdx.x * kColumns + column;
+    if (n >= call.n) continue;
+    if (call.bias != nullptr) sum += bf16_to_float(call.bias[n]);
+    store(static_cast<Out*>(call.out) + static_cast<int64_t>(row) * call.n + n, sum);
+  }
+}
+
+// Asks for the lines that a warp reads in its first round, one a lane. That is allowed before
+// earlier work is done: it brings the weight into L2, and whoever writes it does so through L2.
+template <int kTiles, int kWarps>
+__device__ inline void prefetch_first_round(const SkinnyCall& call, int lane, int warp) {
+  const int row = (blockIdx.x * kTiles + lane / kTileRows % kTiles) * kTileRows + lane % kTileRows;
+  const int column = (warp + lane / (kTileRows * kTiles) * kWarps) * kChunkColumns;
+  if (row >= call.n || column >= call.k) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(call.weight + int64_t{row} * call.k + column));
+}
+
+// kHigh: x has rows 8 to 15.
+template <int kTiles, int kWarps, bool kHigh, typename Out>
+__global__ void __launch_bounds__(kWarps* kWarpThreads) skinny(SkinnyCall call) {
+  constexpr int kChunksAtOnce = kLoadsInFlight / (2 * kTiles);
+  __shared__ float shared_sums[kWarps * kTiles * kWarpThreads * 4];
+  const int lane = threadIdx.x % kWarpThreads;
+  const int warp = threadIdx.x / kWarpThreads;
+  const int group_row = lane / 4;
+  const int lane_column = lane % 4 * 8;
+  const int first_row = blockIdx.x * kTiles * kTileRows + group_row;
+  let_next_kernel_start();
+  prefetch_first_round<kTiles, kWarps>(call, lane, warp);
+  wait_for_earlier_work();
+
+  float sums[kTiles][4] = {};
+  for (int begin = warp * kChunkColumns; begin < call.k;
+       begin += kWarps * kChunksAtOnce * kChunkColumns) {
+    Bf16x8 weights[kChunksAtOnce][kTiles][2] = {};
+    Bf16x8 low[kChunksAtOnce][2] = {};
+    Bf16x8 high[kChunksAtOnce][2] = {};
+#pragma unroll
+    for (int c = 0; c < kChunksAtOnce; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int column = begin + c * kWarps * kChunkColumns + half * 32 + lane_column;
+        if (column >= call.k) continue;
+#pragma unroll
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const int64_t row = first_row + tile * kTileRows;
+          if (row < call.n)
+            weights[c][tile][half] = load_weight(call.weight + row * call.k + column);
+        }
+        const uint16_t* x = call.x + static_cast<int64_t>(group_row) * call.k + column;
+        if (group_row < call.m) low[c][half] = *reinterpret_cast<const Bf16x8*>(x);
+        if (kHigh && group_row + 8 < call.m) {
+          high[c][half] = *reinterpret_cast<const Bf16x8*>(x + int64_t{8} * call.k);
+        }
+      }
+    }
+#pragma unroll
+    for (int c = 0; c < kChunksAtOnce; ++c) {
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        multiply(sums[tile], low[c][0], high[c][0], weights[c][tile][0]);
+        multiply(sums[tile], low[c][1], high[c][1], weights[c][tile][1]);
+      }
+    }
+  }
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    auto* mine = reinterpret_cast<float4*>(shared_sums) + (warp * kTiles + tile) * kWarpThreads;
+    mine[lane] = {sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]};
+  }
+  __syncthreads();
+  write_sums<kTiles, kWarps, Out>(call, shared_sums);
+}
+
+template <int kTiles, int kWarps>
+void launch(CudaStream& stream, const SkinnyCall& call, DType out) {
+  constexpr int kColumns = kTiles * kTileRows;
+  const LaunchShape shape = {
+      .grid = dim3(static_cast<unsigned>((call.n + kColumns - 1) / kColumns)),
+      .block = dim3(kWarps * kWarpThreads)};
+  const bool high = call.m > 8;
+  if (out == DType::kF32) {
+    launch_early(stream,
+                 high ? skinny<kTiles, kWarps, true, float> : skinny<kTiles, kWarps, false, float>,
+                 shape, call);
+  } else {
+    launch_early(
+        stream,
+        high ? skinny<kTiles, kWarps, true, uint16_t> : skinny<kTiles, kWarps, false, uint16_t>,
+        shape, call);
+  }
+}
+
+template <int kTiles>
+void launch(CudaStream& stream, const SkinnyCall& call, DType out, int warps) {
+  switch (warps) {
+    case 4:
+      return launch<kTiles, 4>(stream, call, out);
+    case 8:
+      return launch<kTiles, 8>(stream, call, out);
+    case 16:
+      return launch<kTiles, 16>(stream, call, out);
+    default:
+      SLUICE_CHECK(false, "matmul: {} warps", warps);
+  }
+}
+
+// One warp per element of out: lanes take every 32nd column, then add up.
+template <typename Out>
+__global__ void __launch_bounds__(128) any_product(SkinnyCall call) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * 4 + threadIdx.x / kWarpThreads;
+  const int64_t row = index / call.n;
+  const int64_t n = index % call.n;
+  if (row >= call.m) return;
+  const uint16_t* x = call.x + row * call.k;
+  const uint16_t* weight = call.weight + n * call.k;
+  float sum = 0.0f;
+  for (int i = threadIdx.x % kWarpThreads; i < call.k; i += kWarpThreads) {
+    sum += bf16_to_float(x[i]) * bf16_to_float(weight[i]);
+  }
+  sum = group_sum<kWarpThreads>(sum);
+  if (call.bias != nullptr) sum += bf16_to_float(call.bias[n]);
+  if (threadIdx.x % kWarpThreads == 0) store(static_cast<Out*>(call.out) + index, sum);
+}
+
+struct BiasCall {
+  const uint16_t* bias;
+  float* out;
+  int64_t num_elements;
+  int32_t n;
+};
+
+__global__ void __launch_bounds__(256) add_bias_elements(BiasCall call) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x;
+  if (index < call.num_elements) call.out[index] += bf16_to_float(call.bias[index % call.n]);
+}
+
+SkinnyCall make_call(const MatmulArgs& args) {
+  return {.x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
+          .weight = reinterpret_cast<const uint16_t*>(args.weight.data),
+          .bias = reinterpret_cast<const uint16_t*>(args.bias.bytes()),
+          .out = args.out.bytes(),
+          .m = static_cast<int32_t>(args.x.dim(0)),
+          .n = static_cast<int32_t>(args.weight.num_rows),
+          .k = static_cast<int32_t>(args.weight.num_cols)};
+}
+
+}  // namespace
+
+SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors) {
+  return {.tiles = n >= 64 * num_multiprocessors   ? 4
+                   : n >= 32 * num_multiprocessors ? 2
+                                                   : 1,
+          .warps = k >= 2048 ? 16 : 8};
+}
+
+void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape) {
+  const SkinnyCall call = make_call(args);
+  switch (shape.tiles) {
+    case 1:
+      return launch<1>(stream, call, args.out.dtype(), shape.warps);
+    case 2:
+      return launch<2>(stream, call, args.out.dtype(), shape.warps);
+    case 4:
+      return launch<4>(stream, call, args.out.dtype(), shape.warps);
+    default:
+      SLUICE_CHECK(false, "matmul: {} tiles", shape.tiles);
+  }
+}
+
+void matmul_any(CudaStream& stream, const MatmulArgs& args) {
+  const SkinnyCall call = make_call(args);
+  const auto num_blocks = static_cast<unsigned>((args.out.num_elements() + 3) / 4);
+  const bool is_f32 = args.out.dtype() == DType::kF32;
+  (is_f32 ? any_product<float>
+          : any_product<uint16_t>)<<<num_blocks, 128, 0, stream.handle()>>>(call);
+}
+
+void add_bias(CudaStream& stream, const TensorView& bias, const TensorView& out) {
+  const BiasCall call = {.bias = reinterpret_cast<const uint16_t*>(bias.bytes()),
+                         .out = out.data<float>(),
+                         .num_elements = out.num_elements(),
+                         .n = static_cast<int32_t>(out.dim(1))};
+  const auto num_blocks = static_cast<unsigned>((call.num_elements + 255) / 256);
+  add_bias_elements<<<num_blocks, 256, 0, stream.handle()>>>(call);
+}
+
+}  // namespace sluice::cuda

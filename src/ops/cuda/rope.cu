@@ -1,0 +1,247 @@
+// Rotary embedding on CUDA, fused with the q/k norm before it and the KV write after it.
+#include <algorithm>
+#include <bit>
+
+#include "device/cuda/cuda_report.cuh"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/rope.h"
+
+namespace sluice::cuda {
+namespace {
+
+struct AnglesCall {
+  const int32_t* positions;
+  const float* inv_freq;
+  float* cos_sin;
+  int64_t num_rows;
+  int32_t half;  // head_dim / 2
+  float attention_factor;
+};
+
+constexpr int kAngleThreads = 128;
+
+// The angle is the f32 product that transformers takes; its cosine and sine go through double. At
+// position 1,000,000 the angle has 4 bits after the point, and sinf would reduce it in local memory
+// and be off by up to 2 units. Cost: about 100 double operations an angle, once per pass; bound by
+// them and not by its 8 bytes per angle.
+__global__ void __launch_bounds__(kAngleThreads) write_angles(AnglesCall call) {
+  const int64_t index = static_cast<int64_t>(blockIdx.x) * kAngleThreads + threadIdx.x;
+  const int64_t row = index / call.half;
+  const auto channel = static_cast<int32_t>(index % call.half);
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  if (row >= call.num_rows) return;
+  const float angle = __fmul_rn(static_cast<float>(call.positions[row]), call.inv_freq[channel]);
+  double sine, cosine;
+  sincos(static_cast<double>(angle), &sine, &cosine);
+  float* cosines = call.cos_sin + row * 2 * call.half;
+  cosines[channel] = call.attention_factor * static_cast<float>(cosine);
+  cosines[call.half + channel] = call.attention_factor * static_cast<float>(sine);
+}
+
+struct RopeCall {
+  const uint16_t* qkv;
+  const uint16_t* q_norm;  // or null
+  const uint16_t* k_norm;
+  const float* cos_sin;
+  uint16_t* q_out;
+  const int32_t* kv_slots;
+  KvBlocksView kv;
+  int32_t num_rows;
+  int32_t num_q_heads;
+  float norm_eps;
+  CudaReport report;
+};
+
+constexpr int kRopeThreads = 128;
+
+// The channels [8 part, 8 part + 8) of both halves of a head: the eight pairs of one thread.
+struct Channels {
+  Bf16x8 low = {};
+  Bf16x8 high = {};
+};
+
+// And their angles, the same for all heads of a row.
+struct Turn {
+  float cosines[8];
+  float sines[8];
+};
+
+// REQUIRES: 16-byte alignment.
+__device__ inline void load_floats(const float* source, float (&values)[8]) {
+  const auto* vectors = reinterpret_cast<const float4*>(source);
+  const float4 low = vectors[0];
+  const float4 high = vectors[1];
+  values[0] = low.x, values[1] = low.y, values[2] = low.z, values[3] = low.w;
+  values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
+}
+
+// Their rope(norm(x)). The `kLanes` lanes that share a head all come here; `active` ones hold
+// channels, the others zeros.
+template <int kLanes>
+__device__ inline Channels rope_head(const Channels& x, const uint16_t* norm_weight, int part,
+                                     bool active, const Turn& turn, const RopeCall& call) {
+  const int head_dim = call.kv.shape.head_dim;
+  float a[8], b[8];
+  unpack(x.low, a);
+  unpack(x.high, b);
+  if (norm_weight != nullptr) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) squares += a[i] * a[i] + b[i] * b[i];
+    squares = group_sum<kLanes>(squares);
+    const float scale = 1.0f / sqrtf(squares / static_cast<float>(head_dim) + call.norm_eps);
+    float low_weight[8] = {}, high_weight[8] = {};
+    if (active) {
+      unpack(*reinterpret_cast<const Bf16x8*>(norm_weight + 8 * part), low_weight);
+      unpack(*reinterpret_cast<const Bf16x8*>(norm_weight + head_dim / 2 + 8 * part), high_weight);
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      a[i] = low_weight[i] * (a[i] * scale);
+      b[i] = high_weight[i] * (b[i] * scale);
+    }
+  }
+  float low[8], high[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    low[i] = a[i] * turn.cosines[i] - b[i] * turn.sines[i];
+    high[i] = b[i] * turn.cosines[i] + a[i] * turn.sines[i];
+  }
+  return {pack(low), pack(high)};
+}
+
+// Where the row's head goes: q_out, or a key or value of its KV block (the layout of
+// ops/kv_blocks.h); null when nowhere.
+__device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int head, int slot) {
+  const int head_dim = call.kv.shape.head_dim;
+  if (head < call.num_q_heads) return call.q_out + (row * call.num_q_heads + head) * head_dim;
+  if (slot < 0) return nullptr;
+  const int num_kv_heads = call.kv.shape.num_kv_heads;
+  const int block_tokens = call.kv.shape.block_tokens;
+  const int kv_head = head - call.num_q_heads;
+  const bool is_value = kv_head >= num_kv_heads;
+  const int64_t line = is_value ? 2 * (kv_head - num_kv_heads) + 1 : 2 * kv_head;
+  std::byte* block = call.kv.base + slot / block_tokens * call.kv.stride_bytes;
+  return reinterpret_cast<uint16_t*>(block) +
+         (line * block_tokens + slot % block_tokens) * head_dim;
+}
+
+// Bound: bytes, 4 per element of qkv; cos_sin is read once per row, and again from L1 by the other
+// lanes. Tile: one row a block; kLanes lanes hold a head, 16 channels each, and walk over heads
+// with the angles of their channels in registers and the next head's channels on their way.
+template <int kLanes>
+__global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
+  constexpr int kHeadsAtOnce = kRopeThreads / kLanes;
+  const KvBlockShape& shape = call.kv.shape;
+  const int64_t row = blockIdx.x;
+  const int part = threadIdx.x % kLanes;
+  const int half = shape.head_dim / 2;
+  const bool active = part < half / 8;
+  const int num_rotated = call.num_q_heads + shape.num_kv_heads;  // the rest are values
+  const int num_heads = num_rotated + shape.num_kv_heads;
+  const uint16_t* qkv = call.qkv + row * num_heads * shape.head_dim + 8 * part;
+  const auto load = [&](int head) {
+    Channels channels;
+    if (active && head < num_heads) {
+      channels.low = *reinterpret_cast<const Bf16x8*>(qkv + head * shape.head_dim);
+      channels.high = *reinterpret_cast<const Bf16x8*>(qkv + head * shape.head_dim + half);
+    }
+    return channels;
+  };
+
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  int head = static_cast<int>(threadIdx.x) / kLanes;
+  Channels channels = load(head);
+  int slot = call.kv_slots[row];
+  if (slot < -1 || slot / shape.block_tokens >= call.kv.num_blocks) {
+    if (threadIdx.x == 0) fail_row(call.report, row);
+    slot = -1;
+  }
+  Turn turn = {};
+  if (active) {
+    load_floats(call.cos_sin + row * shape.head_dim + 8 * part, turn.cosines);
+    load_floats(call.cos_sin + row * shape.head_dim + half + 8 * part, turn.sines);
+  }
+  // As many rounds for every lane of a warp, since the shuffles of rope_head need all of them.
+  for (int first = 0; first < num_heads; first += kHeadsAtOnce, head += kHeadsAtOnce) {
+    const Channels next = load(head + kHeadsAtOnce);
+    const Channels turned = rope_head<kLanes>(
+        channels, head < call.num_q_heads ? call.q_norm : call.k_norm, part, active, turn, call);
+    if (head < num_rotated) channels = turned;
+    uint16_t* target = active && head < num_heads ? head_target(call, row, head, slot) : nullptr;
+    if (target != nullptr) {
+      *reinterpret_cast<Bf16x8*>(target + 8 * part) = channels.low;
+      *reinterpret_cast<Bf16x8*>(target + half + 8 * part) = channels.high;
+    }
+    channels = next;
+  }
+}
+
+void launch_rope(CudaStream& stream, const RopeCall& call) {
+  const LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
+  switch (std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16))) {
+    case 1:
+      return launch_early(stream, rope_rows<1>, shape, call);
+    case 2:
+      return launch_early(stream, rope_rows<2>, shape, call);
+    case 4:
+      return launch_early(stream, rope_rows<4>, shape, call);
+    case 8:
+      return launch_early(stream, rope_rows<8>, shape, call);
+    case 16:
+      return launch_early(stream, rope_rows<16>, shape, call);
+    default:
+      SLUICE_CHECK(false, "rope_and_write_kv: head_dim {}", call.kv.shape.head_dim);
+  }
+}
+
+}  // namespace
+
+void rope_angles(CudaStream& stream, const RopeAnglesArgs& args) {
+  const AnglesCall call{
+      .positions = args.positions.data<int32_t>(),
+      .inv_freq = args.inv_freq.data<float>(),
+      .cos_sin = args.cos_sin.data<float>(),
+      .num_rows = args.positions.dim(0),
+      .half = static_cast<int32_t>(args.inv_freq.dim(0)),
+      .attention_factor = args.attention_factor,
+  };
+  const int64_t num_blocks = (call.num_rows * call.half + kAngleThreads - 1) / kAngleThreads;
+  if (num_blocks == 0) return;
+  stream.submit("rope_angles", [&](cudaStream_t) {
+    launch_early(stream, write_angles,
+                 {dim3(static_cast<unsigned>(num_blocks)), dim3(kAngleThreads)}, call);
+  });
+}
+
+void rope_and_write_kv(CudaStream& stream, const RopeAndWriteKvArgs& args) {
+  RopeCall call{
+      .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),
+      .q_norm = reinterpret_cast<const uint16_t*>(args.q_norm.bytes()),
+      .k_norm = reinterpret_cast<const uint16_t*>(args.k_norm.bytes()),
+      .cos_sin = args.cos_sin.data<float>(),
+      .q_out = reinterpret_cast<uint16_t*>(args.q_out.bytes()),
+      .kv_slots = args.kv_slots.data<int32_t>(),
+      .kv = args.kv,
+      .num_rows = static_cast<int32_t>(args.qkv.dim(0)),
+      .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
+      .norm_eps = args.norm_eps,
+      .report = {},
+  };
+  SLUICE_CHECK(call.kv.shape.head_dim % 16 == 0 && is_aligned(call.qkv) && is_aligned(call.q_out) &&
+                   is_aligned(call.kv.base) && call.kv.stride_bytes % 16 == 0,
+               "rope_and_write_kv: head_dim {} and the memory must allow vectors of 16 bytes",
+               call.kv.shape.head_dim);
+  if (call.num_rows == 0) return;
+  stream.submit("rope_and_write_kv", [&](cudaStream_t) {
+    call.report =
+        stream.report("rope_and_write_kv", "kv_slots[{}] names a token outside the view's blocks");
+    launch_rope(stream, call);
+  });
+}
+
+}  // namespace sluice::cuda
