@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace sluice {
@@ -41,8 +42,19 @@ struct EngineOptions {
   // Not empty: what every stream runs is recorded, for LLM::write_timeline to write there.
   std::string timeline_path;
 
-  std::string sparse_policy = "full";  // "full"; others as they arrive
-  int64_t seed = 0;                    // of dummy weights and of requests without a seed
+  // Which KV attention reads: "full", "streaming", or two policies, for prefill and for decode, as
+  // in "full+quest" and "streaming+quest".
+  std::string sparse_policy = "full";
+  // Options of sparse policies; docs/policies.md says which policy uses which. Empty: the policy's
+  // default. One that the policy does not use is an error.
+  std::optional<int32_t> sparse_topk_tokens;       // tokens that are chosen by score
+  std::optional<int32_t> sparse_page_tokens;       // chosen together: 16 to 128, in steps of 16
+  std::optional<int32_t> sparse_sink_tokens;       // always read from the start; beside topk
+  std::optional<int32_t> sparse_recent_tokens;     // always read before the query; beside topk
+  std::optional<int32_t> sparse_threshold_tokens;  // positions before this read everything
+  bool sparse_shared_list = false;                 // all KV heads of a layer choose together
+
+  int64_t seed = 0;  // of dummy weights and of requests without a seed
 };
 
 }  // namespace sluice

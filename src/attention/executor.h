@@ -1,11 +1,11 @@
 // Executor: the walk over a sequence's KV that turns queries into attention output.
 //
-// model/decoder calls it once per layer. It checks the policy's phase, asks the policy what to
-// attend to, and enqueues the attention op over the blocks where they live. It computes nothing
-// itself. Where the blocks live is what the two kinds differ in: ResidentExecutor (all in the
-// device pool, one run) and OffloadExecutor (history through the ring, several runs with a carried
-// state). The walk is the same, and so are the bits (ops/attention.h). Thread rule: the engine's
-// thread.
+// model/decoder calls it once per layer. It checks the policy's phase, shows it the keys that were
+// written, asks it what to attend to, and enqueues the attention op over the blocks where they
+// live. It computes nothing itself. Where the blocks live is what the two kinds differ in:
+// ResidentExecutor (all in the device pool, one run) and OffloadExecutor (history through the ring,
+// several runs with a carried state). The walk is the same, and so are the bits (ops/attention.h).
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,17 @@
 
 namespace sluice {
 
+// A slotful of one sequence's blocks in the host tier, in order of position.
+struct HistoryBlocks {
+  HistoryRange range;
+  std::vector<BlockId> blocks;
+};
+
 // A slotful of one sequence's history. The same for every layer.
-struct HistoryLoad {
-  int32_t seq_index = 0;        // of the pass
-  std::vector<BlockId> blocks;  // of the host tier, in order of position
-  TensorView kv_begin;          // i32 [1]: position of the first token
-  TensorView kv_end;            // i32 [1]
+struct HistoryLoad : HistoryBlocks {
+  int32_t seq_index = 0;  // of the pass
+  TensorView kv_begin;    // i32 [1]: position of the first token
+  TensorView kv_end;      // i32 [1]
 };
 
 // A block that a prefill pass writes to the stage, and where it goes afterwards: full ones to the
@@ -43,6 +48,8 @@ struct AttentionPass {
   TensorView kv_begin;     // i32 [num_seqs]
   TensorView kv_end;       // i32 [num_seqs]: tokens that exist once this pass has written its own
   TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks from kv_begin on
+  TensorView block_ids;    // i32 [num_seqs, max_ids]: BlockIds from position 0 on, if the policy
+                           // wants them
   TensorView kv_slots;     // i32 [num_rows]: where each row's k and v go
   std::vector<SequenceId> sequences;
 
@@ -51,6 +58,19 @@ struct AttentionPass {
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
 };
+
+// Neighbouring sequences of a pass that are walked together: all of them, or one.
+struct PassPart {
+  int64_t first_seq = 0;
+  int64_t num_seqs = 0;
+  AttentionBatch batch;
+  TensorView kv_begin;
+  TensorView kv_end;
+  TensorView block_table;
+  TensorView block_ids;
+};
+
+PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs);
 
 // What one layer asks for. Made by model/decoder.
 struct LayerInput {
@@ -71,7 +91,7 @@ class Executor {
 
   // Called once everything of a pass is enqueued, with the history that the next one will probably
   // have: the blocks of its HistoryLoads. A wrong guess costs transfers, never a result.
-  virtual void expect_next([[maybe_unused]] std::vector<std::vector<BlockId>> history) {}
+  virtual void expect_next([[maybe_unused]] std::vector<HistoryBlocks> history) {}
 
   // Where this layer's new k and v are written before `attend`. Called once per layer.
   virtual KvBlocksView write_target(const AttentionPass& pass, int32_t layer) = 0;
@@ -88,8 +108,14 @@ class Executor {
   const Policy& policy() const { return policy_; }
 
  private:
-  virtual void walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                    const Selection& selection) = 0;
+  // Where this layer's new k and v are now.
+  virtual KvBlocksView written(const AttentionPass& pass, int32_t layer) const = 0;
+  virtual void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                    const LayerInput& input, const Selection& selection) = 0;
+  // Called when every part of the pass was walked.
+  virtual void end_layer(const AttentionPass&, int32_t /*layer*/) {}
+
+  void show_written(Stream& stream, const AttentionPass& pass, int32_t layer);
 
   Policy& policy_;
 };

@@ -1,6 +1,8 @@
 // History through the ring, own tokens where they lie.
 #include "attention/offload_executor.h"
 
+#include <algorithm>
+
 #include "core/arena.h"
 
 namespace sluice {
@@ -10,6 +12,13 @@ AttentionState cut_state(Arena& arena, int64_t max_rows, int64_t num_q_heads, in
   return {.acc = arena.tensor(DType::kF32, {max_rows, num_q_heads, head_dim}),
           .max = arena.tensor(DType::kF32, {max_rows, num_q_heads}),
           .sum = arena.tensor(DType::kF32, {max_rows, num_q_heads})};
+}
+
+AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
+  AttentionBatch batch = pass.batch;
+  batch.row_begin = pass.batch.row_begin.rows(seq_index, 2);
+  batch.first_pos = pass.batch.first_pos.rows(seq_index, 1);
+  return batch;
 }
 
 }  // namespace
@@ -31,18 +40,56 @@ OffloadExecutor::OffloadExecutor(Policy& policy, OffloadEngine& offload, int64_t
   state_ = cut_state(arena, max_rows, num_q_heads, offload.layout().block.head_dim);
 }
 
+// ---- What a pass will move -------------------------------------------------------------------
+
+// A prefill streams its history: many rows with many lists take most of it. A decode step gathers.
+bool OffloadExecutor::gathers(Phase phase) const {
+  return phase == Phase::kDecode && policy().makes_lists(phase);
+}
+
+bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
+  return !gathers(blocks.range.phase) && policy().may_select(blocks.range);
+}
+
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
   loading_.clear();  // leases of a pass that failed half-way
-  next_load_ = 0;
+  plan_loads(pass);
+  plan_gathers(pass);
   adopt_early_loads(pass);
   load_ahead(pass);
 }
 
-void OffloadExecutor::expect_next(std::vector<std::vector<BlockId>> history) {
+void OffloadExecutor::plan_loads(const AttentionPass& pass) {
+  loads_.clear();
+  next_load_ = 0;
+  for (size_t i = 0; i < pass.history.size(); ++i) {
+    if (is_needed(pass.history[i])) loads_.push_back(i);
+  }
+}
+
+// A list of so many pages takes the slots that a history of so many pages would take.
+void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
+  gathers_.clear();
+  seq_blocks_.assign(static_cast<size_t>(pass.kv_end.dim(0)), {});
+  if (!gathers(pass.phase)) return;
+  for (const HistoryLoad& load : pass.history) {
+    std::vector<BlockId>& blocks = seq_blocks_[static_cast<size_t>(load.seq_index)];
+    blocks.insert(blocks.end(), load.blocks.begin(), load.blocks.end());
+    // All pages of a list are whole but the newest, which is not in the history.
+    const std::optional<int64_t> num_tokens =
+        policy().num_selected_tokens(pass.phase, load.range.first_row_pos);
+    const int64_t end_pos = std::min(load.range.end_pos, num_tokens.value_or(load.range.end_pos));
+    if (end_pos <= load.range.begin_pos) continue;
+    gathers_.push_back({load.seq_index, load.range.begin_pos, end_pos, load.kv_begin});
+  }
+}
+
+void OffloadExecutor::expect_next(std::vector<HistoryBlocks> history) {
+  std::erase_if(history, [this](const HistoryBlocks& blocks) { return !is_needed(blocks); });
   expected_ = std::move(history);
   for (int32_t layer = 0; layer < offload_.layout().num_layers; ++layer) {
     for (size_t i = 0; i < expected_.size() && offload_.can_load(); ++i) {
-      early_.push_back({offload_.load_early(layer, expected_[i]), layer, i});
+      early_.push_back({offload_.load_early(layer, expected_[i].blocks), layer, i});
     }
   }
 }
@@ -50,12 +97,12 @@ void OffloadExecutor::expect_next(std::vector<std::vector<BlockId>> history) {
 // Takes over the early loads that are the first of this pass; what differs is dropped, and so is
 // all that follows, since slots are used in order.
 void OffloadExecutor::adopt_early_loads(const AttentionPass& pass) {
-  const size_t per_layer = pass.history.size();
+  const size_t per_layer = loads_.size();
   bool as_expected = per_layer > 0;
   for (EarlyLoad& early : early_) {
-    const std::vector<BlockId>& blocks = expected_[early.index];
+    const std::vector<BlockId>& blocks = expected_[early.index].blocks;
     as_expected = as_expected && early.layer == static_cast<int32_t>(next_load_ / per_layer) &&
-                  pass.history[next_load_ % per_layer].blocks == blocks;
+                  pass.history[loads_[next_load_ % per_layer]].blocks == blocks;
     if (as_expected) {
       offload_.adopt(early.layer, blocks);
       loading_.push_back(std::move(early.lease));
@@ -67,27 +114,67 @@ void OffloadExecutor::adopt_early_loads(const AttentionPass& pass) {
   early_.clear();
 }
 
-KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, int32_t layer) {
-  return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer) : offload_.tails(layer);
-}
-
 // Fills every free slot with the next loads of the pass, whichever layer they belong to.
 void OffloadExecutor::load_ahead(const AttentionPass& pass) {
-  const size_t per_layer = pass.history.size();
+  const size_t per_layer = loads_.size();
   const size_t total = per_layer * static_cast<size_t>(offload_.layout().num_layers);
   while (next_load_ < total && offload_.can_load()) {
     const auto layer = static_cast<int32_t>(next_load_ / per_layer);
-    loading_.push_back(offload_.load(layer, pass.history[next_load_ % per_layer].blocks));
+    const HistoryLoad& load = pass.history[loads_[next_load_ % per_layer]];
+    loading_.push_back(offload_.load(layer, load.blocks));
     ++next_load_;
   }
 }
 
-void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                           const Selection& selection) {
-  SLUICE_CHECK(!selection.pages.page_ids.present(), "page lists over the ring");
-  for (const HistoryLoad& load : pass.history) attend_history(stream, pass, input, load);
-  attend_own(stream, pass, input);
-  if (pass.phase == Phase::kPrefill) send_staged(pass, input.layer);
+// Fills every free slot with the next gathers of the layer. There is no going beyond the layer: the
+// next one's queries do not exist yet.
+void OffloadExecutor::gather_ahead(const AttentionPass& pass, int32_t layer,
+                                   const PageList& pages) {
+  while (next_gather_ < gathers_.size() && offload_.can_load()) {
+    const Gather& gather = gathers_[next_gather_++];
+    const int32_t seq = gather.seq_index;
+    const std::vector<BlockId>& blocks = seq_blocks_[static_cast<size_t>(seq)];
+    loading_.push_back(offload_.gather(
+        layer, {.blocks = blocks,
+                .block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
+                .kv_end = pass.kv_begin.rows(seq, 1),
+                .pages = list_of(gather, pages)}));
+  }
+}
+
+SlotLease OffloadExecutor::take_lease() {
+  SLUICE_CHECK(!loading_.empty());
+  SlotLease lease = std::move(loading_.front());
+  loading_.pop_front();
+  return lease;
+}
+
+// ---- The walk --------------------------------------------------------------------------------
+
+KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, int32_t layer) {
+  return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer) : offload_.tails(layer);
+}
+
+KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) const {
+  return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.tails(layer);
+}
+
+void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                           const LayerInput& input, const Selection& selection) {
+  bool first = true;
+  if (gathers(pass.phase)) {
+    SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
+    attend_gathered(stream, pass, input, selection.pages);
+    first = gathers_.empty();
+  } else {
+    for (size_t i = 0; i < loads_.size(); ++i) {
+      const int64_t seq = pass.history[loads_[i]].seq_index - part.first_seq;
+      if (seq < 0 || seq >= part.num_seqs) continue;
+      attend_load(stream, pass, input, selection, i);
+      first = false;
+    }
+  }
+  attend_own(stream, pass, part, input, selection, first);
 }
 
 AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
@@ -98,43 +185,85 @@ AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerI
           .sum = state_.sum.rows(0, rows)};
 }
 
-void OffloadExecutor::attend_history(Stream& stream, const AttentionPass& pass,
-                                     const LayerInput& input, const HistoryLoad& load) {
-  SLUICE_CHECK(!loading_.empty());
-  SlotLease lease = std::move(loading_.front());
-  loading_.pop_front();
-  AttentionBatch batch = pass.batch;
-  batch.row_begin = pass.batch.row_begin.rows(load.seq_index, 2);
-  batch.first_pos = pass.batch.first_pos.rows(load.seq_index, 1);
+void OffloadExecutor::attend_load(Stream& stream, const AttentionPass& pass,
+                                  const LayerInput& input, const Selection& selection,
+                                  size_t index) {
+  const HistoryLoad& load = pass.history[loads_[index]];
+  // Not every walk begins at token 0: what no list can take is left out.
+  const bool first = index == 0 || pass.history[loads_[index - 1]].seq_index != load.seq_index;
+  SlotLease lease = take_lease();
   attention(stream, {.q = input.q,
                      .out = input.out,
                      .scale = input.scale,
-                     .batch = batch,
+                     .batch = batch_of(pass, load.seq_index),
                      .kv = lease.use(stream),
                      .kv_begin = load.kv_begin,
                      .kv_end = load.kv_end,
                      .block_table = pass.slot_table,
+                     .pages = selection.pages,
                      .state = state_of(pass, input),
-                     .first = false,
+                     .first = first,
                      .last = false});
   lease.release();
   load_ahead(pass);
 }
 
-void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass,
-                                 const LayerInput& input) {
-  const bool is_prefill = pass.phase == Phase::kPrefill;
+PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) const {
+  PageList list = pages;
+  list.page_ids = pages.page_ids.rows(gather.seq_index, 1);
+  list.page_count = pages.page_count.rows(gather.seq_index, 1);
+  list.gathered = true;
+  list.first_entry = static_cast<int32_t>(gather.begin_pos / pages.page_tokens);
+  list.num_entries =
+      static_cast<int32_t>((gather.end_pos + pages.page_tokens - 1) / pages.page_tokens) -
+      list.first_entry;
+  return list;
+}
+
+void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
+                                      const LayerInput& input, const PageList& pages) {
+  next_gather_ = 0;
+  offload_.begin_gathers();
+  gather_ahead(pass, input.layer, pages);
+  for (const Gather& gather : gathers_) {
+    SlotLease lease = take_lease();
+    attention(stream, {.q = input.q,
+                       .out = input.out,
+                       .scale = input.scale,
+                       .batch = batch_of(pass, gather.seq_index),
+                       .kv = as_pages(lease.use(stream), pages.page_tokens),
+                       .kv_begin = gather.kv_begin,
+                       .kv_end = pass.kv_begin.rows(gather.seq_index, 1),
+                       .block_table = pass.slot_table,
+                       .pages = list_of(gather, pages),
+                       .state = state_of(pass, input),
+                       .first = false,  // a sequence's first gather begins at token 0
+                       .last = false});
+    lease.release();
+    gather_ahead(pass, input.layer, pages);
+  }
+}
+
+void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                                 const LayerInput& input, const Selection& selection, bool first) {
   attention(stream, {.q = input.q,
                      .out = input.out,
                      .scale = input.scale,
-                     .batch = pass.batch,
-                     .kv = is_prefill ? offload_.stage(input.layer) : offload_.tails(input.layer),
-                     .kv_begin = pass.kv_begin,
-                     .kv_end = pass.kv_end,
-                     .block_table = pass.block_table,
+                     .batch = part.batch,
+                     .kv = written(pass, input.layer),
+                     .kv_begin = part.kv_begin,
+                     .kv_end = part.kv_end,
+                     .block_table = part.block_table,
+                     .pages = selection.pages,
                      .state = state_of(pass, input),
-                     .first = pass.history.empty(),
+                     .first = first,
                      .last = true});
+}
+
+void OffloadExecutor::end_layer(const AttentionPass& pass, int32_t layer) {
+  if (pass.phase == Phase::kPrefill) send_staged(pass, layer);
+  const bool is_last = layer + 1 == offload_.layout().num_layers;
+  if (is_last && !gathers_.empty()) offload_.fetch_gather_counts();
 }
 
 void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {

@@ -5,6 +5,8 @@
 // state carried from run to run. Loads are enqueued as soon as a slot is free, so they run ahead of
 // compute by up to the number of slots, across blocks and across layers, and into the pass that is
 // expected next: the link does not idle while the host commits one step and schedules another.
+// In decode with a policy that makes lists nothing can be loaded before the layer's queries have
+// chosen; the listed pages are then gathered, and they alone.
 // Thread rule: the engine's thread.
 #pragma once
 
@@ -25,27 +27,54 @@ class OffloadExecutor final : public Executor {
   static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
   void begin_pass(const AttentionPass& pass) override;
+  void expect_next(std::vector<HistoryBlocks> history) override;
   bool capturable() const override { return false; }  // slots and waits differ from pass to pass
-  void expect_next(std::vector<std::vector<BlockId>> history) override;
   KvBlocksView write_target(const AttentionPass& pass, int32_t layer) override;
 
  private:
-  void walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-            const Selection& selection) override;
-  void attend_history(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                      const HistoryLoad& load);
-  void attend_own(Stream& stream, const AttentionPass& pass, const LayerInput& input);
+  // A slotful of listed pages of one sequence: entries [begin_pos, end_pos) / page_tokens of its
+  // lists. kv_begin is begin_pos on the device: entry e is page e or a later one.
+  struct Gather {
+    int32_t seq_index = 0;
+    int64_t begin_pos = 0;
+    int64_t end_pos = 0;
+    TensorView kv_begin;
+  };
+
+  KvBlocksView written(const AttentionPass& pass, int32_t layer) const override;
+  void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
+            const LayerInput& input, const Selection& selection) override;
+  void end_layer(const AttentionPass& pass, int32_t layer) override;
+
+  bool gathers(Phase phase) const;
+  bool is_needed(const HistoryBlocks& blocks) const;
+  void plan_loads(const AttentionPass& pass);
+  void plan_gathers(const AttentionPass& pass);
+  void attend_load(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                   const Selection& selection, size_t index);
+  void attend_gathered(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                       const PageList& pages);
+  void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                  const LayerInput& input, const Selection& selection, bool first);
+  void gather_ahead(const AttentionPass& pass, int32_t layer, const PageList& pages);
+  PageList list_of(const Gather& gather, const PageList& pages) const;
   void send_staged(const AttentionPass& pass, int32_t layer);
   void load_ahead(const AttentionPass& pass);
   void adopt_early_loads(const AttentionPass& pass);
+  SlotLease take_lease();
   AttentionState state_of(const AttentionPass& pass, const LayerInput& input) const;
 
   OffloadEngine& offload_;
   Buffer state_memory_;
   AttentionState state_;
 
-  // Loads of the pass in the order of use: all of layer 0, all of layer 1, ...
+  // What every layer of the pass loads, as indices of pass.history: in the order of use, all of
+  // layer 0, all of layer 1, ... Or else what it gathers.
+  std::vector<size_t> loads_;
   size_t next_load_ = 0;
+  std::vector<Gather> gathers_;
+  size_t next_gather_ = 0;                        // of the layer
+  std::vector<std::vector<BlockId>> seq_blocks_;  // of each sequence that gathers
   std::deque<SlotLease> loading_;
 
   // Loads for the pass that was expected; in the order in which it would use them.
@@ -54,7 +83,7 @@ class OffloadExecutor final : public Executor {
     int32_t layer = 0;
     size_t index = 0;  // in expected_
   };
-  std::vector<std::vector<BlockId>> expected_;
+  std::vector<HistoryBlocks> expected_;
   std::deque<EarlyLoad> early_;
   std::vector<StagedBlock> leaving_;  // scratch of send_staged
 };

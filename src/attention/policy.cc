@@ -1,24 +1,15 @@
-// The shared half of every policy: phase refusal, defaults and the list of names.
+// The shared half of every policy: phases and their refusal.
 #include "attention/policy.h"
 
-#include "attention/policies/full.h"
+#include "core/error.h"
 
 namespace sluice {
 
 std::string_view phase_name(Phase phase) { return phase == Phase::kPrefill ? "prefill" : "decode"; }
 
-void Policy::initialize(Device&, const KvLayout&) {}
-
-void Policy::reset(SequenceId) {}
-
 Selection Policy::select_blocks(Stream& stream, const SelectInput& input) {
   if (!supports(input.phase)) fail_unsupported_phase(*this, input.phase);
   return do_select_blocks(stream, input);
-}
-
-std::unique_ptr<Policy> make_policy(std::string_view name) {
-  if (name == "full") return std::make_unique<FullPolicy>();
-  fail(ErrorCode::kInvalidArgument, "sparse_policy is '{}', but the policies are: full", name);
 }
 
 void fail_unsupported_phase(const Policy& policy, Phase phase) {

@@ -3,16 +3,16 @@
 
 namespace sluice {
 
-void ResidentExecutor::walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                            const Selection& selection) {
+void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart& part,
+                            const LayerInput& input, const Selection& selection) {
   attention(stream, {.q = input.q,
                      .out = input.out,
                      .scale = input.scale,
-                     .batch = pass.batch,
+                     .batch = part.batch,
                      .kv = pool_.layer(input.layer),
-                     .kv_begin = pass.kv_begin,
-                     .kv_end = pass.kv_end,
-                     .block_table = pass.block_table,
+                     .kv_begin = part.kv_begin,
+                     .kv_end = part.kv_end,
+                     .block_table = part.block_table,
                      .pages = selection.pages});
 }
 

@@ -20,8 +20,11 @@ class ResidentExecutor final : public Executor {
   }
 
  private:
-  void walk(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-            const Selection& selection) override;
+  KvBlocksView written(const AttentionPass&, int32_t layer) const override {
+    return pool_.layer(layer);
+  }
+  void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
+            const LayerInput& input, const Selection& selection) override;
 
   DevicePool& pool_;
 };

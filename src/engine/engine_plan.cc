@@ -253,7 +253,7 @@ void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& pla
 double gibibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
 // As judge_fit, for what only offloaded KV can lack: host memory, and room for the ring.
-void judge_offload_fit(EnginePlan& plan) {
+void judge_offload_fit(size_t summary_bytes, EnginePlan& plan) {
   MemoryPlan& memory = plan.memory;
   const size_t host_bytes = OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload);
   const size_t machine_bytes = machine_memory_bytes();
@@ -272,6 +272,12 @@ void judge_offload_fit(EnginePlan& plan) {
         gibibytes(memory.device_memory_bytes),
         plan.kv_offload == KvOffload::kLayerwise ? "max_model_len (or use kv_offload 'chunked')"
                                                  : "max_num_batched_tokens");
+    if (summary_bytes > 0) {
+      memory.remedy += fmt::format(
+          "; the policy's summaries of the host tier take {:.2f} GiB: raise sparse_page_tokens or "
+          "lower kv_host_bytes",
+          gibibytes(summary_bytes));
+    }
   } else if (host_bytes > machine_bytes) {
     memory.fits = false;
     memory.remedy = fmt::format(
@@ -280,85 +286,124 @@ void judge_offload_fit(EnginePlan& plan) {
   }
 }
 
-void begin_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
-                EnginePlan& plan) {
-  plan.max_model_len = choose_max_model_len(options, config);
-  plan.kv_layout = choose_kv_layout(options, config, plan.kv_offload);
+// All that a plan follows from.
+struct PlanInput {
+  const EngineOptions& options;
+  const ModelConfig& config;
+  Device& device;
+  const Policy& policy;
+};
+
+void begin_plan(const PlanInput& input, EnginePlan& plan) {
+  plan.max_model_len = choose_max_model_len(input.options, input.config);
+  plan.kv_layout = choose_kv_layout(input.options, input.config, plan.kv_offload);
+  input.policy.check_layout(plan.kv_layout.block);
   plan.memory.block_size = plan.kv_layout.block.block_tokens;
-  plan.memory.device_memory_bytes = device.info().total_memory_bytes;
+  plan.memory.device_memory_bytes = input.device.info().total_memory_bytes;
   plan.memory.device_budget_bytes = static_cast<size_t>(
-      options.gpu_memory_utilization * static_cast<double>(plan.memory.device_memory_bytes));
+      input.options.gpu_memory_utilization * static_cast<double>(plan.memory.device_memory_bytes));
+}
+
+PolicyMemory policy_memory(const PlanInput& input, const EnginePlan& plan) {
+  return input.policy.memory(plan.kv_layout, plan.num_blocks, plan.policy);
 }
 
 // What both kinds of plan need beside KV. Returns its device bytes.
-size_t add_fixed_entries(const ModelConfig& config, Device& device, EnginePlan& plan) {
-  add_entry(plan, "weights", "device", Weights::device_bytes(config, device));
-  add_entry(plan, "activations", "device", Decoder::scratch_bytes(config, plan.decoder));
+size_t add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
+  plan.policy = {.max_decode_seqs = plan.pass.max_seqs,
+                 .max_prefill_rows = plan.pass.max_rows,
+                 .max_tokens = plan.pass.max_blocks_per_seq * plan.kv_layout.block.block_tokens};
+  add_entry(plan, "weights", "device", Weights::device_bytes(input.config, input.device));
+  add_entry(plan, "activations", "device", Decoder::scratch_bytes(input.config, plan.decoder));
   add_entry(plan, "pass arrays", "device", Runner::memory_bytes(plan.pass));
   add_entry(plan, "pass arrays", "pinned", Runner::memory_bytes(plan.pass));
+  const size_t list_bytes = policy_memory(input, plan).list_bytes;
+  if (list_bytes > 0) add_entry(plan, "page lists", "device", list_bytes);
   return plan.memory.device_used_bytes();
 }
 
-EnginePlan plan_resident(const EngineOptions& options, const ModelConfig& config, Device& device) {
+void add_summaries(const PlanInput& input, EnginePlan& plan) {
+  const size_t bytes = policy_memory(input, plan).summary_bytes;
+  if (bytes > 0) add_entry(plan, "policy summaries", "device", bytes);
+}
+
+// Sets the blocks of the pool. Where the budget decides how many, their summaries share it.
+void choose_num_blocks(const PlanInput& input, size_t bytes_left, EnginePlan& plan) {
+  plan.num_blocks =
+      num_blocks_in(choose_kv_bytes(input.options, input.device, bytes_left, plan), plan);
+  if (input.options.kv_cache_bytes != 0) return;
+  const size_t block_bytes = plan.kv_layout.block_bytes_all_layers();
+  while (plan.num_blocks > 0) {
+    const size_t bytes = static_cast<size_t>(plan.num_blocks) * block_bytes +
+                         policy_memory(input, plan).summary_bytes;
+    if (bytes <= bytes_left) return;
+    const size_t too_many = (bytes - bytes_left + block_bytes - 1) / block_bytes;
+    plan.num_blocks -= static_cast<int32_t>(std::min<size_t>(too_many, plan.num_blocks));
+  }
+}
+
+EnginePlan plan_resident(const PlanInput& input) {
   EnginePlan plan;
-  begin_plan(options, config, device, plan);
-  choose_pass_sizes(options, device, plan);
-  const size_t fixed_bytes = add_fixed_entries(config, device, plan);
+  begin_plan(input, plan);
+  choose_pass_sizes(input.options, input.device, plan);
+  const size_t fixed_bytes = add_fixed_entries(input, plan);
   const size_t budget = plan.memory.device_budget_bytes;
-  const size_t kv_bytes =
-      choose_kv_bytes(options, device, budget - std::min(budget, fixed_bytes), plan);
-  plan.num_blocks = num_blocks_in(kv_bytes, plan);
+  choose_num_blocks(input, budget - std::min(budget, fixed_bytes), plan);
   plan.memory.num_blocks = plan.num_blocks;
   add_entry(plan, "KV cache", "device",
             static_cast<size_t>(plan.num_blocks) * plan.kv_layout.block_bytes_all_layers());
-  judge_fit(options, fixed_bytes, plan);
+  add_summaries(input, plan);
+  judge_fit(input.options, fixed_bytes, plan);
   return plan;
 }
 
 // The host tier decides how long a sequence can be, and that how large a layer-wise pass is.
-EnginePlan plan_offloaded(const EngineOptions& options, const ModelConfig& config, Device& device,
-                          KvOffload kv_offload) {
+EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
+  const EngineOptions& options = input.options;
   EnginePlan plan;
   plan.kv_offload = kv_offload;
-  begin_plan(options, config, device, plan);
+  begin_plan(input, plan);
   plan.num_blocks = num_blocks_in(choose_host_bytes(options, plan), plan);
   plan.memory.num_blocks = plan.num_blocks;
   const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
   const int64_t asked_len = plan.max_model_len;
   plan.max_model_len = std::clamp<int64_t>(capacity, 1, asked_len);
-  choose_pass_sizes(options, device, plan);
+  choose_pass_sizes(options, input.device, plan);
   choose_offload_sizes(options, plan);
+  if (input.policy.wants_block_ids()) plan.pass.max_ids_per_seq = plan.pass.max_blocks_per_seq;
   plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
 
-  const size_t fixed_bytes = add_fixed_entries(config, device, plan);
+  const size_t fixed_bytes = add_fixed_entries(input, plan);
   const KvBlockShape& shape = plan.kv_layout.block;
   add_entry(plan, "KV ring, stage and tails", "device",
             OffloadEngine::device_bytes(plan.kv_layout, plan.offload));
-  add_entry(plan, "softmax state", "device",
-            OffloadExecutor::state_bytes(plan.state_rows, config.num_q_heads, shape.head_dim));
+  add_entry(
+      plan, "softmax state", "device",
+      OffloadExecutor::state_bytes(plan.state_rows, input.config.num_q_heads, shape.head_dim));
+  add_summaries(input, plan);
   add_entry(plan, "KV host tier", "pinned",
             OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload));
   judge_fit(options, fixed_bytes, plan);
-  judge_offload_fit(plan);
+  judge_offload_fit(policy_memory(input, plan).summary_bytes, plan);
   return plan;
 }
 
 // The first that fits without shortening the model's context.
-EnginePlan plan_auto(const EngineOptions& options, const ModelConfig& config, Device& device) {
+EnginePlan plan_auto(const PlanInput& input) {
+  const int64_t asked_len = choose_max_model_len(input.options, input.config);
   const auto fits_whole = [&](const EnginePlan& plan) {
-    return plan.memory.fits && plan.max_model_len == choose_max_model_len(options, config);
+    return plan.memory.fits && plan.max_model_len == asked_len;
   };
-  EnginePlan plan = plan_resident(options, config, device);
+  EnginePlan plan = plan_resident(input);
   std::string why = "all KV fits on the device";
   if (!fits_whole(plan)) {
     const std::string holds =
         fmt::format("the device has room for the KV of {} tokens, not of {}",
-                    int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens,
-                    choose_max_model_len(options, config));
-    plan = plan_offloaded(options, config, device, KvOffload::kLayerwise);
+                    int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens, asked_len);
+    plan = plan_offloaded(input, KvOffload::kLayerwise);
     why = holds + "; the activations of a whole prompt fit";
     if (!plan.memory.fits) {
-      plan = plan_offloaded(options, config, device, KvOffload::kChunked);
+      plan = plan_offloaded(input, KvOffload::kChunked);
       why = holds + ", nor for the activations of a whole prompt";
     }
   }
@@ -366,15 +411,16 @@ EnginePlan plan_auto(const EngineOptions& options, const ModelConfig& config, De
   return plan;
 }
 
-EnginePlan plan_as_asked(const EngineOptions& options, const ModelConfig& config, Device& device) {
-  if (options.kv_offload == "auto") return plan_auto(options, config, device);
+EnginePlan plan_as_asked(const PlanInput& input) {
+  const EngineOptions& options = input.options;
+  if (options.kv_offload == "auto") return plan_auto(input);
   if (options.kv_offload == "chunked") {
-    return plan_offloaded(options, config, device, KvOffload::kChunked);
+    return plan_offloaded(input, KvOffload::kChunked);
   }
   if (options.kv_offload == "layerwise") {
-    return plan_offloaded(options, config, device, KvOffload::kLayerwise);
+    return plan_offloaded(input, KvOffload::kLayerwise);
   }
-  return plan_resident(options, config, device);
+  return plan_resident(input);
 }
 
 }  // namespace
@@ -395,13 +441,22 @@ int32_t num_compute_threads(const EngineOptions& options, const Device& device) 
   return options.num_threads > 0 ? options.num_threads : device.info().num_cores;
 }
 
-EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
-                            Device& device) {
+EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
+                            const Policy& policy) {
   validate(options);
-  EnginePlan plan = plan_as_asked(options, config, device);
+  EnginePlan plan = plan_as_asked({options, config, device, policy});
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   plan.memory.notes = plan.notes;
   return plan;
+}
+
+std::unique_ptr<Policy> make_policy(const EngineOptions& options) {
+  return make_policy(options.sparse_policy, {.topk_tokens = options.sparse_topk_tokens,
+                                             .page_tokens = options.sparse_page_tokens,
+                                             .sink_tokens = options.sparse_sink_tokens,
+                                             .recent_tokens = options.sparse_recent_tokens,
+                                             .threshold_tokens = options.sparse_threshold_tokens,
+                                             .shared_list = options.sparse_shared_list});
 }
 
 }  // namespace sluice

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/policy.h"
 #include "device/device.h"
 #include "engine/pass_arrays.h"
 #include "engine/scheduler.h"
@@ -36,6 +37,7 @@ struct EnginePlan {
   SchedulerLimits scheduler;
   DecoderLimits decoder;
   PassLimits pass;
+  PolicyLimits policy;
   bool fixed_decode_shapes = false;  // see Runner::Parts
   int64_t max_decode_graphs = 0;
   std::vector<std::string> notes;  // what was chosen or reduced, one line each; also in `memory`
@@ -44,8 +46,11 @@ struct EnginePlan {
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,
 // naming option, value and remedy. Memory that is too small is no error here: `memory.fits` is
 // false and `memory.remedy` says what to change.
-EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config,
-                            Device& device);
+EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& config, Device& device,
+                            const Policy& policy);
+
+// The policy that the options name. Errors: those of make_policy.
+std::unique_ptr<Policy> make_policy(const EngineOptions& options);
 
 // Threads of the compute stream: options.num_threads, or all the machine has.
 int32_t num_compute_threads(const EngineOptions& options, const Device& device);

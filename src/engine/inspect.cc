@@ -43,8 +43,8 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   DeviceOptions device_options;
   device_options.num_threads = options.num_threads;
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
-  return make_engine_plan(options, read_model_config(ModelDirectory(options.model)), *device)
-      .memory;
+  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  return make_engine_plan(options, config, *device, *make_policy(options)).memory;
 }
 
 }  // namespace sluice

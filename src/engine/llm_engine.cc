@@ -32,7 +32,7 @@ LlmEngine::TestParts make_parts(const EngineOptions& options) {
     device_options.trace = parts.timeline.get();
   }
   parts.device = make_device(options.device, device_options);
-  parts.policy = make_policy(options.sparse_policy);
+  parts.policy = make_policy(options);
   return parts;
 }
 
@@ -68,7 +68,8 @@ LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
   const int64_t begin_ns = now_ns();
   const ModelDirectory directory(options.model);
   config_ = read_model_config(directory);
-  plan_ = make_engine_plan(options, config_, *device_);
+  if (!parts.policy) parts.policy = make_policy(options);
+  plan_ = make_engine_plan(options, config_, *device_, *parts.policy);
   if (parts.force_graphs) {
     plan_.fixed_decode_shapes = true;
     plan_.max_decode_graphs = options.enforce_eager ? 0 : kForcedDecodeGraphs;
@@ -102,8 +103,8 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
   weights_ = std::make_unique<Weights>(config_, *device_);
   policy_ = std::move(parts.policy);
-  policy_->initialize(*device_, plan_.kv_layout);
   make_kv(options, parts.skipped_wait);
+  policy_->initialize(*device_, plan_.kv_layout, plan_.num_blocks, plan_.policy);
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan_.decoder, *device_, *compute_);
   runner_ =
       std::make_unique<Runner>(Runner::Parts{.device = *device_,

@@ -40,7 +40,7 @@ class LlmEngine {
   struct TestParts {
     std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
-    std::unique_ptr<Policy> policy;
+    std::unique_ptr<Policy> policy = nullptr;  // null: the options' one
     SkippedWait skipped_wait;   // of the offload engine
     bool force_graphs = false;  // replay decode steps where the plan would not
   };

@@ -26,6 +26,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.load_begin = arena.tensor(DType::kI32, {limits.max_history_loads});
   a.load_end = arena.tensor(DType::kI32, {limits.max_history_loads});
   a.block_table = arena.tensor(DType::kI32, {seqs, limits.max_blocks_per_seq});
+  a.block_ids = arena.tensor(DType::kI32, {seqs, limits.max_ids_per_seq});
   return a;
 }
 

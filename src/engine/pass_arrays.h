@@ -23,6 +23,7 @@ struct PassLimits {
   // Offloaded KV only, else 0.
   int64_t max_history_loads = 0;  // slots that one layer of a pass may need
   int64_t slot_blocks = 0;
+  int64_t max_ids_per_seq = 0;  // where the policy wants block ids; else 0
 };
 
 struct PassArrays {
@@ -50,6 +51,7 @@ struct PassArrays {
   TensorView load_begin;   // i32 [max_history_loads]
   TensorView load_end;     // i32 [max_history_loads]
   TensorView block_table;  // i32 [max_seqs, max_blocks_per_seq]
+  TensorView block_ids;    // i32 [max_seqs, max_ids_per_seq]: of all blocks, from position 0 on
 
   // No array is larger for smaller limits, so what is planned for the largest pass holds all.
   static PassArrays cut(Arena& arena, const PassLimits& limits);

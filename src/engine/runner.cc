@@ -156,9 +156,10 @@ bool Runner::pads(const Batch& batch) const {
 PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
   size_t width = 0;
   for (const Place& place : places_) width = std::max(width, place.blocks.size());
-  int64_t num_loads = 0;
+  int64_t num_loads = 0, num_ids = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
     num_loads += num_history_loads(*scheduled.sequence);
+    num_ids = std::max(num_ids, std::ssize(scheduled.sequence->kv.blocks()));
   }
   const auto num_seqs = static_cast<int64_t>(batch.sequences.size());
   return {.max_rows = batch.num_rows(),
@@ -166,7 +167,8 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
           .max_blocks_per_seq = static_cast<int64_t>(width),
           .max_suppressed = limits_.max_suppressed,
           .max_history_loads = num_loads,
-          .slot_blocks = limits_.slot_blocks};
+          .slot_blocks = limits_.slot_blocks,
+          .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0};
 }
 
 void Runner::pad_size(PassLimits& size) {
@@ -196,6 +198,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
   if (parts_.offload != nullptr) write_history(sequence, index);
+  if (size_.max_ids_per_seq > 0) write_block_ids(sequence, index);
   write_rows(scheduled, index, row_begin);
   if (scheduled.wants_token) {
     host_.logit_rows.data<int32_t>()[num_logit_rows_] =
@@ -231,35 +234,47 @@ int64_t Runner::num_history_loads(const Sequence& sequence) const {
 
 // The sealed blocks before the pass's own, a slotful at a time.
 void Runner::write_history(const Sequence& sequence, int64_t index) {
-  int32_t position = 0;
-  for (std::vector<BlockId>& blocks : slotfuls(sequence, sequence.kv.num_tokens())) {
+  for (HistoryBlocks& blocks : slotfuls(sequence, sequence.kv.num_tokens())) {
     const auto number = static_cast<int64_t>(pass_.history.size());
-    host_.load_begin.data<int32_t>()[number] = position;
-    position += static_cast<int32_t>(blocks.size()) * parts_.block_tokens;
-    host_.load_end.data<int32_t>()[number] = position;
-    pass_.history.push_back({.seq_index = static_cast<int32_t>(index),
-                             .blocks = std::move(blocks),
-                             .kv_begin = device_.load_begin.rows(number, 1),
-                             .kv_end = device_.load_end.rows(number, 1)});
+    host_.load_begin.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.begin_pos);
+    host_.load_end.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.end_pos);
+    pass_.history.push_back({std::move(blocks), static_cast<int32_t>(index),
+                             device_.load_begin.rows(number, 1), device_.load_end.rows(number, 1)});
   }
 }
 
-// The full blocks of a sequence's first `num_tokens` tokens, as many together as a slot holds.
-std::vector<std::vector<BlockId>> Runner::slotfuls(const Sequence& sequence,
-                                                   int64_t num_tokens) const {
+// The full blocks of a sequence's first `num_tokens` tokens, as many together as a slot holds: what
+// a pass has to read that begins there.
+std::vector<HistoryBlocks> Runner::slotfuls(const Sequence& sequence, int64_t num_tokens) const {
   const auto sealed =
       sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
   const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
-  std::vector<std::vector<BlockId>> result;
+  const bool prefills = num_tokens < sequence.kv.prefill_tokens();
+  std::vector<HistoryBlocks> result;
   for (size_t i = 0; i < sealed.size(); ++i) {
-    if (i % slot_blocks == 0) result.emplace_back();
-    result.back().push_back(sealed[i].id);
+    const auto begin_pos = static_cast<int64_t>(i) * parts_.block_tokens;
+    if (i % slot_blocks == 0) {
+      result.push_back({.range = {.phase = prefills ? Phase::kPrefill : Phase::kDecode,
+                                  .first_row_pos = num_tokens,
+                                  .begin_pos = begin_pos},
+                        .blocks = {}});
+    }
+    result.back().blocks.push_back(sealed[i].id);
+    result.back().range.end_pos = begin_pos + parts_.block_tokens;
   }
   return result;
 }
 
+void Runner::write_block_ids(const Sequence& sequence, int64_t index) {
+  const std::span<const SequenceBlock> blocks = sequence.kv.blocks();
+  const TensorView row = host_.block_ids.rows(index, 1);
+  for (int64_t i = 0; i < row.num_elements(); ++i) {
+    row.data<int32_t>()[i] = i < std::ssize(blocks) ? blocks[static_cast<size_t>(i)].id.value : -1;
+  }
+}
+
 void Runner::expect_next(std::span<const ExpectedSequence> expected) {
-  std::vector<std::vector<BlockId>> history;
+  std::vector<HistoryBlocks> history;
   for (const ExpectedSequence& next : expected) {
     for (auto& blocks : slotfuls(*next.sequence, next.num_sealed_tokens)) {
       history.push_back(std::move(blocks));
@@ -314,8 +329,11 @@ TensorView Runner::forward(TapSink* taps) {
   pass_.kv_end = device_.kv_end.rows(0, num_seqs);
   pass_.block_table = device_.block_table.rows(0, num_seqs);
   pass_.kv_slots = device_.kv_slots;
+  // Resident sequences have all their blocks in the table.
+  pass_.block_ids = pass_.block_table;
   if (parts_.offload != nullptr) {
     pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
+    pass_.block_ids = device_.block_ids.rows(0, num_seqs);
   }
   DecoderInput input{.token_ids = device_.token_ids,
                      .positions = device_.positions,

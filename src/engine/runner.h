@@ -71,7 +71,8 @@ class Runner {
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_history(const Sequence& sequence, int64_t index);
-  std::vector<std::vector<BlockId>> slotfuls(const Sequence& sequence, int64_t num_tokens) const;
+  void write_block_ids(const Sequence& sequence, int64_t index);
+  std::vector<HistoryBlocks> slotfuls(const Sequence& sequence, int64_t num_tokens) const;
   void expect_next(std::span<const ExpectedSequence> expected);
   int64_t num_history_loads(const Sequence& sequence) const;
   void write_block_table();

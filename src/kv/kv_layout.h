@@ -34,6 +34,10 @@ constexpr int64_t blocks_for_tokens(int64_t num_tokens, int32_t block_tokens) {
   return (num_tokens + block_tokens - 1) / block_tokens;
 }
 
+// The same memory as blocks of `page_tokens` tokens: a place for pages gathered from many blocks.
+// REQUIRES: the blocks lie side by side; block_tokens is a multiple of page_tokens.
+KvBlocksView as_pages(const KvBlocksView& blocks, int32_t page_tokens);
+
 // Accepts a block size of kMinBlockTokens to kMaxBlockTokens that is a multiple of kAttentionTile,
 // so that no softmax tile ever crosses a block.
 // Errors: kInvalidArgument naming the option `block_size`, its value and the sizes that work.

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/debug_fill.h"
+#include "ops/gather_pages.h"
 
 namespace sluice {
 namespace {
@@ -18,6 +19,11 @@ size_t stage_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
 
 size_t tail_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
   return static_cast<size_t>(sizes.num_tails) * layout.block_bytes_all_layers();
+}
+
+size_t gather_count_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
+  return static_cast<size_t>(sizes.num_slots) * static_cast<size_t>(layout.num_layers) *
+         sizeof(int64_t);
 }
 
 // Calls `fn(first, count)` for every longest run of neighbours: `follows(i)` says whether element i
@@ -41,11 +47,13 @@ auto follows_in(std::span<const BlockId> blocks) {
 
 size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
   return 2 * stage_bytes(layout, sizes) + tail_bytes(layout, sizes) +
-         Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks);
+         Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks) +
+         gather_count_bytes(layout, sizes);
 }
 
 size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
-  return static_cast<size_t>(sizes.num_host_blocks) * layout.block_bytes_all_layers();
+  return static_cast<size_t>(sizes.num_host_blocks) * layout.block_bytes_all_layers() +
+         gather_count_bytes(layout, sizes);
 }
 
 OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& layout,
@@ -58,6 +66,9 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
       num_tails_(sizes.num_tails),
       tickets_(static_cast<size_t>(layout.num_layers) * static_cast<size_t>(sizes.num_host_blocks)),
       written_(device.make_event()),
+      gather_counts_(device.allocate(gather_count_bytes(layout, sizes), MemoryKind::kDevice)),
+      fetched_counts_(device.allocate(gather_count_bytes(layout, sizes), MemoryKind::kPinned)),
+      selected_(device.make_event()),
       gate_(skipped_wait),
       write_back_(device.make_stream({.name = "write-back", .num_threads = 1})),
       ring_(device, layout.block, sizes.num_slots, sizes.slot_blocks, gate_) {
@@ -76,6 +87,8 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
   for (size_t i = 0; i < kTicketEvents; ++i) ticket_events_.push_back(device.make_event());
   counters_.loaded_bytes.resize(static_cast<size_t>(layout.num_layers));
   counters_.written_bytes.resize(static_cast<size_t>(layout.num_layers));
+  compute_.fill(gather_counts_.data(), gather_counts_.size_bytes(), 0);
+  std::fill_n(fetched_counts_.data(), fetched_counts_.size_bytes(), std::byte{0});
 }
 
 int64_t& OffloadEngine::ticket_of(int32_t layer, BlockId id) {
@@ -125,6 +138,46 @@ SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> bloc
   });
   lease.loaded();
   return lease;
+}
+
+void OffloadEngine::begin_gathers() { compute_.record(*selected_); }
+
+SlotLease OffloadEngine::gather(int32_t layer, const GatherRequest& request) {
+  SlotLease lease = ring_.begin_load();
+  Stream& transfer = lease.transfer();
+  gate_.wait(WaitKind::kSelected, transfer, *selected_);
+  wait_until_on_host(transfer, layer, request.blocks);
+  const size_t count =
+      lease.slot() * static_cast<size_t>(layout_.num_layers) + static_cast<size_t>(layer);
+  gather_pages(transfer, {.src = {.base = host_.block(layer, BlockId(0)),
+                                  .stride_bytes = layout_.block_bytes(),
+                                  .num_blocks = host_.num_blocks(),
+                                  .shape = layout_.block},
+                          .block_ids = request.block_ids,
+                          .kv_end = request.kv_end,
+                          .pages = request.pages,
+                          .dst = as_pages(lease.target(), request.pages.page_tokens),
+                          .num_bytes = TensorView(gather_counts_.data() + count * sizeof(int64_t),
+                                                  DType::kI64, {1})});
+  lease.loaded();
+  ++counters_.num_loads;
+  ++counters_.num_copies;
+  return lease;
+}
+
+void OffloadEngine::fetch_gather_counts() {
+  compute_.copy({.dst = fetched_counts_.data(),
+                 .src = gather_counts_.data(),
+                 .num_bytes = gather_counts_.size_bytes()});
+}
+
+int64_t OffloadEngine::gathered_bytes(int32_t layer) const {
+  const auto* counts = reinterpret_cast<const int64_t*>(fetched_counts_.data());
+  int64_t sum = 0;
+  for (int32_t slot = 0; slot < num_slots(); ++slot) {
+    sum += counts[slot * layout_.num_layers + layer];
+  }
+  return sum;
 }
 
 // The blocks may belong to somebody else by now, whose write-back must not overtake the load.

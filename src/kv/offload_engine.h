@@ -10,12 +10,14 @@
 //               written while the other leaves for the host
 //   tails       the unsealed block of every running sequence, all layers, while it grows
 //
-//   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring
+//   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring (or: gather)
 //   compute        |     attend l,0  | attend l,1 | ...          reads ring, stage, tails
 //   write-back     |       stage l-1 | stage l | tail ...        stage, tails -> host
 //
 // Every (layer, block) of the host tier has a ticket: the number of the write-back that brought it.
 // A load waits for the event of its blocks' newest ticket, so it can never overtake the write.
+// A gather is a load whose pages compute has chosen a moment ago: the host enqueues it without
+// knowing which, and the device counts the bytes.
 // Thread rule: the engine's thread.
 #pragma once
 
@@ -30,6 +32,7 @@
 #include "kv/kv_layout.h"
 #include "kv/ring.h"
 #include "kv/wait_gate.h"
+#include "ops/attention.h"
 
 namespace sluice {
 
@@ -47,12 +50,21 @@ struct StagedBlock {
   BlockId host_id;
 };
 
+// Pages of one sequence's sealed blocks that only the device knows.
+struct GatherRequest {
+  std::span<const BlockId> blocks;  // all blocks that the lists could name
+  TensorView block_ids;             // i32 [num_blocks]: the same from position 0 on, on the device
+  TensorView kv_end;                // i32 [1]: where the sealed blocks end
+  PageList pages;                   // of this sequence; first_entry and num_entries say which
+};
+
 // Bytes and calls since construction; reading it costs nothing and it costs an addition to keep.
+// What gathers move is not in it: gathered_bytes().
 struct OffloadCounters {
   std::vector<int64_t> loaded_bytes;   // [num_layers] host to device
   std::vector<int64_t> written_bytes;  // [num_layers] device to host
   int64_t num_loads = 0;               // slots filled
-  int64_t num_copies = 0;              // transfers enqueued; runs of neighbours count once
+  int64_t num_copies = 0;  // transfers enqueued; runs of neighbours count once, and so do gathers
 };
 
 class OffloadEngine {
@@ -76,6 +88,23 @@ class OffloadEngine {
   SlotLease load_early(int32_t layer, std::span<const BlockId> blocks);
   void adopt(int32_t layer, std::span<const BlockId> blocks) { count_load(layer, blocks); }
   void drop(SlotLease lease, int32_t layer, std::span<const BlockId> blocks);
+
+  // Gathers are for lists that compute has been given the work to make: what is enqueued there by
+  // now. Call it once a layer, then gather any number of times.
+  void begin_gathers();
+  // Enqueues the transfer of listed pages into the next slot, whose blocks are then to be seen
+  // `as_pages`: head h of block j is entry first_entry + j of its list. Returns at once.
+  // REQUIRES: can_load(); num_entries <= slot_pages(page_tokens); the lists stay as they are until
+  // compute has used the lease.
+  SlotLease gather(int32_t layer, const GatherRequest& request);
+  int32_t slot_pages(int32_t page_tokens) const {
+    return slot_blocks() * (layout_.block.block_tokens / page_tokens);
+  }
+  // Behind everything enqueued on compute so far, brings the counts of the gathers that compute has
+  // used to the host. Call it at the end of a pass that gathered.
+  void fetch_gather_counts();
+  // Since construction. REQUIRES: the host has waited for compute since the last fetch.
+  int64_t gathered_bytes(int32_t layer) const;
 
   bool can_load() const { return ring_.num_free() > 0; }
   int32_t slot_blocks() const { return ring_.slot_blocks(); }
@@ -136,6 +165,11 @@ class OffloadEngine {
   std::vector<std::unique_ptr<Event>> ticket_events_;  // ticket % size
   std::unique_ptr<Event> written_;  // compute has written what the next write-back reads
   OffloadCounters counters_;
+  // i64 [slot][layer]: bytes that gathers into this slot have read. A row is written by its slot's
+  // stream alone.
+  Buffer gather_counts_;
+  Buffer fetched_counts_;  // pinned copy
+  std::unique_ptr<Event> selected_;
   WaitGate gate_;
   std::unique_ptr<Stream> write_back_;  // after what it touches
   Ring ring_;

@@ -33,6 +33,7 @@ class SlotLease {
   ~SlotLease();  // gives the slot back, whatever state it is in
 
   bool held() const { return ring_ != nullptr; }
+  size_t slot() const { return slot_; }  // its number
 
   // While loading: where to copy to, and the stream to copy on.
   Stream& transfer() const;

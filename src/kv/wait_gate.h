@@ -21,8 +21,9 @@ enum class WaitKind {
   kWritten,    // write-back: compute has written what leaves
   kTailLeft,   // compute: the write-back of what the tail held before
   kUnused,     // write-back: a load that nobody will read, before its blocks change
+  kSelected,   // slot: the lists that say which pages it gathers
 };
-inline constexpr size_t kNumWaitKinds = 7;
+inline constexpr size_t kNumWaitKinds = 8;
 
 // The index-th wait of a kind, counted from 0; none when negative.
 struct SkippedWait {

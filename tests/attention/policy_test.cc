@@ -15,6 +15,7 @@ class PrefillOnlyPolicy final : public Policy {
   std::string_view name() const override { return "toy"; }
   bool supports_prefill() const override { return true; }
   bool supports_decode() const override { return false; }
+  bool makes_lists(Phase) const override { return false; }
   int num_selections = 0;
 
  private:

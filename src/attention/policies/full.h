@@ -7,9 +7,12 @@ namespace sluice {
 
 class FullPolicy final : public Policy {
  public:
+  explicit FullPolicy(const PolicyOptions& = {}) {}
+
   std::string_view name() const override { return "full"; }
   bool supports_prefill() const override { return true; }
   bool supports_decode() const override { return true; }
+  bool makes_lists(Phase) const override { return false; }
   bool capturable() const override { return true; }
 
  private:

@@ -1,0 +1,109 @@
+// Options to a rule, a rule to the sizes of lists.
+#include "attention/policies/page_rule_policy.h"
+
+#include <algorithm>
+
+#include "attention/list_sizes.h"
+
+namespace sluice {
+namespace {
+
+int32_t pages_of(int32_t tokens, int32_t page_tokens) {
+  return static_cast<int32_t>((int64_t{tokens} + page_tokens - 1) / page_tokens);
+}
+
+}  // namespace
+
+PageRulePolicy::PageRulePolicy(const PolicyOptions& options, const Budget& defaults, ListOf list_of)
+    : options_(options),
+      budget_{.topk_tokens = options.topk_tokens.value_or(defaults.topk_tokens),
+              .sink_tokens = options.sink_tokens.value_or(defaults.sink_tokens),
+              .recent_tokens = options.recent_tokens.value_or(defaults.recent_tokens),
+              .threshold_tokens = options.threshold_tokens.value_or(defaults.threshold_tokens)},
+      list_of_(list_of) {
+  validate(options);
+}
+
+void PageRulePolicy::check_layout(const KvBlockShape& block) const {
+  choose_page_tokens(options_, block);
+}
+
+PageRule PageRulePolicy::rule_for(int32_t page_tokens) const {
+  return {.sink_pages = pages_of(budget_.sink_tokens, page_tokens),
+          .recent_tokens = budget_.recent_tokens,
+          .top_pages = pages_of(budget_.topk_tokens, page_tokens),
+          .threshold_tokens = budget_.threshold_tokens};
+}
+
+// Scores are added up into one list, or there are none.
+int64_t PageRulePolicy::num_list_heads(const KvLayout& layout) const {
+  const bool shared = options_.shared_list || list_of_ == ListOf::kQueryPage;
+  return shared ? 1 : layout.block.num_kv_heads;
+}
+
+// Query pages that so many rows of one sequence can touch, wherever they begin.
+int64_t PageRulePolicy::num_query_pages(int64_t num_rows, int32_t page_tokens) const {
+  if (list_of_ == ListOf::kRow || num_rows == 0) return std::min<int64_t>(num_rows, 1);
+  return (num_rows + page_tokens - 2) / page_tokens + 1;
+}
+
+// A decode pass has a list for each sequence, a prefill is asked about one sequence at a time.
+PageRulePolicy::ListMemory PageRulePolicy::cut_memory(Arena& arena, const KvLayout& layout,
+                                                      const PolicyLimits& limits) const {
+  const int32_t tokens = choose_page_tokens(options_, layout.block);
+  const int64_t num_lists =
+      num_list_heads(layout) * std::max(limits.max_decode_seqs * num_query_pages(1, tokens),
+                                        num_query_pages(limits.max_prefill_rows, tokens));
+  const int64_t max_pages = max_listed_pages(rule_for(tokens), tokens, limits.max_tokens);
+  return {.page_ids = arena.tensor(DType::kI32, {num_lists, max_pages}),
+          .page_count = arena.tensor(DType::kI32, {num_lists})};
+}
+
+PolicyMemory PageRulePolicy::memory(const KvLayout& layout, int32_t,
+                                    const PolicyLimits& limits) const {
+  Arena plan;
+  cut_memory(plan, layout, limits);
+  return {.summary_bytes = 0, .list_bytes = plan.used_bytes()};
+}
+
+void PageRulePolicy::initialize(Device& device, const KvLayout& layout, int32_t,
+                                const PolicyLimits& limits) {
+  page_tokens_ = choose_page_tokens(options_, layout.block);
+  rule_ = rule_for(page_tokens_);
+  num_list_heads_ = num_list_heads(layout);
+  memory_ =
+      device.allocate(PageRulePolicy::memory(layout, 0, limits).list_bytes, MemoryKind::kDevice);
+  Arena arena(memory_.data(), memory_.size_bytes());
+  lists_ = cut_memory(arena, layout, limits);
+}
+
+PageList PageRulePolicy::cut_lists(int64_t num_seqs, int32_t max_rows) const {
+  const int64_t num_pages = num_query_pages(max_rows, page_tokens_);
+  const int64_t num_lists = num_seqs * num_list_heads_ * num_pages;
+  SLUICE_CHECK(num_lists <= lists_.page_count.dim(0), "{} lists of {}", num_lists,
+               lists_.page_count.dim(0));
+  return {.page_ids = lists_.page_ids.rows(0, num_lists)
+                          .reshape({num_seqs, num_list_heads_, num_pages, lists_.page_ids.dim(1)}),
+          .page_count =
+              lists_.page_count.rows(0, num_lists).reshape({num_seqs, num_list_heads_, num_pages}),
+          .page_tokens = page_tokens_,
+          .q_page_tokens = list_of_ == ListOf::kQueryPage ? page_tokens_ : 0};
+}
+
+int64_t PageRulePolicy::anchor_of(int64_t position) const {
+  return list_of_ == ListOf::kQueryPage ? position / page_tokens_ * page_tokens_ : position;
+}
+
+// All pages of a row's list are full but the last, which is the row's own.
+std::optional<int64_t> PageRulePolicy::num_selected_tokens(Phase, int64_t position) const {
+  SLUICE_CHECK(page_tokens_ > 0, "not initialized");
+  const int64_t num_pages = num_listed_pages(rule_, page_tokens_, anchor_of(position));
+  return (num_pages - 1) * page_tokens_ + position % page_tokens_ + 1;
+}
+
+bool PageRulePolicy::may_select(const HistoryRange& range) const {
+  return may_list(rule_, page_tokens_, anchor_of(range.first_row_pos), range.begin_pos,
+                  range.end_pos);
+}
+
+}  // namespace sluice

@@ -1,0 +1,93 @@
+// Bounds, scores, lists: three ops of ops/page_selection.h.
+#include "attention/policies/quest.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kTopkTokens = 2048;
+constexpr int32_t kSinkTokens = 16;
+constexpr int32_t kRecentTokens = 64;
+
+}  // namespace
+
+QuestPolicy::QuestPolicy(const PolicyOptions& options)
+    : PageRulePolicy(options,
+                     {.topk_tokens = kTopkTokens,
+                      .sink_tokens = kSinkTokens,
+                      .recent_tokens = kRecentTokens,
+                      .threshold_tokens = 0},
+                     ListOf::kRow) {}
+
+TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const {
+  const int32_t tokens = choose_page_tokens(options(), layout.block);
+  return arena.tensor(DType::kBF16,
+                      {int64_t{layout.num_layers} * num_blocks, layout.block.block_tokens / tokens,
+                       layout.block.num_kv_heads, 2, layout.block.head_dim});
+}
+
+TensorView QuestPolicy::cut_scores(Arena& arena, const KvLayout& layout,
+                                   const PolicyLimits& limits) const {
+  const int32_t tokens = choose_page_tokens(options(), layout.block);
+  return arena.tensor(DType::kF32, {limits.max_decode_seqs, layout.block.num_kv_heads,
+                                    (limits.max_tokens + tokens - 1) / tokens});
+}
+
+PolicyMemory QuestPolicy::memory(const KvLayout& layout, int32_t num_blocks,
+                                 const PolicyLimits& limits) const {
+  PolicyMemory memory = PageRulePolicy::memory(layout, num_blocks, limits);
+  Arena summaries, scores;
+  cut_bounds(summaries, layout, num_blocks);
+  cut_scores(scores, layout, limits);
+  memory.summary_bytes += summaries.used_bytes();
+  memory.list_bytes += scores.used_bytes();
+  return memory;
+}
+
+void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                             const PolicyLimits& limits) {
+  PageRulePolicy::initialize(device, layout, num_blocks, limits);
+  Arena plan;
+  cut_bounds(plan, layout, num_blocks);
+  bounds_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
+  Arena bounds_arena(bounds_memory_.data(), bounds_memory_.size_bytes());
+  bounds_ = cut_bounds(bounds_arena, layout, num_blocks);
+  Arena scores_plan;
+  cut_scores(scores_plan, layout, limits);
+  scores_memory_ = device.allocate(scores_plan.used_bytes(), MemoryKind::kDevice);
+  Arena scores_arena(scores_memory_.data(), scores_memory_.size_bytes());
+  scores_ = cut_scores(scores_arena, layout, limits);
+  num_blocks_ = num_blocks;
+}
+
+KeyBounds QuestPolicy::bounds(int32_t layer) const {
+  return {.minmax = bounds_.rows(layer * num_blocks_, num_blocks_), .page_tokens = page_tokens()};
+}
+
+void QuestPolicy::summarise(Stream& stream, const WrittenKv& written) {
+  update_key_bounds(stream, {.batch = written.batch,
+                             .kv = written.kv,
+                             .kv_begin = written.kv_begin,
+                             .block_table = written.block_table,
+                             .block_ids = written.block_ids,
+                             .bounds = bounds(written.layer)});
+}
+
+Selection QuestPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
+  const int64_t num_seqs = input.kv_end.dim(0);
+  const TensorView scores = scores_.rows(0, num_seqs);
+  score_pages(stream, {.q = input.q,
+                       .batch = input.batch,
+                       .bounds = bounds(input.layer),
+                       .block_ids = input.block_ids,
+                       .kv_end = input.kv_end,
+                       .scores = scores});
+  const PageList pages = cut_lists(num_seqs, input.batch.max_rows);
+  select_pages(stream, {.scores = scores,
+                        .batch = input.batch,
+                        .kv_end = input.kv_end,
+                        .rule = rule(),
+                        .pages = pages});
+  return {.pages = pages};
+}
+
+}  // namespace sluice

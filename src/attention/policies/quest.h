@@ -1,0 +1,48 @@
+// quest: in decode, the pages whose keys could score highest with this query.
+//
+// Each page of keys is summarised by its smallest and largest value per channel, from which an
+// upper bound of q.k follows for any query; the pages with the highest bounds are attended, beside
+// the first and the newest ones. Summaries are made when keys are written, and belong to block ids:
+// a block that is found in the prefix cache brings them along. Prefill is another policy's.
+// Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md says where this differs.
+// Thread rule: as Policy.
+#pragma once
+
+#include "attention/policies/page_rule_policy.h"
+
+namespace sluice {
+
+class QuestPolicy final : public PageRulePolicy {
+ public:
+  explicit QuestPolicy(const PolicyOptions& options);
+
+  std::string_view name() const override { return "quest"; }
+  bool supports_prefill() const override { return false; }
+  bool supports_decode() const override { return true; }
+
+  PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
+                      const PolicyLimits& limits) const override;
+  void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                  const PolicyLimits& limits) override;
+  void on_prefill_offload(Stream& stream, const WrittenKv& written) override {
+    summarise(stream, written);
+  }
+  void on_decode_offload(Stream& stream, const WrittenKv& written) override {
+    summarise(stream, written);
+  }
+
+ private:
+  Selection do_select_blocks(Stream& stream, const SelectInput& input) override;
+  void summarise(Stream& stream, const WrittenKv& written);
+  KeyBounds bounds(int32_t layer) const;
+  TensorView cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
+  TensorView cut_scores(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
+
+  int64_t num_blocks_ = 0;
+  Buffer bounds_memory_;
+  Buffer scores_memory_;
+  TensorView bounds_;  // bf16 [layers * blocks, pages per block, KV heads, 2, head_dim]
+  TensorView scores_;  // f32 [sequences of a decode pass, KV heads, pages of a sequence]
+};
+
+}  // namespace sluice

@@ -1,0 +1,28 @@
+// select_pages without scores.
+#include "attention/policies/streaming.h"
+
+namespace sluice {
+namespace {
+
+constexpr int32_t kSinkTokens = 64;
+constexpr int32_t kRecentTokens = 2048;
+
+}  // namespace
+
+StreamingPolicy::StreamingPolicy(const PolicyOptions& options)
+    : PageRulePolicy(options,
+                     {.topk_tokens = 0,
+                      .sink_tokens = kSinkTokens,
+                      .recent_tokens = kRecentTokens,
+                      .threshold_tokens = 0},
+                     ListOf::kQueryPage) {}
+
+Selection StreamingPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
+  const PageList pages = cut_lists(input.kv_end.dim(0), input.batch.max_rows);
+  select_pages(
+      stream,
+      {.scores = {}, .batch = input.batch, .kv_end = input.kv_end, .rule = rule(), .pages = pages});
+  return {.pages = pages};
+}
+
+}  // namespace sluice

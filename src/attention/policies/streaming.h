@@ -1,0 +1,26 @@
+// streaming: the first tokens and a window of the newest ones, in prefill and decode.
+//
+// Needs neither summaries nor scores; all heads share a list, and so do the rows of one page, in
+// both phases: a row reads the same pages whether it came by prefill or by decode, so that a
+// sequence which is preempted and computed again goes on with the same bits.
+// Source: Xiao et al. 2023, arXiv 2309.17453 (StreamingLLM), without moving positions together.
+// Thread rule: as Policy.
+#pragma once
+
+#include "attention/policies/page_rule_policy.h"
+
+namespace sluice {
+
+class StreamingPolicy final : public PageRulePolicy {
+ public:
+  explicit StreamingPolicy(const PolicyOptions& options);
+
+  std::string_view name() const override { return "streaming"; }
+  bool supports_prefill() const override { return true; }
+  bool supports_decode() const override { return true; }
+
+ private:
+  Selection do_select_blocks(Stream& stream, const SelectInput& input) override;
+};
+
+}  // namespace sluice
