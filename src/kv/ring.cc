@@ -81,12 +81,15 @@ SlotLease Ring::begin_load() {
   Slot& slot = slots_[index];
   gate_.wait(WaitKind::kDrained, *slot.transfer, *slot.drained);
   slot.state = State::kLoading;
+  slot.writer_waits = false;
   return SlotLease(this, index);
 }
 
-void Ring::wait_for_unread(Stream& stream) {
-  for (const Slot& slot : slots_) {
-    if (slot.state == State::kFilled) gate_.wait(WaitKind::kUnused, stream, *slot.filled);
+void Ring::wait_for_unread(Stream& writer) {
+  for (Slot& slot : slots_) {
+    if (slot.state != State::kFilled || slot.writer_waits) continue;
+    gate_.wait(WaitKind::kUnused, writer, *slot.filled);
+    slot.writer_waits = true;
   }
 }
 

@@ -73,8 +73,9 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
-  // `stream` waits for every load that has no reader yet.
-  void wait_for_unread(Stream& stream);
+  // `writer` waits for every load that has no reader yet, once for each: it is the stream that will
+  // write to where they read from.
+  void wait_for_unread(Stream& writer);
 
   void synchronize();  // waits until every load is through
 
@@ -85,6 +86,7 @@ class Ring {
     State state = State::kFree;
     KvBlocksView view;
     Stream* reader = nullptr;
+    bool writer_waits = false;  // for this load, in wait_for_unread
     // Streams last: they finish before the events and the memory go.
     std::unique_ptr<Event> filled;
     std::unique_ptr<Event> drained;

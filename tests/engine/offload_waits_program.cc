@@ -7,7 +7,9 @@
 //   offload_waits_program chunked|layerwise KIND INDEX    leaves that one out; KIND is a number
 #include <cstdio>
 #include <cstdlib>
+#include <numeric>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -24,13 +26,18 @@ using testing::sampled;
 constexpr const char* kModel = "qwen3-group2-tied";
 
 // One sequence after the other. The first takes three chunks; the short ones end just when their
-// tail is flushed, so that nothing but the wait for it lies between that and its next use.
+// tail is flushed, so that nothing but the wait for it lies between that and its next use; one ends
+// by a stop token, when loads for its next step are under way already.
 std::vector<Job> make_jobs() {
-  return {{random_tokens(150, 1), sampled(20, 1)},
-          {random_tokens(8, 2), sampled(25, 2)},
-          {random_tokens(8, 3), sampled(25, 3)},
-          {random_tokens(100, 4), sampled(1, 4)},
-          {random_tokens(70, 5), sampled(1, 5)}};
+  std::vector<Job> jobs{
+      {random_tokens(150, 1), sampled(20, 1)}, {random_tokens(8, 2), sampled(25, 2)},
+      {random_tokens(8, 3), sampled(25, 3)},   {random_tokens(100, 4), sampled(1, 4)},
+      {random_tokens(70, 5), sampled(1, 5)},   {random_tokens(70, 6), sampled(40, 6)},
+      {random_tokens(70, 7), sampled(1, 7)}};
+  std::vector<int32_t>& stops = jobs[5].params.stop_token_ids;
+  stops.resize(40);
+  std::iota(stops.begin(), stops.end(), 0);
+  return jobs;
 }
 
 EngineOptions offloaded(const std::string& mode) {
