@@ -1,6 +1,7 @@
 // Invariants 5 to 11 of docs/architecture.md as metamorphic pairs: two ways to compute the same
-// thing must give the same bits. Log-probabilities of the 20 most likely tokens of every step are
-// the fingerprint: a single changed bit in a logit shows in them.
+// thing must give the same bits (on a GPU: alike, where the height of a matrix product changes).
+// Log-probabilities of the 20 most likely tokens of every step are the fingerprint: a single
+// changed bit in a logit shows in them.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -8,11 +9,13 @@
 #include "engine/llm_engine.h"
 #include "sluice/llm.h"
 #include "support/run_bits.h"
+#include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::expect_same_bits;
 using testing::Job;
@@ -61,7 +64,7 @@ class Invariants : public ::testing::Test {
 
 TEST_F(Invariants, AloneEqualsBatched) {
   LLM llm(tiny_options(kModel));
-  expect_all_same(run_together(llm, jobs_), reference_, "batched");
+  expect_all_alike(run_together(llm, jobs_), reference_, "batched");
 }
 
 TEST_F(Invariants, OrderOfRequestsDoesNotMatter) {
@@ -69,7 +72,7 @@ TEST_F(Invariants, OrderOfRequestsDoesNotMatter) {
   std::vector<Job> reversed(jobs_.rbegin(), jobs_.rend());
   std::vector<RequestOutput> outputs = run_together(llm, reversed);
   std::reverse(outputs.begin(), outputs.end());
-  expect_all_same(outputs, reference_, "reversed");
+  expect_all_alike(outputs, reference_, "reversed");
 }
 
 TEST_F(Invariants, SecondRequestEqualsFreshEngine) {
@@ -85,7 +88,7 @@ TEST_F(Invariants, PrefixHitEqualsCold) {
   run_together(llm, jobs_);
   const std::vector<RequestOutput> warm = run_together(llm, jobs_);
   EXPECT_EQ(warm.back().num_cached_tokens, 192) << "200 tokens are 12 full blocks and 8 tokens";
-  expect_all_same(warm, reference_, "prefix hit");
+  expect_all_alike(warm, reference_, "prefix hit");
 }
 
 TEST_F(Invariants, BlockSizeDoesNotMatter) {
@@ -93,8 +96,8 @@ TEST_F(Invariants, BlockSizeDoesNotMatter) {
     EngineOptions options = tiny_options(kModel);
     options.block_size = block_size;
     LLM llm(options);
-    expect_all_same(run_together(llm, jobs_), reference_,
-                    "block_size " + std::to_string(block_size));
+    expect_all_alike(run_together(llm, jobs_), reference_,
+                     "block_size " + std::to_string(block_size));
   }
 }
 
@@ -104,7 +107,7 @@ TEST_F(Invariants, ChunkSizeDoesNotMatter) {
     options.max_num_batched_tokens = 512;
     options.prefill_chunk_tokens = chunk;
     LLM llm(options);
-    expect_all_same(run_together(llm, jobs_), reference_, "chunk " + std::to_string(chunk));
+    expect_all_alike(run_together(llm, jobs_), reference_, "chunk " + std::to_string(chunk));
   }
 }
 
@@ -124,11 +127,12 @@ TEST_F(Invariants, PreemptionLosesNothing) {
   options.kv_cache_bytes = 20 * block_bytes;  // the longest job alone needs 15 blocks
   options.max_model_len = 256;
   LLM llm(options);
-  expect_all_same(run_together(llm, jobs_), reference_, "preempted");
+  expect_all_alike(run_together(llm, jobs_), reference_, "preempted");
   EXPECT_GT(llm.stats().num_preemptions, 0) << "the test did not preempt anything";
 }
 
 TEST_F(Invariants, ScheduleOfStreamsDoesNotMatter) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     DeviceOptions device_options;
     device_options.num_threads = 2;
@@ -155,7 +159,7 @@ TEST(InvariantsOfAllFamilies, BatchedChunkedAndAloneAgree) {
     const std::vector<RequestOutput> alone = run_in_fresh_engines(options, jobs);
     options.prefill_chunk_tokens = 5;
     LLM llm(options);
-    expect_all_same(run_together(llm, jobs), alone, model);
+    expect_all_alike(run_together(llm, jobs), alone, model);
   }
 }
 
@@ -172,12 +176,16 @@ TEST(InvariantsOfLogits, PassBoundariesDoNotMatter) {
   const std::vector<float> a = whole.trace(tokens, {}).logits.data;
   const std::vector<float> b = pieces.trace(tokens, {}).logits.data;
   ASSERT_EQ(a.size(), b.size());
-  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+  if (testing::testing_cpu()) {
+    EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0);
+  } else {
+    for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 0.1f) << "logit " << i;
+  }
 }
 
 TEST(Memory, AStepAllocatesNothing) {
   LlmEngine engine(tiny_options(kModel),
-                   {.device = make_device("cpu"), .policy = make_policy("full")});
+                   {.device = testing::make_test_device(), .policy = make_policy("full")});
   engine.add_request(random_tokens(100, 1), sampled(60, 1));
   engine.add_request(random_tokens(20, 2), sampled(60, 2));
   const int64_t before = engine.device().num_allocations();
@@ -187,14 +195,14 @@ TEST(Memory, AStepAllocatesNothing) {
 
 TEST(Memory, WhatIsTakenIsWhatWasPlanned) {
   const EngineOptions options = tiny_options(kModel);
-  LlmEngine engine(options, {.device = make_device("cpu"), .policy = make_policy("full")});
+  LlmEngine engine(options, {.device = testing::make_test_device(), .policy = make_policy("full")});
   EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
             engine.plan().memory.device_used_bytes());
 }
 
 TEST(Leaks, ThousandsOfShortRequestsWithCancellationLeaveNothing) {
   LlmEngine engine(tiny_options(kModel),
-                   {.device = make_device("cpu"), .policy = make_policy("full")});
+                   {.device = testing::make_test_device(), .policy = make_policy("full")});
   uint64_t state = 12345;
   const auto draw = [&state](uint64_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;

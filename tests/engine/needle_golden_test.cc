@@ -14,12 +14,14 @@
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "sluice/llm.h"
+#include "support/source_dir.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
 
-constexpr const char* kModelDir = SLUICE_SOURCE_DIR "/models/needle";
-constexpr const char* kGoldenDir = SLUICE_SOURCE_DIR "/tests/golden/needle/";
+const std::string kModelDir = testing::source_dir() / "models/needle";
+const std::string kGoldenDir = testing::source_dir() / "tests/golden/needle/";
 constexpr double kNearTieNats = 0.1;
 
 struct NeedleGolden {
@@ -34,7 +36,7 @@ struct NeedleGolden {
 
 template <typename T>
 std::vector<T> read_tensor(const std::string& name) {
-  const MappedFile file(std::string(kGoldenDir) + "golden.safetensors");
+  const MappedFile file(kGoldenDir + "golden.safetensors");
   const SafetensorsHeader header = parse_safetensors_header(file.bytes(), "golden.safetensors");
   for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.name != name) continue;
@@ -47,7 +49,7 @@ std::vector<T> read_tensor(const std::string& name) {
 }
 
 NeedleGolden read_needle_golden(const std::string& name) {
-  const nlohmann::json json = read_json_file(std::string(kGoldenDir) + "golden.json");
+  const nlohmann::json json = read_json_file(kGoldenDir + "golden.json");
   NeedleGolden golden;
   golden.model_sha256 = json.at("model_sha256").get<std::string>();
   for (const nlohmann::json& prompt : json.at("prompts")) {
@@ -76,13 +78,13 @@ class NeedleGoldenTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(NeedleGoldenTest, LogitsAndAnswerMatchTransformers) {
   const NeedleGolden golden = read_needle_golden(GetParam());
-  ASSERT_EQ(sha256_of(std::string(kModelDir) + "/model.safetensors"), golden.model_sha256)
+  ASSERT_EQ(sha256_of(kModelDir + "/model.safetensors"), golden.model_sha256)
       << "models/needle has other weights than those that tests/golden/needle was made from; run "
          "tools/golden/make_needle_golden.py";
   EngineOptions options;
   options.model = kModelDir;
   options.skip_tokenizer_init = true;  // ids in, ids out
-  options.device = "cpu";
+  options.device = testing::test_device_spec();
   options.num_threads = 2;
   options.kv_cache_bytes = 64 << 20;
   LLM llm(options);

@@ -10,13 +10,14 @@
 #include "engine/llm_engine.h"
 #include "support/device_hooks.h"
 #include "support/run_bits.h"
+#include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::expect_all_alike;
 using testing::expect_all_same;
-using testing::expect_same_bits;
 using testing::Job;
 using testing::random_tokens;
 using testing::run_jobs;
@@ -40,7 +41,7 @@ EngineOptions offloaded(const std::string& mode, int64_t num_host_blocks) {
   return options;
 }
 
-// A CPU device that remembers its streams, so that a test can make one fail.
+// The device under test, which remembers its streams, so that a test can make one fail.
 class StreamSpy final : public Device {
  public:
   explicit StreamSpy(std::map<std::string, Stream*>& streams) : streams_(streams) {}
@@ -65,12 +66,12 @@ class StreamSpy final : public Device {
  private:
   void deallocate(std::byte*, size_t, MemoryKind) noexcept override {}  // buffers know their owner
 
-  std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
+  std::unique_ptr<Device> device_ = testing::make_test_device({.num_threads = 2});
   std::map<std::string, Stream*>& streams_;
 };
 
 LlmEngine::TestParts plain_parts() {
-  return {.device = make_device("cpu", {.num_threads = 2}), .policy = make_policy("full")};
+  return {.device = testing::make_test_device({.num_threads = 2}), .policy = make_policy("full")};
 }
 
 void expect_nothing_held(const LlmEngine& engine) {
@@ -174,7 +175,7 @@ TEST(OffloadFaults, AFullHostTierPreemptsTheNewestAndTheOthersGoOn) {
   }
   EXPECT_GT(last_preemptions, 0);
   expect_nothing_held(engine);
-  expect_all_same(outputs, testing::run_engine(testing::tiny_options(kModel), jobs), "preempted");
+  expect_all_alike(outputs, testing::run_engine(testing::tiny_options(kModel), jobs), "preempted");
 }
 
 TEST(OffloadFaults, WhatCanNeverFitIsRefusedBeforeAnyWork) {
@@ -197,7 +198,7 @@ TEST(OffloadFaults, WhatCanNeverFitIsRefusedBeforeAnyWork) {
     while (engine.has_unfinished()) {
       for (RequestOutput& changed : engine.step()) output = std::move(changed);
     }
-    expect_all_same({output}, testing::run_engine(testing::tiny_options(kModel), {small}), mode);
+    expect_all_alike({output}, testing::run_engine(testing::tiny_options(kModel), {small}), mode);
     // What just fits is done.
     engine.add_request(random_tokens(100, 2), sampled(28, 1));
     while (engine.has_unfinished()) engine.step();
@@ -210,8 +211,8 @@ TEST(OffloadFaults, APromptThatDoesNotFitYetWaits) {
   LlmEngine engine(offloaded("layerwise", 8), plain_parts());
   const std::vector<Job> jobs{{random_tokens(90, 1), sampled(20, 1)},
                               {random_tokens(100, 2), sampled(20, 2)}};
-  expect_all_same(run_jobs(engine, jobs), testing::run_engine(testing::tiny_options(kModel), jobs),
-                  "waited");
+  expect_all_alike(run_jobs(engine, jobs), testing::run_engine(testing::tiny_options(kModel), jobs),
+                   "waited");
   expect_nothing_held(engine);
 }
 
@@ -235,7 +236,7 @@ TEST(OffloadFaults, CancellingLeavesTheOtherUnharmed) {
           if (changed.request_id == kept.value) output = std::move(changed);
         }
       }
-      expect_same_bits(output, reference[0],
+      expect_all_alike({output}, reference,
                        std::string(mode) + ", cancelled after " + std::to_string(steps));
       expect_nothing_held(engine);
     }
@@ -289,7 +290,7 @@ TEST(OffloadFaults, RandomRequestsWithCancellationLeaveTheEngineAsNew) {
       return outputs;
     }();
     expect_all_same(aged, testing::run_engine(offloaded(mode, 14), jobs), "against a fresh engine");
-    expect_all_same(aged, testing::run_engine(testing::tiny_options(kModel), jobs), "resident");
+    expect_all_alike(aged, testing::run_engine(testing::tiny_options(kModel), jobs), "resident");
   }
 }
 

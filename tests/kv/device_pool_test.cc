@@ -1,4 +1,4 @@
-// DevicePool on the CPU device: where the bytes are, and that poison hits one block only.
+// DevicePool on the device under test: where the bytes are, and that poison hits one block only.
 #include "kv/device_pool.h"
 
 #include <memory>
@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "device/debug_fill.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
@@ -26,7 +27,7 @@ std::byte* block_of(const DevicePool& pool, int32_t layer, int32_t block) {
 }
 
 TEST(DevicePool, TakesItsMemoryOnce) {
-  const auto device = make_device("cpu");
+  const auto device = testing::make_test_device();
   const int64_t before = device->num_allocations();
   const DevicePool pool(*device, small_layout(), kNumBlocks);
   EXPECT_EQ(device->num_allocations(), before + 1);
@@ -35,7 +36,7 @@ TEST(DevicePool, TakesItsMemoryOnce) {
 }
 
 TEST(DevicePool, BlocksTileTheMemoryWithoutOverlap) {
-  const auto device = make_device("cpu");
+  const auto device = testing::make_test_device();
   const DevicePool pool(*device, small_layout(), kNumBlocks);
   std::set<std::byte*> starts;
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
@@ -51,7 +52,7 @@ TEST(DevicePool, BlocksTileTheMemoryWithoutOverlap) {
 }
 
 TEST(DevicePool, PoisonFillsOneBlockOfEveryLayer) {
-  const auto device = make_device("cpu");
+  const auto device = testing::make_test_device();
   const auto stream = device->make_stream({.name = "compute"});
   const DevicePool pool(*device, small_layout(), kNumBlocks);
   const Buffer readback = device->allocate(pool.bytes(), MemoryKind::kHost);
@@ -68,7 +69,7 @@ TEST(DevicePool, PoisonFillsOneBlockOfEveryLayer) {
 }
 
 TEST(DevicePool, DoesNotFitIsTheDevicesError) {
-  const auto device = make_device("cpu", {.memory_limit_bytes = 1 << 16});
+  const auto device = testing::make_test_device({.memory_limit_bytes = 1 << 16});
   try {
     const DevicePool pool(*device, small_layout(), 1 << 16);
     ADD_FAILURE() << "took " << pool.bytes() << " bytes";
@@ -79,7 +80,7 @@ TEST(DevicePool, DoesNotFitIsTheDevicesError) {
 
 TEST(DevicePoolDeathTest, RefusesLayersAndBlocksItDoesNotHave) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const auto device = make_device("cpu");
+  const auto device = testing::make_test_device();
   const auto stream = device->make_stream({.name = "compute"});
   const DevicePool pool(*device, small_layout(), kNumBlocks);
   EXPECT_DEATH(pool.layer(kNumLayers), "layer 3 of 3");

@@ -11,6 +11,7 @@
 #include "device/debug_fill.h"
 #include "support/device_hooks.h"
 #include "support/seeds.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
@@ -37,7 +38,7 @@ class OffloadEngineTest : public ::testing::Test {
   explicit OffloadEngineTest(uint64_t schedule_seed = 0) {
     DeviceOptions options;
     options.schedule_seed = schedule_seed;
-    device_ = make_device("cpu", options);
+    device_ = testing::make_test_device(options);
     seen_ = device_->allocate(kSizes.slot_blocks * kLayout.block_bytes(), MemoryKind::kDevice);
     compute_ = device_->make_stream({.name = "compute"});
     engine_.emplace(*device_, *compute_, kLayout, kSizes);

@@ -10,6 +10,7 @@
 
 #include "device/debug_fill.h"
 #include "support/device_hooks.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
@@ -46,7 +47,7 @@ class RingTest : public ::testing::Test {
   static size_t slot_bytes() { return Ring::bytes(kShape, 1, kSlotBlocks); }
 
   Gate hold_;  // outlives the streams that it holds up
-  std::unique_ptr<Device> device_ = make_device("cpu");
+  std::unique_ptr<Device> device_ = testing::make_test_device();
   WaitGate gate_;
   Buffer seen_ = device_->allocate(slot_bytes(), MemoryKind::kDevice);
   std::unique_ptr<Stream> compute_ = device_->make_stream({.name = "compute"});

@@ -1,5 +1,6 @@
-// Matrix products, weight packing and embedding on the CPU: against double precision, and the
-// promise that a row never depends on its neighbours, for every ISA that this machine has.
+// Matrix products, weight packing and embedding on the device under test: against double precision,
+// and on the CPU the promise that a row never depends on its neighbours, for every ISA that this
+// machine has.
 #include "ops/matmul.h"
 
 #include <cmath>
@@ -15,6 +16,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/matmul.h"
 #include "ops/reference/matmul.h"
+#include "support/test_device.h"
 
 namespace sluice {
 namespace {
@@ -52,7 +54,7 @@ reference::MatmulInput random_input(int64_t m, int64_t n, int64_t k, bool bias =
 class Machine {
  public:
   explicit Machine(int num_threads = 2)
-      : device_(make_device("cpu", {.num_threads = num_threads})),
+      : device_(testing::make_test_device({.num_threads = num_threads})),
         stream_(device_->make_stream({.name = "test", .num_threads = num_threads})) {}
   ~Machine() {
     try {
@@ -111,6 +113,15 @@ class Machine {
   std::unique_ptr<Stream> stream_;
 };
 
+// Through the kernel of `isa`; on another device than the CPU there is one, whatever `isa` says.
+void run_matmul(Machine& machine, const MatmulArgs& args, CpuIsa isa) {
+  if (testing::testing_cpu()) {
+    cpu::matmul(as_cpu(machine.stream()), args, isa);
+  } else {
+    matmul(machine.stream(), args);
+  }
+}
+
 // out of one product with the kernel of `isa`, rows [0, m) of the input.
 template <typename Out>
 std::vector<Out> product(Machine& machine, const reference::MatmulInput& input, int64_t m,
@@ -123,7 +134,7 @@ std::vector<Out> product(Machine& machine, const reference::MatmulInput& input, 
                   .bias = {},
                   .out = out};
   if (!input.bias.empty()) args.bias = machine.upload(input.bias, {input.n});
-  cpu::matmul(as_cpu(machine.stream()), args, isa);
+  run_matmul(machine, args, isa);
   return machine.download<Out>(out);
 }
 
@@ -148,9 +159,10 @@ void expect_near_reference(const std::vector<Out>& out, const reference::MatmulI
   EXPECT_LE(error_energy, relative * relative * truth_energy);
 }
 
-class MatmulTest : public testing::TestWithParam<CpuIsa> {};
+class MatmulTest : public ::testing::TestWithParam<CpuIsa> {};
 
 std::vector<CpuIsa> isas_of_this_machine() {
+  if (!testing::testing_cpu()) return {CpuIsa::kScalar};
   std::vector<CpuIsa> isas;
   for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     if (isa <= detected_isa()) isas.push_back(isa);
@@ -158,9 +170,10 @@ std::vector<CpuIsa> isas_of_this_machine() {
   return isas;
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulTest, testing::ValuesIn(isas_of_this_machine()),
+INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulTest, ::testing::ValuesIn(isas_of_this_machine()),
                          [](const auto& param_info) {
-                           return std::string(cpu_isa_name(param_info.param));
+                           const std::string isa(cpu_isa_name(param_info.param));
+                           return testing::testing_cpu() ? isa : "gpu";
                          });
 
 TEST_P(MatmulTest, EveryNumberOfRowsIsNearTheReference) {
@@ -177,7 +190,7 @@ TEST_P(MatmulTest, TailsOfEveryDimensionAreNearTheReference) {
   for (int64_t n : {1, 15, 16, 17, 33, 300}) {
     for (int64_t k : {1, 2, 31, 32, 33, 64, 511, 512, 1055}) {
       for (int64_t m : {1, 7, 33}) {
-        SCOPED_TRACE(testing::Message() << "m " << m << " n " << n << " k " << k);
+        SCOPED_TRACE(::testing::Message() << "m " << m << " n " << n << " k " << k);
         const auto input = random_input(m, n, k, /*bias=*/k % 2 == 0);
         expect_near_reference(product<BFloat16>(machine, input, m, GetParam()), input);
       }
@@ -216,6 +229,7 @@ TEST_P(MatmulTest, IntegersAreExact) {
 }
 
 TEST_P(MatmulTest, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: a GPU's products round by their height";
   const int64_t n = 272;
   const int64_t k = 1100;
   const auto input = random_input(100, n, k, /*bias=*/true);
@@ -260,7 +274,7 @@ TEST_P(MatmulTest, NanAndInfinityStayInTheirRowAndColumn) {
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
       const auto value = static_cast<float>(out[static_cast<size_t>(i * n + j)]);
-      SCOPED_TRACE(testing::Message() << i << ", " << j << ": " << value);
+      SCOPED_TRACE(::testing::Message() << i << ", " << j << ": " << value);
       if (i == 4 || j == 17) {
         EXPECT_TRUE(std::isnan(value));
       } else if (i == 9 || i == 20) {
@@ -277,12 +291,12 @@ TEST_P(MatmulTest, NoRowsWriteNothing) {
   const auto input = random_input(1, 16, 32);
   std::vector<float> canary(16, 7.0f);
   const TensorView out = machine.upload(canary, {1, 16});
-  cpu::matmul(as_cpu(machine.stream()),
-              {.x = machine.upload(input.x, {1, 32}).rows(0, 0),
-               .weight = machine.pack(input.weight, 16, 32),
-               .bias = {},
-               .out = out.rows(0, 0)},
-              GetParam());
+  run_matmul(machine,
+             {.x = machine.upload(input.x, {1, 32}).rows(0, 0),
+              .weight = machine.pack(input.weight, 16, 32),
+              .bias = {},
+              .out = out.rows(0, 0)},
+             GetParam());
   EXPECT_EQ(machine.download<float>(out), canary);
 }
 
@@ -291,12 +305,12 @@ TEST_P(MatmulTest, WritesOnlyItsOutput) {
   const auto input = random_input(5, 19, 40);
   std::vector<BFloat16> canary(7 * 19, BFloat16(3.0f));
   const TensorView out = machine.upload(canary, {7, 19});
-  cpu::matmul(as_cpu(machine.stream()),
-              {.x = machine.upload(input.x, {5, 40}),
-               .weight = machine.pack(input.weight, 19, 40),
-               .bias = {},
-               .out = out.rows(1, 5)},
-              GetParam());
+  run_matmul(machine,
+             {.x = machine.upload(input.x, {5, 40}),
+              .weight = machine.pack(input.weight, 19, 40),
+              .bias = {},
+              .out = out.rows(1, 5)},
+             GetParam());
   const auto after = machine.download<BFloat16>(out);
   for (int64_t i = 0; i < 19; ++i) {
     EXPECT_EQ(static_cast<float>(after[static_cast<size_t>(i)]), 3.0f);
@@ -306,6 +320,7 @@ TEST_P(MatmulTest, WritesOnlyItsOutput) {
 
 // AVX2 and AVX-512 make the same chain of fused multiply-adds, so even the ISA is invisible.
 TEST(MatmulIsaTest, Avx512HasTheBitsOfAvx2) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: about the CPU's kernels";
   if (detected_isa() < CpuIsa::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
   Machine machine;
   const auto input = random_input(30, 80, 700, /*bias=*/true);
@@ -400,6 +415,7 @@ TEST(PackWeightTest, PutsMatricesSideBySide) {
 TEST(PackWeightTest, CostsNoMoreThanItsPadding) {
   Machine machine;
   EXPECT_EQ(packed_weight_bytes(machine.device(), 1024, 2048), 1024u * 2048 * 2);
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the padding is the CPU's";
   EXPECT_EQ(packed_weight_bytes(machine.device(), 1, 1), 16u * 32 * 2);
 }
 
@@ -429,7 +445,9 @@ TEST(EmbeddingTest, AnIdOutsideTheTableIsAnAsynchronousError) {
       FAIL() << "no error";
     } catch (const Error& error) {
       const std::string what = error.what();
-      EXPECT_NE(what.find("token_ids[1] is " + std::to_string(id)), std::string::npos) << what;
+      // A GPU says where it is, not what.
+      const std::string value = testing::testing_cpu() ? std::to_string(id) : "";
+      EXPECT_NE(what.find("token_ids[1] is " + value), std::string::npos) << what;
     }
   }
 }

@@ -1,7 +1,8 @@
 // What the tests of the small ops, attention and sampling share: a device with one stream, random
 // tensors, and comparison with a double-precision reference.
 //
-// Used by tests/ops. Thread rule: host thread.
+// Used by tests/ops, which run on the device under test (support/test_device.h). Thread rule: host
+// thread.
 #pragma once
 
 #include <bit>
@@ -18,18 +19,20 @@
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
+#include "support/test_device.h"
 
 namespace sluice::testing {
 
 inline constexpr double kUnitF32 = 0x1p-24;  // half a unit in the last place of 1.0f
 inline constexpr double kUnitBF16 = 0x1p-8;  // and of bf16
 
-// A CPU device with one stream. Everything it allocates is device memory, full of NaN until a test
-// writes it; after `synchronize` the host may read it.
+// The device under test with one stream. Everything it allocates is full of NaN until a test writes
+// it, and host and kernels both reach it: device memory of the CPU device, pinned memory elsewhere.
+// After `synchronize` the host may read it.
 class Machine {
  public:
   explicit Machine(int num_threads = 2)
-      : device_(make_device("cpu", {.num_threads = num_threads})),
+      : device_(make_test_device({.num_threads = num_threads})),
         stream_(device_->make_stream({.name = "test", .num_threads = num_threads})) {}
   ~Machine() {
     try {
@@ -39,13 +42,16 @@ class Machine {
     }
   }
 
+  Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
+  bool on_cpu() const { return device_->kind() == DeviceKind::kCpu; }
   CpuStream& cpu_stream() { return as_cpu(*stream_); }
   void synchronize() { stream_->synchronize(); }
 
   // Memory full of 0xFF, which is NaN in every float format.
   std::byte* poisoned(size_t num_bytes) {
-    buffers_.push_back(device_->allocate(std::max<size_t>(num_bytes, 1), MemoryKind::kDevice));
+    const MemoryKind kind = on_cpu() ? MemoryKind::kDevice : MemoryKind::kPinned;
+    buffers_.push_back(device_->allocate(std::max<size_t>(num_bytes, 1), kind));
     std::memset(buffers_.back().data(), 0xFF, std::max<size_t>(num_bytes, 1));
     return buffers_.back().data();
   }
@@ -117,13 +123,20 @@ inline void expect_close(const TensorView& actual, const std::vector<double>& ex
   EXPECT_LE(error, nmse_bound * power) << "NMSE " << error / power;
 }
 
-// The levels that this machine can run, each with a kernel of its own.
+// The levels that this machine can run, each with a kernel of its own. On another device than the
+// CPU there is one set of kernels, which goes by the first of them.
 inline std::vector<CpuIsa> runnable_isas() {
+  if (!testing_cpu()) return {CpuIsa::kScalar};
   std::vector<CpuIsa> isas;
   for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
     if (isa <= detected_isa()) isas.push_back(isa);
   }
   return isas;
+}
+
+// For the names of tests: "avx2", or "gpu" where there are no levels.
+inline std::string kernels_name(CpuIsa isa) {
+  return testing_cpu() ? std::string(cpu_isa_name(isa)) : "gpu";
 }
 
 }  // namespace sluice::testing

@@ -2,12 +2,41 @@
 #include "support/run_bits.h"
 
 #include <bit>
+#include <cmath>
 
 #include <gtest/gtest.h>
 
 #include "sluice/llm.h"
+#include "support/test_device.h"
 
 namespace sluice::testing {
+namespace {
+
+constexpr float kNearTieNats = 0.1f;
+
+// Compares what both have among their most likely tokens; the tails of the two lists may differ.
+void expect_near(const std::vector<TokenLogprob>& a, const std::vector<TokenLogprob>& b,
+                 const std::string& what) {
+  size_t num_common = 0;
+  for (const TokenLogprob& x : a) {
+    for (const TokenLogprob& y : b) {
+      if (x.token_id != y.token_id) continue;
+      ++num_common;
+      EXPECT_NEAR(x.logprob, y.logprob, kNearTieNats) << what << ", token " << x.token_id;
+    }
+  }
+  EXPECT_GE(num_common, a.size() / 2) << what << ": the most likely tokens are others";
+}
+
+void expect_alike(const RequestOutput& a, const RequestOutput& b, const std::string& what) {
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size()) << what;
+  for (size_t step = 0; step < a.logprobs.size(); ++step) {
+    expect_near(a.logprobs[step], b.logprobs[step], what + ", step " + std::to_string(step));
+    if (a.token_ids[step] != b.token_ids[step]) return;
+  }
+}
+
+}  // namespace
 
 SamplingParams sampled(int32_t max_tokens, int64_t seed) {
   SamplingParams params;
@@ -40,6 +69,15 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
     expect_same_bits(a[i], b[i], what + ", job " + std::to_string(i));
+  }
+}
+
+void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
+                      const std::string& what) {
+  if (testing_cpu()) return expect_all_same(a, b, what);
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    expect_alike(a[i], b[i], what + ", job " + std::to_string(i));
   }
 }
 

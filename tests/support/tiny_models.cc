@@ -11,11 +11,13 @@
 #include "io/json.h"
 #include "io/mapped_file.h"
 #include "io/safetensors.h"
+#include "support/source_dir.h"
+#include "support/test_device.h"
 
 namespace sluice::testing {
 namespace {
 
-std::filesystem::path models_dir() { return SLUICE_SOURCE_DIR "/tests/golden/models"; }
+std::filesystem::path models_dir() { return source_dir() / "tests/golden/models"; }
 
 }  // namespace
 
@@ -48,7 +50,7 @@ EngineOptions tiny_options(const std::string& model_name) {
   EngineOptions options;
   options.model = models_dir() / model_name;
   options.skip_tokenizer_init = true;
-  options.device = "cpu";
+  options.device = test_device_spec();
   options.num_threads = 2;
   options.max_num_seqs = 16;
   options.block_size = 16;

@@ -22,7 +22,7 @@ struct Golden {
 };
 Golden read_golden(const std::string& model_name);
 
-// Options of a small CPU engine for that model: few megabytes, two threads.
+// Options of a small engine on the device under test for that model: few megabytes, two threads.
 EngineOptions tiny_options(const std::string& model_name);
 
 // `count` token ids that are no end token, from `seed`.
