@@ -17,11 +17,6 @@ std::string_view memory_kind_name(MemoryKind kind) {
   return "?";
 }
 
-void Stream::launch(const Graph&) { SLUICE_CHECK(false, "stream '{}' has no graphs", name()); }
-void Stream::begin_capture() { SLUICE_CHECK(false, "stream '{}' has no graphs", name()); }
-std::unique_ptr<Graph> Stream::end_capture() { return nullptr; }
-void Stream::abandon_capture() noexcept {}
-
 Buffer::~Buffer() {
   if (data_ != nullptr) device_->deallocate(data_, size_bytes_, kind_);
 }

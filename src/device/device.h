@@ -150,13 +150,13 @@ class Stream {
 
   // Enqueues the recorded work, in the order in which it was recorded. An error inside is an error
   // of the stream as ever. REQUIRES: a graph of this device.
-  virtual void launch(const Graph& graph);
+  virtual void launch(const Graph& graph) = 0;
 
  private:
-  // What `capture` is made of. A backend without graphs leaves them as they are: failed checks.
-  virtual void begin_capture();
-  virtual std::unique_ptr<Graph> end_capture();
-  virtual void abandon_capture() noexcept;
+  // What `capture` is made of.
+  virtual void begin_capture() = 0;
+  virtual std::unique_ptr<Graph> end_capture() = 0;
+  virtual void abandon_capture() noexcept = 0;
 };
 
 struct StreamOptions {
@@ -216,5 +216,12 @@ struct DeviceOptions {
 // Errors: kInvalidArgument for another name; kUnsupported with one sentence that says what is
 // missing when CUDA was asked for and is not there.
 std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options = {});
+
+// What tells the GPU that `spec` names from all others ("GPU-1b3f...", as nvidia-smi prints it);
+// empty when it names the CPU. Takes no memory of the GPU. Errors: those of make_device.
+std::string gpu_id(std::string_view spec);
+
+// Why "auto" means the CPU here, in one clause; empty when it means a GPU.
+std::string why_no_gpu();
 
 }  // namespace sluice

@@ -29,12 +29,24 @@ int cuda_ordinal(std::string_view spec) {
   return ordinal;
 }
 
+std::string_view settle_auto(std::string_view spec) {
+  if (spec != "auto") return spec;
+  return num_cuda_devices() > 0 ? "cuda" : "cpu";
+}
+
 }  // namespace
 
 std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options) {
-  if (spec == "auto") spec = num_cuda_devices() > 0 ? "cuda" : "cpu";
+  spec = settle_auto(spec);
   if (spec == "cpu") return std::make_unique<CpuDevice>(options);
   return make_cuda_device(cuda_ordinal(spec), options);
 }
+
+std::string gpu_id(std::string_view spec) {
+  spec = settle_auto(spec);
+  return spec == "cpu" ? "" : cuda_device_id(cuda_ordinal(spec));
+}
+
+std::string why_no_gpu() { return why_no_cuda(); }
 
 }  // namespace sluice

@@ -35,6 +35,10 @@ constexpr int64_t kCudaRowTile = 8192;
 // it the one that was not used for longest makes room.
 constexpr int64_t kMaxDecodeGraphs = 128;
 
+// Of a GPU's free memory, left to what the driver takes for kernels and graphs as they are first
+// used.
+constexpr size_t kGpuReserve = size_t{512} << 20;
+
 // The host tier when nothing is said: pinned memory is taken from everybody.
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
 
@@ -294,14 +298,34 @@ struct PlanInput {
   const Policy& policy;
 };
 
+// A GPU may be in use. What others hold cannot be planned with; better said now than by a failed
+// allocation after a minute of loading.
+void leave_to_others(const DeviceInfo& info, EnginePlan& plan) {
+  const size_t free_bytes = info.free_memory_bytes - std::min(info.free_memory_bytes, kGpuReserve);
+  size_t& budget = plan.memory.device_budget_bytes;
+  if (free_bytes >= budget) return;
+  plan.notes.push_back(
+      fmt::format("{:.2f} of the device's {:.2f} GiB are to be used instead of {:.2f}: other "
+                  "programs hold {:.2f}",
+                  gibibytes(free_bytes), gibibytes(info.total_memory_bytes), gibibytes(budget),
+                  gibibytes(info.total_memory_bytes - info.free_memory_bytes)));
+  budget = free_bytes;
+}
+
 void begin_plan(const PlanInput& input, EnginePlan& plan) {
   plan.max_model_len = choose_max_model_len(input.options, input.config);
   plan.kv_layout = choose_kv_layout(input.options, input.config, plan.kv_offload);
   input.policy.check_layout(plan.kv_layout.block);
   plan.memory.block_size = plan.kv_layout.block.block_tokens;
-  plan.memory.device_memory_bytes = input.device.info().total_memory_bytes;
+  const DeviceInfo info = input.device.info();
+  plan.memory.device_memory_bytes = info.total_memory_bytes;
   plan.memory.device_budget_bytes = static_cast<size_t>(
       input.options.gpu_memory_utilization * static_cast<double>(plan.memory.device_memory_bytes));
+  if (input.device.kind() != DeviceKind::kCpu) {
+    leave_to_others(info, plan);
+  } else if (input.options.device == "auto") {
+    plan.notes.push_back(fmt::format("device 'auto' is the CPU: {}", why_no_gpu()));
+  }
 }
 
 PolicyMemory policy_memory(const PlanInput& input, const EnginePlan& plan) {

@@ -16,6 +16,18 @@ namespace {
 constexpr size_t kReportStride = 64;
 constexpr size_t kReportsPerPage = 64;
 
+void require_gpu(int ordinal) {
+  const int count = num_cuda_devices();
+  if (count == 0) {
+    fail(ErrorCode::kUnsupported, "device 'cuda:{}' was asked for, but {}; use the device 'cpu'",
+         ordinal, why_no_cuda());
+  }
+  if (ordinal >= count) {
+    fail(ErrorCode::kUnsupported, "device 'cuda:{}' was asked for, but this machine has {} GPU{}",
+         ordinal, count, count == 1 ? ": use 'cuda:0'" : fmt::format("s: 0 to {}", count - 1));
+  }
+}
+
 }  // namespace
 
 int num_cuda_devices() {
@@ -45,21 +57,26 @@ std::string why_no_cuda() {
   return status == cudaSuccess ? "" : "the CUDA driver says: " + cuda_error_text(status);
 }
 
+std::string cuda_device_id(int ordinal) {
+  require_gpu(ordinal);
+  cudaDeviceProp properties = {};
+  check_cuda(cudaGetDeviceProperties(&properties, ordinal), "cudaGetDeviceProperties");
+  std::string id = "GPU";
+  for (size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    const bool starts_group = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    id += fmt::format("{}{:02x}", starts_group ? "-" : "",
+                      static_cast<unsigned char>(properties.uuid.bytes[i]));
+  }
+  return id;
+}
+
 std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options) {
   return std::make_unique<CudaDevice>(ordinal, options);
 }
 
 CudaDevice::CudaDevice(int ordinal, const DeviceOptions& options)
     : options_(options), ordinal_(ordinal), memory_(options.memory_limit_bytes) {
-  const int count = num_cuda_devices();
-  if (count == 0) {
-    fail(ErrorCode::kUnsupported, "device 'cuda:{}' was asked for, but {}; use the device 'cpu'",
-         ordinal, why_no_cuda());
-  }
-  if (ordinal >= count) {
-    fail(ErrorCode::kUnsupported, "device 'cuda:{}' was asked for, but this machine has {} GPU{}",
-         ordinal, count, count == 1 ? ": use 'cuda:0'" : fmt::format("s: 0 to {}", count - 1));
-  }
+  require_gpu(ordinal);
   if (options.link_bytes_per_second != 0) {
     fail(ErrorCode::kInvalidArgument,
          "link_bytes_per_second is {}, but the link of 'cuda:{}' cannot be slowed down; use the "
@@ -161,7 +178,7 @@ std::string CudaDevice::newest_ops() const {
 }
 
 CudaDevice& as_cuda(Device& device) {
-  SLUICE_CHECK(device.kind() == DeviceKind::kCuda, "not a CUDA device");
+  SLUICE_CHECK(dynamic_cast<CudaDevice*>(&device) != nullptr, "not a CUDA device");
   return static_cast<CudaDevice&>(device);
 }
 

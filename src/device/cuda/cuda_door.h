@@ -18,7 +18,8 @@ int num_cuda_devices();
 // when there is a GPU.
 std::string why_no_cuda();
 
-// Errors: kUnsupported with one sentence that says what is missing.
+// Errors of both: kUnsupported with one sentence that says what is missing.
+std::string cuda_device_id(int ordinal);  // see gpu_id in device/device.h
 std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options);
 
 }  // namespace sluice

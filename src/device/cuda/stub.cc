@@ -8,11 +8,21 @@ int num_cuda_devices() { return 0; }
 
 std::string why_no_cuda() { return "this build of Sluice has no CUDA backend"; }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&) {
+namespace {
+
+[[noreturn]] void fail_without_cuda(int ordinal) {
   fail(ErrorCode::kUnsupported,
        "device 'cuda:{}' was asked for, but {}; use the device 'cpu', or build with the CUDA "
        "toolkit and -DSLUICE_CUDA=ON",
        ordinal, why_no_cuda());
+}
+
+}  // namespace
+
+std::string cuda_device_id(int ordinal) { fail_without_cuda(ordinal); }
+
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&) {
+  fail_without_cuda(ordinal);
 }
 
 }  // namespace sluice
