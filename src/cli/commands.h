@@ -22,6 +22,7 @@ int trace(const TraceCommand& command);
 int doctor(const DoctorCommand& command);
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
+int bench_throughput(const BenchThroughputCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);
 

@@ -9,6 +9,7 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "device/cpu/cpu_features.h"
+#include "device/device.h"
 #include "engine/timeline.h"
 
 namespace sluice::cli {
@@ -41,7 +42,18 @@ void write_timeline(LLM& llm, const EngineOptions& options) {
   write_message("timeline: " + options.timeline_path);
 }
 
+std::unique_ptr<GpuLock> lock_gpu(const std::string& device) {
+  const std::string id = gpu_id(device);
+  if (id.empty()) return nullptr;
+  const auto on_wait = [&](const std::string& holder) {
+    write_message(fmt::format("waiting for {}: {} has its lock", id, holder));
+  };
+  return std::make_unique<GpuLock>(gpu_lock_path(id), on_wait, interrupted);
+}
+
 std::string machine_name(const EngineOptions& options) {
+  const std::unique_ptr<Device> device = make_device(options.device, {.num_threads = 1});
+  if (device->kind() != DeviceKind::kCpu) return device->info().name;
   const int machine_threads = static_cast<int>(std::thread::hardware_concurrency());
   const int threads = options.num_threads > 0 ? options.num_threads : machine_threads;
   return fmt::format("{} ({}), {} thread{}", cpu_brand_name(), cpu_isa_name(best_isa()), threads,

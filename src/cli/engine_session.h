@@ -3,8 +3,10 @@
 // Used by run, needle and bench. Thread rule: main thread.
 #pragma once
 
+#include <memory>
 #include <string>
 
+#include "cli/gpu_lock.h"
 #include "sluice/llm.h"
 
 namespace sluice::cli {
@@ -16,6 +18,10 @@ LLM load_llm(const EngineOptions& options, bool verbose);
 
 // Writes the timeline and says where, if one was asked for. Errors: those of LLM::write_timeline.
 void write_timeline(LLM& llm, const EngineOptions& options);
+
+// The lock of the GPU that `device` names, waited for with a message; null where `device` is no
+// GPU. Errors: those of GpuLock.
+std::unique_ptr<GpuLock> lock_gpu(const std::string& device);
 
 // "AMD EPYC 7713, 2 threads": the machine line of every result.
 std::string machine_name(const EngineOptions& options);

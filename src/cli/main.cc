@@ -1,12 +1,15 @@
 // The program: reads the command line, runs one command, turns errors into exit codes.
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/engine_session.h"
+#include "cli/gpu_lock.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "sluice/error.h"
@@ -14,20 +17,35 @@
 namespace sluice::cli {
 namespace {
 
+// Runs the command while it holds the lock that it asked for.
+template <typename C>
+int with_lock(int (*function)(const C&), const C& command) {
+  const std::unique_ptr<GpuLock> lock =
+      command.gpu_lock ? lock_gpu(command.engine.device) : nullptr;
+  return function(command);
+}
+
 struct RunCommandVisitor {
   int operator()(const PrintCommand& command) const {
     write_result(command.text);
     return kExitOk;
   }
-  int operator()(const RunCommand& command) const { return run(command); }
-  int operator()(const NeedleCommand& command) const { return needle(command); }
+  int operator()(const RunCommand& command) const { return with_lock(run, command); }
+  int operator()(const NeedleCommand& command) const { return with_lock(needle, command); }
   int operator()(const InspectCommand& command) const { return inspect(command); }
-  int operator()(const TraceCommand& command) const { return trace(command); }
+  int operator()(const TraceCommand& command) const { return with_lock(trace, command); }
   int operator()(const DoctorCommand& command) const { return doctor(command); }
-  int operator()(const BenchDecodeCommand& command) const { return bench_decode(command); }
-  int operator()(const BenchPrefillCommand& command) const { return bench_prefill(command); }
+  int operator()(const BenchDecodeCommand& command) const {
+    return with_lock(bench_decode, command);
+  }
+  int operator()(const BenchPrefillCommand& command) const {
+    return with_lock(bench_prefill, command);
+  }
+  int operator()(const BenchThroughputCommand& command) const {
+    return with_lock(bench_throughput, command);
+  }
   int operator()(const BenchTokenizerCommand& command) const { return bench_tokenizer(command); }
-  int operator()(const BenchLoadCommand& command) const { return bench_load(command); }
+  int operator()(const BenchLoadCommand& command) const { return with_lock(bench_load, command); }
 };
 
 int exit_code_of(ErrorCode code) {

@@ -76,6 +76,12 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   declare_offload(set, engine);
 }
 
+// For commands that work for longer than a moment.
+void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {
+  set.set_flag("--gpu-lock", "wait until no other holder of this lock uses the GPU, then hold it",
+               gpu_lock);
+}
+
 void declare_timeline(OptionSet& set, EngineOptions* engine) {
   set.text("--timeline", "FILE", "record what every stream runs, for chrome://tracing or Perfetto",
            &engine->timeline_path);
@@ -142,6 +148,7 @@ void declare_run(OptionSet& set, RunCommand* run) {
   declare_timeline(set, &run->engine);
   declare_sampling(set, run);
   declare_engine(set, &run->engine);
+  declare_gpu_lock(set, &run->gpu_lock);
 }
 
 void declare_needle(OptionSet& set, NeedleCommand* needle) {
@@ -176,6 +183,7 @@ void declare_needle(OptionSet& set, NeedleCommand* needle) {
            &needle->out);
   set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
   declare_engine(set, &needle->engine);
+  declare_gpu_lock(set, &needle->gpu_lock);
 }
 
 // Takes the model directory as a word as well as by --model.
@@ -210,6 +218,7 @@ void declare_trace(OptionSet& set, TraceCommand* trace) {
   set.text("-o,--out", "FILE", "safetensors file for logits, taps and token ids", &trace->out);
   set.set_flag("-v,--verbose", "say what was chosen and applied", &trace->verbose);
   declare_engine(set, &trace->engine);
+  declare_gpu_lock(set, &trace->gpu_lock);
 }
 
 void declare_doctor(OptionSet& set, DoctorCommand* doctor) {
@@ -236,6 +245,7 @@ void declare_bench(OptionSet& set, BenchCommand* bench) {
   set.set_flag("--json", "print JSON", &bench->json);
   declare_timeline(set, &bench->engine);
   declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
 }
 
 void declare_bench_decode(OptionSet& set, BenchDecodeCommand* bench) {
@@ -254,6 +264,27 @@ void declare_bench_prefill(OptionSet& set, BenchPrefillCommand* bench) {
   bench->output_tokens = 1;
   bench->repeats = 3;
   declare_bench(set, bench);
+}
+
+void declare_bench_throughput(OptionSet& set, BenchThroughputCommand* bench) {
+  bench->engine.load_format = "dummy";
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.integer("--num-requests", "requests, all there from the start (256)", &bench->num_requests, 1,
+              1000000);
+  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
+             kMaxInt32);
+  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
+             kMaxInt32);
+  set.text("--requests", "FILE", "lengths instead: lines of 'prompt_tokens output_tokens'",
+           &bench->requests);
+  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
+              &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
 }
 
 void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
@@ -275,6 +306,7 @@ void declare_bench_load(OptionSet& set, BenchLoadCommand* bench) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
   declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
 }
 
 // All commands, filled in place while the words are read.
@@ -286,6 +318,7 @@ struct Commands {
   DoctorCommand doctor;
   BenchDecodeCommand bench_decode;
   BenchPrefillCommand bench_prefill;
+  BenchThroughputCommand bench_throughput;
   BenchTokenizerCommand bench_tokenizer;
   BenchLoadCommand bench_load;
 };
@@ -311,6 +344,8 @@ ProgramSpec make_program(Commands* all) {
                [=](OptionSet& s) { declare_bench_decode(s, &all->bench_decode); }},
               {"bench prefill", "Prompt tokens/s against the arithmetic's rate",
                [=](OptionSet& s) { declare_bench_prefill(s, &all->bench_prefill); }},
+              {"bench throughput", "Tokens/s of many requests at once against both rates",
+               [=](OptionSet& s) { declare_bench_throughput(s, &all->bench_throughput); }},
               {"bench tokenizer", "MB/s of encoding text",
                [=](OptionSet& s) { declare_bench_tokenizer(s, &all->bench_tokenizer); }},
               {"bench load", "Time and peak memory of loading",
@@ -367,6 +402,12 @@ void check_trace(const TraceCommand& trace) {
   }
 }
 
+void check_throughput(const BenchThroughputCommand& bench) {
+  if (bench.least_tokens <= bench.most_tokens) return;
+  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
+       bench.least_tokens, bench.most_tokens);
+}
+
 void check_block_size(const EngineOptions& engine) {
   if (engine.block_size != 0 && engine.block_size < 16) {
     fail(ErrorCode::kInvalidArgument, "--block-size: {} is not 0 or from 16 to 8192",
@@ -420,6 +461,10 @@ Command parse_command_line(const std::vector<std::string>& words) {
   if (outcome.subcommand == "inspect") return with_model(all.inspect);
   if (outcome.subcommand == "bench decode") return with_model(all.bench_decode);
   if (outcome.subcommand == "bench prefill") return with_model(all.bench_prefill);
+  if (outcome.subcommand == "bench throughput") {
+    check_throughput(all.bench_throughput);
+    return with_model(all.bench_throughput);
+  }
   if (outcome.subcommand == "bench tokenizer") return with_model(all.bench_tokenizer);
   SLUICE_CHECK(outcome.subcommand == "bench load", "unhandled {}", outcome.subcommand);
   return with_model(all.bench_load);

@@ -43,6 +43,7 @@ struct RunCommand {
   bool enable_thinking = true;
   bool json = false;
   bool verbose = false;
+  bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
 };
 
 struct NeedleCommand {
@@ -56,6 +57,7 @@ struct NeedleCommand {
   std::string out = "needle-results";
   int32_t max_tokens = 0;  // 0: the expected answer and a few more
   bool verbose = false;
+  bool gpu_lock = false;
 };
 
 struct InspectCommand {
@@ -71,6 +73,7 @@ struct TraceCommand {
   std::vector<std::string> taps;  // patterns over the names of taps
   std::string out;
   bool verbose = false;
+  bool gpu_lock = false;
 };
 
 struct DoctorCommand {
@@ -86,9 +89,21 @@ struct BenchCommand {
   int32_t batch = 1;
   int32_t repeats = 0;
   bool json = false;
+  bool gpu_lock = false;
 };
 struct BenchDecodeCommand : BenchCommand {};
 struct BenchPrefillCommand : BenchCommand {};
+
+struct BenchThroughputCommand {
+  EngineOptions engine;
+  int32_t num_requests = 256;
+  int32_t least_tokens = 100;  // of a prompt, and of an answer
+  int32_t most_tokens = 1024;
+  std::string requests;  // a file of lengths; "": they are drawn
+  int32_t repeats = 1;
+  bool json = false;
+  bool gpu_lock = false;
+};
 
 struct BenchTokenizerCommand {
   EngineOptions engine;
@@ -101,6 +116,7 @@ struct BenchLoadCommand {
   EngineOptions engine;
   int32_t repeats = 5;
   bool json = false;
+  bool gpu_lock = false;
 };
 
 // --help or --version: print and leave.
@@ -110,7 +126,7 @@ struct PrintCommand {
 
 using Command = std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
                              DoctorCommand, BenchDecodeCommand, BenchPrefillCommand,
-                             BenchTokenizerCommand, BenchLoadCommand>;
+                             BenchThroughputCommand, BenchTokenizerCommand, BenchLoadCommand>;
 
 // Reads `words` (without the program's name) and the environment.
 // Errors: kInvalidArgument naming the option, its value and what to write instead.

@@ -329,6 +329,14 @@ TEST_F(Program, DoctorAndBenchPrintJson) {
                   "--kv-cache-bytes", "64M", "--json"});
   ASSERT_EQ(prefill.exit_code, 0) << prefill.err;
   EXPECT_GT(Json::parse(prefill.out).at("bound_per_second"), 1e6);
+  std::ofstream(path("sizes")) << "16 4\n7 9\n\n30 2\n";
+  const Outcome throughput =
+      run_sluice({"bench", "throughput", model_dir(), "--requests", path("sizes"), "--gpu-lock",
+                  "--kv-cache-bytes", "64M", "--json"});
+  ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
+  EXPECT_EQ(Json::parse(throughput.out).at("output_tokens"), 15);
+  EXPECT_EQ(Json::parse(throughput.out).at("num_requests"), 3);
+  EXPECT_GT(Json::parse(throughput.out).at("floor_seconds"), 0);
   const Outcome tokenizer =
       run_sluice({"bench", "tokenizer", model_dir(), "--repeats", "1", "--json"});
   ASSERT_EQ(tokenizer.exit_code, 0) << tokenizer.err;

@@ -248,6 +248,12 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(parse<BenchPrefillCommand>({"bench", "prefill", "d", "--prompt-lengths", "1K,2K"})
                 .prompt_lengths,
             (std::vector<int64_t>{1024, 2048}));
+  const auto throughput = parse<BenchThroughputCommand>(
+      {"bench", "throughput", "d", "--requests", "f", "--gpu-lock", "--enforce-eager"});
+  EXPECT_EQ(throughput.requests, "f");
+  EXPECT_EQ(throughput.num_requests, 256);
+  EXPECT_TRUE(throughput.gpu_lock);
+  EXPECT_TRUE(throughput.engine.enforce_eager);
   EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
   EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, "auto");
   EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).num_threads, 2);
@@ -335,6 +341,8 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"trace", "-m", "d", "--tokens", "1,-2"}, "--tokens: '-2'"},
       {{"bench", "decode", "d", "--output-tokens", "1"}, "--output-tokens: '1'"},
       {{"bench", "prefill", "d", "--repeats", "0"}, "--repeats: '0'"},
+      {{"bench", "throughput", "d", "--least-tokens", "9", "--most-tokens", "8"},
+       "--least-tokens: 9 is more"},
   };
   for (const BadLine& line : lines) {
     const std::string text = refusal(line.words);

@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "device/cpu/memory_bandwidth.h"
 #include "device/device.h"
 #include "ops/matmul.h"
 
@@ -20,7 +21,62 @@ namespace sluice::cli {
 namespace {
 
 constexpr int64_t kMatmulSize = 2048;
-constexpr int kMatmulRepeats = 5;
+constexpr int64_t kGpuMatmulSize = 8192;
+constexpr size_t kCopyBytes = size_t{256} << 20;
+constexpr int kRepeats = 5;
+constexpr int kGpuCalls = 4;  // in one measurement, so that the host's wait is a small part of it
+
+// Memory of a square product. Random values: a GPU runs products of constants faster than of what
+// models hold, and NaN or denormal numbers can take another time on a CPU.
+class MatmulProblem {
+ public:
+  MatmulProblem(Device& device, Stream& stream, int64_t size)
+      : size_(size),
+        x_(device.allocate(num_bytes(), MemoryKind::kDevice)),
+        out_(device.allocate(num_bytes(), MemoryKind::kDevice)),
+        weight_(device.allocate(packed_weight_bytes(device, size, size), MemoryKind::kDevice)) {
+    std::vector<BFloat16> values(static_cast<size_t>(size * size));
+    uint64_t state = 1;
+    for (BFloat16& value : values) {
+      state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+      value = BFloat16(static_cast<float>(state >> 40) * 0x1p-23f - 1);
+    }
+    const TensorView source(values.data(), DType::kBF16, {size, size});
+    pack_weight(stream, {.src = source, .dst = args().weight});
+    stream.copy({.dst = x_.data(), .src = source.bytes(), .num_bytes = num_bytes()});
+    stream.synchronize();  // `values` dies here
+  }
+
+  MatmulArgs args() const {
+    return {.x = TensorView(x_.data(), DType::kBF16, {size_, size_}),
+            .weight = {.data = weight_.data(), .num_rows = size_, .num_cols = size_},
+            .bias = {},
+            .out = TensorView(out_.data(), DType::kBF16, {size_, size_})};
+  }
+
+ private:
+  size_t num_bytes() const { return static_cast<size_t>(size_ * size_) * sizeof(BFloat16); }
+
+  int64_t size_;
+  Buffer x_, out_, weight_;
+};
+
+// Of one call of `enqueue`: the best of a few measurements, after one that warms up.
+template <typename Enqueue>
+double best_seconds(Stream& stream, Enqueue&& enqueue) {
+  const int num_calls = stream.device().kind() == DeviceKind::kCpu ? 1 : kGpuCalls;
+  enqueue();
+  stream.synchronize();
+  double best = 1e30;
+  for (int i = 0; i < kRepeats; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int call = 0; call < num_calls; ++call) enqueue();
+    stream.synchronize();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    best = std::min(best, taken.count() / num_calls);
+  }
+  return best;
+}
 
 }  // namespace
 
@@ -40,39 +96,47 @@ nlohmann::ordered_json spread_json(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
 }
 
-double measure_matmul_flops(int num_threads) {
-  constexpr auto kNumElements = static_cast<size_t>(kMatmulSize * kMatmulSize);
-  const auto device = make_device("cpu", {.num_threads = num_threads});
-  const auto stream = device->make_stream({.name = "bench", .num_threads = num_threads});
-  // Ordinary values: a product of NaN or denormal numbers can run at another speed.
-  const std::vector<BFloat16> ones(kNumElements, BFloat16(0.5f));
-  const size_t num_bytes = kNumElements * sizeof(BFloat16);
-  const Buffer x = device->allocate(num_bytes, MemoryKind::kDevice);
-  const Buffer out = device->allocate(num_bytes, MemoryKind::kDevice);
-  const Buffer packed =
-      device->allocate(packed_weight_bytes(*device, kMatmulSize, kMatmulSize), MemoryKind::kDevice);
-  const PackedWeight weight{
-      .data = packed.data(), .num_rows = kMatmulSize, .num_cols = kMatmulSize};
-  void* values = const_cast<BFloat16*>(ones.data());
-  const TensorView source(values, DType::kBF16, {kMatmulSize, kMatmulSize});
-  pack_weight(*stream, {.src = source, .dst = weight});
-  stream->copy({.dst = x.data(), .src = source.bytes(), .num_bytes = num_bytes});
-  const MatmulArgs args{.x = TensorView(x.data(), DType::kBF16, {kMatmulSize, kMatmulSize}),
-                        .weight = weight,
-                        .bias = {},
-                        .out = TensorView(out.data(), DType::kBF16, {kMatmulSize, kMatmulSize})};
-  matmul(*stream, args);
-  stream->synchronize();
-  double best_seconds = 1e30;
-  for (int i = 0; i < kMatmulRepeats; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    matmul(*stream, args);
-    stream->synchronize();
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-    best_seconds = std::min(best_seconds, taken.count());
+Bound measure_matmul_flops(const EngineOptions& engine) {
+  const bool on_gpu = runs_on_gpu(engine);
+  const int threads = resolve_threads(engine.num_threads);
+  const int64_t size = on_gpu ? kGpuMatmulSize : kMatmulSize;
+  const auto device = make_device(engine.device, {.num_threads = threads});
+  const auto stream = device->make_stream({.name = "bench", .num_threads = threads});
+  const MatmulProblem problem(*device, *stream, size);
+  const double seconds = best_seconds(*stream, [&] { matmul(*stream, problem.args()); });
+  const auto n = static_cast<double>(size);
+  return {.name = on_gpu ? fmt::format("bf16 product of {0} x {0} x {0}", size)
+                         : fmt::format("Sluice's own bf16 product of {0} x {0} x {0} with {1} "
+                                       "threads",
+                                       size, threads),
+          .per_second = 2 * n * n * n / seconds};
+}
+
+Bound measure_memory_rate(const EngineOptions& engine) {
+  if (!runs_on_gpu(engine)) {
+    const int threads = resolve_threads(engine.num_threads);
+    return {.name = fmt::format("DRAM read rate with {} threads", threads),
+            .per_second = measure_dram_read_bytes_per_second(threads)};
   }
-  const auto size = static_cast<double>(kMatmulSize);
-  return 2 * size * size * size / best_seconds;
+  const auto device = make_device(engine.device);
+  const auto stream = device->make_stream({.name = "bench"});
+  const Buffer from = device->allocate(kCopyBytes, MemoryKind::kDevice);
+  const Buffer to = device->allocate(kCopyBytes, MemoryKind::kDevice);
+  stream->fill(from.data(), kCopyBytes, 1);
+  const double seconds = best_seconds(*stream, [&] {
+    stream->copy({.dst = to.data(), .src = from.data(), .num_bytes = kCopyBytes});
+  });
+  return {.name = "copy within device memory, read plus written",
+          .per_second = 2 * static_cast<double>(kCopyBytes) / seconds};
+}
+
+Bound larger(Bound a, const Bound& b) {
+  a.per_second = std::max(a.per_second, b.per_second);
+  return a;
+}
+
+bool runs_on_gpu(const EngineOptions& engine) {
+  return make_device(engine.device)->kind() != DeviceKind::kCpu;
 }
 
 int resolve_threads(int32_t num_threads) {

@@ -10,6 +10,8 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "sluice/engine_options.h"
+
 namespace sluice::cli {
 
 struct Spread {
@@ -25,10 +27,26 @@ Spread spread_of(std::vector<double> values);
 std::string format_spread(const Spread& spread);
 nlohmann::ordered_json spread_json(const Spread& spread);
 
-// Floating-point operations per second of a 2048 x 2048 x 2048 bf16 matrix product by Sluice's own
-// op on the CPU: what prefill could reach if it were nothing but large matrix products.
-// Cost: 24 MiB and about a second.
-double measure_matmul_flops(int num_threads);
+// What a device can do at most, per second: measured in the same run as what it is compared with.
+struct Bound {
+  std::string name;  // "DRAM read rate with 2 threads"
+  double per_second = 0;
+};
+
+// Floating-point operations per second of one large bf16 matrix product by Sluice's own op: what
+// prefill could reach if it were nothing but large matrix products.
+// Cost: 24 MiB and about a second on a CPU, 400 MiB and half a second on a GPU.
+Bound measure_matmul_flops(const EngineOptions& engine);
+
+// Bytes per second from memory to the processor: DRAM reads of all threads on a CPU, a copy within
+// device memory (bytes read plus bytes written) on a GPU. Cost: 512 MiB and about half a second.
+Bound measure_memory_rate(const EngineOptions& engine);
+
+// The same bound measured before and after: the larger, so that a disturbance does not flatter.
+Bound larger(Bound a, const Bound& b);
+
+// Whether an engine with these options runs on a GPU.
+bool runs_on_gpu(const EngineOptions& engine);
 
 // Threads that an engine with this option uses.
 int resolve_threads(int32_t num_threads);

@@ -1,0 +1,102 @@
+// The lock is flock(2): it belongs to the open file, so that it goes when the process does.
+#include "cli/gpu_lock.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/interrupt.h"
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kTimeBetweenTries(200);
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// An existing file is opened without O_CREAT: systems that protect /tmp refuse to "create" the file
+// of another user. Reading is enough to lock; only the note about the holder needs more.
+int open_lock_file(const std::string& path) {
+  constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW;
+  int file = open(path.c_str(), O_RDWR | kFlags);
+  if (file < 0 && errno == EACCES) file = open(path.c_str(), O_RDONLY | kFlags);
+  if (file < 0 && errno == ENOENT) {
+    file = open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
+    if (file >= 0 && fchmod(file, 0666) != 0)
+      errno = 0;  // else others wait without knowing for whom
+  }
+  if (file < 0) {
+    fail(ErrorCode::kIo,
+         "the GPU's lock {} cannot be opened: {}; set SLUICE_LOCK_DIR to another "
+         "directory for all who share the GPU",
+         path, std::strerror(errno));
+  }
+  return file;
+}
+
+// "process 1234, sluice needle", as the holder wrote it.
+std::string read_holder(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  return std::getline(file, line) && !line.empty() ? line : "another process";
+}
+
+void write_holder(int file) {
+  std::ifstream own("/proc/self/comm");
+  std::string name;
+  std::getline(own, name);
+  const std::string note = fmt::format("process {}, {}\n", getpid(), name);
+  // Only a note: a lock that cannot say whose it is, is a lock.
+  if (ftruncate(file, 0) != 0) return;
+  if (pwrite(file, note.data(), note.size(), 0) < 0) return;
+}
+
+}  // namespace
+
+std::string gpu_lock_path(const std::string& gpu_id) {
+  const std::string directory = environment("SLUICE_LOCK_DIR");
+  return fmt::format("{}/sluice-{}.lock", directory.empty() ? "/tmp" : directory, gpu_id);
+}
+
+GpuLock::GpuLock(const std::string& path,
+                 const std::function<void(const std::string& holder)>& on_wait,
+                 const std::function<bool()>& should_stop)
+    : path_(path) {
+  if (environment("SLUICE_GPU_LOCK_HELD") == path) return;
+  file_ = open_lock_file(path);
+  for (bool waited = false; !try_lock(); waited = true) {
+    if (!waited) on_wait(read_holder(path));
+    if (should_stop()) {
+      close(file_);
+      throw Interrupted();
+    }
+    std::this_thread::sleep_for(kTimeBetweenTries);
+  }
+  write_holder(file_);
+}
+
+GpuLock::~GpuLock() {
+  if (file_ >= 0) close(file_);  // the file stays: removing it would let two hold "the" lock
+}
+
+bool GpuLock::try_lock() {
+  if (flock(file_, LOCK_EX | LOCK_NB) == 0) return true;
+  if (errno == EWOULDBLOCK || errno == EINTR) return false;
+  const std::string why = std::strerror(errno);
+  close(file_);
+  fail(ErrorCode::kIo, "the GPU's lock {} cannot be taken: {}", path_, why);
+}
+
+}  // namespace sluice::cli
