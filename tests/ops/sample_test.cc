@@ -89,47 +89,65 @@ TEST(Sample, GreedyTakesTheLowestOfTheLargest) {
   EXPECT_EQ(args.token_ids.data<int32_t>()[0], 17);
 }
 
+// Draws from rows of `vocab` random logits with random parameters; returns how many rows could be
+// compared with brute force.
+int compare_with_brute_force(uint32_t round, int64_t vocab, std::mt19937& generator) {
+  Machine machine;
+  const int64_t m = 16;
+  std::vector<float> logits = random_logits(m * vocab, round, round % 3 == 0 ? 0.3f : 4.0f);
+  if (round % 5 == 0) {  // many ties
+    for (float& logit : logits) logit = std::round(logit);
+  }
+  std::vector<RowParams> rows(m);
+  for (RowParams& row : rows) {
+    const auto pick = [&generator](auto... values) {
+      const double list[] = {static_cast<double>(values)...};
+      return list[generator() % sizeof...(values)];
+    };
+    row.temperature = static_cast<float>(pick(0.0, 0.3, 0.7, 1.0, 1.9));
+    row.top_k = static_cast<int32_t>(pick(-1, 0, 1, 3, 40, 100000));
+    row.top_p = static_cast<float>(pick(0.05, 0.5, 0.9, 0.999, 1.0, 1.0));
+    row.min_p = static_cast<float>(pick(0.0, 0.0, 0.02, 0.5, 1.0));
+    row.seed = static_cast<int64_t>(generator());
+    row.position = static_cast<int64_t>(generator() % 100);
+  }
+  SampleArgs args = make_args(machine, logits, rows);
+  std::vector<int32_t> suppressed;
+  for (int64_t i = 0; i < m * 3; ++i) {
+    suppressed.push_back(i % 3 == 2 ? -1 : static_cast<int32_t>(generator() % vocab));
+  }
+  if (round % 2 == 0) args.suppressed = machine.tensor(suppressed, {m, 3});
+  run(machine, args);
+  const std::vector<double> expected = reference::sample(args);
+  int num_compared = 0;
+  for (int64_t row = 0; row < m; ++row) {
+    // A border closer than f32 can resolve may fall either way.
+    if (reference::kept_tokens(args, row).margin < 1e-5) continue;
+    ++num_compared;
+    EXPECT_EQ(args.token_ids.data<int32_t>()[row], expected[static_cast<size_t>(row)])
+        << "round " << round << " row " << row;
+  }
+  return num_compared;
+}
+
 TEST(Sample, EveryFilterMatchesBruteForce) {
   std::mt19937 generator(9);
   int num_compared = 0;
   for (uint32_t round = 0; round < 60; ++round) {
-    Machine machine;
     const int64_t vocab = std::vector<int64_t>{5, 97, 1000, 4096}[round % 4];
-    const int64_t m = 16;
-    std::vector<float> logits = random_logits(m * vocab, round, round % 3 == 0 ? 0.3f : 4.0f);
-    if (round % 5 == 0) {  // many ties
-      for (float& logit : logits) logit = std::round(logit);
-    }
-    std::vector<RowParams> rows(m);
-    for (RowParams& row : rows) {
-      const auto pick = [&generator](auto... values) {
-        const double list[] = {static_cast<double>(values)...};
-        return list[generator() % sizeof...(values)];
-      };
-      row.temperature = static_cast<float>(pick(0.0, 0.3, 0.7, 1.0, 1.9));
-      row.top_k = static_cast<int32_t>(pick(-1, 0, 1, 3, 40, 100000));
-      row.top_p = static_cast<float>(pick(0.05, 0.5, 0.9, 0.999, 1.0, 1.0));
-      row.min_p = static_cast<float>(pick(0.0, 0.0, 0.02, 0.5, 1.0));
-      row.seed = static_cast<int64_t>(generator());
-      row.position = static_cast<int64_t>(generator() % 100);
-    }
-    SampleArgs args = make_args(machine, logits, rows);
-    std::vector<int32_t> suppressed;
-    for (int64_t i = 0; i < m * 3; ++i) {
-      suppressed.push_back(i % 3 == 2 ? -1 : static_cast<int32_t>(generator() % vocab));
-    }
-    if (round % 2 == 0) args.suppressed = machine.tensor(suppressed, {m, 3});
-    run(machine, args);
-    const std::vector<double> expected = reference::sample(args);
-    for (int64_t row = 0; row < m; ++row) {
-      // A border closer than f32 can resolve may fall either way.
-      if (reference::kept_tokens(args, row).margin < 1e-5) continue;
-      ++num_compared;
-      EXPECT_EQ(args.token_ids.data<int32_t>()[row], expected[static_cast<size_t>(row)])
-          << "round " << round << " row " << row;
-    }
+    num_compared += compare_with_brute_force(round, vocab, generator);
   }
   EXPECT_GE(num_compared, 800);
+}
+
+// Vocabularies that a GPU shares out, at a length that vectors divide and one that they do not.
+TEST(Sample, EveryFilterMatchesBruteForceOverLargeVocabularies) {
+  std::mt19937 generator(10);
+  int num_compared = 0;
+  for (uint32_t round = 0; round < 12; ++round) {
+    num_compared += compare_with_brute_force(round, round % 4 < 2 ? 20000 : 50021, generator);
+  }
+  EXPECT_GE(num_compared, 80);  // borders lie closer where there are more tokens
 }
 
 TEST(Sample, OnlyKeptTokensAreEverDrawn) {
