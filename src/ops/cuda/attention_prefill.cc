@@ -40,7 +40,7 @@ int32_t heads_together(const AttentionArgs& args, int64_t l2_bytes) {
   return heads;
 }
 
-// Everything but num_q_tiles, which depends on the kernel.
+// Everything but the tiles, which depend on the kernel.
 PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) {
   const bool has_state = args.state.acc.present();
   const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
@@ -71,8 +71,16 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
   };
 }
 
-int32_t num_q_tiles(const AttentionArgs& args, const PrefillParams& params, int32_t tile_rows) {
-  return (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
+void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
+  params.num_q_tiles = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
+  params.num_tiles = params.num_seqs * params.num_kv_heads * params.num_q_tiles;
+}
+
+// A CTA that does several tiles in turn hides the beginning of one under the end of the other, as
+// long as there are enough CTAs to even out the load of the multiprocessors.
+int32_t tiles_per_cta(const PrefillParams& params, const cudaDeviceProp& gpu) {
+  constexpr int32_t kCtasPerProcessor = 6;
+  return std::clamp(params.num_tiles / (gpu.multiProcessorCount * kCtasPerProcessor), 1, 2);
 }
 
 // Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this shape.
@@ -94,11 +102,12 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
     if (tile_tokens > 0) {
-      params.num_q_tiles = num_q_tiles(args, params, sm90::kRowsPerTile);
+      count_tiles(args, sm90::kRowsPerTile, params);
+      params.tiles_per_cta = tiles_per_cta(params, gpu);
       const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
       check_cuda(sm90::launch_prefill(handle, params, map), "launch of prefill attention");
     } else {
-      params.num_q_tiles = num_q_tiles(args, params, sm80::kRowsPerTile);
+      count_tiles(args, sm80::kRowsPerTile, params);
       check_cuda(sm80::launch_prefill(handle, params), "launch of prefill attention");
     }
   });

@@ -31,7 +31,9 @@ struct PrefillParams {
   int32_t block_tokens = 0;
   int32_t max_blocks = 0;      // width of the block table
   int32_t num_q_tiles = 0;     // per sequence and KV head, of the longest sequence
+  int32_t num_tiles = 0;       // in all
   int32_t heads_together = 0;  // KV heads whose tiles are interleaved in launch order
+  int32_t tiles_per_cta = 1;   // neighbours in launch order that one CTA does in turn
   float scale = 0.0f;
   bool first = true;
   bool last = true;

@@ -10,6 +10,7 @@
 
 #include "ops/cuda/attention_fragment.cuh"
 #include "ops/cuda/attention_prefill_sm80.h"
+#include "ops/cuda/shared_copy.cuh"
 
 namespace sluice::cuda::sm80 {
 
@@ -33,31 +34,17 @@ struct alignas(16) Shared {
 
 // ---- Copies and products, one instruction each.
 
-__device__ __forceinline__ uint32_t shared_u32(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-// Copies 16 bytes, or writes 16 zeros without reading `source`.
-__device__ __forceinline__ void copy_16(void* destination, const void* source, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_u32(destination)),
-               "l"(source), "r"(present ? 16 : 0)
-               : "memory");
-}
-__device__ __forceinline__ void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 // Four 8x8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8.
 __device__ __forceinline__ void load_matrices(const void* row, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_u32(row))
+               : "r"(shared_address(row))
                : "memory");
 }
 __device__ __forceinline__ void load_transposed(const void* row, uint32_t (&m)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(shared_u32(row))
+               : "r"(shared_address(row))
                : "memory");
 }
 
@@ -157,10 +144,10 @@ __global__ void __launch_bounds__(C::kNumThreads)
     prefill_kernel(const __grid_constant__ PrefillParams p) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes);
-  const PrefillTile tile = tile_of_block(p, blockIdx.x, C::kNumRows);
+  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
   if (tile.first_row >= tile.num_rows) return;
-  const int num_tiles =
-      tile.num_kv_tiles(tile.first_row + C::kNumRows - 1, p.group, C::kTileTokens);
+  const int num_tiles = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
+  if (num_tiles == 0 && state_stays(p, tile)) return;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 
@@ -201,8 +188,7 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p) {
   const cudaError_t status = cudaFuncSetAttribute(
       prefill_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<C>));
   if (status != cudaSuccess) return status;
-  const int num_blocks = p.num_seqs * p.num_kv_heads * p.num_q_tiles;
-  prefill_kernel<C><<<num_blocks, C::kNumThreads, sizeof(Shared<C>), stream>>>(p);
+  prefill_kernel<C><<<p.num_tiles, C::kNumThreads, sizeof(Shared<C>), stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -1,16 +1,17 @@
 // Prefill attention for Hopper: the kernel's body; attention_prefill_sm90_d*.cu instantiate it.
 //
 // Bound: tensor-core FLOP/s. A CTA holds 128 packed rows, 64 for each of two consumer warpgroups; a
-// producer warp brings tiles of K and V through the copy engine, two stages deep. A warpgroup
-// overlaps the softmax of tile i with its own product P V of tile i - 1, and the two take turns
-// with the tensor cores (docs/kernels/cuda_attention.md has the theory and the figures).
-// Measured share: see there. Compiled for sm_90a only.
+// producer thread brings tiles of K and V through the copy engine, two stages deep. A warpgroup
+// issues the scores of tile i together with P V of tile i - 1; while it works on the softmax, the
+// other one's products have the tensor cores. Measured: 620 to 645 TFLOP/s at head_dim 128, 78 % of
+// a matrix product (H200, 2026-11-21; docs/kernels/cuda_attention.md). Compiled for sm_90a only.
 #pragma once
 
 #include <cuda.h>
 
 #include "ops/cuda/attention_fragment.cuh"
 #include "ops/cuda/attention_prefill_sm90.h"
+#include "ops/cuda/shared_copy.cuh"
 #include "ops/cuda/shared_pipeline.cuh"
 #include "ops/cuda/wgmma.cuh"
 
@@ -36,23 +37,31 @@ struct Config {
 
 template <typename C>
 struct alignas(1024) Shared {
-  std::byte q[C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
+  // Two buffers: the next tile's rows come while this one is worked on.
+  std::byte q[2][C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
   std::byte k[C::kStages][C::kTileBytes];
   std::byte v[C::kStages][C::kTileBytes];
   uint64_t k_full[C::kStages], k_empty[C::kStages];
   uint64_t v_full[C::kStages], v_empty[C::kStages];
 };
 
-// Named barriers: 1 and 2 are the consumers' turns, 3 and 4 are theirs alone.
-inline constexpr int kTurnBarrier = 1;
-inline constexpr int kGroupBarrier = 3;
+// Named barriers 1 and 2: the consumers' own.
+inline constexpr int kGroupBarrier = 1;
 
-// Where tile i is in the ring of stages.
+// Where the i-th KV tile of the CTA is in the ring of stages.
 template <typename C>
 struct Stage {
   int index;
   uint32_t parity;
   __device__ explicit Stage(int tile) : index(tile % C::kStages), parity(tile / C::kStages & 1) {}
+};
+
+// The tiles of packed rows that this CTA does: [begin, end) in launch order.
+struct TileRange {
+  int begin;
+  int end;
+  __device__ explicit TileRange(const PrefillParams& p)
+      : begin(blockIdx.x * p.tiles_per_cta), end(min(begin + p.tiles_per_cta, p.num_tiles)) {}
 };
 
 // ---- Producer: one thread.
@@ -67,10 +76,11 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t desti
   }
 }
 
+// Brings the KV tiles of one tile of rows; the first is the CTA's `step`-th.
 template <typename C>
 __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMap* map,
                                         const PrefillTile& tile, Shared<C>& shared,
-                                        int num_kv_tiles) {
+                                        int num_kv_tiles, int step) {
   const int32_t* table = p.block_table + static_cast<int64_t>(tile.seq) * p.max_blocks;
   const int tiles_per_block = p.block_tokens / C::kTileTokens;
   int block_entry = 0;
@@ -85,7 +95,7 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
       // Read ahead of the waits below, which hide its latency.
       if (i + 1 < num_kv_tiles) next_block = table[block_entry];
     }
-    const Stage<C> stage(i);
+    const Stage<C> stage(step + i);
     // The first round finds every stage empty: the phase before the first has parity 1.
     barrier_wait(shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
     copy_tile<C>(map, shared_address(shared.k[stage.index]),
@@ -96,12 +106,26 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
   }
 }
 
+template <typename C>
+__device__ __forceinline__ void produce_all(const PrefillParams& p, const CUtensorMap* map,
+                                            Shared<C>& shared) {
+  const TileRange range(p);
+  int step = 0;
+  for (int i = range.begin; i < range.end; ++i) {
+    const PrefillTile tile = tile_at(p, i, C::kNumRows);
+    const int count = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
+    produce<C>(p, map, tile, shared, count, step);
+    step += count;
+  }
+}
+
 // ---- Consumers: one warpgroup each.
 
-// Brings the warpgroup's 64 rows of q to shared memory, swizzled as the copy engine would; rows
-// behind the last are 0. Ordinary loads, since packed rows are no box when group is odd.
+// Begins to bring the warpgroup's 64 rows of q to shared memory, swizzled as the copy engine would;
+// rows behind the last are 0. Not by the copy engine, since packed rows are no box when group is
+// odd.
 template <typename C>
-__device__ __forceinline__ void load_queries(const PrefillParams& p, const PrefillTile& tile,
+__device__ __forceinline__ void copy_queries(const PrefillParams& p, const PrefillTile& tile,
                                              int first_row, int thread, std::byte* q) {
   constexpr int kChunks = C::kHeadDim / 8;  // of 16 bytes
   constexpr int kRowsAtOnce = 128 / kChunks;
@@ -110,15 +134,11 @@ __device__ __forceinline__ void load_queries(const PrefillParams& p, const Prefi
   for (int i = 0; i < C::kGroupRows / kRowsAtOnce; ++i) {
     const int row = thread / kChunks + i * kRowsAtOnce;
     const int64_t head_row = head_row_of(p, tile, first_row + row);
-    uint4 value = make_uint4(0, 0, 0, 0);
-    if (head_row >= 0) {
-      value = *reinterpret_cast<const uint4*>(p.q + head_row * C::kHeadDim + chunk * 8);
-    }
-    std::byte* panel = q + chunk / 8 * C::kQueryPanelBytes;
-    const int offset = row * kSwizzleRowBytes + ((chunk % 8) ^ (row % 8)) * 16;
-    *reinterpret_cast<uint4*>(panel + offset) = value;
+    const uint16_t* source = p.q + max(head_row, int64_t{0}) * C::kHeadDim + chunk * 8;
+    copy_16(q + chunk / 8 * C::kQueryPanelBytes + row * kSwizzleRowBytes +
+                ((chunk % 8) ^ (row % 8)) * 16,
+            source, head_row >= 0);
   }
-  shared_write_fence();
 }
 
 // Issues s = q k^T of one tile; s is valid after a wait.
@@ -169,24 +189,25 @@ __device__ __forceinline__ void clear_values(std::byte* v, int num_tokens, int t
   shared_write_fence();
 }
 
-// One consumer warpgroup: what its members share.
+// One consumer warpgroup at one tile of rows: what its members share.
 template <typename C>
 struct Consumer {
   const PrefillParams& p;
   Shared<C>& shared;
   int index;   // which of the two
   int thread;  // 0 .. 127
+  uint32_t q;  // its rows of q
   int kv_begin;
+  int num_kv_tiles;  // that the CTA brings
+  int step;          // which of the CTA's KV tiles is the first of them
 
+  __device__ Stage<C> stage(int i) const { return Stage<C>(step + i); }
   __device__ void release(uint64_t& empty) const {
     if (thread % 32 == 0) barrier_arrive(shared_address(&empty));
   }
-  __device__ void wait(uint64_t& full, const Stage<C>& stage) const {
-    barrier_wait(shared_address(&full), stage.parity);
+  __device__ void wait(uint64_t& full, const Stage<C>& at) const {
+    barrier_wait(shared_address(&full), at.parity);
   }
-  // The warpgroups take turns at issuing products, so that one's softmax runs under the other's.
-  __device__ void wait_for_turn() const { named_barrier_sync(kTurnBarrier + index, 256); }
-  __device__ void pass_turn() const { named_barrier_arrive(kTurnBarrier + (index ^ 1), 256); }
   // All four warps are here.
   __device__ void meet() const { named_barrier_sync(kGroupBarrier + index, 128); }
 };
@@ -198,11 +219,12 @@ __device__ __forceinline__ void first_tile(const Consumer<C>& self, RowPair& row
                                            uint32_t (&weights)[C::kTileTokens / 4]) {
   float s[C::kTileTokens / 2];
   float alpha[2];
-  self.wait(self.shared.k_full[0], Stage<C>(0));
-  issue_scores<C>(shared_address(self.shared.q[self.index]), shared_address(self.shared.k[0]), s);
+  const Stage<C> stage = self.stage(0);
+  self.wait(self.shared.k_full[stage.index], stage);
+  issue_scores<C>(self.q, shared_address(self.shared.k[stage.index]), s);
   wgmma_wait<0>();
   pin_registers(s);
-  self.release(self.shared.k_empty[0]);
+  self.release(self.shared.k_empty[stage.index]);
   mask_scores<C::kTileTokens>(rows, self.kv_begin, self.thread % 32, s);
   softmax_tile<C::kTileTokens>(self.p.scale, rows, s, alpha);
   scale_accumulator<C::kHeadDim>(alpha, o);
@@ -211,20 +233,17 @@ __device__ __forceinline__ void first_tile(const Consumer<C>& self, RowPair& row
 
 // Tile i >= 1: its scores and softmax, under which o += P V of tile i - 1 runs.
 template <typename C, bool kMasked>
-__device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, bool pass_turn,
-                                          RowPair& rows, float (&o)[C::kHeadDim / 2],
+__device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, RowPair& rows,
+                                          float (&o)[C::kHeadDim / 2],
                                           uint32_t (&weights)[C::kTileTokens / 4]) {
   float s[C::kTileTokens / 2];
   float alpha[2];
-  const Stage<C> stage(i);
-  const Stage<C> before(i - 1);
+  const Stage<C> stage = self.stage(i);
+  const Stage<C> before = self.stage(i - 1);
   self.wait(self.shared.k_full[stage.index], stage);
-  self.wait_for_turn();
-  issue_scores<C>(shared_address(self.shared.q[self.index]),
-                  shared_address(self.shared.k[stage.index]), s);
+  issue_scores<C>(self.q, shared_address(self.shared.k[stage.index]), s);
   self.wait(self.shared.v_full[before.index], before);
   issue_values<C>(weights, shared_address(self.shared.v[before.index]), o);
-  if (pass_turn) self.pass_turn();
 
   wgmma_wait<1>();
   pin_registers(s);
@@ -233,7 +252,6 @@ __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, bool p
     mask_scores<C::kTileTokens>(rows, self.kv_begin + i * C::kTileTokens, self.thread % 32, s);
   }
   softmax_tile<C::kTileTokens>(self.p.scale, rows, s, alpha);
-  finish_before(__fadd_rn(rows.sum[0], rows.sum[1]));
   wgmma_wait<0>();
   pin_registers(o);
   pin_registers(weights);
@@ -244,10 +262,10 @@ __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, bool p
 
 // The last product P V.
 template <typename C>
-__device__ __forceinline__ void last_values(const Consumer<C>& self, int tile, int num_tokens,
+__device__ __forceinline__ void last_values(const Consumer<C>& self, int i, int num_tokens,
                                             float (&o)[C::kHeadDim / 2],
                                             uint32_t (&weights)[C::kTileTokens / 4]) {
-  const Stage<C> stage(tile);
+  const Stage<C> stage = self.stage(i);
   self.wait(self.shared.v_full[stage.index], stage);
   if (num_tokens < C::kTileTokens) {
     clear_values<C>(self.shared.v[stage.index], num_tokens, self.thread);
@@ -262,52 +280,71 @@ __device__ __forceinline__ void last_values(const Consumer<C>& self, int tile, i
 
 // Passes by a tile that only the other warpgroup needs.
 template <typename C>
-__device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i, bool pass_turn) {
-  const Stage<C> stage(i);
-  if (i > 0) {
-    self.wait_for_turn();
-    if (pass_turn) self.pass_turn();
-  }
+__device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i) {
+  const Stage<C> stage = self.stage(i);
   self.wait(self.shared.k_full[stage.index], stage);
   self.release(self.shared.k_empty[stage.index]);
   self.wait(self.shared.v_full[stage.index], stage);
   self.release(self.shared.v_empty[stage.index]);
 }
 
+// One tile of rows; its q is in shared memory.
 template <typename C>
-__device__ __forceinline__ void consume(const PrefillParams& p, const PrefillTile& tile,
-                                        Shared<C>& shared, int num_kv_tiles) {
-  // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
-  const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
-  const int thread = threadIdx.x % 128;
-  const Consumer<C> self{p, shared, index, thread, tile.kv_begin};
-  const int first_row = tile.first_row + index * C::kGroupRows;
-  const int last_row = first_row + C::kGroupRows - 1;
-
-  load_queries<C>(p, tile, first_row, thread, shared.q[index]);
+__device__ __forceinline__ void attend(const Consumer<C>& self, const PrefillTile& tile) {
+  const int lane = self.thread % 32;
+  const int first_row = tile.first_row + self.index * C::kGroupRows;
   float o[C::kHeadDim / 2];
   uint32_t weights[C::kTileTokens / 4];
-  RowPair rows = make_row_pair(p, tile, first_row + thread / 32 * 16, thread % 32);
-  load_accumulator<C::kHeadDim>(p, tile, rows, thread % 32, o);
-  self.meet();
+  RowPair rows = make_row_pair(self.p, tile, first_row + self.thread / 32 * 16, lane);
+  load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
 
   // Tiles that this warpgroup needs, and how many of them all of its rows see whole.
-  const int num_own =
-      first_row < tile.num_rows ? tile.num_kv_tiles(last_row, p.group, C::kTileTokens) : 0;
-  const int num_whole = (tile.limit(first_row, p.group) - tile.kv_begin) / C::kTileTokens;
-  // The second warpgroup gives the first its first turn and takes no turn after the last.
-  const auto passes = [&](int i) { return index == 0 || i + 1 < num_kv_tiles; };
-  if (index == 1 && num_kv_tiles > 1) self.pass_turn();
+  const int num_own = tile.num_kv_tiles(first_row, C::kGroupRows, self.p.group, C::kTileTokens);
+  const int num_whole = (tile.limit(first_row, self.p.group) - tile.kv_begin) / C::kTileTokens;
   int i = 0;
   if (num_own > 0) {
     first_tile<C>(self, rows, o, weights);
-    for (i = 1; i < num_whole; ++i) next_tile<C, false>(self, i, passes(i), rows, o, weights);
-    for (; i < num_own; ++i) next_tile<C, true>(self, i, passes(i), rows, o, weights);
+    for (i = 1; i < num_whole; ++i) next_tile<C, false>(self, i, rows, o, weights);
+    for (; i < num_own; ++i) next_tile<C, true>(self, i, rows, o, weights);
     const int last_begin = tile.kv_begin + (num_own - 1) * C::kTileTokens;
     last_values<C>(self, num_own - 1, tile.kv_end - last_begin, o, weights);
   }
-  for (; i < num_kv_tiles; ++i) skip_tile<C>(self, i, passes(i));
-  store_rows<C::kHeadDim>(p, rows, thread % 32, o);
+#pragma unroll 1
+  for (; i < self.num_kv_tiles; ++i) skip_tile<C>(self, i);
+  store_rows<C::kHeadDim>(self.p, rows, lane, o);
+}
+
+template <typename C>
+__device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared) {
+  // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
+  const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
+  const int thread = threadIdx.x % 128;
+  const auto begin_queries = [&](const PrefillTile& tile, int buffer) {
+    copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
+                    shared.q[buffer][index]);
+  };
+  const TileRange range(p);
+  PrefillTile tile = tile_at(p, range.begin, C::kNumRows);
+  begin_queries(tile, 0);
+  int step = 0;
+  for (int i = range.begin; i < range.end; ++i) {
+    const int buffer = (i - range.begin) % 2;
+    const int count = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
+    const Consumer<C> self{
+        p,     shared, index, thread, shared_address(shared.q[buffer][index]), tile.kv_begin,
+        count, step};
+    wait_for_copies();
+    shared_write_fence();
+    self.meet();  // q is here, and nobody reads the other buffer any more
+    PrefillTile next = tile;
+    if (i + 1 < range.end) {
+      next = tile_at(p, i + 1, C::kNumRows);
+      begin_queries(next, buffer ^ 1);
+    }
+    if (count > 0 || !state_stays(p, tile)) attend<C>(self, tile);
+    tile = next;
+    step += count;
+  }
 }
 
 template <typename C>
@@ -318,11 +355,6 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   // The runtime promises 16-byte alignment; the swizzle needs 1024.
   const uint32_t misaligned = shared_address(shared_bytes) % 1024;
   auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes + (1024 - misaligned) % 1024);
-  const PrefillTile tile = tile_of_block(p, blockIdx.x, C::kNumRows);
-  if (tile.first_row >= tile.num_rows) return;
-  const int num_kv_tiles =
-      tile.num_kv_tiles(tile.first_row + C::kNumRows - 1, p.group, C::kTileTokens);
-
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kStages; ++i) {
       barrier_init(shared_address(&shared.k_full[i]), 1);
@@ -337,10 +369,10 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
 
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<C>(p, &kv_map, tile, shared, num_kv_tiles);
+    if (threadIdx.x == 0) produce_all<C>(p, &kv_map, shared);
   } else {
     take_registers<C::kConsumerRegisters>();
-    consume<C>(p, tile, shared, num_kv_tiles);
+    consume_all<C>(p, shared);
   }
 }
 

@@ -11,7 +11,7 @@ cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const CUtensorMa
   const cudaError_t status = cudaFuncSetAttribute(
       prefill_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<C>());
   if (status != cudaSuccess) return status;
-  const int num_blocks = p.num_seqs * p.num_kv_heads * p.num_q_tiles;
+  const int num_blocks = (p.num_tiles + p.tiles_per_cta - 1) / p.tiles_per_cta;
   prefill_kernel<C><<<num_blocks, C::kNumThreads, shared_bytes<C>(), stream>>>(p, kv_map);
   return cudaGetLastError();
 }

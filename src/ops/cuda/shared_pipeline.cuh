@@ -11,10 +11,6 @@
 
 namespace sluice::cuda {
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // An mbarrier in shared memory. It passes from phase to phase when `num_arrivals` threads have
 // arrived and the bytes they announced have been written.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t num_arrivals) {

@@ -141,19 +141,4 @@ __device__ __forceinline__ void wgmma_values(float (&d)[64], const uint32_t* a, 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Keeps the computation of `value`, which is never -inf, before what follows. The assembler likes
-// to move wgmma_wait up, before arithmetic that was meant to run under the products; it does not
-// move code across a loop, even one that never repeats. Cost: a compare and a branch.
-__device__ __forceinline__ void finish_before(float value) {
-  asm volatile(
-      "{\n.reg .pred never;\n"
-      "again:\n"
-      "setp.eq.f32 never, %0, 0fff800000;\n"
-      "@!never bra passed;\n"
-      "nanosleep.u32 0;\n"
-      "bra again;\n"
-      "passed:\n}\n" ::"f"(value)
-      : "memory");
-}
-
 }  // namespace sluice::cuda
