@@ -28,7 +28,7 @@ std::span<const SampledToken> Runner::run(const Batch& batch,
                                           std::span<const ExpectedSequence> expected) {
   sampler_.begin_pass();
   describe(batch, 0);
-  if (pads(batch)) {
+  if (pads(batch) && parts_.executor.capturable()) {
     graphs_.run({.num_seqs = size_.max_seqs,
                  .max_kv_tokens = pass_.batch.max_kv_tokens,
                  .wants_top = sampler_.wants_top(),
@@ -148,9 +148,10 @@ void Runner::place_in_tail(Sequence& sequence) {
                      .blocks = {sequence.tail_index}});
 }
 
+// Also steps that are never captured: offloaded and resident KV give the same bits, so products
+// have the same heights.
 bool Runner::pads(const Batch& batch) const {
-  return parts_.fixed_decode_shapes && batch.phase == Phase::kDecode &&
-         parts_.executor.capturable();
+  return parts_.fixed_decode_shapes && batch.phase == Phase::kDecode;
 }
 
 PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
@@ -172,14 +173,17 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
 }
 
 void Runner::pad_size(PassLimits& size) {
+  size.max_seqs = padded_num_seqs(size.max_seqs, limits_.max_seqs);
+  size.max_rows = size.max_seqs;
+  if (!parts_.executor.capturable()) return;
+  // Launches and tables as large as for the longest context of a class; no bit depends on it.
   const int64_t longest = limits_.max_blocks_per_seq * parts_.block_tokens;
   const int64_t kv_tokens = padded_kv_tokens(pass_.batch.max_kv_tokens, longest);
   pass_.batch.max_kv_tokens = static_cast<int32_t>(kv_tokens);
-  size.max_seqs = padded_num_seqs(size.max_seqs, limits_.max_seqs);
-  size.max_rows = size.max_seqs;
   const int64_t width = (kv_tokens + parts_.block_tokens - 1) / parts_.block_tokens;
   SLUICE_CHECK(size.max_blocks_per_seq <= width, "{} blocks", size.max_blocks_per_seq);
   size.max_blocks_per_seq = width;
+  if (size.max_ids_per_seq > 0) size.max_ids_per_seq = width;
 }
 
 void Runner::cut_arrays(const PassLimits& size) {
@@ -306,8 +310,9 @@ void Runner::write_padding(int64_t num_seqs) {
     host_.kv_end.data<int32_t>()[i] = 0;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
     Sampler::describe_padding(i, host_);
-    const TensorView row = host_.block_table.rows(i, 1);
-    std::fill_n(row.data<int32_t>(), row.num_elements(), -1);
+    for (const TensorView& table : {host_.block_table, host_.block_ids}) {
+      std::fill_n(table.data<int32_t>() + i * table.dim(1), table.dim(1), -1);
+    }
   }
   num_logit_rows_ = size_.max_seqs;
 }

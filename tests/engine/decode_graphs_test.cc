@@ -144,7 +144,7 @@ Outcome run_engine(EngineOptions options, const std::vector<Job>& jobs, Steps st
   DeviceOptions device_options;
   device_options.num_threads = 2;
   LlmEngine engine(options, {.device = make_device(options.device, device_options),
-                             .policy = make_policy(options.sparse_policy),
+                             .policy = make_policy(options),
                              .force_graphs = steps != Steps::kPlain});
   Outcome run{.outputs = testing::run_jobs(engine, jobs)};
   run.num_graph_launches = engine.stats().num_graph_launches;
@@ -223,14 +223,36 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
   expect_all_same(graphs.outputs, padded.outputs, "across 1024 tokens");
 }
 
-TEST(DecodeGraphsInTheEngine, OffloadedKvRunsStepByStep) {
+// Bit for bit on every device: only where KV lives differs.
+TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndRunsStepByStep) {
   EngineOptions options = tiny_options(kModel);
-  const Outcome resident = run_engine(options, make_jobs(), Steps::kPlain);
+  options.prefill_chunk_tokens = options.max_num_batched_tokens = 64;
+  const Outcome resident = run_engine(options, make_jobs(), Steps::kGraphs);
+  EXPECT_GT(resident.num_graph_launches, 0);
   options.kv_offload = "chunked";
   options.kv_host_bytes = 4 << 20;
   const Outcome offloaded = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_EQ(offloaded.num_graph_launches, 0);
-  if (options.device == "cpu") expect_all_same(offloaded.outputs, resident.outputs, "offloaded");
+  expect_all_same(offloaded.outputs, resident.outputs, "offloaded");
+}
+
+// Policies select inside the graph, by lists that only the device sees.
+TEST(DecodeGraphsInTheEngine, SelectionsAreReplayedToo) {
+  for (const char* policy : {"full+quest", "streaming"}) {
+    EngineOptions options = tiny_options(kModel);
+    options.sparse_policy = policy;
+    options.sparse_sink_tokens = options.sparse_recent_tokens = 16;
+    options.sparse_threshold_tokens = 0;
+    if (std::string(policy) == "full+quest") options.sparse_topk_tokens = 32;
+    const Outcome padded = run_engine(options, make_jobs(), Steps::kPadded);
+    const Outcome graphs = run_engine(options, make_jobs(), Steps::kGraphs);
+    EXPECT_GT(graphs.num_graph_launches, 40);
+    expect_all_same(graphs.outputs, padded.outputs, policy);
+    if (options.device == "cpu") {
+      expect_all_same(graphs.outputs, run_engine(options, make_jobs(), Steps::kPlain).outputs,
+                      policy);
+    }
+  }
 }
 
 }  // namespace
