@@ -23,6 +23,18 @@ std::vector<std::string> layer_cells(const LayerObservations& layer) {
           percent(layer.density_transferred)};
 }
 
+// What a policy that selects in this phase has selected.
+std::string selection_line(const char* name, const PhaseObservations& phase) {
+  if (phase.num_sequence_steps == 0) return {};
+  std::string text = fmt::format("{} attention read {} of what was before each query", name,
+                                 percent(phase.density_selected));
+  if (phase.num_fallbacks > 0) {
+    text += fmt::format("; all of it in {} of {} sequence steps, since those were short",
+                        phase.num_fallbacks, phase.num_sequence_steps);
+  }
+  return text + "\n";
+}
+
 std::string phase_table(const char* name, const PhaseObservations& phase) {
   if (phase.layers.empty() || phase.num_steps == 0) return {};
   std::string text = fmt::format(
@@ -58,9 +70,15 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
                       {"density_selected", density_json(layer.density_selected)},
                       {"density_transferred", density_json(layer.density_transferred)}});
   }
-  return {{"steps", phase.num_steps},   {"tokens", phase.num_tokens},
-          {"loads", phase.num_loads},   {"slot_waits", phase.num_slot_waits},
-          {"copies", phase.num_copies}, {"layers", layers}};
+  return {{"steps", phase.num_steps},
+          {"tokens", phase.num_tokens},
+          {"loads", phase.num_loads},
+          {"slot_waits", phase.num_slot_waits},
+          {"copies", phase.num_copies},
+          {"layers", layers},
+          {"sequence_steps", phase.num_sequence_steps},
+          {"fallbacks", phase.num_fallbacks},
+          {"density_selected", density_json(phase.density_selected)}};
 }
 
 }  // namespace
@@ -72,12 +90,15 @@ std::string observations_table(const Observations& observations) {
                   format_bytes(static_cast<double>(observations.pinned_peak_bytes)));
   text += phase_table("prefill", observations.prefill);
   text += phase_table("decode", observations.decode);
+  text += selection_line("prefill", observations.prefill);
+  text += selection_line("decode", observations.decode);
   text.pop_back();  // the last newline is the terminal's
   return text;
 }
 
 nlohmann::ordered_json observations_json(const Observations& observations) {
   return {{"kv_offload", observations.kv_offload},
+          {"sparse_policy", observations.sparse_policy},
           {"device_peak_bytes", observations.device_peak_bytes},
           {"pinned_peak_bytes", observations.pinned_peak_bytes},
           {"prefill", phase_json(observations.prefill)},

@@ -47,6 +47,25 @@ void declare_offload(OptionSet& set, EngineOptions* engine) {
               &engine->kv_slot_blocks, 0, 65536);
 }
 
+void declare_sparse(OptionSet& set, EngineOptions* engine) {
+  set.group("Sparse attention (docs/policies.md)");
+  set.text("--sparse-policy", "NAME",
+           "which KV attention reads: full, streaming, or PREFILL+DECODE as in full+quest (full)",
+           &engine->sparse_policy);
+  set.tokens("--sparse-topk-tokens", "tokens chosen by score for each query (2048)",
+             &engine->sparse_topk_tokens, 1, kMaxTokens);
+  set.integer("--sparse-page-tokens", "tokens chosen together: 16 to 128, in steps of 16 (32)",
+              &engine->sparse_page_tokens, 16, 128);
+  set.tokens("--sparse-sink-tokens", "first tokens, always read; by policy (16, 64)",
+             &engine->sparse_sink_tokens, 0, kMaxTokens);
+  set.tokens("--sparse-recent-tokens", "newest tokens, always read; by policy (64, 2048)",
+             &engine->sparse_recent_tokens, 0, kMaxTokens);
+  set.tokens("--sparse-threshold-tokens", "positions before this read everything (0)",
+             &engine->sparse_threshold_tokens, 0, kMaxTokens);
+  set.set_flag("--sparse-shared-list", "all KV heads of a layer choose together",
+               &engine->sparse_shared_list);
+}
+
 void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.group("Engine");
   set.text("-m,--model", "DIR", "Hugging Face model directory", &engine->model);
@@ -72,7 +91,7 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
                &engine->enable_prefix_caching, false);
   set.set_flag("--enforce-eager", "CUDA: launch decode steps kernel by kernel, not as graphs",
                &engine->enforce_eager);
-  set.text("--sparse-policy", "NAME", "which KV attention reads (full)", &engine->sparse_policy);
+  declare_sparse(set, engine);
   declare_offload(set, engine);
 }
 

@@ -358,11 +358,13 @@ void choose_num_blocks(const PlanInput& input, size_t bytes_left, EnginePlan& pl
   if (input.options.kv_cache_bytes != 0) return;
   const size_t block_bytes = plan.kv_layout.block_bytes_all_layers();
   while (plan.num_blocks > 0) {
-    const size_t bytes = static_cast<size_t>(plan.num_blocks) * block_bytes +
-                         policy_memory(input, plan).summary_bytes;
+    const auto num_blocks = static_cast<size_t>(plan.num_blocks);
+    const size_t summary_bytes = policy_memory(input, plan).summary_bytes;
+    const size_t bytes = num_blocks * block_bytes + summary_bytes;
     if (bytes <= bytes_left) return;
-    const size_t too_many = (bytes - bytes_left + block_bytes - 1) / block_bytes;
-    plan.num_blocks -= static_cast<int32_t>(std::min<size_t>(too_many, plan.num_blocks));
+    const size_t bytes_each = block_bytes + summary_bytes / num_blocks;
+    const size_t too_many = (bytes - bytes_left + bytes_each - 1) / bytes_each;
+    plan.num_blocks -= static_cast<int32_t>(std::min(too_many, num_blocks));
   }
 }
 

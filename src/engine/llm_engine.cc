@@ -118,7 +118,7 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
                                              .max_decode_graphs = plan_.max_decode_graphs},
                                plan_.pass);
   scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
-  observer_ = std::make_unique<Observer>(offload_.get());
+  observer_ = std::make_unique<Observer>(offload_.get(), *policy_);
   scheduler_->on_release = [this](Sequence& sequence) {
     if (sequence.tail_index >= 0) offload_->give_back_tail(sequence.tail_index);
     sequence.tail_index = -1;
@@ -358,7 +358,7 @@ void LlmEngine::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
 }
 
 Observations LlmEngine::observations() const {
-  Observations observations = observer_->observations(policy_->name() == "full");
+  Observations observations = observer_->observations();
   observations.kv_offload = kv_offload_name(plan_.kv_offload);
   observations.device_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kDevice);
   observations.pinned_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kPinned);

@@ -1,13 +1,15 @@
-// Differences of counters.
+// Differences of counters, sums of selected tokens.
 #include "engine/observer.h"
 
 #include <algorithm>
 
 namespace sluice {
 
-Observer::Observer(const OffloadEngine* offload) : offload_(offload) {
+Observer::Observer(const OffloadEngine* offload, const Policy& policy)
+    : offload_(offload), policy_(policy) {
   if (!offload_) return;
   const auto num_layers = static_cast<size_t>(offload_->layout().num_layers);
+  gathered_before_.resize(num_layers);
   for (PhaseCounts* phase : {&prefill_, &decode_}) {
     phase->moved.loaded_bytes.resize(num_layers);
     phase->moved.written_bytes.resize(num_layers);
@@ -18,12 +20,35 @@ void Observer::begin_step(const Batch& batch) {
   PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
   ++phase.num_steps;
   phase.num_tokens += batch.num_rows();
+  if (policy_.makes_lists(batch.phase)) {
+    for (const ScheduledSequence& scheduled : batch.sequences) {
+      count_selected(scheduled, batch.phase, phase);
+    }
+  }
   if (!offload_) return;
   before_ = offload_->counters();
+  for (size_t layer = 0; layer < gathered_before_.size(); ++layer) {
+    gathered_before_[layer] = offload_->gathered_bytes(static_cast<int32_t>(layer));
+  }
   const auto block_bytes = static_cast<int64_t>(offload_->layout().block_bytes());
   for (const ScheduledSequence& scheduled : batch.sequences) {
     phase.history_bytes += scheduled.sequence->kv.num_sealed_blocks() * block_bytes;
   }
+}
+
+void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
+                              PhaseCounts& counts) {
+  const int64_t first_pos = scheduled.sequence->kv.num_tokens();
+  std::optional<int64_t> selected;
+  for (int64_t pos = first_pos; pos < first_pos + scheduled.num_rows; ++pos) {
+    selected = policy_.num_selected_tokens(phase, pos);
+    counts.selected_is_known = counts.selected_is_known && selected;
+    counts.num_selected_tokens += selected.value_or(0);
+    counts.num_visible_tokens += pos + 1;
+  }
+  // Rows never attend to a smaller share than later ones do, so the last speaks for all.
+  ++counts.num_sequence_steps;
+  counts.num_fallbacks += selected == first_pos + scheduled.num_rows ? 1 : 0;
 }
 
 void Observer::end_step(const Batch& batch) {
@@ -31,7 +56,10 @@ void Observer::end_step(const Batch& batch) {
   PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
   const OffloadCounters& now = offload_->counters();
   for (size_t layer = 0; layer < now.loaded_bytes.size(); ++layer) {
-    phase.moved.loaded_bytes[layer] += now.loaded_bytes[layer] - before_.loaded_bytes[layer];
+    const int64_t gathered =
+        offload_->gathered_bytes(static_cast<int32_t>(layer)) - gathered_before_[layer];
+    phase.moved.loaded_bytes[layer] +=
+        now.loaded_bytes[layer] - before_.loaded_bytes[layer] + gathered;
     phase.moved.written_bytes[layer] += now.written_bytes[layer] - before_.written_bytes[layer];
   }
   const int64_t num_loads = now.num_loads - before_.num_loads;
@@ -40,19 +68,26 @@ void Observer::end_step(const Batch& batch) {
   phase.num_slot_waits += std::max<int64_t>(0, num_loads - offload_->num_slots());
 }
 
-PhaseObservations Observer::describe(const PhaseCounts& counts, bool selects_all) const {
+PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) const {
   PhaseObservations result{.num_steps = counts.num_steps,
                            .num_tokens = counts.num_tokens,
                            .num_loads = counts.moved.num_loads,
                            .num_copies = counts.moved.num_copies,
                            .num_slot_waits = counts.num_slot_waits,
-                           .layers = {}};
+                           .layers = {},
+                           .num_sequence_steps = counts.num_sequence_steps,
+                           .num_fallbacks = counts.num_fallbacks,
+                           .density_selected = {}};
+  if (counts.num_steps > 0 && !policy_.makes_lists(phase)) result.density_selected = 1;
+  if (counts.num_visible_tokens > 0 && counts.selected_is_known) {
+    result.density_selected = static_cast<double>(counts.num_selected_tokens) /
+                              static_cast<double>(counts.num_visible_tokens);
+  }
   for (size_t layer = 0; layer < counts.moved.loaded_bytes.size(); ++layer) {
     LayerObservations of_layer{.h2d_bytes = counts.moved.loaded_bytes[layer],
                                .d2h_bytes = counts.moved.written_bytes[layer],
-                               .density_selected = {},
+                               .density_selected = result.density_selected,
                                .density_transferred = {}};
-    if (selects_all && counts.num_steps > 0) of_layer.density_selected = 1;
     if (counts.history_bytes > 0) {
       of_layer.density_transferred =
           static_cast<double>(of_layer.h2d_bytes) / static_cast<double>(counts.history_bytes);
@@ -62,10 +97,11 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, bool selects_all
   return result;
 }
 
-Observations Observer::observations(bool selects_all) const {
+Observations Observer::observations() const {
   Observations result;
-  result.prefill = describe(prefill_, selects_all);
-  result.decode = describe(decode_, selects_all);
+  result.sparse_policy = policy_.name();
+  result.prefill = describe(prefill_, Phase::kPrefill);
+  result.decode = describe(decode_, Phase::kDecode);
   return result;
 }
 

@@ -7,10 +7,16 @@ namespace {
 constexpr int32_t kSinkTokens = 64;
 constexpr int32_t kRecentTokens = 2048;
 
+// In a pair the budget is the other policy's.
+PolicyOptions without_topk(PolicyOptions options) {
+  options.topk_tokens.reset();
+  return options;
+}
+
 }  // namespace
 
 StreamingPolicy::StreamingPolicy(const PolicyOptions& options)
-    : PageRulePolicy(options,
+    : PageRulePolicy(without_topk(options),
                      {.topk_tokens = 0,
                       .sink_tokens = kSinkTokens,
                       .recent_tokens = kRecentTokens,

@@ -1,0 +1,381 @@
+// Sparse policies in the engine: the same bits wherever KV lives and however a pass is cut, nothing
+// moved beyond the budget, and full attention where the budget covers everything.
+//
+// The reference of a policy is itself with resident KV; that it differs from full attention is
+// tested as well, since otherwise nothing here would mean anything.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "engine/llm_engine.h"
+#include "support/run_bits.h"
+#include "support/seeds.h"
+#include "support/test_device.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_alike;
+using testing::expect_all_same;
+using testing::Job;
+using testing::random_tokens;
+using testing::run_engine;
+using testing::run_jobs;
+using testing::sampled;
+
+constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
+constexpr int32_t kPage = 16;
+constexpr size_t kBlockBytes = 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // of 16 tokens, all layers
+
+EngineOptions resident(const std::string& policy) {
+  EngineOptions options = testing::tiny_options(kModel);
+  options.sparse_policy = policy;
+  if (policy == "full") return options;
+  options.sparse_page_tokens = kPage;
+  options.sparse_sink_tokens = 16;
+  options.sparse_recent_tokens = 16;
+  if (policy.ends_with("quest")) options.sparse_topk_tokens = 48;
+  return options;
+}
+
+struct Place {
+  const char* mode;
+  int32_t block_tokens;
+  int32_t num_slots;
+  int32_t slot_blocks;
+  int32_t batch = 3;
+};
+
+EngineOptions offloaded(EngineOptions options, const Place& place) {
+  options.kv_offload = place.mode;
+  options.block_size = place.block_tokens;
+  options.num_kv_slots = place.num_slots;
+  options.kv_slot_blocks = place.slot_blocks;
+  options.kv_host_bytes = 16 << 20;
+  options.max_num_seqs = place.batch;
+  if (std::string(place.mode) == "chunked") {
+    options.prefill_chunk_tokens = 64;
+    options.max_num_batched_tokens = std::max(64, 2 * place.block_tokens);
+  }
+  return options;
+}
+
+// The same blocks, chunks and batches on the device: on a GPU, too, not a bit may differ.
+EngineOptions alike_resident(const EngineOptions& options, const Place& place) {
+  EngineOptions alike = offloaded(options, place);
+  alike.kv_offload = "off";
+  return alike;
+}
+
+// Around a block border and far beyond the budget of five to six pages; decoding crosses more than
+// two borders of the smaller blocks.
+std::vector<Job> make_jobs(int32_t block_tokens) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {block_tokens - 1, block_tokens, block_tokens + 1, 250, 405}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
+  }
+  return jobs;
+}
+
+const std::vector<std::string> kPolicies = {"full+quest", "streaming", "streaming+quest"};
+
+bool same_text(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(),
+                    [](const auto& x, const auto& y) { return x.token_ids == y.token_ids; });
+}
+
+std::string describe(const std::string& policy, const Place& place) {
+  return policy + " " + place.mode + ", blocks of " + std::to_string(place.block_tokens) + ", " +
+         std::to_string(place.num_slots) + " slots of " + std::to_string(place.slot_blocks) +
+         ", batch " + std::to_string(place.batch);
+}
+
+TEST(Sparse, ASmallBudgetIsNotFullAttention) {
+  const std::vector<Job> jobs = make_jobs(64);
+  const std::vector<RequestOutput> full = run_engine(resident("full"), jobs);
+  for (const std::string& policy : kPolicies) {
+    EXPECT_FALSE(same_text(run_engine(resident(policy), jobs), full)) << policy;
+  }
+  EngineOptions shared = resident("full+quest");
+  shared.sparse_shared_list = true;
+  EXPECT_FALSE(same_text(run_engine(shared, jobs), run_engine(resident("full+quest"), jobs)));
+}
+
+TEST(Sparse, OffloadedEqualsResident) {
+  const Place places[] = {{"chunked", 16, 2, 1},  {"chunked", 16, 3, 4, 1}, {"chunked", 16, 2, 32},
+                          {"chunked", 64, 2, 1},  {"chunked", 64, 8, 2},    {"layerwise", 16, 2, 2},
+                          {"layerwise", 64, 3, 1}};
+  for (const std::string& policy : kPolicies) {
+    for (const bool shared : {false, true}) {
+      if (shared && policy == "streaming") continue;
+      for (const Place& place : places) {
+        const std::vector<Job> jobs = make_jobs(place.block_tokens);
+        EngineOptions options = resident(policy);
+        options.sparse_shared_list = shared;
+        expect_all_same(run_engine(offloaded(options, place), jobs),
+                        run_engine(alike_resident(options, place), jobs),
+                        describe(policy, place) + (shared ? ", shared" : ""));
+      }
+    }
+  }
+}
+
+TEST(Sparse, PagesOfAllSizesGiveTheSameBitsOffloaded) {
+  for (const int32_t page_tokens : {16, 32, 64}) {
+    EngineOptions options = resident("streaming+quest");
+    options.block_size = 64;
+    options.sparse_page_tokens = page_tokens;
+    const std::vector<Job> jobs = make_jobs(64);
+    expect_all_same(run_engine(offloaded(options, {"chunked", 64, 2, 1}), jobs),
+                    run_engine(alike_resident(options, {"chunked", 64, 2, 1}), jobs),
+                    "pages of " + std::to_string(page_tokens));
+  }
+}
+
+// Neither blocks, chunks, neighbours nor threads: pages are at absolute positions.
+TEST(Sparse, HowAPassIsCutDoesNotMatter) {
+  const std::vector<Job> jobs = make_jobs(64);
+  for (const std::string& policy : kPolicies) {
+    const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
+    for (const int32_t block_size : {48, 256}) {
+      EngineOptions options = resident(policy);
+      options.block_size = block_size;
+      expect_all_alike(run_engine(options, jobs), reference, policy + ", other blocks");
+    }
+    for (const int32_t chunk : {1, 23, 128}) {
+      EngineOptions options = resident(policy);
+      options.max_num_batched_tokens = 128;
+      options.prefill_chunk_tokens = chunk;
+      expect_all_alike(run_engine(options, jobs), reference, policy + ", other chunks");
+    }
+    EngineOptions options = resident(policy);
+    options.max_num_seqs = 1;
+    options.num_threads = 3;
+    expect_all_alike(run_engine(options, jobs), reference, policy + ", alone");
+  }
+}
+
+TEST(Sparse, ABudgetThatCoversEverythingIsFullAttention) {
+  const std::vector<Job> jobs = make_jobs(64);
+  const std::vector<RequestOutput> full = run_engine(resident("full"), jobs);
+  for (const std::string& policy : kPolicies) {
+    EngineOptions by_budget = resident(policy);
+    if (policy == "full+quest") {
+      by_budget.sparse_topk_tokens = 512;
+    } else {
+      by_budget.sparse_recent_tokens = 512;
+    }
+    EngineOptions by_threshold = resident(policy);
+    by_threshold.sparse_threshold_tokens = 512;
+    for (const EngineOptions& options : {by_budget, by_threshold}) {
+      expect_all_same(run_engine(options, jobs), full, policy);
+      expect_all_alike(run_engine(offloaded(options, {"chunked", 16, 2, 3}), jobs), full,
+                       policy + ", offloaded");
+    }
+  }
+}
+
+// Summaries belong to blocks, so a block that is found again needs no more than its id.
+TEST(Sparse, PrefixHitsEqualCold) {
+  for (const std::string& policy : kPolicies) {
+    for (const bool on_host : {false, true}) {
+      EngineOptions options = resident(policy);
+      if (on_host) options = offloaded(options, {"chunked", 16, 3, 4});
+      LLM llm(options);
+      const std::vector<int32_t> first = random_tokens(200, 1);
+      const RequestOutput turn = llm.generate({first}, sampled(30, 1))[0];
+      std::vector<int32_t> second = first;
+      second.insert(second.end(), turn.token_ids.begin(), turn.token_ids.end());
+      const std::vector<int32_t> question = random_tokens(50, 2);
+      second.insert(second.end(), question.begin(), question.end());
+
+      // Where phases select differently, what was decoded is not what a prompt would have been.
+      if (policy != "streaming") second.erase(second.begin() + 192, second.begin() + 230);
+      const RequestOutput warm = llm.generate({second}, sampled(30, 2))[0];
+      EXPECT_GE(warm.num_cached_tokens, 192);
+      expect_all_alike({warm}, run_engine(resident(policy), {{second, sampled(30, 2)}}), policy);
+    }
+  }
+}
+
+// Of streaming a row reads the same pages in both phases: computed again, it is the same row.
+TEST(Sparse, PreemptionLosesNothingOfStreaming) {
+  const std::vector<Job> jobs = make_jobs(16);
+  EngineOptions options = resident("streaming");
+  options.enable_prefix_caching = false;  // so that preempted KV is really computed again
+  options.max_model_len = 448;
+  options.kv_cache_bytes = 30 * kBlockBytes;
+  LLM llm(options);
+  std::vector<Prompt> prompts;
+  std::vector<SamplingParams> params;
+  for (const Job& job : jobs) {
+    prompts.emplace_back(job.prompt);
+    params.push_back(job.params);
+  }
+  expect_all_alike(llm.generate(prompts, params), run_engine(resident("streaming"), jobs), "");
+  EXPECT_GT(llm.stats().num_preemptions, 0) << "the test did not preempt anything";
+}
+
+// What Quest decoded before a preemption is computed again as a prompt, which is another pass; but
+// preempted alike, host and device agree.
+TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {200, 205, 210}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
+  }
+  for (const std::string& policy : kPolicies) {
+    EngineOptions options = resident(policy);
+    options.max_model_len = 448;
+    options.max_num_seqs = 3;
+    options.prefill_chunk_tokens = 64;
+    options.max_num_batched_tokens = 64;
+    EngineOptions on_host = offloaded(options, {"chunked", 16, 2, 4});
+    options.kv_cache_bytes = 44 * kBlockBytes;  // the prompts take 41
+    on_host.kv_host_bytes = options.kv_cache_bytes;
+    LlmEngine a(options, {.device = testing::make_test_device()});
+    LlmEngine b(on_host, {.device = testing::make_test_device()});
+    const std::vector<RequestOutput> reference = run_jobs(a, jobs);
+    EXPECT_GT(a.stats().num_preemptions, 0);
+    expect_all_same(run_jobs(b, jobs), reference, policy);
+    EXPECT_EQ(a.stats().num_preemptions, b.stats().num_preemptions);
+  }
+}
+
+TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
+  const std::vector<Job> jobs = make_jobs(16);
+  for (const std::string& policy : kPolicies) {
+    const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
+    for (const uint64_t seed : testing::test_seeds(5)) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      DeviceOptions device_options;
+      device_options.num_threads = 2;
+      device_options.schedule_seed = seed;
+      LlmEngine engine(offloaded(resident(policy), {"chunked", 16, 2, 2}),
+                       {.device = make_device("cpu", device_options)});
+      expect_all_same(run_jobs(engine, jobs), reference, policy);
+    }
+  }
+}
+
+// Decode steps that are padded and replayed: rows of padding are nothing to a policy.
+TEST(Sparse, ReplayedDecodeStepsEqualOthers) {
+  const std::vector<Job> jobs = make_jobs(64);
+  for (const std::string& policy : kPolicies) {
+    LlmEngine engine(resident(policy),
+                     {.device = testing::make_test_device(), .force_graphs = true});
+    expect_all_same(run_jobs(engine, jobs), run_engine(resident(policy), jobs), policy);
+    EXPECT_GT(engine.stats().num_graph_launches, 0) << policy;
+  }
+}
+
+// ---- What is moved, taken and reported --------------------------------------------------------
+
+struct DecodeBytes {
+  int64_t per_step = 0;  // of one layer
+  PhaseObservations decode;
+};
+
+DecodeBytes decode_bytes(const std::string& policy, int64_t context) {
+  LlmEngine engine(offloaded(resident(policy), {"chunked", 16, 4, 8}),
+                   {.device = testing::make_test_device()});
+  run_jobs(engine, {{random_tokens(context, 1), sampled(9, 1)}});  // 8 steps, half a block
+  const PhaseObservations decode = engine.observations().decode;
+  return {decode.layers[0].h2d_bytes / decode.num_steps, decode};
+}
+
+TEST(Sparse, DecodeMovesTheBudgetWhateverTheContext) {
+  constexpr int64_t kPageBytes = 2 * kPage * 32 * sizeof(BFloat16);  // of one KV head
+  for (const std::string& policy : kPolicies) {
+    // Sinks, 48 tokens by score, and the page before the newest one; the newest is in the tail.
+    const int64_t pages = policy == "streaming" ? 1 + 1 : 1 + 3 + 1;
+    for (const int64_t context : {160, 320, 448}) {
+      const DecodeBytes bytes = decode_bytes(policy, context);
+      EXPECT_EQ(bytes.per_step, 2 * pages * kPageBytes) << policy << ", context " << context;
+      EXPECT_EQ(bytes.decode.num_loads, 2 * bytes.decode.num_steps) << "one gather a layer";
+    }
+  }
+  EXPECT_GT(decode_bytes("full", 448).per_step, decode_bytes("full+quest", 448).per_step * 4);
+}
+
+TEST(Sparse, DensitiesAreThoseOfTheRule) {
+  const DecodeBytes bytes = decode_bytes("full+quest", 320);
+  double selected = 0, visible = 0;
+  for (int64_t pos = 320; pos < 328; ++pos) {
+    selected += static_cast<double>(5 * kPage + pos % kPage + 1);
+    visible += static_cast<double>(pos + 1);
+  }
+  ASSERT_TRUE(bytes.decode.density_selected.has_value());
+  EXPECT_DOUBLE_EQ(*bytes.decode.density_selected, selected / visible);
+  EXPECT_DOUBLE_EQ(*bytes.decode.layers[0].density_transferred, 5.0 * kPage / 320);
+  EXPECT_EQ(bytes.decode.num_fallbacks, 0);
+}
+
+TEST(Sparse, SequencesThatFallBackAreCounted) {
+  EngineOptions options = resident("full+quest");
+  options.sparse_threshold_tokens = 100;
+  LlmEngine engine(options, {.device = testing::make_test_device()});
+  // Positions 30 to 38 and 95 to 103 are decoded: 9 + 5 of them before 100.
+  run_jobs(engine,
+           {{random_tokens(30, 1), sampled(10, 1)}, {random_tokens(95, 2), sampled(10, 2)}});
+  const Observations seen = engine.observations();
+  EXPECT_EQ(seen.sparse_policy, "full+quest");
+  EXPECT_EQ(seen.decode.num_sequence_steps, 18);
+  EXPECT_EQ(seen.decode.num_fallbacks, 14);
+  EXPECT_EQ(seen.prefill.num_sequence_steps, 0) << "full makes no selection";
+  EXPECT_EQ(seen.prefill.density_selected, 1.0);
+}
+
+// A window that ends behind the first slotfuls: nobody reads them, so they do not come.
+TEST(Sparse, PrefillLeavesOutWhatNoListCanTake) {
+  LlmEngine engine(offloaded(resident("streaming"), {"chunked", 16, 2, 2}),
+                   {.device = testing::make_test_device()});
+  run_jobs(engine, {{random_tokens(384, 1), sampled(1, 1)}});
+  const PhaseObservations prefill = engine.observations().prefill;
+  // Chunk i of 64 tokens reads the slotful of 32 with the sink and the one before it.
+  const int64_t slotfuls = 2 + 4 * 2;
+  EXPECT_EQ(prefill.num_loads, 2 * slotfuls);
+}
+
+TEST(Sparse, TakesWhatWasPlannedAndAStepAllocatesNothing) {
+  for (const std::string& policy : kPolicies) {
+    for (const bool on_host : {false, true}) {
+      EngineOptions options = resident(policy);
+      if (on_host) options = offloaded(options, {"chunked", 16, 2, 4});
+      LlmEngine engine(options, {.device = testing::make_test_device()});
+      EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
+                engine.plan().memory.device_used_bytes());
+      bool lists = false, summaries = false;
+      for (const MemoryPlanEntry& entry : engine.plan().memory.entries) {
+        lists = lists || entry.name == "page lists";
+        summaries = summaries || entry.name == "policy summaries";
+      }
+      EXPECT_TRUE(lists) << policy;
+      EXPECT_EQ(summaries, policy.ends_with("quest"));
+      const int64_t before = engine.device().num_allocations();
+      run_jobs(engine, make_jobs(64));
+      EXPECT_EQ(engine.device().num_allocations(), before);
+    }
+  }
+}
+
+// Where the budget decides, KV and its summaries share what is left.
+TEST(Sparse, SummariesComeOutOfTheKvBudget) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the limit is the CPU device's";
+  EngineOptions options = resident("full+quest");
+  options.kv_cache_bytes = 0;
+  options.max_num_seqs = 256;
+  options.gpu_memory_utilization = 1;
+  DeviceOptions device_options;
+  device_options.memory_limit_bytes = 24 << 20;
+  LlmEngine engine(options, {.device = make_device("cpu", device_options)});
+  const MemoryPlan& memory = engine.plan().memory;
+  EXPECT_TRUE(memory.fits);
+  EXPECT_LE(memory.device_used_bytes(), memory.device_budget_bytes);
+  EXPECT_GT(memory.device_used_bytes(),
+            memory.device_budget_bytes - 2 * engine.plan().kv_layout.block_bytes_all_layers());
+}
+
+}  // namespace
+}  // namespace sluice
