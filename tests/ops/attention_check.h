@@ -20,14 +20,14 @@ inline double score_error(const AttentionProblem& problem, double magnitude) {
 //
 // The bound: every weight p is off by a relative 2 * score error (its own and that of the maximum's
 // e^-max, which cancels in the quotient only in exact arithmetic), 4 units of exp (two roundings of
-// 2 ulp: p and alpha), one unit for each of the additions; on AMX also by half a bf16 unit. Then
-// the output is rounded to bf16.
+// 2 ulp: p and alpha), one unit for each of the additions; on AMX and on GPUs, which round p to
+// bf16, also by half a bf16 unit. Then the output is rounded to bf16.
 inline void expect_matches_reference(const AttentionProblem& problem, const AttentionRun& run) {
   Machine machine(run.num_threads);
   AttentionArgs args = problem.calls(machine, run).front();
   args.out = machine.tensor(DType::kBF16, {args.q.dim(0), args.q.dim(1), args.q.dim(2)});
   args.state = problem.new_state(machine);
-  cpu::attention(machine.cpu_stream(), args, run.isa);
+  attend(machine, args, run.isa);
   machine.synchronize();
   const std::vector<double> expected = reference::attention(args);
   Machine scratch(1);
@@ -36,18 +36,19 @@ inline void expect_matches_reference(const AttentionProblem& problem, const Atte
   // |q| has deviation 1.5, |k| 1: the sum of head_dim products is below 2 * head_dim here.
   const double score = score_error(problem, 2.0 * problem.shape().head_dim);
   const double tokens = args.batch.max_kv_tokens;
+  const bool rounds_p = run.isa >= CpuIsa::kAmx || !testing_cpu();
   const double weight_error =
-      2.0 * score + (2.0 * tokens + 64.0) * kUnitF32 + (run.isa >= CpuIsa::kAmx ? kUnitBF16 : 0.0);
+      2.0 * score + (2.0 * tokens + 64.0) * kUnitF32 + (rounds_p ? kUnitBF16 : 0.0);
   std::vector<double> bound;
   for (size_t i = 0; i < expected.size(); ++i) {
     bound.push_back(kUnitBF16 * std::abs(expected[i]) * 1.01 + weight_error * magnitude[i] + 1e-30);
   }
   // Errors of bf16 rounding are spread evenly: their mean square is a third of the bound's square.
-  const double bf16_power = kUnitBF16 * kUnitBF16 * (run.isa >= CpuIsa::kAmx ? 1.0 : 0.5);
+  const double bf16_power = kUnitBF16 * kUnitBF16 * (rounds_p ? 1.0 : 0.5);
   expect_close(args.out, expected, bound, bf16_power);
 
   args.last = false;
-  cpu::attention(machine.cpu_stream(), args, run.isa);
+  attend(machine, args, run.isa);
   machine.synchronize();
   const std::vector<double> lse = reference::attention_log_sum_exp(args);
   for (size_t i = 0; i < lse.size(); ++i) {

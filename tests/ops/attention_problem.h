@@ -64,6 +64,15 @@ struct AttentionResult {
   std::vector<std::byte> acc, max, sum;  // the state that would have become out
 };
 
+// Enqueues one call: the kernels of `isa` on the CPU, the op on other devices.
+inline void attend(Machine& machine, const AttentionArgs& args, CpuIsa isa) {
+  if (machine.on_cpu()) {
+    cpu::attention(machine.cpu_stream(), args, isa);
+  } else {
+    attention(machine.stream(), args);
+  }
+}
+
 class AttentionProblem {
  public:
   explicit AttentionProblem(const AttentionShape& shape)
@@ -173,7 +182,7 @@ class AttentionProblem {
         args.out = out;
         args.first = i == 0;
         args.last = to_output && i + 1 == parts.size();
-        cpu::attention(machine.cpu_stream(), args, run.isa);
+        attend(machine, args, run.isa);
       }
       machine.synchronize();
     }

@@ -1,0 +1,139 @@
+// Attention of many rows: sizes that fill and cut the tiles of a GPU's kernels (up to 128 rows by
+// 128 tokens), on the device under test; on the CPU with its best ISA.
+#include "attention_check.h"
+#include "ops/attention.h"
+#include "sluice/error.h"
+
+namespace sluice::testing {
+namespace {
+
+CpuIsa best() { return runnable_isas().back(); }
+
+// Lengths that end inside a tile of rows, inside a tile of tokens and before either is full.
+std::vector<SequenceShape> ragged_sequences() {
+  return {{.num_rows = 150, .first_pos = 290},
+          {.num_rows = 45, .first_pos = 0},
+          {.num_rows = 1, .first_pos = 131},
+          {.num_rows = 2, .first_pos = 0}};
+}
+
+TEST(AttentionPrefill, MatchesTheReferenceWithBlocksOfEverySize) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group : {1, 2, 7}) {
+      for (const int32_t block_tokens : {16, 32, 64, 128, 1024}) {
+        SCOPED_TRACE(fmt::format("head_dim {} group {} block {}", head_dim, group, block_tokens));
+        const AttentionProblem problem({.head_dim = head_dim,
+                                        .num_kv_heads = group == 7 ? 1 : 2,
+                                        .group = group,
+                                        .seqs = ragged_sequences(),
+                                        .seed = static_cast<uint32_t>(head_dim + group)});
+        expect_matches_reference(problem, {.isa = best(), .block_tokens = block_tokens});
+      }
+    }
+  }
+}
+
+TEST(AttentionPrefill, MatchesTheReferenceAfterALongHistory) {
+  for (const int32_t block_tokens : {16, 64, 256}) {
+    SCOPED_TRACE(block_tokens);
+    const AttentionProblem problem({.head_dim = 128,
+                                    .num_kv_heads = 1,
+                                    .group = 2,
+                                    .seqs = {{.num_rows = 170, .first_pos = 2500}}});
+    expect_matches_reference(problem, {.isa = best(), .block_tokens = block_tokens});
+  }
+}
+
+TEST(AttentionPrefill, MatchesTheReferenceWhenTheRunEndsBeforeTheRows) {
+  const AttentionProblem problem({.head_dim = 128, .seqs = ragged_sequences()});
+  for (const int32_t block_tokens : {64, 128}) {
+    for (const int32_t limit : {1, 63, 65, 127, 129, 300}) {
+      SCOPED_TRACE(fmt::format("block {} limit {}", block_tokens, limit));
+      expect_matches_reference(problem,
+                               {.isa = best(), .block_tokens = block_tokens, .kv_limit = limit});
+    }
+  }
+}
+
+// What offloading does: the walk is cut between any two blocks.
+TEST(AttentionPrefill, CutsBetweenBlocksChangeNothing) {
+  for (const int32_t head_dim : {48, 64, 128}) {
+    for (const int32_t block_tokens : {16, 32, 64, 128, 256}) {
+      SCOPED_TRACE(fmt::format("head_dim {} block {}", head_dim, block_tokens));
+      const AttentionProblem problem(
+          {.head_dim = head_dim, .group = 7, .seqs = ragged_sequences()});
+      const AttentionResult whole = problem.run({.isa = best(), .block_tokens = block_tokens});
+      std::vector<int32_t> all;
+      for (int32_t cut = block_tokens; cut < 440; cut += block_tokens) all.push_back(cut);
+      expect_same_bits(whole,
+                       problem.run({.isa = best(), .block_tokens = block_tokens, .splits = all}));
+      expect_same_bits(whole, problem.run({.isa = best(),
+                                           .block_tokens = block_tokens,
+                                           .splits = {all[all.size() / 2]}}));
+    }
+  }
+}
+
+TEST(AttentionPrefill, BlocksOfManyTilesChangeNothing) {
+  const AttentionProblem problem({.head_dim = 128, .seqs = ragged_sequences()});
+  const AttentionResult base = problem.run({.isa = best(), .block_tokens = 128});
+  for (const int32_t block_tokens : {256, 384, 1024}) {
+    SCOPED_TRACE(block_tokens);
+    expect_same_bits(base, problem.run({.isa = best(), .block_tokens = block_tokens}));
+  }
+}
+
+// A batch with one long and many short sequences is also the one in which a CTA of a GPU works on
+// several tiles, some of them empty.
+TEST(AttentionPrefill, ASequenceAloneHasTheBitsItHasInABatch) {
+  AttentionShape shape{.head_dim = 64, .num_kv_heads = 8, .group = 1};
+  for (int32_t i = 0; i < 25; ++i) {
+    shape.seqs.push_back({.num_rows = 2 + 7 * i % 41, .first_pos = 13 * i % 300});
+  }
+  shape.seqs[11] = {.num_rows = 1000, .first_pos = 70};
+  const AttentionProblem batch(shape);
+  const AttentionResult together = batch.run({.isa = best(), .block_tokens = 128});
+  const size_t row_bytes = 8 * 64 * sizeof(BFloat16);
+  for (const int32_t seq : {0, 10, 11, 12, 24}) {
+    SCOPED_TRACE(seq);
+    const SequenceShape& rows = shape.seqs[static_cast<size_t>(seq)];
+    const AttentionResult alone =
+        batch.rows_of(seq, 0, rows.num_rows).run({.isa = best(), .block_tokens = 128});
+    const auto begin = static_cast<int64_t>(static_cast<size_t>(batch.row_begin(seq)) * row_bytes);
+    EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), together.out.begin() + begin));
+    EXPECT_TRUE(std::equal(alone.acc.begin(), alone.acc.end(), together.acc.begin() + 2 * begin));
+  }
+}
+
+TEST(AttentionPrefill, OutputMayBeTheMemoryOfTheQueries) {
+  const AttentionProblem problem({.head_dim = 128, .group = 7, .seqs = ragged_sequences()});
+  for (const int32_t block_tokens : {16, 128}) {
+    SCOPED_TRACE(block_tokens);
+    Machine machine;
+    const AttentionRun run{.isa = best(), .block_tokens = block_tokens};
+    AttentionArgs args = problem.call(machine, run, 0, 1000);
+    args.out = args.q;
+    attend(machine, args, best());
+    machine.synchronize();
+    EXPECT_TRUE(bytes_of(args.out) == problem.run(run).out);
+  }
+}
+
+TEST(AttentionPrefill, SaysThatAGpuTakesNoPagesForManyRows) {
+  if (testing_cpu()) GTEST_SKIP() << "the CPU takes them";
+  const AttentionProblem problem({.head_dim = 64, .seqs = ragged_sequences()});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {.pages = {{0, 2}}}, 0, 1000);
+  args.out = args.q;
+  try {
+    attend(machine, args, best());
+    machine.synchronize();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("page list"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
