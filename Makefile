@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep-test bench format clean build-release build-dev
+.PHONY: help demo test deep-test bench gpu-test gpu-bench gpu-sanitize format clean build-release build-dev
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
@@ -11,7 +11,7 @@ OUT := out/demo
 export NINJA_STATUS := [%f/%t, %es] $(empty)
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
@@ -34,9 +34,21 @@ bench:  ## build and run the benchmarks (some minutes)
 	@cmake --build --preset bench
 	@tools/run_bench.sh build/bench
 
+gpu-test:  ## build with CUDA and run the tests that are about the GPU
+	@tools/setup.sh test
+	@tools/gpu/run.sh test
+
+gpu-bench:  ## build with CUDA and run its benchmarks
+	@tools/setup.sh test
+	@tools/gpu/run.sh bench
+
+gpu-sanitize:  ## compute-sanitizer over the kernels' tests (some minutes)
+	@tools/setup.sh test
+	@tools/gpu/sanitize.sh
+
 format:  ## format the C++ code in place
 	@tools/setup.sh ci
-	@git ls-files '*.h' '*.cc' | xargs clang-format -i
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
 clean:  ## remove everything that was built
 	rm -rf build out

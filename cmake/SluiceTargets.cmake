@@ -28,6 +28,22 @@ function(sluice_test name)
     add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}
       ENVIRONMENT SLUICE_TEST_DEVICE=cuda RUN_SERIAL TRUE)
-    set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_TESTS ${name})
+    cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+    sluice_gpu_program(test ${folder} ${name})
   endif()
+endfunction()
+
+# sluice_gpu_program(kind folder target): a program that tools/gpu/pack.sh can carry to a GPU.
+function(sluice_gpu_program kind folder target)
+  set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_PROGRAMS ${target})
+  set_property(GLOBAL APPEND_STRING PROPERTY SLUICE_GPU_PROGRAM_LINES
+    "${kind} ${folder} $<TARGET_FILE:${target}>\n")
+endfunction()
+
+# Called once all targets are known: the list for pack.sh and a target that builds what is on it.
+function(sluice_finish_gpu_programs)
+  get_property(programs GLOBAL PROPERTY SLUICE_GPU_PROGRAMS)
+  get_property(lines GLOBAL PROPERTY SLUICE_GPU_PROGRAM_LINES)
+  file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu_programs.txt CONTENT "${lines}")
+  add_custom_target(gpu_programs DEPENDS ${programs})
 endfunction()

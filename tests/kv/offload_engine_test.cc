@@ -242,6 +242,7 @@ TEST_F(OffloadEngineTest, DiscardPoisonsTheHostBlockInDebug) {
 }
 
 TEST_F(OffloadEngineDeathTest, AForgottenBlockCannotBeLoaded) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   EXPECT_DEATH(engine_->load(0, ids({8})), "block 8 of layer 0 was never written");
   prefill(0, ids({8}), {1});
   EXPECT_DEATH(engine_->load(1, ids({8})), "block 8 of layer 1 was never written");

@@ -16,7 +16,7 @@ __global__ void report_kernel(CudaReport report, int32_t num_rows, int32_t bad_r
 
 __global__ void add_one_kernel(int32_t* value) { *value += 1; }
 
-__global__ void bad_write_kernel(int32_t* nowhere) { nowhere[threadIdx.x] = 1; }
+__global__ void trap_kernel() { __trap(); }
 
 }  // namespace
 
@@ -33,9 +33,7 @@ void launch_add_one(cudaStream_t stream, int32_t* value) {
   add_one_kernel<<<1, 1, 0, stream>>>(value);
 }
 
-void launch_bad_write(cudaStream_t stream) {
-  bad_write_kernel<<<1, 1, 0, stream>>>(reinterpret_cast<int32_t*>(uintptr_t{1} << 40));
-}
+void launch_trap(cudaStream_t stream) { trap_kernel<<<1, 1, 0, stream>>>(); }
 
 void launch_too_wide(cudaStream_t stream) { add_one_kernel<<<1, 4096, 0, stream>>>(nullptr); }
 

@@ -1,4 +1,4 @@
-// Kernels for tests of CUDA streams: one that waits, one that reports, one that crashes.
+// Kernels for tests of CUDA streams: one that waits, one that reports, one that traps.
 //
 // Used by tests/support/cuda and tests/device/cuda. Thread rule: host thread, enqueue only.
 #pragma once
@@ -21,8 +21,8 @@ void launch_report(cudaStream_t stream, const CudaReport& report, int32_t num_ro
 // Adds 1 to *value.
 void launch_add_one(cudaStream_t stream, int32_t* value);
 
-// Writes where no memory is: the context is lost.
-void launch_bad_write(cudaStream_t stream);
+// Traps: the context is lost.
+void launch_trap(cudaStream_t stream);
 
 // A launch that no GPU takes: blocks of 4096 threads.
 void launch_too_wide(cudaStream_t stream);

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# What `make gpu-test`, `make gpu-bench` and `make gpu-sanitize` run: builds the preset cuda and
+# runs it here when this machine has a GPU. Where it has none, says how to carry it to one that has.
+#
+#   tools/gpu/run.sh test|bench|sanitize [NAME...]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+mode="${1:?give test, bench or sanitize}"
+shift
+
+if ! PATH="$PATH:${CUDA_HOME:-/usr/local/cuda}/bin" command -v nvcc >/dev/null; then
+  echo "skipped: no nvcc (install the CUDA toolkit, or set CUDA_HOME)"
+  exit 0
+fi
+cmake --preset cuda -DSLUICE_BUILD_BENCH=ON >/dev/null
+cmake --build --preset cuda --target gpu_programs
+
+if ! nvidia-smi -L >/dev/null 2>&1; then
+  tools/gpu/pack.sh -d all
+  echo "skipped: no GPU. To run it elsewhere, copy build/cuda/sluice-gpu.tar.xz and" \
+    "tools/gpu/run_bundle.sh to a machine with a GPU, and there:" \
+    "bash run_bundle.sh sluice-gpu.tar.xz $mode"
+  exit 0
+fi
+tools/gpu/pack.sh -o build/cuda/bundle/ all
+tools/with-gpu tools/gpu/run_bundle.sh build/cuda/bundle/sluice-gpu "$mode" "$@"

@@ -1,0 +1,136 @@
+#!/usr/bin/env bash
+# Runs what tools/gpu/pack.sh packed, on a machine with a GPU, and prints one table.
+#
+#   run_bundle.sh [-l LOGS] [-t SECONDS] [-f FILTER] BUNDLE [test|bench|sanitize] [NAME...]
+#
+#   BUNDLE      the archive, or its unpacked folder
+#   test        (as if nothing was said) every test program on the GPU
+#   bench       every benchmark
+#   sanitize    compute-sanitizer (memcheck, racecheck, synccheck) over the tests of ops and device
+#   NAME        only these programs
+#   -l LOGS     folder for whole outputs (out/gpu)
+#   -t SECONDS  limit of one program (300; sanitize 900)
+#   -f FILTER   --gtest_filter for every test program
+#
+# Needs bash and the driver. Tests that read models find them in the bundle (pack.sh -d), or in the
+# checkout that SLUICE_SOURCE_DIR names (the current folder). Exits with 1 when anything failed, and
+# with 0 and "skipped: no GPU" where there is none.
+set -uo pipefail
+
+fail() {
+  echo "run_bundle.sh: $*" >&2
+  exit 2
+}
+
+logs="out/gpu" limit="" filter="*"
+while getopts "l:t:f:h" option; do
+  case "$option" in
+    l) logs="$OPTARG" ;;
+    t) limit="$OPTARG" ;;
+    f) filter="$OPTARG" ;;
+    *) sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+shift $((OPTIND - 1))
+[ $# -gt 0 ] || fail "name the bundle"
+bundle="$1" mode="${2:-test}"
+shift $(($# > 1 ? 2 : 1))
+case "$mode" in
+  test | bench) limit="${limit:-300}" ;;
+  sanitize) limit="${limit:-900}" ;;
+  *) fail "unknown mode '$mode'; give test, bench or sanitize" ;;
+esac
+
+if ! nvidia-smi -L 2>/dev/null; then
+  echo "skipped: no GPU"
+  exit 0
+fi
+if [ -f "$bundle" ]; then
+  unpacked="$(mktemp -d)"
+  trap 'rm -rf "$unpacked"' EXIT
+  tar -C "$unpacked" -xf "$bundle" || fail "cannot unpack $bundle"
+  bundle="$unpacked/sluice-gpu"
+fi
+[ -f "$bundle/programs.txt" ] || fail "$bundle is no bundle of pack.sh"
+mkdir -p "$logs"
+
+export LD_LIBRARY_PATH="$bundle/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export SLUICE_TEST_DEVICE=cuda
+if [ -z "${SLUICE_SOURCE_DIR:-}" ]; then
+  SLUICE_SOURCE_DIR="$PWD"
+  [ ! -d "$bundle/data" ] || SLUICE_SOURCE_DIR="$bundle/data"
+fi
+export SLUICE_SOURCE_DIR
+
+num_failed=0 num_run=0
+# row NAME RESULT LOG SECONDS: a line of the table, with GoogleTest's counts where there are any.
+row() {
+  local passed failed skipped
+  passed="$(grep -oP '^\[  PASSED  \] \K\d+' "$3" | tail -n 1)"
+  failed="$(grep -cP '^\[  FAILED  \] .*(\)|ms\))$' "$3")"
+  skipped="$(grep -oP '^\[  SKIPPED \] \K\d+' "$3" | tail -n 1)"
+  printf '%-42s %-9s %6s %6s %7s %8s\n' "$1" "$2" "${passed:--}" "$failed" "${skipped:-0}" "$4"
+}
+
+# execute LABEL PROGRAM COMMAND...: runs it, with its output in a file, and prints its line.
+execute() {
+  local label="$1" log start code result seconds
+  shift
+  log="$logs/$(echo "$label" | tr ' /' '__').log"
+  start="$(date +%s.%N)"
+  timeout "$limit" "$@" >"$log" 2>&1
+  code=$?
+  num_run=$((num_run + 1))
+  case "$code" in
+    0) result=ok ;;
+    124) result="TIMEOUT" ;;
+    *) result="FAILED $code" ;;
+  esac
+  [ "$code" -eq 0 ] || num_failed=$((num_failed + 1))
+  seconds="$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN {printf "%.1f", b - a}')"
+  row "$label" "$result" "$log" "$seconds"
+}
+
+# Programs of a kind whose folder matches a pattern, or those that were named.
+selected() {
+  local kind folder name
+  while read -r kind folder name; do
+    [ "$kind" = "$1" ] || continue
+    if [ ${#names[@]} -gt 0 ]; then
+      [[ " ${names[*]} " == *" $name "* ]] && echo "$name"
+    elif [[ "$folder" =~ $2 ]]; then
+      echo "$name"
+    fi
+  done <"$bundle/programs.txt"
+}
+
+names=("$@")
+printf '%-42s %-9s %6s %6s %7s %8s\n' program result passed failed skipped seconds
+case "$mode" in
+  test)
+    for name in $(selected test .); do
+      execute "$name" "$bundle/bin/$name" "--gtest_filter=$filter"
+    done
+    ;;
+  bench)
+    for name in $(selected bench .); do
+      execute "$name" "$bundle/bin/$name"
+      cat "$logs/$name.log"
+    done
+    ;;
+  sanitize)
+    command -v compute-sanitizer >/dev/null ||
+      fail "no compute-sanitizer here; it is in the CUDA toolkit"
+    for name in $(selected test '^(ops|device)$'); do
+      for tool in memcheck racecheck synccheck; do
+        # Calls that fail are what some tests are about. Death tests crash on purpose.
+        execute "$tool $name" compute-sanitizer --tool "$tool" --error-exitcode 9 \
+          --report-api-errors no "$bundle/bin/$name" "--gtest_filter=$filter-*Death*"
+      done
+    done
+    ;;
+esac
+
+[ "$num_run" -gt 0 ] || fail "the bundle has nothing to $mode"
+echo "$((num_run - num_failed)) of $num_run ok; whole outputs in $logs"
+[ "$num_failed" -eq 0 ]
