@@ -200,30 +200,40 @@ TEST(Memory, WhatIsTakenIsWhatWasPlanned) {
             engine.plan().memory.device_used_bytes());
 }
 
-TEST(Leaks, ThousandsOfShortRequestsWithCancellationLeaveNothing) {
-  LlmEngine engine(tiny_options(kModel),
-                   {.device = testing::make_test_device(), .policy = make_policy("full")});
+// With graphs (also where the plan has none) and without.
+class Leaks : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Leaks, TenThousandShortRequestsWithCancellationLeaveNothing) {
+  EngineOptions options = tiny_options(kModel);
+  options.enforce_eager = !GetParam();
+  LlmEngine engine(options, {.device = testing::make_test_device(),
+                             .policy = make_policy("full"),
+                             .force_graphs = GetParam()});
+  const size_t bytes_before = engine.device().allocated_bytes(MemoryKind::kDevice);
   uint64_t state = 12345;
   const auto draw = [&state](uint64_t n) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % n;
   };
   int64_t num_added = 0, num_finished = 0;
-  constexpr int64_t kNumRequests = 2000;
+  constexpr int64_t kNumRequests = 10'000;
   while (num_added < kNumRequests || engine.has_unfinished()) {
     while (num_added < kNumRequests && draw(4) != 0) {
       const auto length = static_cast<int64_t>(1 + draw(40));
       const SequenceId id = engine.add_request(random_tokens(length, draw(50)),
                                                sampled(1 + static_cast<int32_t>(draw(6)), 1));
       ++num_added;
-      if (draw(5) == 0)
+      if (draw(5) == 0) {
         engine.cancel_request(
             SequenceId(static_cast<int64_t>(draw(static_cast<uint64_t>(id.value) + 1))));
+      }
     }
     for (const RequestOutput& output : engine.step()) num_finished += output.finished() ? 1 : 0;
   }
   EXPECT_EQ(num_finished, kNumRequests);
+  EXPECT_EQ(engine.stats().num_graph_launches > 0, GetParam());
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
+  EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice), bytes_before);
   engine.blocks().check_invariants({});
 
   // And the engine still answers as a fresh one.
@@ -235,6 +245,10 @@ TEST(Leaks, ThousandsOfShortRequestsWithCancellationLeaveNothing) {
   }
   expect_same_bits(last, run_in_fresh_engines(tiny_options(kModel), {job})[0], "after the storm");
 }
+
+INSTANTIATE_TEST_SUITE_P(Steps, Leaks, ::testing::Values(false, true), [](const auto& test) {
+  return std::string(test.param ? "graphs" : "eager");
+});
 
 }  // namespace
 }  // namespace sluice

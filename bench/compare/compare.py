@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""The same work on Sluice and on other engines of this machine, as one table with ratios.
+
+Dummy weights of a published shape, prompts of the same lengths (random ids), one GPU, one engine at a
+time. What is not installed is said to be not installed; what fails is said to have failed.
+
+    tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
+        [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,offloaded,vllm,nanovllm]
+        [--out FILE.json] [--device cuda]
+"""
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import workload
+
+HERE = Path(__file__).resolve().parent
+ROWS = (
+    [(f"prefill_{n}", f"prefill {n // 1024}K, tok/s") for n in workload.PREFILL_LENGTHS]
+    + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in workload.DECODE_LENGTHS]
+    + [("throughput", f"{workload.NUM_REQUESTS} requests, generated tok/s")]
+)
+
+
+def run_json(words):
+    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+def sluice_bench(args, name, *options):
+    return run_json([args.sluice, "bench", name, args.model, "--device", args.device, "--json", *options])
+
+
+def measure_sluice(args):
+    rates = {}
+    lengths = ",".join(map(str, workload.PREFILL_LENGTHS))
+    prefill = sluice_bench(args, "prefill", "--prompt-lengths", lengths)
+    lengths = ",".join(map(str, workload.DECODE_LENGTHS))
+    decode = sluice_bench(args, "decode", "--prompt-lengths", lengths, "-n", workload.DECODE_TOKENS)
+    for name, result in (("prefill", prefill), ("decode", decode)):
+        for row in result["results"]:
+            rates[f"{name}_{row['prompt_tokens']}"] = row["tokens_per_second"]["median"]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.writelines(f"{prompt} {output}\n" for prompt, output in workload.requests())
+        file.flush()
+        many = sluice_bench(args, "throughput", "--requests", file.name)
+    rates["throughput"] = many["output_tokens_per_second"]
+    rates["engine"] = f"sluice {many['version']} ({many['commit']})"
+    rates["raw"] = {"prefill": prefill, "decode": decode, "throughput": many}
+    return rates
+
+
+def measure_other(name, args):
+    if name in ("vllm", "nanovllm"):
+        if importlib.util.find_spec(name) is None:
+            return {"missing": "not installed"}
+        if name == "nanovllm" and not list(Path(args.model).glob("*.safetensors")):
+            return {"missing": "needs weights"}
+        return run_json([sys.executable, HERE / "vllm_engine.py", name, args.model])
+    if importlib.util.find_spec("transformers") is None:
+        return {"missing": "not installed"}
+    more = ["--offloaded"] if name == "offloaded" else []
+    return run_json([sys.executable, HERE / "transformers_engine.py", args.model, *more])
+
+
+def measure(name, args):
+    try:
+        return measure_sluice(args) if name == "sluice" else measure_other(name, args)
+    except (subprocess.CalledProcessError, json.JSONDecodeError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return {"missing": "failed"}
+
+
+def cell(result, key, sluice):
+    if "missing" in result:
+        return result["missing"]
+    if key not in result:
+        return "-"
+    ratio = f" (Sluice x{sluice[key] / result[key]:.2f})" if key in sluice and result is not sluice else ""
+    return f"{result[key]:,.1f}{ratio}" if result[key] < 1000 else f"{result[key]:,.0f}{ratio}"
+
+
+def print_table(results):
+    sluice = results.get("sluice", {})
+    names = list(results)
+    print("| work | " + " | ".join(names) + " |")
+    print("|---" * (len(names) + 1) + "|")
+    for key, title in ROWS:
+        print(f"| {title} | " + " | ".join(cell(results[name], key, sluice) for name in names) + " |")
+    print()
+    for name, result in results.items():
+        print(f"{name}: {result.get('engine', result.get('missing'))}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sluice", required=True, help="the program")
+    parser.add_argument("--model", default=HERE.parent.parent / "models/shapes/qwen3-0.6b")
+    parser.add_argument("--engines", default="sluice,transformers,offloaded,vllm,nanovllm")
+    parser.add_argument("--device", default="cuda", help="of Sluice")
+    parser.add_argument("--out", type=Path, help="everything as JSON")
+    args = parser.parse_args()
+    results = {}
+    for name in args.engines.split(","):
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        results[name] = measure(name, args)
+        if args.out:
+            args.out.write_text(json.dumps(results, indent=1))
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()
