@@ -2,20 +2,33 @@
 # which they are by the lists in src/device and src/ops, never by #ifdef.
 set(SLUICE_CUDA AUTO CACHE STRING
   "Build the CUDA backend: ON, OFF or AUTO (where there are a GPU and nvcc)")
-set(SLUICE_CUDA_ARCHITECTURES 90a CACHE STRING
-  "GPUs to build kernels for: a list of 80, 86, 89, 90a")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(sluice_oldest_nvcc 12.4)
 
 find_program(SLUICE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+
+# The GPU of this machine, "9.0" or so; empty without one. Kernels are built for it, and for Hopper
+# where nothing else is known.
+execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader --id=0
+  OUTPUT_VARIABLE sluice_gpu RESULT_VARIABLE no_gpu ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+set(sluice_architecture 90a)
+if(no_gpu EQUAL 0 AND sluice_gpu MATCHES "^([0-9]+)[.]([0-9])$" AND NOT sluice_gpu STREQUAL 9.0)
+  set(sluice_architecture ${CMAKE_MATCH_1}${CMAKE_MATCH_2})
+endif()
+set(SLUICE_CUDA_ARCHITECTURES ${sluice_architecture} CACHE STRING
+  "GPUs to build kernels for: a list of 80, 86, 89, 90a")
 
 # AUTO asks whether this machine could run what it builds: a toolkit alone (a build server, say) is
 # asked for with ON.
 if(SLUICE_CUDA STREQUAL AUTO)
   set(SLUICE_CUDA OFF)
-  if(SLUICE_NVCC AND NOT SLUICE_SANITIZE)
-    execute_process(COMMAND nvidia-smi -L RESULT_VARIABLE no_gpu OUTPUT_QUIET ERROR_QUIET)
-    if(no_gpu EQUAL 0 OR EXISTS /dev/nvidia0)
+  if(SLUICE_NVCC AND NOT SLUICE_SANITIZE AND (no_gpu EQUAL 0 OR EXISTS /dev/nvidia0))
+    execute_process(COMMAND ${SLUICE_NVCC} --version OUTPUT_VARIABLE nvcc_version)
+    string(REGEX MATCH "release ([0-9.]+)" nvcc_version "${nvcc_version}")
+    if(CMAKE_MATCH_1 VERSION_GREATER_EQUAL sluice_oldest_nvcc)
       set(SLUICE_CUDA ON)
+    else()
+      message(STATUS "nvcc ${CMAKE_MATCH_1} is older than ${sluice_oldest_nvcc}")
     endif()
   endif()
   message(STATUS "CUDA backend: ${SLUICE_CUDA}")
@@ -28,7 +41,7 @@ if(SLUICE_CUDA)
   endif()
   if(NOT SLUICE_NVCC)
     message(FATAL_ERROR "SLUICE_CUDA is ON, but there is no nvcc; install the CUDA toolkit "
-                        "(12.4 or newer), put nvcc in PATH or set CUDA_HOME")
+                        "(${sluice_oldest_nvcc} or newer), put nvcc in PATH or set CUDA_HOME")
   endif()
   set(CMAKE_CUDA_COMPILER "${SLUICE_NVCC}")
   set(CMAKE_CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}")

@@ -183,8 +183,8 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 
-  // Types: memory aligned to at least 256 bytes. Contents are undefined; the CPU device fills
-  // kDevice memory with NaN bytes in debug builds.
+  // Types: memory aligned to at least 256 bytes. Contents are undefined; debug builds fill kDevice
+  // memory with NaN bytes.
   // Errors: kDoesNotFit naming the size, the kind and what is left.
   virtual Buffer allocate(size_t size_bytes, MemoryKind kind) = 0;
 
@@ -202,10 +202,11 @@ class Device {
 struct DeviceOptions {
   int num_threads = 0;            // CPU: 0 means all hardware threads
   uint64_t schedule_seed = 0;     // CPU, tests: not 0 inserts seeded delays between tasks
-  size_t memory_limit_bytes = 0;  // CPU: cap of kDevice memory; 0 means what the machine has
+  size_t memory_limit_bytes = 0;  // cap of kDevice memory; 0 means what the device has
 
   // CPU, tests: not 0 makes copies between host or pinned and device memory take at least
-  // bytes / rate on their stream. Streams share one simulated link per direction.
+  // bytes / rate on their stream. Streams share one simulated link per direction. An error on
+  // CUDA, whose link is real.
   int64_t link_bytes_per_second = 0;
 
   // Not null: receives what each stream ran and when. REQUIRES: outlives the device.

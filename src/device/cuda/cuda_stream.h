@@ -25,7 +25,9 @@ class CudaTrace;
 class CudaGraph final : public Graph {
  public:
   explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}
-  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  ~CudaGraph() override {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
