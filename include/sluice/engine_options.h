@@ -35,7 +35,10 @@ struct EngineOptions {
   // prompt through one layer at a time and reads nothing back, for activations of the whole prompt
   // on the device. "auto" takes the first of off, layerwise, chunked that fits, and says so.
   std::string kv_offload = "off";
-  size_t kv_host_bytes = 0;    // size of the host tier; 0: what max_num_seqs sequences need, capped
+  size_t kv_host_bytes = 0;  // size of the host tier; 0: what max_num_seqs sequences need, capped
+  // Device memory for blocks that also stay there and need not flow; -1: what the share leaves on a
+  // GPU, none on a CPU. Results do not depend on it.
+  int64_t kv_device_bytes = -1;
   int32_t num_kv_slots = 4;    // slots of the ring, 2 to 64
   int32_t kv_slot_blocks = 0;  // blocks of one layer in a slot; 0: as many as make 4096 tokens
 

@@ -17,17 +17,23 @@
 
 namespace sluice {
 
-// A slotful of one sequence's blocks in the host tier, in order of position.
+// A run of one sequence's blocks in order of position: a slotful that comes from the host tier, or
+// neighbours that stay on the device.
 struct HistoryBlocks {
   HistoryRange range;
   std::vector<BlockId> blocks;
+  std::vector<int32_t>
+      places;  // of resident blocks (OffloadEngine::residents); empty: to be loaded
+
+  bool is_resident() const { return !places.empty(); }
 };
 
-// A slotful of one sequence's history. The same for every layer.
-struct HistoryLoad : HistoryBlocks {
-  int32_t seq_index = 0;  // of the pass
-  TensorView kv_begin;    // i32 [1]: position of the first token
-  TensorView kv_end;      // i32 [1]
+// A run of one sequence's history. The same for every layer.
+struct HistoryRun : HistoryBlocks {
+  int32_t seq_index = 0;   // of the pass
+  TensorView kv_begin;     // i32 [1]: position of the first token
+  TensorView kv_end;       // i32 [1]
+  TensorView block_table;  // i32 [1, num_blocks]: places, or 0, 1, 2, ... in the slot
 };
 
 // A block that a prefill pass writes to the stage, and where it goes afterwards: full ones to the
@@ -36,6 +42,7 @@ struct StagedOutcome {
   int32_t stage_index = 0;
   BlockId host_id;          // full blocks
   int32_t tail_index = -1;  // the partial one
+  bool begins_sequence = false;
 };
 
 // The rows, sequences and KV places of one pass through the layers.
@@ -54,7 +61,7 @@ struct AttentionPass {
   std::vector<SequenceId> sequences;
 
   // Offloaded KV only.
-  std::vector<HistoryLoad> history;   // in order of sequence, then position
+  std::vector<HistoryRun> history;    // in order of sequence, then position
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
 };
@@ -90,8 +97,12 @@ class Executor {
   virtual void begin_pass(const AttentionPass& pass) = 0;
 
   // Called once everything of a pass is enqueued, with the history that the next one will probably
-  // have: the blocks of its HistoryLoads. A wrong guess costs transfers, never a result.
+  // have. A wrong guess costs transfers, never a result.
   virtual void expect_next([[maybe_unused]] std::vector<HistoryBlocks> history) {}
+
+  // Whether such a pass fetches listed pages instead of walking runs of history: then no run of it
+  // is resident.
+  virtual bool gathers(Phase) const { return false; }
 
   // Where this layer's new k and v are written before `attend`. Called once per layer.
   virtual KvBlocksView write_target(const AttentionPass& pass, int32_t layer) = 0;

@@ -60,10 +60,13 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass) {
 }
 
 void OffloadExecutor::plan_loads(const AttentionPass& pass) {
+  runs_.clear();
   loads_.clear();
   next_load_ = 0;
   for (size_t i = 0; i < pass.history.size(); ++i) {
-    if (is_needed(pass.history[i])) loads_.push_back(i);
+    if (!is_needed(pass.history[i])) continue;
+    runs_.push_back(i);
+    if (!pass.history[i].is_resident()) loads_.push_back(i);
   }
 }
 
@@ -72,7 +75,7 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
   seq_blocks_.assign(static_cast<size_t>(pass.kv_end.dim(0)), {});
   if (!gathers(pass.phase)) return;
-  for (const HistoryLoad& load : pass.history) {
+  for (const HistoryRun& load : pass.history) {
     std::vector<BlockId>& blocks = seq_blocks_[static_cast<size_t>(load.seq_index)];
     blocks.insert(blocks.end(), load.blocks.begin(), load.blocks.end());
     // All pages of a list are whole but the newest, which is not in the history.
@@ -85,7 +88,9 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
 }
 
 void OffloadExecutor::expect_next(std::vector<HistoryBlocks> history) {
-  std::erase_if(history, [this](const HistoryBlocks& blocks) { return !is_needed(blocks); });
+  std::erase_if(history, [this](const HistoryBlocks& blocks) {
+    return !is_needed(blocks) || blocks.is_resident();
+  });
   expected_ = std::move(history);
   for (int32_t layer = 0; layer < offload_.layout().num_layers; ++layer) {
     for (size_t i = 0; i < expected_.size() && offload_.can_load(); ++i) {
@@ -120,7 +125,7 @@ void OffloadExecutor::load_ahead(const AttentionPass& pass) {
   const size_t total = per_layer * static_cast<size_t>(offload_.layout().num_layers);
   while (next_load_ < total && offload_.can_load()) {
     const auto layer = static_cast<int32_t>(next_load_ / per_layer);
-    const HistoryLoad& load = pass.history[loads_[next_load_ % per_layer]];
+    const HistoryRun& load = pass.history[loads_[next_load_ % per_layer]];
     loading_.push_back(offload_.load(layer, load.blocks));
     ++next_load_;
   }
@@ -167,10 +172,10 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
     attend_gathered(stream, pass, input, selection.pages);
     first = gathers_.empty();
   } else {
-    for (size_t i = 0; i < loads_.size(); ++i) {
-      const int64_t seq = pass.history[loads_[i]].seq_index - part.first_seq;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const int64_t seq = pass.history[runs_[i]].seq_index - part.first_seq;
       if (seq < 0 || seq >= part.num_seqs) continue;
-      attend_load(stream, pass, input, selection, i);
+      attend_run(stream, pass, input, selection, i);
       first = false;
     }
   }
@@ -185,25 +190,26 @@ AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerI
           .sum = state_.sum.rows(0, rows)};
 }
 
-void OffloadExecutor::attend_load(Stream& stream, const AttentionPass& pass,
-                                  const LayerInput& input, const Selection& selection,
-                                  size_t index) {
-  const HistoryLoad& load = pass.history[loads_[index]];
+void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                                 const Selection& selection, size_t index) {
+  const HistoryRun& run = pass.history[runs_[index]];
   // Not every walk begins at token 0: what no list can take is left out.
-  const bool first = index == 0 || pass.history[loads_[index - 1]].seq_index != load.seq_index;
-  SlotLease lease = take_lease();
+  const bool first = index == 0 || pass.history[runs_[index - 1]].seq_index != run.seq_index;
+  SlotLease lease;
+  if (!run.is_resident()) lease = take_lease();
   attention(stream, {.q = input.q,
                      .out = input.out,
                      .scale = input.scale,
-                     .batch = batch_of(pass, load.seq_index),
-                     .kv = lease.use(stream),
-                     .kv_begin = load.kv_begin,
-                     .kv_end = load.kv_end,
-                     .block_table = pass.slot_table,
+                     .batch = batch_of(pass, run.seq_index),
+                     .kv = lease.held() ? lease.use(stream) : offload_.residents(input.layer),
+                     .kv_begin = run.kv_begin,
+                     .kv_end = run.kv_end,
+                     .block_table = run.block_table,
                      .pages = selection.pages,
                      .state = state_of(pass, input),
                      .first = first,
                      .last = false});
+  if (!lease.held()) return;
   lease.release();
   load_ahead(pass);
 }
@@ -272,7 +278,9 @@ void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {
     if (outcome.tail_index >= 0) {
       offload_.move_to_tail(layer, outcome.stage_index, outcome.tail_index);
     } else {
-      leaving_.push_back({.stage_index = outcome.stage_index, .host_id = outcome.host_id});
+      leaving_.push_back({.stage_index = outcome.stage_index,
+                          .host_id = outcome.host_id,
+                          .begins_sequence = outcome.begins_sequence});
     }
   }
   offload_.write_back_stage(layer, leaving_);

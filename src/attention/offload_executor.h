@@ -26,6 +26,7 @@ class OffloadExecutor final : public Executor {
 
   static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
+  bool gathers(Phase phase) const override;
   void begin_pass(const AttentionPass& pass) override;
   void expect_next(std::vector<HistoryBlocks> history) override;
   bool capturable() const override { return false; }  // slots and waits differ from pass to pass
@@ -46,12 +47,11 @@ class OffloadExecutor final : public Executor {
             const LayerInput& input, const Selection& selection) override;
   void end_layer(const AttentionPass& pass, int32_t layer) override;
 
-  bool gathers(Phase phase) const;
   bool is_needed(const HistoryBlocks& blocks) const;
   void plan_loads(const AttentionPass& pass);
   void plan_gathers(const AttentionPass& pass);
-  void attend_load(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                   const Selection& selection, size_t index);
+  void attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                  const Selection& selection, size_t index);
   void attend_gathered(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                        const PageList& pages);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
@@ -68,8 +68,9 @@ class OffloadExecutor final : public Executor {
   Buffer state_memory_;
   AttentionState state_;
 
-  // What every layer of the pass loads, as indices of pass.history: in the order of use, all of
-  // layer 0, all of layer 1, ... Or else what it gathers.
+  // What every layer of the pass walks, as indices of pass.history, and what of it is loaded: in
+  // the order of use, all of layer 0, all of layer 1, ... Or else what it gathers.
+  std::vector<size_t> runs_;
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
   std::vector<Gather> gathers_;

@@ -41,6 +41,11 @@ void declare_offload(OptionSet& set, EngineOptions* engine) {
             [=](std::string_view source, std::string_view value) {
               engine->kv_host_bytes = parse_byte_size(source, value);
             });
+  set.value("--kv-device-bytes", "SIZE",
+            "device memory for KV blocks that stay there too; left out: what a GPU has left",
+            [=](std::string_view source, std::string_view value) {
+              engine->kv_device_bytes = static_cast<int64_t>(parse_byte_size(source, value));
+            });
   set.integer("--num-kv-slots", "slots through which offloaded KV flows, 2 to 64 (4)",
               &engine->num_kv_slots, 2, 64);
   set.integer("--kv-slot-blocks", "KV blocks in a slot; 0: as many as make 4096 tokens",

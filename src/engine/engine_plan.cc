@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "attention/offload_executor.h"
-#include "device/cpu/cpu_memory.h"
+#include "engine/memory_fit.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "model/weights.h"
@@ -104,8 +104,6 @@ int64_t choose_max_model_len(const EngineOptions& options, const ModelConfig& co
   return options.max_model_len == 0 ? limit : options.max_model_len;
 }
 
-bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOffload::kOff; }
-
 // Spans of offloaded sequences begin at block borders, so passes are whole blocks.
 int64_t round_up_to_block(int64_t tokens, const EnginePlan& plan) {
   const int64_t block_tokens = plan.kv_layout.block.block_tokens;
@@ -159,7 +157,7 @@ void choose_pass_sizes(const EngineOptions& options, const Device& device, Engin
 }
 
 // The ring, the stage and the tails; and what they ask of scheduler and pass arrays.
-void choose_offload_sizes(const EngineOptions& options, EnginePlan& plan) {
+void choose_offload_sizes(const EngineOptions& options, bool may_have_residents, EnginePlan& plan) {
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
   const int32_t slot_blocks = options.kv_slot_blocks != 0
                                   ? options.kv_slot_blocks
@@ -178,8 +176,12 @@ void choose_offload_sizes(const EngineOptions& options, EnginePlan& plan) {
   plan.scheduler.span_align_tokens = block_tokens;
   plan.scheduler.max_rows_with_history = plan.state_rows;
   plan.pass.slot_blocks = slot_blocks;
-  plan.pass.max_history_loads =
+  // Blocks that stay on the device cut slotfuls short, each of them at the worst.
+  const int64_t max_blocks = plan.pass.max_seqs * plan.pass.max_blocks_per_seq;
+  const int64_t max_slotfuls =
       plan.pass.max_seqs * ((plan.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks);
+  plan.pass.max_history_runs = may_have_residents ? max_blocks : max_slotfuls;
+  plan.pass.max_resident_blocks = may_have_residents ? max_blocks : 0;
 }
 
 KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& config,
@@ -222,72 +224,6 @@ int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
 
 void add_entry(EnginePlan& plan, const char* name, const char* memory, size_t bytes) {
   plan.memory.entries.push_back({.name = name, .memory = memory, .bytes = bytes});
-}
-
-// Says what to change when there is no room for even one block, or not for the length asked for.
-void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& plan) {
-  MemoryPlan& memory = plan.memory;
-  const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
-  memory.fits = plan.num_blocks > 0 && fixed_bytes <= memory.device_budget_bytes &&
-                memory.device_used_bytes() <= memory.device_budget_bytes;
-  if (!memory.fits) {
-    memory.remedy = fmt::format(
-        "weights and scratch take {:.2f} GiB and one KV block {:.2f} MiB, but {:.2f} GiB of the "
-        "device's {:.2f} GiB are to be used; raise gpu_memory_utilization, lower "
-        "max_num_batched_tokens, max_num_seqs or kv_cache_bytes, use kv_offload, or take a smaller "
-        "model",
-        static_cast<double>(fixed_bytes) / (1 << 30),
-        static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20),
-        static_cast<double>(memory.device_budget_bytes) / (1 << 30),
-        static_cast<double>(memory.device_memory_bytes) / (1 << 30));
-  } else if (options.max_model_len > capacity) {
-    memory.fits = false;
-    memory.remedy = fmt::format(
-        "max_model_len is {}, but the KV cache holds {} tokens; raise {}, or lower max_model_len",
-        options.max_model_len, capacity,
-        offloads(plan) ? "kv_host_bytes" : "kv_cache_bytes or gpu_memory_utilization");
-  } else if (capacity < plan.max_model_len) {
-    plan.notes.push_back(fmt::format("max_model_len is {} instead of {}: what the KV cache holds",
-                                     capacity, plan.max_model_len));
-    plan.max_model_len = capacity;
-  }
-  memory.max_model_len = plan.max_model_len;
-}
-
-double gibibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
-
-// As judge_fit, for what only offloaded KV can lack: host memory, and room for the ring.
-void judge_offload_fit(size_t summary_bytes, EnginePlan& plan) {
-  MemoryPlan& memory = plan.memory;
-  const size_t host_bytes = OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload);
-  const size_t machine_bytes = machine_memory_bytes();
-  if (plan.num_blocks == 0) {
-    memory.remedy = fmt::format(
-        "the host tier has no room for one KV block of {} tokens, which takes {:.2f} MiB; raise "
-        "kv_host_bytes or lower block_size",
-        memory.block_size,
-        static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20));
-  } else if (memory.device_used_bytes() > memory.device_budget_bytes) {
-    memory.remedy = fmt::format(
-        "weights, activations and what KV flows through take {:.2f} GiB, but {:.2f} GiB of the "
-        "device's {:.2f} GiB are to be used; lower {}, num_kv_slots, kv_slot_blocks or "
-        "max_num_seqs, or raise gpu_memory_utilization",
-        gibibytes(memory.device_used_bytes()), gibibytes(memory.device_budget_bytes),
-        gibibytes(memory.device_memory_bytes),
-        plan.kv_offload == KvOffload::kLayerwise ? "max_model_len (or use kv_offload 'chunked')"
-                                                 : "max_num_batched_tokens");
-    if (summary_bytes > 0) {
-      memory.remedy += fmt::format(
-          "; the policy's summaries of the host tier take {:.2f} GiB: raise sparse_page_tokens or "
-          "lower kv_host_bytes",
-          gibibytes(summary_bytes));
-    }
-  } else if (host_bytes > machine_bytes) {
-    memory.fits = false;
-    memory.remedy = fmt::format(
-        "the host tier takes {:.2f} GiB, but the machine has {:.2f} GiB; lower kv_host_bytes",
-        gibibytes(host_bytes), gibibytes(machine_bytes));
-  }
 }
 
 // All that a plan follows from.
@@ -368,6 +304,27 @@ void choose_num_blocks(const PlanInput& input, size_t bytes_left, EnginePlan& pl
   }
 }
 
+// Unless told otherwise, blocks stay on a GPU as far as its budget goes. A CPU's device memory is
+// host memory: copies there would gain nothing.
+bool may_have_residents(const PlanInput& input) {
+  const bool by_default = input.device.kind() != DeviceKind::kCpu;
+  return input.options.kv_device_bytes < 0 ? by_default : input.options.kv_device_bytes > 0;
+}
+
+// Sealed blocks that may stay on the device: what was asked for, else what the budget leaves.
+void choose_residents(const PlanInput& input, EnginePlan& plan) {
+  if (!may_have_residents(input)) return;
+  const size_t budget = plan.memory.device_budget_bytes;
+  const size_t used = plan.memory.device_used_bytes();
+  const size_t bytes = input.options.kv_device_bytes >= 0
+                           ? static_cast<size_t>(input.options.kv_device_bytes)
+                           : budget - std::min(budget, used);
+  plan.offload.num_resident_blocks = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
+  if (plan.offload.num_resident_blocks == 0) return;
+  add_entry(plan, "resident KV blocks", "device",
+            ResidentSet::bytes(plan.kv_layout, plan.offload.num_resident_blocks));
+}
+
 EnginePlan plan_resident(const PlanInput& input) {
   EnginePlan plan;
   begin_plan(input, plan);
@@ -395,7 +352,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   const int64_t asked_len = plan.max_model_len;
   plan.max_model_len = std::clamp<int64_t>(capacity, 1, asked_len);
   choose_pass_sizes(options, input.device, plan);
-  choose_offload_sizes(options, plan);
+  choose_offload_sizes(options, may_have_residents(input), plan);
   if (input.policy.wants_block_ids()) plan.pass.max_ids_per_seq = plan.pass.max_blocks_per_seq;
   plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
 
@@ -407,6 +364,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
       plan, "softmax state", "device",
       OffloadExecutor::state_bytes(plan.state_rows, input.config.num_q_heads, shape.head_dim));
   add_summaries(input, plan);
+  choose_residents(input, plan);
   add_entry(plan, "KV host tier", "pinned",
             OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload));
   judge_fit(options, fixed_bytes, plan);

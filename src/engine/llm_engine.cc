@@ -243,7 +243,7 @@ void LlmEngine::flush_sealed_tail(const Batch& batch, const ScheduledSequence& s
     return;
   }
   const auto last_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks() - 1);
-  offload_->flush_tail(sequence.tail_index, sequence.kv.blocks()[last_sealed].id);
+  offload_->flush_tail(sequence.tail_index, sequence.kv.blocks()[last_sealed].id, last_sealed == 0);
   sequence.tail_index = -1;
 }
 

@@ -41,8 +41,8 @@ class LlmEngine {
     std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
     std::unique_ptr<Policy> policy = nullptr;  // null: the options' one
-    SkippedWait skipped_wait;   // of the offload engine
-    bool force_graphs = false;  // replay decode steps where the plan would not
+    SkippedWait skipped_wait;                  // of the offload engine
+    bool force_graphs = false;                 // replay decode steps where the plan would not
   };
   LlmEngine(const EngineOptions& options, TestParts parts,
             const std::function<void(double)>& on_progress = nullptr);

@@ -23,8 +23,9 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.seed = arena.tensor(DType::kI64, {seqs});
   a.sample_pos = arena.tensor(DType::kI64, {seqs});
   a.suppressed = arena.tensor(DType::kI32, {seqs, limits.max_suppressed});
-  a.load_begin = arena.tensor(DType::kI32, {limits.max_history_loads});
-  a.load_end = arena.tensor(DType::kI32, {limits.max_history_loads});
+  a.run_begin = arena.tensor(DType::kI32, {limits.max_history_runs});
+  a.run_end = arena.tensor(DType::kI32, {limits.max_history_runs});
+  a.run_places = arena.tensor(DType::kI32, {limits.max_resident_blocks});
   a.block_table = arena.tensor(DType::kI32, {seqs, limits.max_blocks_per_seq});
   a.block_ids = arena.tensor(DType::kI32, {seqs, limits.max_ids_per_seq});
   return a;

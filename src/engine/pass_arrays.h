@@ -21,7 +21,8 @@ struct PassLimits {
   int64_t max_blocks_per_seq = 0;
   int64_t max_suppressed = 0;  // token ids per sequence that must not be sampled yet
   // Offloaded KV only, else 0.
-  int64_t max_history_loads = 0;  // slots that one layer of a pass may need
+  int64_t max_history_runs = 0;     // that one layer of a pass may walk
+  int64_t max_resident_blocks = 0;  // in them
   int64_t slot_blocks = 0;
   int64_t max_ids_per_seq = 0;  // where the policy wants block ids; else 0
 };
@@ -47,9 +48,10 @@ struct PassArrays {
   TensorView seed;         // i64 [max_seqs]
   TensorView sample_pos;   // i64 [max_seqs]
   TensorView suppressed;   // i32 [max_seqs, max_suppressed]
-  // Per slot of history.
-  TensorView load_begin;   // i32 [max_history_loads]
-  TensorView load_end;     // i32 [max_history_loads]
+  // Per run of history.
+  TensorView run_begin;    // i32 [max_history_runs]
+  TensorView run_end;      // i32 [max_history_runs]
+  TensorView run_places;   // i32 [max_resident_blocks]: those of all resident runs
   TensorView block_table;  // i32 [max_seqs, max_blocks_per_seq]
   TensorView block_ids;    // i32 [max_seqs, max_ids_per_seq]: of all blocks, from position 0 on
 

@@ -72,6 +72,7 @@ void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   pass_.batch.max_rows = 0;
   pass_.batch.max_kv_tokens = 0;
   pass_.history.clear();
+  num_run_places_ = 0;
   num_logit_rows_ = 0;
   place(batch);
   PassLimits size = size_of(batch, num_logit_rows);
@@ -91,6 +92,7 @@ void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
 // Finds the blocks that the pass's own tokens go to, and its maxima.
 void Runner::place(const Batch& batch) {
   places_.clear();
+  histories_.clear();
   pass_.staged.clear();
   num_staged_ = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
@@ -100,6 +102,9 @@ void Runner::place(const Batch& batch) {
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(scheduled.num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     pass_.sequences.push_back(sequence.id);
+    if (parts_.offload != nullptr) {
+      histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
+    }
     if (parts_.offload == nullptr) {
       place_resident(sequence);
     } else if (batch.phase == Phase::kPrefill) {
@@ -123,7 +128,8 @@ void Runner::place_staged(Sequence& sequence, int64_t num_rows) {
   SLUICE_CHECK(begin_pos % parts_.block_tokens == 0, "span at {}", begin_pos);
   Place place{.begin_pos = begin_pos, .blocks = {}};
   for (int64_t done = 0; done < num_rows; done += parts_.block_tokens) {
-    StagedOutcome outcome{.stage_index = num_staged_++, .host_id = {}};
+    StagedOutcome outcome{
+        .stage_index = num_staged_++, .host_id = {}, .begins_sequence = begin_pos + done == 0};
     if (num_rows - done >= parts_.block_tokens) {
       const auto block = static_cast<size_t>((begin_pos + done) / parts_.block_tokens);
       outcome.host_id = sequence.kv.blocks()[block].id;
@@ -157,9 +163,12 @@ bool Runner::pads(const Batch& batch) const {
 PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
   size_t width = 0;
   for (const Place& place : places_) width = std::max(width, place.blocks.size());
-  int64_t num_loads = 0, num_ids = 0;
+  int64_t num_runs = 0, num_residents = 0, num_ids = 0;
+  for (const std::vector<HistoryBlocks>& history : histories_) {
+    num_runs += std::ssize(history);
+    for (const HistoryBlocks& blocks : history) num_residents += std::ssize(blocks.places);
+  }
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    num_loads += num_history_loads(*scheduled.sequence);
     num_ids = std::max(num_ids, std::ssize(scheduled.sequence->kv.blocks()));
   }
   const auto num_seqs = static_cast<int64_t>(batch.sequences.size());
@@ -167,7 +176,8 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
           .max_seqs = std::max(num_seqs, num_logit_rows),
           .max_blocks_per_seq = static_cast<int64_t>(width),
           .max_suppressed = limits_.max_suppressed,
-          .max_history_loads = num_loads,
+          .max_history_runs = num_runs,
+          .max_resident_blocks = num_residents,
           .slot_blocks = limits_.slot_blocks,
           .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0};
 }
@@ -201,7 +211,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
-  if (parts_.offload != nullptr) write_history(sequence, index);
+  if (parts_.offload != nullptr) write_history(index);
   if (size_.max_ids_per_seq > 0) write_block_ids(sequence, index);
   write_rows(scheduled, index, row_begin);
   if (scheduled.wants_token) {
@@ -229,41 +239,46 @@ void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64
   }
 }
 
-int64_t Runner::num_history_loads(const Sequence& sequence) const {
-  if (parts_.offload == nullptr) return 0;
-  const int64_t num_sealed = sequence.kv.num_tokens() / parts_.block_tokens;
-  const int64_t slot_blocks = parts_.offload->slot_blocks();
-  return (num_sealed + slot_blocks - 1) / slot_blocks;
-}
-
-// The sealed blocks before the pass's own, a slotful at a time.
-void Runner::write_history(const Sequence& sequence, int64_t index) {
-  for (HistoryBlocks& blocks : slotfuls(sequence, sequence.kv.num_tokens())) {
+// The runs of sealed blocks before the pass's own.
+void Runner::write_history(int64_t index) {
+  for (HistoryBlocks& blocks : histories_[static_cast<size_t>(index)]) {
     const auto number = static_cast<int64_t>(pass_.history.size());
-    host_.load_begin.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.begin_pos);
-    host_.load_end.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.end_pos);
+    host_.run_begin.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.begin_pos);
+    host_.run_end.data<int32_t>()[number] = static_cast<int32_t>(blocks.range.end_pos);
+    const int64_t num_places = std::ssize(blocks.places);
+    TensorView table = device_.slot_table;
+    if (num_places > 0) {
+      std::copy(blocks.places.begin(), blocks.places.end(),
+                host_.run_places.data<int32_t>() + num_run_places_);
+      table = device_.run_places.rows(num_run_places_, num_places);
+      num_run_places_ += num_places;
+    }
     pass_.history.push_back({std::move(blocks), static_cast<int32_t>(index),
-                             device_.load_begin.rows(number, 1), device_.load_end.rows(number, 1)});
+                             device_.run_begin.rows(number, 1), device_.run_end.rows(number, 1),
+                             table.reshape({1, table.dim(0)})});
   }
 }
 
-// The full blocks of a sequence's first `num_tokens` tokens, as many together as a slot holds: what
-// a pass has to read that begins there.
-std::vector<HistoryBlocks> Runner::slotfuls(const Sequence& sequence, int64_t num_tokens) const {
+// The full blocks of a sequence's first `num_tokens` tokens, as a pass that begins there reads
+// them: neighbours that stay on the device together, of the others as many together as a slot
+// holds.
+std::vector<HistoryBlocks> Runner::history_of(const Sequence& sequence, int64_t num_tokens) const {
   const auto sealed =
       sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
+  const Phase phase = num_tokens < sequence.kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
+  const bool gathers = parts_.executor.gathers(phase);
   const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
-  const bool prefills = num_tokens < sequence.kv.prefill_tokens();
   std::vector<HistoryBlocks> result;
   for (size_t i = 0; i < sealed.size(); ++i) {
     const auto begin_pos = static_cast<int64_t>(i) * parts_.block_tokens;
-    if (i % slot_blocks == 0) {
-      result.push_back({.range = {.phase = prefills ? Phase::kPrefill : Phase::kDecode,
-                                  .first_row_pos = num_tokens,
-                                  .begin_pos = begin_pos},
-                        .blocks = {}});
+    const int32_t place = gathers ? -1 : parts_.offload->resident(sealed[i].id);
+    if (result.empty() || result.back().is_resident() != (place >= 0) ||
+        (place < 0 && result.back().blocks.size() == slot_blocks)) {
+      result.push_back(
+          {.range = {.phase = phase, .first_row_pos = num_tokens, .begin_pos = begin_pos}});
     }
     result.back().blocks.push_back(sealed[i].id);
+    if (place >= 0) result.back().places.push_back(place);
     result.back().range.end_pos = begin_pos + parts_.block_tokens;
   }
   return result;
@@ -280,7 +295,7 @@ void Runner::write_block_ids(const Sequence& sequence, int64_t index) {
 void Runner::expect_next(std::span<const ExpectedSequence> expected) {
   std::vector<HistoryBlocks> history;
   for (const ExpectedSequence& next : expected) {
-    for (auto& blocks : slotfuls(*next.sequence, next.num_sealed_tokens)) {
+    for (auto& blocks : history_of(*next.sequence, next.num_sealed_tokens)) {
       history.push_back(std::move(blocks));
     }
   }

@@ -70,11 +70,10 @@ class Runner {
   void cut_arrays(const PassLimits& size);
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
-  void write_history(const Sequence& sequence, int64_t index);
+  void write_history(int64_t index);
   void write_block_ids(const Sequence& sequence, int64_t index);
-  std::vector<HistoryBlocks> slotfuls(const Sequence& sequence, int64_t num_tokens) const;
+  std::vector<HistoryBlocks> history_of(const Sequence& sequence, int64_t num_tokens) const;
   void expect_next(std::span<const ExpectedSequence> expected);
-  int64_t num_history_loads(const Sequence& sequence) const;
   void write_block_table();
   void write_padding(int64_t num_seqs);
 
@@ -99,7 +98,9 @@ class Runner {
     std::vector<int32_t> blocks;
   };
   std::vector<Place> places_;
+  std::vector<std::vector<HistoryBlocks>> histories_;  // per sequence, when KV is offloaded
   int32_t num_staged_ = 0;
+  int64_t num_run_places_ = 0;
   PassLimits size_;         // of its arrays, padding included
   size_t array_bytes_ = 0;  // that all arrays take on each side
   int64_t num_logit_rows_ = 0;

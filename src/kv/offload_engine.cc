@@ -48,7 +48,7 @@ auto follows_in(std::span<const BlockId> blocks) {
 size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
   return 2 * stage_bytes(layout, sizes) + tail_bytes(layout, sizes) +
          Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks) +
-         gather_count_bytes(layout, sizes);
+         ResidentSet::bytes(layout, sizes.num_resident_blocks) + gather_count_bytes(layout, sizes);
 }
 
 size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
@@ -64,6 +64,7 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
       stage_memory_(device.allocate(2 * stage_bytes(layout, sizes), MemoryKind::kDevice)),
       tail_memory_(device.allocate(tail_bytes(layout, sizes), MemoryKind::kDevice)),
       num_tails_(sizes.num_tails),
+      residents_(device, layout, sizes.num_resident_blocks, sizes.num_host_blocks),
       tickets_(static_cast<size_t>(layout.num_layers) * static_cast<size_t>(sizes.num_host_blocks)),
       written_(device.make_event()),
       gather_counts_(device.allocate(gather_count_bytes(layout, sizes), MemoryKind::kDevice)),
@@ -205,6 +206,7 @@ void OffloadEngine::end_write_back(int64_t ticket) {
 
 void OffloadEngine::write_back_stage(int32_t layer, std::span<const StagedBlock> blocks) {
   if (blocks.empty()) return;  // compute alone has used the stage
+  keep_staged(layer, blocks);
   Stage& stage = stages_[layer % 2];
   const int64_t ticket = begin_write_back();
   const auto follows = [&](size_t i) {
@@ -227,6 +229,35 @@ void OffloadEngine::write_back_stage(int32_t layer, std::span<const StagedBlock>
   }
   end_write_back(ticket);
   write_back_->record(*stage.left);
+}
+
+// Copies what may stay to its place. On compute, before the write-back may let go of the stage and
+// behind the readers of whatever had the place before.
+void OffloadEngine::keep_staged(int32_t layer, std::span<const StagedBlock> blocks) {
+  if (residents_.num_places() == 0) return;
+  const bool is_last = layer + 1 == layout_.num_layers;
+  for (const StagedBlock& block : blocks) {
+    const int32_t place = layer == 0 ? residents_.admit(block.host_id, block.begins_sequence)
+                                     : residents_.place_of(block.host_id);
+    if (place < 0) continue;  // a later block of the pass has taken its place
+    compute_.copy({.dst = reinterpret_cast<std::byte*>(residents(layer).block(place)),
+                   .src = reinterpret_cast<std::byte*>(stage(layer).block(block.stage_index)),
+                   .num_bytes = layout_.block_bytes()});
+    if (is_last) residents_.complete(block.host_id);
+  }
+}
+
+void OffloadEngine::keep_tail(int32_t index, BlockId host_id, bool begins_sequence) {
+  const int32_t place = residents_.admit(host_id, begins_sequence);
+  if (place < 0) return;
+  compute_.copy_2d(
+      {.dst = reinterpret_cast<std::byte*>(residents(0).block(place)),
+       .dst_stride_bytes = static_cast<size_t>(residents_.num_places()) * layout_.block_bytes(),
+       .src = reinterpret_cast<std::byte*>(tails(0).block(index)),
+       .src_stride_bytes = static_cast<size_t>(num_tails_) * layout_.block_bytes(),
+       .row_bytes = layout_.block_bytes(),
+       .num_rows = static_cast<size_t>(layout_.num_layers)});
+  residents_.complete(host_id);
 }
 
 KvBlocksView OffloadEngine::tails(int32_t layer) const {
@@ -253,7 +284,8 @@ void OffloadEngine::move_to_tail(int32_t layer, int32_t stage_index, int32_t tai
                  .num_bytes = layout_.block_bytes()});
 }
 
-void OffloadEngine::flush_tail(int32_t index, BlockId host_id) {
+void OffloadEngine::flush_tail(int32_t index, BlockId host_id, bool begins_sequence) {
+  keep_tail(index, host_id, begins_sequence);
   const int64_t ticket = begin_write_back();
   write_back_->copy_2d({.dst = host_.block(0, host_id),
                         .dst_stride_bytes = host_.layer_stride_bytes(),
@@ -280,11 +312,17 @@ void OffloadEngine::flush_tail(int32_t index, BlockId host_id) {
 // block is discarded between passes, when compute has consumed every load of its holders but those
 // for a pass that has not come yet.
 void OffloadEngine::discard(BlockId host_id) {
+  const int32_t place = residents_.place_of(host_id);
+  residents_.remove(host_id);
   if (kDebugFill) ring_.wait_for_unread(*write_back_);
   for (int32_t layer = 0; layer < layout_.num_layers; ++layer) {
     ticket_of(layer, host_id) = 0;
     if (kDebugFill) {
       write_back_->fill(host_.block(layer, host_id), layout_.block_bytes(), kNanByte);
+      if (place >= 0) {
+        compute_.fill(reinterpret_cast<std::byte*>(residents(layer).block(place)),
+                      layout_.block_bytes(), kNanByte);
+      }
     }
   }
 }

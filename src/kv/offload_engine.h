@@ -9,6 +9,7 @@
 //   stage       the KV that a prefill pass writes: two buffers, even and odd layers, so that one is
 //               written while the other leaves for the host
 //   tails       the unsealed block of every running sequence, all layers, while it grows
+//   residents   sealed blocks that the device has room for: they stay and need not flow
 //
 //   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring (or: gather)
 //   compute        |     attend l,0  | attend l,1 | ...          reads ring, stage, tails
@@ -30,6 +31,7 @@
 #include "device/device.h"
 #include "kv/host_tier.h"
 #include "kv/kv_layout.h"
+#include "kv/resident_set.h"
 #include "kv/ring.h"
 #include "kv/wait_gate.h"
 #include "ops/attention.h"
@@ -42,12 +44,14 @@ struct OffloadSizes {
   int32_t slot_blocks = 0;   // blocks of one layer in a slot
   int32_t stage_blocks = 0;  // blocks that one pass may write per layer
   int32_t num_tails = 0;
+  int32_t num_resident_blocks = 0;  // sealed blocks that may stay on the device as well
 };
 
 // One block on its way from the stage to the host.
 struct StagedBlock {
   int32_t stage_index = 0;
   BlockId host_id;
+  bool begins_sequence = false;
 };
 
 // Pages of one sequence's sealed blocks that only the device knows.
@@ -125,7 +129,12 @@ class OffloadEngine {
   // The last, partly filled block of a prefill moves from the stage to the tail, on compute.
   void move_to_tail(int32_t layer, int32_t stage_index, int32_t tail_index);
   // Sends a full tail of all layers to the host in one strided copy and gives the tail back.
-  void flush_tail(int32_t index, BlockId host_id);
+  void flush_tail(int32_t index, BlockId host_id, bool begins_sequence = false);
+
+  // Blocks that stay on the device: where, or -1; and all of them of one layer, to be read by work
+  // on compute. What `resident` says holds for the pass that is enqueued next.
+  int32_t resident(BlockId host_id) const { return residents_.find(host_id); }
+  KvBlocksView residents(int32_t layer) const { return residents_.layer(layer); }
 
   const KvLayout& layout() const { return layout_; }
   const HostTier& host() const { return host_; }
@@ -147,6 +156,8 @@ class OffloadEngine {
   void count_load(int32_t layer, std::span<const BlockId> blocks);
   void wait_until_on_host(Stream& stream, int32_t layer, std::span<const BlockId> blocks);
   int64_t begin_write_back();
+  void keep_staged(int32_t layer, std::span<const StagedBlock> blocks);
+  void keep_tail(int32_t index, BlockId host_id, bool begins_sequence);
   void end_write_back(int64_t ticket);
   int64_t& ticket_of(int32_t layer, BlockId id);
   Event& event_of(int64_t ticket);
@@ -157,6 +168,7 @@ class OffloadEngine {
   Buffer stage_memory_;
   Buffer tail_memory_;
   int32_t num_tails_;
+  ResidentSet residents_;
   Stage stages_[2];
   std::vector<int32_t> free_tails_;  // used first in, first out, so that a flush has time to end
   std::vector<std::unique_ptr<Event>> tail_left_;

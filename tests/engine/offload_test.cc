@@ -5,6 +5,8 @@
 // alike.
 #include <cstdio>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -173,6 +175,39 @@ TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
           {.device = make_device("cpu", device_options), .policy = make_policy("full")});
       expect_all_same(testing::run_jobs(engine, jobs), reference,
                       std::string(mode) + ", SLUICE_TEST_SEED=" + std::to_string(seed));
+    }
+  }
+}
+
+int64_t sum(const std::vector<int64_t>& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+// Blocks that stay on the device are read there and need not flow; whatever the budget, the bits
+// are the same. Larger budgets load less, and one that holds everything loads nothing.
+TEST(Offload, ResidencyChangesBytesAndNoBit) {
+  const std::vector<Job> jobs = jobs_for(16);
+  const std::vector<RequestOutput> reference = resident_reference(jobs);
+  for (const char* mode : {"chunked", "layerwise"}) {
+    int64_t loaded_with_less = std::numeric_limits<int64_t>::max();
+    std::vector<RequestOutput> without;
+    for (const int64_t num_blocks : {0, 1, 2, 5, 11, 100}) {
+      EngineOptions options = offloaded({mode, 2, 2, 16, 64});
+      options.kv_device_bytes = num_blocks * 2 * 2 * 2 * 16 * 32 * int64_t{sizeof(BFloat16)};
+      LlmEngine engine(options,
+                       {.device = testing::make_test_device(), .policy = make_policy("full")});
+      EXPECT_EQ(engine.plan().offload.num_resident_blocks, num_blocks);
+      EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
+                engine.plan().memory.device_used_bytes());
+      const std::vector<RequestOutput> outputs = testing::run_jobs(engine, jobs);
+      if (num_blocks == 0) without = outputs;
+      const std::string what = std::string(mode) + ", blocks that stay: ";
+      expect_all_alike(outputs, reference, what + std::to_string(num_blocks));
+      expect_all_same(outputs, without, what + std::to_string(num_blocks));
+      const int64_t loaded = sum(engine.offload()->counters().loaded_bytes);
+      EXPECT_LT(loaded, loaded_with_less) << mode << ", " << num_blocks;
+      EXPECT_TRUE(num_blocks < 100 || loaded == 0) << loaded;
+      loaded_with_less = loaded;
     }
   }
 }

@@ -1,0 +1,50 @@
+// Places and their order.
+#include "kv/resident_set.h"
+
+#include <algorithm>
+
+namespace sluice {
+
+ResidentSet::ResidentSet(Device& device, const KvLayout& layout, int32_t num_places,
+                         int32_t num_host_blocks)
+    : num_places_(num_places) {
+  if (num_places == 0) return;
+  memory_.emplace(device, layout, num_places);
+  entries_.resize(static_cast<size_t>(num_host_blocks));
+  for (int32_t place = num_places - 1; place >= 0; --place) free_places_.push_back(place);
+}
+
+int32_t ResidentSet::find(BlockId id) const {
+  return num_places_ > 0 && entry(id).is_complete ? entry(id).place : -1;
+}
+
+int32_t ResidentSet::place_of(BlockId id) const { return num_places_ > 0 ? entry(id).place : -1; }
+
+int32_t ResidentSet::admit(BlockId id, bool begins_sequence) {
+  if (num_places_ == 0) return -1;
+  remove(id);  // written again: what was there is old
+  if (free_places_.empty()) make_room();
+  entry(id) = {.place = free_places_.back(), .begins_sequence = begins_sequence};
+  free_places_.pop_back();
+  order_.push_back(id);
+  return entry(id).place;
+}
+
+void ResidentSet::complete(BlockId id) {
+  if (place_of(id) >= 0) entry(id).is_complete = true;
+}
+
+void ResidentSet::make_room() {
+  const auto is_inner = [this](BlockId id) { return !entry(id).begins_sequence; };
+  const auto inner = std::find_if(order_.begin(), order_.end(), is_inner);
+  remove(inner != order_.end() ? *inner : order_.front());
+}
+
+void ResidentSet::remove(BlockId id) {
+  if (place_of(id) < 0) return;
+  free_places_.push_back(entry(id).place);
+  entry(id) = {};
+  order_.erase(std::find(order_.begin(), order_.end(), id));
+}
+
+}  // namespace sluice

@@ -1,0 +1,89 @@
+// Which blocks keep their place on the device.
+#include "kv/resident_set.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice {
+namespace {
+
+constexpr KvLayout kLayout{.num_layers = 2,
+                           .block = {.num_kv_heads = 1, .head_dim = 16, .block_tokens = 16}};
+
+class ResidentSetTest : public ::testing::Test {
+ protected:
+  ResidentSet make(int32_t num_places) { return ResidentSet(*device_, kLayout, num_places, 100); }
+
+  static int32_t keep(ResidentSet& set, int32_t id, bool begins_sequence = false) {
+    const int32_t place = set.admit(BlockId(id), begins_sequence);
+    set.complete(BlockId(id));
+    return place;
+  }
+
+  std::unique_ptr<Device> device_ = make_device("cpu");
+};
+
+TEST_F(ResidentSetTest, WithoutPlacesItKeepsAndTakesNothing) {
+  ResidentSet set = make(0);
+  EXPECT_EQ(keep(set, 1), -1);
+  EXPECT_EQ(set.find(BlockId(1)), -1);
+  set.remove(BlockId(1));
+  EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), 0u);
+}
+
+TEST_F(ResidentSetTest, TakesWhatItSays) {
+  const ResidentSet set = make(3);
+  EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), ResidentSet::bytes(kLayout, 3));
+  EXPECT_EQ(set.layer(1).num_blocks, 3);
+}
+
+TEST_F(ResidentSetTest, ABlockIsFoundOnceItsCopyIsComplete) {
+  ResidentSet set = make(2);
+  const int32_t place = set.admit(BlockId(7), false);
+  ASSERT_GE(place, 0);
+  EXPECT_EQ(set.find(BlockId(7)), -1);
+  EXPECT_EQ(set.place_of(BlockId(7)), place);
+  set.complete(BlockId(7));
+  EXPECT_EQ(set.find(BlockId(7)), place);
+}
+
+TEST_F(ResidentSetTest, TheOldestThatBeginsNoSequenceMakesRoom) {
+  ResidentSet set = make(3);
+  keep(set, 0, true);
+  const int32_t place = keep(set, 1);
+  keep(set, 2);
+  EXPECT_EQ(keep(set, 3), place) << "of block 1";
+  EXPECT_GE(set.find(BlockId(0)), 0);
+  EXPECT_EQ(set.find(BlockId(1)), -1);
+  EXPECT_GE(set.find(BlockId(2)), 0);
+  EXPECT_GE(set.find(BlockId(3)), 0);
+}
+
+TEST_F(ResidentSetTest, WhereAllBeginSequencesTheOldestGoes) {
+  ResidentSet set = make(2);
+  keep(set, 0, true);
+  keep(set, 1, true);
+  keep(set, 2, true);
+  EXPECT_EQ(set.find(BlockId(0)), -1);
+  EXPECT_GE(set.find(BlockId(1)), 0);
+  EXPECT_GE(set.find(BlockId(2)), 0);
+}
+
+TEST_F(ResidentSetTest, ABlockWrittenAgainHasOnePlace) {
+  ResidentSet set = make(2);
+  keep(set, 5);
+  keep(set, 6);
+  set.admit(BlockId(5), false);
+  EXPECT_EQ(set.find(BlockId(5)), -1) << "its new copy is not complete";
+  EXPECT_GE(set.find(BlockId(6)), 0);
+}
+
+TEST_F(ResidentSetTest, RemovedBlocksGiveTheirPlaceBack) {
+  ResidentSet set = make(1);
+  const int32_t place = keep(set, 5);
+  set.remove(BlockId(5));
+  EXPECT_EQ(set.find(BlockId(5)), -1);
+  EXPECT_EQ(keep(set, 6), place);
+}
+
+}  // namespace
+}  // namespace sluice
