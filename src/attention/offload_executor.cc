@@ -219,6 +219,7 @@ PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) c
   list.page_ids = pages.page_ids.rows(gather.seq_index, 1);
   list.page_count = pages.page_count.rows(gather.seq_index, 1);
   list.gathered = true;
+  list.source_block_tokens = offload_.layout().block.block_tokens;
   list.first_entry = static_cast<int32_t>(gather.begin_pos / pages.page_tokens);
   list.num_entries =
       static_cast<int32_t>((gather.end_pos + pages.page_tokens - 1) / pages.page_tokens) -

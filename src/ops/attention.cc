@@ -30,6 +30,9 @@ void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
   shapes.require(shapes["num_seqs"] == 1 && shapes["num_q_pages"] == 1,
                  "num_seqs and num_q_pages must be 1 when pages are gathered");
   shapes.require(
+      pages.source_block_tokens > 0 && pages.source_block_tokens % pages.page_tokens == 0,
+      "pages.source_block_tokens must be a multiple of pages.page_tokens when they are gathered");
+  shapes.require(
       pages.first_entry >= 0 && pages.num_entries >= 0 && pages.num_entries <= args.kv.num_blocks,
       "kv must have a block for each of pages.num_entries");
 }

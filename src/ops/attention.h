@@ -46,7 +46,8 @@ struct AttentionState {
 // first_entry + num_entries) of each list have been copied side by side (ops/gather_pages.h): entry
 // first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is page_tokens;
 // block_table is not read, other entries are skipped, and the bits are those of the pages in place;
-// num_seqs and num_q_pages are 1.
+// num_seqs and num_q_pages are 1. The calls for the parts of one list follow one another on the
+// stream, with no other attention in between.
 struct PageList {
   TensorView page_ids;        // i32 [num_seqs, num_kv_heads or 1, num_q_pages, max_pages]
   TensorView page_count;      // i32 [num_seqs, num_kv_heads or 1, num_q_pages]
@@ -55,6 +56,8 @@ struct PageList {
   bool gathered = false;
   int32_t first_entry = 0;
   int32_t num_entries = 0;
+  int32_t source_block_tokens = 0;  // gathered: block_tokens of the blocks the pages came from;
+                                    // what divides it fixes the order of sums on CUDA
 
   bool present() const { return page_ids.present(); }
 };
@@ -92,7 +95,7 @@ struct AttentionArgs {
 // Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K
 // and V are never expanded. head_dim is a multiple of 16, at most 256.
 // Types: scores, state and sums in f32. P is not rounded below f32 on scalar, AVX2 and AVX-512; on
-// AMX it is rounded to bf16 for the product with V, and not for the sum.
+// AMX and CUDA it is rounded to bf16 for the product with V, and not for the sum.
 // Order: on the CPU decode and prefill rows have the same bits on one ISA; AVX2 and AVX-512 agree
 // too. A token that a row may not see has no influence, NaN or not.
 // Aliasing: `out` may be the memory of `q`.

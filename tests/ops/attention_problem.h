@@ -199,6 +199,7 @@ class AttentionProblem {
     args.pages.gathered = true;
     args.pages.first_entry = first_entry;
     args.pages.num_entries = num_entries;
+    args.pages.source_block_tokens = from.shape.block_tokens;
     args.kv.shape.block_tokens = args.pages.page_tokens;
     args.kv.num_blocks = num_entries;
     args.kv.stride_bytes = args.kv.shape.block_bytes() + 64;

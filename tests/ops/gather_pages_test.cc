@@ -150,6 +150,7 @@ TEST(GatherPagesTest, AttentionOverGatheredPagesHasTheBitsOfPagesInPlace) {
   gathered.block_table = {};
   gathered.pages.gathered = true;
   gathered.pages.num_entries = 6;
+  gathered.pages.source_block_tokens = in_place.kv.shape.block_tokens;
   for (int32_t entry = 0; entry < 18; entry += 6) {
     gather.pages.first_entry = gathered.pages.first_entry = entry;
     gathered.first = entry == 0;

@@ -1,0 +1,196 @@
+// Decode attention on CUDA: cuts a call into rounds that fit the scratch and launches them.
+#include "ops/cuda/attention_decode.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ops/cuda/attention_decode_kernels.h"
+#include "ops/cuda/op_state.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int32_t kMaxWindowTokens = 256;
+
+class DecodeScratch final : public CudaOpState {
+ public:
+  explicit DecodeScratch(Device& device)
+      : memory_(device.allocate(kDecodeScratchBytes, MemoryKind::kDevice)) {}
+  std::byte* data() const { return memory_.data(); }
+
+  // Alternates between 0 and 1: a part of a list leaves its open window elsewhere than where the
+  // part before it did, since the two windows are worked on at the same time.
+  int32_t next_open_place() { return open_place_ ^= 1; }
+
+ private:
+  Buffer memory_;
+  int32_t open_place_ = 0;
+};
+
+DecodeScratch& decode_scratch(CudaStream& stream) {
+  std::unique_ptr<CudaOpState>& state = op_state(stream).attention;
+  if (state == nullptr) state = std::make_unique<DecodeScratch>(stream.device());
+  return static_cast<DecodeScratch&>(*state);
+}
+
+int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value + by - 1) / by); }
+
+// The most tokens that a sequence's run can have, from what the host knows.
+int64_t max_run_tokens(const AttentionArgs& args) {
+  int64_t tokens = args.batch.max_kv_tokens;
+  if (args.pages.gathered) return tokens;
+  const int64_t table_blocks = args.block_table.dim(1);
+  const int64_t blocks = std::min<int64_t>(table_blocks, args.kv.num_blocks);
+  return std::min(tokens, blocks * args.kv.shape.block_tokens);
+}
+
+void add_pages(const AttentionArgs& args, DecodeParams& params) {
+  const PageList& pages = args.pages;
+  if (!pages.present()) return;
+  params.page_ids = pages.page_ids.data<int32_t>();
+  params.page_count = pages.page_count.data<int32_t>();
+  params.num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1));
+  params.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
+  params.page_tokens = pages.page_tokens;
+  params.gathered = pages.gathered;
+  params.first_entry = pages.gathered ? pages.first_entry : 0;
+  params.num_entries = pages.num_entries;
+}
+
+// Everything but the scratch, the states and the round.
+DecodeParams make_params(const AttentionArgs& args) {
+  const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const KvBlockShape& shape = args.kv.shape;
+  const int32_t block_tokens =
+      args.pages.gathered ? args.pages.source_block_tokens : shape.block_tokens;
+  DecodeParams params = {
+      .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_begin = args.kv_begin.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .kv_base = args.kv.base,
+      .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+      .block_tokens = shape.block_tokens,
+      .num_q_heads = num_q_heads,
+      .num_kv_heads = shape.num_kv_heads,
+      .group = num_q_heads / shape.num_kv_heads,
+      .head_dim = shape.head_dim,
+      .window_tokens = decode_window_tokens(block_tokens),
+      .scale = args.scale,
+  };
+  if (!args.pages.gathered) {
+    params.block_table = args.block_table.data<int32_t>();
+    params.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  }
+  add_pages(args, params);
+  return params;
+}
+
+// The most that the kernels need for open windows: 8 query heads of a KV head are 4 + head_dim / 4
+// numbers per lane, and the general kernel has 10 per lane and query head.
+size_t open_window_bytes(const DecodeParams& params) {
+  const int32_t head_tiles = params.num_kv_heads * (params.group + 8);
+  const int32_t numbers = std::max(4 + params.head_dim / 4, 10);
+  return static_cast<size_t>(head_tiles) * static_cast<size_t>(numbers) * 32 * sizeof(float);
+}
+
+// Launches a call round by round. In the scratch: two places for open windows, the carried
+// state of one sequence, what windows came to (max, sum), then their acc.
+class Rounds {
+ public:
+  Rounds(CudaStream& stream, const AttentionArgs& args)
+      : stream_(stream), args_(args), params_(make_params(args)) {
+    const int64_t heads = params_.num_q_heads;
+    DecodeScratch& memory = decode_scratch(stream);
+    std::byte* scratch = memory.data();
+    const size_t open_bytes = open_window_bytes(params_);
+    if (args.pages.gathered) {
+      const int32_t place = memory.next_open_place();
+      params_.open_windows = reinterpret_cast<float*>(scratch + place * open_bytes);
+      params_.resumed_windows = reinterpret_cast<float*>(scratch + (1 - place) * open_bytes);
+    }
+    carry_.is_carry = true;
+    carry_.acc = reinterpret_cast<float*>(scratch + 2 * open_bytes);
+    carry_.max = carry_.acc + heads * params_.head_dim;
+    carry_.sum = carry_.max + heads;
+    const size_t carry_bytes = ((params_.head_dim + 2) * heads * sizeof(float) + 255) / 256 * 256;
+    const size_t used_bytes = 2 * open_bytes + carry_bytes;
+    const size_t window_bytes = heads * (params_.head_dim * sizeof(float) + sizeof(float2));
+    // A multiple of 32 windows keeps acc aligned to 256 bytes.
+    max_windows_ =
+        static_cast<int64_t>((kDecodeScratchBytes - used_bytes) / window_bytes / 32 * 32);
+    params_.partial_max_sum = reinterpret_cast<float2*>(scratch + used_bytes);
+    params_.partial_acc = reinterpret_cast<float*>(params_.partial_max_sum + max_windows_ * heads);
+  }
+
+  void run() {
+    const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
+    const int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
+    const int64_t seqs_at_once = std::max<int64_t>(1, max_windows_ / std::max(1, num_windows));
+    for (int32_t seq = 0; seq < num_seqs; seq += params_.num_seqs) {
+      params_.first_seq = seq;
+      params_.num_seqs = static_cast<int32_t>(std::min<int64_t>(seqs_at_once, num_seqs - seq));
+      run_sequences(num_windows);
+    }
+  }
+
+ private:
+  void run_sequences(int32_t num_windows) {
+    const auto most = static_cast<int32_t>(std::min<int64_t>(max_windows_, num_windows));
+    params_.first_window = 0;
+    do {
+      params_.num_windows = std::min(most, num_windows - params_.first_window);
+      choose_states(params_.first_window + params_.num_windows >= num_windows);
+      if (params_.num_windows > 0) launch_windows();
+      launch_decode_combine(stream_, params_);
+      params_.first_window += params_.num_windows;
+    } while (params_.first_window < num_windows);
+  }
+
+  void launch_windows() {
+    const bool is_fast = params_.head_dim == 64 || params_.head_dim == 128;
+    is_fast ? launch_decode_windows(stream_, params_)
+            : launch_decode_windows_general(stream_, params_);
+  }
+
+  void choose_states(bool is_last_round) {
+    DecodeState own;
+    if (args_.state.acc.present()) {
+      own.acc = args_.state.acc.data<float>();
+      own.max = args_.state.max.data<float>();
+      own.sum = args_.state.sum.data<float>();
+    }
+    const bool is_later_part = args_.pages.gathered && args_.pages.first_entry > 0;
+    const bool is_first_round = params_.first_window == 0;
+    params_.from = !is_first_round ? carry_ : args_.first ? DecodeState{} : own;
+    params_.zero_is_empty = is_first_round && !is_later_part;
+    params_.to = is_last_round ? own : carry_;
+    const bool writes_out = is_last_round && args_.last;
+    params_.out = writes_out ? reinterpret_cast<uint16_t*>(args_.out.bytes()) : nullptr;
+  }
+
+  CudaStream& stream_;
+  const AttentionArgs& args_;
+  DecodeParams params_;
+  DecodeState carry_;
+  int64_t max_windows_ = 0;  // that fit the scratch, of all sequences of a round together
+};
+
+}  // namespace
+
+int32_t decode_window_tokens(int32_t block_tokens) {
+  return std::gcd(block_tokens, kMaxWindowTokens);
+}
+
+void decode_attention(CudaStream& stream, const AttentionArgs& args) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(args.kv.base) % 16 == 0 &&
+                          args.kv.stride_bytes % 16 == 0 &&
+                          reinterpret_cast<uintptr_t>(args.q.bytes()) % 16 == 0;
+  SLUICE_CHECK(is_aligned, "q at {}, blocks at {}, {} bytes apart; all must be 16-byte",
+               static_cast<const void*>(args.q.bytes()), static_cast<const void*>(args.kv.base),
+               args.kv.stride_bytes);
+  stream.submit("attention", [&](cudaStream_t) { Rounds(stream, args).run(); });
+}
+
+}  // namespace sluice::cuda

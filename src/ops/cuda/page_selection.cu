@@ -1,0 +1,251 @@
+// From scores to lists on CUDA: a block of threads per list.
+//
+// Used by cuda/cuda_ops. Bound: latency of about a dozen passes over the scores of one list, which
+// stay in the caches. The best pages are found by their smallest score: its 32 bits are settled 11,
+// 11 and 10 at a time, by counting how many candidates have which next bits. Nothing is sorted,
+// since lists are in order of page.
+#include "device/cuda/cuda_report.cuh"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/page_selection.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kNumWarps = kThreads / kWarpThreads;
+constexpr int kMaxBins = 2048;
+constexpr int kBinsPerThread = kMaxBins / kThreads;
+
+struct SelectCall {
+  const float* scores;  // null: no top pages
+  const int32_t* first_pos;
+  const int32_t* kv_end;
+  PageRule rule;
+  int32_t* page_ids;
+  int32_t* page_count;
+  int32_t num_list_heads;
+  int32_t num_q_pages;
+  int32_t max_pages;  // of a list
+  int32_t num_score_heads;
+  int32_t max_scores;
+  int32_t page_tokens;
+  int32_t q_page_tokens;
+  CudaReport report;
+};
+
+// What the rule takes: pages below sink_end, num_top of [sink_end, recent_begin), and
+// [recent_begin, num_pages).
+struct PageRanges {
+  int32_t sink_end;
+  int32_t num_top;
+  int32_t recent_begin;
+  int32_t num_pages;
+
+  __device__ int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
+};
+
+__device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, int32_t q_page) {
+  const int32_t last_row = call.kv_end[seq] - 1;
+  int32_t anchor = last_row;
+  int32_t end = last_row;
+  if (call.q_page_tokens > 0) {
+    anchor = (call.first_pos[seq] / call.q_page_tokens + q_page) * call.q_page_tokens;
+    end = anchor + call.q_page_tokens - 1;
+  }
+  if (last_row < 0 || anchor > last_row) return {0, 0, 0, 0};
+  const int32_t num_pages = end / call.page_tokens + 1;
+  const int32_t recent_begin = max(0, anchor - call.rule.recent_tokens) / call.page_tokens;
+  const int32_t sink_end = min(call.rule.sink_pages, recent_begin);
+  if (anchor < call.rule.threshold_tokens || call.rule.top_pages >= recent_begin - sink_end) {
+    return {0, 0, 0, num_pages};
+  }
+  return {sink_end, call.rule.top_pages, recent_begin, num_pages};
+}
+
+// The scores that one list goes by.
+struct ListScores {
+  const float* first;
+  int64_t head_stride;
+  int32_t num_summed;
+
+  // A page's score as an integer of the same order; both zeros are one number, NaN is -inf.
+  __device__ uint32_t key(int32_t page) const {
+    float sum = first[page];
+    for (int32_t h = 1; h < num_summed; ++h) sum = __fadd_rn(sum, first[h * head_stride + page]);
+    if (isnan(sum)) sum = -INFINITY;
+    const uint32_t bits = __float_as_uint(__fadd_rn(sum, 0.0f));
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+  }
+};
+
+// The smallest key that is taken, and how many candidates with just this key.
+struct Threshold {
+  uint32_t key = 0;
+  int32_t num_equal = 0;
+};
+
+struct Shared {
+  int32_t bins[kMaxBins];
+  int32_t warp_sums[kNumWarps];
+  Threshold threshold;
+};
+
+// The sum of `value` over this thread and all behind it. REQUIRES: every thread calls it.
+__device__ inline int32_t sum_from_here(int32_t value, int32_t* warp_sums) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+#pragma unroll
+  for (int step = 1; step < kWarpThreads; step *= 2) {
+    const int32_t other = __shfl_down_sync(kFullWarp, value, step);
+    if (lane + step < kWarpThreads) value += other;
+  }
+  if (lane == 0) warp_sums[warp] = value;
+  __syncthreads();
+  for (int32_t w = warp + 1; w < kNumWarps; ++w) value += warp_sums[w];
+  __syncthreads();
+  return value;
+}
+
+// Settles `num_bits` more bits of the threshold's key, below the `settled` ones that it has.
+__device__ inline void settle_bits(const ListScores& scores, int32_t begin, int32_t end,
+                                   int32_t settled, int32_t num_bits, Shared& shared) {
+  for (int32_t bin = threadIdx.x; bin < kMaxBins; bin += kThreads) shared.bins[bin] = 0;
+  __syncthreads();
+  const Threshold before = shared.threshold;
+  const int32_t shift = 32 - settled - num_bits;
+  const uint32_t settled_mask = settled == 0 ? 0u : ~0u << (32 - settled);
+  for (int32_t page = begin + threadIdx.x; page < end; page += kThreads) {
+    const uint32_t key = scores.key(page);
+    if (((key ^ before.key) & settled_mask) != 0) continue;
+    atomicAdd(&shared.bins[key >> shift & ((1u << num_bits) - 1)], 1);
+  }
+  __syncthreads();
+  // A thread looks at neighbouring bins, from the largest down.
+  int32_t counts[kBinsPerThread];
+  int32_t total = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsPerThread; ++i) {
+    counts[i] = shared.bins[threadIdx.x * kBinsPerThread + i];
+    total += counts[i];
+  }
+  int32_t above = sum_from_here(total, shared.warp_sums) - total;
+#pragma unroll
+  for (int i = kBinsPerThread - 1; i >= 0; --i) {
+    const uint32_t bin = threadIdx.x * kBinsPerThread + i;
+    if (above < before.num_equal && before.num_equal <= above + counts[i]) {
+      shared.threshold = {before.key | bin << shift, before.num_equal - above};
+    }
+    above += counts[i];
+  }
+  __syncthreads();
+}
+
+// Writes the candidates of [begin, end) that the threshold lets pass, ascending.
+__device__ inline void write_top(const ListScores& scores, int32_t begin, int32_t end, int32_t* out,
+                                 Shared& shared) {
+  const Threshold threshold = shared.threshold;
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  const uint32_t lanes_before = (1u << lane) - 1;
+  int32_t num_above = 0;  // so far, of all threads
+  int32_t num_equal = 0;
+  for (int32_t first = begin; first < end; first += kThreads) {
+    const int32_t page = first + static_cast<int32_t>(threadIdx.x);
+    const uint32_t key = page < end ? scores.key(page) : 0;
+    const bool is_above = page < end && key > threshold.key;
+    const bool is_equal = page < end && key == threshold.key;
+    const uint32_t above = __ballot_sync(kFullWarp, is_above);
+    const uint32_t equal = __ballot_sync(kFullWarp, is_equal);
+    // Both counts travel in one number: a stretch has at most 1024 of each.
+    if (lane == 0) shared.warp_sums[warp] = __popc(above) | __popc(equal) << 16;
+    __syncthreads();
+    int32_t before = 0;
+    int32_t all = 0;
+    for (int32_t w = 0; w < kNumWarps; ++w) {
+      if (w == warp) before = all;
+      all += shared.warp_sums[w];
+    }
+    const int32_t equal_before = num_equal + (before >> 16) + __popc(equal & lanes_before);
+    const int32_t above_before = num_above + (before & 0xffff) + __popc(above & lanes_before);
+    if (is_above || (is_equal && equal_before < threshold.num_equal)) {
+      out[above_before + min(equal_before, threshold.num_equal)] = page;
+    }
+    num_above += all & 0xffff;
+    num_equal += all >> 16;
+    __syncthreads();
+  }
+}
+
+// grid: one block per list.
+__global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  __shared__ Shared shared;
+  const auto list = static_cast<int32_t>(blockIdx.x);
+  const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
+  const int32_t seq = list / call.num_q_pages / call.num_list_heads;
+  PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
+  if (ranges.num_taken() > call.max_pages ||
+      (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
+    if (threadIdx.x == 0) fail_row(call.report, list);
+    ranges = {0, 0, 0, 0};
+  }
+  int32_t* out = call.page_ids + static_cast<int64_t>(list) * call.max_pages;
+  if (threadIdx.x == 0) call.page_count[list] = ranges.num_taken();
+  for (int32_t page = threadIdx.x; page < ranges.sink_end; page += blockDim.x) out[page] = page;
+  out += ranges.sink_end;
+  int32_t* recent = out + ranges.num_top - ranges.recent_begin;
+  for (int32_t page = ranges.recent_begin + static_cast<int32_t>(threadIdx.x);
+       page < ranges.num_pages; page += blockDim.x) {
+    recent[page] = page;
+  }
+  if (ranges.num_top == 0) return;
+  const bool is_shared = call.num_list_heads == 1;
+  const int64_t first_head = static_cast<int64_t>(seq) * call.num_score_heads + list_head;
+  const ListScores scores{call.scores + first_head * call.max_scores, call.max_scores,
+                          is_shared ? call.num_score_heads : 1};
+  if (threadIdx.x == 0) shared.threshold = {0, ranges.num_top};
+  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 0, 11, shared);
+  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 11, 11, shared);
+  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 22, 10, shared);
+  write_top(scores, ranges.sink_end, ranges.recent_begin, out, shared);
+}
+
+SelectCall make_call(const SelectPagesArgs& args) {
+  const bool has_scores = args.scores.present();
+  return {
+      .scores = has_scores ? args.scores.data<float>() : nullptr,
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .rule = args.rule,
+      .page_ids = args.pages.page_ids.data<int32_t>(),
+      .page_count = args.pages.page_count.data<int32_t>(),
+      .num_list_heads = static_cast<int32_t>(args.pages.page_ids.dim(1)),
+      .num_q_pages = static_cast<int32_t>(args.pages.page_ids.dim(2)),
+      .max_pages = static_cast<int32_t>(args.pages.page_ids.dim(3)),
+      .num_score_heads = has_scores ? static_cast<int32_t>(args.scores.dim(1)) : 0,
+      .max_scores = has_scores ? static_cast<int32_t>(args.scores.dim(2)) : 0,
+      .page_tokens = args.pages.page_tokens,
+      .q_page_tokens = args.pages.q_page_tokens,
+      .report = {},
+  };
+}
+
+}  // namespace
+
+void select_pages(CudaStream& stream, const SelectPagesArgs& args) {
+  const auto num_lists = static_cast<unsigned>(args.pages.page_count.num_elements());
+  if (num_lists == 0) return;
+  stream.submit("select_pages", [&](cudaStream_t) {
+    SelectCall call = make_call(args);
+    call.report = stream.report("select_pages",
+                                "list {} takes more pages than page_ids (or scores) has room for; "
+                                "give page_ids more, or take fewer pages");
+    // Without scores there is little to do per list.
+    const unsigned threads = args.scores.present() ? kThreads : 128;
+    launch_early(stream, select, {.grid = dim3(num_lists), .block = dim3(threads)}, call);
+  });
+}
+
+}  // namespace sluice::cuda
