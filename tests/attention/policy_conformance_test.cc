@@ -1,0 +1,249 @@
+// What every policy has to keep, whatever it selects: run for each of them, by the same code.
+//
+// A new policy gets a line in kCases.
+#include <algorithm>
+#include <cstring>
+
+#include <gtest/gtest.h>
+
+#include "attention/policies/quest.h"
+#include "attention/policies/streaming.h"
+#include "attention/policy_rig.h"
+
+namespace sluice {
+namespace {
+
+using testing::PageIds;
+using testing::PolicyRig;
+using testing::Span;
+
+constexpr int32_t kPage = 16, kSinkPages = 2, kRecentTokens = 40;
+
+struct PolicyCase {
+  const char* label;
+  const char* name;
+  PolicyOptions options;
+  // Pages of a list at most, the newest one included.
+  int32_t max_pages;
+};
+
+// Recent tokens touch four pages at most, the newest one among them.
+const PolicyCase kCases[] = {
+    {"full", "full", {}, PolicyRig::kMaxTokens / kPage},
+    {"quest",
+     "full+quest",
+     {.topk_tokens = 48, .page_tokens = 16, .sink_tokens = 20, .recent_tokens = kRecentTokens},
+     kSinkPages + 4 + 3},
+    {"quest_shared",
+     "full+quest",
+     {.topk_tokens = 48,
+      .page_tokens = 16,
+      .sink_tokens = 20,
+      .recent_tokens = kRecentTokens,
+      .shared_list = true},
+     kSinkPages + 4 + 3},
+    {"streaming",
+     "streaming",
+     {.page_tokens = 16, .sink_tokens = 20, .recent_tokens = kRecentTokens},
+     kSinkPages + 4},
+    {"streaming_quest",
+     "streaming+quest",
+     {.topk_tokens = 48, .page_tokens = 16, .sink_tokens = 20, .recent_tokens = kRecentTokens},
+     kSinkPages + 4 + 3},
+};
+
+// The same policy with a budget that covers every sequence of the rig.
+PolicyOptions covering(PolicyOptions options) {
+  if (options.recent_tokens) options.recent_tokens = PolicyRig::kMaxTokens;
+  return options;
+}
+
+bool same_bits(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(BFloat16)) == 0;
+}
+
+// Prompts of all sequences: partial last pages and blocks, and one that ends with a block.
+const std::vector<Span> kPrompts = {{0, 0, 300}, {1, 0, 41}, {2, 0, 192}};
+constexpr int32_t kDecodeSteps = 70;  // more than a block
+
+std::vector<Span> decode_step(int32_t step) {
+  std::vector<Span> rows;
+  for (const Span& prompt : kPrompts) rows.push_back({prompt.seq, prompt.num_rows + step, 1});
+  return rows;
+}
+
+class PolicyConformance : public ::testing::TestWithParam<PolicyCase> {
+ protected:
+  PolicyRig make_rig() const { return PolicyRig(make_policy(GetParam().name, GetParam().options)); }
+
+  void expect_good_list(const PolicyRig& rig, const PageIds& list, int32_t pos) {
+    const int32_t page = pos / rig.page_tokens();
+    EXPECT_TRUE(std::is_sorted(list.begin(), list.end()));
+    EXPECT_EQ(std::adjacent_find(list.begin(), list.end()), list.end()) << "twice in a list";
+    ASSERT_FALSE(list.empty());
+    EXPECT_GE(list.front(), 0);
+    EXPECT_EQ(list.back(), page) << "the newest page, and none after it";
+    EXPECT_LE(static_cast<int32_t>(list.size()), GetParam().max_pages);
+    const auto holds = [&](int32_t p) { return std::binary_search(list.begin(), list.end(), p); };
+    for (int32_t p = 0; p < std::min(kSinkPages, page + 1); ++p) EXPECT_TRUE(holds(p)) << p;
+    const int32_t first_recent = std::max(0, page * kPage - kRecentTokens) / kPage;
+    for (int32_t p = first_recent + 1; p < page; ++p) EXPECT_TRUE(holds(p)) << p;
+  }
+
+  void expect_counted(PolicyRig& rig, Phase phase, const PageIds& list, int32_t pos) {
+    const std::optional<int64_t> counted = rig.policy().num_selected_tokens(phase, pos);
+    if (!counted) return;
+    const int32_t page_tokens = rig.page_tokens();
+    EXPECT_EQ(*counted, std::ssize(list) * page_tokens - (page_tokens - 1 - pos % page_tokens));
+  }
+};
+
+TEST_P(PolicyConformance, ListsAreSortedCausalAndWithinTheBudget) {
+  PolicyRig rig = make_rig();
+  rig.run(Phase::kPrefill, kPrompts);
+  if (rig.policy().makes_lists(Phase::kPrefill)) {
+    for (const Span& span : kPrompts) {
+      const std::vector<PageIds> lists = rig.lists(Phase::kPrefill, {span});
+      for (size_t i = 0; i < lists.size(); ++i) {
+        const auto pos = static_cast<int32_t>(i / PolicyRig::kKvHeads);
+        expect_good_list(rig, lists[i], pos);
+        expect_counted(rig, Phase::kPrefill, lists[i], pos);
+      }
+    }
+  }
+  if (!rig.policy().makes_lists(Phase::kDecode)) return;
+  for (int32_t step = 0; step < kDecodeSteps; ++step) {
+    rig.run(Phase::kDecode, decode_step(step));
+    const std::vector<PageIds> lists = rig.lists(Phase::kDecode, decode_step(step));
+    for (size_t i = 0; i < lists.size(); ++i) {
+      const Span row = decode_step(step)[i / PolicyRig::kKvHeads];
+      expect_good_list(rig, lists[i], row.first_pos);
+      expect_counted(rig, Phase::kDecode, lists[i], row.first_pos);
+    }
+  }
+}
+
+TEST_P(PolicyConformance, NothingThatIsLeftOutWasListed) {
+  PolicyRig rig = make_rig();
+  if (!rig.policy().makes_lists(Phase::kPrefill)) return;
+  rig.run(Phase::kPrefill, kPrompts);
+  constexpr int32_t kFirst = 192;  // rows from here on are asked about what is before
+  const std::vector<PageIds> lists = rig.lists(Phase::kPrefill, {{0, kFirst, 108}});
+  int num_left_out = 0;
+  for (int32_t page = 0; page < kFirst / kPage; ++page) {
+    const bool may = rig.policy().may_select({.phase = Phase::kPrefill,
+                                              .first_row_pos = kFirst,
+                                              .begin_pos = page * kPage,
+                                              .end_pos = (page + 1) * kPage});
+    num_left_out += may ? 0 : 1;
+    for (const PageIds& list : lists) {
+      EXPECT_TRUE(may || !std::binary_search(list.begin(), list.end(), page)) << page;
+    }
+  }
+  EXPECT_EQ(num_left_out, 12 - kSinkPages - 3) << "pages 2 to 8 are of no use to anyone";
+}
+
+TEST_P(PolicyConformance, SelectsTheSameEveryTimeAndAfterReset) {
+  PolicyRig rig = make_rig();
+  rig.run(Phase::kPrefill, kPrompts);
+  const std::vector<BFloat16> once = rig.run(Phase::kDecode, decode_step(0));
+  EXPECT_TRUE(same_bits(rig.run(Phase::kDecode, decode_step(0)), once));
+  for (int64_t id = 0; id < 3; ++id) rig.policy().reset(SequenceId(id));
+  EXPECT_TRUE(same_bits(rig.run(Phase::kDecode, decode_step(0)), once)) << "blocks keep theirs";
+
+  // Other sequences have used the blocks meanwhile: nothing of them may be left.
+  PolicyRig used = make_rig();
+  used.run(Phase::kPrefill, {{0, 0, 512}, {1, 0, 512}, {2, 0, 512}});
+  for (int64_t id = 0; id < 3; ++id) used.policy().reset(SequenceId(id));
+  used.run(Phase::kPrefill, kPrompts);
+  EXPECT_TRUE(same_bits(used.run(Phase::kDecode, decode_step(0)), once));
+}
+
+TEST_P(PolicyConformance, HowAPromptIsCutDoesNotMatter) {
+  PolicyRig whole = make_rig();
+  const std::vector<BFloat16> rows = whole.run(Phase::kPrefill, {{0, 0, 300}});
+  const std::vector<BFloat16> next = whole.run(Phase::kDecode, {{0, 300, 1}});
+  for (const int32_t chunk : {1, 7, 64}) {
+    PolicyRig cut = make_rig();
+    std::vector<BFloat16> pieces;
+    for (int32_t pos = 0; pos < 300; pos += chunk) {
+      const std::vector<BFloat16> piece =
+          cut.run(Phase::kPrefill, {{0, pos, std::min(chunk, 300 - pos)}});
+      pieces.insert(pieces.end(), piece.begin(), piece.end());
+    }
+    EXPECT_TRUE(same_bits(pieces, rows)) << "chunks of " << chunk;
+    EXPECT_TRUE(same_bits(cut.run(Phase::kDecode, {{0, 300, 1}}), next));
+  }
+}
+
+TEST_P(PolicyConformance, NeighboursDoNotMatter) {
+  PolicyRig together = make_rig();
+  together.run(Phase::kPrefill, kPrompts);
+  const std::vector<BFloat16> all = together.run(Phase::kDecode, decode_step(0));
+  const size_t row_size = all.size() / kPrompts.size();
+  for (size_t i = 0; i < kPrompts.size(); ++i) {
+    PolicyRig alone = make_rig();
+    alone.run(Phase::kPrefill, {kPrompts[i]});
+    const std::vector<BFloat16> row(all.begin() + static_cast<std::ptrdiff_t>(i * row_size),
+                                    all.begin() + static_cast<std::ptrdiff_t>((i + 1) * row_size));
+    EXPECT_TRUE(same_bits(alone.run(Phase::kDecode, {decode_step(0)[i]}), row)) << i;
+  }
+}
+
+TEST_P(PolicyConformance, ABudgetThatCoversAllIsFullAttention) {
+  PolicyRig full(make_policy("full"));
+  PolicyRig covered(make_policy(GetParam().name, covering(GetParam().options)));
+  PolicyOptions high = GetParam().options;
+  if (high.page_tokens) high.threshold_tokens = PolicyRig::kMaxTokens;
+  PolicyRig below_threshold(make_policy(GetParam().name, high));
+  const std::vector<BFloat16> prefilled = full.run(Phase::kPrefill, kPrompts);
+  EXPECT_TRUE(same_bits(covered.run(Phase::kPrefill, kPrompts), prefilled));
+  EXPECT_TRUE(same_bits(below_threshold.run(Phase::kPrefill, kPrompts), prefilled));
+  for (int32_t step = 0; step < 20; ++step) {
+    const std::vector<BFloat16> decoded = full.run(Phase::kDecode, decode_step(step));
+    EXPECT_TRUE(same_bits(covered.run(Phase::kDecode, decode_step(step)), decoded)) << step;
+    EXPECT_TRUE(same_bits(below_threshold.run(Phase::kDecode, decode_step(step)), decoded));
+  }
+}
+
+// Against softmax over the listed tokens in double precision, written from the equation.
+TEST_P(PolicyConformance, TheOutputIsAttentionOverTheLists) {
+  PolicyRig rig = make_rig();
+  rig.run(Phase::kPrefill, kPrompts);
+  for (int32_t step = 0; step < 20; ++step) {
+    const std::vector<BFloat16> out = rig.run(Phase::kDecode, decode_step(step));
+    const std::vector<double> expected = rig.expected_output(decode_step(step), Phase::kDecode);
+    for (size_t i = 0; i < out.size(); ++i) {
+      ASSERT_NEAR(static_cast<float>(out[i]), expected[i], 0.03) << "step " << step;
+    }
+  }
+  PolicyRig prefilling = make_rig();
+  const Span prompt = kPrompts[0];
+  const std::vector<BFloat16> out = prefilling.run(Phase::kPrefill, {prompt});
+  const std::vector<double> expected = prefilling.expected_output({prompt}, Phase::kPrefill);
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_NEAR(static_cast<float>(out[i]), expected[i], 0.03) << "element " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PolicyConformance, ::testing::ValuesIn(kCases),
+                         [](const auto& param_info) { return param_info.param.label; });
+
+// A policy of one phase, as nobody but a pair makes it.
+TEST(PolicyPhases, AnUnsupportedPhaseIsRefusedTwice) {
+  PolicyRig rig(std::make_unique<QuestPolicy>(PolicyOptions{}));
+  const auto expect_refused = [](const auto& call) {
+    try {
+      call();
+      FAIL() << "not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      EXPECT_NE(error.message().find("'quest' does not support prefill"), std::string::npos);
+    }
+  };
+  expect_refused([&] { rig.run(Phase::kPrefill, kPrompts); });
+  expect_refused([&] { rig.policy().select_blocks(rig.stream(), {.phase = Phase::kPrefill}); });
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,286 @@
+// Sequences with random queries, keys and values in a device pool, as a policy and an executor see
+// them, pass by pass.
+//
+// Used by the tests of policies. What a row holds depends on its sequence and position alone, never
+// on how rows were put into passes. Pool memory that no pass has written is NaN.
+// Thread rule: host thread; CPU device only, whose memory the host may read between passes.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <compare>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "attention/resident_executor.h"
+#include "device/device.h"
+#include "kv/device_pool.h"
+
+namespace sluice::testing {
+
+// Rows [first_pos, first_pos + num_rows) of a sequence in a pass.
+struct Span {
+  int32_t seq = 0;
+  int32_t first_pos = 0;
+  int32_t num_rows = 1;
+  int32_t end_pos() const { return first_pos + num_rows; }
+};
+
+// The list that a row of one sequence follows for a KV head.
+using PageIds = std::vector<int32_t>;
+
+class PolicyRig {
+ public:
+  static constexpr int32_t kLayers = 2, kKvHeads = 2, kQueryHeads = 4, kHeadDim = 32;
+  static constexpr int32_t kBlockTokens = 64, kBlocksPerSeq = 8, kSeqs = 3;
+  static constexpr int32_t kMaxTokens = kBlockTokens * kBlocksPerSeq;
+  static constexpr float kScale = 0.18f;
+
+  explicit PolicyRig(std::unique_ptr<Policy> policy)
+      : policy_(std::move(policy)),
+        pool_(*device_, layout(), kSeqs * kBlocksPerSeq),
+        executor_(*policy_, pool_) {
+    policy_->check_layout(layout().block);
+    policy_->initialize(*device_, layout(), pool_.num_blocks(), limits());
+  }
+
+  static KvLayout layout() {
+    return {
+        .num_layers = kLayers,
+        .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
+  }
+  static PolicyLimits limits() {
+    return {.max_decode_seqs = kSeqs, .max_prefill_rows = kMaxTokens, .max_tokens = kMaxTokens};
+  }
+
+  Policy& policy() { return *policy_; }
+  Stream& stream() { return *stream_; }
+
+  // Writes the rows' keys and values and runs all layers. Returns the output of the last layer's
+  // rows, [rows, kQueryHeads, kHeadDim].
+  std::vector<BFloat16> run(Phase phase, const std::vector<Span>& spans) {
+    const AttentionPass pass = make_pass(phase, spans);
+    const TensorView q = queries(spans);
+    const TensorView out = tensor<BFloat16>({q.dim(0), kQueryHeads, kHeadDim});
+    executor_.begin_pass(pass);
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      write_rows(executor_.write_target(pass, layer), layer, spans);
+      executor_.attend(*stream_, pass, {.layer = layer, .q = q, .out = out, .scale = kScale});
+      stream_->synchronize();
+    }
+    const BFloat16* first = out.data<BFloat16>();
+    return {first, first + out.num_elements()};
+  }
+
+  // What the policy selects in a layer for rows that `run` has seen: the list of each row and KV
+  // head, in that order. REQUIRES: makes_lists(phase); prefill: one span.
+  std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
+                             int32_t layer = kLayers - 1) {
+    const AttentionPass pass = make_pass(phase, spans);
+    const PageList pages = policy_
+                               ->select_blocks(*stream_, {.phase = phase,
+                                                          .layer = layer,
+                                                          .q = queries(spans),
+                                                          .batch = pass.batch,
+                                                          .kv_end = pass.kv_end,
+                                                          .block_ids = pass.block_ids})
+                               .pages;
+    stream_->synchronize();
+    page_tokens_ = pages.page_tokens;
+    std::vector<PageIds> result;
+    for (size_t s = 0; s < spans.size(); ++s) {
+      for (int32_t pos = spans[s].first_pos; pos < spans[s].end_pos(); ++pos) {
+        const int32_t q_page =
+            pages.q_page_tokens == 0
+                ? 0
+                : pos / pages.q_page_tokens - spans[s].first_pos / pages.q_page_tokens;
+        for (int64_t head = 0; head < kKvHeads; ++head) {
+          result.push_back(read_list(pages, static_cast<int64_t>(s), head, q_page));
+        }
+      }
+    }
+    return result;
+  }
+  int32_t page_tokens() const { return page_tokens_; }  // of the last lists
+
+  // What `run` must have returned for these rows: softmax over the tokens of the policy's lists (or
+  // over all) in double precision.
+  std::vector<double> expected_output(const std::vector<Span>& spans, Phase phase) {
+    std::vector<PageIds> row_lists;
+    if (policy_->makes_lists(phase)) row_lists = lists(phase, spans);
+    std::vector<double> out;
+    size_t row = 0;
+    for (const Span& span : spans) {
+      for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos, ++row) {
+        for (int32_t h = 0; h < kQueryHeads; ++h) {
+          const int32_t kv_head = h / (kQueryHeads / kKvHeads);
+          std::vector<int32_t> tokens;
+          for (int32_t t = 0; t <= pos; ++t) {
+            const auto index = row * kKvHeads + static_cast<size_t>(kv_head);
+            if (row_lists.empty() || std::binary_search(row_lists[index].begin(),
+                                                        row_lists[index].end(), t / page_tokens_)) {
+              tokens.push_back(t);
+            }
+          }
+          append_attention(span.seq, pos, h, tokens, out);
+        }
+      }
+    }
+    return out;
+  }
+
+  // A key or value of a layer; the same in every rig.
+  static float value_at(int32_t what, int32_t layer, int32_t seq, int32_t pos, int32_t head,
+                        int32_t d) {
+    uint64_t x = ((((static_cast<uint64_t>(what) * 8 + static_cast<uint64_t>(layer)) * 8 +
+                    static_cast<uint64_t>(seq)) *
+                       4096 +
+                   static_cast<uint64_t>(pos)) *
+                      16 +
+                  static_cast<uint64_t>(head)) *
+                     64 +
+                 static_cast<uint64_t>(d);
+    x = (x ^ (x >> 31)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9u;
+    return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) * 0x1p-22f;
+  }
+
+  // Makes a key of sequence 0 four times the query of another position: whoever looks for the best
+  // keys has to find it. Before the key's position is run.
+  struct Key {
+    int32_t layer = kLayers - 1;
+    int32_t kv_head = 0;
+    int32_t pos = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  void plant(const Key& key, int32_t query_pos) { planted_[key] = query_pos; }
+
+ private:
+  enum What : int32_t { kQuery, kKey, kValue };
+  template <typename T>
+  TensorView tensor(std::initializer_list<int64_t> dims) {
+    const TensorView shape(nullptr, kDTypeOf<T>, dims);
+    buffers_.push_back(device_->allocate(shape.num_bytes() + 1, MemoryKind::kDevice));
+    return TensorView(buffers_.back().data(), kDTypeOf<T>, dims);
+  }
+
+  TensorView ints(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
+    const TensorView view = tensor<int32_t>(dims);
+    std::memcpy(view.bytes(), values.data(), view.num_bytes());
+    return view;
+  }
+
+  AttentionPass make_pass(Phase phase, const std::vector<Span>& spans) {
+    const auto num_seqs = static_cast<int64_t>(spans.size());
+    AttentionPass pass;
+    pass.phase = phase;
+    std::vector<int32_t> row_begin{0}, first_pos, kv_begin, kv_end, table;
+    for (const Span& span : spans) {
+      row_begin.push_back(row_begin.back() + span.num_rows);
+      first_pos.push_back(span.first_pos);
+      kv_begin.push_back(0);
+      kv_end.push_back(span.end_pos());
+      for (int32_t b = 0; b < kBlocksPerSeq; ++b) table.push_back(block_of(span.seq, b));
+      pass.batch.max_rows = std::max(pass.batch.max_rows, span.num_rows);
+      pass.batch.max_kv_tokens = std::max(pass.batch.max_kv_tokens, span.end_pos());
+    }
+    pass.batch.row_begin = ints(row_begin, {num_seqs + 1});
+    pass.batch.first_pos = ints(first_pos, {num_seqs});
+    pass.kv_begin = ints(kv_begin, {num_seqs});
+    pass.kv_end = ints(kv_end, {num_seqs});
+    pass.block_table = ints(table, {num_seqs, kBlocksPerSeq});
+    pass.block_ids = pass.block_table;
+    return pass;
+  }
+
+  // Sequences lie across each other in the pool.
+  static int32_t block_of(int32_t seq, int32_t index) {
+    return (kBlocksPerSeq - 1 - index) * kSeqs + seq;
+  }
+
+  TensorView queries(const std::vector<Span>& spans) {
+    int64_t num_rows = 0;
+    for (const Span& span : spans) num_rows += span.num_rows;
+    const TensorView q = tensor<BFloat16>({num_rows, kQueryHeads, kHeadDim});
+    BFloat16* out = q.data<BFloat16>();
+    for (const Span& span : spans) {
+      for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
+        for (int32_t h = 0; h < kQueryHeads; ++h) {
+          for (int32_t d = 0; d < kHeadDim; ++d) {
+            *out++ = BFloat16(value_at(kQuery, 0, span.seq, pos, h, d));
+          }
+        }
+      }
+    }
+    return q;
+  }
+
+  float key_at(int32_t layer, int32_t seq, int32_t pos, int32_t head, int32_t d) const {
+    const auto found = planted_.find({.layer = layer, .kv_head = head, .pos = pos});
+    if (seq != 0 || found == planted_.end()) return value_at(kKey, layer, seq, pos, head, d);
+    return 4 * value_at(kQuery, 0, seq, found->second, head * (kQueryHeads / kKvHeads), d);
+  }
+
+  static double rounded(float value) { return static_cast<float>(BFloat16(value)); }
+
+  void append_attention(int32_t seq, int32_t pos, int32_t query_head,
+                        const std::vector<int32_t>& tokens, std::vector<double>& out) const {
+    const int32_t layer = kLayers - 1, kv_head = query_head / (kQueryHeads / kKvHeads);
+    std::vector<double> weights;
+    double largest = -1e300, sum = 0;
+    for (const int32_t t : tokens) {
+      double dot = 0;
+      for (int32_t d = 0; d < kHeadDim; ++d) {
+        dot += rounded(value_at(kQuery, 0, seq, pos, query_head, d)) *
+               rounded(key_at(layer, seq, t, kv_head, d));
+      }
+      weights.push_back(kScale * dot);
+      largest = std::max(largest, weights.back());
+    }
+    for (double& weight : weights) sum += weight = std::exp(weight - largest);
+    for (int32_t d = 0; d < kHeadDim; ++d) {
+      double value = 0;
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        value += weights[i] / sum * rounded(value_at(kValue, layer, seq, tokens[i], kv_head, d));
+      }
+      out.push_back(value);
+    }
+  }
+
+  void write_rows(const KvBlocksView& kv, int32_t layer, const std::vector<Span>& spans) const {
+    for (const Span& span : spans) {
+      for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
+        BFloat16* block = kv.block(block_of(span.seq, pos / kBlockTokens));
+        const int64_t offset = int64_t{pos % kBlockTokens} * kHeadDim;
+        for (int32_t h = 0; h < kKvHeads; ++h) {
+          for (int32_t d = 0; d < kHeadDim; ++d) {
+            block[kv.shape.k_offset(h) + offset + d] = BFloat16(key_at(layer, span.seq, pos, h, d));
+            block[kv.shape.v_offset(h) + offset + d] =
+                BFloat16(value_at(kValue, layer, span.seq, pos, h, d));
+          }
+        }
+      }
+    }
+  }
+
+  static PageIds read_list(const PageList& pages, int64_t seq, int64_t head, int64_t q_page) {
+    const int64_t list_head = pages.page_ids.dim(1) == 1 ? 0 : head;
+    const int64_t list = (seq * pages.page_ids.dim(1) + list_head) * pages.page_ids.dim(2) + q_page;
+    const int32_t* first = pages.page_ids.data<int32_t>() + list * pages.page_ids.dim(3);
+    return {first, first + pages.page_count.data<int32_t>()[list]};
+  }
+
+  std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
+  std::unique_ptr<Policy> policy_;
+  DevicePool pool_;
+  ResidentExecutor executor_;
+  std::vector<Buffer> buffers_;
+  std::map<Key, int32_t> planted_;  // -> position of the query
+  int32_t page_tokens_ = 0;
+  // Last: idle before the memory goes.
+  std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "compute", .num_threads = 2});
+};
+
+}  // namespace sluice::testing
