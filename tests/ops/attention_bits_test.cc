@@ -1,0 +1,279 @@
+// Decode attention (one row per sequence) on the device under test: against double precision, and
+// the promises that KV offload rests on: whatever residency, slots, batch and lists do to the calls
+// of a walk, its bits stay.
+#include "attention_check.h"
+#include "ops/attention.h"
+
+namespace sluice::testing {
+namespace {
+
+// Where windows (256 tokens at most) and blocks begin, end and are passed by one.
+std::vector<SequenceShape> decode_sequences() {
+  return {{.first_pos = 700}, {.first_pos = 0},   {.first_pos = 255},
+          {.first_pos = 256}, {.first_pos = 131}, {.first_pos = 1}};
+}
+
+CpuIsa best_kernels() { return runnable_isas().back(); }
+
+AttentionRun run_of(int32_t block_tokens) {
+  return {.isa = best_kernels(), .block_tokens = block_tokens};
+}
+
+std::vector<int32_t> first_pages(int32_t count) {
+  std::vector<int32_t> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+// About half of the first `num_pages` pages, others for each sequence and head.
+auto half_of(int32_t num_pages) {
+  return [num_pages](int32_t seq, int32_t head, int32_t) {
+    std::mt19937 generator(static_cast<uint32_t>(seq * 31 + head + 1));
+    std::vector<int32_t> pages;
+    for (int32_t page = 0; page < num_pages; ++page) {
+      if (generator() % 2 == 0) pages.push_back(page);
+    }
+    return pages;
+  };
+}
+
+TEST(DecodeAttentionTest, MatchesTheReferenceOverTheGrid) {
+  for (int32_t head_dim : {16, 48, 64, 128, 256}) {
+    for (int32_t group : {1, 2, 5, 8, 9, 16, 20}) {
+      for (int32_t block_tokens : {16, 96, 256}) {
+        SCOPED_TRACE(fmt::format("head_dim {} group {} block {}", head_dim, group, block_tokens));
+        const AttentionProblem problem({.head_dim = head_dim,
+                                        .num_kv_heads = 2,
+                                        .group = group,
+                                        .seqs = decode_sequences(),
+                                        .seed = static_cast<uint32_t>(head_dim + group)});
+        expect_matches_reference(problem, run_of(block_tokens));
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, MatchesTheReferenceWhereverTheRunEnds) {
+  const AttentionProblem problem({.head_dim = 128, .group = 4, .seqs = {{.first_pos = 600}}});
+  AttentionRun run = run_of(256);
+  for (int32_t limit : {1, 8, 15, 16, 17, 31, 32, 33, 63, 64, 250, 256, 257, 512, 600}) {
+    SCOPED_TRACE(limit);
+    run.kv_limit = limit;
+    expect_matches_reference(problem, run);
+  }
+}
+
+TEST(DecodeAttentionTest, MatchesTheReferenceOnPages) {
+  for (int32_t head_dim : {64, 80, 128}) {
+    const AttentionProblem problem(
+        {.head_dim = head_dim, .num_kv_heads = 3, .group = 3, .seqs = decode_sequences()});
+    for (const auto& [block_tokens, page_tokens] :
+         {std::pair(256, 16), {128, 64}, {96, 48}, {256, 128}}) {
+      for (const bool shared : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}: pages of {} in {}", head_dim, page_tokens, block_tokens));
+        AttentionRun run = run_of(block_tokens);
+        run.page_tokens = page_tokens;
+        run.list_of = half_of(700 / page_tokens + 1);
+        run.one_list_for_all_heads = shared;
+        expect_matches_reference(problem, run);
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, ALargeHistoryMatchesTheReference) {
+  const AttentionProblem problem({.head_dim = 128,
+                                  .num_kv_heads = 1,
+                                  .group = 4,
+                                  .seqs = {{.first_pos = 40000}, {.first_pos = 9000}}});
+  expect_matches_reference(problem, run_of(1024));
+}
+
+TEST(DecodeAttentionTest, CuttingTheWalkBetweenBlocksChangesNothing) {
+  for (int32_t head_dim : {48, 64, 128}) {
+    for (int32_t group : {2, 9}) {
+      const AttentionProblem problem(
+          {.head_dim = head_dim, .group = group, .seqs = decode_sequences()});
+      for (int32_t block_tokens : {16, 48, 64, 256}) {
+        SCOPED_TRACE(fmt::format("head_dim {} group {} block {}", head_dim, group, block_tokens));
+        AttentionRun run = run_of(block_tokens);
+        const AttentionResult whole = problem.run(run);
+        for (int32_t every : {1, 2, 3}) {
+          run.splits.clear();
+          for (int32_t cut = every * block_tokens; cut < 700; cut += every * block_tokens) {
+            run.splits.push_back(cut);
+          }
+          expect_same_bits(whole, problem.run(run));
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, BlocksOfWholeWindowsHaveTheSameBits) {
+  const AttentionProblem problem(
+      {.head_dim = 128, .group = 4, .seqs = {{.first_pos = 3000}, {.first_pos = 511}}});
+  const AttentionResult base = problem.run(run_of(256));
+  expect_same_bits(base, problem.run(run_of(512)));
+  expect_same_bits(base, problem.run(run_of(1024)));
+}
+
+TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasInABatch) {
+  for (int32_t group : {1, 4, 16}) {
+    const AttentionProblem problem({.head_dim = 128, .group = group, .seqs = decode_sequences()});
+    const AttentionResult batch = problem.run(run_of(256));
+    const size_t row_elements = static_cast<size_t>(problem.shape().num_q_heads()) * 128;
+    for (size_t seq = 0; seq < problem.shape().seqs.size(); ++seq) {
+      SCOPED_TRACE(fmt::format("group {} sequence {}", group, seq));
+      const AttentionResult alone =
+          problem.rows_of(static_cast<int32_t>(seq), 0, 1).run(run_of(256));
+      EXPECT_TRUE(std::memcmp(alone.out.data(), batch.out.data() + seq * row_elements * 2,
+                              row_elements * 2) == 0);
+      EXPECT_TRUE(std::memcmp(alone.acc.data(), batch.acc.data() + seq * row_elements * 4,
+                              row_elements * 4) == 0);
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, AListOfAllPagesIsNoList) {
+  for (int32_t head_dim : {80, 64, 128}) {
+    const AttentionProblem problem(
+        {.head_dim = head_dim, .num_kv_heads = 2, .group = 3, .seqs = decode_sequences()});
+    for (const auto& [block_tokens, page_tokens] :
+         {std::pair(16, 16), {256, 16}, {64, 32}, {256, 128}, {96, 48}}) {
+      SCOPED_TRACE(fmt::format("{}: pages of {} in {}", head_dim, page_tokens, block_tokens));
+      AttentionRun run = run_of(block_tokens);
+      const AttentionResult base = problem.run(run);
+      run.page_tokens = page_tokens;
+      run.pages = first_pages(700 / page_tokens + 1);
+      expect_same_bits(base, problem.run(run));
+      run.one_list_for_all_heads = true;
+      run.splits = {block_tokens, block_tokens * 2};
+      expect_same_bits(base, problem.run(run));
+    }
+  }
+}
+
+// Parts of a list end anywhere: inside a window, with a page per part, with all in one part.
+TEST(DecodeAttentionTest, GatheringInAnyPartsChangesNothing) {
+  for (int32_t head_dim : {48, 64, 128}) {
+    for (int32_t group : {3, 9}) {
+      const AttentionProblem problem(
+          {.head_dim = head_dim, .num_kv_heads = 3, .group = group, .seqs = {{.first_pos = 1900}}});
+      for (const auto& [block_tokens, page_tokens] :
+           {std::pair(256, 16), {512, 32}, {256, 128}, {96, 48}, {128, 16}}) {
+        AttentionRun in_place = run_of(block_tokens);
+        in_place.page_tokens = page_tokens;
+        in_place.list_of = half_of(1900 / page_tokens + 1);
+        const AttentionResult base = problem.run(in_place);
+        for (const int32_t entries : {1, 3, 8, 21, 1000}) {
+          SCOPED_TRACE(fmt::format("{} x {}: pages of {} in {}, parts of {}", group, head_dim,
+                                   page_tokens, block_tokens, entries));
+          AttentionRun run = in_place;
+          run.gathered_entries = entries;
+          expect_same_bits(base, problem.run(run));
+          run.splits = {1900 / block_tokens * block_tokens};  // the tail in place
+          expect_same_bits(base, problem.run(run));
+        }
+      }
+    }
+  }
+}
+
+TEST(DecodeAttentionTest, AFullGatheredListIsNoList) {
+  const AttentionProblem problem(
+      {.head_dim = 128, .num_kv_heads = 2, .group = 4, .seqs = {{.first_pos = 2500}}});
+  AttentionRun run = run_of(256);
+  const AttentionResult base = problem.run(run);
+  run.pages = first_pages(2501 / 16 + 1);
+  for (const int32_t entries : {7, 100, 157}) {
+    SCOPED_TRACE(entries);
+    run.gathered_entries = entries;
+    expect_same_bits(base, problem.run(run));
+  }
+}
+
+// More windows than a GPU's scratch holds at once: the call works in rounds. Cut into short calls
+// it does not.
+TEST(DecodeAttentionTest, AVeryLongHistoryHasTheBitsOfItsParts) {
+  if (testing_cpu()) GTEST_SKIP() << "a GPU's";
+  const AttentionProblem problem({.head_dim = 128,
+                                  .num_kv_heads = 1,
+                                  .group = 32,
+                                  .seqs = {{.first_pos = 70000}, {.first_pos = 100}}});
+  AttentionRun run = run_of(16);
+  const AttentionResult whole = problem.run(run);
+  run.splits = {20000, 40000, 60000};
+  expect_same_bits(whole, problem.run(run));
+}
+
+TEST(DecodeAttentionTest, ANaNReachesTheHeadsThatReadIt) {
+  const AttentionProblem problem(
+      {.head_dim = 128, .num_kv_heads = 2, .group = 2, .seqs = {{.first_pos = 300}}});
+  const auto run = [&](bool in_values, int32_t token) {
+    Machine machine;
+    AttentionArgs args = problem.call(machine, run_of(256), 0, 1000);
+    args.out = machine.tensor(DType::kBF16, {1, 4, 128});
+    if (token >= 0) {
+      BFloat16* block = args.kv.block(args.block_table.data<int32_t>()[token / 256]);
+      const int64_t part = in_values ? args.kv.shape.v_offset(1) : args.kv.shape.k_offset(1);
+      block[part + token % 256 * 128 + 5] = BFloat16::from_bits(0x7fc0);
+    }
+    attend(machine, args, best_kernels());
+    machine.synchronize();
+    return values_of<BFloat16>(args.out);
+  };
+  const std::vector<BFloat16> clean = run(false, -1);
+  for (const bool in_values : {false, true}) {
+    for (const int32_t token : {0, 17, 255, 256, 300}) {
+      SCOPED_TRACE(fmt::format("{} of token {}", in_values ? "V" : "K", token));
+      const std::vector<BFloat16> out = run(in_values, token);
+      EXPECT_TRUE(std::memcmp(out.data(), clean.data(), 256 * sizeof(BFloat16)) == 0);
+      EXPECT_TRUE(std::isnan(static_cast<float>(out[256 + 5])));
+      EXPECT_TRUE(std::isnan(static_cast<float>(out[384 + 5])));
+    }
+  }
+}
+
+// Rows that pad a batch see nothing and give 0, whatever their tables hold.
+TEST(DecodeAttentionTest, ASequenceWithoutTokensGivesZero) {
+  const AttentionProblem problem({.head_dim = 64, .seqs = {{.first_pos = 90}, {.first_pos = 40}}});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, run_of(64), 0, 1000);
+  args.out = machine.tensor(DType::kBF16, {2, 4, 64});
+  args.kv_end.data<int32_t>()[1] = 0;
+  args.block_table.data<int32_t>()[args.block_table.dim(1)] = -1;
+  attend(machine, args, best_kernels());
+  machine.synchronize();
+  for (int64_t i = 0; i < 256; ++i) ASSERT_EQ(element(args.out, 256 + i), 0.0) << i;
+  const std::vector<BFloat16> first = values_of<BFloat16>(args.out);
+  EXPECT_TRUE(std::memcmp(first.data(), problem.run(run_of(64)).out.data(), 512) == 0);
+}
+
+// One graph serves all lengths that its maxima cover: launches depend on nothing else.
+TEST(DecodeAttentionTest, AGraphFollowsTheLengths) {
+  const AttentionProblem problem(
+      {.head_dim = 128, .group = 4, .seqs = {{.first_pos = 1500}, {.first_pos = 1400}}});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, run_of(256), 0, 2000);
+  args.out = machine.tensor(DType::kBF16, {2, 8, 128});
+  attention(machine.stream(), args);
+  const auto graph = machine.stream().capture([&] { attention(machine.stream(), args); });
+  for (const int32_t length : {1, 256, 700, 1401, 20}) {
+    SCOPED_TRACE(length);
+    for (int64_t seq = 0; seq < 2; ++seq) {
+      args.kv_end.data<int32_t>()[seq] = length;
+      args.batch.first_pos.data<int32_t>()[seq] = length - 1;
+    }
+    machine.stream().launch(*graph);
+    machine.synchronize();
+    const std::vector<std::byte> replayed = bytes_of(args.out);
+    std::memset(args.out.bytes(), 0xFF, args.out.num_bytes());
+    attention(machine.stream(), args);
+    machine.synchronize();
+    EXPECT_TRUE(bytes_of(args.out) == replayed);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::testing
