@@ -1,0 +1,241 @@
+// Gathers: pages that only the device knows come from the host tier into a slot, after their lists
+// and their blocks are there, and the device counts them.
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kv/offload_engine.h"
+#include "support/device_hooks.h"
+#include "support/test_device.h"
+
+namespace sluice {
+namespace {
+
+using testing::download;
+using testing::enqueue_gate;
+using testing::Gate;
+
+constexpr int32_t kHeads = 2, kHeadDim = 16, kBlockTokens = 64, kPage = 16;
+constexpr int32_t kNumBlocks = 3;  // of the sequence: 12 pages
+constexpr int32_t kMaxPages = 8;   // of a list
+constexpr KvLayout kLayout{
+    .num_layers = 2,
+    .block = {.num_kv_heads = kHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
+constexpr OffloadSizes kSizes{
+    .num_host_blocks = 10, .num_slots = 2, .slot_blocks = 1, .stage_blocks = 3, .num_tails = 1};
+constexpr int64_t kPageBytes = 2 * kPage * kHeadDim * sizeof(BFloat16);  // of one head
+
+const std::vector<BlockId> kBlocks = {BlockId(7), BlockId(2), BlockId(5)};
+using Lists = std::vector<std::vector<int32_t>>;  // one for each head, or one for all
+
+// What is stored for a token: nothing else has the same bits.
+uint16_t element(int32_t layer, int32_t pos, int32_t head, bool is_value, int32_t d) {
+  const int32_t bits = ((((layer * 256 + pos) * 2 + head) * 2 + (is_value ? 1 : 0)) * 16 + d);
+  return static_cast<uint16_t>(bits);
+}
+
+class GatherTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = device_->allocate(kNumBlocks * kLayout.block_bytes(), MemoryKind::kPinned);
+    lists_ = device_->allocate(sizeof(DeviceLists), MemoryKind::kDevice);
+    pinned_lists_ = device_->allocate(sizeof(DeviceLists), MemoryKind::kPinned);
+    seen_ = device_->allocate(kLayout.block_bytes(), MemoryKind::kDevice);
+    engine_.emplace(*device_, *compute_, kLayout, kSizes);
+  }
+  void TearDown() override { engine_->synchronize(); }
+
+  // Everything that kernels read, as one copy.
+  struct DeviceLists {
+    int32_t page_ids[kHeads * kMaxPages];
+    int32_t page_count[kHeads];
+    int32_t block_ids[kNumBlocks];
+    int32_t kv_end;
+  };
+
+  // Enqueues the transfer of lists to the device, on compute.
+  void send_lists(const Lists& lists, int32_t kv_end = kNumBlocks * kBlockTokens) {
+    DeviceLists values{};
+    for (size_t head = 0; head < lists.size(); ++head) {
+      std::copy(lists[head].begin(), lists[head].end(), values.page_ids + head * kMaxPages);
+      values.page_count[head] = static_cast<int32_t>(lists[head].size());
+    }
+    for (int32_t i = 0; i < kNumBlocks; ++i) {
+      values.block_ids[i] = kBlocks[static_cast<size_t>(i)].value;
+    }
+    values.kv_end = kv_end;
+    num_list_heads_ = std::ssize(lists);
+    std::memcpy(pinned_lists_.data(), &values, sizeof values);
+    compute_->copy({.dst = lists_.data(), .src = pinned_lists_.data(), .num_bytes = sizeof values});
+  }
+
+  // Writes the sequence's keys and values of a layer and sends them to the host.
+  void write_blocks(int32_t layer) {
+    compute_->synchronize();  // with the last layer's copy out of `host_`
+    for (int32_t b = 0; b < kNumBlocks; ++b) {
+      auto* block = reinterpret_cast<uint16_t*>(host_.data()) +
+                    static_cast<size_t>(b) * kLayout.block_bytes() / sizeof(uint16_t);
+      for (int32_t i = 0; i < kBlockTokens * kHeads * kHeadDim; ++i) {
+        const int32_t token = i / (kHeads * kHeadDim), head = i / kHeadDim % kHeads;
+        const int32_t d = i % kHeadDim, pos = b * kBlockTokens + token;
+        const int64_t offset = int64_t{token} * kHeadDim + d;
+        block[kLayout.block.k_offset(head) + offset] = element(layer, pos, head, false, d);
+        block[kLayout.block.v_offset(head) + offset] = element(layer, pos, head, true, d);
+      }
+    }
+    const KvBlocksView stage = engine_->begin_stage(layer);
+    compute_->copy({.dst = stage.base, .src = host_.data(), .num_bytes = host_.size_bytes()});
+    std::vector<StagedBlock> leaving;
+    for (int32_t b = 0; b < kNumBlocks; ++b) {
+      leaving.push_back({.stage_index = b, .host_id = kBlocks[static_cast<size_t>(b)]});
+    }
+    engine_->write_back_stage(layer, leaving);
+  }
+
+  SlotLease gather(int32_t layer, int32_t first_entry, int32_t num_entries) {
+    const auto at = [&](size_t offset, std::initializer_list<int64_t> dims) {
+      return TensorView(lists_.data() + offset, DType::kI32, dims);
+    };
+    return engine_->gather(
+        layer,
+        {.blocks = kBlocks,
+         .block_ids = at(offsetof(DeviceLists, block_ids), {kNumBlocks}),
+         .kv_end = at(offsetof(DeviceLists, kv_end), {1}),
+         .pages = {
+             .page_ids = at(offsetof(DeviceLists, page_ids), {1, num_list_heads_, 1, kMaxPages}),
+             .page_count = at(offsetof(DeviceLists, page_count), {1, num_list_heads_, 1}),
+             .page_tokens = kPage,
+             .first_entry = first_entry,
+             .num_entries = num_entries}});
+  }
+
+  // What compute sees of a slot: the first key of entry `j` of each head.
+  std::vector<uint16_t> read(SlotLease lease) {
+    const KvBlocksView pages = as_pages(lease.use(*compute_), kPage);
+    compute_->copy({.dst = seen_.data(), .src = pages.base, .num_bytes = seen_.size_bytes()});
+    lease.release();
+    const std::vector<std::byte> bytes = download(*compute_, seen_);
+    std::vector<uint16_t> elements(bytes.size() / sizeof(uint16_t));
+    std::memcpy(elements.data(), bytes.data(), bytes.size());
+    return elements;
+  }
+
+  void expect_page(const std::vector<uint16_t>& slot, int32_t layer, int32_t entry, int32_t head,
+                   int32_t page) {
+    const KvBlockShape shape{.num_kv_heads = kHeads, .head_dim = kHeadDim, .block_tokens = kPage};
+    const auto base = static_cast<int64_t>(shape.block_bytes() / sizeof(uint16_t)) * entry;
+    for (int32_t i = 0; i < kPage * kHeadDim; ++i) {
+      const int32_t pos = page * kPage + i / kHeadDim, d = i % kHeadDim;
+      ASSERT_EQ(slot[static_cast<size_t>(base + shape.k_offset(head) + i)],
+                element(layer, pos, head, false, d))
+          << "entry " << entry << ", head " << head;
+      ASSERT_EQ(slot[static_cast<size_t>(base + shape.v_offset(head) + i)],
+                element(layer, pos, head, true, d));
+    }
+  }
+
+  std::unique_ptr<Device> device_ = testing::make_test_device();
+  std::unique_ptr<Stream> compute_ = device_->make_stream({.name = "compute"});
+  Buffer host_, lists_, pinned_lists_, seen_;
+  std::optional<OffloadEngine> engine_;
+  int64_t num_list_heads_ = 0;
+};
+
+using GatherDeathTest = GatherTest;
+
+TEST_F(GatherTest, BringsThePagesOfEachHead) {
+  for (const int32_t layer : {0, 1}) write_blocks(layer);
+  send_lists({{0, 3, 4, 11}, {1, 2, 8, 9}});
+  engine_->begin_gathers();
+  for (const int32_t layer : {0, 1}) {
+    const std::vector<uint16_t> slot = read(gather(layer, 0, 4));
+    const Lists expected = {{0, 3, 4, 11}, {1, 2, 8, 9}};
+    for (int32_t head = 0; head < kHeads; ++head) {
+      for (int32_t j = 0; j < 4; ++j) {
+        expect_page(slot, layer, j, head,
+                    expected[static_cast<size_t>(head)][static_cast<size_t>(j)]);
+      }
+    }
+  }
+}
+
+TEST_F(GatherTest, BringsAPartOfAListThatAllHeadsShare) {
+  write_blocks(0);
+  send_lists({{0, 2, 5, 6, 7, 10}});
+  engine_->begin_gathers();
+  const std::vector<uint16_t> slot = read(gather(0, 4, 4));  // two entries exist
+  for (int32_t head = 0; head < kHeads; ++head) {
+    expect_page(slot, 0, 0, head, 7);
+    expect_page(slot, 0, 1, head, 10);
+  }
+}
+
+// Lists of unequal length, and pages of the tail, which is not on the host.
+TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
+  for (const int32_t layer : {0, 1}) write_blocks(layer);
+  send_lists({{0, 3, 4, 12}, {1, 2, 14}});
+  engine_->begin_gathers();
+  std::vector<SlotLease> leases;
+  leases.push_back(gather(0, 0, 4));
+  leases.push_back(gather(0, 0, 1));
+  for (SlotLease& lease : leases) lease.use(*compute_);
+  leases.clear();
+  gather(1, 2, 2).use(*compute_);
+  EXPECT_EQ(engine_->gathered_bytes(0), 0) << "nothing was fetched yet";
+  engine_->fetch_gather_counts();
+  compute_->synchronize();
+  EXPECT_EQ(engine_->gathered_bytes(0), (5 + 2) * kPageBytes);
+  EXPECT_EQ(engine_->gathered_bytes(1), 1 * kPageBytes);
+  EXPECT_EQ(engine_->counters().num_loads, 3);
+  EXPECT_EQ(engine_->counters().loaded_bytes[0], 0) << "counted by the device alone";
+}
+
+// Enqueued before the lists are made, it takes the pages that they will name.
+TEST_F(GatherTest, DoesNotOvertakeTheLists) {
+  write_blocks(0);
+  send_lists({{0, 1, 2, 3}});
+  compute_->synchronize();
+  Gate gate;
+  enqueue_gate(*compute_, gate);
+  send_lists({{4, 6, 9, 11}});
+  engine_->begin_gathers();
+  SlotLease lease = gather(0, 0, 4);
+  gate.open();
+  const std::vector<uint16_t> slot = read(std::move(lease));
+  for (int32_t head = 0; head < kHeads; ++head) expect_page(slot, 0, 1, head, 6);
+}
+
+TEST_F(GatherTest, DoesNotOvertakeTheWriteBack) {
+  send_lists({{0, 5}});
+  engine_->begin_gathers();
+  write_blocks(0);
+  const std::vector<uint16_t> slot = read(gather(0, 0, 2));
+  expect_page(slot, 0, 1, 1, 5);
+}
+
+TEST_F(GatherTest, TakesSlotsInTurnWithLoads) {
+  write_blocks(0);
+  send_lists({{3, 7}});
+  engine_->begin_gathers();
+  EXPECT_EQ(engine_->slot_pages(kPage), kBlockTokens / kPage);
+  for (int i = 0; i < 5; ++i) {
+    SlotLease load = engine_->load(0, std::vector{kBlocks[1]});
+    SlotLease pages = gather(0, 0, 2);
+    EXPECT_FALSE(engine_->can_load());
+    load.use(*compute_);
+    load.release();
+    expect_page(read(std::move(pages)), 0, 1, 0, 7);
+  }
+}
+
+TEST_F(GatherDeathTest, ABlockThatWasNeverWrittenCannotBeGathered) {
+  send_lists({{0}});
+  engine_->begin_gathers();
+  EXPECT_DEATH(gather(0, 0, 1), "was never written");
+}
+
+}  // namespace
+}  // namespace sluice
