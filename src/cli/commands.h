@@ -23,6 +23,9 @@ int doctor(const DoctorCommand& command);
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);
+int bench_transfer(const BenchTransferCommand& command);
+int bench_offload(const BenchOffloadCommand& command);
+int bench_sparse(const BenchSparseCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);
 

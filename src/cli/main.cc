@@ -44,6 +44,15 @@ struct RunCommandVisitor {
   int operator()(const BenchThroughputCommand& command) const {
     return with_lock(bench_throughput, command);
   }
+  int operator()(const BenchTransferCommand& command) const {
+    return with_lock(bench_transfer, command);
+  }
+  int operator()(const BenchOffloadCommand& command) const {
+    return with_lock(bench_offload, command);
+  }
+  int operator()(const BenchSparseCommand& command) const {
+    return with_lock(bench_sparse, command);
+  }
   int operator()(const BenchTokenizerCommand& command) const { return bench_tokenizer(command); }
   int operator()(const BenchLoadCommand& command) const { return with_lock(bench_load, command); }
 };

@@ -1,19 +1,20 @@
-// Declares every option of every subcommand: names, help, limits. The words users see are here.
+// Declares every option of every subcommand but those of bench: names, help, limits. The words
+// users see are here and in bench_options.cc.
 #include "cli/options.h"
 
 #include <algorithm>
 #include <limits>
 
+#include "cli/bench_options.h"
 #include "cli/build_info.h"
+#include "cli/option_groups.h"
 #include "cli/option_set.h"
 #include "core/error.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-constexpr int64_t kMaxTokens = int64_t{1} << 30;
 constexpr double kMaxFloat = std::numeric_limits<float>::max();
 
 constexpr const char* kFooter =
@@ -29,6 +30,8 @@ std::vector<int32_t> parse_token_ids(std::string_view source, std::string_view v
   }
   return ids;
 }
+
+}  // namespace
 
 void declare_offload(OptionSet& set, EngineOptions* engine) {
   set.group("KV offload");
@@ -100,7 +103,6 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   declare_offload(set, engine);
 }
 
-// For commands that work for longer than a moment.
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {
   set.set_flag("--gpu-lock", "wait until no other holder of this lock uses the GPU, then hold it",
                gpu_lock);
@@ -117,6 +119,14 @@ void declare_seed(OptionSet& set, EngineOptions* engine) {
               engine->seed = parse_integer(source, value, 0, kMaxInt64);
             });
 }
+
+void declare_model_word(OptionSet& set, EngineOptions* engine) {
+  set.positional("DIR", "the model directory", [=](std::string_view, std::string_view value) {
+    engine->model = std::string(value);
+  });
+}
+
+namespace {
 
 void declare_sampling(OptionSet& set, RunCommand* run) {
   SamplingOptions* sampling = &run->sampling;
@@ -210,13 +220,6 @@ void declare_needle(OptionSet& set, NeedleCommand* needle) {
   declare_gpu_lock(set, &needle->gpu_lock);
 }
 
-// Takes the model directory as a word as well as by --model.
-void declare_model_word(OptionSet& set, EngineOptions* engine) {
-  set.positional("DIR", "the model directory", [=](std::string_view, std::string_view value) {
-    engine->model = std::string(value);
-  });
-}
-
 void declare_inspect(OptionSet& set, InspectCommand* inspect) {
   declare_model_word(set, &inspect->engine);
   set.group("Output");
@@ -252,87 +255,6 @@ void declare_doctor(OptionSet& set, DoctorCommand* doctor) {
   set.set_flag("--json", "print JSON", &doctor->json);
 }
 
-void declare_bench(OptionSet& set, BenchCommand* bench) {
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.value("--prompt-lengths", "LIST", "tokens of the prompts: 128,1K,8K",
-            [=](std::string_view source, std::string_view value) {
-              bench->prompt_lengths.clear();
-              for (const std::string& item : split_list(source, value)) {
-                bench->prompt_lengths.push_back(parse_token_count(source, item, 1, kMaxTokens));
-              }
-            });
-  set.integer("--batch", "prompts at a time (1)", &bench->batch, 1, 65536);
-  set.integer("--repeats", "measurements; median and spread are shown", &bench->repeats, 1, 1000);
-  declare_seed(set, &bench->engine);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_timeline(set, &bench->engine);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-void declare_bench_decode(OptionSet& set, BenchDecodeCommand* bench) {
-  bench->engine.load_format = "dummy";
-  bench->prompt_lengths = {128};
-  bench->output_tokens = 32;
-  bench->repeats = 5;
-  set.group("Work");
-  set.tokens("-n,--output-tokens", "tokens to generate (32)", &bench->output_tokens, 2, kMaxInt32);
-  declare_bench(set, bench);
-}
-
-void declare_bench_prefill(OptionSet& set, BenchPrefillCommand* bench) {
-  bench->engine.load_format = "dummy";
-  bench->prompt_lengths = {512, 2048};
-  bench->output_tokens = 1;
-  bench->repeats = 3;
-  declare_bench(set, bench);
-}
-
-void declare_bench_throughput(OptionSet& set, BenchThroughputCommand* bench) {
-  bench->engine.load_format = "dummy";
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.integer("--num-requests", "requests, all there from the start (256)", &bench->num_requests, 1,
-              1000000);
-  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
-             kMaxInt32);
-  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
-             kMaxInt32);
-  set.text("--requests", "FILE", "lengths instead: lines of 'prompt_tokens output_tokens'",
-           &bench->requests);
-  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
-              &bench->repeats, 0, 1000);
-  declare_seed(set, &bench->engine);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.text("-m,--model", "DIR", "model directory whose tokenizer is measured",
-           &bench->engine.model);
-  set.text("-f,--file", "FILE", "text to encode (DIR/haystack.txt)", &bench->file);
-  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
-              1000);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-}
-
-void declare_bench_load(OptionSet& set, BenchLoadCommand* bench) {
-  declare_model_word(set, &bench->engine);
-  set.group("Work");
-  set.integer("--repeats", "loads; median and spread are shown (5)", &bench->repeats, 1, 1000);
-  set.group("Output");
-  set.set_flag("--json", "print JSON", &bench->json);
-  declare_engine(set, &bench->engine);
-  declare_gpu_lock(set, &bench->gpu_lock);
-}
-
 // All commands, filled in place while the words are read.
 struct Commands {
   RunCommand run;
@@ -343,6 +265,9 @@ struct Commands {
   BenchDecodeCommand bench_decode;
   BenchPrefillCommand bench_prefill;
   BenchThroughputCommand bench_throughput;
+  BenchTransferCommand bench_transfer;
+  BenchOffloadCommand bench_offload;
+  BenchSparseCommand bench_sparse;
   BenchTokenizerCommand bench_tokenizer;
   BenchLoadCommand bench_load;
 };
@@ -370,6 +295,13 @@ ProgramSpec make_program(Commands* all) {
                [=](OptionSet& s) { declare_bench_prefill(s, &all->bench_prefill); }},
               {"bench throughput", "Tokens/s of many requests at once against both rates",
                [=](OptionSet& s) { declare_bench_throughput(s, &all->bench_throughput); }},
+              {"bench transfer", "GB/s between host and device against one large copy",
+               [=](OptionSet& s) { declare_bench_transfer(s, &all->bench_transfer); }},
+              {"bench offload",
+               "Tokens/s with KV on the host against the link and KV on the device",
+               [=](OptionSet& s) { declare_bench_offload(s, &all->bench_offload); }},
+              {"bench sparse", "Decode tokens/s and bytes of sparse policies against the whole KV",
+               [=](OptionSet& s) { declare_bench_sparse(s, &all->bench_sparse); }},
               {"bench tokenizer", "MB/s of encoding text",
                [=](OptionSet& s) { declare_bench_tokenizer(s, &all->bench_tokenizer); }},
               {"bench load", "Time and peak memory of loading",
@@ -426,12 +358,6 @@ void check_trace(const TraceCommand& trace) {
   }
 }
 
-void check_throughput(const BenchThroughputCommand& bench) {
-  if (bench.least_tokens <= bench.most_tokens) return;
-  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
-       bench.least_tokens, bench.most_tokens);
-}
-
 void check_block_size(const EngineOptions& engine) {
   if (engine.block_size != 0 && engine.block_size < 16) {
     fail(ErrorCode::kInvalidArgument, "--block-size: {} is not 0 or from 16 to 8192",
@@ -486,9 +412,18 @@ Command parse_command_line(const std::vector<std::string>& words) {
   if (outcome.subcommand == "bench decode") return with_model(all.bench_decode);
   if (outcome.subcommand == "bench prefill") return with_model(all.bench_prefill);
   if (outcome.subcommand == "bench throughput") {
-    check_throughput(all.bench_throughput);
+    check_bench_throughput(all.bench_throughput);
     return with_model(all.bench_throughput);
   }
+  if (outcome.subcommand == "bench transfer") {
+    check_bench_transfer(all.bench_transfer);
+    return all.bench_transfer;
+  }
+  if (outcome.subcommand == "bench offload") {
+    check_bench_offload(&all.bench_offload);
+    return with_model(all.bench_offload);
+  }
+  if (outcome.subcommand == "bench sparse") return with_model(all.bench_sparse);
   if (outcome.subcommand == "bench tokenizer") return with_model(all.bench_tokenizer);
   SLUICE_CHECK(outcome.subcommand == "bench load", "unhandled {}", outcome.subcommand);
   return with_model(all.bench_load);

@@ -4,6 +4,7 @@
 // SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -105,6 +106,39 @@ struct BenchThroughputCommand {
   bool gpu_lock = false;
 };
 
+struct BenchTransferCommand {
+  EngineOptions engine;  // the device alone
+  size_t num_bytes = 0;  // 0: by device
+  int32_t repeats = 5;
+  bool json = false;
+  bool gpu_lock = false;
+};
+
+// What `sluice bench offload` and `sluice bench sparse` share.
+struct BenchKvCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {4096};  // tokens of the prompts
+  int32_t decode_tokens = 16;
+  int32_t repeats = 1;  // after one to warm up
+  bool json = false;
+  bool gpu_lock = false;
+};
+
+// An empty list stands for the engine option of the same meaning.
+struct BenchOffloadCommand : BenchKvCommand {
+  std::vector<std::string> modes = {"off", "chunked", "layerwise"};
+  std::vector<int32_t> chunks;
+  std::vector<int32_t> slots;
+  std::vector<int32_t> slot_blocks;
+  std::vector<int32_t> block_sizes;
+  std::vector<int64_t> device_bytes;
+};
+
+struct BenchSparseCommand : BenchKvCommand {
+  std::vector<std::string> policies = {"full+quest"};
+  std::vector<int32_t> budgets = {512, 1024, 2048};  // tokens
+};
+
 struct BenchTokenizerCommand {
   EngineOptions engine;
   std::string file;
@@ -126,7 +160,8 @@ struct PrintCommand {
 
 using Command = std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
                              DoctorCommand, BenchDecodeCommand, BenchPrefillCommand,
-                             BenchThroughputCommand, BenchTokenizerCommand, BenchLoadCommand>;
+                             BenchThroughputCommand, BenchTransferCommand, BenchOffloadCommand,
+                             BenchSparseCommand, BenchTokenizerCommand, BenchLoadCommand>;
 
 // Reads `words` (without the program's name) and the environment.
 // Errors: kInvalidArgument naming the option, its value and what to write instead.

@@ -239,6 +239,33 @@ TEST(Options, NeedleGridIsSortedAndUnique) {
   EXPECT_EQ(needle.engine.seed, 9);
 }
 
+TEST(Options, ListsOfBenchOffloadAndSparse) {
+  const auto offload = parse<BenchOffloadCommand>(
+      {"bench", "offload", "d", "--lengths", "4K,32K", "--modes", "chunked,off", "--chunks", "1K",
+       "--slots", "2,8", "--slot-blocks", "1", "--block-sizes", "256,0", "--device-bytes", "0,1G"});
+  EXPECT_EQ(offload.lengths, (std::vector<int64_t>{4096, 32768}));
+  EXPECT_EQ(offload.modes, (Words{"chunked", "off"}));
+  EXPECT_EQ(offload.chunks, std::vector<int32_t>{1024});
+  EXPECT_EQ(offload.slots, (std::vector<int32_t>{2, 8}));
+  EXPECT_EQ(offload.slot_blocks, std::vector<int32_t>{1});
+  EXPECT_EQ(offload.block_sizes, (std::vector<int32_t>{256, 0}));
+  EXPECT_EQ(offload.device_bytes, (std::vector<int64_t>{0, int64_t{1} << 30}));
+  EXPECT_EQ(offload.engine.load_format, "dummy");
+
+  const auto by_option =
+      parse<BenchOffloadCommand>({"bench", "offload", "d", "--kv-offload", "layerwise"});
+  EXPECT_EQ(by_option.modes, Words{"layerwise"});
+  EXPECT_EQ(parse<BenchOffloadCommand>({"bench", "offload", "d"}).modes,
+            (Words{"off", "chunked", "layerwise"}));
+
+  const auto sparse = parse<BenchSparseCommand>(
+      {"bench", "sparse", "d", "--policies", "full+quest,streaming", "--budgets", "256,2K"});
+  EXPECT_EQ(sparse.policies, (Words{"full+quest", "streaming"}));
+  EXPECT_EQ(sparse.budgets, (std::vector<int32_t>{256, 2048}));
+  EXPECT_EQ(sparse.engine.kv_offload, "chunked");
+  EXPECT_EQ(sparse.engine.kv_device_bytes, 0) << "all that can flow does";
+}
+
 TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(parse<InspectCommand>({"inspect", "dir", "--json"}).engine.model, "dir");
   const auto bench = parse<BenchDecodeCommand>({"bench", "decode", "dir", "--output-tokens", "64"});
@@ -254,6 +281,9 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(throughput.num_requests, 256);
   EXPECT_TRUE(throughput.gpu_lock);
   EXPECT_TRUE(throughput.engine.enforce_eager);
+  const auto transfer = parse<BenchTransferCommand>({"bench", "transfer", "--bytes", "64M"});
+  EXPECT_EQ(transfer.num_bytes, size_t{64} << 20);
+  EXPECT_EQ(transfer.engine.device, "auto");
   EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
   EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, "auto");
   EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).num_threads, 2);
@@ -341,6 +371,14 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"trace", "-m", "d", "--tokens", "1,-2"}, "--tokens: '-2'"},
       {{"bench", "decode", "d", "--output-tokens", "1"}, "--output-tokens: '1'"},
       {{"bench", "prefill", "d", "--repeats", "0"}, "--repeats: '0'"},
+      {{"bench", "transfer", "--bytes", "1M"}, "--bytes: 1048576 is less than 32M"},
+      {{"bench", "offload", "d", "--modes", "off,auto"}, "--modes: 'auto'"},
+      {{"bench", "offload", "d", "--kv-offload", "auto"}, "--kv-offload: 'auto'"},
+      {{"bench", "offload", "d", "--slots", "4,1"}, "--slots: '1'"},
+      {{"bench", "offload", "d", "--chunks", "1K,x"}, "--chunks: 'x'"},
+      {{"bench", "sparse", "d", "--decode-tokens", "1"}, "--decode-tokens: '1'"},
+      {{"bench", "sparse", "d", "--lengths", "0"}, "--lengths: '0'"},
+      {{"bench", "sparse", "d", "--policies", ""}, "--policies"},
       {{"bench", "throughput", "d", "--least-tokens", "9", "--most-tokens", "8"},
        "--least-tokens: 9 is more"},
   };

@@ -1,0 +1,155 @@
+// Blocks through the OffloadEngine, as prefill and decode move them.
+#include <algorithm>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "cli/bench/transfer.h"
+#include "cli/units.h"
+#include "kv/offload_engine.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int32_t kLayers = 4;
+constexpr int32_t kSlots = 4;
+constexpr int32_t kTails = 4;
+constexpr int32_t kSlotTokens = 4096;  // what a slot holds by default
+constexpr int32_t kBlockTokens[] = {256, 1024};
+
+constexpr KvLayout layout_of(int32_t block_tokens) {
+  return {.num_layers = kLayers,
+          .block = {.num_kv_heads = 8, .head_dim = 128, .block_tokens = block_tokens}};
+}
+
+// Host blocks for as many bytes as the plain copies have; an even number, for two halves.
+OffloadSizes sizes_for(const KvLayout& layout, size_t num_bytes) {
+  const auto fitting = static_cast<int32_t>(num_bytes / layout.block_bytes_all_layers());
+  const int32_t slot_blocks = kSlotTokens / layout.block.block_tokens;
+  return {.num_host_blocks = std::max(2, fitting / 2 * 2),
+          .num_slots = kSlots,
+          .slot_blocks = slot_blocks,
+          .stage_blocks = slot_blocks,
+          .num_tails = kTails};
+}
+
+using Ids = std::span<const BlockId>;
+
+class EngineProblem {
+ public:
+  EngineProblem(const TransferBench& bench, int32_t block_tokens)
+      : layout_(layout_of(block_tokens)),
+        sizes_(sizes_for(layout_, bench.memory.num_bytes())),
+        compute_(bench.device.make_stream({.name = "compute"})),
+        engine_(bench.device, *compute_, layout_, sizes_) {
+    for (int32_t id = 0; id < sizes_.num_host_blocks; ++id) neighbours_.emplace_back(id);
+    // Even ids, then odd ones: no block follows its neighbour.
+    for (int32_t first : {0, 1}) {
+      for (int32_t id = first; id < sizes_.num_host_blocks; id += 2) apart_.emplace_back(id);
+    }
+    compute_->synchronize();  // nothing is pending between measurements
+  }
+
+  size_t block_bytes() const { return layout_.block_bytes(); }
+  Ids neighbours() const { return neighbours_; }
+  Ids apart() const { return apart_; }
+  size_t bytes_of(Ids ids) const { return ids.size() * layout_.block_bytes_all_layers(); }
+
+  // Each layer's blocks come through the ring, slot by slot, and are let go unread: decode whose
+  // compute takes no time.
+  void load(Ids ids) {
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      for_each_slot_of(ids, [&](Ids slot) {
+        SlotLease lease = engine_.load(layer, slot);
+        lease.use(*compute_);
+        lease.release();
+      });
+    }
+  }
+
+  // Passes of a slot's tokens leave layer by layer: prefill whose compute takes no time.
+  void write_back(Ids ids) {
+    for_each_slot_of(ids, [&](Ids pass) { write_back_pass(pass); });
+  }
+
+  // A pass leaves while the blocks of an earlier one come: chunked prefill.
+  void load_and_write_back(Ids old_ids, Ids new_ids) {
+    for_each_slot_of(new_ids, [&](Ids pass) {
+      load(old_ids.subspan(static_cast<size_t>(pass.data() - new_ids.data()), pass.size()));
+      write_back_pass(pass);
+    });
+  }
+
+  // One block of every layer at a time, each in one strided copy: decode that fills its tails.
+  void flush_tails(Ids ids) {
+    for (const BlockId id : ids) engine_.flush_tail(engine_.take_tail(), id);
+  }
+
+  void synchronize() {
+    engine_.synchronize();
+    compute_->synchronize();
+  }
+
+ private:
+  template <typename Fn>
+  void for_each_slot_of(Ids ids, Fn fn) const {
+    const auto slot_blocks = static_cast<size_t>(sizes_.slot_blocks);
+    for (size_t first = 0; first < ids.size(); first += slot_blocks) {
+      fn(ids.subspan(first, std::min(slot_blocks, ids.size() - first)));
+    }
+  }
+
+  void write_back_pass(Ids pass) {
+    std::vector<StagedBlock> staged;
+    for (const BlockId id : pass) {
+      staged.push_back({.stage_index = static_cast<int32_t>(staged.size()), .host_id = id});
+    }
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      engine_.begin_stage(layer);
+      engine_.write_back_stage(layer, staged);
+    }
+  }
+
+  KvLayout layout_;
+  OffloadSizes sizes_;
+  std::unique_ptr<Stream> compute_;
+  OffloadEngine engine_;
+  std::vector<BlockId> neighbours_, apart_;
+};
+
+void measure_block_size(const TransferBench& bench, int32_t block_tokens,
+                        std::vector<Transfer>* results) {
+  EngineProblem problem(bench, block_tokens);
+  const auto measure = [&](const char* way, Ids ids, Spread LinkRates::*bound, auto&& enqueue) {
+    results->push_back(
+        {.group = fmt::format("through the offload engine, {} layers, {} slots", kLayers, kSlots),
+         .row = fmt::format("blocks of {}, {}", block_tokens,
+                            format_bytes(static_cast<double>(problem.block_bytes()))),
+         .way = way,
+         .unit_bytes = problem.block_bytes(),
+         .bytes_per_second = measure_transfer(problem.bytes_of(ids), bench.repeats,
+                                              [&] {
+                                                enqueue();
+                                                problem.synchronize();
+                                              }),
+         .bound = bound});
+  };
+  const Ids all = problem.neighbours();
+  const Ids old_half = all.first(all.size() / 2), new_half = all.last(all.size() / 2);
+  measure("write-back", all, &LinkRates::to_host, [&] { problem.write_back(all); });
+  measure("tails", all, &LinkRates::to_host, [&] { problem.flush_tails(all); });
+  measure("load", all, &LinkRates::to_device, [&] { problem.load(all); });
+  measure("load, scattered", all, &LinkRates::to_device, [&] { problem.load(problem.apart()); });
+  measure("load + write-back", all, &LinkRates::both,
+          [&] { problem.load_and_write_back(old_half, new_half); });
+}
+
+}  // namespace
+
+void measure_engine(const TransferBench& bench, std::vector<Transfer>* results) {
+  for (const int32_t block_tokens : kBlockTokens) {
+    measure_block_size(bench, block_tokens, results);
+  }
+}
+
+}  // namespace sluice::cli

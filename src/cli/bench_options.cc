@@ -1,0 +1,214 @@
+// Declares and checks the options of every subcommand of bench. The words users see are here.
+#include "cli/bench_options.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/option_groups.h"
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kMinTransferBytes = size_t{32} << 20;  // what the largest blocks take
+
+template <typename T>
+void token_list(OptionSet& set, std::string_view name, std::string help, std::vector<T>* list,
+                int64_t min) {
+  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
+    list->clear();
+    for (const std::string& item : split_list(source, value)) {
+      list->push_back(static_cast<T>(parse_token_count(source, item, min, kMaxTokens)));
+    }
+  });
+}
+
+void integer_list(OptionSet& set, std::string_view name, std::string help,
+                  std::vector<int32_t>* list, int64_t min, int64_t max) {
+  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
+    list->clear();
+    for (const std::string& item : split_list(source, value)) {
+      list->push_back(static_cast<int32_t>(parse_integer(source, item, min, max)));
+    }
+  });
+}
+
+void require_mode(std::string_view source, const std::string& mode) {
+  if (mode == "off" || mode == "chunked" || mode == "layerwise") return;
+  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, mode);
+}
+
+void declare_bench(OptionSet& set, BenchCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--prompt-lengths", "tokens of the prompts: 128,1K,8K", &bench->prompt_lengths,
+             1);
+  set.integer("--batch", "prompts at a time (1)", &bench->batch, 1, 65536);
+  set.integer("--repeats", "measurements; median and spread are shown", &bench->repeats, 1, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_timeline(set, &bench->engine);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+// What bench offload and bench sparse share.
+void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
+  set.tokens("--decode-tokens", "tokens to generate after each (16)", &bench->decode_tokens, 2,
+             kMaxInt32);
+  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
+              &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Configurations, each a row (left out: the option's own value)");
+}
+
+void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+}  // namespace
+
+void declare_bench_decode(OptionSet& set, BenchDecodeCommand* bench) {
+  bench->engine.load_format = "dummy";
+  bench->prompt_lengths = {128};
+  bench->output_tokens = 32;
+  bench->repeats = 5;
+  set.group("Work");
+  set.tokens("-n,--output-tokens", "tokens to generate (32)", &bench->output_tokens, 2, kMaxInt32);
+  declare_bench(set, bench);
+}
+
+void declare_bench_prefill(OptionSet& set, BenchPrefillCommand* bench) {
+  bench->engine.load_format = "dummy";
+  bench->prompt_lengths = {512, 2048};
+  bench->output_tokens = 1;
+  bench->repeats = 3;
+  declare_bench(set, bench);
+}
+
+void declare_bench_throughput(OptionSet& set, BenchThroughputCommand* bench) {
+  bench->engine.load_format = "dummy";
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.integer("--num-requests", "requests, all there from the start (256)", &bench->num_requests, 1,
+              1000000);
+  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
+             kMaxInt32);
+  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
+             kMaxInt32);
+  set.text("--requests", "FILE", "lengths instead: lines of 'prompt_tokens output_tokens'",
+           &bench->requests);
+  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
+              &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void declare_bench_transfer(OptionSet& set, BenchTransferCommand* bench) {
+  set.group("Work");
+  set.text("--device", "NAME", "auto, cpu, cuda or cuda:N", &bench->engine.device);
+  set.value("--bytes", "SIZE", "pinned memory to copy, 32M or more; 0: 512M on a GPU, 64M on a CPU",
+            [=](std::string_view source, std::string_view value) {
+              bench->num_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void declare_bench_offload(OptionSet& set, BenchOffloadCommand* bench) {
+  bench->engine.load_format = "dummy";
+  bench->engine.kv_device_bytes = 0;  // all that can flow does
+  bench->engine.kv_offload.clear();   // so that it is known whether it was given
+  declare_kv_work(set, bench);
+  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
+            [=](std::string_view source, std::string_view value) {
+              bench->modes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                require_mode(source, item);
+                bench->modes.push_back(item);
+              }
+            });
+  token_list(set, "--chunks", "of --prefill-chunk-tokens, in chunked", &bench->chunks, 0);
+  integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, 2, 64);
+  integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, 65536);
+  token_list(set, "--block-sizes", "of --block-size", &bench->block_sizes, 0);
+  set.value("--device-bytes", "LIST", "of --kv-device-bytes: KV that stays (0: all of it flows)",
+            [=](std::string_view source, std::string_view value) {
+              bench->device_bytes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                bench->device_bytes.push_back(static_cast<int64_t>(parse_byte_size(source, item)));
+              }
+            });
+  declare_kv_output(set, bench);
+}
+
+void declare_bench_sparse(OptionSet& set, BenchSparseCommand* bench) {
+  bench->engine.load_format = "dummy";
+  bench->engine.kv_offload = "chunked";
+  bench->engine.kv_device_bytes = 0;  // all that can flow does
+  declare_kv_work(set, bench);
+  set.value("--policies", "LIST", "of --sparse-policy; full is always measured (full+quest)",
+            [=](std::string_view source, std::string_view value) {
+              bench->policies = split_list(source, value);
+            });
+  token_list(set, "--budgets",
+             "tokens that a policy reads: its top-k, a window's newest (512,1K,2K)",
+             &bench->budgets, 1);
+  declare_kv_output(set, bench);
+}
+
+void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.text("-m,--model", "DIR", "model directory whose tokenizer is measured",
+           &bench->engine.model);
+  set.text("-f,--file", "FILE", "text to encode (DIR/haystack.txt)", &bench->file);
+  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+}
+
+void declare_bench_load(OptionSet& set, BenchLoadCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.integer("--repeats", "loads; median and spread are shown (5)", &bench->repeats, 1, 1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void check_bench_throughput(const BenchThroughputCommand& bench) {
+  if (bench.least_tokens <= bench.most_tokens) return;
+  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
+       bench.least_tokens, bench.most_tokens);
+}
+
+void check_bench_transfer(const BenchTransferCommand& bench) {
+  if (bench.num_bytes == 0 || bench.num_bytes >= kMinTransferBytes) return;
+  fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
+       bench.num_bytes);
+}
+
+void check_bench_offload(BenchOffloadCommand* bench) {
+  if (bench->engine.kv_offload.empty()) return;
+  require_mode("--kv-offload", bench->engine.kv_offload);
+  bench->modes = {bench->engine.kv_offload};
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,215 @@
+// Benchmarks of what moves, from outside: their counts are exact, their rates are rates.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/program_under_test.h"
+
+namespace sluice::cli {
+namespace {
+
+using Json = nlohmann::json;
+using Words = std::vector<std::string>;
+
+constexpr int64_t kKvBytesPerToken = 3072;  // of models/needle
+constexpr int64_t kBlock = 64;
+
+std::string model_dir() {
+  return (std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle").string();
+}
+
+Words joined(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+Json json_of(const Words& words) {
+  const Outcome outcome = run_sluice(joined(words, {"--json"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  return Json::parse(outcome.out);
+}
+
+// A few blocks of context and of ring, one run without a warm-up.
+Words small_kv(const std::string& command, const std::string& lengths) {
+  return {"bench",
+          command,
+          model_dir(),
+          "--device",
+          "cpu",
+          "--lengths",
+          lengths,
+          "--repeats",
+          "0",
+          "--decode-tokens",
+          "4",
+          "--num-kv-slots",
+          "3",
+          "--kv-slot-blocks",
+          "2",
+          "--kv-cache-bytes",
+          "64M",
+          "--block-size",
+          std::to_string(kBlock)};
+}
+
+void expect_share(const Json& share, double most) {
+  ASSERT_TRUE(share.is_number()) << share;
+  EXPECT_TRUE(std::isfinite(share.get<double>()));
+  EXPECT_GT(share, 0);
+  EXPECT_LE(share, most);
+}
+
+void expect_spread(const Json& spread) {
+  EXPECT_GT(spread.at("min"), 0);
+  EXPECT_LE(spread.at("min"), spread.at("median"));
+  EXPECT_LE(spread.at("median"), spread.at("max"));
+}
+
+void expect_link(const Json& json) {
+  for (const char* rate :
+       {"to_device_bytes_per_second", "to_host_bytes_per_second", "both_bytes_per_second"}) {
+    expect_spread(json.at("link").at(rate));
+  }
+}
+
+TEST(BenchFromOutside, TransferMeasuresEveryShape) {
+  const Json json =
+      json_of({"bench", "transfer", "--device", "cpu", "--bytes", "32M", "--repeats", "1"});
+  expect_link(json);
+  std::map<std::string, int> rows_of_group;
+  for (const Json& result : json.at("results")) {
+    ++rows_of_group[result.at("group")];
+    expect_spread(result.at("bytes_per_second"));
+    EXPECT_GE(result.at("unit_bytes"), 2048);
+    // Small copies may come from a CPU's cache, and a machine may stumble over the bound.
+    expect_share(result.at("share_of_bound"), 1000);
+  }
+  std::vector<int> counts;
+  for (const auto& [group, count] : rows_of_group) counts.push_back(count);
+  std::sort(counts.begin(), counts.end());
+  EXPECT_EQ(counts, (std::vector<int>{4, 2 * 5, 7 * 2, 5 * 6})) << "gathers, engine, sizes, rows";
+}
+
+TEST(BenchFromOutside, TransferPrintsATableForEachShape) {
+  const Outcome outcome =
+      run_sluice({"bench", "transfer", "--device", "cpu", "--bytes", "32M", "--repeats", "1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* words : {"bound: one copy", "copies back to back", "H2D row by row",
+                            "gather_pages", "load + write-back", "blocks of 1024"}) {
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
+  }
+}
+
+// Bytes against the formulas of docs/offload.md, shares against the rates beside them.
+TEST(BenchFromOutside, OffloadCountsWhatMovesAndComparesWithResident) {
+  const Json json = json_of(joined(small_kv("offload", "256,512"), {"--chunks", "128,1K"}));
+  expect_link(json);
+  ASSERT_EQ(json.at("results").size(), 2u * 4);
+  for (size_t i = 0; i < 8; ++i) {
+    const Json& row = json.at("results")[i];
+    const Json& resident = json.at("results")[i / 4 * 4];
+    const int64_t context = i < 4 ? 256 : 512;
+    EXPECT_EQ(row.at("context_tokens"), context);
+    const bool flows = row.at("kv_offload") != "off";
+    EXPECT_EQ(flows, i % 4 != 0);
+    const int64_t num_chunks = row.at("prefill_chunk_tokens") == 128 ? context / 128 : 1;
+    EXPECT_EQ(row.at("prefill").at("h2d_bytes"),
+              num_chunks * (num_chunks - 1) / 2 * 128 * kKvBytesPerToken);
+    EXPECT_EQ(row.at("prefill").at("d2h_bytes"), flows ? context * kKvBytesPerToken : 0);
+    EXPECT_EQ(row.at("decode").at("h2d_bytes"), flows ? 3 * context * kKvBytesPerToken : 0);
+    EXPECT_EQ(row.at("pinned_peak_bytes") > context * kKvBytesPerToken, flows);
+    EXPECT_GT(row.at("device_peak_bytes"), 0);
+    for (const char* phase : {"prefill", "decode"}) {
+      const Json& of_phase = row.at(phase);
+      expect_spread(of_phase.at("tokens_per_second"));
+      expect_share(of_phase.at("share_of_resident"), 1000);
+      EXPECT_DOUBLE_EQ(of_phase.at("share_of_resident"),
+                       of_phase.at("tokens_per_second").at("median").get<double>() /
+                           resident.at(phase).at("tokens_per_second").at("median").get<double>());
+      if (flows) {
+        expect_share(of_phase.at("share_of_link"), 10);
+      } else {
+        EXPECT_EQ(of_phase.at("share_of_link"), 0);
+      }
+    }
+  }
+}
+
+TEST(BenchFromOutside, WhatDoesNotFitIsSaidAndTheRestMeasured) {
+  const Words words = joined(small_kv("offload", "512"), {"--kv-cache-bytes", "1M"});
+  const Json json = json_of(joined(words, {"--modes", "off,chunked"}));
+  const Json& off = json.at("results")[0];
+  EXPECT_NE(off.at("does_not_fit").get<std::string>().find("kv_cache_bytes"), std::string::npos);
+  EXPECT_FALSE(off.contains("decode"));
+  EXPECT_TRUE(json.at("results")[1].at("decode").at("share_of_resident").is_null());
+
+  const Outcome none = run_sluice(joined(words, {"--modes", "off"}));
+  EXPECT_EQ(none.exit_code, 4);
+  EXPECT_NE(none.out.find("512, off does not fit"), std::string::npos) << none.out;
+}
+
+TEST(BenchFromOutside, BlocksThatStayDoNotFlow) {
+  const Json json = json_of(
+      joined(small_kv("offload", "512"), {"--modes", "chunked", "--device-bytes", "0,768K"}));
+  const auto loaded = [&](size_t row) {
+    return json.at("results")[row].at("decode").at("h2d_bytes").get<int64_t>();
+  };
+  EXPECT_EQ(loaded(0), 3 * 512 * kKvBytesPerToken);
+  EXPECT_LT(loaded(1), loaded(0));
+}
+
+TEST(BenchFromOutside, SparseComparesBudgetsWithFull) {
+  const Json json = json_of(
+      joined(small_kv("sparse", "1K"), {"--policies", "full+quest,full+streaming", "--budgets",
+                                        "128,256", "--sparse-page-tokens", "16"}));
+  expect_link(json);
+  const Json& results = json.at("results");
+  ASSERT_EQ(results.size(), 5u);
+  EXPECT_EQ(results[0].at("policy"), "full");
+  EXPECT_TRUE(results[0].at("budget_tokens").is_null());
+  EXPECT_EQ(results[0].at("decode").at("h2d_bytes"), 3 * 1024 * kKvBytesPerToken);
+  EXPECT_EQ(results[0].at("transferred_of_full"), 1);
+  EXPECT_EQ(results[0].at("density_selected"), 1);
+  for (size_t i = 1; i < 5; ++i) {
+    const Json& row = results[i];
+    EXPECT_EQ(row.at("policy"), i < 3 ? "full+quest" : "full+streaming");
+    EXPECT_EQ(row.at("budget_tokens"), i % 2 == 1 ? 128 : 256);
+    expect_share(row.at("density_selected"), 0.5);
+    expect_share(row.at("transferred_of_full"), 0.5);
+    expect_share(row.at("decode_speed_of_full"), 1000);
+    EXPECT_EQ(row.at("prefill").at("d2h_bytes"), 1024 * kKvBytesPerToken);
+    if (i % 2 == 1) continue;
+    EXPECT_GT(row.at("density_selected"), results[i - 1].at("density_selected"));
+    EXPECT_GT(row.at("transferred_of_full"), results[i - 1].at("transferred_of_full"));
+  }
+}
+
+// Nothing is measured before all of it is known to be possible.
+TEST(BenchFromOutside, BadOptionsAreErrors) {
+  const std::vector<std::pair<Words, std::string>> lines = {
+      {{"bench", "transfer", "--bytes", "1M"}, "--bytes"},
+      {{"bench", "transfer", "--device", "abacus"}, "abacus"},
+      {{"bench", "offload", model_dir(), "--modes", "sideways"}, "--modes: 'sideways'"},
+      {{"bench", "offload", model_dir(), "--slots", "1"}, "--slots: '1'"},
+      {{"bench", "offload", model_dir(), "--lengths", "128", "--block-sizes", "72"}, "block_size"},
+      {{"bench", "offload", model_dir(), "--lengths", "128,1M"}, "max_model_len"},
+      {{"bench", "offload"}, "no model given"},
+      {{"bench", "sparse", model_dir(), "--lengths", "128", "--policies", "full+queest"},
+       "full+queest"},
+      {{"bench", "sparse", model_dir(), "--budgets", "0"}, "--budgets: '0'"},
+      {{"bench", "sparse", model_dir(), "--decode-tokens", "1"}, "--decode-tokens: '1'"},
+  };
+  for (const auto& [words, needle] : lines) {
+    const Outcome outcome = run_sluice(words);
+    EXPECT_EQ(outcome.exit_code, 2) << needle << ": " << outcome.err;
+    EXPECT_EQ(outcome.out, "") << needle;
+    EXPECT_NE(outcome.err.find(needle), std::string::npos) << outcome.err;
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli
