@@ -11,6 +11,7 @@
 #include "engine/runner.h"
 #include "engine/sampler.h"
 #include "model/weights.h"
+#include "ops/ops.h"
 
 namespace sluice {
 namespace {
@@ -277,6 +278,8 @@ size_t add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, "activations", "device", Decoder::scratch_bytes(input.config, plan.decoder));
   add_entry(plan, "pass arrays", "device", Runner::memory_bytes(plan.pass));
   add_entry(plan, "pass arrays", "pinned", Runner::memory_bytes(plan.pass));
+  const size_t op_bytes = op_memory_bytes(input.device);
+  if (op_bytes > 0) add_entry(plan, "scratch of ops", "device", op_bytes);
   const size_t list_bytes = policy_memory(input, plan).list_bytes;
   if (list_bytes > 0) add_entry(plan, "page lists", "device", list_bytes);
   return plan.memory.device_used_bytes();

@@ -10,6 +10,7 @@
 #include "attention/resident_executor.h"
 #include "engine/text_stops.h"
 #include "io/model_directory.h"
+#include "ops/ops.h"
 #include "tokenizer/byte_tokenizer.h"
 
 namespace sluice {
@@ -101,6 +102,7 @@ LlmEngine::~LlmEngine() {
 void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
+  prepare_ops(*compute_);
   weights_ = std::make_unique<Weights>(config_, *device_);
   policy_ = std::move(parts.policy);
   make_kv(options, parts.skipped_wait);

@@ -12,4 +12,8 @@ const Ops& ops_of(const Device& device) {
   return cpu_ops;
 }
 
+size_t op_memory_bytes(const Device& device) { return ops_of(device).memory_bytes(); }
+
+void prepare_ops(Stream& stream) { ops_of(stream.device()).prepare(stream); }
+
 }  // namespace sluice

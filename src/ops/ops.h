@@ -21,6 +21,10 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
+  // See prepare_ops and op_memory_bytes below.
+  virtual size_t memory_bytes() const = 0;
+  virtual void prepare(Stream& stream) const = 0;
+
   virtual size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const = 0;
   virtual void pack_weight(Stream& stream, const PackWeightArgs& args) const = 0;
   virtual void matmul(Stream& stream, const MatmulArgs& args) const = 0;
@@ -40,5 +44,13 @@ class Ops {
 
 // The kernels of the backend that `device` belongs to.
 const Ops& ops_of(const Device& device);
+
+// Device memory that ops keep for one stream: scratch and workspaces of products and attention.
+size_t op_memory_bytes(const Device& device);
+
+// Takes that memory now and opens the libraries that ops need, which the first calls would do
+// otherwise: a plan can count it, a graph can be captured, and a missing library is known at start.
+// Order: errors come at the next host wait for the stream.
+void prepare_ops(Stream& stream);
 
 }  // namespace sluice

@@ -11,6 +11,8 @@ namespace sluice {
 
 class CpuOps final : public Ops {
  public:
+  size_t memory_bytes() const override { return 0; }  // threads have scratch of their own
+  void prepare(Stream&) const override {}
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
   void pack_weight(Stream& stream, const PackWeightArgs& args) const override;
   void matmul(Stream& stream, const MatmulArgs& args) const override;

@@ -183,6 +183,10 @@ int32_t decode_window_tokens(int32_t block_tokens) {
   return std::gcd(block_tokens, kMaxWindowTokens);
 }
 
+void prepare_decode_attention(CudaStream& stream) {
+  stream.submit("prepare attention", [&](cudaStream_t) { decode_scratch(stream); });
+}
+
 void decode_attention(CudaStream& stream, const AttentionArgs& args) {
   const bool is_aligned = reinterpret_cast<uintptr_t>(args.kv.base) % 16 == 0 &&
                           args.kv.stride_bytes % 16 == 0 &&

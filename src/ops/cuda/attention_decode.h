@@ -32,6 +32,9 @@ inline constexpr size_t kDecodeScratchBytes = size_t{64} << 20;
 // Errors: kDevice when the stream's first call is captured or the scratch cannot be taken.
 void decode_attention(CudaStream& stream, const AttentionArgs& args);
 
+// Takes the scratch now, which the stream's first call would.
+void prepare_decode_attention(CudaStream& stream);
+
 // Tokens of a window for blocks of `block_tokens`.
 int32_t decode_window_tokens(int32_t block_tokens);
 

@@ -8,6 +8,7 @@
 #include <bit>
 
 #include "core/error.h"
+#include "ops/cuda/matmul.h"
 
 namespace sluice::cuda {
 namespace {
@@ -100,7 +101,7 @@ struct CublasLtMatmul::Plan {
 };
 
 CublasLtMatmul::CublasLtMatmul(Device& device)
-    : workspace_(device.allocate(kWorkspaceBytes, MemoryKind::kDevice)) {
+    : workspace_(device.allocate(kMatmulWorkspaceBytes, MemoryKind::kDevice)) {
   check_cublaslt(cublaslt().create(&handle_), "cublasLtCreate");
 }
 

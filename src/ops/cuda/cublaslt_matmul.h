@@ -20,9 +20,6 @@ namespace sluice::cuda {
 
 class CublasLtMatmul {
  public:
-  // Taken once per stream that multiplies: what NVIDIA recommends for Hopper.
-  static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
-
   // Cost: opens the library (about 0.2 s, once per process) and allocates the workspace.
   explicit CublasLtMatmul(Device& device);
   ~CublasLtMatmul();

@@ -20,7 +20,7 @@ void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
       k % 8 == 0 && is_multiple_of_16(args.x.bytes()) && is_multiple_of_16(args.weight.data);
   if (vectors && m <= kMaxSkinnyRows) {
     const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
-    return matmul_skinny(stream, args, skinny_shape(n, k, num_multiprocessors));
+    return matmul_skinny(stream, args, skinny_shape(n, num_multiprocessors));
   }
   if (!vectors || n % 8 != 0 || !is_multiple_of_16(args.out.bytes())) {
     return matmul_any(stream, args);
@@ -34,6 +34,10 @@ void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
 }
 
 }  // namespace
+
+void prepare_matmul(CudaStream& stream) {
+  stream.submit("prepare matmul", [&](cudaStream_t) { matmul_state(stream).library(); });
+}
 
 size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) {
   constexpr size_t kAlignment = 256;

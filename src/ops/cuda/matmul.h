@@ -4,6 +4,8 @@
 // point. A packed weight is the matrix itself, row by row, in bf16. Thread rule: enqueue only.
 #pragma once
 
+#include <cstddef>
+
 #include "ops/matmul.h"
 
 namespace sluice {
@@ -11,6 +13,12 @@ namespace sluice {
 class CudaStream;
 
 namespace cuda {
+
+// Device memory that products of one stream keep: what NVIDIA recommends for Hopper.
+inline constexpr size_t kMatmulWorkspaceBytes = size_t{32} << 20;
+
+// Makes what the first large product of a stream would: the library's handle and its workspace.
+void prepare_matmul(CudaStream& stream);
 
 size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols);
 

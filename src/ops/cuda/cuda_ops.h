@@ -1,0 +1,32 @@
+// CudaOps: the table of CUDA kernels behind ops_of.
+//
+// Used through cuda_ops() of cuda_ops_door.h only. Each method forwards to the function of the same
+// name in ops/cuda/*.h. Thread rule: stateless; what ops keep, they keep per stream.
+#pragma once
+
+#include "ops/ops.h"
+
+namespace sluice {
+
+class CudaOps final : public Ops {
+ public:
+  size_t memory_bytes() const override;
+  void prepare(Stream& stream) const override;
+  size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
+  void pack_weight(Stream& stream, const PackWeightArgs& args) const override;
+  void matmul(Stream& stream, const MatmulArgs& args) const override;
+  void embedding(Stream& stream, const EmbeddingArgs& args) const override;
+  void rms_norm(Stream& stream, const RmsNormArgs& args) const override;
+  void rope_angles(Stream& stream, const RopeAnglesArgs& args) const override;
+  void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const override;
+  void swiglu(Stream& stream, const SwigluArgs& args) const override;
+  void gather_rows(Stream& stream, const GatherRowsArgs& args) const override;
+  void attention(Stream& stream, const AttentionArgs& args) const override;
+  void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const override;
+  void score_pages(Stream& stream, const ScorePagesArgs& args) const override;
+  void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
+  void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
+  void sample(Stream& stream, const SampleArgs& args) const override;
+};
+
+}  // namespace sluice
