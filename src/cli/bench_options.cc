@@ -205,6 +205,10 @@ void check_bench_transfer(const BenchTransferCommand& bench) {
        bench.num_bytes);
 }
 
+void settle_bench_sparse(BenchSparseCommand* bench) {
+  if (bench->engine.sparse_policy != "full") bench->policies = {bench->engine.sparse_policy};
+}
+
 void check_bench_offload(BenchOffloadCommand* bench) {
   if (bench->engine.kv_offload.empty()) return;
   require_mode("--kv-offload", bench->engine.kv_offload);

@@ -20,7 +20,8 @@ void declare_bench_load(OptionSet& set, BenchLoadCommand* bench);
 // Errors: kInvalidArgument naming the option, its value and what to write instead.
 void check_bench_throughput(const BenchThroughputCommand& bench);
 void check_bench_transfer(const BenchTransferCommand& bench);
-// Also settles which modes are measured.
+// Also settle which modes and policies are measured.
 void check_bench_offload(BenchOffloadCommand* bench);
+void settle_bench_sparse(BenchSparseCommand* bench);
 
 }  // namespace sluice::cli

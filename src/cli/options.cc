@@ -423,7 +423,10 @@ Command parse_command_line(const std::vector<std::string>& words) {
     check_bench_offload(&all.bench_offload);
     return with_model(all.bench_offload);
   }
-  if (outcome.subcommand == "bench sparse") return with_model(all.bench_sparse);
+  if (outcome.subcommand == "bench sparse") {
+    settle_bench_sparse(&all.bench_sparse);
+    return with_model(all.bench_sparse);
+  }
   if (outcome.subcommand == "bench tokenizer") return with_model(all.bench_tokenizer);
   SLUICE_CHECK(outcome.subcommand == "bench load", "unhandled {}", outcome.subcommand);
   return with_model(all.bench_load);

@@ -136,7 +136,7 @@ struct BenchOffloadCommand : BenchKvCommand {
 
 struct BenchSparseCommand : BenchKvCommand {
   std::vector<std::string> policies = {"full+quest"};
-  std::vector<int32_t> budgets = {512, 1024, 2048};  // tokens
+  std::vector<int32_t> budgets;  // tokens; empty: the policy's option, or a few
 };
 
 struct BenchTokenizerCommand {

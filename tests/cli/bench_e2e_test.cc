@@ -188,6 +188,14 @@ TEST(BenchFromOutside, SparseComparesBudgetsWithFull) {
   }
 }
 
+TEST(BenchFromOutside, SparseTakesTheEnginesOwnOptionsForOneRow) {
+  const Json json = json_of(joined(
+      small_kv("sparse", "256"), {"--sparse-policy", "full+quest", "--sparse-topk-tokens", "64"}));
+  ASSERT_EQ(json.at("results").size(), 2u);
+  EXPECT_EQ(json.at("results")[1].at("policy"), "full+quest");
+  EXPECT_EQ(json.at("results")[1].at("budget_tokens"), 64);
+}
+
 // Nothing is measured before all of it is known to be possible.
 TEST(BenchFromOutside, BadOptionsAreErrors) {
   const std::vector<std::pair<Words, std::string>> lines = {

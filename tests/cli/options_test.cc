@@ -262,6 +262,9 @@ TEST(Options, ListsOfBenchOffloadAndSparse) {
       {"bench", "sparse", "d", "--policies", "full+quest,streaming", "--budgets", "256,2K"});
   EXPECT_EQ(sparse.policies, (Words{"full+quest", "streaming"}));
   EXPECT_EQ(sparse.budgets, (std::vector<int32_t>{256, 2048}));
+  EXPECT_EQ(
+      parse<BenchSparseCommand>({"bench", "sparse", "d", "--sparse-policy", "streaming"}).policies,
+      Words{"streaming"});
   EXPECT_EQ(sparse.engine.kv_offload, "chunked");
   EXPECT_EQ(sparse.engine.kv_device_bytes, 0) << "all that can flow does";
 }

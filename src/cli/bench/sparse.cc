@@ -45,6 +45,13 @@ EngineOptions full_engine(EngineOptions engine) {
   return engine;
 }
 
+// What was listed; else the option itself, if it was given; else a few.
+std::vector<int32_t> budgets_of(const BenchSparseCommand& command, const Budget& given) {
+  if (!command.budgets.empty()) return command.budgets;
+  if (given) return {*given};
+  return {512, 1024, 2048};
+}
+
 // The reference first, then every policy with every budget.
 std::vector<EngineOptions> make_engines(const BenchSparseCommand& command) {
   std::vector<EngineOptions> engines = {full_engine(command.engine)};
@@ -53,9 +60,12 @@ std::vector<EngineOptions> make_engines(const BenchSparseCommand& command) {
     EngineOptions engine = command.engine;
     engine.sparse_policy = policy;
     const auto option = budget_option(policy);
-    if (!option) engines.push_back(engine);
-    for (size_t i = 0; option && i < command.budgets.size(); ++i) {
-      engine.*option = command.budgets[i];
+    if (!option) {
+      engines.push_back(engine);
+      continue;
+    }
+    for (const int32_t budget : budgets_of(command, command.engine.*option)) {
+      engine.*option = budget;
       engines.push_back(engine);
     }
   }
