@@ -65,7 +65,7 @@ TEST(Options, EngineOptionsReachTheirFields) {
                                       "4G",
                                       "--no-prefix-caching",
                                       "--sparse-policy",
-                                      "quest",
+                                      "full+quest",
                                       "--seed",
                                       "5"});
   const EngineOptions& engine = run.engine;
@@ -81,9 +81,29 @@ TEST(Options, EngineOptionsReachTheirFields) {
   EXPECT_EQ(engine.gpu_memory_utilization, 0.5);
   EXPECT_EQ(engine.kv_cache_bytes, size_t{4} << 30);
   EXPECT_FALSE(engine.enable_prefix_caching);
-  EXPECT_EQ(engine.sparse_policy, "quest");
+  EXPECT_EQ(engine.sparse_policy, "full+quest");
+  EXPECT_FALSE(engine.sparse_topk_tokens || engine.sparse_page_tokens || engine.sparse_sink_tokens);
   EXPECT_EQ(engine.seed, 5);
   EXPECT_EQ(run.seed, 5);
+}
+
+TEST(Options, SparseOptionsReachTheirFields) {
+  const auto run =
+      parse<RunCommand>({"run", "-m", "dir", "--sparse-topk-tokens", "1K", "--sparse-page-tokens",
+                         "64", "--sparse-sink-tokens", "0", "--sparse-recent-tokens", "100",
+                         "--sparse-threshold-tokens", "4K", "--sparse-shared-list"});
+  EXPECT_EQ(run.engine.sparse_topk_tokens, 1024);
+  EXPECT_EQ(run.engine.sparse_page_tokens, 64);
+  EXPECT_EQ(run.engine.sparse_sink_tokens, 0);
+  EXPECT_EQ(run.engine.sparse_recent_tokens, 100);
+  EXPECT_EQ(run.engine.sparse_threshold_tokens, 4096);
+  EXPECT_TRUE(run.engine.sparse_shared_list);
+
+  const ScopedEnvironment topk("SLUICE_SPARSE_TOPK_TOKENS", "512");
+  const ScopedEnvironment shared("SLUICE_SPARSE_SHARED_LIST", "1");
+  const auto needle = parse<NeedleCommand>({"needle", "-m", "dir"});
+  EXPECT_EQ(needle.engine.sparse_topk_tokens, 512);
+  EXPECT_TRUE(needle.engine.sparse_shared_list);
 }
 
 TEST(Options, OffloadOptionsReachTheirFields) {

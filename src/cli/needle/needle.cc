@@ -167,10 +167,12 @@ int needle(const NeedleCommand& command) {
                       .haystack_name = text.name,
                       .machine = machine_name(engine),
                       .kv_offload = llm.kv_offload(),
+                      .observations = {},
                       .results = {},
                       .seconds = 0,
                       .complete = true};
   ask_all(llm, recipe, &report);
+  report.observations = llm.observations();
   write_result(needle_table(report, wants_colour(stdout)));
   for (const std::string& line : write_report(report)) write_result(line + "\n");
   return report.complete ? kExitOk : kExitInterrupted;

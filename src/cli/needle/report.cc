@@ -11,6 +11,7 @@
 #include "cli/json_text.h"
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/render_png.h"
+#include "cli/observations.h"
 #include "cli/table.h"
 #include "cli/units.h"
 #include "core/error.h"
@@ -51,11 +52,27 @@ nlohmann::ordered_json item_json(const NeedleResult& result) {
           {"total_seconds", result.total_seconds}};
 }
 
+// "topk 512, page 32", what was given; "default" if nothing was.
+std::string sparse_options(const EngineOptions& engine) {
+  std::string text;
+  const auto add = [&text](const char* name, const std::optional<int32_t>& value) {
+    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
+  };
+  add("topk", engine.sparse_topk_tokens);
+  add("page", engine.sparse_page_tokens);
+  add("sink", engine.sparse_sink_tokens);
+  add("recent", engine.sparse_recent_tokens);
+  add("threshold", engine.sparse_threshold_tokens);
+  if (engine.sparse_shared_list) text += text.empty() ? "shared list" : ", shared list";
+  return text.empty() ? "default" : text;
+}
+
 std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport& report) {
   const NeedleCommand& command = report.command;
   const EngineOptions& engine = command.engine;
   return {{"Model", model_name(engine.model)},
           {"Sparse policy", engine.sparse_policy},
+          {"Sparse options", sparse_options(engine)},
           {"KV offload", report.kv_offload},
           {"Lengths", join_tokens(command.lengths)},
           {"Needles per cell", fmt::format("{}", command.needles)},
@@ -125,6 +142,7 @@ std::string needle_json(const NeedleReport& report) {
                     {"total", report.results.size()},
                     {"settings", settings},
                     {"cells", cells},
+                    {"observations", observations_json(report.observations)},
                     {"items", items}},
                    1);
 }

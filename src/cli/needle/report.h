@@ -10,6 +10,7 @@
 #include "cli/needle/heat_map.h"
 #include "cli/needle/recipe.h"
 #include "cli/options.h"
+#include "sluice/observations.h"
 
 namespace sluice::cli {
 
@@ -27,6 +28,7 @@ struct NeedleReport {
   std::string haystack_name;
   std::string machine;
   std::string kv_offload;  // what the engine uses: "off", "chunked" or "layerwise"
+  Observations observations;
   std::vector<NeedleResult> results;
   double seconds = 0;
   bool complete = true;  // false after Ctrl-C
