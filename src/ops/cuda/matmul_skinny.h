@@ -21,7 +21,7 @@ struct SkinnyShape {
   int tiles = 1;  // of 8 weight rows, per block: 1, 2 or 4
   int warps = 8;  // that share the sums over k: 4, 8 or 16
 };
-SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors);
+SkinnyShape skinny_shape(int64_t n, int num_multiprocessors);
 
 // REQUIRES: at most kMaxSkinnyRows rows; k is a multiple of 8; x and weight are aligned to 16
 // bytes.

@@ -41,6 +41,12 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
 
   // All loads first: 4 or 8 of them are in flight in each thread.
   let_next_kernel_start();
+  const auto* weights = reinterpret_cast<const Bf16x8*>(call.weight);
+#pragma unroll
+  for (int v = 0; v < kVectorsPerThread; ++v) {
+    const int index = thread + v * kRowThreads;
+    if (blockIdx.x == 0 && index % 8 == 0 && index < num_vectors) prefetch_to_l2(weights + index);
+  }
   wait_for_earlier_work();
   Bf16x8 rows[kVectorsPerThread] = {};
   Bf16x8 old[kVectorsPerThread] = {};
@@ -75,7 +81,6 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
   const float scale = 1.0f / sqrtf(squares / static_cast<float>(call.hidden) + call.eps);
 
   auto* out = reinterpret_cast<Bf16x8*>(call.out) + offset;
-  const auto* weights = reinterpret_cast<const Bf16x8*>(call.weight);
 #pragma unroll
   for (int v = 0; v < kVectorsPerThread; ++v) {
     const int index = thread + v * kRowThreads;

@@ -153,6 +153,8 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   };
 
   let_next_kernel_start();
+  if (call.q_norm != nullptr && row == 0 && threadIdx.x == 0) prefetch_to_l2(call.q_norm);
+  if (call.k_norm != nullptr && row == 0 && threadIdx.x == 1) prefetch_to_l2(call.k_norm);
   wait_for_earlier_work();
   int head = static_cast<int>(threadIdx.x) / kLanes;
   Channels channels = load(head);

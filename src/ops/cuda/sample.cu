@@ -1,18 +1,19 @@
-// Sampling on CUDA: one cluster of blocks a row, a few passes over its logits, no sort, no scratch.
+// Sampling on CUDA: the logits are read once, then a few passes over what a cluster of blocks holds
+// of them in shared memory; no sort of the vocabulary, no scratch memory.
 //
-// Every filter keeps a prefix of one order (place_of), so a set of kept tokens is one number, the
-// border, and nothing has to be sorted:
-//   top-k   the border is the k-th place: a radix selection (sample_row.cuh)
-//   top-p   a token is kept when the weight before it is less than top_p of all. That needs to be
-//           known of one token only: the Gumbel winner of the whole set. If it is kept, it is the
-//           winner of the kept set as well; if not, nothing from it on is kept, and the winner of
-//           the tokens before it is looked at next. A winner is kept with probability top_p or
-//           more, so one pass is the rule; each further pass halves what is left.
+// Every filter keeps a prefix of one order (place_of), so a set of kept tokens is one number:
+//   top-k   up to 512: the first k are listed in order by one block (sample_select.cuh), and what
+//           remains to be done concerns the list alone; above: the k-th place is selected
+//   top-p   without a list: a token is kept when the weight before it is less than top_p of all,
+//           and that has to be known of one token only, the Gumbel winner of the whole set. If it
+//           is kept, it is the winner of the kept set as well; if not, nothing from it on is kept,
+//           and the winner of the tokens before it is looked at next. A winner is kept with
+//           probability top_p or more, so one pass is the rule; each further one halves what is
+//           left.
 //
-// Bound: bytes, 4 a token, once from memory; the other passes (2 in all for a greedy row, 3 with
-// top-p, 6 or 7 with top-k) read L2. At few rows a pass is bound by its latency instead, about 3
-// microseconds with 8 blocks. Tile: a row's groups of 4 ids, which share a call of Philox, dealt to
-// the 512 threads of each block of the cluster.
+// Bound: bytes, 4 a token; at few rows the latency of 3 to 5 barriers of the cluster instead. Tile:
+// a row on 8 blocks of 512 threads, or on one block up to 16,384 tokens.
+#include <cfloat>
 #include <climits>
 #include <cmath>
 
@@ -21,14 +22,11 @@
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/sample.h"
-#include "ops/cuda/sample_row.cuh"
-#include "ops/philox.h"
+#include "ops/cuda/sample_draw.cuh"
+#include "ops/cuda/sample_select.cuh"
 
 namespace sluice::cuda {
 namespace {
-
-// g = -ln(-ln(u)) of the largest u that 32 bits give: 33 ln(2), rounded up.
-constexpr double kLargestGumbel = 22.8740;
 
 // Rows of up to so many tokens are the work of a single block.
 constexpr int32_t kVocabOfOneBlock = 16384;
@@ -55,6 +53,16 @@ struct SampleCall {
   CudaReport nothing_left;
 };
 
+// What a block knows while it works on its row.
+template <bool kHeld>
+struct RowWork {
+  SampleShared& shared;
+  Tokens<kHeld>& tokens;
+  Reducer& reduce;
+  const SampleCall& call;
+  int64_t row;
+};
+
 // What the first pass finds out.
 struct Peak {
   float largest;    // of all logits
@@ -63,15 +71,11 @@ struct Peak {
   int32_t has_nan;  // 0 or 1
 };
 
-__device__ inline Peak higher(const Peak& a, const Peak& b) {
-  const bool b_wins = b.allowed > a.allowed || (b.allowed == a.allowed && b.id < a.id);
-  return {fmaxf(a.largest, b.largest), b_wins ? b.allowed : a.allowed, b_wins ? b.id : a.id,
-          a.has_nan | b.has_nan};
-}
-
-__device__ __noinline__ Peak find_peak(SampleCluster& cluster) {
+template <bool kHeld>
+__device__ Peak find_peak(const RowWork<kHeld>& work) {
   Peak peak = {-INFINITY, -INFINITY, INT_MAX, 0};
-  cluster.for_each_group([&](int first_id, const float(&values)[4], uint32_t banned) {
+  work.tokens.load([&](int first_id, const float(&values)[4]) {
+    const uint32_t banned = work.tokens.banned_mask(first_id);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       peak.has_nan |= isnan(values[i]) ? 1 : 0;
@@ -83,185 +87,194 @@ __device__ __noinline__ Peak find_peak(SampleCluster& cluster) {
       }
     }
   });
-  return cluster.reduce(peak, [](const Peak& a, const Peak& b) { return higher(a, b); });
-}
-
-// The tokens that may be chosen: suppression, temperature and min-p, then the border.
-struct Candidates {
-  float largest;      // of the allowed logits
-  float temperature;  // not 0
-  float lowest;       // ln(min_p), or -inf
-  uint64_t border;    // places from here on
-
-  // `scaled` is (logit - largest) / temperature, at most 0.
-  __device__ bool holds(float logit, int32_t id, bool banned, float& scaled,
-                        uint64_t& place) const {
-    scaled = __fdiv_rn(logit - largest, temperature);
-    if (banned || !(logit > -INFINITY) || !(scaled >= lowest)) return false;
-    place = place_of(scaled, id);
-    return place >= border;
-  }
-};
-
-// Finds the argmax over candidates of scaled + Gumbel noise, -ln(-ln(u)), in double as every
-// backend does. Most candidates are beaten without a logarithm: the noise is at most 22.9, and
-// since -ln(u) is at least 1 - u, a candidate can only win where 1 - u < e^(scaled - best).
-struct Winner {
-  double value;
-  uint64_t place;  // 0: none
-
-  __device__ void offer(float scaled, uint64_t at, uint32_t word) {
-    const double u = uniform_open(word);
-    constexpr double kSlack = 1.0001;  // more than expf and the subtraction can be off
-    if (1.0 - u > kSlack * expf(static_cast<float>(scaled - value))) return;
-    offer_value(scaled - log(-log(u)), at);
-  }
-  __device__ void offer_value(double other, uint64_t at) {
-    // Equal values: the lower id, which is the larger lower half of the place.
-    if (other > value ||
-        (other == value && static_cast<uint32_t>(at) > static_cast<uint32_t>(place))) {
-      value = other;
-      place = at;
-    }
-  }
-};
-
-// What a pass over the candidates adds up.
-struct Tally {
-  double raw_sum;  // of e^(logit - largest logit), over all tokens
-  double mass;     // of e^scaled, over the candidates
-  double before;   // of e^scaled, over the candidates before `pivot`
-  uint64_t count;  // of candidates
-  Winner winner;   // among the candidates before `pivot`
-};
-
-__device__ inline Tally sum_of(const Tally& a, const Tally& b) {
-  Tally sum = {a.raw_sum + b.raw_sum, a.mass + b.mass, a.before + b.before, a.count + b.count,
-               a.winner};
-  sum.winner.offer_value(b.winner.value, b.winner.place);
-  return sum;
-}
-
-struct TallyPlan {
-  float raw_largest;  // for raw_sum
-  bool sums_raw;
-  bool has_candidates;  // false: a greedy row
-  bool draws;           // look for the winner
-  uint64_t pivot;       // 0: everything is before it
-  int64_t seed;
-  int64_t position;
-};
-
-__device__ inline void tally_group(const TallyPlan& plan, const Candidates& candidates,
-                                   int first_id, const float (&values)[4], uint32_t banned,
-                                   Tally& tally) {
-  float scaled[4];
-  uint64_t places[4];
-  uint32_t drawn = 0;  // the ones whose noise is worth knowing
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if (plan.sums_raw) tally.raw_sum += expf(values[i] - plan.raw_largest);
-    if (!plan.has_candidates) continue;
-    if (!candidates.holds(values[i], first_id + i, (banned >> i & 1) != 0, scaled[i], places[i])) {
-      continue;
-    }
-    const double weight = expf(scaled[i]);
-    tally.mass += weight;
-    ++tally.count;
-    if (places[i] <= plan.pivot) continue;
-    tally.before += weight;
-    if (plan.draws && scaled[i] + kLargestGumbel >= tally.winner.value) drawn |= 1u << i;
-  }
-  if (drawn == 0) return;
-  const PhiloxWords words =
-      sample_words(plan.seed, plan.position, static_cast<uint32_t>(first_id) / 4);
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    if ((drawn >> i & 1) != 0) tally.winner.offer(scaled[i], places[i], words[i]);
-  }
-}
-
-__device__ inline uint32_t word_of_id(const TallyPlan& plan, int32_t id) {
-  const PhiloxWords words = sample_words(plan.seed, plan.position, static_cast<uint32_t>(id) / 4);
-  const int i = id % 4;  // chosen without an index, which would put the words in memory
-  return i == 0 ? words[0] : i == 1 ? words[1] : i == 2 ? words[2] : words[3];
-}
-
-__device__ __noinline__ Tally add_up(SampleCluster& cluster, const TallyPlan& plan,
-                                     const Candidates& candidates, int32_t peak_id) {
-  Tally tally = {};
-  tally.winner.value = -INFINITY;
-  // The first token of the order sets a good bound at once.
-  const uint64_t peak_place = place_of(0.0f, peak_id);
-  if (plan.draws && peak_place >= candidates.border && peak_place > plan.pivot) {
-    tally.winner.offer(0.0f, peak_place, word_of_id(plan, peak_id));
-  }
-  cluster.for_each_group([&](int first_id, const float(&values)[4], uint32_t banned) {
-    tally_group(plan, candidates, first_id, values, banned, tally);
+  return work.reduce(peak, [](const Peak& a, const Peak& b) -> Peak {
+    const bool b_wins = b.allowed > a.allowed || (b.allowed == a.allowed && b.id < a.id);
+    return {fmaxf(a.largest, b.largest), b_wins ? b.allowed : a.allowed, b_wins ? b.id : a.id,
+            a.has_nan | b.has_nan};
   });
-  return cluster.reduce(tally, [](const Tally& a, const Tally& b) { return sum_of(a, b); });
 }
 
-// The token of a row that is not greedy. `tally` is that of all candidates, without a winner when
-// top-k is going to leave some of them out.
-__device__ int32_t draw(SampleCluster& cluster, const SampleCall& call, int64_t row, TallyPlan plan,
-                        Candidates candidates, int32_t peak_id, Tally tally) {
-  plan.sums_raw = false;
-  if (!plan.draws) {
-    const auto top_k = static_cast<uint64_t>(call.top_k[row]);
-    if (top_k < tally.count) {
-      const auto place = [&](float logit, int32_t id, bool banned) {
-        float scaled;
-        uint64_t at;
-        return candidates.holds(logit, id, banned, scaled, at) ? at : 0;
-      };
-      candidates.border = cluster.select(static_cast<uint32_t>(top_k), place);
-    }
-    plan.draws = true;
-    tally = add_up(cluster, plan, candidates, peak_id);
+__device__ inline double sum_of_exp(const float (&values)[4], float largest) {
+  float sums[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = __expf(values[i] - largest);
+  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+// Sum over all tokens of e^(logit - largest), for the log-probabilities.
+template <bool kHeld>
+__device__ double sum_raw(const RowWork<kHeld>& work, float largest) {
+  double sum = 0.0;
+  work.tokens.visit([&](int, const float(&values)[4]) { sum += sum_of_exp(values, largest); });
+  return work.reduce(sum, [](double a, double b) { return a + b; });
+}
+
+// Puts the places of the likeliest tokens into shared.top of the first block.
+template <bool kHeld>
+__device__ void list_top(const RowWork<kHeld>& work, float largest) {
+  const auto for_each_token = [&](auto fn) {
+    work.tokens.visit([&](int first_id, const float(&values)[4]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (first_id + i >= work.call.vocab) continue;
+        fn(values[i] - largest, place_of(values[i], first_id + i));
+      }
+    });
+  };
+  clear_histogram(work.shared, kCoarseBins);
+  CoarseCounter counter(work.shared);
+  for_each_token([&](float value, uint64_t) { counter.add(value); });
+  counter.finish();
+  RowBlocks::sync();
+  list_first(work.shared, static_cast<uint32_t>(work.call.num_top), for_each_token);
+  if (RowBlocks::rank() == 0 && static_cast<int>(threadIdx.x) < work.call.num_top) {
+    work.shared.top[threadIdx.x] = work.shared.sorted[threadIdx.x];
   }
+}
+
+// Suppression, temperature and min-p, as one number per token: (logit - largest) / temperature, at
+// most 0, or -inf for a token that may not be chosen.
+struct Scaling {
+  float largest;  // of the allowed logits
+  float factor;   // 1 / temperature
+  float lowest;   // ln(min_p), or -inf
+
+  __device__ void operator()(float (&values)[4], uint32_t banned) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float scaled = (values[i] - largest) * factor;
+      values[i] = (banned >> i & 1) == 0 && scaled >= lowest ? scaled : -INFINITY;
+    }
+  }
+};
+
+struct FirstSums {
+  double raw;      // as sum_raw
+  uint64_t count;  // of candidates
+};
+
+// Scales the row and adds it up; with `counts_bins` the coarse histogram of candidates is complete
+// afterwards.
+template <bool kHeld>
+__device__ FirstSums scale_row(const RowWork<kHeld>& work, const Scaling& scaling, float largest,
+                               bool counts_bins) {
+  FirstSums sums = {};
+  if (counts_bins) clear_histogram(work.shared, kCoarseBins);
+  CoarseCounter counter(work.shared);
+  work.tokens.update([&](int first_id, float(&values)[4]) {
+    sums.raw += sum_of_exp(values, largest);
+    scaling(values, work.tokens.banned_mask(first_id));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (values[i] == -INFINITY) continue;
+      ++sums.count;
+      if (counts_bins) counter.add(values[i]);
+    }
+  });
+  counter.finish();
+  return work.reduce(sums, [](const FirstSums& a, const FirstSums& b) -> FirstSums {
+    return {a.raw + b.raw, a.count + b.count};
+  });
+}
+
+// Calls fn(first_id, scaled values of 4 ids).
+template <bool kHeld, typename Fn>
+__device__ void for_each_scaled(const RowWork<kHeld>& work, const Scaling& scaling, Fn&& fn) {
+  work.tokens.visit([&](int first_id, float(&values)[4]) {
+    if (!kHeld) scaling(values, work.tokens.banned_mask(first_id));
+    fn(first_id, values);
+  });
+}
+
+// What a pass over the candidates with place > limit adds up.
+struct Tally {
+  double mass;  // of e^scaled
+  Winner winner;
+};
+
+template <bool kHeld>
+__device__ Tally tally_after(const RowWork<kHeld>& work, const Scaling& scaling, uint64_t limit,
+                             int32_t peak_id) {
+  GumbelMax best(work.call.seed[work.row], work.call.position[work.row]);
+  if (place_of(0.0f, peak_id) > limit) best.expect(peak_id);
+  double mass = 0.0;
+  for_each_scaled(work, scaling, [&](int first_id, const float(&values)[4]) {
+    float kept[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      kept[i] = place_of(values[i], first_id + i) > limit ? values[i] : -INFINITY;
+    }
+    mass += sum_of_exp(kept, 0.0f);
+    best.offer(first_id, kept);
+  });
+  return work.reduce(Tally{mass, best.winner()}, [](const Tally& a, const Tally& b) -> Tally {
+    return {a.mass + b.mass, better(a.winner, b.winner)};
+  });
+}
+
+// The token of a row whose candidates are not listed. `count` of them are left by min-p.
+template <bool kHeld>
+__device__ int32_t draw(const RowWork<kHeld>& work, const Scaling& scaling, uint64_t count,
+                        int32_t peak_id) {
+  uint64_t limit = place_of(-INFINITY, 0);  // above every token that is no candidate
+  const int32_t top_k = work.call.top_k[work.row];
+  if (top_k > 0 && static_cast<uint64_t>(top_k) < count) {
+    limit = select_limit(work.shared, static_cast<uint32_t>(top_k), [&](auto fn) {
+      for_each_scaled(work, scaling, [&](int first_id, const float(&values)[4]) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (values[i] > -INFINITY) fn(place_of(values[i], first_id + i));
+        }
+      });
+    });
+  }
+  Tally tally = tally_after(work, scaling, limit, peak_id);
+  const float top_p = work.call.top_p[work.row];
+  const double wanted = tally.mass * static_cast<double>(top_p);
   Winner winner = tally.winner;
-  const double wanted = tally.mass * static_cast<double>(call.top_p[row]);
-  while (call.top_p[row] < 1.0f) {
-    plan.pivot = winner.place;
-    tally = add_up(cluster, plan, candidates, peak_id);
-    if (tally.before < wanted || tally.before == 0.0) break;
+  while (top_p < 1.0f) {
+    tally = tally_after(work, scaling, winner.place, peak_id);  // of the tokens before it
+    if (tally.mass < wanted || tally.mass == 0.0) break;
     winner = tally.winner;
   }
   return id_at(winner.place);
 }
 
-// The `num_top` likeliest tokens of the raw logits, in order.
-__device__ void write_top(SampleCluster& cluster, SampleShared& shared, const SampleCall& call,
-                          int64_t row, double log_total) {
-  const auto place = [&](float logit, int32_t id, bool) {
-    return id < call.vocab ? place_of(logit, id) : 0;
-  };
-  cluster.clear_top();
-  const uint64_t border = cluster.select(static_cast<uint32_t>(call.num_top), place);
-  cluster.for_each_group([&](int first_id, const float(&values)[4], uint32_t) {
+// The token of a row with a small top_k, in the first block; the others return 0.
+template <bool kHeld>
+__device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scaling) {
+  const auto top_k = static_cast<uint32_t>(work.call.top_k[work.row]);
+  const uint32_t count = list_first(work.shared, top_k, [&](auto fn) {
+    for_each_scaled(work, scaling, [&](int first_id, const float(&values)[4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint64_t at = place(values[i], first_id + i, false);
-      if (at >= border) cluster.append_top(at);
-    }
+      for (int i = 0; i < 4; ++i) {
+        if (values[i] > -INFINITY) fn(values[i], place_of(values[i], first_id + i));
+      }
+    });
   });
-  cluster.sync();
-  const int thread = static_cast<int>(threadIdx.x);
-  if (!cluster.is_first_block() || thread >= call.num_top) return;
-  const uint64_t mine = shared.top[thread];  // in any order until now
-  int rank = 0;
-  for (int i = 0; i < call.num_top; ++i) rank += shared.top[i] > mine ? 1 : 0;
-  const int32_t id = id_at(mine);
-  call.top_token_ids[row * call.num_top + rank] = id;
-  call.top_logprobs[row * call.num_top + rank] =
-      static_cast<float>(static_cast<double>(call.logits[row * call.vocab + id]) - log_total);
+  if (RowBlocks::rank() != 0) return 0;
+  // A thread a token, in order.
+  const bool exists = threadIdx.x < min(count, top_k);
+  const uint64_t place = exists ? work.shared.sorted[threadIdx.x] : 0;
+  const double weight = exists ? __expf(value_at(place)) : 0.0;
+  const double before = sum_before(weight, reinterpret_cast<double*>(work.shared.warp_sums));
+  auto* total = reinterpret_cast<double*>(work.shared.sums);
+  if (threadIdx.x == kSampleThreads - 1) *total = before + weight;
+  __syncthreads();
+  const float top_p = work.call.top_p[work.row];
+  const bool is_kept = threadIdx.x == 0 || top_p >= 1.0f || before < *total * top_p;
+  Winner mine = {-INFINITY, 0};
+  if (exists && is_kept) {
+    mine = noisy(place, work.call.seed[work.row], work.call.position[work.row]);
+  }
+  return id_at(
+      work.reduce.of_block(mine, [](const Winner& a, const Winner& b) { return better(a, b); })
+          .place);
 }
 
 // A row that cannot be sampled is reported; what it leaves is a token that exists.
-__device__ void give_up(const SampleCluster& cluster, const SampleCall& call, int64_t row,
-                        const CudaReport& report) {
-  if (!cluster.is_first_block()) return;
+__device__ void give_up(const SampleCall& call, int64_t row, const CudaReport& report) {
+  if (RowBlocks::rank() != 0) return;
   if (threadIdx.x == 0) {
     fail_row(report, row);
     call.token_ids[row] = 0;
@@ -273,66 +286,92 @@ __device__ void give_up(const SampleCluster& cluster, const SampleCall& call, in
   }
 }
 
-__device__ void sample_row(SampleCluster& cluster, SampleShared& shared, const SampleCall& call,
-                           int64_t row) {
-  const Peak peak = find_peak(cluster);
-  if (peak.has_nan != 0 || isinf(peak.largest)) {
-    return give_up(cluster, call, row, call.bad_logits);
-  }
-  if (isinf(peak.allowed)) return give_up(cluster, call, row, call.nothing_left);
-
-  const float temperature = call.temperature[row];
-  const float min_p = call.min_p[row];
-  const bool is_greedy = temperature == 0.0f;
-  const bool limits = call.top_k[row] > 0 && call.top_k[row] < call.vocab;
-  const Candidates candidates = {peak.allowed, temperature, min_p > 0.0f ? logf(min_p) : -INFINITY,
-                                 0};
-  const TallyPlan plan = {.raw_largest = peak.largest,
-                          .sums_raw = true,
-                          .has_candidates = !is_greedy,
-                          .draws = !is_greedy && !limits,
-                          .pivot = 0,
-                          .seed = call.seed[row],
-                          .position = call.position[row]};
-  const Tally tally = add_up(cluster, plan, candidates, peak.id);
-  const int32_t id =
-      is_greedy ? peak.id : draw(cluster, call, row, plan, candidates, peak.id, tally);
-  const double log_total = static_cast<double>(peak.largest) + log(tally.raw_sum);
-  if (cluster.is_first_block() && threadIdx.x == 0) {
-    const double logit = call.logits[row * call.vocab + id];
+// In the first block. `log_total` is ln(sum of e^logit).
+__device__ void write_row(const SampleShared& shared, const SampleCall& call, int64_t row,
+                          int32_t id, double log_total) {
+  const auto logprob = [&](int32_t token) {
+    return static_cast<float>(static_cast<double>(call.logits[row * call.vocab + token]) -
+                              log_total);
+  };
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread == 0) {
     call.token_ids[row] = id;
-    call.logprobs[row] = static_cast<float>(logit - log_total);
+    call.logprobs[row] = logprob(id);
   }
-  if (call.num_top > 0) write_top(cluster, shared, call, row, log_total);
+  if (thread < call.num_top) {
+    const int32_t listed = id_at(shared.top[thread]);
+    call.top_token_ids[row * call.num_top + thread] = listed;
+    call.top_logprobs[row * call.num_top + thread] = logprob(listed);
+  }
 }
 
+template <bool kHeld>
+__device__ void sample_row(const RowWork<kHeld>& work) {
+  const SampleCall& call = work.call;
+  const Peak peak = find_peak(work);
+  if (peak.has_nan != 0 || isinf(peak.largest)) return give_up(call, work.row, call.bad_logits);
+  if (isinf(peak.allowed)) return give_up(call, work.row, call.nothing_left);
+  if (call.num_top > 0) list_top(work, peak.largest);
+
+  const float temperature = call.temperature[work.row];
+  const float min_p = call.min_p[work.row];
+  const int32_t top_k = call.top_k[work.row];
+  int32_t id = peak.id;
+  double raw_sum = 0.0;
+  if (temperature == 0.0f) {
+    raw_sum = sum_raw(work, peak.largest);
+  } else {
+    const Scaling scaling = {peak.allowed, fminf(1.0f / temperature, FLT_MAX),
+                             min_p > 0.0f ? logf(min_p) : -INFINITY};
+    const bool lists = top_k > 0 && top_k <= kMaxListed;
+    const FirstSums sums = scale_row(work, scaling, peak.largest, lists);
+    raw_sum = sums.raw;
+    id = lists ? draw_listed(work, scaling) : draw(work, scaling, sums.count, peak.id);
+  }
+  if (RowBlocks::rank() != 0) return;
+  write_row(work.shared, call, work.row, id, static_cast<double>(peak.largest) + log(raw_sum));
+}
+
+template <bool kHeld>
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(SampleCall call) {
   __shared__ SampleShared shared;
+  extern __shared__ float4 held[];
   const int64_t row = blockIdx.x / RowBlocks::count();
   const SampleRow view = {.logits = call.logits + row * call.vocab,
                           .vocab = call.vocab,
                           .aligned = call.aligned,
                           .suppressed = call.suppressed + row * call.num_suppressed,
                           .num_suppressed = call.num_suppressed};
-  SampleCluster cluster(shared, view);
-  sample_row(cluster, shared, call, row);
-  cluster.sync();  // no block leaves while another may read its shared memory
+  Tokens<kHeld> tokens(shared, view, held);
+  Reducer reduce(shared);
+  sample_row(RowWork<kHeld>{shared, tokens, reduce, call, row});
+  RowBlocks::sync();  // no block leaves while another may reach into its shared memory
 }
 
-void launch(cudaStream_t stream, const SampleCall& call, bool has_clusters) {
-  const unsigned num_blocks = has_clusters && call.vocab > kVocabOfOneBlock ? kMaxClusterBlocks : 1;
+void launch(CudaStream& stream, const SampleCall& call) {
+  const cudaDeviceProp& properties = stream.cuda_device().properties();
+  const bool has_clusters = properties.major >= 9;
+  const int num_blocks = has_clusters && call.vocab > kVocabOfOneBlock ? kMaxRowBlocks : 1;
+  const size_t held_bytes = sizeof(float4) * kSampleThreads *
+                            static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
+  const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
+  void (*kernel)(SampleCall) = holds ? sample_rows<true> : sample_rows<false>;
   cudaLaunchAttribute cluster_size = {};
   cluster_size.id = cudaLaunchAttributeClusterDimension;
-  cluster_size.val.clusterDim.x = num_blocks;
+  cluster_size.val.clusterDim.x = static_cast<unsigned>(num_blocks);
   cluster_size.val.clusterDim.y = 1;
   cluster_size.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(call.num_rows) * num_blocks);
+  config.gridDim = dim3(static_cast<unsigned>(call.num_rows * num_blocks));
   config.blockDim = dim3(kSampleThreads);
-  config.stream = stream;
+  config.dynamicSmemBytes = holds ? held_bytes : 0;
+  config.stream = stream.handle();
   config.attrs = &cluster_size;
   config.numAttrs = num_blocks > 1 ? 1 : 0;
-  check_cuda(cudaLaunchKernelEx(&config, sample_rows, call), "cudaLaunchKernelEx");
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(config.dynamicSmemBytes)),
+             "cudaFuncSetAttribute");
+  check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
 }
 
 }  // namespace
@@ -358,16 +397,18 @@ void sample(CudaStream& stream, const SampleArgs& args) {
       .num_suppressed = suppresses ? static_cast<int32_t>(args.suppressed.dim(1)) : 0,
       .num_top = lists_top ? static_cast<int32_t>(args.top_token_ids.dim(1)) : 0,
       .aligned = args.logits.dim(1) % 4 == 0 && is_aligned(args.logits.bytes()),
+      .bad_logits = {},
+      .nothing_left = {},
   };
-  SLUICE_CHECK(call.num_top <= kMaxTop, "sample: {} log-probabilities a row; at most {} on CUDA",
-               call.num_top, kMaxTop);
+  SLUICE_CHECK(call.num_top <= kMaxListed, "sample: {} log-probabilities a row; at most {} on CUDA",
+               call.num_top, kMaxListed);
   if (call.num_rows == 0) return;
-  stream.submit("sample", [&](cudaStream_t handle) {
+  stream.submit("sample", [&](cudaStream_t) {
     call.bad_logits =
         stream.report("sample", "row {} of the logits has NaN, +inf or no finite number");
     call.nothing_left =
         stream.report("sample", "row {} has no token left to choose: all are suppressed or -inf");
-    launch(handle, call, stream.cuda_device().properties().major >= 9);
+    launch(stream, call);
   });
 }
 
