@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/attention_prefill.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/attention.h"
+#include "ops/cuda/matmul.h"
 #include "ops/reference/attention.h"
 #include "report.h"
 
@@ -34,110 +36,14 @@ struct Shape {
   }
 };
 
-// One sequence of random bf16 in device memory, and copies of a few rows that the host can read.
-class Workbench {
+// Tensors of one measurement, in device memory unless named otherwise, and the stream that uses
+// them.
+class Tensors {
  public:
-  Workbench(CudaDevice& device, const Shape& shape)
-      : device_(device), stream_(device.make_stream({.name = "bench"})), shape_(shape) {
-    args_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    args_.q = random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
-    args_.out = random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
-    args_.batch.row_begin = integers({0, shape.num_rows});
-    args_.batch.first_pos = integers({shape.num_tokens - shape.num_rows});
-    args_.batch.max_rows = shape.num_rows;
-    make_blocks();
-    if (shape.piece_tokens > 0) make_state();
-  }
+  explicit Tensors(CudaDevice& device)
+      : device_(device), stream_(device.make_stream({.name = "bench"})) {}
 
-  // All calls of one walk.
-  void enqueue() {
-    for (const AttentionArgs& call : calls()) cuda::prefill_attention(as_cuda(*stream_), call);
-  }
-  void synchronize() { stream_->synchronize(); }
-
-  // Relative error (norm of the difference over the norm) of the first, a middle and the last row.
-  double error() {
-    enqueue();
-    double difference = 0.0;
-    double norm = 0.0;
-    for (const int32_t row : {0, shape_.num_rows / 2, shape_.num_rows - 1}) {
-      add_row_error(row, difference, norm);
-    }
-    return std::sqrt(difference / norm);
-  }
-
- private:
-  std::vector<AttentionArgs> calls() {
-    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
-    std::vector<AttentionArgs> calls;
-    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) {
-      const auto i = static_cast<int64_t>(calls.size());
-      AttentionArgs call = args_;
-      call.batch.max_kv_tokens = std::min(piece, shape_.num_tokens - begin);
-      call.kv_begin = bounds_.rows(i, 1);
-      call.kv_end = bounds_.rows(i + 1, 1);
-      const int64_t first_block = begin / shape_.block_tokens;
-      const int64_t width = args_.block_table.dim(1) - first_block;
-      call.block_table = args_.block_table.reshape({args_.block_table.dim(1)})
-                             .rows(first_block, width)
-                             .reshape({1, width});
-      call.first = begin == 0;
-      call.last = begin + piece >= shape_.num_tokens;
-      calls.push_back(call);
-    }
-    return calls;
-  }
-
-  void make_blocks() {
-    const int32_t num_blocks = (shape_.num_tokens + shape_.block_tokens - 1) / shape_.block_tokens;
-    std::vector<int32_t> table;
-    for (int32_t i = 0; i < num_blocks; ++i) table.push_back(num_blocks - 1 - i);
-    args_.block_table = integers(table).reshape({1, num_blocks});
-    args_.kv.shape = {.num_kv_heads = shape_.num_kv_heads,
-                      .head_dim = shape_.head_dim,
-                      .block_tokens = shape_.block_tokens};
-    args_.kv.num_blocks = num_blocks;
-    args_.kv.stride_bytes = args_.kv.shape.block_bytes();
-    args_.kv.base =
-        random_tensor({num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)}).bytes();
-    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
-    std::vector<int32_t> bounds;
-    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) bounds.push_back(begin);
-    bounds.push_back(shape_.num_tokens);
-    bounds_ = integers(bounds);
-  }
-
-  void make_state() {
-    const int64_t rows = shape_.num_rows;
-    const int64_t heads = shape_.num_q_heads;
-    args_.state = {.acc = tensor(DType::kF32, {rows, heads, shape_.head_dim}),
-                   .max = tensor(DType::kF32, {rows, heads}),
-                   .sum = tensor(DType::kF32, {rows, heads})};
-  }
-
-  void add_row_error(int32_t row, double& difference, double& norm) {
-    AttentionArgs host = args_;
-    host.q = to_host(args_.q.rows(row, 1));
-    const TensorView out = to_host(args_.out.rows(row, 1));
-    host.batch.row_begin = host_integers({0, 1});
-    host.batch.first_pos = host_integers({shape_.num_tokens - shape_.num_rows + row});
-    host.kv_begin = host_integers({0});
-    host.kv_end = host_integers({shape_.num_tokens});
-    if (!host_kv_.present()) {
-      const auto bytes = static_cast<int64_t>(args_.kv.stride_bytes) * args_.kv.num_blocks;
-      host_kv_ = to_host(TensorView(args_.kv.base, DType::kU8, {bytes}));
-      host_table_ = to_host(args_.block_table);
-    }
-    host.kv.base = host_kv_.bytes();
-    host.block_table = host_table_;
-    const std::vector<double> expected = reference::attention(host);
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double actual = static_cast<float>(out.data<BFloat16>()[i]);
-      // NaN must not pass.
-      difference += std::isnan(actual) ? INFINITY : (actual - expected[i]) * (actual - expected[i]);
-      norm += expected[i] * expected[i];
-    }
-  }
+  CudaStream& stream() { return as_cuda(*stream_); }
 
   std::byte* allocate(size_t num_bytes, MemoryKind kind) {
     buffers_.push_back(device_.allocate(num_bytes, kind));
@@ -188,9 +94,118 @@ class Workbench {
     return view;
   }
 
+ private:
   CudaDevice& device_;
   std::vector<Buffer> buffers_;
   std::unique_ptr<Stream> stream_;
+};
+
+// One sequence of random bf16 in device memory, and copies of a few rows that the host can read.
+class Workbench {
+ public:
+  Workbench(CudaDevice& device, const Shape& shape) : tensors_(device), shape_(shape) {
+    args_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+    args_.q = tensors_.random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
+    args_.out = tensors_.random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
+    args_.batch.row_begin = tensors_.integers({0, shape.num_rows});
+    args_.batch.first_pos = tensors_.integers({shape.num_tokens - shape.num_rows});
+    args_.batch.max_rows = shape.num_rows;
+    make_blocks();
+    if (shape.piece_tokens > 0) make_state();
+  }
+
+  // All calls of one walk.
+  void enqueue() {
+    for (const AttentionArgs& call : calls()) attention(tensors_.stream(), call);
+  }
+  void synchronize() { tensors_.stream().synchronize(); }
+
+  // Relative error (norm of the difference over the norm) of the first, a middle and the last row.
+  double error() {
+    enqueue();
+    double difference = 0.0;
+    double norm = 0.0;
+    for (const int32_t row : {0, shape_.num_rows / 2, shape_.num_rows - 1}) {
+      add_row_error(row, difference, norm);
+    }
+    return std::sqrt(difference / norm);
+  }
+
+ private:
+  std::vector<AttentionArgs> calls() {
+    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
+    std::vector<AttentionArgs> calls;
+    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) {
+      const auto i = static_cast<int64_t>(calls.size());
+      AttentionArgs call = args_;
+      call.batch.max_kv_tokens = std::min(piece, shape_.num_tokens - begin);
+      call.kv_begin = bounds_.rows(i, 1);
+      call.kv_end = bounds_.rows(i + 1, 1);
+      const int64_t first_block = begin / shape_.block_tokens;
+      const int64_t width = args_.block_table.dim(1) - first_block;
+      call.block_table = args_.block_table.reshape({args_.block_table.dim(1)})
+                             .rows(first_block, width)
+                             .reshape({1, width});
+      call.first = begin == 0;
+      call.last = begin + piece >= shape_.num_tokens;
+      calls.push_back(call);
+    }
+    return calls;
+  }
+
+  void make_blocks() {
+    const int32_t num_blocks = (shape_.num_tokens + shape_.block_tokens - 1) / shape_.block_tokens;
+    std::vector<int32_t> table;
+    for (int32_t i = 0; i < num_blocks; ++i) table.push_back(num_blocks - 1 - i);
+    args_.block_table = tensors_.integers(table).reshape({1, num_blocks});
+    args_.kv.shape = {.num_kv_heads = shape_.num_kv_heads,
+                      .head_dim = shape_.head_dim,
+                      .block_tokens = shape_.block_tokens};
+    args_.kv.num_blocks = num_blocks;
+    args_.kv.stride_bytes = args_.kv.shape.block_bytes();
+    args_.kv.base =
+        tensors_.random_tensor({num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)})
+            .bytes();
+    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
+    std::vector<int32_t> bounds;
+    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) bounds.push_back(begin);
+    bounds.push_back(shape_.num_tokens);
+    bounds_ = tensors_.integers(bounds);
+  }
+
+  void make_state() {
+    const int64_t rows = shape_.num_rows;
+    const int64_t heads = shape_.num_q_heads;
+    args_.state = {.acc = tensors_.tensor(DType::kF32, {rows, heads, shape_.head_dim}),
+                   .max = tensors_.tensor(DType::kF32, {rows, heads}),
+                   .sum = tensors_.tensor(DType::kF32, {rows, heads})};
+  }
+
+  void add_row_error(int32_t row, double& difference, double& norm) {
+    AttentionArgs host = args_;
+    host.q = tensors_.to_host(args_.q.rows(row, 1));
+    const TensorView out = tensors_.to_host(args_.out.rows(row, 1));
+    host.batch.row_begin = tensors_.host_integers({0, 1});
+    host.batch.first_pos = tensors_.host_integers({shape_.num_tokens - shape_.num_rows + row});
+    host.kv_begin = tensors_.host_integers({0});
+    host.kv_end = tensors_.host_integers({shape_.num_tokens});
+    if (!host_kv_.present()) {
+      const auto bytes = static_cast<int64_t>(args_.kv.stride_bytes) * args_.kv.num_blocks;
+      host_kv_ = tensors_.to_host(TensorView(args_.kv.base, DType::kU8, {bytes}));
+      host_table_ = tensors_.to_host(args_.block_table);
+    }
+    host.kv.base = host_kv_.bytes();
+    host.block_table = host_table_;
+    const std::vector<double> expected = reference::attention(host);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double actual = static_cast<float>(out.data<BFloat16>()[i]);
+      // NaN must not pass.
+      difference += std::isnan(actual) ? INFINITY : (actual - expected[i]) * (actual - expected[i]);
+      norm += expected[i] * expected[i];
+    }
+  }
+
+  Tensors tensors_;
   Shape shape_;
   AttentionArgs args_;
   TensorView bounds_;
@@ -240,7 +255,29 @@ std::vector<Shape> shapes() {
   };
 }
 
-void print_shape(CudaDevice& device, const Shape& shape) {
+// Sustained, so that the clock is the one that the card holds under load.
+constexpr Effort kEffort{.min_repetitions = 5, .min_seconds = 0.3};
+
+// The bound: FLOP/s of a large matrix product in this run.
+double product_rate(CudaDevice& device) {
+  constexpr int64_t kSize = 8192;
+  constexpr int kRepeats = 10;
+  Tensors tensors(device);
+  const TensorView weight = tensors.random_tensor({kSize, kSize});
+  const MatmulArgs args{.x = tensors.random_tensor({kSize, kSize}),
+                        .weight = {.data = weight.bytes(), .num_rows = kSize, .num_cols = kSize},
+                        .bias = {},
+                        .out = tensors.tensor(DType::kBF16, {kSize, kSize})};
+  const Timing timing = measure(
+      [&] {
+        for (int i = 0; i < kRepeats; ++i) cuda::matmul(tensors.stream(), args);
+        tensors.stream().synchronize();
+      },
+      kEffort);
+  return 2.0 * kSize * kSize * kSize * kRepeats / timing.median;
+}
+
+void print_shape(CudaDevice& device, const Shape& shape, double bound) {
   Workbench bench(device, shape);
   const double error = bench.error();
   // Enough walks in a row that a launch and a wait are noise.
@@ -250,10 +287,13 @@ void print_shape(CudaDevice& device, const Shape& shape) {
         for (int i = 0; i < repeats; ++i) bench.enqueue();
         bench.synchronize();
       },
-      {.min_repetitions = 5, .min_seconds = 0.3});
-  fmt::print("{:<36} {:8.3f} ms {:7.1f} TFLOP/s (spread {:.1f} %)  error {:.1e}\n", shape.name,
-             timing.median / repeats * 1e3, shape.flop() * repeats / timing.median / 1e12,
-             100 * timing.spread(), error);
+      kEffort);
+  const double rate = shape.flop() * repeats / timing.median;
+  fmt::print(
+      "{:<36} {:8.3f} ms {:7.1f} TFLOP/s {:3.0f} % of bound (spread {:.1f} %)  error {:.1e}\n",
+      shape.name, timing.median / repeats * 1e3, rate / 1e12, 100 * rate / bound,
+      100 * timing.spread(), error);
+  std::fflush(stdout);
 }
 
 int run(int argc, char** argv) {
@@ -264,12 +304,13 @@ int run(int argc, char** argv) {
   }
   print_header("cuda_attention_bench");
   const std::unique_ptr<Device> device = make_device("cuda");
-  fmt::print(
-      "GPU: {}; causal, bf16, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n",
-      device->info().name);
+  const double bound = product_rate(as_cuda(*device));
+  fmt::print("GPU: {}; bound: bf16 product of 8192^3, {:.1f} TFLOP/s\n", device->info().name,
+             bound / 1e12);
+  fmt::print("causal, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n");
   for (const Shape& shape : shapes()) {
     if (std::string_view(shape.name).find(wanted) != std::string_view::npos) {
-      print_shape(as_cuda(*device), shape);
+      print_shape(as_cuda(*device), shape, bound);
     }
   }
   return 0;

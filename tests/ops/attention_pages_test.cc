@@ -6,10 +6,15 @@
 namespace sluice::testing {
 namespace {
 
-class AttentionPagesTest : public ::testing::TestWithParam<CpuIsa> {};
+class AttentionPagesTest : public ::testing::TestWithParam<CpuIsa> {
+ protected:
+  void SetUp() override {
+    if (!testing_cpu()) GTEST_SKIP() << "a GPU takes page lists for single rows only";
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Isa, AttentionPagesTest, ::testing::ValuesIn(runnable_isas()),
-                         [](const auto& test) { return std::string(cpu_isa_name(test.param)); });
+                         [](const auto& test) { return kernels_name(test.param); });
 
 // A list of about half of the first `num_pages` pages that belongs to (seq, head, q_page) alone.
 std::vector<int32_t> random_list(int32_t num_pages, int32_t seq, int32_t head, int32_t q_page) {
@@ -168,6 +173,7 @@ TEST_P(AttentionPagesTest, ARowAloneHasTheBitsItHasInACrowd) {
 }
 
 TEST(AttentionPagesIsa, Avx2AndAvx512GiveTheSameBits) {
+  if (!testing_cpu()) GTEST_SKIP() << "about CPU kernels";
   if (detected_isa() < CpuIsa::kAvx512) GTEST_SKIP() << "this CPU has no AVX-512";
   const AttentionProblem problem({.seqs = {{.num_rows = 5, .first_pos = 700}}});
   AttentionRun run{.isa = CpuIsa::kAvx2, .list_of = lists_of(45), .gathered_entries = 10};

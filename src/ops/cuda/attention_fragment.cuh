@@ -46,25 +46,32 @@ struct PrefillTile {
   }
 };
 
-// Launch order: sequences, then sections of `heads_together` KV heads whose K and V fit the L2
-// cache, then tiles from the last (longest under the causal mask) to the first, so that the short
-// ones fill the gaps at the end, then heads.
+// Launch order: sections of `heads_together` KV heads whose K and V fit the L2 cache, then the
+// sequences' tiles, from the last of a sequence (longest under the causal mask) to its first, so
+// that short ones fill the gaps at the end, then heads. The tiles of a batch are found by counting:
+// the host knows only how many there are at most, and the ones behind the last have no rows.
 __device__ inline PrefillTile tile_at(const PrefillParams& p, int32_t index, int32_t rows) {
-  const int32_t head_in_section = index % p.heads_together;
-  index /= p.heads_together;
-  const int32_t q_tile = p.num_q_tiles - 1 - index % p.num_q_tiles;
-  index /= p.num_q_tiles;
-  const int32_t num_sections = p.num_kv_heads / p.heads_together;
   PrefillTile tile;
-  tile.kv_head = index % num_sections * p.heads_together + head_in_section;
-  tile.seq = index / num_sections;
-  tile.row_offset = p.row_begin[tile.seq];
-  tile.num_rows = (p.row_begin[tile.seq + 1] - tile.row_offset) * p.group;
-  tile.first_row = q_tile * rows;
-  tile.first_pos = p.first_pos[tile.seq];
-  tile.kv_begin = p.kv_begin[tile.seq];
-  tile.kv_end = p.kv_end[tile.seq];
-  tile.starts_empty = p.first || tile.kv_begin == 0;
+  tile.kv_head =
+      index / p.heads_together / p.num_q_tiles * p.heads_together + index % p.heads_together;
+  int32_t behind = index / p.heads_together % p.num_q_tiles;  // tiles before this one
+  int32_t end = p.row_begin[0];
+  for (; tile.seq < p.num_seqs; ++tile.seq) {
+    tile.row_offset = end;
+    end = p.row_begin[tile.seq + 1];
+    tile.num_rows = (end - tile.row_offset) * p.group;
+    const int32_t num_tiles = (tile.num_rows + rows - 1) / rows;
+    if (behind < num_tiles) {
+      tile.first_row = (num_tiles - 1 - behind) * rows;
+      tile.first_pos = p.first_pos[tile.seq];
+      tile.kv_begin = p.kv_begin[tile.seq];
+      tile.kv_end = p.kv_end[tile.seq];
+      tile.starts_empty = p.first || tile.kv_begin == 0;
+      return tile;
+    }
+    behind -= num_tiles;
+  }
+  tile.num_rows = 0;
   return tile;
 }
 
@@ -107,6 +114,8 @@ __device__ inline RowPair make_row_pair(const PrefillParams& p, const PrefillTil
 }
 
 // Reads the accumulator of an earlier call, or zeros. Columns from head_dim on are zeros.
+// Pairs go straight to their registers, so that the wait for memory is at their first use, behind
+// the first tile's scores; whole lines put together by shuffles were slower.
 template <int kColumns>
 __device__ __forceinline__ void load_accumulator(const PrefillParams& p, const PrefillTile& tile,
                                                  const RowPair& rows, int32_t lane,
@@ -226,32 +235,74 @@ __device__ __forceinline__ void pack_weights(const float (&s)[kTokens / 2],
   for (int i = 0; i < kTokens / 4; ++i) p[i] = pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-// Writes out = acc / sum when this is the last call of the walk, the state otherwise.
+// Takes a pair of columns of each of four neighbouring 8-column groups and gives the eight columns
+// of group lane % 4: a 4 x 4 transpose inside the quad, so that a thread writes 16 bytes and a warp
+// touches each cache line of its rows a quarter as often.
+__device__ __forceinline__ uint4 gather_eight(const uint32_t (&pairs)[4], int32_t lane) {
+  const bool odd = lane % 2 != 0;
+  const uint32_t from0 = __shfl_xor_sync(0xffffffffu, odd ? pairs[0] : pairs[1], 1);
+  const uint32_t from1 = __shfl_xor_sync(0xffffffffu, odd ? pairs[2] : pairs[3], 1);
+  const uint2 low = odd ? make_uint2(from0, pairs[1]) : make_uint2(pairs[0], from0);
+  const uint2 high = odd ? make_uint2(from1, pairs[3]) : make_uint2(pairs[2], from1);
+  const bool upper = lane % 4 >= 2;
+  const uint32_t x = __shfl_xor_sync(0xffffffffu, upper ? low.x : high.x, 2);
+  const uint32_t y = __shfl_xor_sync(0xffffffffu, upper ? low.y : high.y, 2);
+  return upper ? make_uint4(x, y, high.x, high.y) : make_uint4(low.x, low.y, x, y);
+}
+
+// Writes out = acc / sum.
 template <int kColumns>
-__device__ __forceinline__ void store_rows(const PrefillParams& p, const RowPair& rows,
-                                           int32_t lane, const float (&o)[kColumns / 2]) {
+__device__ __forceinline__ void store_out(const PrefillParams& p, const RowPair& rows, int32_t lane,
+                                          const float (&o)[kColumns / 2]) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    if (rows.head_row[r] < 0) continue;
-    const int64_t offset = rows.head_row[r] * p.head_dim + 2 * (lane % 4);
     // A row that saw no token has sum 0 and gets 0.
     const float inverse = rows.sum[r] == 0.0f ? 0.0f : __frcp_rn(rows.sum[r]);
 #pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      if (8 * j >= p.head_dim) continue;
-      const float a = o[4 * j + 2 * r];
-      const float b = o[4 * j + 2 * r + 1];
-      if (p.last) {
-        *reinterpret_cast<uint32_t*>(p.out + offset + 8 * j) =
-            pack_bf16(__fmul_rn(a, inverse), __fmul_rn(b, inverse));
-      } else {
-        *reinterpret_cast<float2*>(p.acc + offset + 8 * j) = make_float2(a, b);
+    for (int i = 0; i < kColumns / 32; ++i) {
+      uint32_t pairs[4];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int index = 16 * i + 4 * j + 2 * r;
+        pairs[j] = pack_bf16(__fmul_rn(o[index], inverse), __fmul_rn(o[index + 1], inverse));
+      }
+      const uint4 eight = gather_eight(pairs, lane);
+      const int32_t column = 32 * i + lane % 4 * 8;
+      if (rows.head_row[r] >= 0 && column < p.head_dim) {
+        *reinterpret_cast<uint4*>(p.out + rows.head_row[r] * p.head_dim + column) = eight;
       }
     }
-    if (!p.last && lane % 4 == 0) {
+  }
+}
+
+// Writes the state for the next call.
+template <int kColumns>
+__device__ __forceinline__ void store_state(const PrefillParams& p, const RowPair& rows,
+                                            int32_t lane, const float (&o)[kColumns / 2]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (rows.head_row[r] < 0) continue;
+    float* row = p.acc + rows.head_row[r] * p.head_dim + 2 * (lane % 4);
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      if (8 * j >= p.head_dim) continue;
+      *reinterpret_cast<float2*>(row + 8 * j) = make_float2(o[4 * j + 2 * r], o[4 * j + 2 * r + 1]);
+    }
+    if (lane % 4 == 0) {
       p.max[rows.head_row[r]] = rows.max[r];
       p.sum[rows.head_row[r]] = rows.sum[r];
     }
+  }
+}
+
+// What a call leaves: the output after the last of a walk, the state before.
+template <int kColumns>
+__device__ __forceinline__ void store_rows(const PrefillParams& p, const RowPair& rows,
+                                           int32_t lane, const float (&o)[kColumns / 2]) {
+  if (p.last) {
+    store_out<kColumns>(p, rows, lane, o);
+  } else {
+    store_state<kColumns>(p, rows, lane, o);
   }
 }
 

@@ -71,9 +71,13 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
   };
 }
 
+// Upper bounds, since where a sequence begins is known to the device alone.
 void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
-  params.num_q_tiles = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
-  params.num_tiles = params.num_seqs * params.num_kv_heads * params.num_q_tiles;
+  const int32_t of_longest = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
+  const auto num_rows = static_cast<int32_t>(args.q.dim(0));
+  params.num_q_tiles =
+      std::min(params.num_seqs * of_longest, num_rows * params.group / tile_rows + params.num_seqs);
+  params.num_tiles = params.num_kv_heads * params.num_q_tiles;
 }
 
 // A CTA that does several tiles in turn hides the beginning of one under the end of the other, as
@@ -96,7 +100,7 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   check_supported(args);
   SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
                static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
-  if (args.batch.max_rows == 0) return;
+  if (args.batch.max_rows == 0 || args.batch.first_pos.dim(0) == 0) return;
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   PrefillParams params = make_params(args, gpu);
   const int32_t tile_tokens = hopper_tile_tokens(args, gpu);

@@ -30,7 +30,7 @@ struct PrefillParams {
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
   int32_t max_blocks = 0;      // width of the block table
-  int32_t num_q_tiles = 0;     // per sequence and KV head, of the longest sequence
+  int32_t num_q_tiles = 0;     // tiles of rows per KV head, of all sequences, at most
   int32_t num_tiles = 0;       // in all
   int32_t heads_together = 0;  // KV heads whose tiles are interleaved in launch order
   int32_t tiles_per_cta = 1;   // neighbours in launch order that one CTA does in turn

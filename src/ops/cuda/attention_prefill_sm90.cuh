@@ -45,8 +45,9 @@ struct alignas(1024) Shared {
   uint64_t v_full[C::kStages], v_empty[C::kStages];
 };
 
-// Named barriers 1 and 2: the consumers' own.
-inline constexpr int kGroupBarrier = 1;
+// Named barriers: 1 and 2 are the consumers' turns, 3 and 4 are theirs alone.
+inline constexpr int kTurnBarrier = 1;
+inline constexpr int kGroupBarrier = 3;
 
 // Where the i-th KV tile of the CTA is in the ring of stages.
 template <typename C>
@@ -208,6 +209,13 @@ struct Consumer {
   __device__ void wait(uint64_t& full, const Stage<C>& at) const {
     barrier_wait(shared_address(&full), at.parity);
   }
+  // The warpgroups take turns at issuing products, so that one's softmax runs under the other's.
+  // The second gives the first its first turn (in `attend`) and none after the last.
+  __device__ void wait_for_turn() const { named_barrier_sync(kTurnBarrier + index, 256); }
+  __device__ void give_turn() const { named_barrier_arrive(kTurnBarrier + (index ^ 1), 256); }
+  __device__ void pass_turn(int i) const {
+    if (index == 0 || i + 1 < num_kv_tiles) give_turn();
+  }
   // All four warps are here.
   __device__ void meet() const { named_barrier_sync(kGroupBarrier + index, 128); }
 };
@@ -241,9 +249,11 @@ __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, RowPai
   const Stage<C> stage = self.stage(i);
   const Stage<C> before = self.stage(i - 1);
   self.wait(self.shared.k_full[stage.index], stage);
+  self.wait_for_turn();
   issue_scores<C>(self.q, shared_address(self.shared.k[stage.index]), s);
   self.wait(self.shared.v_full[before.index], before);
   issue_values<C>(weights, shared_address(self.shared.v[before.index]), o);
+  self.pass_turn(i);
 
   wgmma_wait<1>();
   pin_registers(s);
@@ -282,6 +292,10 @@ __device__ __forceinline__ void last_values(const Consumer<C>& self, int i, int 
 template <typename C>
 __device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i) {
   const Stage<C> stage = self.stage(i);
+  if (i > 0) {
+    self.wait_for_turn();
+    self.pass_turn(i);
+  }
   self.wait(self.shared.k_full[stage.index], stage);
   self.release(self.shared.k_empty[stage.index]);
   self.wait(self.shared.v_full[stage.index], stage);
@@ -301,6 +315,7 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const PrefillTil
   // Tiles that this warpgroup needs, and how many of them all of its rows see whole.
   const int num_own = tile.num_kv_tiles(first_row, C::kGroupRows, self.p.group, C::kTileTokens);
   const int num_whole = (tile.limit(first_row, self.p.group) - tile.kv_begin) / C::kTileTokens;
+  if (self.index == 1 && self.num_kv_tiles > 1) self.give_turn();
   int i = 0;
   if (num_own > 0) {
     first_tile<C>(self, rows, o, weights);
