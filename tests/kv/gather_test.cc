@@ -232,6 +232,7 @@ TEST_F(GatherTest, TakesSlotsInTurnWithLoads) {
 }
 
 TEST_F(GatherDeathTest, ABlockThatWasNeverWrittenCannotBeGathered) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   send_lists({{0}});
   engine_->begin_gathers();
   EXPECT_DEATH(gather(0, 0, 1), "was never written");

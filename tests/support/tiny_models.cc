@@ -55,6 +55,7 @@ EngineOptions tiny_options(const std::string& model_name) {
   options.max_num_seqs = 16;
   options.block_size = 16;
   options.kv_cache_bytes = 4 << 20;
+  options.kv_device_bytes = 0;  // offloaded blocks flow, also on a GPU that has room for them
   return options;
 }
 

@@ -90,7 +90,7 @@ case "$out" in
     ;;
   *)
     mkdir -p "$(dirname "$out")"
-    XZ_OPT="-6 -T0" tar -C "$stage" -cJf "$out" sluice-gpu
+    XZ_OPT="-9 -T1" tar -C "$stage" -cJf "$out" sluice-gpu
     echo "$out: $(wc -l <"$bundle/programs.txt") programs, $(du -h "$out" | cut -f1)"
     ;;
 esac
