@@ -3,8 +3,9 @@
 // Bound: tensor-core FLOP/s. A CTA holds 128 packed rows, 64 for each of two consumer warpgroups; a
 // producer thread brings tiles of K and V through the copy engine, two stages deep. A warpgroup
 // issues the scores of tile i together with P V of tile i - 1; while it works on the softmax, the
-// other one's products have the tensor cores. Measured: 620 to 645 TFLOP/s at head_dim 128, 78 % of
-// a matrix product (H200, 2026-11-21; docs/kernels/cuda_attention.md). Compiled for sm_90a only.
+// other one's products have the tensor cores. Measured at head_dim 128, 16K to 64K tokens: 623 to
+// 657 TFLOP/s, 90 to 95 % of a large matrix product in the same run (H200, 2026-11-21;
+// docs/kernels/cuda_attention.md). Compiled for sm_90a only.
 #pragma once
 
 #include <cuda.h>
