@@ -117,11 +117,13 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     if (has_unfinished()) engine.step();
     throw;
   }
+  using Report = LlmEngine::Report;
+  const Report report = options.on_output ? Report::kChanged : Report::kFinished;
   while (!collector.done()) {
     if (options.should_cancel && options.should_cancel()) {
       for (const auto& [id, index] : collector.index_of()) engine.cancel_request(SequenceId(id));
     }
-    for (RequestOutput& output : engine.step()) collector.take(std::move(output), options);
+    for (RequestOutput& output : engine.step(report)) collector.take(std::move(output), options);
     collector.report(before, engine.stats(), options);
   }
   return collector.outputs();

@@ -193,7 +193,7 @@ void LlmEngine::cancel_request(SequenceId id) {
   cancelled_.push_back(std::move(sequence->output));
 }
 
-std::vector<RequestOutput> LlmEngine::step() {
+std::vector<RequestOutput> LlmEngine::step(Report report) {
   std::vector<RequestOutput> outputs = std::move(cancelled_);
   cancelled_.clear();
   if (!scheduler_->has_unfinished()) return outputs;
@@ -204,7 +204,7 @@ std::vector<RequestOutput> LlmEngine::step() {
   std::vector<ExpectedSequence> expected;
   if (offload_) expected = scheduler_->expect_next(batch);
   const std::span<const SampledToken> tokens = runner_->run(batch, expected);
-  commit(batch, tokens, outputs);
+  commit(batch, tokens, report, outputs);
   observer_->end_step(batch);
   account(batch, begin_ns);
   return outputs;
@@ -219,7 +219,7 @@ void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
   ++stats_.num_steps;
 }
 
-void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
+void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens, Report report,
                        std::vector<RequestOutput>& outputs) {
   for (const ScheduledSequence& scheduled : batch.sequences) {
     blocks_->commit(scheduled.sequence->kv, scheduled.sequence->tokens, scheduled.num_rows);
@@ -229,8 +229,9 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
     append_token(token);
     ++stats_.num_generated_tokens;
     const Sequence& sequence = *token.sequence;
-    outputs.push_back(sequence.output);
-    if (sequence.output.finished()) {
+    const bool finished = sequence.output.finished();
+    if (finished || report == Report::kChanged) outputs.push_back(sequence.output);
+    if (finished) {
       outputs.back().prompt_token_ids = sequence.prompt();
       finish(sequence.id);
     }
@@ -275,7 +276,10 @@ void LlmEngine::append_token(const SampledToken& token) {
   }
   const size_t visible =
       output.finished() ? sequence.text.size() : visible_size(sequence.text, sequence.params.stop);
-  output.text.assign(sequence.text, 0, visible);
+  // What was shown stays as it was, so only the new end is copied.
+  const size_t shown = std::min(output.text.size(), visible);
+  output.text.resize(shown);
+  output.text.append(sequence.text, shown, visible - shown);
 }
 
 bool LlmEngine::is_end_token(const Sequence& sequence, int32_t token_id) const {

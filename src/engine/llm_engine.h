@@ -57,8 +57,12 @@ class LlmEngine {
   // a request that has ended.
   void cancel_request(SequenceId id);
 
+  // Which outputs `step` returns. A copy of each one that grew, for each of its tokens, takes a
+  // share of a step of hundreds of sequences that can be saved when nobody looks.
+  enum class Report { kChanged, kFinished };
+
   // schedule, run, commit; outputs of the requests that changed. REQUIRES: has_unfinished().
-  std::vector<RequestOutput> step();
+  std::vector<RequestOutput> step(Report report = Report::kChanged);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
@@ -83,7 +87,7 @@ class LlmEngine {
   void make_kv(const EngineOptions& options, SkippedWait skipped_wait);
   void flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
-  void commit(const Batch& batch, std::span<const SampledToken> tokens,
+  void commit(const Batch& batch, std::span<const SampledToken> tokens, Report report,
               std::vector<RequestOutput>& outputs);
   void account(const Batch& batch, int64_t begin_ns);
   void append_token(const SampledToken& token);

@@ -238,7 +238,7 @@ TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndRunsStepByStep) {
 
 // Policies select inside the graph, by lists that only the device sees.
 TEST(DecodeGraphsInTheEngine, SelectionsAreReplayedToo) {
-  for (const char* policy : {"full+quest", "streaming"}) {
+  for (const char* policy : {"full+quest", "full+streaming"}) {
     EngineOptions options = tiny_options(kModel);
     options.sparse_policy = policy;
     options.sparse_sink_tokens = options.sparse_recent_tokens = 16;

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "sluice/llm.h"
+#include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -77,10 +78,29 @@ TEST(Trace, ListOfNamesIsWhatThereIs) {
   EXPECT_EQ(names_of(run_trace({"*"})), expected);
 }
 
+// On a GPU products of another height round differently: bf16 keeps 8 bits, so that a change of the
+// last one is an error of 4e-6 of the power, and there are a few roundings on the way.
+void expect_close(const TapTensor& a, const TapTensor& b) {
+  ASSERT_EQ(a.shape, b.shape) << a.name;
+  double error = 0, power = 0;
+  for (size_t i = 0; i < a.data.size(); ++i) {
+    const double difference = double{a.data[i]} - b.data[i];
+    error += difference * difference;
+    power += double{a.data[i]} * a.data[i];
+  }
+  EXPECT_LE(error, 1e-4 * power) << a.name;
+}
+
 TEST(Trace, ChunkingChangesNoBit) {
   const LLM::Trace whole = run_trace({"*"}, 64);
   auto pieces = taps_by_name(run_trace({"*"}, 7));
-  for (const TapTensor& tap : whole.taps) expect_same_bits(tap, pieces[tap.name]);
+  for (const TapTensor& tap : whole.taps) {
+    if (testing::testing_cpu()) {
+      expect_same_bits(tap, pieces[tap.name]);
+    } else {
+      expect_close(tap, pieces[tap.name]);
+    }
+  }
 }
 
 TEST(Trace, FirstResidualIsTheEmbedding) {
