@@ -107,14 +107,19 @@ def main():
     args = parser.parse_args()
     torch.manual_seed(0)
     result = {"engine": f"transformers {transformers.__version__}, torch {torch.__version__}"}
+    work = {f"prefill_{n}": (measure_prefill, n, args.offloaded) for n in workload.PREFILL_LENGTHS}
+    work |= {f"decode_{n}": (measure_decode, n, args.offloaded) for n in workload.DECODE_LENGTHS}
+    if not args.offloaded:
+        work["throughput"] = (measure_throughput,)
     with torch.inference_mode():
         model = make_model(args.model)
-        for length in workload.PREFILL_LENGTHS if args.only in ("", "prefill") else []:
-            result[f"prefill_{length}"] = measure_prefill(model, length, args.offloaded)
-        for length in workload.DECODE_LENGTHS if args.only in ("", "decode") else []:
-            result[f"decode_{length}"] = measure_decode(model, length, args.offloaded)
-        if args.only in ("", "throughput") and not args.offloaded:
-            result["throughput"] = measure_throughput(model)
+        for name, (function, *arguments) in work.items():
+            if not name.startswith(args.only):
+                continue
+            try:
+                result[name] = function(model, *arguments)
+            except torch.cuda.OutOfMemoryError:
+                print(f"{name}: out of memory", file=sys.stderr)
     json.dump(result, sys.stdout)
 
 
