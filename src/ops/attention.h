@@ -97,10 +97,11 @@ struct AttentionArgs {
 // Types: scores, state and sums in f32. P is not rounded below f32 on scalar, AVX2 and AVX-512; on
 // AMX and CUDA it is rounded to bf16 for the product with V, and not for the sum.
 // Order: on the CPU decode and prefill rows have the same bits on one ISA; AVX2 and AVX-512 agree
-// too. A token that a row may not see has no influence, NaN or not. On CUDA, prefill promises
-// this for keys and for tokens from kv_end on; a NaN in the values of a later token of the same
-// tile reaches earlier rows. Aliasing: `out` may be the memory of `q`. Source: Milakov and
-// Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023, arXiv 2307.08691.
+// too. A token that a row may not see has no influence, NaN or not. (On CUDA, prefill promises this
+// for keys and for tokens from kv_end on: a NaN in a value reaches earlier rows of the same tile.)
+// Aliasing: `out` may be the memory of `q`.
+// Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
+// arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);
 
 }  // namespace sluice
