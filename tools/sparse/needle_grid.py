@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""How well sparse policies find needles, and what they move: the table of docs/policies.md.
+
+Runs `sluice needle` once for each row of the grid below, with KV on the device and on the host, and
+prints a Markdown table: needles found, the share of tokens that decode attended to, and the bytes
+that it brought from host memory for each generated token. Rows that were run before are read from
+--out, so an interrupted grid goes on where it ended.
+
+Usage, in a build directory with the program:
+  python3 tools/sparse/needle_grid.py --sluice build/release/sluice --model models/needle \\
+      --kind number --lengths 4K,8K,16K --out build/needle-grid
+Exit status: 0 done, 1 offloaded KV found other needles than resident KV, 2 a run failed.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+
+EXIT_DIFFERENT, EXIT_FAILED = 1, 2
+CHUNKED = ["--kv-offload", "chunked"]
+LAYERWISE = ["--kv-offload", "layerwise"]
+# Nothing is kept but what scores choose, so that a row's budget is what its name says.
+BARE = ["--sparse-sink-tokens", "0", "--sparse-recent-tokens", "0"]
+
+
+def quest(topk, page, where=CHUNKED):
+    name = f"full+quest, topk {topk}, page {page}"
+    return name, ["--sparse-policy", "full+quest", "--sparse-topk-tokens", str(topk),
+                  "--sparse-page-tokens", str(page), *BARE, *where]
+
+
+def window(policy, recent):
+    return f"{policy}, sink 64, recent {recent}", ["--sparse-policy", policy, "--sparse-sink-tokens", "64",
+                                                   "--sparse-recent-tokens", str(recent), *CHUNKED]
+
+
+GRID = [("full, KV on the device", []), ("full, chunked", CHUNKED), ("full, layerwise", LAYERWISE),
+        ("full+quest, topk 256, page 32, KV on the device", quest(256, 32, [])[1]),
+        ("full+quest, topk 256, page 32, layerwise", quest(256, 32, LAYERWISE)[1]),
+        *[quest(topk, 32) for topk in (32, 64, 128, 256, 512, 1024, 2048)],
+        *[quest(topk, page) for page in (16, 64) for topk in (32, 64, 128, 256)],
+        window("full+streaming", 1024), window("streaming", 1024)]
+# The same arithmetic in other places: the same answers.
+PAIRS = [("full, KV on the device", "full, chunked"), ("full, KV on the device", "full, layerwise"),
+         ("full+quest, topk 256, page 32, KV on the device", "full+quest, topk 256, page 32"),
+         ("full+quest, topk 256, page 32, layerwise", "full+quest, topk 256, page 32")]
+
+
+def run_row(arguments, name, options):
+    """The report of one row, from --out or from a run."""
+    folder = pathlib.Path(arguments.out) / arguments.kind / name.replace(", ", "-").replace(" ", "_")
+    path = folder / "needle.json"
+    if not path.exists() or not json.loads(path.read_text()).get("complete"):
+        command = [arguments.sluice, "needle", "--model", arguments.model, "--kind", arguments.kind,
+                   "--lengths", arguments.lengths, "--depths", arguments.depths, "--needles",
+                   str(arguments.needles), "--block-size", "256", "--out", str(folder)]
+        print(f"running {name}", file=sys.stderr, flush=True)
+        done = subprocess.run(command + options, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(f"{' '.join(command + options)} failed:\n{done.stderr}", file=sys.stderr)
+            sys.exit(EXIT_FAILED)
+    return json.loads(path.read_text())
+
+
+def answers(report):
+    return [item["got"] for item in report["items"]]
+
+
+def table_row(name, report, lengths):
+    found = []
+    for length in lengths:
+        items = [item for item in report["items"] if item["length"] == length]
+        found.append(f"{sum(item['correct'] for item in items)} of {len(items)}")
+    decode = report["observations"]["decode"]
+    density = decode["density_selected"]
+    moved = sum(layer["h2d_bytes"] for layer in decode["layers"]) / max(1, decode["tokens"])
+    cells = [name, *found, "-" if density is None else f"{100 * density:.1f} %",
+             f"{moved / 1024:.0f} KiB" if decode["layers"] else "-"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sluice", default="build/release/sluice")
+    parser.add_argument("--model", default="models/needle")
+    parser.add_argument("--kind", default="number")
+    parser.add_argument("--lengths", default="4K,8K,16K")
+    parser.add_argument("--depths", default="0,25,50,75,100")
+    parser.add_argument("--needles", type=int, default=2)
+    parser.add_argument("--out", default="build/needle-grid")
+    arguments = parser.parse_args()
+
+    reports = {name: run_row(arguments, name, options) for name, options in GRID}
+    lengths = sorted({item["length"] for item in reports[GRID[0][0]]["items"]})
+    header = ["policy", *[f"{length // 1024}K" for length in lengths], "selected", "moved per token"]
+    print("| " + " | ".join(header) + " |")
+    print("|" + "---|" * len(header))
+    for name, _ in GRID:
+        print(table_row(name, reports[name], lengths))
+
+    differing = [pair for pair in PAIRS if answers(reports[pair[0]]) != answers(reports[pair[1]])]
+    for a, b in differing:
+        print(f"answers differ: {a} and {b}", file=sys.stderr)
+    return EXIT_DIFFERENT if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
