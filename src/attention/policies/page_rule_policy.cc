@@ -77,15 +77,20 @@ void PageRulePolicy::initialize(Device& device, const KvLayout& layout, int32_t,
   lists_ = cut_memory(arena, layout, limits);
 }
 
-PageList PageRulePolicy::cut_lists(int64_t num_seqs, int32_t max_rows) const {
-  const int64_t num_pages = num_query_pages(max_rows, page_tokens_);
-  const int64_t num_lists = num_seqs * num_list_heads_ * num_pages;
+int64_t PageRulePolicy::num_pages(const AttentionBatch& batch) const {
+  return (batch.max_kv_tokens + page_tokens_ - 1) / page_tokens_;
+}
+
+PageList PageRulePolicy::cut_lists(int64_t num_seqs, const AttentionBatch& batch) const {
+  const int64_t num_q_pages = num_query_pages(batch.max_rows, page_tokens_);
+  const int64_t num_lists = num_seqs * num_list_heads_ * num_q_pages;
+  const int64_t width = std::min(lists_.page_ids.dim(1), num_pages(batch));
   SLUICE_CHECK(num_lists <= lists_.page_count.dim(0), "{} lists of {}", num_lists,
                lists_.page_count.dim(0));
-  return {.page_ids = lists_.page_ids.rows(0, num_lists)
-                          .reshape({num_seqs, num_list_heads_, num_pages, lists_.page_ids.dim(1)}),
-          .page_count =
-              lists_.page_count.rows(0, num_lists).reshape({num_seqs, num_list_heads_, num_pages}),
+  return {.page_ids = TensorView(lists_.page_ids.bytes(), DType::kI32,
+                                 {num_seqs, num_list_heads_, num_q_pages, width}),
+          .page_count = TensorView(lists_.page_count.bytes(), DType::kI32,
+                                   {num_seqs, num_list_heads_, num_q_pages}),
           .page_tokens = page_tokens_,
           .q_page_tokens = list_of_ == ListOf::kQueryPage ? page_tokens_ : 0};
 }

@@ -35,9 +35,12 @@ class PageRulePolicy : public Policy {
   enum class ListOf { kQueryPage, kRow };
   PageRulePolicy(const PolicyOptions& options, const Budget& defaults, ListOf list_of);
 
-  // Of the memory that `initialize` took: lists of `num_seqs` sequences with up to `max_rows` rows
-  // each, to be written by select_pages.
-  PageList cut_lists(int64_t num_seqs, int32_t max_rows) const;
+  // Of the memory that `initialize` took: lists of `num_seqs` sequences as large as the batch says,
+  // to be written by select_pages. What is launched depends on their shape, so that short contexts
+  // do not pay for the longest.
+  PageList cut_lists(int64_t num_seqs, const AttentionBatch& batch) const;
+  // Pages of the longest sequence of a batch.
+  int64_t num_pages(const AttentionBatch& batch) const;
 
   const PolicyOptions& options() const { return options_; }
   const PageRule& rule() const { return rule_; }
@@ -45,7 +48,7 @@ class PageRulePolicy : public Policy {
 
  private:
   struct ListMemory {
-    TensorView page_ids;    // i32 [lists, pages of the longest list]
+    TensorView page_ids;    // i32 [lists, pages of the longest list]; packed to each batch's width
     TensorView page_count;  // i32 [lists]
   };
   ListMemory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;

@@ -74,14 +74,17 @@ void QuestPolicy::summarise(Stream& stream, const WrittenKv& written) {
 
 Selection QuestPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
   const int64_t num_seqs = input.kv_end.dim(0);
-  const TensorView scores = scores_.rows(0, num_seqs);
+  const int64_t max_pages = num_pages(input.batch);
+  SLUICE_CHECK(num_seqs <= scores_.dim(0) && max_pages <= scores_.dim(2), "{} sequences, {} pages",
+               num_seqs, max_pages);
+  const TensorView scores(scores_.bytes(), DType::kF32, {num_seqs, scores_.dim(1), max_pages});
   score_pages(stream, {.q = input.q,
                        .batch = input.batch,
                        .bounds = bounds(input.layer),
                        .block_ids = input.block_ids,
                        .kv_end = input.kv_end,
                        .scores = scores});
-  const PageList pages = cut_lists(num_seqs, input.batch.max_rows);
+  const PageList pages = cut_lists(num_seqs, input.batch);
   select_pages(stream, {.scores = scores,
                         .batch = input.batch,
                         .kv_end = input.kv_end,

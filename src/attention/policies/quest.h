@@ -42,7 +42,7 @@ class QuestPolicy final : public PageRulePolicy {
   Buffer bounds_memory_;
   Buffer scores_memory_;
   TensorView bounds_;  // bf16 [layers * blocks, pages per block, KV heads, 2, head_dim]
-  TensorView scores_;  // f32 [sequences of a decode pass, KV heads, pages of a sequence]
+  TensorView scores_;  // f32 [sequences of a decode pass, KV heads, pages of a sequence]; packed
 };
 
 }  // namespace sluice

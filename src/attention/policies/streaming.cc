@@ -24,7 +24,7 @@ StreamingPolicy::StreamingPolicy(const PolicyOptions& options)
                      ListOf::kQueryPage) {}
 
 Selection StreamingPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
-  const PageList pages = cut_lists(input.kv_end.dim(0), input.batch.max_rows);
+  const PageList pages = cut_lists(input.kv_end.dim(0), input.batch);
   select_pages(
       stream,
       {.scores = {}, .batch = input.batch, .kv_end = input.kv_end, .rule = rule(), .pages = pages});
