@@ -114,6 +114,49 @@ TEST(OffloadFromOutside, WhatWasMovedIsShownAndRecorded) {
   }
 }
 
+// A budget far below the prompt: the same text wherever KV lives, and no more moved than chosen.
+TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
+  const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
+  const Words run = {"run",
+                     "-m",
+                     model_dir(),
+                     "-n",
+                     "4",
+                     "--ignore-eos",
+                     "--temperature",
+                     "0",
+                     "--sparse-policy",
+                     "full+quest",
+                     "--sparse-topk-tokens",
+                     "64",
+                     "--sparse-page-tokens",
+                     "16"};
+  Json texts = Json::array();
+  for (const Words& way : {small_ring("off"), small_ring("chunked"), small_ring("layerwise")}) {
+    const Outcome outcome =
+        run_sluice(Invocation{.words = joined(joined(run, way), {"--json"}), .input = document});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Json json = Json::parse(outcome.out);
+    texts.push_back(json.at("text"));
+    EXPECT_EQ(texts.back(), texts.front()) << way[1];
+    const Json& decode = json.at("observations").at("decode");
+    EXPECT_EQ(json.at("observations").at("sparse_policy"), "full+quest");
+    EXPECT_EQ(decode.at("sequence_steps"), 3);
+    EXPECT_EQ(decode.at("fallbacks"), 0);
+    EXPECT_LT(decode.at("density_selected"), 0.5);
+    for (const Json& layer : decode.at("layers")) {
+      EXPECT_GT(layer.at("h2d_bytes"), 0);
+      EXPECT_LT(layer.at("density_transferred"), 0.5);
+    }
+  }
+  const Outcome verbose = run_sluice(
+      Invocation{.words = joined(run, {"-v", "--kv-offload", "off"}), .input = document});
+  EXPECT_NE(verbose.err.find("decode attention read "), std::string::npos) << verbose.err;
+  const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "full+quest"});
+  EXPECT_NE(plan.out.find("policy summaries"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("page lists"), std::string::npos) << plan.out;
+}
+
 TEST(OffloadFromOutside, ATimelineThatCannotBeWrittenEndsTheRunBeforeItBegins) {
   const Outcome outcome = run_sluice(
       {"run", "-m", model_dir(), "--timeline", "/no/such/directory/timeline.json", "hi"});
