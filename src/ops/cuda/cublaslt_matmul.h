@@ -39,6 +39,7 @@ class CublasLtMatmul {
     bool has_bias;
     int32_t alignment_bytes;  // of all operands: 16 or 256
 
+    // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 of a comparison for one
     auto operator<=>(const Shape&) const = default;
   };
   struct Plan;
