@@ -22,7 +22,9 @@ class MatmulShapesTest : public ::testing::TestWithParam<Product> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, MatmulShapesTest,
                          ::testing::Values(Product{64, 64, false}, Product{136, 200, true},
                                            Product{264, 2056, false}, Product{40, 3072, true},
-                                           Product{4104, 72, false}));
+                                           Product{1608, 136, true}, Product{4104, 72, false},
+                                           Product{6008, 200, false}, Product{9000, 40, true},
+                                           Product{34000, 24, false}));
 
 reference::MatmulInput random_input(const Product& product, int64_t m) {
   const auto seed = static_cast<uint32_t>(product.n * 31 + product.k);

@@ -33,6 +33,14 @@ __device__ inline void prefetch_to_l2(const void* data) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
 }
 
+// Host side: the attribute that makes a launch early, for kernels that need other attributes too.
+inline cudaLaunchAttribute early_start() {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  return early;
+}
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;
@@ -43,9 +51,7 @@ struct LaunchShape {
 template <typename Call>
 void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
                   const Call& call) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute early = early_start();
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

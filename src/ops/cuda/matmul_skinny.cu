@@ -1,7 +1,11 @@
 // out [m, n] = x [m, k] * weight [n, k]^T for at most 16 rows.
 //
-// Bound: bytes, 2 n k, the weight once. Tile: a block has 8, 16 or 32 weight rows and all of k; its
+// Bound: bytes, 2 n k, the weight once. Tile: a block has 8 to 32 weight rows and all of k; its
 // warps deal out chunks of 64 columns and add up their sums in ascending order of warps at the end.
+// Measured with 1 row, weights' bytes over the rate of a device-to-device copy (NVIDIA H200,
+// 2026-11-21): 8B model's gate_up 101 %, down 92 %, qkv 91 %, o 81 %; 0.6B model's logits 103 %,
+// gate_up 69 %, qkv 55 %, down 50 %, o 40 %. The last four take 2.4 to 4.3 us, most of it latency;
+// cuBLASLt takes 5.5 to 6.9.
 //
 // The tensor cores do the arithmetic, as m16n8k16 with x for its 16 rows and 8 weight rows for its
 // columns. A lane loads 16 bytes, 8 neighbouring columns of one weight row, and uses them as they
@@ -32,12 +36,14 @@ struct SkinnyCall {
   int32_t k;
 };
 
-// Streamed once: it must not push x out of L1.
+// Streamed once: it must not push x out of L1. Not a load of constants, which the compiler would
+// move behind wait_for_earlier_work.
 __device__ inline Bf16x8 load_weight(const uint16_t* source) {
   Bf16x8 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.pairs[0]), "=r"(v.pairs[1]), "=r"(v.pairs[2]), "=r"(v.pairs[3])
-               : "l"(source));
+               : "l"(source)
+               : "memory");
   return v;
 }
 
@@ -89,68 +95,101 @@ __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
   }
 }
 
-// Asks for the lines that a warp reads in its first round, one a lane. That is allowed before
-// earlier work is done: it brings the weight into L2, and whoever writes it does so through L2.
+// What a lane has to do with: its rows of the tiles and its columns of each half of a chunk.
+struct Lane {
+  int group_row;    // of x and of each tile
+  int half_column;  // of 32
+  int first_row;    // of the weight
+  int first_column;
+};
+
+// The pieces of the weight that a lane holds at a time.
 template <int kTiles, int kWarps>
-__device__ inline void prefetch_first_round(const SkinnyCall& call, int lane, int warp) {
-  const int row = (blockIdx.x * kTiles + lane / kTileRows % kTiles) * kTileRows + lane % kTileRows;
-  const int column = (warp + lane / (kTileRows * kTiles) * kWarps) * kChunkColumns;
-  if (row >= call.n || column >= call.k) return;
-  prefetch_to_l2(call.weight + int64_t{row} * call.k + column);
-}
+struct WeightRound {
+  static constexpr int kChunks = kLoadsInFlight / (2 * kTiles);
+  static constexpr int kColumns = kWarps * kChunks * kChunkColumns;  // of all warps
 
-// kHigh: x has rows 8 to 15.
-template <int kTiles, int kWarps, bool kHigh, typename Out>
-__global__ void __launch_bounds__(kWarps* kWarpThreads) skinny(SkinnyCall call) {
-  constexpr int kChunksAtOnce = kLoadsInFlight / (2 * kTiles);
-  __shared__ float shared_sums[kWarps * kTiles * kWarpThreads * 4];
-  const int lane = threadIdx.x % kWarpThreads;
-  const int warp = threadIdx.x / kWarpThreads;
-  const int group_row = lane / 4;
-  const int lane_column = lane % 4 * 8;
-  const int first_row = blockIdx.x * kTiles * kTileRows + group_row;
-  let_next_kernel_start();
-  prefetch_first_round<kTiles, kWarps>(call, lane, warp);
-  wait_for_earlier_work();
+  Bf16x8 pieces[kChunks][kTiles][2];
 
-  float sums[kTiles][4] = {};
-  for (int begin = warp * kChunkColumns; begin < call.k;
-       begin += kWarps * kChunksAtOnce * kChunkColumns) {
-    Bf16x8 weights[kChunksAtOnce][kTiles][2] = {};
-    Bf16x8 low[kChunksAtOnce][2] = {};
-    Bf16x8 high[kChunksAtOnce][2] = {};
+  __device__ static int column(const Lane& lane, int begin, int chunk, int half) {
+    return begin + chunk * kWarps * kChunkColumns + half * 32 + lane.half_column;
+  }
+
+  __device__ void load(const SkinnyCall& call, const Lane& lane, int begin) {
 #pragma unroll
-    for (int c = 0; c < kChunksAtOnce; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int column = begin + c * kWarps * kChunkColumns + half * 32 + lane_column;
-        if (column >= call.k) continue;
+        const int k = column(lane, begin, c, half);
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile) {
-          const int64_t row = first_row + tile * kTileRows;
-          if (row < call.n)
-            weights[c][tile][half] = load_weight(call.weight + row * call.k + column);
+          const int64_t row = lane.first_row + tile * kTileRows;
+          pieces[c][tile][half] = {};
+          if (row < call.n && k < call.k) {
+            pieces[c][tile][half] = load_weight(call.weight + row * call.k + k);
+          }
         }
-        const uint16_t* x = call.x + static_cast<int64_t>(group_row) * call.k + column;
-        if (group_row < call.m) low[c][half] = *reinterpret_cast<const Bf16x8*>(x);
-        if (kHigh && group_row + 8 < call.m) {
+      }
+    }
+  }
+
+  // Adds the products with x. kHigh: x has rows 8 to 15.
+  template <bool kHigh>
+  __device__ void multiply_by_x(const SkinnyCall& call, const Lane& lane, int begin,
+                                float (&sums)[kTiles][4]) const {
+    Bf16x8 low[kChunks][2] = {};
+    Bf16x8 high[kChunks][2] = {};
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int k = column(lane, begin, c, half);
+        const uint16_t* x = call.x + static_cast<int64_t>(lane.group_row) * call.k + k;
+        if (k < call.k && lane.group_row < call.m) {
+          low[c][half] = *reinterpret_cast<const Bf16x8*>(x);
+        }
+        if (kHigh && k < call.k && lane.group_row + 8 < call.m) {
           high[c][half] = *reinterpret_cast<const Bf16x8*>(x + int64_t{8} * call.k);
         }
       }
     }
+    __syncwarp();  // or the compiler puts each load right before its use, one after the other
 #pragma unroll
-    for (int c = 0; c < kChunksAtOnce; ++c) {
+    for (int c = 0; c < kChunks; ++c) {
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
-        multiply(sums[tile], low[c][0], high[c][0], weights[c][tile][0]);
-        multiply(sums[tile], low[c][1], high[c][1], weights[c][tile][1]);
+        multiply(sums[tile], low[c][0], high[c][0], pieces[c][tile][0]);
+        multiply(sums[tile], low[c][1], high[c][1], pieces[c][tile][1]);
       }
     }
   }
+};
+
+template <int kTiles, int kWarps, bool kHigh, typename Out>
+__global__ void __launch_bounds__(kWarps* kWarpThreads) skinny(SkinnyCall call) {
+  __shared__ float shared_sums[kWarps * kTiles * kWarpThreads * 4];
+  const int thread = threadIdx.x % kWarpThreads;
+  const int warp = threadIdx.x / kWarpThreads;
+  const Lane lane = {.group_row = thread / 4,
+                     .half_column = thread % 4 * 8,
+                     .first_row = static_cast<int>(blockIdx.x) * kTiles * kTileRows + thread / 4,
+                     .first_column = warp * kChunkColumns};
+  float sums[kTiles][4] = {};
+  WeightRound<kTiles, kWarps> round;
+  // A weight is no kernel's output (common_launch.cuh), so its first pieces are on their way before
+  // x exists.
+  round.load(call, lane, lane.first_column);
+  wait_for_earlier_work();
+  for (int begin = lane.first_column; begin < call.k;) {
+    round.template multiply_by_x<kHigh>(call, lane, begin, sums);
+    begin += WeightRound<kTiles, kWarps>::kColumns;
+    if (begin < call.k) round.load(call, lane, begin);
+  }
+  let_next_kernel_start();  // not before: its loads would come between ours
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     auto* mine = reinterpret_cast<float4*>(shared_sums) + (warp * kTiles + tile) * kWarpThreads;
-    mine[lane] = {sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]};
+    mine[thread] = {sums[tile][0], sums[tile][1], sums[tile][2], sums[tile][3]};
   }
   __syncthreads();
   write_sums<kTiles, kWarps, Out>(call, shared_sums);
@@ -231,13 +270,14 @@ SkinnyCall make_call(const MatmulArgs& args) {
 
 }  // namespace
 
-// One wave of blocks with as many loads in flight as there is room for, as far as n allows; more
-// rows per block and fewer warps the more blocks there are anyway. Found by measuring all nine
-// shapes on the matrices of an 0.6B and an 8B model (NVIDIA H200, 2026-11-21).
+// One wave of blocks with as many loads in flight as there is room for, as far as n allows; fewer
+// warps where there are many blocks anyway. Found by measuring 12 shapes on the matrices of an 0.6B
+// and an 8B model (NVIDIA H200, 2026-11-21).
 SkinnyShape skinny_shape(int64_t n, int num_multiprocessors) {
   if (n <= 8 * num_multiprocessors) return {.tiles = 1, .warps = 16};
   if (n <= 16 * num_multiprocessors) return {.tiles = 2, .warps = 16};
   if (n <= 32 * num_multiprocessors) return {.tiles = 2, .warps = 8};
+  if (n <= 48 * num_multiprocessors) return {.tiles = 3, .warps = 16};
   if (n <= 256 * num_multiprocessors) return {.tiles = 4, .warps = 8};
   return {.tiles = 4, .warps = 4};
 }
@@ -249,6 +289,8 @@ void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape
       return launch<1>(stream, call, args.out.dtype(), shape.warps);
     case 2:
       return launch<2>(stream, call, args.out.dtype(), shape.warps);
+    case 3:
+      return launch<3>(stream, call, args.out.dtype(), shape.warps);
     case 4:
       return launch<4>(stream, call, args.out.dtype(), shape.warps);
     default:

@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxSkinnyRows = 16;
 // How the work is cut; chosen by the weight's shape alone, so that a row has the same bits however
 // many rows come with it.
 struct SkinnyShape {
-  int tiles = 1;  // of 8 weight rows, per block: 1, 2 or 4
+  int tiles = 1;  // of 8 weight rows, per block: 1 to 4
   int warps = 8;  // that share the sums over k: 4, 8 or 16
 };
 SkinnyShape skinny_shape(int64_t n, int num_multiprocessors);

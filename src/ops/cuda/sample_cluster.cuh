@@ -90,42 +90,50 @@ struct RowBlocks {
 //
 // kHeld: a thread keeps its groups in shared memory, so that the row is read from memory once and
 // values can be replaced. Otherwise every pass reads the logits again.
+//
+// Passed by value and made of values: what a thread looks up in every round is to stay in
+// registers.
 template <bool kHeld>
 class Tokens {
  public:
   __device__ Tokens(SampleShared& shared, const SampleRow& row, float4* held)
-      : shared_(shared), row_(row), held_(held) {
-    for (int i = threadIdx.x; i < 64; i += kSampleThreads) shared_.banned_groups[i] = 0;
-    if (threadIdx.x == 0) shared_.num_listed = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < row.num_suppressed; i += kSampleThreads) {
-      const uint32_t group = static_cast<uint32_t>(row.suppressed[i]) / 4;
-      if (row.suppressed[i] >= 0) {
+      : shared_(shared),
+        row_(row),
+        held_(held + threadIdx.x),
+        first_group_(static_cast<int>(RowBlocks::rank() * kSampleThreads + threadIdx.x)),
+        group_stride_(static_cast<int>(RowBlocks::count() * kSampleThreads)),
+        num_groups_((row.vocab + 3) / 4) {}
+
+  // Notes the suppressed ids. Order: before a barrier of the block, which is before `load`.
+  __device__ void note_suppressed() const {
+    for (int i = threadIdx.x; i < row_.num_suppressed; i += kSampleThreads) {
+      const uint32_t group = static_cast<uint32_t>(row_.suppressed[i]) / 4;
+      if (row_.suppressed[i] >= 0) {
         atomicOr(&shared_.banned_groups[group / 32 % 64], 1u << (group % 32));
       }
     }
-    RowBlocks::sync();  // from here on every block may reach into every other
   }
-
-  const __device__ SampleRow& row() const { return row_; }
 
   // Calls fn(first_id, logits of 4 ids) for every group of the thread, several loads at a time. Ids
   // behind the vocabulary have logit -inf. The first pass over the row.
   template <typename Fn>
-  __device__ void load(Fn&& fn) {
+  __device__ void load(Fn&& fn) const {
     constexpr int kBatch = 4;
-    for (int begin = 0; group_at(begin) < num_groups(); begin += kBatch) {
+    float4* held = held_;
+    for (int begin = first_group_; begin < num_groups_; begin += kBatch * group_stride_) {
       float4 batch[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        if (group_at(begin + i) < num_groups()) batch[i] = load_group(group_at(begin + i));
+        const int group = begin + i * group_stride_;
+        if (group < num_groups_) batch[i] = load_group(group);
       }
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (group_at(begin + i) >= num_groups()) continue;
-        if (kHeld) held_[(begin + i) * kSampleThreads + threadIdx.x] = batch[i];
+      for (int i = 0; i < kBatch; ++i, held += kSampleThreads) {
+        const int group = begin + i * group_stride_;
+        if (group >= num_groups_) continue;
+        if (kHeld) *held = batch[i];
         const float values[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
-        fn(4 * group_at(begin + i), values);
+        fn(4 * group, values);
       }
     }
   }
@@ -133,22 +141,24 @@ class Tokens {
   // The same, again.
   template <typename Fn>
   __device__ void visit(Fn&& fn) const {
-    for (int i = 0; group_at(i) < num_groups(); ++i) {
-      const float4 group =
-          kHeld ? held_[i * kSampleThreads + threadIdx.x] : load_group(group_at(i));
-      float values[4] = {group.x, group.y, group.z, group.w};
-      fn(4 * group_at(i), values);
+    const float4* held = held_;
+    for (int group = first_group_; group < num_groups_;
+         group += group_stride_, held += kSampleThreads) {
+      const float4 loaded = kHeld ? *held : load_group(group);
+      float values[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+      fn(4 * group, values);
     }
   }
 
   // The same with values that fn replaces; what is held stays replaced.
   template <typename Fn>
-  __device__ void update(Fn&& fn) {
-    for (int i = 0; group_at(i) < num_groups(); ++i) {
-      float4* held = held_ + i * kSampleThreads + threadIdx.x;
-      const float4 group = kHeld ? *held : load_group(group_at(i));
-      float values[4] = {group.x, group.y, group.z, group.w};
-      fn(4 * group_at(i), values);
+  __device__ void update(Fn&& fn) const {
+    float4* held = held_;
+    for (int group = first_group_; group < num_groups_;
+         group += group_stride_, held += kSampleThreads) {
+      const float4 loaded = kHeld ? *held : load_group(group);
+      float values[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+      fn(4 * group, values);
       if (kHeld) *held = {values[0], values[1], values[2], values[3]};
     }
   }
@@ -156,6 +166,7 @@ class Tokens {
   // Which of the group's ids are suppressed. Cost: the list is read for one group in 2048.
   __device__ uint32_t banned_mask(int first_id) const {
     const int group = first_id / 4;
+    if (row_.num_suppressed == 0) return 0;
     if ((shared_.banned_groups[group / 32 % 64] >> (group % 32) & 1) == 0) return 0;
     uint32_t mask = 0;
     for (int i = 0; i < row_.num_suppressed; ++i) {
@@ -166,12 +177,6 @@ class Tokens {
   }
 
  private:
-  __device__ int num_groups() const { return (row_.vocab + 3) / 4; }
-  __device__ int group_at(int i) const {
-    const unsigned block = static_cast<unsigned>(i) * RowBlocks::count() + RowBlocks::rank();
-    return static_cast<int>(block * kSampleThreads + threadIdx.x);
-  }
-
   __device__ float4 load_group(int group) const {
     const float* source = row_.logits + 4 * static_cast<int64_t>(group);
     if (row_.aligned) return *reinterpret_cast<const float4*>(source);
@@ -180,9 +185,22 @@ class Tokens {
   }
 
   SampleShared& shared_;
-  const SampleRow& row_;
+  SampleRow row_;
   float4* held_;
+  int first_group_;
+  int group_stride_;
+  int num_groups_;
 };
+
+// Order: before anything else of a block; afterwards every block may reach into every other.
+template <bool kHeld>
+__device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
+  for (int i = threadIdx.x; i < 64; i += kSampleThreads) shared.banned_groups[i] = 0;
+  if (threadIdx.x == 0) shared.num_listed = 0;
+  __syncthreads();
+  tokens.note_suppressed();
+  RowBlocks::sync();
+}
 
 // Groups that one thread has at most.
 inline int groups_of_a_thread(int32_t vocab, int num_blocks) {
@@ -206,7 +224,8 @@ __device__ T shuffle_xor(const T& value, int step) {
 // Combines a value of every thread, in a fixed order: the same bits in every thread that gets them.
 class Reducer {
  public:
-  __device__ explicit Reducer(SampleShared& shared) : shared_(shared) {}
+  __device__ explicit Reducer(SampleShared& shared)
+      : shared_(shared), num_blocks_(RowBlocks::count()), block_(RowBlocks::rank()) {}
 
   // Of the threads of this block; the result is that of the lanes of warp 0.
   // REQUIRES: `combine` is commutative; T is words of 64 bits without padding.
@@ -238,12 +257,12 @@ class Reducer {
     // Two places in turn, so that a fast block does not overwrite what a slow one still reads: it
     // cannot be two barriers ahead. Pushed, so that nobody reads from afar after the barrier.
     turn_ ^= 1;
-    if (threadIdx.x < RowBlocks::count()) {
-      put(RowBlocks::of_block(shared_.sums[turn_][RowBlocks::rank()], threadIdx.x), value);
+    if (threadIdx.x < num_blocks_) {
+      put(RowBlocks::of_block(shared_.sums[turn_][block_], threadIdx.x), value);
     }
     RowBlocks::sync();
     value = get<T>(shared_.sums[turn_][0]);
-    for (unsigned block = 1; block < RowBlocks::count(); ++block) {
+    for (unsigned block = 1; block < num_blocks_; ++block) {
       value = combine(value, get<T>(shared_.sums[turn_][block]));
     }
     return value;
@@ -262,6 +281,8 @@ class Reducer {
   }
 
   SampleShared& shared_;
+  const unsigned num_blocks_;
+  const unsigned block_;
   int turn_ = 0;
 };
 

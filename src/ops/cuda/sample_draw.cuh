@@ -27,7 +27,9 @@ __device__ inline uint32_t word_at(const PhiloxWords& words, int i) {
   return i == 0 ? words[0] : i == 1 ? words[1] : i == 2 ? words[2] : words[3];
 }
 
-__device__ inline double add_noise(float scaled, uint32_t word) {
+// Not inlined: it is needed once in thousands of tokens, and two logarithms in double would take
+// registers from every loop around it.
+__device__ __noinline__ double add_noise(float scaled, uint32_t word) {
   return scaled - log(-log(uniform_open(word)));
 }
 

@@ -22,8 +22,9 @@ __device__ inline int coarse_bin(float value) {
 template <int kBins, typename BinOf>
 __device__ void find_bin(SampleShared& shared, uint32_t k, BinOf bin_of) {
   const int first = static_cast<int>(threadIdx.x) * kBins;
+  const unsigned num_blocks = RowBlocks::count();
   uint32_t counts[kBins] = {};
-  for (unsigned block = 0; block < RowBlocks::count(); ++block) {
+  for (unsigned block = 0; block < num_blocks; ++block) {
     const uint32_t* histogram = RowBlocks::of_block(shared.histogram, block);
 #pragma unroll
     for (int i = 0; i < kBins; ++i) counts[i] += histogram[bin_of(first + i)];
