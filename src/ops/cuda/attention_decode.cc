@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
+#include "device/cuda/cuda_check.h"
 #include "ops/cuda/attention_decode_kernels.h"
 #include "ops/cuda/op_state.h"
 
@@ -11,11 +13,16 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int32_t kMaxWindowTokens = 256;
+constexpr size_t kCounterBytes = size_t{256} << 10;
+constexpr int64_t kMaxCounters = kCounterBytes / sizeof(uint32_t);
 
 class DecodeScratch final : public CudaOpState {
  public:
-  explicit DecodeScratch(Device& device)
-      : memory_(device.allocate(kDecodeScratchBytes, MemoryKind::kDevice)) {}
+  explicit DecodeScratch(CudaStream& stream)
+      : memory_(stream.device().allocate(kDecodeScratchBytes, MemoryKind::kDevice)) {
+    check_cuda(cudaMemsetAsync(memory_.data(), 0, kCounterBytes, stream.handle()),
+               "cudaMemsetAsync");
+  }
   std::byte* data() const { return memory_.data(); }
 
   // Alternates between 0 and 1: a part of a list leaves its open window elsewhere than where the
@@ -29,7 +36,7 @@ class DecodeScratch final : public CudaOpState {
 
 DecodeScratch& decode_scratch(CudaStream& stream) {
   std::unique_ptr<CudaOpState>& state = op_state(stream).attention;
-  if (state == nullptr) state = std::make_unique<DecodeScratch>(stream.device());
+  if (state == nullptr) state = std::make_unique<DecodeScratch>(stream);
   return static_cast<DecodeScratch&>(*state);
 }
 
@@ -95,39 +102,19 @@ size_t open_window_bytes(const DecodeParams& params) {
   return static_cast<size_t>(head_tiles) * static_cast<size_t>(numbers) * 32 * sizeof(float);
 }
 
-// Launches a call round by round. In the scratch: two places for open windows, the carried
-// state of one sequence, what windows came to (max, sum), then their acc.
+// Launches a call round by round.
 class Rounds {
  public:
   Rounds(CudaStream& stream, const AttentionArgs& args)
       : stream_(stream), args_(args), params_(make_params(args)) {
-    const int64_t heads = params_.num_q_heads;
-    DecodeScratch& memory = decode_scratch(stream);
-    std::byte* scratch = memory.data();
-    const size_t open_bytes = open_window_bytes(params_);
-    if (args.pages.gathered) {
-      const int32_t place = memory.next_open_place();
-      params_.open_windows = reinterpret_cast<float*>(scratch + place * open_bytes);
-      params_.resumed_windows = reinterpret_cast<float*>(scratch + (1 - place) * open_bytes);
-    }
-    carry_.is_carry = true;
-    carry_.acc = reinterpret_cast<float*>(scratch + 2 * open_bytes);
-    carry_.max = carry_.acc + heads * params_.head_dim;
-    carry_.sum = carry_.max + heads;
-    const size_t carry_bytes = ((params_.head_dim + 2) * heads * sizeof(float) + 255) / 256 * 256;
-    const size_t used_bytes = 2 * open_bytes + carry_bytes;
-    const size_t window_bytes = heads * (params_.head_dim * sizeof(float) + sizeof(float2));
-    // A multiple of 32 windows keeps acc aligned to 256 bytes.
-    max_windows_ =
-        static_cast<int64_t>((kDecodeScratchBytes - used_bytes) / window_bytes / 32 * 32);
-    params_.partial_max_sum = reinterpret_cast<float2*>(scratch + used_bytes);
-    params_.partial_acc = reinterpret_cast<float*>(params_.partial_max_sum + max_windows_ * heads);
+    cut_scratch(decode_scratch(stream));
   }
 
   void run() {
     const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
     const int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
-    const int64_t seqs_at_once = std::max<int64_t>(1, max_windows_ / std::max(1, num_windows));
+    const int64_t seqs_at_once = std::max<int64_t>(
+        1, std::min(max_windows_ / std::max(1, num_windows), kMaxCounters / params_.num_q_heads));
     for (int32_t seq = 0; seq < num_seqs; seq += params_.num_seqs) {
       params_.first_seq = seq;
       params_.num_seqs = static_cast<int32_t>(std::min<int64_t>(seqs_at_once, num_seqs - seq));
@@ -136,6 +123,34 @@ class Rounds {
   }
 
  private:
+  // Counters, two places for open windows, the carried state of one sequence, what windows came to
+  // (max, sum), then their acc.
+  void cut_scratch(DecodeScratch& scratch) {
+    const int64_t heads = params_.num_q_heads;
+    std::byte* next = scratch.data();
+    const auto take = [&next](size_t num_bytes) {
+      std::byte* taken = next;
+      next += (num_bytes + 255) / 256 * 256;
+      return taken;
+    };
+    params_.num_arrived = reinterpret_cast<uint32_t*>(take(kCounterBytes));
+    auto* open = reinterpret_cast<float*>(take(open_window_bytes(params_)));
+    auto* resumed = reinterpret_cast<float*>(take(open_window_bytes(params_)));
+    if (args_.pages.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
+    params_.open_windows = open;
+    params_.resumed_windows = resumed;
+    carry_.is_carry = true;
+    carry_.acc = reinterpret_cast<float*>(take(heads * params_.head_dim * sizeof(float)));
+    carry_.max = reinterpret_cast<float*>(take(heads * sizeof(float)));
+    carry_.sum = reinterpret_cast<float*>(take(heads * sizeof(float)));
+    const size_t window_bytes = heads * (params_.head_dim * sizeof(float) + sizeof(float2));
+    const size_t left_bytes = kDecodeScratchBytes - static_cast<size_t>(next - scratch.data());
+    max_windows_ = static_cast<int64_t>((left_bytes - 256) / window_bytes);
+    params_.partial_max_sum =
+        reinterpret_cast<float2*>(take(max_windows_ * heads * sizeof(float2)));
+    params_.partial_acc = reinterpret_cast<float*>(next);
+  }
+
   void run_sequences(int32_t num_windows) {
     const auto most = static_cast<int32_t>(std::min<int64_t>(max_windows_, num_windows));
     params_.first_window = 0;

@@ -58,9 +58,10 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   const int32_t head = blockIdx.y;
   const int32_t kv_head = head / p.group;
   const int32_t window_index = p.first_window + blockIdx.x;
+  const int32_t block = block_of_window(p, seq, window_index);
   const DecodeRow row = decode_row(p, seq);
   if (window_index >= row.num_windows) return;
-  const DecodeWindow window = make_window(p, row, seq, kv_head, window_index, lane);
+  const DecodeWindow window = make_window(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
   load_channels(p.q + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);

@@ -52,6 +52,9 @@ struct DecodeParams {
   float* resumed_windows = nullptr;
   float* open_windows = nullptr;
 
+  // Zeros between kernels: [seq of the round][q head].
+  uint32_t* num_arrived = nullptr;
+
   // What the windows came to, [seq of the round][q head][window]: acc, then (max, sum). A sum of 0
   // with a maximum of -inf says that nothing was visible; acc is not written then.
   float* partial_acc = nullptr;

