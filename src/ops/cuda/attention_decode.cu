@@ -3,7 +3,7 @@
 // Used by attention_decode.cc for head_dim 64 and 128. Bound: bytes of K and V over HBM bandwidth.
 // A warp needs no other: it loads K and V from memory into the registers where the tensor cores
 // want them, two tiles of 16 tokens (four at head_dim 64) at a time, so there is no shared memory
-// and no barrier; 8 warps ask for up to 128 KiB per multiprocessor. One H200, 2026-11-21: 91 to
+// and no barrier; 8 warps ask for up to 128 KiB per multiprocessor. One H200, 2026-11-21: 83 to
 // 101 % of the rate of a device-to-device copy from 128K tokens of KV on, 34 to 36 % at 8K tokens
 // (docs/kernels/cuda_attention.md).
 //
