@@ -194,7 +194,8 @@ TEST_F(Program, InspectPlansTheOffload) {
   for (const Json& entry : plan.at("entries")) {
     if (entry.at("name") == "KV host tier") pinned = entry.at("bytes");
   }
-  EXPECT_EQ(pinned, 8 << 20);
+  EXPECT_GE(pinned, 8 << 20);
+  EXPECT_LT(pinned, (8 << 20) + 4096) << "a few counters are pinned beside the blocks";
 
   const Json chosen = plan_with({"--kv-offload", "auto"});
   EXPECT_EQ(chosen.at("kv_offload"), "off");
