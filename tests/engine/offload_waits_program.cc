@@ -3,8 +3,10 @@
 // Run by offload_waits_test.cc under ThreadSanitizer. Exit code 0: the bits are those of a resident
 // run; 1: they are not. A data race exits with the code that TSAN_OPTIONS says.
 //
-//   offload_waits_program chunked|layerwise               prints the number of waits of each kind
-//   offload_waits_program chunked|layerwise KIND INDEX    leaves that one out; KIND is a number
+//   offload_waits_program MODE               prints the number of waits of each kind
+//   offload_waits_program MODE KIND INDEX    leaves that one out; KIND is a number
+//
+// MODE is chunked or layerwise, which stream all KV, or gather: chunked, and decode gathers pages.
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
@@ -40,15 +42,26 @@ std::vector<Job> make_jobs() {
   return jobs;
 }
 
-EngineOptions offloaded(const std::string& mode) {
+EngineOptions resident(const std::string& mode) {
   EngineOptions options = testing::tiny_options(kModel);
   options.max_num_seqs = 1;
-  options.kv_offload = mode;
+  if (mode != "gather") return options;
+  options.sparse_policy = "full+quest";
+  options.sparse_page_tokens = 16;
+  options.sparse_topk_tokens = 48;  // three pages, of which the host may have all
+  options.sparse_sink_tokens = 0;
+  options.sparse_recent_tokens = 0;
+  return options;
+}
+
+EngineOptions offloaded(const std::string& mode) {
+  EngineOptions options = resident(mode);
+  options.kv_offload = mode == "layerwise" ? mode : "chunked";
   options.num_kv_slots = 2;
-  options.kv_slot_blocks = 2;
+  options.kv_slot_blocks = mode == "gather" ? 1 : 2;  // so that a layer gathers more than slots
   options.kv_host_bytes = 1 << 20;
   options.enable_prefix_caching = false;
-  if (mode == "chunked") {
+  if (options.kv_offload == "chunked") {
     options.prefill_chunk_tokens = 64;
     options.max_num_batched_tokens = 64;
   }
@@ -59,18 +72,15 @@ int run(const std::string& mode, SkippedWait skipped) {
   DeviceOptions device_options;
   device_options.num_threads = 1;
   device_options.schedule_seed = 7;
-  LlmEngine engine(offloaded(mode), {.device = make_device("cpu", device_options),
-                                     .policy = make_policy("full"),
-                                     .skipped_wait = skipped});
+  LlmEngine engine(offloaded(mode),
+                   {.device = make_device("cpu", device_options), .skipped_wait = skipped});
   const std::vector<RequestOutput> outputs = testing::run_jobs(engine, make_jobs());
   if (skipped.index < 0) {
     for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
       std::printf("%ld\n", engine.offload()->num_waits(static_cast<WaitKind>(kind)));
     }
   }
-  EngineOptions resident = testing::tiny_options(kModel);
-  resident.max_num_seqs = 1;
-  testing::expect_all_same(outputs, testing::run_engine(resident, make_jobs()), mode);
+  testing::expect_all_same(outputs, testing::run_engine(resident(mode), make_jobs()), mode);
   return ::testing::Test::HasFailure() ? 1 : 0;
 }
 

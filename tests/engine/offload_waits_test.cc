@@ -6,8 +6,9 @@
 // fails when that changes. SLUICE_EVERY_WAIT=1 takes every wait of the ranges below, not samples.
 //
 // Waits that nobody misses are redundant because the order is there already:
-//   drained     the first load of each slot in a pass: the step before ended with a host wait for
-//               compute, the slot's last reader
+//   drained     the first load of each slot in a job: the step before ended with a host wait for
+//               compute, the slot's last reader, and did not expect this one. Of gathers also the
+//               first two of a layer: what chose their pages came behind the slots' last readers
 //   on host     blocks that were loaded before since they were written (compute has seen that load
 //               end, and the host has waited for compute); in a prefill also those loads whose slot
 //               waits for a "drained" that compute recorded after it waited for "stage left"
@@ -21,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -79,51 +81,80 @@ void expect_all_caught(const std::string& mode, const std::vector<Needed>& range
 
 // Nothing is reported when all waits are there, and the ranges below mean what they say.
 TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
-  const Outcome chunked = run_program("chunked");
-  EXPECT_EQ(chunked.exit_code, 0) << chunked.output;
-  EXPECT_EQ(chunked.output, "274\n274\n274\n18\n17\n8\n");
-  const Outcome layerwise = run_program("layerwise");
-  EXPECT_EQ(layerwise.exit_code, 0) << layerwise.output;
-  EXPECT_EQ(layerwise.output, "254\n254\n254\n10\n11\n8\n");
+  const std::pair<const char*, const char*> modes[] = {
+      {"chunked", "282\n284\n284\n26\n21\n10\n2\n0\n"},
+      {"layerwise", "254\n256\n256\n14\n15\n10\n2\n0\n"},
+      {"gather", "272\n272\n272\n26\n21\n10\n0\n216\n"}};
+  for (const auto& [mode, num_waits] : modes) {
+    const Outcome outcome = run_program(mode);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
+    EXPECT_EQ(outcome.output, num_waits) << mode;
+  }
 }
 
 // Loads of the chunked run: 0-3 second chunk, 4-11 third, 12-201 19 decode steps of 10 (a tail is
-// flushed before 112), 202-233 and 234-265 the short jobs, 266-269 and 270-273 the last two.
+// flushed before 112), 202-233 and 234-265 two short jobs, 266-269 and 270-273 two prompts, 274-281
+// the job that stops early (two of its loads are dropped), 280-283 the last prompt.
 TEST(OffloadWaits, EveryNeededOneOfChunkedIsMissed) {
-  expect_all_caught("chunked",
-                    {{WaitKind::kFilled, 0, 273},
-                     {WaitKind::kDrained, 2, 3},
-                     {WaitKind::kDrained, 6, 11},
-                     {WaitKind::kDrained, 14, 21},
-                     {WaitKind::kDrained, 194, 201},
-                     {WaitKind::kOnHost, 0, 3},
-                     {WaitKind::kOnHost, 16, 16},
-                     {WaitKind::kOnHost, 21, 21},
-                     {WaitKind::kOnHost, 116, 116},
-                     {WaitKind::kOnHost, 202, 203},
-                     {WaitKind::kOnHost, 266, 273},
-                     {WaitKind::kStageLeft, 2, 5},
-                     {WaitKind::kStageLeft, 12, 17},
-                     {WaitKind::kWritten, 0, 5},
-                     {WaitKind::kWritten, 11, 16},
-                     {WaitKind::kTailLeft, 5, 5}},
+  expect_all_caught("chunked", {{WaitKind::kFilled, 0, 281},    {WaitKind::kDrained, 2, 201},
+                                {WaitKind::kDrained, 204, 233}, {WaitKind::kDrained, 236, 265},
+                                {WaitKind::kDrained, 268, 269}, {WaitKind::kDrained, 272, 273},
+                                {WaitKind::kDrained, 276, 279}, {WaitKind::kDrained, 282, 283},
+                                {WaitKind::kOnHost, 0, 3},      {WaitKind::kOnHost, 16, 16},
+                                {WaitKind::kOnHost, 21, 21},    {WaitKind::kOnHost, 116, 116},
+                                {WaitKind::kOnHost, 202, 203},  {WaitKind::kOnHost, 234, 235},
+                                {WaitKind::kOnHost, 266, 277},  {WaitKind::kOnHost, 280, 283},
+                                {WaitKind::kStageLeft, 2, 5},   {WaitKind::kStageLeft, 12, 17},
+                                {WaitKind::kStageLeft, 20, 21}, {WaitKind::kStageLeft, 24, 25},
+                                {WaitKind::kWritten, 0, 5},     {WaitKind::kWritten, 11, 20},
+                                {WaitKind::kTailLeft, 5, 5},    {WaitKind::kUnused, 0, 1}},
                     2);
 }
 
 // Loads of the layer-wise run: 0-189 19 decode steps of 10 (a tail is flushed before 100), 190-221
-// and 222-253 the short jobs; the last two jobs load nothing.
+// and 222-253 the short jobs, 254-255 those that were meant for the job that stopped early.
 TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) {
   expect_all_caught("layerwise",
                     {{WaitKind::kFilled, 0, 253},
-                     {WaitKind::kDrained, 2, 9},
+                     {WaitKind::kDrained, 2, 189},
+                     {WaitKind::kDrained, 192, 221},
+                     {WaitKind::kDrained, 224, 253},
                      {WaitKind::kOnHost, 0, 1},
                      {WaitKind::kOnHost, 5, 6},
                      {WaitKind::kOnHost, 104, 104},
+                     {WaitKind::kOnHost, 190, 191},
                      {WaitKind::kOnHost, 222, 223},
-                     {WaitKind::kStageLeft, 8, 9},
+                     {WaitKind::kOnHost, 254, 255},
+                     {WaitKind::kStageLeft, 8, 13},
                      {WaitKind::kWritten, 0, 1},
-                     {WaitKind::kWritten, 7, 10},
-                     {WaitKind::kTailLeft, 5, 5}},
+                     {WaitKind::kWritten, 7, 14},
+                     {WaitKind::kTailLeft, 5, 5},
+                     {WaitKind::kUnused, 0, 1}},
+                    2);
+}
+
+// Loads of the run that gathers: 0-23 history of the chunks, then the pages of decode, 4 gathers to
+// a step of the first job (3 of a layer that has as many pages on the host), fewer of the short
+// ones.
+TEST(OffloadWaits, EveryNeededOneOfGathersIsMissed) {
+  expect_all_caught("gather",
+                    {{WaitKind::kFilled, 0, 271},
+                     {WaitKind::kDrained, 2, 23},
+                     {WaitKind::kDrained, 26, 26},
+                     {WaitKind::kDrained, 102, 102},
+                     {WaitKind::kDrained, 174, 174},
+                     {WaitKind::kDrained, 242, 247},
+                     {WaitKind::kDrained, 250, 255},
+                     {WaitKind::kDrained, 258, 263},
+                     {WaitKind::kDrained, 266, 271},
+                     {WaitKind::kStageLeft, 2, 5},
+                     {WaitKind::kStageLeft, 12, 17},
+                     {WaitKind::kStageLeft, 20, 21},
+                     {WaitKind::kStageLeft, 24, 25},
+                     {WaitKind::kWritten, 0, 5},
+                     {WaitKind::kWritten, 11, 20},
+                     {WaitKind::kTailLeft, 5, 5},
+                     {WaitKind::kSelected, 0, 215}},
                     2);
 }
 
