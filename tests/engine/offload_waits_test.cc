@@ -133,28 +133,22 @@ TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) {
                     2);
 }
 
-// Loads of the run that gathers: 0-23 history of the chunks, then the pages of decode, 4 gathers to
-// a step of the first job (3 of a layer that has as many pages on the host), fewer of the short
-// ones.
+// Loads of the run that gathers: 0-23 history of the chunks, 24-175 19 decode steps with 4 gathers
+// a layer, 176-207 and 208-239 the short jobs from the step after their tail was flushed on, with
+// one gather a layer, 240-271 history of the last prompts and the job between them.
 TEST(OffloadWaits, EveryNeededOneOfGathersIsMissed) {
-  expect_all_caught("gather",
-                    {{WaitKind::kFilled, 0, 271},
-                     {WaitKind::kDrained, 2, 23},
-                     {WaitKind::kDrained, 26, 26},
-                     {WaitKind::kDrained, 102, 102},
-                     {WaitKind::kDrained, 174, 174},
-                     {WaitKind::kDrained, 242, 247},
-                     {WaitKind::kDrained, 250, 255},
-                     {WaitKind::kDrained, 258, 263},
-                     {WaitKind::kDrained, 266, 271},
-                     {WaitKind::kStageLeft, 2, 5},
-                     {WaitKind::kStageLeft, 12, 17},
-                     {WaitKind::kStageLeft, 20, 21},
-                     {WaitKind::kStageLeft, 24, 25},
-                     {WaitKind::kWritten, 0, 5},
-                     {WaitKind::kWritten, 11, 20},
-                     {WaitKind::kTailLeft, 5, 5},
-                     {WaitKind::kSelected, 0, 215}},
+  expect_all_caught("gather", {{WaitKind::kFilled, 0, 271},    {WaitKind::kDrained, 2, 23},
+                               {WaitKind::kDrained, 26, 26},   {WaitKind::kDrained, 102, 102},
+                               {WaitKind::kDrained, 174, 174}, {WaitKind::kDrained, 242, 247},
+                               {WaitKind::kDrained, 250, 255}, {WaitKind::kDrained, 258, 263},
+                               {WaitKind::kDrained, 266, 271}, {WaitKind::kOnHost, 0, 1},
+                               {WaitKind::kOnHost, 4, 5},      {WaitKind::kOnHost, 176, 176},
+                               {WaitKind::kOnHost, 208, 208},  {WaitKind::kOnHost, 240, 241},
+                               {WaitKind::kOnHost, 268, 269},  {WaitKind::kStageLeft, 2, 5},
+                               {WaitKind::kStageLeft, 12, 17}, {WaitKind::kStageLeft, 20, 21},
+                               {WaitKind::kStageLeft, 24, 25}, {WaitKind::kWritten, 0, 5},
+                               {WaitKind::kWritten, 11, 20},   {WaitKind::kTailLeft, 5, 5},
+                               {WaitKind::kSelected, 0, 215}},
                     2);
 }
 
