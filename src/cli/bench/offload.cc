@@ -24,10 +24,10 @@ void vary(T EngineOptions::*option, const std::vector<T>& values,
           std::vector<EngineOptions>* engines) {
   if (values.empty()) return;
   std::vector<EngineOptions> varied;
-  for (EngineOptions engine : *engines) {
+  for (const EngineOptions& engine : *engines) {
     for (const T value : values) {
-      engine.*option = value;
       varied.push_back(engine);
+      varied.back().*option = value;
     }
   }
   *engines = std::move(varied);
