@@ -13,6 +13,14 @@
 #include "ops/rope.h"
 
 namespace sluice {
+namespace {
+
+int64_t num_logit_rows(const DecoderInput& input) {
+  return input.logit_rows.present() ? input.logit_rows.dim(0) : 0;
+}
+
+}  // namespace
+
 struct Decoder::Pass {
   Stream& stream;
   Executor& executor;
@@ -21,11 +29,11 @@ struct Decoder::Pass {
   int64_t num_rows;
   int64_t row_tile;
 
-  // Calls `fn(begin, count)` for consecutive tiles of rows.
+  // Calls `fn(tile)` for consecutive tiles of rows.
   template <typename Fn>
   void for_each_tile(Fn fn) const {
     for (int64_t begin = 0; begin < num_rows; begin += row_tile) {
-      fn(begin, std::min(row_tile, num_rows - begin));
+      fn(RowTile{begin, std::min(row_tile, num_rows - begin)});
     }
   }
 
@@ -45,16 +53,15 @@ Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
   const int64_t hidden = config.hidden_size;
   const int64_t qkv_width = int64_t{config.num_q_heads + 2 * config.num_kv_heads} * config.head_dim;
   Scratch s;
-  s.delta = arena.tensor(DType::kBF16, {rows, hidden});
   s.residual = arena.tensor(DType::kBF16, {rows, hidden});
   s.q = arena.tensor(DType::kBF16, {rows, config.num_q_heads, config.head_dim});
   s.cos_sin = arena.tensor(DType::kF32, {rows, 2, config.head_dim / 2});
+  s.delta = arena.tensor(DType::kBF16, {tile, hidden});
   s.normed = arena.tensor(DType::kBF16, {tile, hidden});
   s.qkv = arena.tensor(DType::kBF16, {tile, qkv_width});
   s.gate_up = arena.tensor(DType::kBF16, {tile, 2 * int64_t{config.intermediate_size}});
   s.act = arena.tensor(DType::kBF16, {tile, config.intermediate_size});
-  s.logit_delta = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
-  s.logit_residual = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
+  s.logit_rows = arena.tensor(DType::kBF16, {limits.max_logit_rows, hidden});
   s.logits = arena.tensor(DType::kF32, {limits.max_logit_rows, config.vocab_size});
   s.inv_freq = arena.tensor(DType::kF32, {config.head_dim / 2});
   return s;
@@ -88,50 +95,61 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   const int64_t num_rows = input.token_ids.dim(0);
   SLUICE_CHECK(num_rows > 0 && num_rows <= limits_.max_rows, "{} rows", num_rows);
   const Pass pass{stream, executor, input, taps, num_rows, limits_.row_tile};
-  const TensorView delta = scratch_.delta.rows(0, num_rows);
-  const TensorView residual = scratch_.residual.rows(0, num_rows);
-
   executor.begin_pass(*input.pass);
-  embedding(stream, {.token_ids = input.token_ids, .table = weights_.embedding(), .out = delta});
-  pass.tap_named("embedding", 0, delta);
-  stream.fill(residual.bytes(), residual.num_bytes(), 0);
   rope_angles(stream, {.positions = input.positions,
                        .inv_freq = scratch_.inv_freq,
                        .attention_factor = attention_factor_,
                        .cos_sin = scratch_.cos_sin.rows(0, num_rows)});
+  pass.for_each_tile([&](const RowTile& tile) {
+    embed(pass, tile);
+    begin_layer(pass, 0, tile);
+  });
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    project_qkv(pass, layer);
     attend(pass, layer);
-    finish_layer(pass, layer);
+    // A tile goes on to the next layer's attention at once: no other tile needs its delta.
+    pass.for_each_tile([&](const RowTile& tile) {
+      finish_layer(pass, layer, tile);
+      if (layer + 1 < config_.num_layers) {
+        begin_layer(pass, layer + 1, tile);
+      } else if (num_logit_rows(input) > 0) {
+        norm_delta(pass, tile, weights_.final_norm());  // for the sum alone
+      }
+    });
   }
   return project_logits(pass);
 }
 
-void Decoder::project_qkv(const Pass& pass, int32_t layer) {
+// The first delta is the embedding, added to nothing.
+void Decoder::embed(const Pass& pass, const RowTile& tile) {
+  const TensorView delta = scratch_.delta.rows(0, tile.count);
+  const TensorView residual = scratch_.residual.rows(tile.begin, tile.count);
+  embedding(pass.stream, {.token_ids = pass.input.token_ids.rows(tile.begin, tile.count),
+                          .table = weights_.embedding(),
+                          .out = delta});
+  pass.tap_named("embedding", tile.begin, delta);
+  pass.stream.fill(residual.bytes(), residual.num_bytes(), 0);
+}
+
+void Decoder::begin_layer(const Pass& pass, int32_t layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
-  const KvBlocksView kv = pass.executor.write_target(*pass.input.pass, layer);
-  pass.for_each_tile([&](int64_t begin, int64_t count) {
-    const TensorView normed = scratch_.normed.rows(0, count);
-    const TensorView qkv = scratch_.qkv.rows(0, count);
-    const TensorView residual = scratch_.residual.rows(begin, count);
-    rms_norm(pass.stream, {.x = scratch_.delta.rows(begin, count),
-                           .residual = residual,
-                           .weight = w.input_norm,
-                           .out = normed,
-                           .eps = config_.rms_norm_eps});
-    pass.tap(layer, "residual", begin, residual);
-    matmul(pass.stream, {.x = normed, .weight = w.qkv, .bias = w.qkv_bias, .out = qkv});
-    const TensorView q = scratch_.q.rows(begin, count);
-    rope_and_write_kv(pass.stream, {.qkv = qkv,
-                                    .q_norm = w.q_norm,
-                                    .k_norm = w.k_norm,
-                                    .norm_eps = config_.rms_norm_eps,
-                                    .cos_sin = scratch_.cos_sin.rows(begin, count),
-                                    .q_out = q,
-                                    .kv = kv,
-                                    .kv_slots = pass.input.pass->kv_slots.rows(begin, count)});
-    pass.tap(layer, "q", begin, q);
-  });
+  if (tile.begin == 0) write_target_ = pass.executor.write_target(*pass.input.pass, layer);
+  const TensorView normed = scratch_.normed.rows(0, tile.count);
+  const TensorView qkv = scratch_.qkv.rows(0, tile.count);
+  const TensorView residual = scratch_.residual.rows(tile.begin, tile.count);
+  norm_delta(pass, tile, w.input_norm);
+  pass.tap(layer, "residual", tile.begin, residual);
+  matmul(pass.stream, {.x = normed, .weight = w.qkv, .bias = w.qkv_bias, .out = qkv});
+  const TensorView q = scratch_.q.rows(tile.begin, tile.count);
+  rope_and_write_kv(pass.stream,
+                    {.qkv = qkv,
+                     .q_norm = w.q_norm,
+                     .k_norm = w.k_norm,
+                     .norm_eps = config_.rms_norm_eps,
+                     .cos_sin = scratch_.cos_sin.rows(tile.begin, tile.count),
+                     .q_out = q,
+                     .kv = write_target_,
+                     .kv_slots = pass.input.pass->kv_slots.rows(tile.begin, tile.count)});
+  pass.tap(layer, "q", tile.begin, q);
 }
 
 void Decoder::attend(const Pass& pass, int32_t layer) {
@@ -142,49 +160,50 @@ void Decoder::attend(const Pass& pass, int32_t layer) {
   pass.tap(layer, "attn_out", 0, q);
 }
 
-void Decoder::finish_layer(const Pass& pass, int32_t layer) {
+void Decoder::finish_layer(const Pass& pass, int32_t layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
   const int64_t q_width = int64_t{config_.num_q_heads} * config_.head_dim;
-  pass.for_each_tile([&](int64_t begin, int64_t count) {
-    const TensorView delta = scratch_.delta.rows(begin, count);
-    const TensorView normed = scratch_.normed.rows(0, count);
-    const TensorView gate_up = scratch_.gate_up.rows(0, count);
-    const TensorView act = scratch_.act.rows(0, count);
-    matmul(pass.stream, {.x = scratch_.q.rows(begin, count).reshape({count, q_width}),
-                         .weight = w.o,
-                         .bias = w.o_bias,
-                         .out = delta});
-    pass.tap(layer, "attn_proj", begin, delta);
-    rms_norm(pass.stream, {.x = delta,
-                           .residual = scratch_.residual.rows(begin, count),
-                           .weight = w.post_norm,
-                           .out = normed,
-                           .eps = config_.rms_norm_eps});
-    matmul(pass.stream, {.x = normed, .weight = w.gate_up, .out = gate_up});
-    swiglu(pass.stream, {.gate_up = gate_up, .out = act});
-    matmul(pass.stream, {.x = act, .weight = w.down, .out = delta});
-    pass.tap(layer, "mlp_out", begin, delta);
-  });
+  const TensorView delta = scratch_.delta.rows(0, tile.count);
+  const TensorView normed = scratch_.normed.rows(0, tile.count);
+  const TensorView gate_up = scratch_.gate_up.rows(0, tile.count);
+  const TensorView act = scratch_.act.rows(0, tile.count);
+  matmul(pass.stream, {.x = scratch_.q.rows(tile.begin, tile.count).reshape({tile.count, q_width}),
+                       .weight = w.o,
+                       .bias = w.o_bias,
+                       .out = delta});
+  pass.tap(layer, "attn_proj", tile.begin, delta);
+  norm_delta(pass, tile, w.post_norm);
+  matmul(pass.stream, {.x = normed, .weight = w.gate_up, .out = gate_up});
+  swiglu(pass.stream, {.gate_up = gate_up, .out = act});
+  matmul(pass.stream, {.x = act, .weight = w.down, .out = delta});
+  pass.tap(layer, "mlp_out", tile.begin, delta);
+}
+
+// Adds a tile's delta to the residual stream; `normed` is then the norm of the sum.
+void Decoder::norm_delta(const Pass& pass, const RowTile& tile, const TensorView& weight) {
+  rms_norm(pass.stream, {.x = scratch_.delta.rows(0, tile.count),
+                         .residual = scratch_.residual.rows(tile.begin, tile.count),
+                         .weight = weight,
+                         .out = scratch_.normed.rows(0, tile.count),
+                         .eps = config_.rms_norm_eps});
 }
 
 TensorView Decoder::project_logits(const Pass& pass) {
   const TensorView rows = pass.input.logit_rows;
-  const int64_t count = rows.present() ? rows.dim(0) : 0;
+  const int64_t count = num_logit_rows(pass.input);
   SLUICE_CHECK(count <= limits_.max_logit_rows, "{} logit rows", count);
   const TensorView logits = scratch_.logits.rows(0, count);
   if (count == 0) return logits;  // a span in the middle of a prompt
 
-  const TensorView delta = scratch_.logit_delta.rows(0, count);
-  const TensorView residual = scratch_.logit_residual.rows(0, count);
-  gather_rows(pass.stream, {scratch_.delta.rows(0, pass.num_rows), rows, delta});
-  gather_rows(pass.stream, {scratch_.residual.rows(0, pass.num_rows), rows, residual});
-  rms_norm(pass.stream, {.x = delta,
-                         .residual = residual,
+  const TensorView normed = scratch_.logit_rows.rows(0, count);
+  gather_rows(pass.stream, {scratch_.residual.rows(0, pass.num_rows), rows, normed});
+  rms_norm(pass.stream, {.x = normed,
+                         .residual = {},
                          .weight = weights_.final_norm(),
-                         .out = delta,
+                         .out = normed,
                          .eps = config_.rms_norm_eps});
-  pass.tap_named("final_norm", 0, delta);
-  matmul(pass.stream, {.x = delta, .weight = weights_.lm_head(), .out = logits});
+  pass.tap_named("final_norm", 0, normed);
+  matmul(pass.stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
   return logits;
 }
 

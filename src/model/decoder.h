@@ -2,8 +2,9 @@
 //
 // Used by engine/runner. One decoder serves Qwen3, Qwen2 and Llama: the families differ in which
 // optional weights are present (model/weights.h), not in code. Attention is the executor's
-// business; projections and MLP run by row tiles, so that a span of any length needs scratch for
-// one tile. Thread rule: the engine's thread.
+// business; everything between two attentions runs by row tiles, so that a span of any length
+// needs the residual stream and the queries of all rows, and scratch for one tile. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -50,25 +51,31 @@ class Decoder {
  private:
   // Scratch of one pass; rows are cut from these by the actual number of rows.
   struct Scratch {
-    TensorView delta;        // bf16 [max_rows, hidden]: output of the last block, not yet added
-    TensorView residual;     // bf16 [max_rows, hidden]
-    TensorView q;            // bf16 [max_rows, num_q_heads, head_dim]; attention output replaces it
-    TensorView cos_sin;      // f32 [max_rows, 2, head_dim / 2]
-    TensorView normed;       // bf16 [tile, hidden]
-    TensorView qkv;          // bf16 [tile, qkv width]
-    TensorView gate_up;      // bf16 [tile, 2 * intermediate]
-    TensorView act;          // bf16 [tile, intermediate]
-    TensorView logit_delta;  // bf16 [max_logit_rows, hidden]
-    TensorView logit_residual;  // bf16 [max_logit_rows, hidden]
-    TensorView logits;          // f32 [max_logit_rows, vocab]
-    TensorView inv_freq;        // f32 [head_dim / 2]
+    TensorView residual;    // bf16 [max_rows, hidden]
+    TensorView q;           // bf16 [max_rows, num_q_heads, head_dim]; attention output replaces it
+    TensorView cos_sin;     // f32 [max_rows, 2, head_dim / 2]
+    TensorView delta;       // bf16 [tile, hidden]: output of the last block, not yet added
+    TensorView normed;      // bf16 [tile, hidden]
+    TensorView qkv;         // bf16 [tile, qkv width]
+    TensorView gate_up;     // bf16 [tile, 2 * intermediate]
+    TensorView act;         // bf16 [tile, intermediate]
+    TensorView logit_rows;  // bf16 [max_logit_rows, hidden]
+    TensorView logits;      // f32 [max_logit_rows, vocab]
+    TensorView inv_freq;    // f32 [head_dim / 2]
+  };
+  // Neighbouring rows that go through projections and MLP together.
+  struct RowTile {
+    int64_t begin;
+    int64_t count;
   };
   struct Pass;  // the arguments of `forward`, handed down
 
   static Scratch cut_scratch(Arena& arena, const ModelConfig& config, const DecoderLimits& limits);
-  void project_qkv(const Pass& pass, int32_t layer);
+  void embed(const Pass& pass, const RowTile& tile);
+  void begin_layer(const Pass& pass, int32_t layer, const RowTile& tile);
   void attend(const Pass& pass, int32_t layer);
-  void finish_layer(const Pass& pass, int32_t layer);
+  void finish_layer(const Pass& pass, int32_t layer, const RowTile& tile);
+  void norm_delta(const Pass& pass, const RowTile& tile, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
 
   ModelConfig config_;
@@ -76,6 +83,7 @@ class Decoder {
   DecoderLimits limits_;
   Buffer memory_;
   Scratch scratch_;
+  KvBlocksView write_target_;  // of the layer whose k and v are being written
   float attention_factor_ = 1.0f;
 };
 
