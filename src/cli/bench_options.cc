@@ -142,7 +142,7 @@ void declare_bench_offload(OptionSet& set, BenchOffloadCommand* bench) {
                 bench->modes.push_back(item);
               }
             });
-  token_list(set, "--chunks", "of --prefill-chunk-tokens, in chunked", &bench->chunks, 0);
+  token_list(set, "--chunks", "of --prefill-chunk-tokens, not in layerwise", &bench->chunks, 0);
   integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, 2, 64);
   integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, 65536);
   token_list(set, "--block-sizes", "of --block-size", &bench->block_sizes, 0);

@@ -23,6 +23,9 @@ constexpr size_t kDefaultCpuKvBytes = size_t{4} << 30;
 // Rows of one prefill pass when nothing is said. On a GPU it fills the chip; on a CPU a pass should
 // end soon, since a user's Ctrl-C waits for it.
 constexpr int32_t kDefaultCudaPassTokens = 8192;
+// Chunks that wait for history: long enough to hide its transfer, and the state is carried half as
+// often as with 8192.
+constexpr int32_t kDefaultCudaChunkTokens = 16384;
 constexpr int32_t kDefaultCpuPassTokens = 1024;
 
 // Rows that go through projections and MLP at once. Large enough for the matrix products to reach
@@ -46,9 +49,10 @@ constexpr size_t kGpuReserve = size_t{512} << 20;
 // The host tier when nothing is said: pinned memory is taken from everybody.
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
 
-// Tokens of one ring slot when nothing is said: carrying the softmax state over slots of 4096
-// tokens costs 7 % of attention's time on a GPU, copies of that size run at the link's rate.
-constexpr int32_t kDefaultSlotTokens = 4096;
+// Tokens of one ring slot when nothing is said. Carrying the softmax state over slots of 4096
+// tokens costs 7 % of attention's time on a GPU, of 16384 tokens less than 2 %.
+constexpr int32_t kDefaultCudaSlotTokens = 16384;
+constexpr int32_t kDefaultCpuSlotTokens = 4096;
 
 // Rows of a layer-wise pass that continues an older prefix. Carrying the state of a million rows
 // would take gigabytes; a longer continuation goes in several passes.
@@ -124,7 +128,9 @@ int64_t choose_pass_tokens(const EngineOptions& options, const Device& device,
   if (tokens == 0 && plan.kv_offload == KvOffload::kLayerwise) {
     tokens = plan.max_model_len;
   } else if (tokens == 0) {
-    tokens = device.kind() == DeviceKind::kCpu ? kDefaultCpuPassTokens : kDefaultCudaPassTokens;
+    const bool is_chunked = plan.kv_offload == KvOffload::kChunked;
+    const int64_t on_gpu = is_chunked ? kDefaultCudaChunkTokens : kDefaultCudaPassTokens;
+    tokens = device.kind() == DeviceKind::kCpu ? kDefaultCpuPassTokens : on_gpu;
     tokens = std::min(std::max<int64_t>(tokens, options.prefill_chunk_tokens), plan.max_model_len);
   }
   return round_up_to_block(tokens, plan);
@@ -160,12 +166,32 @@ void choose_pass_sizes(const EngineOptions& options, const Device& device, Engin
                .max_suppressed = kMaxEndTokenIds};
 }
 
+// All that a plan follows from.
+struct PlanInput {
+  const EngineOptions& options;
+  const ModelConfig& config;
+  Device& device;
+  const Policy& policy;
+};
+
+// Unless told otherwise, blocks stay on a GPU as far as its budget goes. A CPU's device memory is
+// host memory: copies there would gain nothing.
+bool may_have_residents(const PlanInput& input) {
+  const bool by_default = input.device.kind() != DeviceKind::kCpu;
+  return input.options.kv_device_bytes < 0 ? by_default : input.options.kv_device_bytes > 0;
+}
+
+int32_t choose_slot_blocks(const PlanInput& input, int32_t block_tokens) {
+  if (input.options.kv_slot_blocks != 0) return input.options.kv_slot_blocks;
+  const bool on_cpu = input.device.kind() == DeviceKind::kCpu;
+  return std::max(1, (on_cpu ? kDefaultCpuSlotTokens : kDefaultCudaSlotTokens) / block_tokens);
+}
+
 // The ring, the stage and the tails; and what they ask of scheduler and pass arrays.
-void choose_offload_sizes(const EngineOptions& options, bool may_have_residents, EnginePlan& plan) {
+void choose_offload_sizes(const PlanInput& input, EnginePlan& plan) {
+  const EngineOptions& options = input.options;
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  const int32_t slot_blocks = options.kv_slot_blocks != 0
-                                  ? options.kv_slot_blocks
-                                  : std::max(1, kDefaultSlotTokens / block_tokens);
+  const int32_t slot_blocks = choose_slot_blocks(input, block_tokens);
   plan.offload = {.num_host_blocks = plan.num_blocks,
                   .num_slots = options.num_kv_slots,
                   .slot_blocks = slot_blocks,
@@ -184,8 +210,9 @@ void choose_offload_sizes(const EngineOptions& options, bool may_have_residents,
   const int64_t max_blocks = plan.pass.max_seqs * plan.pass.max_blocks_per_seq;
   const int64_t max_slotfuls =
       plan.pass.max_seqs * ((plan.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks);
-  plan.pass.max_history_runs = may_have_residents ? max_blocks : max_slotfuls;
-  plan.pass.max_resident_blocks = may_have_residents ? max_blocks : 0;
+  const bool blocks_stay = may_have_residents(input);
+  plan.pass.max_history_runs = blocks_stay ? max_blocks : max_slotfuls;
+  plan.pass.max_resident_blocks = blocks_stay ? max_blocks : 0;
 }
 
 KvLayout choose_kv_layout(const EngineOptions& options, const ModelConfig& config,
@@ -229,14 +256,6 @@ int32_t num_blocks_in(size_t bytes, const EnginePlan& plan) {
 void add_entry(EnginePlan& plan, const char* name, const char* memory, size_t bytes) {
   plan.memory.entries.push_back({.name = name, .memory = memory, .bytes = bytes});
 }
-
-// All that a plan follows from.
-struct PlanInput {
-  const EngineOptions& options;
-  const ModelConfig& config;
-  Device& device;
-  const Policy& policy;
-};
 
 // A GPU may be in use. What others hold cannot be planned with; better said now than by a failed
 // allocation after a minute of loading.
@@ -319,13 +338,6 @@ void choose_num_blocks(const PlanInput& input, size_t bytes_left, EnginePlan& pl
   }
 }
 
-// Unless told otherwise, blocks stay on a GPU as far as its budget goes. A CPU's device memory is
-// host memory: copies there would gain nothing.
-bool may_have_residents(const PlanInput& input) {
-  const bool by_default = input.device.kind() != DeviceKind::kCpu;
-  return input.options.kv_device_bytes < 0 ? by_default : input.options.kv_device_bytes > 0;
-}
-
 // Sealed blocks that may stay on the device: what was asked for, else what the budget leaves.
 void choose_residents(const PlanInput& input, EnginePlan& plan) {
   if (!may_have_residents(input)) return;
@@ -367,7 +379,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   const int64_t asked_len = plan.max_model_len;
   plan.max_model_len = std::clamp<int64_t>(capacity, 1, asked_len);
   choose_pass_sizes(options, input.device, plan);
-  choose_offload_sizes(options, may_have_residents(input), plan);
+  choose_offload_sizes(input, plan);
   if (input.policy.wants_block_ids()) plan.pass.max_ids_per_seq = plan.pass.max_blocks_per_seq;
   plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
 

@@ -161,6 +161,7 @@ LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& mo
   for (KvRow& row : *rows) {
     complete_options(row.work, model, &row.engine);
     const MemoryPlan plan = plan_memory(row.engine);
+    row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());
     if (!plan.fits) row.does_not_fit = plan.remedy;
   }
   const EngineOptions& any = rows->front().engine;
@@ -217,6 +218,12 @@ std::string describe_repeats(int32_t repeats) {
 std::string rate_cell(const Spread& rate) {
   if (rate.min < rate.max) return format_spread(rate);
   return fmt::format("{:.{}f}", rate.median, rate.median >= 100 ? 0 : 2);
+}
+
+std::string peak_cell(const KvRow& row) {
+  const double peak_bytes = row.result->device_peak_bytes;
+  return fmt::format("{} {:5.1f} %", format_bytes(peak_bytes),
+                     100 * peak_bytes / row.planned_device_bytes);
 }
 
 std::string link_cell(const PhaseResult& phase, const LinkRates& link) {

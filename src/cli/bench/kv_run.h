@@ -52,7 +52,8 @@ struct KvRow {
   EngineOptions engine;
   KvWork work;
   std::optional<KvResult> result;
-  std::string does_not_fit;  // without a result: what would have to change
+  double planned_device_bytes = 0;  // what `sluice inspect` says
+  std::string does_not_fit;         // without a result: what would have to change
 };
 
 // Completes the options of every row: one sequence, no prefix reuse, room for the longest request
@@ -81,6 +82,8 @@ nlohmann::ordered_json number_or_null(const std::optional<double>& value);
 std::string describe_repeats(int32_t repeats);
 // The median, with the spread where there is one.
 std::string rate_cell(const Spread& tokens_per_second);
+// Device memory taken, and its share of what was planned. REQUIRES: the row has a result.
+std::string peak_cell(const KvRow& row);
 // Rate in GB/s and share of the link.
 std::string link_cell(const PhaseResult& phase, const LinkRates& link);
 

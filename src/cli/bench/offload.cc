@@ -1,5 +1,6 @@
 // sluice bench offload: what it costs that KV lives in host memory, over modes, contexts and the
 // sizes of what flows. KV on the device is the reference, in the same run.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,8 +41,8 @@ std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command,
   engines[0].kv_offload = mode;
   if (mode == "layerwise") engines[0].prefill_chunk_tokens = 0;
   vary(&EngineOptions::block_size, command.block_sizes, &engines);
+  if (mode != "layerwise") vary(&EngineOptions::prefill_chunk_tokens, command.chunks, &engines);
   if (mode == "off") return engines;
-  if (mode == "chunked") vary(&EngineOptions::prefill_chunk_tokens, command.chunks, &engines);
   vary(&EngineOptions::num_kv_slots, command.slots, &engines);
   vary(&EngineOptions::kv_slot_blocks, command.slot_blocks, &engines);
   vary(&EngineOptions::kv_device_bytes, command.device_bytes, &engines);
@@ -58,6 +59,7 @@ std::vector<KvRow> make_rows(const BenchOffloadCommand& command) {
                                  .decode_tokens = command.decode_tokens,
                                  .repeats = command.repeats},
                         .result = {},
+                        .planned_device_bytes = 0,
                         .does_not_fit = {}});
       }
     }
@@ -65,23 +67,18 @@ std::vector<KvRow> make_rows(const BenchOffloadCommand& command) {
   return rows;
 }
 
-// The run of the same length with KV on the device, if there is one.
-const KvResult* resident(const std::vector<KvRow>& rows, int64_t prompt_tokens) {
-  for (const KvRow& row : rows) {
-    if (row.work.prompt_tokens == prompt_tokens && row.engine.kv_offload == "off" && row.result) {
-      return &*row.result;
-    }
-  }
-  return nullptr;
-}
-
-// A phase's speed as a share of the resident run's; none without one.
+// A phase's speed as a share of the fastest run of the same length with KV on the device; none
+// without one.
 std::optional<double> share_of_resident(const std::vector<KvRow>& rows, const KvRow& row,
                                         PhaseResult KvResult::*phase) {
-  const KvResult* reference = resident(rows, row.work.prompt_tokens);
-  if (!reference) return {};
-  return ((*row.result).*phase).tokens_per_second.median /
-         (reference->*phase).tokens_per_second.median;
+  double fastest = 0;
+  for (const KvRow& other : rows) {
+    if (other.work.prompt_tokens != row.work.prompt_tokens) continue;
+    if (other.engine.kv_offload != "off" || !other.result) continue;
+    fastest = std::max(fastest, ((*other.result).*phase).tokens_per_second.median);
+  }
+  if (fastest == 0) return {};
+  return ((*row.result).*phase).tokens_per_second.median / fastest;
 }
 
 std::string or_default(int64_t tokens) { return tokens == 0 ? "default" : format_tokens(tokens); }
@@ -109,7 +106,7 @@ std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
   const std::vector<std::string> configuration = {"context", "KV",    "chunk",
                                                   "slots",   "block", "stays"};
   Table prefill(joined(configuration, {"prefill tok/s", "of resident", "H2D", "D2H",
-                                       "link GB/s, share", "device peak"}));
+                                       "link GB/s, share", "device peak, of plan"}));
   Table decode(
       joined(configuration, {"decode tok/s", "of resident", "H2D per token", "link GB/s, share"}));
   prefill.align_left(1);
@@ -123,7 +120,7 @@ std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
                        {rate_cell(in.tokens_per_second),
                         percent_or_dash(share_of_resident(rows, row, &KvResult::prefill)),
                         format_bytes(in.h2d_bytes), format_bytes(in.d2h_bytes), link_cell(in, link),
-                        format_bytes(result.device_peak_bytes)}));
+                        peak_cell(row)}));
     decode.add(joined(configuration_cells(row),
                       {rate_cell(out.tokens_per_second),
                        percent_or_dash(share_of_resident(rows, row, &KvResult::decode)),
@@ -152,6 +149,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
   };
   json["prefill"] = phase(&KvResult::prefill);
   json["decode"] = phase(&KvResult::decode);
+  json["planned_device_bytes"] = row.planned_device_bytes;
   json["device_peak_bytes"] = row.result->device_peak_bytes;
   json["pinned_peak_bytes"] = row.result->pinned_peak_bytes;
   return json;

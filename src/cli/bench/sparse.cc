@@ -81,6 +81,7 @@ std::vector<KvRow> make_rows(const BenchSparseCommand& command) {
                                .decode_tokens = command.decode_tokens,
                                .repeats = command.repeats},
                       .result = {},
+                      .planned_device_bytes = 0,
                       .does_not_fit = {}});
     }
   }
@@ -110,7 +111,8 @@ Comparison compare(const std::vector<KvRow>& rows, const KvRow& row) {
 
 std::string table(const std::vector<KvRow>& rows, const LinkRates& link) {
   Table table({"context", "policy", "budget", "decode tok/s", "of full", "H2D per token",
-               "selected", "transferred", "link GB/s, share", "prefill tok/s"});
+               "selected", "transferred", "link GB/s, share", "prefill tok/s",
+               "device peak, of plan"});
   table.align_left(1);
   for (const KvRow& row : rows) {
     if (!row.result) continue;
@@ -122,7 +124,8 @@ std::string table(const std::vector<KvRow>& rows, const LinkRates& link) {
                comparison.speed ? fmt::format("{:.2f} x", *comparison.speed) : "-",
                format_bytes(decode.h2d_bytes / decode.num_tokens),
                percent_or_dash(decode.density_selected), percent_or_dash(comparison.transferred),
-               link_cell(decode, link), rate_cell(row.result->prefill.tokens_per_second)});
+               link_cell(decode, link), rate_cell(row.result->prefill.tokens_per_second),
+               peak_cell(row)});
   }
   return table.to_string();
 }
@@ -144,6 +147,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
   json["decode_speed_of_full"] = number_or_null(comparison.speed);
   json["density_selected"] = number_or_null(row.result->decode.density_selected);
   json["transferred_of_full"] = number_or_null(comparison.transferred);
+  json["planned_device_bytes"] = row.planned_device_bytes;
   json["device_peak_bytes"] = row.result->device_peak_bytes;
   json["pinned_peak_bytes"] = row.result->pinned_peak_bytes;
   return json;
