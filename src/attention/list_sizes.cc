@@ -4,14 +4,10 @@
 #include <algorithm>
 
 namespace sluice {
-namespace {
 
-// The first page that holds a token of [anchor - recent_tokens, anchor].
 int64_t first_recent_page(const PageRule& rule, int32_t page_tokens, int64_t anchor_pos) {
   return std::max<int64_t>(0, anchor_pos - rule.recent_tokens) / page_tokens;
 }
-
-}  // namespace
 
 int64_t num_listed_pages(const PageRule& rule, int32_t page_tokens, int64_t anchor_pos) {
   const int64_t num_pages = anchor_pos / page_tokens + 1;

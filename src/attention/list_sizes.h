@@ -12,6 +12,9 @@
 
 namespace sluice {
 
+// The first page that holds a token of [anchor_pos - recent_tokens, anchor_pos].
+int64_t first_recent_page(const PageRule& rule, int32_t page_tokens, int64_t anchor_pos);
+
 // Pages of the list with that anchor, up to the page of the anchor.
 int64_t num_listed_pages(const PageRule& rule, int32_t page_tokens, int64_t anchor_pos);
 

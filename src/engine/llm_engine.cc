@@ -193,6 +193,13 @@ void LlmEngine::cancel_request(SequenceId id) {
   cancelled_.push_back(std::move(sequence->output));
 }
 
+void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
+  Sequence* sequence = scheduler_->find_running(id);
+  SLUICE_CHECK(sequence != nullptr && sequence->num_generated() > 0, "request {}", id.value);
+  SLUICE_CHECK(token_id >= 0 && token_id < config_.vocab_size, "token id {}", token_id);
+  sequence->tokens.back() = token_id;
+}
+
 std::vector<RequestOutput> LlmEngine::step(Report report) {
   std::vector<RequestOutput> outputs = std::move(cancelled_);
   cancelled_.clear();

@@ -36,7 +36,7 @@ class LlmEngine {
   // Loads the model and takes all memory. Errors: those of LLM's constructor.
   LlmEngine(const EngineOptions& options, const std::function<void(double)>& on_progress);
 
-  // As above with parts from a test: another device, another policy.
+  // As above with parts from a test or a measurement: another device, another policy.
   struct TestParts {
     std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
@@ -64,6 +64,11 @@ class LlmEngine {
   // schedule, run, commit; outputs of the requests that changed. REQUIRES: has_unfinished().
   std::vector<RequestOutput> step(Report report = Report::kChanged);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
+
+  // Puts `token_id` in the place of the token that a running request got last: the next step then
+  // decodes a given text, for measurements on one. The request's output keeps what was sampled.
+  // REQUIRES: the request runs, has generated a token and has not ended; an id of the vocabulary.
+  void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
   // Errors: as add_request; kInvalidArgument when part of it is in the prefix cache.

@@ -139,6 +139,12 @@ std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
   return found;
 }
 
+Sequence* Scheduler::find_running(SequenceId id) {
+  const auto is_it = [id](const auto& sequence) { return sequence->id == id; };
+  const auto it = std::find_if(running_.begin(), running_.end(), is_it);
+  return it == running_.end() ? nullptr : it->get();
+}
+
 std::vector<SequenceId> Scheduler::ids() const {
   std::vector<SequenceId> result;
   for (const auto& sequence : running_) result.push_back(sequence->id);

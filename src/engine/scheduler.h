@@ -78,6 +78,9 @@ class Scheduler {
   // is no such sequence.
   std::unique_ptr<Sequence> remove(SequenceId id);
 
+  // Null if no such sequence has been admitted or it has ended.
+  Sequence* find_running(SequenceId id);
+
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   std::vector<SequenceId> ids() const;  // waiting and running, in order of arrival
   int64_t num_preemptions() const { return num_preemptions_; }

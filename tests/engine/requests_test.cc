@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/llm_engine.h"
 #include "sluice/llm.h"
 #include "support/tiny_models.h"
 
@@ -221,6 +222,33 @@ TEST(EngineOptionsTest, RefuseWhatIsImpossible) {
   refused(ErrorCode::kDoesNotFit, {"GiB"},
           [](EngineOptions& o) { o.kv_cache_bytes = size_t{1} << 50; });
   refused(ErrorCode::kModel, {"no-such-dir"}, [](EngineOptions& o) { o.model = "no-such-dir"; });
+}
+
+// What a text's next token would be is the same whether the text was a prompt or was put into the
+// engine token by token, across two block borders.
+TEST(ReplaceLastToken, DecodesAGivenText) {
+  const std::vector<int32_t> text = random_tokens(75, 11);
+  constexpr int64_t kPromptTokens = 30;
+  LlmEngine engine(tiny_options(kModel), nullptr);
+  SamplingParams params = greedy(46);
+  params.logprobs = 4;
+  const SequenceId id = engine.add_request({text.begin(), text.begin() + kPromptTokens}, params);
+  RequestOutput decoded = engine.step()[0];
+  for (size_t i = kPromptTokens; i < text.size(); ++i) {
+    engine.replace_last_token(id, text[i]);
+    decoded = engine.step()[0];
+  }
+  EXPECT_TRUE(decoded.finished());
+
+  LlmEngine fresh(tiny_options(kModel), nullptr);
+  params.max_tokens = 1;
+  fresh.add_request(text, params);
+  const RequestOutput expected = fresh.step()[0];
+  EXPECT_EQ(decoded.token_ids.back(), expected.token_ids[0]);
+  ASSERT_EQ(decoded.logprobs.back().size(), expected.logprobs[0].size());
+  for (size_t i = 0; i < expected.logprobs[0].size(); ++i) {
+    EXPECT_EQ(decoded.logprobs.back()[i].logprob, expected.logprobs[0][i].logprob) << i;
+  }
 }
 
 TEST(EngineOptionsTest, ReducesTheLengthToWhatFitsAndSaysSo) {

@@ -1,0 +1,53 @@
+// Lists to the host, in stream order.
+#include "attention/list_recorder.h"
+
+namespace sluice {
+namespace {
+
+// The step before has ended, so nothing writes to a buffer that gives way to a larger one.
+void copy_out(Stream& stream, Device& device, const TensorView& from, Buffer& to) {
+  if (to.size_bytes() < from.num_bytes()) {
+    to = device.allocate(from.num_bytes(), MemoryKind::kPinned);
+  }
+  stream.copy({.dst = to.data(), .src = from.bytes(), .num_bytes = from.num_bytes()});
+}
+
+}  // namespace
+
+void ListRecorder::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                              const PolicyLimits& limits) {
+  device_ = &device;
+  layer_lists_.resize(static_cast<size_t>(layout.num_layers));
+  policy_->initialize(device, layout, num_blocks, limits);
+}
+
+Selection ListRecorder::do_select_blocks(Stream& stream, const SelectInput& input) {
+  const Selection selection = policy_->select_blocks(stream, input);
+  if (input.phase == Phase::kDecode && selection.pages.page_ids.present()) {
+    keep(stream, selection.pages, layer_lists_.at(static_cast<size_t>(input.layer)));
+  }
+  return selection;
+}
+
+void ListRecorder::keep(Stream& stream, const PageList& pages, LayerLists& lists) {
+  const TensorView& ids = pages.page_ids;
+  SLUICE_CHECK(ids.dim(2) == 1, "{} query pages", ids.dim(2));
+  copy_out(stream, *device_, ids, lists.ids);
+  copy_out(stream, *device_, pages.page_count, lists.counts);
+  lists.num_seqs = ids.dim(0);
+  lists.num_heads = ids.dim(1);
+  lists.width = ids.dim(3);
+  lists.page_tokens = pages.page_tokens;
+}
+
+std::vector<int32_t> ListRecorder::pages(int32_t layer, int64_t seq_index, int64_t head) const {
+  const LayerLists& lists = layer_lists_.at(static_cast<size_t>(layer));
+  SLUICE_CHECK(seq_index < lists.num_seqs && head < lists.num_heads, "sequence {}, head {}",
+               seq_index, head);
+  const int64_t list = seq_index * lists.num_heads + head;
+  const auto* ids = reinterpret_cast<const int32_t*>(lists.ids.data()) + list * lists.width;
+  const int32_t count = reinterpret_cast<const int32_t*>(lists.counts.data())[list];
+  return {ids, ids + count};
+}
+
+}  // namespace sluice
