@@ -171,6 +171,26 @@ void declare_bench_sparse(OptionSet& set, BenchSparseCommand* bench) {
   declare_kv_output(set, bench);
 }
 
+// Sinks and window are quest's own; said here, since the command has to know them.
+void declare_bench_overlap(OptionSet& set, BenchOverlapCommand* bench) {
+  bench->engine.sparse_policy = "full+quest";
+  bench->engine.sparse_sink_tokens = 16;
+  bench->engine.sparse_recent_tokens = 64;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of text before the first step (8K)", &bench->lengths, 1);
+  token_list(set, "--budgets", "tokens chosen by score, each a table (256,512,1K,2K)",
+             &bench->budgets, 1);
+  set.integer("--steps", "decode steps that are compared, after 16 to warm up (64)", &bench->steps,
+              1, 1000000);
+  set.text("-f,--file", "FILE", "text to decode along (DIR/haystack.txt)", &bench->file);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
 void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
   declare_model_word(set, &bench->engine);
   set.group("Work");
@@ -207,6 +227,13 @@ void check_bench_transfer(const BenchTransferCommand& bench) {
 
 void settle_bench_sparse(BenchSparseCommand* bench) {
   if (bench->engine.sparse_policy != "full") bench->policies = {bench->engine.sparse_policy};
+}
+
+void settle_bench_overlap(BenchOverlapCommand* bench) {
+  if (!bench->budgets.empty()) return;
+  const auto given = bench->engine.sparse_topk_tokens;
+  bench->budgets =
+      given ? std::vector<int32_t>{*given} : std::vector<int32_t>{256, 512, 1024, 2048};
 }
 
 void check_bench_offload(BenchOffloadCommand* bench) {

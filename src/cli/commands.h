@@ -26,6 +26,7 @@ int bench_throughput(const BenchThroughputCommand& command);
 int bench_transfer(const BenchTransferCommand& command);
 int bench_offload(const BenchOffloadCommand& command);
 int bench_sparse(const BenchSparseCommand& command);
+int bench_overlap(const BenchOverlapCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);
 

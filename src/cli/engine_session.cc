@@ -14,26 +14,47 @@
 
 namespace sluice::cli {
 
-LLM load_llm(const EngineOptions& options, bool verbose) {
-  // Here, since a kIo from the constructor is taken for one of the model's files.
-  if (!options.timeline_path.empty()) Timeline::require_writable(options.timeline_path);
+namespace {
+
+// What `make` makes with the progress function that it is given.
+template <typename Make>
+auto load(const EngineOptions& options, const Make& make) {
   ProgressLine progress("loading " + model_name(options.model));
   const auto on_progress = [&](double share) {
     if (interrupted()) throw Interrupted();
     progress.update(share);
   };
   try {
-    LLM llm(options, on_progress);
+    auto made = make(on_progress);
     progress.clear();
     if (interrupted()) throw Interrupted();
-    if (verbose) {
-      for (const std::string& note : llm.notes()) write_message(note);
-    }
-    return llm;
+    return made;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kIo) throw;
     throw Error(ErrorCode::kModel, error.message(), error.context());
   }
+}
+
+}  // namespace
+
+LLM load_llm(const EngineOptions& options, bool verbose) {
+  // Here, since a kIo from the constructor is taken for one of the model's files.
+  if (!options.timeline_path.empty()) Timeline::require_writable(options.timeline_path);
+  LLM llm = load(options, [&](const auto& on_progress) { return LLM(options, on_progress); });
+  if (verbose) {
+    for (const std::string& note : llm.notes()) write_message(note);
+  }
+  return llm;
+}
+
+std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
+                                       std::unique_ptr<Policy> policy) {
+  return load(options, [&](const auto& on_progress) {
+    LlmEngine::TestParts parts{
+        .device = make_device(options.device, {.num_threads = options.num_threads}),
+        .policy = std::move(policy)};
+    return std::make_unique<LlmEngine>(options, std::move(parts), on_progress);
+  });
 }
 
 void write_timeline(LLM& llm, const EngineOptions& options) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/gpu_lock.h"
+#include "engine/llm_engine.h"
 #include "sluice/llm.h"
 
 namespace sluice::cli {
@@ -15,6 +16,11 @@ namespace sluice::cli {
 // Errors: those of LLM's constructor; a file that cannot be read counts as kModel here. Interrupted
 // when Ctrl-C comes while loading. kIo when a timeline is asked for and cannot be written.
 LLM load_llm(const EngineOptions& options, bool verbose);
+
+// The engine under an LLM, with a policy of the caller's that stands for the options' own.
+// Errors: as load_llm.
+std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
+                                       std::unique_ptr<Policy> policy);
 
 // Writes the timeline and says where, if one was asked for. Errors: those of LLM::write_timeline.
 void write_timeline(LLM& llm, const EngineOptions& options);

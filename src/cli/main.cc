@@ -53,6 +53,9 @@ struct RunCommandVisitor {
   int operator()(const BenchSparseCommand& command) const {
     return with_lock(bench_sparse, command);
   }
+  int operator()(const BenchOverlapCommand& command) const {
+    return with_lock(bench_overlap, command);
+  }
   int operator()(const BenchTokenizerCommand& command) const { return bench_tokenizer(command); }
   int operator()(const BenchLoadCommand& command) const { return with_lock(bench_load, command); }
 };

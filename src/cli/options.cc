@@ -268,6 +268,7 @@ struct Commands {
   BenchTransferCommand bench_transfer;
   BenchOffloadCommand bench_offload;
   BenchSparseCommand bench_sparse;
+  BenchOverlapCommand bench_overlap;
   BenchTokenizerCommand bench_tokenizer;
   BenchLoadCommand bench_load;
 };
@@ -302,6 +303,8 @@ ProgramSpec make_program(Commands* all) {
                [=](OptionSet& s) { declare_bench_offload(s, &all->bench_offload); }},
               {"bench sparse", "Decode tokens/s and bytes of sparse policies against the whole KV",
                [=](OptionSet& s) { declare_bench_sparse(s, &all->bench_sparse); }},
+              {"bench overlap", "How much of a decode step's pages the steps before have read",
+               [=](OptionSet& s) { declare_bench_overlap(s, &all->bench_overlap); }},
               {"bench tokenizer", "MB/s of encoding text",
                [=](OptionSet& s) { declare_bench_tokenizer(s, &all->bench_tokenizer); }},
               {"bench load", "Time and peak memory of loading",
@@ -426,6 +429,10 @@ Command parse_command_line(const std::vector<std::string>& words) {
   if (outcome.subcommand == "bench sparse") {
     settle_bench_sparse(&all.bench_sparse);
     return with_model(all.bench_sparse);
+  }
+  if (outcome.subcommand == "bench overlap") {
+    settle_bench_overlap(&all.bench_overlap);
+    return with_model(all.bench_overlap);
   }
   if (outcome.subcommand == "bench tokenizer") return with_model(all.bench_tokenizer);
   SLUICE_CHECK(outcome.subcommand == "bench load", "unhandled {}", outcome.subcommand);

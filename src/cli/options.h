@@ -139,6 +139,16 @@ struct BenchSparseCommand : BenchKvCommand {
   std::vector<int32_t> budgets;  // tokens; empty: the policy's option, or a few
 };
 
+struct BenchOverlapCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {8192};  // tokens before the first decode step
+  std::vector<int32_t> budgets;           // tokens; empty: the policy's option, or a few
+  int32_t steps = 64;                     // that are compared
+  std::string file;                       // text; "": the model's haystack.txt
+  bool json = false;
+  bool gpu_lock = false;
+};
+
 struct BenchTokenizerCommand {
   EngineOptions engine;
   std::string file;
@@ -158,10 +168,11 @@ struct PrintCommand {
   std::string text;
 };
 
-using Command = std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
-                             DoctorCommand, BenchDecodeCommand, BenchPrefillCommand,
-                             BenchThroughputCommand, BenchTransferCommand, BenchOffloadCommand,
-                             BenchSparseCommand, BenchTokenizerCommand, BenchLoadCommand>;
+using Command =
+    std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
+                 DoctorCommand, BenchDecodeCommand, BenchPrefillCommand, BenchThroughputCommand,
+                 BenchTransferCommand, BenchOffloadCommand, BenchSparseCommand, BenchOverlapCommand,
+                 BenchTokenizerCommand, BenchLoadCommand>;
 
 // Reads `words` (without the program's name) and the environment.
 // Errors: kInvalidArgument naming the option, its value and what to write instead.

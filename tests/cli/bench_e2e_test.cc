@@ -199,6 +199,29 @@ TEST(BenchFromOutside, SparseTakesTheEnginesOwnOptionsForOneRow) {
   EXPECT_EQ(json.at("results")[1].at("budget_tokens"), 64);
 }
 
+// A row for each layer and one for all; a budget of everything has all of it from the step before.
+TEST(BenchFromOutside, OverlapComparesTheListsOfSteps) {
+  const Json json = json_of({"bench", "overlap", model_dir(), "--device", "cpu", "--lengths", "1K",
+                             "--budgets", "128,2K", "--steps", "8", "--sparse-page-tokens", "16"});
+  const Json& results = json.at("results");
+  ASSERT_EQ(results.size(), 2u * 7);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Json& row = results[i];
+    const bool all_layers = i % 7 == 6;
+    EXPECT_EQ(row.at("layer").is_null(), all_layers);
+    EXPECT_EQ(row.at("num_lists"), all_layers ? 6 * 8 : 8);
+    EXPECT_EQ(row.at("page_tokens"), 16);
+    const double previous = row.at("previous"), last_4 = row.at("last_4");
+    EXPECT_EQ(row.at("budget_tokens"), i < 7 ? 128 : 2048);
+    EXPECT_GT(previous, i < 7 ? 0 : 0.97) << "but a page that has just left the window";
+    EXPECT_LE(row.at("previous_p10"), previous);
+    EXPECT_LE(previous, last_4);
+    EXPECT_LE(last_4, row.at("last_16"));
+    EXPECT_EQ(row.at("lru_caches").size(), 3u);
+    EXPECT_NEAR(row.at("lru_caches")[0].at("hit_share"), previous, 1e-9) << "one budget";
+  }
+}
+
 // Nothing is measured before all of it is known to be possible.
 TEST(BenchFromOutside, BadOptionsAreErrors) {
   const std::vector<std::pair<Words, std::string>> lines = {
@@ -213,6 +236,11 @@ TEST(BenchFromOutside, BadOptionsAreErrors) {
        "full+queest"},
       {{"bench", "sparse", model_dir(), "--budgets", "0"}, "--budgets: '0'"},
       {{"bench", "sparse", model_dir(), "--decode-tokens", "1"}, "--decode-tokens: '1'"},
+      {{"bench", "overlap", model_dir(), "--lengths", "32"}, "--lengths: 32 tokens"},
+      {{"bench", "overlap", model_dir(), "--lengths", "100K"}, "max_model_len"},
+      {{"bench", "overlap", model_dir(), "--sparse-policy", "full+streaming"}, "topk"},
+      {{"bench", "overlap", model_dir(), "--file", model_dir() + "/config.json"},
+       "config.json has"},
   };
   for (const auto& [words, needle] : lines) {
     const Outcome outcome = run_sluice(words);

@@ -1,0 +1,245 @@
+// sluice bench overlap: how much of what a decode step reads the steps before have read, and so
+// what a cache of pages on the device could save.
+//
+// The engine decodes along a given text: every step's token is the text's, not the model's, and the
+// lists are those that its policy made.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "attention/list_recorder.h"
+#include "attention/list_sizes.h"
+#include "cli/bench/measure.h"
+#include "cli/bench/page_overlap.h"
+#include "cli/commands.h"
+#include "cli/engine_session.h"
+#include "cli/interrupt.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "cli/units.h"
+#include "engine/llm_engine.h"
+#include "io/file.h"
+
+namespace sluice::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kCacheBudgets[] = {1, 2, 4};  // sizes of the caches
+
+struct Row {
+  int64_t context_tokens = 0;
+  int32_t budget_tokens = 0;
+  int32_t page_tokens = 0;
+  std::vector<OverlapSummary> layers;
+  OverlapSummary all;
+};
+
+int32_t pages_of(int32_t tokens, int32_t page_tokens) {
+  return (tokens + page_tokens - 1) / page_tokens;
+}
+
+std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Tokenizer& tokenizer,
+                                 int64_t num_tokens) {
+  const std::filesystem::path file =
+      command.file.empty() ? std::filesystem::path(command.engine.model) / "haystack.txt"
+                           : std::filesystem::path(command.file);
+  std::vector<int32_t> ids = tokenizer.encode(read_file(file));
+  if (std::ssize(ids) < num_tokens) {
+    fail(ErrorCode::kInvalidArgument,
+         "{} has {} tokens, but {} are asked for; lower --lengths or --steps, or give a longer "
+         "--file",
+         file.string(), ids.size(), num_tokens);
+  }
+  ids.resize(static_cast<size_t>(num_tokens));
+  return ids;
+}
+
+// Compares the lists of one engine's steps: a PageOverlap for each layer and head.
+class StepComparer {
+ public:
+  StepComparer(const ListRecorder& recorder, const EngineOptions& engine, int32_t num_layers)
+      : recorder_(recorder), engine_(engine), heads_(num_layers), steps_(num_layers) {}
+
+  // Takes the step that has just ended, whose row is at `position`.
+  void take(int64_t position, bool counts) {
+    const PageRule rule = rule_now();
+    const int64_t first_recent = first_recent_page(rule, recorder_.page_tokens(), position);
+    for (size_t layer = 0; layer < heads_.size(); ++layer) {
+      for (int64_t head = 0; head < recorder_.num_heads(); ++head) {
+        if (std::ssize(heads_[layer]) == head) heads_[layer].emplace_back(cache_pages(rule));
+        std::vector<int32_t> pages = recorder_.pages(static_cast<int32_t>(layer), 0, head);
+        SLUICE_CHECK(std::ssize(pages) == num_listed_pages(rule, recorder_.page_tokens(), position),
+                     "{} pages at {}", pages.size(), position);
+        std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
+        if (pages.empty()) continue;  // the text is no longer than what is always read
+        const StepOverlap overlap = heads_[layer][static_cast<size_t>(head)].add_step(pages);
+        if (counts) steps_[layer].push_back(overlap);
+      }
+    }
+  }
+
+  Row row(int64_t context_tokens) const {
+    Row row{.context_tokens = context_tokens,
+            .budget_tokens = *engine_.sparse_topk_tokens,
+            .page_tokens = recorder_.page_tokens(),
+            .layers = {},
+            .all = {}};
+    std::vector<StepOverlap> all;
+    for (const std::vector<StepOverlap>& steps : steps_) {
+      if (steps.empty()) {
+        fail(ErrorCode::kInvalidArgument,
+             "--lengths: {} tokens are no more than every step reads; give more", context_tokens);
+      }
+      row.layers.push_back(summarize(steps));
+      all.insert(all.end(), steps.begin(), steps.end());
+    }
+    row.all = summarize(all);
+    return row;
+  }
+
+ private:
+  PageRule rule_now() const {
+    const int32_t page = recorder_.page_tokens();
+    return {.sink_pages = pages_of(*engine_.sparse_sink_tokens, page),
+            .recent_tokens = *engine_.sparse_recent_tokens,
+            .top_pages = pages_of(*engine_.sparse_topk_tokens, page),
+            .threshold_tokens = engine_.sparse_threshold_tokens.value_or(0)};
+  }
+
+  static std::vector<int64_t> cache_pages(const PageRule& rule) {
+    std::vector<int64_t> sizes;
+    for (const int64_t budgets : kCacheBudgets) sizes.push_back(budgets * rule.top_pages);
+    return sizes;
+  }
+
+  const ListRecorder& recorder_;
+  const EngineOptions& engine_;
+  std::vector<std::vector<PageOverlap>> heads_;  // by layer, then head
+  std::vector<std::vector<StepOverlap>> steps_;  // by layer, of all heads
+};
+
+EngineOptions engine_of(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
+  EngineOptions engine = command.engine;
+  engine.sparse_topk_tokens = budget;
+  engine.max_num_seqs = 1;
+  engine.enable_prefix_caching = false;
+  if (engine.max_model_len == 0) {
+    engine.max_model_len = length + PageOverlap::kWindow + command.steps + 1;
+  }
+  return engine;
+}
+
+// Begins a request that will decode so many steps, and runs its prompt.
+SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_steps) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.ignore_eos = true;
+  params.max_tokens = static_cast<int32_t>(num_steps + 1);
+  const SequenceId id = engine.add_request(std::move(prompt), params);
+  while (engine.stats().num_generated_tokens == 0) {
+    if (interrupted()) throw Interrupted();
+    engine.step();
+  }
+  return id;
+}
+
+Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
+  const EngineOptions options = engine_of(command, length, budget);
+  auto policy = std::make_unique<ListRecorder>(make_policy(options));
+  const ListRecorder& recorder = *policy;
+  const std::unique_ptr<LlmEngine> loaded = load_engine(options, std::move(policy));
+  LlmEngine& engine = *loaded;
+  const int64_t num_steps = PageOverlap::kWindow + command.steps;
+  const std::vector<int32_t> text = read_tokens(command, engine.tokenizer(), length + num_steps);
+  const SequenceId id = prefill(engine, {text.begin(), text.begin() + length}, num_steps);
+  StepComparer comparer(recorder, options, engine.config().num_layers);
+  for (int64_t step = 0; step < num_steps; ++step) {
+    if (interrupted()) throw Interrupted();
+    const int64_t position = length + step;
+    engine.replace_last_token(id, text[static_cast<size_t>(position)]);
+    engine.step();
+    comparer.take(position, step >= PageOverlap::kWindow);
+  }
+  return comparer.row(length);
+}
+
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
+std::vector<std::string> cells_of(const Row& row, const std::string& layer,
+                                  const OverlapSummary& summary) {
+  return {format_tokens(row.context_tokens),
+          format_tokens(row.budget_tokens),
+          layer,
+          percent(summary.mean.previous),
+          percent(summary.previous_p10),
+          percent(summary.mean.last_4),
+          percent(summary.mean.last_16),
+          percent(summary.mean.caches[1]),
+          percent(summary.mean.caches[2])};
+}
+
+ordered_json json_of(const Row& row, const OverlapSummary& summary) {
+  ordered_json caches = ordered_json::array();
+  for (size_t i = 0; i < summary.mean.caches.size(); ++i) {
+    caches.push_back({{"budgets", kCacheBudgets[i]}, {"hit_share", summary.mean.caches[i]}});
+  }
+  return {{"context_tokens", row.context_tokens}, {"budget_tokens", row.budget_tokens},
+          {"page_tokens", row.page_tokens},       {"layer", nullptr},
+          {"num_lists", summary.num_steps},       {"previous", summary.mean.previous},
+          {"previous_p10", summary.previous_p10}, {"last_4", summary.mean.last_4},
+          {"last_16", summary.mean.last_16},      {"lru_caches", caches}};
+}
+
+void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows) {
+  Table table(
+      {"context", "budget", "layer", "last step", "p10", "last 4", "last 16", "LRU 2x", "LRU 4x"});
+  ordered_json results = ordered_json::array();
+  for (const Row& row : rows) {
+    for (size_t layer = 0; layer < row.layers.size(); ++layer) {
+      table.add(cells_of(row, std::to_string(layer), row.layers[layer]));
+      results.push_back(json_of(row, row.layers[layer]));
+      results.back()["layer"] = layer;
+    }
+    table.add(cells_of(row, "all", row.all));
+    results.push_back(json_of(row, row.all));
+  }
+  const std::string model = model_name(command.engine.model);
+  const std::string text = fmt::format(
+      "overlap, {}, {}, {} steps after {}, pages of {}: share of the pages chosen by score that\n"
+      "steps before have chosen too, or an LRU cache of 2 or 4 budgets holds (one of 1 budget "
+      "holds\nthe last step). Sinks and window, {} and {} tokens, are not counted.\n\n{}",
+      model, command.engine.sparse_policy, command.steps, PageOverlap::kWindow,
+      rows.front().page_tokens, *command.engine.sparse_sink_tokens,
+      *command.engine.sparse_recent_tokens, table.to_string());
+  write_bench(command.json,
+              {{"bench", "overlap"},
+               {"model", model},
+               {"policy", command.engine.sparse_policy},
+               {"steps", command.steps},
+               {"warm_up_steps", PageOverlap::kWindow},
+               {"results", results}},
+              machine_name(command.engine), text);
+}
+
+}  // namespace
+
+int bench_overlap(const BenchOverlapCommand& command) {
+  std::vector<Row> rows;
+  ProgressLine progress("measuring");
+  const auto total = static_cast<double>(command.lengths.size() * command.budgets.size());
+  for (const int64_t length : command.lengths) {
+    for (const int32_t budget : command.budgets) {
+      progress.update(static_cast<double>(rows.size()) / total,
+                      fmt::format("{} of {}", format_tokens(budget), format_tokens(length)));
+      rows.push_back(measure(command, length, budget));
+    }
+  }
+  progress.clear();
+  write_rows(command, rows);
+  return kExitOk;
+}
+
+}  // namespace sluice::cli
