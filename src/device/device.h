@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -27,6 +28,10 @@ enum class DeviceKind { kCpu, kCuda };
 enum class MemoryKind { kHost, kPinned, kDevice };
 
 std::string_view memory_kind_name(MemoryKind kind);
+
+// Hears how many bytes of a long allocation are done, from 0 to all, never falling, on the thread
+// that allocates. What it throws ends the allocation, which leaves nothing behind.
+using AllocationProgress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
 // Owner of one allocation; gives it back when it dies.
 //
@@ -186,7 +191,13 @@ class Device {
   // Types: memory aligned to at least 256 bytes. Contents are undefined; debug builds fill kDevice
   // memory with NaN bytes.
   // Errors: kDoesNotFit naming the size, the kind and what is left.
-  virtual Buffer allocate(size_t size_bytes, MemoryKind kind) = 0;
+  Buffer allocate(size_t size_bytes, MemoryKind kind) {
+    return allocate(size_bytes, kind, nullptr);
+  }
+  // The same for what may take seconds, as pinning many GiB does. `on_progress` may be null, and
+  // otherwise hears of the end at least.
+  virtual Buffer allocate(size_t size_bytes, MemoryKind kind,
+                          const AllocationProgress& on_progress) = 0;
 
   // Allocations made since the device was made, and bytes alive now, per kind. Tests assert that a
   // decode step allocates nothing; `inspect` and observers report the bytes.

@@ -484,6 +484,35 @@ TEST_P(DeviceContract, WhatDoesNotFitIsSaidInNumbers) {
   }
 }
 
+TEST_P(DeviceContract, AllocationsSayHowFarTheyAre) {
+  for (MemoryKind kind : kAllKinds) {
+    for (size_t size : {size_t{1000}, (size_t{100} << 20) + 5}) {
+      std::vector<size_t> heard;
+      const auto on_progress = [&](size_t done, size_t total) {
+        EXPECT_EQ(total, size);
+        heard.push_back(done);
+        EXPECT_GE(device_->num_allocations(), 0);  // may be asked in between
+      };
+      const Buffer buffer = device_->allocate(size, kind, on_progress);
+      EXPECT_EQ(buffer.size_bytes(), size);
+      ASSERT_FALSE(heard.empty());
+      EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
+      EXPECT_EQ(heard.back(), size);
+    }
+  }
+}
+
+TEST_P(DeviceContract, AnAllocationThatIsInterruptedLeavesNothingBehind) {
+  struct Interrupted {};
+  for (MemoryKind kind : kAllKinds) {
+    for (size_t size : {size_t{1000}, size_t{100} << 20}) {
+      const auto interrupt = [](size_t, size_t) { throw Interrupted(); };
+      EXPECT_THROW(device_->allocate(size, kind, interrupt), Interrupted);
+      EXPECT_EQ(device_->allocated_bytes(kind), 0u);
+    }
+  }
+}
+
 TEST_P(DeviceContract, InfoIsPlausible) {
   const DeviceInfo info = device_->info();
   EXPECT_FALSE(info.name.empty());

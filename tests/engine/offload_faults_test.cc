@@ -54,8 +54,9 @@ class StreamSpy final : public Device {
     return stream;
   }
   std::unique_ptr<Event> make_event() override { return device_->make_event(); }
-  Buffer allocate(size_t size_bytes, MemoryKind kind) override {
-    return device_->allocate(size_bytes, kind);
+  Buffer allocate(size_t size_bytes, MemoryKind kind,
+                  const AllocationProgress& on_progress) override {
+    return device_->allocate(size_bytes, kind, on_progress);
   }
   int64_t num_allocations() const override { return device_->num_allocations(); }
   size_t allocated_bytes(MemoryKind kind) const override { return device_->allocated_bytes(kind); }

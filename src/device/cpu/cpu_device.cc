@@ -75,9 +75,12 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
 
 std::unique_ptr<Event> CpuDevice::make_event() { return std::make_unique<CpuEvent>(event_cells_); }
 
-Buffer CpuDevice::allocate(size_t size_bytes, MemoryKind kind) {
+Buffer CpuDevice::allocate(size_t size_bytes, MemoryKind kind,
+                           const AllocationProgress& on_progress) {
   if (size_bytes == 0) return Buffer();
-  return Buffer(this, memory_.allocate(size_bytes, kind), size_bytes, kind);
+  Buffer buffer(this, memory_.allocate(size_bytes, kind), size_bytes, kind);
+  if (on_progress) on_progress(size_bytes, size_bytes);  // throws, and the buffer goes back
+  return buffer;
 }
 
 void CpuDevice::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept {

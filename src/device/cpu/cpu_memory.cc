@@ -1,5 +1,5 @@
 // Allocation: small ones from the heap (where AddressSanitizer guards their ends), large ones
-// mapped.
+// mapped and backed as they are used, so that a plan that is larger than its use costs nothing.
 #include "device/cpu/cpu_memory.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 #include <fstream>
 #include <string>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/error.h"
+#include "device/cpu/host_pages.h"
 #include "device/debug_fill.h"
 
 namespace sluice {
@@ -60,8 +60,8 @@ void CpuMemory::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) 
   const std::lock_guard lock(mutex_);
   usage(kind).alive_bytes -= size_bytes;
   if (kind == MemoryKind::kDevice) device_ranges_.erase(data);
-  if (size_bytes >= kLargeBytes) {
-    munmap(data, round_up(size_bytes, kLargeBytes));
+  if (size_bytes >= kHugePageBytes) {
+    unmap_host_pages(data, size_bytes);
   } else {
     std::free(data);
   }
@@ -100,25 +100,8 @@ size_t CpuMemory::limit_bytes(MemoryKind kind) const { return usage(kind).limit_
 
 // Null when the system has no more.
 std::byte* CpuMemory::take_from_system(size_t size_bytes) {
-  if (size_bytes >= kLargeBytes) return map_large(size_bytes);
+  if (size_bytes >= kHugePageBytes) return map_host_pages(size_bytes);
   return static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(size_bytes, kAlignment)));
-}
-
-// Maps whole huge pages at a huge page's border: maps one more and gives the ends back. Pages are
-// backed when they are first touched, so a plan that is larger than its use costs nothing.
-std::byte* CpuMemory::map_large(size_t size_bytes) {
-  const size_t kept_bytes = round_up(size_bytes, kLargeBytes);
-  void* mapped = mmap(nullptr, kept_bytes + kLargeBytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return nullptr;
-  auto* begin = static_cast<std::byte*>(mapped);
-  const size_t skip_bytes =
-      round_up(reinterpret_cast<size_t>(begin), kLargeBytes) - reinterpret_cast<size_t>(begin);
-  std::byte* data = begin + skip_bytes;
-  if (skip_bytes > 0) munmap(begin, skip_bytes);
-  if (skip_bytes < kLargeBytes) munmap(data + kept_bytes, kLargeBytes - skip_bytes);
-  madvise(data, kept_bytes, MADV_HUGEPAGE);  // a wish: fewer TLB misses where it is granted
-  return data;
 }
 
 size_t machine_memory_bytes() {

@@ -19,7 +19,7 @@ class CpuMemory {
   // `device_limit_bytes` caps kDevice; 0 means all memory of the machine, as for the other kinds.
   explicit CpuMemory(size_t device_limit_bytes);
 
-  // Types: aligned to kAlignment; from kLargeBytes on to a huge page, lazily backed.
+  // Types: aligned to kAlignment; from kHugePageBytes on to a huge page, lazily backed.
   // Errors: kDoesNotFit naming the size, the kind and what is left.
   std::byte* allocate(size_t size_bytes, MemoryKind kind);
   void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept;
@@ -41,9 +41,7 @@ class CpuMemory {
   };
 
   static constexpr size_t kAlignment = 256;
-  static constexpr size_t kLargeBytes = size_t{2} << 20;  // and the size of a huge page
 
-  static std::byte* map_large(size_t size_bytes);
   static std::byte* take_from_system(size_t size_bytes);
   Usage& usage(MemoryKind kind) { return usage_[static_cast<size_t>(kind)]; }
   const Usage& usage(MemoryKind kind) const { return usage_[static_cast<size_t>(kind)]; }

@@ -124,10 +124,13 @@ std::unique_ptr<Stream> CudaDevice::make_stream(const StreamOptions& options) {
 
 std::unique_ptr<Event> CudaDevice::make_event() { return std::make_unique<CudaEvent>(*this); }
 
-Buffer CudaDevice::allocate(size_t size_bytes, MemoryKind kind) {
+Buffer CudaDevice::allocate(size_t size_bytes, MemoryKind kind,
+                            const AllocationProgress& on_progress) {
   if (size_bytes == 0) return Buffer();
   make_current();
-  return Buffer(this, memory_.allocate(size_bytes, kind), size_bytes, kind);
+  Buffer buffer(this, memory_.allocate(size_bytes, kind, on_progress), size_bytes, kind);
+  if (on_progress) on_progress(size_bytes, size_bytes);
+  return buffer;
 }
 
 void CudaDevice::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept {

@@ -31,7 +31,9 @@ class CudaDevice final : public Device {
   DeviceInfo info() const override;
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override;
   std::unique_ptr<Event> make_event() override;
-  Buffer allocate(size_t size_bytes, MemoryKind kind) override;
+  using Device::allocate;
+  Buffer allocate(size_t size_bytes, MemoryKind kind,
+                  const AllocationProgress& on_progress) override;
   int64_t num_allocations() const override { return memory_.num_allocations(); }
   size_t allocated_bytes(MemoryKind kind) const override { return memory_.allocated_bytes(kind); }
   size_t peak_allocated_bytes(MemoryKind kind) const override { return memory_.peak_bytes(kind); }

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_pinning.h"
 #include "device/debug_fill.h"
 
 namespace sluice {
@@ -31,11 +32,22 @@ void fill_with_nan(std::byte* data, size_t num_bytes) {
   check_cuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
+bool is_large_pinned(size_t size_bytes, MemoryKind kind) {
+  return kind == MemoryKind::kPinned && size_bytes >= kLargePinnedBytes;
+}
+
 }  // namespace
 
-std::byte* CudaMemory::allocate(size_t size_bytes, MemoryKind kind) {
+std::byte* CudaMemory::allocate(size_t size_bytes, MemoryKind kind,
+                                const AllocationProgress& on_progress) {
+  // Not under the lock: it takes seconds, and on_progress may ask for the counters.
+  const bool fits_machine = size_bytes <= machine_memory_bytes();
+  std::byte* pinned = nullptr;
+  if (is_large_pinned(size_bytes, kind) && fits_machine) {
+    pinned = pin_host_memory(size_bytes, on_progress);
+  }
   const std::lock_guard lock(mutex_);
-  std::byte* data = take(size_bytes, kind);
+  std::byte* data = pinned != nullptr ? pinned : take(size_bytes, kind);
   if (data == nullptr) fail_to_fit(size_bytes, kind);
   Usage& used = usage(kind);
   used.alive_bytes += size_bytes;
@@ -101,7 +113,9 @@ void CudaMemory::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind)
   }
   ranges_.erase(data);
   // Failures are of no use here: after a lost context everything fails, and the driver cleans up.
-  if (kind == MemoryKind::kPinned) {
+  if (is_large_pinned(size_bytes, kind)) {
+    unpin_host_memory(data, size_bytes);
+  } else if (kind == MemoryKind::kPinned) {
     cudaFreeHost(data);
   } else {
     cudaFree(data);

@@ -20,10 +20,10 @@ class CudaMemory {
   explicit CudaMemory(size_t device_limit_bytes) : device_limit_bytes_(device_limit_bytes) {}
 
   // Types: aligned to at least 256 bytes. kPinned is reachable by kernels at the same address.
-  // Cost: kPinned locks every page, about 0.45 s a GiB. kDevice may wait for running kernels.
-  // Errors: kDoesNotFit naming the size, the kind, what is left and a remedy.
-  // REQUIRES: the device is current.
-  std::byte* allocate(size_t size_bytes, MemoryKind kind);
+  // Cost: kPinned locks every page (cuda_pinning.h). kDevice may wait for running kernels.
+  // Errors: kDoesNotFit naming the size, the kind, what is left and a remedy; what on_progress,
+  // which may be null, throws. REQUIRES: the device is current.
+  std::byte* allocate(size_t size_bytes, MemoryKind kind, const AllocationProgress& on_progress);
   void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept;
 
   // What lies at `data`; kHost for everything that this device did not allocate.
