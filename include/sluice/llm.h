@@ -36,6 +36,14 @@ struct ChatOptions {
   std::string date;  // "26 Jul 2024", for templates that print one (Llama 3.1); "": their own
 };
 
+// How far loading is; passed to the callback of LLM's constructor.
+struct LoadProgress {
+  enum class Stage { kPinning, kWeights };  // in this order; pinning when KV is offloaded
+  Stage stage = Stage::kWeights;
+  double share = 0;        // of the stage, 0 to 1
+  size_t total_bytes = 0;  // kPinning: of the host tier
+};
+
 // How far a batch is; passed to GenerateOptions::on_progress after every step.
 struct Progress {
   int64_t num_requests = 0;
@@ -62,10 +70,10 @@ struct TapTensor {
 
 class LLM {
  public:
-  // Loads the model and takes all memory. `on_progress` hears the share loaded, 0 to 1.
+  // Loads the model and takes all memory. What `on_progress` throws ends it.
   // Errors: kModel, kIo, kDoesNotFit (before weights are read), kInvalidArgument, kUnsupported.
   explicit LLM(const EngineOptions& options,
-               std::function<void(double share)> on_progress = nullptr);
+               std::function<void(const LoadProgress&)> on_progress = nullptr);
   ~LLM();
   LLM(LLM&&) noexcept;
   LLM& operator=(LLM&&) noexcept;

@@ -13,6 +13,16 @@
 #include "engine/timeline.h"
 
 namespace sluice::cli {
+namespace {
+
+// "pinning 12.0 of 56.0 GiB"; nothing for weights, which are what "loading" makes one think of.
+std::string describe_stage(const LoadProgress& progress) {
+  if (progress.stage != LoadProgress::Stage::kPinning) return "";
+  const double total_gib = static_cast<double>(progress.total_bytes) / (1 << 30);
+  return fmt::format("pinning {:.1f} of {:.1f} GiB", progress.share * total_gib, total_gib);
+}
+
+}  // namespace
 
 namespace {
 
@@ -20,9 +30,9 @@ namespace {
 template <typename Make>
 auto load(const EngineOptions& options, const Make& make) {
   ProgressLine progress("loading " + model_name(options.model));
-  const auto on_progress = [&](double share) {
+  const auto on_progress = [&](const LoadProgress& loading) {
     if (interrupted()) throw Interrupted();
-    progress.update(share);
+    progress.update(loading.share, describe_stage(loading));
   };
   try {
     auto made = make(on_progress);

@@ -26,7 +26,7 @@ std::string finish_reason_name(FinishReason reason) {
 
 class LLM::Impl {
  public:
-  Impl(const EngineOptions& options, const std::function<void(double)>& on_progress)
+  Impl(const EngineOptions& options, const std::function<void(const LoadProgress&)>& on_progress)
       : engine(options, on_progress) {}
 
   std::vector<int32_t> to_ids(const Prompt& prompt) const {
@@ -79,7 +79,7 @@ class Collector {
 
 }  // namespace
 
-LLM::LLM(const EngineOptions& options, std::function<void(double share)> on_progress)
+LLM::LLM(const EngineOptions& options, std::function<void(const LoadProgress&)> on_progress)
     : impl_(std::make_unique<Impl>(options, on_progress)) {}
 LLM::~LLM() = default;
 LLM::LLM(LLM&&) noexcept = default;

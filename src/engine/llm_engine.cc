@@ -60,11 +60,10 @@ int64_t draw_seed(int64_t engine_seed, int64_t request_id) {
 
 }  // namespace
 
-LlmEngine::LlmEngine(const EngineOptions& options, const std::function<void(double)>& on_progress)
+LlmEngine::LlmEngine(const EngineOptions& options, const OnProgress& on_progress)
     : LlmEngine(options, make_parts(options), on_progress) {}
 
-LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
-                     const std::function<void(double)>& on_progress)
+LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts, const OnProgress& on_progress)
     : timeline_(std::move(parts.timeline)), device_(std::move(parts.device)), seed_(options.seed) {
   const int64_t begin_ns = now_ns();
   const ModelDirectory directory(options.model);
@@ -80,11 +79,14 @@ LlmEngine::LlmEngine(const EngineOptions& options, TestParts parts,
   // Headers are checked before memory is taken: a missing shard should not cost a minute.
   std::optional<Checkpoint> checkpoint;
   if (options.load_format != "dummy") checkpoint.emplace(directory);
-  make_runtime(options, parts);
+  make_runtime(options, parts, on_progress);
+  const auto on_weights = [&](double share) {
+    if (on_progress) on_progress({.stage = LoadProgress::Stage::kWeights, .share = share});
+  };
   if (checkpoint) {
-    weights_->load(*checkpoint, *compute_, on_progress);
+    weights_->load(*checkpoint, *compute_, on_weights);
   } else {
-    weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_progress);
+    weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_weights);
   }
   stats_.load_ns = now_ns() - begin_ns;
 }
@@ -99,13 +101,14 @@ LlmEngine::~LlmEngine() {
   }
 }
 
-void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
+void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts,
+                             const OnProgress& on_progress) {
   compute_ = device_->make_stream(
       {.name = "compute", .num_threads = num_compute_threads(options, *device_)});
   prepare_ops(*compute_);
   weights_ = std::make_unique<Weights>(config_, *device_);
   policy_ = std::move(parts.policy);
-  make_kv(options, parts.skipped_wait);
+  make_kv(options, parts.skipped_wait, on_progress);
   policy_->initialize(*device_, plan_.kv_layout, plan_.num_blocks, plan_.policy);
   decoder_ = std::make_unique<Decoder>(config_, *weights_, plan_.decoder, *device_, *compute_);
   runner_ =
@@ -128,7 +131,8 @@ void LlmEngine::make_runtime(const EngineOptions& options, TestParts& parts) {
 }
 
 // The pool or the offload engine, the executor that walks it, and the manager of its block ids.
-void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait) {
+void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait,
+                        const OnProgress& on_progress) {
   BlockManagerOptions block_options;
   block_options.num_blocks = plan_.num_blocks;
   block_options.block_tokens = plan_.kv_layout.block.block_tokens;
@@ -138,8 +142,14 @@ void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait) 
     executor_ = std::make_unique<ResidentExecutor>(*policy_, *pool_);
     block_options.on_discard = [this](BlockId id) { pool_->poison(id, *compute_); };
   } else {
+    const auto on_pinned = [&](size_t done, size_t total) {
+      if (!on_progress) return;
+      on_progress({.stage = LoadProgress::Stage::kPinning,
+                   .share = static_cast<double>(done) / static_cast<double>(total),
+                   .total_bytes = total});
+    };
     offload_ = std::make_unique<OffloadEngine>(*device_, *compute_, plan_.kv_layout, plan_.offload,
-                                               skipped_wait);
+                                               skipped_wait, on_pinned);
     executor_ = std::make_unique<OffloadExecutor>(*policy_, *offload_, plan_.state_rows,
                                                   config_.num_q_heads, *device_);
     block_options.on_discard = [this](BlockId id) { offload_->discard(id); };

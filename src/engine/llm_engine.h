@@ -25,6 +25,7 @@
 #include "model/model_config.h"
 #include "model/weights.h"
 #include "sluice/engine_options.h"
+#include "sluice/llm.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 #include "tokenizer/tokenizer.h"
@@ -33,8 +34,10 @@ namespace sluice {
 
 class LlmEngine {
  public:
+  using OnProgress = std::function<void(const LoadProgress&)>;
+
   // Loads the model and takes all memory. Errors: those of LLM's constructor.
-  LlmEngine(const EngineOptions& options, const std::function<void(double)>& on_progress);
+  LlmEngine(const EngineOptions& options, const OnProgress& on_progress);
 
   // As above with parts from a test or a measurement: another device, another policy.
   struct TestParts {
@@ -44,8 +47,7 @@ class LlmEngine {
     SkippedWait skipped_wait;                  // of the offload engine
     bool force_graphs = false;                 // replay decode steps where the plan would not
   };
-  LlmEngine(const EngineOptions& options, TestParts parts,
-            const std::function<void(double)>& on_progress = nullptr);
+  LlmEngine(const EngineOptions& options, TestParts parts, const OnProgress& on_progress = nullptr);
 
   ~LlmEngine();
 
@@ -88,8 +90,9 @@ class LlmEngine {
   std::vector<std::string> notes() const;
 
  private:
-  void make_runtime(const EngineOptions& options, TestParts& parts);
-  void make_kv(const EngineOptions& options, SkippedWait skipped_wait);
+  void make_runtime(const EngineOptions& options, TestParts& parts, const OnProgress& on_progress);
+  void make_kv(const EngineOptions& options, SkippedWait skipped_wait,
+               const OnProgress& on_progress);
   void flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens, Report report,

@@ -2,12 +2,25 @@
 #include "kv/host_tier.h"
 
 namespace sluice {
+namespace {
 
-HostTier::HostTier(Device& device, const KvLayout& layout, int32_t num_blocks)
+// An error says which option asks for less.
+Buffer allocate_pinned(Device& device, size_t num_bytes, const AllocationProgress& on_progress) {
+  try {
+    return device.allocate(num_bytes, MemoryKind::kPinned, on_progress);
+  } catch (const Error& error) {
+    throw error.in("KV host tier, whose size is kv_host_bytes");
+  }
+}
+
+}  // namespace
+
+HostTier::HostTier(Device& device, const KvLayout& layout, int32_t num_blocks,
+                   const AllocationProgress& on_progress)
     : layout_(layout),
       num_blocks_(num_blocks),
-      buffer_(device.allocate(static_cast<size_t>(num_blocks) * layout.block_bytes_all_layers(),
-                              MemoryKind::kPinned)) {
+      buffer_(allocate_pinned(
+          device, static_cast<size_t>(num_blocks) * layout.block_bytes_all_layers(), on_progress)) {
   SLUICE_CHECK(num_blocks > 0 && layout.num_layers > 0);
 }
 

@@ -18,8 +18,10 @@ class HostTier {
  public:
   // Takes num_blocks blocks of every layer as one pinned allocation: [layer][block][block bytes].
   // With the layer outermost, neighbouring ids of one layer are one contiguous copy, and one block
-  // of every layer is one strided copy. Errors: kDoesNotFit from the device.
-  HostTier(Device& device, const KvLayout& layout, int32_t num_blocks);
+  // of every layer is one strided copy. `on_progress` hears how much of it is pinned.
+  // Errors: kDoesNotFit from the device; what on_progress throws.
+  HostTier(Device& device, const KvLayout& layout, int32_t num_blocks,
+           const AllocationProgress& on_progress = nullptr);
 
   std::byte* block(int32_t layer, BlockId id) const;
 

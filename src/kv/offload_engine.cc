@@ -57,10 +57,11 @@ size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& s
 }
 
 OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& layout,
-                             const OffloadSizes& sizes, SkippedWait skipped_wait)
+                             const OffloadSizes& sizes, SkippedWait skipped_wait,
+                             const AllocationProgress& on_progress)
     : layout_(layout),
       compute_(compute),
-      host_(device, layout, sizes.num_host_blocks),
+      host_(device, layout, sizes.num_host_blocks, on_progress),
       stage_memory_(device.allocate(2 * stage_bytes(layout, sizes), MemoryKind::kDevice)),
       tail_memory_(device.allocate(tail_bytes(layout, sizes), MemoryKind::kDevice)),
       num_tails_(sizes.num_tails),

@@ -74,9 +74,10 @@ struct OffloadCounters {
 class OffloadEngine {
  public:
   // Takes all memory. REQUIRES: `compute` outlives the engine; everything that reads leases, stages
-  // and tails is enqueued on it. Tests skip a wait to prove that it is needed.
+  // and tails is enqueued on it. Tests skip a wait to prove that it is needed. `on_progress` hears
+  // how much of the host tier is pinned.
   OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
-                SkippedWait skipped_wait = {});
+                SkippedWait skipped_wait = {}, const AllocationProgress& on_progress = nullptr);
 
   static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);

@@ -1,8 +1,9 @@
 // The device contract (device/device.h) as a test, the same for every backend.
 //
 // Everything is done through the contract's own words (copies, fills, events) and the two hooks of
-// tests/support, so that a new backend passes it without touching it. Expected bytes are written
-// out by hand or computed by plain loops on the host.
+// tests/support, so that a new backend passes it without touching it. Memory is in memory_test.cc,
+// graphs are in graph_test.cc. Expected bytes are written out by hand or computed by plain loops on
+// the host.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -415,103 +416,7 @@ TEST_P(DeviceContract, APoisonedDeviceDiesInPeace) {
   device_.reset();
 }
 
-// ---- Memory ----
-
-TEST_P(DeviceContract, BuffersAreAlignedAndKnowWhatTheyAre) {
-  for (MemoryKind kind : kAllKinds) {
-    for (size_t size : {size_t{1}, size_t{255}, size_t{4097}, size_t{3} << 20}) {
-      Buffer buffer = device_->allocate(size, kind);
-      EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 256, 0u);
-      EXPECT_EQ(buffer.size_bytes(), size);
-      EXPECT_EQ(buffer.kind(), kind);
-      a_->fill(buffer.data(), size, 1);  // all of it is there
-      a_->synchronize();
-    }
-  }
-}
-
-TEST_P(DeviceContract, CountersFollowAllocations) {
-  for (MemoryKind kind : kAllKinds) {
-    const int64_t num_before = device_->num_allocations();
-    const size_t before = device_->allocated_bytes(kind);
-    Buffer first = device_->allocate(1000, kind);
-    {
-      Buffer second = device_->allocate(size_t{3} << 20, kind);
-      EXPECT_EQ(device_->allocated_bytes(kind), before + 1000 + (size_t{3} << 20));
-    }
-    EXPECT_EQ(device_->allocated_bytes(kind), before + 1000);
-    EXPECT_EQ(device_->peak_allocated_bytes(kind), before + 1000 + (size_t{3} << 20));
-    EXPECT_EQ(device_->num_allocations(), num_before + 2);
-    first = Buffer();
-    EXPECT_EQ(device_->allocated_bytes(kind), before);
-  }
-}
-
-TEST_P(DeviceContract, BuffersMoveAndGiveBackAtOnce) {
-  Buffer first = device_bytes(1000);
-  Buffer second = device_bytes(2000);
-  std::byte* data = second.data();
-  first = std::move(second);  // the 1000 bytes go back now, not when `second` dies
-  EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), 2000u);
-  EXPECT_EQ(first.data(), data);
-  EXPECT_EQ(first.size_bytes(), 2000u);
-  Buffer third(std::move(first));
-  EXPECT_EQ(third.data(), data);
-  third = Buffer();
-  EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), 0u);
-}
-
-TEST_P(DeviceContract, AnEmptyBufferTakesNothing) {
-  Buffer buffer = device_bytes(0);
-  EXPECT_EQ(buffer.size_bytes(), 0u);
-  EXPECT_EQ(device_->num_allocations(), 0);
-}
-
-TEST_P(DeviceContract, WhatDoesNotFitIsSaidInNumbers) {
-  for (MemoryKind kind : kAllKinds) {
-    for (size_t size : {size_t{1} << 60, ~size_t{0}}) {
-      try {
-        device_->allocate(size, kind);
-        FAIL() << "got " << size << " bytes";
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kDoesNotFit);
-        const std::string text = error.what();
-        EXPECT_NE(text.find(memory_kind_name(kind)), std::string::npos) << text;
-        EXPECT_NE(text.find("left"), std::string::npos) << text;
-      }
-      EXPECT_EQ(device_->allocated_bytes(kind), 0u);
-    }
-  }
-}
-
-TEST_P(DeviceContract, AllocationsSayHowFarTheyAre) {
-  for (MemoryKind kind : kAllKinds) {
-    for (size_t size : {size_t{1000}, (size_t{100} << 20) + 5}) {
-      std::vector<size_t> heard;
-      const auto on_progress = [&](size_t done, size_t total) {
-        EXPECT_EQ(total, size);
-        heard.push_back(done);
-        EXPECT_GE(device_->num_allocations(), 0);  // may be asked in between
-      };
-      const Buffer buffer = device_->allocate(size, kind, on_progress);
-      EXPECT_EQ(buffer.size_bytes(), size);
-      ASSERT_FALSE(heard.empty());
-      EXPECT_TRUE(std::is_sorted(heard.begin(), heard.end()));
-      EXPECT_EQ(heard.back(), size);
-    }
-  }
-}
-
-TEST_P(DeviceContract, AnAllocationThatIsInterruptedLeavesNothingBehind) {
-  struct Interrupted {};
-  for (MemoryKind kind : kAllKinds) {
-    for (size_t size : {size_t{1000}, size_t{100} << 20}) {
-      const auto interrupt = [](size_t, size_t) { throw Interrupted(); };
-      EXPECT_THROW(device_->allocate(size, kind, interrupt), Interrupted);
-      EXPECT_EQ(device_->allocated_bytes(kind), 0u);
-    }
-  }
-}
+// ---- Itself ----
 
 TEST_P(DeviceContract, InfoIsPlausible) {
   const DeviceInfo info = device_->info();

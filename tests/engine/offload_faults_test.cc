@@ -244,6 +244,34 @@ TEST(OffloadFaults, CancellingLeavesTheOtherUnharmed) {
   }
 }
 
+TEST(OffloadFaults, LoadingSaysHowMuchIsPinnedAndThenReadsWeights) {
+  using Stage = LoadProgress::Stage;
+  std::vector<LoadProgress> heard;
+  const EngineOptions options = offloaded("chunked", 100);
+  const LlmEngine engine(options, plain_parts(),
+                         [&](const LoadProgress& progress) { heard.push_back(progress); });
+  const auto last_pinning = std::find_if(heard.rbegin(), heard.rend(), [](const auto& progress) {
+    return progress.stage == Stage::kPinning;
+  });
+  ASSERT_NE(last_pinning, heard.rend());
+  EXPECT_EQ(last_pinning->share, 1);
+  EXPECT_EQ(last_pinning->total_bytes, options.kv_host_bytes);
+  EXPECT_EQ(heard.front().stage, Stage::kPinning);
+  EXPECT_EQ(heard.back().stage, Stage::kWeights);
+  EXPECT_EQ(heard.back().share, 1);
+}
+
+// Ctrl-C while host memory is pinned, or while weights are read.
+TEST(OffloadFaults, LoadingCanBeInterruptedAtEveryStage) {
+  struct Interrupted {};
+  for (const auto stage : {LoadProgress::Stage::kPinning, LoadProgress::Stage::kWeights}) {
+    const auto interrupt = [&](const LoadProgress& progress) {
+      if (progress.stage == stage) throw Interrupted();
+    };
+    EXPECT_THROW(LlmEngine(offloaded("chunked", 100), plain_parts(), interrupt), Interrupted);
+  }
+}
+
 int num_random_requests() {
   const char* number = std::getenv("SLUICE_TEST_REQUESTS");
   return number != nullptr ? std::atoi(number) : 2000;

@@ -87,6 +87,20 @@ class OffloadEngineTest : public ::testing::Test {
 
 using OffloadEngineDeathTest = OffloadEngineTest;
 
+TEST(HostTierTest, WhatCannotBePinnedNamesTheOption) {
+  const auto device = testing::make_test_device();
+  try {
+    constexpr KvLayout kHuge{.num_layers = 1 << 20,
+                             .block = {.num_kv_heads = 8, .head_dim = 128, .block_tokens = 1024}};
+    HostTier(*device, kHuge, 1 << 20);
+    FAIL() << "pinned it";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDoesNotFit);
+    EXPECT_NE(std::string(error.what()).find("kv_host_bytes"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("left"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(OffloadEngineTest, TakesTheMemoryThatItSays) {
   EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice),
             OffloadEngine::device_bytes(kLayout, kSizes) + seen_.size_bytes());
