@@ -5,8 +5,10 @@ Dummy weights of a published shape, prompts of the same lengths (random ids), on
 time. What is not installed is said to be not installed; what fails is said to have failed.
 
     tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
-        [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,offloaded,vllm,nanovllm]
+        [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,...] [--work prefill,decode]
         [--out FILE.json] [--device cuda]
+
+Engines whose names end with _offloaded keep their KV in host memory and are compared with each other.
 """
 
 import argparse
@@ -20,9 +22,11 @@ from pathlib import Path
 import workload
 
 HERE = Path(__file__).resolve().parent
+ENGINES = "sluice,transformers,vllm,nanovllm,sluice_offloaded,transformers_offloaded"
+DECODE_LENGTHS = sorted({*workload.DECODE_LENGTHS, *workload.OFFLOADED_LENGTHS})
 ROWS = (
     [(f"prefill_{n}", f"prefill {n // 1024}K, tok/s") for n in workload.PREFILL_LENGTHS]
-    + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in workload.DECODE_LENGTHS]
+    + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in DECODE_LENGTHS]
     + [("throughput", f"{workload.NUM_REQUESTS} requests, generated tok/s")]
 )
 
@@ -36,23 +40,43 @@ def sluice_bench(args, name, *options):
     return run_json([args.sluice, "bench", name, args.model, "--device", args.device, "--json", *options])
 
 
+def described(rates, raw):
+    """The rates with the version and everything that was printed."""
+    any_result = next(iter(raw.values()))
+    engine = f"sluice {any_result['version']} ({any_result['commit']})"
+    return rates | {"engine": engine, "raw": raw}
+
+
 def measure_sluice(args):
-    rates = {}
-    lengths = ",".join(map(str, workload.PREFILL_LENGTHS))
-    prefill = sluice_bench(args, "prefill", "--prompt-lengths", lengths)
-    lengths = ",".join(map(str, workload.DECODE_LENGTHS))
-    decode = sluice_bench(args, "decode", "--prompt-lengths", lengths, "-n", workload.DECODE_TOKENS)
-    for name, result in (("prefill", prefill), ("decode", decode)):
+    rates, raw = {}, {}
+    if "prefill" in args.work:
+        lengths = ",".join(map(str, workload.PREFILL_LENGTHS))
+        raw["prefill"] = sluice_bench(args, "prefill", "--prompt-lengths", lengths)
+    if "decode" in args.work:
+        lengths = ",".join(map(str, workload.DECODE_LENGTHS))
+        raw["decode"] = sluice_bench(args, "decode", "--prompt-lengths", lengths, "-n", workload.DECODE_TOKENS)
+    for name, result in raw.items():
         for row in result["results"]:
             rates[f"{name}_{row['prompt_tokens']}"] = row["tokens_per_second"]["median"]
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.writelines(f"{prompt} {output}\n" for prompt, output in workload.requests())
-        file.flush()
-        many = sluice_bench(args, "throughput", "--requests", file.name)
-    rates["throughput"] = many["output_tokens_per_second"]
-    rates["engine"] = f"sluice {many['version']} ({many['commit']})"
-    rates["raw"] = {"prefill": prefill, "decode": decode, "throughput": many}
-    return rates
+    if "throughput" in args.work:
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+            file.writelines(f"{prompt} {output}\n" for prompt, output in workload.requests())
+            file.flush()
+            raw["throughput"] = sluice_bench(args, "throughput", "--requests", file.name)
+        rates["throughput"] = raw["throughput"]["output_tokens_per_second"]
+    return described(rates, raw)
+
+
+def measure_sluice_offloaded(args):
+    """All KV on the host; the better mode of prefill."""
+    lengths = ",".join(map(str, workload.OFFLOADED_LENGTHS))
+    raw = sluice_bench(args, "offload", "--lengths", lengths, "--modes", "chunked,layerwise")
+    rates = {}
+    for row in raw["results"]:
+        for phase in args.work & {"prefill", "decode"}:
+            key = f"{phase}_{row['context_tokens']}"
+            rates[key] = max(rates.get(key, 0), row[phase]["tokens_per_second"]["median"])
+    return described(rates, {"offload": raw})
 
 
 def measure_other(name, args):
@@ -64,13 +88,16 @@ def measure_other(name, args):
         return run_json([sys.executable, HERE / "vllm_engine.py", name, args.model])
     if importlib.util.find_spec("transformers") is None:
         return {"missing": "not installed"}
-    more = ["--offloaded"] if name == "offloaded" else []
+    more = ["--offloaded"] if name.endswith("_offloaded") else []
+    more += ["--work", ",".join(sorted(args.work))]
     return run_json([sys.executable, HERE / "transformers_engine.py", args.model, *more])
 
 
 def measure(name, args):
     try:
-        return measure_sluice(args) if name == "sluice" else measure_other(name, args)
+        if name == "sluice":
+            return measure_sluice(args)
+        return measure_sluice_offloaded(args) if name == "sluice_offloaded" else measure_other(name, args)
     except (subprocess.CalledProcessError, json.JSONDecodeError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {"missing": "failed"}
@@ -86,12 +113,13 @@ def cell(result, key, sluice):
 
 
 def print_table(results):
-    sluice = results.get("sluice", {})
     names = list(results)
+    # Whom an engine is compared with.
+    peers = {name: results.get("sluice_offloaded" if name.endswith("_offloaded") else "sluice", {}) for name in names}
     print("| work | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 1) + "|")
     for key, title in ROWS:
-        print(f"| {title} | " + " | ".join(cell(results[name], key, sluice) for name in names) + " |")
+        print(f"| {title} | " + " | ".join(cell(results[name], key, peers[name]) for name in names) + " |")
     print()
     for name, result in results.items():
         print(f"{name}: {result.get('engine', result.get('missing'))}")
@@ -101,10 +129,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sluice", required=True, help="the program")
     parser.add_argument("--model", default=HERE.parent.parent / "models/shapes/qwen3-0.6b")
-    parser.add_argument("--engines", default="sluice,transformers,offloaded,vllm,nanovllm")
+    parser.add_argument("--engines", default=ENGINES)
+    parser.add_argument("--work", default="prefill,decode,throughput", help="of these, what to do")
     parser.add_argument("--device", default="cuda", help="of Sluice")
     parser.add_argument("--out", type=Path, help="everything as JSON")
     args = parser.parse_args()
+    args.work = set(args.work.split(","))
     results = {}
     for name in args.engines.split(","):
         print(f"{name} ...", file=sys.stderr, flush=True)
