@@ -369,7 +369,7 @@ TEST(ScheduleFuzzer, ASeedGivesOneScheduleAndChangesNoResult) {
 
 TEST(ScheduleFuzzer, ZeroIsOffAndOtherSeedsDelay) {
   const auto timed = [](uint64_t seed) {
-    ScheduleFuzzer fuzzer(seed);
+    ScheduleFuzzer fuzzer({.schedule_seed = seed}, 1, "s");
     const int64_t begin_ns = now_ns();
     for (int i = 0; i < 200; ++i) fuzzer.delay();
     return now_ns() - begin_ns;

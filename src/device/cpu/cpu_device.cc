@@ -65,10 +65,8 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
   StreamOptions settled = options;
   settled.num_threads =
       options.num_threads == 0 ? num_threads_ : checked_num_threads(options.num_threads);
-  ++num_streams_made_;
-  // Each stream has a sequence of its own; the odd factor keeps a seed that is on from becoming 0.
-  const uint64_t seed = options_.schedule_seed * (2 * num_streams_made_ + 1);
-  auto stream = std::make_unique<CpuStream>(*this, settled, seed);
+  const ScheduleFuzzer fuzzer(options_, ++num_streams_made_, options.name);
+  auto stream = std::make_unique<CpuStream>(*this, settled, fuzzer);
   ++num_streams_;
   return stream;
 }

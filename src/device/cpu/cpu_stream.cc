@@ -67,12 +67,12 @@ size_t extent_bytes(const Copy2dArgs& args, size_t stride_bytes) {
 
 // ---- Host side -------------------------------------------------------------------------------
 
-CpuStream::CpuStream(CpuDevice& device, const StreamOptions& options, uint64_t fuzzer_seed)
+CpuStream::CpuStream(CpuDevice& device, const StreamOptions& options, const ScheduleFuzzer& fuzzer)
     : device_(device),
       name_(options.name),
       tail_(new Node),
       head_(tail_),
-      fuzzer_(fuzzer_seed),
+      fuzzer_(fuzzer),
       team_(options.num_threads, options.name) {
   try {
     worker_ = std::thread([this] { run_worker(); });

@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "device/cpu/schedule_fuzzer.h"
 #include "device/cpu/task.h"
 #include "device/cpu/thread_team.h"
 #include "device/device.h"
+#include "device/schedule_fuzzer.h"
 #include "device/trace.h"
 
 namespace sluice {
@@ -42,7 +42,7 @@ class CpuGraph final : public Graph {
 // come: an order that no GPU gives. A host wait is the one way back, as on a GPU.
 class CpuStream final : public Stream {
  public:
-  CpuStream(CpuDevice& device, const StreamOptions& options, uint64_t fuzzer_seed);
+  CpuStream(CpuDevice& device, const StreamOptions& options, const ScheduleFuzzer& fuzzer);
   ~CpuStream() override;
 
   Device& device() const override;

@@ -14,13 +14,14 @@
 #include "device/cuda/cuda_ledger.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/device.h"
+#include "device/schedule_fuzzer.h"
 #include "device/trace.h"
 
 namespace sluice {
 
 class CudaDevice final : public Device {
  public:
-  // Ignored options: num_threads and schedule_seed, which are about the CPU device's workers.
+  // Ignored option: num_threads, which is about the CPU device's workers.
   // Errors: kUnsupported when there is no such GPU; kInvalidArgument for link_bytes_per_second,
   // since a real link cannot be slowed down and a test that asks for it would mean nothing.
   CudaDevice(int ordinal, const DeviceOptions& options);
@@ -49,6 +50,9 @@ class CudaDevice final : public Device {
   // For CudaStream and CudaEvent.
   const CudaMemory& memory() const { return memory_; }
   TraceSink* trace() const { return options_.trace; }
+  ScheduleFuzzer make_fuzzer(const std::string& stream_name) {
+    return {options_, ++num_streams_made_, stream_name};
+  }
   CudaLedger& make_ledger(const std::string& stream_name);
   void stream_gone() { --num_streams_; }
 
@@ -69,6 +73,7 @@ class CudaDevice final : public Device {
   std::vector<void*> report_pages_;  // pinned, kReportsPerPage words each
   std::vector<std::unique_ptr<CudaLedger>> ledgers_;
   int num_streams_ = 0;
+  uint64_t num_streams_made_ = 0;
 };
 
 // The CUDA device behind `device`. REQUIRES: it is one (checked).

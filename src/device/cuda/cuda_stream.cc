@@ -23,7 +23,7 @@ class ProfilerRange {
 }  // namespace
 
 CudaStream::CudaStream(CudaDevice& device, const std::string& name)
-    : device_(device), ledger_(device.make_ledger(name)) {
+    : device_(device), ledger_(device.make_ledger(name)), fuzzer_(device.make_fuzzer(name)) {
   check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
   if (device.trace() != nullptr) trace_ = std::make_unique<CudaTrace>(handle_);
 }
@@ -46,6 +46,7 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   if (poisoned()) return;
   device_.make_current();
   ledger_.add_op(op_name);
+  if (fuzzer_.is_on()) delay();
   const bool tracing = trace_ != nullptr && !capturing_;
   if (tracing) trace_->begin(op_name);
   const ProfilerRange range(op_name);
@@ -59,6 +60,14 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) poison(op_name, status);
   if (tracing) trace_->end();
+}
+
+// Holds the stream up, also in a graph: there at every launch. Host functions of all streams share
+// one thread of the driver, so at most one stream is held up at a time.
+void CudaStream::delay() {
+  const auto call = [](void* fuzzer) { static_cast<ScheduleFuzzer*>(fuzzer)->delay(); };
+  const cudaError_t status = cudaLaunchHostFunc(handle_, call, &fuzzer_);
+  if (status != cudaSuccess) poison("delay", status);
 }
 
 void CudaStream::poison(const char* op_name, const Error& error) {

@@ -15,6 +15,7 @@
 #include "device/cuda/cuda_ledger.h"
 #include "device/cuda/cuda_report.h"
 #include "device/device.h"
+#include "device/schedule_fuzzer.h"
 
 namespace sluice {
 
@@ -104,6 +105,7 @@ class CudaStream final : public Stream {
   void abandon_capture() noexcept override;
 
   void run(const char* op_name, const Enqueue& enqueue);
+  void delay();
   void poison(const char* op_name, const Error& error);
   void poison(const char* op_name, cudaError_t status);
   bool poisoned() const { return past_.error() != nullptr; }
@@ -121,6 +123,7 @@ class CudaStream final : public Stream {
   bool capturing_ = false;
   std::byte* staging_ = nullptr;      // pinned, made by the first copy that needs it
   std::unique_ptr<CudaTrace> trace_;  // null: nobody wants a timeline
+  ScheduleFuzzer fuzzer_;             // used by host functions of this stream only
   std::unique_ptr<CudaOpState> op_state_;
 };
 

@@ -1,5 +1,5 @@
 // The seeded delays; see the header.
-#include "device/cpu/schedule_fuzzer.h"
+#include "device/schedule_fuzzer.h"
 
 #include <chrono>
 #include <thread>
@@ -8,6 +8,8 @@
 
 namespace sluice {
 namespace {
+
+constexpr std::chrono::microseconds kSlowStreamDelay{500};
 
 // Source: splitmix64 by Sebastiano Vigna (public domain).
 uint64_t next_random(uint64_t& state) {
@@ -20,7 +22,18 @@ uint64_t next_random(uint64_t& state) {
 
 }  // namespace
 
+// The odd factor keeps a seed that is on from becoming 0.
+ScheduleFuzzer::ScheduleFuzzer(const DeviceOptions& options, uint64_t stream_number,
+                               std::string_view stream_name)
+    : state_(options.schedule_seed * (2 * stream_number + 1)),
+      is_slow_(!options.slow_streams.empty() && stream_name.starts_with(options.slow_streams)) {}
+
 void ScheduleFuzzer::delay_once() {
+  if (is_slow_) std::this_thread::sleep_for(kSlowStreamDelay);
+  if (state_ != 0) delay_by_seed();
+}
+
+void ScheduleFuzzer::delay_by_seed() {
   uint64_t random = next_random(state_);
   if (state_ == 0) random = next_random(state_);  // 0 means off; stay on
   const unsigned choice = random & 7;

@@ -1,0 +1,73 @@
+// The jobs, and the options that make them use every kind of wait.
+#include "engine/offload_waits_run.h"
+
+#include <numeric>
+#include <utility>
+
+#include "support/tiny_models.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr const char* kModel = "qwen3-group2-tied";
+
+// One sequence after the other. The first takes three chunks; the short ones end just when their
+// tail is flushed, so that nothing but the wait for it lies between that and its next use; one ends
+// by a stop token, when loads for its next step are under way already.
+std::vector<Job> make_jobs() {
+  std::vector<Job> jobs{
+      {random_tokens(150, 1), sampled(20, 1)}, {random_tokens(8, 2), sampled(25, 2)},
+      {random_tokens(8, 3), sampled(25, 3)},   {random_tokens(100, 4), sampled(1, 4)},
+      {random_tokens(70, 5), sampled(1, 5)},   {random_tokens(70, 6), sampled(40, 6)},
+      {random_tokens(70, 7), sampled(1, 7)}};
+  std::vector<int32_t>& stops = jobs[5].params.stop_token_ids;
+  stops.resize(40);
+  std::iota(stops.begin(), stops.end(), 0);
+  return jobs;
+}
+
+EngineOptions base_options(const std::string& mode) {
+  EngineOptions options = testing::tiny_options(kModel);
+  options.max_num_seqs = 1;
+  if (mode != "gather") return options;
+  options.sparse_policy = "full+quest";
+  options.sparse_page_tokens = 16;
+  options.sparse_topk_tokens = 48;  // three pages, of which the host may have all
+  options.sparse_sink_tokens = 0;
+  options.sparse_recent_tokens = 0;
+  return options;
+}
+
+EngineOptions offloaded(const std::string& mode) {
+  EngineOptions options = base_options(mode);
+  options.kv_offload = mode == "layerwise" ? mode : "chunked";
+  options.num_kv_slots = 2;
+  options.kv_slot_blocks = mode == "gather" ? 1 : 2;  // so that a layer gathers more than slots
+  options.kv_host_bytes = 1 << 20;
+  options.enable_prefix_caching = false;
+  if (options.kv_offload == "chunked") {
+    options.prefill_chunk_tokens = 64;
+    options.max_num_batched_tokens = 64;
+  }
+  return options;
+}
+
+}  // namespace
+
+WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device) {
+  LlmEngine engine(offloaded(mode), {.device = std::move(device), .skipped_wait = skipped});
+  WaitsRun run{.outputs = run_jobs(engine, make_jobs())};
+  for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
+    run.num_waits[kind] = engine.offload()->num_waits(static_cast<WaitKind>(kind));
+  }
+  return run;
+}
+
+std::vector<RequestOutput> run_resident(const std::string& mode) {
+  EngineOptions options = offloaded(mode);  // on a GPU the passes must have the same heights
+  options.kv_offload = "off";
+  options.kv_device_bytes = -1;
+  return run_engine(options, make_jobs());
+}
+
+}  // namespace sluice::testing

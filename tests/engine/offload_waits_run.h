@@ -1,0 +1,29 @@
+// A small offloaded run with, on demand, one wait of the offload engine left out.
+//
+// Shared by offload_waits_program (CPU device, ThreadSanitizer) and offload_waits_gpu_test (bits).
+// Thread rule: host thread.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/wait_gate.h"
+#include "support/run_bits.h"
+
+namespace sluice::testing {
+
+struct WaitsRun {
+  std::vector<RequestOutput> outputs;
+  std::array<int64_t, kNumWaitKinds> num_waits{};
+};
+
+// MODE is chunked or layerwise, which stream all KV, or gather: chunked, and decode gathers pages.
+// Errors: whatever an engine with a race in it may throw.
+WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device);
+
+// The same jobs with resident KV, on the device under test.
+std::vector<RequestOutput> run_resident(const std::string& mode);
+
+}  // namespace sluice::testing
