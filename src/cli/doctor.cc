@@ -1,5 +1,6 @@
 // sluice doctor: what this machine offers, and what is missing for more.
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -8,6 +9,7 @@
 
 #include "cli/build_info.h"
 #include "cli/commands.h"
+#include "cli/gpu_link.h"
 #include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -32,6 +34,8 @@ struct Findings {
   double dram_read_bytes_per_second = 0;
   bool has_gpu = false;
   std::string gpu;  // its name, or why there is none
+  std::optional<LinkFindings> link;
+  std::string why_no_link;  // with a GPU whose link could not be measured
   bool lock_unlimited = false;
   size_t lock_limit_bytes = 0;  // ulimit -l
 };
@@ -57,6 +61,15 @@ void look_for_gpu(Findings* findings) {
   }
 }
 
+void look_at_link(Findings* findings) {
+  if (!findings->has_gpu) return;
+  try {
+    findings->link = measure_gpu_link();
+  } catch (const Error& error) {
+    findings->why_no_link = error.what();
+  }
+}
+
 void look_at_locking(Findings* findings) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
@@ -77,6 +90,7 @@ Findings examine(const DoctorCommand& command) {
   findings.num_threads = command.num_threads > 0 ? command.num_threads : findings.num_cores;
   findings.dram_read_bytes_per_second = measure_dram_read_bytes_per_second(findings.num_threads);
   look_for_gpu(&findings);
+  look_at_link(&findings);
   look_at_locking(&findings);
   return findings;
 }
@@ -85,6 +99,21 @@ std::string lock_limit_text(const Findings& findings) {
   if (findings.lock_unlimited) return "unlimited";
   return format_bytes(static_cast<double>(findings.lock_limit_bytes)) +
          " (ulimit -l; raise it before pinning a large KV cache)";
+}
+
+void describe_link(const Findings& findings, Table* table) {
+  if (!findings.has_gpu) return;
+  if (!findings.link) {
+    table->add({"link to the GPU", "not measured: " + findings.why_no_link});
+    return;
+  }
+  const LinkFindings& found = *findings.link;
+  table->add({"link to the GPU", describe_link(found.link)});
+  table->add({"pinning", fmt::format("{:.1f} GB/s", found.pinning_bytes_per_second * 1e-9)});
+  table->add(
+      {"transfers of KV", fmt::format("copies for runs of {} and more, a kernel below",
+                                      format_bytes(static_cast<double>(found.copy_run_bytes)))});
+  table->add({"kept in", found.kept_in.empty() ? "no file: " + found.why_not_kept : found.kept_in});
 }
 
 std::string describe(const Findings& findings) {
@@ -104,10 +133,21 @@ std::string describe(const Findings& findings) {
              fmt::format("{:.1f} GB/s with {} threads", findings.dram_read_bytes_per_second * 1e-9,
                          findings.num_threads)});
   table.add({"GPU", findings.gpu});
+  describe_link(findings, &table);
   table.add({"lockable memory", lock_limit_text(findings)});
   table.add({"program",
              fmt::format("sluice {} ({}), {}", build_version(), build_commit(), build_type())});
   return table.to_string();
+}
+
+nlohmann::ordered_json link_findings_json(const Findings& findings) {
+  if (!findings.link) return nullptr;
+  const LinkFindings& found = *findings.link;
+  nlohmann::ordered_json json = link_json(found.link);
+  json["pinning_bytes_per_second"] = found.pinning_bytes_per_second;
+  json["copy_run_bytes"] = found.copy_run_bytes;
+  json["kept_in"] = found.kept_in;
+  return json;
 }
 
 nlohmann::ordered_json findings_json(const Findings& findings) {
@@ -122,6 +162,7 @@ nlohmann::ordered_json findings_json(const Findings& findings) {
           {"dram_read_bytes_per_second", findings.dram_read_bytes_per_second},
           {"has_gpu", findings.has_gpu},
           {"gpu", findings.gpu},
+          {"link", link_findings_json(findings)},
           {"lock_unlimited", findings.lock_unlimited},
           {"lock_limit_bytes", findings.lock_limit_bytes},
           {"version", build_version()},

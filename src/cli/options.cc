@@ -53,6 +53,13 @@ void declare_offload(OptionSet& set, EngineOptions* engine) {
               &engine->num_kv_slots, 2, 64);
   set.integer("--kv-slot-blocks", "KV blocks in a slot; 0: as many as make 4096 tokens",
               &engine->kv_slot_blocks, 0, 65536);
+  set.value(
+      "--kv-copy-bytes", "SIZE",
+      "blocks come by copies from runs of this size on, else by a kernel; 0: always by copies; "
+      "left out: what `sluice doctor` measured",
+      [=](std::string_view source, std::string_view value) {
+        engine->kv_copy_bytes = static_cast<int64_t>(parse_byte_size(source, value));
+      });
 }
 
 void declare_sparse(OptionSet& set, EngineOptions* engine) {

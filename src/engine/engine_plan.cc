@@ -10,6 +10,7 @@
 #include "engine/memory_fit.h"
 #include "engine/runner.h"
 #include "engine/sampler.h"
+#include "engine/transfer_choice.h"
 #include "model/weights.h"
 #include "ops/ops.h"
 
@@ -82,6 +83,8 @@ void validate(const EngineOptions& options) {
   require_range("num_kv_slots", options.num_kv_slots, 2, 64, "4 is the default");
   require_range("kv_slot_blocks", options.kv_slot_blocks, 0, 1 << 16,
                 "0 takes as many as make 4096 tokens");
+  require_range("kv_copy_bytes", options.kv_copy_bytes, -1, int64_t{1} << 40,
+                "0 always copies, -1 is the default");
   const std::string& offload = options.kv_offload;
   if (offload != "off" && offload != "chunked" && offload != "layerwise" && offload != "auto") {
     fail(ErrorCode::kInvalidArgument,
@@ -456,6 +459,11 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
                             const Policy& policy) {
   validate(options);
   EnginePlan plan = plan_as_asked({options, config, device, policy});
+  if (offloads(plan)) {
+    const TransferChoice transfers = choose_transfers(options, device);
+    plan.offload.copy_run_bytes = transfers.copy_run_bytes;
+    plan.notes.insert(plan.notes.end(), transfers.notes.begin(), transfers.notes.end());
+  }
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   plan.memory.notes = plan.notes;
   return plan;

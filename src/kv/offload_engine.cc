@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "device/debug_fill.h"
+#include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
 
 namespace sluice {
@@ -43,6 +44,12 @@ auto follows_in(std::span<const BlockId> blocks) {
   return [blocks](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
 }
 
+int64_t num_runs(std::span<const BlockId> blocks) {
+  int64_t count = 0;
+  for_each_run(blocks.size(), follows_in(blocks), [&](size_t, size_t) { ++count; });
+  return count;
+}
+
 }  // namespace
 
 size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
@@ -60,6 +67,7 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
                              const OffloadSizes& sizes, SkippedWait skipped_wait,
                              const AllocationProgress& on_progress)
     : layout_(layout),
+      copy_run_bytes_(sizes.copy_run_bytes),
       compute_(compute),
       host_(device, layout, sizes.num_host_blocks, on_progress),
       stage_memory_(device.allocate(2 * stage_bytes(layout, sizes), MemoryKind::kDevice)),
@@ -121,10 +129,22 @@ SlotLease OffloadEngine::load(int32_t layer, std::span<const BlockId> blocks) {
 }
 
 void OffloadEngine::count_load(int32_t layer, std::span<const BlockId> blocks) {
-  for_each_run(blocks.size(), follows_in(blocks), [&](size_t, size_t) { ++counters_.num_copies; });
+  counters_.num_copies += is_scattered(blocks) ? 1 : num_runs(blocks);
   ++counters_.num_loads;
   counters_.loaded_bytes[static_cast<size_t>(layer)] +=
       static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+}
+
+bool OffloadEngine::is_scattered(std::span<const BlockId> blocks) const {
+  return blocks.size() * layout_.block_bytes() <
+         static_cast<size_t>(num_runs(blocks)) * copy_run_bytes_;
+}
+
+KvBlocksView OffloadEngine::host_blocks(int32_t layer) const {
+  return {.base = host_.block(layer, BlockId(0)),
+          .stride_bytes = layout_.block_bytes(),
+          .num_blocks = host_.num_blocks(),
+          .shape = layout_.block};
 }
 
 SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> blocks) {
@@ -132,12 +152,16 @@ SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> bloc
   SlotLease lease = ring_.begin_load();
   Stream& transfer = lease.transfer();
   wait_until_on_host(transfer, layer, blocks);
-  for_each_run(blocks.size(), follows_in(blocks), [&](size_t first, size_t count) {
-    transfer.copy(
-        {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
-         .src = host_.block(layer, blocks[first]),
-         .num_bytes = count * layout_.block_bytes()});
-  });
+  if (is_scattered(blocks)) {
+    copy_blocks(transfer, {.src = host_blocks(layer), .block_ids = blocks, .dst = lease.target()});
+  } else {
+    for_each_run(blocks.size(), follows_in(blocks), [&](size_t first, size_t count) {
+      transfer.copy(
+          {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
+           .src = host_.block(layer, blocks[first]),
+           .num_bytes = count * layout_.block_bytes()});
+    });
+  }
   lease.loaded();
   return lease;
 }
@@ -151,10 +175,7 @@ SlotLease OffloadEngine::gather(int32_t layer, const GatherRequest& request) {
   wait_until_on_host(transfer, layer, request.blocks);
   const size_t count =
       lease.slot() * static_cast<size_t>(layout_.num_layers) + static_cast<size_t>(layer);
-  gather_pages(transfer, {.src = {.base = host_.block(layer, BlockId(0)),
-                                  .stride_bytes = layout_.block_bytes(),
-                                  .num_blocks = host_.num_blocks(),
-                                  .shape = layout_.block},
+  gather_pages(transfer, {.src = host_blocks(layer),
                           .block_ids = request.block_ids,
                           .kv_end = request.kv_end,
                           .pages = request.pages,

@@ -45,6 +45,9 @@ struct OffloadSizes {
   int32_t stage_blocks = 0;  // blocks that one pass may write per layer
   int32_t num_tails = 0;
   int32_t num_resident_blocks = 0;  // sealed blocks that may stay on the device as well
+  // A load whose runs of neighbouring blocks are shorter than this on average is one kernel
+  // (ops/copy_blocks.h), any other one copy for each run. 0: copies always.
+  size_t copy_run_bytes = 0;
 };
 
 // One block on its way from the stage to the host.
@@ -68,7 +71,7 @@ struct OffloadCounters {
   std::vector<int64_t> loaded_bytes;   // [num_layers] host to device
   std::vector<int64_t> written_bytes;  // [num_layers] device to host
   int64_t num_loads = 0;               // slots filled
-  int64_t num_copies = 0;  // transfers enqueued; runs of neighbours count once, and so do gathers
+  int64_t num_copies = 0;  // transfers enqueued; runs of neighbours count once, and so do kernels
 };
 
 class OffloadEngine {
@@ -82,9 +85,9 @@ class OffloadEngine {
   static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);
 
-  // Enqueues the transfer of blocks of one layer into the next slot; neighbouring ids become one
-  // copy. Returns at once. REQUIRES: can_load(); 1 to slot_blocks() blocks, all written back
-  // before.
+  // Enqueues the transfer of blocks of one layer into the next slot: a copy for each run of
+  // neighbouring ids, or one kernel where they are short. Returns at once. REQUIRES: can_load(); 1
+  // to slot_blocks() blocks, all written back before.
   SlotLease load(int32_t layer, std::span<const BlockId> blocks);
 
   // The same for a pass that will probably come, so that the link does not idle between passes. It
@@ -155,6 +158,8 @@ class OffloadEngine {
   };
 
   void count_load(int32_t layer, std::span<const BlockId> blocks);
+  bool is_scattered(std::span<const BlockId> blocks) const;
+  KvBlocksView host_blocks(int32_t layer) const;
   void wait_until_on_host(Stream& stream, int32_t layer, std::span<const BlockId> blocks);
   int64_t begin_write_back();
   void keep_staged(int32_t layer, std::span<const StagedBlock> blocks);
@@ -164,6 +169,7 @@ class OffloadEngine {
   Event& event_of(int64_t ticket);
 
   KvLayout layout_;
+  size_t copy_run_bytes_;
   Stream& compute_;
   HostTier host_;
   Buffer stage_memory_;

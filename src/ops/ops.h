@@ -1,13 +1,14 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, gather_pages.h and sample.h: they check the shapes once (ops/*.cc) and then
-// come here. A backend that lacks an op does not compile. Thread rule: stateless; every call names
-// its stream.
+// page_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
+// (ops/*.cc) and then come here. A backend that lacks an op does not compile. Thread rule:
+// stateless; every call names its stream.
 #pragma once
 
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -39,6 +40,7 @@ class Ops {
   virtual void score_pages(Stream& stream, const ScorePagesArgs& args) const = 0;
   virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
+  virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;
 };
 

@@ -85,6 +85,10 @@ TEST_P(OffloadGrid, EqualsResident) {
   }
   testing::expect_all_same(testing::run_engine(options, jobs_for(block_tokens)),
                            reference(block_tokens), "against resident");
+  if (num_slots != 3) return;
+  options.kv_copy_bytes = int64_t{1} << 40;
+  testing::expect_all_same(testing::run_engine(options, jobs_for(block_tokens)),
+                           reference(block_tokens), "by kernels, against resident");
 }
 
 std::string name_of(const ::testing::TestParamInfo<GridCase>& param_info) {

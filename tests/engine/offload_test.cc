@@ -84,6 +84,10 @@ TEST(Offload, EqualsResidentOverTheGrid) {
             if (std::string(mode) == "layerwise" && chunk_tokens != 64) continue;
             const OffloadCase c{mode, num_slots, slot_blocks, block_tokens, chunk_tokens};
             expect_all_alike(run_engine(offloaded(c), jobs), reference, describe(c));
+            if (num_slots != 3) continue;
+            EngineOptions by_kernels = offloaded(c);
+            by_kernels.kv_copy_bytes = int64_t{1} << 40;
+            expect_all_alike(run_engine(by_kernels, jobs), reference, describe(c) + ", kernels");
           }
         }
       }
@@ -91,8 +95,9 @@ TEST(Offload, EqualsResidentOverTheGrid) {
   }
 }
 
-// What a GPU promises bit for bit: residency, slots and slot sizes, with equal blocks and chunks.
-TEST(Offload, ResidencySlotsAndSlotSizesNeverChangeABit) {
+// What a GPU promises bit for bit: residency, slots, slot sizes and the way that blocks take, with
+// equal blocks and chunks.
+TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
   for (const int32_t chunk_tokens : {64, 512}) {
     const std::vector<Job> jobs = jobs_for(64);
     EngineOptions resident = offloaded({"chunked", 2, 1, 64, chunk_tokens});
@@ -100,8 +105,13 @@ TEST(Offload, ResidencySlotsAndSlotSizesNeverChangeABit) {
     const std::vector<RequestOutput> reference = run_engine(resident, jobs);
     for (const int32_t num_slots : {2, 8}) {
       for (const int32_t slot_blocks : {1, 3, 0}) {
-        const OffloadCase c{"chunked", num_slots, slot_blocks, 64, chunk_tokens};
-        expect_all_same(run_engine(offloaded(c), jobs), reference, describe(c));
+        for (const int64_t copy_bytes : {int64_t{0}, int64_t{1} << 40}) {
+          const OffloadCase c{"chunked", num_slots, slot_blocks, 64, chunk_tokens};
+          EngineOptions options = offloaded(c);
+          options.kv_copy_bytes = copy_bytes;
+          expect_all_same(run_engine(options, jobs), reference,
+                          describe(c) + (copy_bytes == 0 ? ", copies" : ", kernels"));
+        }
       }
     }
   }

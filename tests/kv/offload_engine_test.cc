@@ -1,6 +1,7 @@
 // OffloadEngine on its own: bytes that left come back, in whatever order the streams run.
 #include "kv/offload_engine.h"
 
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,6 +28,9 @@ constexpr OffloadSizes kSizes{
     .num_host_blocks = 100, .num_slots = 2, .slot_blocks = 4, .stage_blocks = 4, .num_tails = 3};
 const auto kBlockBytes = static_cast<int64_t>(kLayout.block_bytes());
 
+// By copies alone, by kernels alone, and by what the runs of a load call for.
+const size_t kCopyRunBytes[] = {0, size_t{1} << 40, 2 * kLayout.block_bytes()};
+
 std::vector<BlockId> ids(std::vector<int32_t> values) {
   std::vector<BlockId> result;
   for (const int32_t value : values) result.emplace_back(value);
@@ -35,13 +39,23 @@ std::vector<BlockId> ids(std::vector<int32_t> values) {
 
 class OffloadEngineTest : public ::testing::Test {
  protected:
-  explicit OffloadEngineTest(uint64_t schedule_seed = 0) {
+  explicit OffloadEngineTest(uint64_t schedule_seed = 0, size_t copy_run_bytes = 0) {
     DeviceOptions options;
     options.schedule_seed = schedule_seed;
+    OffloadSizes sizes = kSizes;
+    sizes.copy_run_bytes = copy_run_bytes;
     device_ = testing::make_test_device(options);
     seen_ = device_->allocate(kSizes.slot_blocks * kLayout.block_bytes(), MemoryKind::kDevice);
     compute_ = device_->make_stream({.name = "compute"});
-    engine_.emplace(*device_, *compute_, kLayout, kSizes);
+    engine_.emplace(*device_, *compute_, kLayout, sizes);
+  }
+
+  // Makes the engine anew. REQUIRES: nothing is pending.
+  void use_copy_run_bytes(size_t copy_run_bytes) {
+    OffloadSizes sizes = kSizes;
+    sizes.copy_run_bytes = copy_run_bytes;
+    engine_.reset();
+    engine_.emplace(*device_, *compute_, kLayout, sizes);
   }
 
   void TearDown() override { compute_->synchronize(); }  // the engine's memory goes first
@@ -121,15 +135,34 @@ TEST_F(OffloadEngineTest, WhatLeftComesBack) {
 
 // The load is enqueued at once but the bytes are not there before the write-back is through.
 TEST_F(OffloadEngineTest, ALoadDoesNotOvertakeTheWriteBack) {
-  Gate gate;
-  enqueue_gate(*compute_, gate);
-  prefill(0, ids({7}), {1});
-  SlotLease lease = engine_->load(0, ids({7}));
-  compute_->copy(
-      {.dst = seen_.data(), .src = lease.use(*compute_).base, .num_bytes = kLayout.block_bytes()});
-  lease.release();
-  gate.open();
-  EXPECT_EQ(std::to_integer<int>(download(*compute_, seen_)[0]), 1);
+  for (const size_t copy_run_bytes : kCopyRunBytes) {
+    use_copy_run_bytes(copy_run_bytes);
+    Gate gate;
+    enqueue_gate(*compute_, gate);
+    prefill(0, ids({7}), {1});
+    SlotLease lease = engine_->load(0, ids({7}));
+    compute_->copy({.dst = seen_.data(),
+                    .src = lease.use(*compute_).base,
+                    .num_bytes = kLayout.block_bytes()});
+    lease.release();
+    gate.open();
+    EXPECT_EQ(std::to_integer<int>(download(*compute_, seen_)[0]), 1) << copy_run_bytes;
+  }
+}
+
+// Runs of two blocks on average are long enough for copies here, shorter ones are not.
+TEST_F(OffloadEngineTest, ShortRunsAreOneKernel) {
+  use_copy_run_bytes(2 * kLayout.block_bytes());
+  prefill(0, ids({4, 5, 6, 7}), {1, 2, 3, 4});
+  const int64_t before = engine_->counters().num_copies;
+  EXPECT_EQ(load(0, ids({5, 4, 6, 7})), (std::vector{2, 1, 3, 4}));
+  EXPECT_EQ(engine_->counters().num_copies, before + 1) << "5 | 4 | 6, 7: 4 / 3 blocks";
+  EXPECT_EQ(load(0, ids({6, 7, 4, 5})), (std::vector{3, 4, 1, 2}));
+  EXPECT_EQ(engine_->counters().num_copies, before + 3) << "6, 7 | 4, 5: two copies";
+  EXPECT_EQ(load(0, ids({7})), (std::vector{4}));
+  EXPECT_EQ(engine_->counters().num_copies, before + 4);
+  EXPECT_EQ(engine_->counters().loaded_bytes[0], 9 * kBlockBytes);
+  EXPECT_EQ(engine_->counters().num_loads, 3);
 }
 
 TEST_F(OffloadEngineTest, NeighboursAreOneCopy) {
@@ -276,7 +309,8 @@ TEST_F(OffloadEngineDeathTest, TooMuchIsRefused) {
 // Random passes, flushes, discards and loads against a model of the host tier, under delays.
 class OffloadEngineFuzz : public OffloadEngineTest, public ::testing::WithParamInterface<uint64_t> {
  protected:
-  OffloadEngineFuzz() : OffloadEngineTest(GetParam()) {}
+  OffloadEngineFuzz()
+      : OffloadEngineTest(GetParam(), kCopyRunBytes[GetParam() % std::size(kCopyRunBytes)]) {}
 };
 
 TEST_P(OffloadEngineFuzz, BytesAreThoseOfTheNewestWrite) {
@@ -302,8 +336,16 @@ TEST_P(OffloadEngineFuzz, BytesAreThoseOfTheNewestWrite) {
       next = static_cast<uint8_t>((next + 1) % 200);
       prefill(layer, ids({id}), {next});
       at(layer, id) = next;
-    } else if (at(layer, id) >= 0) {
-      EXPECT_EQ(load(layer, ids({id})), std::vector{at(layer, id)}) << "step " << step;
+    } else {
+      std::vector<BlockId> wanted;
+      std::vector<int> expected;
+      for (int32_t i = id; i < 20 && wanted.size() < random() % 5; ++i) {
+        if (at(layer, i) < 0) continue;
+        wanted.emplace_back(i);
+        expected.push_back(at(layer, i));
+      }
+      if (wanted.empty()) continue;
+      EXPECT_EQ(load(layer, wanted), expected) << "step " << step;
     }
   }
 }

@@ -11,6 +11,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "engine/transfer_choice.h"
 
 namespace sluice::cli {
 namespace {
@@ -83,22 +84,30 @@ int bench_transfer(const BenchTransferCommand& command) {
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});
   const LinkRates before = measure_link(memory, *up, *down, command.repeats);
-  const TransferBench bench{
-      .device = *device, .memory = memory, .up = *up, .down = *down, .repeats = command.repeats};
+  const TransferChoice choice = choose_transfers(command.engine, *device);
+  const TransferBench bench{.device = *device,
+                            .memory = memory,
+                            .up = *up,
+                            .down = *down,
+                            .repeats = command.repeats,
+                            .copy_run_bytes = choice.copy_run_bytes};
   std::vector<Transfer> transfers;
   ProgressLine progress("measuring");
   double done = 0;
-  for (const auto measure : {measure_sizes, measure_rows, measure_gathers, measure_engine}) {
-    progress.update(done++ / 4);
+  for (const auto measure :
+       {measure_sizes, measure_rows, measure_gathers, measure_runs, measure_engine}) {
+    progress.update(done++ / 5);
     measure(bench, &transfers);
   }
   progress.clear();
   const LinkRates link = larger(before, measure_link(memory, *up, *down, command.repeats));
+  std::string notes;
+  for (const std::string& note : choice.notes) notes += note + "\n";
   const std::string text = fmt::format(
       "transfer, {} of pinned memory, {} repeats\nbound: {}\nGB/s (H2D: host to device) and share "
       "of the "
-      "bound\n\n{}",
-      format_bytes(static_cast<double>(num_bytes)), command.repeats, describe_link(link),
+      "bound\n{}\n{}",
+      format_bytes(static_cast<double>(num_bytes)), command.repeats, describe_link(link), notes,
       all_tables(transfers, link));
   EngineOptions one_thread = command.engine;
   one_thread.num_threads = 1;
@@ -106,6 +115,7 @@ int bench_transfer(const BenchTransferCommand& command) {
               {{"bench", "transfer"},
                {"num_bytes", num_bytes},
                {"link", link_json(link)},
+               {"copy_run_bytes", choice.copy_run_bytes},
                {"results", transfers_json(transfers, link)}},
               machine_name(one_thread), text);
   return kExitOk;

@@ -1,7 +1,8 @@
 // What `sluice bench transfer` measures: the shapes in which KV crosses the link.
 //
-// transfer.cc is the command; transfer_copies.cc measures plain copies and gathers, transfer_kv.cc
-// the same bytes through the OffloadEngine. Thread rule: main thread, nothing else running.
+// transfer.cc is the command; transfer_copies.cc measures plain copies and gathers, run_lengths.cc
+// scattered runs, transfer_kv.cc the same bytes through the OffloadEngine. Thread rule: main
+// thread, nothing else running.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +31,7 @@ struct TransferBench {
   Stream& up;    // host to device
   Stream& down;  // device to host
   int32_t repeats = 0;
+  size_t copy_run_bytes = 0;  // what an engine would choose
 };
 
 // Copies of 4 KiB to 16 MiB, enqueued back to back on one stream, spread over the memory.
@@ -42,7 +44,10 @@ void measure_rows(const TransferBench& bench, std::vector<Transfer>* results);
 // Pages that a list on the device names, half of all that there are, drawn for each KV head.
 void measure_gathers(const TransferBench& bench, std::vector<Transfer>* results);
 
-// Blocks through ring, stage and tails.
+// Scattered runs by copies and by a kernel (run_lengths.h).
+void measure_runs(const TransferBench& bench, std::vector<Transfer>* results);
+
+// Blocks through ring, stage and tails; scattered ones in both ways.
 void measure_engine(const TransferBench& bench, std::vector<Transfer>* results);
 
 }  // namespace sluice::cli

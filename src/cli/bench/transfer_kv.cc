@@ -23,23 +23,24 @@ constexpr KvLayout layout_of(int32_t block_tokens) {
 }
 
 // Host blocks for as many bytes as the plain copies have; an even number, for two halves.
-OffloadSizes sizes_for(const KvLayout& layout, size_t num_bytes) {
+OffloadSizes sizes_for(const KvLayout& layout, size_t num_bytes, size_t copy_run_bytes) {
   const auto fitting = static_cast<int32_t>(num_bytes / layout.block_bytes_all_layers());
   const int32_t slot_blocks = kSlotTokens / layout.block.block_tokens;
   return {.num_host_blocks = std::max(2, fitting / 2 * 2),
           .num_slots = kSlots,
           .slot_blocks = slot_blocks,
           .stage_blocks = slot_blocks,
-          .num_tails = kTails};
+          .num_tails = kTails,
+          .copy_run_bytes = copy_run_bytes};
 }
 
 using Ids = std::span<const BlockId>;
 
 class EngineProblem {
  public:
-  EngineProblem(const TransferBench& bench, int32_t block_tokens)
+  EngineProblem(const TransferBench& bench, int32_t block_tokens, size_t copy_run_bytes)
       : layout_(layout_of(block_tokens)),
-        sizes_(sizes_for(layout_, bench.memory.num_bytes())),
+        sizes_(sizes_for(layout_, bench.memory.num_bytes(), copy_run_bytes)),
         compute_(bench.device.make_stream({.name = "compute"})),
         engine_(bench.device, *compute_, layout_, sizes_) {
     for (int32_t id = 0; id < sizes_.num_host_blocks; ++id) neighbours_.emplace_back(id);
@@ -117,31 +118,68 @@ class EngineProblem {
   std::vector<BlockId> neighbours_, apart_;
 };
 
-void measure_block_size(const TransferBench& bench, int32_t block_tokens,
-                        std::vector<Transfer>* results) {
-  EngineProblem problem(bench, block_tokens);
-  const auto measure = [&](const char* way, Ids ids, Spread LinkRates::*bound, auto&& enqueue) {
-    results->push_back(
+// Through an engine whose loads are copies for runs of `copy_run_bytes` and more.
+class EngineMeasurement {
+ public:
+  EngineMeasurement(const TransferBench& bench, int32_t block_tokens, size_t copy_run_bytes,
+                    std::vector<Transfer>* results)
+      : bench_(bench),
+        block_tokens_(block_tokens),
+        problem_(bench, block_tokens, copy_run_bytes),
+        results_(results) {}
+
+  EngineProblem& problem() { return problem_; }
+
+  template <typename Enqueue>
+  void measure(const std::string& way, Ids ids, Spread LinkRates::*bound, Enqueue enqueue) {
+    results_->push_back(
         {.group = fmt::format("through the offload engine, {} layers, {} slots", kLayers, kSlots),
-         .row = fmt::format("blocks of {}, {}", block_tokens,
-                            format_bytes(static_cast<double>(problem.block_bytes()))),
+         .row = fmt::format("blocks of {}, {}", block_tokens_,
+                            format_bytes(static_cast<double>(problem_.block_bytes()))),
          .way = way,
-         .unit_bytes = problem.block_bytes(),
-         .bytes_per_second = measure_transfer(problem.bytes_of(ids), bench.repeats,
+         .unit_bytes = problem_.block_bytes(),
+         .bytes_per_second = measure_transfer(problem_.bytes_of(ids), bench_.repeats,
                                               [&] {
                                                 enqueue();
-                                                problem.synchronize();
+                                                problem_.synchronize();
                                               }),
          .bound = bound});
-  };
-  const Ids all = problem.neighbours();
-  const Ids old_half = all.first(all.size() / 2), new_half = all.last(all.size() / 2);
-  measure("write-back", all, &LinkRates::to_host, [&] { problem.write_back(all); });
-  measure("tails", all, &LinkRates::to_host, [&] { problem.flush_tails(all); });
-  measure("load", all, &LinkRates::to_device, [&] { problem.load(all); });
-  measure("load, scattered", all, &LinkRates::to_device, [&] { problem.load(problem.apart()); });
-  measure("load + write-back", all, &LinkRates::both,
-          [&] { problem.load_and_write_back(old_half, new_half); });
+  }
+
+ private:
+  const TransferBench& bench_;
+  int32_t block_tokens_;
+  EngineProblem problem_;
+  std::vector<Transfer>* results_;
+};
+
+// Runs of one block, in both ways, whichever an engine would choose.
+void measure_scattered(const TransferBench& bench, int32_t block_tokens,
+                       std::vector<Transfer>* results) {
+  for (const bool by_kernel : {false, true}) {
+    EngineMeasurement engine(bench, block_tokens, by_kernel ? SIZE_MAX / 2 : 0, results);
+    EngineProblem& problem = engine.problem();
+    problem.write_back(problem.neighbours());
+    engine.measure(by_kernel ? "scattered, kernel" : "scattered, copies", problem.apart(),
+                   &LinkRates::to_device, [&] { problem.load(problem.apart()); });
+  }
+}
+
+void measure_block_size(const TransferBench& bench, int32_t block_tokens,
+                        std::vector<Transfer>* results) {
+  {
+    EngineMeasurement engine(bench, block_tokens, bench.copy_run_bytes, results);
+    EngineProblem& problem = engine.problem();
+    const Ids all = problem.neighbours();
+    const Ids old_half = all.first(all.size() / 2), new_half = all.last(all.size() / 2);
+    engine.measure("write-back", all, &LinkRates::to_host, [&] { problem.write_back(all); });
+    engine.measure("tails", all, &LinkRates::to_host, [&] { problem.flush_tails(all); });
+    engine.measure("load", all, &LinkRates::to_device, [&] { problem.load(all); });
+    engine.measure("load + write-back", all, &LinkRates::both,
+                   [&] { problem.load_and_write_back(old_half, new_half); });
+    engine.measure("scattered", all, &LinkRates::to_device, [&] { problem.load(problem.apart()); });
+  }
+  measure_scattered(bench, block_tokens, results);
 }
 
 }  // namespace

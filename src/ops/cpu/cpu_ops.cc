@@ -4,6 +4,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/activation.h"
 #include "ops/cpu/attention.h"
+#include "ops/cpu/copy_blocks.h"
 #include "ops/cpu/gather_pages.h"
 #include "ops/cpu/matmul.h"
 #include "ops/cpu/norm.h"
@@ -67,6 +68,10 @@ void CpuOps::select_pages(Stream& stream, const SelectPagesArgs& args) const {
 
 void CpuOps::gather_pages(Stream& stream, const GatherPagesArgs& args) const {
   cpu::gather_pages(as_cpu(stream), args);
+}
+
+void CpuOps::copy_blocks(Stream& stream, const CopyBlocksArgs& args) const {
+  cpu::copy_blocks(as_cpu(stream), args);
 }
 
 void CpuOps::sample(Stream& stream, const SampleArgs& args) const {

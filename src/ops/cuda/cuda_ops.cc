@@ -5,6 +5,7 @@
 #include "ops/cuda/activation.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/attention_decode.h"
+#include "ops/cuda/copy_blocks.h"
 #include "ops/cuda/cuda_ops_door.h"
 #include "ops/cuda/embedding.h"
 #include "ops/cuda/gather_pages.h"
@@ -84,6 +85,10 @@ void CudaOps::select_pages(Stream& stream, const SelectPagesArgs& args) const {
 
 void CudaOps::gather_pages(Stream& stream, const GatherPagesArgs& args) const {
   cuda::gather_pages(as_cuda(stream), args);
+}
+
+void CudaOps::copy_blocks(Stream& stream, const CopyBlocksArgs& args) const {
+  cuda::copy_blocks(as_cuda(stream), args);
 }
 
 void CudaOps::sample(Stream& stream, const SampleArgs& args) const {

@@ -26,6 +26,7 @@ class CudaOps final : public Ops {
   void score_pages(Stream& stream, const ScorePagesArgs& args) const override;
   void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
+  void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;
 };
 

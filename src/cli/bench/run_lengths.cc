@@ -1,0 +1,95 @@
+// One permutation of the memory's runs, moved in two ways.
+#include "cli/bench/run_lengths.h"
+
+#include <algorithm>
+
+#include "cli/units.h"
+#include "ops/copy_blocks.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kShortestRun = size_t{4} << 10;
+constexpr size_t kLongestRun = size_t{8} << 20;
+// Enough to see the cost of a call, few enough that short runs do not take seconds.
+constexpr size_t kMaxRuns = 4096;
+constexpr double kAsGood = 0.95;
+
+// The memory as blocks of `run_bytes`.
+KvBlocksView as_runs(const Buffer& memory, size_t run_bytes) {
+  constexpr int32_t kHeadDim = 128;
+  const auto tokens = static_cast<int32_t>(run_bytes / (2 * kHeadDim * sizeof(BFloat16)));
+  return {.base = memory.data(),
+          .stride_bytes = run_bytes,
+          .num_blocks = static_cast<int32_t>(memory.size_bytes() / run_bytes),
+          .shape = {.num_kv_heads = 1, .head_dim = kHeadDim, .block_tokens = tokens}};
+}
+
+// Even runs, then odd ones.
+std::vector<BlockId> runs_apart(int32_t num_runs) {
+  std::vector<BlockId> ids;
+  for (const int32_t first : {0, 1}) {
+    for (int32_t id = first; id < num_runs; id += 2) ids.emplace_back(id);
+  }
+  ids.resize(std::min(ids.size(), kMaxRuns));
+  return ids;
+}
+
+RunLength measure_run_length(const TransferBench& bench, size_t run_bytes) {
+  const KvBlocksView src = as_runs(bench.memory.host, run_bytes);
+  const KvBlocksView dst = as_runs(bench.memory.device, run_bytes);
+  const std::vector<BlockId> ids = runs_apart(src.num_blocks);
+  const auto measure = [&](auto&& enqueue) {
+    return measure_transfer(ids.size() * run_bytes, bench.repeats, [&] {
+      enqueue();
+      bench.up.synchronize();
+    });
+  };
+  RunLength length{.run_bytes = run_bytes};
+  length.by_copies = measure([&] {
+    for (size_t i = 0; i < ids.size(); ++i) {
+      bench.up.copy({.dst = dst.base + i * run_bytes,
+                     .src = src.base + static_cast<size_t>(ids[i].value) * run_bytes,
+                     .num_bytes = run_bytes});
+    }
+  });
+  length.by_kernel =
+      measure([&] { copy_blocks(bench.up, {.src = src, .block_ids = ids, .dst = dst}); });
+  return length;
+}
+
+}  // namespace
+
+std::vector<RunLength> measure_run_lengths(const TransferBench& bench) {
+  std::vector<RunLength> lengths;
+  for (size_t run_bytes = kShortestRun; run_bytes <= kLongestRun; run_bytes *= 2) {
+    lengths.push_back(measure_run_length(bench, run_bytes));
+  }
+  return lengths;
+}
+
+void measure_runs(const TransferBench& bench, std::vector<Transfer>* results) {
+  for (const RunLength& length : measure_run_lengths(bench)) {
+    const auto add = [&](const char* way, const Spread& rate) {
+      results->push_back({.group = "scattered runs",
+                          .row = format_bytes(static_cast<double>(length.run_bytes)),
+                          .way = way,
+                          .unit_bytes = length.run_bytes,
+                          .bytes_per_second = rate,
+                          .bound = &LinkRates::to_device});
+    };
+    add("H2D copies", length.by_copies);
+    add("H2D kernel", length.by_kernel);
+  }
+}
+
+size_t choose_copy_run_bytes(const std::vector<RunLength>& lengths) {
+  size_t chosen = 2 * lengths.back().run_bytes;
+  for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
+    if (length->by_copies.median < kAsGood * length->by_kernel.median) break;
+    chosen = length->run_bytes;
+  }
+  return chosen;
+}
+
+}  // namespace sluice::cli
