@@ -91,15 +91,17 @@ TEST(BenchFromOutside, TransferMeasuresEveryShape) {
   std::vector<int> counts;
   for (const auto& [group, count] : rows_of_group) counts.push_back(count);
   std::sort(counts.begin(), counts.end());
-  EXPECT_EQ(counts, (std::vector<int>{4, 2 * 5, 7 * 2, 5 * 6})) << "gathers, engine, sizes, rows";
+  EXPECT_EQ(counts, (std::vector<int>{4, 2 * 7, 7 * 2, 12 * 2, 5 * 6}))
+      << "gathers, engine, sizes, runs, rows";
 }
 
 TEST(BenchFromOutside, TransferPrintsATableForEachShape) {
   const Outcome outcome =
       run_sluice({"bench", "transfer", "--device", "cpu", "--bytes", "32M", "--repeats", "1"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* words : {"bound: one copy", "copies back to back", "H2D row by row",
-                            "gather_pages", "load + write-back", "blocks of 1024"}) {
+  for (const char* words :
+       {"bound: one copy", "copies back to back", "H2D row by row", "gather_pages", "H2D kernel",
+        "load + write-back", "blocks of 1024", "scattered, copies"}) {
     EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
   }
 }

@@ -107,13 +107,15 @@ TEST(Options, SparseOptionsReachTheirFields) {
 }
 
 TEST(Options, OffloadOptionsReachTheirFields) {
-  const Words words = {"--kv-offload",   "layerwise", "--kv-host-bytes",  "2G",
-                       "--num-kv-slots", "8",         "--kv-slot-blocks", "3"};
+  const Words words = {"--kv-offload",    "layerwise", "--kv-host-bytes",  "2G",
+                       "--num-kv-slots",  "8",         "--kv-slot-blocks", "3",
+                       "--kv-copy-bytes", "1M"};
   const auto expect_all = [](const EngineOptions& engine) {
     EXPECT_EQ(engine.kv_offload, "layerwise");
     EXPECT_EQ(engine.kv_host_bytes, size_t{2} << 30);
     EXPECT_EQ(engine.num_kv_slots, 8);
     EXPECT_EQ(engine.kv_slot_blocks, 3);
+    EXPECT_EQ(engine.kv_copy_bytes, int64_t{1} << 20);
   };
   const auto behind = [&](Words all) {
     all.insert(all.end(), words.begin(), words.end());
