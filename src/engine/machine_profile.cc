@@ -73,7 +73,12 @@ std::optional<MachineProfile> read_machine_profile(const std::filesystem::path& 
     const auto found = profiles.find(gpu_id);
     if (found != profiles.end()) return found->second;
   } catch (const Error& error) {
-    *note = fmt::format("{}; the file is ignored: `sluice doctor` writes it anew", error.what());
+    // A parser's remedies are about models.
+    const std::string why = error.code() == ErrorCode::kIo
+                                ? error.message()
+                                : "it is not what this version of `sluice doctor` writes";
+    *note =
+        fmt::format("{} is ignored: {}; run `sluice doctor` to write it anew", path.string(), why);
   }
   return std::nullopt;
 }
