@@ -50,10 +50,11 @@ class OffloadEngineTest : public ::testing::Test {
     engine_.emplace(*device_, *compute_, kLayout, sizes);
   }
 
-  // Makes the engine anew. REQUIRES: nothing is pending.
+  // Makes the engine anew.
   void use_copy_run_bytes(size_t copy_run_bytes) {
     OffloadSizes sizes = kSizes;
     sizes.copy_run_bytes = copy_run_bytes;
+    compute_->synchronize();  // an engine's constructor enqueues there
     engine_.reset();
     engine_.emplace(*device_, *compute_, kLayout, sizes);
   }
