@@ -98,10 +98,12 @@ struct Copy2dArgs {
   size_t num_rows = 0;
 };
 
-// Work of one stream, recorded once and launched many times (Stream::capture).
+// Work recorded once and launched many times (Stream::capture), of one stream or of several that
+// wait for each other.
 //
 // What it holds are the arguments as they were: the same memory, the same shapes. Whatever changes
-// between two launches is read from memory by the work itself.
+// between two launches is read from memory by the work itself. It belongs to the stream that
+// launches it: what was recorded on other streams is not in their order when it is launched.
 // REQUIRES: outlives its launches, and so does the memory that its work touches; one stream at a
 // time launches it.
 class Graph {
@@ -137,9 +139,15 @@ class Stream {
   // Errors: throws the first asynchronous error of the stream.
   virtual void synchronize() = 0;
 
-  // Records what `enqueue` puts on this stream (copies, fills and ops) instead of running it.
-  // REQUIRES: `enqueue` neither waits, records, launches nor allocates, here or on other streams,
-  // and its ops have run on this device before, so that nothing is made ready inside.
+  // Records what `enqueue` puts on this stream (copies, fills and ops) instead of running it. Other
+  // streams of the device may take part: one joins when it waits for an event that was recorded
+  // inside the capture, and what it is given from then on is recorded as well.
+  // REQUIRES (checked): waits inside are for events recorded inside, so what the work needs from
+  // outside must be waited for before a launch; this stream has waited at the end for all that the
+  // others were given, their records included; nothing is launched inside. An event recorded inside
+  // has no version outside of it: it is recorded anew before it is waited for or asked.
+  // REQUIRES: nothing is allocated inside, and ops have run on this device before, so that nothing
+  // is made ready inside.
   // Errors: those of `enqueue`; nothing is recorded then.
   template <typename Enqueue>
   std::unique_ptr<Graph> capture(Enqueue&& enqueue) {
@@ -153,8 +161,10 @@ class Stream {
     return end_capture();
   }
 
-  // Enqueues the recorded work, in the order in which it was recorded. An error inside is an error
-  // of the stream as ever. REQUIRES: a graph of this device.
+  // Enqueues the recorded work: behind all earlier work of this stream, each part in the order in
+  // which it was recorded, all of it before later work of this stream. Other streams, those that
+  // took part in the capture included, are ordered with it through this stream alone. An error
+  // inside is an error of the stream as ever. REQUIRES: a graph of this device.
   virtual void launch(const Graph& graph) = 0;
 
  private:

@@ -37,12 +37,12 @@ Outcome run_ring_program(const std::string& arguments) {
   return outcome;
 }
 
-void expect_found_every_time(const std::string& arguments) {
+void expect_found_every_time(const std::string& arguments, const char* other_side = "attend") {
   for (int i = 0; i < kNumRuns; ++i) {
     const Outcome outcome = run_ring_program(arguments);
     EXPECT_EQ(outcome.exit_code, kRaceExitCode) << "run " << i << "\n" << outcome.output;
     // The report must be about the slot: the copy on one side, the reader on the other.
-    for (const char* word : {"data race", "copy_paced", "attend", "the sum is"}) {
+    for (const char* word : {"data race", "copy_paced", other_side, "the sum is"}) {
       EXPECT_NE(outcome.output.find(word), std::string::npos) << word << "\n" << outcome.output;
     }
   }
@@ -71,7 +71,18 @@ TEST(PlantedRace, AnEventDoesNotInheritTheOrderOfAnotherOne) {
   expect_found_every_time("reused_event fast");
 }
 
+// The reader of a graph does not wait for what another stream of the capture brings.
+TEST(PlantedRace, AForgottenWaitInsideAGraphIsFound) {
+  expect_found_every_time("graph_no_filled fast");
+}
+// A stream that took part in a capture is not in order with the launches: neither with the reader
+// nor with the copy that it was itself given then.
+TEST(PlantedRace, AForgottenWaitBesideAGraphIsFound) {
+  expect_found_every_time("graph_overtaken fast", "run_branch");
+}
+
 TEST(PlantedRace, TheCompleteRingIsClean) {
+  expect_clean_every_time("graph fast");
   expect_clean_every_time("complete fast");
   expect_clean_every_time("complete slow");
 }

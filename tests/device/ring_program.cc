@@ -4,11 +4,14 @@
 // race, and must report nothing when all waits are there. It is the offload engine's pattern in
 // small: one transfer stream per slot, one compute stream, events "filled" and "drained" per slot.
 //
-//   ring_program complete|no_filled|no_drained|reused_event fast|slow
+//   ring_program complete|no_filled|no_drained|reused_event|graph|graph_no_filled|
+//                graph_overtaken fast|slow
 //
 // With "slow" the host pauses after each block, so that every load has long finished when its
 // block is read: the sums come out right and only the missing order is wrong.
 // "reused_event" is no ring: it reads what another stream wrote after waiting for a third one.
+// "graph" is one load and its reader, replayed: with the reader's wait too late, or with a slot
+// that its transfer stream overwrites beside a launch without having waited for it.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -105,8 +108,43 @@ int run_reused_event() {
   return 0;
 }
 
+int run_graph(std::string_view variant) {
+  const auto device = make_device("cpu");
+  Buffer host = device->allocate(kBlockBytes, MemoryKind::kPinned);
+  const auto compute = device->make_stream({.name = "compute"});
+  const auto transfer = device->make_stream({.name = "transfer"});
+  const auto chosen = device->make_event(), filled = device->make_event();
+  const auto drained = device->make_event();
+  Buffer slot = device->allocate(kBlockBytes, MemoryKind::kDevice);
+  int64_t sum = 0;
+  const CopyArgs load{.dst = slot.data(), .src = host.data(), .num_bytes = kBlockBytes};
+  const auto graph = compute->capture([&] {
+    compute->record(*chosen);
+    transfer->wait(*chosen);
+    transfer->copy(load);
+    transfer->record(*filled);
+    if (variant != "graph_no_filled") compute->wait(*filled);
+    as_cpu(*compute).submit("attend",
+                            [data = slot.data(), &sum](ThreadTeam&) { attend(data, sum); });
+    if (variant == "graph_no_filled") compute->wait(*filled);
+  });
+  for (int launch = 0; launch < kNumBlocks; ++launch) {
+    compute->launch(*graph);
+    compute->record(*drained);
+    if (variant != "graph_overtaken" || launch != kForgetfulBlock) transfer->wait(*drained);
+    transfer->copy(load);
+    transfer->record(*filled);
+    compute->wait(*filled);
+  }
+  compute->synchronize();
+  transfer->synchronize();
+  std::printf("%s: the sum is of no interest\n", variant.data());
+  return 0;
+}
+
 int run(std::string_view variant, std::string_view pace) {
   if (variant == "reused_event") return run_reused_event();
+  if (variant.starts_with("graph")) return run_graph(variant);
   const Forgotten forgotten{.filled = variant == "no_filled", .drained = variant == "no_drained"};
   const int64_t sum = run_ring(forgotten, std::chrono::microseconds(pace == "slow" ? 2000 : 0));
   constexpr int64_t kNumValues = kBlockLength * kNumBlocks;
@@ -122,7 +160,8 @@ int run(std::string_view variant, std::string_view pace) {
 int main(int argc, char** argv) {
   if (argc != 3) {
     std::fprintf(stderr,
-                 "usage: ring_program complete|no_filled|no_drained|reused_event fast|slow\n");
+                 "usage: ring_program complete|no_filled|no_drained|reused_event|graph|"
+                 "graph_no_filled|graph_overtaken fast|slow\n");
     return 2;
   }
   return sluice::run(argv[1], argv[2]);

@@ -72,15 +72,18 @@ CpuEvent::~CpuEvent() {
 }
 
 bool CpuEvent::query() const {
+  point_.check_outside();
   return newest_ == nullptr || newest_->state.load(std::memory_order_acquire) >= EventCell::kDone;
 }
 
 void CpuEvent::synchronize() const {
+  point_.check_outside();
   if (newest_ == nullptr) return;
   if (const Error* error = wait_cell(*newest_)) throw Error(*error);
 }
 
 EventCell& CpuEvent::begin_version() {
+  point_ = {};
   if (newest_ != nullptr) pool_.give_back(*newest_);
   newest_ = &pool_.take();
   return *newest_;

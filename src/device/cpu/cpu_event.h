@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "device/capture.h"
 #include "device/device.h"
 
 namespace sluice {
@@ -73,8 +74,13 @@ class CpuEvent final : public Event {
   // The newest version; null when never recorded.
   EventCell* newest() const { return newest_; }
 
+  // What it stands for when it was last recorded inside a capture.
+  const CapturePoint& point() const { return point_; }
+  void set_point(CapturePoint point) { point_ = std::move(point); }
+
  private:
   EventCellPool& pool_;
+  CapturePoint point_;
   EventCell* newest_ = nullptr;
 };
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -22,8 +23,15 @@ struct CpuStream::Node {
   NodeKind kind = NodeKind::kTask;
   const char* op_name = "";   // kTask
   EventCell* cell = nullptr;  // kRecord, kWait
-  CpuGraph* graph = nullptr;  // kGraph
   Task task;                  // kTask
+  // kGraph: what to run, and this launch's version of each of the graph's points.
+  std::span<CpuGraph::Step> steps;
+  std::vector<EventCell*> cells;
+};
+
+// What the streams of a capture record into.
+struct CpuStream::Recording final : Capture {
+  std::unique_ptr<CpuGraph> graph = std::make_unique<CpuGraph>();
 };
 
 namespace {
@@ -105,9 +113,8 @@ void CpuStream::push(Node* node) {
 }
 
 void CpuStream::submit(const char* op_name, Task task) {
-  if (capturing_) {
-    capturing_->steps.push_back({op_name, std::move(task)});
-    return;
+  if (capture_.active()) {
+    return add_captured({.op_name = op_name, .task = std::move(task)});
   }
   auto* node = new Node;
   node->op_name = op_name;
@@ -154,28 +161,66 @@ void CpuStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
   submit("fill", [=](ThreadTeam&) { std::memset(dst, value, num_bytes); });
 }
 
-void CpuStream::begin_capture() {
-  SLUICE_CHECK(!capturing_, "stream '{}' captures already", name_);
-  capturing_ = std::make_unique<CpuGraph>();
+void CpuStream::begin_capture() { capture_.begin(std::make_shared<Recording>(), name_); }
+
+std::unique_ptr<Graph> CpuStream::end_capture() {
+  auto& recording = static_cast<Recording&>(capture_.capture());
+  recording.close();
+  recording.graph->branches.resize(recording.num_streams());
+  return std::move(recording.graph);
 }
 
-std::unique_ptr<Graph> CpuStream::end_capture() { return std::move(capturing_); }
+void CpuStream::abandon_capture() noexcept {
+  auto& recording = static_cast<Recording&>(capture_.capture());
+  recording.abandon();
+  recording.graph.reset();
+}
 
-void CpuStream::abandon_capture() noexcept { capturing_.reset(); }
+void CpuStream::add_captured(CpuGraph::Step step) {
+  if (step.kind == CpuGraph::Kind::kTask) capture_.add_step();
+  CpuGraph& graph = *static_cast<Recording&>(capture_.capture()).graph;
+  graph.num_waits.resize(capture_.capture().num_points());
+  if (step.kind == CpuGraph::Kind::kWait) ++graph.num_waits[step.point];
+  if (graph.branches.size() <= capture_.index()) graph.branches.resize(capture_.index() + 1);
+  graph.branches[capture_.index()].push_back(std::move(step));
+}
 
-// The worker changes nothing of the graph that a later launch could see, hence the const_cast.
+// The workers change nothing of the graph that a later launch could see, hence the const_cast.
 void CpuStream::launch(const Graph& graph) {
-  SLUICE_CHECK(!capturing_, "a launch inside a capture");
+  SLUICE_CHECK(!capture_.active(), "a launch inside a capture");
   SLUICE_CHECK(dynamic_cast<const CpuGraph*>(&graph) != nullptr, "a graph of another device");
+  auto& recorded = const_cast<CpuGraph&>(static_cast<const CpuGraph&>(graph));
+  while (branches_.size() + 1 < recorded.branches.size()) {
+    branches_.push_back(device_.make_stream(
+        {.name = fmt::format("{} branch {}", name_, branches_.size() + 1), .num_threads = 1}));
+  }
+  std::vector<EventCell*> cells;
+  for (const uint32_t num_waits : recorded.num_waits) {
+    cells.push_back(&device_.event_cells().take());
+    cells.back()->num_users.fetch_add(num_waits, std::memory_order_relaxed);
+  }
+  push_branch(recorded, 0, cells);
+  for (size_t i = 1; i < recorded.branches.size(); ++i) {
+    static_cast<CpuStream&>(*branches_[i - 1]).push_branch(recorded, i, cells);
+  }
+  for (EventCell* cell : cells) device_.event_cells().give_back(*cell);
+}
+
+void CpuStream::push_branch(CpuGraph& graph, size_t index, const std::vector<EventCell*>& cells) {
   auto* node = new Node;
   node->kind = NodeKind::kGraph;
-  node->graph = const_cast<CpuGraph*>(static_cast<const CpuGraph*>(&graph));
+  node->steps = graph.branches[index];
+  node->cells = cells;
   push(node);
 }
 
 void CpuStream::record(Event& event) {
-  SLUICE_CHECK(!capturing_, "an event recorded inside a capture");
   SLUICE_CHECK(dynamic_cast<CpuEvent*>(&event) != nullptr, "an event of another device");
+  if (capture_.active()) {
+    const CapturePoint point = capture_.record();
+    static_cast<CpuEvent&>(event).set_point(point);
+    return add_captured({.kind = CpuGraph::Kind::kRecord, .point = point.number});
+  }
   auto* node = new Node;
   node->kind = NodeKind::kRecord;
   node->cell = &static_cast<CpuEvent&>(event).begin_version();
@@ -183,8 +228,11 @@ void CpuStream::record(Event& event) {
 }
 
 void CpuStream::wait(const Event& event) {
-  SLUICE_CHECK(!capturing_, "a wait inside a capture");
   SLUICE_CHECK(dynamic_cast<const CpuEvent*>(&event) != nullptr, "an event of another device");
+  const CapturePoint& point = static_cast<const CpuEvent&>(event).point();
+  if (capture_.wait(point, name_)) {
+    return add_captured({.kind = CpuGraph::Kind::kWait, .point = point.number});
+  }
   EventCell* cell = static_cast<const CpuEvent&>(event).newest();
   if (cell == nullptr) return;
   cell->num_users.fetch_add(1, std::memory_order_relaxed);
@@ -202,8 +250,10 @@ void CpuStream::synchronize() {
   if (error != nullptr) throw Error(*error);
 }
 
-// REQUIRES: the host has synchronized with the worker, and the worker has nothing to do.
+// REQUIRES: the host has synchronized with the worker, and the worker has nothing to do. What the
+// branches have done lies before that.
 void CpuStream::flush_trace() {
+  for (const auto& branch : branches_) static_cast<CpuStream&>(*branch).flush_trace();
   if (spans_.empty()) return;
   device_.trace()->take(name_, std::exchange(spans_, {}));
 }
@@ -263,7 +313,7 @@ void CpuStream::execute(Node& node) {
       node.task.reset();  // what it captured dies in stream order, not when the node is freed
       return;
     case NodeKind::kGraph:
-      run_graph(*node.graph);
+      run_branch(node);
       return;
     case NodeKind::kRecord:
       signal_cell(*node.cell, error_.get());
@@ -276,10 +326,21 @@ void CpuStream::execute(Node& node) {
   }
 }
 
-void CpuStream::run_graph(CpuGraph& graph) {
-  for (CpuGraph::Step& step : graph.steps) {
-    if (error_ != nullptr) return;
-    run_task(step.op_name, step.task);
+// Touches nothing of the graph behind its last step: once the launching stream has come there, the
+// graph may be gone. A poisoned stream still records and waits, as ever.
+void CpuStream::run_branch(Node& node) {
+  for (CpuGraph::Step& step : node.steps) {
+    switch (step.kind) {
+      case CpuGraph::Kind::kTask:
+        if (error_ == nullptr) run_task(step.op_name, step.task);
+        break;
+      case CpuGraph::Kind::kRecord:
+        signal_cell(*node.cells[step.point], error_.get());
+        break;
+      case CpuGraph::Kind::kWait:
+        wait_for(*node.cells[step.point]);
+        break;
+    }
     fuzzer_.delay();
   }
 }

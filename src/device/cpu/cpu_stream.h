@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "device/capture.h"
 #include "device/cpu/task.h"
 #include "device/cpu/thread_team.h"
 #include "device/device.h"
@@ -25,14 +26,19 @@ namespace sluice {
 class CpuDevice;
 struct EventCell;
 
-// Tasks in the order in which they were submitted; the worker that it was launched on runs them.
+// The steps of each stream of a capture, in the order in which they were submitted. The first
+// branch runs on the worker of the stream that launches it, the others on workers of their own.
 class CpuGraph final : public Graph {
  public:
+  enum class Kind { kTask, kRecord, kWait };
   struct Step {
-    const char* op_name;
-    Task task;
+    Kind kind = Kind::kTask;
+    const char* op_name = "";  // kTask
+    Task task;                 // kTask
+    size_t point = 0;          // kRecord, kWait
   };
-  std::vector<Step> steps;
+  std::vector<std::vector<Step>> branches;
+  std::vector<uint32_t> num_waits;  // for each point
 };
 
 // The queue is a linked list with one producer. The host publishes a node with a release store of
@@ -66,12 +72,15 @@ class CpuStream final : public Stream {
  private:
   enum class NodeKind { kTask, kGraph, kRecord, kWait, kStop };
   struct Node;
+  struct Recording;
 
   // Host side.
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   void abandon_capture() noexcept override;
   void push(Node* node);
+  void add_captured(CpuGraph::Step step);
+  void push_branch(CpuGraph& graph, size_t index, const std::vector<EventCell*>& cells);
   void flush_trace();
 
   // Worker side.
@@ -80,7 +89,7 @@ class CpuStream final : public Stream {
   void sleep_until_posted();
   void execute(Node& node);
   void run_task(const char* op_name, Task& task);
-  void run_graph(CpuGraph& graph);
+  void run_branch(Node& node);
   void wait_for(EventCell& cell);
 
   CpuDevice& device_;
@@ -88,7 +97,10 @@ class CpuStream final : public Stream {
 
   // Host: the last node published. The worker never frees it before it has a successor.
   Node* tail_;
-  std::unique_ptr<CpuGraph> capturing_;  // host; null: what is submitted runs
+  CaptureMember capture_;  // host; not active: what is submitted runs
+  // Host: run what graphs launched here have recorded on other streams. Not those streams' workers:
+  // their order would hide a wait that is missing between a graph and what they do beside it.
+  std::vector<std::unique_ptr<Stream>> branches_;
 
   // Both: nodes published, times two; bit 0 says that the worker sleeps. All accesses are relaxed:
   // it only counts, so it carries no order.

@@ -111,13 +111,13 @@ void CudaStream::copy_2d(const Copy2dArgs& args) {
 }
 
 void CudaStream::copy_on_host(const Copy2dArgs& args) {
-  SLUICE_CHECK(!capturing_, "a copy from host to host has no place in a graph");
+  SLUICE_CHECK(!capture_.active(), "a copy from host to host has no place in a graph");
   launch_on_host<run_copy>(handle_, args);
 }
 
 // Through pinned memory, piece by piece. One piece is enough: the pieces of a stream run in order.
 void CudaStream::copy_staged(const Copy2dArgs& args, bool to_device) {
-  SLUICE_CHECK(!capturing_, "a copy of pageable memory has no place in a graph");
+  SLUICE_CHECK(!capture_.active(), "a copy of pageable memory has no place in a graph");
   std::byte* staged = staging();
   for (size_t row = 0; row < args.num_rows;) {
     size_t rows_done = 1;
@@ -160,7 +160,7 @@ void CudaStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
       check_cuda(cudaMemsetAsync(dst, value, num_bytes, handle), "cudaMemsetAsync");
       return;
     }
-    SLUICE_CHECK(!capturing_, "filling host memory has no place in a graph");
+    SLUICE_CHECK(!capture_.active(), "filling host memory has no place in a graph");
     launch_on_host<run_fill>(handle, HostFill{dst, num_bytes, value});
   });
 }

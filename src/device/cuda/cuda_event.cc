@@ -15,12 +15,14 @@ CudaEvent::CudaEvent(CudaDevice& device) : device_(device) {
 CudaEvent::~CudaEvent() { cudaEventDestroy(handle_); }
 
 bool CudaEvent::query() const {
+  point_.check_outside();
   const cudaError_t status = cudaEventQuery(handle_);
   if (status == cudaErrorNotReady) cudaGetLastError();  // an answer, not an error
   return status != cudaErrorNotReady;
 }
 
 void CudaEvent::synchronize() const {
+  point_.check_outside();
   const cudaError_t status = cudaEventSynchronize(handle_);
   if (status != cudaSuccess) throw Error(*device_.fault(status));
   if (const SharedError error = past_.find_error()) throw Error(*error);

@@ -7,6 +7,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include "device/capture.h"
 #include "device/cuda/cuda_ledger.h"
 #include "device/device.h"
 
@@ -28,11 +29,14 @@ class CudaEvent final : public Event {
   cudaEvent_t handle() const { return handle_; }
   const CudaPast& past() const { return past_; }
   void set_past(const CudaPast& past) { past_ = past; }
+  const CapturePoint& point() const { return point_; }
+  void set_point(CapturePoint point) { point_ = std::move(point); }
 
  private:
   CudaDevice& device_;
   cudaEvent_t handle_ = nullptr;
   CudaPast past_;
+  CapturePoint point_;  // empty when it was last recorded outside of a capture
 };
 
 // The CUDA event behind `event`. REQUIRES: an event of a CUDA device (checked).

@@ -47,7 +47,8 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   device_.make_current();
   ledger_.add_op(op_name);
   if (fuzzer_.is_on()) delay();
-  const bool tracing = trace_ != nullptr && !capturing_;
+  capture_.add_step();
+  const bool tracing = trace_ != nullptr && !capture_.active();
   if (tracing) trace_->begin(op_name);
   const ProfilerRange range(op_name);
   try {
@@ -86,12 +87,11 @@ void CudaStream::poison(const char* op_name, cudaError_t status) {
 }
 
 CudaReport CudaStream::report(const char* op_name, const char* text) {
-  return ledger_.make_report(op_name, text, capturing_);
+  return ledger_.make_report(op_name, text, capture_.active());
 }
 
 void CudaStream::begin_capture() {
-  SLUICE_CHECK(!capturing_, "stream '{}' captures already", name());
-  capturing_ = true;
+  capture_.begin(std::make_shared<Capture>(), name());
   // Thread-local: an allocation by this thread while it captures is an error, not a surprise.
   submit("begin capture", [](cudaStream_t handle) {
     check_cuda(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal),
@@ -100,7 +100,7 @@ void CudaStream::begin_capture() {
 }
 
 std::unique_ptr<Graph> CudaStream::end_capture() {
-  capturing_ = false;
+  capture_.capture().close();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   // Also when poisoned: the stream must leave the capturing state.
@@ -109,11 +109,11 @@ std::unique_ptr<Graph> CudaStream::end_capture() {
   if (graph != nullptr) cudaGraphDestroy(graph);
   cudaGetLastError();
   if (status != cudaSuccess) poison("end capture", status);
-  return std::make_unique<CudaGraph>(executable);
+  return std::make_unique<CudaGraph>(executable, past_);
 }
 
 void CudaStream::abandon_capture() noexcept {
-  capturing_ = false;
+  capture_.capture().abandon();
   cudaGraph_t graph = nullptr;
   cudaStreamEndCapture(handle_, &graph);
   if (graph != nullptr) cudaGraphDestroy(graph);
@@ -121,8 +121,9 @@ void CudaStream::abandon_capture() noexcept {
 }
 
 void CudaStream::launch(const Graph& graph) {
-  SLUICE_CHECK(!capturing_, "a launch inside a capture");
+  SLUICE_CHECK(!capture_.active(), "a launch inside a capture");
   SLUICE_CHECK(dynamic_cast<const CudaGraph*>(&graph) != nullptr, "a graph of another device");
+  past_.join(static_cast<const CudaGraph&>(graph).past());
   submit("graph", [&](cudaStream_t handle) {
     check_cuda(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), handle),
                "cudaGraphLaunch");
@@ -130,7 +131,6 @@ void CudaStream::launch(const Graph& graph) {
 }
 
 void CudaStream::record(Event& event) {
-  SLUICE_CHECK(!capturing_, "an event recorded inside a capture");
   CudaEvent& target = as_cuda(event);
   device_.make_current();
   // A poisoned stream records too: what it ran before may still be at work.
@@ -138,14 +138,15 @@ void CudaStream::record(Event& event) {
   if (status != cudaSuccess) poison("record", status);
   past_.reach(&ledger_, ledger_.newest_serial());
   target.set_past(past_);
+  target.set_point(capture_.record());
 }
 
 // A poisoned stream still waits: what it would have touched may be in use until then.
 void CudaStream::wait(const Event& event) {
-  SLUICE_CHECK(!capturing_, "a wait inside a capture");
   const CudaEvent& source = as_cuda(event);
+  const bool is_captured = capture_.wait(source.point(), name());
   device_.make_current();
-  const bool tracing = trace_ != nullptr && !capturing_;
+  const bool tracing = trace_ != nullptr && !is_captured;
   if (tracing) trace_->begin("wait");
   const cudaError_t status = cudaStreamWaitEvent(handle_, source.handle(), 0);
   if (tracing) trace_->end();

@@ -12,6 +12,7 @@
 #include <cuda_runtime_api.h>
 
 #include "core/error.h"
+#include "device/capture.h"
 #include "device/cuda/cuda_ledger.h"
 #include "device/cuda/cuda_report.h"
 #include "device/device.h"
@@ -25,7 +26,8 @@ class CudaTrace;
 // Work captured by Stream::capture, ready to be launched.
 class CudaGraph final : public Graph {
  public:
-  explicit CudaGraph(cudaGraphExec_t executable) : executable_(executable) {}
+  CudaGraph(cudaGraphExec_t executable, const CudaPast& past)
+      : executable_(executable), past_(past) {}
   ~CudaGraph() override {
     if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
   }
@@ -34,9 +36,12 @@ class CudaGraph final : public Graph {
 
   // Null when the stream was poisoned while it captured; it skips the launch then.
   cudaGraphExec_t executable() const { return executable_; }
+  // Of all streams that took part: whose kernels may report, and errors of the capture.
+  const CudaPast& past() const { return past_; }
 
  private:
   const cudaGraphExec_t executable_;
+  const CudaPast past_;
 };
 
 // What src/ops/cuda keeps for one stream between calls: a library's workspace, staging memory. Made
@@ -120,7 +125,7 @@ class CudaStream final : public Stream {
   CudaLedger& ledger_;
   cudaStream_t handle_ = nullptr;
   CudaPast past_;
-  bool capturing_ = false;
+  CaptureMember capture_;
   std::byte* staging_ = nullptr;      // pinned, made by the first copy that needs it
   std::unique_ptr<CudaTrace> trace_;  // null: nobody wants a timeline
   ScheduleFuzzer fuzzer_;             // used by host functions of this stream only

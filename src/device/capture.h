@@ -1,0 +1,79 @@
+// Capture: which streams take part in a Stream::capture, and who has waited for what in it.
+//
+// Used by the streams and events of both backends, so that both refuse the same mistakes in the
+// same words: CUDA would find most of them, but only on a machine with a GPU. Pure bookkeeping;
+// what is recorded is the backend's. Thread rule: the host thread that enqueues.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace sluice {
+
+class Capture;
+
+// What an event stands for that was recorded inside a capture.
+struct CapturePoint {
+  std::shared_ptr<Capture> capture;  // null: recorded outside, or never
+  size_t number = 0;                 // of the capture's points, in order
+  std::vector<int64_t> reached;      // what it covers of each stream
+
+  // REQUIRES (checked): the host may ask for it, which means that no capture has it.
+  void check_outside() const;
+};
+
+class Capture {
+ public:
+  virtual ~Capture() = default;
+
+  bool is_open() const { return is_open_; }
+  size_t num_points() const { return num_points_; }
+  size_t num_streams() const { return streams_.size(); }
+
+  // Ends it. REQUIRES (checked): the first stream has waited for all that the others were given.
+  void close();
+  // Ends it, whatever the streams have done.
+  void abandon() noexcept { is_open_ = false; }
+
+ private:
+  friend class CaptureMember;
+  struct Member {
+    std::string stream_name;
+    int64_t num_steps = 0;         // that it was given
+    std::vector<int64_t> reached;  // steps of each stream that its next one comes after
+  };
+  size_t add_stream(const std::string& stream_name);
+
+  bool is_open_ = true;
+  size_t num_points_ = 0;
+  std::vector<Member> streams_;  // the first began the capture
+};
+
+// A stream's part in a capture; none most of the time.
+class CaptureMember {
+ public:
+  // Whether the stream takes part in a capture now.
+  bool active() const { return capture_ != nullptr && capture_->is_open(); }
+  // REQUIRES for both: active.
+  Capture& capture() const { return *capture_; }
+  size_t index() const { return index_; }  // of the stream, in order of joining
+
+  // The stream begins a capture.
+  void begin(std::shared_ptr<Capture> capture, const std::string& stream_name);
+  // It was given some work. Outside of a capture nothing.
+  void add_step();
+  // The point of an event that the stream records; an empty one outside of a capture.
+  CapturePoint record();
+  // The stream waits for `point`, and joins the capture if it is in none. False: both are outside.
+  // REQUIRES (checked): a point of the stream's own capture, which is open.
+  bool wait(const CapturePoint& point, const std::string& stream_name);
+
+ private:
+  std::shared_ptr<Capture> capture_;
+  size_t index_ = 0;
+};
+
+}  // namespace sluice
