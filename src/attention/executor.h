@@ -61,9 +61,12 @@ struct AttentionPass {
   std::vector<SequenceId> sequences;
 
   // Offloaded KV only.
-  std::vector<HistoryRun> history;    // in order of sequence, then position
+  std::vector<HistoryRun> history;    // in order of sequence, then position; none where the
+                                      // executor gathers
+  std::vector<BlockId> gathered;      // where it does: all blocks that lists could name
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
+  TensorView slot_begin;              // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
 };
 
 // Neighbouring sequences of a pass that are walked together: all of them, or one.
@@ -93,15 +96,17 @@ class Executor {
   explicit Executor(Policy& policy) : policy_(policy) {}
   virtual ~Executor() = default;
 
-  // Called once before the first layer of a pass. REQUIRES: `pass` stays as it is until the last.
+  // Called once before anything of a pass is enqueued, and once when all of it is, or has failed.
+  // Between the two lies what is recorded of a pass that is `capturable`, and only that.
+  // REQUIRES: `pass` stays as it is in between.
   virtual void begin_pass(const AttentionPass& pass) = 0;
+  virtual void end_pass() {}
 
-  // Called once everything of a pass is enqueued, with the history that the next one will probably
+  // Called after end_pass, with the history that the next one will probably
   // have. A wrong guess costs transfers, never a result.
   virtual void expect_next([[maybe_unused]] std::vector<HistoryBlocks> history) {}
 
-  // Whether such a pass fetches listed pages instead of walking runs of history: then no run of it
-  // is resident.
+  // Whether such a pass fetches listed pages instead of walking runs of history.
   virtual bool gathers(Phase) const { return false; }
 
   // Where this layer's new k and v are written before `attend`. Called once per layer.

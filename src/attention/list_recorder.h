@@ -48,6 +48,9 @@ class ListRecorder final : public Policy {
   std::optional<int64_t> num_selected_tokens(Phase phase, int64_t position) const override {
     return policy_->num_selected_tokens(phase, position);
   }
+  int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override {
+    return policy_->max_selected_tokens(phase, num_tokens);
+  }
   bool may_select(const HistoryRange& range) const override { return policy_->may_select(range); }
 
  private:

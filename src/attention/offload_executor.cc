@@ -2,6 +2,7 @@
 #include "attention/offload_executor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/arena.h"
 
@@ -52,11 +53,21 @@ bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
 }
 
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
-  loading_.clear();  // leases of a pass that failed half-way
   plan_loads(pass);
   plan_gathers(pass);
   adopt_early_loads(pass);
-  load_ahead(pass);
+  is_gathering_ = gathers(pass.phase);
+  if (is_gathering_) {
+    offload_.begin_gather_pass(pass.gathered);
+  } else {
+    load_ahead(pass);
+  }
+}
+
+void OffloadExecutor::end_pass() {
+  loading_.clear();  // leases of a pass that failed half-way
+  if (!std::exchange(is_gathering_, false)) return;
+  offload_.end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
 void OffloadExecutor::plan_loads(const AttentionPass& pass) {
@@ -70,20 +81,20 @@ void OffloadExecutor::plan_loads(const AttentionPass& pass) {
   }
 }
 
-// A list of so many pages takes the slots that a history of so many pages would take.
+// The same for every sequence, as many slots as the longest list of the longest context takes: what
+// exists of it is known on the device, and an entry that does not costs a look at the list. So
+// passes of one shape enqueue the same, sequences without any history and rows of padding included.
 void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
-  seq_blocks_.assign(static_cast<size_t>(pass.kv_end.dim(0)), {});
   if (!gathers(pass.phase)) return;
-  for (const HistoryRun& load : pass.history) {
-    std::vector<BlockId>& blocks = seq_blocks_[static_cast<size_t>(load.seq_index)];
-    blocks.insert(blocks.end(), load.blocks.begin(), load.blocks.end());
-    // All pages of a list are whole but the newest, which is not in the history.
-    const std::optional<int64_t> num_tokens =
-        policy().num_selected_tokens(pass.phase, load.range.first_row_pos);
-    const int64_t end_pos = std::min(load.range.end_pos, num_tokens.value_or(load.range.end_pos));
-    if (end_pos <= load.range.begin_pos) continue;
-    gathers_.push_back({load.seq_index, load.range.begin_pos, end_pos, load.kv_begin});
+  const int64_t slot_tokens =
+      int64_t{offload_.slot_blocks()} * offload_.layout().block.block_tokens;
+  const int64_t num_tokens = policy().max_selected_tokens(pass.phase, pass.batch.max_kv_tokens);
+  for (int32_t seq = 0; seq < pass.kv_end.dim(0); ++seq) {
+    for (int64_t begin = 0; begin < num_tokens; begin += slot_tokens) {
+      gathers_.push_back({seq, begin, std::min(begin + slot_tokens, num_tokens),
+                          pass.slot_begin.rows(begin / slot_tokens, 1)});
+    }
   }
 }
 
@@ -138,10 +149,8 @@ void OffloadExecutor::gather_ahead(const AttentionPass& pass, int32_t layer,
   while (next_gather_ < gathers_.size() && offload_.can_load()) {
     const Gather& gather = gathers_[next_gather_++];
     const int32_t seq = gather.seq_index;
-    const std::vector<BlockId>& blocks = seq_blocks_[static_cast<size_t>(seq)];
     loading_.push_back(offload_.gather(
-        layer, {.blocks = blocks,
-                .block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
+        layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
                 .kv_end = pass.kv_begin.rows(seq, 1),
                 .pages = list_of(gather, pages)}));
   }
@@ -167,10 +176,10 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) 
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                            const LayerInput& input, const Selection& selection) {
   bool first = true;
-  if (gathers(pass.phase)) {
+  if (is_gathering_) {
     SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
     attend_gathered(stream, pass, input, selection.pages);
-    first = gathers_.empty();
+    first = false;
   } else {
     for (size_t i = 0; i < runs_.size(); ++i) {
       const int64_t seq = pass.history[runs_[i]].seq_index - part.first_seq;
@@ -183,7 +192,7 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
 }
 
 AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
-  if (pass.history.empty()) return {};
+  if (pass.history.empty() && !is_gathering_) return {};
   const int64_t rows = input.q.dim(0);
   return {.acc = state_.acc.rows(0, rows),
           .max = state_.max.rows(0, rows),
@@ -270,7 +279,7 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
 void OffloadExecutor::end_layer(const AttentionPass& pass, int32_t layer) {
   if (pass.phase == Phase::kPrefill) send_staged(pass, layer);
   const bool is_last = layer + 1 == offload_.layout().num_layers;
-  if (is_last && !gathers_.empty()) offload_.fetch_gather_counts();
+  if (is_last && is_gathering_) offload_.fetch_gather_counts();
 }
 
 void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {

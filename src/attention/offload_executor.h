@@ -6,8 +6,9 @@
 // compute by up to the number of slots, across blocks and across layers, and into the pass that is
 // expected next: the link does not idle while the host commits one step and schedules another.
 // In decode with a policy that makes lists nothing can be loaded before the layer's queries have
-// chosen; the listed pages are then gathered, and they alone.
-// Thread rule: the engine's thread.
+// chosen; the listed pages are then gathered, and they alone. What such a pass enqueues follows
+// from its number of sequences and its longest context, so it can be recorded and replayed. Thread
+// rule: the engine's thread.
 #pragma once
 
 #include <deque>
@@ -28,13 +29,15 @@ class OffloadExecutor final : public Executor {
 
   bool gathers(Phase phase) const override;
   void begin_pass(const AttentionPass& pass) override;
+  void end_pass() override;
   void expect_next(std::vector<HistoryBlocks> history) override;
-  bool capturable() const override { return false; }  // slots and waits differ from pass to pass
+  // Not where decode streams whole histories: slots and waits then differ from pass to pass.
+  bool capturable() const override { return gathers(Phase::kDecode) && policy().capturable(); }
   KvBlocksView write_target(const AttentionPass& pass, int32_t layer) override;
 
  private:
-  // A slotful of listed pages of one sequence: entries [begin_pos, end_pos) / page_tokens of its
-  // lists. kv_begin is begin_pos on the device: entry e is page e or a later one.
+  // A slotful of listed pages of one sequence: those of entries [begin_pos, end_pos) / page_tokens
+  // of its lists that exist. kv_begin is begin_pos on the device: entry e is page e or a later one.
   struct Gather {
     int32_t seq_index = 0;
     int64_t begin_pos = 0;
@@ -73,9 +76,9 @@ class OffloadExecutor final : public Executor {
   std::vector<size_t> runs_;
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
-  std::vector<Gather> gathers_;
-  size_t next_gather_ = 0;                        // of the layer
-  std::vector<std::vector<BlockId>> seq_blocks_;  // of each sequence that gathers
+  bool is_gathering_ = false;    // from begin_pass to end_pass
+  std::vector<Gather> gathers_;  // of each layer of the pass
+  size_t next_gather_ = 0;       // of the layer
   std::deque<SlotLease> loading_;
 
   // Loads for the pass that was expected; in the order in which it would use them.

@@ -122,6 +122,8 @@ class Policy {
   virtual std::optional<int64_t> num_selected_tokens(Phase, int64_t position) const {
     return position + 1;
   }
+  // Tokens of the pages of the longest list that a row can get in a sequence of up to `num_tokens`.
+  virtual int64_t max_selected_tokens(Phase, int64_t num_tokens) const { return num_tokens; }
   // False only when no row of the pass can attend to a token of the range: it is not loaded then.
   virtual bool may_select(const HistoryRange&) const { return true; }
 

@@ -211,10 +211,10 @@ void choose_offload_sizes(const PlanInput& input, EnginePlan& plan) {
   plan.pass.slot_blocks = slot_blocks;
   // Blocks that stay on the device cut slotfuls short, each of them at the worst.
   const int64_t max_blocks = plan.pass.max_seqs * plan.pass.max_blocks_per_seq;
-  const int64_t max_slotfuls =
-      plan.pass.max_seqs * ((plan.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks);
+  plan.pass.max_slotfuls = (plan.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks;
   const bool blocks_stay = may_have_residents(input);
-  plan.pass.max_history_runs = blocks_stay ? max_blocks : max_slotfuls;
+  plan.pass.max_history_runs =
+      blocks_stay ? max_blocks : plan.pass.max_seqs * plan.pass.max_slotfuls;
   plan.pass.max_resident_blocks = blocks_stay ? max_blocks : 0;
 }
 

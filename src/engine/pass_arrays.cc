@@ -8,6 +8,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   const int64_t seqs = limits.max_seqs;
   PassArrays a;
   a.slot_table = arena.tensor(DType::kI32, {limits.slot_blocks});
+  a.slot_begin = arena.tensor(DType::kI32, {limits.max_slotfuls});
   a.token_ids = arena.tensor(DType::kI32, {rows});
   a.positions = arena.tensor(DType::kI32, {rows});
   a.kv_slots = arena.tensor(DType::kI32, {rows});

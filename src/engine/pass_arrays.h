@@ -24,12 +24,14 @@ struct PassLimits {
   int64_t max_history_runs = 0;     // that one layer of a pass may walk
   int64_t max_resident_blocks = 0;  // in them
   int64_t slot_blocks = 0;
+  int64_t max_slotfuls = 0;     // of one sequence; the same for every pass
   int64_t max_ids_per_seq = 0;  // where the policy wants block ids; else 0
 };
 
 struct PassArrays {
-  // First, so that it lies at the same place in every pass: it is written once.
+  // First, so that they lie at the same place in every pass: they are written once.
   TensorView slot_table;  // i32 [slot_blocks]: 0, 1, 2, ...
+  TensorView slot_begin;  // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
   // Per row.
   TensorView token_ids;  // i32 [max_rows]
   TensorView positions;  // i32 [max_rows]

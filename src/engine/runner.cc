@@ -22,21 +22,24 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
   for (int64_t i = 0; i < limits.slot_blocks; ++i) {
     host_.slot_table.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
+  for (int64_t i = 0; i < limits.max_slotfuls; ++i) {
+    host_.slot_begin.data<int32_t>()[i] =
+        static_cast<int32_t>(i * limits.slot_blocks * parts.block_tokens);
+  }
 }
 
 std::span<const SampledToken> Runner::run(const Batch& batch,
                                           std::span<const ExpectedSequence> expected) {
   sampler_.begin_pass();
   describe(batch, 0);
-  if (pads(batch) && parts_.executor.capturable()) {
+  run_pass([&] {
+    if (!pads(batch) || !parts_.executor.capturable()) return enqueue();
     graphs_.run({.num_seqs = size_.max_seqs,
                  .max_kv_tokens = pass_.batch.max_kv_tokens,
                  .wants_top = sampler_.wants_top(),
                  .wants_suppressed = sampler_.wants_suppressed()},
-                [this] { enqueue(); });
-  } else {
-    enqueue();
-  }
+                [this] { this->enqueue(); });
+  });
   if (parts_.offload != nullptr) expect_next(expected);
   parts_.compute.synchronize();
   return sampler_.collect(batch, num_logit_rows_);
@@ -52,7 +55,8 @@ std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_r
   for (int64_t i = 0; i < num_rows; ++i) {
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
   }
-  const TensorView logits = forward(taps);
+  TensorView logits;
+  run_pass([&] { logits = forward(taps); });
   const Buffer host = parts_.device.allocate(logits.num_bytes(), MemoryKind::kPinned);
   parts_.compute.copy({.dst = host.data(), .src = logits.bytes(), .num_bytes = logits.num_bytes()});
   parts_.compute.synchronize();  // also before `host` may die by an error
@@ -72,6 +76,7 @@ void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   pass_.batch.max_rows = 0;
   pass_.batch.max_kv_tokens = 0;
   pass_.history.clear();
+  pass_.gathered.clear();
   num_run_places_ = 0;
   num_logit_rows_ = 0;
   place(batch);
@@ -87,6 +92,7 @@ void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   host_.row_begin.data<int32_t>()[num_seqs] = static_cast<int32_t>(row_begin);
   write_block_table();
   if (pads(batch)) write_padding(num_seqs);
+  view_arrays();
 }
 
 // Finds the blocks that the pass's own tokens go to, and its maxima.
@@ -102,7 +108,9 @@ void Runner::place(const Batch& batch) {
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(scheduled.num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     pass_.sequences.push_back(sequence.id);
-    if (parts_.offload != nullptr) {
+    if (parts_.executor.gathers(batch.phase)) {
+      add_gathered(sequence);
+    } else if (parts_.offload != nullptr) {
       histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
     }
     if (parts_.offload == nullptr) {
@@ -179,6 +187,7 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
           .max_history_runs = num_runs,
           .max_resident_blocks = num_residents,
           .slot_blocks = limits_.slot_blocks,
+          .max_slotfuls = limits_.max_slotfuls,
           .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0};
 }
 
@@ -191,8 +200,11 @@ void Runner::pad_size(PassLimits& size) {
   const int64_t kv_tokens = padded_kv_tokens(pass_.batch.max_kv_tokens, longest);
   pass_.batch.max_kv_tokens = static_cast<int32_t>(kv_tokens);
   const int64_t width = (kv_tokens + parts_.block_tokens - 1) / parts_.block_tokens;
-  SLUICE_CHECK(size.max_blocks_per_seq <= width, "{} blocks", size.max_blocks_per_seq);
-  size.max_blocks_per_seq = width;
+  // Offloaded, the table holds the tails.
+  if (parts_.offload == nullptr) {
+    SLUICE_CHECK(size.max_blocks_per_seq <= width, "{} blocks", size.max_blocks_per_seq);
+    size.max_blocks_per_seq = width;
+  }
   if (size.max_ids_per_seq > 0) size.max_ids_per_seq = width;
 }
 
@@ -211,7 +223,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
-  if (parts_.offload != nullptr) write_history(index);
+  if (!histories_.empty()) write_history(index);
   if (size_.max_ids_per_seq > 0) write_block_ids(sequence, index);
   write_rows(scheduled, index, row_begin);
   if (scheduled.wants_token) {
@@ -236,6 +248,13 @@ void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64
     host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
     host_.kv_slots.data<int32_t>()[row_begin + i] =
         static_cast<int32_t>(block * parts_.block_tokens + offset % parts_.block_tokens);
+  }
+}
+
+void Runner::add_gathered(const Sequence& sequence) {
+  const auto num_sealed = static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens);
+  for (const SequenceBlock& block : sequence.kv.blocks().first(num_sealed)) {
+    pass_.gathered.push_back(block.id);
   }
 }
 
@@ -266,12 +285,12 @@ std::vector<HistoryBlocks> Runner::history_of(const Sequence& sequence, int64_t 
   const auto sealed =
       sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
   const Phase phase = num_tokens < sequence.kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
-  const bool gathers = parts_.executor.gathers(phase);
+  if (parts_.executor.gathers(phase)) return {};
   const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
   std::vector<HistoryBlocks> result;
   for (size_t i = 0; i < sealed.size(); ++i) {
     const auto begin_pos = static_cast<int64_t>(i) * parts_.block_tokens;
-    const int32_t place = gathers ? -1 : parts_.offload->resident(sealed[i].id);
+    const int32_t place = parts_.offload->resident(sealed[i].id);
     if (result.empty() || result.back().is_resident() != (place >= 0) ||
         (place < 0 && result.back().blocks.size() == slot_blocks)) {
       result.push_back(
@@ -334,13 +353,23 @@ void Runner::write_padding(int64_t num_seqs) {
 
 // ---- Device side -----------------------------------------------------------------------------
 
+// A pass with what its executor does before and behind it, which is never part of a graph.
+template <typename Enqueue>
+void Runner::run_pass(Enqueue enqueue) {
+  parts_.executor.begin_pass(pass_);
+  try {
+    enqueue();
+  } catch (...) {
+    parts_.executor.end_pass();
+    throw;
+  }
+  parts_.executor.end_pass();
+}
+
 void Runner::enqueue() { sampler_.enqueue(parts_.compute, forward(nullptr), device_); }
 
-// One transfer, then the decoder. The number of sequences is that of `size_`, except where rows of
-// logits asked for more room.
-TensorView Runner::forward(TapSink* taps) {
-  parts_.compute.copy(
-      {.dst = device_memory_.data(), .src = host_memory_.data(), .num_bytes = array_bytes_});
+// The number of sequences is that of `size_`, except where rows of logits asked for more room.
+void Runner::view_arrays() {
   const int64_t num_seqs =
       pass_.phase == Phase::kDecode ? size_.max_seqs : static_cast<int64_t>(pass_.sequences.size());
   pass_.batch.row_begin = device_.row_begin.rows(0, num_seqs + 1);
@@ -353,8 +382,15 @@ TensorView Runner::forward(TapSink* taps) {
   pass_.block_ids = pass_.block_table;
   if (parts_.offload != nullptr) {
     pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
+    pass_.slot_begin = device_.slot_begin;
     pass_.block_ids = device_.block_ids.rows(0, num_seqs);
   }
+}
+
+// One transfer, then the decoder.
+TensorView Runner::forward(TapSink* taps) {
+  parts_.compute.copy(
+      {.dst = device_memory_.data(), .src = host_memory_.data(), .num_bytes = array_bytes_});
   DecoderInput input{.token_ids = device_.token_ids,
                      .positions = device_.positions,
                      .logit_rows = {},

@@ -70,6 +70,7 @@ class Runner {
   void cut_arrays(const PassLimits& size);
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  void add_gathered(const Sequence& sequence);
   void write_history(int64_t index);
   void write_block_ids(const Sequence& sequence, int64_t index);
   std::vector<HistoryBlocks> history_of(const Sequence& sequence, int64_t num_tokens) const;
@@ -78,6 +79,9 @@ class Runner {
   void write_padding(int64_t num_seqs);
 
   // Device side; what is enqueued depends on shapes alone.
+  void view_arrays();
+  template <typename Enqueue>
+  void run_pass(Enqueue enqueue);
   void enqueue();
   TensorView forward(TapSink* taps);
 
@@ -98,7 +102,8 @@ class Runner {
     std::vector<int32_t> blocks;
   };
   std::vector<Place> places_;
-  std::vector<std::vector<HistoryBlocks>> histories_;  // per sequence, when KV is offloaded
+  // Per sequence, when KV is offloaded and not gathered.
+  std::vector<std::vector<HistoryBlocks>> histories_;
   int32_t num_staged_ = 0;
   int64_t num_run_places_ = 0;
   PassLimits size_;         // of its arrays, padding included

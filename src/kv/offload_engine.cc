@@ -149,6 +149,7 @@ KvBlocksView OffloadEngine::host_blocks(int32_t layer) const {
 
 SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> blocks) {
   SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
+  SLUICE_CHECK(!in_gather_pass_, "a load in a pass that gathers");
   SlotLease lease = ring_.begin_load();
   Stream& transfer = lease.transfer();
   wait_until_on_host(transfer, layer, blocks);
@@ -166,13 +167,27 @@ SlotLease OffloadEngine::load_early(int32_t layer, std::span<const BlockId> bloc
   return lease;
 }
 
+// The last layer of a block is the last to leave, so its ticket speaks for all of them.
+void OffloadEngine::begin_gather_pass(std::span<const BlockId> blocks) {
+  ring_.begin_pass(compute_);
+  in_gather_pass_ = true;
+  if (!blocks.empty()) wait_until_on_host(compute_, layout_.num_layers - 1, blocks);
+}
+
+void OffloadEngine::end_gather_pass(int64_t num_gathers) {
+  ring_.end_pass(compute_);
+  in_gather_pass_ = false;
+  counters_.num_loads += num_gathers;
+  counters_.num_copies += num_gathers;
+}
+
 void OffloadEngine::begin_gathers() { compute_.record(*selected_); }
 
 SlotLease OffloadEngine::gather(int32_t layer, const GatherRequest& request) {
+  SLUICE_CHECK(in_gather_pass_, "a gather outside of a pass that gathers");
   SlotLease lease = ring_.begin_load();
   Stream& transfer = lease.transfer();
   gate_.wait(WaitKind::kSelected, transfer, *selected_);
-  wait_until_on_host(transfer, layer, request.blocks);
   const size_t count =
       lease.slot() * static_cast<size_t>(layout_.num_layers) + static_cast<size_t>(layer);
   gather_pages(transfer, {.src = host_blocks(layer),
@@ -183,8 +198,6 @@ SlotLease OffloadEngine::gather(int32_t layer, const GatherRequest& request) {
                           .num_bytes = TensorView(gather_counts_.data() + count * sizeof(int64_t),
                                                   DType::kI64, {1})});
   lease.loaded();
-  ++counters_.num_loads;
-  ++counters_.num_copies;
   return lease;
 }
 

@@ -59,10 +59,9 @@ struct StagedBlock {
 
 // Pages of one sequence's sealed blocks that only the device knows.
 struct GatherRequest {
-  std::span<const BlockId> blocks;  // all blocks that the lists could name
-  TensorView block_ids;             // i32 [num_blocks]: the same from position 0 on, on the device
-  TensorView kv_end;                // i32 [1]: where the sealed blocks end
-  PageList pages;                   // of this sequence; first_entry and num_entries say which
+  TensorView block_ids;  // i32 [max_blocks]: the sequence's BlockIds from position 0 on
+  TensorView kv_end;     // i32 [1]: where the sealed blocks end
+  PageList pages;        // of this sequence; first_entry and num_entries say which
 };
 
 // Bytes and calls since construction; reading it costs nothing and it costs an addition to keep.
@@ -97,13 +96,22 @@ class OffloadEngine {
   void adopt(int32_t layer, std::span<const BlockId> blocks) { count_load(layer, blocks); }
   void drop(SlotLease lease, int32_t layer, std::span<const BlockId> blocks);
 
+  // A pass that gathers takes all slots. Compute waits here for all that its gathers need from
+  // outside: for the slots, and until `blocks`, all that the lists of the pass could name, are on
+  // the host. What is enqueued from here to the end may therefore be recorded and replayed
+  // (Stream::capture): the engine then hears of its beginnings and its ends alone.
+  // REQUIRES: no lease is held.
+  void begin_gather_pass(std::span<const BlockId> blocks);
+  // `num_gathers` were enqueued or replayed. REQUIRES: no lease is held.
+  void end_gather_pass(int64_t num_gathers);
+
   // Gathers are for lists that compute has been given the work to make: what is enqueued there by
   // now. Call it once a layer, then gather any number of times.
   void begin_gathers();
   // Enqueues the transfer of listed pages into the next slot, whose blocks are then to be seen
   // `as_pages`: head h of block j is entry first_entry + j of its list. Returns at once.
-  // REQUIRES: can_load(); num_entries <= slot_pages(page_tokens); the lists stay as they are until
-  // compute has used the lease.
+  // REQUIRES: in a gather pass; can_load(); num_entries <= slot_pages(page_tokens); the lists stay
+  // as they are until compute has used the lease.
   SlotLease gather(int32_t layer, const GatherRequest& request);
   int32_t slot_pages(int32_t page_tokens) const {
     return slot_blocks() * (layout_.block.block_tokens / page_tokens);
@@ -189,6 +197,7 @@ class OffloadEngine {
   Buffer gather_counts_;
   Buffer fetched_counts_;  // pinned copy
   std::unique_ptr<Event> selected_;
+  bool in_gather_pass_ = false;
   WaitGate gate_;
   std::unique_ptr<Stream> write_back_;  // after what it touches
   Ring ring_;

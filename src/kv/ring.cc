@@ -1,6 +1,7 @@
 // The slot state machine.
 #include "kv/ring.h"
 
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -79,10 +80,29 @@ SlotLease Ring::begin_load() {
   const size_t index = free_slots_.front();
   free_slots_.erase(free_slots_.begin());
   Slot& slot = slots_[index];
-  gate_.wait(WaitKind::kDrained, *slot.transfer, *slot.drained);
+  if (!std::exchange(slot.is_drained, false)) {
+    gate_.wait(WaitKind::kDrained, *slot.transfer, *slot.drained);
+  }
   slot.state = State::kLoading;
   slot.writer_waits = false;
   return SlotLease(this, index);
+}
+
+void Ring::begin_pass(Stream& reader) {
+  SLUICE_CHECK(num_free() == num_slots(), "{} of {} slots are free", num_free(), num_slots());
+  std::iota(free_slots_.begin(), free_slots_.end(), size_t{0});
+  for (Slot& slot : slots_) {
+    gate_.wait(WaitKind::kDrained, reader, *slot.drained);
+    slot.is_drained = true;
+  }
+}
+
+void Ring::end_pass(Stream& reader) {
+  SLUICE_CHECK(num_free() == num_slots(), "{} of {} slots are free", num_free(), num_slots());
+  for (Slot& slot : slots_) {
+    reader.record(*slot.drained);
+    slot.is_drained = false;
+  }
 }
 
 void Ring::wait_for_unread(Stream& writer) {

@@ -73,6 +73,14 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
+  // A pass whose loads are all enqueued behind something that `reader` has done in it, and that may
+  // be recorded: `reader` waits for "drained" of every slot, so that the first load of each need
+  // not, and slots are taken in order of their numbers. At its end every slot is "drained" when
+  // `reader` is through with what it was given by then, be it enqueued or launched as a graph.
+  // REQUIRES for both: all slots are free.
+  void begin_pass(Stream& reader);
+  void end_pass(Stream& reader);
+
   // `writer` waits for every load that has no reader yet, once for each: it is the stream that will
   // write to where they read from.
   void wait_for_unread(Stream& writer);
@@ -87,6 +95,7 @@ class Ring {
     KvBlocksView view;
     Stream* reader = nullptr;
     bool writer_waits = false;  // for this load, in wait_for_unread
+    bool is_drained = false;    // whoever loads next comes after "drained"
     // Streams last: they finish before the events and the memory go.
     std::unique_ptr<Event> filled;
     std::unique_ptr<Event> drained;

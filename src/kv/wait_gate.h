@@ -15,8 +15,8 @@ namespace sluice {
 // What is waited for, and who waits.
 enum class WaitKind {
   kFilled,     // compute: a slot's load
-  kDrained,    // slot: the readers of what it held before
-  kOnHost,     // slot: the write-back of the blocks that it loads
+  kDrained,    // slot, compute before a pass that gathers: the readers of what it held before
+  kOnHost,     // slot, compute before a pass that gathers: the write-back of the blocks to load
   kStageLeft,  // compute: the write-back of what the stage held before
   kWritten,    // write-back: compute has written what leaves
   kTailLeft,   // compute: the write-back of what the tail held before

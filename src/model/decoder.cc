@@ -95,7 +95,6 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   const int64_t num_rows = input.token_ids.dim(0);
   SLUICE_CHECK(num_rows > 0 && num_rows <= limits_.max_rows, "{} rows", num_rows);
   const Pass pass{stream, executor, input, taps, num_rows, limits_.row_tile};
-  executor.begin_pass(*input.pass);
   rope_angles(stream, {.positions = input.positions,
                        .inv_freq = scratch_.inv_freq,
                        .attention_factor = attention_factor_,

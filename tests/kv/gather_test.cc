@@ -72,8 +72,11 @@ class GatherTest : public ::testing::Test {
     compute_->copy({.dst = lists_.data(), .src = pinned_lists_.data(), .num_bytes = sizeof values});
   }
 
-  // Writes the sequence's keys and values of a layer and sends them to the host.
-  void write_blocks(int32_t layer) {
+  // Writes the sequence's keys and values and sends them to the host.
+  void write_blocks() {
+    for (int32_t layer = 0; layer < kLayout.num_layers; ++layer) write_layer(layer);
+  }
+  void write_layer(int32_t layer) {
     compute_->synchronize();  // with the last layer's copy out of `host_`
     for (int32_t b = 0; b < kNumBlocks; ++b) {
       auto* block = reinterpret_cast<uint16_t*>(host_.data()) +
@@ -95,14 +98,19 @@ class GatherTest : public ::testing::Test {
     engine_->write_back_stage(layer, leaving);
   }
 
+  // A pass that gathers from one layer, and compute's work on it.
+  void begin_pass() {
+    engine_->begin_gather_pass(kBlocks);
+    engine_->begin_gathers();
+  }
+
   SlotLease gather(int32_t layer, int32_t first_entry, int32_t num_entries) {
     const auto at = [&](size_t offset, std::initializer_list<int64_t> dims) {
       return TensorView(lists_.data() + offset, DType::kI32, dims);
     };
     return engine_->gather(
         layer,
-        {.blocks = kBlocks,
-         .block_ids = at(offsetof(DeviceLists, block_ids), {kNumBlocks}),
+        {.block_ids = at(offsetof(DeviceLists, block_ids), {kNumBlocks}),
          .kv_end = at(offsetof(DeviceLists, kv_end), {1}),
          .pages = {
              .page_ids = at(offsetof(DeviceLists, page_ids), {1, num_list_heads_, 1, kMaxPages}),
@@ -112,11 +120,19 @@ class GatherTest : public ::testing::Test {
              .num_entries = num_entries}});
   }
 
-  // What compute sees of a slot: the first key of entry `j` of each head.
-  std::vector<uint16_t> read(SlotLease lease) {
+  // Copies a slot to where `seen` looks, on compute.
+  void enqueue_read(SlotLease lease) {
     const KvBlocksView pages = as_pages(lease.use(*compute_), kPage);
     compute_->copy({.dst = seen_.data(), .src = pages.base, .num_bytes = seen_.size_bytes()});
     lease.release();
+  }
+
+  // What compute saw of the last slot.
+  std::vector<uint16_t> read(SlotLease lease) {
+    enqueue_read(std::move(lease));
+    return seen();
+  }
+  std::vector<uint16_t> seen() {
     const std::vector<std::byte> bytes = download(*compute_, seen_);
     std::vector<uint16_t> elements(bytes.size() / sizeof(uint16_t));
     std::memcpy(elements.data(), bytes.data(), bytes.size());
@@ -147,9 +163,9 @@ class GatherTest : public ::testing::Test {
 using GatherDeathTest = GatherTest;
 
 TEST_F(GatherTest, BringsThePagesOfEachHead) {
-  for (const int32_t layer : {0, 1}) write_blocks(layer);
+  write_blocks();
   send_lists({{0, 3, 4, 11}, {1, 2, 8, 9}});
-  engine_->begin_gathers();
+  begin_pass();
   for (const int32_t layer : {0, 1}) {
     const std::vector<uint16_t> slot = read(gather(layer, 0, 4));
     const Lists expected = {{0, 3, 4, 11}, {1, 2, 8, 9}};
@@ -163,9 +179,9 @@ TEST_F(GatherTest, BringsThePagesOfEachHead) {
 }
 
 TEST_F(GatherTest, BringsAPartOfAListThatAllHeadsShare) {
-  write_blocks(0);
+  write_blocks();
   send_lists({{0, 2, 5, 6, 7, 10}});
-  engine_->begin_gathers();
+  begin_pass();
   const std::vector<uint16_t> slot = read(gather(0, 4, 4));  // two entries exist
   for (int32_t head = 0; head < kHeads; ++head) {
     expect_page(slot, 0, 0, head, 7);
@@ -175,9 +191,9 @@ TEST_F(GatherTest, BringsAPartOfAListThatAllHeadsShare) {
 
 // Lists of unequal length, and pages of the tail, which is not on the host.
 TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
-  for (const int32_t layer : {0, 1}) write_blocks(layer);
+  write_blocks();
   send_lists({{0, 3, 4, 12}, {1, 2, 14}});
-  engine_->begin_gathers();
+  begin_pass();
   std::vector<SlotLease> leases;
   leases.push_back(gather(0, 0, 4));
   leases.push_back(gather(0, 0, 1));
@@ -186,6 +202,7 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
   gather(1, 2, 2).use(*compute_);
   EXPECT_EQ(engine_->gathered_bytes(0), 0) << "nothing was fetched yet";
   engine_->fetch_gather_counts();
+  engine_->end_gather_pass(3);
   compute_->synchronize();
   EXPECT_EQ(engine_->gathered_bytes(0), (5 + 2) * kPageBytes);
   EXPECT_EQ(engine_->gathered_bytes(1), 1 * kPageBytes);
@@ -195,13 +212,13 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
 
 // Enqueued before the lists are made, it takes the pages that they will name.
 TEST_F(GatherTest, DoesNotOvertakeTheLists) {
-  write_blocks(0);
+  write_blocks();
   send_lists({{0, 1, 2, 3}});
   compute_->synchronize();
   Gate gate;
   enqueue_gate(*compute_, gate);
   send_lists({{4, 6, 9, 11}});
-  engine_->begin_gathers();
+  begin_pass();
   SlotLease lease = gather(0, 0, 4);
   gate.open();
   const std::vector<uint16_t> slot = read(std::move(lease));
@@ -210,32 +227,74 @@ TEST_F(GatherTest, DoesNotOvertakeTheLists) {
 
 TEST_F(GatherTest, DoesNotOvertakeTheWriteBack) {
   send_lists({{0, 5}});
-  engine_->begin_gathers();
-  write_blocks(0);
+  write_blocks();
+  begin_pass();
   const std::vector<uint16_t> slot = read(gather(0, 0, 2));
   expect_page(slot, 0, 1, 1, 5);
 }
 
-TEST_F(GatherTest, TakesSlotsInTurnWithLoads) {
-  write_blocks(0);
+TEST_F(GatherTest, PassesTakeTheSlotsInTurnWithLoads) {
+  write_blocks();
   send_lists({{3, 7}});
-  engine_->begin_gathers();
   EXPECT_EQ(engine_->slot_pages(kPage), kBlockTokens / kPage);
   for (int i = 0; i < 5; ++i) {
-    SlotLease load = engine_->load(0, std::vector{kBlocks[1]});
-    SlotLease pages = gather(0, 0, 2);
+    begin_pass();
+    SlotLease first = gather(0, 0, 2);
+    SlotLease second = gather(1, 0, 2);
     EXPECT_FALSE(engine_->can_load());
+    expect_page(read(std::move(first)), 0, 1, 0, 7);
+    expect_page(read(std::move(second)), 1, 1, 0, 7);
+    engine_->end_gather_pass(2);
+    // One is read, the other was for nothing.
+    SlotLease load = engine_->load(0, std::vector{kBlocks[1]});
+    SlotLease early = engine_->load_early(1, std::vector{kBlocks[2]});
     load.use(*compute_);
     load.release();
-    expect_page(read(std::move(pages)), 0, 1, 0, 7);
+    engine_->drop(std::move(early), 1, std::vector{kBlocks[2]});
   }
+  EXPECT_EQ(engine_->counters().num_loads, 5 * 4);
+}
+
+// More gathers than slots, recorded once; each replay reads the lists and the blocks of its time,
+// and what is loaded in between does not disturb it.
+TEST_F(GatherTest, APassCanBeReplayed) {
+  write_blocks();
+  send_lists({{0, 1, 2}});
+  const auto enqueue = [&] {
+    for (int i = 0; i < 3; ++i) {
+      engine_->begin_gathers();
+      SlotLease first = gather(0, 0, 2);
+      SlotLease second = gather(1, 1, 2);
+      first.use(*compute_);
+      first.release();
+      enqueue_read(std::move(second));
+    }
+    engine_->fetch_gather_counts();
+  };
+  engine_->begin_gather_pass(kBlocks);
+  enqueue();  // makes its kernels ready
+  const std::unique_ptr<Graph> graph = compute_->capture(enqueue);
+  engine_->end_gather_pass(6);
+  for (int32_t page = 2; page < 12; ++page) {
+    compute_->synchronize();  // before the pinned lists change
+    send_lists({{0, page - 1, page}});
+    write_blocks();
+    engine_->begin_gather_pass(kBlocks);
+    compute_->launch(*graph);
+    engine_->end_gather_pass(6);
+    engine_->drop(engine_->load_early(0, std::vector{kBlocks[0]}), 0, std::vector{kBlocks[0]});
+    SlotLease next = engine_->load_early(1, std::vector{kBlocks[1]});
+    const std::vector<uint16_t> slot = seen();
+    expect_page(slot, 1, 0, 0, page - 1);
+    expect_page(slot, 1, 1, 1, page);
+    engine_->drop(std::move(next), 1, std::vector{kBlocks[1]});
+  }
+  EXPECT_EQ(engine_->gathered_bytes(0), 11 * 3 * 2 * kHeads * kPageBytes);
 }
 
 TEST_F(GatherDeathTest, ABlockThatWasNeverWrittenCannotBeGathered) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
-  send_lists({{0}});
-  engine_->begin_gathers();
-  EXPECT_DEATH(gather(0, 0, 1), "was never written");
+  EXPECT_DEATH(begin_pass(), "was never written");
 }
 
 }  // namespace

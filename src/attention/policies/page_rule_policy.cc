@@ -106,6 +106,10 @@ std::optional<int64_t> PageRulePolicy::num_selected_tokens(Phase, int64_t positi
   return (num_pages - 1) * page_tokens_ + position % page_tokens_ + 1;
 }
 
+int64_t PageRulePolicy::max_selected_tokens(Phase, int64_t num_tokens) const {
+  return max_listed_pages(rule_, page_tokens_, num_tokens) * page_tokens_;
+}
+
 bool PageRulePolicy::may_select(const HistoryRange& range) const {
   return may_list(rule_, page_tokens_, anchor_of(range.first_row_pos), range.begin_pos,
                   range.end_pos);

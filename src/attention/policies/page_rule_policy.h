@@ -22,6 +22,7 @@ class PageRulePolicy : public Policy {
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PolicyLimits& limits) override;
   std::optional<int64_t> num_selected_tokens(Phase phase, int64_t position) const override;
+  int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override;
   bool may_select(const HistoryRange& range) const override;
 
  protected:

@@ -39,6 +39,9 @@ class PolicyPair final : public Policy {
   std::optional<int64_t> num_selected_tokens(Phase phase, int64_t position) const override {
     return of(phase).num_selected_tokens(phase, position);
   }
+  int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override {
+    return of(phase).max_selected_tokens(phase, num_tokens);
+  }
   bool may_select(const HistoryRange& range) const override {
     return of(range.phase).may_select(range);
   }
