@@ -1,0 +1,213 @@
+// Decode steps that gather pages from the host, replayed as graphs: the same bits and the same
+// counts as step by step, whatever happens between two steps.
+//
+// Runs on the device under test; the CPU replays because the test asks it to.
+#include <gtest/gtest.h>
+
+#include "engine/llm_engine.h"
+#include "support/run_bits.h"
+#include "support/seeds.h"
+#include "support/test_device.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_same;
+using testing::Job;
+using testing::random_tokens;
+using testing::sampled;
+
+constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
+constexpr size_t kBlockBytes = 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // of 16 tokens, all layers
+
+struct Place {
+  const char* mode = "chunked";
+  int32_t block_tokens = 16;
+  int32_t num_slots = 2;
+  int32_t slot_blocks = 1;
+};
+
+std::string describe(const std::string& policy, const Place& place) {
+  return policy + " " + place.mode + ", blocks of " + std::to_string(place.block_tokens) + ", " +
+         std::to_string(place.num_slots) + " slots of " + std::to_string(place.slot_blocks);
+}
+
+EngineOptions offloaded(const std::string& policy, const Place& place) {
+  EngineOptions options = testing::tiny_options(kModel);
+  options.sparse_policy = policy;
+  options.sparse_page_tokens = 16;
+  options.sparse_sink_tokens = options.sparse_recent_tokens = 16;
+  options.sparse_threshold_tokens = 40;  // below it a list has everything
+  if (policy.ends_with("quest")) options.sparse_topk_tokens = 48;
+  options.kv_offload = place.mode;
+  options.block_size = place.block_tokens;
+  options.num_kv_slots = place.num_slots;
+  options.kv_slot_blocks = place.slot_blocks;
+  options.kv_host_bytes = 4 << 20;
+  options.max_num_seqs = 4;
+  if (options.kv_offload == "chunked") {
+    options.prefill_chunk_tokens = 64;
+    options.max_num_batched_tokens = 128;
+  }
+  return options;
+}
+
+enum class Steps { kPlain, kPadded, kGraphs };
+
+std::unique_ptr<LlmEngine> make_engine(EngineOptions options, Steps steps, uint64_t seed = 0) {
+  options.enforce_eager = steps != Steps::kGraphs;
+  DeviceOptions device_options;
+  device_options.num_threads = 2;
+  device_options.schedule_seed = seed;
+  return std::make_unique<LlmEngine>(
+      options, LlmEngine::TestParts{.device = make_device(options.device, device_options),
+                                    .policy = make_policy(options),
+                                    .force_graphs = steps != Steps::kPlain});
+}
+
+std::vector<RequestOutput> run(const EngineOptions& options, const std::vector<Job>& jobs,
+                               Steps steps) {
+  return testing::run_jobs(*make_engine(options, steps), jobs);
+}
+
+// More than a batch: sequences come and go. Some have no sealed block at first, some are below the
+// threshold; all cross block borders, so that tails are flushed between replays.
+std::vector<Job> make_jobs() {
+  std::vector<Job> jobs;
+  for (const int64_t length : {3, 15, 16, 33, 70, 127, 250}) {
+    const auto max_tokens = static_cast<int32_t>(30 + length % 40);
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(max_tokens, 1)});
+  }
+  return jobs;
+}
+
+// Prefill attention on a GPU takes no page lists.
+std::vector<std::string> policies_here() {
+  if (!testing::testing_cpu()) return {"full+quest", "full+streaming"};
+  return {"full+quest", "full+streaming", "streaming+quest"};
+}
+
+const Place kPlaces[] = {
+    {"chunked", 16, 2, 1}, {"chunked", 16, 3, 4}, {"chunked", 64, 2, 1}, {"layerwise", 16, 4, 2}};
+
+TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
+  for (const std::string& policy : policies_here()) {
+    for (const Place& place : kPlaces) {
+      const EngineOptions options = offloaded(policy, place);
+      const auto padded = make_engine(options, Steps::kPadded);
+      const auto graphs = make_engine(options, Steps::kGraphs);
+      const std::string what = describe(policy, place);
+      const std::vector<RequestOutput> reference = testing::run_jobs(*padded, make_jobs());
+      expect_all_same(testing::run_jobs(*graphs, make_jobs()), reference, what);
+      EXPECT_EQ(padded->stats().num_graph_launches, 0);
+      EXPECT_GT(graphs->stats().num_graph_launches, 40) << what;
+      const PhaseObservations a = padded->observations().decode;
+      const PhaseObservations b = graphs->observations().decode;
+      EXPECT_GT(b.num_loads, 0) << what;
+      EXPECT_EQ(a.num_loads, b.num_loads) << what;
+      EXPECT_EQ(a.num_copies, b.num_copies) << what;
+      for (size_t layer = 0; layer < a.layers.size(); ++layer) {
+        EXPECT_EQ(a.layers[layer].h2d_bytes, b.layers[layer].h2d_bytes) << what;
+        EXPECT_EQ(a.layers[layer].d2h_bytes, b.layers[layer].d2h_bytes) << what;
+      }
+    }
+  }
+}
+
+TEST(GatherGraphs, EqualResidentGraphs) {
+  for (const std::string& policy : policies_here()) {
+    for (const Place& place : {kPlaces[0], kPlaces[3]}) {
+      EngineOptions options = offloaded(policy, place);
+      // Offloaded spans end at block borders, so passes of several sequences have other heights.
+      if (!testing::testing_cpu()) options.max_num_seqs = 1;
+      EngineOptions resident = options;
+      resident.kv_offload = "off";
+      resident.kv_cache_bytes = 4 << 20;
+      expect_all_same(run(options, make_jobs(), Steps::kGraphs),
+                      run(resident, make_jobs(), Steps::kGraphs), describe(policy, place));
+    }
+  }
+}
+
+TEST(GatherGraphs, PaddingChangesNoBitWhereRowsAreIndependent) {
+  if (!testing::testing_cpu())
+    GTEST_SKIP() << "skipped: products of another height round otherwise";
+  for (const Place& place : kPlaces) {
+    const EngineOptions options = offloaded("full+quest", place);
+    expect_all_same(run(options, make_jobs(), Steps::kGraphs),
+                    run(options, make_jobs(), Steps::kPlain), describe("full+quest", place));
+  }
+}
+
+// Blocks go to other sequences, and computed rows are prompts again.
+TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {200, 205, 210}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
+  }
+  EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 2});
+  options.max_model_len = 448;
+  options.kv_host_bytes = 44 * kBlockBytes;  // the prompts take 41
+  const auto padded = make_engine(options, Steps::kPadded);
+  const auto graphs = make_engine(options, Steps::kGraphs);
+  const std::vector<RequestOutput> reference = testing::run_jobs(*padded, jobs);
+  expect_all_same(testing::run_jobs(*graphs, jobs), reference, "preempted");
+  EXPECT_GT(graphs->stats().num_preemptions, 0) << "the test did not preempt anything";
+  EXPECT_EQ(graphs->stats().num_preemptions, padded->stats().num_preemptions);
+  EXPECT_GT(graphs->stats().num_graph_launches, 20);
+}
+
+// Two requests decode while others come in the middle: one is cancelled behind its first chunk,
+// when loads for the second are under way into the slots that the next replay takes; one stays.
+std::vector<RequestOutput> run_with_visitors(LlmEngine& engine) {
+  std::vector<RequestOutput> finished;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count && engine.has_unfinished(); ++i) {
+      for (RequestOutput& output : engine.step(LlmEngine::Report::kFinished)) {
+        finished.push_back(std::move(output));
+      }
+    }
+  };
+  engine.add_request(random_tokens(100, 1), sampled(80, 1));
+  engine.add_request(random_tokens(45, 2), sampled(70, 2));
+  steps(8);
+  for (uint64_t visit = 0; visit < 6; ++visit) {
+    const SequenceId visitor = engine.add_request(random_tokens(300, 10 + visit), sampled(9, 3));
+    steps(visit % 2 == 0 ? 2 : 3);  // chunks of 64
+    if (visit != 3) engine.cancel_request(visitor);
+    steps(5);
+  }
+  steps(1000);
+  return finished;
+}
+
+TEST(GatherGraphs, PrefillsInBetweenDoNotDisturbThem) {
+  for (const Place& place : kPlaces) {
+    const EngineOptions options = offloaded("full+quest", place);
+    const auto padded = make_engine(options, Steps::kPadded);
+    const auto graphs = make_engine(options, Steps::kGraphs);
+    const std::vector<RequestOutput> reference = run_with_visitors(*padded);
+    EXPECT_EQ(reference.size(), 8u);
+    expect_all_same(run_with_visitors(*graphs), reference, describe("full+quest", place));
+    EXPECT_GT(graphs->stats().num_graph_launches, 50);
+  }
+}
+
+TEST(GatherGraphs, TheScheduleOfStreamsDoesNotMatter) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
+  const EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 1});
+  const std::vector<RequestOutput> jobs = run(options, make_jobs(), Steps::kPlain);
+  const std::vector<RequestOutput> visited =
+      run_with_visitors(*make_engine(options, Steps::kPlain));
+  for (const uint64_t seed : testing::test_seeds(2)) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    expect_all_same(testing::run_jobs(*make_engine(options, Steps::kGraphs, seed), make_jobs()),
+                    jobs, "jobs");
+    expect_all_same(run_with_visitors(*make_engine(options, Steps::kGraphs, seed)), visited,
+                    "visitors");
+  }
+}
+
+}  // namespace
+}  // namespace sluice
