@@ -92,8 +92,9 @@ class PolicyConformance : public ::testing::TestWithParam<PolicyCase> {
 
   void expect_counted(PolicyRig& rig, Phase phase, const PageIds& list, int32_t pos) {
     const std::optional<int64_t> counted = rig.policy().num_selected_tokens(phase, pos);
-    if (!counted) return;
     const int32_t page_tokens = rig.page_tokens();
+    EXPECT_LE(std::ssize(list) * page_tokens, rig.policy().max_selected_tokens(phase, pos + 1));
+    if (!counted) return;
     EXPECT_EQ(*counted, std::ssize(list) * page_tokens - (page_tokens - 1 - pos % page_tokens));
   }
 };
