@@ -26,10 +26,13 @@ std::vector<Job> make_jobs() {
   return jobs;
 }
 
+bool gathers(const std::string& mode) { return mode == "gather" || mode == "replay"; }
+
 EngineOptions base_options(const std::string& mode) {
   EngineOptions options = testing::tiny_options(kModel);
-  options.max_num_seqs = 1;
-  if (mode != "gather") return options;
+  options.max_num_seqs = mode == "replay" ? 2 : 1;
+  options.enforce_eager = mode != "replay";
+  if (!gathers(mode)) return options;
   options.sparse_policy = "full+quest";
   options.sparse_page_tokens = 16;
   options.sparse_topk_tokens = 48;  // three pages, of which the host may have all
@@ -42,7 +45,7 @@ EngineOptions offloaded(const std::string& mode) {
   EngineOptions options = base_options(mode);
   options.kv_offload = mode == "layerwise" ? mode : "chunked";
   options.num_kv_slots = 2;
-  options.kv_slot_blocks = mode == "gather" ? 1 : 2;  // so that a layer gathers more than slots
+  options.kv_slot_blocks = gathers(mode) ? 1 : 2;  // so that a layer gathers more than slots
   options.kv_host_bytes = 1 << 20;
   options.enable_prefix_caching = false;
   if (options.kv_offload == "chunked") {
@@ -52,11 +55,37 @@ EngineOptions offloaded(const std::string& mode) {
   return options;
 }
 
+// Decodes across two block borders. The visitor goes after the first of its three chunks, when
+// loads for the second are under way to the slots that the next step of the other one takes.
+std::vector<RequestOutput> run_visited(LlmEngine& engine) {
+  std::vector<RequestOutput> finished;
+  const auto steps = [&](int count) {
+    for (int i = 0; i < count && engine.has_unfinished(); ++i) {
+      for (RequestOutput& output : engine.step(LlmEngine::Report::kFinished)) {
+        finished.push_back(std::move(output));
+      }
+    }
+  };
+  engine.add_request(random_tokens(60, 1), sampled(40, 1));
+  steps(12);
+  const SequenceId visitor = engine.add_request(random_tokens(150, 2), sampled(1, 2));
+  steps(1);
+  engine.cancel_request(visitor);
+  steps(1000);
+  return finished;
+}
+
+std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engine) {
+  return mode == "replay" ? run_visited(engine) : run_jobs(engine, make_jobs());
+}
+
 }  // namespace
 
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device) {
-  LlmEngine engine(offloaded(mode), {.device = std::move(device), .skipped_wait = skipped});
-  WaitsRun run{.outputs = run_jobs(engine, make_jobs())};
+  LlmEngine engine(
+      offloaded(mode),
+      {.device = std::move(device), .skipped_wait = skipped, .force_graphs = mode == "replay"});
+  WaitsRun run{.outputs = run_jobs_of(mode, engine)};
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
     run.num_waits[kind] = engine.offload()->num_waits(static_cast<WaitKind>(kind));
   }
@@ -67,7 +96,8 @@ std::vector<RequestOutput> run_resident(const std::string& mode) {
   EngineOptions options = offloaded(mode);  // on a GPU the passes must have the same heights
   options.kv_offload = "off";
   options.kv_device_bytes = -1;
-  return run_engine(options, make_jobs());
+  LlmEngine engine(options);
+  return run_jobs_of(mode, engine);
 }
 
 }  // namespace sluice::testing

@@ -19,7 +19,9 @@ struct WaitsRun {
   std::array<int64_t, kNumWaitKinds> num_waits{};
 };
 
-// MODE is chunked or layerwise, which stream all KV, or gather: chunked, and decode gathers pages.
+// MODE is chunked or layerwise, which stream all KV; gather: chunked, and decode gathers pages; or
+// replay: the same as graphs, and another request comes and is cancelled in between (CPU only: a
+// wait that is left out of a capture is a failed check).
 // Errors: whatever an engine with a race in it may throw.
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device);
 

@@ -8,13 +8,15 @@
 // Waits that nobody misses are redundant because the order is there already:
 //   drained     the first load of each slot in a job: the step before ended with a host wait for
 //               compute, the slot's last reader, and did not expect this one. Of gathers also the
-//               first two of a layer: what chose their pages came behind the slots' last readers
+//               first two of a layer: what chose their pages came behind the slots' last readers;
+//               and compute's, unless the slot's last load was for nothing
 //   on host     blocks that were loaded before since they were written (compute has seen that load
 //               end, and the host has waited for compute); in a prefill also those loads whose slot
 //               waits for a "drained" that compute recorded after it waited for "stage left"
 //   stage left  nothing has left yet, or decode has loaded what left since
 //   written     the flush of a tail: it follows the host wait that ends a decode step
-//   tail left   nothing has left yet, or what left was loaded since by the sequence that goes on
+//   tail left   nothing has left yet, or what left was loaded since by the sequence that goes on;
+//               where decode gathers, compute waits for what has left by itself
 // They stay: each costs one queue entry, and the order that makes them redundant is the runner's
 // (one host wait per step), not the offload engine's.
 #include <algorithm>
@@ -84,7 +86,8 @@ TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
   const std::pair<const char*, const char*> modes[] = {
       {"chunked", "282\n284\n284\n26\n21\n10\n2\n0\n"},
       {"layerwise", "254\n256\n256\n14\n15\n10\n2\n0\n"},
-      {"gather", "272\n272\n272\n26\n21\n10\n0\n216\n"}};
+      {"gather", "368\n368\n107\n26\n21\n10\n0\n312\n"},
+      {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"}};
   for (const auto& [mode, num_waits] : modes) {
     const Outcome outcome = run_program(mode);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -134,21 +137,42 @@ TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) {
 }
 
 // Loads of the run that gathers: 0-23 history of the chunks, 24-175 19 decode steps with 4 gathers
-// a layer, 176-207 and 208-239 the short jobs from the step after their tail was flushed on, with
-// one gather a layer, 240-271 history of the last prompts and the job between them.
+// a layer, 176-255 and 256-335 the short jobs with one gather a layer, and two from the step after
+// their tail was flushed on, 336-367 history of the last prompts and the job between them. Of a
+// decode step the first two "drained" are compute's, and there is one "on host": 24-42 of the first
+// job, 43-58 and 59-74 of the short ones, 75-106 of the last prompts.
 TEST(OffloadWaits, EveryNeededOneOfGathersIsMissed) {
-  expect_all_caught("gather", {{WaitKind::kFilled, 0, 271},    {WaitKind::kDrained, 2, 23},
+  expect_all_caught("gather", {{WaitKind::kFilled, 0, 367},    {WaitKind::kDrained, 2, 23},
                                {WaitKind::kDrained, 26, 26},   {WaitKind::kDrained, 102, 102},
-                               {WaitKind::kDrained, 174, 174}, {WaitKind::kDrained, 242, 247},
-                               {WaitKind::kDrained, 250, 255}, {WaitKind::kDrained, 258, 263},
-                               {WaitKind::kDrained, 266, 271}, {WaitKind::kOnHost, 0, 1},
-                               {WaitKind::kOnHost, 4, 5},      {WaitKind::kOnHost, 176, 176},
-                               {WaitKind::kOnHost, 208, 208},  {WaitKind::kOnHost, 240, 241},
-                               {WaitKind::kOnHost, 268, 269},  {WaitKind::kStageLeft, 2, 5},
+                               {WaitKind::kDrained, 174, 174}, {WaitKind::kDrained, 338, 343},
+                               {WaitKind::kDrained, 346, 351}, {WaitKind::kDrained, 354, 359},
+                               {WaitKind::kDrained, 362, 367}, {WaitKind::kOnHost, 0, 1},
+                               {WaitKind::kOnHost, 4, 5},      {WaitKind::kOnHost, 43, 43},
+                               {WaitKind::kOnHost, 59, 59},    {WaitKind::kOnHost, 75, 76},
+                               {WaitKind::kOnHost, 103, 104},  {WaitKind::kStageLeft, 2, 5},
                                {WaitKind::kStageLeft, 12, 17}, {WaitKind::kStageLeft, 20, 21},
                                {WaitKind::kStageLeft, 24, 25}, {WaitKind::kWritten, 0, 5},
-                               {WaitKind::kWritten, 11, 20},   {WaitKind::kTailLeft, 5, 5},
-                               {WaitKind::kSelected, 0, 215}},
+                               {WaitKind::kWritten, 11, 20},   {WaitKind::kSelected, 0, 311}},
+                    2);
+}
+
+// Waits of the run that is replayed: the first decode step has the eight loads of two layers and
+// runs as it is (8 "drained", the first two of them compute's), the second is recorded (again 8),
+// later ones wait for two slots and for one write-back. Behind the eleventh come the visitor's
+// loads, "drained" 34-35 and "on host" 11-12, which nobody reads: compute's next, 36-37, is for
+// them. Tails were flushed before the fifth decode step and every sixteenth from there.
+TEST(OffloadWaits, EveryNeededOneOfReplaysIsMissed) {
+  expect_all_caught("replay",
+                    {{WaitKind::kFilled, 0, 7},
+                     {WaitKind::kDrained, 10, 10},
+                     {WaitKind::kDrained, 14, 14},
+                     {WaitKind::kDrained, 36, 37},
+                     {WaitKind::kOnHost, 4, 4},
+                     {WaitKind::kOnHost, 11, 12},
+                     {WaitKind::kOnHost, 22, 22},
+                     {WaitKind::kOnHost, 38, 38},
+                     {WaitKind::kUnused, 0, 1},
+                     {WaitKind::kSelected, 0, 7}},
                     2);
 }
 
