@@ -63,7 +63,10 @@ struct AttentionPass {
   // Offloaded KV only.
   std::vector<HistoryRun> history;    // in order of sequence, then position; none where the
                                       // executor gathers
-  std::vector<BlockId> gathered;      // where it does: all blocks that lists could name
+  std::vector<BlockId> gathered;      // where it does: all blocks that lists could name and that
+                                      // are not resident
+  TensorView block_places;            // i32 [num_seqs, max_ids]: where the blocks of block_ids are
+                                      // resident, or -1; absent: nowhere
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
   TensorView slot_begin;              // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...

@@ -149,8 +149,13 @@ void OffloadExecutor::gather_ahead(const AttentionPass& pass, int32_t layer,
   while (next_gather_ < gathers_.size() && offload_.can_load()) {
     const Gather& gather = gathers_[next_gather_++];
     const int32_t seq = gather.seq_index;
+    TensorView places;
+    if (pass.block_places.present()) {
+      places = pass.block_places.rows(seq, 1).reshape({pass.block_places.dim(1)});
+    }
     loading_.push_back(offload_.gather(
         layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
+                .places = places,
                 .kv_end = pass.kv_begin.rows(seq, 1),
                 .pages = list_of(gather, pages)}));
   }

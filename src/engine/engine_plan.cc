@@ -384,6 +384,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   choose_pass_sizes(options, input.device, plan);
   choose_offload_sizes(input, plan);
   if (input.policy.wants_block_ids()) plan.pass.max_ids_per_seq = plan.pass.max_blocks_per_seq;
+  if (may_have_residents(input)) plan.pass.max_places_per_seq = plan.pass.max_ids_per_seq;
   plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
 
   const size_t fixed_bytes = add_fixed_entries(input, plan);

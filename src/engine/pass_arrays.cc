@@ -29,6 +29,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.run_places = arena.tensor(DType::kI32, {limits.max_resident_blocks});
   a.block_table = arena.tensor(DType::kI32, {seqs, limits.max_blocks_per_seq});
   a.block_ids = arena.tensor(DType::kI32, {seqs, limits.max_ids_per_seq});
+  a.block_places = arena.tensor(DType::kI32, {seqs, limits.max_places_per_seq});
   return a;
 }
 

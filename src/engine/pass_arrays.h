@@ -24,8 +24,9 @@ struct PassLimits {
   int64_t max_history_runs = 0;     // that one layer of a pass may walk
   int64_t max_resident_blocks = 0;  // in them
   int64_t slot_blocks = 0;
-  int64_t max_slotfuls = 0;     // of one sequence; the same for every pass
-  int64_t max_ids_per_seq = 0;  // where the policy wants block ids; else 0
+  int64_t max_slotfuls = 0;        // of one sequence; the same for every pass
+  int64_t max_ids_per_seq = 0;     // where the policy wants block ids; else 0
+  int64_t max_places_per_seq = 0;  // where such blocks may be resident; else 0
 };
 
 struct PassArrays {
@@ -51,11 +52,12 @@ struct PassArrays {
   TensorView sample_pos;   // i64 [max_seqs]
   TensorView suppressed;   // i32 [max_seqs, max_suppressed]
   // Per run of history.
-  TensorView run_begin;    // i32 [max_history_runs]
-  TensorView run_end;      // i32 [max_history_runs]
-  TensorView run_places;   // i32 [max_resident_blocks]: those of all resident runs
-  TensorView block_table;  // i32 [max_seqs, max_blocks_per_seq]
-  TensorView block_ids;    // i32 [max_seqs, max_ids_per_seq]: of all blocks, from position 0 on
+  TensorView run_begin;     // i32 [max_history_runs]
+  TensorView run_end;       // i32 [max_history_runs]
+  TensorView run_places;    // i32 [max_resident_blocks]: those of all resident runs
+  TensorView block_table;   // i32 [max_seqs, max_blocks_per_seq]
+  TensorView block_ids;     // i32 [max_seqs, max_ids_per_seq]: of all blocks, from position 0 on
+  TensorView block_places;  // i32 [max_seqs, max_places_per_seq]: of the same blocks
 
   // No array is larger for smaller limits, so what is planned for the largest pass holds all.
   static PassArrays cut(Arena& arena, const PassLimits& limits);

@@ -188,7 +188,9 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
           .max_resident_blocks = num_residents,
           .slot_blocks = limits_.slot_blocks,
           .max_slotfuls = limits_.max_slotfuls,
-          .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0};
+          .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0,
+          .max_places_per_seq =
+              limits_.max_places_per_seq > 0 && parts_.executor.gathers(batch.phase) ? num_ids : 0};
 }
 
 void Runner::pad_size(PassLimits& size) {
@@ -206,6 +208,7 @@ void Runner::pad_size(PassLimits& size) {
     size.max_blocks_per_seq = width;
   }
   if (size.max_ids_per_seq > 0) size.max_ids_per_seq = width;
+  if (size.max_places_per_seq > 0) size.max_places_per_seq = width;
 }
 
 void Runner::cut_arrays(const PassLimits& size) {
@@ -254,7 +257,7 @@ void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64
 void Runner::add_gathered(const Sequence& sequence) {
   const auto num_sealed = static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens);
   for (const SequenceBlock& block : sequence.kv.blocks().first(num_sealed)) {
-    pass_.gathered.push_back(block.id);
+    if (parts_.offload->resident(block.id) < 0) pass_.gathered.push_back(block.id);
   }
 }
 
@@ -309,6 +312,12 @@ void Runner::write_block_ids(const Sequence& sequence, int64_t index) {
   for (int64_t i = 0; i < row.num_elements(); ++i) {
     row.data<int32_t>()[i] = i < std::ssize(blocks) ? blocks[static_cast<size_t>(i)].id.value : -1;
   }
+  if (size_.max_places_per_seq == 0) return;
+  const TensorView places = host_.block_places.rows(index, 1);
+  for (int64_t i = 0; i < places.num_elements(); ++i) {
+    places.data<int32_t>()[i] =
+        i < std::ssize(blocks) ? parts_.offload->resident(blocks[static_cast<size_t>(i)].id) : -1;
+  }
 }
 
 void Runner::expect_next(std::span<const ExpectedSequence> expected) {
@@ -344,7 +353,7 @@ void Runner::write_padding(int64_t num_seqs) {
     host_.kv_end.data<int32_t>()[i] = 0;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
     Sampler::describe_padding(i, host_);
-    for (const TensorView& table : {host_.block_table, host_.block_ids}) {
+    for (const TensorView& table : {host_.block_table, host_.block_ids, host_.block_places}) {
       std::fill_n(table.data<int32_t>() + i * table.dim(1), table.dim(1), -1);
     }
   }
@@ -384,6 +393,8 @@ void Runner::view_arrays() {
     pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
     pass_.slot_begin = device_.slot_begin;
     pass_.block_ids = device_.block_ids.rows(0, num_seqs);
+    pass_.block_places = {};
+    if (size_.max_places_per_seq > 0) pass_.block_places = device_.block_places.rows(0, num_seqs);
   }
 }
 

@@ -190,8 +190,11 @@ SlotLease OffloadEngine::gather(int32_t layer, const GatherRequest& request) {
   gate_.wait(WaitKind::kSelected, transfer, *selected_);
   const size_t count =
       lease.slot() * static_cast<size_t>(layout_.num_layers) + static_cast<size_t>(layer);
+  const bool has_residents = residents_.num_places() > 0;
   gather_pages(transfer, {.src = host_blocks(layer),
+                          .resident = has_residents ? residents(layer) : KvBlocksView{},
                           .block_ids = request.block_ids,
+                          .places = has_residents ? request.places : TensorView{},
                           .kv_end = request.kv_end,
                           .pages = request.pages,
                           .dst = as_pages(lease.target(), request.pages.page_tokens),

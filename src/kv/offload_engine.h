@@ -60,6 +60,7 @@ struct StagedBlock {
 // Pages of one sequence's sealed blocks that only the device knows.
 struct GatherRequest {
   TensorView block_ids;  // i32 [max_blocks]: the sequence's BlockIds from position 0 on
+  TensorView places;     // i32 [max_blocks]: what `resident` says of them; absent: -1 for all
   TensorView kv_end;     // i32 [1]: where the sealed blocks end
   PageList pages;        // of this sequence; first_entry and num_entries say which
 };
@@ -97,10 +98,10 @@ class OffloadEngine {
   void drop(SlotLease lease, int32_t layer, std::span<const BlockId> blocks);
 
   // A pass that gathers takes all slots. Compute waits here for all that its gathers need from
-  // outside: for the slots, and until `blocks`, all that the lists of the pass could name, are on
-  // the host. What is enqueued from here to the end may therefore be recorded and replayed
-  // (Stream::capture): the engine then hears of its beginnings and its ends alone.
-  // REQUIRES: no lease is held.
+  // outside: for the slots, and until `blocks`, all that the lists of the pass could name and that
+  // are not to be read where they are resident, are on the host. What is enqueued from here to the
+  // end may therefore be recorded and replayed (Stream::capture): the engine then hears of its
+  // beginnings and its ends alone. REQUIRES: no lease is held.
   void begin_gather_pass(std::span<const BlockId> blocks);
   // `num_gathers` were enqueued or replayed. REQUIRES: no lease is held.
   void end_gather_pass(int64_t num_gathers);

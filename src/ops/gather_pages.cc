@@ -16,6 +16,12 @@ void check_layouts(const GatherPagesArgs& args, ShapeContract& shapes) {
                      src.head_dim == dst.head_dim,
                  "src and dst must have the same heads and channels");
   shapes.require(src.head_dim % 16 == 0, "head_dim must be a multiple of 16");
+  const KvBlockShape& resident = args.resident.shape;
+  shapes.require(
+      !args.places.present() ||
+          (args.resident.base != nullptr && resident.num_kv_heads == src.num_kv_heads &&
+           resident.head_dim == src.head_dim && resident.block_tokens == src.block_tokens),
+      "resident must be present and have the shape of src where there are places");
   shapes.require(dst.block_tokens == args.pages.page_tokens,
                  "dst.shape.block_tokens must be pages.page_tokens");
   shapes.require(src.block_tokens % args.pages.page_tokens == 0,
@@ -41,6 +47,7 @@ void gather_pages(Stream& stream, const GatherPagesArgs& args) {
       pages.first_entry >= 0 && pages.num_entries >= 0 && pages.num_entries <= args.dst.num_blocks,
       "dst must have a block for each of pages.num_entries");
   shapes.expect("block_ids", args.block_ids, DType::kI32, {"num_blocks"});
+  shapes.expect_or_absent("places", args.places, DType::kI32, {"num_blocks"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"1"});
   shapes.expect_or_absent("num_bytes", args.num_bytes, DType::kI64, {"1"});
   ops_of(stream.device()).gather_pages(stream, args);

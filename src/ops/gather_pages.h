@@ -1,5 +1,5 @@
 // gather_pages: selected pages from pinned host memory into a slot, by lists that only the device
-// knows.
+// knows. Pages of blocks that lie on the device as well come from there.
 //
 // Used by kv/offload_engine, which alone moves KV. The host enqueues it without knowing which pages
 // were chosen; it knows how many there can be at most. Thread rule: enqueue only.
@@ -17,15 +17,19 @@ namespace sluice {
 // One sequence's share of a PageList: entries [first_entry, first_entry + num_entries) of the list
 // of each KV head, those that exist.
 struct GatherPagesArgs {
-  KvBlocksView src;      // all blocks of one layer in PINNED host memory
-  TensorView block_ids;  // i32 [num_blocks]: entry j is the index in `src` of the block that holds
-                         // tokens [j, j + 1) * block_tokens of the sequence
-  TensorView kv_end;     // i32 [1]: pages that begin here or later are not on the host: skipped
-  PageList pages;        // num_seqs and num_q_pages are 1; `gathered` is not read, first_entry and
-                         // num_entries are
-  KvBlocksView dst;      // device memory: head h of block j receives entry first_entry + j of head
-                         // h's list, keys then values; shape.block_tokens is pages.page_tokens
-  TensorView num_bytes;  // i64 [1], device memory: the bytes read are added; absent: not counted
+  KvBlocksView src;       // all blocks of one layer in PINNED host memory
+  KvBlocksView resident;  // device memory, blocks like those of src; absent: places is, too
+  TensorView block_ids;   // i32 [num_blocks]: entry j is the index in `src` of the block that holds
+                          // tokens [j, j + 1) * block_tokens of the sequence
+  TensorView places;      // i32 [num_blocks]: entry j is where that block lies in `resident`, or
+                          // negative: it is read from src; absent: all are
+  TensorView kv_end;      // i32 [1]: pages that begin here or later are not on the host: skipped
+  PageList pages;         // num_seqs and num_q_pages are 1; `gathered` is not read, first_entry and
+                          // num_entries are
+  KvBlocksView dst;       // device memory: head h of block j receives entry first_entry + j of head
+                          // h's list, keys then values; shape.block_tokens is pages.page_tokens
+  TensorView num_bytes;   // i64 [1], device memory: the bytes read from src are added; absent: not
+                          // counted
 };
 
 // Copies each page's keys and values. What a skipped entry would have filled is left as it is.

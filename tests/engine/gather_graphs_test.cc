@@ -26,11 +26,13 @@ struct Place {
   int32_t block_tokens = 16;
   int32_t num_slots = 2;
   int32_t slot_blocks = 1;
+  int32_t resident_blocks = 0;
 };
 
 std::string describe(const std::string& policy, const Place& place) {
   return policy + " " + place.mode + ", blocks of " + std::to_string(place.block_tokens) + ", " +
-         std::to_string(place.num_slots) + " slots of " + std::to_string(place.slot_blocks);
+         std::to_string(place.num_slots) + " slots of " + std::to_string(place.slot_blocks) + ", " +
+         std::to_string(place.resident_blocks) + " resident";
 }
 
 EngineOptions offloaded(const std::string& policy, const Place& place) {
@@ -45,6 +47,7 @@ EngineOptions offloaded(const std::string& policy, const Place& place) {
   options.num_kv_slots = place.num_slots;
   options.kv_slot_blocks = place.slot_blocks;
   options.kv_host_bytes = 4 << 20;
+  options.kv_device_bytes = place.resident_blocks * place.block_tokens / 16 * int64_t{kBlockBytes};
   options.max_num_seqs = 4;
   if (options.kv_offload == "chunked") {
     options.prefill_chunk_tokens = 64;
@@ -88,8 +91,11 @@ std::vector<std::string> policies_here() {
   return {"full+quest", "full+streaming", "streaming+quest"};
 }
 
-const Place kPlaces[] = {
-    {"chunked", 16, 2, 1}, {"chunked", 16, 3, 4}, {"chunked", 64, 2, 1}, {"layerwise", 16, 4, 2}};
+const Place kPlaces[] = {{"chunked", 16, 2, 1},
+                         {"chunked", 16, 3, 4},
+                         {"chunked", 64, 2, 1},
+                         {"layerwise", 16, 4, 2},
+                         {"chunked", 16, 2, 1, 30}};
 
 TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
   for (const std::string& policy : policies_here()) {
@@ -117,7 +123,7 @@ TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
 
 TEST(GatherGraphs, EqualResidentGraphs) {
   for (const std::string& policy : policies_here()) {
-    for (const Place& place : {kPlaces[0], kPlaces[3]}) {
+    for (const Place& place : {kPlaces[0], kPlaces[3], kPlaces[4]}) {
       EngineOptions options = offloaded(policy, place);
       // Offloaded spans end at block borders, so passes of several sequences have other heights.
       if (!testing::testing_cpu()) options.max_num_seqs = 1;

@@ -322,9 +322,10 @@ struct DecodeBytes {
   PhaseObservations decode;
 };
 
-DecodeBytes decode_bytes(const std::string& policy, int64_t context) {
-  LlmEngine engine(offloaded(resident(policy), {"chunked", 16, 4, 8}),
-                   {.device = testing::make_test_device()});
+DecodeBytes decode_bytes(const std::string& policy, int64_t context, size_t resident_blocks = 0) {
+  EngineOptions options = offloaded(resident(policy), {"chunked", 16, 4, 8});
+  options.kv_device_bytes = static_cast<int64_t>(resident_blocks * kBlockBytes);
+  LlmEngine engine(options, {.device = testing::make_test_device()});
   run_jobs(engine, {{random_tokens(context, 1), sampled(9, 1)}});  // 8 steps, half a block
   const PhaseObservations decode = engine.observations().decode;
   return {decode.layers[0].h2d_bytes / decode.num_steps, decode};
@@ -342,6 +343,19 @@ TEST(Sparse, DecodeMovesTheBudgetWhateverTheContext) {
     }
   }
   EXPECT_GT(decode_bytes("full", 448).per_step, decode_bytes("full+quest", 448).per_step * 4);
+}
+
+// What stays on the device is read there: all of it, or the blocks that there is room for (the
+// first of a sequence and the newest, which the window takes).
+TEST(Sparse, DecodeMovesNothingOfWhatStays) {
+  const int64_t none_stays = decode_bytes("full+quest", 320).per_step;
+  EXPECT_EQ(decode_bytes("full+quest", 320, 40).per_step, 0);
+  const int64_t half_stays = decode_bytes("full+quest", 320, 10).per_step;
+  EXPECT_GT(half_stays, none_stays / 8);
+  EXPECT_LT(half_stays, none_stays * 5 / 8);
+  if (testing::testing_cpu()) {
+    EXPECT_EQ(decode_bytes("streaming", 320, 10).per_step, 0);
+  }
 }
 
 TEST(Sparse, DensitiesAreThoseOfTheRule) {

@@ -53,6 +53,7 @@ class GatherTest : public ::testing::Test {
     int32_t page_ids[kHeads * kMaxPages];
     int32_t page_count[kHeads];
     int32_t block_ids[kNumBlocks];
+    int32_t places[kNumBlocks];
     int32_t kv_end;
   };
 
@@ -65,6 +66,7 @@ class GatherTest : public ::testing::Test {
     }
     for (int32_t i = 0; i < kNumBlocks; ++i) {
       values.block_ids[i] = kBlocks[static_cast<size_t>(i)].value;
+      values.places[i] = engine_->resident(kBlocks[static_cast<size_t>(i)]);
     }
     values.kv_end = kv_end;
     num_list_heads_ = std::ssize(lists);
@@ -111,6 +113,7 @@ class GatherTest : public ::testing::Test {
     return engine_->gather(
         layer,
         {.block_ids = at(offsetof(DeviceLists, block_ids), {kNumBlocks}),
+         .places = at(offsetof(DeviceLists, places), {kNumBlocks}),
          .kv_end = at(offsetof(DeviceLists, kv_end), {1}),
          .pages = {
              .page_ids = at(offsetof(DeviceLists, page_ids), {1, num_list_heads_, 1, kMaxPages}),
@@ -208,6 +211,29 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
   EXPECT_EQ(engine_->gathered_bytes(1), 1 * kPageBytes);
   EXPECT_EQ(engine_->counters().num_loads, 3);
   EXPECT_EQ(engine_->counters().loaded_bytes[0], 0) << "counted by the device alone";
+}
+
+// Two of the three blocks stay, the newest.
+TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
+  OffloadSizes sizes = kSizes;
+  sizes.num_resident_blocks = 2;
+  engine_.emplace(*device_, *compute_, kLayout, sizes);
+  write_blocks();
+  send_lists({{0, 3, 6, 11}});
+  EXPECT_LT(engine_->resident(kBlocks[0]), 0);
+  engine_->begin_gather_pass(std::vector{kBlocks[0]});
+  engine_->begin_gathers();
+  const std::vector<uint16_t> slot = read(gather(1, 0, 4));
+  engine_->fetch_gather_counts();
+  engine_->end_gather_pass(1);
+  compute_->synchronize();
+  const std::vector<int32_t> pages = {0, 3, 6, 11};
+  for (int32_t j = 0; j < 4; ++j) {
+    for (int32_t head = 0; head < kHeads; ++head) {
+      expect_page(slot, 1, j, head, pages[static_cast<size_t>(j)]);
+    }
+  }
+  EXPECT_EQ(engine_->gathered_bytes(1), 2 * kHeads * kPageBytes) << "pages 0 and 3 alone";
 }
 
 // Enqueued before the lists are made, it takes the pages that they will name.

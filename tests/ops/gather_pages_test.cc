@@ -19,6 +19,8 @@ struct GatherShape {
   bool one_list_for_all_heads = false;
   int32_t first_entry = 0;
   int32_t num_entries = 12;
+  int32_t resident_of_8 =
+      -1;  // blocks that lie on the device as well; negative: no table of places
   uint32_t seed = 1;
 };
 
@@ -42,16 +44,36 @@ PageList random_lists(Machine& machine, const GatherShape& shape, std::mt19937& 
           .num_entries = shape.num_entries};
 }
 
+std::byte* random_blocks(Machine& machine, const KvBlocksView& blocks, uint32_t seed) {
+  const size_t num_bytes = static_cast<size_t>(blocks.num_blocks) * blocks.stride_bytes;
+  std::byte* base = machine.poisoned(num_bytes);
+  const std::vector<BFloat16> values = random_bf16(static_cast<int64_t>(num_bytes / 2), seed);
+  std::memcpy(base, values.data(), num_bytes);
+  return base;
+}
+
+// Some blocks, in places that have nothing to do with their ids. Their values are others, so that
+// it shows where a page was read.
+void add_residents(Machine& machine, const GatherShape& shape, GatherPagesArgs& args) {
+  args.resident.shape = args.src.shape;
+  args.resident.num_blocks = shape.num_blocks;
+  args.resident.stride_bytes = args.src.shape.block_bytes() + 256;
+  args.resident.base = random_blocks(machine, args.resident, shape.seed + 1);
+  std::vector<int32_t> places;
+  for (int32_t i = 0; i < shape.num_blocks; ++i) {
+    places.push_back(i * 5 % 8 < shape.resident_of_8 ? shape.num_blocks - 1 - i : -1);
+  }
+  args.places = machine.tensor(places, {shape.num_blocks});
+}
+
 GatherPagesArgs make_args(Machine& machine, const GatherShape& shape) {
   std::mt19937 generator(shape.seed);
   GatherPagesArgs args;
   args.src.shape = {shape.num_kv_heads, shape.head_dim, shape.block_tokens};
   args.src.num_blocks = shape.num_blocks + 2;
   args.src.stride_bytes = args.src.shape.block_bytes() + 128;
-  const size_t src_bytes = static_cast<size_t>(args.src.num_blocks) * args.src.stride_bytes;
-  args.src.base = machine.poisoned(src_bytes);
-  const std::vector<BFloat16> values = random_bf16(static_cast<int64_t>(src_bytes / 2), shape.seed);
-  std::memcpy(args.src.base, values.data(), src_bytes);
+  args.src.base = random_blocks(machine, args.src, shape.seed);
+  if (shape.resident_of_8 >= 0) add_residents(machine, shape, args);
   std::vector<int32_t> ids(static_cast<size_t>(args.src.num_blocks));
   std::iota(ids.begin(), ids.end(), 0);
   std::shuffle(ids.begin(), ids.end(), generator);
@@ -109,6 +131,26 @@ TEST(GatherPagesTest, CopiesPagesOfEverySize) {
                                                  .kv_end = 5 * block_tokens});
       args.num_bytes = {};
       expect_reference(machine, args);
+    }
+  }
+}
+
+TEST(GatherPagesTest, ReadsResidentPagesWhereTheyAreAndDoesNotCountThem) {
+  for (const bool shared : {false, true}) {
+    for (const int32_t head_dim : {64, 128}) {
+      for (const int32_t resident_of_8 : {0, 3, 8}) {
+        SCOPED_TRACE(fmt::format("shared {}, head_dim {}, {} of 8 blocks resident", shared,
+                                 head_dim, resident_of_8));
+        Machine machine(2);
+        const GatherPagesArgs args = make_args(machine, {.head_dim = head_dim,
+                                                         .one_list_for_all_heads = shared,
+                                                         .first_entry = 1,
+                                                         .num_entries = 16,
+                                                         .resident_of_8 = resident_of_8});
+        expect_reference(machine, args);
+        const int64_t num_bytes = args.num_bytes.data<int64_t>()[0] - 1000;
+        EXPECT_EQ(num_bytes == 0, resident_of_8 == 8);
+      }
     }
   }
 }
@@ -182,6 +224,9 @@ TEST(GatherPagesTest, TakesItsTimeOnASimulatedLink) {
 TEST(GatherPagesContract, NamesTheRuleThatIsBroken) {
   Machine machine;
   GatherPagesArgs args = make_args(machine, {});
+  args.places = args.block_ids;
+  EXPECT_DEATH(gather_pages(machine.stream(), args), "resident must be present");
+  args.places = {};
   args.dst.num_blocks = 3;
   EXPECT_DEATH(gather_pages(machine.stream(), args), "a block for each of pages.num_entries");
   args.dst.shape.block_tokens = 64;

@@ -17,8 +17,10 @@ namespace {
 
 struct GatherCall {
   KvBlocksView src;
+  KvBlocksView resident;
   KvBlocksView dst;
   const int32_t* block_ids;
+  const int32_t* places;  // null: nothing is resident
   const int32_t* kv_end;
   const int32_t* page_ids;
   const int32_t* page_count;
@@ -49,6 +51,10 @@ int32_t token_of(const GatherCall& call, int64_t index) {
   return page < (*call.kv_end + page_tokens - 1) / page_tokens ? page * page_tokens : -1;
 }
 
+bool is_resident(const GatherCall& call, int32_t token) {
+  return call.places != nullptr && call.places[token / call.src.shape.block_tokens] >= 0;
+}
+
 void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   const auto head = static_cast<int32_t>(index / call.num_entries);
   const auto target = static_cast<int32_t>(index % call.num_entries);
@@ -57,11 +63,13 @@ void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   const int32_t entry = token / from.block_tokens;
   SLUICE_CHECK(entry < call.num_ids, "gather_pages: token {} is behind {} block ids", token,
                call.num_ids);
-  const int32_t block = call.block_ids[entry];
-  SLUICE_CHECK(block >= 0 && block < call.src.num_blocks, "gather_pages: block {} of {}", block,
-               call.src.num_blocks);
+  const bool resident = is_resident(call, token);
+  const KvBlocksView& blocks = resident ? call.resident : call.src;
+  const int32_t block = resident ? call.places[entry] : call.block_ids[entry];
+  SLUICE_CHECK(block >= 0 && block < blocks.num_blocks, "gather_pages: block {} of {}", block,
+               blocks.num_blocks);
   const int64_t offset = static_cast<int64_t>(token % from.block_tokens) * from.head_dim;
-  const BFloat16* src = call.src.block(block) + offset;
+  const BFloat16* src = blocks.block(block) + offset;
   BFloat16* dst = call.dst.block(target);
   std::memcpy(dst + to.k_offset(head), src + from.k_offset(head), call.half_page_bytes());
   std::memcpy(dst + to.v_offset(head), src + from.v_offset(head), call.half_page_bytes());
@@ -72,7 +80,7 @@ void copy_paced(const GatherCall& call, LinkPacer& pacer) {
     const int32_t token = token_of(call, i);
     if (token < 0) continue;
     copy_page(call, i, token);
-    pacer.moved(2 * call.half_page_bytes());
+    if (!is_resident(call, token)) pacer.moved(2 * call.half_page_bytes());
   }
   pacer.finish();
 }
@@ -96,7 +104,9 @@ void run_gather(const GatherCall& call, ThreadTeam& team) {
   }
   if (call.num_bytes == nullptr) return;
   for (int64_t i = 0; i < call.num_copies(); ++i) {
-    if (token_of(call, i) >= 0) *call.num_bytes += 2 * static_cast<int64_t>(call.half_page_bytes());
+    const int32_t token = token_of(call, i);
+    if (token < 0 || is_resident(call, token)) continue;
+    *call.num_bytes += 2 * static_cast<int64_t>(call.half_page_bytes());
   }
 }
 
@@ -106,8 +116,10 @@ void gather_pages(CpuStream& stream, const GatherPagesArgs& args) {
   const PageList& pages = args.pages;
   const GatherCall call{
       .src = args.src,
+      .resident = args.resident,
       .dst = args.dst,
       .block_ids = args.block_ids.data<int32_t>(),
+      .places = args.places.present() ? args.places.data<int32_t>() : nullptr,
       .kv_end = args.kv_end.data<int32_t>(),
       .page_ids = pages.page_ids.data<int32_t>(),
       .page_count = pages.page_count.data<int32_t>(),

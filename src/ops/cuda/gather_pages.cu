@@ -13,6 +13,9 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 4;
+// Where pages may lie on the device, memory is faster than what 64 warps have in flight; those of
+// more that read the bus all the same only wait there.
+constexpr int kBlocksWithResidents = 16;
 constexpr int kThreads = 512;
 constexpr int kLoads = 8;  // in flight per lane
 constexpr int kWarpLoadBytes = kWarpThreads * 16;
@@ -28,8 +31,10 @@ struct Blocks {
 
 struct GatherCall {
   Blocks src;
+  Blocks resident;
   Blocks dst;
   const int32_t* block_ids;
+  const int32_t* places;  // null: nothing is resident
   const int32_t* kv_end;
   const int32_t* page_ids;
   const int32_t* page_count;
@@ -49,6 +54,7 @@ struct Piece {
   const std::byte* src;
   std::byte* dst;
   int32_t num_bytes;
+  bool is_resident;
 };
 
 // Entries of the call that some list has.
@@ -74,14 +80,19 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
   if (entry >= call.page_count[list]) return {};
   const int32_t page = call.page_ids[static_cast<int64_t>(list) * call.max_pages + entry];
   if (static_cast<int64_t>(page) * call.page_tokens >= kv_end) return {};
-  const int32_t block = call.block_ids[page / call.pages_per_block];
+  const int32_t index_of_block = page / call.pages_per_block;
   const int64_t page_in_block = page % call.pages_per_block;
-  const std::byte* src = call.src.base + block * call.src.stride_bytes +
-                         head * call.src.head_bytes + page_in_block * call.run_bytes;
+  const int32_t place = call.places == nullptr ? -1 : call.places[index_of_block];
+  // Blocks of both sides are alike but for where they lie.
+  const std::byte* src =
+      place >= 0 ? call.resident.base + place * call.resident.stride_bytes
+                 : call.src.base + call.block_ids[index_of_block] * call.src.stride_bytes;
+  src += head * call.src.head_bytes + page_in_block * call.run_bytes;
   std::byte* dst = call.dst.base + j * call.dst.stride_bytes + head * call.dst.head_bytes;
   return {.src = src + (is_value ? call.src.value_bytes : 0) + offset,
           .dst = dst + (is_value ? call.dst.value_bytes : 0) + offset,
-          .num_bytes = min(call.run_bytes - offset, kPieceBytes)};
+          .num_bytes = min(call.run_bytes - offset, kPieceBytes),
+          .is_resident = place >= 0};
 }
 
 __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall call) {
@@ -109,7 +120,7 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall
       const int32_t offset = i * kWarpLoadBytes + lane * 16;
       if (offset < piece.num_bytes) *reinterpret_cast<uint4*>(piece.dst + offset) = data[i];
     }
-    num_bytes += piece.num_bytes;
+    if (!piece.is_resident) num_bytes += piece.num_bytes;
     piece = next;
   }
   if (lane == 0 && num_bytes > 0 && call.num_bytes != nullptr) {
@@ -130,8 +141,10 @@ GatherCall make_call(const GatherPagesArgs& args) {
   const bool counts = args.num_bytes.present();
   return {
       .src = make_blocks(args.src),
+      .resident = make_blocks(args.resident),
       .dst = make_blocks(args.dst),
       .block_ids = args.block_ids.data<int32_t>(),
+      .places = args.places.present() ? args.places.data<int32_t>() : nullptr,
       .kv_end = args.kv_end.data<int32_t>(),
       .page_ids = pages.page_ids.data<int32_t>(),
       .page_count = pages.page_count.data<int32_t>(),
@@ -156,10 +169,12 @@ bool are_aligned(const KvBlocksView& kv) {
 }  // namespace
 
 void gather_pages(CudaStream& stream, const GatherPagesArgs& args) {
-  SLUICE_CHECK(are_aligned(args.src) && are_aligned(args.dst), "blocks must begin at 16 bytes");
+  SLUICE_CHECK(are_aligned(args.src) && are_aligned(args.dst) && are_aligned(args.resident),
+               "blocks must begin at 16 bytes");
   if (args.pages.num_entries == 0) return;
   stream.submit("gather_pages", [&](cudaStream_t handle) {
-    gather_pages_kernel<<<kBlocks, kThreads, 0, handle>>>(make_call(args));
+    const int num_blocks = args.places.present() ? kBlocksWithResidents : kBlocks;
+    gather_pages_kernel<<<num_blocks, kThreads, 0, handle>>>(make_call(args));
   });
 }
 

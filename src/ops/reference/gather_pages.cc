@@ -19,16 +19,20 @@ GatheredPages gather_pages(const GatherPagesArgs& args) {
       const int32_t page = pages.page_ids.data<int32_t>()[list * pages.page_ids.dim(3) + entry];
       const int32_t begin = page * pages.page_tokens;
       if (begin >= args.kv_end.data<int32_t>()[0]) continue;
+      const int32_t entry_of_block = begin / args.src.shape.block_tokens;
+      const int32_t place =
+          args.places.present() ? args.places.data<int32_t>()[entry_of_block] : -1;
+      const KvBlocksView& src = place >= 0 ? args.resident : args.src;
+      const int32_t block = place >= 0 ? place : args.block_ids.data<int32_t>()[entry_of_block];
       for (int32_t token = begin; token < begin + pages.page_tokens; ++token) {
-        const int32_t block = args.block_ids.data<int32_t>()[token / args.src.shape.block_tokens];
         const int64_t from = (token % args.src.shape.block_tokens) * dst.shape.head_dim;
         const int64_t to = (token - begin) * dst.shape.head_dim;
         for (int32_t d = 0; d < dst.shape.head_dim; ++d) {
           dst.block(j)[dst.shape.k_offset(head) + to + d] =
-              args.src.block(block)[args.src.shape.k_offset(head) + from + d];
+              src.block(block)[src.shape.k_offset(head) + from + d];
           dst.block(j)[dst.shape.v_offset(head) + to + d] =
-              args.src.block(block)[args.src.shape.v_offset(head) + from + d];
-          result.num_bytes += 2 * static_cast<int64_t>(sizeof(BFloat16));
+              src.block(block)[src.shape.v_offset(head) + from + d];
+          if (place < 0) result.num_bytes += 2 * static_cast<int64_t>(sizeof(BFloat16));
         }
       }
     }
