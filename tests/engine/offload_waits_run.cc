@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "support/test_device.h"
 #include "support/tiny_models.h"
 
 namespace sluice::testing {
@@ -96,7 +97,7 @@ std::vector<RequestOutput> run_resident(const std::string& mode) {
   EngineOptions options = offloaded(mode);  // on a GPU the passes must have the same heights
   options.kv_offload = "off";
   options.kv_device_bytes = -1;
-  LlmEngine engine(options);
+  LlmEngine engine(options, {.device = make_test_device()});
   return run_jobs_of(mode, engine);
 }
 

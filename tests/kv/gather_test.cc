@@ -217,6 +217,7 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
 TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
   OffloadSizes sizes = kSizes;
   sizes.num_resident_blocks = 2;
+  engine_->synchronize();  // before its memory goes
   engine_.emplace(*device_, *compute_, kLayout, sizes);
   write_blocks();
   send_lists({{0, 3, 6, 11}});
