@@ -172,8 +172,7 @@ void Decoder::finish_layer(const Pass& pass, int32_t layer, const RowTile& tile)
                        .out = delta});
   pass.tap(layer, "attn_proj", tile.begin, delta);
   norm_delta(pass, tile, w.post_norm);
-  matmul(pass.stream, {.x = normed, .weight = w.gate_up, .out = gate_up});
-  swiglu(pass.stream, {.gate_up = gate_up, .out = act});
+  gated_product(pass.stream, {.x = normed, .weight = w.gate_up, .gate_up = gate_up, .out = act});
   matmul(pass.stream, {.x = act, .weight = w.down, .out = delta});
   pass.tap(layer, "mlp_out", tile.begin, delta);
 }

@@ -34,6 +34,7 @@ class Ops {
   virtual void rope_angles(Stream& stream, const RopeAnglesArgs& args) const = 0;
   virtual void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const = 0;
   virtual void swiglu(Stream& stream, const SwigluArgs& args) const = 0;
+  virtual void gated_product(Stream& stream, const GatedProductArgs& args) const = 0;
   virtual void gather_rows(Stream& stream, const GatherRowsArgs& args) const = 0;
   virtual void attention(Stream& stream, const AttentionArgs& args) const = 0;
   virtual void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const = 0;

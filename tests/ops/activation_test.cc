@@ -72,6 +72,56 @@ TEST(Swiglu, ExtremeGatesKeepTheirLimits) {
   EXPECT_TRUE(std::isnan(element(args.out, 7)));
 }
 
+// Where the product lies between two bf16, it may be rounded to either.
+std::vector<double> bound_of_gated(const std::vector<double>& expected, const TensorView& gate_up) {
+  const int64_t width = gate_up.dim(1) / 2;
+  std::vector<double> bound;
+  for (int64_t i = 0; i < static_cast<int64_t>(expected.size()); ++i) {
+    const int64_t first = i / width * 2 * width + i % width;
+    const double gate = std::abs(element(gate_up, first));
+    const double up = std::abs(element(gate_up, first + width));
+    bound.push_back(4.4 * kUnitBF16 * gate * up + 2.0 * kUnitBF16 * std::abs(expected[i]) + 1e-6);
+  }
+  return bound;
+}
+
+TEST(GatedProduct, IsTheProductAndThenTheGate) {
+  struct Shape {
+    int64_t width, k;
+  };
+  for (const Shape& shape : {Shape{3072, 1024}, {520, 200}, {24, 72}, {20, 36}, {4100, 64}}) {
+    Machine machine;
+    const std::vector<BFloat16> weights = random_bf16(2 * shape.width * shape.k, 3);
+    PackedWeight weight{.num_rows = 2 * shape.width, .num_cols = shape.k};
+    weight.data = machine.poisoned(
+        packed_weight_bytes(machine.stream().device(), weight.num_rows, weight.num_cols));
+    pack_weight(machine.stream(),
+                {.src = TensorView(const_cast<BFloat16*>(weights.data()), DType::kBF16,
+                                   {weight.num_rows, weight.num_cols}),
+                 .dst = weight});
+    for (const int64_t m : {1, 2, 8, 9, 16, 17}) {
+      SCOPED_TRACE(fmt::format("{} rows, {} x {}", m, shape.width, shape.k));
+      const std::vector<BFloat16> x = random_bf16(m * shape.k, 5, 0.1f);
+      GatedProductArgs args{.x = machine.tensor(x, {m, shape.k}),
+                            .weight = weight,
+                            .gate_up = machine.tensor(DType::kBF16, {m, 2 * shape.width}),
+                            .out = machine.tensor(DType::kBF16, {m, shape.width})};
+      gated_product(machine.stream(), args);
+      SwigluArgs gate{.gate_up = machine.tensor(DType::kBF16, {m, 2 * shape.width}),
+                      .out = machine.tensor(DType::kBF16, {m, shape.width})};
+      matmul(machine.stream(), {.x = args.x, .weight = weight, .bias = {}, .out = gate.gate_up});
+      swiglu(machine.stream(), gate);
+      machine.synchronize();
+      if (testing_cpu()) {
+        EXPECT_TRUE(bytes_of(args.out) == bytes_of(gate.out));
+      }
+      const std::vector<double> expected = reference::swiglu(gate);
+      expect_close(args.out, expected, bound_of_gated(expected, gate.gate_up),
+                   kUnitBF16 * kUnitBF16);
+    }
+  }
+}
+
 TEST(GatherRows, CopiesTheNamedRows) {
   Machine machine;
   GatherRowsArgs args;

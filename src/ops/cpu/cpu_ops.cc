@@ -46,6 +46,11 @@ void CpuOps::swiglu(Stream& stream, const SwigluArgs& args) const {
   cpu::swiglu(as_cpu(stream), args);
 }
 
+void CpuOps::gated_product(Stream& stream, const GatedProductArgs& args) const {
+  matmul(stream, {.x = args.x, .weight = args.weight, .bias = {}, .out = args.gate_up});
+  cpu::swiglu(as_cpu(stream), {.gate_up = args.gate_up, .out = args.out});
+}
+
 void CpuOps::gather_rows(Stream& stream, const GatherRowsArgs& args) const {
   cpu::gather_rows(as_cpu(stream), args);
 }

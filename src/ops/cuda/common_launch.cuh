@@ -45,20 +45,28 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
+  // How much of the L1 cache becomes shared memory, of what can. -1: as before, or more where the
+  // kernel needs it; loads in flight each need a line of what is left.
+  int shared_percent = -1;
 };
 
 // Launches `kernel(call)`, early where the GPU can (compute capability 9.0).
 template <typename Call>
 void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
                   const Call& call) {
-  cudaLaunchAttribute early = early_start();
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[0].val.sharedMemCarveout = static_cast<unsigned>(shape.shared_percent);
+  attributes[1] = early_start();
+  const int num_first = shape.shared_percent < 0 ? 1 : 0;
+  const int num_last = stream.cuda_device().properties().major >= 9 ? 2 : 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream.handle();
-  config.attrs = &early;
-  config.numAttrs = stream.cuda_device().properties().major >= 9 ? 1 : 0;
+  config.attrs = attributes + num_first;
+  config.numAttrs = static_cast<unsigned>(num_last - num_first);
   check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
 }
 

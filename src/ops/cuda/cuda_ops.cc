@@ -63,6 +63,10 @@ void CudaOps::swiglu(Stream& stream, const SwigluArgs& args) const {
   cuda::swiglu(as_cuda(stream), args);
 }
 
+void CudaOps::gated_product(Stream& stream, const GatedProductArgs& args) const {
+  cuda::gated_product(as_cuda(stream), args);
+}
+
 void CudaOps::gather_rows(Stream& stream, const GatherRowsArgs& args) const {
   cuda::gather_rows(as_cuda(stream), args);
 }

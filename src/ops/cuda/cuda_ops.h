@@ -20,6 +20,7 @@ class CudaOps final : public Ops {
   void rope_angles(Stream& stream, const RopeAnglesArgs& args) const override;
   void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const override;
   void swiglu(Stream& stream, const SwigluArgs& args) const override;
+  void gated_product(Stream& stream, const GatedProductArgs& args) const override;
   void gather_rows(Stream& stream, const GatherRowsArgs& args) const override;
   void attention(Stream& stream, const AttentionArgs& args) const override;
   void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const override;

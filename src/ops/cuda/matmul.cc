@@ -4,6 +4,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
+#include "ops/cuda/activation.h"
 #include "ops/cuda/matmul_skinny.h"
 #include "ops/cuda/matmul_state.h"
 
@@ -12,15 +13,20 @@ namespace {
 
 bool is_multiple_of_16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
+// Whether rows of both factors can be read in vectors.
+bool has_vectors(const TensorView& x, const PackedWeight& weight) {
+  return weight.num_cols % 8 == 0 && is_multiple_of_16(x.bytes()) && is_multiple_of_16(weight.data);
+}
+
+int num_multiprocessors(CudaStream& stream) {
+  return stream.cuda_device().properties().multiProcessorCount;
+}
+
 void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
-  const int64_t m = args.x.dim(0);
   const int64_t n = args.weight.num_rows;
-  const int64_t k = args.weight.num_cols;
-  const bool vectors =
-      k % 8 == 0 && is_multiple_of_16(args.x.bytes()) && is_multiple_of_16(args.weight.data);
-  if (vectors && m <= kMaxSkinnyRows) {
-    const int num_multiprocessors = stream.cuda_device().properties().multiProcessorCount;
-    return matmul_skinny(stream, args, skinny_shape(n, num_multiprocessors));
+  const bool vectors = has_vectors(args.x, args.weight);
+  if (vectors && args.x.dim(0) <= kMaxSkinnyRows) {
+    return matmul_skinny(stream, args, skinny_shape(n, num_multiprocessors(stream)));
   }
   if (!vectors || n % 8 != 0 || !is_multiple_of_16(args.out.bytes())) {
     return matmul_any(stream, args);
@@ -48,6 +54,17 @@ size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) {
 void matmul(CudaStream& stream, const MatmulArgs& args) {
   if (args.x.dim(0) == 0) return;
   stream.submit("matmul", [&](cudaStream_t handle) { multiply(stream, handle, args); });
+}
+
+void gated_product(CudaStream& stream, const GatedProductArgs& args) {
+  if (args.x.dim(0) == 0) return;
+  if (args.x.dim(0) > kMaxSkinnyRows || !has_vectors(args.x, args.weight)) {
+    matmul(stream, {.x = args.x, .weight = args.weight, .bias = {}, .out = args.gate_up});
+    return swiglu(stream, {.gate_up = args.gate_up, .out = args.out});
+  }
+  stream.submit("gated_product", [&](cudaStream_t) {
+    gated_skinny(stream, args, gated_shape(args.weight.num_rows, num_multiprocessors(stream)));
+  });
 }
 
 }  // namespace sluice::cuda

@@ -1,11 +1,13 @@
 // Matrix products and weight packing on CUDA.
 //
-// Called by cuda/cuda_ops only; the contract is ops/matmul.h. Shapes were checked before this
+// Called by cuda/cuda_ops only; the contracts are ops/matmul.h and
+// ops/activation.h. Shapes were checked before this
 // point. A packed weight is the matrix itself, row by row, in bf16. Thread rule: enqueue only.
 #pragma once
 
 #include <cstddef>
 
+#include "ops/activation.h"
 #include "ops/matmul.h"
 
 namespace sluice {
@@ -31,6 +33,9 @@ void pack_weight(CudaStream& stream, const PackWeightArgs& args);
 // Order: the first product of a stream allocates (ops/cuda/cublaslt_matmul.h), so it cannot be
 // captured in a graph.
 void matmul(CudaStream& stream, const MatmulArgs& args);
+
+// One kernel for up to 16 rows, of the same promise; more rows get `matmul` and `swiglu`.
+void gated_product(CudaStream& stream, const GatedProductArgs& args);
 
 }  // namespace cuda
 }  // namespace sluice

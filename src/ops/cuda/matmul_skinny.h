@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/activation.h"
 #include "ops/matmul.h"
 
 namespace sluice {
@@ -23,9 +24,15 @@ struct SkinnyShape {
 };
 SkinnyShape skinny_shape(int64_t n, int num_multiprocessors);
 
+// The same for products with a gate: half of the tiles are gates.
+SkinnyShape gated_shape(int64_t n, int num_multiprocessors);
+
 // REQUIRES: at most kMaxSkinnyRows rows; k is a multiple of 8; x and weight are aligned to 16
 // bytes.
 void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape);
+
+// The same product, behind which columns i and i + intermediate become column i of out.
+void gated_skinny(CudaStream& stream, const GatedProductArgs& args, const SkinnyShape& shape);
 
 // Any shape at any alignment, one warp per element of out: for models too odd to be fast.
 void matmul_any(CudaStream& stream, const MatmulArgs& args);
