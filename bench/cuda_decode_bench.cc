@@ -227,7 +227,7 @@ void run_attention(Workbench& bench, double copy_rate) {
   fmt::print("\nattention of one row per sequence: bytes of K and V over time\n");
   for (const int32_t group : {2, 4}) {
     for (const int32_t num_seqs : {1, 4, 16, 64}) {
-      for (const int32_t num_tokens : {8192, 32768, 131072}) {
+      for (const int32_t num_tokens : {1024, 8192, 32768, 131072}) {
         print_attention(bench, {num_seqs, num_tokens, group}, copy_rate);
       }
     }

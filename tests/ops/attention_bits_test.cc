@@ -135,6 +135,24 @@ TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasInABatch) {
   }
 }
 
+// A GPU cuts the work of few sequences into smaller pieces.
+TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasAmongMany) {
+  for (const int32_t head_dim : {64, 128}) {
+    std::vector<SequenceShape> seqs(100);
+    for (int32_t i = 0; i < 100; ++i) seqs[static_cast<size_t>(i)] = {.first_pos = 900 - 9 * i};
+    const AttentionProblem problem({.head_dim = head_dim, .group = 3, .seqs = seqs});
+    const AttentionResult batch = problem.run(run_of(256));
+    const auto row = static_cast<size_t>(problem.shape().num_q_heads()) * head_dim;
+    for (size_t seq = 0; seq < seqs.size(); seq += 11) {
+      SCOPED_TRACE(fmt::format("head_dim {} sequence {}", head_dim, seq));
+      const AttentionResult alone =
+          problem.rows_of(static_cast<int32_t>(seq), 0, 1).run(run_of(256));
+      EXPECT_TRUE(std::memcmp(alone.out.data(), batch.out.data() + seq * row * 2, row * 2) == 0);
+      EXPECT_TRUE(std::memcmp(alone.acc.data(), batch.acc.data() + seq * row * 4, row * 4) == 0);
+    }
+  }
+}
+
 TEST(DecodeAttentionTest, AListOfAllPagesIsNoList) {
   for (int32_t head_dim : {80, 64, 128}) {
     const AttentionProblem problem(

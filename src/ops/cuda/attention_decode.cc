@@ -2,10 +2,12 @@
 #include "ops/cuda/attention_decode.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <utility>
 
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention_decode_kernels.h"
 #include "ops/cuda/op_state.h"
 
@@ -70,6 +72,7 @@ DecodeParams make_params(const AttentionArgs& args) {
   const KvBlockShape& shape = args.kv.shape;
   const int32_t block_tokens =
       args.pages.gathered ? args.pages.source_block_tokens : shape.block_tokens;
+  const int32_t window_tokens = decode_window_tokens(block_tokens);
   DecodeParams params = {
       .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
       .row_begin = args.batch.row_begin.data<int32_t>(),
@@ -83,7 +86,9 @@ DecodeParams make_params(const AttentionArgs& args) {
       .num_kv_heads = shape.num_kv_heads,
       .group = num_q_heads / shape.num_kv_heads,
       .head_dim = shape.head_dim,
-      .window_tokens = decode_window_tokens(block_tokens),
+      .window_tokens = window_tokens,
+      .window_shift = std::countr_zero(static_cast<uint32_t>(window_tokens)),
+      .windows_per_block = block_tokens / window_tokens,
       .scale = args.scale,
   };
   if (!args.pages.gathered) {
@@ -94,12 +99,16 @@ DecodeParams make_params(const AttentionArgs& args) {
   return params;
 }
 
-// The most that the kernels need for open windows: 8 query heads of a KV head are 4 + head_dim / 4
-// numbers per lane, and the general kernel has 10 per lane and query head.
+// The most that the kernels need for open windows: a warp for each strip of 32 tokens and 8 or 16
+// query heads of a KV head, 4 + head_dim / 4 numbers per lane for 8 of them; the general kernel has
+// 10 per lane and query head.
 size_t open_window_bytes(const DecodeParams& params) {
-  const int32_t head_tiles = params.num_kv_heads * (params.group + 8);
-  const int32_t numbers = std::max(4 + params.head_dim / 4, 10);
-  return static_cast<size_t>(head_tiles) * static_cast<size_t>(numbers) * 32 * sizeof(float);
+  constexpr size_t kStrips = kMaxWindowTokens / 32;
+  const int32_t tiles_of_group = params.group <= 8 ? 1 : ceil_div(params.group, 16) * 2;
+  const auto head_tiles = static_cast<size_t>(params.num_kv_heads) * tiles_of_group;
+  const size_t of_strips = head_tiles * kStrips * static_cast<size_t>(4 + params.head_dim / 4);
+  const size_t of_heads = static_cast<size_t>(params.num_q_heads) * 10;
+  return std::max(of_strips, of_heads) * 32 * sizeof(float);
 }
 
 // Launches a call round by round.
@@ -165,8 +174,19 @@ class Rounds {
 
   void launch_windows() {
     const bool is_fast = params_.head_dim == 64 || params_.head_dim == 128;
+    params_.records = is_fast && halves_fill_the_gpu() ? 2 : 1;
     is_fast ? launch_decode_windows(stream_, params_)
             : launch_decode_windows_general(stream_, params_);
+  }
+
+  // Whether windows of two halves are so few that each half should have a block of its own. The
+  // sums are the same.
+  bool halves_fill_the_gpu() const {
+    const int64_t num_windows = int64_t{params_.num_seqs} * params_.num_windows;
+    return params_.window_tokens == kMaxWindowTokens && params_.num_windows <= kFewWindows &&
+           2 * num_windows <= max_windows_ &&
+           num_windows * params_.num_kv_heads <=
+               2 * stream_.cuda_device().properties().multiProcessorCount;
   }
 
   void choose_states(bool is_last_round) {

@@ -18,8 +18,9 @@ inline constexpr size_t kDecodeScratchBytes = size_t{64} << 20;
 
 // The op of ops/attention.h for sequences of at most one row.
 //
-// The run is cut into windows at absolute positions. Each window is worked out from the empty
-// state, and the windows are folded into the carried state in order of position, whatever the
+// The run is cut into windows at absolute positions, and these into strips of 32 tokens. Each strip
+// is worked out from the empty state, strips are added up to halves of windows and these to
+// windows, and the windows are folded into the carried state in order of position, whatever the
 // batch, the launch and the residency. A window is the largest multiple of the tile that divides
 // both block_tokens and 256, so a walk cut between blocks has the bits of one that is not; it is
 // 256 tokens for the usual block sizes, and small blocks are slow.

@@ -6,7 +6,8 @@
 // other; but maxima may be taken in any order, so the running maxima of a stretch of windows are
 // found by a scan, all factors at once, and only one multiply-add per window is left in the chain.
 // A block folds 32 channels of one query head; all its threads fetch the next stretch while one
-// warp folds. One H200, 2026-11-21: 4 to 5 us for 32 windows, all of it latency.
+// warp folds. Up to 32 windows have a kernel of their own, which needs no barrier. One H200,
+// 2026-11-21: the kernel for few takes 2 us off the 8 of attention over 1K tokens.
 #include <algorithm>
 
 #include "ops/cuda/attention_decode_kernels.h"
@@ -20,8 +21,7 @@ constexpr int kMaxThreads = 256;
 constexpr int kChannels = kWarpThreads;  // of a block
 constexpr int kLoadsPerWindow = kChannels / 4;
 
-// A stretch of as many windows as there are threads: state = state * keep + added. A window of
-// which nothing was visible keeps the state as it is: by 1, and -0, which changes no number.
+// A stretch of as many windows as there are threads.
 struct Stretch {
   float4 (*acc)[kLoadsPerWindow];
   float2* keep_and_sum;  // the second: what is added to the sum
@@ -41,15 +41,21 @@ __device__ inline Stretch make_stretch() {
   return stretch;
 }
 
-// The largest value of threads 0 to this one, and `before`.
-__device__ inline float max_so_far(float value, float before, float* shared) {
+// The largest value of lanes 0 to this one.
+__device__ inline float max_of_lanes_so_far(float value) {
   const int32_t lane = threadIdx.x % kWarpThreads;
-  const int32_t warp = threadIdx.x / kWarpThreads;
 #pragma unroll
   for (int step = 1; step < kWarpThreads; step *= 2) {
     const float other = __shfl_up_sync(kFullWarp, value, step);
     if (lane >= step) value = fmaxf(value, other);
   }
+  return value;
+}
+
+// The largest value of threads 0 to this one, and `before`.
+__device__ inline float max_so_far(float value, float before, float* shared) {
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  value = max_of_lanes_so_far(value);
   shared[threadIdx.x] = value;
   __syncthreads();
   value = fmaxf(value, before);
@@ -60,19 +66,34 @@ __device__ inline float max_so_far(float value, float before, float* shared) {
   return value;
 }
 
-// Factors of a stretch; `own` is what this thread's window came to, `max` the running maximum
-// before the stretch. A weight below 0 says that nothing was visible.
+// What a window does to the state: state = state * keep + what is added. A weight below 0 says that
+// nothing was visible: the state is kept as it is, by 1, and -0, which changes no number.
+struct FoldStep {
+  float keep;
+  float sum;     // what is added to the sum
+  float weight;  // of the window's acc
+};
+
+// The step of a window that came to `own`; the running maximum goes from `before` to `after`.
+__device__ inline FoldStep fold_step(float2 own, float before, float after) {
+  if (shows_nothing(own)) return {1.0f, -0.0f, -1.0f};
+  const float reference = reference_of(after);
+  const float weight = exp_of_difference(own.x, reference);
+  return {exp_of_difference(before, reference), __fmul_rn(own.y, weight), weight};
+}
+
+__device__ inline float weighted(float acc, float weight) {
+  return weight < 0.0f ? -0.0f : __fmul_rn(acc, weight);
+}
+
+// Steps of a stretch; `own` is what this thread's window came to, `max` the running maximum before
+// the stretch.
 __device__ inline void make_factors(float2 own, float max, const Stretch& stretch) {
   const int32_t i = threadIdx.x;
   const float after = max_so_far(own.x, max, stretch.max);
-  const float before = i == 0 ? max : stretch.max[i - 1];
-  const float reference = reference_of(after);
-  const bool is_empty = own.x == -INFINITY && own.y == 0.0f;
-  const float weight = exp_of_difference(own.x, reference);
-  stretch.weight[i] = is_empty ? -1.0f : weight;
-  stretch.keep_and_sum[i] =
-      is_empty ? float2{1.0f, -0.0f}
-               : float2{exp_of_difference(before, reference), __fmul_rn(own.y, weight)};
+  const FoldStep step = fold_step(own, i == 0 ? max : stretch.max[i - 1], after);
+  stretch.weight[i] = step.weight;
+  stretch.keep_and_sum[i] = {step.keep, step.sum};
   __syncthreads();
 }
 
@@ -113,13 +134,8 @@ __device__ inline void store_stretch(const float4 (&acc)[kLoadsPerWindow], const
   for (int i = 0; i < kLoadsPerWindow; ++i) {
     const int32_t window = (i * blockDim.x + threadIdx.x) / 8;
     const float weight = stretch.weight[window];
-    const bool is_empty = weight < 0.0f;
-    float4 added;
-    added.x = is_empty ? -0.0f : __fmul_rn(acc[i].x, weight);
-    added.y = is_empty ? -0.0f : __fmul_rn(acc[i].y, weight);
-    added.z = is_empty ? -0.0f : __fmul_rn(acc[i].z, weight);
-    added.w = is_empty ? -0.0f : __fmul_rn(acc[i].w, weight);
-    stretch.acc[window][piece] = added;
+    stretch.acc[window][piece] = {weighted(acc[i].x, weight), weighted(acc[i].y, weight),
+                                  weighted(acc[i].z, weight), weighted(acc[i].w, weight)};
   }
 }
 
@@ -159,9 +175,18 @@ __device__ inline float fold_all(const Windows& windows, float max, Channel& cha
   return max;
 }
 
+// Of a query head, blockIdx.x, and a sequence of the round, blockIdx.y, in both kernels.
 __device__ inline int64_t state_index(const DecodeParams& p, const DecodeState& state,
                                       int64_t row) {
   return (state.is_carry ? blockIdx.y : row) * p.num_q_heads + blockIdx.x;
+}
+
+__device__ inline bool starts_from_state(const DecodeParams& p, const DecodeRow& row) {
+  return p.from.acc != nullptr && !(p.zero_is_empty && row.kv_begin == 0);
+}
+
+__device__ inline uint16_t output_of(const Channel& channel) {
+  return float_to_bf16(channel.sum == 0.0f ? 0.0f : __fdiv_rn(channel.acc, channel.sum));
 }
 
 // Whether the head's other blocks have been here, and thus have read the state's maximum and sum,
@@ -184,7 +209,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   const bool is_channel = static_cast<int32_t>(threadIdx.x) < num_channels;
   float max = -INFINITY;
   Channel channel;
-  if (p.from.acc != nullptr && !(p.zero_is_empty && row.kv_begin == 0)) {
+  if (starts_from_state(p, row)) {
     const int64_t index = state_index(p, p.from, row.row);
     max = p.from.max[index];
     channel.sum = p.from.sum[index];
@@ -199,9 +224,8 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   max = fold_all(windows, max, channel);
   if (!is_channel) return;
   if (p.out != nullptr) {
-    const float value = channel.sum == 0.0f ? 0.0f : __fdiv_rn(channel.acc, channel.sum);
     const int64_t index = row.row * p.num_q_heads + blockIdx.x;
-    p.out[index * p.head_dim + channel_index] = float_to_bf16(value);
+    p.out[index * p.head_dim + channel_index] = output_of(channel);
     return;
   }
   const int64_t index = state_index(p, p.to, row.row);
@@ -212,9 +236,102 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   }
 }
 
+// What the halves of a window came to, of one channel.
+struct HalfAccs {
+  float first = 0.0f;
+  float second = 0.0f;
+};
+constexpr int kLoadsAtOnce = 8;
+
+// The same fold for up to kFewWindows windows: each warp finds all steps by itself, so there is no
+// barrier, and loads are under way before what they depend on is known.
+// grid: query heads x sequences of the round; a thread is a channel.
+__global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodeParams p) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const auto number = static_cast<int32_t>(threadIdx.x);
+  const bool is_channel = number < p.head_dim;
+  const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
+  const float* partial_acc = p.partial_acc + first_partial * p.head_dim + number;
+  // Those that the row does not see are loaded, too, and not used.
+  const auto load = [&](int32_t window) {
+    HalfAccs accs;
+    if (!is_channel || window >= p.num_windows) return accs;
+    accs.first = partial_acc[window * p.records * p.head_dim];
+    if (p.records == 2) accs.second = partial_acc[(window * 2 + 1) * p.head_dim];
+    return accs;
+  };
+  HalfAccs accs[kLoadsAtOnce];
+#pragma unroll
+  for (int i = 0; i < kLoadsAtOnce; ++i) accs[i] = load(i);
+  float2 first = nothing_visible();
+  float2 second = nothing_visible();
+  if (lane < p.num_windows) {
+    const float2* max_sums = p.partial_max_sum + first_partial + lane * p.records;
+    first = max_sums[0];
+    if (p.records == 2) second = max_sums[1];
+  }
+  const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
+  if (row.row < 0) return;
+  const int32_t count = min(row.num_windows - p.first_window, p.num_windows);
+  HalfWeights own_weights;
+  float2 own = sum_of_halves(first, second, own_weights);
+  if (lane >= count) own = nothing_visible();
+  float max = -INFINITY;
+  Channel channel;
+  if (starts_from_state(p, row)) {
+    const int64_t index = state_index(p, p.from, row.row);
+    max = p.from.max[index];
+    channel.sum = p.from.sum[index];
+    if (is_channel) channel.acc = p.from.acc[index * p.head_dim + number];
+  }
+  const float after = fmaxf(max_of_lanes_so_far(own.x), max);
+  const float before = __shfl_up_sync(kFullWarp, after, 1);
+  const FoldStep own_step = fold_step(own, lane == 0 ? max : before, after);
+  max = __shfl_sync(kFullWarp, after, kWarpThreads - 1);
+  for (int32_t begin = 0; begin < count; begin += kLoadsAtOnce) {
+#pragma unroll
+    for (int i = 0; i < kLoadsAtOnce; ++i) {
+      const int32_t window = begin + i;  // behind the last, nothing was visible
+      const HalfWeights halves = {__shfl_sync(kFullWarp, own_weights.first, window),
+                                  __shfl_sync(kFullWarp, own_weights.second, window)};
+      const float keep = __shfl_sync(kFullWarp, own_step.keep, window);
+      const float sum = __shfl_sync(kFullWarp, own_step.sum, window);
+      const float weight = __shfl_sync(kFullWarp, own_step.weight, window);
+      const float acc = sum_of_halves(accs[i].first, accs[i].second, halves);
+      channel.acc = __fmaf_rn(channel.acc, keep, weighted(acc, weight));
+      channel.sum = __fmaf_rn(channel.sum, keep, sum);
+      if (begin + kLoadsAtOnce < count) accs[i] = load(window + kLoadsAtOnce);
+    }
+  }
+  if (p.out == nullptr) __syncthreads();  // the state has been read
+  if (!is_channel) return;
+  if (p.out != nullptr) {
+    p.out[(row.row * p.num_q_heads + blockIdx.x) * p.head_dim + number] = output_of(channel);
+    return;
+  }
+  const int64_t index = state_index(p, p.to, row.row);
+  p.to.acc[index * p.head_dim + number] = channel.acc;
+  if (number == 0) {
+    p.to.max[index] = max;
+    p.to.sum[index] = channel.sum;
+  }
+}
+
+void launch_few(CudaStream& stream, const DecodeParams& p) {
+  const int32_t warps = (p.head_dim + kWarpThreads - 1) / kWarpThreads;
+  launch_early(
+      stream, decode_combine_few,
+      {.grid = dim3(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs)),
+       .block = dim3(static_cast<unsigned>(warps * kWarpThreads))},
+      p);
+}
+
 }  // namespace
 
 void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
+  if (p.num_windows <= kFewWindows) return launch_few(stream, p);
   const dim3 grid(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs),
                   static_cast<unsigned>((p.head_dim + kChannels - 1) / kChannels));
   // As many windows at once as there are, up to a limit.

@@ -50,6 +50,7 @@ __device__ inline void visit(const uint16_t* key, const uint16_t* value, const D
 }
 
 // grid: windows of the round x query heads x sequences of the round.
+template <bool kListed>
 __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
   let_next_kernel_start();
   wait_for_earlier_work();
@@ -58,10 +59,10 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   const int32_t head = blockIdx.y;
   const int32_t kv_head = head / p.group;
   const int32_t window_index = p.first_window + blockIdx.x;
-  const int32_t block = block_of_window(p, seq, window_index);
+  const int32_t block = block_of_window<kListed>(p, seq, window_index);
   const DecodeRow row = decode_row(p, seq);
   if (window_index >= row.num_windows) return;
-  const DecodeWindow window = make_window(p, row, seq, kv_head, window_index, block, lane);
+  const DecodeWindow window = make_window<kListed>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
   float q[kMaxChannels];
   load_channels(p.q + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   if (window.resumes) partial = reinterpret_cast<const Partial*>(p.resumed_windows)[lane_index];
   for (uint32_t tiles = window.tiles; tiles != 0; tiles &= tiles - 1) {
     const int32_t tile = __ffs(tiles) - 1;
-    const uint16_t* keys = tile_keys(p, window, kv_head, tile);
+    const uint16_t* keys = tile_keys<kListed>(p, window, kv_head, p.head_dim, tile);
     const int32_t num_tokens = min(kTileTokens, row.kv_end - window.begin - tile * kTileTokens);
     for (int32_t token = 0; token < num_tokens; ++token) {
       const uint16_t* key = keys + token * p.head_dim;
@@ -95,7 +96,9 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
 void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
   const dim3 grid(static_cast<unsigned>(p.num_windows), static_cast<unsigned>(p.num_q_heads),
                   static_cast<unsigned>(p.num_seqs));
-  launch_early(stream, decode_windows_general, {.grid = grid, .block = dim3(kWarpThreads)}, p);
+  const bool is_listed = p.page_ids != nullptr;
+  launch_early(stream, is_listed ? decode_windows_general<true> : decode_windows_general<false>,
+               {.grid = grid, .block = dim3(kWarpThreads)}, p);
 }
 
 }  // namespace sluice::cuda

@@ -8,7 +8,11 @@
 
 namespace sluice::cuda {
 
-// Works out the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128.
+// Up to so many windows of a round are folded by a kernel that takes halves of windows, too.
+inline constexpr int32_t kFewWindows = 32;
+
+// Works out the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
+// two records has kMaxWindowTokens.
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
 
 // The same for any head_dim, one token after the other.

@@ -47,24 +47,28 @@ struct DecodeParams {
   int32_t first_entry = 0;
   int32_t num_entries = 0;
 
-  // The window that a list's cut goes through, as registers: where the previous part of a gathered
-  // list left it, and where this one does.
+  // The window that a list's cut goes through, as registers of its warps: where the previous part
+  // of a gathered list left it, and where this one does.
   float* resumed_windows = nullptr;
   float* open_windows = nullptr;
 
   // Zeros between kernels: [seq of the round][q head].
   uint32_t* num_arrived = nullptr;
 
-  // What the windows came to, [seq of the round][q head][window]: acc, then (max, sum). A sum of 0
-  // with a maximum of -inf says that nothing was visible; acc is not written then.
+  // What the windows came to, [seq of the round][q head][window][record]: acc, then (max, sum). Two
+  // records are the halves of a window, worked out by different blocks where there are few. A sum
+  // of 0 with a maximum of -inf says that nothing was visible; acc is not written then.
   float* partial_acc = nullptr;
   float2* partial_max_sum = nullptr;
+  int32_t records = 1;
 
   int32_t num_q_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t group = 0;
   int32_t head_dim = 0;
-  int32_t window_tokens = 0;
+  int32_t window_tokens = 0;  // 1 << window_shift, since it divides 256
+  int32_t window_shift = 0;
+  int32_t windows_per_block = 0;
   int32_t first_seq = 0;
   int32_t num_seqs = 0;
   int32_t first_window = 0;

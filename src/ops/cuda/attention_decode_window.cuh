@@ -13,7 +13,16 @@ namespace sluice::cuda {
 
 inline constexpr int32_t kTileTokens = 16;
 inline constexpr int32_t kMaxWindowTokens = 256;  // so that a bit mask of tiles has 16 bits
+inline constexpr int32_t kStripTokens = 32;       // of a window, worked out from the empty state
 inline constexpr float kLog2E = 1.4426950408889634f;
+
+// A load that is issued where it stands: left to itself, the compiler moves it behind the wait for
+// another one, and spreads the number over uniform registers.
+__device__ __forceinline__ int32_t load_now(const int32_t* source) {
+  int32_t value;
+  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+  return value;
+}
 
 // The row of a sequence and what it sees of the run.
 struct DecodeRow {
@@ -24,20 +33,26 @@ struct DecodeRow {
 };
 
 __device__ inline DecodeRow decode_row(const DecodeParams& p, int32_t seq) {
+  const int32_t begin = load_now(p.row_begin + seq);
+  const int32_t end = load_now(p.row_begin + seq + 1);
+  const int32_t first_pos = load_now(p.first_pos + seq);
+  const int32_t kv_begin = load_now(p.kv_begin + seq);
+  const int32_t kv_end = min(load_now(p.kv_end + seq), first_pos + 1);
   DecodeRow row;
-  row.row = p.row_begin[seq];
-  row.kv_begin = p.kv_begin[seq];
-  row.kv_end = min(p.kv_end[seq], p.first_pos[seq] + 1);
-  if (p.row_begin[seq + 1] <= row.row) row.row = -1;
-  const int32_t num_tokens = row.row < 0 ? 0 : max(row.kv_end - row.kv_begin, 0);
-  row.num_windows = (num_tokens + p.window_tokens - 1) / p.window_tokens;
+  row.row = begin < end ? begin : -1;
+  row.kv_begin = kv_begin;
+  row.kv_end = kv_end;
+  const int32_t num_tokens = row.row < 0 ? 0 : max(kv_end - kv_begin, 0);
+  // A window is a power of two.
+  row.num_windows = (num_tokens + p.window_tokens - 1) >> p.window_shift;
   return row;
 }
 
-// Index of what a window came to; acc lies at head_dim times it.
+// Index of what a window came to, or its first half; acc lies at head_dim times it.
 __device__ inline int64_t partial_index(const DecodeParams& p, int32_t round_seq, int32_t head,
                                         int32_t round_window) {
-  return (static_cast<int64_t>(round_seq) * p.num_q_heads + head) * p.num_windows + round_window;
+  const int64_t first = (static_cast<int64_t>(round_seq) * p.num_q_heads + head) * p.num_windows;
+  return (first + round_window) * p.records;
 }
 
 // exp(value - reference), and 0 for -inf whatever finite reference.
@@ -70,6 +85,32 @@ __device__ inline int32_t lower_bound(const int32_t* ids, int32_t low, int32_t h
 
 // The (max, sum) of a window that came to nothing.
 __device__ inline float2 nothing_visible() { return {-INFINITY, 0.0f}; }
+__device__ inline bool shows_nothing(float2 max_sum) {
+  return max_sum.x == -INFINITY && max_sum.y == 0.0f;
+}
+
+// How the acc of two halves of a window are added; a weight below 0: that half is left out.
+struct HalfWeights {
+  float first;
+  float second;
+};
+
+// What two halves of a window come to together.
+__device__ inline float2 sum_of_halves(float2 first, float2 second, HalfWeights& weights) {
+  weights = {1.0f, -1.0f};
+  if (shows_nothing(second)) return first;
+  const float max = fmaxf(first.x, second.x);
+  const float reference = reference_of(max);
+  weights = {exp_of_difference(first.x, reference), exp_of_difference(second.x, reference)};
+  const float sum = __fmaf_rn(second.y, weights.second, __fmul_rn(first.y, weights.first));
+  if (shows_nothing(first)) weights.first = -1.0f;
+  return {max, sum};
+}
+__device__ inline float sum_of_halves(float first, float second, const HalfWeights& weights) {
+  if (weights.second < 0.0f) return first;
+  const float added = weights.first < 0.0f ? 0.0f : __fmul_rn(first, weights.first);
+  return __fmaf_rn(second, weights.second, added);
+}
 
 struct DecodeWindow {
   int32_t begin;   // position of the first token
@@ -89,7 +130,7 @@ struct DecodeWindow {
 __device__ inline const uint16_t* block_keys(const DecodeParams& p, int32_t block,
                                              int32_t kv_head) {
   return reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes) +
-         static_cast<int64_t>(kv_head) * 2 * p.block_tokens * p.head_dim;
+         kv_head * 2 * p.block_tokens * p.head_dim;
 }
 
 // Fills in `pages` and takes tiles of other pages out of `tiles`.
@@ -120,44 +161,55 @@ __device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv
   window.tiles &= __ballot_sync(kFullWarp, is_listed);
 }
 
+// What follows is twice there, for calls with lists and without: at short contexts the time of a
+// kernel is that of the instructions before its first load. A division takes 30 that wait for each
+// other, so the common one by 1 is left out.
+
+// The entry of the block table in which window `index` of a run begins.
+__device__ inline int32_t entry_of_window(const DecodeParams& p, int32_t index) {
+  return p.windows_per_block == 1 ? index : index / p.windows_per_block;
+}
+
 // The block in which window `index` of a run begins, unless pages are gathered. Needs nothing that
 // must be loaded before: its load and those of decode_row are under way together.
+template <bool kListed>
 __device__ inline int32_t block_of_window(const DecodeParams& p, int32_t seq, int32_t index) {
-  const int32_t entry = index * p.window_tokens / p.block_tokens;
-  if (p.gathered || entry >= p.max_blocks) return -1;  // behind every run
-  return p.block_table[static_cast<int64_t>(seq) * p.max_blocks + entry];
+  if (kListed && p.gathered) return -1;
+  const int32_t entry = min(entry_of_window(p, index), p.max_blocks - 1);  // or behind every run
+  return load_now(p.block_table + static_cast<int64_t>(seq) * p.max_blocks + entry);
 }
 
 // Window `index` of the run of sequence `seq`, which begins in `block`.
 // REQUIRES: index < row.num_windows; all lanes call.
+template <bool kListed>
 __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRow& row, int32_t seq,
                                            int32_t kv_head, int32_t index, int32_t block,
                                            int32_t lane) {
   DecodeWindow window;
-  const int32_t offset = index * p.window_tokens;
-  window.begin = row.kv_begin + offset;
+  window.begin = row.kv_begin + index * p.window_tokens;
   window.kv_end = row.kv_end;
   const int32_t num_tokens = min(p.window_tokens, row.kv_end - window.begin);
   window.tiles = (1u << (num_tokens + kTileTokens - 1) / kTileTokens) - 1;
   window.resumes = window.is_open = false;
   window.keys = nullptr;
-  if (!p.gathered) {
-    window.keys =
-        block_keys(p, block, kv_head) + static_cast<int64_t>(offset % p.block_tokens) * p.head_dim;
+  if (!kListed || !p.gathered) {
+    const int32_t window_of_block = index - entry_of_window(p, index) * p.windows_per_block;
+    window.keys = block_keys(p, block, kv_head) + window_of_block * p.window_tokens * p.head_dim;
   }
-  if (p.page_ids != nullptr) apply_list(p, seq, kv_head, lane, window);
+  if (kListed) apply_list(p, seq, kv_head, lane, window);
   return window;
 }
 
 // Keys of a tile's first token; its values lie p.block_tokens * p.head_dim elements behind.
+template <bool kListed>
 __device__ inline const uint16_t* tile_keys(const DecodeParams& p, const DecodeWindow& window,
-                                            int32_t kv_head, int32_t tile) {
-  if (!p.gathered) return window.keys + static_cast<int64_t>(tile) * kTileTokens * p.head_dim;
+                                            int32_t kv_head, int32_t head_dim, int32_t tile) {
+  if (!kListed || !p.gathered) return window.keys + tile * kTileTokens * head_dim;
   const int32_t token = window.begin + tile * kTileTokens;
   const int32_t page = token / p.page_tokens;
   const uint32_t pages_before = window.pages & ((1u << (page - window.first_page)) - 1);
   return block_keys(p, window.block + __popc(pages_before), kv_head) +
-         static_cast<int64_t>(token - page * p.page_tokens) * p.head_dim;
+         (token - page * p.page_tokens) * head_dim;
 }
 
 }  // namespace sluice::cuda

@@ -12,10 +12,24 @@ __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
 }
 
 // Copies 16 bytes, or writes 16 zeros without reading `source`.
-__device__ __forceinline__ void copy_16(void* destination, const void* source, bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(destination)),
-               "l"(source), "r"(present ? 16 : 0)
+__device__ __forceinline__ void copy_16(uint32_t destination, const void* source, bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+               "r"(present ? 16 : 0)
                : "memory");
+}
+__device__ __forceinline__ void copy_16(void* destination, const void* source, bool present) {
+  copy_16(shared_address(destination), source, present);
+}
+
+// Ends a group of copies of this thread.
+__device__ __forceinline__ void end_of_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+// Waits for all groups of this thread but the last `kCount`.
+template <int kCount>
+__device__ __forceinline__ void wait_for_copies_but() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kCount) : "memory");
 }
 
 // Waits for all copies of this thread.
