@@ -225,9 +225,10 @@ struct DeviceOptions {
   uint64_t schedule_seed = 0;     // tests: not 0 inserts seeded delays between a stream's tasks
   size_t memory_limit_bytes = 0;  // cap of kDevice memory; 0 means what the device has
 
-  // Tests: streams whose names begin so begin every task half a millisecond late, which brings out
-  // who does not wait for them.
+  // Tests: streams whose names begin so begin every task late, which brings out who does not wait
+  // for them.
   std::string slow_streams;
+  int64_t slow_stream_delay_us = 500;
 
   // CPU, tests: not 0 makes copies between host or pinned and device memory take at least
   // bytes / rate on their stream. Streams share one simulated link per direction. An error on

@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::chrono::microseconds kSlowStreamDelay{500};
-
 // Source: splitmix64 by Sebastiano Vigna (public domain).
 uint64_t next_random(uint64_t& state) {
   state += 0x9e3779b97f4a7c15u;
@@ -26,10 +24,12 @@ uint64_t next_random(uint64_t& state) {
 ScheduleFuzzer::ScheduleFuzzer(const DeviceOptions& options, uint64_t stream_number,
                                std::string_view stream_name)
     : state_(options.schedule_seed * (2 * stream_number + 1)),
-      is_slow_(!options.slow_streams.empty() && stream_name.starts_with(options.slow_streams)) {}
+      slow_delay_(!options.slow_streams.empty() && stream_name.starts_with(options.slow_streams)
+                      ? options.slow_stream_delay_us
+                      : 0) {}
 
 void ScheduleFuzzer::delay_once() {
-  if (is_slow_) std::this_thread::sleep_for(kSlowStreamDelay);
+  if (slow_delay_.count() > 0) std::this_thread::sleep_for(slow_delay_);
   if (state_ != 0) delay_by_seed();
 }
 

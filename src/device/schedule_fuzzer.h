@@ -5,6 +5,7 @@
 // thread for host functions. Thread rule: one thread at a time, in the order of one stream.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string_view>
 
@@ -19,7 +20,7 @@ class ScheduleFuzzer {
   ScheduleFuzzer(const DeviceOptions& options, uint64_t stream_number,
                  std::string_view stream_name);
 
-  bool is_on() const { return is_slow_ || state_ != 0; }
+  bool is_on() const { return slow_delay_.count() > 0 || state_ != 0; }
 
   // Does nothing, yields or sleeps up to 200 us, as the seed decides; a slow stream also sleeps.
   void delay() {
@@ -30,8 +31,8 @@ class ScheduleFuzzer {
   void delay_once();
   void delay_by_seed();
 
-  uint64_t state_;  // 0: no seed
-  bool is_slow_;
+  uint64_t state_;                        // 0: no seed
+  std::chrono::microseconds slow_delay_;  // 0: not a slow stream
 };
 
 }  // namespace sluice

@@ -1,0 +1,89 @@
+// Which waits of offload_waits_run must not be left out, by mode and kind.
+//
+// Used by offload_waits_test (ThreadSanitizer, which tells why each of the others is redundant) and
+// offload_waits_gpu_test (bits). The numbers follow from the jobs. Thread rule: none.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "kv/wait_gate.h"
+
+namespace sluice::testing {
+
+// Waits [first, last] of one kind.
+struct NeededWaits {
+  WaitKind kind;
+  int64_t first;
+  int64_t last;
+};
+
+inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
+  // Loads of the chunked run: 0-3 second chunk, 4-11 third, 12-201 19 decode steps of 10 (a tail is
+  // flushed before 112), 202-233 and 234-265 two short jobs, 266-269 and 270-273 two prompts,
+  // 274-281 the job that stops early (two of its loads are dropped), 280-283 the last prompt.
+  if (mode == "chunked") {
+    return {{WaitKind::kFilled, 0, 281},    {WaitKind::kDrained, 2, 201},
+            {WaitKind::kDrained, 204, 233}, {WaitKind::kDrained, 236, 265},
+            {WaitKind::kDrained, 268, 269}, {WaitKind::kDrained, 272, 273},
+            {WaitKind::kDrained, 276, 279}, {WaitKind::kDrained, 282, 283},
+            {WaitKind::kOnHost, 0, 3},      {WaitKind::kOnHost, 16, 16},
+            {WaitKind::kOnHost, 21, 21},    {WaitKind::kOnHost, 116, 116},
+            {WaitKind::kOnHost, 202, 203},  {WaitKind::kOnHost, 234, 235},
+            {WaitKind::kOnHost, 266, 277},  {WaitKind::kOnHost, 280, 283},
+            {WaitKind::kStageLeft, 2, 5},   {WaitKind::kStageLeft, 12, 17},
+            {WaitKind::kStageLeft, 20, 21}, {WaitKind::kStageLeft, 24, 25},
+            {WaitKind::kWritten, 0, 5},     {WaitKind::kWritten, 11, 20},
+            {WaitKind::kTailLeft, 5, 5},    {WaitKind::kUnused, 0, 1}};
+  }
+  // Loads of the layer-wise run: 0-189 19 decode steps of 10 (a tail is flushed before 100),
+  // 190-221 and 222-253 the short jobs, 254-255 those that were meant for the job that stopped
+  // early.
+  if (mode == "layerwise") {
+    return {{WaitKind::kFilled, 0, 253},    {WaitKind::kDrained, 2, 189},
+            {WaitKind::kDrained, 192, 221}, {WaitKind::kDrained, 224, 253},
+            {WaitKind::kOnHost, 0, 1},      {WaitKind::kOnHost, 5, 6},
+            {WaitKind::kOnHost, 104, 104},  {WaitKind::kOnHost, 190, 191},
+            {WaitKind::kOnHost, 222, 223},  {WaitKind::kOnHost, 254, 255},
+            {WaitKind::kStageLeft, 8, 13},  {WaitKind::kWritten, 0, 1},
+            {WaitKind::kWritten, 7, 14},    {WaitKind::kTailLeft, 5, 5},
+            {WaitKind::kUnused, 0, 1}};
+  }
+  // Loads of the run that gathers: 0-23 history of the chunks, 24-175 19 decode steps with 4
+  // gathers a layer, 176-255 and 256-335 the short jobs with one gather a layer, and two from the
+  // step after their tail was flushed on, 336-367 history of the last prompts and the job between
+  // them. Of a decode step the first two "drained" are compute's, and there is one "on host": 24-42
+  // of the first job, 43-58 and 59-74 of the short ones, 75-106 of the last prompts.
+  if (mode == "gather") {
+    return {{WaitKind::kFilled, 0, 367},     {WaitKind::kDrained, 2, 23},
+            {WaitKind::kDrained, 26, 26},    {WaitKind::kDrained, 102, 102},
+            {WaitKind::kDrained, 174, 174},  {WaitKind::kDrained, 338, 343},
+            {WaitKind::kDrained, 346, 351},  {WaitKind::kDrained, 354, 359},
+            {WaitKind::kDrained, 362, 367},  {WaitKind::kOnHost, 0, 1},
+            {WaitKind::kOnHost, 4, 5},       {WaitKind::kOnHost, 43, 43},
+            {WaitKind::kOnHost, 59, 59},     {WaitKind::kOnHost, 75, 76},
+            {WaitKind::kOnHost, 103, 104},   {WaitKind::kStageLeft, 2, 5},
+            {WaitKind::kStageLeft, 12, 17},  {WaitKind::kStageLeft, 20, 21},
+            {WaitKind::kStageLeft, 24, 25},  {WaitKind::kWritten, 0, 5},
+            {WaitKind::kWritten, 11, 20},    {WaitKind::kSelected, 0, 1},
+            {WaitKind::kSelected, 148, 149}, {WaitKind::kSelected, 152, 311}};
+  }
+  // Waits of the run that is replayed: the first decode step has the eight loads of two layers and
+  // runs as it is (8 "drained", the first two of them compute's), the second is recorded (again 8),
+  // later ones wait for two slots and for one write-back. Behind the eleventh come the visitor's
+  // loads, "drained" 34-35 and "on host" 11-12, which nobody reads: compute's next, 36-37, is for
+  // them. Tails were flushed before the fifth decode step and every sixteenth from there.
+  if (mode == "replay") {
+    return {
+        {WaitKind::kFilled, 0, 7},    {WaitKind::kDrained, 10, 10}, {WaitKind::kDrained, 14, 14},
+        {WaitKind::kDrained, 36, 37}, {WaitKind::kOnHost, 4, 4},    {WaitKind::kOnHost, 11, 12},
+        {WaitKind::kOnHost, 22, 22},  {WaitKind::kOnHost, 38, 38},  {WaitKind::kUnused, 0, 1},
+        {WaitKind::kSelected, 0, 1},  {WaitKind::kSelected, 4, 5}};
+  }
+  SLUICE_CHECK(false, "no mode '{}'", mode);
+  return {};
+}
+
+}  // namespace sluice::testing
