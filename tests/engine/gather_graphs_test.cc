@@ -201,7 +201,7 @@ TEST(GatherGraphs, PrefillsInBetweenDoNotDisturbThem) {
 }
 
 TEST(GatherGraphs, TheScheduleOfStreamsDoesNotMatter) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   const EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 1});
   const std::vector<RequestOutput> jobs = run(options, make_jobs(), Steps::kPlain);
   const std::vector<RequestOutput> visited =

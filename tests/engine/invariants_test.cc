@@ -132,7 +132,7 @@ TEST_F(Invariants, PreemptionLosesNothing) {
 }
 
 TEST_F(Invariants, ScheduleOfStreamsDoesNotMatter) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     DeviceOptions device_options;
     device_options.num_threads = 2;

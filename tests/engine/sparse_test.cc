@@ -288,7 +288,7 @@ TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
 }
 
 TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: delays are the CPU device's";
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   const std::vector<Job> jobs = make_jobs(16);
   for (const std::string& policy : policies_here()) {
     const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
