@@ -19,6 +19,7 @@ struct StrongId {
   constexpr StrongId() = default;
   constexpr explicit StrongId(Rep v) : value(v) {}
   constexpr bool valid() const { return value >= 0; }
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 inside <=> for a pointer
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 };
 

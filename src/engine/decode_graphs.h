@@ -25,6 +25,7 @@ struct DecodeShape {
   bool wants_top = false;     // the most likely tokens are wanted too
   bool wants_suppressed = false;
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 inside <=> for a pointer
   auto operator<=>(const DecodeShape&) const = default;
 };
 
