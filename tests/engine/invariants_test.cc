@@ -131,6 +131,28 @@ TEST_F(Invariants, PreemptionLosesNothing) {
   EXPECT_GT(llm.stats().num_preemptions, 0) << "the test did not preempt anything";
 }
 
+// Between two attentions a pass goes by tiles of rows (2048 on a CPU, 8192 on a GPU): three of
+// them, the last one short, with KV on the device and in host memory.
+TEST(RowTiles, APassOfManyTilesEqualsOneOfFewRows) {
+  EngineOptions options;
+  options.model = SLUICE_SOURCE_DIR "/models/needle";
+  options.device = testing::test_device_spec();
+  const int64_t num_rows = testing::testing_cpu() ? 4500 : 17000;
+  options.max_model_len = num_rows + 64;
+  options.max_num_seqs = 1;
+  options.block_size = 64;
+  options.prefill_chunk_tokens = 1024;
+  const std::vector<Job> jobs = {{random_tokens(num_rows, 1), sampled(8, 1)}};
+  const std::vector<RequestOutput> reference = testing::run_engine(options, jobs);
+  options.prefill_chunk_tokens = 0;
+  options.max_num_batched_tokens = num_rows;
+  expect_all_alike(testing::run_engine(options, jobs), reference, "resident");
+  options.max_num_batched_tokens = 0;
+  options.kv_offload = "layerwise";
+  options.kv_host_bytes = size_t{256} << 20;
+  expect_all_alike(testing::run_engine(options, jobs), reference, "layerwise");
+}
+
 TEST_F(Invariants, ScheduleOfStreamsDoesNotMatter) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   for (uint64_t seed = 1; seed <= 5; ++seed) {
