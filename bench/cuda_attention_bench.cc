@@ -1,10 +1,13 @@
-// Prefill attention on CUDA: FLOP/s over long sequences, what cutting the walk costs, and a few
-// rows of each shape against double precision.
+// Prefill attention on CUDA: FLOP/s over long sequences and over page lists, what cutting the walk
+// costs, and a few rows of each shape against double precision.
 //
 //   cuda_attention_bench [--shape SUBSTRING]
+#include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +22,15 @@
 namespace sluice::bench {
 namespace {
 
+// Which pages the rows of a query page list: the first and newest tokens, and others by chance.
+struct Lists {
+  int32_t page_tokens = 0;  // 0: no lists
+  int32_t q_page_tokens = 0;
+  int32_t sink_tokens = 0;
+  int32_t recent_tokens = 0;
+  double density = 0;  // of each KV head for itself; 0: one list for all
+};
+
 struct Shape {
   const char* name;
   int32_t num_rows;
@@ -28,12 +40,91 @@ struct Shape {
   int32_t head_dim = 128;
   int32_t block_tokens = 256;
   int32_t piece_tokens = 0;  // not 0: the walk is cut every so many tokens
+  Lists lists = {};
 
-  // A causal row at position p does 2 products of p + 1 tokens and head_dim channels per head.
+  // Of a row at a position, a token and a head: 2 products of head_dim channels.
+  double flop_per_pair() const { return 4.0 * num_q_heads * head_dim; }
+  // A causal row at position p sees p + 1 tokens.
   double flop() const {
     const double first = num_tokens - num_rows + 1;
-    return (first + num_tokens) / 2 * num_rows * num_q_heads * head_dim * 4;
+    return (first + num_tokens) / 2 * num_rows * flop_per_pair();
   }
+};
+
+// The page lists of a shape, which is a whole prompt then.
+class ListTable {
+ public:
+  explicit ListTable(const Shape& shape)
+      : shape_(shape), num_heads_(shape.lists.density > 0 ? shape.num_kv_heads : 1) {
+    for (int32_t head = 0; head < num_heads_; ++head) {
+      for (int32_t q_page = 0; q_page < num_q_pages(); ++q_page) {
+        lists_.push_back(make_list(head, q_page));
+        width_ = std::max(width_, std::ssize(lists_.back()));
+      }
+    }
+  }
+
+  int32_t num_heads() const { return num_heads_; }
+  int32_t num_q_pages() const { return shape_.num_tokens / shape_.lists.q_page_tokens; }
+  int64_t width() const { return width_; }
+  const std::vector<int32_t>& list(int32_t head, int32_t q_page) const {
+    return lists_[static_cast<size_t>(head * num_q_pages() + q_page)];
+  }
+
+  // Of pairs of a row and a token that it has listed and may see.
+  double flop() const {
+    double pairs = 0;
+    for (int32_t i = 0; i < num_heads_ * num_q_pages(); ++i) {
+      const int32_t first_row = i % num_q_pages() * shape_.lists.q_page_tokens;
+      for (const int32_t page : list(i / num_q_pages(), i % num_q_pages())) {
+        for (int32_t row = first_row; row < first_row + shape_.lists.q_page_tokens; ++row) {
+          pairs +=
+              std::clamp(row + 1 - page * shape_.lists.page_tokens, 0, shape_.lists.page_tokens);
+        }
+      }
+    }
+    return pairs / num_heads_ * shape_.flop_per_pair();
+  }
+
+  // Of the tiles of 128 packed rows by 128 tokens that some row has listed a page of.
+  double tile_flop() const {
+    const int32_t rows = 128 * shape_.num_kv_heads / shape_.num_q_heads;
+    double num_tiles = 0;
+    for (int32_t head = 0; head < num_heads_; ++head) {
+      for (int32_t begin = 0; begin < shape_.num_rows; begin += rows) {
+        std::set<int32_t> tiles;
+        for (int32_t row = begin; row < begin + rows; row += 16) {
+          for (const int32_t page : list(head, row / shape_.lists.q_page_tokens)) {
+            const int32_t token = page * shape_.lists.page_tokens;
+            if (token < begin + rows) tiles.insert(token / 128);
+          }
+        }
+        num_tiles += static_cast<double>(tiles.size());
+      }
+    }
+    return num_tiles / num_heads_ * rows * 128 * shape_.flop_per_pair();
+  }
+
+ private:
+  std::vector<int32_t> make_list(int32_t head, int32_t q_page) const {
+    const Lists& lists = shape_.lists;
+    const int32_t first_row = q_page * lists.q_page_tokens;
+    std::mt19937 generator(static_cast<uint32_t>(head * 65536 + q_page));
+    std::bernoulli_distribution chosen(lists.density);
+    std::vector<int32_t> pages;
+    for (int32_t page = 0; page * lists.page_tokens < first_row + lists.q_page_tokens; ++page) {
+      const int32_t begin = page * lists.page_tokens;
+      const bool is_sink = begin < lists.sink_tokens;
+      const bool is_recent = begin + lists.page_tokens > first_row - lists.recent_tokens;
+      if (is_sink || is_recent || chosen(generator)) pages.push_back(page);
+    }
+    return pages;
+  }
+
+  Shape shape_;
+  int32_t num_heads_;
+  std::vector<std::vector<int32_t>> lists_;
+  int64_t width_ = 1;
 };
 
 // Tensors of one measurement, in device memory unless named otherwise, and the stream that uses
@@ -112,7 +203,12 @@ class Workbench {
     args_.batch.max_rows = shape.num_rows;
     make_blocks();
     if (shape.piece_tokens > 0) make_state();
+    if (shape.lists.page_tokens > 0) make_lists();
   }
+
+  // Of what the rows see, and of what the kernel for Hopper works out; 0: not known.
+  double flop() const { return lists_ ? lists_->flop() : shape_.flop(); }
+  double tile_flop() const { return lists_ ? lists_->tile_flop() : 0; }
 
   // All calls of one walk.
   void enqueue() {
@@ -181,12 +277,47 @@ class Workbench {
                    .sum = tensors_.tensor(DType::kF32, {rows, heads})};
   }
 
+  void make_lists() {
+    lists_.emplace(shape_);
+    const int64_t heads = lists_->num_heads();
+    const int64_t q_pages = lists_->num_q_pages();
+    std::vector<int32_t> ids, counts;
+    for (int64_t i = 0; i < heads * q_pages; ++i) {
+      std::vector<int32_t> list =
+          lists_->list(static_cast<int32_t>(i / q_pages), static_cast<int32_t>(i % q_pages));
+      counts.push_back(static_cast<int32_t>(list.size()));
+      list.resize(static_cast<size_t>(lists_->width()));
+      ids.insert(ids.end(), list.begin(), list.end());
+    }
+    args_.pages = {.page_ids = tensors_.integers(ids).reshape({1, heads, q_pages, lists_->width()}),
+                   .page_count = tensors_.integers(counts).reshape({1, heads, q_pages}),
+                   .page_tokens = shape_.lists.page_tokens,
+                   .q_page_tokens = shape_.lists.q_page_tokens};
+  }
+
+  // The lists of one row, for the host.
+  PageList lists_of_row(int32_t row) {
+    std::vector<int32_t> ids, counts;
+    for (int32_t head = 0; head < lists_->num_heads(); ++head) {
+      std::vector<int32_t> list = lists_->list(head, row / shape_.lists.q_page_tokens);
+      counts.push_back(static_cast<int32_t>(list.size()));
+      list.resize(static_cast<size_t>(lists_->width()));
+      ids.insert(ids.end(), list.begin(), list.end());
+    }
+    PageList pages = args_.pages;
+    const int64_t heads = lists_->num_heads();
+    pages.page_ids = tensors_.host_integers(ids).reshape({1, heads, 1, lists_->width()});
+    pages.page_count = tensors_.host_integers(counts).reshape({1, heads, 1});
+    return pages;
+  }
+
   void add_row_error(int32_t row, double& difference, double& norm) {
     AttentionArgs host = args_;
     host.q = tensors_.to_host(args_.q.rows(row, 1));
     const TensorView out = tensors_.to_host(args_.out.rows(row, 1));
     host.batch.row_begin = tensors_.host_integers({0, 1});
     host.batch.first_pos = tensors_.host_integers({shape_.num_tokens - shape_.num_rows + row});
+    if (lists_) host.pages = lists_of_row(row);
     host.kv_begin = tensors_.host_integers({0});
     host.kv_end = tensors_.host_integers({shape_.num_tokens});
     if (!host_kv_.present()) {
@@ -210,6 +341,7 @@ class Workbench {
   AttentionArgs args_;
   TensorView bounds_;
   TensorView host_kv_, host_table_;
+  std::optional<ListTable> lists_;
 };
 
 std::vector<Shape> shapes() {
@@ -255,6 +387,32 @@ std::vector<Shape> shapes() {
   };
 }
 
+// A window as `streaming` lists it, with query pages of its own pages and larger ones, and blocks
+// chosen by chance.
+std::vector<Shape> list_shapes() {
+  const auto shape = [](const char* name, const Lists& lists) {
+    return Shape{.name = name, .num_rows = 32768, .num_tokens = 32768, .lists = lists};
+  };
+  std::vector<Shape> shapes = {
+      shape("lists 32K: 64 + 1K, q pages of 32", {32, 32, 64, 1024}),
+      shape("lists 32K: 64 + 1K, q pages of 128", {32, 128, 64, 1024}),
+      shape("lists 32K: 64 + 2K, q pages of 32", {32, 32, 64, 2048}),
+      shape("lists 32K: 64 + 4K, q pages of 32", {32, 32, 64, 4096}),
+      shape("lists 32K: 64 + 4K, q pages of 128", {32, 128, 64, 4096}),
+      shape("lists 32K: 25 % of pages of 128", {128, 128, 128, 128, 0.25}),
+      shape("lists 32K: 25 % of pages of 64", {64, 64, 64, 64, 0.25}),
+      shape("lists 32K: 25 % of pages of 16", {16, 128, 16, 16, 0.25}),
+      shape("lists 32K: all pages of 32", {32, 128, 0, 32768}),
+      shape("lists 32K: 25 % in pieces of 4K", {128, 128, 128, 128, 0.25}),
+      shape("lists 32K: 25 %, head_dim 64", {128, 128, 128, 128, 0.25}),
+      shape("lists 32K: 25 %, blocks of 16 (general)", {16, 128, 16, 16, 0.25}),
+  };
+  shapes[9].piece_tokens = 4096;
+  shapes[10].head_dim = 64;
+  shapes[11].block_tokens = 16;
+  return shapes;
+}
+
 // Sustained, so that the clock is the one that the card holds under load.
 constexpr Effort kEffort{.min_repetitions = 5, .min_seconds = 0.3};
 
@@ -281,18 +439,21 @@ void print_shape(CudaDevice& device, const Shape& shape, double bound) {
   Workbench bench(device, shape);
   const double error = bench.error();
   // Enough walks in a row that a launch and a wait are noise.
-  const int repeats = std::max(1, static_cast<int>(1e13 / shape.flop()));
+  const double flop = bench.flop();
+  const int repeats = std::max(1, static_cast<int>(1e13 / flop));
   const Timing timing = measure(
       [&] {
         for (int i = 0; i < repeats; ++i) bench.enqueue();
         bench.synchronize();
       },
       kEffort);
-  const double rate = shape.flop() * repeats / timing.median;
+  const double rate = flop * repeats / timing.median;
+  const double tile_rate = bench.tile_flop() * repeats / timing.median;
   fmt::print(
-      "{:<36} {:8.3f} ms {:7.1f} TFLOP/s {:3.0f} % of bound (spread {:.1f} %)  error {:.1e}\n",
+      "{:<36} {:8.3f} ms {:7.1f} TFLOP/s {:3.0f} % of bound (spread {:.1f} %)  error {:.1e}{}\n",
       shape.name, timing.median / repeats * 1e3, rate / 1e12, 100 * rate / bound,
-      100 * timing.spread(), error);
+      100 * timing.spread(), error,
+      tile_rate > 0 ? fmt::format("  tiles {:.1f} TFLOP/s", tile_rate / 1e12) : "");
   std::fflush(stdout);
 }
 
@@ -308,7 +469,9 @@ int run(int argc, char** argv) {
   fmt::print("GPU: {}; bound: bf16 product of 8192^3, {:.1f} TFLOP/s\n", device->info().name,
              bound / 1e12);
   fmt::print("causal, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n");
-  for (const Shape& shape : shapes()) {
+  std::vector<Shape> all = shapes();
+  for (const Shape& shape : list_shapes()) all.push_back(shape);
+  for (const Shape& shape : all) {
     if (std::string_view(shape.name).find(wanted) != std::string_view::npos) {
       print_shape(as_cuda(*device), shape, bound);
     }

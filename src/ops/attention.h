@@ -46,8 +46,8 @@ struct AttentionState {
 // first_entry + num_entries) of each list have been copied side by side (ops/gather_pages.h): entry
 // first_entry + j of KV head h is head h of block j of `kv`, whose block_tokens is page_tokens;
 // block_table is not read, other entries are skipped, and the bits are those of the pages in place;
-// num_seqs and num_q_pages are 1. The calls for the parts of one list follow one another on the
-// stream, with no other attention in between.
+// num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls for the parts of
+// one list follow one another on the stream, with no other attention in between.
 struct PageList {
   TensorView page_ids;        // i32 [num_seqs, num_kv_heads or 1, num_q_pages, max_pages]
   TensorView page_count;      // i32 [num_seqs, num_kv_heads or 1, num_q_pages]
@@ -97,8 +97,9 @@ struct AttentionArgs {
 // Types: scores, state and sums in f32. P is not rounded below f32 on scalar, AVX2 and AVX-512; on
 // AMX and CUDA it is rounded to bf16 for the product with V, and not for the sum.
 // Order: on the CPU decode and prefill rows have the same bits on one ISA; AVX2 and AVX-512 agree
-// too. A token that a row may not see has no influence, NaN or not. (On CUDA, prefill promises this
-// for keys and for tokens from kv_end on: a NaN in a value reaches earlier rows of the same tile.)
+// too. A token that a row may not see, or has not listed, has no influence, NaN or not. (On CUDA,
+// prefill promises this for keys, for tokens from kv_end on, and for tiles that none of the rows
+// side by side has listed: a NaN in a value reaches other rows that visit the same tile.)
 // Aliasing: `out` may be the memory of `q`.
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.

@@ -85,11 +85,7 @@ std::vector<Job> make_jobs() {
   return jobs;
 }
 
-// Prefill attention on a GPU takes no page lists.
-std::vector<std::string> policies_here() {
-  if (!testing::testing_cpu()) return {"full+quest", "full+streaming"};
-  return {"full+quest", "full+streaming", "streaming+quest"};
-}
+const std::vector<std::string> kPolicies = {"full+quest", "full+streaming", "streaming+quest"};
 
 const Place kPlaces[] = {{"chunked", 16, 2, 1},
                          {"chunked", 16, 3, 4},
@@ -98,7 +94,7 @@ const Place kPlaces[] = {{"chunked", 16, 2, 1},
                          {"chunked", 16, 2, 1, 30}};
 
 TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     for (const Place& place : kPlaces) {
       const EngineOptions options = offloaded(policy, place);
       const auto padded = make_engine(options, Steps::kPadded);
@@ -122,7 +118,7 @@ TEST(GatherGraphs, EqualStepsLaunchedOneByOne) {
 }
 
 TEST(GatherGraphs, EqualResidentGraphs) {
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     for (const Place& place : {kPlaces[0], kPlaces[3], kPlaces[4]}) {
       EngineOptions options = offloaded(policy, place);
       // Offloaded spans end at block borders, so passes of several sequences have other heights.

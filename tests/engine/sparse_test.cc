@@ -78,15 +78,7 @@ std::vector<Job> make_jobs(int32_t block_tokens) {
   return jobs;
 }
 
-// Prefill attention on a GPU takes no page lists and says so; what selects in decode alone is
-// tested there, too.
-std::vector<std::string> policies_here() {
-  if (!testing::testing_cpu()) return {"full+quest"};
-  return {"full+quest", "streaming", "streaming+quest"};
-}
-
-#define SKIP_LISTS_IN_PREFILL_ON_GPU() \
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: no page lists in prefill on a GPU"
+const std::vector<std::string> kPolicies = {"full+quest", "streaming", "streaming+quest"};
 
 bool same_text(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b) {
   return std::equal(a.begin(), a.end(), b.begin(),
@@ -102,7 +94,7 @@ std::string describe(const std::string& policy, const Place& place) {
 TEST(Sparse, ASmallBudgetIsNotFullAttention) {
   const std::vector<Job> jobs = make_jobs(64);
   const std::vector<RequestOutput> full = run_engine(resident("full"), jobs);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     EXPECT_FALSE(same_text(run_engine(resident(policy), jobs), full)) << policy;
   }
   EngineOptions shared = resident("full+quest");
@@ -114,7 +106,7 @@ TEST(Sparse, OffloadedEqualsResident) {
   const Place places[] = {{"chunked", 16, 2, 1},  {"chunked", 16, 3, 4, 1}, {"chunked", 16, 2, 32},
                           {"chunked", 64, 2, 1},  {"chunked", 64, 8, 2},    {"layerwise", 16, 2, 2},
                           {"layerwise", 64, 3, 1}};
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     for (const bool shared : {false, true}) {
       if (shared && policy == "streaming") continue;
       for (Place place : places) {
@@ -132,14 +124,15 @@ TEST(Sparse, OffloadedEqualsResident) {
 }
 
 TEST(Sparse, PagesOfAllSizesGiveTheSameBitsOffloaded) {
-  SKIP_LISTS_IN_PREFILL_ON_GPU();
+  // On a GPU one sequence at a time, as above.
+  const Place place{"chunked", 64, 2, 1, testing::testing_cpu() ? 3 : 1};
   for (const int32_t page_tokens : {16, 32, 64}) {
     EngineOptions options = resident("streaming+quest");
     options.block_size = 64;
     options.sparse_page_tokens = page_tokens;
     const std::vector<Job> jobs = make_jobs(64);
-    expect_all_same(run_engine(offloaded(options, {"chunked", 64, 2, 1}), jobs),
-                    run_engine(alike_resident(options, {"chunked", 64, 2, 1}), jobs),
+    expect_all_same(run_engine(offloaded(options, place), jobs),
+                    run_engine(alike_resident(options, place), jobs),
                     "pages of " + std::to_string(page_tokens));
   }
 }
@@ -157,7 +150,7 @@ std::vector<RequestOutput> with_blocks_of(int32_t block_size, const std::string&
 // one.
 TEST(Sparse, BlockSizesDoNotMatter) {
   const std::vector<Job> jobs = make_jobs(64);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     const auto of_16 = with_blocks_of(16, policy, jobs), of_256 = with_blocks_of(256, policy, jobs);
     expect_all_same(with_blocks_of(48, policy, jobs), of_16, policy + ", 48");
     expect_all_same(with_blocks_of(512, policy, jobs), of_256, policy + ", 512");
@@ -184,7 +177,7 @@ void expect_alike_until_selected(std::vector<RequestOutput> outputs,
 // Neither chunks, neighbours nor threads.
 TEST(Sparse, HowAPassIsCutDoesNotMatter) {
   const std::vector<Job> jobs = make_jobs(64);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
     for (const int32_t chunk : {1, 23, 128}) {
       EngineOptions options = resident(policy);
@@ -202,7 +195,7 @@ TEST(Sparse, HowAPassIsCutDoesNotMatter) {
 TEST(Sparse, ABudgetThatCoversEverythingIsFullAttention) {
   const std::vector<Job> jobs = make_jobs(64);
   const std::vector<RequestOutput> full = run_engine(resident("full"), jobs);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     EngineOptions by_budget = resident(policy);
     if (policy == "full+quest") {
       by_budget.sparse_topk_tokens = 512;
@@ -221,7 +214,7 @@ TEST(Sparse, ABudgetThatCoversEverythingIsFullAttention) {
 
 // Summaries belong to blocks, so a block that is found again needs no more than its id.
 TEST(Sparse, PrefixHitsEqualCold) {
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     for (const bool on_host : {false, true}) {
       EngineOptions options = resident(policy);
       if (on_host) options = offloaded(options, {"chunked", 16, 3, 4});
@@ -244,7 +237,6 @@ TEST(Sparse, PrefixHitsEqualCold) {
 
 // Of streaming a row reads the same pages in both phases: computed again, it is the same row.
 TEST(Sparse, PreemptionLosesNothingOfStreaming) {
-  SKIP_LISTS_IN_PREFILL_ON_GPU();
   const std::vector<Job> jobs = make_jobs(16);
   EngineOptions options = resident("streaming");
   options.enable_prefix_caching = false;  // so that preempted KV is really computed again
@@ -269,7 +261,7 @@ TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
   for (const int64_t length : {200, 205, 210}) {
     jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)});
   }
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     EngineOptions options = resident(policy);
     options.max_model_len = 448;
     options.max_num_seqs = 3;
@@ -290,7 +282,7 @@ TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
 TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
   const std::vector<Job> jobs = make_jobs(16);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
     for (const uint64_t seed : testing::test_seeds(5)) {
       SCOPED_TRACE("seed " + std::to_string(seed));
@@ -307,7 +299,7 @@ TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
 // Decode steps that are padded and replayed: rows of padding are nothing to a policy.
 TEST(Sparse, ReplayedDecodeStepsEqualOthers) {
   const std::vector<Job> jobs = make_jobs(64);
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     LlmEngine engine(resident(policy),
                      {.device = testing::make_test_device(), .force_graphs = true});
     expect_all_same(run_jobs(engine, jobs), run_engine(resident(policy), jobs), policy);
@@ -333,7 +325,7 @@ DecodeBytes decode_bytes(const std::string& policy, int64_t context, size_t resi
 
 TEST(Sparse, DecodeMovesTheBudgetWhateverTheContext) {
   constexpr int64_t kPageBytes = 2 * kPage * 32 * sizeof(BFloat16);  // of one KV head
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     // Sinks, 48 tokens by score, and the page before the newest one; the newest is in the tail.
     const int64_t pages = policy == "streaming" ? 1 + 1 : 1 + 3 + 1;
     for (const int64_t context : {160, 320, 448}) {
@@ -353,9 +345,7 @@ TEST(Sparse, DecodeMovesNothingOfWhatStays) {
   const int64_t half_stays = decode_bytes("full+quest", 320, 10).per_step;
   EXPECT_GT(half_stays, none_stays / 8);
   EXPECT_LT(half_stays, none_stays * 5 / 8);
-  if (testing::testing_cpu()) {
-    EXPECT_EQ(decode_bytes("streaming", 320, 10).per_step, 0);
-  }
+  EXPECT_EQ(decode_bytes("streaming", 320, 10).per_step, 0);
 }
 
 TEST(Sparse, DensitiesAreThoseOfTheRule) {
@@ -388,7 +378,6 @@ TEST(Sparse, SequencesThatFallBackAreCounted) {
 
 // A window that ends behind the first slotfuls: nobody reads them, so they do not come.
 TEST(Sparse, PrefillLeavesOutWhatNoListCanTake) {
-  SKIP_LISTS_IN_PREFILL_ON_GPU();
   LlmEngine engine(offloaded(resident("streaming"), {"chunked", 16, 2, 2}),
                    {.device = testing::make_test_device()});
   run_jobs(engine, {{random_tokens(384, 1), sampled(1, 1)}});
@@ -399,7 +388,7 @@ TEST(Sparse, PrefillLeavesOutWhatNoListCanTake) {
 }
 
 TEST(Sparse, TakesWhatWasPlannedAndAStepAllocatesNothing) {
-  for (const std::string& policy : policies_here()) {
+  for (const std::string& policy : kPolicies) {
     for (const bool on_host : {false, true}) {
       EngineOptions options = resident(policy);
       if (on_host) options = offloaded(options, {"chunked", 16, 2, 4});

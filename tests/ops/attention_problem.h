@@ -120,6 +120,21 @@ class AttentionProblem {
     return copy;
   }
 
+  // NaN for the keys and the values of tokens of which a predicate says so.
+  AttentionProblem with_nan(const std::function<bool(int32_t)>& is_key_nan,
+                            const std::function<bool(int32_t)>& is_value_nan) const {
+    AttentionProblem copy = *this;
+    const int64_t width = static_cast<int64_t>(shape_.num_kv_heads) * shape_.head_dim;
+    for (size_t seq = 0; seq < k_.size(); ++seq) {
+      for (int32_t token = 0; token < shape_.seqs[seq].num_kv_tokens(); ++token) {
+        const BFloat16 nan(std::numeric_limits<float>::quiet_NaN());
+        if (is_key_nan(token)) std::fill_n(copy.k_[seq].begin() + token * width, width, nan);
+        if (is_value_nan(token)) std::fill_n(copy.v_[seq].begin() + token * width, width, nan);
+      }
+    }
+    return copy;
+  }
+
   // One call over tokens [begin, end) of every sequence (cut to its length). Blocks hold nothing
   // else but NaN: unused blocks, and every token from kv_end on.
   AttentionArgs call(Machine& machine, const AttentionRun& run, int32_t begin, int32_t end) const {

@@ -2,6 +2,7 @@
 #include "ops/cuda/attention_prefill.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
@@ -14,11 +15,11 @@ namespace sluice::cuda {
 namespace {
 
 void check_supported(const AttentionArgs& args) {
-  if (args.pages.present()) {
+  if (args.pages.gathered) {
     fail(ErrorCode::kUnsupported,
-         "prefill attention on CUDA takes no page list (pages.page_ids is {}); use a policy that "
-         "selects pages in decode only, or the device 'cpu'",
-         args.pages.page_ids.to_string());
+         "prefill attention on CUDA takes no gathered pages ({} entries from {} on); use pages in "
+         "place, one row a sequence or the device 'cpu'",
+         args.pages.num_entries, args.pages.first_entry);
   }
   // The largest score is found before scaling.
   if (!(args.scale > 0.0f)) {
@@ -71,6 +72,16 @@ PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) 
   };
 }
 
+PrefillLists make_lists(const PageList& pages) {
+  return {.page_ids = pages.page_ids.data<int32_t>(),
+          .page_count = pages.page_count.data<int32_t>(),
+          .num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1)),
+          .num_q_pages = static_cast<int32_t>(pages.page_ids.dim(2)),
+          .max_pages = static_cast<int32_t>(pages.page_ids.dim(3)),
+          .page_tokens = pages.page_tokens,
+          .q_page_tokens = pages.q_page_tokens};
+}
+
 // Upper bounds, since where a sequence begins is known to the device alone.
 void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
   const int32_t of_longest = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
@@ -103,16 +114,19 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   if (args.batch.max_rows == 0 || args.batch.first_pos.dim(0) == 0) return;
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   PrefillParams params = make_params(args, gpu);
+  std::optional<PrefillLists> lists;
+  if (args.pages.present()) lists = make_lists(args.pages);
+  const PrefillLists* or_none = lists ? &*lists : nullptr;
   const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
     if (tile_tokens > 0) {
       count_tiles(args, sm90::kRowsPerTile, params);
       params.tiles_per_cta = tiles_per_cta(params, gpu);
       const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
-      check_cuda(sm90::launch_prefill(handle, params, map), "launch of prefill attention");
+      check_cuda(sm90::launch_prefill(handle, params, or_none, map), "launch of prefill attention");
     } else {
       count_tiles(args, sm80::kRowsPerTile, params);
-      check_cuda(sm80::launch_prefill(handle, params), "launch of prefill attention");
+      check_cuda(sm80::launch_prefill(handle, params, or_none), "launch of prefill attention");
     }
   });
 }

@@ -16,7 +16,9 @@ namespace sluice::cuda {
 // divides it. Blocks are whole tiles, so a walk cut between blocks has the same bits as one that is
 // not. P is rounded to bf16 for the product with V, and not for the sum.
 // Order: needs nothing from the host between launches; may be captured into a graph.
-// Errors: kUnsupported for page lists, and for a scale that is not positive.
+// With page lists a CTA (128 packed rows, 64 in the general kernel) visits the tiles of which some
+// of its rows lists a page; tokens that a row's list leaves out have weight 0. Errors: kUnsupported
+// for gathered pages, and for a scale that is not positive.
 void prefill_attention(CudaStream& stream, const AttentionArgs& args);
 
 }  // namespace sluice::cuda

@@ -39,4 +39,15 @@ struct PrefillParams {
   bool last = true;
 };
 
+// The page lists of a call, for the kernels that take them (ops/attention.h).
+struct PrefillLists {
+  const int32_t* page_ids = nullptr;
+  const int32_t* page_count = nullptr;
+  int32_t num_list_heads = 0;  // KV heads, or 1 when they share a list
+  int32_t num_q_pages = 0;
+  int32_t max_pages = 0;  // width of a list
+  int32_t page_tokens = 0;
+  int32_t q_page_tokens = 0;  // 0: one list for all rows of a sequence
+};
+
 }  // namespace sluice::cuda

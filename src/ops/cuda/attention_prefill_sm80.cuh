@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ops/cuda/attention_fragment.cuh"
+#include "ops/cuda/attention_prefill_pages.cuh"
 #include "ops/cuda/attention_prefill_sm80.h"
 #include "ops/cuda/shared_copy.cuh"
 
@@ -140,26 +141,77 @@ __device__ __forceinline__ void multiply_values(const Shared<C>& shared, int lan
   }
 }
 
+// ---- Walks: which KV tiles a tile of rows visits. All threads of a CTA go the same way.
+
+// All tiles that the rows see.
 template <typename C>
-__global__ void __launch_bounds__(C::kNumThreads)
-    prefill_kernel(const __grid_constant__ PrefillParams p) {
-  extern __shared__ std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes);
-  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
-  if (tile.first_row >= tile.num_rows) return;
-  const int num_tiles = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
-  if (num_tiles == 0 && state_stays(p, tile)) return;
+struct WholeWalk {
+  int32_t kv_begin;
+  int32_t num_tiles;
+  int32_t i = 0;
+
+  __device__ WholeWalk(const PrefillParams& p, const PrefillTile& tile)
+      : kv_begin(tile.kv_begin),
+        num_tiles(tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens)) {}
+
+  __device__ bool present() const { return i < num_tiles; }
+  __device__ int32_t begin() const { return kv_begin + i * C::kTileTokens; }
+  __device__ void mask(float (&)[C::kTileTokens / 2]) const {}
+
+  __device__ void look_ahead() {}
+  __device__ bool has_next() const { return i + 1 < num_tiles; }
+  __device__ int32_t next_begin() const { return begin() + C::kTileTokens; }
+  __device__ void advance() { ++i; }
+};
+
+// The tiles that the rows have listed. Each warp merges the lists for itself.
+template <typename C>
+struct ListWalk {
+  PageWalk<C::kTileTokens> pages;
+  int32_t lane_of[2];  // that walks the list of the thread's two rows
+  ListedTile at;
+  ListedTile next;
+
+  __device__ ListWalk(const PrefillParams& p, const PrefillLists& lists, const PrefillTile& tile)
+      : pages(p, lists, tile, C::kNumRows, static_cast<int32_t>(threadIdx.x % 32)),
+        at(pages.next()) {
+    const int32_t row =
+        tile.first_row + static_cast<int32_t>(threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4);
+    lane_of[0] = pages.lane_of_row(p, lists, tile, row);
+    lane_of[1] = pages.lane_of_row(p, lists, tile, row + 8);
+  }
+
+  __device__ bool present() const { return at.present(); }
+  __device__ int32_t begin() const { return at.begin; }
+  __device__ void mask(float (&s)[C::kTileTokens / 2]) const {
+    if (!at.is_partial) return;
+    const uint32_t of_rows[2] = {__shfl_sync(0xffffffffu, at.mask, lane_of[0]),
+                                 __shfl_sync(0xffffffffu, at.mask, lane_of[1])};
+    mask_pages<C::kTileTokens>(of_rows, s);
+  }
+
+  __device__ void look_ahead() { next = pages.next(); }
+  __device__ bool has_next() const { return next.present(); }
+  __device__ int32_t next_begin() const { return next.begin; }
+  __device__ void advance() { at = next; }
+};
+
+// One tile of rows.
+template <typename C, typename Walk>
+__device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile& tile, Walk& walk,
+                                       Shared<C>& shared) {
+  if (!walk.present() && state_stays(p, tile)) return;
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
 
   copy_queries<C>(p, tile, shared);
-  if (num_tiles > 0) copy_tile<C>(p, tile, tile.kv_begin, 0, shared.k);
+  if (walk.present()) copy_tile<C>(p, tile, walk.begin(), 0, shared.k);
   RowPair rows = make_row_pair(p, tile, tile.first_row + warp * 16, lane);
   float o[C::kChannels / 2];
   load_accumulator<C::kChannels>(p, tile, rows, lane, o);
 
-  for (int i = 0; i < num_tiles; ++i) {
-    const int begin = tile.kv_begin + i * C::kTileTokens;
+  for (; walk.present(); walk.advance()) {
+    const int begin = walk.begin();
     wait_for_copies();
     __syncthreads();  // K is here; nobody reads the V of the tile before any more
     copy_tile<C>(p, tile, begin, 1, shared.v);
@@ -167,11 +219,13 @@ __global__ void __launch_bounds__(C::kNumThreads)
     multiply_scores<C>(shared, warp, lane, s);
     wait_for_copies();
     __syncthreads();  // V is here; nobody reads this K any more
-    if (i + 1 < num_tiles) copy_tile<C>(p, tile, begin + C::kTileTokens, 0, shared.k);
+    walk.look_ahead();
+    if (walk.has_next()) copy_tile<C>(p, tile, walk.next_begin(), 0, shared.k);
 
     float alpha[2];
     uint32_t weights[C::kTileTokens / 4];
     mask_scores<C::kTileTokens>(rows, begin, lane, s);
+    walk.mask(s);
     softmax_tile<C::kTileTokens>(p.scale, rows, s, alpha);
     scale_accumulator<C::kChannels>(alpha, o);
     pack_weights<C::kTileTokens>(s, weights);
@@ -184,13 +238,41 @@ __global__ void __launch_bounds__(C::kNumThreads)
 }
 
 template <typename C>
-cudaError_t launch(cudaStream_t stream, const PrefillParams& p) {
+__global__ void __launch_bounds__(C::kNumThreads)
+    prefill_kernel(const __grid_constant__ PrefillParams p) {
+  extern __shared__ std::byte shared_bytes[];
+  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
+  if (tile.first_row >= tile.num_rows) return;
+  WholeWalk<C> walk(p, tile);
+  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads)
+    prefill_lists_kernel(const __grid_constant__ PrefillParams p,
+                         const __grid_constant__ PrefillLists lists) {
+  extern __shared__ std::byte shared_bytes[];
+  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
+  if (tile.first_row >= tile.num_rows) return;
+  ListWalk<C> walk(p, lists, tile);
+  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+}
+
+template <typename C, typename... Args>
+cudaError_t launch_kernel(cudaStream_t stream, void (*kernel)(PrefillParams, Args...),
+                          const PrefillParams& p, const Args&... args) {
   // Once per launch, since it belongs to the current device; it costs less than a microsecond.
-  const cudaError_t status = cudaFuncSetAttribute(
-      prefill_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<C>));
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared<C>));
   if (status != cudaSuccess) return status;
-  prefill_kernel<C><<<p.num_tiles, C::kNumThreads, sizeof(Shared<C>), stream>>>(p);
+  kernel<<<p.num_tiles, C::kNumThreads, sizeof(Shared<C>), stream>>>(p, args...);
   return cudaGetLastError();
+}
+
+template <typename C>
+cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists) {
+  if (lists == nullptr) return launch_kernel<C>(stream, prefill_kernel<C>, p);
+  return launch_kernel<C>(stream, prefill_lists_kernel<C>, p, *lists);
 }
 
 }  // namespace sluice::cuda::sm80

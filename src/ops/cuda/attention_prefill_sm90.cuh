@@ -221,9 +221,10 @@ struct Consumer {
   __device__ void meet() const { named_barrier_sync(kGroupBarrier + index, 128); }
 };
 
-// Tile 0: scores and their softmax; nothing older to overlap with.
-template <typename C>
-__device__ __forceinline__ void first_tile(const Consumer<C>& self, RowPair& rows,
+// Tile 0: scores and their softmax; nothing older to overlap with. `mask(i, s)` gives the scores of
+// tile i that a row may not see the value -inf.
+template <typename C, typename Mask>
+__device__ __forceinline__ void first_tile(const Consumer<C>& self, const Mask& mask, RowPair& rows,
                                            float (&o)[C::kHeadDim / 2],
                                            uint32_t (&weights)[C::kTileTokens / 4]) {
   float s[C::kTileTokens / 2];
@@ -234,16 +235,16 @@ __device__ __forceinline__ void first_tile(const Consumer<C>& self, RowPair& row
   wgmma_wait<0>();
   pin_registers(s);
   self.release(self.shared.k_empty[stage.index]);
-  mask_scores<C::kTileTokens>(rows, self.kv_begin, self.thread % 32, s);
+  mask(0, s);
   softmax_tile<C::kTileTokens>(self.p.scale, rows, s, alpha);
   scale_accumulator<C::kHeadDim>(alpha, o);
   pack_weights<C::kTileTokens>(s, weights);
 }
 
 // Tile i >= 1: its scores and softmax, under which o += P V of tile i - 1 runs.
-template <typename C, bool kMasked>
-__device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, RowPair& rows,
-                                          float (&o)[C::kHeadDim / 2],
+template <typename C, typename Mask>
+__device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, const Mask& mask,
+                                          RowPair& rows, float (&o)[C::kHeadDim / 2],
                                           uint32_t (&weights)[C::kTileTokens / 4]) {
   float s[C::kTileTokens / 2];
   float alpha[2];
@@ -259,9 +260,7 @@ __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, RowPai
   wgmma_wait<1>();
   pin_registers(s);
   self.release(self.shared.k_empty[stage.index]);
-  if constexpr (kMasked) {
-    mask_scores<C::kTileTokens>(rows, self.kv_begin + i * C::kTileTokens, self.thread % 32, s);
-  }
+  mask(i, s);
   softmax_tile<C::kTileTokens>(self.p.scale, rows, s, alpha);
   wgmma_wait<0>();
   pin_registers(o);
@@ -319,9 +318,13 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const PrefillTil
   if (self.index == 1 && self.num_kv_tiles > 1) self.give_turn();
   int i = 0;
   if (num_own > 0) {
-    first_tile<C>(self, rows, o, weights);
-    for (i = 1; i < num_whole; ++i) next_tile<C, false>(self, i, rows, o, weights);
-    for (; i < num_own; ++i) next_tile<C, true>(self, i, rows, o, weights);
+    const auto mask = [&](int at, float(&s)[C::kTileTokens / 2]) {
+      mask_scores<C::kTileTokens>(rows, self.kv_begin + at * C::kTileTokens, lane, s);
+    };
+    const auto sees_all = [](int, float(&)[C::kTileTokens / 2]) {};
+    first_tile<C>(self, mask, rows, o, weights);
+    for (i = 1; i < num_whole; ++i) next_tile<C>(self, i, sees_all, rows, o, weights);
+    for (; i < num_own; ++i) next_tile<C>(self, i, mask, rows, o, weights);
     const int last_begin = tile.kv_begin + (num_own - 1) * C::kTileTokens;
     last_values<C>(self, num_own - 1, tile.kv_end - last_begin, o, weights);
   }
@@ -363,14 +366,9 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
   }
 }
 
+// Prepares the barriers, by all threads of the CTA.
 template <typename C>
-__global__ void __launch_bounds__(C::kNumThreads, 1)
-    prefill_kernel(const __grid_constant__ PrefillParams p,
-                   const __grid_constant__ CUtensorMap kv_map) {
-  extern __shared__ std::byte shared_bytes[];
-  // The runtime promises 16-byte alignment; the swizzle needs 1024.
-  const uint32_t misaligned = shared_address(shared_bytes) % 1024;
-  auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes + (1024 - misaligned) % 1024);
+__device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kStages; ++i) {
       barrier_init(shared_address(&shared.k_full[i]), 1);
@@ -379,10 +377,25 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
       barrier_init(shared_address(&shared.v_empty[i]), 4 * C::kNumConsumers);
     }
     barrier_init_fence();
-    prefetch_tensor_map(&kv_map);
+    prefetch_tensor_map(kv_map);
   }
   __syncthreads();
+}
 
+// The CTA's shared memory. The runtime promises 16-byte alignment; the swizzle needs 1024.
+template <typename SharedType>
+__device__ __forceinline__ SharedType& aligned_shared(std::byte* bytes) {
+  const uint32_t misaligned = shared_address(bytes) % 1024;
+  return *reinterpret_cast<SharedType*>(bytes + (1024 - misaligned) % 1024);
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads, 1)
+    prefill_kernel(const __grid_constant__ PrefillParams p,
+                   const __grid_constant__ CUtensorMap kv_map) {
+  extern __shared__ std::byte shared_bytes[];
+  auto& shared = aligned_shared<Shared<C>>(shared_bytes);
+  begin_pipeline<C>(shared, &kv_map);
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
     if (threadIdx.x == 0) produce_all<C>(p, &kv_map, shared);
@@ -392,10 +405,10 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   }
 }
 
-// The dynamic shared memory of the kernel, with room to align it.
-template <typename C>
+// The dynamic shared memory of a kernel, with room to align it.
+template <typename SharedType>
 constexpr int shared_bytes() {
-  return sizeof(Shared<C>) + 1024;
+  return sizeof(SharedType) + 1024;
 }
 
 }  // namespace sluice::cuda::sm90
