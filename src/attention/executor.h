@@ -67,9 +67,13 @@ struct AttentionPass {
                                       // are not resident
   TensorView block_places;            // i32 [num_seqs, max_ids]: where the blocks of block_ids are
                                       // resident, or -1; absent: nowhere
+  TensorView history_begin;           // i32 [num_seqs]: 0
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
   TensorView slot_begin;              // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
+
+  // Whether all that lists could name of the history may be read where it is resident.
+  bool lists_are_resident() const { return block_places.present() && gathered.empty(); }
 };
 
 // Neighbouring sequences of a pass that are walked together: all of them, or one.

@@ -53,10 +53,11 @@ bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
 }
 
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
+  is_in_place_ = gathers(pass.phase) && pass.lists_are_resident();
+  is_gathering_ = gathers(pass.phase) && !is_in_place_;
   plan_loads(pass);
   plan_gathers(pass);
   adopt_early_loads(pass);
-  is_gathering_ = gathers(pass.phase);
   if (is_gathering_) {
     offload_.begin_gather_pass(pass.gathered);
   } else {
@@ -86,7 +87,7 @@ void OffloadExecutor::plan_loads(const AttentionPass& pass) {
 // passes of one shape enqueue the same, sequences without any history and rows of padding included.
 void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
-  if (!gathers(pass.phase)) return;
+  if (!is_gathering_) return;
   const int64_t slot_tokens =
       int64_t{offload_.slot_blocks()} * offload_.layout().block.block_tokens;
   const int64_t num_tokens = policy().max_selected_tokens(pass.phase, pass.batch.max_kv_tokens);
@@ -181,9 +182,13 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) 
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                            const LayerInput& input, const Selection& selection) {
   bool first = true;
-  if (is_gathering_) {
+  if (is_gathering_ || is_in_place_) {
     SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
-    attend_gathered(stream, pass, input, selection.pages);
+    if (is_in_place_) {
+      attend_residents(stream, pass, input, selection.pages);
+    } else {
+      attend_gathered(stream, pass, input, selection.pages);
+    }
     first = false;
   } else {
     for (size_t i = 0; i < runs_.size(); ++i) {
@@ -197,7 +202,7 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
 }
 
 AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
-  if (pass.history.empty() && !is_gathering_) return {};
+  if (pass.history.empty() && !is_gathering_ && !is_in_place_) return {};
   const int64_t rows = input.q.dim(0);
   return {.acc = state_.acc.rows(0, rows),
           .max = state_.max.rows(0, rows),
@@ -263,6 +268,24 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
     lease.release();
     gather_ahead(pass, input.layer, pages);
   }
+}
+
+// One run of all sequences, as from the pool: what has a place keeps it until compute, in whose
+// order another block comes there, has read it.
+void OffloadExecutor::attend_residents(Stream& stream, const AttentionPass& pass,
+                                       const LayerInput& input, const PageList& pages) {
+  attention(stream, {.q = input.q,
+                     .out = input.out,
+                     .scale = input.scale,
+                     .batch = pass.batch,
+                     .kv = offload_.residents(input.layer),
+                     .kv_begin = pass.history_begin,
+                     .kv_end = pass.kv_begin,
+                     .block_table = pass.block_places,
+                     .pages = pages,
+                     .state = state_of(pass, input),
+                     .first = true,
+                     .last = false});
 }
 
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,

@@ -6,9 +6,10 @@
 // compute by up to the number of slots, across blocks and across layers, and into the pass that is
 // expected next: the link does not idle while the host commits one step and schedules another.
 // In decode with a policy that makes lists nothing can be loaded before the layer's queries have
-// chosen; the listed pages are then gathered, and they alone. What such a pass enqueues follows
-// from its number of sequences and its longest context, so it can be recorded and replayed. Thread
-// rule: the engine's thread.
+// chosen; the listed pages are then gathered, and they alone, or read in place where all sealed
+// blocks of the pass are resident. What such a pass enqueues follows from its number of sequences,
+// its longest context and which of the two it is, so it can be recorded and replayed. Thread rule:
+// the engine's thread.
 #pragma once
 
 #include <deque>
@@ -57,6 +58,8 @@ class OffloadExecutor final : public Executor {
                   const Selection& selection, size_t index);
   void attend_gathered(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                        const PageList& pages);
+  void attend_residents(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                        const PageList& pages);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                   const LayerInput& input, const Selection& selection, bool first);
   void gather_ahead(const AttentionPass& pass, int32_t layer, const PageList& pages);
@@ -77,6 +80,7 @@ class OffloadExecutor final : public Executor {
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
   bool is_gathering_ = false;    // from begin_pass to end_pass
+  bool is_in_place_ = false;     // would gather, but all of it is resident
   std::vector<Gather> gathers_;  // of each layer of the pass
   size_t next_gather_ = 0;       // of the layer
   std::deque<SlotLease> loading_;

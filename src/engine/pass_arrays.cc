@@ -16,6 +16,7 @@ PassArrays PassArrays::cut(Arena& arena, const PassLimits& limits) {
   a.first_pos = arena.tensor(DType::kI32, {seqs});
   a.kv_begin = arena.tensor(DType::kI32, {seqs});
   a.kv_end = arena.tensor(DType::kI32, {seqs});
+  a.history_begin = arena.tensor(DType::kI32, {seqs});
   a.logit_rows = arena.tensor(DType::kI32, {seqs});
   a.temperature = arena.tensor(DType::kF32, {seqs});
   a.top_k = arena.tensor(DType::kI32, {seqs});

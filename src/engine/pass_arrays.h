@@ -38,10 +38,11 @@ struct PassArrays {
   TensorView positions;  // i32 [max_rows]
   TensorView kv_slots;   // i32 [max_rows]
   // Per sequence.
-  TensorView row_begin;  // i32 [max_seqs + 1]
-  TensorView first_pos;  // i32 [max_seqs]
-  TensorView kv_begin;   // i32 [max_seqs]
-  TensorView kv_end;     // i32 [max_seqs]
+  TensorView row_begin;      // i32 [max_seqs + 1]
+  TensorView first_pos;      // i32 [max_seqs]
+  TensorView kv_begin;       // i32 [max_seqs]
+  TensorView kv_end;         // i32 [max_seqs]
+  TensorView history_begin;  // i32 [max_seqs]: 0
   // Per sampled token.
   TensorView logit_rows;   // i32 [max_seqs]
   TensorView temperature;  // f32 [max_seqs]

@@ -36,6 +36,7 @@ std::span<const SampledToken> Runner::run(const Batch& batch,
     if (!pads(batch) || !parts_.executor.capturable()) return enqueue();
     graphs_.run({.num_seqs = size_.max_seqs,
                  .max_kv_tokens = pass_.batch.max_kv_tokens,
+                 .is_in_place = pass_.lists_are_resident(),
                  .wants_top = sampler_.wants_top(),
                  .wants_suppressed = sampler_.wants_suppressed()},
                 [this] { this->enqueue(); });
@@ -226,6 +227,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
+  host_.history_begin.data<int32_t>()[index] = 0;
   if (!histories_.empty()) write_history(index);
   if (size_.max_ids_per_seq > 0) write_block_ids(sequence, index);
   write_rows(scheduled, index, row_begin);
@@ -351,6 +353,7 @@ void Runner::write_padding(int64_t num_seqs) {
     host_.first_pos.data<int32_t>()[i] = 0;
     host_.kv_begin.data<int32_t>()[i] = 0;
     host_.kv_end.data<int32_t>()[i] = 0;
+    host_.history_begin.data<int32_t>()[i] = 0;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
     Sampler::describe_padding(i, host_);
     for (const TensorView& table : {host_.block_table, host_.block_ids, host_.block_places}) {
@@ -393,6 +396,7 @@ void Runner::view_arrays() {
     pass_.slot_table = device_.slot_table.reshape({1, limits_.slot_blocks});
     pass_.slot_begin = device_.slot_begin;
     pass_.block_ids = device_.block_ids.rows(0, num_seqs);
+    pass_.history_begin = device_.history_begin.rows(0, num_seqs);
     pass_.block_places = {};
     if (size_.max_places_per_seq > 0) pass_.block_places = device_.block_places.rows(0, num_seqs);
   }

@@ -211,5 +211,85 @@ TEST(GatherGraphs, TheScheduleOfStreamsDoesNotMatter) {
   }
 }
 
+// ---- What lies on the device as a whole is read there -----------------------------------------
+
+// Places of the sealed blocks: none, some, enough for short sequences, enough for all.
+TEST(InPlace, AnyBudgetGivesTheSameBits) {
+  for (const std::string& policy : kPolicies) {
+    for (const int32_t block_tokens : {16, 64}) {
+      Place place{"chunked", block_tokens, 2, 1, 0};
+      const std::vector<RequestOutput> reference =
+          run(offloaded(policy, place), make_jobs(), Steps::kPadded);
+      for (const int32_t resident_blocks : {5, 30, 200}) {
+        place.resident_blocks = resident_blocks;
+        const EngineOptions options = offloaded(policy, place);
+        for (const Steps steps : {Steps::kPadded, Steps::kGraphs}) {
+          const auto engine = make_engine(options, steps);
+          expect_all_same(testing::run_jobs(*engine, make_jobs()), reference,
+                          describe(policy, place));
+          if (resident_blocks < 200) continue;
+          const PhaseObservations decode = engine->observations().decode;
+          EXPECT_EQ(decode.num_loads, 0) << "something was gathered";
+          EXPECT_EQ(decode.layers[0].h2d_bytes, 0);
+        }
+      }
+    }
+  }
+}
+
+struct Crossing {
+  std::vector<RequestOutput> outputs;
+  int64_t num_gathers[3];  // after each job
+  int64_t num_graphs;
+};
+
+// A context outgrows its 12 places, and then short ones have room again.
+Crossing run_crossing(const std::string& policy, int32_t resident_blocks, Steps steps) {
+  EngineOptions options = offloaded(policy, {"chunked", 16, 2, 2, resident_blocks});
+  options.max_num_seqs = 1;
+  options.enable_prefix_caching = false;
+  const auto engine = make_engine(options, steps);
+  const std::vector<Job> jobs = {{random_tokens(20, 1), sampled(30, 1)},
+                                 {random_tokens(160, 2), sampled(80, 2)},
+                                 {random_tokens(50, 3), sampled(40, 3)}};
+  Crossing crossing{};
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    crossing.outputs.push_back(testing::run_jobs(*engine, {jobs[i]})[0]);
+    crossing.num_gathers[i] = engine->observations().decode.num_loads;
+  }
+  crossing.num_graphs = engine->stats().num_graph_launches;
+  return crossing;
+}
+
+TEST(InPlace, StepsCrossFromItToGathersAndBack) {
+  for (const std::string& policy : {std::string("full+quest"), std::string("streaming+quest")}) {
+    const Crossing all_gathered = run_crossing(policy, 0, Steps::kPadded);
+    for (const Steps steps : {Steps::kPlain, Steps::kPadded, Steps::kGraphs}) {
+      if (steps == Steps::kPlain && !testing::testing_cpu()) continue;  // of other heights there
+      const Crossing crossing = run_crossing(policy, 12, steps);
+      expect_all_same(crossing.outputs, all_gathered.outputs, policy);
+      EXPECT_EQ(crossing.num_gathers[0], 0);
+      EXPECT_GT(crossing.num_gathers[1], 0);
+      EXPECT_LT(crossing.num_gathers[1], all_gathered.num_gathers[1] / 2);
+      EXPECT_EQ(crossing.num_gathers[2], crossing.num_gathers[1]) << "the third job fits again";
+      if (steps == Steps::kGraphs) {
+        EXPECT_GT(crossing.num_graphs, 100);
+      }
+    }
+  }
+}
+
+TEST(InPlace, TheScheduleOfStreamsDoesNotMatter) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: offload_test delays a GPU's streams";
+  const EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 1, 12});
+  const std::vector<RequestOutput> jobs = run(options, make_jobs(), Steps::kPlain);
+  for (const uint64_t seed : testing::test_seeds(3)) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    for (const Steps steps : {Steps::kPlain, Steps::kGraphs}) {
+      expect_all_same(testing::run_jobs(*make_engine(options, steps, seed), make_jobs()), jobs, "");
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice
