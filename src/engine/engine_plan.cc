@@ -82,7 +82,7 @@ void validate(const EngineOptions& options) {
   }
   require_range("num_kv_slots", options.num_kv_slots, 2, 64, "4 is the default");
   require_range("kv_slot_blocks", options.kv_slot_blocks, 0, 1 << 16,
-                "0 takes as many as make 4096 tokens");
+                "0 takes as many as make 4096 tokens, 16384 on a GPU");
   require_range("kv_copy_bytes", options.kv_copy_bytes, -1, int64_t{1} << 40,
                 "0 always copies, -1 is the default");
   const std::string& offload = options.kv_offload;

@@ -9,6 +9,7 @@
 #include "engine/llm_engine.h"
 #include "sluice/llm.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -135,7 +136,7 @@ TEST_F(Invariants, PreemptionLosesNothing) {
 // them, the last one short, with KV on the device and in host memory.
 TEST(RowTiles, APassOfManyTilesEqualsOneOfFewRows) {
   EngineOptions options;
-  options.model = SLUICE_SOURCE_DIR "/models/needle";
+  options.model = (testing::source_dir() / "models/needle").string();
   options.device = testing::test_device_spec();
   const int64_t num_rows = testing::testing_cpu() ? 4500 : 17000;
   options.max_model_len = num_rows + 64;
