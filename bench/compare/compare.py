@@ -6,7 +6,7 @@ time. What is not installed is said to be not installed; what fails is said to h
 
     tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
         [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,...] [--work prefill,decode]
-        [--out FILE.json] [--device cuda]
+        [--offloaded-lengths 65536,126976] [--out FILE.json] [--device cuda]
 
 Engines whose names end with _offloaded keep their KV in host memory and are compared with each other.
 """
@@ -23,12 +23,17 @@ import workload
 
 HERE = Path(__file__).resolve().parent
 ENGINES = "sluice,transformers,vllm,nanovllm,sluice_offloaded,transformers_offloaded"
-DECODE_LENGTHS = sorted({*workload.DECODE_LENGTHS, *workload.OFFLOADED_LENGTHS})
-ROWS = (
-    [(f"prefill_{n}", f"prefill {n // 1024}K, tok/s") for n in workload.PREFILL_LENGTHS]
-    + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in DECODE_LENGTHS]
-    + [("throughput", f"{workload.NUM_REQUESTS} requests, generated tok/s")]
-)
+
+
+def table_rows(args):
+    """(key, title) of everything that an engine may have measured."""
+    prefills = sorted({*workload.PREFILL_LENGTHS, *args.offloaded_lengths})
+    decodes = sorted({*workload.DECODE_LENGTHS, *args.offloaded_lengths})
+    return (
+        [(f"prefill_{n}", f"prefill {n // 1024}K, tok/s") for n in prefills]
+        + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in decodes]
+        + [("throughput", f"{workload.NUM_REQUESTS} requests, generated tok/s")]
+    )
 
 
 def run_json(words):
@@ -69,7 +74,7 @@ def measure_sluice(args):
 
 def measure_sluice_offloaded(args):
     """All KV on the host; the better mode of prefill."""
-    lengths = ",".join(map(str, workload.OFFLOADED_LENGTHS))
+    lengths = ",".join(map(str, args.offloaded_lengths))
     raw = sluice_bench(args, "offload", "--lengths", lengths, "--modes", "chunked,layerwise")
     rates = {}
     for row in raw["results"]:
@@ -88,7 +93,7 @@ def measure_other(name, args):
         return run_json([sys.executable, HERE / "vllm_engine.py", name, args.model])
     if importlib.util.find_spec("transformers") is None:
         return {"missing": "not installed"}
-    more = ["--offloaded"] if name.endswith("_offloaded") else []
+    more = ["--offloaded", *map(str, args.offloaded_lengths)] if name.endswith("_offloaded") else []
     more += ["--work", ",".join(sorted(args.work))]
     return run_json([sys.executable, HERE / "transformers_engine.py", args.model, *more])
 
@@ -112,14 +117,16 @@ def cell(result, key, sluice):
     return f"{result[key]:,.1f}{ratio}" if result[key] < 1000 else f"{result[key]:,.0f}{ratio}"
 
 
-def print_table(results):
+def print_table(results, rows):
     names = list(results)
     # Whom an engine is compared with.
     peers = {name: results.get("sluice_offloaded" if name.endswith("_offloaded") else "sluice", {}) for name in names}
     print("| work | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 1) + "|")
-    for key, title in ROWS:
-        print(f"| {title} | " + " | ".join(cell(results[name], key, peers[name]) for name in names) + " |")
+    for key, title in rows:
+        if any(key in result for result in results.values()):
+            cells = [cell(results[name], key, peers[name]) for name in names]
+            print(f"| {title} | " + " | ".join(cells) + " |")
     print()
     for name, result in results.items():
         print(f"{name}: {result.get('engine', result.get('missing'))}")
@@ -131,6 +138,9 @@ def main():
     parser.add_argument("--model", default=HERE.parent.parent / "models/shapes/qwen3-0.6b")
     parser.add_argument("--engines", default=ENGINES)
     parser.add_argument("--work", default="prefill,decode,throughput", help="of these, what to do")
+    parser.add_argument("--offloaded-lengths", default=workload.OFFLOADED_LENGTHS,
+                        type=lambda text: [int(n) for n in text.split(",")],
+                        help="contexts of engines whose KV is in host memory")
     parser.add_argument("--device", default="cuda", help="of Sluice")
     parser.add_argument("--out", type=Path, help="everything as JSON")
     args = parser.parse_args()
@@ -141,7 +151,7 @@ def main():
         results[name] = measure(name, args)
         if args.out:
             args.out.write_text(json.dumps(results, indent=1))
-    print_table(results)
+    print_table(results, table_rows(args))
 
 
 if __name__ == "__main__":

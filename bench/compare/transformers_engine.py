@@ -3,7 +3,7 @@
 Run by compare.py in a process of its own; prints one JSON object. The loops feed tokens back on the
 device and wait once at the end, which is less overhead than generate() has.
 
-    python3 bench/compare/transformers_engine.py models/shapes/qwen3-0.6b [--offloaded] [--work LIST]
+    python3 bench/compare/transformers_engine.py models/shapes/qwen3-0.6b [--offloaded LENGTH ...] [--work LIST]
 """
 
 import argparse
@@ -102,15 +102,15 @@ def measure_throughput(model):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
-    parser.add_argument("--offloaded", action="store_true", help="with transformers' own offloaded cache")
+    parser.add_argument("--offloaded", type=int, nargs="+", help="contexts, with transformers' own offloaded cache")
     parser.add_argument("--work", default="prefill,decode,throughput", help="of these, what to do")
     args = parser.parse_args()
     torch.manual_seed(0)
     result = {"engine": f"transformers {transformers.__version__}, torch {torch.__version__}"}
-    prefills = workload.OFFLOADED_LENGTHS if args.offloaded else workload.PREFILL_LENGTHS
-    decodes = workload.OFFLOADED_LENGTHS if args.offloaded else workload.DECODE_LENGTHS
-    work = {f"prefill_{n}": (measure_prefill, n, args.offloaded) for n in prefills}
-    work |= {f"decode_{n}": (measure_decode, n, args.offloaded) for n in decodes}
+    prefills = args.offloaded or workload.PREFILL_LENGTHS
+    decodes = args.offloaded or workload.DECODE_LENGTHS
+    work = {f"prefill_{n}": (measure_prefill, n, bool(args.offloaded)) for n in prefills}
+    work |= {f"decode_{n}": (measure_decode, n, bool(args.offloaded)) for n in decodes}
     if not args.offloaded:
         work["throughput"] = (measure_throughput,)
     with torch.inference_mode():
