@@ -19,8 +19,9 @@ import subprocess
 import sys
 
 EXIT_DIFFERENT, EXIT_FAILED = 1, 2
-CHUNKED = ["--kv-offload", "chunked"]
-LAYERWISE = ["--kv-offload", "layerwise"]
+# On a GPU whatever fits would stay there and nothing would move.
+CHUNKED = ["--kv-offload", "chunked", "--kv-device-bytes", "0"]
+LAYERWISE = ["--kv-offload", "layerwise", "--kv-device-bytes", "0"]
 # Nothing is kept but what scores choose, so that a row's budget is what its name says.
 BARE = ["--sparse-sink-tokens", "0", "--sparse-recent-tokens", "0"]
 
