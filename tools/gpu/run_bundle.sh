@@ -6,7 +6,8 @@
 #   BUNDLE      the archive, or its unpacked folder
 #   MODE        test: every test program on the GPU (as if nothing was said)
 #               bench: every benchmark
-#               sanitize: compute-sanitizer over the tests of ops and device
+#               sanitize: compute-sanitizer over the tests of ops and device, and over runs of
+#               sluice with KV in host memory (NAME offload)
 #   NAME        only these programs
 #   -l LOGS     folder for whole outputs (out/gpu)
 #   -t SECONDS  limit of one program (300; sanitize 900)
@@ -30,7 +31,7 @@ while getopts "l:t:f:s:h" option; do
     t) limit="$OPTARG" ;;
     f) filter="$OPTARG" ;;
     s) tools="$OPTARG" ;;
-    *) sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
@@ -106,6 +107,27 @@ selected() {
   done <"$bundle/programs.txt"
 }
 
+# sanitized TOOL LABEL COMMAND...: with compute-sanitizer. Calls that fail are what some tests are
+# about. racecheck does not see the barriers of cuBLAS's kernels (nvjet) and reports what they guard.
+sanitized() {
+  execute "$1 $2" compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no \
+    --kernel-name-exclude kernel_substring=nvjet "${@:3}"
+}
+
+# A short prompt through the ring and some decode steps, with all history and with listed pages.
+# Passes have 16 rows at most, since cuBLAS's kernels, which products of more rows need, crash under
+# racecheck.
+sanitize_offload() {
+  local policy
+  for policy in full full+quest; do
+    sanitized "$1" "offload, $policy" "$bundle/bin/sluice" bench offload \
+      "$SLUICE_SOURCE_DIR/models/needle" --modes chunked --lengths 320 --decode-tokens 6 \
+      --repeats 0 --block-size 16 --chunks 16 --max-num-batched-tokens 16 --slots 2 \
+      --slot-blocks 4 --device-bytes 0 --sparse-policy "$policy" --sparse-page-tokens 16 \
+      --sparse-topk-tokens 64 --sparse-recent-tokens 16
+  done
+}
+
 names=("$@")
 printf '%-42s %-9s %6s %6s %7s %8s\n' program result passed failed skipped seconds
 case "$mode" in
@@ -123,14 +145,12 @@ case "$mode" in
   sanitize)
     command -v compute-sanitizer >/dev/null ||
       fail "no compute-sanitizer here; it is in the CUDA toolkit"
-    for name in $(selected test '^(ops|device)$'); do
-      for tool in $tools; do
-        # Calls that fail are what some tests are about. Death tests crash on purpose. racecheck
-        # does not see the barriers of cuBLAS's kernels (nvjet) and reports what they guard.
-        execute "$tool $name" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-          --report-api-errors no --kernel-name-exclude kernel_substring=nvjet \
-          "$bundle/bin/$name" "--gtest_filter=$filter-*Death*"
+    for tool in $tools; do
+      for name in $(selected test '^(ops|device)$'); do
+        # Death tests crash on purpose.
+        sanitized "$tool" "$name" "$bundle/bin/$name" "--gtest_filter=$filter-*Death*"
       done
+      [[ ${#names[@]} -gt 0 && " ${names[*]} " != *" offload "* ]] || sanitize_offload "$tool"
     done
     ;;
 esac
