@@ -79,26 +79,24 @@ __device__ inline void load_floats(const float* source, float (&values)[8]) {
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-// Their rope(norm(x)). The `kLanes` lanes that share a head all come here; `active` ones hold
-// channels, the others zeros.
+// Their rope(norm(x)). The `kLanes` lanes that share a head all come here, those without channels
+// with zeros.
 template <int kLanes>
-__device__ inline Channels rope_head(const Channels& x, const uint16_t* norm_weight, int part,
-                                     bool active, const Turn& turn, const RopeCall& call) {
+__device__ inline Channels rope_head(const Channels& x, const Channels& norm_weight,
+                                     const Turn& turn, const RopeCall& call) {
   const int head_dim = call.kv.shape.head_dim;
   float a[8], b[8];
   unpack(x.low, a);
   unpack(x.high, b);
-  if (norm_weight != nullptr) {
+  if (call.q_norm != nullptr) {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares += a[i] * a[i] + b[i] * b[i];
     squares = group_sum<kLanes>(squares);
     const float scale = 1.0f / sqrtf(squares / static_cast<float>(head_dim) + call.norm_eps);
-    float low_weight[8] = {}, high_weight[8] = {};
-    if (active) {
-      unpack(*reinterpret_cast<const Bf16x8*>(norm_weight + 8 * part), low_weight);
-      unpack(*reinterpret_cast<const Bf16x8*>(norm_weight + head_dim / 2 + 8 * part), high_weight);
-    }
+    float low_weight[8], high_weight[8];
+    unpack(norm_weight.low, low_weight);
+    unpack(norm_weight.high, high_weight);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       a[i] = low_weight[i] * (a[i] * scale);
@@ -131,8 +129,9 @@ __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int h
 }
 
 // Bound: bytes, 4 per element of qkv; cos_sin is read once per row, and again from L1 by the other
-// lanes. Tile: one row a block; kLanes lanes hold a head, 16 channels each, and walk over heads
-// with the angles of their channels in registers and the next head's channels on their way.
+// lanes. Tile: one row a block, or a share of its heads where there are few rows; kLanes lanes hold
+// a head, 16 channels each, and walk over heads with the angles and the norms' weights of their
+// channels in registers and the next head's channels on their way.
 template <int kLanes>
 __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   constexpr int kHeadsAtOnce = kRopeThreads / kLanes;
@@ -143,37 +142,41 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   const bool active = part < half / 8;
   const int num_rotated = call.num_q_heads + shape.num_kv_heads;  // the rest are values
   const int num_heads = num_rotated + shape.num_kv_heads;
-  const uint16_t* qkv = call.qkv + row * num_heads * shape.head_dim + 8 * part;
-  const auto load = [&](int head) {
+  const auto load = [&](const uint16_t* source, bool exists) {
     Channels channels;
-    if (active && head < num_heads) {
-      channels.low = *reinterpret_cast<const Bf16x8*>(qkv + head * shape.head_dim);
-      channels.high = *reinterpret_cast<const Bf16x8*>(qkv + head * shape.head_dim + half);
+    if (active && exists) {
+      channels.low = *reinterpret_cast<const Bf16x8*>(source + 8 * part);
+      channels.high = *reinterpret_cast<const Bf16x8*>(source + half + 8 * part);
     }
     return channels;
   };
+  const uint16_t* qkv = call.qkv + row * num_heads * shape.head_dim;
 
   let_next_kernel_start();
-  if (call.q_norm != nullptr && row == 0 && threadIdx.x == 0) prefetch_to_l2(call.q_norm);
-  if (call.k_norm != nullptr && row == 0 && threadIdx.x == 1) prefetch_to_l2(call.k_norm);
+  // Parts of the model, so before the wait.
+  const Channels q_weight = load(call.q_norm, call.q_norm != nullptr);
+  const Channels k_weight = load(call.k_norm, call.k_norm != nullptr);
   wait_for_earlier_work();
-  int head = static_cast<int>(threadIdx.x) / kLanes;
-  Channels channels = load(head);
+  const int first_head = static_cast<int>(blockIdx.y) * kHeadsAtOnce;
+  const int step = static_cast<int>(gridDim.y) * kHeadsAtOnce;
+  int head = first_head + static_cast<int>(threadIdx.x) / kLanes;
+  Channels channels = load(qkv + head * shape.head_dim, head < num_heads);
   int slot = call.kv_slots[row];
-  if (slot < -1 || slot / shape.block_tokens >= call.kv.num_blocks) {
-    if (threadIdx.x == 0) fail_row(call.report, row);
-    slot = -1;
-  }
   Turn turn = {};
   if (active) {
     load_floats(call.cos_sin + row * shape.head_dim + 8 * part, turn.cosines);
     load_floats(call.cos_sin + row * shape.head_dim + half + 8 * part, turn.sines);
   }
+  if (slot < -1 || slot / shape.block_tokens >= call.kv.num_blocks) {
+    if (threadIdx.x == 0) fail_row(call.report, row);
+    slot = -1;
+  }
   // As many rounds for every lane of a warp, since the shuffles of rope_head need all of them.
-  for (int first = 0; first < num_heads; first += kHeadsAtOnce, head += kHeadsAtOnce) {
-    const Channels next = load(head + kHeadsAtOnce);
-    const Channels turned = rope_head<kLanes>(
-        channels, head < call.num_q_heads ? call.q_norm : call.k_norm, part, active, turn, call);
+  for (int first = first_head; first < num_heads; first += step, head += step) {
+    const int next_head = head + step;
+    const Channels next = load(qkv + next_head * shape.head_dim, next_head < num_heads);
+    const Channels turned =
+        rope_head<kLanes>(channels, head < call.num_q_heads ? q_weight : k_weight, turn, call);
     if (head < num_rotated) channels = turned;
     uint16_t* target = active && head < num_heads ? head_target(call, row, head, slot) : nullptr;
     if (target != nullptr) {
@@ -185,8 +188,15 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
 }
 
 void launch_rope(CudaStream& stream, const RopeCall& call) {
-  const LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
-  switch (std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16))) {
+  const unsigned lanes = std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16));
+  LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
+  // Few rows: each block takes a share of the heads and has no second round.
+  if (call.num_rows < stream.cuda_device().properties().multiProcessorCount) {
+    const auto num_heads = static_cast<unsigned>(call.num_q_heads + 2 * call.kv.shape.num_kv_heads);
+    const unsigned at_once = kRopeThreads / lanes;
+    shape.grid.y = (num_heads + at_once - 1) / at_once;
+  }
+  switch (lanes) {
     case 1:
       return launch_early(stream, rope_rows<1>, shape, call);
     case 2:
