@@ -26,7 +26,8 @@ void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   const int64_t n = args.weight.num_rows;
   const bool vectors = has_vectors(args.x, args.weight);
   if (vectors && args.x.dim(0) <= kMaxSkinnyRows) {
-    return matmul_skinny(stream, args, skinny_shape(n, num_multiprocessors(stream)));
+    return matmul_skinny(stream, args,
+                         skinny_shape(n, args.weight.num_cols, num_multiprocessors(stream)));
   }
   if (!vectors || n % 8 != 0 || !is_multiple_of_16(args.out.bytes())) {
     return matmul_any(stream, args);
@@ -63,7 +64,9 @@ void gated_product(CudaStream& stream, const GatedProductArgs& args) {
     return swiglu(stream, {.gate_up = args.gate_up, .out = args.out});
   }
   stream.submit("gated_product", [&](cudaStream_t) {
-    gated_skinny(stream, args, gated_shape(args.weight.num_rows, num_multiprocessors(stream)));
+    gated_skinny(
+        stream, args,
+        gated_shape(args.weight.num_rows, args.weight.num_cols, num_multiprocessors(stream)));
   });
 }
 

@@ -3,9 +3,9 @@
 // Bound: bytes, 2 n k, the weight once. Tile: a block has 8 to 32 weight rows and all of k; its
 // warps deal out chunks of 64 columns and add up their sums in ascending order of warps at the end.
 // Measured with 1 row, weights' bytes over the rate of a device-to-device copy (NVIDIA H200,
-// 2026-11-21): 8B model's gate_up 101 %, down 92 %, qkv 91 %, o 81 %; 0.6B model's logits 103 %,
-// gate_up 69 %, qkv 55 %, down 50 %, o 40 %. The last four take 2.4 to 4.3 us, most of it latency;
-// cuBLASLt takes 5.5 to 6.9.
+// 2026-11-21): 8B model's gate_up 98 %, qkv 95 %, down 90 %, o 77 %; 0.6B model's logits 100 %,
+// gate_up 76 %, qkv 57 %, o 57 %, down 54 %. The last four take 1.7 to 3.9 us, most of it latency;
+// cuBLASLt takes 5.6 to 6.8.
 //
 // The tensor cores do the arithmetic, as m16n8k16 with x for its 16 rows and 8 weight rows for its
 // columns. A lane loads 16 bytes, 8 neighbouring columns of one weight row, and uses them as they
@@ -29,6 +29,10 @@ constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
 // 64 KiB, so that the L1 cache has a line for each load in flight also behind decode attention: an
 // 8B model's step is 13 % faster for it.
 constexpr int kSharedPercent = 28;
+// More where the first pieces are all: a multiprocessor divides its cache anew only when it is
+// idle, so kernels that start early should want what attention before them wants. 1 to 3 % of an
+// 0.6B model's layer; an 8B model's products, which go on loading, would lose 3 to 6 %.
+constexpr int kOneRoundSharedPercent = 71;
 
 struct SkinnyCall {
   const uint16_t* x;
@@ -167,36 +171,47 @@ struct WeightRound {
   template <bool kHigh>
   __device__ void multiply_by_x(const SkinnyCall& call, const Lane& lane, int begin,
                                 float (&sums)[kTiles][4]) const {
-    Bf16x8 low[kChunks][2] = {};
-    Bf16x8 high[kChunks][2] = {};
+    // Twice as many rows of x are held for half as many columns.
+    constexpr int kChunksAtOnce = kHigh ? (kChunks + 1) / 2 : kChunks;
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+    for (int first = 0; first < kChunks; first += kChunksAtOnce) {
+      Bf16x8 low[kChunksAtOnce][2] = {};
+      Bf16x8 high[kChunksAtOnce][2] = {};
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int k = column(lane, begin, c, half);
-        const uint16_t* x = call.x + static_cast<int64_t>(lane.group_row) * call.k + k;
-        if (k < call.k && lane.group_row < call.m) {
-          low[c][half] = *reinterpret_cast<const Bf16x8*>(x);
-        }
-        if (kHigh && k < call.k && lane.group_row + 8 < call.m) {
-          high[c][half] = *reinterpret_cast<const Bf16x8*>(x + int64_t{8} * call.k);
+      for (int c = 0; c < kChunksAtOnce; ++c) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int k = column(lane, begin, first + c, half);
+          const uint16_t* x = call.x + static_cast<int64_t>(lane.group_row) * call.k + k;
+          if (k < call.k && lane.group_row < call.m) {
+            low[c][half] = *reinterpret_cast<const Bf16x8*>(x);
+          }
+          if (kHigh && k < call.k && lane.group_row + 8 < call.m) {
+            high[c][half] = *reinterpret_cast<const Bf16x8*>(x + int64_t{8} * call.k);
+          }
         }
       }
-    }
-    __syncwarp();  // or the compiler puts each load right before its use, one after the other
+      __syncwarp();  // or the compiler puts each load right before its use, one after the other
 #pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
+      for (int c = 0; c < kChunksAtOnce; ++c) {
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        multiply(sums[tile], low[c][0], high[c][0], pieces[c][tile][0]);
-        multiply(sums[tile], low[c][1], high[c][1], pieces[c][tile][1]);
+        for (int tile = 0; tile < kTiles; ++tile) {
+          multiply(sums[tile], low[c][0], high[c][0], pieces[first + c][tile][0]);
+          multiply(sums[tile], low[c][1], high[c][1], pieces[first + c][tile][1]);
+        }
       }
     }
   }
 };
 
+// Blocks that have to fit on a multiprocessor at a time: all of a shape's blocks are one wave then,
+// also with 16 rows.
+template <int kTiles, int kWarps>
+constexpr int kLeastBlocks = kWarps == 12 || (kTiles == 3 && kWarps == 16) ? 2 : 1;
+
 template <int kTiles, int kWarps, bool kHigh, typename Out, bool kGated>
-__global__ void __launch_bounds__(kWarps* kWarpThreads) skinny(SkinnyCall call) {
+__global__ void __launch_bounds__(kWarps* kWarpThreads, (kLeastBlocks<kTiles, kWarps>))
+    skinny(SkinnyCall call) {
   constexpr int kRows = (kGated ? kTiles / 2 : kTiles) * kTileRows;  // of the weight, side by side
   __shared__ float shared_sums[kWarps * kTiles * kWarpThreads * 4];
   const int thread = threadIdx.x % kWarpThreads;
@@ -211,13 +226,15 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads) skinny(SkinnyCall call) 
   // A weight is no kernel's output (common_launch.cuh), so its first pieces are on their way before
   // x exists.
   round.load(call, lane, lane.first_column);
+  // Now, so that its weight comes while x is waited for: 6 % of an 0.6B model's layer, 1 % of an
+  // 8B's.
+  let_next_kernel_start();
   wait_for_earlier_work();
   for (int begin = lane.first_column; begin < call.k;) {
     round.template multiply_by_x<kHigh>(call, lane, begin, sums);
     begin += WeightRound<kTiles, kWarps>::kColumns;
     if (begin < call.k) round.load(call, lane, begin);
   }
-  let_next_kernel_start();  // not before: its loads would come between ours
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     auto* mine = reinterpret_cast<float4*>(shared_sums) + (warp * kTiles + tile) * kWarpThreads;
@@ -235,9 +252,10 @@ template <int kTiles, int kWarps, typename Out, bool kGated>
 void launch_skinny(CudaStream& stream, const SkinnyCall& call) {
   constexpr int kColumns = (kGated ? kTiles / 2 : kTiles) * kTileRows;
   const int32_t n = kGated ? call.gated : call.n;
+  const bool one_round = call.k <= WeightRound<kTiles, kWarps>::kColumns;
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>((n + kColumns - 1) / kColumns)),
                              .block = dim3(kWarps * kWarpThreads),
-                             .shared_percent = kSharedPercent};
+                             .shared_percent = one_round ? kOneRoundSharedPercent : kSharedPercent};
   launch_early(stream,
                call.m > 8 ? skinny<kTiles, kWarps, true, Out, kGated>
                           : skinny<kTiles, kWarps, false, Out, kGated>,
@@ -260,11 +278,15 @@ void launch(CudaStream& stream, const SkinnyCall& call, DType out, int warps) {
       return launch<kTiles, 4>(stream, call, out);
     case 8:
       return launch<kTiles, 8>(stream, call, out);
+    case 12:
+      if constexpr (kTiles == 2) return launch<kTiles, 12>(stream, call, out);
+      break;
     case 16:
       return launch<kTiles, 16>(stream, call, out);
     default:
-      SLUICE_CHECK(false, "matmul: {} warps", warps);
+      break;
   }
+  SLUICE_CHECK(false, "matmul: {} tiles, {} warps", kTiles, warps);
 }
 
 void launch(CudaStream& stream, const SkinnyCall& call, DType out, const SkinnyShape& shape) {
@@ -327,21 +349,21 @@ SkinnyCall make_call(const MatmulArgs& args) {
 
 // One wave of blocks with as many loads in flight as there is room for, as far as n allows; fewer
 // warps where there are many blocks anyway. Found by measuring 12 shapes on the matrices of an 0.6B
-// and an 8B model (NVIDIA H200, 2026-11-21).
-SkinnyShape skinny_shape(int64_t n, int num_multiprocessors) {
-  if (n <= 8 * num_multiprocessors) return {.tiles = 1, .warps = 16};
+// and an 8B model, in whole layers (NVIDIA H200, 2026-11-21).
+SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors) {
+  if (n <= 8 * num_multiprocessors) return {.tiles = k <= 2048 ? 2 : 1, .warps = 16};
   if (n <= 16 * num_multiprocessors) return {.tiles = 2, .warps = 16};
-  if (n <= 32 * num_multiprocessors) return {.tiles = 2, .warps = 8};
+  if (n <= 32 * num_multiprocessors) return {.tiles = 2, .warps = k <= 2048 ? 8 : 12};
   if (n <= 48 * num_multiprocessors) return {.tiles = 3, .warps = 16};
   if (n <= 256 * num_multiprocessors) return {.tiles = 4, .warps = 8};
   return {.tiles = 4, .warps = 4};
 }
 
 // One wave of blocks of 70 registers a thread.
-SkinnyShape gated_shape(int64_t n, int num_multiprocessors) {
+SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors) {
   if (n <= 16 * num_multiprocessors) return {.tiles = 2, .warps = 16};
   if (n <= 48 * num_multiprocessors) return {.tiles = 2, .warps = 8};
-  return skinny_shape(n, num_multiprocessors);
+  return skinny_shape(n, k, num_multiprocessors);
 }
 
 void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape) {

@@ -20,12 +20,12 @@ inline constexpr int64_t kMaxSkinnyRows = 16;
 // many rows come with it.
 struct SkinnyShape {
   int tiles = 1;  // of 8 weight rows, per block: 1 to 4
-  int warps = 8;  // that share the sums over k: 4, 8 or 16
+  int warps = 8;  // that share the sums over k: 4, 8 or 16; 12 with 2 tiles
 };
-SkinnyShape skinny_shape(int64_t n, int num_multiprocessors);
+SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors);
 
 // The same for products with a gate: half of the tiles are gates.
-SkinnyShape gated_shape(int64_t n, int num_multiprocessors);
+SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors);
 
 // REQUIRES: at most kMaxSkinnyRows rows; k is a multiple of 8; x and weight are aligned to 16
 // bytes.
