@@ -2,10 +2,12 @@
 // over the rate of a device-to-device copy, gathered bytes over the rate of one copy from the host.
 //
 //   cuda_decode_bench [SECTION...]      of: attention lists selection gather; all without one
+//   cuda_decode_bench 4x8192x2...       attention of sequences x tokens x query heads of a KV head
 //
 // Times are those of graph replays. Calls go round over sets of blocks that together are several
 // times the L2, so that nothing is read from there.
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <numeric>
 #include <random>
@@ -404,6 +406,17 @@ void run_gather(Workbench& bench) {
   bench.free_all();
 }
 
+// Prints a shape that is named on the command line, as 4x8192x2, or 4x8192x2x16384 where launches
+// are made for more tokens; false: it is none.
+bool run_named(Workbench& bench, const char* text, double copy_rate) {
+  DecodeShape shape{};
+  const int num_read = std::sscanf(text, "%dx%dx%dx%d", &shape.num_seqs, &shape.num_tokens,
+                                   &shape.group, &shape.made_for_tokens);
+  if (num_read < 3) return false;
+  print_attention(bench, shape, copy_rate);
+  return true;
+}
+
 int run(int argc, char** argv) {
   const std::vector<std::string_view> wanted(argv + 1, argv + argc);
   const auto wants = [&](std::string_view section) {
@@ -414,6 +427,7 @@ int run(int argc, char** argv) {
   const double copy_rate = bench.copy_rate();
   fmt::print("GPU: {}, device-to-device copy {:.0f} GB/s (read plus written)\n", bench.gpu().name,
              copy_rate * 1e-9);
+  for (int i = 1; i < argc; ++i) run_named(bench, argv[i], copy_rate);
   if (wants("attention")) run_attention(bench, copy_rate);
   if (wants("lists")) run_lists(bench, copy_rate);
   if (wants("selection")) run_selection(bench, copy_rate);

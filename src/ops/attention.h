@@ -101,6 +101,8 @@ struct AttentionArgs {
 // prefill promises this for keys, for tokens from kv_end on, and for tiles that none of the rows
 // side by side has listed: a NaN in a value reaches other rows that visit the same tile.)
 // Aliasing: `out` may be the memory of `q`.
+// Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
+// kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);

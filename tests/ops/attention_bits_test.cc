@@ -153,6 +153,28 @@ TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasAmongMany) {
   }
 }
 
+// How many windows a call has decides how a GPU launches it: one kernel or two, of which shape.
+TEST(DecodeAttentionTest, CallsOfAnyNumberOfWindowsHaveTheSameBits) {
+  for (const int32_t head_dim : {64, 128}) {
+    for (const int32_t group : {2, 5, 9}) {
+      const AttentionProblem problem({.head_dim = head_dim,
+                                      .num_kv_heads = 2,
+                                      .group = group,
+                                      .seqs = {{.first_pos = 8600}, {.first_pos = 4100}}});
+      AttentionRun run = run_of(256);
+      const AttentionResult whole = problem.run(run);
+      for (const int32_t windows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33}) {
+        SCOPED_TRACE(fmt::format("{} x {}: {} windows a call", group, head_dim, windows));
+        run.splits.clear();
+        for (int32_t cut = windows * 256; cut < 8600; cut += windows * 256) {
+          run.splits.push_back(cut);
+        }
+        expect_same_bits(whole, problem.run(run));
+      }
+    }
+  }
+}
+
 TEST(DecodeAttentionTest, AListOfAllPagesIsNoList) {
   for (int32_t head_dim : {80, 64, 128}) {
     const AttentionProblem problem(
@@ -168,6 +190,49 @@ TEST(DecodeAttentionTest, AListOfAllPagesIsNoList) {
       run.one_list_for_all_heads = true;
       run.splits = {block_tokens, block_tokens * 2};
       expect_same_bits(base, problem.run(run));
+    }
+  }
+}
+
+// One of `every` pages on average of the first `num_pages`, others for each sequence and head; some
+// lists are empty.
+auto one_of(uint32_t every, int32_t num_pages) {
+  return [every, num_pages](int32_t seq, int32_t head, int32_t) {
+    std::mt19937 generator(static_cast<uint32_t>(seq * 31 + head + 1));
+    std::vector<int32_t> pages;
+    if (every > 1 && seq == 1 && head == 1) return pages;
+    for (int32_t page = 0; page < num_pages; ++page) {
+      if (generator() % every == 0) pages.push_back(page);
+    }
+    return pages;
+  };
+}
+
+// Over a long context a GPU deals out the windows that a list shows, wherever they are.
+TEST(DecodeAttentionTest, ListsOverLongContextsHaveTheBitsOfShortCalls) {
+  for (const auto& [head_dim, group] : {std::pair(64, 3), {128, 2}, {128, 8}, {128, 9}}) {
+    const AttentionProblem problem({.head_dim = head_dim,
+                                    .num_kv_heads = 2,
+                                    .group = group,
+                                    .seqs = {{.first_pos = 9500}, {.first_pos = 8300}, {}}});
+    for (const auto& [block_tokens, page_tokens] :
+         {std::pair(256, 16), {1024, 64}, {512, 256}, {1024, 512}}) {
+      for (const uint32_t every : {1, 9, 200}) {
+        SCOPED_TRACE(fmt::format("{} x {}: one page in {} of {} in {}", group, head_dim, every,
+                                 page_tokens, block_tokens));
+        AttentionRun run = run_of(block_tokens);
+        run.page_tokens = page_tokens;
+        run.list_of = one_of(every, 9500 / page_tokens + 1);
+        const AttentionResult whole = problem.run(run);
+        if (every == 1) expect_same_bits(problem.run(run_of(block_tokens)), whole);
+        run.splits = {4096, 8192};
+        expect_same_bits(whole, problem.run(run));
+        run.one_list_for_all_heads = true;
+        run.splits = {2048};
+        const AttentionResult in_two = problem.run(run);
+        run.splits = {};
+        expect_same_bits(in_two, problem.run(run));
+      }
     }
   }
 }

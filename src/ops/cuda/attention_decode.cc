@@ -146,6 +146,7 @@ class Rounds {
     auto* open = reinterpret_cast<float*>(take(open_window_bytes(params_)));
     auto* resumed = reinterpret_cast<float*>(take(open_window_bytes(params_)));
     if (args_.pages.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
+    num_found_ = reinterpret_cast<int32_t*>(take(kCounterBytes));
     params_.open_windows = open;
     params_.resumed_windows = resumed;
     carry_.is_carry = true;
@@ -166,17 +167,51 @@ class Rounds {
     do {
       params_.num_windows = std::min(most, num_windows - params_.first_window);
       choose_states(params_.first_window + params_.num_windows >= num_windows);
-      if (params_.num_windows > 0) launch_windows();
-      launch_decode_combine(stream_, params_);
+      launch_round(most == num_windows);
       params_.first_window += params_.num_windows;
     } while (params_.first_window < num_windows);
   }
 
-  void launch_windows() {
+  void launch_round(bool is_only_round) {
     const bool is_fast = params_.head_dim == 64 || params_.head_dim == 128;
-    params_.records = is_fast && halves_fill_the_gpu() ? 2 : 1;
-    is_fast ? launch_decode_windows(stream_, params_)
-            : launch_decode_windows_general(stream_, params_);
+    const bool is_dealt = is_fast && is_only_round && lists_leave_windows_out();
+    params_.records = is_fast && !is_dealt && halves_fill_the_gpu() ? 2 : 1;
+    params_.num_found = is_dealt ? num_found_ : nullptr;
+    params_.most_found = params_.num_windows;
+    if (is_fast && is_only_round && fits_clusters()) {
+      return launch_decode_in_cluster(stream_, params_);
+    }
+    if (is_dealt) {
+      params_.most_found = std::min(params_.num_windows, params_.max_pages);
+      launch_decode_listed_windows(stream_, params_);
+    } else if (params_.num_windows > 0) {
+      is_fast ? launch_decode_windows(stream_, params_)
+              : launch_decode_windows_general(stream_, params_);
+    }
+    launch_decode_combine(stream_, params_);
+  }
+
+  // Whether a sequence's windows are few enough for a cluster, and there are clusters for all of
+  // them at once: a block of them has most of a multiprocessor's shared memory, and where some
+  // multiprocessors of a group are left over, no cluster comes there.
+  bool fits_clusters() const {
+    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
+    const int32_t parts = params_.group <= 8 ? 1 : ceil_div(params_.group, 16);
+    const int64_t num_blocks = int64_t{params_.num_seqs} * params_.num_kv_heads * parts *
+                               std::bit_ceil(static_cast<uint32_t>(params_.num_windows));
+    return gpu.major >= 9 && params_.page_ids == nullptr &&
+           params_.window_tokens == kMaxWindowTokens && params_.num_windows > 0 &&
+           params_.num_windows <= kMaxClusterWindows &&
+           num_blocks <= gpu.multiProcessorCount * 9 / 10;
+  }
+
+  // Whether only windows that lists show should be dealt out. Each of them has a page at least.
+  bool lists_leave_windows_out() const {
+    return params_.page_ids != nullptr && !params_.gathered && params_.group <= 8 &&
+           params_.window_tokens == kMaxWindowTokens &&
+           kMaxWindowTokens % params_.page_tokens == 0 && params_.num_windows > kFewWindows &&
+           int64_t{4} * params_.max_pages * params_.page_tokens <=
+               int64_t{params_.num_windows} * kMaxWindowTokens;
   }
 
   // Whether windows of two halves are so few that each half should have a block of its own. The
@@ -209,6 +244,7 @@ class Rounds {
   const AttentionArgs& args_;
   DecodeParams params_;
   DecodeState carry_;
+  int32_t* num_found_ = nullptr;
   int64_t max_windows_ = 0;  // that fit the scratch, of all sequences of a round together
 };
 

@@ -6,26 +6,19 @@
 // so half a window of 256 is 4 warps that ask for all of it at once and wait for memory once. K and
 // V go through shared memory, since loads into registers would be held up: each needs a line of the
 // L1 cache until it comes. Three blocks on a multiprocessor have 192 KiB on their way. One H200,
-// 2026-11-21, of the rate of a device-to-device copy: 89 to 99 % from 128K tokens of KV on, 75 % at
-// 32K, 46 % at 8K, where 8 us of bytes take 16 us (docs/kernels/cuda_attention.md).
+// 2026-11-21, of the rate of a device-to-device copy: 89 to 99 % from 128K tokens of KV on, 80 % at
+// 32K, 55 % at 8K, where 8 us of bytes take 14 us (docs/kernels/cuda_attention.md). Up to 2K tokens
+// of few sequences are attention_decode_cluster.cu's, sparse lists attention_decode_listed.cu's.
 #include <algorithm>
 
+#include "ops/cuda/attention_decode_block.cuh"
 #include "ops/cuda/attention_decode_kernels.h"
-#include "ops/cuda/attention_decode_strip.cuh"
 #include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 using namespace decode;  // strips
-
-// What all windows of a block have in common.
-struct Place {
-  int32_t seq;
-  int32_t kv_head;
-  int32_t first_head;  // and the others behind it
-  int32_t num_heads;
-};
 
 // What a block has in shared memory besides the rooms of its warps.
 template <typename C>
@@ -38,69 +31,55 @@ struct Strips {
 struct Half {
   int32_t window;  // of the round
   int32_t index;   // 0 or 1
-  bool is_added;   // to the first half, which this block has worked out before
   int32_t record;
+  bool is_added;  // to the first half, which this block has worked out before
 };
 
-// Adds the strips up in order of position and writes what the half came to, or the window. A thread
+// What this thread has of the first half of a window that the block works out.
+template <typename C>
+struct FirstHalf {
+  float4 acc[C::kHeads * C::kHeadDim / 4 / (kMaxWarps * kWarpThreads)];
+};
+
+// Adds the strips up in order of position and writes what the window came to, or the half. A thread
 // has four channels at a time, since finding the weights takes longer than adding.
 template <typename C>
 __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
                                            const Half& half, int32_t thread, Strips<C>& strips,
-                                           const Room<C>* rooms) {
+                                           const Room<C>* rooms, FirstHalf<C>& first) {
   constexpr int32_t kQuads = C::kHeadDim / 4;
-  const auto num_strips = static_cast<int32_t>(blockDim.x / kWarpThreads);
-  for (int32_t i = thread; i < place.num_heads * kQuads; i += blockDim.x) {
-    const int32_t head = i / kQuads;
-    const int32_t channel = i % kQuads * 4;
-    float2 own[kMaxWarps];
-    float4 added[kMaxWarps];
-    float2 max_sum = nothing_visible();
+  constexpr int32_t kAtOnce = sizeof(first.acc) / sizeof(float4);
+  const auto num_threads = static_cast<int32_t>(blockDim.x);
+  const int32_t num_strips = num_threads / kWarpThreads;
+  const int32_t count = place.num_heads * kQuads;
+  // Once, where a window has two halves.
+  for (int32_t begin = thread; begin < count; begin += kAtOnce * num_threads) {
 #pragma unroll
-    for (int32_t s = 0; s < kMaxWarps; ++s) {
-      own[s] = s < num_strips ? strips.max_sums[s][head] : nothing_visible();
-      added[s] = {};
-      if (!shows_nothing(own[s])) {
-        added[s] = *reinterpret_cast<const float4*>(&rooms[s].acc[head][channel]);
+    for (int32_t n = 0; n < kAtOnce; ++n) {
+      const int32_t i = begin + n * num_threads;
+      if (i >= count) break;
+      const int32_t head = i / kQuads;
+      const int32_t channel = i % kQuads * 4;
+      float2 max_sum;
+      float4 acc = sum_of_strips<C>(strips.max_sums, &rooms[0].acc[head][channel],
+                                    sizeof(Room<C>) / sizeof(float), head, num_strips, max_sum);
+      if (half.is_added) {
+        HalfWeights weights;
+        max_sum = sum_of_halves(strips.first_half[head], max_sum, weights);
+        acc = {sum_of_halves(first.acc[n].x, acc.x, weights),
+               sum_of_halves(first.acc[n].y, acc.y, weights),
+               sum_of_halves(first.acc[n].z, acc.z, weights),
+               sum_of_halves(first.acc[n].w, acc.w, weights)};
+      } else if (channel == 0) {
+        strips.first_half[head] = max_sum;
       }
-      max_sum.x = fmaxf(max_sum.x, own[s].x);
+      first.acc[n] = acc;
+      const int64_t index =
+          partial_index(p, blockIdx.z, place.first_head + head, half.window) + half.record;
+      *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel) = acc;
+      if (channel == 0) p.partial_max_sum[index] = max_sum;
     }
-    const float reference = reference_of(max_sum.x);
-    float4 acc = {};
-#pragma unroll
-    for (int32_t s = 0; s < kMaxWarps; ++s) {
-      const float weight = exp_of_difference(own[s].x, reference);
-      max_sum.y = __fmaf_rn(own[s].y, weight, max_sum.y);
-      acc = {__fmaf_rn(added[s].x, weight, acc.x), __fmaf_rn(added[s].y, weight, acc.y),
-             __fmaf_rn(added[s].z, weight, acc.z), __fmaf_rn(added[s].w, weight, acc.w)};
-    }
-    const int64_t index =
-        partial_index(p, blockIdx.z, place.first_head + head, half.window) + half.record;
-    auto& written = *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel);
-    if (half.is_added) {
-      HalfWeights weights;
-      max_sum = sum_of_halves(strips.first_half[head], max_sum, weights);
-      const float4 first = written;
-      acc = {sum_of_halves(first.x, acc.x, weights), sum_of_halves(first.y, acc.y, weights),
-             sum_of_halves(first.z, acc.z, weights), sum_of_halves(first.w, acc.w, weights)};
-    } else if (channel == 0) {
-      strips.first_half[head] = max_sum;
-    }
-    written = acc;
-    if (channel == 0) p.partial_max_sum[index] = max_sum;
   }
-}
-
-template <typename C>
-__device__ __forceinline__ Place make_place(const DecodeParams& p) {
-  const int32_t parts = (p.group + C::kHeads - 1) / C::kHeads;
-  Place place;
-  place.seq = p.first_seq + blockIdx.z;
-  place.kv_head = parts == 1 ? blockIdx.y : blockIdx.y / parts;
-  const int32_t head_in_group = (blockIdx.y - place.kv_head * parts) * C::kHeads;
-  place.first_head = place.kv_head * p.group + head_in_group;
-  place.num_heads = min(p.group - head_in_group, C::kHeads);
-  return place;
 }
 
 // Says that nothing came of a half so far; what was worked out before stands.
@@ -118,7 +97,7 @@ template <typename C>
 __device__ __forceinline__ void work_out_half(const DecodeParams& p, const DecodeWindow& window,
                                               const uint16_t* queries, const Place& place,
                                               const Half& half, int32_t thread, Strips<C>& strips,
-                                              Room<C>* rooms) {
+                                              Room<C>* rooms, FirstHalf<C>& first) {
   const int32_t lane = thread % kWarpThreads;
   const int32_t warp = thread / kWarpThreads;
   // Nothing comes of a half that shows nothing, and not yet of a window that the next part goes on.
@@ -139,9 +118,9 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
     });
     return;
   }
-  store_strip(place.num_heads, lane, partial, rooms[warp], strips.max_sums[warp]);
+  store_strip(place.num_heads, lane, partial, &rooms[warp].acc[0][0], strips.max_sums[warp]);
   __syncthreads();
-  store_half(p, place, half, thread, strips, rooms);
+  store_half(p, place, half, thread, strips, rooms, first);
 }
 
 // Works out a window of the round, or the half of it that is a record; false: the row has none
@@ -159,6 +138,7 @@ __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Pla
   const int32_t index = p.first_window + half.window;
   const int32_t block = block_of_window<C::kListed>(p, place.seq, index);
   const DecodeRow row = decode_row(p, place.seq);
+  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
   if (index >= row.num_windows) return false;
   const DecodeWindow window = make_window<C::kListed>(p, row, place.seq, place.kv_head, index,
                                                       block, this_thread() % kWarpThreads);
@@ -166,8 +146,9 @@ __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Pla
   // Lists leave most windows without a tile.
   const bool has_two_halves =
       p.records == 1 && p.window_tokens > kHalfTokens && !(C::kListed && window.tiles == 0);
+  FirstHalf<C> first;
   while (true) {
-    work_out_half(p, window, queries, place, half, this_thread(), strips, rooms);
+    work_out_half(p, window, queries, place, half, this_thread(), strips, rooms, first);
     if (!has_two_halves || half.is_added) return true;
     half.index = 1;
     half.is_added = true;
@@ -184,7 +165,6 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(con
   auto* rooms = reinterpret_cast<Room<C>*>(shared);
   const Place place = make_place<C>(p);
   let_next_kernel_start();
-  wait_for_earlier_work();
   if (p.records == 2) {
     Half half = {.window = static_cast<int32_t>(blockIdx.x / 2)};
     half.index = half.record = blockIdx.x % 2;

@@ -28,9 +28,9 @@ inline constexpr size_t kDecodeScratchBytes = size_t{64} << 20;
 // is cut inside a window, the unfinished window waits in the stream's scratch for the next part:
 // the parts of a list must follow one another, and then have the bits of the pages in place.
 // P is rounded to bf16 for the product with V, and not for the sum.
-// Order: launches depend on max_kv_tokens, never on lengths; may be captured into a graph once the
-// stream has run the op.
-// Errors: kDevice when the stream's first call is captured or the scratch cannot be taken.
+// Order: launches depend on max_kv_tokens and the room for lists, never on lengths; may be captured
+// into a graph once the stream has run the op. Errors: kDevice when the stream's first call is
+// captured or the scratch cannot be taken.
 void decode_attention(CudaStream& stream, const AttentionArgs& args);
 
 // Takes the scratch now, which the stream's first call would.

@@ -6,12 +6,13 @@
 // other; but maxima may be taken in any order, so the running maxima of a stretch of windows are
 // found by a scan, all factors at once, and only one multiply-add per window is left in the chain.
 // A block folds 32 channels of one query head; all its threads fetch the next stretch while one
-// warp folds. Up to 32 windows have a kernel of their own, which needs no barrier. One H200,
-// 2026-11-21: the kernel for few takes 2 us off the 8 of attention over 1K tokens.
+// warp folds channels and one the sum. Up to 32 windows have a kernel of their own, which needs no
+// barrier. One H200, 2026-11-21, with the launch: 2.5 us for 16 windows, 3.5 for 32, 3.0 for 128,
+// 7.5 for 512 of 32 heads.
 #include <algorithm>
 
+#include "ops/cuda/attention_decode_fold.cuh"
 #include "ops/cuda/attention_decode_kernels.h"
-#include "ops/cuda/attention_decode_window.cuh"
 #include "ops/cuda/common_launch.cuh"
 
 namespace sluice::cuda {
@@ -24,7 +25,8 @@ constexpr int kLoadsPerWindow = kChannels / 4;
 // A stretch of as many windows as there are threads.
 struct Stretch {
   float4 (*acc)[kLoadsPerWindow];
-  float2* keep_and_sum;  // the second: what is added to the sum
+  float* keep;  // and the others: of the steps
+  float* sum;
   float* weight;
   float* max;
 };
@@ -35,21 +37,11 @@ __device__ inline Stretch make_stretch() {
   const int32_t num_windows = blockDim.x;
   Stretch stretch;
   stretch.acc = reinterpret_cast<float4(*)[kLoadsPerWindow]>(shared);
-  stretch.keep_and_sum = reinterpret_cast<float2*>(shared + num_windows * kLoadsPerWindow);
-  stretch.weight = reinterpret_cast<float*>(stretch.keep_and_sum + num_windows);
+  stretch.keep = reinterpret_cast<float*>(shared + num_windows * kLoadsPerWindow);
+  stretch.sum = stretch.keep + num_windows;
+  stretch.weight = stretch.sum + num_windows;
   stretch.max = stretch.weight + num_windows;
   return stretch;
-}
-
-// The largest value of lanes 0 to this one.
-__device__ inline float max_of_lanes_so_far(float value) {
-  const int32_t lane = threadIdx.x % kWarpThreads;
-#pragma unroll
-  for (int step = 1; step < kWarpThreads; step *= 2) {
-    const float other = __shfl_up_sync(kFullWarp, value, step);
-    if (lane >= step) value = fmaxf(value, other);
-  }
-  return value;
 }
 
 // The largest value of threads 0 to this one, and `before`.
@@ -66,26 +58,6 @@ __device__ inline float max_so_far(float value, float before, float* shared) {
   return value;
 }
 
-// What a window does to the state: state = state * keep + what is added. A weight below 0 says that
-// nothing was visible: the state is kept as it is, by 1, and -0, which changes no number.
-struct FoldStep {
-  float keep;
-  float sum;     // what is added to the sum
-  float weight;  // of the window's acc
-};
-
-// The step of a window that came to `own`; the running maximum goes from `before` to `after`.
-__device__ inline FoldStep fold_step(float2 own, float before, float after) {
-  if (shows_nothing(own)) return {1.0f, -0.0f, -1.0f};
-  const float reference = reference_of(after);
-  const float weight = exp_of_difference(own.x, reference);
-  return {exp_of_difference(before, reference), __fmul_rn(own.y, weight), weight};
-}
-
-__device__ inline float weighted(float acc, float weight) {
-  return weight < 0.0f ? -0.0f : __fmul_rn(acc, weight);
-}
-
 // Steps of a stretch; `own` is what this thread's window came to, `max` the running maximum before
 // the stretch.
 __device__ inline void make_factors(float2 own, float max, const Stretch& stretch) {
@@ -93,7 +65,8 @@ __device__ inline void make_factors(float2 own, float max, const Stretch& stretc
   const float after = max_so_far(own.x, max, stretch.max);
   const FoldStep step = fold_step(own, i == 0 ? max : stretch.max[i - 1], after);
   stretch.weight[i] = step.weight;
-  stretch.keep_and_sum[i] = {step.keep, step.sum};
+  stretch.keep[i] = step.keep;
+  stretch.sum[i] = step.sum;
   __syncthreads();
 }
 
@@ -102,6 +75,7 @@ struct Windows {
   const float2* max_sums;
   const float* acc;  // of the block's first channel
   int32_t count;
+  int32_t most;  // that there is memory of, known before the count is
   int32_t head_dim;
   int32_t num_channels;  // of the block
 };
@@ -116,13 +90,13 @@ __device__ inline void load_stretch(const Windows& windows, int32_t first, float
   for (int i = 0; i < kLoadsPerWindow; ++i) {
     const int32_t window = first + (i * num_threads + static_cast<int32_t>(threadIdx.x)) / 8;
     acc[i] = {};
-    if (window < windows.count && piece * 4 < windows.num_channels) {
+    if (window < windows.most && piece * 4 < windows.num_channels) {
       acc[i] = *reinterpret_cast<const float4*>(
           windows.acc + static_cast<int64_t>(window) * windows.head_dim + piece * 4);
     }
   }
   own = nothing_visible();
-  if (first + static_cast<int32_t>(threadIdx.x) < windows.count) {
+  if (first + static_cast<int32_t>(threadIdx.x) < windows.most) {
     own = windows.max_sums[first + threadIdx.x];
   }
 }
@@ -139,54 +113,65 @@ __device__ inline void store_stretch(const float4 (&acc)[kLoadsPerWindow], const
   }
 }
 
-// The state of one channel.
-struct Channel {
-  float acc = 0.0f;
-  float sum = 0.0f;
-};
-
-__device__ inline void fold(const Stretch& stretch, int32_t count, Channel& channel) {
-  const float* added = &stretch.acc[0][0].x + threadIdx.x;
-#pragma unroll 8
-  for (int32_t w = 0; w < count; ++w) {
-    const float2 keep_and_sum = stretch.keep_and_sum[w];
-    channel.acc = __fmaf_rn(channel.acc, keep_and_sum.x, added[w * kChannels]);
-    channel.sum = __fmaf_rn(channel.sum, keep_and_sum.x, keep_and_sum.y);
+// The chain of one multiply-add a window. A stretch is a multiple of four windows, of which those
+// behind the last change nothing.
+__device__ inline void fold_acc(const Stretch& stretch, int32_t count, float& acc) {
+  const float* added = &stretch.acc[0][0].x + threadIdx.x % kWarpThreads;
+  const auto* keeps = reinterpret_cast<const float4*>(stretch.keep);
+#pragma unroll 4
+  for (int32_t w = 0; w < count; w += 4) {
+    const float4 keep = keeps[w / 4];
+    acc = __fmaf_rn(acc, keep.x, added[w * kChannels]);
+    acc = __fmaf_rn(acc, keep.y, added[(w + 1) * kChannels]);
+    acc = __fmaf_rn(acc, keep.z, added[(w + 2) * kChannels]);
+    acc = __fmaf_rn(acc, keep.w, added[(w + 3) * kChannels]);
+  }
+}
+__device__ inline void fold_sum(const Stretch& stretch, int32_t count, float& sum) {
+  const auto* keeps = reinterpret_cast<const float4*>(stretch.keep);
+  const auto* sums = reinterpret_cast<const float4*>(stretch.sum);
+#pragma unroll 4
+  for (int32_t w = 0; w < count; w += 4) {
+    const float4 keep = keeps[w / 4];
+    const float4 added = sums[w / 4];
+    sum = __fmaf_rn(sum, keep.x, added.x);
+    sum = __fmaf_rn(sum, keep.y, added.y);
+    sum = __fmaf_rn(sum, keep.z, added.z);
+    sum = __fmaf_rn(sum, keep.w, added.w);
   }
 }
 
-// Folds all windows; the channel counts in the first warp only. Returns the maximum.
+// Folds all windows: the first warp the channels, the second the sum. The channel counts in the
+// first warp only. Returns the maximum.
 __device__ inline float fold_all(const Windows& windows, float max, Channel& channel) {
   const Stretch stretch = make_stretch();
-  const int32_t num_threads = blockDim.x;
+  const auto num_threads = static_cast<int32_t>(blockDim.x);
+  const int32_t warp = threadIdx.x / kWarpThreads;
   float2 own;
   float4 acc[kLoadsPerWindow];
   load_stretch(windows, 0, own, acc);
   for (int32_t first = 0; first < windows.count; first += num_threads) {
     const int32_t count = min(windows.count - first, num_threads);
+    if (static_cast<int32_t>(threadIdx.x) >= count) own = nothing_visible();
     make_factors(own, max, stretch);
     store_stretch(acc, stretch);
     max = stretch.max[count - 1];
     __syncthreads();
     load_stretch(windows, first + num_threads, own, acc);
-    if (threadIdx.x < kWarpThreads) fold(stretch, count, channel);
+    if (warp == 0) fold_acc(stretch, count, channel.acc);
+    if (warp == 1) fold_sum(stretch, count, channel.sum);
     __syncthreads();
   }
+  if (warp == 1) stretch.sum[0] = channel.sum;
+  __syncthreads();
+  channel.sum = stretch.sum[0];
   return max;
 }
 
-// Of a query head, blockIdx.x, and a sequence of the round, blockIdx.y, in both kernels.
-__device__ inline int64_t state_index(const DecodeParams& p, const DecodeState& state,
-                                      int64_t row) {
-  return (state.is_carry ? blockIdx.y : row) * p.num_q_heads + blockIdx.x;
-}
-
-__device__ inline bool starts_from_state(const DecodeParams& p, const DecodeRow& row) {
-  return p.from.acc != nullptr && !(p.zero_is_empty && row.kv_begin == 0);
-}
-
-__device__ inline uint16_t output_of(const Channel& channel) {
-  return float_to_bf16(channel.sum == 0.0f ? 0.0f : __fdiv_rn(channel.acc, channel.sum));
+// How many windows of the round came to something that is to be folded.
+__device__ inline int32_t num_windows_of(const DecodeParams& p, const DecodeRow& row) {
+  if (p.num_found == nullptr) return min(row.num_windows - p.first_window, p.num_windows);
+  return p.num_found[blockIdx.y * p.num_kv_heads + blockIdx.x / p.group];
 }
 
 // Whether the head's other blocks have been here, and thus have read the state's maximum and sum,
@@ -200,8 +185,8 @@ __device__ inline bool is_last_to_come(const DecodeParams& p) {
 // grid: query heads x sequences of the round x pieces of 32 channels.
 __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams p) {
   let_next_kernel_start();
-  wait_for_earlier_work();
   const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
+  wait_for_earlier_work();
   if (row.row < 0) return;
   const int32_t first_channel = blockIdx.z * kChannels;
   const int32_t num_channels = min(p.head_dim - first_channel, kChannels);
@@ -210,7 +195,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   float max = -INFINITY;
   Channel channel;
   if (starts_from_state(p, row)) {
-    const int64_t index = state_index(p, p.from, row.row);
+    const int64_t index = state_index(p, p.from, blockIdx.y, row.row, blockIdx.x);
     max = p.from.max[index];
     channel.sum = p.from.sum[index];
     if (is_channel) channel.acc = p.from.acc[index * p.head_dim + channel_index];
@@ -218,7 +203,8 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
   const Windows windows{.max_sums = p.partial_max_sum + first_partial,
                         .acc = p.partial_acc + first_partial * p.head_dim + first_channel,
-                        .count = min(row.num_windows - p.first_window, p.num_windows),
+                        .count = num_windows_of(p, row),
+                        .most = p.most_found,
                         .head_dim = p.head_dim,
                         .num_channels = num_channels};
   max = fold_all(windows, max, channel);
@@ -228,7 +214,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
     p.out[index * p.head_dim + channel_index] = output_of(channel);
     return;
   }
-  const int64_t index = state_index(p, p.to, row.row);
+  const int64_t index = state_index(p, p.to, blockIdx.y, row.row, blockIdx.x);
   p.to.acc[index * p.head_dim + channel_index] = channel.acc;
   if (threadIdx.x == 0 && is_last_to_come(p)) {
     p.to.max[index] = max;
@@ -241,13 +227,14 @@ struct HalfAccs {
   float first = 0.0f;
   float second = 0.0f;
 };
-constexpr int kLoadsAtOnce = 8;
 
-// The same fold for up to kFewWindows windows: each warp finds all steps by itself, so there is no
-// barrier, and loads are under way before what they depend on is known.
+// The same fold for up to kWindows windows: each warp finds all steps by itself, so there is no
+// barrier, and a thread asks for all that it folds before it waits.
 // grid: query heads x sequences of the round; a thread is a channel.
+template <int kWindows>
 __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodeParams p) {
   let_next_kernel_start();
+  const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
   wait_for_earlier_work();
   const int32_t lane = threadIdx.x % kWarpThreads;
   const auto number = static_cast<int32_t>(threadIdx.x);
@@ -257,31 +244,30 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
   // Those that the row does not see are loaded, too, and not used.
   const auto load = [&](int32_t window) {
     HalfAccs accs;
-    if (!is_channel || window >= p.num_windows) return accs;
+    if (!is_channel || window >= p.most_found) return accs;
     accs.first = partial_acc[window * p.records * p.head_dim];
     if (p.records == 2) accs.second = partial_acc[(window * 2 + 1) * p.head_dim];
     return accs;
   };
-  HalfAccs accs[kLoadsAtOnce];
+  HalfAccs accs[kWindows];
 #pragma unroll
-  for (int i = 0; i < kLoadsAtOnce; ++i) accs[i] = load(i);
+  for (int i = 0; i < kWindows; ++i) accs[i] = load(i);
   float2 first = nothing_visible();
   float2 second = nothing_visible();
-  if (lane < p.num_windows) {
+  if (lane < p.most_found) {
     const float2* max_sums = p.partial_max_sum + first_partial + lane * p.records;
     first = max_sums[0];
     if (p.records == 2) second = max_sums[1];
   }
-  const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
   if (row.row < 0) return;
-  const int32_t count = min(row.num_windows - p.first_window, p.num_windows);
+  const int32_t count = num_windows_of(p, row);
   HalfWeights own_weights;
   float2 own = sum_of_halves(first, second, own_weights);
   if (lane >= count) own = nothing_visible();
   float max = -INFINITY;
   Channel channel;
   if (starts_from_state(p, row)) {
-    const int64_t index = state_index(p, p.from, row.row);
+    const int64_t index = state_index(p, p.from, blockIdx.y, row.row, blockIdx.x);
     max = p.from.max[index];
     channel.sum = p.from.sum[index];
     if (is_channel) channel.acc = p.from.acc[index * p.head_dim + number];
@@ -290,20 +276,17 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
   const float before = __shfl_up_sync(kFullWarp, after, 1);
   const FoldStep own_step = fold_step(own, lane == 0 ? max : before, after);
   max = __shfl_sync(kFullWarp, after, kWarpThreads - 1);
-  for (int32_t begin = 0; begin < count; begin += kLoadsAtOnce) {
 #pragma unroll
-    for (int i = 0; i < kLoadsAtOnce; ++i) {
-      const int32_t window = begin + i;  // behind the last, nothing was visible
-      const HalfWeights halves = {__shfl_sync(kFullWarp, own_weights.first, window),
-                                  __shfl_sync(kFullWarp, own_weights.second, window)};
-      const float keep = __shfl_sync(kFullWarp, own_step.keep, window);
-      const float sum = __shfl_sync(kFullWarp, own_step.sum, window);
-      const float weight = __shfl_sync(kFullWarp, own_step.weight, window);
-      const float acc = sum_of_halves(accs[i].first, accs[i].second, halves);
-      channel.acc = __fmaf_rn(channel.acc, keep, weighted(acc, weight));
-      channel.sum = __fmaf_rn(channel.sum, keep, sum);
-      if (begin + kLoadsAtOnce < count) accs[i] = load(window + kLoadsAtOnce);
-    }
+  for (int window = 0; window < kWindows; ++window) {
+    if (window >= count) break;
+    const HalfWeights halves = {__shfl_sync(kFullWarp, own_weights.first, window),
+                                __shfl_sync(kFullWarp, own_weights.second, window)};
+    const float keep = __shfl_sync(kFullWarp, own_step.keep, window);
+    const float sum = __shfl_sync(kFullWarp, own_step.sum, window);
+    const float weight = __shfl_sync(kFullWarp, own_step.weight, window);
+    const float acc = sum_of_halves(accs[window].first, accs[window].second, halves);
+    channel.acc = __fmaf_rn(channel.acc, keep, weighted(acc, weight));
+    channel.sum = __fmaf_rn(channel.sum, keep, sum);
   }
   if (p.out == nullptr) __syncthreads();  // the state has been read
   if (!is_channel) return;
@@ -311,7 +294,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
     p.out[(row.row * p.num_q_heads + blockIdx.x) * p.head_dim + number] = output_of(channel);
     return;
   }
-  const int64_t index = state_index(p, p.to, row.row);
+  const int64_t index = state_index(p, p.to, blockIdx.y, row.row, blockIdx.x);
   p.to.acc[index * p.head_dim + number] = channel.acc;
   if (number == 0) {
     p.to.max[index] = max;
@@ -321,8 +304,11 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
 
 void launch_few(CudaStream& stream, const DecodeParams& p) {
   const int32_t warps = (p.head_dim + kWarpThreads - 1) / kWarpThreads;
+  auto* kernel = p.most_found <= 8    ? decode_combine_few<8>
+                 : p.most_found <= 16 ? decode_combine_few<16>
+                                      : decode_combine_few<kFewWindows>;
   launch_early(
-      stream, decode_combine_few,
+      stream, kernel,
       {.grid = dim3(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs)),
        .block = dim3(static_cast<unsigned>(warps * kWarpThreads))},
       p);
@@ -331,11 +317,11 @@ void launch_few(CudaStream& stream, const DecodeParams& p) {
 }  // namespace
 
 void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
-  if (p.num_windows <= kFewWindows) return launch_few(stream, p);
+  if (p.most_found <= kFewWindows) return launch_few(stream, p);
   const dim3 grid(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs),
                   static_cast<unsigned>((p.head_dim + kChannels - 1) / kChannels));
   // As many windows at once as there are, up to a limit.
-  const int32_t warps = (p.num_windows + kWarpThreads - 1) / kWarpThreads;
+  const int32_t warps = (p.most_found + kWarpThreads - 1) / kWarpThreads;
   const int32_t threads = std::clamp(warps * kWarpThreads, kWarpThreads, kMaxThreads);
   launch_early(stream, decode_combine,
                {.grid = grid,

@@ -53,7 +53,6 @@ __device__ inline void visit(const uint16_t* key, const uint16_t* value, const D
 template <bool kListed>
 __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
   let_next_kernel_start();
-  wait_for_earlier_work();
   const int32_t lane = threadIdx.x;
   const int32_t seq = p.first_seq + blockIdx.z;
   const int32_t head = blockIdx.y;
@@ -61,6 +60,7 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
   const int32_t window_index = p.first_window + blockIdx.x;
   const int32_t block = block_of_window<kListed>(p, seq, window_index);
   const DecodeRow row = decode_row(p, seq);
+  wait_for_earlier_work();
   if (window_index >= row.num_windows) return;
   const DecodeWindow window = make_window<kListed>(p, row, seq, kv_head, window_index, block, lane);
   const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);

@@ -11,9 +11,20 @@ namespace sluice::cuda {
 // Up to so many windows of a round are folded by a kernel that takes halves of windows, too.
 inline constexpr int32_t kFewWindows = 32;
 
+// So many windows of a sequence and KV head are the work of one cluster, at most.
+inline constexpr int32_t kMaxClusterWindows = 8;
+
+// Works windows out and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
+// windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
+void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
+
 // Works out the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
 // two records has kMaxWindowTokens.
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
+
+// Works out the windows that lists show, and notes how many there are. REQUIRES: head_dim is 64 or
+// 128, at most 8 query heads a KV head, windows of kMaxWindowTokens that are whole pages in place.
+void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p);
 
 // The same for any head_dim, one token after the other.
 void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p);

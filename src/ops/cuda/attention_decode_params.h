@@ -55,6 +55,11 @@ struct DecodeParams {
   // Zeros between kernels: [seq of the round][q head].
   uint32_t* num_arrived = nullptr;
 
+  // Where only windows that a list shows were worked out: how many, [seq of the round][KV head].
+  // Those of a list lie side by side. Null: all windows were.
+  int32_t* num_found = nullptr;
+  int32_t most_found = 0;  // the most that the fold can meet, of num_windows
+
   // What the windows came to, [seq of the round][q head][window][record]: acc, then (max, sum). Two
   // records are the halves of a window, worked out by different blocks where there are few. A sum
   // of 0 with a maximum of -inf says that nothing was visible; acc is not written then.

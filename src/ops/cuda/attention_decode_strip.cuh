@@ -32,6 +32,7 @@ struct Config {
   static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
   static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
+  static constexpr int kRowFloats = kHeadDim + 4;             // of what a strip came to, of a head
 };
 
 // Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
@@ -58,16 +59,20 @@ struct Partial {
 template <typename C>
 inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
 
-// Shared memory of a warp: its queries, keys and values, and once they are used, what the strip
-// came to; the rows of that are apart so that the lanes of a store are in different banks.
+// Keys or values of a tile, in shared memory.
 template <typename C>
-union Room {
-  struct {
-    uint16_t queries[C::kHeads][C::kHeadDim];
-    uint16_t keys[kTiles][kTileTokens][C::kHeadDim];
-    uint16_t values[kTiles][kTileTokens][C::kHeadDim];
-  } kv;
-  float acc[C::kHeads][C::kHeadDim + 4];
+using Tile = uint16_t[kTileTokens][C::kHeadDim];
+
+// Shared memory of a warp: its queries, keys and values, and once the values are used, what the
+// strip came to; the rows of that are apart so that the lanes of a store are in different banks.
+template <typename C>
+struct Room {
+  uint16_t queries[C::kHeads][C::kHeadDim];
+  Tile<C> keys[kTiles];
+  union {
+    Tile<C> values[kTiles];
+    float acc[C::kHeads][C::kRowFloats];
+  };
 };
 
 // A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.
@@ -144,36 +149,49 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
   }
 }
 
-// Asks for queries and the strip's keys, then for its values: two groups of copies. Tokens that are
-// not visible are not read: they may be NaN, and 0 * NaN is NaN.
+// Asks for the strip's keys: a group of copies, with what was asked for before. Tokens that are not
+// visible are not read: they may be NaN, and 0 * NaN is NaN.
 template <typename C>
-__device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_offset,
-                                           const uint16_t* queries, int32_t num_heads, int32_t lane,
-                                           Room<C>& room) {
-  copy_rows<C, C::kHeads>(queries, num_heads, lane, room.kv.queries);
+__device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room<C>& room) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] > 0) {
-      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, room.kv.keys[i]);
-    }
-  }
-  end_of_copies();
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    if (strip.visible[i] > 0) {
-      copy_rows<C, kTileTokens>(strip.keys[i] + values_offset, strip.visible[i], lane,
-                                room.kv.values[i]);
+      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, room.keys[i]);
     }
   }
   end_of_copies();
 }
 
+// The same for its values.
 template <typename C>
-__device__ __forceinline__ void load_queries(const Room<C>& room, int32_t lane,
-                                             Queries<C>& queries) {
+__device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
+                                            Room<C>& room) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (strip.visible[i] > 0) {
+      copy_rows<C, kTileTokens>(strip.keys[i] + values_offset, strip.visible[i], lane,
+                                room.values[i]);
+    }
+  }
+  end_of_copies();
+}
+
+// Asks for queries and the strip's keys, then for its values: two groups of copies.
+template <typename C>
+__device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_offset,
+                                           const uint16_t* queries, int32_t num_heads, int32_t lane,
+                                           Room<C>& room) {
+  copy_rows<C, C::kHeads>(queries, num_heads, lane, room.queries);
+  copy_keys(strip, lane, room);
+  copy_values(strip, values_offset, lane, room);
+}
+
+template <typename C>
+__device__ __forceinline__ void load_queries(const uint16_t (&rows)[C::kHeads][C::kHeadDim],
+                                             int32_t lane, Queries<C>& queries) {
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
-    const uint32_t row = shared_address(room.kv.queries[t * kHeadsPerTile + lane % 8]);
+    const uint32_t row = shared_address(rows[t * kHeadsPerTile + lane % 8]);
     const int32_t piece = (lane / 8 ^ lane % 8) * 16;
 #pragma unroll
     for (int pair = 0; pair < C::kSteps / 2; ++pair) {  // of steps: four pieces
@@ -185,11 +203,11 @@ __device__ __forceinline__ void load_queries(const Room<C>& room, int32_t lane,
 // scores = scale * K Q^T of tile `i`, -inf where a token is not visible. Each score is two chains
 // of products, so that one does not wait for the other.
 template <typename C>
-__device__ __forceinline__ void multiply_keys(int i, const Room<C>& room, const Queries<C>& queries,
-                                              const Strip& strip, float scale, int32_t lane,
+__device__ __forceinline__ void multiply_keys(int i, const Tile<C>& tile, const Queries<C>& queries,
+                                              int32_t visible, float scale, int32_t lane,
                                               Scores<C>& scores) {
   const int32_t row = lane % 16;  // matrices: tokens 0 to 7, 8 to 15, then the next 8 channels
-  const uint32_t keys = shared_address(room.kv.keys[i][row]);
+  const uint32_t keys = shared_address(tile[row]);
   const int32_t piece = (lane / 16 ^ row % 8) * 16;
   float sums[C::kHeadTiles][2][4] = {};
 #pragma unroll
@@ -206,7 +224,7 @@ __device__ __forceinline__ void multiply_keys(int i, const Room<C>& room, const 
   for (int t = 0; t < C::kHeadTiles; ++t) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const bool is_visible = lane / 4 + e / 2 * 8 < strip.visible[i];
+      const bool is_visible = lane / 4 + e / 2 * 8 < visible;
       const float score = __fmul_rn(__fadd_rn(sums[t][0][e], sums[t][1][e]), scale);
       scores.data[t][i][e] = is_visible ? score : -INFINITY;
     }
@@ -255,7 +273,7 @@ __device__ __forceinline__ void update_softmax(int i, Scores<C>& scores, Partial
 
 // acc += V^T P^T of tile `i`.
 template <typename C>
-__device__ __forceinline__ void multiply_values(int i, const Room<C>& room, int32_t lane,
+__device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int32_t lane,
                                                 const Scores<C>& weights, Partial<C>& partial) {
   uint32_t p[C::kHeadTiles][2];
 #pragma unroll
@@ -265,7 +283,7 @@ __device__ __forceinline__ void multiply_values(int i, const Room<C>& room, int3
     p[t][1] = rounded_and_turned(weight[2], weight[3]);
   }
   const int32_t row = lane % 8 + lane / 16 * 8;  // matrices: 8 channels, the next 8, then tokens 8
-  const uint32_t values = shared_address(room.kv.values[i][row]);  // to 15
+  const uint32_t values = shared_address(tile[row]);  // to 15
   const int32_t piece = (lane / 8 % 2 ^ row % 8) * 16;
 #pragma unroll
   for (int m = 0; m < C::kSteps; ++m) {
@@ -309,23 +327,22 @@ __device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
                   [&](float& number, int place) { number = resumed_strip[place * kWarpThreads]; });
 }
 
-// Tile by tile, so that a list's cut between them changes nothing.
 template <typename C>
-__device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& strip,
-                                         const float* resumed_strip, bool resumes, int32_t lane,
-                                         Room<C>& room, Partial<C>& partial) {
-  wait_for_copies_but<1>();
-  __syncwarp();
-  Queries<C> queries;
-  load_queries(room, lane, queries);
-  Scores<C> scores;
+__device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& strip, int32_t lane,
+                                            const Room<C>& room, const Queries<C>& queries,
+                                            Scores<C>& scores) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    if (strip.visible[i] > 0) multiply_keys(i, room, queries, strip, p.scale, lane, scores);
+    if (strip.visible[i] > 0) {
+      multiply_keys<C>(i, room.keys[i], queries, strip.visible[i], p.scale, lane, scores);
+    }
   }
-  begin(resumed_strip, C::kListed && resumes, partial);
-  wait_for_copies_but<0>();
-  __syncwarp();
+}
+
+// Tile by tile, so that a list's cut between them changes nothing.
+template <typename C>
+__device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, const Room<C>& room,
+                                             Scores<C>& scores, Partial<C>& partial) {
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     if (strip.visible[i] == 0) continue;
@@ -334,29 +351,51 @@ __device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& str
     } else {
       update_softmax<C, false>(i, scores, partial);
     }
-    multiply_values(i, room, lane, scores, partial);
+    multiply_values<C>(i, room.values[i], lane, scores, partial);
   }
 }
 
-// Puts what the strip came to where the whole block finds it.
+// What becomes of a strip that has been asked for.
+template <typename C>
+__device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& strip,
+                                         const float* resumed_strip, bool resumes, int32_t lane,
+                                         Room<C>& room, Partial<C>& partial) {
+  wait_for_copies_but<1>();
+  __syncwarp();
+  Queries<C> queries;
+  load_queries(room.queries, lane, queries);
+  Scores<C> scores;
+  score_strip(p, strip, lane, room, queries, scores);
+  begin(resumed_strip, C::kListed && resumes, partial);
+  wait_for_copies_but<0>();
+  __syncwarp();
+  attend_strip(strip, lane, room, scores, partial);
+}
+
+// The sum of a strip, from what its lanes have.
+__device__ __forceinline__ float sum_of_tokens(float sum) {
+#pragma unroll
+  for (int step = 4; step < kWarpThreads; step *= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(kFullWarp, sum, step));
+  }
+  return sum;
+}
+
+// Puts what the strip came to where the whole block finds it: rows of kRowFloats at `accs`.
 template <typename C>
 __device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
-                                            const Partial<C>& partial, Room<C>& room,
+                                            const Partial<C>& partial, float* accs,
                                             float2 (&max_sums)[C::kHeads]) {
   __syncwarp();  // the other lanes are done with their values
 #pragma unroll
   for (int t = 0; t < C::kHeadTiles; ++t) {
 #pragma unroll
     for (int head = 0; head < 2; ++head) {
-      float sum = partial.sum[t][head];
-#pragma unroll
-      for (int step = 4; step < kWarpThreads; step *= 2) {
-        sum = __fadd_rn(sum, __shfl_xor_sync(kFullWarp, sum, step));
-      }
+      const float sum = sum_of_tokens(partial.sum[t][head]);
       const int32_t column = t * kHeadsPerTile + lane % 4 * 2 + head;
       if (column >= num_heads) continue;
       if (lane < 4) max_sums[column] = {partial.max[t][head], sum};
-      float* acc = &room.acc[column][lane / 4];
+      float* acc = accs + column * C::kRowFloats + lane / 4;
 #pragma unroll
       for (int m = 0; m < C::kSteps; ++m) {
         acc[16 * m] = partial.acc[t][m][head];

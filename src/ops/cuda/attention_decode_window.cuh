@@ -24,6 +24,9 @@ __device__ __forceinline__ int32_t load_now(const int32_t* source) {
   return value;
 }
 
+// Has an address worked out where this stands, before a wait and not after it.
+__device__ __forceinline__ void keep_here(const void* address) { asm volatile("" ::"l"(address)); }
+
 // The row of a sequence and what it sees of the run.
 struct DecodeRow {
   int64_t row;       // -1: the sequence has none
