@@ -55,18 +55,28 @@ TEST_P(NormTest, MatchesTheReference) {
 }
 
 TEST(Norm, ARowAloneAndInPlaceHasTheSameBits) {
-  Machine machine;
-  const RmsNormArgs crowd = make_args(machine, {200, 512, false});
-  rms_norm(machine.stream(), crowd);
-  for (int64_t row : {0, 77, 199}) {
-    RmsNormArgs alone = crowd;
-    const std::vector<BFloat16> all = values_of<BFloat16>(crowd.x);
-    alone.x = machine.tensor(
-        std::vector<BFloat16>(all.begin() + row * 512, all.begin() + (row + 1) * 512), {1, 512});
-    alone.out = alone.x;
-    rms_norm(machine.stream(), alone);
+  for (const int64_t hidden : {40, 512, 1000, 1024, 4096}) {
+    Machine machine;
+    const RmsNormArgs crowd = make_args(machine, {200, hidden, true});
+    const auto row_of = [&](const TensorView& all, int64_t row) {
+      const TensorView view = all.rows(row, 1);
+      return machine.tensor(values_of<BFloat16>(view), {1, hidden});
+    };
+    RmsNormArgs alone[3];
+    const int64_t rows[] = {0, 77, 199};
+    for (int i = 0; i < 3; ++i) {
+      alone[i] = crowd;
+      alone[i].x = row_of(crowd.x, rows[i]);
+      alone[i].residual = row_of(crowd.residual, rows[i]);
+      alone[i].out = alone[i].x;
+      rms_norm(machine.stream(), alone[i]);
+    }
+    rms_norm(machine.stream(), crowd);
     machine.synchronize();
-    EXPECT_TRUE(bytes_of(alone.out) == bytes_of(crowd.out.rows(row, 1)));
+    for (int i = 0; i < 3; ++i) {
+      EXPECT_TRUE(bytes_of(alone[i].out) == bytes_of(crowd.out.rows(rows[i], 1))) << hidden;
+      EXPECT_TRUE(bytes_of(alone[i].residual) == bytes_of(crowd.residual.rows(rows[i], 1)));
+    }
   }
 }
 

@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/norm_row.cuh"
 #include "ops/cuda/rope.h"
 
 namespace sluice::cuda {
@@ -53,6 +54,7 @@ struct RopeCall {
   int32_t num_rows;
   int32_t num_q_heads;
   float norm_eps;
+  float one_over_head_dim;
   CudaReport report;
 };
 
@@ -63,6 +65,16 @@ struct Channels {
   Bf16x8 low = {};
   Bf16x8 high = {};
 };
+
+__device__ inline Channels select(bool first, const Channels& a, const Channels& b) {
+  Channels chosen;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    chosen.low.pairs[i] = first ? a.low.pairs[i] : b.low.pairs[i];
+    chosen.high.pairs[i] = first ? a.high.pairs[i] : b.high.pairs[i];
+  }
+  return chosen;
+}
 
 // And their angles, the same for all heads of a row.
 struct Turn {
@@ -84,7 +96,6 @@ __device__ inline void load_floats(const float* source, float (&values)[8]) {
 template <int kLanes>
 __device__ inline Channels rope_head(const Channels& x, const Channels& norm_weight,
                                      const Turn& turn, const RopeCall& call) {
-  const int head_dim = call.kv.shape.head_dim;
   float a[8], b[8];
   unpack(x.low, a);
   unpack(x.high, b);
@@ -93,7 +104,7 @@ __device__ inline Channels rope_head(const Channels& x, const Channels& norm_wei
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares += a[i] * a[i] + b[i] * b[i];
     squares = group_sum<kLanes>(squares);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(head_dim) + call.norm_eps);
+    const float scale = norm_scale(squares, call.one_over_head_dim, call.norm_eps);
     float low_weight[8], high_weight[8];
     unpack(norm_weight.low, low_weight);
     unpack(norm_weight.high, high_weight);
@@ -162,11 +173,10 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   int head = first_head + static_cast<int>(threadIdx.x) / kLanes;
   Channels channels = load(qkv + head * shape.head_dim, head < num_heads);
   int slot = call.kv_slots[row];
-  Turn turn = {};
-  if (active) {
-    load_floats(call.cos_sin + row * shape.head_dim + 8 * part, turn.cosines);
-    load_floats(call.cos_sin + row * shape.head_dim + half + 8 * part, turn.sines);
-  }
+  Turn turn;
+  const float* angles = call.cos_sin + row * shape.head_dim + (active ? 8 * part : 0);
+  load_floats(angles, turn.cosines);
+  load_floats(angles + half, turn.sines);
   if (slot < -1 || slot / shape.block_tokens >= call.kv.num_blocks) {
     if (threadIdx.x == 0) fail_row(call.report, row);
     slot = -1;
@@ -175,8 +185,9 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   for (int first = first_head; first < num_heads; first += step, head += step) {
     const int next_head = head + step;
     const Channels next = load(qkv + next_head * shape.head_dim, next_head < num_heads);
-    const Channels turned =
-        rope_head<kLanes>(channels, head < call.num_q_heads ? q_weight : k_weight, turn, call);
+    // By value: a choice between two places would put both into local memory.
+    const Channels weight = select(head < call.num_q_heads, q_weight, k_weight);
+    const Channels turned = rope_head<kLanes>(channels, weight, turn, call);
     if (head < num_rotated) channels = turned;
     uint16_t* target = active && head < num_heads ? head_target(call, row, head, slot) : nullptr;
     if (target != nullptr) {
@@ -243,6 +254,7 @@ void rope_and_write_kv(CudaStream& stream, const RopeAndWriteKvArgs& args) {
       .num_rows = static_cast<int32_t>(args.qkv.dim(0)),
       .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
       .norm_eps = args.norm_eps,
+      .one_over_head_dim = 1.0f / static_cast<float>(args.kv.shape.head_dim),
       .report = {},
   };
   SLUICE_CHECK(call.kv.shape.head_dim % 16 == 0 && is_aligned(call.qkv) && is_aligned(call.q_out) &&
