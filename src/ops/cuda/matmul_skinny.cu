@@ -29,10 +29,11 @@ constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
 // 64 KiB, so that the L1 cache has a line for each load in flight also behind decode attention: an
 // 8B model's step is 13 % faster for it.
 constexpr int kSharedPercent = 28;
-// More where the first pieces are all: a multiprocessor divides its cache anew only when it is
-// idle, so kernels that start early should want what attention before them wants. 1 to 3 % of an
-// 0.6B model's layer; an 8B model's products, which go on loading, would lose 3 to 6 %.
-constexpr int kOneRoundSharedPercent = 71;
+// 132 KiB where the first pieces are all: a multiprocessor divides its cache anew only when it is
+// idle, so kernels that start early should want about what attention before them wants. 2 % of an
+// 0.6B model's layer with 4 rows, nothing with 1 or 16; 164 KiB are 2 % better with 4 and 6 % worse
+// with 1. An 8B model's products, which go on loading, would lose 1 %, with 164 KiB 3 to 6 %.
+constexpr int kOneRoundSharedPercent = 57;
 
 struct SkinnyCall {
   const uint16_t* x;
