@@ -108,7 +108,8 @@ selected() {
 }
 
 # sanitized TOOL LABEL COMMAND...: with compute-sanitizer. Calls that fail are what some tests are
-# about. racecheck does not see the barriers of cuBLAS's kernels (nvjet) and reports what they guard.
+# about. racecheck does not see the barriers of cuBLAS's kernels (nvjet) and reports what they
+# guard.
 sanitized() {
   execute "$1 $2" compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no \
     --kernel-name-exclude kernel_substring=nvjet "${@:3}"
