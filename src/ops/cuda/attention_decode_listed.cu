@@ -1,6 +1,6 @@
 // Decode attention over page lists, first phase: warps work out the windows that a list shows.
 //
-// Used by attention_decode.cc where contexts are long and most windows may show nothing. Blocks
+// Used by attention_decode.cc from 128K tokens on, where most windows may show nothing. Blocks
 // look a list through and deal the windows that it shows among themselves; a warp works a window
 // out alone, tile by tile through a ring of copies that goes on into its next window. The numbers
 // of strips, halves and windows are those of attention_decode.cu. Bound: latency, that
