@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/philox.h"
+#include "ops/sample_call.h"
 
 namespace sluice::cpu {
 namespace {
@@ -20,25 +21,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // g = -ln(-ln(u)) of the largest u that 32 bits give: 33 ln(2), rounded up.
 constexpr double kLargestGumbel = 22.8740;
-
-struct SampleCall {
-  const float* logits;
-  const float* temperature;
-  const int32_t* top_k;
-  const float* top_p;
-  const float* min_p;
-  const int64_t* seed;
-  const int64_t* position;
-  const int32_t* suppressed;  // or null
-  int32_t* token_ids;
-  float* logprobs;
-  int32_t* top_token_ids;  // or null
-  float* top_logprobs;
-  int64_t num_rows;
-  int32_t vocab;
-  int32_t num_suppressed;
-  int32_t num_top;
-};
 
 // A token that may be chosen. `scaled` is (logit - largest logit) / temperature, so at most 0.
 struct Candidate {
@@ -260,26 +242,7 @@ void sample_row(const SampleCall& call, int64_t row) {
 }  // namespace
 
 void sample(CpuStream& stream, const SampleArgs& args) {
-  const bool suppresses = args.suppressed.present();
-  const bool lists_top = args.top_token_ids.present();
-  const SampleCall call{
-      .logits = args.logits.data<float>(),
-      .temperature = args.temperature.data<float>(),
-      .top_k = args.top_k.data<int32_t>(),
-      .top_p = args.top_p.data<float>(),
-      .min_p = args.min_p.data<float>(),
-      .seed = args.seed.data<int64_t>(),
-      .position = args.position.data<int64_t>(),
-      .suppressed = suppresses ? args.suppressed.data<int32_t>() : nullptr,
-      .token_ids = args.token_ids.data<int32_t>(),
-      .logprobs = args.logprobs.data<float>(),
-      .top_token_ids = lists_top ? args.top_token_ids.data<int32_t>() : nullptr,
-      .top_logprobs = lists_top ? args.top_logprobs.data<float>() : nullptr,
-      .num_rows = args.logits.dim(0),
-      .vocab = static_cast<int32_t>(args.logits.dim(1)),
-      .num_suppressed = suppresses ? static_cast<int32_t>(args.suppressed.dim(1)) : 0,
-      .num_top = lists_top ? static_cast<int32_t>(args.top_token_ids.dim(1)) : 0,
-  };
+  const SampleCall call = make_sample_call(args);
   stream.submit("sample", [call](ThreadTeam& team) {
     team.parallel_for(call.num_rows, [&](int64_t row) { sample_row(call, row); });
   });

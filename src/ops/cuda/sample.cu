@@ -29,6 +29,7 @@
 #include "ops/cuda/sample.h"
 #include "ops/cuda/sample_draw.cuh"
 #include "ops/cuda/sample_select.cuh"
+#include "ops/sample_call.h"
 
 namespace sluice::cuda {
 namespace {
@@ -36,26 +37,10 @@ namespace {
 // Rows of up to so many tokens are the work of a single block.
 constexpr int32_t kVocabOfOneBlock = 16384;
 
-struct SampleCall {
-  const float* logits;
-  const float* temperature;
-  const int32_t* top_k;
-  const float* top_p;
-  const float* min_p;
-  const int64_t* seed;
-  const int64_t* position;
-  const int32_t* suppressed;  // or null
-  int32_t* token_ids;
-  float* logprobs;
-  int32_t* top_token_ids;  // or null
-  float* top_logprobs;
-  int64_t num_rows;
-  int32_t vocab;
-  int32_t num_suppressed;
-  int32_t num_top;
-  bool aligned;
-  CudaReport bad_logits;
-  CudaReport nothing_left;
+struct CudaSampleCall : SampleCall {
+  bool aligned = false;
+  CudaReport bad_logits = {};
+  CudaReport nothing_left = {};
 };
 
 // The row's parameters, fetched while its first pass runs.
@@ -75,12 +60,12 @@ struct RowWork {
   RowParams& params;  // shared memory, complete after the first barrier
   Tokens<kHeld> tokens;
   Reducer& reduce;
-  const SampleCall& call;
+  const CudaSampleCall& call;
   int64_t row;
 };
 
 // By the first thread of a block. Order: `finish_fetch` before the barrier.
-__device__ inline void begin_fetch(const SampleCall& call, int64_t row, RowParams& params) {
+__device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, RowParams& params) {
   __pipeline_memcpy_async(&params.temperature, call.temperature + row, sizeof(float));
   __pipeline_memcpy_async(&params.top_p, call.top_p + row, sizeof(float));
   __pipeline_memcpy_async(&params.min_p, call.min_p + row, sizeof(float));
@@ -327,7 +312,7 @@ __device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scalin
 }
 
 // A row that cannot be sampled is reported; what it leaves is a token that exists.
-__device__ void give_up(const SampleCall& call, int64_t row, const CudaReport& report) {
+__device__ void give_up(const CudaSampleCall& call, int64_t row, const CudaReport& report) {
   if (RowBlocks::rank() != 0) return;
   if (threadIdx.x == 0) {
     fail_row(report, row);
@@ -341,7 +326,7 @@ __device__ void give_up(const SampleCall& call, int64_t row, const CudaReport& r
 }
 
 // In the first block. `log_total` is ln(sum of e^logit).
-__device__ void write_row(const SampleShared& shared, const SampleCall& call, int64_t row,
+__device__ void write_row(const SampleShared& shared, const CudaSampleCall& call, int64_t row,
                           int32_t id, double log_total) {
   const auto logprob = [&](int32_t token) {
     return static_cast<float>(static_cast<double>(call.logits[row * call.vocab + token]) -
@@ -361,7 +346,7 @@ __device__ void write_row(const SampleShared& shared, const SampleCall& call, in
 
 template <bool kHeld>
 __device__ void sample_row(const RowWork<kHeld>& work) {
-  const SampleCall& call = work.call;
+  const CudaSampleCall& call = work.call;
   const Peak peak = find_peak(work);
   if (peak.has_nan != 0 || isinf(peak.largest)) return give_up(call, work.row, call.bad_logits);
   if (isinf(peak.allowed)) return give_up(call, work.row, call.nothing_left);
@@ -389,7 +374,7 @@ __device__ void sample_row(const RowWork<kHeld>& work) {
 }
 
 template <bool kHeld>
-__global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(SampleCall call) {
+__global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall call) {
   __shared__ SampleShared shared;
   __shared__ RowParams params;
   extern __shared__ float4 held[];
@@ -408,14 +393,14 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(SampleCall call
   RowBlocks::sync();  // no block leaves while another may reach into its shared memory
 }
 
-void launch(CudaStream& stream, const SampleCall& call) {
+void launch(CudaStream& stream, const CudaSampleCall& call) {
   const cudaDeviceProp& properties = stream.cuda_device().properties();
   const bool has_clusters = properties.major >= 9;
   const int num_blocks = has_clusters && call.vocab > kVocabOfOneBlock ? kMaxRowBlocks : 1;
   const size_t held_bytes = sizeof(float4) * kSampleThreads *
                             static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
   const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
-  void (*kernel)(SampleCall) = holds ? sample_rows<true> : sample_rows<false>;
+  void (*kernel)(CudaSampleCall) = holds ? sample_rows<true> : sample_rows<false>;
   cudaLaunchAttribute attributes[2] = {early_start(), {}};
   attributes[1].id = cudaLaunchAttributeClusterDimension;
   attributes[1].val.clusterDim.x = static_cast<unsigned>(num_blocks);
@@ -437,29 +422,8 @@ void launch(CudaStream& stream, const SampleCall& call) {
 }  // namespace
 
 void sample(CudaStream& stream, const SampleArgs& args) {
-  const bool suppresses = args.suppressed.present();
-  const bool lists_top = args.top_token_ids.present();
-  SampleCall call{
-      .logits = args.logits.data<float>(),
-      .temperature = args.temperature.data<float>(),
-      .top_k = args.top_k.data<int32_t>(),
-      .top_p = args.top_p.data<float>(),
-      .min_p = args.min_p.data<float>(),
-      .seed = args.seed.data<int64_t>(),
-      .position = args.position.data<int64_t>(),
-      .suppressed = suppresses ? args.suppressed.data<int32_t>() : nullptr,
-      .token_ids = args.token_ids.data<int32_t>(),
-      .logprobs = args.logprobs.data<float>(),
-      .top_token_ids = lists_top ? args.top_token_ids.data<int32_t>() : nullptr,
-      .top_logprobs = lists_top ? args.top_logprobs.data<float>() : nullptr,
-      .num_rows = args.logits.dim(0),
-      .vocab = static_cast<int32_t>(args.logits.dim(1)),
-      .num_suppressed = suppresses ? static_cast<int32_t>(args.suppressed.dim(1)) : 0,
-      .num_top = lists_top ? static_cast<int32_t>(args.top_token_ids.dim(1)) : 0,
-      .aligned = args.logits.dim(1) % 4 == 0 && is_aligned(args.logits.bytes()),
-      .bad_logits = {},
-      .nothing_left = {},
-  };
+  CudaSampleCall call{make_sample_call(args)};
+  call.aligned = args.logits.dim(1) % 4 == 0 && is_aligned(args.logits.bytes());
   SLUICE_CHECK(call.num_top <= kMaxListed, "sample: {} log-probabilities a row; at most {} on CUDA",
                call.num_top, kMaxListed);
   if (call.num_rows == 0) return;
