@@ -6,18 +6,16 @@
 //
 // Times are those of graph replays. Calls go round over sets of blocks that together are several
 // times the L2, so that nothing is read from there.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <functional>
 #include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "device/cuda/cuda_check.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_stream.h"
+#include "cuda_workbench.h"
 #include "ops/cuda/attention_decode.h"
 #include "ops/cuda/gather_pages.h"
 #include "ops/cuda/page_selection.h"
@@ -29,120 +27,25 @@ namespace {
 constexpr size_t kRotatedBytes = size_t{1} << 30;
 constexpr int32_t kBlockTokens = 256;
 
-// A GPU, a stream, tensors, and times by the GPU's clock.
-class Workbench {
- public:
-  Workbench() : device_(0, {}), stream_(device_.make_stream({.name = "bench"})) {}
+std::mt19937& generator() {
+  static std::mt19937 numbers(std::random_device{}());
+  return numbers;
+}
 
-  CudaStream& stream() { return as_cuda(*stream_); }
-  const cudaDeviceProp& gpu() const { return device_.properties(); }
+std::vector<int32_t> shuffled(int64_t count) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), generator());
+  return order;
+}
 
-  std::byte* allocate(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice) {
-    buffers_.push_back(device_.allocate(num_bytes, kind));
-    return buffers_.back().data();
-  }
-
-  // Normally distributed bf16: a mebibyte of it, copied over and over.
-  std::byte* noise(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice) {
-    std::byte* data = allocate(num_bytes, kind);
-    size_t done = std::min(num_bytes, size_t{1} << 20);
-    std::vector<BFloat16> numbers;
-    for (size_t i = 0; i < done / 2; ++i) numbers.emplace_back(normal_(generator_));
-    stream_->copy(
-        {.dst = data, .src = reinterpret_cast<std::byte*>(numbers.data()), .num_bytes = done});
-    stream_->synchronize();
-    while (done < num_bytes) {
-      const size_t part = std::min(done, num_bytes - done);
-      stream_->copy({.dst = data + done, .src = data, .num_bytes = part});
-      done += part;
-    }
-    stream_->synchronize();
-    return data;
-  }
-
-  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
-    const TensorView shape(nullptr, dtype, dims);
-    return TensorView(noise(std::max<size_t>(shape.num_bytes(), 2)), dtype, dims);
-  }
-
-  template <typename T>
-  TensorView tensor(const std::vector<T>& values, std::initializer_list<int64_t> dims) {
-    const TensorView view(allocate(values.size() * sizeof(T)), kDTypeOf<T>, dims);
-    stream_->copy({.dst = view.bytes(),
-                   .src = reinterpret_cast<const std::byte*>(values.data()),
-                   .num_bytes = view.num_bytes()});
-    stream_->synchronize();
-    return view;
-  }
-
-  std::vector<int32_t> shuffled(int64_t count) {
-    std::vector<int32_t> order(static_cast<size_t>(count));
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), generator_);
-    return order;
-  }
-
-  // `count` of `num_pages` pages, ascending.
-  std::vector<int32_t> random_pages(int64_t num_pages, int64_t count) {
-    std::vector<int32_t> pages = shuffled(num_pages);
-    pages.resize(static_cast<size_t>(count));
-    std::sort(pages.begin(), pages.end());
-    return pages;
-  }
-
-  void free_all() { buffers_.clear(); }
-
-  // Seconds of one call of enqueue(i), i = 0, 1, ...: the median over replays of a graph of
-  // `num_calls` calls.
-  double seconds(int num_calls, const std::function<void(int)>& enqueue) {
-    enqueue(0);  // what the first call makes is not part of the graph
-    stream_->synchronize();
-    const auto graph = stream_->capture([&] {
-      for (int i = 0; i < num_calls; ++i) enqueue(i);
-    });
-    return median_seconds([&] { stream_->launch(*graph); }) / num_calls;
-  }
-
-  // Of what `enqueue` puts on the stream.
-  double median_seconds(const std::function<void()>& enqueue) {
-    cudaEvent_t begin, end;
-    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-    std::vector<double> samples;
-    for (int replay = 0; replay < 9; ++replay) {
-      check_cuda(cudaEventRecord(begin, stream().handle()), "cudaEventRecord");
-      enqueue();
-      check_cuda(cudaEventRecord(end, stream().handle()), "cudaEventRecord");
-      stream_->synchronize();
-      float milliseconds = 0.0f;
-      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-      if (replay >= 2) samples.push_back(milliseconds * 1e-3);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
-  }
-
-  // Bytes per second, read plus written, of a device-to-device copy. Not from a graph: there a copy
-  // takes another way and reaches two thirds of it.
-  double copy_rate() {
-    constexpr size_t kBytes = size_t{4} << 30;
-    std::byte* from = noise(kBytes);
-    std::byte* to = allocate(kBytes);
-    const double time =
-        median_seconds([&] { stream_->copy({.dst = to, .src = from, .num_bytes = kBytes}); });
-    free_all();
-    return 2.0 * kBytes / time;
-  }
-
- private:
-  CudaDevice device_;
-  std::vector<Buffer> buffers_;
-  std::unique_ptr<Stream> stream_;
-  std::mt19937 generator_{std::random_device{}()};
-  std::normal_distribution<float> normal_;
-};
+// `count` of `num_pages` pages, ascending.
+std::vector<int32_t> random_pages(int64_t num_pages, int64_t count) {
+  std::vector<int32_t> pages = shuffled(num_pages);
+  pages.resize(static_cast<size_t>(count));
+  std::sort(pages.begin(), pages.end());
+  return pages;
+}
 
 struct DecodeShape {
   int32_t num_seqs;
@@ -185,7 +88,7 @@ class DecodeCalls {
     args_.kv.stride_bytes = args_.kv.shape.block_bytes();
     args_.kv.base = bench.noise(args_.kv.stride_bytes * set_blocks * num_sets_);
     const int64_t width = (args_.batch.max_kv_tokens + shape.block_tokens - 1) / shape.block_tokens;
-    const std::vector<int32_t> order = bench.shuffled(args_.kv.num_blocks);
+    const std::vector<int32_t> order = shuffled(args_.kv.num_blocks);
     for (int set = 0; set < num_sets_; ++set) {
       std::vector<int32_t> table(static_cast<size_t>(rows * width), -1);
       for (int64_t s = 0; s < rows; ++s) {
@@ -256,7 +159,7 @@ PageList random_lists(Workbench& bench, int32_t num_heads, int32_t num_tokens, i
                       int32_t count) {
   std::vector<int32_t> ids;
   for (int32_t h = 0; h < num_heads; ++h) {
-    const std::vector<int32_t> list = bench.random_pages(num_tokens / page_tokens, count);
+    const std::vector<int32_t> list = random_pages(num_tokens / page_tokens, count);
     ids.insert(ids.end(), list.begin(), list.end());
   }
   const std::vector<int32_t> counts(static_cast<size_t>(num_heads), count);
@@ -338,7 +241,7 @@ void print_selection(Workbench& bench, const SelectionShape& shape, double copy_
   const auto num_sets = static_cast<int64_t>(std::max<size_t>(1, kRotatedBytes / bounds_bytes));
   ScorePagesArgs score = make_score(bench, shape, num_sets);
   const TensorView ids =
-      bench.tensor(bench.shuffled(seq_blocks * rows * num_sets), {num_sets, rows * seq_blocks});
+      bench.tensor(shuffled(seq_blocks * rows * num_sets), {num_sets, rows * seq_blocks});
   const int num_calls = static_cast<int>(std::min<int64_t>(num_sets, 64));
   const double score_time = bench.seconds(num_calls, [&](int i) {
     score.block_ids = ids.rows(i % num_sets, 1).reshape({rows, seq_blocks});
@@ -399,7 +302,7 @@ void run_gather(Workbench& bench) {
     bench.stream().copy({.dst = to, .src = src.base, .num_bytes = src_bytes});
   });
   fmt::print("one copy of {} MiB: {:.1f} GB/s\n", src_bytes >> 20, link_rate * 1e-9);
-  const TensorView block_ids = bench.tensor(bench.shuffled(src.num_blocks), {src.num_blocks});
+  const TensorView block_ids = bench.tensor(shuffled(src.num_blocks), {src.num_blocks});
   for (const int32_t page_tokens : {16, 32, 64, 128}) {
     print_gather(bench, src, block_ids, page_tokens, link_rate);
   }
@@ -425,8 +328,8 @@ int run(int argc, char** argv) {
   print_header("cuda_decode_bench");
   Workbench bench;
   const double copy_rate = bench.copy_rate();
-  fmt::print("GPU: {}, device-to-device copy {:.0f} GB/s (read plus written)\n", bench.gpu().name,
-             copy_rate * 1e-9);
+  fmt::print("GPU: {}, device-to-device copy {:.0f} GB/s (read plus written)\n",
+             bench.device().info().name, copy_rate * 1e-9);
   for (int i = 1; i < argc; ++i) run_named(bench, argv[i], copy_rate);
   if (wants("attention")) run_attention(bench, copy_rate);
   if (wants("lists")) run_lists(bench, copy_rate);

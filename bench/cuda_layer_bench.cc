@@ -6,16 +6,10 @@
 //
 // Times are those of graph replays over many layers with weights and KV of their own, so that
 // nothing is read from L2. What an op costs is the difference that leaving it out makes.
-#include <algorithm>
 #include <cstdlib>
-#include <functional>
-#include <random>
-#include <string>
 #include <vector>
 
-#include "device/cuda/cuda_check.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_stream.h"
+#include "cuda_workbench.h"
 #include "ops/attention.h"
 #include "ops/norm.h"
 #include "ops/ops.h"
@@ -27,6 +21,7 @@ namespace {
 
 constexpr int32_t kHeadDim = 128;
 constexpr int32_t kBlockTokens = 256;
+constexpr float kDeviation = 0.05f;  // of weights and activations
 
 struct Model {
   const char* name;
@@ -51,82 +46,6 @@ enum class Op { kNorm, kQkv, kRope, kAttention, kO, kPostNorm, kGateUp, kDown, k
 constexpr const char* kOpNames[] = {"norm", "qkv",       "rope",    "attention",
                                     "o",    "post norm", "gate_up", "down"};
 
-// A GPU, a stream and tensors of random numbers.
-class Workbench {
- public:
-  Workbench() : device_(0, {}), stream_(device_.make_stream({.name = "bench"})) {
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal(0.0f, 0.05f);
-    std::vector<BFloat16> noise;
-    for (size_t i = 0; i < kNoiseBytes / 2; ++i) noise.emplace_back(normal(generator));
-    noise_ = upload(noise.data(), kNoiseBytes);
-    prepare_ops(*stream_);
-  }
-
-  Stream& stream() { return *stream_; }
-
-  TensorView noise(std::initializer_list<int64_t> dims, DType dtype = DType::kBF16) {
-    const TensorView shape(nullptr, dtype, dims);
-    buffers_.push_back(device_.allocate(shape.num_bytes(), MemoryKind::kDevice));
-    std::byte* data = buffers_.back().data();
-    for (size_t offset = 0; offset < shape.num_bytes(); offset += kNoiseBytes) {
-      stream_->copy({.dst = data + offset,
-                     .src = noise_.data(),
-                     .num_bytes = std::min(kNoiseBytes, shape.num_bytes() - offset)});
-    }
-    return TensorView(data, dtype, dims);
-  }
-
-  TensorView ints(const std::vector<int32_t>& values) {
-    buffers_.push_back(upload(values.data(), values.size() * sizeof(int32_t)));
-    return TensorView(buffers_.back().data(), DType::kI32, {std::ssize(values)});
-  }
-
-  // Seconds of a replay of what `enqueue` enqueues.
-  double seconds_in_graph(const std::function<void()>& enqueue) {
-    const auto graph = stream_->capture(enqueue);
-    return seconds([&] { stream_->launch(*graph); });
-  }
-
-  // Seconds of `run` by the GPU's clock: the median of ten.
-  double seconds(const std::function<void()>& run) {
-    cudaStream_t handle = as_cuda(*stream_).handle();
-    cudaEvent_t begin, end;
-    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-    std::vector<double> samples;
-    for (int i = 0; i < 12; ++i) {
-      check_cuda(cudaEventRecord(begin, handle), "cudaEventRecord");
-      run();
-      check_cuda(cudaEventRecord(end, handle), "cudaEventRecord");
-      stream_->synchronize();
-      float milliseconds = 0.0f;
-      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-      if (i >= 2) samples.push_back(milliseconds * 1e-3);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
-  }
-
- private:
-  static constexpr size_t kNoiseBytes = (size_t{2} << 20) + 16;
-
-  Buffer upload(const void* data, size_t num_bytes) {
-    Buffer buffer = device_.allocate(num_bytes, MemoryKind::kDevice);
-    stream_->copy(
-        {.dst = buffer.data(), .src = static_cast<const std::byte*>(data), .num_bytes = num_bytes});
-    stream_->synchronize();
-    return buffer;
-  }
-
-  CudaDevice device_;
-  Buffer noise_;
-  std::vector<Buffer> buffers_;
-  std::unique_ptr<Stream> stream_;
-};
-
 struct Layer {
   TensorView input_norm;
   PackedWeight qkv;
@@ -139,17 +58,6 @@ struct Layer {
   KvBlocksView kv;
 };
 
-// Bytes read and written per second by a copy of 1 GiB.
-double copy_rate() {
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  Workbench bench;
-  const TensorView from = bench.noise({kBytes / 2});
-  const TensorView to = bench.noise({kBytes / 2});
-  return 2.0 * kBytes / bench.seconds([&] {
-    bench.stream().copy({.dst = to.bytes(), .src = from.bytes(), .num_bytes = kBytes});
-  });
-}
-
 // A decode step's layers for `rows` sequences of `context` tokens.
 class Step {
  public:
@@ -159,22 +67,20 @@ class Step {
     for (int i = 0; i < model.num_layers; ++i) {
       layers_.push_back(make_layer(static_cast<int32_t>(blocks_per_row * rows)));
     }
-    delta_ = bench.noise({rows, model.hidden});
-    residual_ = bench.noise({rows, model.hidden});
-    normed_ = bench.noise({rows, model.hidden});
-    qkv_ = bench.noise({rows, model.qkv_width()});
-    q_ = bench.noise({rows, model.num_q_heads, kHeadDim});
-    gate_up_ = bench.noise({rows, 2 * model.intermediate});
-    act_ = bench.noise({rows, model.intermediate});
-    cos_sin_ = bench.noise({rows, 2, kHeadDim / 2}, DType::kF32);
+    delta_ = bench.tensor(DType::kBF16, {rows, model.hidden});
+    residual_ = bench.tensor(DType::kBF16, {rows, model.hidden});
+    normed_ = bench.tensor(DType::kBF16, {rows, model.hidden});
+    qkv_ = bench.tensor(DType::kBF16, {rows, model.qkv_width()});
+    q_ = bench.tensor(DType::kBF16, {rows, model.num_q_heads, kHeadDim});
+    gate_up_ = bench.tensor(DType::kBF16, {rows, 2 * model.intermediate});
+    act_ = bench.tensor(DType::kBF16, {rows, model.intermediate});
+    cos_sin_ = bench.tensor(DType::kF32, {rows, 2, kHeadDim / 2});
     describe(blocks_per_row, context);
   }
 
   // Seconds of one layer without an op.
   double seconds(Op without) {
-    enqueue(without);  // what first calls make is not part of the graph
-    bench_.stream().synchronize();
-    return bench_.seconds_in_graph([&] { enqueue(without); }) / model_.num_layers;
+    return bench_.seconds(1, [&](int) { enqueue(without); }) / model_.num_layers;
   }
 
   void print(double copy_rate) {
@@ -189,27 +95,22 @@ class Step {
   }
 
  private:
-  PackedWeight weight(int64_t n, int64_t k) {
-    return {.data = bench_.noise({n, k}).bytes(), .num_rows = n, .num_cols = k};
-  }
-
   Layer make_layer(int32_t num_blocks) {
-    Layer layer{.input_norm = bench_.noise({model_.hidden}),
-                .qkv = weight(model_.qkv_width(), model_.hidden),
-                .q_norm = bench_.noise({kHeadDim}),
-                .k_norm = bench_.noise({kHeadDim}),
-                .o = weight(model_.hidden, model_.q_width()),
-                .post_norm = bench_.noise({model_.hidden}),
-                .gate_up = weight(2 * model_.intermediate, model_.hidden),
-                .down = weight(model_.hidden, model_.intermediate),
+    Layer layer{.input_norm = bench_.tensor(DType::kBF16, {model_.hidden}),
+                .qkv = bench_.weight(model_.qkv_width(), model_.hidden),
+                .q_norm = bench_.tensor(DType::kBF16, {kHeadDim}),
+                .k_norm = bench_.tensor(DType::kBF16, {kHeadDim}),
+                .o = bench_.weight(model_.hidden, model_.q_width()),
+                .post_norm = bench_.tensor(DType::kBF16, {model_.hidden}),
+                .gate_up = bench_.weight(2 * model_.intermediate, model_.hidden),
+                .down = bench_.weight(model_.hidden, model_.intermediate),
                 .kv = {}};
     layer.kv.shape = {.num_kv_heads = static_cast<int32_t>(model_.num_kv_heads),
                       .head_dim = kHeadDim,
                       .block_tokens = kBlockTokens};
     layer.kv.num_blocks = num_blocks;
     layer.kv.stride_bytes = layer.kv.shape.block_bytes();
-    layer.kv.base =
-        bench_.noise({num_blocks, static_cast<int64_t>(layer.kv.stride_bytes / 2)}).bytes();
+    layer.kv.base = bench_.noise(layer.kv.stride_bytes * static_cast<size_t>(num_blocks));
     return layer;
   }
 
@@ -222,12 +123,12 @@ class Step {
       for (int32_t i = 0; i < blocks_per_row; ++i) table.push_back(row * blocks_per_row + i);
     }
     const auto count = static_cast<size_t>(rows_);
-    kv_slots_ = bench_.ints(slots);
-    table_ = bench_.ints(table).reshape({rows_, blocks_per_row});
-    kv_begin_ = bench_.ints(std::vector<int32_t>(count, 0));
-    kv_end_ = bench_.ints(std::vector<int32_t>(count, context + 1));
-    batch_ = {.row_begin = bench_.ints(row_begin),
-              .first_pos = bench_.ints(std::vector<int32_t>(count, context)),
+    kv_slots_ = bench_.tensor(slots);
+    table_ = bench_.tensor(table, {rows_, blocks_per_row});
+    kv_begin_ = bench_.tensor(std::vector<int32_t>(count, 0));
+    kv_end_ = bench_.tensor(std::vector<int32_t>(count, context + 1));
+    batch_ = {.row_begin = bench_.tensor(row_begin),
+              .first_pos = bench_.tensor(std::vector<int32_t>(count, context)),
               .max_rows = 1,
               .max_kv_tokens = 2 * context};  // the class of shapes that the engine pads to
   }
@@ -299,11 +200,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   print_header("layers of a decode step");
-  const double rate = copy_rate();
+  const double rate = Workbench().copy_rate();
   fmt::print("device-to-device copy {:.0f} GB/s, read and written\n", rate * 1e-9);
   for (const Model& model : kModels) {
     for (const int64_t rows : {1, 4, 16}) {
-      Workbench bench;
+      Workbench bench(kDeviation);
+      prepare_ops(bench.stream());
       Step(bench, model, rows, context).print(rate);
     }
   }

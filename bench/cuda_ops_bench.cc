@@ -6,18 +6,16 @@
 //
 // Times are those of graph replays over several sets of buffers, so neither launch gaps nor L2 are
 // part of them unless the line says so.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "device/cuda/cuda_check.h"
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_stream.h"
+#include "cuda_workbench.h"
 #include "io/mapped_file.h"
 #include "ops/cuda/activation.h"
 #include "ops/cuda/cublaslt_matmul.h"
@@ -45,120 +43,6 @@ constexpr Shape kShapes[] = {{"0.6B", "qkv", 4096, 1024},      {"0.6B", "o", 102
                              {"0.6B", "logits", 151936, 1024}, {"8B", "qkv", 6144, 4096},
                              {"8B", "o", 4096, 4096},          {"8B", "gate_up", 24576, 4096},
                              {"8B", "down", 4096, 12288},      {"8B", "logits", 151936, 4096}};
-
-// A GPU, a stream and tensors of random numbers.
-class Workbench {
- public:
-  Workbench() : device_(0, {}), stream_(device_.make_stream({.name = "bench"})) {
-    std::mt19937 generator(1);
-    std::normal_distribution<float> normal(0.0f, 1.0f);
-    std::vector<BFloat16> halves;
-    std::vector<float> floats;
-    for (size_t i = 0; i < kNoiseElements; ++i) {
-      halves.emplace_back(normal(generator));
-      floats.push_back(3.0f * normal(generator));
-    }
-    bf16_noise_ = upload(halves);
-    f32_noise_ = upload(floats);
-  }
-
-  CudaDevice& device() { return device_; }
-  CudaStream& stream() { return as_cuda(*stream_); }
-
-  // Zero-initialised memory would be faster than real data for some kernels, so: noise.
-  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
-    TensorView view(nullptr, dtype, dims);
-    buffers_.push_back(device_.allocate(view.num_bytes(), MemoryKind::kDevice));
-    std::byte* data = buffers_.back().data();
-    const std::byte* noise = (dtype == DType::kF32 ? f32_noise_ : bf16_noise_).data();
-    const size_t noise_bytes = kNoiseElements * dtype_bytes(dtype);
-    for (size_t offset = 0; offset < view.num_bytes(); offset += noise_bytes) {
-      stream_->copy({.dst = data + offset,
-                     .src = noise,
-                     .num_bytes = std::min(noise_bytes, view.num_bytes() - offset)});
-    }
-    stream_->synchronize();
-    return TensorView(data, dtype, dims);
-  }
-
-  template <typename T>
-  TensorView tensor(const std::vector<T>& values) {
-    buffers_.push_back(upload(values));
-    return TensorView(buffers_.back().data(), kDTypeOf<T>, {static_cast<int64_t>(values.size())});
-  }
-
-  PackedWeight weight(int64_t n, int64_t k) {
-    return {.data = tensor(DType::kBF16, {n, k}).bytes(), .num_rows = n, .num_cols = k};
-  }
-
-  void free_all() { buffers_.clear(); }
-
-  // Seconds of one call of enqueue(i), i = 0, 1, ..., by the GPU's clock: the median over replays
-  // of a graph of `num_calls` calls.
-  double seconds(int num_calls, const std::function<void(int)>& enqueue) {
-    enqueue(0);  // what the first call makes is not part of the graph
-    stream_->synchronize();
-    const auto graph = stream_->capture([&] {
-      for (int i = 0; i < num_calls; ++i) enqueue(i);
-    });
-    return seconds_of_replays(num_calls, [&] { stream_->launch(*graph); });
-  }
-
-  // The same of `replay`, which enqueues num_calls calls.
-  double seconds_of_replays(int num_calls, const std::function<void()>& replay) {
-    cudaEvent_t begin, end;
-    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
-    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
-    std::vector<double> samples;
-    for (int i = 0; i < 9; ++i) {
-      check_cuda(cudaEventRecord(begin, stream().handle()), "cudaEventRecord");
-      replay();
-      check_cuda(cudaEventRecord(end, stream().handle()), "cudaEventRecord");
-      stream_->synchronize();
-      float milliseconds = 0.0f;
-      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
-      if (i >= 2) samples.push_back(milliseconds * 1e-3 / num_calls);
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(samples.begin(), samples.end());
-    return samples[samples.size() / 2];
-  }
-
- private:
-  static constexpr size_t kNoiseElements = (size_t{1} << 20) + 8;
-
-  template <typename T>
-  Buffer upload(const std::vector<T>& values) {
-    Buffer buffer = device_.allocate(values.size() * sizeof(T), MemoryKind::kDevice);
-    stream_->copy({.dst = buffer.data(),
-                   .src = reinterpret_cast<const std::byte*>(values.data()),
-                   .num_bytes = values.size() * sizeof(T)});
-    stream_->synchronize();
-    return buffer;
-  }
-
-  CudaDevice device_;
-  Buffer bf16_noise_;
-  Buffer f32_noise_;
-  std::vector<Buffer> buffers_;
-  std::unique_ptr<Stream> stream_;
-};
-
-// Bytes read and written per second by a copy of 1 GiB.
-double copy_rate(Workbench& bench) {
-  constexpr int64_t kBytes = int64_t{1} << 30;
-  const TensorView from = bench.tensor(DType::kBF16, {kBytes / 2});
-  const TensorView to = bench.tensor(DType::kBF16, {kBytes / 2});
-  // Not from a graph, in which copies were measured at two thirds of the rate.
-  const double seconds = bench.seconds_of_replays(4, [&] {
-    for (int i = 0; i < 4; ++i) {
-      bench.stream().copy({.dst = to.bytes(), .src = from.bytes(), .num_bytes = kBytes});
-    }
-  });
-  bench.free_all();
-  return 2.0 * kBytes / seconds;
-}
 
 // FLOP/s of a product of 8192^3.
 double product_rate(Workbench& bench) {
@@ -442,7 +326,7 @@ int main(int argc, char** argv) {
   };
   print_header("CUDA ops");
   Workbench bench;
-  const double copy = copy_rate(bench);
+  const double copy = bench.copy_rate();
   fmt::print("{}: device-to-device copy {:.0f} GB/s, read and written\n",
              bench.device().info().name, copy * 1e-9);
   if (wants("rows")) bench_rows(bench, copy);

@@ -1,0 +1,149 @@
+// What the benchmarks of CUDA kernels work with: a GPU, a stream, tensors of random numbers, and
+// times by the GPU's clock.
+//
+// Used by cuda_{decode,layer,ops}_bench. Thread rule: main thread.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "core/tensor_view.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/matmul.h"
+
+namespace sluice::bench {
+
+class Workbench {
+ public:
+  // bf16 numbers have the given standard deviation, f32 numbers three times that.
+  explicit Workbench(float deviation = 1.0f)
+      : device_(0, {}), stream_(device_.make_stream({.name = "bench"})) {
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal(0.0f, deviation);
+    std::vector<BFloat16> halves;
+    std::vector<float> floats;
+    for (size_t i = 0; i < kNoiseElements; ++i) {
+      halves.emplace_back(normal(generator));
+      floats.push_back(3.0f * normal(generator));
+    }
+    bf16_noise_ = upload(halves);
+    f32_noise_ = upload(floats);
+  }
+
+  CudaDevice& device() { return device_; }
+  CudaStream& stream() { return as_cuda(*stream_); }
+
+  std::byte* allocate(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice) {
+    buffers_.push_back(device_.allocate(std::max<size_t>(num_bytes, 2), kind));
+    return buffers_.back().data();
+  }
+
+  // Zeros would be faster than real data for some kernels, so: normally distributed numbers, bf16
+  // but for f32.
+  std::byte* noise(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice,
+                   DType dtype = DType::kBF16) {
+    std::byte* data = allocate(num_bytes, kind);
+    const Buffer& numbers = dtype == DType::kF32 ? f32_noise_ : bf16_noise_;
+    for (size_t offset = 0; offset < num_bytes; offset += numbers.size_bytes()) {
+      stream_->copy({.dst = data + offset,
+                     .src = numbers.data(),
+                     .num_bytes = std::min(numbers.size_bytes(), num_bytes - offset)});
+    }
+    stream_->synchronize();
+    return data;
+  }
+
+  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
+    const TensorView shape(nullptr, dtype, dims);
+    return TensorView(noise(shape.num_bytes(), MemoryKind::kDevice, dtype), dtype, dims);
+  }
+
+  template <typename T>
+  TensorView tensor(const std::vector<T>& values, std::initializer_list<int64_t> dims) {
+    buffers_.push_back(upload(values));
+    return TensorView(buffers_.back().data(), kDTypeOf<T>, dims);
+  }
+  template <typename T>
+  TensorView tensor(const std::vector<T>& values) {
+    return tensor(values, {std::ssize(values)});
+  }
+
+  PackedWeight weight(int64_t n, int64_t k) {
+    return {.data = tensor(DType::kBF16, {n, k}).bytes(), .num_rows = n, .num_cols = k};
+  }
+
+  void free_all() { buffers_.clear(); }
+
+  // Seconds of one call of enqueue(i), i = 0, 1, ...: the median over replays of a graph of
+  // `num_calls` calls.
+  double seconds(int num_calls, const std::function<void(int)>& enqueue) {
+    enqueue(0);  // what the first call makes is not part of the graph
+    stream_->synchronize();
+    const auto graph = stream_->capture([&] {
+      for (int i = 0; i < num_calls; ++i) enqueue(i);
+    });
+    return median_seconds([&] { stream_->launch(*graph); }) / num_calls;
+  }
+
+  // Of what `enqueue` puts on the stream.
+  double median_seconds(const std::function<void()>& enqueue) {
+    constexpr int kWarmUps = 2;
+    cudaEvent_t begin, end;
+    check_cuda(cudaEventCreate(&begin), "cudaEventCreate");
+    check_cuda(cudaEventCreate(&end), "cudaEventCreate");
+    std::vector<double> samples;
+    for (int i = 0; i < kWarmUps + 9; ++i) {
+      check_cuda(cudaEventRecord(begin, stream().handle()), "cudaEventRecord");
+      enqueue();
+      check_cuda(cudaEventRecord(end, stream().handle()), "cudaEventRecord");
+      stream_->synchronize();
+      float milliseconds = 0.0f;
+      check_cuda(cudaEventElapsedTime(&milliseconds, begin, end), "cudaEventElapsedTime");
+      if (i >= kWarmUps) samples.push_back(milliseconds * 1e-3);
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    std::sort(samples.begin(), samples.end());
+    return samples[samples.size() / 2];
+  }
+
+  // Bytes per second, read plus written, of a device-to-device copy. Not from a graph: there a copy
+  // takes another way and reaches two thirds of it.
+  double copy_rate() {
+    constexpr size_t kBytes = size_t{4} << 30;
+    std::byte* from = noise(kBytes);
+    std::byte* to = allocate(kBytes);
+    const double time =
+        median_seconds([&] { stream_->copy({.dst = to, .src = from, .num_bytes = kBytes}); });
+    free_all();
+    return 2.0 * kBytes / time;
+  }
+
+ private:
+  // Not a power of two, so that rows of a matrix differ.
+  static constexpr size_t kNoiseElements = (size_t{1} << 20) + 8;
+
+  template <typename T>
+  Buffer upload(const std::vector<T>& values) {
+    Buffer buffer = device_.allocate(values.size() * sizeof(T), MemoryKind::kDevice);
+    stream_->copy({.dst = buffer.data(),
+                   .src = reinterpret_cast<const std::byte*>(values.data()),
+                   .num_bytes = values.size() * sizeof(T)});
+    stream_->synchronize();
+    return buffer;
+  }
+
+  CudaDevice device_;
+  Buffer bf16_noise_;
+  Buffer f32_noise_;
+  std::vector<Buffer> buffers_;
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace sluice::bench
