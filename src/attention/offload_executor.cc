@@ -48,17 +48,21 @@ bool OffloadExecutor::gathers(Phase phase) const {
   return phase == Phase::kDecode && policy().makes_lists(phase);
 }
 
+OffloadExecutor::ListSource OffloadExecutor::list_source_of(const AttentionPass& pass) const {
+  if (!gathers(pass.phase)) return ListSource::kNone;
+  return pass.lists_are_resident() ? ListSource::kInPlace : ListSource::kGathered;
+}
+
 bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
   return !gathers(blocks.range.phase) && policy().may_select(blocks.range);
 }
 
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
-  is_in_place_ = gathers(pass.phase) && pass.lists_are_resident();
-  is_gathering_ = gathers(pass.phase) && !is_in_place_;
+  list_source_ = list_source_of(pass);
   plan_loads(pass);
   plan_gathers(pass);
   adopt_early_loads(pass);
-  if (is_gathering_) {
+  if (list_source_ == ListSource::kGathered) {
     offload_.begin_gather_pass(pass.gathered);
   } else {
     load_ahead(pass);
@@ -67,7 +71,7 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass) {
 
 void OffloadExecutor::end_pass() {
   loading_.clear();  // leases of a pass that failed half-way
-  if (!std::exchange(is_gathering_, false)) return;
+  if (std::exchange(list_source_, ListSource::kNone) != ListSource::kGathered) return;
   offload_.end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
@@ -87,7 +91,7 @@ void OffloadExecutor::plan_loads(const AttentionPass& pass) {
 // passes of one shape enqueue the same, sequences without any history and rows of padding included.
 void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
-  if (!is_gathering_) return;
+  if (list_source_ != ListSource::kGathered) return;
   const int64_t slot_tokens =
       int64_t{offload_.slot_blocks()} * offload_.layout().block.block_tokens;
   const int64_t num_tokens = policy().max_selected_tokens(pass.phase, pass.batch.max_kv_tokens);
@@ -182,9 +186,9 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) 
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                            const LayerInput& input, const Selection& selection) {
   bool first = true;
-  if (is_gathering_ || is_in_place_) {
+  if (list_source_ != ListSource::kNone) {
     SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
-    if (is_in_place_) {
+    if (list_source_ == ListSource::kInPlace) {
       attend_residents(stream, pass, input, selection.pages);
     } else {
       attend_gathered(stream, pass, input, selection.pages);
@@ -202,7 +206,7 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
 }
 
 AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
-  if (pass.history.empty() && !is_gathering_ && !is_in_place_) return {};
+  if (pass.history.empty() && list_source_ == ListSource::kNone) return {};
   const int64_t rows = input.q.dim(0);
   return {.acc = state_.acc.rows(0, rows),
           .max = state_.max.rows(0, rows),
@@ -307,7 +311,7 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
 void OffloadExecutor::end_layer(const AttentionPass& pass, int32_t layer) {
   if (pass.phase == Phase::kPrefill) send_staged(pass, layer);
   const bool is_last = layer + 1 == offload_.layout().num_layers;
-  if (is_last && is_gathering_) offload_.fetch_gather_counts();
+  if (is_last && list_source_ == ListSource::kGathered) offload_.fetch_gather_counts();
 }
 
 void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {

@@ -46,11 +46,16 @@ class OffloadExecutor final : public Executor {
     TensorView kv_begin;
   };
 
+  // Where a decode step finds the pages that its lists name: in slots, side by side, or in the
+  // resident blocks, where these are all there is. kNone: nothing is listed in decode.
+  enum class ListSource { kNone, kGathered, kInPlace };
+
   KvBlocksView written(const AttentionPass& pass, int32_t layer) const override;
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
   void end_layer(const AttentionPass& pass, int32_t layer) override;
 
+  ListSource list_source_of(const AttentionPass& pass) const;
   bool is_needed(const HistoryBlocks& blocks) const;
   void plan_loads(const AttentionPass& pass);
   void plan_gathers(const AttentionPass& pass);
@@ -79,10 +84,9 @@ class OffloadExecutor final : public Executor {
   std::vector<size_t> runs_;
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
-  bool is_gathering_ = false;    // from begin_pass to end_pass
-  bool is_in_place_ = false;     // would gather, but all of it is resident
-  std::vector<Gather> gathers_;  // of each layer of the pass
-  size_t next_gather_ = 0;       // of the layer
+  ListSource list_source_ = ListSource::kNone;  // from begin_pass to end_pass
+  std::vector<Gather> gathers_;                 // of each layer of the pass
+  size_t next_gather_ = 0;                      // of the layer
   std::deque<SlotLease> loading_;
 
   // Loads for the pass that was expected; in the order in which it would use them.

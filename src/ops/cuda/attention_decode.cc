@@ -19,7 +19,7 @@ constexpr size_t kCounterBytes = size_t{256} << 10;
 // Launches for so many windows, 128K tokens, or more look only at those that lists show. Below it
 // is slower: 587 tokens/s became 464 at 8K tokens and 514 became 450 at 32K, of a 0.6B shape with
 // lists of 2K tokens.
-constexpr int32_t kLeastDealtFrom = 512;
+constexpr int32_t kLeastDealtWindows = 512;
 constexpr int64_t kMaxCounters = kCounterBytes / sizeof(uint32_t);
 
 class DecodeScratch final : public CudaOpState {
@@ -213,7 +213,8 @@ class Rounds {
   bool lists_leave_windows_out() const {
     return params_.page_ids != nullptr && !params_.gathered && params_.group <= 8 &&
            params_.window_tokens == kMaxWindowTokens &&
-           kMaxWindowTokens % params_.page_tokens == 0 && params_.num_windows >= kLeastDealtFrom &&
+           kMaxWindowTokens % params_.page_tokens == 0 &&
+           params_.num_windows >= kLeastDealtWindows &&
            int64_t{4} * params_.max_pages * params_.page_tokens <=
                int64_t{params_.num_windows} * kMaxWindowTokens;
   }

@@ -1,7 +1,7 @@
 // Blocks of decode attention: which heads a block has, and how the strips of its warps are added
 // up.
 //
-// Used by attention_decode.cu and attention_decode_cluster.cu. Thread rule: device code.
+// Used by attention_decode.cu, _cluster.cu and _listed.cu. Thread rule: device code.
 #pragma once
 
 #include "ops/cuda/attention_decode_strip.cuh"

@@ -232,21 +232,14 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   check_cuda(cudaFuncSetAttribute(decode_in_cluster<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");
-  cudaLaunchAttribute attributes[2] = {early_start(), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(num_blocks);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim =
-      dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(p.num_kv_heads * parts),
-           static_cast<unsigned>(p.num_seqs));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream.handle();
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  check_cuda(cudaLaunchKernelEx(&config, decode_in_cluster<C>, p), "cudaLaunchKernelEx");
+  launch_early(stream, decode_in_cluster<C>,
+               {.grid = dim3(static_cast<unsigned>(num_blocks),
+                             static_cast<unsigned>(p.num_kv_heads * parts),
+                             static_cast<unsigned>(p.num_seqs)),
+                .block = dim3(kThreads),
+                .shared_bytes = shared_bytes,
+                .cluster_blocks = num_blocks},
+               p);
 }
 
 }  // namespace

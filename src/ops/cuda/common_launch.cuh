@@ -15,8 +15,8 @@
 
 namespace sluice::cuda {
 
-// Kernel side. A kernel launched with `launch_early` must call this before it touches memory that
-// an earlier kernel writes or reads; it waits until all earlier work is done and visible.
+// Kernel side. A kernel launched with `launch_early` must call this before it reads what an earlier
+// kernel writes, or writes what one reads; it waits until all earlier work is done and visible.
 __device__ inline void wait_for_earlier_work() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }
@@ -27,20 +27,6 @@ __device__ inline void let_next_kernel_start() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaTriggerProgrammaticLaunchCompletion();))
 }
 
-// Kernel side, also before earlier work is done: asks for a line of memory that is about to be
-// read. Whoever still writes it does so through L2, so this never makes anything old visible.
-__device__ inline void prefetch_to_l2(const void* data) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(data));
-}
-
-// Host side: the attribute that makes a launch early, for kernels that need other attributes too.
-inline cudaLaunchAttribute early_start() {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  return early;
-}
-
 struct LaunchShape {
   dim3 grid;
   dim3 block;
@@ -48,25 +34,38 @@ struct LaunchShape {
   // How much of the L1 cache becomes shared memory, of what can. -1: as before, or more where the
   // kernel needs it; loads in flight each need a line of what is left.
   int shared_percent = -1;
+  // Neighbours along x that are a cluster, where the GPU has clusters (compute capability 9.0).
+  int cluster_blocks = 0;  // 0: none
 };
 
 // Launches `kernel(call)`, early where the GPU can (compute capability 9.0).
 template <typename Call>
 void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
                   const Call& call) {
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[0].val.sharedMemCarveout = static_cast<unsigned>(shape.shared_percent);
-  attributes[1] = early_start();
-  const int num_first = shape.shared_percent < 0 ? 1 : 0;
-  const int num_last = stream.cuda_device().properties().major >= 9 ? 2 : 1;
+  cudaLaunchAttribute attributes[3] = {};
   cudaLaunchConfig_t config = {};
+  const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = id;
+    return attribute.val;
+  };
+  if (shape.shared_percent >= 0) {
+    add(cudaLaunchAttributePreferredSharedMemoryCarveout).sharedMemCarveout =
+        static_cast<unsigned>(shape.shared_percent);
+  }
+  if (stream.cuda_device().properties().major >= 9) {
+    add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed =
+        1;
+    if (shape.cluster_blocks > 0) {
+      auto& cluster = add(cudaLaunchAttributeClusterDimension).clusterDim;
+      cluster = {static_cast<unsigned>(shape.cluster_blocks), 1, 1};
+    }
+  }
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream.handle();
-  config.attrs = attributes + num_first;
-  config.numAttrs = static_cast<unsigned>(num_last - num_first);
+  config.attrs = attributes;
   check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
 }
 

@@ -401,22 +401,14 @@ void launch(CudaStream& stream, const CudaSampleCall& call) {
                             static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
   const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
   void (*kernel)(CudaSampleCall) = holds ? sample_rows<true> : sample_rows<false>;
-  cudaLaunchAttribute attributes[2] = {early_start(), {}};
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = static_cast<unsigned>(num_blocks);
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(call.num_rows * num_blocks));
-  config.blockDim = dim3(kSampleThreads);
-  config.dynamicSmemBytes = holds ? held_bytes : 0;
-  config.stream = stream.handle();
-  config.attrs = attributes;
-  config.numAttrs = has_clusters ? 2 : 0;
+  const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(call.num_rows * num_blocks)),
+                             .block = dim3(kSampleThreads),
+                             .shared_bytes = holds ? held_bytes : 0,
+                             .cluster_blocks = num_blocks};
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(config.dynamicSmemBytes)),
+                                  static_cast<int>(shape.shared_bytes)),
              "cudaFuncSetAttribute");
-  check_cuda(cudaLaunchKernelEx(&config, kernel, call), "cudaLaunchKernelEx");
+  launch_early(stream, kernel, shape, call);
 }
 
 }  // namespace
