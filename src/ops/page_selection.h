@@ -2,7 +2,8 @@
 //
 // Used by attention/policies. Three ops, because policies combine them differently: Quest uses all
 // three, Streaming only the last. Everything stays on the device; the host never learns the lists.
-// Thread rule: enqueue only.
+// Tables (batch, kv_begin, kv_end, block_table, block_ids) are written as in ops/attention.h: never
+// by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Lists from scores: against a brute-force search over random rules, with scores that are small
 // integers so that ties are common and sums exact.
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "op_test_util.h"
@@ -164,6 +165,45 @@ TEST(SelectPagesTest, AnExampleByHand) {
   args.rule.threshold_tokens = 150;
   const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
   EXPECT_EQ(selection.lists(machine), (std::vector<std::vector<int32_t>>{all, all}));
+}
+
+// Scores that lie close together, far apart, and anywhere: NaN, infinities and denormals too.
+float score_of_kind(int kind, std::mt19937& generator) {
+  const auto bits = static_cast<uint32_t>(generator());
+  switch (kind) {
+    case 0:
+      return std::normal_distribution<float>(40.0f, 5.0f)(generator);
+    case 1:
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(1.0f) + bits % 3000);
+    case 2:
+      return bits % 2 == 0 ? -1.0f : 3.0f;
+    default:
+      return std::bit_cast<float>(bits);
+  }
+}
+
+// From lists that a block of threads holds at once to longer ones.
+TEST(SelectPagesTest, LongListsOfScoresOfEveryKind) {
+  std::mt19937 generator(8);
+  for (const int32_t num_pages : {90, 1500, 8193, 20000}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      for (const int32_t num_list_heads : {1, 2}) {
+        if (num_list_heads == 1 && kind != 2) continue;  // sums of heads have to be exact
+        SCOPED_TRACE(fmt::format("{} pages, kind {}", num_pages, kind));
+        Machine machine;
+        Selection selection(machine, {.kv_end = {num_pages * 16}, .num_list_heads = num_list_heads},
+                            generator);
+        SelectPagesArgs& args = selection.args();
+        args.rule = {.sink_pages = below(generator, 3),
+                     .recent_tokens = below(generator, 100),
+                     .top_pages = 1 + below(generator, num_pages - 20)};
+        float* scores = args.scores.data<float>();
+        std::generate_n(scores, args.scores.num_elements(),
+                        [&] { return score_of_kind(kind, generator); });
+        EXPECT_EQ(selection.lists(machine), reference::selected_pages(args));
+      }
+    }
+  }
 }
 
 TEST(SelectPagesTest, AHugeRuleTakesEverything) {

@@ -1,7 +1,7 @@
 // Key bounds and the scores that follow from them, on CUDA.
 //
 // Used by cuda/cuda_ops. Both are bound by bytes: of keys, and of bounds. Scores on one H200,
-// 2026-11-21: 85 % of the rate of a device-to-device copy over 270 MB of bounds and more, 60 % over
+// 2026-11-21: 85 % of the rate of a device-to-device copy over 270 MB of bounds and more, 62 % over
 // 34 MB. Key bounds were not timed.
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -47,7 +47,6 @@ struct BoundsCall {
 // grid: pages that a sequence's rows may touch x KV heads x sequences.
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
-  wait_for_earlier_work();
   const int32_t head = blockIdx.y;
   const int32_t seq = blockIdx.z;
   const int32_t first_pos = call.first_pos[seq];
@@ -55,13 +54,17 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t page = first_pos / call.page_tokens + static_cast<int32_t>(blockIdx.x);
   const int32_t begin = page * call.page_tokens;
   const int32_t end = min(begin + call.page_tokens, end_pos);
-  if (begin >= end || end_pos <= first_pos) return;
+  const bool has_rows = begin < end && end_pos > first_pos;
   const int32_t id =
-      call.block_ids[static_cast<int64_t>(seq) * call.max_ids + begin / call.block_tokens];
-  if (id < 0) return;
+      has_rows
+          ? call.block_ids[static_cast<int64_t>(seq) * call.max_ids + begin / call.block_tokens]
+          : -1;
   const int32_t offset = begin - call.kv_begin[seq];
-  const int32_t block =
-      call.block_table[static_cast<int64_t>(seq) * call.max_blocks + offset / call.block_tokens];
+  const int32_t block = id < 0 ? 0
+                               : call.block_table[static_cast<int64_t>(seq) * call.max_blocks +
+                                                  offset / call.block_tokens];
+  wait_for_earlier_work();  // tables may be read before, keys may not
+  if (id < 0) return;
   const int32_t pieces = call.head_dim / 8;  // of 16 bytes, per token
   const int32_t tokens_at_once = kWarpThreads / pieces;
   const int32_t lane = threadIdx.x;
@@ -161,7 +164,6 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
 // grid: KV heads x 64 pages x sequences.
 __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCall call) {
   let_next_kernel_start();
-  wait_for_earlier_work();
   const int32_t head = blockIdx.x;
   const int32_t seq = blockIdx.z;
   const int32_t lane = threadIdx.x % kWarpThreads;
@@ -169,12 +171,14 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCa
   const int32_t num_pages =
       min((max(call.kv_end[seq], 0) + call.page_tokens - 1) / call.page_tokens, call.max_pages);
   const int32_t first_page = warp * kPagesPerWarp;
-  if (first_page >= num_pages) return;
   const int32_t low_page = first_page + lane / 4;
   const int32_t high_page = low_page + 8;
   // Pages behind the last are scored as the last, and not written.
-  const uint16_t* low = bounds_of(call, seq, head, min(low_page, num_pages - 1));
-  const uint16_t* high = bounds_of(call, seq, head, min(high_page, num_pages - 1));
+  const int32_t last_page = max(num_pages - 1, 0);
+  const uint16_t* low = bounds_of(call, seq, head, min(low_page, last_page));
+  const uint16_t* high = bounds_of(call, seq, head, min(high_page, last_page));
+  wait_for_earlier_work();  // tables may be read before, queries and bounds may not
+  if (first_page >= num_pages) return;
   float best[2] = {-INFINITY, -INFINITY};
   for (int32_t first_head = 0; first_head < call.group; first_head += 8) {
     const int32_t q_head = min(first_head + lane / 4, call.group - 1);

@@ -1,10 +1,11 @@
 // From scores to lists on CUDA: a block of threads per list.
 //
-// Used by cuda/cuda_ops. Bound: latency of about a dozen passes over the scores of one list, which
-// stay in the caches. The best pages are found by their smallest score: its 32 bits are settled 11,
-// 11 and 10 at a time, by counting how many candidates have which next bits. Nothing is sorted,
-// since lists are in order of page. One H200, 2026-11-21: 13 us for 8192 candidates, 64 us for
-// 65536.
+// Used by cuda/cuda_ops. Bound: latency of some six passes over the scores of one list, which stay
+// in the L1 cache. The best pages are found by their smallest score: 2048 bins of even width lie
+// over the range of the scores, the bin of the threshold is the next range, and two rounds nearly
+// always settle it, since few scores share a bin then. Nothing is sorted, since lists are in order
+// of page. One H200, 2026-11-21: 5 us for 2048 candidates, 7 to 8 us for 8192, which are the keys
+// that registers hold, and 67 us for 65536.
 #include "device/cuda/cuda_report.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -15,9 +16,11 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kNumWarps = kThreads / kWarpThreads;
-constexpr int kMaxBins = 2048;
-constexpr int kBinsPerThread = kMaxBins / kThreads;
-constexpr int kBatch = 8;  // scores that a thread loads at once; 8192 of a block fit 16 bits
+static_assert(kNumWarps == kWarpThreads);  // a lane looks at each warp's sum
+constexpr int kLog2Bins = 11;
+constexpr int kNumBins = 1 << kLog2Bins;
+constexpr int kBinsPerThread = kNumBins / kThreads;
+constexpr int kBatch = 8;  // scores that a thread loads at once
 
 struct SelectCall {
   const float* scores;  // null: no top pages
@@ -65,158 +68,216 @@ __device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, in
   return {sink_end, call.rule.top_pages, recent_begin, num_pages};
 }
 
-// The scores that one list goes by.
-struct ListScores {
-  const float* first;
+// Pages [begin, end), and scores of which their list goes by the sum.
+struct Candidates {
+  const float* scores;
   int64_t head_stride;
   int32_t num_summed;
-
-  // A page's score as an integer of the same order; both zeros are one number, NaN is -inf.
-  __device__ uint32_t key(int32_t page) const {
-    float sum = first[page];
-    for (int32_t h = 1; h < num_summed; ++h) sum = __fadd_rn(sum, first[h * head_stride + page]);
-    if (isnan(sum)) sum = -INFINITY;
-    const uint32_t bits = __float_as_uint(__fadd_rn(sum, 0.0f));
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  }
+  int32_t begin;
+  int32_t end;
 };
 
-// The smallest key that is taken, and how many candidates with just this key.
-struct Threshold {
-  uint32_t key = 0;
-  int32_t num_equal = 0;
+// A score as an integer of the same order; both zeros are one number, NaN is -inf. No score has the
+// key 0.
+__device__ __forceinline__ uint32_t key_of(float score) {
+  if (isnan(score)) score = -INFINITY;
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Where the threshold is: among the keys [low, low + last], of which the `num_wanted` largest are
+// taken, and all above them. With last == 0 it is settled.
+struct Range {
+  uint32_t low;
+  uint32_t last;
+  int32_t num_wanted;
 };
 
 struct Shared {
-  int32_t bins[kMaxBins];
-  int32_t warp_sums[kNumWarps];
-  Threshold threshold;
+  Range range;
+  int32_t bins[kNumBins];
+  int32_t bin_sums[kNumWarps];
+  uint2 key_ranges[kNumWarps];  // smallest and largest
+  int2 num_passing[kNumWarps];  // above the threshold, equal to it
 };
 
-struct Sums {
-  int32_t before;  // over the threads before this one
-  int32_t all;
+// The candidates of this thread's warp, a page a lane, ascending. The first kBatch of a lane are
+// all there are in lists of up to 8192, and stay in registers.
+class Keys {
+ public:
+  __device__ explicit Keys(const Candidates& candidates)
+      : candidates_(candidates),
+        num_turns_((candidates.end - candidates.begin + kThreads - 1) / kThreads) {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    own_ = candidates.begin + thread / kWarpThreads * kWarpThreads * num_turns_ +
+           thread % kWarpThreads;
+    load(0, first_);
+  }
+
+  // Calls fn(page, key), with key 0 where there is no page. REQUIRES: the whole warp calls it.
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) const {
+    call(0, first_, fn);
+    for (int32_t turn = kBatch; turn < num_turns_; turn += kBatch) {
+      uint32_t keys[kBatch];
+      load(turn, keys);
+      call(turn, keys, fn);
+    }
+  }
+
+ private:
+  // Several loads are under way at once.
+  __device__ __forceinline__ void load(int32_t first_turn, uint32_t (&keys)[kBatch]) const {
+    const int32_t first = own_ + first_turn * kWarpThreads;
+    const int32_t count = min(num_turns_ - first_turn, kBatch);
+    const auto exists = [&](int i) {
+      return i < count && first + i * kWarpThreads < candidates_.end;
+    };
+    float sums[kBatch] = {};
+    const float* scores = candidates_.scores + first;
+    for (int32_t h = 0; h < candidates_.num_summed; ++h, scores += candidates_.head_stride) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (exists(i)) sums[i] = __fadd_rn(sums[i], scores[i * kWarpThreads]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) keys[i] = exists(i) ? key_of(sums[i]) : 0;
+  }
+
+  template <typename Fn>
+  __device__ __forceinline__ void call(int32_t first_turn, const uint32_t (&keys)[kBatch],
+                                       Fn fn) const {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first_turn + i >= num_turns_) return;
+      fn(own_ + (first_turn + i) * kWarpThreads, keys[i]);
+    }
+  }
+
+  Candidates candidates_;
+  int32_t num_turns_;
+  int32_t own_;  // first page
+  uint32_t first_[kBatch];
 };
 
-// Sums of `value`. REQUIRES: every thread calls it.
-__device__ inline Sums sum_over_threads(int32_t value, int32_t* warp_sums) {
+// Begins with the range of all keys. REQUIRES, as what follows: every thread calls it.
+__device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shared& shared) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  uint32_t low = ~0u, high = 0;
+  keys.for_each([&](int32_t, uint32_t key) {
+    high = max(high, key);
+    low = min(low, key == 0 ? ~0u : key);
+  });
+  low = __reduce_min_sync(kFullWarp, low);
+  high = __reduce_max_sync(kFullWarp, high);
+  if (lane == 0) shared.key_ranges[threadIdx.x / kWarpThreads] = {low, high};
+  __syncthreads();
+  if (threadIdx.x >= kWarpThreads) return;  // the first round's barrier comes before any reads it
+  const uint2 range = shared.key_ranges[lane];
+  low = __reduce_min_sync(kFullWarp, range.x);
+  high = __reduce_max_sync(kFullWarp, range.y);
+  if (lane == 0) shared.range = {low, high - low, num_wanted};
+}
+
+// Finds the bin in which the largest keys come to range.num_wanted; it is the next range.
+__device__ inline void choose_bin(const Range& range, int32_t shift, Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t warp = threadIdx.x / kWarpThreads;
-  int32_t up_to_here = value;
-#pragma unroll
-  for (int step = 1; step < kWarpThreads; step *= 2) {
-    const int32_t other = __shfl_up_sync(kFullWarp, up_to_here, step);
-    if (lane >= step) up_to_here += other;
-  }
-  if (lane == kWarpThreads - 1) warp_sums[warp] = up_to_here;
-  __syncthreads();
-  Sums sums{up_to_here - value, 0};
-#pragma unroll
-  for (int32_t w = 0; w < kNumWarps; ++w) {
-    if (w == warp) sums.before += sums.all;
-    sums.all += warp_sums[w];
-  }
-  __syncthreads();
-  return sums;
-}
-
-// Calls fn(key) for this thread's share of the candidates [begin, end); several loads are under way
-// at once.
-template <typename Fn>
-__device__ inline void for_each_key(const ListScores& scores, int32_t begin, int32_t end, Fn fn) {
-  for (int32_t first = begin; first < end; first += kBatch * kThreads) {
-    uint32_t keys[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int32_t page = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
-      keys[i] = page < end ? scores.key(page) : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int32_t page = first + i * kThreads + static_cast<int32_t>(threadIdx.x);
-      if (page < end) fn(keys[i]);
-    }
-  }
-}
-
-// Settles `num_bits` more bits of the threshold's key, below the `settled` ones that it has.
-__device__ inline void settle_bits(const ListScores& scores, int32_t begin, int32_t end,
-                                   int32_t settled, int32_t num_bits, Shared& shared) {
-  for (int32_t bin = threadIdx.x; bin < kMaxBins; bin += kThreads) shared.bins[bin] = 0;
-  __syncthreads();
-  const Threshold before = shared.threshold;
-  const int32_t shift = 32 - settled - num_bits;
-  const uint32_t settled_mask = settled == 0 ? 0u : ~0u << (32 - settled);
-  for_each_key(scores, begin, end, [&](uint32_t key) {
-    if (((key ^ before.key) & settled_mask) != 0) return;
-    atomicAdd(&shared.bins[key >> shift & ((1u << num_bits) - 1)], 1);
-  });
-  __syncthreads();
-  // A thread looks at neighbouring bins, from the largest down.
+  // A thread has neighbouring bins.
   int32_t counts[kBinsPerThread];
-  int32_t total = 0;
+  int32_t own = 0;
 #pragma unroll
   for (int i = 0; i < kBinsPerThread; ++i) {
     counts[i] = shared.bins[threadIdx.x * kBinsPerThread + i];
-    total += counts[i];
+    own += counts[i];
   }
-  const Sums sums = sum_over_threads(total, shared.warp_sums);
-  int32_t above = sums.all - sums.before - total;
+  const int32_t of_warp = __reduce_add_sync(kFullWarp, own);
+  if (lane == 0) shared.bin_sums[warp] = of_warp;
+  __syncthreads();
+  const int32_t other = shared.bin_sums[lane];
+  int32_t above = __reduce_add_sync(kFullWarp, lane > warp ? other : 0);
+  if (above >= range.num_wanted || above + of_warp < range.num_wanted) return;
+  int32_t from_here = own;  // keys of this lane's bins and higher ones
+#pragma unroll
+  for (int step = 1; step < kWarpThreads; step *= 2) {
+    const int32_t next = __shfl_down_sync(kFullWarp, from_here, step);
+    if (lane + step < kWarpThreads) from_here += next;
+  }
+  above += from_here - own;
 #pragma unroll
   for (int i = kBinsPerThread - 1; i >= 0; --i) {
-    const uint32_t bin = threadIdx.x * kBinsPerThread + i;
-    if (above < before.num_equal && before.num_equal <= above + counts[i]) {
-      shared.threshold = {before.key | bin << shift, before.num_equal - above};
+    const int32_t num_wanted = range.num_wanted - above;
+    if (0 < num_wanted && num_wanted <= counts[i]) {
+      const uint32_t first = (threadIdx.x * kBinsPerThread + i) << shift;
+      const uint32_t last = min((1u << shift) - 1, range.last - first);
+      // Nothing is left to settle where all of the bin is taken.
+      shared.range = num_wanted == counts[i] ? Range{range.low + first - 1, 0, 0}
+                                             : Range{range.low + first, last, num_wanted};
     }
     above += counts[i];
   }
-  __syncthreads();
 }
 
-// Writes the candidates of [begin, end) that the threshold lets pass, ascending: a thread looks at
-// kBatch neighbours, and knows from two sums how many pass before them.
-__device__ inline void write_top(const ListScores& scores, int32_t begin, int32_t end, int32_t* out,
-                                 Shared& shared) {
-  const Threshold threshold = shared.threshold;
-  int32_t num_above = 0;  // so far
-  int32_t num_equal = 0;
-  for (int32_t first = begin; first < end; first += kBatch * kThreads) {
-    const int32_t own = first + static_cast<int32_t>(threadIdx.x) * kBatch;
-    uint32_t keys[kBatch];
-    int32_t counts = 0;  // above the threshold, and 65536 times those equal to it
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) keys[i] = own + i < end ? scores.key(own + i) : 0;
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      // No number has the key 0.
-      counts += (keys[i] > threshold.key ? 1 : 0) + (keys[i] == threshold.key ? 1 << 16 : 0);
-    }
-    const Sums sums = sum_over_threads(counts, shared.warp_sums);
-    int32_t above = num_above + (sums.before & 0xffff);
-    int32_t equal = num_equal + (sums.before >> 16);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const bool is_equal = keys[i] == threshold.key;
-      if (keys[i] > threshold.key || (is_equal && equal < threshold.num_equal)) {
-        out[above + min(equal, threshold.num_equal)] = own + i;
-      }
-      above += keys[i] > threshold.key ? 1 : 0;
-      equal += is_equal ? 1 : 0;
-    }
-    num_above += sums.all & 0xffff;
-    num_equal += sums.all >> 16;
+// Settles the threshold, 11 bits of the range a round.
+__device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Shared& shared) {
+  find_key_range(keys, num_wanted, shared);
+  while (true) {
+    for (int32_t bin = threadIdx.x; bin < kNumBins; bin += kThreads) shared.bins[bin] = 0;
+    __syncthreads();
+    const Range range = shared.range;
+    if (range.last == 0) return range;
+    const int32_t shift = max(0, 32 - __clz(static_cast<int>(range.last)) - kLog2Bins);
+    keys.for_each([&](int32_t, uint32_t key) {
+      const uint32_t offset = key - range.low;
+      if (offset <= range.last) atomicAdd(&shared.bins[offset >> shift], 1);
+    });
+    __syncthreads();
+    choose_bin(range, shift, shared);
+    // Bins are read before their sums are: behind the barrier between, they may be cleared.
   }
+}
+
+// Writes the candidates that the threshold lets pass, ascending.
+__device__ inline void write_top(const Keys& keys, const Range& threshold, int32_t* out,
+                                 Shared& shared) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  int2 num_own{0, 0};
+  keys.for_each([&](int32_t, uint32_t key) {
+    num_own.x += __popc(__ballot_sync(kFullWarp, key > threshold.low));
+    num_own.y += __popc(__ballot_sync(kFullWarp, key == threshold.low));
+  });
+  if (lane == 0) shared.num_passing[warp] = num_own;
+  __syncthreads();
+  const int2 other = shared.num_passing[lane];
+  int32_t above = __reduce_add_sync(kFullWarp, lane < warp ? other.x : 0);
+  int32_t equal = __reduce_add_sync(kFullWarp, lane < warp ? other.y : 0);
+  const uint32_t lower_lanes = (1u << lane) - 1;
+  keys.for_each([&](int32_t page, uint32_t key) {
+    const bool is_above = key > threshold.low;
+    const bool is_equal = key == threshold.low;
+    const uint32_t all_above = __ballot_sync(kFullWarp, is_above);
+    const uint32_t all_equal = __ballot_sync(kFullWarp, is_equal);
+    const int32_t equal_before = equal + __popc(all_equal & lower_lanes);
+    if (is_above || (is_equal && equal_before < threshold.num_wanted)) {
+      const int32_t above_before = above + __popc(all_above & lower_lanes);
+      out[above_before + min(equal_before, threshold.num_wanted)] = page;
+    }
+    above += __popc(all_above);
+    equal += __popc(all_equal);
+  });
 }
 
 // grid: one block per list.
 __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   let_next_kernel_start();
-  wait_for_earlier_work();
   __shared__ Shared shared;
   const auto list = static_cast<int32_t>(blockIdx.x);
   const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
   const int32_t seq = list / call.num_q_pages / call.num_list_heads;
   PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
+  wait_for_earlier_work();  // tables may be read before, scores may not
   if (ranges.num_taken() > call.max_pages ||
       (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
     if (threadIdx.x == 0) fail_row(call.report, list);
@@ -234,13 +295,11 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   if (ranges.num_top == 0) return;
   const bool is_shared = call.num_list_heads == 1;
   const int64_t first_head = static_cast<int64_t>(seq) * call.num_score_heads + list_head;
-  const ListScores scores{call.scores + first_head * call.max_scores, call.max_scores,
-                          is_shared ? call.num_score_heads : 1};
-  if (threadIdx.x == 0) shared.threshold = {0, ranges.num_top};
-  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 0, 11, shared);
-  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 11, 11, shared);
-  settle_bits(scores, ranges.sink_end, ranges.recent_begin, 22, 10, shared);
-  write_top(scores, ranges.sink_end, ranges.recent_begin, out, shared);
+  const Candidates candidates{call.scores + first_head * call.max_scores, call.max_scores,
+                              is_shared ? call.num_score_heads : 1, ranges.sink_end,
+                              ranges.recent_begin};
+  const Keys keys(candidates);
+  write_top(keys, find_threshold(keys, ranges.num_top, shared), out, shared);
 }
 
 SelectCall make_call(const SelectPagesArgs& args) {

@@ -51,17 +51,18 @@ Score score_of(const BFloat16* q, const BFloat16* minima, int64_t head_dim) {
   return score;
 }
 
+// NaN counts as the lowest score.
 double score_for_list(const SelectPagesArgs& args, int64_t seq, int64_t head, int32_t page) {
   if (!args.scores.present()) return 0.0;
   const float* scores = args.scores.data<float>();
   const int64_t num_heads = args.scores.dim(1);
   const int64_t max_pages = args.scores.dim(2);
-  if (args.pages.page_ids.dim(1) != 1) {
-    return scores[(seq * num_heads + head) * max_pages + page];
-  }
+  const bool is_shared = args.pages.page_ids.dim(1) == 1;
   double sum = 0.0;
-  for (int64_t h = 0; h < num_heads; ++h) sum += scores[(seq * num_heads + h) * max_pages + page];
-  return sum;
+  for (int64_t h = is_shared ? 0 : head; h < (is_shared ? num_heads : head + 1); ++h) {
+    sum += scores[(seq * num_heads + h) * max_pages + page];
+  }
+  return std::isnan(sum) ? -std::numeric_limits<double>::infinity() : sum;
 }
 
 // The list of one sequence, head and query page (an absolute number).
