@@ -17,6 +17,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kStagingBytes = size_t{2} << 20;  // a piece of a staged copy
+constexpr size_t kMaxStrideBytes = 0x7fffffff;     // of a strided copy: cudaDeviceProp::memPitch
 
 struct HostFill {
   std::byte* dst;
@@ -46,9 +47,15 @@ void launch_on_host(cudaStream_t handle, const Args& args) {
 }
 
 void launch_copy(cudaStream_t handle, const Copy2dArgs& args) {
-  if (args.num_rows == 1) {
-    check_cuda(cudaMemcpyAsync(args.dst, args.src, args.row_bytes, cudaMemcpyDefault, handle),
-               "cudaMemcpyAsync");
+  // A tail of all layers has rows as far apart as the layers of a large host tier.
+  const bool is_too_wide = std::max(args.dst_stride_bytes, args.src_stride_bytes) > kMaxStrideBytes;
+  if (args.num_rows == 1 || is_too_wide) {
+    for (size_t row = 0; row < args.num_rows; ++row) {
+      check_cuda(cudaMemcpyAsync(args.dst + row * args.dst_stride_bytes,
+                                 args.src + row * args.src_stride_bytes, args.row_bytes,
+                                 cudaMemcpyDefault, handle),
+                 "cudaMemcpyAsync");
+    }
     return;
   }
   check_cuda(cudaMemcpy2DAsync(args.dst, args.dst_stride_bytes, args.src, args.src_stride_bytes,

@@ -216,6 +216,31 @@ TEST_F(CudaStreamTest, PageableMemoryIsCopiedWithStrides) {
   }
 }
 
+// cudaMemcpy2DAsync refuses strides of 2 GiB and more; the layers of a large host tier are so far
+// apart.
+TEST_F(CudaStreamTest, RowsMayBeFarApart) {
+  constexpr size_t kStrideBytes = size_t{5} << 29;
+  constexpr size_t kRowBytes = 4096;
+  const Buffer wide = device_->allocate(kStrideBytes + kRowBytes, MemoryKind::kDevice);
+  const Buffer host = device_->allocate(2 * kRowBytes, MemoryKind::kPinned);
+  const Buffer back = device_->allocate(2 * kRowBytes, MemoryKind::kPinned);
+  for (size_t i = 0; i < 2 * kRowBytes; ++i) host.data()[i] = static_cast<std::byte>(i % 251);
+  a_->copy_2d({.dst = wide.data(),
+               .dst_stride_bytes = kStrideBytes,
+               .src = host.data(),
+               .src_stride_bytes = kRowBytes,
+               .row_bytes = kRowBytes,
+               .num_rows = 2});
+  a_->copy_2d({.dst = back.data(),
+               .dst_stride_bytes = kRowBytes,
+               .src = wide.data(),
+               .src_stride_bytes = kStrideBytes,
+               .row_bytes = kRowBytes,
+               .num_rows = 2});
+  a_->synchronize();
+  EXPECT_TRUE(std::equal(host.data(), host.data() + 2 * kRowBytes, back.data()));
+}
+
 TEST_F(CudaStreamTest, KernelsReachPinnedMemoryAtItsAddress) {
   Buffer pinned = device_->allocate(sizeof(int32_t), MemoryKind::kPinned);
   auto* value = reinterpret_cast<int32_t*>(pinned.data());
