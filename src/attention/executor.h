@@ -61,19 +61,19 @@ struct AttentionPass {
   std::vector<SequenceId> sequences;
 
   // Offloaded KV only.
+  bool is_in_place = false;           // decode: nothing has to come, all blocks of all sequences
+                                      // are on the device
   std::vector<HistoryRun> history;    // in order of sequence, then position; none where the
-                                      // executor gathers
-  std::vector<BlockId> gathered;      // where it does: all blocks that lists could name and that
-                                      // are not resident
-  TensorView block_places;            // i32 [num_seqs, max_ids]: where the blocks of block_ids are
-                                      // resident, or -1; absent: nowhere
+                                      // executor gathers, or in place
+  std::vector<BlockId> gathered;      // where it gathers: all blocks that lists could name and
+                                      // that are not resident
+  TensorView block_places;            // i32 [num_seqs, max_places]: where the sequence's blocks are
+                                      // on the device (OffloadEngine::device_blocks), or -1;
+                                      // absent: nothing stays there, or the pass does not ask
   TensorView history_begin;           // i32 [num_seqs]: 0
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_index
   TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
   TensorView slot_begin;              // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
-
-  // Whether all that lists could name of the history may be read where it is resident.
-  bool lists_are_resident() const { return block_places.present() && gathered.empty(); }
 };
 
 // Neighbouring sequences of a pass that are walked together: all of them, or one.
@@ -113,7 +113,8 @@ class Executor {
   // have. A wrong guess costs transfers, never a result.
   virtual void expect_next([[maybe_unused]] std::vector<HistoryBlocks> history) {}
 
-  // Whether such a pass fetches listed pages instead of walking runs of history.
+  // Whether such a pass fetches listed pages instead of walking runs of history, unless all of it
+  // is in place.
   virtual bool gathers(Phase) const { return false; }
 
   // Where this layer's new k and v are written before `attend`. Called once per layer.
@@ -123,9 +124,9 @@ class Executor {
   // Errors: kUnsupported when the policy does not do the pass's phase.
   void attend(Stream& stream, const AttentionPass& pass, const LayerInput& input);
 
-  // Whether decode passes may be padded, recorded and replayed (engine/decode_graphs.h): what is
-  // enqueued depends on the shapes of the pass alone.
-  virtual bool capturable() const = 0;
+  // Whether a decode pass may be padded, recorded and replayed (engine/decode_graphs.h): what is
+  // enqueued depends on the shapes of the pass alone, and on whether it is in place.
+  virtual bool capturable(bool is_in_place) const = 0;
 
  protected:
   const Policy& policy() const { return policy_; }

@@ -48,9 +48,9 @@ bool OffloadExecutor::gathers(Phase phase) const {
   return phase == Phase::kDecode && policy().makes_lists(phase);
 }
 
-OffloadExecutor::ListSource OffloadExecutor::list_source_of(const AttentionPass& pass) const {
-  if (!gathers(pass.phase)) return ListSource::kNone;
-  return pass.lists_are_resident() ? ListSource::kInPlace : ListSource::kGathered;
+OffloadExecutor::HistorySource OffloadExecutor::source_of(const AttentionPass& pass) const {
+  if (pass.is_in_place) return HistorySource::kInPlace;
+  return gathers(pass.phase) ? HistorySource::kGathers : HistorySource::kRuns;
 }
 
 bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
@@ -58,11 +58,11 @@ bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
 }
 
 void OffloadExecutor::begin_pass(const AttentionPass& pass) {
-  list_source_ = list_source_of(pass);
+  source_ = source_of(pass);
   plan_loads(pass);
   plan_gathers(pass);
   adopt_early_loads(pass);
-  if (list_source_ == ListSource::kGathered) {
+  if (source_ == HistorySource::kGathers) {
     offload_.begin_gather_pass(pass.gathered);
   } else {
     load_ahead(pass);
@@ -71,7 +71,7 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass) {
 
 void OffloadExecutor::end_pass() {
   loading_.clear();  // leases of a pass that failed half-way
-  if (std::exchange(list_source_, ListSource::kNone) != ListSource::kGathered) return;
+  if (std::exchange(source_, HistorySource::kRuns) != HistorySource::kGathers) return;
   offload_.end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
@@ -91,7 +91,7 @@ void OffloadExecutor::plan_loads(const AttentionPass& pass) {
 // passes of one shape enqueue the same, sequences without any history and rows of padding included.
 void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
-  if (list_source_ != ListSource::kGathered) return;
+  if (source_ != HistorySource::kGathers) return;
   const int64_t slot_tokens =
       int64_t{offload_.slot_blocks()} * offload_.layout().block.block_tokens;
   const int64_t num_tokens = policy().max_selected_tokens(pass.phase, pass.batch.max_kv_tokens);
@@ -185,14 +185,11 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) 
 
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                            const LayerInput& input, const Selection& selection) {
+  if (source_ == HistorySource::kInPlace) return attend_in_place(stream, pass, input, selection);
   bool first = true;
-  if (list_source_ != ListSource::kNone) {
+  if (source_ == HistorySource::kGathers) {
     SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
-    if (list_source_ == ListSource::kInPlace) {
-      attend_residents(stream, pass, input, selection.pages);
-    } else {
-      attend_gathered(stream, pass, input, selection.pages);
-    }
+    attend_gathered(stream, pass, input, selection.pages);
     first = false;
   } else {
     for (size_t i = 0; i < runs_.size(); ++i) {
@@ -206,7 +203,7 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
 }
 
 AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
-  if (pass.history.empty() && list_source_ == ListSource::kNone) return {};
+  if (pass.history.empty() && source_ == HistorySource::kRuns) return {};
   const int64_t rows = input.q.dim(0);
   return {.acc = state_.acc.rows(0, rows),
           .max = state_.max.rows(0, rows),
@@ -276,20 +273,17 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
 
 // One run of all sequences, as from the pool: what has a place keeps it until compute, in whose
 // order another block comes there, has read it.
-void OffloadExecutor::attend_residents(Stream& stream, const AttentionPass& pass,
-                                       const LayerInput& input, const PageList& pages) {
+void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
+                                      const LayerInput& input, const Selection& selection) {
   attention(stream, {.q = input.q,
                      .out = input.out,
                      .scale = input.scale,
                      .batch = pass.batch,
-                     .kv = offload_.residents(input.layer),
+                     .kv = offload_.device_blocks(input.layer),
                      .kv_begin = pass.history_begin,
-                     .kv_end = pass.kv_begin,
+                     .kv_end = pass.kv_end,
                      .block_table = pass.block_places,
-                     .pages = pages,
-                     .state = state_of(pass, input),
-                     .first = true,
-                     .last = false});
+                     .pages = selection.pages});
 }
 
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
@@ -311,7 +305,7 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
 void OffloadExecutor::end_layer(const AttentionPass& pass, int32_t layer) {
   if (pass.phase == Phase::kPrefill) send_staged(pass, layer);
   const bool is_last = layer + 1 == offload_.layout().num_layers;
-  if (is_last && list_source_ == ListSource::kGathered) offload_.fetch_gather_counts();
+  if (is_last && source_ == HistorySource::kGathers) offload_.fetch_gather_counts();
 }
 
 void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {

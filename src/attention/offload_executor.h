@@ -6,10 +6,10 @@
 // compute by up to the number of slots, across blocks and across layers, and into the pass that is
 // expected next: the link does not idle while the host commits one step and schedules another.
 // In decode with a policy that makes lists nothing can be loaded before the layer's queries have
-// chosen; the listed pages are then gathered, and they alone, or read in place where all sealed
-// blocks of the pass are resident. What such a pass enqueues follows from its number of sequences,
-// its longest context and which of the two it is, so it can be recorded and replayed. Thread rule:
-// the engine's thread.
+// chosen; the listed pages are then gathered, and they alone. Where all sealed blocks of a decode
+// pass are resident nothing moves at all: it is one run over blocks in place, as with KV that is
+// not offloaded. What these two enqueue follows from the number of sequences and the longest
+// context, so they can be recorded and replayed. Thread rule: the engine's thread.
 #pragma once
 
 #include <deque>
@@ -33,7 +33,9 @@ class OffloadExecutor final : public Executor {
   void end_pass() override;
   void expect_next(std::vector<HistoryBlocks> history) override;
   // Not where decode streams whole histories: slots and waits then differ from pass to pass.
-  bool capturable() const override { return gathers(Phase::kDecode) && policy().capturable(); }
+  bool capturable(bool is_in_place) const override {
+    return (is_in_place || gathers(Phase::kDecode)) && policy().capturable();
+  }
   KvBlocksView write_target(const AttentionPass& pass, int32_t layer) override;
 
  private:
@@ -46,16 +48,16 @@ class OffloadExecutor final : public Executor {
     TensorView kv_begin;
   };
 
-  // Where a decode step finds the pages that its lists name: in slots, side by side, or in the
-  // resident blocks, where these are all there is. kNone: nothing is listed in decode.
-  enum class ListSource { kNone, kGathered, kInPlace };
+  // Where a pass finds its history: slot by slot and in resident runs; in slots into which listed
+  // pages are gathered; or all of it, and its own tokens, where it is.
+  enum class HistorySource { kRuns, kGathers, kInPlace };
 
   KvBlocksView written(const AttentionPass& pass, int32_t layer) const override;
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
   void end_layer(const AttentionPass& pass, int32_t layer) override;
 
-  ListSource list_source_of(const AttentionPass& pass) const;
+  HistorySource source_of(const AttentionPass& pass) const;
   bool is_needed(const HistoryBlocks& blocks) const;
   void plan_loads(const AttentionPass& pass);
   void plan_gathers(const AttentionPass& pass);
@@ -63,8 +65,8 @@ class OffloadExecutor final : public Executor {
                   const Selection& selection, size_t index);
   void attend_gathered(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                        const PageList& pages);
-  void attend_residents(Stream& stream, const AttentionPass& pass, const LayerInput& input,
-                        const PageList& pages);
+  void attend_in_place(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                       const Selection& selection);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                   const LayerInput& input, const Selection& selection, bool first);
   void gather_ahead(const AttentionPass& pass, int32_t layer, const PageList& pages);
@@ -84,9 +86,9 @@ class OffloadExecutor final : public Executor {
   std::vector<size_t> runs_;
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
-  ListSource list_source_ = ListSource::kNone;  // from begin_pass to end_pass
-  std::vector<Gather> gathers_;                 // of each layer of the pass
-  size_t next_gather_ = 0;                      // of the layer
+  HistorySource source_ = HistorySource::kRuns;  // from begin_pass to end_pass
+  std::vector<Gather> gathers_;                  // of each layer of the pass
+  size_t next_gather_ = 0;                       // of the layer
   std::deque<SlotLease> loading_;
 
   // Loads for the pass that was expected; in the order in which it would use them.

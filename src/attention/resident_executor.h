@@ -14,7 +14,7 @@ class ResidentExecutor final : public Executor {
   ResidentExecutor(Policy& policy, DevicePool& pool) : Executor(policy), pool_(pool) {}
 
   void begin_pass(const AttentionPass&) override {}
-  bool capturable() const override { return policy().capturable(); }
+  bool capturable(bool /*is_in_place*/) const override { return policy().capturable(); }
   KvBlocksView write_target(const AttentionPass&, int32_t layer) override {
     return pool_.layer(layer);
   }

@@ -352,7 +352,8 @@ void choose_residents(const PlanInput& input, EnginePlan& plan) {
   plan.offload.num_resident_blocks = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
   if (plan.offload.num_resident_blocks == 0) return;
   add_entry(plan, "resident KV blocks", "device",
-            ResidentSet::bytes(plan.kv_layout, plan.offload.num_resident_blocks));
+            static_cast<size_t>(plan.offload.num_resident_blocks) *
+                plan.kv_layout.block_bytes_all_layers());
 }
 
 EnginePlan plan_resident(const PlanInput& input) {
@@ -384,7 +385,7 @@ EnginePlan plan_offloaded(const PlanInput& input, KvOffload kv_offload) {
   choose_pass_sizes(options, input.device, plan);
   choose_offload_sizes(input, plan);
   if (input.policy.wants_block_ids()) plan.pass.max_ids_per_seq = plan.pass.max_blocks_per_seq;
-  if (may_have_residents(input)) plan.pass.max_places_per_seq = plan.pass.max_ids_per_seq;
+  if (may_have_residents(input)) plan.pass.max_places_per_seq = plan.pass.max_blocks_per_seq;
   plan.max_model_len = asked_len;  // judge_fit says what the capacity does to it
 
   const size_t fixed_bytes = add_fixed_entries(input, plan);

@@ -26,7 +26,7 @@ struct PassLimits {
   int64_t slot_blocks = 0;
   int64_t max_slotfuls = 0;        // of one sequence; the same for every pass
   int64_t max_ids_per_seq = 0;     // where the policy wants block ids; else 0
-  int64_t max_places_per_seq = 0;  // where such blocks may be resident; else 0
+  int64_t max_places_per_seq = 0;  // where blocks may be resident; else 0
 };
 
 struct PassArrays {
@@ -58,7 +58,7 @@ struct PassArrays {
   TensorView run_places;    // i32 [max_resident_blocks]: those of all resident runs
   TensorView block_table;   // i32 [max_seqs, max_blocks_per_seq]
   TensorView block_ids;     // i32 [max_seqs, max_ids_per_seq]: of all blocks, from position 0 on
-  TensorView block_places;  // i32 [max_seqs, max_places_per_seq]: of the same blocks
+  TensorView block_places;  // i32 [max_seqs, max_places_per_seq]: of these, where on the device
 
   // No array is larger for smaller limits, so what is planned for the largest pass holds all.
   static PassArrays cut(Arena& arena, const PassLimits& limits);

@@ -33,10 +33,10 @@ std::span<const SampledToken> Runner::run(const Batch& batch,
   sampler_.begin_pass();
   describe(batch, 0);
   run_pass([&] {
-    if (!pads(batch) || !parts_.executor.capturable()) return enqueue();
+    if (!pads(batch) || !parts_.executor.capturable(pass_.is_in_place)) return enqueue();
     graphs_.run({.num_seqs = size_.max_seqs,
                  .max_kv_tokens = pass_.batch.max_kv_tokens,
-                 .is_in_place = pass_.lists_are_resident(),
+                 .is_in_place = pass_.is_in_place,
                  .wants_top = sampler_.wants_top(),
                  .wants_suppressed = sampler_.wants_suppressed()},
                 [this] { this->enqueue(); });
@@ -102,6 +102,7 @@ void Runner::place(const Batch& batch) {
   histories_.clear();
   pass_.staged.clear();
   num_staged_ = 0;
+  pass_.is_in_place = is_in_place(batch);
   for (const ScheduledSequence& scheduled : batch.sequences) {
     Sequence& sequence = *scheduled.sequence;
     const int64_t end_pos = sequence.kv.num_tokens() + scheduled.num_rows;
@@ -109,7 +110,9 @@ void Runner::place(const Batch& batch) {
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(scheduled.num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     pass_.sequences.push_back(sequence.id);
-    if (parts_.executor.gathers(batch.phase)) {
+    if (pass_.is_in_place) {
+      // Nothing has to come.
+    } else if (parts_.executor.gathers(batch.phase)) {
       add_gathered(sequence);
     } else if (parts_.offload != nullptr) {
       histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
@@ -190,14 +193,13 @@ PassLimits Runner::size_of(const Batch& batch, int64_t num_logit_rows) const {
           .slot_blocks = limits_.slot_blocks,
           .max_slotfuls = limits_.max_slotfuls,
           .max_ids_per_seq = limits_.max_ids_per_seq > 0 ? num_ids : 0,
-          .max_places_per_seq =
-              limits_.max_places_per_seq > 0 && parts_.executor.gathers(batch.phase) ? num_ids : 0};
+          .max_places_per_seq = asks_for_places(batch) ? num_ids : 0};
 }
 
 void Runner::pad_size(PassLimits& size) {
   size.max_seqs = padded_num_seqs(size.max_seqs, limits_.max_seqs);
   size.max_rows = size.max_seqs;
-  if (!parts_.executor.capturable()) return;
+  if (!parts_.executor.capturable(pass_.is_in_place)) return;
   // Launches and tables as large as for the longest context of a class; no bit depends on it.
   const int64_t longest = limits_.max_blocks_per_seq * parts_.block_tokens;
   const int64_t kv_tokens = padded_kv_tokens(pass_.batch.max_kv_tokens, longest);
@@ -230,6 +232,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   host_.history_begin.data<int32_t>()[index] = 0;
   if (!histories_.empty()) write_history(index);
   if (size_.max_ids_per_seq > 0) write_block_ids(sequence, index);
+  if (size_.max_places_per_seq > 0) write_block_places(sequence, index);
   write_rows(scheduled, index, row_begin);
   if (scheduled.wants_token) {
     host_.logit_rows.data<int32_t>()[num_logit_rows_] =
@@ -256,9 +259,28 @@ void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64
   }
 }
 
+std::span<const SequenceBlock> Runner::sealed_blocks(const Sequence& sequence) const {
+  return sequence.kv.blocks().first(
+      static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens));
+}
+
+// Whether all that a decode step reads is on the device.
+bool Runner::is_in_place(const Batch& batch) const {
+  if (batch.phase != Phase::kDecode || limits_.max_places_per_seq == 0) return false;
+  return std::ranges::all_of(batch.sequences, [this](const ScheduledSequence& scheduled) {
+    return std::ranges::all_of(
+        sealed_blocks(*scheduled.sequence),
+        [this](const SequenceBlock& block) { return parts_.offload->resident(block.id) >= 0; });
+  });
+}
+
+bool Runner::asks_for_places(const Batch& batch) const {
+  return limits_.max_places_per_seq > 0 &&
+         (pass_.is_in_place || parts_.executor.gathers(batch.phase));
+}
+
 void Runner::add_gathered(const Sequence& sequence) {
-  const auto num_sealed = static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens);
-  for (const SequenceBlock& block : sequence.kv.blocks().first(num_sealed)) {
+  for (const SequenceBlock& block : sealed_blocks(sequence)) {
     if (parts_.offload->resident(block.id) < 0) pass_.gathered.push_back(block.id);
   }
 }
@@ -314,11 +336,18 @@ void Runner::write_block_ids(const Sequence& sequence, int64_t index) {
   for (int64_t i = 0; i < row.num_elements(); ++i) {
     row.data<int32_t>()[i] = i < std::ssize(blocks) ? blocks[static_cast<size_t>(i)].id.value : -1;
   }
-  if (size_.max_places_per_seq == 0) return;
-  const TensorView places = host_.block_places.rows(index, 1);
-  for (int64_t i = 0; i < places.num_elements(); ++i) {
-    places.data<int32_t>()[i] =
-        i < std::ssize(blocks) ? parts_.offload->resident(blocks[static_cast<size_t>(i)].id) : -1;
+}
+
+// Places of the sealed blocks, where they have some, and of the tail behind them.
+void Runner::write_block_places(const Sequence& sequence, int64_t index) {
+  const std::span<const SequenceBlock> blocks = sequence.kv.blocks();
+  const int64_t num_sealed = sequence.kv.num_tokens() / parts_.block_tokens;
+  const TensorView row = host_.block_places.rows(index, 1);
+  for (int64_t i = 0; i < row.num_elements(); ++i) {
+    int32_t place = -1;
+    if (i < num_sealed) place = parts_.offload->resident(blocks[static_cast<size_t>(i)].id);
+    if (i == num_sealed) place = parts_.offload->tail_place(sequence.tail_index);
+    row.data<int32_t>()[i] = place;
   }
 }
 

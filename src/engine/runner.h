@@ -70,9 +70,13 @@ class Runner {
   void cut_arrays(const PassLimits& size);
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
+  std::span<const SequenceBlock> sealed_blocks(const Sequence& sequence) const;
+  bool is_in_place(const Batch& batch) const;
+  bool asks_for_places(const Batch& batch) const;
   void add_gathered(const Sequence& sequence);
   void write_history(int64_t index);
   void write_block_ids(const Sequence& sequence, int64_t index);
+  void write_block_places(const Sequence& sequence, int64_t index);
   std::vector<HistoryBlocks> history_of(const Sequence& sequence, int64_t num_tokens) const;
   void expect_next(std::span<const ExpectedSequence> expected);
   void write_block_table();
@@ -102,7 +106,7 @@ class Runner {
     std::vector<int32_t> blocks;
   };
   std::vector<Place> places_;
-  // Per sequence, when KV is offloaded and not gathered.
+  // Per sequence, when KV is offloaded and neither gathered nor in place.
   std::vector<std::vector<HistoryBlocks>> histories_;
   int32_t num_staged_ = 0;
   int64_t num_run_places_ = 0;

@@ -30,6 +30,11 @@ class DevicePool {
   // next writer; with one compute stream, calling it when the block is discarded is enough.
   void poison(BlockId id, Stream& stream) const;
 
+  // From a block of one layer to the same block of the next.
+  size_t layer_stride_bytes() const {
+    return static_cast<size_t>(num_blocks_) * layout_.block_bytes();
+  }
+
   const KvLayout& layout() const { return layout_; }
   int32_t num_blocks() const { return num_blocks_; }
   size_t bytes() const { return buffer_.size_bytes(); }

@@ -18,8 +18,8 @@ size_t stage_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
   return static_cast<size_t>(sizes.stage_blocks) * layout.block_bytes();
 }
 
-size_t tail_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
-  return static_cast<size_t>(sizes.num_tails) * layout.block_bytes_all_layers();
+int32_t num_device_blocks(const OffloadSizes& sizes) {
+  return sizes.num_resident_blocks + sizes.num_tails;
 }
 
 size_t gather_count_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
@@ -53,9 +53,10 @@ int64_t num_runs(std::span<const BlockId> blocks) {
 }  // namespace
 
 size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
-  return 2 * stage_bytes(layout, sizes) + tail_bytes(layout, sizes) +
+  return 2 * stage_bytes(layout, sizes) +
+         static_cast<size_t>(num_device_blocks(sizes)) * layout.block_bytes_all_layers() +
          Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks) +
-         ResidentSet::bytes(layout, sizes.num_resident_blocks) + gather_count_bytes(layout, sizes);
+         gather_count_bytes(layout, sizes);
 }
 
 size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
@@ -71,9 +72,9 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
       compute_(compute),
       host_(device, layout, sizes.num_host_blocks, on_progress),
       stage_memory_(device.allocate(2 * stage_bytes(layout, sizes), MemoryKind::kDevice)),
-      tail_memory_(device.allocate(tail_bytes(layout, sizes), MemoryKind::kDevice)),
       num_tails_(sizes.num_tails),
-      residents_(device, layout, sizes.num_resident_blocks, sizes.num_host_blocks),
+      residents_(sizes.num_resident_blocks, sizes.num_host_blocks),
+      device_blocks_(device, layout, num_device_blocks(sizes)),
       tickets_(static_cast<size_t>(layout.num_layers) * static_cast<size_t>(sizes.num_host_blocks)),
       written_(device.make_event()),
       gather_counts_(device.allocate(gather_count_bytes(layout, sizes), MemoryKind::kDevice)),
@@ -288,22 +289,26 @@ void OffloadEngine::keep_staged(int32_t layer, std::span<const StagedBlock> bloc
 void OffloadEngine::keep_tail(int32_t index, BlockId host_id, bool begins_sequence) {
   const int32_t place = residents_.admit(host_id, begins_sequence);
   if (place < 0) return;
-  compute_.copy_2d(
-      {.dst = reinterpret_cast<std::byte*>(residents(0).block(place)),
-       .dst_stride_bytes = static_cast<size_t>(residents_.num_places()) * layout_.block_bytes(),
-       .src = reinterpret_cast<std::byte*>(tails(0).block(index)),
-       .src_stride_bytes = static_cast<size_t>(num_tails_) * layout_.block_bytes(),
-       .row_bytes = layout_.block_bytes(),
-       .num_rows = static_cast<size_t>(layout_.num_layers)});
+  compute_.copy_2d({.dst = reinterpret_cast<std::byte*>(residents(0).block(place)),
+                    .dst_stride_bytes = device_blocks_.layer_stride_bytes(),
+                    .src = reinterpret_cast<std::byte*>(tails(0).block(index)),
+                    .src_stride_bytes = device_blocks_.layer_stride_bytes(),
+                    .row_bytes = layout_.block_bytes(),
+                    .num_rows = static_cast<size_t>(layout_.num_layers)});
   residents_.complete(host_id);
 }
 
+KvBlocksView OffloadEngine::residents(int32_t layer) const {
+  KvBlocksView view = device_blocks(layer);
+  view.num_blocks = residents_.num_places();
+  return view;
+}
+
 KvBlocksView OffloadEngine::tails(int32_t layer) const {
-  return {.base = tail_memory_.data() + static_cast<size_t>(layer) *
-                                            static_cast<size_t>(num_tails_) * layout_.block_bytes(),
-          .stride_bytes = layout_.block_bytes(),
-          .num_blocks = num_tails_,
-          .shape = layout_.block};
+  KvBlocksView view = device_blocks(layer);
+  view.base += static_cast<size_t>(tail_place(0)) * view.stride_bytes;
+  view.num_blocks = num_tails_;
+  return view;
 }
 
 int32_t OffloadEngine::take_tail() {
@@ -328,7 +333,7 @@ void OffloadEngine::flush_tail(int32_t index, BlockId host_id, bool begins_seque
   write_back_->copy_2d({.dst = host_.block(0, host_id),
                         .dst_stride_bytes = host_.layer_stride_bytes(),
                         .src = reinterpret_cast<std::byte*>(tails(0).block(index)),
-                        .src_stride_bytes = static_cast<size_t>(num_tails_) * layout_.block_bytes(),
+                        .src_stride_bytes = device_blocks_.layer_stride_bytes(),
                         .row_bytes = layout_.block_bytes(),
                         .num_rows = static_cast<size_t>(layout_.num_layers)});
   ++counters_.num_copies;

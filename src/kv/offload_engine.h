@@ -8,8 +8,9 @@
 //   ring        slots through which blocks of the history come to the device, a layer at a time
 //   stage       the KV that a prefill pass writes: two buffers, even and odd layers, so that one is
 //               written while the other leaves for the host
-//   tails       the unsealed block of every running sequence, all layers, while it grows
 //   residents   sealed blocks that the device has room for: they stay and need not flow
+//   tails       the unsealed block of every running sequence, all layers, while it grows; beside
+//               the residents, so that a sequence that has nothing elsewhere is read as one run
 //
 //   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring (or: gather)
 //   compute        |     attend l,0  | attend l,1 | ...          reads ring, stage, tails
@@ -29,6 +30,7 @@
 
 #include "core/ids.h"
 #include "device/device.h"
+#include "kv/device_pool.h"
 #include "kv/host_tier.h"
 #include "kv/kv_layout.h"
 #include "kv/resident_set.h"
@@ -60,7 +62,7 @@ struct StagedBlock {
 // Pages of one sequence's sealed blocks that only the device knows.
 struct GatherRequest {
   TensorView block_ids;  // i32 [max_blocks]: the sequence's BlockIds from position 0 on
-  TensorView places;     // i32 [max_blocks]: what `resident` says of them; absent: -1 for all
+  TensorView places;     // i32 [max_blocks]: what `resident` says of those; absent: -1 for all
   TensorView kv_end;     // i32 [1]: where the sealed blocks end
   PageList pages;        // of this sequence; first_entry and num_entries say which
 };
@@ -147,7 +149,10 @@ class OffloadEngine {
   // Blocks that stay on the device: where, or -1; and all of them of one layer, to be read by work
   // on compute. What `resident` says holds for the pass that is enqueued next.
   int32_t resident(BlockId host_id) const { return residents_.find(host_id); }
-  KvBlocksView residents(int32_t layer) const { return residents_.layer(layer); }
+  KvBlocksView residents(int32_t layer) const;
+  // The same blocks, and behind them the tails, where a sequence's unsealed block is.
+  KvBlocksView device_blocks(int32_t layer) const { return device_blocks_.layer(layer); }
+  int32_t tail_place(int32_t tail_index) const { return residents_.num_places() + tail_index; }
 
   const KvLayout& layout() const { return layout_; }
   const HostTier& host() const { return host_; }
@@ -182,9 +187,9 @@ class OffloadEngine {
   Stream& compute_;
   HostTier host_;
   Buffer stage_memory_;
-  Buffer tail_memory_;
   int32_t num_tails_;
   ResidentSet residents_;
+  DevicePool device_blocks_;  // places of residents, then tails
   Stage stages_[2];
   std::vector<int32_t> free_tails_;  // used first in, first out, so that a flush has time to end
   std::vector<std::unique_ptr<Event>> tail_left_;

@@ -5,11 +5,8 @@
 
 namespace sluice {
 
-ResidentSet::ResidentSet(Device& device, const KvLayout& layout, int32_t num_places,
-                         int32_t num_host_blocks)
-    : num_places_(num_places) {
+ResidentSet::ResidentSet(int32_t num_places, int32_t num_host_blocks) : num_places_(num_places) {
   if (num_places == 0) return;
-  memory_.emplace(device, layout, num_places);
   entries_.resize(static_cast<size_t>(num_host_blocks));
   for (int32_t place = num_places - 1; place >= 0; --place) free_places_.push_back(place);
 }

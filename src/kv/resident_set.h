@@ -1,37 +1,26 @@
 // ResidentSet: which blocks of the host tier also lie on the device, so that they need not flow.
 //
-// Owned by OffloadEngine. A budget of device memory turns "offloaded or not" into a dial: with room
-// for half of the blocks, half of the bytes flow. Every block here is on the host as well, so
-// making room costs no transfer. The newest blocks and the first of each sequence stay longest: a
-// block that comes in takes the place of the oldest one that begins no sequence. Thread rule: the
-// engine's thread; the memory itself follows stream order.
+// Owned by OffloadEngine, which has the memory. A budget of device memory turns "offloaded or not"
+// into a dial: with room for half of the blocks, half of the bytes flow. Every block here is on the
+// host as well, so making room costs no transfer. The newest blocks and the first of each sequence
+// stay longest: a block that comes in takes the place of the oldest one that begins no sequence.
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <vector>
 
 #include "core/ids.h"
-#include "device/device.h"
-#include "kv/device_pool.h"
-#include "kv/kv_layout.h"
 
 namespace sluice {
 
 class ResidentSet {
  public:
-  // Takes num_places blocks of every layer of device memory; 0 takes none and keeps nothing.
-  ResidentSet(Device& device, const KvLayout& layout, int32_t num_places, int32_t num_host_blocks);
-
-  static size_t bytes(const KvLayout& layout, int32_t num_places) {
-    return static_cast<size_t>(num_places) * layout.block_bytes_all_layers();
-  }
+  // Places 0, 1, ... num_places - 1 for blocks 0, 1, ... num_host_blocks - 1.
+  ResidentSet(int32_t num_places, int32_t num_host_blocks);
 
   int32_t num_places() const { return num_places_; }
-
-  // All places of one layer; the index is that of `find`. REQUIRES: num_places() > 0.
-  KvBlocksView layer(int32_t layer_index) const { return memory_->layer(layer_index); }
 
   // The place of a block whose copy is complete; -1 when it has none.
   int32_t find(BlockId id) const;
@@ -59,7 +48,6 @@ class ResidentSet {
   void make_room();
 
   int32_t num_places_;
-  std::optional<DevicePool> memory_;
   std::vector<Entry> entries_;  // of every host block; empty when there are no places
   std::vector<int32_t> free_places_;
   std::deque<BlockId> order_;  // blocks that have a place, the one admitted first in front

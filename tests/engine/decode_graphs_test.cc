@@ -223,17 +223,23 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
   expect_all_same(graphs.outputs, padded.outputs, "across 1024 tokens");
 }
 
-// Bit for bit on every device: only where KV lives differs.
-TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndRunsStepByStep) {
+// Bit for bit on every device: only where KV lives differs. Steps for which nothing has to come are
+// replayed (gather_graphs_test.cc has what lies between).
+TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
   EngineOptions options = tiny_options(kModel);
   options.prefill_chunk_tokens = options.max_num_batched_tokens = 64;
   const Outcome resident = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_GT(resident.num_graph_launches, 0);
   options.kv_offload = "chunked";
   options.kv_host_bytes = 4 << 20;
+  options.kv_device_bytes = 0;
   const Outcome offloaded = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_EQ(offloaded.num_graph_launches, 0);
   expect_all_same(offloaded.outputs, resident.outputs, "offloaded");
+  options.kv_device_bytes = 4 << 20;
+  const Outcome in_place = run_engine(options, make_jobs(), Steps::kGraphs);
+  EXPECT_EQ(in_place.num_graph_launches, resident.num_graph_launches);
+  expect_all_same(in_place.outputs, resident.outputs, "in place");
 }
 
 // Policies select inside the graph, by lists that only the device sees.
