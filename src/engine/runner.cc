@@ -110,13 +110,7 @@ void Runner::place(const Batch& batch) {
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(scheduled.num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     pass_.sequences.push_back(sequence.id);
-    if (pass_.is_in_place) {
-      // Nothing has to come.
-    } else if (parts_.executor.gathers(batch.phase)) {
-      add_gathered(sequence);
-    } else if (parts_.offload != nullptr) {
-      histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
-    }
+    if (parts_.offload != nullptr && !pass_.is_in_place) add_history(sequence, batch.phase);
     if (parts_.offload == nullptr) {
       place_resident(sequence);
     } else if (batch.phase == Phase::kPrefill) {
@@ -279,7 +273,12 @@ bool Runner::asks_for_places(const Batch& batch) const {
          (pass_.is_in_place || parts_.executor.gathers(batch.phase));
 }
 
-void Runner::add_gathered(const Sequence& sequence) {
+// What has to come, or is to be read beside it.
+void Runner::add_history(const Sequence& sequence, Phase phase) {
+  if (!parts_.executor.gathers(phase)) {
+    histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
+    return;
+  }
   for (const SequenceBlock& block : sealed_blocks(sequence)) {
     if (parts_.offload->resident(block.id) < 0) pass_.gathered.push_back(block.id);
   }

@@ -73,7 +73,7 @@ class Runner {
   std::span<const SequenceBlock> sealed_blocks(const Sequence& sequence) const;
   bool is_in_place(const Batch& batch) const;
   bool asks_for_places(const Batch& batch) const;
-  void add_gathered(const Sequence& sequence);
+  void add_history(const Sequence& sequence, Phase phase);
   void write_history(int64_t index);
   void write_block_ids(const Sequence& sequence, int64_t index);
   void write_block_places(const Sequence& sequence, int64_t index);
