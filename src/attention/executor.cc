@@ -16,21 +16,31 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
   return part;
 }
 
+// A list of everything is no list, bit for bit, and would take time to make.
+bool Executor::makes_lists(const AttentionPass& pass) const {
+  return policy_.makes_lists(pass.phase) &&
+         (needs_lists() || !policy_.selects_all(pass.phase, pass.batch.max_kv_tokens));
+}
+
 void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInput& input) {
   if (!policy_.supports(pass.phase)) fail_unsupported_phase(policy_, pass.phase);
   show_written(stream, pass, input.layer);
   const int64_t num_seqs = pass.kv_end.dim(0);
   // A rectangle of the query pages of many sequences would be mostly empty, and large.
-  const bool one_by_one = pass.phase == Phase::kPrefill && policy_.makes_lists(pass.phase);
+  const bool makes_lists = this->makes_lists(pass);
+  const bool one_by_one = pass.phase == Phase::kPrefill && makes_lists;
   const int64_t step = one_by_one ? 1 : num_seqs;
   for (int64_t first = 0; first < num_seqs; first += step) {
     const PassPart part = part_of(pass, first, step);
-    const Selection selection = policy_.select_blocks(stream, {.phase = pass.phase,
-                                                               .layer = input.layer,
-                                                               .q = input.q,
-                                                               .batch = part.batch,
-                                                               .kv_end = part.kv_end,
-                                                               .block_ids = part.block_ids});
+    Selection selection;
+    if (makes_lists) {
+      selection = policy_.select_blocks(stream, {.phase = pass.phase,
+                                                 .layer = input.layer,
+                                                 .q = input.q,
+                                                 .batch = part.batch,
+                                                 .kv_end = part.kv_end,
+                                                 .block_ids = part.block_ids});
+    }
     walk(stream, pass, part, input, selection);
   }
   end_layer(pass, input.layer);

@@ -134,11 +134,14 @@ class Executor {
  private:
   // Where this layer's new k and v are now.
   virtual KvBlocksView written(const AttentionPass& pass, int32_t layer) const = 0;
+  // Whether `walk` wants lists of the pass, even if they name everything.
+  virtual bool needs_lists() const { return false; }
   virtual void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                     const LayerInput& input, const Selection& selection) = 0;
   // Called when every part of the pass was walked.
   virtual void end_layer(const AttentionPass&, int32_t /*layer*/) {}
 
+  bool makes_lists(const AttentionPass& pass) const;
   void show_written(Stream& stream, const AttentionPass& pass, int32_t layer);
 
   Policy& policy_;

@@ -51,6 +51,7 @@ class ListRecorder final : public Policy {
   int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override {
     return policy_->max_selected_tokens(phase, num_tokens);
   }
+  bool selects_all(Phase, int64_t) const override { return false; }  // so that there are lists
   bool may_select(const HistoryRange& range) const override { return policy_->may_select(range); }
 
  private:

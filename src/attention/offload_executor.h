@@ -53,6 +53,7 @@ class OffloadExecutor final : public Executor {
   enum class HistorySource { kRuns, kGathers, kInPlace };
 
   KvBlocksView written(const AttentionPass& pass, int32_t layer) const override;
+  bool needs_lists() const override { return source_ == HistorySource::kGathers; }
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
   void end_layer(const AttentionPass& pass, int32_t layer) override;

@@ -124,6 +124,9 @@ class Policy {
   }
   // Tokens of the pages of the longest list that a row can get in a sequence of up to `num_tokens`.
   virtual int64_t max_selected_tokens(Phase, int64_t num_tokens) const { return num_tokens; }
+  // True only when every row of sequences of up to `num_tokens` attends to all before it: lists of
+  // such a pass are not made unless its walk cannot do without.
+  virtual bool selects_all(Phase, int64_t /*num_tokens*/) const { return false; }
   // False only when no row of the pass can attend to a token of the range: it is not loaded then.
   virtual bool may_select(const HistoryRange&) const { return true; }
 

@@ -124,6 +124,23 @@ TEST_P(PolicyConformance, ListsAreSortedCausalAndWithinTheBudget) {
   }
 }
 
+TEST_P(PolicyConformance, SelectsAllOnlyWhereEveryRowDoes) {
+  PolicyRig rig = make_rig();
+  for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
+    if (!rig.policy().supports(phase) || !rig.policy().makes_lists(phase)) continue;
+    bool all_before = true;
+    int64_t num_said = 0;
+    for (int64_t num_tokens = 1; num_tokens <= 600; ++num_tokens) {
+      const auto selected = rig.policy().num_selected_tokens(phase, num_tokens - 1);
+      all_before = all_before && selected == num_tokens;
+      if (!rig.policy().selects_all(phase, num_tokens)) continue;
+      ++num_said;
+      EXPECT_TRUE(all_before) << num_tokens;
+    }
+    EXPECT_LT(num_said, 600) << "the budgets here are smaller than that";
+  }
+}
+
 TEST_P(PolicyConformance, NothingThatIsLeftOutWasListed) {
   PolicyRig rig = make_rig();
   if (!rig.policy().makes_lists(Phase::kPrefill)) return;

@@ -110,6 +110,12 @@ int64_t PageRulePolicy::max_selected_tokens(Phase, int64_t num_tokens) const {
   return max_listed_pages(rule_, page_tokens_, num_tokens) * page_tokens_;
 }
 
+// If the last row does, so does every row before it: fewer pages are left to choose from, and it is
+// no farther from the threshold.
+bool PageRulePolicy::selects_all(Phase phase, int64_t num_tokens) const {
+  return num_tokens == 0 || num_selected_tokens(phase, num_tokens - 1) == num_tokens;
+}
+
 bool PageRulePolicy::may_select(const HistoryRange& range) const {
   return may_list(rule_, page_tokens_, anchor_of(range.first_row_pos), range.begin_pos,
                   range.end_pos);

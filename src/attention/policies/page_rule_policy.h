@@ -23,6 +23,7 @@ class PageRulePolicy : public Policy {
                   const PolicyLimits& limits) override;
   std::optional<int64_t> num_selected_tokens(Phase phase, int64_t position) const override;
   int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override;
+  bool selects_all(Phase phase, int64_t num_tokens) const override;
   bool may_select(const HistoryRange& range) const override;
 
  protected:

@@ -42,6 +42,9 @@ class PolicyPair final : public Policy {
   int64_t max_selected_tokens(Phase phase, int64_t num_tokens) const override {
     return of(phase).max_selected_tokens(phase, num_tokens);
   }
+  bool selects_all(Phase phase, int64_t num_tokens) const override {
+    return of(phase).selects_all(phase, num_tokens);
+  }
   bool may_select(const HistoryRange& range) const override {
     return of(range.phase).may_select(range);
   }
