@@ -42,8 +42,11 @@ struct BoundsCall {
   int32_t head_dim;
 };
 
-// Bound: bytes of the keys of the pages that are touched. A warp reads one page of one head, 16
-// bytes a lane, 32 * 8 / head_dim tokens at once.
+constexpr int kBoundsLoads = 16;  // of a lane at once, so that a decode step waits once
+
+// Bound: bytes of the keys of the pages that are touched; in decode, latency. A warp reads one page
+// of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. Where the page has no more tokens
+// its last is read again, which changes no bound.
 // grid: pages that a sequence's rows may touch x KV heads x sequences.
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
@@ -78,14 +81,20 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
     low.pairs[i] = kPairOfInfinity;
     high.pairs[i] = kPairOfMinusInfinity;
   }
-  if (lane / pieces < tokens_at_once) {
-#pragma unroll 4
-    for (int32_t token = lane / pieces; token < end - begin; token += tokens_at_once) {
-      const Bf16x8 key = *reinterpret_cast<const Bf16x8*>(keys + token * call.head_dim);
+  const int32_t first_token = lane / pieces < tokens_at_once ? lane / pieces : end - begin;
+  for (int32_t first = first_token; first < end - begin; first += kBoundsLoads * tokens_at_once) {
+    Bf16x8 key[kBoundsLoads];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        low.pairs[i] = smaller(low.pairs[i], key.pairs[i]);
-        high.pairs[i] = larger(high.pairs[i], key.pairs[i]);
+    for (int i = 0; i < kBoundsLoads; ++i) {
+      const int32_t token = min(first + i * tokens_at_once, end - begin - 1);
+      key[i] = *reinterpret_cast<const Bf16x8*>(keys + token * call.head_dim);
+    }
+#pragma unroll
+    for (int i = 0; i < kBoundsLoads; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        low.pairs[j] = smaller(low.pairs[j], key[i].pairs[j]);
+        high.pairs[j] = larger(high.pairs[j], key[i].pairs[j]);
       }
     }
   }
