@@ -6,9 +6,8 @@
 // other; but maxima may be taken in any order, so the running maxima of a stretch of windows are
 // found by a scan, all factors at once, and only one multiply-add per window is left in the chain.
 // A block folds 32 channels of one query head; all its threads fetch the next stretch while one
-// warp folds channels and one the sum. Up to 32 windows have a kernel of their own, which needs no
-// barrier. One H200, 2026-11-21, with the launch: 2.5 us for 16 windows, 3.5 for 32, 3.0 for 128,
-// 7.5 for 512 of 32 heads.
+// warp folds channels and one the sum. Up to 64 windows have a kernel of their own, which needs no
+// barrier. One H200, 2026-11-21, with the launch: 3.0 us for 128 windows, 7.5 for 512 of 32 heads.
 #include <algorithm>
 
 #include "ops/cuda/attention_decode_fold.cuh"
@@ -21,6 +20,7 @@ namespace {
 constexpr int kMaxThreads = 256;
 constexpr int kChannels = kWarpThreads;  // of a block
 constexpr int kLoadsPerWindow = kChannels / 4;
+constexpr int kMostFewWindows = 64;  // that each warp has the steps of; with 128 it was slower
 
 // A stretch of as many windows as there are threads.
 struct Stretch {
@@ -222,91 +222,135 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   }
 }
 
-// What the halves of a window came to, of one channel.
-struct HalfAccs {
-  float first = 0.0f;
-  float second = 0.0f;
+// How the records of this lane's windows are added up: one is the window, two are its halves.
+template <int kRecords>
+struct Records {
+  HalfWeights weights;
+
+  __device__ __forceinline__ float2 add(const float2 (&max_sums)[kRecords]) {
+    if constexpr (kRecords == 1) return max_sums[0];
+    if constexpr (kRecords == 2) return sum_of_halves(max_sums[0], max_sums[1], weights);
+  }
+  // Of a channel of the window that `lane` has. All lanes call.
+  __device__ __forceinline__ float add(const float (&accs)[kRecords], int32_t lane) const {
+    if constexpr (kRecords == 1) return accs[0];
+    if constexpr (kRecords == 2) {
+      const HalfWeights own = {__shfl_sync(kFullWarp, weights.first, lane),
+                               __shfl_sync(kFullWarp, weights.second, lane)};
+      return sum_of_halves(accs[0], accs[1], own);
+    }
+  }
 };
 
+// What a thread of decode_combine_few asks for: windows 32 g + lane, and a channel of all windows.
+template <int kWindows, int kRecords>
+struct FewLoads {
+  static constexpr int kGroups = (kWindows + kWarpThreads - 1) / kWarpThreads;
+  float2 max_sums[kGroups][kRecords];
+  float accs[kWindows][kRecords];
+};
+
+// Windows that the row does not see are loaded, too, and not used.
+template <int kWindows, int kRecords>
+__device__ __forceinline__ void load_few(int32_t most, const float2* max_sums, const float* accs,
+                                         bool is_channel, int32_t head_dim,
+                                         FewLoads<kWindows, kRecords>& loads) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+#pragma unroll
+  for (int g = 0; g < FewLoads<kWindows, kRecords>::kGroups; ++g) {
+    const int32_t window = g * kWarpThreads + lane;
+#pragma unroll
+    for (int r = 0; r < kRecords; ++r) {
+      loads.max_sums[g][r] = window < most ? max_sums[window * kRecords + r] : nothing_visible();
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kWindows; ++i) {
+#pragma unroll
+    for (int r = 0; r < kRecords; ++r) {
+      loads.accs[i][r] = is_channel && i < most ? accs[(i * kRecords + r) * head_dim] : 0.0f;
+    }
+  }
+}
+
 // The same fold for up to kWindows windows: each warp finds all steps by itself, so there is no
-// barrier, and a thread asks for all that it folds before it waits.
+// barrier, and a thread asks for all that it folds before it waits. kHeadDim 0: as p says, with
+// more instructions before each load.
 // grid: query heads x sequences of the round; a thread is a channel.
-template <int kWindows>
+template <int kWindows, int kRecords, int kHeadDim>
 __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodeParams p) {
+  using Loads = FewLoads<kWindows, kRecords>;
   let_next_kernel_start();
   const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
-  wait_for_earlier_work();
   const int32_t lane = threadIdx.x % kWarpThreads;
   const auto number = static_cast<int32_t>(threadIdx.x);
-  const bool is_channel = number < p.head_dim;
+  const int32_t head_dim = kHeadDim > 0 ? kHeadDim : p.head_dim;
+  const bool is_channel = number < head_dim;
   const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
-  const float* partial_acc = p.partial_acc + first_partial * p.head_dim + number;
-  // Those that the row does not see are loaded, too, and not used.
-  const auto load = [&](int32_t window) {
-    HalfAccs accs;
-    if (!is_channel || window >= p.most_found) return accs;
-    accs.first = partial_acc[window * p.records * p.head_dim];
-    if (p.records == 2) accs.second = partial_acc[(window * 2 + 1) * p.head_dim];
-    return accs;
-  };
-  HalfAccs accs[kWindows];
-#pragma unroll
-  for (int i = 0; i < kWindows; ++i) accs[i] = load(i);
-  float2 first = nothing_visible();
-  float2 second = nothing_visible();
-  if (lane < p.most_found) {
-    const float2* max_sums = p.partial_max_sum + first_partial + lane * p.records;
-    first = max_sums[0];
-    if (p.records == 2) second = max_sums[1];
-  }
+  const float2* max_sums = p.partial_max_sum + first_partial;
+  const float* accs = p.partial_acc + first_partial * head_dim + number;
+  keep_here(max_sums);
+  keep_here(accs);
+  wait_for_earlier_work();
+  Loads loads;
+  load_few(p.most_found, max_sums, accs, is_channel, head_dim, loads);
   if (row.row < 0) return;
   const int32_t count = num_windows_of(p, row);
-  HalfWeights own_weights;
-  float2 own = sum_of_halves(first, second, own_weights);
-  if (lane >= count) own = nothing_visible();
   float max = -INFINITY;
   Channel channel;
   if (starts_from_state(p, row)) {
     const int64_t index = state_index(p, p.from, blockIdx.y, row.row, blockIdx.x);
     max = p.from.max[index];
     channel.sum = p.from.sum[index];
-    if (is_channel) channel.acc = p.from.acc[index * p.head_dim + number];
+    if (is_channel) channel.acc = p.from.acc[index * head_dim + number];
   }
-  const float after = fmaxf(max_of_lanes_so_far(own.x), max);
-  const float before = __shfl_up_sync(kFullWarp, after, 1);
-  const FoldStep own_step = fold_step(own, lane == 0 ? max : before, after);
-  max = __shfl_sync(kFullWarp, after, kWarpThreads - 1);
+  Records<kRecords> records[Loads::kGroups];
+  FoldStep steps[Loads::kGroups];
+#pragma unroll
+  for (int g = 0; g < Loads::kGroups; ++g) {
+    float2 own = records[g].add(loads.max_sums[g]);
+    if (g * kWarpThreads + lane >= count) own = nothing_visible();
+    const float after = fmaxf(max_of_lanes_so_far(own.x), max);
+    const float before = __shfl_up_sync(kFullWarp, after, 1);
+    steps[g] = fold_step(own, lane == 0 ? max : before, after);
+    max = __shfl_sync(kFullWarp, after, kWarpThreads - 1);
+  }
+  // Windows behind the last change nothing. To leave at the last one would cost more: a branch
+  // keeps the next window's shuffles from being under way.
 #pragma unroll
   for (int window = 0; window < kWindows; ++window) {
-    if (window >= count) break;
-    const HalfWeights halves = {__shfl_sync(kFullWarp, own_weights.first, window),
-                                __shfl_sync(kFullWarp, own_weights.second, window)};
-    const float keep = __shfl_sync(kFullWarp, own_step.keep, window);
-    const float sum = __shfl_sync(kFullWarp, own_step.sum, window);
-    const float weight = __shfl_sync(kFullWarp, own_step.weight, window);
-    const float acc = sum_of_halves(accs[window].first, accs[window].second, halves);
+    const int g = window / kWarpThreads;
+    const int of_lane = window % kWarpThreads;
+    const float keep = __shfl_sync(kFullWarp, steps[g].keep, of_lane);
+    const float sum = __shfl_sync(kFullWarp, steps[g].sum, of_lane);
+    const float weight = __shfl_sync(kFullWarp, steps[g].weight, of_lane);
+    const float acc = records[g].add(loads.accs[window], of_lane);
     channel.acc = __fmaf_rn(channel.acc, keep, weighted(acc, weight));
     channel.sum = __fmaf_rn(channel.sum, keep, sum);
   }
   if (p.out == nullptr) __syncthreads();  // the state has been read
   if (!is_channel) return;
   if (p.out != nullptr) {
-    p.out[(row.row * p.num_q_heads + blockIdx.x) * p.head_dim + number] = output_of(channel);
+    p.out[(row.row * p.num_q_heads + blockIdx.x) * head_dim + number] = output_of(channel);
     return;
   }
   const int64_t index = state_index(p, p.to, blockIdx.y, row.row, blockIdx.x);
-  p.to.acc[index * p.head_dim + number] = channel.acc;
+  p.to.acc[index * head_dim + number] = channel.acc;
   if (number == 0) {
     p.to.max[index] = max;
     p.to.sum[index] = channel.sum;
   }
 }
 
+template <int kRecords, int kHeadDim>
 void launch_few(CudaStream& stream, const DecodeParams& p) {
+  auto* kernel = p.most_found <= 8    ? decode_combine_few<8, kRecords, kHeadDim>
+                 : p.most_found <= 16 ? decode_combine_few<16, kRecords, kHeadDim>
+                                      : decode_combine_few<32, kRecords, kHeadDim>;
+  if constexpr (kRecords == 1) {
+    if (p.most_found > 32) kernel = decode_combine_few<kMostFewWindows, kRecords, kHeadDim>;
+  }
   const int32_t warps = (p.head_dim + kWarpThreads - 1) / kWarpThreads;
-  auto* kernel = p.most_found <= 8    ? decode_combine_few<8>
-                 : p.most_found <= 16 ? decode_combine_few<16>
-                                      : decode_combine_few<kFewWindows>;
   launch_early(
       stream, kernel,
       {.grid = dim3(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs)),
@@ -314,10 +358,16 @@ void launch_few(CudaStream& stream, const DecodeParams& p) {
       p);
 }
 
+template <int kRecords>
+void launch_few(CudaStream& stream, const DecodeParams& p) {
+  p.head_dim == 128 ? launch_few<kRecords, 128>(stream, p) : launch_few<kRecords, 0>(stream, p);
+}
+
 }  // namespace
 
 void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
-  if (p.most_found <= kFewWindows) return launch_few(stream, p);
+  if (p.records == 2) return launch_few<2>(stream, p);
+  if (p.most_found <= kMostFewWindows) return launch_few<1>(stream, p);
   const dim3 grid(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs),
                   static_cast<unsigned>((p.head_dim + kChannels - 1) / kChannels));
   // As many windows at once as there are, up to a limit.
