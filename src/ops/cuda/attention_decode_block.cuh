@@ -1,7 +1,7 @@
 // Blocks of decode attention: which heads a block has, and how the strips of its warps are added
 // up.
 //
-// Used by attention_decode.cu, _cluster.cu and _listed.cu. Thread rule: device code.
+// Used by attention_decode.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device code.
 #pragma once
 
 #include "ops/cuda/attention_decode_strip.cuh"
@@ -54,6 +54,21 @@ __device__ __forceinline__ float4 sum_of_strips(const float2 (*max_sums)[C::kHea
            __fmaf_rn(added[s].z, weight, acc.z), __fmaf_rn(added[s].w, weight, acc.w)};
   }
   return acc;
+}
+
+// What the strips of a window come to together: those of the first half, then the second's.
+template <typename C>
+__device__ __forceinline__ float4 sum_of_window(const float2 (*max_sums)[C::kHeads],
+                                                const float* accs, int32_t stride, int32_t head,
+                                                float2& max_sum) {
+  float2 first, second;
+  const float4 a = sum_of_strips<C>(max_sums, accs, stride, head, kMaxWarps, first);
+  const float4 b = sum_of_strips<C>(max_sums + kMaxWarps, accs + kMaxWarps * stride, stride, head,
+                                    kMaxWarps, second);
+  HalfWeights weights;
+  max_sum = sum_of_halves(first, second, weights);
+  return {sum_of_halves(a.x, b.x, weights), sum_of_halves(a.y, b.y, weights),
+          sum_of_halves(a.z, b.z, weights), sum_of_halves(a.w, b.w, weights)};
 }
 
 }  // namespace sluice::cuda::decode

@@ -87,15 +87,9 @@ __device__ __forceinline__ void push_window(const Place& place, const Inbox& inb
   for (int32_t i = threadIdx.x; i < place.num_heads * kQuads; i += kThreads) {
     const int32_t head = i / kQuads;
     const int32_t channel = i % kQuads * 4;
-    float2 first, second;
-    const float4 a =
-        sum_of_strips<C>(max_sums, &rooms[0].acc[head][channel], kStride, head, kMaxWarps, first);
-    const float4 b = sum_of_strips<C>(max_sums + kMaxWarps, &rooms[kMaxWarps].acc[head][channel],
-                                      kStride, head, kMaxWarps, second);
-    HalfWeights weights;
-    const float2 max_sum = sum_of_halves(first, second, weights);
-    const float4 acc = {sum_of_halves(a.x, b.x, weights), sum_of_halves(a.y, b.y, weights),
-                        sum_of_halves(a.z, b.z, weights), sum_of_halves(a.w, b.w, weights)};
+    float2 max_sum;
+    const float4 acc =
+        sum_of_window<C>(max_sums, &rooms[0].acc[head][channel], kStride, head, max_sum);
     const int32_t chunk = i / kQuadsOfChunk;
     const int32_t quad = i % kQuadsOfChunk;
     const int32_t index = inbox.place_of(inbox.number_of(chunk), static_cast<int32_t>(blockIdx.x));
