@@ -153,14 +153,16 @@ TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasAmongMany) {
   }
 }
 
-// How many windows a call has decides how a GPU launches it: one kernel or two, of which shape.
+// How many windows a call has decides how a GPU launches it: one kernel or two, of which shape. The
+// sequence without a history is done after the first part.
 TEST(DecodeAttentionTest, CallsOfAnyNumberOfWindowsHaveTheSameBits) {
   for (const int32_t head_dim : {64, 128}) {
     for (const int32_t group : {2, 5, 9}) {
-      const AttentionProblem problem({.head_dim = head_dim,
-                                      .num_kv_heads = 2,
-                                      .group = group,
-                                      .seqs = {{.first_pos = 8600}, {.first_pos = 4100}}});
+      const AttentionProblem problem(
+          {.head_dim = head_dim,
+           .num_kv_heads = 2,
+           .group = group,
+           .seqs = {{.first_pos = 8600}, {.first_pos = 0}, {.first_pos = 4100}}});
       AttentionRun run = run_of(256);
       const AttentionResult whole = problem.run(run);
       for (const int32_t windows : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33}) {
@@ -358,6 +360,17 @@ TEST(DecodeAttentionTest, AGraphFollowsTheLengths) {
   const AttentionProblem problem(
       {.head_dim = 128, .group = 4, .seqs = {{.first_pos = 1500}, {.first_pos = 1400}}});
   expect_a_graph_follows_the_lengths(problem, run_of(256), {1, 256, 700, 1401, 20});
+}
+
+// Blocks that stay go over the windows that there are, not those that the launch is made for.
+TEST(DecodeAttentionTest, AGraphFollowsTheLengthsOfAFewThousandTokens) {
+  for (const int32_t head_dim : {64, 128}) {
+    const AttentionProblem problem({.head_dim = head_dim,
+                                    .num_kv_heads = 3,
+                                    .group = 5,
+                                    .seqs = {{.first_pos = 9000}, {.first_pos = 8900}}});
+    expect_a_graph_follows_the_lengths(problem, run_of(512), {8901, 4096, 300, 1});
+  }
 }
 
 TEST(DecodeAttentionTest, AGraphFollowsTheLengthsOfAListedContext) {

@@ -179,7 +179,8 @@ class Rounds {
   void launch_round(bool is_only_round) {
     const bool is_fast = params_.head_dim == 64 || params_.head_dim == 128;
     const bool is_dealt = is_fast && is_only_round && lists_leave_windows_out();
-    params_.records = is_fast && !is_dealt && halves_fill_the_gpu() ? 2 : 1;
+    const bool is_wave = is_fast && is_only_round && fits_wave();
+    params_.records = is_fast && !is_dealt && !is_wave && halves_fill_the_gpu() ? 2 : 1;
     params_.num_found = is_dealt ? num_found_ : nullptr;
     params_.most_found = params_.num_windows;
     if (is_fast && is_only_round && fits_clusters()) {
@@ -188,6 +189,8 @@ class Rounds {
     if (is_dealt) {
       params_.most_found = std::min(params_.num_windows, params_.max_pages);
       launch_decode_listed_windows(stream_, params_);
+    } else if (is_wave) {
+      launch_decode_wave(stream_, params_);
     } else if (params_.num_windows > 0) {
       is_fast ? launch_decode_windows(stream_, params_)
               : launch_decode_windows_general(stream_, params_);
@@ -207,6 +210,17 @@ class Rounds {
            params_.window_tokens == kMaxWindowTokens && params_.num_windows > 0 &&
            params_.num_windows <= kMaxClusterWindows &&
            num_blocks <= gpu.multiProcessorCount * 9 / 10;
+  }
+
+  // Whether one wave of blocks that stay is faster: there are some windows for each of them, but
+  // not many. Of fewer windows than for half of the multiprocessors nothing is known.
+  bool fits_wave() const {
+    const int64_t num_windows =
+        int64_t{params_.num_seqs} * params_.num_windows * params_.num_kv_heads;
+    const int64_t num_blocks = stream_.cuda_device().properties().multiProcessorCount;
+    return params_.page_ids == nullptr && params_.group <= kMaxWaveGroup &&
+           params_.window_tokens == kMaxWindowTokens && params_.num_seqs <= kMaxWaveSequences &&
+           2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
   }
 
   // Whether only windows that lists show should be dealt out. Each of them has a page at least.

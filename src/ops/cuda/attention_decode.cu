@@ -6,10 +6,10 @@
 // so half a window of 256 is 4 warps that ask for all of it at once and wait for memory once. K and
 // V go through shared memory, since loads into registers would be held up: each needs a line of the
 // L1 cache until it comes. Three blocks on a multiprocessor have 192 KiB on their way. One H200,
-// 2026-11-21, of the rate of a device-to-device copy: 90 to 100 % from 128K tokens of KV on, 75 to
-// 82 % at 32K, 51 to 55 % at 8K, where 8 us of bytes take 14 to 15 us
-// (docs/kernels/cuda_attention.md). Up to 2K tokens of few sequences are
-// attention_decode_cluster.cu's, sparse lists attention_decode_listed.cu's.
+// 2026-11-22, of the rate of a device-to-device copy: 90 to 100 % from 128K tokens of KV on, 75 to
+// 85 % at 32K (docs/kernels/cuda_attention.md). Up to 2K tokens of few sequences are
+// attention_decode_cluster.cu's, up to some 16K attention_decode_wave.cu's, sparse lists
+// attention_decode_listed.cu's.
 #include <algorithm>
 
 #include "ops/cuda/attention_decode_block.cuh"

@@ -8,7 +8,7 @@
 
 namespace sluice::cuda {
 
-// Up to so many windows of a round are folded by a kernel that takes halves of windows, too.
+// Up to so many windows of a round may be halves, which the fold of few windows adds up.
 inline constexpr int32_t kFewWindows = 32;
 
 // So many windows of a sequence and KV head are the work of one cluster, at most.
@@ -17,6 +17,17 @@ inline constexpr int32_t kMaxClusterWindows = 8;
 // Works windows out and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
 // windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
 void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
+
+// A wave of blocks works out the windows of so many sequences, at most, and so many windows a
+// multiprocessor.
+inline constexpr int32_t kMaxWaveSequences = 32;
+inline constexpr int32_t kMaxWaveWindows = 4;
+inline constexpr int32_t kMaxWaveGroup = 8;  // query heads a KV head
+
+// Works out the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
+// sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most
+// kMaxWaveGroup.
+void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 
 // Works out the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
 // two records has kMaxWindowTokens.

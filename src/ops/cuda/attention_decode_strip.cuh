@@ -1,6 +1,7 @@
 // Strips of decode attention: what one warp works out, 32 tokens of a window for up to 16 heads.
 //
-// Used by attention_decode.cu. Thread rule: device code, whole warps.
+// Used by attention_decode.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device code,
+// whole warps.
 //
 // Both products have tokens (or channels) in the 16 rows and query heads in the 8 columns of
 // mma.m16n8k16, because 1 to 8 heads share K and V; lane = 4 g + c:
