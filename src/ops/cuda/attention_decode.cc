@@ -213,12 +213,14 @@ class Rounds {
   }
 
   // Whether one wave of blocks that stay is faster: there are some windows for each of them, but
-  // not many. Of fewer windows than for half of the multiprocessors nothing is known.
+  // not many. Of fewer windows than for half of the multiprocessors nothing is known, and before
+  // Hopper a block has not the shared memory.
   bool fits_wave() const {
+    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
     const int64_t num_windows =
         int64_t{params_.num_seqs} * params_.num_windows * params_.num_kv_heads;
-    const int64_t num_blocks = stream_.cuda_device().properties().multiProcessorCount;
-    return params_.page_ids == nullptr && params_.group <= kMaxWaveGroup &&
+    const int64_t num_blocks = gpu.multiProcessorCount;
+    return gpu.major >= 9 && params_.page_ids == nullptr && params_.group <= kMaxWaveGroup &&
            params_.window_tokens == kMaxWindowTokens && params_.num_seqs <= kMaxWaveSequences &&
            2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
   }

@@ -26,7 +26,7 @@ inline constexpr int32_t kMaxWaveGroup = 8;  // query heads a KV head
 
 // Works out the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
 // sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most
-// kMaxWaveGroup.
+// kMaxWaveGroup; compute capability 9.0.
 void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 
 // Works out the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
