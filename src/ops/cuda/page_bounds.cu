@@ -2,7 +2,7 @@
 //
 // Used by cuda/cuda_ops. Both are bound by bytes: of keys, and of bounds. Scores on one H200,
 // 2026-11-21: 85 % of the rate of a device-to-device copy over 270 MB of bounds and more, 62 % over
-// 34 MB. Key bounds were not timed.
+// 34 MB. Key bounds make a layer of a 0.6B shape's decode step 2.3 us longer, at 1K of context.
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/page_selection.h"
