@@ -253,17 +253,19 @@ void Runner::write_rows(const ScheduledSequence& scheduled, int64_t index, int64
   }
 }
 
-std::span<const SequenceBlock> Runner::sealed_blocks(const Sequence& sequence) const {
-  return sequence.kv.blocks().first(
-      static_cast<size_t>(sequence.kv.num_tokens() / parts_.block_tokens));
+// The full blocks of a sequence's first `num_tokens` tokens.
+std::span<const SequenceBlock> Runner::sealed_blocks(const Sequence& sequence,
+                                                     int64_t num_tokens) const {
+  return sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
 }
 
 // Whether all that a decode step reads is on the device.
 bool Runner::is_in_place(const Batch& batch) const {
   if (batch.phase != Phase::kDecode || limits_.max_places_per_seq == 0) return false;
   return std::ranges::all_of(batch.sequences, [this](const ScheduledSequence& scheduled) {
+    const Sequence& sequence = *scheduled.sequence;
     return std::ranges::all_of(
-        sealed_blocks(*scheduled.sequence),
+        sealed_blocks(sequence, sequence.kv.num_tokens()),
         [this](const SequenceBlock& block) { return parts_.offload->resident(block.id) >= 0; });
   });
 }
@@ -275,11 +277,12 @@ bool Runner::asks_for_places(const Batch& batch) const {
 
 // What has to come, or is to be read beside it.
 void Runner::add_history(const Sequence& sequence, Phase phase) {
+  const int64_t num_tokens = sequence.kv.num_tokens();
   if (!parts_.executor.gathers(phase)) {
-    histories_.push_back(history_of(sequence, sequence.kv.num_tokens()));
+    histories_.push_back(history_of(sequence, num_tokens));
     return;
   }
-  for (const SequenceBlock& block : sealed_blocks(sequence)) {
+  for (const SequenceBlock& block : sealed_blocks(sequence, num_tokens)) {
     if (parts_.offload->resident(block.id) < 0) pass_.gathered.push_back(block.id);
   }
 }
@@ -304,12 +307,11 @@ void Runner::write_history(int64_t index) {
   }
 }
 
-// The full blocks of a sequence's first `num_tokens` tokens, as a pass that begins there reads
+// The sealed blocks of a sequence's first `num_tokens` tokens, as a pass that begins there reads
 // them: neighbours that stay on the device together, of the others as many together as a slot
 // holds.
 std::vector<HistoryBlocks> Runner::history_of(const Sequence& sequence, int64_t num_tokens) const {
-  const auto sealed =
-      sequence.kv.blocks().first(static_cast<size_t>(num_tokens / parts_.block_tokens));
+  const std::span<const SequenceBlock> sealed = sealed_blocks(sequence, num_tokens);
   const Phase phase = num_tokens < sequence.kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
   if (parts_.executor.gathers(phase)) return {};
   const auto slot_blocks = static_cast<size_t>(parts_.offload->slot_blocks());
@@ -339,13 +341,12 @@ void Runner::write_block_ids(const Sequence& sequence, int64_t index) {
 
 // Places of the sealed blocks, where they have some, and of the tail behind them.
 void Runner::write_block_places(const Sequence& sequence, int64_t index) {
-  const std::span<const SequenceBlock> blocks = sequence.kv.blocks();
-  const int64_t num_sealed = sequence.kv.num_tokens() / parts_.block_tokens;
+  const auto sealed = sealed_blocks(sequence, sequence.kv.num_tokens());
   const TensorView row = host_.block_places.rows(index, 1);
   for (int64_t i = 0; i < row.num_elements(); ++i) {
     int32_t place = -1;
-    if (i < num_sealed) place = parts_.offload->resident(blocks[static_cast<size_t>(i)].id);
-    if (i == num_sealed) place = parts_.offload->tail_place(sequence.tail_index);
+    if (i < std::ssize(sealed)) place = parts_.offload->resident(sealed[static_cast<size_t>(i)].id);
+    if (i == std::ssize(sealed)) place = parts_.offload->tail_place(sequence.tail_index);
     row.data<int32_t>()[i] = place;
   }
 }

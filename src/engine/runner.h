@@ -70,7 +70,7 @@ class Runner {
   void cut_arrays(const PassLimits& size);
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_rows(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
-  std::span<const SequenceBlock> sealed_blocks(const Sequence& sequence) const;
+  std::span<const SequenceBlock> sealed_blocks(const Sequence& sequence, int64_t num_tokens) const;
   bool is_in_place(const Batch& batch) const;
   bool asks_for_places(const Batch& batch) const;
   void add_history(const Sequence& sequence, Phase phase);
