@@ -26,8 +26,8 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   if (!policy_.supports(pass.phase)) fail_unsupported_phase(policy_, pass.phase);
   show_written(stream, pass, input.layer);
   const int64_t num_seqs = pass.kv_end.dim(0);
-  // A rectangle of the query pages of many sequences would be mostly empty, and large.
   const bool makes_lists = this->makes_lists(pass);
+  // A rectangle of the query pages of many sequences would be mostly empty, and large.
   const bool one_by_one = pass.phase == Phase::kPrefill && makes_lists;
   const int64_t step = one_by_one ? 1 : num_seqs;
   for (int64_t first = 0; first < num_seqs; first += step) {

@@ -62,7 +62,8 @@ struct StagedBlock {
 // Pages of one sequence's sealed blocks that only the device knows.
 struct GatherRequest {
   TensorView block_ids;  // i32 [max_blocks]: the sequence's BlockIds from position 0 on
-  TensorView places;     // i32 [max_blocks]: what `resident` says of those; absent: -1 for all
+  TensorView places;     // i32 [max_blocks]: what `resident` says of those that are sealed;
+                         // absent: -1 for all
   TensorView kv_end;     // i32 [1]: where the sealed blocks end
   PageList pages;        // of this sequence; first_entry and num_entries say which
 };

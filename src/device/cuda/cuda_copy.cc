@@ -47,7 +47,7 @@ void launch_on_host(cudaStream_t handle, const Args& args) {
 }
 
 void launch_copy(cudaStream_t handle, const Copy2dArgs& args) {
-  // A tail of all layers has rows as far apart as the layers of a large host tier.
+  // The rows of a tail of all layers go as far apart as the layers of the host tier are.
   const bool is_too_wide = std::max(args.dst_stride_bytes, args.src_stride_bytes) > kMaxStrideBytes;
   if (args.num_rows == 1 || is_too_wide) {
     for (size_t row = 0; row < args.num_rows; ++row) {

@@ -17,6 +17,8 @@ namespace sluice::cuda {
 
 // Kernel side. A kernel launched with `launch_early` must call this before it reads what an earlier
 // kernel writes, or writes what one reads; it waits until all earlier work is done and visible.
+// Blocks that have nothing to do call it too, before they leave: a kernel that ended without it
+// would let the next one go on beside what came before them both.
 __device__ inline void wait_for_earlier_work() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }

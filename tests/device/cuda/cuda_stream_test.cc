@@ -216,8 +216,8 @@ TEST_F(CudaStreamTest, PageableMemoryIsCopiedWithStrides) {
   }
 }
 
-// cudaMemcpy2DAsync refuses strides of 2 GiB and more; the layers of a large host tier are so far
-// apart.
+// Farther than cudaMemcpy2DAsync allows (cudaDeviceProp::memPitch), as the layers of a large host
+// tier are.
 TEST_F(CudaStreamTest, RowsMayBeFarApart) {
   constexpr size_t kStrideBytes = size_t{5} << 29;
   constexpr size_t kRowBytes = 4096;
