@@ -15,17 +15,15 @@ Steps are the spans of the row `engine`, from 0; negative ones count from the la
 
 import argparse
 import collections
-import gzip
 import html
-import json
 import math
 import sys
-import zlib
 from pathlib import Path
+
+from timeline import FILLS_SLOT, TimelineError, read_rows
 
 EXIT_FAILED = 2
 FIRST_OF_LAYER, ROPE, ATTENTION = "rms_norm", "rope_and_write_kv", "attention"
-Span = collections.namedtuple("Span", "kind name begin end")  # microseconds
 Box = collections.namedtuple("Box", "kind begin end spans")  # one or more spans
 
 # Kind of work -> colour, words of the legend. In the legend's order.
@@ -40,13 +38,10 @@ KINDS = {
     "held": (None, "in the slot until it was read"),
     "wait": (None, "waits for another stream"),
 }
-KIND_OF_NAME = {"attention": "attention", "matmul": "matmul", "copy h2d": "h2d", "copy d2h": "d2h",
-                "gather_pages": "gather", "wait": "wait"}
 SHORT = {"copy h2d": "copy", "copy d2h": "copy", "gather_pages": "gather", "rms_norm": "norm",
          "rope_and_write_kv": "rope", "select_pages": "select", "score_pages": "score",
          "update_key_bounds": "bounds"}
 
-FILLS_SLOT = ("h2d", "gather")
 PALE = ("wait", "held")  # nothing runs
 
 # Points.
@@ -66,44 +61,7 @@ STYLE = """.tl-back{fill:#ffffff}.tl-ink{fill:#1c2330}.tl-soft{fill:#5b6575}
 .tl-pale{fill:#9aa5b5;stroke:#1b212b}}"""
 
 
-class TimelineError(Exception):
-    """What the user has to know: the thing, the value and what to do."""
-
-
-# ---- Reading ---------------------------------------------------------------------------------
-
-
-def read_rows(path):
-    """The rows of a timeline: name -> spans in order of time."""
-    try:
-        data = Path(path).read_bytes()
-        trace = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        events = trace["traceEvents"]
-        names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-        rows = {name: [] for name in names.values()}
-        for event in events:
-            if event["ph"] == "X":
-                begin = float(event["ts"])
-                rows[names[event["tid"]]].append(Span("", event["name"], begin, begin + float(event["dur"])))
-    except (gzip.BadGzipFile, zlib.error, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise TimelineError(f"{path} is no timeline; make one with `sluice run --timeline FILE`") from error
-    except OSError as error:
-        raise TimelineError(f"{path}: {error.strerror}") from error
-    if not rows.get("engine") or not rows.get("compute"):
-        raise TimelineError(f"{path} has no steps; record a run that computes something")
-    return {name: with_kinds(name, sorted(spans, key=lambda s: s.begin)) for name, spans in rows.items()}
-
-
-def with_kinds(lane, spans):
-    """Spans with their kinds. The first wait behind a load of a slot ends when compute has drained the slot."""
-    result, before = [], None
-    for span in spans:
-        kind = "step" if lane == "engine" else KIND_OF_NAME.get(span.name, "other")
-        if kind == "wait" and before in FILLS_SLOT and lane.startswith("slot "):
-            kind = "held"
-        result.append(span._replace(kind=kind))
-        before = kind
-    return result
+# ---- The stretch ------------------------------------------------------------------------------
 
 
 def lane_order(name):
