@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kRowStep = 8;
 constexpr int64_t kLeastKvTokens = 1024;
+constexpr int64_t kWholeOctaves = 4096;  // up to here a launch for twice the length costs little
 
 }  // namespace
 
@@ -25,6 +26,10 @@ int64_t padded_kv_tokens(int64_t kv_tokens, int64_t limit) {
   SLUICE_CHECK(kv_tokens <= limit, "{} of {}", kv_tokens, limit);
   int64_t tokens = kLeastKvTokens;
   while (tokens < kv_tokens) tokens *= 2;
+  if (tokens > kWholeOctaves) {
+    const int64_t quarter = tokens / 8;  // of the octave that ends here
+    tokens = (kv_tokens + quarter - 1) / quarter * quarter;
+  }
   return std::min(tokens, limit);
 }
 

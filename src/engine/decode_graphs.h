@@ -33,9 +33,9 @@ struct DecodeShape {
 // Rows that a step of `num_seqs` sequences is padded to: 1, 2, 4, then multiples of 8.
 int64_t padded_num_seqs(int64_t num_seqs, int64_t max_num_seqs);
 
-// Tokens that a step whose longest sequence has `kv_tokens` is made for: powers of two from 1024,
-// so that a short context does not pay for the launches of a long one. REQUIRES: kv_tokens <=
-// limit.
+// Tokens that a step whose longest sequence has `kv_tokens` is made for: powers of two from 1024
+// and, from 4096 on, three steps between them, so that a short context does not pay for the
+// launches of a long one. REQUIRES: kv_tokens <= limit.
 int64_t padded_kv_tokens(int64_t kv_tokens, int64_t limit);
 
 class DecodeGraphs {

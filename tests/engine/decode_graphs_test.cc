@@ -33,11 +33,16 @@ TEST(DecodeShapes, RowsArePaddedToFewNumbers) {
   EXPECT_EQ(padded_num_seqs(3, 3), 3);
 }
 
-TEST(DecodeShapes, ContextsArePaddedToPowersOfTwo) {
+TEST(DecodeShapes, ContextsArePaddedToFewNumbers) {
   EXPECT_EQ(padded_kv_tokens(1, 40960), 1024);
   EXPECT_EQ(padded_kv_tokens(1024, 40960), 1024);
   EXPECT_EQ(padded_kv_tokens(1025, 40960), 2048);
-  EXPECT_EQ(padded_kv_tokens(33000, 40960), 40960);
+  EXPECT_EQ(padded_kv_tokens(2049, 40960), 4096);
+  EXPECT_EQ(padded_kv_tokens(4097, 40960), 5120);
+  EXPECT_EQ(padded_kv_tokens(7169, 40960), 8192);
+  EXPECT_EQ(padded_kv_tokens(16384, 40960), 16384);
+  EXPECT_EQ(padded_kv_tokens(16385, 40960), 20480);
+  EXPECT_EQ(padded_kv_tokens(33000, 35000), 35000) << "never more than there is room for";
   EXPECT_EQ(padded_kv_tokens(7, 512), 512);
 }
 
