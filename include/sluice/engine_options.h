@@ -40,7 +40,7 @@ struct EngineOptions {
   // GPU, none on a CPU. Results do not depend on it.
   int64_t kv_device_bytes = -1;
   int32_t num_kv_slots = 4;    // slots of the ring, 2 to 64
-  int32_t kv_slot_blocks = 0;  // KV blocks in a slot; 0: as make 4096 tokens, 16384 on a GPU
+  int32_t kv_slot_blocks = 0;  // KV blocks in a slot; 0: as make 4096 tokens, 32768 on a GPU
   // Blocks come to the device by copies where those that are neighbours on the host make runs of
   // this many bytes and more, and by a kernel where runs are shorter. 0: always by copies; -1: what
   // `sluice doctor` has measured on a GPU, copies on a CPU. Results do not depend on it.

@@ -51,7 +51,7 @@ void declare_offload(OptionSet& set, EngineOptions* engine) {
             });
   set.integer("--num-kv-slots", "slots through which offloaded KV flows, 2 to 64 (4)",
               &engine->num_kv_slots, 2, 64);
-  set.integer("--kv-slot-blocks", "KV blocks in a slot; 0: as make 4096 tokens, 16384 on a GPU",
+  set.integer("--kv-slot-blocks", "KV blocks in a slot; 0: as make 4096 tokens, 32768 on a GPU",
               &engine->kv_slot_blocks, 0, 65536);
   set.value(
       "--kv-copy-bytes", "SIZE",

@@ -51,8 +51,8 @@ constexpr size_t kGpuReserve = size_t{512} << 20;
 constexpr size_t kDefaultHostKvBytes = size_t{4} << 30;
 
 // Tokens of one ring slot when nothing is said. Carrying the softmax state over slots of 4096
-// tokens costs 7 % of attention's time on a GPU, of 16384 tokens 3 %.
-constexpr int32_t kDefaultCudaSlotTokens = 16384;
+// tokens costs 8 % of attention's time on a GPU, of 16384 tokens 2 to 3 %, of 32768 tokens 1 %.
+constexpr int32_t kDefaultCudaSlotTokens = 32768;
 constexpr int32_t kDefaultCpuSlotTokens = 4096;
 
 // Rows of a layer-wise pass that continues an older prefix. Carrying the state of a million rows
@@ -82,7 +82,7 @@ void validate(const EngineOptions& options) {
   }
   require_range("num_kv_slots", options.num_kv_slots, 2, 64, "4 is the default");
   require_range("kv_slot_blocks", options.kv_slot_blocks, 0, 1 << 16,
-                "0 takes as many as make 4096 tokens, 16384 on a GPU");
+                "0 takes as many as make 4096 tokens, 32768 on a GPU");
   require_range("kv_copy_bytes", options.kv_copy_bytes, -1, int64_t{1} << 40,
                 "0 always copies, -1 is the default");
   const std::string& offload = options.kv_offload;
@@ -184,17 +184,20 @@ bool may_have_residents(const PlanInput& input) {
   return input.options.kv_device_bytes < 0 ? by_default : input.options.kv_device_bytes > 0;
 }
 
-int32_t choose_slot_blocks(const PlanInput& input, int32_t block_tokens) {
+// A slot holds blocks of one sequence, so more than the longest has would stay empty.
+int32_t choose_slot_blocks(const PlanInput& input, const EnginePlan& plan) {
   if (input.options.kv_slot_blocks != 0) return input.options.kv_slot_blocks;
   const bool on_cpu = input.device.kind() == DeviceKind::kCpu;
-  return std::max(1, (on_cpu ? kDefaultCpuSlotTokens : kDefaultCudaSlotTokens) / block_tokens);
+  const int32_t tokens = on_cpu ? kDefaultCpuSlotTokens : kDefaultCudaSlotTokens;
+  const auto longest = static_cast<int32_t>(plan.pass.max_blocks_per_seq);
+  return std::clamp(tokens / plan.kv_layout.block.block_tokens, 1, longest);
 }
 
 // The ring, the stage and the tails; and what they ask of scheduler and pass arrays.
 void choose_offload_sizes(const PlanInput& input, EnginePlan& plan) {
   const EngineOptions& options = input.options;
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  const int32_t slot_blocks = choose_slot_blocks(input, block_tokens);
+  const int32_t slot_blocks = choose_slot_blocks(input, plan);
   plan.offload = {.num_host_blocks = plan.num_blocks,
                   .num_slots = options.num_kv_slots,
                   .slot_blocks = slot_blocks,

@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kLayers = 4;
 constexpr int32_t kSlots = 4;
 constexpr int32_t kTails = 4;
-constexpr int32_t kSlotTokens = 4096;  // what a slot holds by default
+constexpr int32_t kSlotTokens = 4096;  // what a slot holds by default on a CPU
 constexpr int32_t kBlockTokens[] = {256, 1024};
 
 constexpr KvLayout layout_of(int32_t block_tokens) {
