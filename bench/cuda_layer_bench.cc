@@ -2,7 +2,8 @@
 // with which it shares room on the multiprocessors and behind which it hides, is not what it costs
 // back to back (cuda_ops_bench).
 //
-//   cuda_layer_bench [CONTEXT]      tokens of context of each row; 1024 without it
+//   cuda_layer_bench [CONTEXT [MOST_ROWS]]   tokens of context of each row (1024); of 1, 4 and 16
+//                                            rows those up to MOST_ROWS (16)
 //
 // Times are those of graph replays over many layers with weights and KV of their own, so that
 // nothing is read from L2. What an op costs is the difference that leaving it out makes.
@@ -195,8 +196,9 @@ class Step {
 int main(int argc, char** argv) {
   using namespace sluice::bench;
   const int32_t context = argc > 1 ? std::atoi(argv[1]) : 1024;
-  if (context < 1) {
-    fmt::print(stderr, "cuda_layer_bench: '{}' is no number of tokens\n", argv[1]);
+  const int32_t most_rows = argc > 2 ? std::atoi(argv[2]) : 16;
+  if (context < 1 || most_rows < 1) {
+    fmt::print(stderr, "cuda_layer_bench: [CONTEXT [MOST_ROWS]] are numbers from 1 on\n");
     return 2;
   }
   print_header("layers of a decode step");
@@ -204,6 +206,7 @@ int main(int argc, char** argv) {
   fmt::print("device-to-device copy {:.0f} GB/s, read and written\n", rate * 1e-9);
   for (const Model& model : kModels) {
     for (const int64_t rows : {1, 4, 16}) {
+      if (rows > most_rows) continue;
       Workbench bench(kDeviation);
       prepare_ops(bench.stream());
       Step(bench, model, rows, context).print(rate);
