@@ -23,7 +23,7 @@ class TempDir {
   const std::filesystem::path& path() const { return path_; }
 
   std::filesystem::path write(std::string_view name, std::string_view bytes) const {
-    const std::filesystem::path file = path_ / name;
+    std::filesystem::path file = path_ / name;
     std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<long>(bytes.size()));
     return file;
   }
