@@ -41,7 +41,7 @@ RopeType parse_type(const JsonObject& rope) {
 // The object that describes the frequencies, if there is one. An empty rope_scaling counts as
 // absent, as in transformers, where it is falsy.
 std::optional<JsonObject> find_description(const JsonObject& config) {
-  const auto scaling = config.find_object("rope_scaling");
+  auto scaling = config.find_object("rope_scaling");
   if (scaling && !scaling->keys().empty()) return scaling;
   return config.find_object("rope_parameters");
 }
