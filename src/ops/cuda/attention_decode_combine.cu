@@ -21,10 +21,6 @@ constexpr int kMaxThreads = 256;
 constexpr int kChannels = kWarpThreads;  // of a block
 constexpr int kLoadsPerWindow = kChannels / 4;
 constexpr int kMostFewWindows = 64;  // that each warp has the steps of; with 128 it was slower
-// Where windows are many, the cache is divided for the products that follow (matmul_skinny.cu)
-// while the multiprocessors have nothing else to do: 1 to 3 % of an 0.6B model's layer at 16K and
-// 32K. Behind one wave of blocks it is a loss of 4 %.
-constexpr int kSharedPercent = 28;
 
 // A stretch of as many windows as there are threads.
 struct Stretch {
@@ -380,8 +376,7 @@ void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
   launch_early(stream, decode_combine,
                {.grid = grid,
                 .block = dim3(static_cast<unsigned>(threads)),
-                .shared_bytes = threads * kStretchBytes,
-                .shared_percent = kSharedPercent},
+                .shared_bytes = threads * kStretchBytes},
                p);
 }
 
