@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kRowStep = 8;
 constexpr int64_t kLeastKvTokens = 1024;
-constexpr int64_t kWholeOctaves = 4096;  // up to here a launch for twice the length costs little
+constexpr int64_t kWholeOctaves = 4096;  // up to here a launch is for 2K tokens too many at most
 
 }  // namespace
 

@@ -271,6 +271,20 @@ TEST(Offload, TapsOfKeysAndValuesEqualResident) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a.taps[i].data, b.taps[i].data) << a.taps[i].name;
 }
 
+// What is left to the engine: a slot of all that the longest sequence has, and no more, where that
+// is less than a slot's tokens.
+TEST(Offload, ASlotIsNoLongerThanTheLongestSequence) {
+  const std::vector<Job> jobs = jobs_for(64);
+  for (const char* mode : {"chunked", "layerwise"}) {
+    EngineOptions options = offloaded({mode, 2, 1, 64, 64});
+    options.kv_slot_blocks = 0;
+    LlmEngine engine(options,
+                     {.device = testing::make_test_device(), .policy = make_policy("full")});
+    EXPECT_EQ(engine.plan().offload.slot_blocks, 512 / 64) << mode;
+    expect_all_alike(testing::run_jobs(engine, jobs), resident_reference(jobs), mode);
+  }
+}
+
 TEST(Offload, CancellationGivesEverythingBack) {
   LlmEngine engine(offloaded({"chunked", 2, 1, 16, 64}),
                    {.device = testing::make_test_device(), .policy = make_policy("full")});
