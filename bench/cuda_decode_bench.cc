@@ -113,45 +113,43 @@ class DecodeCalls {
   std::vector<TensorView> tables_;
 };
 
-void print_attention(Workbench& bench, const DecodeShape& shape, double copy_rate) {
+// The copy is measured beside each shape: the card is slower after half a minute of work.
+void print_attention(Workbench& bench, const DecodeShape& shape) {
+  const double copy_rate = bench.copy_rate();
   DecodeCalls calls(bench, shape);
   const int num_calls = std::max(4, std::min(64, calls.num_sets()));
   const double time = bench.seconds(num_calls, [&](int i) { calls.enqueue(bench, i); });
   const double rate = static_cast<double>(shape.kv_bytes()) / time;
   fmt::print(
       "{:3} x {:6} tokens, {} x {} heads of {:3}, blocks of {:4}{}: {:9.1f} us {:7.0f} GB/s "
-      "{:5.1f} % of a copy\n",
+      "{:5.1f} % of a copy ({:.0f})\n",
       shape.num_seqs, shape.num_tokens, shape.num_kv_heads, shape.group, shape.head_dim,
       shape.block_tokens,
       shape.made_for_tokens > 0 ? fmt::format(", made for {}", shape.made_for_tokens) : "",
-      time * 1e6, rate * 1e-9, 100 * rate / copy_rate);
+      time * 1e6, rate * 1e-9, 100 * rate / copy_rate, copy_rate * 1e-9);
   bench.free_all();
 }
 
-void run_attention(Workbench& bench, double copy_rate) {
+void run_attention(Workbench& bench) {
   fmt::print("\nattention of one row per sequence: bytes of K and V over time\n");
   for (const int32_t group : {2, 4}) {
     for (const int32_t num_seqs : {1, 4, 16, 64}) {
       for (const int32_t num_tokens : {1024, 8192, 32768, 131072}) {
-        print_attention(bench, {num_seqs, num_tokens, group}, copy_rate);
+        print_attention(bench, {num_seqs, num_tokens, group});
       }
     }
   }
-  for (const int32_t group : {1, 8, 16}) print_attention(bench, {4, 32768, group}, copy_rate);
-  print_attention(bench, {.num_seqs = 4, .num_tokens = 32768, .group = 4, .head_dim = 64},
-                  copy_rate);
-  print_attention(bench, {.num_seqs = 1, .num_tokens = 8192, .group = 4, .made_for_tokens = 131072},
-                  copy_rate);
+  for (const int32_t group : {1, 8, 16}) print_attention(bench, {4, 32768, group});
+  print_attention(bench, {.num_seqs = 4, .num_tokens = 32768, .group = 4, .head_dim = 64});
   print_attention(bench,
-                  {.num_seqs = 16, .num_tokens = 8192, .group = 4, .made_for_tokens = 131072},
-                  copy_rate);
+                  {.num_seqs = 1, .num_tokens = 8192, .group = 4, .made_for_tokens = 131072});
+  print_attention(bench,
+                  {.num_seqs = 16, .num_tokens = 8192, .group = 4, .made_for_tokens = 131072});
   for (const int32_t block_tokens : {16, 64, 1024}) {
     print_attention(bench,
-                    {.num_seqs = 4, .num_tokens = 32768, .group = 4, .block_tokens = block_tokens},
-                    copy_rate);
+                    {.num_seqs = 4, .num_tokens = 32768, .group = 4, .block_tokens = block_tokens});
   }
-  print_attention(bench, {.num_seqs = 1, .num_tokens = 8192, .group = 2, .head_dim = 96},
-                  copy_rate);
+  print_attention(bench, {.num_seqs = 1, .num_tokens = 8192, .group = 2, .head_dim = 96});
 }
 
 // Lists of `count` pages for each KV head.
@@ -311,12 +309,12 @@ void run_gather(Workbench& bench) {
 
 // Prints a shape that is named on the command line, as 4x8192x2, or 4x8192x2x16384 where launches
 // are made for more tokens; false: it is none.
-bool run_named(Workbench& bench, const char* text, double copy_rate) {
+bool run_named(Workbench& bench, const char* text) {
   DecodeShape shape{};
   const int num_read = std::sscanf(text, "%dx%dx%dx%d", &shape.num_seqs, &shape.num_tokens,
                                    &shape.group, &shape.made_for_tokens);
   if (num_read < 3) return false;
-  print_attention(bench, shape, copy_rate);
+  print_attention(bench, shape);
   return true;
 }
 
@@ -330,8 +328,8 @@ int run(int argc, char** argv) {
   const double copy_rate = bench.copy_rate();
   fmt::print("GPU: {}, device-to-device copy {:.0f} GB/s (read plus written)\n",
              bench.device().info().name, copy_rate * 1e-9);
-  for (int i = 1; i < argc; ++i) run_named(bench, argv[i], copy_rate);
-  if (wants("attention")) run_attention(bench, copy_rate);
+  for (int i = 1; i < argc; ++i) run_named(bench, argv[i]);
+  if (wants("attention")) run_attention(bench);
   if (wants("lists")) run_lists(bench, copy_rate);
   if (wants("selection")) run_selection(bench, copy_rate);
   if (wants("gather")) run_gather(bench);
