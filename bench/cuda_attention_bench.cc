@@ -4,7 +4,6 @@
 //   cuda_attention_bench [--shape SUBSTRING]
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <optional>
 #include <random>
 #include <set>
@@ -12,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_stream.h"
+#include "cuda_workbench.h"
 #include "ops/attention.h"
 #include "ops/cuda/matmul.h"
 #include "ops/reference/attention.h"
@@ -41,6 +39,8 @@ struct Shape {
   int32_t block_tokens = 256;
   int32_t piece_tokens = 0;  // not 0: the walk is cut every so many tokens
   Lists lists = {};
+  int32_t chunk_rows = 0;  // not 0: a prompt as the engine attends it, chunk by chunk; each of them
+                           // sees its history and itself
 
   // Of a row at a position, a token and a head: 2 products of head_dim channels.
   double flop_per_pair() const { return 4.0 * num_q_heads * head_dim; }
@@ -127,83 +127,32 @@ class ListTable {
   int64_t width_ = 1;
 };
 
-// Tensors of one measurement, in device memory unless named otherwise, and the stream that uses
-// them.
-class Tensors {
- public:
-  explicit Tensors(CudaDevice& device)
-      : device_(device), stream_(device.make_stream({.name = "bench"})) {}
+// What the host reads: pinned, in memory of the bench.
+TensorView host_integers(Workbench& bench, const std::vector<int32_t>& values) {
+  std::byte* bytes = bench.allocate(values.size() * 4, MemoryKind::kPinned);
+  std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes));
+  return TensorView(bytes, DType::kI32, {std::ssize(values)});
+}
 
-  CudaStream& stream() { return as_cuda(*stream_); }
-
-  std::byte* allocate(size_t num_bytes, MemoryKind kind) {
-    buffers_.push_back(device_.allocate(num_bytes, kind));
-    return buffers_.back().data();
-  }
-  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
-    const TensorView shape(nullptr, dtype, dims);
-    return TensorView(allocate(shape.num_bytes(), MemoryKind::kDevice), dtype, dims);
-  }
-  TensorView to_host(const TensorView& view) {
-    std::byte* bytes = allocate(view.num_bytes(), MemoryKind::kPinned);
-    stream_->copy({.dst = bytes, .src = view.bytes(), .num_bytes = view.num_bytes()});
-    stream_->synchronize();
-    if (view.rank() == 1) return TensorView(bytes, view.dtype(), {view.dim(0)});
-    if (view.rank() == 2) return TensorView(bytes, view.dtype(), {view.dim(0), view.dim(1)});
-    return TensorView(bytes, view.dtype(), {view.dim(0), view.dim(1), view.dim(2)});
-  }
-  TensorView host_integers(const std::vector<int32_t>& values) {
-    std::byte* bytes = allocate(values.size() * 4, MemoryKind::kPinned);
-    std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes));
-    return TensorView(bytes, DType::kI32, {static_cast<int64_t>(values.size())});
-  }
-  TensorView integers(const std::vector<int32_t>& values) {
-    const TensorView host = host_integers(values);
-    const TensorView view = tensor(DType::kI32, {static_cast<int64_t>(values.size())});
-    stream_->copy({.dst = view.bytes(), .src = host.bytes(), .num_bytes = view.num_bytes()});
-    return view;
-  }
-  // Normally distributed, from a table of 64 K numbers.
-  TensorView random_tensor(std::initializer_list<int64_t> dims) {
-    static const std::vector<BFloat16> numbers = [] {
-      std::mt19937 generator(std::random_device{}());
-      std::normal_distribution<float> normal;
-      std::vector<BFloat16> values;
-      for (int i = 0; i < 65536; ++i) values.emplace_back(normal(generator));
-      return values;
-    }();
-    const TensorView view = tensor(DType::kBF16, dims);
-    const int64_t count = view.num_elements();
-    auto* host = reinterpret_cast<BFloat16*>(allocate(view.num_bytes(), MemoryKind::kPinned));
-    for (int64_t i = 0; i < count; ++i) {
-      host[i] = numbers[static_cast<size_t>((i + i / 65536 * 131) % 65536)];
-    }
-    stream_->copy({.dst = view.bytes(),
-                   .src = reinterpret_cast<std::byte*>(host),
-                   .num_bytes = view.num_bytes()});
-    stream_->synchronize();
-    return view;
-  }
-
- private:
-  CudaDevice& device_;
-  std::vector<Buffer> buffers_;
-  std::unique_ptr<Stream> stream_;
-};
+// The same shape, in one dimension.
+TensorView to_host(Workbench& bench, const TensorView& view) {
+  std::byte* bytes = bench.allocate(view.num_bytes(), MemoryKind::kPinned);
+  bench.stream().copy({.dst = bytes, .src = view.bytes(), .num_bytes = view.num_bytes()});
+  bench.stream().synchronize();
+  return TensorView(bytes, view.dtype(), {view.num_elements()});
+}
 
 // One sequence of random bf16 in device memory, and copies of a few rows that the host can read.
-class Workbench {
+class Walk {
  public:
-  Workbench(CudaDevice& device, const Shape& shape) : tensors_(device), shape_(shape) {
+  Walk(Workbench& bench, const Shape& shape) : bench_(bench), shape_(shape) {
     args_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    args_.q = tensors_.random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
-    args_.out = tensors_.random_tensor({shape.num_rows, shape.num_q_heads, shape.head_dim});
-    args_.batch.row_begin = tensors_.integers({0, shape.num_rows});
-    args_.batch.first_pos = tensors_.integers({shape.num_tokens - shape.num_rows});
-    args_.batch.max_rows = shape.num_rows;
+    args_.q = bench_.tensor(DType::kBF16, {shape.num_rows, shape.num_q_heads, shape.head_dim});
+    args_.out = bench_.tensor(DType::kBF16, {shape.num_rows, shape.num_q_heads, shape.head_dim});
     make_blocks();
     if (shape.piece_tokens > 0) make_state();
     if (shape.lists.page_tokens > 0) make_lists();
+    make_calls();
   }
 
   // Of what the rows see, and of what the kernel for Hopper works out; 0: not known.
@@ -212,9 +161,8 @@ class Workbench {
 
   // All calls of one walk.
   void enqueue() {
-    for (const AttentionArgs& call : calls()) attention(tensors_.stream(), call);
+    for (const AttentionArgs& call : calls_) attention(bench_.stream(), call);
   }
-  void synchronize() { tensors_.stream().synchronize(); }
 
   // Relative error (norm of the difference over the norm) of the first, a middle and the last row.
   double error() {
@@ -228,53 +176,63 @@ class Workbench {
   }
 
  private:
-  std::vector<AttentionArgs> calls() {
-    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
-    std::vector<AttentionArgs> calls;
-    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) {
-      const auto i = static_cast<int64_t>(calls.size());
-      AttentionArgs call = args_;
-      call.batch.max_kv_tokens = std::min(piece, shape_.num_tokens - begin);
-      call.kv_begin = bounds_.rows(i, 1);
-      call.kv_end = bounds_.rows(i + 1, 1);
+  TensorView integers(const std::vector<int32_t>& values) { return bench_.tensor(values); }
+
+  void make_calls() {
+    const int32_t chunk = shape_.chunk_rows > 0 ? shape_.chunk_rows : shape_.num_rows;
+    for (int32_t row = 0; row < shape_.num_rows; row += chunk) {
+      make_chunk_calls(row, std::min(chunk, shape_.num_rows - row));
+    }
+  }
+
+  // The walk of rows [first_row, first_row + num_rows) over all tokens up to the last of them.
+  void make_chunk_calls(int32_t first_row, int32_t num_rows) {
+    AttentionArgs call = args_;
+    call.q = args_.q.rows(first_row, num_rows);
+    call.out = args_.out.rows(first_row, num_rows);
+    const int32_t first_pos = shape_.num_tokens - shape_.num_rows + first_row;
+    call.batch = {.row_begin = integers({0, num_rows}),
+                  .first_pos = integers({first_pos}),
+                  .max_rows = num_rows};
+    const int32_t end = first_pos + num_rows;
+    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : end;
+    for (int32_t begin = 0; begin < end; begin += piece) {
+      const int32_t num_tokens = std::min(piece, end - begin);
+      call.batch.max_kv_tokens = num_tokens;
+      call.kv_begin = integers({begin});
+      call.kv_end = integers({begin + num_tokens});
       const int64_t first_block = begin / shape_.block_tokens;
       const int64_t width = args_.block_table.dim(1) - first_block;
       call.block_table = args_.block_table.reshape({args_.block_table.dim(1)})
                              .rows(first_block, width)
                              .reshape({1, width});
       call.first = begin == 0;
-      call.last = begin + piece >= shape_.num_tokens;
-      calls.push_back(call);
+      call.last = begin + piece >= end;
+      calls_.push_back(call);
     }
-    return calls;
   }
 
   void make_blocks() {
     const int32_t num_blocks = (shape_.num_tokens + shape_.block_tokens - 1) / shape_.block_tokens;
     std::vector<int32_t> table;
     for (int32_t i = 0; i < num_blocks; ++i) table.push_back(num_blocks - 1 - i);
-    args_.block_table = tensors_.integers(table).reshape({1, num_blocks});
+    args_.block_table = bench_.tensor(table, {1, num_blocks});
     args_.kv.shape = {.num_kv_heads = shape_.num_kv_heads,
                       .head_dim = shape_.head_dim,
                       .block_tokens = shape_.block_tokens};
     args_.kv.num_blocks = num_blocks;
     args_.kv.stride_bytes = args_.kv.shape.block_bytes();
     args_.kv.base =
-        tensors_.random_tensor({num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)})
+        bench_.tensor(DType::kBF16, {num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)})
             .bytes();
-    const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : shape_.num_tokens;
-    std::vector<int32_t> bounds;
-    for (int32_t begin = 0; begin < shape_.num_tokens; begin += piece) bounds.push_back(begin);
-    bounds.push_back(shape_.num_tokens);
-    bounds_ = tensors_.integers(bounds);
   }
 
   void make_state() {
-    const int64_t rows = shape_.num_rows;
+    const int64_t rows = shape_.chunk_rows > 0 ? shape_.chunk_rows : shape_.num_rows;
     const int64_t heads = shape_.num_q_heads;
-    args_.state = {.acc = tensors_.tensor(DType::kF32, {rows, heads, shape_.head_dim}),
-                   .max = tensors_.tensor(DType::kF32, {rows, heads}),
-                   .sum = tensors_.tensor(DType::kF32, {rows, heads})};
+    args_.state = {.acc = bench_.tensor(DType::kF32, {rows, heads, shape_.head_dim}),
+                   .max = bench_.tensor(DType::kF32, {rows, heads}),
+                   .sum = bench_.tensor(DType::kF32, {rows, heads})};
   }
 
   void make_lists() {
@@ -289,8 +247,8 @@ class Workbench {
       list.resize(static_cast<size_t>(lists_->width()));
       ids.insert(ids.end(), list.begin(), list.end());
     }
-    args_.pages = {.page_ids = tensors_.integers(ids).reshape({1, heads, q_pages, lists_->width()}),
-                   .page_count = tensors_.integers(counts).reshape({1, heads, q_pages}),
+    args_.pages = {.page_ids = bench_.tensor(ids).reshape({1, heads, q_pages, lists_->width()}),
+                   .page_count = bench_.tensor(counts).reshape({1, heads, q_pages}),
                    .page_tokens = shape_.lists.page_tokens,
                    .q_page_tokens = shape_.lists.q_page_tokens};
   }
@@ -306,24 +264,25 @@ class Workbench {
     }
     PageList pages = args_.pages;
     const int64_t heads = lists_->num_heads();
-    pages.page_ids = tensors_.host_integers(ids).reshape({1, heads, 1, lists_->width()});
-    pages.page_count = tensors_.host_integers(counts).reshape({1, heads, 1});
+    pages.page_ids = host_integers(bench_, ids).reshape({1, heads, 1, lists_->width()});
+    pages.page_count = host_integers(bench_, counts).reshape({1, heads, 1});
     return pages;
   }
 
   void add_row_error(int32_t row, double& difference, double& norm) {
     AttentionArgs host = args_;
-    host.q = tensors_.to_host(args_.q.rows(row, 1));
-    const TensorView out = tensors_.to_host(args_.out.rows(row, 1));
-    host.batch.row_begin = tensors_.host_integers({0, 1});
-    host.batch.first_pos = tensors_.host_integers({shape_.num_tokens - shape_.num_rows + row});
+    host.q =
+        to_host(bench_, args_.q.rows(row, 1)).reshape({1, shape_.num_q_heads, shape_.head_dim});
+    const TensorView out = to_host(bench_, args_.out.rows(row, 1));
+    host.batch.row_begin = host_integers(bench_, {0, 1});
+    host.batch.first_pos = host_integers(bench_, {shape_.num_tokens - shape_.num_rows + row});
     if (lists_) host.pages = lists_of_row(row);
-    host.kv_begin = tensors_.host_integers({0});
-    host.kv_end = tensors_.host_integers({shape_.num_tokens});
+    host.kv_begin = host_integers(bench_, {0});
+    host.kv_end = host_integers(bench_, {shape_.num_tokens});
     if (!host_kv_.present()) {
       const auto bytes = static_cast<int64_t>(args_.kv.stride_bytes) * args_.kv.num_blocks;
-      host_kv_ = tensors_.to_host(TensorView(args_.kv.base, DType::kU8, {bytes}));
-      host_table_ = tensors_.to_host(args_.block_table);
+      host_kv_ = to_host(bench_, TensorView(args_.kv.base, DType::kU8, {bytes}));
+      host_table_ = to_host(bench_, args_.block_table).reshape({1, args_.block_table.dim(1)});
     }
     host.kv.base = host_kv_.bytes();
     host.block_table = host_table_;
@@ -336,10 +295,10 @@ class Workbench {
     }
   }
 
-  Tensors tensors_;
+  Workbench& bench_;
   Shape shape_;
-  AttentionArgs args_;
-  TensorView bounds_;
+  AttentionArgs args_;  // of all rows and tokens in one call
+  std::vector<AttentionArgs> calls_;
   TensorView host_kv_, host_table_;
   std::optional<ListTable> lists_;
 };
@@ -362,6 +321,16 @@ std::vector<Shape> shapes() {
        .num_rows = 65536,
        .num_tokens = 65536,
        .piece_tokens = 16384},
+      {.name = "chunks of 16K of 32K, pieces of 16K",
+       .num_rows = 32768,
+       .num_tokens = 32768,
+       .piece_tokens = 16384,
+       .chunk_rows = 16384},
+      {.name = "chunks of 16K of 64K, pieces of 16K",
+       .num_rows = 65536,
+       .num_tokens = 65536,
+       .piece_tokens = 16384,
+       .chunk_rows = 16384},
       {.name = "span 2K after 62K", .num_rows = 2048, .num_tokens = 65536},
       {.name = "span 2K after 62K in pieces of 16K",
        .num_rows = 2048,
@@ -417,44 +386,80 @@ std::vector<Shape> list_shapes() {
 constexpr Effort kEffort{.min_repetitions = 5, .min_seconds = 0.3};
 
 // The bound: FLOP/s of a large matrix product in this run.
-double product_rate(CudaDevice& device) {
+double product_rate(Workbench& bench) {
   constexpr int64_t kSize = 8192;
   constexpr int kRepeats = 10;
-  Tensors tensors(device);
-  const TensorView weight = tensors.random_tensor({kSize, kSize});
-  const MatmulArgs args{.x = tensors.random_tensor({kSize, kSize}),
-                        .weight = {.data = weight.bytes(), .num_rows = kSize, .num_cols = kSize},
+  const MatmulArgs args{.x = bench.tensor(DType::kBF16, {kSize, kSize}),
+                        .weight = bench.weight(kSize, kSize),
                         .bias = {},
-                        .out = tensors.tensor(DType::kBF16, {kSize, kSize})};
+                        .out = bench.tensor(DType::kBF16, {kSize, kSize})};
   const Timing timing = measure(
       [&] {
-        for (int i = 0; i < kRepeats; ++i) cuda::matmul(tensors.stream(), args);
-        tensors.stream().synchronize();
+        for (int i = 0; i < kRepeats; ++i) cuda::matmul(bench.stream(), args);
+        bench.stream().synchronize();
       },
       kEffort);
+  bench.free_all();
   return 2.0 * kSize * kSize * kSize * kRepeats / timing.median;
 }
 
-void print_shape(CudaDevice& device, const Shape& shape, double bound) {
-  Workbench bench(device, shape);
-  const double error = bench.error();
-  // Enough walks in a row that a launch and a wait are noise.
-  const double flop = bench.flop();
-  const int repeats = std::max(1, static_cast<int>(1e13 / flop));
-  const Timing timing = measure(
-      [&] {
-        for (int i = 0; i < repeats; ++i) bench.enqueue();
-        bench.synchronize();
-      },
-      kEffort);
-  const double rate = flop * repeats / timing.median;
-  const double tile_rate = bench.tile_flop() * repeats / timing.median;
-  fmt::print(
-      "{:<36} {:8.3f} ms {:7.1f} TFLOP/s {:3.0f} % of bound (spread {:.1f} %)  error {:.1e}{}\n",
-      shape.name, timing.median / repeats * 1e3, rate / 1e12, 100 * rate / bound,
-      100 * timing.spread(), error,
-      tile_rate > 0 ? fmt::format("  tiles {:.1f} TFLOP/s", tile_rate / 1e12) : "");
+// One call for each `repeats` walks: enough of them that a launch and a wait are noise.
+class Repeated {
+ public:
+  Repeated(Workbench& bench, Walk& walk)
+      : bench_(bench), walk_(walk), count_(std::max(1, static_cast<int>(1e13 / walk.flop()))) {}
+
+  // Of one walk.
+  double seconds(const Effort& effort) { return timing(effort).median / count_; }
+  Timing timing(const Effort& effort) {
+    return measure(
+        [&] {
+          for (int i = 0; i < count_; ++i) walk_.enqueue();
+          bench_.stream().synchronize();
+        },
+        effort);
+  }
+  int count() const { return count_; }
+
+ private:
+  Workbench& bench_;
+  Walk& walk_;
+  int count_;
+};
+
+// Time of the cut walk over that of the same rows in one go. They take turns, since the clock
+// follows the card's temperature; the median of pairs.
+double cost_of_cuts(Workbench& bench, Shape shape, Walk& cut) {
+  constexpr int kTurns = 9;
+  constexpr Effort kTurn{.min_repetitions = 2, .min_seconds = 0.03};
+  shape.piece_tokens = 0;
+  Walk whole(bench, shape);
+  std::vector<double> ratios;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const double whole_seconds = Repeated(bench, whole).seconds(kTurn);
+    ratios.push_back(Repeated(bench, cut).seconds(kTurn) / whole_seconds);
+  }
+  std::sort(ratios.begin(), ratios.end());
+  return ratios[kTurns / 2];
+}
+
+void print_shape(Workbench& bench, const Shape& shape, double bound) {
+  Walk walk(bench, shape);
+  const double error = walk.error();
+  Repeated repeated(bench, walk);
+  const Timing timing = repeated.timing(kEffort);
+  const double seconds = timing.median / repeated.count();
+  const double rate = walk.flop() / seconds;
+  fmt::print("{:<36} {:8.3f} ms {:7.1f} TFLOP/s {:3.0f} % of bound (spread {:.1f} %)  error {:.1e}",
+             shape.name, seconds * 1e3, rate / 1e12, 100 * rate / bound, 100 * timing.spread(),
+             error);
+  if (walk.tile_flop() > 0) fmt::print("  tiles {:.1f} TFLOP/s", walk.tile_flop() / seconds / 1e12);
+  if (shape.piece_tokens > 0) {
+    fmt::print("  cuts cost {:.1f} %", 100 * (cost_of_cuts(bench, shape, walk) - 1));
+  }
+  fmt::print("\n");
   std::fflush(stdout);
+  bench.free_all();
 }
 
 int run(int argc, char** argv) {
@@ -464,16 +469,16 @@ int run(int argc, char** argv) {
     fail(ErrorCode::kInvalidArgument, "unknown option {}; known: --shape", argv[1]);
   }
   print_header("cuda_attention_bench");
-  const std::unique_ptr<Device> device = make_device("cuda");
-  const double bound = product_rate(as_cuda(*device));
-  fmt::print("GPU: {}; bound: bf16 product of 8192^3, {:.1f} TFLOP/s\n", device->info().name,
+  Workbench bench;
+  const double bound = product_rate(bench);
+  fmt::print("GPU: {}; bound: bf16 product of 8192^3, {:.1f} TFLOP/s\n", bench.device().info().name,
              bound / 1e12);
   fmt::print("causal, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n");
   std::vector<Shape> all = shapes();
   for (const Shape& shape : list_shapes()) all.push_back(shape);
   for (const Shape& shape : all) {
     if (std::string_view(shape.name).find(wanted) != std::string_view::npos) {
-      print_shape(as_cuda(*device), shape, bound);
+      print_shape(bench, shape, bound);
     }
   }
   return 0;
