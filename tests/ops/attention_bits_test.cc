@@ -89,6 +89,22 @@ TEST(DecodeAttentionTest, ALargeHistoryMatchesTheReference) {
   expect_matches_reference(problem, run_of(1024));
 }
 
+// Windows are as small as blocks, so a GPU folds more of them than it holds at a time.
+TEST(DecodeAttentionTest, ManyWindowsAreFoldedInOrder) {
+  for (const int32_t head_dim : {48, 64, 128, 256}) {
+    SCOPED_TRACE(head_dim);
+    const AttentionProblem problem({.head_dim = head_dim,
+                                    .num_kv_heads = 2,
+                                    .group = 3,
+                                    .seqs = {{.first_pos = 5000}, {.first_pos = 1300}}});
+    AttentionRun run = run_of(16);
+    expect_matches_reference(problem, run);
+    const AttentionResult whole = problem.run(run);
+    run.splits = {16 * 70, 16 * 180};
+    expect_same_bits(whole, problem.run(run));
+  }
+}
+
 TEST(DecodeAttentionTest, CuttingTheWalkBetweenBlocksChangesNothing) {
   for (int32_t head_dim : {48, 64, 128}) {
     for (int32_t group : {2, 9}) {
