@@ -5,9 +5,10 @@
 // Bound: latency. A step of the fold would be two exponentials and a multiply-add behind each
 // other; but maxima may be taken in any order, so the running maxima of a stretch of windows are
 // found by a scan, all factors at once, and only one multiply-add per window is left in the chain.
-// A block folds 32 channels of one query head; all its threads fetch the next stretch while one
-// warp folds channels and one the sum. Up to 64 windows have a kernel of their own, which needs no
-// barrier. One H200, 2026-11-21, with the launch: 3.0 us for 128 windows, 7.5 for 512 of 32 heads.
+// A block folds 32 channels of one query head: each warp asks for 32 windows of a stretch, weights
+// them and turns them, then one warp folds the channels and one the sum. Up to 64 windows have a
+// kernel of their own, which needs no barrier. One H200, 2026-11-22: for 128 windows a call takes
+// 2.6 us more than with no fold, launch included.
 #include <algorithm>
 
 #include "ops/cuda/attention_decode_fold.cuh"
@@ -19,152 +20,169 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kChannels = kWarpThreads;  // of a block
-constexpr int kLoadsPerWindow = kChannels / 4;
-constexpr int kMostFewWindows = 64;  // that each warp has the steps of; with 128 it was slower
+constexpr int kMostFewWindows = 64;      // that each warp has the steps of; with 128 it was slower
 
-// A stretch of as many windows as there are threads.
+// A stretch of as many windows as there are threads. Windows of a channel lie side by side, so that
+// the chain takes four at a time; rows are 16 bytes longer, so that lanes do not meet in a bank.
 struct Stretch {
-  float4 (*acc)[kLoadsPerWindow];
+  float* acc;   // [channel][window], weighted
   float* keep;  // and the others: of the steps
   float* sum;
   float* weight;
-  float* max;
+  float* warp_max;
+  int32_t pitch;
 };
-constexpr size_t kStretchBytes = (kChannels + 4) * sizeof(float);  // per window
+constexpr int kPadding = 4;
+constexpr size_t stretch_bytes(size_t num_windows) {
+  return ((num_windows + kPadding) * kChannels + 3 * num_windows + kMaxThreads / kWarpThreads) *
+         sizeof(float);
+}
 
 __device__ inline Stretch make_stretch() {
   extern __shared__ float4 shared[];
-  const int32_t num_windows = blockDim.x;
+  const auto num_windows = static_cast<int32_t>(blockDim.x);
   Stretch stretch;
-  stretch.acc = reinterpret_cast<float4(*)[kLoadsPerWindow]>(shared);
-  stretch.keep = reinterpret_cast<float*>(shared + num_windows * kLoadsPerWindow);
+  stretch.pitch = num_windows + kPadding;
+  stretch.acc = reinterpret_cast<float*>(shared);
+  stretch.keep = stretch.acc + stretch.pitch * kChannels;
   stretch.sum = stretch.keep + num_windows;
   stretch.weight = stretch.sum + num_windows;
-  stretch.max = stretch.weight + num_windows;
+  stretch.warp_max = stretch.weight + num_windows;
   return stretch;
 }
 
-// The largest value of threads 0 to this one, and `before`.
-__device__ inline float max_so_far(float value, float before, float* shared) {
-  const int32_t warp = threadIdx.x / kWarpThreads;
-  value = max_of_lanes_so_far(value);
-  shared[threadIdx.x] = value;
-  __syncthreads();
-  value = fmaxf(value, before);
-  for (int32_t w = 0; w < warp; ++w) value = fmaxf(value, shared[w * kWarpThreads + 31]);
-  __syncthreads();
-  shared[threadIdx.x] = value;
-  __syncthreads();
-  return value;
+// One block's share of the windows of a round.
+template <int kHeadDim>
+struct Windows {
+  const float2* max_sums;
+  const float* acc;  // of this lane's channel
+  int32_t most;      // that there is memory of
+  int32_t other_head_dim;
+  bool is_channel;
+
+  __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : other_head_dim; }
+};
+
+// What a thread asks for: of a stretch, its own window, and its lane's channel of its warp's.
+struct Loads {
+  float2 own;
+  float acc[kWarpThreads];
+};
+
+// Windows that nothing was written to are loaded, too, and not used. What the first wait is for
+// comes first.
+template <int kHeadDim>
+__device__ inline void load_stretch(const Windows<kHeadDim>& windows, int32_t first, Loads& loads) {
+  const int32_t own = first + static_cast<int32_t>(threadIdx.x);
+  loads.own = own < windows.most ? windows.max_sums[own] : nothing_visible();
+  const int32_t of_warp = own - static_cast<int32_t>(threadIdx.x % kWarpThreads);
+  const float* acc = windows.acc + static_cast<int64_t>(of_warp) * windows.head_dim();
+#pragma unroll
+  for (int i = 0; i < kWarpThreads; ++i) {
+    const bool is_there = windows.is_channel && of_warp + i < windows.most;
+    loads.acc[i] = is_there ? acc[i * windows.head_dim()] : 0.0f;
+  }
 }
 
 // Steps of a stretch; `own` is what this thread's window came to, `max` the running maximum before
-// the stretch.
-__device__ inline void make_factors(float2 own, float max, const Stretch& stretch) {
-  const int32_t i = threadIdx.x;
-  const float after = max_so_far(own.x, max, stretch.max);
-  const FoldStep step = fold_step(own, i == 0 ? max : stretch.max[i - 1], after);
-  stretch.weight[i] = step.weight;
-  stretch.keep[i] = step.keep;
-  stretch.sum[i] = step.sum;
+// the stretch and, afterwards, behind it.
+__device__ inline void make_steps(float2 own, float& max, const Stretch& stretch) {
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const auto num_warps = static_cast<int32_t>(blockDim.x / kWarpThreads);
+  const float of_warp = max_of_lanes_so_far(own.x);
+  if (lane == kWarpThreads - 1) stretch.warp_max[warp] = of_warp;
   __syncthreads();
+  float before = max;
+  for (int32_t w = 0; w < num_warps; ++w) {
+    if (w == warp) before = max;
+    max = fmaxf(max, stretch.warp_max[w]);
+  }
+  const float after = fmaxf(before, of_warp);
+  const float of_lane_before = __shfl_up_sync(kFullWarp, after, 1);
+  const FoldStep step = fold_step(own, lane == 0 ? before : of_lane_before, after);
+  stretch.weight[threadIdx.x] = step.weight;
+  stretch.keep[threadIdx.x] = step.keep;
+  stretch.sum[threadIdx.x] = step.sum;
 }
 
-// One block's share of the windows of a round.
-struct Windows {
-  const float2* max_sums;
-  const float* acc;  // of the block's first channel
-  int32_t count;
-  int32_t most;  // that there is memory of, known before the count is
-  int32_t head_dim;
-  int32_t num_channels;  // of the block
-};
-
-// Loads this thread's pieces of acc of windows [first, first + threads): 8 pieces of 16 bytes are
-// neighbours. What nothing was written to is loaded too, and not used.
-__device__ inline void load_stretch(const Windows& windows, int32_t first, float2& own,
-                                    float4 (&acc)[kLoadsPerWindow]) {
-  const int32_t num_threads = blockDim.x;
-  const int32_t piece = threadIdx.x % kLoadsPerWindow;
+// Puts this warp's windows, weighted, where the folding warp finds them. Behind make_steps.
+__device__ inline void store_weighted(const float (&acc)[kWarpThreads], const Stretch& stretch) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t of_warp = threadIdx.x - lane;
+  const auto* weights = reinterpret_cast<const float4*>(stretch.weight + of_warp);
+  auto* to = reinterpret_cast<float4*>(stretch.acc + lane * stretch.pitch + of_warp);
+  __syncwarp();
 #pragma unroll
-  for (int i = 0; i < kLoadsPerWindow; ++i) {
-    const int32_t window = first + (i * num_threads + static_cast<int32_t>(threadIdx.x)) / 8;
-    acc[i] = {};
-    if (window < windows.most && piece * 4 < windows.num_channels) {
-      acc[i] = *reinterpret_cast<const float4*>(
-          windows.acc + static_cast<int64_t>(window) * windows.head_dim + piece * 4);
+  for (int i = 0; i < kWarpThreads / 4; ++i) {
+    const float4 weight = weights[i];
+    to[i] = {weighted(acc[4 * i], weight.x), weighted(acc[4 * i + 1], weight.y),
+             weighted(acc[4 * i + 2], weight.z), weighted(acc[4 * i + 3], weight.w)};
+  }
+}
+
+// The chain of one multiply-add a window, of a channel or of the sum. Windows behind the last of a
+// stretch change nothing.
+__device__ inline void fold_chain(const float* keep, const float* added, int32_t count,
+                                  float& value) {
+  constexpr int32_t kAtOnce = 16;  // with as many under way
+  const auto* keeps = reinterpret_cast<const float4*>(keep);
+  const auto* addeds = reinterpret_cast<const float4*>(added);
+  float4 next_keeps[kAtOnce / 4];
+  float4 next_addeds[kAtOnce / 4];
+  const auto load = [&](int32_t window) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 4; ++i) {
+      next_keeps[i] = keeps[window / 4 + i];
+      next_addeds[i] = addeds[window / 4 + i];
+    }
+  };
+  load(0);
+#pragma unroll 1
+  for (int32_t window = 0; window < count; window += kAtOnce) {
+    float4 now_keeps[kAtOnce / 4];
+    float4 now_addeds[kAtOnce / 4];
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 4; ++i) {
+      now_keeps[i] = next_keeps[i];
+      now_addeds[i] = next_addeds[i];
+    }
+    if (window + kAtOnce < count) load(window + kAtOnce);
+#pragma unroll
+    for (int i = 0; i < kAtOnce / 4; ++i) {
+      value = __fmaf_rn(value, now_keeps[i].x, now_addeds[i].x);
+      value = __fmaf_rn(value, now_keeps[i].y, now_addeds[i].y);
+      value = __fmaf_rn(value, now_keeps[i].z, now_addeds[i].z);
+      value = __fmaf_rn(value, now_keeps[i].w, now_addeds[i].w);
     }
   }
-  own = nothing_visible();
-  if (first + static_cast<int32_t>(threadIdx.x) < windows.most) {
-    own = windows.max_sums[first + threadIdx.x];
-  }
 }
 
-// Puts weighted pieces where the folding warp finds them.
-__device__ inline void store_stretch(const float4 (&acc)[kLoadsPerWindow], const Stretch& stretch) {
-  const int32_t piece = threadIdx.x % kLoadsPerWindow;
-#pragma unroll
-  for (int i = 0; i < kLoadsPerWindow; ++i) {
-    const int32_t window = (i * blockDim.x + threadIdx.x) / 8;
-    const float weight = stretch.weight[window];
-    stretch.acc[window][piece] = {weighted(acc[i].x, weight), weighted(acc[i].y, weight),
-                                  weighted(acc[i].z, weight), weighted(acc[i].w, weight)};
-  }
-}
-
-// The chain of one multiply-add a window. A stretch is a multiple of four windows, of which those
-// behind the last change nothing.
-__device__ inline void fold_acc(const Stretch& stretch, int32_t count, float& acc) {
-  const float* added = &stretch.acc[0][0].x + threadIdx.x % kWarpThreads;
-  const auto* keeps = reinterpret_cast<const float4*>(stretch.keep);
-#pragma unroll 4
-  for (int32_t w = 0; w < count; w += 4) {
-    const float4 keep = keeps[w / 4];
-    acc = __fmaf_rn(acc, keep.x, added[w * kChannels]);
-    acc = __fmaf_rn(acc, keep.y, added[(w + 1) * kChannels]);
-    acc = __fmaf_rn(acc, keep.z, added[(w + 2) * kChannels]);
-    acc = __fmaf_rn(acc, keep.w, added[(w + 3) * kChannels]);
-  }
-}
-__device__ inline void fold_sum(const Stretch& stretch, int32_t count, float& sum) {
-  const auto* keeps = reinterpret_cast<const float4*>(stretch.keep);
-  const auto* sums = reinterpret_cast<const float4*>(stretch.sum);
-#pragma unroll 4
-  for (int32_t w = 0; w < count; w += 4) {
-    const float4 keep = keeps[w / 4];
-    const float4 added = sums[w / 4];
-    sum = __fmaf_rn(sum, keep.x, added.x);
-    sum = __fmaf_rn(sum, keep.y, added.y);
-    sum = __fmaf_rn(sum, keep.z, added.z);
-    sum = __fmaf_rn(sum, keep.w, added.w);
-  }
-}
-
-// Folds all windows: the first warp the channels, the second the sum. The channel counts in the
-// first warp only. Returns the maximum.
-__device__ inline float fold_all(const Windows& windows, float max, Channel& channel) {
+// Folds `count` windows, of which `loads` has the first stretch: the first warp the channels, the
+// second the sum. The channel counts in the first warp only. Returns the maximum.
+template <int kHeadDim>
+__device__ inline float fold_all(const Windows<kHeadDim>& windows, int32_t count, Loads& loads,
+                                 float max, Channel& channel) {
   const Stretch stretch = make_stretch();
   const auto num_threads = static_cast<int32_t>(blockDim.x);
-  const int32_t warp = threadIdx.x / kWarpThreads;
-  float2 own;
-  float4 acc[kLoadsPerWindow];
-  load_stretch(windows, 0, own, acc);
-  for (int32_t first = 0; first < windows.count; first += num_threads) {
-    const int32_t count = min(windows.count - first, num_threads);
-    if (static_cast<int32_t>(threadIdx.x) >= count) own = nothing_visible();
-    make_factors(own, max, stretch);
-    store_stretch(acc, stretch);
-    max = stretch.max[count - 1];
+  const auto number = static_cast<int32_t>(threadIdx.x);
+  const int32_t warp = number / kWarpThreads;
+  for (int32_t first = 0; first < count; first += num_threads) {
+    if (first + number >= count) loads.own = nothing_visible();
+    make_steps(loads.own, max, stretch);
+    store_weighted(loads.acc, stretch);
     __syncthreads();
-    load_stretch(windows, first + num_threads, own, acc);
-    if (warp == 0) fold_acc(stretch, count, channel.acc);
-    if (warp == 1) fold_sum(stretch, count, channel.sum);
-    __syncthreads();
+    const bool is_last = first + num_threads >= count;
+    if (!is_last) load_stretch(windows, first + num_threads, loads);
+    const int32_t in_stretch = min(count - first, num_threads);
+    const float* acc = stretch.acc + number % kWarpThreads * stretch.pitch;
+    if (warp == 0) fold_chain(stretch.keep, acc, in_stretch, channel.acc);
+    if (warp == 1) fold_chain(stretch.keep, stretch.sum, in_stretch, channel.sum);
+    if (!is_last) __syncthreads();  // the stretch has been read
   }
-  if (warp == 1) stretch.sum[0] = channel.sum;
+  if (warp == 1) stretch.warp_max[0] = channel.sum;
   __syncthreads();
-  channel.sum = stretch.sum[0];
+  channel.sum = stretch.warp_max[0];
   return max;
 }
 
@@ -183,15 +201,26 @@ __device__ inline bool is_last_to_come(const DecodeParams& p) {
 }
 
 // grid: query heads x sequences of the round x pieces of 32 channels.
+template <int kHeadDim>
 __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams p) {
   let_next_kernel_start();
   const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
+  const auto number = static_cast<int32_t>(threadIdx.x);
+  const int32_t channel_index = static_cast<int32_t>(blockIdx.z) * kChannels + number;
+  const int32_t of_lane = blockIdx.z * kChannels + number % kWarpThreads;
+  const bool is_channel = number < kChannels && channel_index < p.head_dim;
+  const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
+  const Windows<kHeadDim> windows{.max_sums = p.partial_max_sum + first_partial,
+                                  .acc = p.partial_acc + first_partial * p.head_dim + of_lane,
+                                  .most = p.most_found,
+                                  .other_head_dim = p.head_dim,
+                                  .is_channel = of_lane < p.head_dim};
+  keep_here(windows.max_sums);
+  keep_here(windows.acc);
   wait_for_earlier_work();
+  Loads loads;
+  load_stretch(windows, 0, loads);
   if (row.row < 0) return;
-  const int32_t first_channel = blockIdx.z * kChannels;
-  const int32_t num_channels = min(p.head_dim - first_channel, kChannels);
-  const int32_t channel_index = first_channel + static_cast<int32_t>(threadIdx.x);
-  const bool is_channel = static_cast<int32_t>(threadIdx.x) < num_channels;
   float max = -INFINITY;
   Channel channel;
   if (starts_from_state(p, row)) {
@@ -200,14 +229,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
     channel.sum = p.from.sum[index];
     if (is_channel) channel.acc = p.from.acc[index * p.head_dim + channel_index];
   }
-  const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
-  const Windows windows{.max_sums = p.partial_max_sum + first_partial,
-                        .acc = p.partial_acc + first_partial * p.head_dim + first_channel,
-                        .count = num_windows_of(p, row),
-                        .most = p.most_found,
-                        .head_dim = p.head_dim,
-                        .num_channels = num_channels};
-  max = fold_all(windows, max, channel);
+  max = fold_all(windows, num_windows_of(p, row), loads, max, channel);
   if (!is_channel) return;
   if (p.out != nullptr) {
     const int64_t index = row.row * p.num_q_heads + blockIdx.x;
@@ -373,10 +395,13 @@ void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
   // As many windows at once as there are, up to a limit.
   const int32_t warps = (p.most_found + kWarpThreads - 1) / kWarpThreads;
   const int32_t threads = std::clamp(warps * kWarpThreads, kWarpThreads, kMaxThreads);
-  launch_early(stream, decode_combine,
+  launch_early(stream,
+               p.head_dim == 128  ? decode_combine<128>
+               : p.head_dim == 64 ? decode_combine<64>
+                                  : decode_combine<0>,
                {.grid = grid,
                 .block = dim3(static_cast<unsigned>(threads)),
-                .shared_bytes = threads * kStretchBytes},
+                .shared_bytes = stretch_bytes(static_cast<size_t>(threads))},
                p);
 }
 
