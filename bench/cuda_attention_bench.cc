@@ -134,7 +134,7 @@ TensorView host_integers(Workbench& bench, const std::vector<int32_t>& values) {
   return TensorView(bytes, DType::kI32, {std::ssize(values)});
 }
 
-// The same shape, in one dimension.
+// The same numbers, in one dimension.
 TensorView to_host(Workbench& bench, const TensorView& view) {
   std::byte* bytes = bench.allocate(view.num_bytes(), MemoryKind::kPinned);
   bench.stream().copy({.dst = bytes, .src = view.bytes(), .num_bytes = view.num_bytes()});

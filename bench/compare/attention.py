@@ -65,12 +65,13 @@ def torch_rates(torch, tokens, q_heads, kv_heads, head_dim):
 
 
 def sluice_rate(bench, name):
-    """TFLOP/s of the line of cuda_attention_bench whose shape has exactly this name."""
+    """TFLOP/s of the line of cuda_attention_bench whose shape has exactly this name; it exits where there is none."""
     done = subprocess.run([bench, "--shape", name], stdout=subprocess.PIPE, text=True, check=True)
     for line in done.stdout.splitlines():
         if line.startswith(name) and " ms " in line and line[len(name) : 36].strip() == "":
             return float(line.split(" TFLOP/s")[0].split()[-1])
-    return None
+    print(f"attention.py: {bench} prints no shape '{name}'; SHAPES names those that it has", file=sys.stderr)
+    sys.exit(2)
 
 
 def shown(rate):
