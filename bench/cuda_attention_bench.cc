@@ -193,16 +193,16 @@ class Walk {
     const int32_t first_pos = shape_.num_tokens - shape_.num_rows + first_row;
     call.batch = {.row_begin = integers({0, num_rows}),
                   .first_pos = integers({first_pos}),
-                  .max_rows = num_rows};
+                  .max_rows = num_rows,
+                  .max_kv_tokens = first_pos + num_rows};
     const int32_t end = first_pos + num_rows;
     const int32_t piece = shape_.piece_tokens > 0 ? shape_.piece_tokens : end;
     for (int32_t begin = 0; begin < end; begin += piece) {
       const int32_t num_tokens = std::min(piece, end - begin);
-      call.batch.max_kv_tokens = num_tokens;
       call.kv_begin = integers({begin});
       call.kv_end = integers({begin + num_tokens});
       const int64_t first_block = begin / shape_.block_tokens;
-      const int64_t width = args_.block_table.dim(1) - first_block;
+      const int64_t width = (num_tokens + shape_.block_tokens - 1) / shape_.block_tokens;
       call.block_table = args_.block_table.reshape({args_.block_table.dim(1)})
                              .rows(first_block, width)
                              .reshape({1, width});
@@ -331,6 +331,9 @@ std::vector<Shape> shapes() {
        .num_tokens = 65536,
        .piece_tokens = 16384,
        .chunk_rows = 16384},
+      {.name = "span 1.2K after 64K", .num_rows = 1200, .num_tokens = 65536 + 1200},
+      {.name = "span 1.5K after 64K", .num_rows = 1536, .num_tokens = 65536 + 1536},
+      {.name = "span 8K after 56K", .num_rows = 8192, .num_tokens = 65536},
       {.name = "span 2K after 62K", .num_rows = 2048, .num_tokens = 65536},
       {.name = "span 2K after 62K in pieces of 16K",
        .num_rows = 2048,

@@ -68,7 +68,7 @@ struct AttentionBatch {
   TensorView row_begin;  // i32 [num_seqs + 1]: rows of sequence s: [row_begin[s], row_begin[s+1])
   TensorView first_pos;  // i32 [num_seqs]: absolute position of the first row of s
   int32_t max_rows = 0;  // largest number of rows of one sequence
-  int32_t max_kv_tokens = 0;  // largest kv_end - kv_begin of the pass
+  int32_t max_kv_tokens = 0;  // longest context, rows included, or more; no run is longer
 };
 
 struct AttentionArgs {

@@ -35,7 +35,8 @@ inline void expect_matches_reference(const AttentionProblem& problem, const Atte
       reference::attention(problem.with_absolute_values().calls(scratch, run).front());
   // |q| has deviation 1.5, |k| 1: the sum of head_dim products is below 2 * head_dim here.
   const double score = score_error(problem, 2.0 * problem.shape().head_dim);
-  const double tokens = args.batch.max_kv_tokens;
+  const int32_t context = args.batch.max_kv_tokens;
+  const double tokens = std::min(context, run.kv_limit.value_or(context));
   const bool rounds_p = run.isa >= CpuIsa::kAmx || !testing_cpu();
   const double weight_error =
       2.0 * score + (2.0 * tokens + 64.0) * kUnitF32 + (rounds_p ? kUnitBF16 : 0.0);

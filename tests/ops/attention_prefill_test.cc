@@ -73,6 +73,33 @@ TEST(AttentionPrefill, CutsBetweenBlocksChangeNothing) {
   }
 }
 
+// A GPU does some tiles of a launch in two parts where many rows have a long history, and none of
+// so few rows that each tile has a multiprocessor.
+TEST(AttentionPrefill, ManyRowsAfterALongHistoryHaveTheBitsOfFew) {
+  if (testing_cpu()) GTEST_SKIP() << "about launches on a GPU";
+  constexpr int32_t kFewRows = 160;
+  // Of tiles of 128 rows and heads: two, five and thirteen for each multiprocessor of an H200.
+  for (const auto& [head_dim, num_rows, block_tokens] :
+       {std::tuple(128, 300, 256), {128, 1100, 256}, {64, 3300, 256}, {64, 1100, 64}}) {
+    SCOPED_TRACE(fmt::format("{} rows, head_dim {}", num_rows, head_dim));
+    const AttentionProblem problem({.head_dim = head_dim,
+                                    .num_kv_heads = 8,
+                                    .group = 8,
+                                    .seqs = {{.num_rows = num_rows, .first_pos = 10000}}});
+    AttentionRun run = {.isa = best(), .block_tokens = block_tokens};
+    const AttentionResult whole = problem.run(run);
+    for (int32_t row = 0; row < num_rows; row += 4 * kFewRows) {
+      const int32_t count = std::min(kFewRows, num_rows - row);
+      const AttentionResult few = problem.rows_of(0, row, count).run(run);
+      const auto offset = static_cast<size_t>(row) * problem.shape().num_q_heads() * head_dim;
+      EXPECT_TRUE(std::memcmp(few.out.data(), whole.out.data() + offset * 2, few.out.size()) == 0);
+      EXPECT_TRUE(std::memcmp(few.acc.data(), whole.acc.data() + offset * 4, few.acc.size()) == 0);
+    }
+    run.splits = {9216};
+    expect_same_bits(whole, problem.run(run));
+  }
+}
+
 TEST(AttentionPrefill, BlocksOfManyTilesChangeNothing) {
   const AttentionProblem problem({.head_dim = 128, .seqs = ragged_sequences()});
   const AttentionResult base = problem.run({.isa = best(), .block_tokens = 128});

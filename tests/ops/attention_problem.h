@@ -150,7 +150,7 @@ class AttentionProblem {
       kv_begin.push_back(begin);
       kv_end.push_back(std::max(begin, limit));
       args.batch.max_rows = std::max(args.batch.max_rows, seq.num_rows);
-      args.batch.max_kv_tokens = std::max(args.batch.max_kv_tokens, kv_end.back() - begin);
+      args.batch.max_kv_tokens = std::max(args.batch.max_kv_tokens, seq.num_kv_tokens());
     }
     args.batch.row_begin = machine.tensor(rows, {num_seqs + 1});
     args.batch.first_pos = machine.tensor(first_pos, {num_seqs});

@@ -9,53 +9,19 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention_decode_kernels.h"
-#include "ops/cuda/op_state.h"
+#include "ops/cuda/attention_run.h"
+#include "ops/cuda/attention_scratch.h"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int32_t kMaxWindowTokens = 256;
-constexpr size_t kCounterBytes = size_t{256} << 10;
 // Launches for so many windows, 128K tokens, or more look only at those that lists show. Below it
 // is slower: 587 tokens/s became 464 at 8K tokens and 514 became 450 at 32K, of a 0.6B shape with
 // lists of 2K tokens.
 constexpr int32_t kLeastDealtWindows = 512;
-constexpr int64_t kMaxCounters = kCounterBytes / sizeof(uint32_t);
-
-class DecodeScratch final : public CudaOpState {
- public:
-  explicit DecodeScratch(CudaStream& stream)
-      : memory_(stream.device().allocate(kDecodeScratchBytes, MemoryKind::kDevice)) {
-    check_cuda(cudaMemsetAsync(memory_.data(), 0, kCounterBytes, stream.handle()),
-               "cudaMemsetAsync");
-  }
-  std::byte* data() const { return memory_.data(); }
-
-  // Alternates between 0 and 1: a part of a list leaves its open window elsewhere than where the
-  // part before it did, since the two windows are worked on at the same time.
-  int32_t next_open_place() { return open_place_ ^= 1; }
-
- private:
-  Buffer memory_;
-  int32_t open_place_ = 0;
-};
-
-DecodeScratch& decode_scratch(CudaStream& stream) {
-  std::unique_ptr<CudaOpState>& state = op_state(stream).attention;
-  if (state == nullptr) state = std::make_unique<DecodeScratch>(stream);
-  return static_cast<DecodeScratch&>(*state);
-}
 
 int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value + by - 1) / by); }
-
-// The most tokens that a sequence's run can have, from what the host knows.
-int64_t max_run_tokens(const AttentionArgs& args) {
-  int64_t tokens = args.batch.max_kv_tokens;
-  if (args.pages.gathered) return tokens;
-  const int64_t table_blocks = args.block_table.dim(1);
-  const int64_t blocks = std::min<int64_t>(table_blocks, args.kv.num_blocks);
-  return std::min(tokens, blocks * args.kv.shape.block_tokens);
-}
 
 void add_pages(const AttentionArgs& args, DecodeParams& params) {
   const PageList& pages = args.pages;
@@ -120,14 +86,15 @@ class Rounds {
  public:
   Rounds(CudaStream& stream, const AttentionArgs& args)
       : stream_(stream), args_(args), params_(make_params(args)) {
-    cut_scratch(decode_scratch(stream));
+    cut_scratch(attention_scratch(stream));
   }
 
   void run() {
     const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
     const int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
-    const int64_t seqs_at_once = std::max<int64_t>(
-        1, std::min(max_windows_ / std::max(1, num_windows), kMaxCounters / params_.num_q_heads));
+    const int64_t seqs_at_once =
+        std::max<int64_t>(1, std::min(max_windows_ / std::max(1, num_windows),
+                                      AttentionScratch::kMaxCounters / params_.num_q_heads));
     for (int32_t seq = 0; seq < num_seqs; seq += params_.num_seqs) {
       params_.first_seq = seq;
       params_.num_seqs = static_cast<int32_t>(std::min<int64_t>(seqs_at_once, num_seqs - seq));
@@ -136,9 +103,9 @@ class Rounds {
   }
 
  private:
-  // Counters, two places for open windows, the carried state of one sequence, what windows came to
-  // (max, sum), then their acc.
-  void cut_scratch(DecodeScratch& scratch) {
+  // Two places for open windows, counters of what was found, the carried state of one sequence,
+  // what windows came to (max, sum), then their acc.
+  void cut_scratch(AttentionScratch& scratch) {
     const int64_t heads = params_.num_q_heads;
     std::byte* next = scratch.data();
     const auto take = [&next](size_t num_bytes) {
@@ -146,11 +113,11 @@ class Rounds {
       next += (num_bytes + 255) / 256 * 256;
       return taken;
     };
-    params_.num_arrived = reinterpret_cast<uint32_t*>(take(kCounterBytes));
+    params_.num_arrived = scratch.counters();
     auto* open = reinterpret_cast<float*>(take(open_window_bytes(params_)));
     auto* resumed = reinterpret_cast<float*>(take(open_window_bytes(params_)));
     if (args_.pages.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
-    num_found_ = reinterpret_cast<int32_t*>(take(kCounterBytes));
+    num_found_ = reinterpret_cast<int32_t*>(take(AttentionScratch::kCounterBytes));
     params_.open_windows = open;
     params_.resumed_windows = resumed;
     carry_.is_carry = true;
@@ -158,7 +125,8 @@ class Rounds {
     carry_.max = reinterpret_cast<float*>(take(heads * sizeof(float)));
     carry_.sum = reinterpret_cast<float*>(take(heads * sizeof(float)));
     const size_t window_bytes = heads * (params_.head_dim * sizeof(float) + sizeof(float2));
-    const size_t left_bytes = kDecodeScratchBytes - static_cast<size_t>(next - scratch.data());
+    const size_t left_bytes =
+        AttentionScratch::data_bytes() - static_cast<size_t>(next - scratch.data());
     max_windows_ = static_cast<int64_t>((left_bytes - 256) / window_bytes);
     params_.partial_max_sum =
         reinterpret_cast<float2*>(take(max_windows_ * heads * sizeof(float2)));
@@ -275,8 +243,8 @@ int32_t decode_window_tokens(int32_t block_tokens) {
   return std::gcd(block_tokens, kMaxWindowTokens);
 }
 
-void prepare_decode_attention(CudaStream& stream) {
-  stream.submit("prepare attention", [&](cudaStream_t) { decode_scratch(stream); });
+void prepare_attention(CudaStream& stream) {
+  stream.submit("prepare attention", [&](cudaStream_t) { attention_scratch(stream); });
 }
 
 void decode_attention(CudaStream& stream, const AttentionArgs& args) {

@@ -11,11 +11,6 @@
 
 namespace sluice::cuda {
 
-// Device memory that a stream's decode attention keeps for what windows came to: 64 MiB, taken by
-// the stream's first call. A call that needs more works in several rounds. With 32 query heads of
-// 128 channels and windows of 256 tokens it holds 1M tokens, of all sequences together.
-inline constexpr size_t kDecodeScratchBytes = size_t{64} << 20;
-
 // The op of ops/attention.h for sequences of at most one row.
 //
 // The run is cut into windows at absolute positions, and these into strips of 32 tokens. Each strip
@@ -28,13 +23,16 @@ inline constexpr size_t kDecodeScratchBytes = size_t{64} << 20;
 // is cut inside a window, the unfinished window waits in the stream's scratch for the next part:
 // the parts of a list must follow one another, and then have the bits of the pages in place.
 // P is rounded to bf16 for the product with V, and not for the sum.
+// What windows come to lies in the stream's scratch (attention_scratch.h). A call that needs more
+// works in several rounds; with 32 query heads of 128 channels and windows of 256 tokens that
+// begins at 1M tokens, of all sequences together.
 // Order: launches depend on max_kv_tokens and the room for lists, never on lengths; may be captured
 // into a graph once the stream has run the op. Errors: kDevice when the stream's first call is
 // captured or the scratch cannot be taken.
 void decode_attention(CudaStream& stream, const AttentionArgs& args);
 
 // Takes the scratch now, which the stream's first call would.
-void prepare_decode_attention(CudaStream& stream);
+void prepare_attention(CudaStream& stream);
 
 // Tokens of a window for blocks of `block_tokens`.
 int32_t decode_window_tokens(int32_t block_tokens);

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <vector_types.h>
+
 namespace sluice::cuda {
 
 // Rows are packed: packed row r of a KV head is query row r / group and query head
@@ -37,6 +39,14 @@ struct PrefillParams {
   float scale = 0.0f;
   bool first = true;
   bool last = true;
+
+  // Tiles that two CTAs do, on Hopper: the last `num_split` in launch order, each in a part at the
+  // beginning of the launch and a part at its end.
+  int32_t num_split = 0;
+  float split_step = 0.0f;        // second part of split tile i: (num_split - i) * split_step of
+                                  // its tokens
+  float4* handed_over = nullptr;  // what first parts came to: [split tile][consumer][...]
+  uint32_t* is_handed = nullptr;  // [split tile][consumer]; zeros between kernels
 };
 
 // The page lists of a call, for the kernels that take them (ops/attention.h).

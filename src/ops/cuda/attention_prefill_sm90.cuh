@@ -3,8 +3,8 @@
 // Bound: tensor-core FLOP/s. A CTA holds 128 packed rows, 64 for each of two consumer warpgroups; a
 // producer thread brings tiles of K and V through the copy engine, two stages deep. A warpgroup
 // issues the scores of tile i together with P V of tile i - 1; while it works on the softmax, the
-// other one's products have the tensor cores. Measured at head_dim 128, 16K to 64K tokens: 623 to
-// 657 TFLOP/s, 90 to 95 % of a large matrix product in the same run (H200, 2026-11-21;
+// other one's products have the tensor cores. Measured at head_dim 128, 16K to 64K tokens: 616 to
+// 657 TFLOP/s, 90 to 96 % of a large matrix product in the same run (H200, 2026-11-21;
 // docs/kernels/cuda_attention.md). Compiled for sm_90a only.
 #pragma once
 
@@ -12,6 +12,7 @@
 
 #include "ops/cuda/attention_fragment.cuh"
 #include "ops/cuda/attention_prefill_sm90.h"
+#include "ops/cuda/attention_prefill_sm90_items.cuh"
 #include "ops/cuda/shared_copy.cuh"
 #include "ops/cuda/shared_pipeline.cuh"
 #include "ops/cuda/wgmma.cuh"
@@ -58,14 +59,6 @@ struct Stage {
   __device__ explicit Stage(int tile) : index(tile % C::kStages), parity(tile / C::kStages & 1) {}
 };
 
-// The tiles of packed rows that this CTA does: [begin, end) in launch order.
-struct TileRange {
-  int begin;
-  int end;
-  __device__ explicit TileRange(const PrefillParams& p)
-      : begin(blockIdx.x * p.tiles_per_cta), end(min(begin + p.tiles_per_cta, p.num_tiles)) {}
-};
-
 // ---- Producer: one thread.
 
 template <typename C>
@@ -79,15 +72,15 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t desti
 }
 
 // Brings the KV tiles of one tile of rows; the first is the CTA's `step`-th.
-template <typename C>
+template <typename C, bool kSplits>
 __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMap* map,
-                                        const PrefillTile& tile, Shared<C>& shared,
-                                        int num_kv_tiles, int step) {
+                                        const Item& tile, Shared<C>& shared, int num_kv_tiles,
+                                        int step) {
   const int32_t* table = p.block_table + static_cast<int64_t>(tile.seq) * p.max_blocks;
   const int tiles_per_block = p.block_tokens / C::kTileTokens;
-  int block_entry = 0;
+  int block_entry = kSplits ? tile.first_block : 0;
   int tile_in_block = 0;
-  int next_block = num_kv_tiles > 0 ? table[0] : 0;
+  int next_block = num_kv_tiles > 0 ? table[block_entry] : 0;
   for (int i = 0; i < num_kv_tiles; ++i) {
     const int block = next_block;
     const int token = tile_in_block * C::kTileTokens;
@@ -108,15 +101,15 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
   }
 }
 
-template <typename C>
+template <typename C, bool kSplits>
 __device__ __forceinline__ void produce_all(const PrefillParams& p, const CUtensorMap* map,
                                             Shared<C>& shared) {
-  const TileRange range(p);
+  const ItemRange range(p);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
-    const PrefillTile tile = tile_at(p, i, C::kNumRows);
+    const Item tile = item_at<kSplits>(p, i);
     const int count = tile.num_kv_tiles(tile.first_row, C::kNumRows, p.group, C::kTileTokens);
-    produce<C>(p, map, tile, shared, count, step);
+    produce<C, kSplits>(p, map, tile, shared, count, step);
     step += count;
   }
 }
@@ -302,15 +295,80 @@ __device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i) {
   self.release(self.shared.v_empty[stage.index]);
 }
 
-// One tile of rows; its q is in shared memory.
+// Where a warpgroup's registers lie between the two parts of a tile: 16 bytes a thread, side by
+// side.
 template <typename C>
-__device__ __forceinline__ void attend(const Consumer<C>& self, const PrefillTile& tile) {
+constexpr int kHandedQuads = C::kHeadDim / 8 + 1;
+
+template <typename C>
+__device__ __forceinline__ float4* handed_over(const Consumer<C>& self, const Item& tile) {
+  const int64_t place = tile.slot * C::kNumConsumers + self.index;
+  return self.p.handed_over + place * kHandedQuads<C> * 128 + self.thread;
+}
+template <typename C>
+__device__ __forceinline__ uint32_t* is_handed(const Consumer<C>& self, const Item& tile) {
+  return self.p.is_handed + tile.slot * C::kNumConsumers + self.index;
+}
+
+template <typename C>
+__device__ __forceinline__ void hand_over(const Consumer<C>& self, const Item& tile,
+                                          const RowPair& rows, const float (&o)[C::kHeadDim / 2]) {
+  float4* to = handed_over(self, tile);
+#pragma unroll
+  for (int i = 0; i < C::kHeadDim / 8; ++i) {
+    to[i * 128] = {o[4 * i], o[4 * i + 1], o[4 * i + 2], o[4 * i + 3]};
+  }
+  to[C::kHeadDim / 8 * 128] = {rows.max[0], rows.max[1], rows.sum[0], rows.sum[1]};
+  self.meet();
+  if (self.thread != 0) return;
+  __threadfence();
+  asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(is_handed(self, tile)) : "memory");
+}
+
+// Waits for the first part, whose CTA has begun before this one, since it comes before it in launch
+// order.
+template <typename C>
+__device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& tile, RowPair& rows,
+                                          float (&o)[C::kHeadDim / 2]) {
+  if (self.thread == 0) {
+    uint32_t is_there = 0;
+    while (is_there == 0) {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
+                   : "=r"(is_there)
+                   : "l"(is_handed(self, tile))
+                   : "memory");
+    }
+    *is_handed(self, tile) = 0;
+  }
+  self.meet();
+  const float4* from = handed_over(self, tile);
+#pragma unroll
+  for (int i = 0; i < C::kHeadDim / 8; ++i) {
+    const float4 quad = __ldcg(from + i * 128);
+    o[4 * i] = quad.x;
+    o[4 * i + 1] = quad.y;
+    o[4 * i + 2] = quad.z;
+    o[4 * i + 3] = quad.w;
+  }
+  const float4 of_rows = __ldcg(from + C::kHeadDim / 8 * 128);
+  rows.max[0] = of_rows.x;
+  rows.max[1] = of_rows.y;
+  rows.sum[0] = of_rows.z;
+  rows.sum[1] = of_rows.w;
+}
+
+// One tile of rows; its q is in shared memory.
+template <typename C, bool kSplits>
+__device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile) {
   const int lane = self.thread % 32;
   const int first_row = tile.first_row + self.index * C::kGroupRows;
   float o[C::kHeadDim / 2];
   uint32_t weights[C::kTileTokens / 4];
   RowPair rows = make_row_pair(self.p, tile, first_row + self.thread / 32 * 16, lane);
   load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
+  if constexpr (kSplits) {
+    if (tile.part == Part::kSecond) take_over<C>(self, tile, rows, o);
+  }
 
   // Tiles that this warpgroup needs, and how many of them all of its rows see whole.
   const int num_own = tile.num_kv_tiles(first_row, C::kGroupRows, self.p.group, C::kTileTokens);
@@ -330,10 +388,13 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const PrefillTil
   }
 #pragma unroll 1
   for (; i < self.num_kv_tiles; ++i) skip_tile<C>(self, i);
+  if constexpr (kSplits) {
+    if (tile.part == Part::kFirst) return hand_over<C>(self, tile, rows, o);
+  }
   store_rows<C::kHeadDim>(self.p, rows, lane, o);
 }
 
-template <typename C>
+template <typename C, bool kSplits>
 __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared) {
   // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
@@ -342,8 +403,8 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
                     shared.q[buffer][index]);
   };
-  const TileRange range(p);
-  PrefillTile tile = tile_at(p, range.begin, C::kNumRows);
+  const ItemRange range(p);
+  Item tile = item_at<kSplits>(p, range.begin);
   begin_queries(tile, 0);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
@@ -355,12 +416,13 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     wait_for_copies();
     shared_write_fence();
     self.meet();  // q is here, and nobody reads the other buffer any more
-    PrefillTile next = tile;
+    Item next = tile;
     if (i + 1 < range.end) {
-      next = tile_at(p, i + 1, C::kNumRows);
+      next = item_at<kSplits>(p, i + 1);
       begin_queries(next, buffer ^ 1);
     }
-    if (count > 0 || !state_stays(p, tile)) attend<C>(self, tile);
+    const bool is_part = kSplits && tile.part != Part::kWhole;
+    if (count > 0 || is_part || !state_stays(p, tile)) attend<C, kSplits>(self, tile);
     tile = next;
     step += count;
   }
@@ -389,7 +451,7 @@ __device__ __forceinline__ SharedType& aligned_shared(std::byte* bytes) {
   return *reinterpret_cast<SharedType*>(bytes + (1024 - misaligned) % 1024);
 }
 
-template <typename C>
+template <typename C, bool kSplits>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     prefill_kernel(const __grid_constant__ PrefillParams p,
                    const __grid_constant__ CUtensorMap kv_map) {
@@ -398,10 +460,10 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   begin_pipeline<C>(shared, &kv_map);
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
-    if (threadIdx.x == 0) produce_all<C>(p, &kv_map, shared);
+    if (threadIdx.x == 0) produce_all<C, kSplits>(p, &kv_map, shared);
   } else {
     take_registers<C::kConsumerRegisters>();
-    consume_all<C>(p, shared);
+    consume_all<C, kSplits>(p, shared);
   }
 }
 

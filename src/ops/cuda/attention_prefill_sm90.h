@@ -14,6 +14,11 @@ namespace sluice::cuda::sm90 {
 // Packed rows of one CTA.
 inline constexpr int32_t kRowsPerTile = 128;
 
+// What one split tile leaves between its two parts (PrefillParams::num_split).
+constexpr size_t handed_over_bytes(int32_t head_dim) {
+  return size_t{kRowsPerTile} * static_cast<size_t>(head_dim + 8) * sizeof(float);
+}
+
 // Tokens of a KV tile for blocks of this many tokens; 0 when this build has no kernel for them. A
 // tile divides a block, so that no cut between blocks goes through a tile.
 int32_t tile_tokens(int32_t head_dim, int32_t block_tokens);

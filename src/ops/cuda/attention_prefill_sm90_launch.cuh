@@ -13,7 +13,8 @@ cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillPa
   const cudaError_t status = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<SharedType>());
   if (status != cudaSuccess) return status;
-  const int num_blocks = (p.num_tiles + p.tiles_per_cta - 1) / p.tiles_per_cta;
+  const int num_items = p.num_tiles + p.num_split;
+  const int num_blocks = (num_items + p.tiles_per_cta - 1) / p.tiles_per_cta;
   kernel<<<num_blocks, C::kNumThreads, shared_bytes<SharedType>(), stream>>>(args...);
   return cudaGetLastError();
 }
@@ -23,8 +24,11 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const Pref
                          const CUtensorMap& kv_map) {
   using C = Config<kHeadDim, kTileTokens>;
   using L = ListConfig<kHeadDim, kTileTokens>;
-  if (lists == nullptr) return launch<C, Shared<C>>(stream, prefill_kernel<C>, p, p, kv_map);
-  return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *lists, kv_map);
+  if (lists != nullptr) {
+    return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *lists, kv_map);
+  }
+  auto* kernel = p.num_split > 0 ? prefill_kernel<C, true> : prefill_kernel<C, false>;
+  return launch<C, Shared<C>>(stream, kernel, p, p, kv_map);
 }
 
 template <int kHeadDim>

@@ -5,6 +5,7 @@
 #include "ops/cuda/activation.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/attention_decode.h"
+#include "ops/cuda/attention_scratch.h"
 #include "ops/cuda/copy_blocks.h"
 #include "ops/cuda/cuda_ops_door.h"
 #include "ops/cuda/embedding.h"
@@ -23,12 +24,12 @@ const Ops& cuda_ops() {
 }
 
 size_t CudaOps::memory_bytes() const {
-  return cuda::kMatmulWorkspaceBytes + cuda::kDecodeScratchBytes;
+  return cuda::kMatmulWorkspaceBytes + cuda::kAttentionScratchBytes;
 }
 
 void CudaOps::prepare(Stream& stream) const {
   cuda::prepare_matmul(as_cuda(stream));
-  cuda::prepare_decode_attention(as_cuda(stream));
+  cuda::prepare_attention(as_cuda(stream));
 }
 
 size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols) const {

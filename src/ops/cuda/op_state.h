@@ -1,6 +1,6 @@
 // What the ops keep for one stream between calls, a place for each family that needs one.
 //
-// Used by ops/cuda/matmul and ops/cuda/attention_decode: a stream has one CudaOpState, and this is
+// Used by ops/cuda/matmul and ops/cuda/attention_scratch: a stream has one CudaOpState, and this is
 // the class behind it. Thread rule: the thread that enqueues on the stream, inside `submit`.
 #pragma once
 
