@@ -116,17 +116,18 @@ class DecodeCalls {
 // The copy is measured beside each shape: the card is slower after half a minute of work.
 void print_attention(Workbench& bench, const DecodeShape& shape) {
   const double copy_rate = bench.copy_rate();
+  const double small_rate = bench.copy_rate(std::min(shape.kv_bytes() / 2, size_t{4} << 30));
   DecodeCalls calls(bench, shape);
   const int num_calls = std::max(4, std::min(64, calls.num_sets()));
   const double time = bench.seconds(num_calls, [&](int i) { calls.enqueue(bench, i); });
   const double rate = static_cast<double>(shape.kv_bytes()) / time;
   fmt::print(
       "{:3} x {:6} tokens, {} x {} heads of {:3}, blocks of {:4}{}: {:9.1f} us {:7.0f} GB/s "
-      "{:5.1f} % of a copy ({:.0f})\n",
+      "{:5.1f} % of a copy ({:.0f}), {:5.1f} % of copies of its size\n",
       shape.num_seqs, shape.num_tokens, shape.num_kv_heads, shape.group, shape.head_dim,
       shape.block_tokens,
       shape.made_for_tokens > 0 ? fmt::format(", made for {}", shape.made_for_tokens) : "",
-      time * 1e6, rate * 1e-9, 100 * rate / copy_rate, copy_rate * 1e-9);
+      time * 1e6, rate * 1e-9, 100 * rate / copy_rate, copy_rate * 1e-9, 100 * rate / small_rate);
   bench.free_all();
 }
 
