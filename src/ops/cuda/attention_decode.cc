@@ -6,7 +6,6 @@
 #include <numeric>
 #include <utility>
 
-#include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention_decode_kernels.h"
 #include "ops/cuda/attention_run.h"
@@ -241,10 +240,6 @@ class Rounds {
 
 int32_t decode_window_tokens(int32_t block_tokens) {
   return std::gcd(block_tokens, kMaxWindowTokens);
-}
-
-void prepare_attention(CudaStream& stream) {
-  stream.submit("prepare attention", [&](cudaStream_t) { attention_scratch(stream); });
 }
 
 void decode_attention(CudaStream& stream, const AttentionArgs& args) {

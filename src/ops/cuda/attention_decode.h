@@ -31,9 +31,6 @@ namespace sluice::cuda {
 // captured or the scratch cannot be taken.
 void decode_attention(CudaStream& stream, const AttentionArgs& args);
 
-// Takes the scratch now, which the stream's first call would.
-void prepare_attention(CudaStream& stream);
-
 // Tokens of a window for blocks of `block_tokens`.
 int32_t decode_window_tokens(int32_t block_tokens);
 

@@ -325,8 +325,8 @@ __device__ __forceinline__ void hand_over(const Consumer<C>& self, const Item& t
   asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(is_handed(self, tile)) : "memory");
 }
 
-// Waits for the first part, whose CTA has begun before this one, since it comes before it in launch
-// order.
+// Waits for the first part. Its CTA has begun before this one: it has the lower index, and GPUs
+// begin CTAs in that order (CUDA does not promise it, but the scans of CUB rely on it as well).
 template <typename C>
 __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& tile, RowPair& rows,
                                           float (&o)[C::kHeadDim / 2]) {

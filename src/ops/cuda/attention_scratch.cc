@@ -18,4 +18,8 @@ AttentionScratch& attention_scratch(CudaStream& stream) {
   return static_cast<AttentionScratch&>(*state);
 }
 
+void prepare_attention(CudaStream& stream) {
+  stream.submit("prepare attention", [&](cudaStream_t) { attention_scratch(stream); });
+}
+
 }  // namespace sluice::cuda

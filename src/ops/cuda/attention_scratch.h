@@ -1,7 +1,7 @@
 // Device memory that a stream's attention keeps between kernels, for decode and prefill alike.
 //
-// Used by ops/cuda/attention_decode.cc and attention_prefill.cc. Thread rule: the thread that
-// enqueues on the stream, inside `submit`.
+// Used by ops/cuda/attention_decode.cc, attention_prefill.cc and cuda_ops.cc. Thread rule: the
+// thread that enqueues on the stream; attention_scratch inside `submit`.
 #pragma once
 
 #include <cstddef>
@@ -38,5 +38,8 @@ class AttentionScratch final : public CudaOpState {
 
 // Errors: kDevice when the stream's first call is captured or the memory cannot be taken.
 AttentionScratch& attention_scratch(CudaStream& stream);
+
+// Takes the scratch now, which the stream's first call would.
+void prepare_attention(CudaStream& stream);
 
 }  // namespace sluice::cuda

@@ -4,7 +4,6 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/activation.h"
 #include "ops/cuda/attention.h"
-#include "ops/cuda/attention_decode.h"
 #include "ops/cuda/attention_scratch.h"
 #include "ops/cuda/copy_blocks.h"
 #include "ops/cuda/cuda_ops_door.h"
