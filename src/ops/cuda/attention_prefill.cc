@@ -9,6 +9,7 @@
 #include "ops/cuda/attention_prefill_params.h"
 #include "ops/cuda/attention_prefill_sm80.h"
 #include "ops/cuda/attention_prefill_sm90.h"
+#include "ops/cuda/attention_prefill_split.h"
 #include "ops/cuda/attention_run.h"
 #include "ops/cuda/attention_scratch.h"
 #include "ops/cuda/kv_tensor_map.h"
@@ -100,46 +101,6 @@ int32_t tiles_per_cta(const PrefillParams& params, const cudaDeviceProp& gpu) {
   return std::clamp(params.num_tiles / (gpu.multiProcessorCount * kCtasPerProcessor), 1, 2);
 }
 
-// Tiles that are done in two parts (PrefillParams::num_split), and the share of a tile's tokens
-// that the longest second part has.
-struct Split {
-  int32_t num_tiles = 0;
-  float longest_second = 0.0f;
-};
-
-// Whether the tiles of the call's only sequence are about equally long: those of a run of its
-// history are, and those of a whole walk whose rows have a history much longer than they are.
-bool has_even_tiles(const AttentionArgs& args) {
-  constexpr int32_t kLeastHistory = 3;  // times the rows
-  if (args.batch.first_pos.dim(0) > 1) return false;
-  const int64_t history_tokens = int64_t{args.batch.max_kv_tokens} - args.batch.max_rows;
-  if (args.last) {
-    return args.first && history_tokens >= int64_t{args.batch.max_rows} * kLeastHistory;
-  }
-  return history_tokens >= max_run_tokens(args);
-}
-
-// Splits even tiles where what the last wave of CTAs idles is worth more than twice what the parts
-// take for their begin and end. Other tiles need none: the shortest come last and fill the gaps.
-// With long second parts multiprocessors end most evenly. But parts attend other tokens than what
-// runs beside them, which over a long run is more than the L2 holds, so where there are many waves
-// to even out such a run they are short. Measured: docs/kernels/cuda_attention.md.
-Split choose_split(const AttentionArgs& args, const PrefillParams& params,
-                   int32_t num_multiprocessors) {
-  constexpr int64_t kTokensOfAPart = 512;  // that a CTA could attend in the time of begin and end
-  constexpr int32_t kFewWaves = 3;
-  if (!has_even_tiles(args)) return {};
-
-  const int32_t num_ctas = (params.num_tiles + params.tiles_per_cta - 1) / params.tiles_per_cta;
-  const int32_t num_waves = (num_ctas + num_multiprocessors - 1) / num_multiprocessors;
-  if (num_waves == 1) return {};  // nobody waits for a multiprocessor
-  const int32_t num_idle = (num_waves * num_multiprocessors - num_ctas) * params.tiles_per_cta;
-  const bool is_short = num_waves > kFewWaves && args.last;
-  const Split split = {.num_tiles = num_multiprocessors * (num_waves > kFewWaves ? 2 : 1),
-                       .longest_second = is_short ? 0.5f : 1.0f};
-  return num_idle * max_run_tokens(args) > 2 * split.num_tiles * kTokensOfAPart ? split : Split{};
-}
-
 void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillParams& params) {
   const size_t num_bytes = sm90::handed_over_bytes(params.head_dim) * split.num_tiles;
   if (num_bytes > AttentionScratch::data_bytes()) return;
@@ -174,8 +135,8 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
       count_tiles(args, sm90::kRowsPerTile, params);
       params.tiles_per_cta = tiles_per_cta(params, gpu);
       if (or_none == nullptr) {
-        split_tiles(attention_scratch(stream), choose_split(args, params, gpu.multiProcessorCount),
-                    params);
+        const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, gpu.multiProcessorCount};
+        split_tiles(attention_scratch(stream), choose_split(args, launch), params);
       }
       const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
       check_cuda(sm90::launch_prefill(handle, params, or_none, map), "launch of prefill attention");

@@ -1,6 +1,7 @@
 // What the host knows of the run of an attention call.
 //
-// Used by ops/cuda/attention_decode.cc and attention_prefill.cc. Thread rule: host only, pure.
+// Used by ops/cuda/attention_decode.cc, attention_prefill.cc and attention_prefill_split.h. Thread
+// rule: host only, pure.
 #pragma once
 
 #include <algorithm>
