@@ -12,8 +12,8 @@ namespace {
 constexpr int32_t kBlockTokens = 256;
 constexpr int32_t kMultiprocessors = 132;
 
-// A call of the rows that end a context, 8 KV heads of two query heads each, which sees a run of
-// `run_tokens`.
+// A call of the rows that end a context, 8 KV heads of `group` query heads each, which sees a run
+// of `run_tokens`.
 struct Call {
   int32_t num_rows = 0;
   int32_t context_tokens = 0;
@@ -22,8 +22,9 @@ struct Call {
   bool last = true;
   int32_t num_seqs = 1;
   int32_t tiles_per_cta = 1;
+  int32_t group = 2;
 
-  int32_t num_tiles() const { return (num_rows * 2 + 127) / 128 * 8; }
+  int32_t num_tiles() const { return (num_rows * group + 127) / 128 * 8; }
 
   // Only shapes are looked at.
   AttentionArgs args() const {
@@ -93,6 +94,23 @@ TEST(AttentionSplit, LeavesTilesOfSeveralSequencesWhole) {
   Call call = whole_walk(1200, 65536);
   call.num_seqs = 2;
   EXPECT_EQ(call.split().num_tiles, 0);
+}
+
+// AttentionPrefill.ManyRowsAfterALongHistoryHaveTheBitsOfFew compares split tiles with whole ones:
+// the calls of its many rows, whole and cut, and of its few.
+TEST(AttentionSplit, SplitsWhatTheTestOfBitsAttends) {
+  for (const int32_t num_rows : {300, 1100, 3300}) {
+    Call call = whole_walk(num_rows, 10000 + num_rows);
+    call.group = 8;
+    call.tiles_per_cta = num_rows == 3300 ? 2 : 1;
+    EXPECT_GT(call.split().num_tiles, 0) << num_rows << " rows";
+    call.run_tokens = 9216;
+    call.last = false;
+    EXPECT_GT(call.split().num_tiles, 0) << num_rows << " rows, the first of two runs";
+  }
+  Call few = whole_walk(160, 10160);
+  few.group = 8;
+  EXPECT_EQ(few.split().num_tiles, 0);
 }
 
 TEST(AttentionSplit, NeverNamesMoreTilesThanThereAre) {

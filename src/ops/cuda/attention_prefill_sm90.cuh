@@ -296,9 +296,10 @@ __device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i) {
 }
 
 // Where a warpgroup's registers lie between the two parts of a tile: 16 bytes a thread, side by
-// side.
+// side; the accumulator, then maxima and sums.
 template <typename C>
-constexpr int kHandedQuads = C::kHeadDim / 8 + 1;
+constexpr int kHandedQuads = handed_over_bytes(C::kHeadDim) /
+                             (C::kNumConsumers * 128 * sizeof(float4));
 
 template <typename C>
 __device__ __forceinline__ float4* handed_over(const Consumer<C>& self, const Item& tile) {
