@@ -264,6 +264,8 @@ void run_selection(Workbench& bench, double copy_rate) {
                                       {1, 131072, 16, 256},
                                       {1, 131072, 16, 1024},
                                       {16, 131072, 16, 256},
+                                      {1, 262144, 16, 256},
+                                      {1, 1048576, 32, 64},
                                       {1, 1048576, 16, 1024},
                                       {8, 131072, 64, 128}}) {
     print_selection(bench, shape, copy_rate);

@@ -182,10 +182,10 @@ float score_of_kind(int kind, std::mt19937& generator) {
   }
 }
 
-// From lists that a block of threads holds at once to longer ones.
+// From lists that a block of threads holds at once to those of more than a cluster of blocks does.
 TEST(SelectPagesTest, LongListsOfScoresOfEveryKind) {
   std::mt19937 generator(8);
-  for (const int32_t num_pages : {90, 1500, 8193, 20000}) {
+  for (const int32_t num_pages : {90, 1500, 8193, 20000, 70001}) {
     for (int kind = 0; kind < 4; ++kind) {
       for (const int32_t num_list_heads : {1, 2}) {
         if (num_list_heads == 1 && kind != 2) continue;  // sums of heads have to be exact
@@ -203,6 +203,20 @@ TEST(SelectPagesTest, LongListsOfScoresOfEveryKind) {
         EXPECT_EQ(selection.lists(machine), reference::selected_pages(args));
       }
     }
+  }
+}
+
+// Where a launch is made for the longest, blocks that share a short list have few pages or none.
+TEST(SelectPagesTest, ShortListsBesideLongOnes) {
+  std::mt19937 generator(9);
+  for (const int32_t num_list_heads : {1, 2}) {
+    Machine machine;
+    SCOPED_TRACE(fmt::format("{} lists a sequence", num_list_heads));
+    expect_reference(machine,
+                     {.kv_end = {40000 * 16, 9 * 16, 0, 1100 * 16 + 1, 5},
+                      .num_list_heads = num_list_heads,
+                      .rule = {.sink_pages = 1, .recent_tokens = 40, .top_pages = 5}},
+                     generator);
   }
 }
 

@@ -1,12 +1,18 @@
-// From scores to lists on CUDA: a block of threads per list.
+// From scores to lists on CUDA: a block of threads, or a cluster of blocks, per list.
 //
-// Used by cuda/cuda_ops. Bound: latency of some six passes over the scores of one list, which stay
-// in the L1 cache. The best pages are found by their smallest score: 2048 bins of even width lie
-// over the range of the scores, the bin of the threshold is the next range, and two rounds nearly
-// always settle it, since few scores share a bin then. Nothing is sorted, since lists are in order
-// of page. One H200, 2026-11-21: 5 us for 2048 candidates, 7 to 8 us for 8192, which are the keys
-// that registers hold, and 67 us for 65536.
+// Used by cuda/cuda_ops. Bound: latency of some six passes over the scores of one list. A block
+// holds 8192 in registers; a longer list has a cluster of up to eight blocks, as long as there is
+// room for all of them at once, and what no registers hold is read again from the L1 cache. The
+// best pages are found by their smallest score: 2048 bins of even width lie over the range of the
+// scores, the bin of the threshold is the next range, and two rounds nearly always settle it, since
+// few scores share a bin then. Nothing is sorted, since lists are in order of page. One H200,
+// 2026-11-22: 5 us for 2048 candidates, 7 to 8 for 8192, 12 for 16384, 11 to 12 for 32768 and 12 to
+// 14 for 65536 (14 to 16, 28 to 32 and 65 to 76 with one block).
+#include <algorithm>
+#include <bit>
+
 #include "device/cuda/cuda_report.cuh"
+#include "ops/cuda/cluster_blocks.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/page_selection.h"
@@ -21,6 +27,8 @@ constexpr int kLog2Bins = 11;
 constexpr int kNumBins = 1 << kLog2Bins;
 constexpr int kBinsPerThread = kNumBins / kThreads;
 constexpr int kBatch = 8;  // scores that a thread loads at once
+constexpr int kMaxListBlocks = 8;
+constexpr int kHeldScores = kThreads * kBatch;  // that a block has in registers
 
 struct SelectCall {
   const float* scores;  // null: no top pages
@@ -77,6 +85,15 @@ struct Candidates {
   int32_t end;
 };
 
+// The part of this block, of those that share the list.
+__device__ inline Candidates part_of_block(Candidates all) {
+  const auto count = static_cast<int32_t>(ClusterBlocks::count());
+  const int32_t of_block = (all.end - all.begin + count - 1) / count;
+  all.begin = min(all.begin + static_cast<int32_t>(ClusterBlocks::rank()) * of_block, all.end);
+  all.end = min(all.begin + of_block, all.end);
+  return all;
+}
+
 // A score as an integer of the same order; both zeros are one number, NaN is -inf. No score has the
 // key 0.
 __device__ __forceinline__ uint32_t key_of(float score) {
@@ -95,11 +112,24 @@ struct Range {
 
 struct Shared {
   Range range;
-  int32_t bins[kNumBins];
+  alignas(8) int32_t bins[kNumBins];      // read two at a time
+  alignas(8) int32_t all_bins[kNumBins];  // of all blocks that share the list together
   int32_t bin_sums[kNumWarps];
   uint2 key_ranges[kNumWarps];  // smallest and largest
   int2 num_passing[kNumWarps];  // above the threshold, equal to it
+  // Of each block that shares the list, pushed by it.
+  uint2 key_ranges_of_blocks[kMaxListBlocks];
+  int2 num_passing_of_blocks[kMaxListBlocks];
 };
+
+// Gives every block that shares the list what this one found. REQUIRES: the first warp calls it,
+// each lane with the same value. Order: seen behind the cluster's next barrier.
+template <typename T>
+__device__ __forceinline__ void push_to_blocks(T (&of_blocks)[kMaxListBlocks], const T& own) {
+  const unsigned block = threadIdx.x;
+  if (block >= ClusterBlocks::count()) return;
+  *ClusterBlocks::of_block(&of_blocks[ClusterBlocks::rank()], block) = own;
+}
 
 // The candidates of this thread's warp, a page a lane, ascending. The first kBatch of a lane are
 // all there are in lists of up to 8192, and stay in registers.
@@ -162,6 +192,7 @@ class Keys {
 };
 
 // Begins with the range of all keys. REQUIRES, as what follows: every thread calls it.
+template <bool kClustered>
 __device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   uint32_t low = ~0u, high = 0;
@@ -169,19 +200,59 @@ __device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shar
     high = max(high, key);
     low = min(low, key == 0 ? ~0u : key);
   });
-  low = __reduce_min_sync(kFullWarp, low);
-  high = __reduce_max_sync(kFullWarp, high);
+  const auto reduce = [&] {
+    low = __reduce_min_sync(kFullWarp, low);
+    high = __reduce_max_sync(kFullWarp, high);
+  };
+  reduce();
   if (lane == 0) shared.key_ranges[threadIdx.x / kWarpThreads] = {low, high};
   __syncthreads();
-  if (threadIdx.x >= kWarpThreads) return;  // the first round's barrier comes before any reads it
-  const uint2 range = shared.key_ranges[lane];
-  low = __reduce_min_sync(kFullWarp, range.x);
-  high = __reduce_max_sync(kFullWarp, range.y);
-  if (lane == 0) shared.range = {low, high - low, num_wanted};
+  const bool is_first_warp = threadIdx.x < kWarpThreads;
+  if (is_first_warp) {
+    low = shared.key_ranges[lane].x;
+    high = shared.key_ranges[lane].y;
+    reduce();
+  }
+  if constexpr (kClustered) {
+    if (is_first_warp) push_to_blocks(shared.key_ranges_of_blocks, uint2{low, high});
+    ClusterBlocks::sync();
+    if (is_first_warp) {
+      const bool is_block = lane < static_cast<int32_t>(ClusterBlocks::count());
+      low = is_block ? shared.key_ranges_of_blocks[lane].x : ~0u;
+      high = is_block ? shared.key_ranges_of_blocks[lane].y : 0;
+      reduce();
+    }
+  }
+  // The first round's barrier comes before any reads it.
+  if (threadIdx.x == 0) shared.range = {low, high - low, num_wanted};
+}
+
+// Adds up the bins of all blocks that share the list: each block a part of them, which it pushes to
+// the others. (Where each block read all bins of all, 65,536 candidates took 18 us instead of 13.)
+// Order: behind a barrier of the cluster; seen behind the next, which lets bins be cleared, too.
+__device__ inline void add_up_bins(Shared& shared) {
+  const unsigned num_blocks = ClusterBlocks::count();
+  const unsigned num_threads = kNumBins / 2 / num_blocks;  // two bins a thread
+  if (threadIdx.x >= num_threads) return;
+  const unsigned first = (ClusterBlocks::rank() * num_threads + threadIdx.x) * 2;
+  const auto of_block = [&](int32_t* bins, unsigned block) {
+    return reinterpret_cast<int2*>(ClusterBlocks::of_block(bins + first, block));
+  };
+  int2 sum = {};
+#pragma unroll
+  for (unsigned block = 0; block < kMaxListBlocks; ++block) {
+    const int2 counts = block < num_blocks ? *of_block(shared.bins, block) : int2{};
+    sum = {sum.x + counts.x, sum.y + counts.y};
+  }
+#pragma unroll
+  for (unsigned block = 0; block < kMaxListBlocks; ++block) {
+    if (block < num_blocks) *of_block(shared.all_bins, block) = sum;
+  }
 }
 
 // Finds the bin in which the largest keys come to range.num_wanted; it is the next range.
-__device__ inline void choose_bin(const Range& range, int32_t shift, Shared& shared) {
+__device__ inline void choose_bin(const Range& range, int32_t shift, const int32_t* bins,
+                                  Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t warp = threadIdx.x / kWarpThreads;
   // A thread has neighbouring bins.
@@ -189,7 +260,7 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, Shared& sha
   int32_t own = 0;
 #pragma unroll
   for (int i = 0; i < kBinsPerThread; ++i) {
-    counts[i] = shared.bins[threadIdx.x * kBinsPerThread + i];
+    counts[i] = bins[threadIdx.x * kBinsPerThread + i];
     own += counts[i];
   }
   const int32_t of_warp = __reduce_add_sync(kFullWarp, own);
@@ -219,9 +290,10 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, Shared& sha
   }
 }
 
-// Settles the threshold, 11 bits of the range a round.
+// Settles the threshold, 11 bits of the range a round; all blocks of a list find the same.
+template <bool kClustered>
 __device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Shared& shared) {
-  find_key_range(keys, num_wanted, shared);
+  find_key_range<kClustered>(keys, num_wanted, shared);
   while (true) {
     for (int32_t bin = threadIdx.x; bin < kNumBins; bin += kThreads) shared.bins[bin] = 0;
     __syncthreads();
@@ -232,13 +304,32 @@ __device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Sha
       const uint32_t offset = key - range.low;
       if (offset <= range.last) atomicAdd(&shared.bins[offset >> shift], 1);
     });
-    __syncthreads();
-    choose_bin(range, shift, shared);
+    if constexpr (kClustered) {
+      ClusterBlocks::sync();
+      add_up_bins(shared);
+      ClusterBlocks::sync();
+    } else {
+      __syncthreads();
+    }
+    choose_bin(range, shift, kClustered ? shared.all_bins : shared.bins, shared);
     // Bins are read before their sums are: behind the barrier between, they may be cleared.
   }
 }
 
+// How many candidates of lower blocks pass the threshold, as num_passing; `own` are this block's.
+__device__ inline int2 num_passing_before(int2 own, Shared& shared) {
+  if (threadIdx.x < kWarpThreads) push_to_blocks(shared.num_passing_of_blocks, own);
+  ClusterBlocks::sync();
+  int2 sum = {};
+  for (unsigned block = 0; block < ClusterBlocks::rank(); ++block) {
+    sum.x += shared.num_passing_of_blocks[block].x;
+    sum.y += shared.num_passing_of_blocks[block].y;
+  }
+  return sum;
+}
+
 // Writes the candidates that the threshold lets pass, ascending.
+template <bool kClustered>
 __device__ inline void write_top(const Keys& keys, const Range& threshold, int32_t* out,
                                  Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
@@ -253,6 +344,13 @@ __device__ inline void write_top(const Keys& keys, const Range& threshold, int32
   const int2 other = shared.num_passing[lane];
   int32_t above = __reduce_add_sync(kFullWarp, lane < warp ? other.x : 0);
   int32_t equal = __reduce_add_sync(kFullWarp, lane < warp ? other.y : 0);
+  if constexpr (kClustered) {
+    const int2 of_block{__reduce_add_sync(kFullWarp, other.x),
+                        __reduce_add_sync(kFullWarp, other.y)};
+    const int2 before = num_passing_before(of_block, shared);
+    above += before.x;
+    equal += before.y;
+  }
   const uint32_t lower_lanes = (1u << lane) - 1;
   keys.for_each([&](int32_t page, uint32_t key) {
     const bool is_above = key > threshold.low;
@@ -269,37 +367,48 @@ __device__ inline void write_top(const Keys& keys, const Range& threshold, int32
   });
 }
 
-// grid: one block per list.
+// Pages that need no scores, and the number of all.
+__device__ inline void write_others(const SelectCall& call, const PageRanges& ranges, int32_t list,
+                                    int32_t* out) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto num_threads = static_cast<int32_t>(blockDim.x);
+  if (thread == 0) call.page_count[list] = ranges.num_taken();
+  for (int32_t page = thread; page < ranges.sink_end; page += num_threads) out[page] = page;
+  int32_t* recent = out + ranges.sink_end + ranges.num_top - ranges.recent_begin;
+  for (int32_t page = ranges.recent_begin + thread; page < ranges.num_pages; page += num_threads) {
+    recent[page] = page;
+  }
+}
+
+// grid: one block per list, or with kClustered the blocks of a cluster, which share its candidates.
+template <bool kClustered>
 __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   let_next_kernel_start();
   __shared__ Shared shared;
-  const auto list = static_cast<int32_t>(blockIdx.x);
+  const unsigned num_blocks = kClustered ? ClusterBlocks::count() : 1;
+  const bool is_first_block = !kClustered || ClusterBlocks::rank() == 0;
+  const auto list = static_cast<int32_t>(blockIdx.x / num_blocks);
   const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
   const int32_t seq = list / call.num_q_pages / call.num_list_heads;
   PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
-  wait_for_earlier_work();  // tables may be read before, scores may not
+  if constexpr (kClustered) ClusterBlocks::sync();  // all have begun and may be reached into
+  wait_for_earlier_work();                          // tables may be read before, scores may not
   if (ranges.num_taken() > call.max_pages ||
       (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
-    if (threadIdx.x == 0) fail_row(call.report, list);
+    if (is_first_block && threadIdx.x == 0) fail_row(call.report, list);
     ranges = {0, 0, 0, 0};
   }
   int32_t* out = call.page_ids + static_cast<int64_t>(list) * call.max_pages;
-  if (threadIdx.x == 0) call.page_count[list] = ranges.num_taken();
-  for (int32_t page = threadIdx.x; page < ranges.sink_end; page += blockDim.x) out[page] = page;
-  out += ranges.sink_end;
-  int32_t* recent = out + ranges.num_top - ranges.recent_begin;
-  for (int32_t page = ranges.recent_begin + static_cast<int32_t>(threadIdx.x);
-       page < ranges.num_pages; page += blockDim.x) {
-    recent[page] = page;
-  }
+  if (is_first_block) write_others(call, ranges, list, out);
   if (ranges.num_top == 0) return;
   const bool is_shared = call.num_list_heads == 1;
   const int64_t first_head = static_cast<int64_t>(seq) * call.num_score_heads + list_head;
   const Candidates candidates{call.scores + first_head * call.max_scores, call.max_scores,
                               is_shared ? call.num_score_heads : 1, ranges.sink_end,
                               ranges.recent_begin};
-  const Keys keys(candidates);
-  write_top(keys, find_threshold(keys, ranges.num_top, shared), out, shared);
+  const Keys keys(kClustered ? part_of_block(candidates) : candidates);
+  const Range threshold = find_threshold<kClustered>(keys, ranges.num_top, shared);
+  write_top<kClustered>(keys, threshold, out + ranges.sink_end, shared);
 }
 
 SelectCall make_call(const SelectPagesArgs& args) {
@@ -322,6 +431,16 @@ SelectCall make_call(const SelectPagesArgs& args) {
   };
 }
 
+// How many blocks share a list: as many as hold its scores in registers, where the GPU has clusters
+// and room for all of them at once.
+int blocks_of_a_list(const cudaDeviceProp& gpu, int32_t max_scores, int64_t num_lists) {
+  if (gpu.major < 9) return 1;
+  const auto wanted = (static_cast<unsigned>(max_scores) + kHeldScores - 1) / kHeldScores;
+  auto num_blocks = static_cast<int>(std::min<unsigned>(std::bit_ceil(wanted), kMaxListBlocks));
+  while (num_blocks > 1 && num_blocks * num_lists > gpu.multiProcessorCount) num_blocks /= 2;
+  return num_blocks;
+}
+
 }  // namespace
 
 void select_pages(CudaStream& stream, const SelectPagesArgs& args) {
@@ -332,9 +451,19 @@ void select_pages(CudaStream& stream, const SelectPagesArgs& args) {
     call.report = stream.report("select_pages",
                                 "list {} takes more pages than page_ids (or scores) has room for; "
                                 "give page_ids more, or take fewer pages");
+    const int num_blocks =
+        blocks_of_a_list(stream.cuda_device().properties(), call.max_scores, num_lists);
+    if (num_blocks > 1) {
+      launch_early(stream, select<true>,
+                   {.grid = dim3(num_lists * static_cast<unsigned>(num_blocks)),
+                    .block = dim3(kThreads),
+                    .cluster_blocks = num_blocks},
+                   call);
+      return;
+    }
     // Without scores there is little to do per list.
     const unsigned threads = args.scores.present() ? kThreads : 128;
-    launch_early(stream, select, {.grid = dim3(num_lists), .block = dim3(threads)}, call);
+    launch_early(stream, select<false>, {.grid = dim3(num_lists), .block = dim3(threads)}, call);
   });
 }
 

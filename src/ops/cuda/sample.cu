@@ -140,9 +140,9 @@ __device__ void list_top(const RowWork<kHeld>& work, float largest) {
   CoarseCounter counter(work.shared);
   for_each_token([&](float value, uint64_t) { counter.add(value); });
   counter.finish();
-  RowBlocks::sync();
+  ClusterBlocks::sync();
   list_first(work.shared, static_cast<uint32_t>(work.call.num_top), for_each_token);
-  if (RowBlocks::rank() == 0 && static_cast<int>(threadIdx.x) < work.call.num_top) {
+  if (ClusterBlocks::rank() == 0 && static_cast<int>(threadIdx.x) < work.call.num_top) {
     work.shared.top[threadIdx.x] = work.shared.sorted[threadIdx.x];
   }
 }
@@ -291,7 +291,7 @@ __device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scalin
       }
     });
   });
-  if (RowBlocks::rank() != 0) return 0;
+  if (ClusterBlocks::rank() != 0) return 0;
   // A thread a token, in order.
   const bool exists = threadIdx.x < min(count, top_k);
   const uint64_t place = exists ? work.shared.sorted[threadIdx.x] : 0;
@@ -313,7 +313,7 @@ __device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scalin
 
 // A row that cannot be sampled is reported; what it leaves is a token that exists.
 __device__ void give_up(const CudaSampleCall& call, int64_t row, const CudaReport& report) {
-  if (RowBlocks::rank() != 0) return;
+  if (ClusterBlocks::rank() != 0) return;
   if (threadIdx.x == 0) {
     fail_row(report, row);
     call.token_ids[row] = 0;
@@ -369,7 +369,7 @@ __device__ void sample_row(const RowWork<kHeld>& work) {
       id = draw(work, scaling, tally, peak.id);
     }
   }
-  if (RowBlocks::rank() != 0) return;
+  if (ClusterBlocks::rank() != 0) return;
   write_row(work.shared, call, work.row, id, static_cast<double>(peak.largest) + log(raw_sum));
 }
 
@@ -380,7 +380,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall 
   extern __shared__ float4 held[];
   let_next_kernel_start();
   wait_for_earlier_work();
-  const int64_t row = blockIdx.x / RowBlocks::count();
+  const int64_t row = blockIdx.x / ClusterBlocks::count();
   const SampleRow view = {.logits = call.logits + row * call.vocab,
                           .vocab = call.vocab,
                           .aligned = call.aligned,
@@ -390,7 +390,7 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall 
   Reducer reduce(shared);
   begin_row(shared, tokens);
   sample_row(RowWork<kHeld>{shared, params, tokens, reduce, call, row});
-  RowBlocks::sync();  // no block leaves while another may reach into its shared memory
+  ClusterBlocks::sync();  // no block leaves while another may reach into its shared memory
 }
 
 void launch(CudaStream& stream, const CudaSampleCall& call) {

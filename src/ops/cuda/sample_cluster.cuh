@@ -8,9 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <cooperative_groups.h>
-#include <nv/target>
-
+#include "ops/cuda/cluster_blocks.cuh"
 #include "ops/cuda/common.cuh"
 
 namespace sluice::cuda {
@@ -61,30 +59,6 @@ __device__ inline float value_at(uint64_t place) {
   return __uint_as_float(key ^ (key >> 31 != 0 ? 0x80000000u : 0xffffffffu));
 }
 
-// The blocks that share a row: a cluster where the GPU has clusters (compute capability 9.0), a
-// single block elsewhere.
-struct RowBlocks {
-  __device__ static unsigned count() {
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (return cooperative_groups::this_cluster().num_blocks();),
-                 (return 1;))
-  }
-  __device__ static unsigned rank() {
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (return cooperative_groups::this_cluster().block_rank();),
-                 (return 0;))
-  }
-  __device__ static void sync() {
-    NV_IF_TARGET(NV_PROVIDES_SM_90, (cooperative_groups::this_cluster().sync();),
-                 (__syncthreads();))
-  }
-  // What lies at `mine` in the shared memory of block `rank`.
-  template <typename T>
-  __device__ static T* of_block(T* mine, unsigned rank) {
-    NV_IF_TARGET(NV_PROVIDES_SM_90,
-                 (return cooperative_groups::this_cluster().map_shared_rank(mine, rank);),
-                 (return mine;))
-  }
-};
-
 // The tokens of a row, dealt to the threads of its blocks in groups of 4 neighbouring ids, which
 // share a call of Philox. Which thread has a group depends on `vocab` alone.
 //
@@ -100,8 +74,8 @@ class Tokens {
       : shared_(shared),
         row_(row),
         held_(held + threadIdx.x),
-        first_group_(static_cast<int>(RowBlocks::rank() * kSampleThreads + threadIdx.x)),
-        group_stride_(static_cast<int>(RowBlocks::count() * kSampleThreads)),
+        first_group_(static_cast<int>(ClusterBlocks::rank() * kSampleThreads + threadIdx.x)),
+        group_stride_(static_cast<int>(ClusterBlocks::count() * kSampleThreads)),
         num_groups_((row.vocab + 3) / 4) {}
 
   // Notes the suppressed ids. Order: before a barrier of the block, which is before `load`.
@@ -199,7 +173,7 @@ __device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
   if (threadIdx.x == 0) shared.num_listed = 0;
   __syncthreads();
   tokens.note_suppressed();
-  RowBlocks::sync();
+  ClusterBlocks::sync();
 }
 
 // Groups that one thread has at most.
@@ -225,7 +199,7 @@ __device__ T shuffle_xor(const T& value, int step) {
 class Reducer {
  public:
   __device__ explicit Reducer(SampleShared& shared)
-      : shared_(shared), num_blocks_(RowBlocks::count()), block_(RowBlocks::rank()) {}
+      : shared_(shared), num_blocks_(ClusterBlocks::count()), block_(ClusterBlocks::rank()) {}
 
   // Of the threads of this block; the result is that of the lanes of warp 0.
   // REQUIRES: `combine` is commutative; T is words of 64 bits without padding.
@@ -258,9 +232,9 @@ class Reducer {
     // cannot be two barriers ahead. Pushed, so that nobody reads from afar after the barrier.
     turn_ ^= 1;
     if (threadIdx.x < num_blocks_) {
-      put(RowBlocks::of_block(shared_.sums[turn_][block_], threadIdx.x), value);
+      put(ClusterBlocks::of_block(shared_.sums[turn_][block_], threadIdx.x), value);
     }
-    RowBlocks::sync();
+    ClusterBlocks::sync();
     value = get<T>(shared_.sums[turn_][0]);
     for (unsigned block = 1; block < num_blocks_; ++block) {
       value = combine(value, get<T>(shared_.sums[turn_][block]));

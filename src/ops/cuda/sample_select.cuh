@@ -22,10 +22,10 @@ __device__ inline int coarse_bin(float value) {
 template <int kBins, typename BinOf>
 __device__ void find_bin(SampleShared& shared, uint32_t k, BinOf bin_of) {
   const int first = static_cast<int>(threadIdx.x) * kBins;
-  const unsigned num_blocks = RowBlocks::count();
+  const unsigned num_blocks = ClusterBlocks::count();
   uint32_t counts[kBins] = {};
   for (unsigned block = 0; block < num_blocks; ++block) {
-    const uint32_t* histogram = RowBlocks::of_block(shared.histogram, block);
+    const uint32_t* histogram = ClusterBlocks::of_block(shared.histogram, block);
 #pragma unroll
     for (int i = 0; i < kBins; ++i) counts[i] += histogram[bin_of(first + i)];
   }
@@ -67,14 +67,14 @@ __device__ uint64_t select_limit(SampleShared& shared, uint32_t k, ForEachPlace 
     const int width = level % 3 == 2 ? 10 : 11;
     const uint64_t last = (uint64_t{1} << width) - 1;
     shift -= width;
-    RowBlocks::sync();  // nobody reads the histogram any more
+    ClusterBlocks::sync();  // nobody reads the histogram any more
     clear_histogram(shared, kDigitBins);
     for_each_place([&](uint64_t place) {
       // Shifted twice, since a shift by 64 is undefined.
       if (place >> shift >> width == prefix)
         atomicAdd(&shared.histogram[place >> shift & last], 1u);
     });
-    RowBlocks::sync();
+    ClusterBlocks::sync();
     find_bin<kDigitBins / kSampleThreads>(shared, k, [](int i) { return kDigitBins - 1 - i; });
     k -= shared.found[1];
     prefix = prefix << width | (kDigitBins - 1 - shared.found[0]);
@@ -128,11 +128,11 @@ __device__ uint32_t list_first(SampleShared& shared, uint32_t k, ForEachToken fo
   }
   for_each_token([&](float value, uint64_t place) {
     if (fits ? coarse_bin(value) > last_bin : place <= limit) return;
-    const uint32_t index = atomicAdd(RowBlocks::of_block(&shared.num_listed, 0), 1u);
-    RowBlocks::of_block(shared.listed, 0)[index] = place;
+    const uint32_t index = atomicAdd(ClusterBlocks::of_block(&shared.num_listed, 0), 1u);
+    ClusterBlocks::of_block(shared.listed, 0)[index] = place;
   });
-  RowBlocks::sync();
-  if (RowBlocks::rank() != 0) return 0;
+  ClusterBlocks::sync();
+  if (ClusterBlocks::rank() != 0) return 0;
   const uint32_t count = shared.num_listed;
   const uint64_t mine = threadIdx.x < count ? shared.listed[threadIdx.x] : 0;
   uint32_t position = 0;
