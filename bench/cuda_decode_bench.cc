@@ -184,6 +184,35 @@ void run_lists(Workbench& bench, double copy_rate) {
   }
 }
 
+// The same where the listed pages have been gathered.
+void run_gathered_lists(Workbench& bench, double copy_rate) {
+  constexpr int32_t kPageTokens = 32;
+  constexpr int32_t kListedTokens = 2048;
+  constexpr int kNumCalls = 16;
+  fmt::print("\nattention of one row over {} gathered tokens, 8 x 4 heads of 128\n", kListedTokens);
+  for (const int32_t num_tokens : {65536, 131072, 1048576}) {
+    const DecodeShape shape{.num_seqs = 1, .num_tokens = num_tokens, .group = 4};
+    DecodeCalls calls(bench, shape);
+    AttentionArgs& args = calls.args();
+    args.pages = random_lists(bench, 8, num_tokens, kPageTokens, kListedTokens / kPageTokens);
+    args.pages.gathered = true;
+    args.pages.source_block_tokens = kBlockTokens;
+    args.kv.shape.block_tokens = kPageTokens;
+    args.kv.num_blocks = args.pages.num_entries;
+    args.kv.stride_bytes = args.kv.shape.block_bytes();
+    std::byte* const base = args.kv.base;
+    const size_t listed_bytes = args.kv.stride_bytes * args.kv.num_blocks;
+    const double time = bench.seconds(kNumCalls, [&](int i) {
+      args.kv.base = base + listed_bytes * i;
+      calls.enqueue(bench, i);
+    });
+    const double rate = static_cast<double>(listed_bytes) / time;
+    fmt::print("of {:7} tokens, pages of {}: {:8.1f} us {:7.0f} GB/s {:5.1f} % of a copy\n",
+               num_tokens, kPageTokens, time * 1e6, rate * 1e-9, 100 * rate / copy_rate);
+    bench.free_all();
+  }
+}
+
 struct SelectionShape {
   int32_t num_seqs;
   int32_t num_tokens;
@@ -333,7 +362,10 @@ int run(int argc, char** argv) {
              bench.device().info().name, copy_rate * 1e-9);
   for (int i = 1; i < argc; ++i) run_named(bench, argv[i]);
   if (wants("attention")) run_attention(bench);
-  if (wants("lists")) run_lists(bench, copy_rate);
+  if (wants("lists")) {
+    run_lists(bench, copy_rate);
+    run_gathered_lists(bench, copy_rate);
+  }
   if (wants("selection")) run_selection(bench, copy_rate);
   if (wants("gather")) run_gather(bench);
   return 0;

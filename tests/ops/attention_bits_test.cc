@@ -251,6 +251,40 @@ TEST(DecodeAttentionTest, ListsOverLongContextsHaveTheBitsOfShorterCalls) {
   }
 }
 
+// The same where a list's pages have been gathered, all of them or in parts.
+TEST(DecodeAttentionTest, GatheredListsOverLongContextsHaveTheBitsOfPagesInPlace) {
+  for (const auto& [head_dim, num_kv_heads, group] : {std::tuple(64, 2, 3), {128, 1, 7}}) {
+    const AttentionProblem problem({.head_dim = head_dim,
+                                    .num_kv_heads = num_kv_heads,
+                                    .group = group,
+                                    .seqs = {{.first_pos = 132000}}});
+    for (const auto& [block_tokens, page_tokens, every] :
+         {std::tuple(256, 16, 9U), {256, 32, 100U}, {1024, 64, 6U}, {512, 256, 8U}}) {
+      AttentionRun in_place = run_of(block_tokens);
+      in_place.page_tokens = page_tokens;
+      in_place.list_of = one_of(every, 132000 / page_tokens + 1);
+      in_place.one_list_for_all_heads = every == 100;
+      in_place.splits = {65536};  // so short that a GPU visits all windows
+      const AttentionResult base = problem.run(in_place);
+      size_t longest = 0;
+      for (int32_t head = 0; head < num_kv_heads; ++head) {
+        longest = std::max(longest, in_place.list_of(0, head, 0).size());
+      }
+      // With all in one part, there is room for every page that the table has room for.
+      for (const int32_t entries : {33, static_cast<int32_t>(longest) + 1}) {
+        SCOPED_TRACE(fmt::format("{} x {}: one page in {} of {} in {}, parts of {}", group,
+                                 head_dim, every, page_tokens, block_tokens, entries));
+        AttentionRun run = in_place;
+        run.gathered_entries = entries;
+        run.splits = {};
+        expect_same_bits(base, problem.run(run));
+        run.splits = {131072};  // the tail in place
+        expect_same_bits(base, problem.run(run));
+      }
+    }
+  }
+}
+
 // Parts of a list end anywhere: inside a window, with a page per part, with all in one part.
 TEST(DecodeAttentionTest, GatheringInAnyPartsChangesNothing) {
   for (int32_t head_dim : {48, 64, 128}) {

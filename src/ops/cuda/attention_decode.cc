@@ -90,7 +90,12 @@ class Rounds {
 
   void run() {
     const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
-    const int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
+    int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
+    const int32_t most_found = std::min(num_windows, params_.max_pages);
+    if (lists_leave_windows_out(num_windows) && most_found <= max_windows_) {
+      params_.num_found = num_found_;
+      num_windows = most_found;
+    }
     const int64_t seqs_at_once =
         std::max<int64_t>(1, std::min(max_windows_ / std::max(1, num_windows),
                                       AttentionScratch::kMaxCounters / params_.num_q_heads));
@@ -144,26 +149,24 @@ class Rounds {
   }
 
   void launch_round(bool is_only_round) {
-    const bool is_fast = params_.head_dim == 64 || params_.head_dim == 128;
-    const bool is_dealt = is_fast && is_only_round && lists_leave_windows_out();
-    const bool is_wave = is_fast && is_only_round && fits_wave();
-    params_.records = is_fast && !is_dealt && !is_wave && halves_fill_the_gpu() ? 2 : 1;
-    params_.num_found = is_dealt ? num_found_ : nullptr;
-    params_.most_found = params_.num_windows;
-    if (is_fast && is_only_round && fits_clusters()) {
+    const bool is_dealt = params_.num_found != nullptr;
+    const bool is_wave = is_fast() && is_only_round && fits_wave();
+    params_.records = is_fast() && !is_dealt && !is_wave && halves_fill_the_gpu() ? 2 : 1;
+    if (is_fast() && is_only_round && fits_clusters()) {
       return launch_decode_in_cluster(stream_, params_);
     }
     if (is_dealt) {
-      params_.most_found = std::min(params_.num_windows, params_.max_pages);
       launch_decode_listed_windows(stream_, params_);
     } else if (is_wave) {
       launch_decode_wave(stream_, params_);
     } else if (params_.num_windows > 0) {
-      is_fast ? launch_decode_windows(stream_, params_)
-              : launch_decode_windows_general(stream_, params_);
+      is_fast() ? launch_decode_windows(stream_, params_)
+                : launch_decode_windows_general(stream_, params_);
     }
     launch_decode_combine(stream_, params_);
   }
+
+  bool is_fast() const { return params_.head_dim == 64 || params_.head_dim == 128; }
 
   // Whether a sequence's windows are few enough for a cluster, and there are clusters for all of
   // them at once: a block of them has most of a multiprocessor's shared memory, and where some
@@ -192,14 +195,16 @@ class Rounds {
            2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
   }
 
-  // Whether only windows that lists show should be dealt out. Each of them has a page at least.
-  bool lists_leave_windows_out() const {
-    return params_.page_ids != nullptr && !params_.gathered && params_.group <= 8 &&
+  // Whether only windows that lists show should be dealt out, of so many. Each of them has a page
+  // at least. A part of a gathered list may begin and end inside a window.
+  bool lists_leave_windows_out(int32_t num_windows) const {
+    const bool is_whole =
+        !params_.gathered || (params_.first_entry == 0 && params_.num_entries >= params_.max_pages);
+    return is_fast() && params_.page_ids != nullptr && is_whole && params_.group <= 8 &&
            params_.window_tokens == kMaxWindowTokens &&
-           kMaxWindowTokens % params_.page_tokens == 0 &&
-           params_.num_windows >= kLeastDealtWindows &&
+           kMaxWindowTokens % params_.page_tokens == 0 && num_windows >= kLeastDealtWindows &&
            int64_t{4} * params_.max_pages * params_.page_tokens <=
-               int64_t{params_.num_windows} * kMaxWindowTokens;
+               int64_t{num_windows} * kMaxWindowTokens;
   }
 
   // Whether windows of two halves are so few that each half should have a block of its own. The

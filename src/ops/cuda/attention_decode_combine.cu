@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
   const Windows<kHeadDim> windows{.max_sums = p.partial_max_sum + first_partial,
                                   .acc = p.partial_acc + first_partial * p.head_dim + of_lane,
-                                  .most = p.most_found,
+                                  .most = p.num_windows,
                                   .other_head_dim = p.head_dim,
                                   .is_channel = of_lane < p.head_dim};
   keep_here(windows.max_sums);
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
   keep_here(accs);
   wait_for_earlier_work();
   Loads loads;
-  load_few(p.most_found, max_sums, accs, is_channel, head_dim, loads);
+  load_few(p.num_windows, max_sums, accs, is_channel, head_dim, loads);
   if (row.row < 0) return;
   const int32_t count = num_windows_of(p, row);
   float max = -INFINITY;
@@ -366,11 +366,11 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
 
 template <int kRecords, int kHeadDim>
 void launch_few(CudaStream& stream, const DecodeParams& p) {
-  auto* kernel = p.most_found <= 8    ? decode_combine_few<8, kRecords, kHeadDim>
-                 : p.most_found <= 16 ? decode_combine_few<16, kRecords, kHeadDim>
-                                      : decode_combine_few<32, kRecords, kHeadDim>;
+  auto* kernel = p.num_windows <= 8    ? decode_combine_few<8, kRecords, kHeadDim>
+                 : p.num_windows <= 16 ? decode_combine_few<16, kRecords, kHeadDim>
+                                       : decode_combine_few<32, kRecords, kHeadDim>;
   if constexpr (kRecords == 1) {
-    if (p.most_found > 32) kernel = decode_combine_few<kMostFewWindows, kRecords, kHeadDim>;
+    if (p.num_windows > 32) kernel = decode_combine_few<kMostFewWindows, kRecords, kHeadDim>;
   }
   const int32_t warps = (p.head_dim + kWarpThreads - 1) / kWarpThreads;
   launch_early(
@@ -389,11 +389,11 @@ void launch_few(CudaStream& stream, const DecodeParams& p) {
 
 void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
   if (p.records == 2) return launch_few<2>(stream, p);
-  if (p.most_found <= kMostFewWindows) return launch_few<1>(stream, p);
+  if (p.num_windows <= kMostFewWindows) return launch_few<1>(stream, p);
   const dim3 grid(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs),
                   static_cast<unsigned>((p.head_dim + kChannels - 1) / kChannels));
   // As many windows at once as there are, up to a limit.
-  const int32_t warps = (p.most_found + kWarpThreads - 1) / kWarpThreads;
+  const int32_t warps = (p.num_windows + kWarpThreads - 1) / kWarpThreads;
   const int32_t threads = std::clamp(warps * kWarpThreads, kWarpThreads, kMaxThreads);
   launch_early(stream,
                p.head_dim == 128  ? decode_combine<128>

@@ -33,8 +33,9 @@ void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 // two records has kMaxWindowTokens.
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
 
-// Works out the windows that lists show, and notes how many there are. REQUIRES: head_dim is 64 or
-// 128, at most 8 query heads a KV head, windows of kMaxWindowTokens that are whole pages in place.
+// Works out the windows that lists show, at most p.num_windows, and notes how many there are.
+// REQUIRES: head_dim is 64 or 128, at most 8 query heads a KV head, windows of kMaxWindowTokens
+// that are whole pages; where pages are gathered, all of every list is.
 void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p);
 
 // The same for any head_dim, one token after the other.

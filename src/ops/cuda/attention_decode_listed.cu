@@ -3,9 +3,10 @@
 // Used by attention_decode.cc from 128K tokens on, where most windows may show nothing. Blocks
 // look a list through and deal the windows that it shows among themselves; a warp works a window
 // out alone, tile by tile through a ring of copies that goes on into its next window. The numbers
-// of strips, halves and windows are those of attention_decode.cu. Bound: latency, that
-// of the warp with the most tiles. One H200, 2026-11-21, 8192 tokens of 128K in pages of 16, 8 KV
-// heads: 37 us, 54 where all windows are visited.
+// of strips, halves and windows are those of attention_decode.cu. Pages lie in place or have been
+// gathered. Bound: latency, that of the warp with the most tiles. One H200, 2026-11-21, 8192 tokens
+// of 128K in pages of 16, 8 KV heads: 37 us, 54 where all windows are visited; 2026-11-22, 2048
+// gathered tokens of 1M in pages of 32: 17 us instead of 187.
 #include <algorithm>
 
 #include "ops/cuda/attention_decode_block.cuh"
@@ -33,8 +34,9 @@ struct Ring {
 
 // A window that the list shows.
 struct ListedWindow {
-  const uint16_t* keys;  // of its first token
+  const uint16_t* keys;  // of its first token; where pages are gathered: of the first listed page
   int32_t index;         // of the run
+  int32_t entry;         // of the list, of its first listed page
   int32_t num_tokens;    // that the row sees
   uint32_t tiles;        // that are listed
 };
@@ -77,8 +79,8 @@ __device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, in
   return list;
 }
 
-// Visits entries [begin, end), a warp's stretch: fn(page, window, lanes whose page is the first of
-// its window).
+// Visits entries [begin, end), a warp's stretch: fn(entry, page, window, lanes whose page is the
+// first of its window).
 template <typename Fn>
 __device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, int32_t end,
                                                int32_t lane, Fn fn) {
@@ -97,7 +99,8 @@ __device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, 
       int32_t previous = __shfl_up_sync(kFullWarp, window, 1);
       if (lane == 0) previous = before;
       before = __shfl_sync(kFullWarp, window, kWarpThreads - 1);
-      fn(pages[i], window, __ballot_sync(kFullWarp, window >= 0 && window != previous));
+      fn(first + i * kWarpThreads + lane, pages[i], window,
+         __ballot_sync(kFullWarp, window >= 0 && window != previous));
     }
   }
 }
@@ -121,7 +124,7 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
   const int32_t end = min(begin + stretch, list.count);
   int32_t num_found = 0;
   for_each_entry(list, begin, end, lane,
-                 [&](int32_t, int32_t, uint32_t firsts) { num_found += __popc(firsts); });
+                 [&](int32_t, int32_t, int32_t, uint32_t firsts) { num_found += __popc(firsts); });
   if (lane == 0) dealt.num_found[warp] = num_found;
   __syncthreads();
   int32_t before = 0;
@@ -141,39 +144,58 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
   share.count = min(each, total - share.first);
   // A window that began in the stretch before may go on in this one.
   if (before - 1 < share.first + share.count && before + num_found > share.first) {
-    for_each_entry(list, begin, end, lane, [&](int32_t page, int32_t window, uint32_t firsts) {
-      const uint32_t up_to_lane = kFullWarp >> (kWarpThreads - 1 - lane);
-      const int32_t place_in_share = before + __popc(firsts & up_to_lane) - 1 - share.first;
-      before += __popc(firsts);
-      if (window < 0 || place_in_share < 0 || place_in_share >= share.count) return;
-      ListedWindow& listed = dealt.windows[place_in_share];
-      atomicOr(&listed.tiles, list.tiles_of(page));
-      if ((firsts >> lane & 1u) != 0) listed.index = window;
-    });
+    for_each_entry(
+        list, begin, end, lane, [&](int32_t entry, int32_t page, int32_t window, uint32_t firsts) {
+          const uint32_t up_to_lane = kFullWarp >> (kWarpThreads - 1 - lane);
+          const int32_t place_in_share = before + __popc(firsts & up_to_lane) - 1 - share.first;
+          before += __popc(firsts);
+          if (window < 0 || place_in_share < 0 || place_in_share >= share.count) return;
+          ListedWindow& listed = dealt.windows[place_in_share];
+          atomicOr(&listed.tiles, list.tiles_of(page));
+          if ((firsts >> lane & 1u) != 0) {
+            listed.index = window;
+            listed.entry = entry;
+          }
+        });
   }
   __syncthreads();
   return share;
 }
 
 // Finds out where the dealt windows lie.
-template <typename C>
+template <typename C, bool kGathered>
 __device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& row,
                                        const Place& place, const Share& share, Dealt& dealt) {
   if (static_cast<int32_t>(threadIdx.x) < share.count) {
     ListedWindow& listed = dealt.windows[threadIdx.x];
-    const int32_t block = block_of_window<false>(p, place.seq, listed.index);
+    const int32_t block =
+        kGathered ? listed.entry : block_of_window<false>(p, place.seq, listed.index);
     const DecodeWindow window =
         make_window<false>(p, row, place.seq, place.kv_head, listed.index, block, 0);
-    listed.keys = window.keys;
+    listed.keys = kGathered ? block_keys(p, block, place.kv_head) : window.keys;
     listed.num_tokens = min(row.kv_end - window.begin, kMaxWindowTokens);
     listed.tiles &= window.tiles;
   }
   __syncthreads();
 }
 
+// Where a tile of a gathered window lies behind its first listed page, in elements. A gathered page
+// is a block; pages are a power of two of tiles, and all tiles of a page before this one are
+// listed.
+template <typename C>
+__device__ __forceinline__ int64_t offset_of_gathered(const DecodeParams& p, uint32_t tiles,
+                                                      int32_t tile) {
+  const int32_t tiles_per_page = p.page_tokens / kTileTokens;
+  const int32_t tile_of_page = tile & (tiles_per_page - 1);
+  const uint32_t tiles_before = tiles & ((1u << (tile - tile_of_page)) - 1);
+  const int32_t pages_before = __popc(tiles_before) / tiles_per_page;
+  const auto page_elements = p.kv_stride_bytes / static_cast<int64_t>(sizeof(uint16_t));
+  return pages_before * page_elements + tile_of_page * kTileTokens * C::kHeadDim;
+}
+
 // Asks for the tiles of a warp's windows in the order in which they are used: of each half, its
 // keys and then its values. Slots are filled and used in turn.
-template <typename C>
+template <typename C, bool kGathered>
 class Tiles {
  public:
   __device__ __forceinline__ Tiles(const DecodeParams& p, const Dealt& dealt, const Share& share,
@@ -186,6 +208,7 @@ class Tiles {
       const ListedWindow& window = dealt_.windows[next_];
       keys_ = window.keys;
       num_tokens_ = window.num_tokens;
+      if constexpr (kGathered) tiles_ = window.tiles;
       const uint32_t low = window.tiles & 0xffu;
       const uint32_t high = window.tiles >> 8;
       queue_ = low | low << 8 | high << 16 | high << 24;
@@ -194,8 +217,10 @@ class Tiles {
     if (queue_ != 0) {
       const int32_t place = __ffs(queue_) - 1;
       queue_ &= queue_ - 1;
-      const int32_t token = (place / 16 * 8 + place % 8) * kTileTokens;
-      const uint16_t* source = keys_ + token * C::kHeadDim;
+      const int32_t tile = place / 16 * 8 + place % 8;
+      const int32_t token = tile * kTileTokens;
+      const uint16_t* source =
+          keys_ + (kGathered ? offset_of_gathered<C>(p_, tiles_, tile) : token * C::kHeadDim);
       if (place / 8 % 2 != 0) source += p_.block_tokens * C::kHeadDim;
       const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
       copy_rows<C, kTileTokens>(source, num_tokens_ - token, lane, ring_.tiles[to_fill_]);
@@ -224,6 +249,7 @@ class Tiles {
   Ring<C>& ring_;
   const uint16_t* keys_ = nullptr;
   int32_t num_tokens_ = 0;
+  uint32_t tiles_ = 0;  // listed
   int32_t next_;
   int32_t count_;
   uint32_t queue_ = 0;
@@ -270,10 +296,10 @@ __device__ __forceinline__ void add_strip(Partial<C>& strip, HalfSum<C>& half) {
 // The scores of a half's listed tiles, and the largest of each head: only with that can strips be
 // added up one after the other. Loops stay loops: a warp goes through them once or twice, and code
 // that is not there yet takes longer than what it does.
-template <typename C>
+template <typename C, typename TileRing>
 __device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles,
                                            int32_t num_tokens, int32_t lane,
-                                           const Queries<C>& queries, Tiles<C>& ring,
+                                           const Queries<C>& queries, TileRing& ring,
                                            float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
   float maxima[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
@@ -299,10 +325,10 @@ __device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles
 }
 
 // Works out half a window of which something is listed.
-template <typename C>
+template <typename C, typename TileRing>
 __device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t tiles,
                                               int32_t num_tokens, int32_t lane,
-                                              const Queries<C>& queries, Tiles<C>& ring,
+                                              const Queries<C>& queries, TileRing& ring,
                                               float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
   half = {};
   score_half(p, tiles, num_tokens, lane, queries, ring, kept, half);
@@ -370,7 +396,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
 }
 
 // grid: blocks of a list x KV heads x sequences of the round.
-template <typename C>
+template <typename C, bool kGathered>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
     decode_listed_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -388,8 +414,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   if (share.count == 0) return;
   copy_rows<C, C::kHeads>(p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim,
                           place.num_heads, lane, ring.queries);
-  locate<C>(p, row, place, share, dealt);
-  Tiles<C> tiles(p, dealt, share, ring);
+  locate<C, kGathered>(p, row, place, share, dealt);
+  Tiles<C, kGathered> tiles(p, dealt, share, ring);
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) tiles.ask();
   if (warp >= share.count) return;
@@ -412,24 +438,29 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   }
 }
 
-template <typename C>
+template <typename C, bool kGathered>
 void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_lists = p.num_kv_heads * p.num_seqs;
   const int32_t most = 3 * stream.cuda_device().properties().multiProcessorCount;
-  const int32_t wanted = std::min((p.most_found + kWarps - 1) / kWarps, most / num_lists);
-  const int32_t num_blocks = std::max(wanted, (p.most_found + kMostDealt - 1) / kMostDealt);
+  const int32_t wanted = std::min((p.num_windows + kWarps - 1) / kWarps, most / num_lists);
+  const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);
   const size_t shared_bytes = kWarps * sizeof(Ring<C>);
-  check_cuda(
-      cudaFuncSetAttribute(decode_listed_windows<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(shared_bytes)),
-      "cudaFuncSetAttribute");
+  auto* kernel = decode_listed_windows<C, kGathered>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)),
+             "cudaFuncSetAttribute");
   launch_early(
-      stream, decode_listed_windows<C>,
+      stream, kernel,
       {.grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(p.num_kv_heads),
                     static_cast<unsigned>(p.num_seqs)),
        .block = dim3(kWarps * kWarpThreads),
        .shared_bytes = shared_bytes},
       p);
+}
+
+template <typename C>
+void launch(CudaStream& stream, const DecodeParams& p) {
+  p.gathered ? launch<C, true>(stream, p) : launch<C, false>(stream, p);
 }
 
 }  // namespace

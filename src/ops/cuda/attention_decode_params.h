@@ -55,10 +55,9 @@ struct DecodeParams {
   // Zeros between kernels: [seq of the round][q head].
   uint32_t* num_arrived = nullptr;
 
-  // Where only windows that a list shows were worked out: how many, [seq of the round][KV head].
-  // Those of a list lie side by side. Null: all windows were.
+  // Where only windows that a list shows are worked out: how many, [seq of the round][KV head];
+  // num_windows is the most that it can be. Those of a list lie side by side. Null: all windows.
   int32_t* num_found = nullptr;
-  int32_t most_found = 0;  // the most that the fold can meet, of num_windows
 
   // What the windows came to, [seq of the round][q head][window][record]: acc, then (max, sum). Two
   // records are the halves of a window, worked out by different blocks where there are few. A sum
