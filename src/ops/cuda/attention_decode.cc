@@ -91,6 +91,7 @@ class Rounds {
   void run() {
     const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
     int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
+    // Windows that a list does not show take no room in the scratch where they are not visited.
     const int32_t most_found = std::min(num_windows, params_.max_pages);
     if (lists_leave_windows_out(num_windows) && most_found <= max_windows_) {
       params_.num_found = num_found_;
