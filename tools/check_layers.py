@@ -22,6 +22,8 @@ TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", 
 MAX_COLUMNS = 100
 MAX_PYTHON_COLUMNS = 120
 MAX_LINES = 500
+# Folders of what is built, run and compiled.
+MADE_HERE = {"build", "out", "__pycache__"}
 # The one file that may ask the preprocessor what this build is.
 CONDITIONAL_FILE = "src/device/debug_fill.h"
 CUDA_HEADER = re.compile(r"(cuda|cublas|cudnn|nccl|nvml|nvtx|cub/|thrust/|mma\.h)")
@@ -31,13 +33,23 @@ CONDITION = re.compile(r"^\s*#\s*(ifdef|ifndef|if|elif)\b", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.~/])/(?:wor[k]|hom[e]|roo[t]|Users|farm)/[A-Za-z]")
 
 
-def tracked_files(root):
-    """Files that git tracks or would track; every file below `root` outside a checkout."""
+def git_files(root):
+    """Files that git tracks or would track; None outside a checkout, or where there is no git."""
     command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        return sorted(p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file())
-    return sorted(name for name in set(done.stdout.split("\0")) if (root / name).is_file())
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return set(done.stdout.split("\0")) if done.returncode == 0 else None
+
+
+def source_files(root):
+    """What git has; without it, as after unpacking an archive, every file but what was made here."""
+    names = git_files(root)
+    if names is None:
+        names = (p.relative_to(root).as_posix() for p in root.rglob("*"))
+        names = [name for name in names if not MADE_HERE.intersection(name.split("/"))]
+    return sorted(name for name in names if (root / name).is_file())
 
 
 def line_of(text, offset):
@@ -156,7 +168,7 @@ class Checker:
 
 def read_tree(root):
     files = {}
-    for name in tracked_files(root):
+    for name in source_files(root):
         path = root / name
         plain = path.suffix in TEXT_SUFFIXES or path.name in {"Makefile", "CMakeLists.txt", "run"}
         if plain and path.stat().st_size < 2 << 20:

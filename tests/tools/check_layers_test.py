@@ -1,11 +1,14 @@
 """check_layers.py against small trees that break one rule each."""
 
+import os
 import sys
+import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from check_layers import Checker  # noqa: E402
+from check_layers import Checker, read_tree  # noqa: E402
 
 HEADER = "#pragma once\n"
 
@@ -90,6 +93,24 @@ class House(unittest.TestCase):
         for folder in ("home", "root", "work"):
             self.assert_one("README.md", f"see /{folder}/me/x\n", "README.md:1: absolute path")
         self.assertEqual(findings({"README.md": "a/work/me and ~/work/x and /usr/share\n"}), [])
+
+
+class Tree(unittest.TestCase):
+    def read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("src/core/x.h", "tools/x.py", "build/dev/x.h", "out/x.md",
+                         "tools/__pycache__/x.py", "src/core/x.bin"):
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(HEADER)
+            return sorted(read_tree(Path(folder)))
+
+    def test_of_an_unpacked_archive_is_all_but_what_was_made_here(self):
+        self.assertEqual(self.read(), ["src/core/x.h", "tools/x.py"])
+
+    def test_needs_no_git(self):
+        with mock.patch.dict(os.environ, {"PATH": "/nowhere"}):
+            self.assertEqual(self.read(), ["src/core/x.h", "tools/x.py"])
 
 
 if __name__ == "__main__":
