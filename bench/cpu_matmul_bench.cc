@@ -14,7 +14,7 @@
 #include "device/cpu/cpu_stream.h"
 #include "device/cpu/memory_bandwidth.h"
 #include "onednn_matmul.h"
-#include "ops/cpu/matmul.h"
+#include "ops/cpu/cpu_ops.h"
 #include "report.h"
 
 namespace sluice::bench {
@@ -58,7 +58,7 @@ class Workbench {
   }
 
   PackedWeight weight(const Shape& shape) {
-    return {.data = allocate(cpu::packed_weight_bytes(shape.n, shape.k)),
+    return {.data = allocate(packed_weight_bytes(*device_, shape.n, shape.k)),
             .num_rows = shape.n,
             .num_cols = shape.k};
   }
@@ -84,7 +84,7 @@ void print_prefill(const Shape& shape, int num_threads, CpuIsa isa, const Effort
                         .out = bench.matrix(kPrefillRows, shape.n)};
   const Timing ours = measure(
       [&] {
-        cpu::matmul(bench.stream(), args, isa);
+        cpu::CpuOps(isa).matmul(bench.stream(), args);
         bench.stream().synchronize();
       },
       effort);
@@ -118,12 +118,12 @@ class DecodeStep {
 
   void run(int64_t m, CpuIsa isa) {
     for (const PackedWeight& weight : weights_) {
-      cpu::matmul(bench_.stream(),
-                  {.x = TensorView(x_.bytes(), DType::kBF16, {m, weight.num_cols}),
-                   .weight = weight,
-                   .bias = {},
-                   .out = TensorView(out_.bytes(), DType::kBF16, {m, weight.num_rows})},
-                  isa);
+      const cpu::CpuOps ops(isa);
+      ops.matmul(bench_.stream(),
+                 {.x = TensorView(x_.bytes(), DType::kBF16, {m, weight.num_cols}),
+                  .weight = weight,
+                  .bias = {},
+                  .out = TensorView(out_.bytes(), DType::kBF16, {m, weight.num_rows})});
     }
     bench_.stream().synchronize();
   }
@@ -131,7 +131,8 @@ class DecodeStep {
  private:
   void add(const Shape& shape) {
     weights_.push_back(bench_.weight(shape));
-    weight_bytes_ += static_cast<double>(cpu::packed_weight_bytes(shape.n, shape.k));
+    weight_bytes_ +=
+        static_cast<double>(packed_weight_bytes(bench_.stream().device(), shape.n, shape.k));
   }
 
   Workbench& bench_;

@@ -13,7 +13,7 @@
 
 #include "cuda_workbench.h"
 #include "ops/attention.h"
-#include "ops/cuda/matmul.h"
+#include "ops/cuda/cuda_ops.h"
 #include "ops/reference/attention.h"
 #include "report.h"
 
@@ -398,7 +398,7 @@ double product_rate(Workbench& bench) {
                         .out = bench.tensor(DType::kBF16, {kSize, kSize})};
   const Timing timing = measure(
       [&] {
-        for (int i = 0; i < kRepeats; ++i) cuda::matmul(bench.stream(), args);
+        for (int i = 0; i < kRepeats; ++i) cuda::CudaOps().matmul(bench.stream(), args);
         bench.stream().synchronize();
       },
       kEffort);

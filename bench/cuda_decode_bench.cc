@@ -16,9 +16,8 @@
 #include <vector>
 
 #include "cuda_workbench.h"
-#include "ops/cuda/attention_decode.h"
-#include "ops/cuda/gather_pages.h"
-#include "ops/cuda/page_selection.h"
+#include "ops/cuda/attention/decode/decode.h"
+#include "ops/cuda/cuda_ops.h"
 #include "report.h"
 
 namespace sluice::bench {
@@ -273,11 +272,11 @@ void print_selection(Workbench& bench, const SelectionShape& shape, double copy_
   const int num_calls = static_cast<int>(std::min<int64_t>(num_sets, 64));
   const double score_time = bench.seconds(num_calls, [&](int i) {
     score.block_ids = ids.rows(i % num_sets, 1).reshape({rows, seq_blocks});
-    cuda::score_pages(bench.stream(), score);
+    cuda::CudaOps().score_pages(bench.stream(), score);
   });
   const SelectPagesArgs select = make_select(bench, shape, score);
   const double select_time =
-      bench.seconds(16, [&](int) { cuda::select_pages(bench.stream(), select); });
+      bench.seconds(16, [&](int) { cuda::CudaOps().select_pages(bench.stream(), select); });
   const double rate = static_cast<double>(bounds_bytes) / score_time;
   fmt::print(
       "{:3} x {:7} tokens, pages of {:3}: score {:7.1f} us {:6.0f} GB/s {:5.1f} % of a copy; "
@@ -315,7 +314,8 @@ void print_gather(Workbench& bench, const KvBlocksView& src, const TensorView& b
   args.dst.num_blocks = num_entries;
   args.dst.stride_bytes = args.dst.shape.block_bytes();
   args.dst.base = bench.allocate(args.dst.stride_bytes * num_entries);
-  const double time = bench.seconds(8, [&](int) { cuda::gather_pages(bench.stream(), args); });
+  const double time =
+      bench.seconds(8, [&](int) { cuda::CudaOps().gather_pages(bench.stream(), args); });
   const double rate = static_cast<double>(args.dst.stride_bytes) * num_entries / time;
   fmt::print("runs of {:3} KiB: {:6.1f} GB/s {:5.1f} % of one copy\n",
              page_tokens * src.shape.head_dim * 2 / 1024, rate * 1e-9, 100 * rate / link_rate);

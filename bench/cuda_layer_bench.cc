@@ -124,7 +124,7 @@ class Step {
       for (int32_t i = 0; i < blocks_per_row; ++i) table.push_back(row * blocks_per_row + i);
     }
     const auto count = static_cast<size_t>(rows_);
-    kv_slots_ = bench_.tensor(slots);
+    kv_rows_ = bench_.tensor(slots);
     table_ = bench_.tensor(table, {rows_, blocks_per_row});
     kv_begin_ = bench_.tensor(std::vector<int32_t>(count, 0));
     kv_end_ = bench_.tensor(std::vector<int32_t>(count, context + 1));
@@ -166,7 +166,7 @@ class Step {
                                         .cos_sin = cos_sin_,
                                         .q_out = q_,
                                         .kv = layer.kv,
-                                        .kv_slots = kv_slots_});
+                                        .kv_rows = kv_rows_});
   }
 
   void attend(const Layer& layer) {
@@ -186,7 +186,7 @@ class Step {
   double num_bytes_;
   std::vector<Layer> layers_;
   TensorView delta_, residual_, normed_, qkv_, q_, gate_up_, act_, cos_sin_;
-  TensorView kv_slots_, table_, kv_begin_, kv_end_;
+  TensorView kv_rows_, table_, kv_begin_, kv_end_;
   AttentionBatch batch_;
 };
 

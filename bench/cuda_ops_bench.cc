@@ -16,14 +16,10 @@
 #include <vector>
 
 #include "cuda_workbench.h"
-#include "io/mapped_file.h"
-#include "ops/cuda/activation.h"
-#include "ops/cuda/cublaslt_matmul.h"
-#include "ops/cuda/embedding.h"
-#include "ops/cuda/matmul.h"
-#include "ops/cuda/norm.h"
-#include "ops/cuda/rope.h"
-#include "ops/cuda/sample.h"
+#include "io/model_file.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/cublaslt_matmul.h"
+#include "ops/cuda/matmul/matmul.h"
 #include "report.h"
 
 namespace sluice::bench {
@@ -51,7 +47,8 @@ double product_rate(Workbench& bench) {
                         .weight = bench.weight(kSize, kSize),
                         .bias = {},
                         .out = bench.tensor(DType::kBF16, {kSize, kSize})};
-  const double seconds = bench.seconds(8, [&](int) { cuda::matmul(bench.stream(), args); });
+  const double seconds =
+      bench.seconds(8, [&](int) { cuda::CudaOps().matmul(bench.stream(), args); });
   bench.free_all();
   return 2.0 * std::pow(kSize, 3) / seconds;
 }
@@ -79,7 +76,7 @@ void bench_norm(Workbench& bench, double rate, int64_t rows, int64_t hidden, boo
   }
   const int count = static_cast<int>(sets.size());
   const double seconds = bench.seconds(4 * count, [&](int i) {
-    cuda::rms_norm(bench.stream(), sets[static_cast<size_t>(i % count)]);
+    cuda::CudaOps().rms_norm(bench.stream(), sets[static_cast<size_t>(i % count)]);
   });
   print_bytes(fmt::format("rms_norm{} [{}, {}]", has_residual ? " + residual" : "", rows, hidden),
               seconds, num_bytes, rate);
@@ -95,7 +92,7 @@ void bench_swiglu(Workbench& bench, double rate, int64_t rows, int64_t intermedi
   }
   const int count = static_cast<int>(sets.size());
   const double seconds = bench.seconds(4 * count, [&](int i) {
-    cuda::swiglu(bench.stream(), sets[static_cast<size_t>(i % count)]);
+    cuda::CudaOps().swiglu(bench.stream(), sets[static_cast<size_t>(i % count)]);
   });
   print_bytes(fmt::format("swiglu [{}, {}]", rows, intermediate), seconds, num_bytes, rate);
   bench.free_all();
@@ -128,7 +125,7 @@ RopeAndWriteKvArgs make_rope(Workbench& bench, int64_t rows, const Heads& heads)
                      .bytes();
   std::vector<int32_t> slots;
   for (int32_t i = 0; i < rows; ++i) slots.push_back(i);
-  args.kv_slots = bench.tensor(slots);
+  args.kv_rows = bench.tensor(slots);
   return args;
 }
 
@@ -139,7 +136,7 @@ void bench_rope(Workbench& bench, double rate, int64_t rows, const Heads& heads)
   for (int i = 0; i < num_sets(num_bytes); ++i) sets.push_back(make_rope(bench, rows, heads));
   const int count = static_cast<int>(sets.size());
   const double seconds = bench.seconds(4 * count, [&](int i) {
-    cuda::rope_and_write_kv(bench.stream(), sets[static_cast<size_t>(i % count)]);
+    cuda::CudaOps().rope_and_write_kv(bench.stream(), sets[static_cast<size_t>(i % count)]);
   });
   print_bytes(fmt::format("rope_and_write_kv{} [{}, {} + {}]", heads.norm ? " + norm" : "", rows,
                           heads.num_q, heads.num_kv),
@@ -153,7 +150,8 @@ void bench_angles(Workbench& bench, double rate, int64_t rows) {
   const RopeAnglesArgs args{.positions = bench.tensor(positions),
                             .inv_freq = bench.tensor(DType::kF32, {64}),
                             .cos_sin = bench.tensor(DType::kF32, {rows, 2, 64})};
-  const double seconds = bench.seconds(16, [&](int) { cuda::rope_angles(bench.stream(), args); });
+  const double seconds =
+      bench.seconds(16, [&](int) { cuda::CudaOps().rope_angles(bench.stream(), args); });
   print_bytes(fmt::format("rope_angles [{}] (in L2)", rows), seconds,
               static_cast<double>(rows) * 512, rate);
   bench.free_all();
@@ -176,7 +174,7 @@ void bench_embedding(Workbench& bench, double rate, int64_t rows, int64_t hidden
   }
   const int count = static_cast<int>(sets.size());
   const double seconds = bench.seconds(4 * count, [&](int i) {
-    cuda::embedding(bench.stream(), sets[static_cast<size_t>(i % count)]);
+    cuda::CudaOps().embedding(bench.stream(), sets[static_cast<size_t>(i % count)]);
   });
   print_bytes(fmt::format("embedding [{}, {}]", rows, hidden), seconds, num_bytes, rate);
   bench.free_all();
@@ -210,8 +208,9 @@ void bench_product(Workbench& bench, const Shape& shape, int64_t m, double copy,
   }
   const int count = static_cast<int>(sets.size());
   const int calls = m > 1000 ? std::max(count, 4) : 2 * count;
-  const double seconds = bench.seconds(
-      calls, [&](int i) { cuda::matmul(bench.stream(), sets[static_cast<size_t>(i % count)]); });
+  const double seconds = bench.seconds(calls, [&](int i) {
+    cuda::CudaOps().matmul(bench.stream(), sets[static_cast<size_t>(i % count)]);
+  });
   cuda::CublasLtMatmul library(bench.device());
   const double library_seconds = bench.seconds(calls, [&](int i) {
     library.run(bench.stream().handle(), sets[static_cast<size_t>(i % count)]);
@@ -272,13 +271,26 @@ void bench_sample(Workbench& bench, double rate) {
         args.top_token_ids = bench.tensor(std::vector<int32_t>(count * 20)).reshape({rows, 20});
         args.top_logprobs = bench.tensor(std::vector<float>(count * 20)).reshape({rows, 20});
       }
-      const double seconds = bench.seconds(16, [&](int) { cuda::sample(bench.stream(), args); });
+      const double seconds =
+          bench.seconds(16, [&](int) { cuda::CudaOps().sample(bench.stream(), args); });
       print_bytes(fmt::format("sample {} x {} {}", rows, kVocab, kind.name), seconds,
                   4.0 * static_cast<double>(rows * kVocab), rate);
       bench.free_all();
     }
   }
 }
+
+// A whole file as a matrix.
+class FileReader final : public WeightReader {
+ public:
+  explicit FileReader(const std::filesystem::path& path) : file_(path) {}
+  void read(size_t offset, std::span<std::byte> dst) const noexcept override {
+    file_.read(offset, dst);
+  }
+
+ private:
+  ModelFile file_;
+};
 
 // Loading from the page cache through pack_weight, as at the start of an engine.
 void bench_load(Workbench& bench) {
@@ -299,11 +311,11 @@ void bench_load(Workbench& bench) {
     const auto rows = static_cast<int64_t>(kBytes / dtype_bytes(dtype)) / kColumns;
     const PackedWeight weight = bench.weight(rows, kColumns);
     for (int repetition = 0; repetition < 2; ++repetition) {
-      const MappedFile file(path);  // mapped anew, so that every page is touched for the first time
-      auto* data = const_cast<std::byte*>(file.bytes().data());
+      const FileReader reader(path);
       const auto begin = std::chrono::steady_clock::now();
-      cuda::pack_weight(bench.stream(),
-                        {.src = TensorView(data, dtype, {rows, kColumns}), .dst = weight});
+      cuda::CudaOps().pack_weight(
+          bench.stream(),
+          {.src = TensorView(nullptr, dtype, {rows, kColumns}), .dst = weight, .reader = &reader});
       bench.stream().synchronize();
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
       fmt::print("pack_weight {} 2 GiB from the page cache: {:.1f} GB/s{}\n", dtype_name(dtype),

@@ -84,7 +84,7 @@ double measure_fma_peak(CpuStream& stream, CpuIsa isa) {
       [&] {
         flop = 0.0;
         stream.submit("fma_peak", [&flop, loop](ThreadTeam& team) {
-          team.run([&](int, int) { flop += loop(); });
+          team.parallel_for(team.num_threads(), [&](int64_t) { flop += loop(); });
         });
         stream.synchronize();
       },

@@ -36,5 +36,14 @@ endif()
 
 include(SluiceCuda)
 
+# Libraries that others link need position-independent code. It costs nothing here: code calls
+# through the linker only where it would leave its file anyway, and the flag below lets the compiler
+# inline what a shared library could otherwise replace.
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>")
+
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)  # headers alone, and none in public headers
+find_package(utf8proc REQUIRED)
+find_package(xxhash REQUIRED)

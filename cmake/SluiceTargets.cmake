@@ -1,19 +1,56 @@
-# sluice_folder(name SOURCES ... DEPENDS ...): the static library of one folder of src/.
+# sluice_folder(name SOURCES ... DEPENDS ...): the static library of one folder of src/. LIBRARIES
+# have code to link; HEADERS are libraries of headers alone; OBJECTS are object libraries whose
+# objects belong to the folder.
 function(sluice_folder name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
-  add_library(sluice_${name} STATIC ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES;HEADERS;OBJECTS" ${ARGN})
+  set(objects ${ARG_OBJECTS})
+  list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
+  add_library(sluice_${name} STATIC ${ARG_SOURCES} ${objects})
   target_include_directories(sluice_${name} PUBLIC
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
-  target_link_libraries(sluice_${name} PUBLIC ${ARG_DEPENDS} fmt::fmt ${ARG_LIBRARIES})
+  target_link_libraries(sluice_${name} PUBLIC
+    ${ARG_DEPENDS} fmt::fmt ${ARG_LIBRARIES} ${ARG_HEADERS})
+  set_target_properties(sluice_${name} PROPERTIES
+    SLUICE_LIBRARIES "${ARG_LIBRARIES}" SLUICE_OBJECTS "sluice_${name};${ARG_OBJECTS}")
+endfunction()
+
+# sluice_library(folders...): the library that others link, made of the folders' objects, which are
+# compiled once. BUILD_SHARED_LIBS chooses its kind. See SluiceInstall.cmake.
+function(sluice_library)
+  add_library(sluice_library)
+  add_library(sluice::sluice ALIAS sluice_library)
+  foreach(folder ${ARGN})
+    get_target_property(objects sluice_${folder} SLUICE_OBJECTS)
+    list(TRANSFORM objects REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>")
+    target_sources(sluice_library PRIVATE ${objects})
+    get_target_property(libraries sluice_${folder} SLUICE_LIBRARIES)
+    target_link_libraries(sluice_library PRIVATE ${libraries})
+  endforeach()
+  target_link_libraries(sluice_library PRIVATE fmt::fmt)
+  target_compile_features(sluice_library PUBLIC cxx_std_20)
+  target_include_directories(sluice_library INTERFACE
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+  # OUTPUT_NAME alone: a target called sluice would hide the program of that name from ninja.
+  set_target_properties(sluice_library PROPERTIES
+    OUTPUT_NAME sluice EXPORT_NAME sluice LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
 # sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry.
 # The entry's name is the program's name; labels are those of design section 8. With GPU the
 # program tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
-# name_gpu, that asks for the GPU.
+# name_gpu, that asks for the GPU. TEXT: what the test reads is the text of programs that it starts,
+# and other tests run their threads; ThreadSanitizer builds label it slow. COST: about how many
+# seconds it takes under ThreadSanitizer; ctest starts the longest ones first.
 function(sluice_test name)
-  cmake_parse_arguments(ARG "GPU" "TIMEOUT" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GPU;TEXT" "TIMEOUT;COST" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+  if(ARG_TEXT AND SLUICE_SANITIZE MATCHES thread)
+    list(APPEND ARG_LABELS slow)
+  endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 0)
+  endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 1200)  # shared machines can be ten times slower than a quiet one
   endif()
@@ -21,9 +58,11 @@ function(sluice_test name)
   list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    SLUICE_SANITIZER="${SLUICE_SANITIZE}")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
+    COST ${ARG_COST})
   if(ARG_GPU AND SLUICE_CUDA)
     add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}

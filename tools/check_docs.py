@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the commands that the documents show, so that none of them goes stale.
+"""Follows the links of the documents and runs the commands that they show, so that none goes stale.
 
 A fenced block whose opening line is ```sh run``` (or ```sh run exit=3```) is run by bash in the
 repository's root, with the program of the release build on the PATH; it has to end with status 0 (or
-the one given). Blocks that say only ```sh``` are shown to readers and not run.
+the one given). Blocks that say only ```sh``` are shown to readers and not run. Links to files of the
+repository must name a file that exists and, behind a #, one of its headings.
 
     python3 tools/check_docs.py [--build build/release] [FILES]
 """
@@ -18,12 +19,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```sh run(?: exit=(\d+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 TIMEOUT_SECONDS = 600
 
 
 def documents():
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")),
-            *sorted((ROOT / "models").rglob("*.md"))]
+            *sorted((ROOT / "models").rglob("*.md")), ROOT / "tests/golden/README.md"]
 
 
 def blocks(path):
@@ -31,6 +33,32 @@ def blocks(path):
     text = path.read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, int(match.group(1) or 0), match.group(2)
+
+
+def anchor(heading):
+    """The name that a heading is linked by, as GitHub makes it."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def anchors(path):
+    return {anchor(line.lstrip("#")) for line in path.read_text(encoding="utf-8").splitlines()
+            if line.startswith("#")}
+
+
+def broken_links(path):
+    """Line and target of each link to a file or a heading that is not there."""
+    text = path.read_text(encoding="utf-8")
+    for match in LINK.finditer(text):
+        name, heading = match.groups()
+        if re.match(r"[a-z]+:", name):
+            continue
+        target = path.parent / name if name else path
+        missing = not target.exists()
+        if not missing and heading and target.suffix == ".md":
+            missing = heading not in anchors(target)
+        if missing:
+            yield text.count("\n", 0, match.start()) + 1, match.group(0)[2:-1]
 
 
 def run_block(path, line, expected, commands, environment):
@@ -52,11 +80,15 @@ def main():
     parser.add_argument("files", nargs="*", type=Path)
     args = parser.parse_args()
     environment = dict(os.environ, PATH=f"{args.build.resolve()}:{os.environ['PATH']}")
-    results = [run_block(path, *block, environment)
-               for path in ([p.resolve() for p in args.files] or documents()) if path.exists()
-               for block in blocks(path)]
-    print(f"check_docs: {sum(results)} passed, {len(results) - sum(results)} failed")
-    return 0 if all(results) else 1
+    files = [p for p in ([p.resolve() for p in args.files] or documents()) if p.exists()]
+    broken = [f"{os.path.relpath(path, ROOT)}:{line}: nothing is at {target}"
+              for path in files for line, target in broken_links(path)]
+    for line in broken:
+        print(line)
+    results = [run_block(path, *block, environment) for path in files for block in blocks(path)]
+    print(f"check_docs: {sum(results)} passed, {len(results) - sum(results)} failed, "
+          f"{len(broken)} broken links")
+    return 0 if all(results) and not broken else 1
 
 
 if __name__ == "__main__":

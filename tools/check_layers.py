@@ -3,8 +3,12 @@
 
 A folder of src/ may include only folders of a smaller rank (docs/architecture.md has the table), the
 public headers include only each other, no files include each other in a circle, CUDA headers stay
-under */cuda/, and preprocessor conditions stay in one pair of files. Also: line length, file length,
-#pragma once, and no path of somebody's machine.
+under */cuda/, and preprocessor conditions stay in one pair of files. Public headers have a place on
+the ladder, too: those that only hold values are at its foot, and the roof (the classes that the
+engine stands behind) may be included by the engine and by what is above it. Files of src/ and
+include/ include nothing of tests/ or bench/. Every op in src/ops/*.h states its contract: a sentence
+and the slots of OP_SLOTS, none of them empty. Also: line length, file length, #pragma once, and no
+path of somebody's machine.
 
     python3 tools/check_layers.py [--root DIR]     prints one line per finding; exit 1 if there is one
 """
@@ -17,6 +21,14 @@ from pathlib import Path
 
 RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "attention": 4,
          "model": 5, "engine": 6, "cli": 7}
+# Public headers that the engine implements; all others are values that every folder may include.
+ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
+ROOF_RANK = RANKS["engine"]
+# Where readers find the same ranks, a row each.
+TABLE = "docs/architecture.md"
+TABLE_ROW = re.compile(r"^\| (\d+) \| `(\w+)/` \|", re.MULTILINE)
+# What an op's comment must say. Source is not among them: most copies and lookups have none.
+OP_SLOTS = ("Shapes", "Types", "Aliasing", "Order", "Errors")
 CXX_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", ".html", ".svg"}
 MAX_COLUMNS = 100
@@ -27,6 +39,8 @@ MADE_HERE = {"build", "out", "__pycache__"}
 # The one file that may ask the preprocessor what this build is.
 CONDITIONAL_FILE = "src/device/debug_fill.h"
 CUDA_HEADER = re.compile(r"(cuda|cublas|cudnn|nccl|nvml|nvtx|cub/|thrust/|mma\.h)")
+OP = re.compile(r"((?://.*\n)*)^\w[\w:<>]* (\w+)\(Stream& \w+,\s+const \w+Args& \w+\);", re.MULTILINE)
+SLOT = re.compile(r"^// ([A-Z][a-z]+):(.*)$", re.MULTILINE)
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 CONDITION = re.compile(r"^\s*#\s*(ifdef|ifndef|if|elif)\b", re.MULTILINE)
 # Split so that this file does not report itself.
@@ -83,6 +97,9 @@ class Checker:
             if Path(path).suffix in CXX_SUFFIXES:
                 self.check_includes(path, text)
                 self.check_preprocessor(path, text)
+                self.check_ops(path, text)
+        self.check_targets()
+        self.check_table()
         self.check_cycles()
         return self.findings
 
@@ -106,7 +123,7 @@ class Checker:
         for match in INCLUDE.finditer(text):
             quoted, name = match.group(1) == '"', match.group(2)
             line = line_of(text, match.start())
-            target = self.resolve(path, name) if quoted else None
+            target = self.resolve(path, name, quoted)
             if target:
                 self.edges.setdefault(path, []).append((target, line))
             if CUDA_HEADER.match(name) and "/cuda/" not in path and not target:
@@ -114,8 +131,14 @@ class Checker:
             if folder:
                 self.check_rank(path, line, folder, name)
 
-    def resolve(self, path, name):
-        """The project file that a quoted include names, or None."""
+    def resolve(self, path, name, quoted):
+        """The project file that an include names, or None. Angles reach public headers only."""
+        if not quoted:
+            return "include/" + name if "include/" + name in self.files else None
+        if path.startswith("include/"):
+            beside = (Path(path).parent / name).as_posix()
+            if beside in self.files:
+                return beside
         for candidate in ("src/" + name, "include/" + name, "tests/" + name, "bench/" + name):
             if candidate in self.files:
                 return candidate
@@ -136,6 +159,55 @@ class Checker:
         if first in RANKS and first != folder and RANKS[first] >= RANKS[folder]:
             self.report(path, line, f'{folder} (rank {RANKS[folder]}) may not include "{name}" '
                                     f"(rank {RANKS[first]})")
+
+    def check_table(self):
+        """The table of ranks in the documents is that of this file."""
+        if TABLE not in self.files:
+            return
+        written = {folder: int(rank) for rank, folder in TABLE_ROW.findall(self.files[TABLE])}
+        for folder in sorted(RANKS.keys() | written.keys()):
+            if RANKS.get(folder) != written.get(folder):
+                self.report(TABLE, 1, f"rank of {folder}: {written.get(folder)} in the table, "
+                                      f"{RANKS.get(folder)} in tools/check_layers.py")
+
+    def check_targets(self):
+        """What only the included file tells: whether it is the roof, or no part of the house."""
+        roof = self.roof()
+        for path, targets in self.edges.items():
+            folder = folder_of(path)
+            for target, line in targets if folder else []:
+                if target.startswith(("tests/", "bench/")):
+                    self.report(path, line, f"{target} is not part of what is built for users")
+                if target in roof and RANKS.get(folder, ROOF_RANK) < ROOF_RANK:
+                    self.report(path, line, f"{folder} (rank {RANKS[folder]}) may not include the "
+                                            f"roof, {target} (rank {ROOF_RANK})")
+
+    def roof(self):
+        """ROOF, and the public headers that include it."""
+        found = set()
+        while True:
+            more = {path for path, targets in self.edges.items() if path.startswith("include/")
+                    and any(target in ROOF | found for target, _ in targets)}
+            if more <= found:
+                return ROOF | found
+            found |= more
+
+    def check_ops(self, path, text):
+        """The contract of every op of a public op header: a sentence, then the slots."""
+        if Path(path).parent.as_posix() != "src/ops" or not path.endswith(".h"):
+            return
+        for match in OP.finditer(text):
+            comment, name = match.groups()
+            line = line_of(text, match.start(2))
+            found = SLOT.findall(comment)
+            slots = dict(found)
+            if len(found) > len(slots):
+                self.report(path, line, f"{name} has a slot twice")
+            if not comment or SLOT.match(comment):
+                self.report(path, line, f"{name} has no sentence that says what it computes")
+            for slot in OP_SLOTS:
+                if not slots.get(slot, "").strip():
+                    self.report(path, line, f'{name} has no words for the slot "{slot}:"')
 
     def check_preprocessor(self, path, text):
         if Path(path).suffix in {".h", ".cuh"} and not re.search(r"^#pragma once$", text, re.M):

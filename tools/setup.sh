@@ -4,6 +4,7 @@
 #   tools/setup.sh build     to build and run the demo
 #   tools/setup.sh test      and to run the tests
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
+#   tools/setup.sh model     to get a real model (make smollm2)
 #   tools/setup.sh ci        as test, and for the style guards of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing when nothing is.
@@ -13,14 +14,16 @@ build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-de
   libxxhash-dev libutf8proc-dev librsvg2-bin fonts-dejavu-core"
 test="libgtest-dev ccache python3"
 bench="libdnnl-dev"
+model="python3 python3-venv"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
   build) packages="$build" ;;
   test) packages="$build $test" ;;
   bench) packages="$build $bench" ;;
+  model) packages="$model" ;;
   ci) packages="$build $test $ci" ;;
-  *) echo "setup.sh: unknown set '$1'; give build, test, bench or ci" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown set '$1'; give build, test, bench, model or ci" >&2; exit 2 ;;
 esac
 
 missing=""

@@ -1,67 +1,148 @@
 // EngineOptions: everything that shapes an engine, in vLLM's names.
 #pragma once
 
-#include <cstddef>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "sluice/kv_options.h"
+#include "sluice/option_row.h"
+#include "sluice/sparse_options.h"
+
 namespace sluice {
 
+enum class LoadFormat {
+  kAuto,   // reads safetensors
+  kDummy,  // makes random weights
+};
+
+inline constexpr const char* kLoadFormatNames[] = {"auto", "dummy"};
+
+constexpr const char* load_format_name(LoadFormat format) {
+  return kLoadFormatNames[static_cast<size_t>(format)];
+}
+
+// An empty optional means "not said": the comment says what is taken then.
 struct EngineOptions {
-  std::string model;                 // a Hugging Face model directory
-  std::string load_format = "auto";  // "auto" reads safetensors, "dummy" makes random weights
-  bool skip_tokenizer_init = false;  // token ids only: no tokenizer is read, a byte is a token
-  std::string device = "auto";       // "auto", "cpu", "cuda", "cuda:N"
-  int32_t num_threads = 0;           // CPU threads; 0 takes all the machine has
+  std::string model;  // a Hugging Face model directory
+  LoadFormat load_format = LoadFormat::kAuto;
+  bool skip_tokenizer_init = false;    // token ids only: no tokenizer is read, a byte is a token
+  std::string device = "auto";         // "auto", "cpu", "cuda", "cuda:N"
+  std::optional<int32_t> num_threads;  // CPU threads; empty: all the machine has
 
-  // Longest prompt + output of a request; 0 takes the model's own limit, or what fits if less does.
-  int64_t max_model_len = 0;
-  int32_t max_num_seqs = 256;          // sequences in one decode batch
-  int32_t max_num_batched_tokens = 0;  // tokens of one prefill pass; 0: 8192 on CUDA, 1024 on CPU
-  int32_t prefill_chunk_tokens = 0;  // longest span of one sequence in a pass; 0: the pass's limit
+  // Longest prompt + output of a request; empty: the model's own limit, or what fits if less does.
+  std::optional<int64_t> max_model_len;
+  // Sequences in one decode batch. Empty: kDefaultMaxNumSeqs; with kv.offload kAuto fewer where
+  // there is no room for what this many need.
+  std::optional<int32_t> max_num_seqs;
+  // Tokens of one prefill pass; empty: 8192 on CUDA (chunked: 16384), 1024 on a CPU.
+  std::optional<int32_t> max_num_batched_tokens;
+  // Longest span of one sequence in a pass; empty: the pass's limit.
+  std::optional<int32_t> prefill_chunk_tokens;
 
-  int32_t block_size = 0;               // tokens of a KV block, 16 to 8192; 0: 256, offloaded 1024
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
-  size_t kv_cache_bytes = 0;            // size of the KV cache; 0: what the share leaves
   bool enable_prefix_caching = true;
   // CUDA: launches every kernel of a decode step one by one instead of replaying a graph of them.
   // The same results, slower; a tool for finding errors.
   bool enforce_eager = false;
 
-  // Where KV lives. "off": on the device. "chunked" and "layerwise": in pinned host memory, from
-  // where it flows through a ring of slots; they differ in prefill. "chunked" takes a prompt
-  // through all layers a chunk at a time and streams earlier chunks in; "layerwise" takes the whole
-  // prompt through one layer at a time and reads nothing back, for activations of the whole prompt
-  // on the device. "auto" takes the first of off, layerwise, chunked that fits, and says so.
-  std::string kv_offload = "off";
-  size_t kv_host_bytes = 0;  // size of the host tier; 0: what max_num_seqs sequences need, capped
-  // Device memory for blocks that also stay there and need not flow; -1: what the share leaves on a
-  // GPU, none on a CPU. Results do not depend on it.
-  int64_t kv_device_bytes = -1;
-  int32_t num_kv_slots = 4;    // slots of the ring, 2 to 64
-  int32_t kv_slot_blocks = 0;  // KV blocks in a slot; 0: as make 4096 tokens, 32768 on a GPU
-  // Blocks come to the device by copies where those that are neighbours on the host make runs of
-  // this many bytes and more, and by a kernel where runs are shorter. 0: always by copies; -1: what
-  // `sluice doctor` has measured on a GPU, copies on a CPU. Results do not depend on it.
-  int64_t kv_copy_bytes = -1;
+  KvOptions kv;
+  SparseOptions sparse;
 
-  // Not empty: what every stream runs is recorded, for LLM::write_timeline to write there.
-  std::string timeline_path;
-
-  // Which KV attention reads: "full", "streaming", or two policies, for prefill and for decode, as
-  // in "full+quest" and "streaming+quest".
-  std::string sparse_policy = "full";
-  // Options of sparse policies; docs/policies.md says which policy uses which. Empty: the policy's
-  // default. One that the policy does not use is an error.
-  std::optional<int32_t> sparse_topk_tokens;       // tokens that are chosen by score
-  std::optional<int32_t> sparse_page_tokens;       // chosen together: 16 to 128, in steps of 16
-  std::optional<int32_t> sparse_sink_tokens;       // always read from the start; beside topk
-  std::optional<int32_t> sparse_recent_tokens;     // always read before the query; beside topk
-  std::optional<int32_t> sparse_threshold_tokens;  // positions before this read everything
-  bool sparse_shared_list = false;                 // all KV heads of a layer choose together
+  // Given: what every stream runs is recorded, for LLM::write_timeline to write there.
+  std::optional<std::string> timeline_path;
 
   int64_t seed = 0;  // of dummy weights and of requests without a seed
+};
+
+inline constexpr int32_t kDefaultMaxNumSeqs = 256;
+inline constexpr int32_t kMaxPassTokens = 1 << 24;
+inline constexpr int64_t kMaxModelLen = int64_t{1} << 30;
+
+// Fields that are declared by themselves, since not every command has them.
+inline constexpr OptionRow kTimelineRow = option_row<&EngineOptions::timeline_path>(
+    {.name = "timeline_path",
+     .flags = "--timeline",
+     .kind = OptionKind::kText,
+     .placeholder = "FILE",
+     .when_unset = "none",
+     .help = "record what every stream runs, for chrome://tracing or Perfetto"});
+inline constexpr OptionRow kSeedRow = option_row<&EngineOptions::seed>(
+    {.name = "seed", .when_unset = "0", .help = "seed of everything random"});
+inline constexpr OptionRow kModelRow =
+    option_row<&EngineOptions::model>({.name = "model",
+                                       .flags = "-m,--model",
+                                       .kind = OptionKind::kText,
+                                       .placeholder = "DIR",
+                                       .help = "Hugging Face model directory"});
+inline constexpr OptionRow kDeviceRow =
+    option_row<&EngineOptions::device>({.name = "device",
+                                        .kind = OptionKind::kText,
+                                        .placeholder = "NAME",
+                                        .when_unset = "auto",
+                                        .help = "auto, cpu, cuda or cuda:N"});
+inline constexpr OptionRow kThreadsRow =
+    option_row<&EngineOptions::num_threads>({.name = "num_threads",
+                                             .flags = "-t,--threads",
+                                             .min = 1,
+                                             .max = 1024,
+                                             .unset_from = 0,
+                                             .when_unset = "all the machine has",
+                                             .help = "CPU threads"});
+
+inline constexpr std::array kEngineOptionRows = {
+    kModelRow,
+    option_row<&EngineOptions::load_format>({.name = "load_format",
+                                             .kind = OptionKind::kChoice,
+                                             .choices = kLoadFormatNames,
+                                             .when_unset = "auto",
+                                             .help = "weights: auto reads safetensors, dummy makes "
+                                                     "random ones"}),
+    kDeviceRow,
+    kThreadsRow,
+    option_row<&EngineOptions::max_model_len>({.name = "max_model_len",
+                                               .kind = OptionKind::kTokens,
+                                               .min = 1,
+                                               .max = kMaxModelLen,
+                                               .unset_from = 0,
+                                               .when_unset = "the model's own limit",
+                                               .help = "longest prompt + output"}),
+    option_row<&EngineOptions::max_num_seqs>({.name = "max_num_seqs",
+                                              .min = 1,
+                                              .max = 4096,
+                                              .when_unset = "256",
+                                              .help = "sequences in one batch"}),
+    option_row<&EngineOptions::max_num_batched_tokens>({.name = "max_num_batched_tokens",
+                                                        .kind = OptionKind::kTokens,
+                                                        .min = 1,
+                                                        .max = kMaxPassTokens,
+                                                        .when_unset = "by device",
+                                                        .help = "tokens of one prefill pass"}),
+    option_row<&EngineOptions::prefill_chunk_tokens>(
+        {.name = "prefill_chunk_tokens",
+         .kind = OptionKind::kTokens,
+         .min = 1,
+         .max = kMaxPassTokens,
+         .unset_from = 0,
+         .when_unset = "all a pass takes",
+         .help = "longest span of one prompt in a pass"}),
+    option_row<&EngineOptions::gpu_memory_utilization>(
+        {.name = "gpu_memory_utilization",
+         .kind = OptionKind::kNumber,
+         .above_min = true,
+         .when_unset = "0.9",
+         .help = "share of the device's memory to use"}),
+    option_row<&EngineOptions::enable_prefix_caching>(
+        {.name = "enable_prefix_caching",
+         .flags = "--no-prefix-caching",
+         .kind = OptionKind::kFlag,
+         .flag_value = false,
+         .help = "do not reuse the KV of equal beginnings"}),
+    option_row<&EngineOptions::enforce_eager>(
+        {.name = "enforce_eager",
+         .kind = OptionKind::kFlag,
+         .help = "CUDA: launch decode steps kernel by kernel, not as graphs"}),
 };
 
 }  // namespace sluice

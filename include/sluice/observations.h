@@ -1,8 +1,8 @@
 // Observations: what KV offload moved, by phase and layer, what sparse policies selected, and what
 // memory the engine took.
 //
-// From LLM::observations(). Counted on the host while work is enqueued, and on the device where it
-// alone knows what was moved; exact and the same in every run. Thread rule: plain values.
+// From LLM::observations(). Counted on the host while work is enqueued, and on the device for what
+// page lists move; exact and the same in every run. Thread rule: plain values.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct LayerObservations {
   int64_t h2d_bytes = 0;  // KV loaded or gathered from host memory into slots
   int64_t d2h_bytes = 0;  // KV written back to host memory
   // Share of the tokens before a query, its own included, that attention read: 1 for the policy
-  // "full", empty where only the device knows.
+  // "full", empty where the host has no count.
   std::optional<double> density_selected;
   // Share of the KV in host memory that was loaded, over all passes; empty where none was there.
   std::optional<double> density_transferred;

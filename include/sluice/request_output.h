@@ -1,4 +1,6 @@
-// RequestOutput: what a request has produced so far, in the shape vLLM's users know.
+// RequestOutput: what a request has produced, as one piece or piece by piece.
+//
+// From LLM::generate and LLM::step, in the shape that vLLM's users know. Thread rule: plain values.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +25,24 @@ struct TokenLogprob {
   float logprob = 0.0f;  // natural log
 };
 
+// A token of a given text, from LLM::score.
+struct TokenScore {
+  int32_t token_id = 0;
+  float logprob = 0.0f;      // natural log, after all tokens before it
+  int32_t top_token_id = 0;  // the likeliest token there
+  float top_logprob = 0.0f;
+};
+
+// SamplingParams::output_kind says which it is: what is new since the request's last output, so
+// that all outputs of a request together are as long as its answer, or the whole answer at its end.
 struct RequestOutput {
   int64_t request_id = 0;  // monotonic within an engine
   // Set in the last output only: a streamed output should not carry a million ids per token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
 
-  std::vector<int32_t> token_ids;  // generated so far, the end token included
-  std::string text;                // detokenized so far; whole characters only
+  std::vector<int32_t> token_ids;  // generated, the end token included
+  std::string text;  // detokenized; whole characters only, so a new token may bring no text
   // Per generated token: the chosen one first, then the requested number of most likely ones.
   // Empty unless SamplingParams::logprobs is set.
   std::vector<std::vector<TokenLogprob>> logprobs;
@@ -39,6 +51,10 @@ struct RequestOutput {
   std::string stop_reason;  // the stop string that ended it, if one did
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
+
+  // Joins what came next to what came before: all outputs of a request, appended in order to an
+  // empty one, are its whole answer. Cost: linear in `next`.
+  void append(RequestOutput next);
 };
 
 // Counted by the engine, for progress lines and benchmarks. Times in nanoseconds.

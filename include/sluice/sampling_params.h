@@ -1,18 +1,30 @@
-// SamplingParams: how one request is sampled and when it ends, in vLLM's names.
+// SamplingParams: how one request is sampled and when it ends, with vLLM's names.
+//
+// Thread rule: a value.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sluice/option_row.h"
+
 namespace sluice {
 
+// What a request's outputs from LLM::step hold. LLM::generate sets this itself.
+enum class OutputKind {
+  kDelta,      // an output for each token, with what is new since the last one
+  kFinalOnly,  // one output, at the end, with all of the answer
+};
+
 struct SamplingParams {
-  float temperature = 1.0f;  // 0 is greedy
-  int32_t top_k = 0;         // 0 or -1 keeps the whole vocabulary
-  float top_p = 1.0f;        // in (0, 1]
-  float min_p = 0.0f;        // in [0, 1], relative to the most likely token
+  float temperature = 1.0f;      // 0 is greedy
+  std::optional<int32_t> top_k;  // most likely tokens kept; empty keeps the whole vocabulary
+  float top_p = 1.0f;            // in (0, 1]
+  float min_p = 0.0f;            // in [0, 1], relative to the most likely token
   // Two requests with the same prompt, parameters and seed give the same tokens, alone or in any
   // batch. Without one, a seed is drawn for the request.
   std::optional<int64_t> seed;
@@ -23,11 +35,67 @@ struct SamplingParams {
   std::vector<std::string> stop;        // strings that end the text; not part of it
   std::vector<int32_t> stop_token_ids;  // ids that end it besides the model's own
 
-  std::optional<int32_t> logprobs;  // log-probability of each token and of the n most likely; 0..20
+  std::optional<int32_t> logprobs;  // log-probability of each token and of the n most likely
   bool skip_special_tokens = true;  // in the text
+  OutputKind output_kind = OutputKind::kDelta;
 
   // Errors: kInvalidArgument naming the parameter, its value and its range (NaN included).
   void validate() const;
+};
+
+inline constexpr int32_t kMaxLogprobs = 20;  // as vLLM allows
+
+// `seed` is a row of the engine's, too: a command sets both by one word.
+inline constexpr OptionRow kRequestSeedRow =
+    option_row<&SamplingParams::seed>({.name = "seed",
+                                       .when_unset = "drawn",
+                                       .help = "same seed, same text (and the seed of dummy "
+                                               "weights)"});
+
+inline constexpr std::array kSamplingRows = {
+    option_row<&SamplingParams::temperature>({.name = "temperature",
+                                              .kind = OptionKind::kNumber,
+                                              .number_max = std::numeric_limits<float>::max(),
+                                              .help = "0 is greedy"}),
+    option_row<&SamplingParams::top_k>({.name = "top_k",
+                                        .min = 1,
+                                        .max = std::numeric_limits<int32_t>::max(),
+                                        .unset_from = -1,
+                                        .help = "most likely tokens kept; 0 or -1 keeps all"}),
+    option_row<&SamplingParams::top_p>(
+        {.name = "top_p",
+         .kind = OptionKind::kNumber,
+         .above_min = true,
+         .help = "share of probability kept, above 0 and at most 1"}),
+    option_row<&SamplingParams::min_p>({.name = "min_p",
+                                        .kind = OptionKind::kNumber,
+                                        .help = "least probability kept, relative to the best"}),
+    kRequestSeedRow,
+    option_row<&SamplingParams::max_tokens>({.name = "max_tokens",
+                                             .flags = "-n,--max-tokens",
+                                             .kind = OptionKind::kTokens,
+                                             .min = 1,
+                                             .max = std::numeric_limits<int32_t>::max(),
+                                             .help = "tokens to generate at most (512)"}),
+    option_row<&SamplingParams::min_tokens>({.name = "min_tokens",
+                                             .kind = OptionKind::kTokens,
+                                             .max = std::numeric_limits<int32_t>::max(),
+                                             .when_unset = "0",
+                                             .help = "no end before this many"}),
+    option_row<&SamplingParams::ignore_eos>({.name = "ignore_eos",
+                                             .kind = OptionKind::kFlag,
+                                             .help = "go on after the model's end token"}),
+    option_row<&SamplingParams::stop>({.name = "stop",
+                                       .kind = OptionKind::kTexts,
+                                       .help = "end before this text; may be repeated"}),
+    option_row<&SamplingParams::stop_token_ids>({.name = "stop_token_ids",
+                                                 .kind = OptionKind::kTokenIds,
+                                                 .max = std::numeric_limits<int32_t>::max(),
+                                                 .help = "end at these token ids: 1,2,3"}),
+    option_row<&SamplingParams::logprobs>(
+        {.name = "logprobs",
+         .max = kMaxLogprobs,
+         .help = "log-probabilities of the N likeliest tokens, 0 to 20 (with --json)"}),
 };
 
 }  // namespace sluice

@@ -21,10 +21,17 @@ void ListRecorder::initialize(Device& device, const KvLayout& layout, int32_t nu
   policy_->initialize(device, layout, num_blocks, limits);
 }
 
-Selection ListRecorder::do_select_blocks(Stream& stream, const SelectInput& input) {
-  const Selection selection = policy_->select_blocks(stream, input);
-  if (input.phase == Phase::kDecode && selection.pages.page_ids.present()) {
-    keep(stream, selection.pages, layer_lists_.at(static_cast<size_t>(input.layer)));
+// Lists are made even where they name all pages, so that every step has some.
+SelectionRule ListRecorder::rule(const KvBlockShape& block) const {
+  SelectionRule rule = policy_->rule(block);
+  rule.lists_everything = true;
+  return rule;
+}
+
+Selection ListRecorder::select(Stream& stream, const SelectInput& input) {
+  const Selection selection = policy_->select(stream, input);
+  if (selection.pages.present()) {
+    keep(stream, selection.pages, layer_lists_.at(static_cast<size_t>(input.layer.value)));
   }
   return selection;
 }
@@ -37,7 +44,6 @@ void ListRecorder::keep(Stream& stream, const PageList& pages, LayerLists& lists
   lists.num_seqs = ids.dim(0);
   lists.num_heads = ids.dim(1);
   lists.width = ids.dim(3);
-  lists.page_tokens = pages.page_tokens;
 }
 
 std::vector<int32_t> ListRecorder::pages(int32_t layer, int64_t seq_index, int64_t head) const {
@@ -48,6 +54,13 @@ std::vector<int32_t> ListRecorder::pages(int32_t layer, int64_t seq_index, int64
   const auto* ids = reinterpret_cast<const int32_t*>(lists.ids.data()) + list * lists.width;
   const int32_t count = reinterpret_cast<const int32_t*>(lists.counts.data())[list];
   return {ids, ids + count};
+}
+
+ListRecorder& record_lists(PolicyPair& policies) {
+  policies.wrap_decode([](std::unique_ptr<Policy> policy) {
+    return std::make_unique<ListRecorder>(std::move(policy));
+  });
+  return static_cast<ListRecorder&>(policies.of(Phase::kDecode));
 }
 
 }  // namespace sluice

@@ -30,9 +30,9 @@ size_t OffloadExecutor::state_bytes(int64_t max_rows, int64_t num_q_heads, int64
   return plan.used_bytes();
 }
 
-OffloadExecutor::OffloadExecutor(Policy& policy, OffloadEngine& offload, int64_t max_rows,
+OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
                                  int64_t num_q_heads, Device& device)
-    : Executor(policy),
+    : Executor(policies, offload.layout().block),
       offload_(offload),
       state_memory_(
           device.allocate(state_bytes(max_rows, num_q_heads, offload.layout().block.head_dim),
@@ -45,44 +45,47 @@ OffloadExecutor::OffloadExecutor(Policy& policy, OffloadEngine& offload, int64_t
 
 // A prefill streams its history: many rows with many lists take most of it. A decode step gathers.
 bool OffloadExecutor::gathers(Phase phase) const {
-  return phase == Phase::kDecode && policy().makes_lists(phase);
+  return phase == Phase::kDecode && rule(phase).makes_page_lists();
 }
 
 OffloadExecutor::HistorySource OffloadExecutor::source_of(const AttentionPass& pass) const {
-  if (pass.is_in_place) return HistorySource::kInPlace;
+  if (kv_->is_in_place) return HistorySource::kInPlace;
   return gathers(pass.phase) ? HistorySource::kGathers : HistorySource::kRuns;
 }
 
 bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
-  return !gathers(blocks.range.phase) && policy().may_select(blocks.range);
+  const HistoryRange& range = blocks.range;
+  return !gathers(range.phase) &&
+         rule(range.phase).may_select(range.first_row_pos, range.begin_pos, range.end_pos);
 }
 
-void OffloadExecutor::begin_pass(const AttentionPass& pass) {
+void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass& kv) {
+  kv_ = &kv;
   source_ = source_of(pass);
-  plan_loads(pass);
+  plan_loads();
   plan_gathers(pass);
-  adopt_early_loads(pass);
+  adopt_early_loads();
   if (source_ == HistorySource::kGathers) {
-    offload_.begin_gather_pass(pass.gathered);
+    offload_.loader().begin_gather_pass(kv_->gathered);
   } else {
-    load_ahead(pass);
+    load_ahead();
   }
 }
 
 void OffloadExecutor::end_pass() {
   loading_.clear();  // leases of a pass that failed half-way
   if (std::exchange(source_, HistorySource::kRuns) != HistorySource::kGathers) return;
-  offload_.end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
+  offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
-void OffloadExecutor::plan_loads(const AttentionPass& pass) {
+void OffloadExecutor::plan_loads() {
   runs_.clear();
   loads_.clear();
   next_load_ = 0;
-  for (size_t i = 0; i < pass.history.size(); ++i) {
-    if (!is_needed(pass.history[i])) continue;
+  for (size_t i = 0; i < kv_->history.size(); ++i) {
+    if (!is_needed(kv_->history[i])) continue;
     runs_.push_back(i);
-    if (!pass.history[i].is_resident()) loads_.push_back(i);
+    if (!kv_->history[i].is_resident()) loads_.push_back(i);
   }
 }
 
@@ -93,12 +96,12 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
   if (source_ != HistorySource::kGathers) return;
   const int64_t slot_tokens =
-      int64_t{offload_.slot_blocks()} * offload_.layout().block.block_tokens;
-  const int64_t num_tokens = policy().max_selected_tokens(pass.phase, pass.batch.max_kv_tokens);
+      int64_t{offload_.loader().slot_blocks()} * offload_.layout().block.block_tokens;
+  const int64_t num_tokens = rule(pass.phase).max_selected_tokens(pass.batch.max_kv_tokens);
   for (int32_t seq = 0; seq < pass.kv_end.dim(0); ++seq) {
     for (int64_t begin = 0; begin < num_tokens; begin += slot_tokens) {
       gathers_.push_back({seq, begin, std::min(begin + slot_tokens, num_tokens),
-                          pass.slot_begin.rows(begin / slot_tokens, 1)});
+                          kv_->slot_begin.rows(begin / slot_tokens, 1)});
     }
   }
 }
@@ -108,57 +111,58 @@ void OffloadExecutor::expect_next(std::vector<HistoryBlocks> history) {
     return !is_needed(blocks) || blocks.is_resident();
   });
   expected_ = std::move(history);
-  for (int32_t layer = 0; layer < offload_.layout().num_layers; ++layer) {
-    for (size_t i = 0; i < expected_.size() && offload_.can_load(); ++i) {
-      early_.push_back({offload_.load_early(layer, expected_[i].blocks), layer, i});
+  for (const LayerId layer : offload_.layout().layers()) {
+    for (size_t i = 0; i < expected_.size() && offload_.loader().can_load(); ++i) {
+      early_.push_back({offload_.loader().load_early(layer, expected_[i].blocks), layer, i});
     }
   }
 }
 
 // Takes over the early loads that are the first of this pass; what differs is dropped, and so is
 // all that follows, since slots are used in order.
-void OffloadExecutor::adopt_early_loads(const AttentionPass& pass) {
+void OffloadExecutor::adopt_early_loads() {
   const size_t per_layer = loads_.size();
   bool as_expected = per_layer > 0;
   for (EarlyLoad& early : early_) {
     const std::vector<BlockId>& blocks = expected_[early.index].blocks;
-    as_expected = as_expected && early.layer == static_cast<int32_t>(next_load_ / per_layer) &&
-                  pass.history[loads_[next_load_ % per_layer]].blocks == blocks;
+    as_expected = as_expected &&
+                  early.layer == LayerId(static_cast<int32_t>(next_load_ / per_layer)) &&
+                  kv_->history[loads_[next_load_ % per_layer]].blocks == blocks;
     if (as_expected) {
-      offload_.adopt(early.layer, blocks);
+      offload_.loader().adopt(early.layer, blocks);
       loading_.push_back(std::move(early.lease));
       ++next_load_;
     } else {
-      offload_.drop(std::move(early.lease), early.layer, blocks);
+      offload_.loader().drop(std::move(early.lease), early.layer, blocks);
     }
   }
   early_.clear();
 }
 
 // Fills every free slot with the next loads of the pass, whichever layer they belong to.
-void OffloadExecutor::load_ahead(const AttentionPass& pass) {
+void OffloadExecutor::load_ahead() {
   const size_t per_layer = loads_.size();
   const size_t total = per_layer * static_cast<size_t>(offload_.layout().num_layers);
-  while (next_load_ < total && offload_.can_load()) {
-    const auto layer = static_cast<int32_t>(next_load_ / per_layer);
-    const HistoryRun& load = pass.history[loads_[next_load_ % per_layer]];
-    loading_.push_back(offload_.load(layer, load.blocks));
+  while (next_load_ < total && offload_.loader().can_load()) {
+    const LayerId layer(static_cast<int32_t>(next_load_ / per_layer));
+    const HistoryRun& load = kv_->history[loads_[next_load_ % per_layer]];
+    loading_.push_back(offload_.loader().load(layer, load.blocks));
     ++next_load_;
   }
 }
 
 // Fills every free slot with the next gathers of the layer. There is no going beyond the layer: the
 // next one's queries do not exist yet.
-void OffloadExecutor::gather_ahead(const AttentionPass& pass, int32_t layer,
+void OffloadExecutor::gather_ahead(const AttentionPass& pass, LayerId layer,
                                    const PageList& pages) {
-  while (next_gather_ < gathers_.size() && offload_.can_load()) {
+  while (next_gather_ < gathers_.size() && offload_.loader().can_load()) {
     const Gather& gather = gathers_[next_gather_++];
     const int32_t seq = gather.seq_index;
     TensorView places;
-    if (pass.block_places.present()) {
-      places = pass.block_places.rows(seq, 1).reshape({pass.block_places.dim(1)});
+    if (kv_->block_places.present()) {
+      places = kv_->block_places.rows(seq, 1).reshape({kv_->block_places.dim(1)});
     }
-    loading_.push_back(offload_.gather(
+    loading_.push_back(offload_.loader().gather(
         layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
                 .places = places,
                 .kv_end = pass.kv_begin.rows(seq, 1),
@@ -175,12 +179,13 @@ SlotLease OffloadExecutor::take_lease() {
 
 // ---- The walk --------------------------------------------------------------------------------
 
-KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, int32_t layer) {
-  return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer) : offload_.tails(layer);
+KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, LayerId layer) {
+  return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer)
+                                       : offload_.places().tails(layer);
 }
 
-KvBlocksView OffloadExecutor::written(const AttentionPass& pass, int32_t layer) const {
-  return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.tails(layer);
+KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) const {
+  return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.places().tails(layer);
 }
 
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
@@ -188,12 +193,12 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   if (source_ == HistorySource::kInPlace) return attend_in_place(stream, pass, input, selection);
   bool first = true;
   if (source_ == HistorySource::kGathers) {
-    SLUICE_CHECK(selection.pages.present(), "{} made no lists", policy().name());
+    SLUICE_CHECK(selection.pages.present(), "{} made no lists", policies().name());
     attend_gathered(stream, pass, input, selection.pages);
     first = false;
   } else {
     for (size_t i = 0; i < runs_.size(); ++i) {
-      const int64_t seq = pass.history[runs_[i]].seq_index - part.first_seq;
+      const int64_t seq = kv_->history[runs_[i]].seq_index - part.first_seq;
       if (seq < 0 || seq >= part.num_seqs) continue;
       attend_run(stream, pass, input, selection, i);
       first = false;
@@ -202,8 +207,8 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   attend_own(stream, pass, part, input, selection, first);
 }
 
-AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerInput& input) const {
-  if (pass.history.empty() && source_ == HistorySource::kRuns) return {};
+AttentionState OffloadExecutor::state_of(const LayerInput& input) const {
+  if (kv_->history.empty() && source_ == HistorySource::kRuns) return {};
   const int64_t rows = input.q.dim(0);
   return {.acc = state_.acc.rows(0, rows),
           .max = state_.max.rows(0, rows),
@@ -212,26 +217,28 @@ AttentionState OffloadExecutor::state_of(const AttentionPass& pass, const LayerI
 
 void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                                  const Selection& selection, size_t index) {
-  const HistoryRun& run = pass.history[runs_[index]];
+  const HistoryRun& run = kv_->history[runs_[index]];
   // Not every walk begins at token 0: what no list can take is left out.
-  const bool first = index == 0 || pass.history[runs_[index - 1]].seq_index != run.seq_index;
+  const bool first = index == 0 || kv_->history[runs_[index - 1]].seq_index != run.seq_index;
   SlotLease lease;
   if (!run.is_resident()) lease = take_lease();
-  attention(stream, {.q = input.q,
-                     .out = input.out,
-                     .scale = input.scale,
-                     .batch = batch_of(pass, run.seq_index),
-                     .kv = lease.held() ? lease.use(stream) : offload_.residents(input.layer),
-                     .kv_begin = run.kv_begin,
-                     .kv_end = run.kv_end,
-                     .block_table = run.block_table,
-                     .pages = selection.pages,
-                     .state = state_of(pass, input),
-                     .first = first,
-                     .last = false});
+  attention(stream,
+            {.q = input.q,
+             .out = input.out,
+             .scale = input.scale,
+             .batch = batch_of(pass, run.seq_index),
+             .kv = lease.held() ? lease.use(stream) : offload_.places().residents(input.layer),
+             .kv_begin = run.kv_begin,
+             .kv_end = run.kv_end,
+             .block_table = run.block_table,
+             .pages = selection.pages,
+             .mask = selection.mask,
+             .state = state_of(input),
+             .first = first,
+             .last = false});
   if (!lease.held()) return;
   lease.release();
-  load_ahead(pass);
+  load_ahead();
 }
 
 PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) const {
@@ -250,7 +257,7 @@ PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) c
 void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const PageList& pages) {
   next_gather_ = 0;
-  offload_.begin_gathers();
+  offload_.loader().begin_gathers();
   gather_ahead(pass, input.layer, pages);
   for (const Gather& gather : gathers_) {
     SlotLease lease = take_lease();
@@ -261,9 +268,9 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
                        .kv = as_pages(lease.use(stream), pages.page_tokens),
                        .kv_begin = gather.kv_begin,
                        .kv_end = pass.kv_begin.rows(gather.seq_index, 1),
-                       .block_table = pass.slot_table,
+                       .block_table = kv_->slot_table,
                        .pages = list_of(gather, pages),
-                       .state = state_of(pass, input),
+                       .state = state_of(input),
                        .first = false,  // a sequence's first gather begins at token 0
                        .last = false});
     lease.release();
@@ -279,11 +286,12 @@ void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                      .out = input.out,
                      .scale = input.scale,
                      .batch = pass.batch,
-                     .kv = offload_.device_blocks(input.layer),
-                     .kv_begin = pass.history_begin,
+                     .kv = offload_.places().all(input.layer),
+                     .kv_begin = kv_->history_begin,
                      .kv_end = pass.kv_end,
-                     .block_table = pass.block_places,
-                     .pages = selection.pages});
+                     .block_table = kv_->block_places,
+                     .pages = selection.pages,
+                     .mask = selection.mask});
 }
 
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
@@ -297,24 +305,25 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
                      .kv_end = part.kv_end,
                      .block_table = part.block_table,
                      .pages = selection.pages,
-                     .state = state_of(pass, input),
+                     .mask = selection.mask,
+                     .state = state_of(input),
                      .first = first,
                      .last = true});
 }
 
-void OffloadExecutor::end_layer(const AttentionPass& pass, int32_t layer) {
-  if (pass.phase == Phase::kPrefill) send_staged(pass, layer);
-  const bool is_last = layer + 1 == offload_.layout().num_layers;
-  if (is_last && source_ == HistorySource::kGathers) offload_.fetch_gather_counts();
+void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {
+  if (pass.phase == Phase::kPrefill) send_staged(layer);
+  const bool is_last = layer.value + 1 == offload_.layout().num_layers;
+  if (is_last && source_ == HistorySource::kGathers) offload_.loader().fetch_gather_counts();
 }
 
-void OffloadExecutor::send_staged(const AttentionPass& pass, int32_t layer) {
+void OffloadExecutor::send_staged(LayerId layer) {
   leaving_.clear();
-  for (const StagedOutcome& outcome : pass.staged) {
-    if (outcome.tail_index >= 0) {
-      offload_.move_to_tail(layer, outcome.stage_index, outcome.tail_index);
+  for (const StagedOutcome& outcome : kv_->staged) {
+    if (outcome.tail.valid()) {
+      offload_.move_to_tail(layer, outcome.stage_id, outcome.tail);
     } else {
-      leaving_.push_back({.stage_index = outcome.stage_index,
+      leaving_.push_back({.stage_id = outcome.stage_id,
                           .host_id = outcome.host_id,
                           .begins_sequence = outcome.begins_sequence});
     }

@@ -15,6 +15,7 @@
 #include <deque>
 
 #include "attention/executor.h"
+#include "attention/offloaded_pass.h"
 #include "kv/offload_engine.h"
 
 namespace sluice {
@@ -22,21 +23,28 @@ namespace sluice {
 class OffloadExecutor final : public Executor {
  public:
   // Takes the memory of the carried state for passes of up to `max_rows` rows that have history.
-  // REQUIRES: policy and offload outlive the executor.
-  OffloadExecutor(Policy& policy, OffloadEngine& offload, int64_t max_rows, int64_t num_q_heads,
-                  Device& device);
+  // REQUIRES: policies and offload outlive the executor.
+  OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
+                  int64_t num_q_heads, Device& device);
 
   static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
-  bool gathers(Phase phase) const override;
-  void begin_pass(const AttentionPass& pass) override;
-  void end_pass() override;
-  void expect_next(std::vector<HistoryBlocks> history) override;
+  // Whether such a pass fetches listed pages instead of walking runs of history, unless all of it
+  // is in place.
+  bool gathers(Phase phase) const;
+
+  // As those of Residency. REQUIRES: both passes stay as they are in between.
+  void begin_pass(const AttentionPass& pass, const OffloadedPass& kv);
+  void end_pass();
+
+  // Called after end_pass, with the history that the next one will probably have.
+  void expect_next(std::vector<HistoryBlocks> history);
+
   // Not where decode streams whole histories: slots and waits then differ from pass to pass.
-  bool capturable(bool is_in_place) const override {
-    return (is_in_place || gathers(Phase::kDecode)) && policy().capturable();
+  bool capturable(bool is_in_place) const {
+    return (is_in_place || gathers(Phase::kDecode)) && policies().capturable();
   }
-  KvBlocksView write_target(const AttentionPass& pass, int32_t layer) override;
+  KvBlocksView write_target(const AttentionPass& pass, LayerId layer) override;
 
  private:
   // A slotful of listed pages of one sequence: those of entries [begin_pos, end_pos) / page_tokens
@@ -52,15 +60,15 @@ class OffloadExecutor final : public Executor {
   // pages are gathered; or all of it, and its own tokens, where it is.
   enum class HistorySource { kRuns, kGathers, kInPlace };
 
-  KvBlocksView written(const AttentionPass& pass, int32_t layer) const override;
+  KvBlocksView written(const AttentionPass& pass, LayerId layer) const override;
   bool needs_lists() const override { return source_ == HistorySource::kGathers; }
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
-  void end_layer(const AttentionPass& pass, int32_t layer) override;
+  void end_layer(const AttentionPass& pass, LayerId layer) override;
 
   HistorySource source_of(const AttentionPass& pass) const;
   bool is_needed(const HistoryBlocks& blocks) const;
-  void plan_loads(const AttentionPass& pass);
+  void plan_loads();
   void plan_gathers(const AttentionPass& pass);
   void attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                   const Selection& selection, size_t index);
@@ -70,19 +78,20 @@ class OffloadExecutor final : public Executor {
                        const Selection& selection);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                   const LayerInput& input, const Selection& selection, bool first);
-  void gather_ahead(const AttentionPass& pass, int32_t layer, const PageList& pages);
+  void gather_ahead(const AttentionPass& pass, LayerId layer, const PageList& pages);
   PageList list_of(const Gather& gather, const PageList& pages) const;
-  void send_staged(const AttentionPass& pass, int32_t layer);
-  void load_ahead(const AttentionPass& pass);
-  void adopt_early_loads(const AttentionPass& pass);
+  void send_staged(LayerId layer);
+  void load_ahead();
+  void adopt_early_loads();
   SlotLease take_lease();
-  AttentionState state_of(const AttentionPass& pass, const LayerInput& input) const;
+  AttentionState state_of(const LayerInput& input) const;
 
   OffloadEngine& offload_;
   Buffer state_memory_;
   AttentionState state_;
+  const OffloadedPass* kv_ = nullptr;  // of the pass between begin_pass and end_pass
 
-  // What every layer of the pass walks, as indices of pass.history, and what of it is loaded: in
+  // What every layer of the pass walks, as indices of kv_->history, and what of it is loaded: in
   // the order of use, all of layer 0, all of layer 1, ... Or else what it gathers.
   std::vector<size_t> runs_;
   std::vector<size_t> loads_;
@@ -95,7 +104,7 @@ class OffloadExecutor final : public Executor {
   // Loads for the pass that was expected; in the order in which it would use them.
   struct EarlyLoad {
     SlotLease lease;
-    int32_t layer = 0;
+    LayerId layer;
     size_t index = 0;  // in expected_
   };
   std::vector<HistoryBlocks> expected_;

@@ -13,7 +13,8 @@ void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart
                      .kv_begin = part.kv_begin,
                      .kv_end = part.kv_end,
                      .block_table = part.block_table,
-                     .pages = selection.pages});
+                     .pages = selection.pages,
+                     .mask = selection.mask});
 }
 
 }  // namespace sluice

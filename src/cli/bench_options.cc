@@ -1,4 +1,4 @@
-// Declares and checks the options of every subcommand of bench. The words users see are here.
+// Declares the options of every subcommand of bench. The words users see are here.
 #include "cli/bench_options.h"
 
 #include <string>
@@ -6,12 +6,22 @@
 #include <vector>
 
 #include "cli/option_groups.h"
+#include "cli/option_rows.h"
 #include "core/error.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr size_t kMinTransferBytes = size_t{32} << 20;  // what the largest blocks take
+constexpr OptionFacts kTransferBytes = {.name = "bytes",
+                                        .kind = OptionKind::kBytes,
+                                        .min = 1,
+                                        .max = kMaxKvBytes,
+                                        .unset_from = 0,
+                                        .when_unset = "512M on a GPU, 64M on a CPU",
+                                        .help = "pinned memory to copy, 32M or more"};
+
+// Unless a mode is given: two results compare only where KV lives in the same place.
+constexpr KvOffload kMeasured = KvOffload::kOff;
 
 template <typename T>
 void token_list(OptionSet& set, std::string_view name, std::string help, std::vector<T>* list,
@@ -34,9 +44,12 @@ void integer_list(OptionSet& set, std::string_view name, std::string help,
   });
 }
 
-void require_mode(std::string_view source, const std::string& mode) {
-  if (mode == "off" || mode == "chunked" || mode == "layerwise") return;
-  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, mode);
+// A mode that is measured; 'auto' is none.
+KvOffload read_mode(std::string_view source, const std::string& text) {
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
+    if (text == kv_offload_name(mode)) return mode;
+  }
+  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, text);
 }
 
 void declare_bench(OptionSet& set, BenchCommand* bench) {
@@ -76,8 +89,9 @@ void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
 
 }  // namespace
 
-void declare_bench_decode(OptionSet& set, BenchDecodeCommand* bench) {
-  bench->engine.load_format = "dummy";
+void declare(OptionSet& set, BenchDecodeCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
   bench->prompt_lengths = {128};
   bench->output_tokens = 32;
   bench->repeats = 5;
@@ -86,16 +100,18 @@ void declare_bench_decode(OptionSet& set, BenchDecodeCommand* bench) {
   declare_bench(set, bench);
 }
 
-void declare_bench_prefill(OptionSet& set, BenchPrefillCommand* bench) {
-  bench->engine.load_format = "dummy";
+void declare(OptionSet& set, BenchPrefillCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
   bench->prompt_lengths = {512, 2048};
   bench->output_tokens = 1;
   bench->repeats = 3;
   declare_bench(set, bench);
 }
 
-void declare_bench_throughput(OptionSet& set, BenchThroughputCommand* bench) {
-  bench->engine.load_format = "dummy";
+void declare(OptionSet& set, BenchThroughputCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
   declare_model_word(set, &bench->engine);
   set.group("Work");
   set.integer("--num-requests", "requests, all there from the start (256)", &bench->num_requests, 1,
@@ -115,13 +131,13 @@ void declare_bench_throughput(OptionSet& set, BenchThroughputCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-void declare_bench_transfer(OptionSet& set, BenchTransferCommand* bench) {
+void declare(OptionSet& set, BenchTransferCommand* bench) {
   set.group("Work");
-  set.text("--device", "NAME", "auto, cpu, cuda or cuda:N", &bench->engine.device);
-  set.value("--bytes", "SIZE", "pinned memory to copy, 32M or more; 0: 512M on a GPU, 64M on a CPU",
-            [=](std::string_view source, std::string_view value) {
-              bench->num_bytes = parse_byte_size(source, value);
-            });
+  add_option(set, kDeviceRow, &bench->engine);
+  add_option(set, kTransferBytes, [=](const std::optional<OptionValue>& value) {
+    bench->num_bytes.reset();
+    if (value) bench->num_bytes = static_cast<size_t>(std::get<int64_t>(*value));
+  });
   set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
               1000);
   set.group("Output");
@@ -129,37 +145,35 @@ void declare_bench_transfer(OptionSet& set, BenchTransferCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-void declare_bench_offload(OptionSet& set, BenchOffloadCommand* bench) {
-  bench->engine.load_format = "dummy";
-  bench->engine.kv_device_bytes = 0;  // all that can flow does
-  bench->engine.kv_offload.clear();   // so that it is known whether it was given
+void declare(OptionSet& set, BenchOffloadCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.device_bytes = 0;  // all that can flow does
   declare_kv_work(set, bench);
   set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
             [=](std::string_view source, std::string_view value) {
               bench->modes.clear();
               for (const std::string& item : split_list(source, value)) {
-                require_mode(source, item);
-                bench->modes.push_back(item);
+                bench->modes.push_back(read_mode(source, item));
               }
             });
   token_list(set, "--chunks", "of --prefill-chunk-tokens, not in layerwise", &bench->chunks, 0);
-  integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, 2, 64);
-  integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, 65536);
+  integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, kMinKvSlots, kMaxKvSlots);
+  integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, kMaxSlotBlocks);
   token_list(set, "--block-sizes", "of --block-size", &bench->block_sizes, 0);
   set.value("--device-bytes", "LIST", "of --kv-device-bytes: KV that stays (0: all of it flows)",
             [=](std::string_view source, std::string_view value) {
               bench->device_bytes.clear();
               for (const std::string& item : split_list(source, value)) {
-                bench->device_bytes.push_back(static_cast<int64_t>(parse_byte_size(source, item)));
+                bench->device_bytes.push_back(parse_byte_size(source, item));
               }
             });
   declare_kv_output(set, bench);
 }
 
-void declare_bench_sparse(OptionSet& set, BenchSparseCommand* bench) {
-  bench->engine.load_format = "dummy";
-  bench->engine.kv_offload = "chunked";
-  bench->engine.kv_device_bytes = 0;  // all that can flow does
+void declare(OptionSet& set, BenchSparseCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.offload = KvOffload::kChunked;
+  bench->engine.kv.device_bytes = 0;  // all that can flow does
   declare_kv_work(set, bench);
   set.value("--policies", "LIST", "of --sparse-policy; full is always measured (full+quest)",
             [=](std::string_view source, std::string_view value) {
@@ -172,10 +186,11 @@ void declare_bench_sparse(OptionSet& set, BenchSparseCommand* bench) {
 }
 
 // Sinks and window are quest's own; said here, since the command has to know them.
-void declare_bench_overlap(OptionSet& set, BenchOverlapCommand* bench) {
-  bench->engine.sparse_policy = "full+quest";
-  bench->engine.sparse_sink_tokens = 16;
-  bench->engine.sparse_recent_tokens = 64;
+void declare(OptionSet& set, BenchOverlapCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.sparse.policy = "full+quest";
+  bench->engine.sparse.sink_tokens = 16;
+  bench->engine.sparse.recent_tokens = 64;
   declare_model_word(set, &bench->engine);
   set.group("Work");
   token_list(set, "--lengths", "tokens of text before the first step (8K)", &bench->lengths, 1);
@@ -191,11 +206,10 @@ void declare_bench_overlap(OptionSet& set, BenchOverlapCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
+void declare(OptionSet& set, BenchTokenizerCommand* bench) {
   declare_model_word(set, &bench->engine);
   set.group("Work");
-  set.text("-m,--model", "DIR", "model directory whose tokenizer is measured",
-           &bench->engine.model);
+  add_option(set, kModelRow, &bench->engine);
   set.text("-f,--file", "FILE", "text to encode (DIR/haystack.txt)", &bench->file);
   set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
               1000);
@@ -203,7 +217,8 @@ void declare_bench_tokenizer(OptionSet& set, BenchTokenizerCommand* bench) {
   set.set_flag("--json", "print JSON", &bench->json);
 }
 
-void declare_bench_load(OptionSet& set, BenchLoadCommand* bench) {
+void declare(OptionSet& set, BenchLoadCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
   declare_model_word(set, &bench->engine);
   set.group("Work");
   set.integer("--repeats", "loads; median and spread are shown (5)", &bench->repeats, 1, 1000);
@@ -211,35 +226,6 @@ void declare_bench_load(OptionSet& set, BenchLoadCommand* bench) {
   set.set_flag("--json", "print JSON", &bench->json);
   declare_engine(set, &bench->engine);
   declare_gpu_lock(set, &bench->gpu_lock);
-}
-
-void check_bench_throughput(const BenchThroughputCommand& bench) {
-  if (bench.least_tokens <= bench.most_tokens) return;
-  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
-       bench.least_tokens, bench.most_tokens);
-}
-
-void check_bench_transfer(const BenchTransferCommand& bench) {
-  if (bench.num_bytes == 0 || bench.num_bytes >= kMinTransferBytes) return;
-  fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
-       bench.num_bytes);
-}
-
-void settle_bench_sparse(BenchSparseCommand* bench) {
-  if (bench->engine.sparse_policy != "full") bench->policies = {bench->engine.sparse_policy};
-}
-
-void settle_bench_overlap(BenchOverlapCommand* bench) {
-  if (!bench->budgets.empty()) return;
-  const auto given = bench->engine.sparse_topk_tokens;
-  bench->budgets =
-      given ? std::vector<int32_t>{*given} : std::vector<int32_t>{256, 512, 1024, 2048};
-}
-
-void check_bench_offload(BenchOffloadCommand* bench) {
-  if (bench->engine.kv_offload.empty()) return;
-  require_mode("--kv-offload", bench->engine.kv_offload);
-  bench->modes = {bench->engine.kv_offload};
 }
 
 }  // namespace sluice::cli

@@ -16,6 +16,8 @@ inline constexpr int kExitDoesNotFit = 4;
 inline constexpr int kExitInterrupted = 130;
 
 int run(const RunCommand& command);
+int tokenize(const TokenizeCommand& command);
+int score(const ScoreCommand& command);
 int needle(const NeedleCommand& command);
 int inspect(const InspectCommand& command);
 int trace(const TraceCommand& command);

@@ -10,6 +10,7 @@
 #include "cli/build_info.h"
 #include "cli/commands.h"
 #include "cli/gpu_link.h"
+#include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -21,6 +22,9 @@
 
 namespace sluice::cli {
 namespace {
+
+// Of the right column: beside the names it fits 80 columns.
+constexpr size_t kMaxTextCells = 60;
 
 struct Findings {
   std::string cpu_name;
@@ -87,10 +91,20 @@ Findings examine(const DoctorCommand& command) {
   findings.memory_bytes = cpu.total_memory_bytes;
   findings.free_bytes = cpu.free_memory_bytes;
   findings.huge_pages = huge_page_mode();
-  findings.num_threads = command.num_threads > 0 ? command.num_threads : findings.num_cores;
+  findings.num_threads = command.engine.num_threads.value_or(findings.num_cores);
+  // Each step takes a second or some; Ctrl-C is heard between them.
+  const auto unless_interrupted = [] {
+    if (interrupted()) throw Interrupted();
+  };
+  ProgressLine progress("measuring memory");
   findings.dram_read_bytes_per_second = measure_dram_read_bytes_per_second(findings.num_threads);
+  unless_interrupted();
+  progress.set_task("looking at the GPU");
   look_for_gpu(&findings);
+  unless_interrupted();
+  progress.set_task("measuring the link to the GPU");
   look_at_link(&findings);
+  unless_interrupted();
   look_at_locking(&findings);
   return findings;
 }
@@ -104,7 +118,7 @@ std::string lock_limit_text(const Findings& findings) {
 void describe_link(const Findings& findings, Table* table) {
   if (!findings.has_gpu) return;
   if (!findings.link) {
-    table->add({"link to the GPU", "not measured: " + findings.why_no_link});
+    table->add_wrapped("link to the GPU", "not measured: " + findings.why_no_link, kMaxTextCells);
     return;
   }
   const LinkFindings& found = *findings.link;
@@ -132,9 +146,9 @@ std::string describe(const Findings& findings) {
   table.add({"DRAM read rate",
              fmt::format("{:.1f} GB/s with {} threads", findings.dram_read_bytes_per_second * 1e-9,
                          findings.num_threads)});
-  table.add({"GPU", findings.gpu});
+  table.add_wrapped("GPU", findings.gpu, kMaxTextCells);
   describe_link(findings, &table);
-  table.add({"lockable memory", lock_limit_text(findings)});
+  table.add_wrapped("lockable memory", lock_limit_text(findings), kMaxTextCells);
   table.add({"program",
              fmt::format("sluice {} ({}), {}", build_version(), build_commit(), build_type())});
   return table.to_string();

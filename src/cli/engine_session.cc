@@ -2,6 +2,7 @@
 #include "cli/engine_session.h"
 
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include <fmt/format.h>
@@ -10,21 +11,27 @@
 #include "cli/terminal.h"
 #include "device/cpu/cpu_features.h"
 #include "device/device.h"
-#include "engine/timeline.h"
 
 namespace sluice::cli {
 namespace {
 
 // "pinning 12.0 of 56.0 GiB"; nothing for weights, which are what "loading" makes one think of.
 std::string describe_stage(const LoadProgress& progress) {
+  if (progress.stage == LoadProgress::Stage::kTokenizer) {
+    return progress.share < 1 ? "reading the tokenizer" : "taking memory";
+  }
   if (progress.stage != LoadProgress::Stage::kPinning) return "";
   const double total_gib = static_cast<double>(progress.total_bytes) / (1 << 30);
   return fmt::format("pinning {:.1f} of {:.1f} GiB", progress.share * total_gib, total_gib);
 }
 
-}  // namespace
-
-namespace {
+// Says what may change answers, each once: a benchmark loads the same engine many times.
+void write_warnings(const std::vector<std::string>& warnings) {
+  static std::set<std::string> said;  // of the process, since standard error is
+  for (const std::string& warning : warnings) {
+    if (said.insert(warning).second) write_message("sluice: warning: " + warning);
+  }
+}
 
 // What `make` makes with the progress function that it is given.
 template <typename Make>
@@ -32,25 +39,20 @@ auto load(const EngineOptions& options, const Make& make) {
   ProgressLine progress("loading " + model_name(options.model));
   const auto on_progress = [&](const LoadProgress& loading) {
     if (interrupted()) throw Interrupted();
-    progress.update(loading.share, describe_stage(loading));
+    const bool has_share = loading.stage != LoadProgress::Stage::kTokenizer;
+    progress.update(has_share ? loading.share : 0, describe_stage(loading));
   };
-  try {
-    auto made = make(on_progress);
-    progress.clear();
-    if (interrupted()) throw Interrupted();
-    return made;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kIo) throw;
-    throw Error(ErrorCode::kModel, error.message(), error.context());
-  }
+  auto made = make(on_progress);
+  progress.clear();
+  if (interrupted()) throw Interrupted();
+  return made;
 }
 
 }  // namespace
 
 LLM load_llm(const EngineOptions& options, bool verbose) {
-  // Here, since a kIo from the constructor is taken for one of the model's files.
-  if (!options.timeline_path.empty()) Timeline::require_writable(options.timeline_path);
   LLM llm = load(options, [&](const auto& on_progress) { return LLM(options, on_progress); });
+  write_warnings(llm.warnings());
   if (verbose) {
     for (const std::string& note : llm.notes()) write_message(note);
   }
@@ -58,19 +60,21 @@ LLM load_llm(const EngineOptions& options, bool verbose) {
 }
 
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
-                                       std::unique_ptr<Policy> policy) {
-  return load(options, [&](const auto& on_progress) {
-    LlmEngine::TestParts parts{
-        .device = make_device(options.device, {.num_threads = options.num_threads}),
-        .policy = std::move(policy)};
+                                       std::unique_ptr<PolicyPair> policies) {
+  std::unique_ptr<LlmEngine> engine = load(options, [&](const auto& on_progress) {
+    LlmEngine::Parts parts{
+        .device = make_device(options.device, {.num_threads = options.num_threads.value_or(0)}),
+        .policies = std::move(policies)};
     return std::make_unique<LlmEngine>(options, std::move(parts), on_progress);
   });
+  write_warnings(engine->warnings());
+  return engine;
 }
 
 void write_timeline(LLM& llm, const EngineOptions& options) {
-  if (options.timeline_path.empty()) return;
+  if (!options.timeline_path) return;
   llm.write_timeline();
-  write_message("timeline: " + options.timeline_path);
+  write_message("timeline: " + *options.timeline_path);
 }
 
 std::unique_ptr<GpuLock> lock_gpu(const std::string& device) {
@@ -86,7 +90,7 @@ std::string machine_name(const EngineOptions& options) {
   const std::unique_ptr<Device> device = make_device(options.device, {.num_threads = 1});
   if (device->kind() != DeviceKind::kCpu) return device->info().name;
   const int machine_threads = static_cast<int>(std::thread::hardware_concurrency());
-  const int threads = options.num_threads > 0 ? options.num_threads : machine_threads;
+  const int threads = options.num_threads.value_or(machine_threads);
   return fmt::format("{} ({}), {} thread{}", cpu_brand_name(), cpu_isa_name(best_isa()), threads,
                      threads == 1 ? "" : "s");
 }

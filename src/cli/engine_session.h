@@ -12,15 +12,15 @@
 
 namespace sluice::cli {
 
-// Loads the model and, with `verbose`, prints what was chosen.
-// Errors: those of LLM's constructor; a file that cannot be read counts as kModel here. Interrupted
-// when Ctrl-C comes while loading. kIo when a timeline is asked for and cannot be written.
+// Loads the model, prints its warnings and, with `verbose`, what was chosen.
+// Errors: those of LLM's constructor. Interrupted when Ctrl-C comes while loading.
 LLM load_llm(const EngineOptions& options, bool verbose);
 
-// The engine under an LLM, with a policy of the caller's that stands for the options' own.
+// The engine under an LLM, with policies of the caller's that stand for the options' own; prints
+// its warnings.
 // Errors: as load_llm.
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
-                                       std::unique_ptr<Policy> policy);
+                                       std::unique_ptr<PolicyPair> policies);
 
 // Writes the timeline and says where, if one was asked for. Errors: those of LLM::write_timeline.
 void write_timeline(LLM& llm, const EngineOptions& options);

@@ -13,7 +13,7 @@ namespace sluice::cli {
 struct LinkFindings {
   LinkRates link;
   double pinning_bytes_per_second = 0;
-  size_t copy_run_bytes = 0;  // EngineOptions::kv_copy_bytes, measured
+  size_t copy_run_bytes = 0;  // KvOptions::copy_bytes, measured
   std::string kept_in;        // the file for later runs; empty: not kept
   std::string why_not_kept;
 };

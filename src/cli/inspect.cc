@@ -1,4 +1,5 @@
-// sluice inspect: what a model is and what of it fits, from headers alone.
+// sluice inspect: what a model is, whether its files can be run and what of it fits, without
+// reading weights.
 #include "sluice/inspect.h"
 
 #include <fmt/format.h>
@@ -29,16 +30,54 @@ std::string describe_model(const ModelSummary& model) {
   return table.to_string();
 }
 
-std::string describe_plan(const MemoryPlan& plan) {
-  Table table({"memory plan", "where", "size"});
+std::string describe_files(const ModelCheck& check) {
+  Table table;
   table.align_left(1);
-  for (const MemoryPlanEntry& entry : plan.entries) {
-    table.add({entry.name, entry.memory, format_bytes(static_cast<double>(entry.bytes))});
+  table.add({"weight files", check.weights});
+  table.add({"tokenizer", check.tokenizer});
+  table.add(
+      {"chat", check.chat.empty() ? "template known" : check.chat + " (needed for --chat alone)"});
+  return table.to_string();
+}
+
+// Entries as rows: what stands in two memories with the same size, as arrays and their copies on
+// the host do, is one row. The row with which the device's budget is used up is marked.
+void add_entries(const MemoryPlan& plan, Table& table) {
+  size_t device_bytes = 0;
+  bool marked = false;
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    const MemoryPlanEntry& entry = plan.entries[i];
+    const bool is_copy =
+        i > 0 && plan.entries[i - 1].name == entry.name && plan.entries[i - 1].bytes == entry.bytes;
+    if (is_copy) continue;
+    const bool has_copy = i + 1 < plan.entries.size() && plan.entries[i + 1].name == entry.name &&
+                          plan.entries[i + 1].bytes == entry.bytes;
+    const std::string where =
+        has_copy ? entry.memory + ", " + plan.entries[i + 1].memory : entry.memory;
+    if (entry.memory == "device") device_bytes += entry.bytes;
+    const bool breaks = !marked && device_bytes > plan.device_budget_bytes;
+    marked = marked || breaks;
+    table.add({entry.name, where,
+               format_bytes(static_cast<double>(entry.bytes)) + (has_copy ? " each" : ""),
+               breaks ? "<- more than the budget" : ""});
   }
-  table.add({"budget", "device", format_bytes(static_cast<double>(plan.device_budget_bytes))});
-  table.add({"there is", "device", format_bytes(static_cast<double>(plan.device_memory_bytes))});
+}
+
+std::string describe_plan(const MemoryPlan& plan, const std::vector<std::string>& warnings) {
+  Table table({"memory plan", "where", "size", ""});
+  table.align_left(1);
+  table.align_left(3);
+  const auto size = [](size_t bytes) { return format_bytes(static_cast<double>(bytes)); };
+  add_entries(plan, table);
+  table.add({"used", "device", size(plan.device_used_bytes()), ""});
+  table.add({"budget", "device", size(plan.device_budget_bytes), ""});
+  table.add({"total", "device", size(plan.device_memory_bytes), ""});
+  table.add({plan.host_is_limited ? "container's limit" : "total", "host",
+             size(plan.host_memory_bytes), ""});
+  table.add({"available now", "host", size(plan.host_available_bytes), ""});
   std::string text = table.to_string() + "\nKV offload: " + plan.kv_offload + "\n";
   for (const std::string& note : plan.notes) text += note + "\n";
+  for (const std::string& warning : warnings) text += "warning: " + warning + "\n";
   if (!plan.fits) return text + "does not fit: " + plan.remedy + "\n";
   const int64_t tokens = plan.num_blocks * plan.block_size;
   text += fmt::format(
@@ -48,7 +87,14 @@ std::string describe_plan(const MemoryPlan& plan) {
   return text;
 }
 
-nlohmann::ordered_json plan_json(const ModelSummary& model, const MemoryPlan& plan) {
+std::string describe_problems(const ModelCheck& check) {
+  std::string text;
+  for (const std::string& problem : check.problems) text += "does not run: " + problem + "\n";
+  return text;
+}
+
+nlohmann::ordered_json plan_json(const ModelSummary& model, const ModelCheck& check,
+                                 const MemoryPlan& plan) {
   nlohmann::ordered_json entries = nlohmann::ordered_json::array();
   for (const MemoryPlanEntry& entry : plan.entries) {
     entries.push_back({{"name", entry.name}, {"memory", entry.memory}, {"bytes", entry.bytes}});
@@ -67,30 +113,46 @@ nlohmann::ordered_json plan_json(const ModelSummary& model, const MemoryPlan& pl
             {"rope", model.rope},
             {"tied_embeddings", model.tied_embeddings},
             {"kv_bytes_per_token", model.kv_bytes_per_token}}},
+          {"files",
+           {{"weights", check.weights},
+            {"tokenizer", check.tokenizer},
+            {"chat", check.chat},
+            {"problems", check.problems},
+            {"warnings", check.warnings}}},
           {"plan",
            {{"fits", plan.fits},
             {"remedy", plan.remedy},
             {"entries", entries},
             {"device_memory_bytes", plan.device_memory_bytes},
             {"device_budget_bytes", plan.device_budget_bytes},
+            {"host_memory_bytes", plan.host_memory_bytes},
+            {"host_available_bytes", plan.host_available_bytes},
+            {"host_is_limited", plan.host_is_limited},
             {"num_blocks", plan.num_blocks},
             {"block_size", plan.block_size},
             {"max_model_len", plan.max_model_len},
             {"kv_offload", plan.kv_offload},
-            {"notes", plan.notes}}}};
+            {"notes", plan.notes},
+            {"warnings", plan.warnings}}}};
 }
 
 }  // namespace
 
 int inspect(const InspectCommand& command) {
   const ModelSummary model = summarize_model(command.engine.model);
+  const ModelCheck check = check_model(command.engine);
   const MemoryPlan plan = plan_memory(command.engine);
   if (command.json) {
-    write_result(json_text(plan_json(model, plan), 1));
+    write_result(json_text(plan_json(model, check, plan), 1));
+    for (const std::string& problem : check.problems) write_message("does not run: " + problem);
+    if (!plan.fits) write_message("does not fit: " + plan.remedy);
   } else {
-    write_result(describe_model(model) + "\n" + describe_plan(plan));
+    std::vector<std::string> warnings = check.warnings;
+    warnings.insert(warnings.end(), plan.warnings.begin(), plan.warnings.end());
+    write_result(describe_model(model) + describe_files(check) + "\n" +
+                 describe_plan(plan, warnings) + describe_problems(check));
   }
-  if (!plan.fits && command.json) write_message("does not fit: " + plan.remedy);
+  if (!check.problems.empty()) return kExitModel;
   return plan.fits ? kExitOk : kExitDoesNotFit;
 }
 

@@ -21,6 +21,11 @@ void guard_interrupts() {
   sigaction(SIGINT, &action, nullptr);
 }
 
+void forget_interrupt() {
+  flag.store(false, std::memory_order_relaxed);
+  guard_interrupts();
+}
+
 bool interrupted() { return flag.load(std::memory_order_relaxed); }
 
 }  // namespace sluice::cli

@@ -9,6 +9,8 @@ namespace sluice::cli {
 // From now on the first SIGINT sets the flag; a second one ends the process at once.
 void guard_interrupts();
 bool interrupted();
+// Forgets a first SIGINT that has done what it was for; the next one is a first one again.
+void forget_interrupt();
 
 // Thrown where there is nothing to keep (while a model loads): main turns it into exit code 130.
 struct Interrupted {};

@@ -1,64 +1,33 @@
 // The program: reads the command line, runs one command, turns errors into exit codes.
+#include <csignal>
 #include <cstdio>
 #include <exception>
-#include <memory>
 #include <new>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include <sys/resource.h>
+
 #include "cli/commands.h"
-#include "cli/engine_session.h"
-#include "cli/gpu_lock.h"
 #include "cli/interrupt.h"
+#include "cli/program.h"
 #include "cli/terminal.h"
-#include "sluice/error.h"
+#include "core/error.h"
 
 namespace sluice::cli {
 namespace {
 
-// Runs the command while it holds the lock that it asked for.
-template <typename C>
-int with_lock(int (*function)(const C&), const C& command) {
-  const std::unique_ptr<GpuLock> lock =
-      command.gpu_lock ? lock_gpu(command.engine.device) : nullptr;
-  return function(command);
+// A smaller stack, which is every thread's, would end in a crash in the middle of the work.
+// Errors: kDoesNotFit.
+void require_stack() {
+  constexpr rlim_t kMinStackKib = 256;
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur / 1024 >= kMinStackKib) return;
+  fail(ErrorCode::kDoesNotFit,
+       "the stack is limited to {} KiB, and Sluice needs {}; raise it with ulimit -s",
+       limit.rlim_cur / 1024, kMinStackKib);
 }
-
-struct RunCommandVisitor {
-  int operator()(const PrintCommand& command) const {
-    write_result(command.text);
-    return kExitOk;
-  }
-  int operator()(const RunCommand& command) const { return with_lock(run, command); }
-  int operator()(const NeedleCommand& command) const { return with_lock(needle, command); }
-  int operator()(const InspectCommand& command) const { return inspect(command); }
-  int operator()(const TraceCommand& command) const { return with_lock(trace, command); }
-  int operator()(const DoctorCommand& command) const { return doctor(command); }
-  int operator()(const BenchDecodeCommand& command) const {
-    return with_lock(bench_decode, command);
-  }
-  int operator()(const BenchPrefillCommand& command) const {
-    return with_lock(bench_prefill, command);
-  }
-  int operator()(const BenchThroughputCommand& command) const {
-    return with_lock(bench_throughput, command);
-  }
-  int operator()(const BenchTransferCommand& command) const {
-    return with_lock(bench_transfer, command);
-  }
-  int operator()(const BenchOffloadCommand& command) const {
-    return with_lock(bench_offload, command);
-  }
-  int operator()(const BenchSparseCommand& command) const {
-    return with_lock(bench_sparse, command);
-  }
-  int operator()(const BenchOverlapCommand& command) const {
-    return with_lock(bench_overlap, command);
-  }
-  int operator()(const BenchTokenizerCommand& command) const { return bench_tokenizer(command); }
-  int operator()(const BenchLoadCommand& command) const { return with_lock(bench_load, command); }
-};
 
 int exit_code_of(ErrorCode code) {
   switch (code) {
@@ -78,11 +47,24 @@ int exit_code_of(ErrorCode code) {
   return kExitFailure;
 }
 
+int run_outcome(const ParseOutcome& outcome) {
+  if (!outcome.invocation) {
+    write_result(outcome.help);
+    return kExitOk;
+  }
+  require_stack();
+  return outcome.invocation->run();
+}
+
 int run_program(const std::vector<std::string>& words) {
   try {
     guard_interrupts();
-    const Command command = parse_command_line(words);
-    const int exit_code = std::visit(RunCommandVisitor(), command);
+    // Beyond a limit of a file's size (ulimit -f) write() then says so, instead of this signal that
+    // would end the program with temporary files left behind.
+    std::signal(SIGXFSZ, SIG_IGN);
+    const ParseOutcome outcome = parse_command_line(words);
+    for (const std::string& warning : outcome.warnings) write_message("sluice: " + warning);
+    const int exit_code = run_outcome(outcome);
     flush_results();
     return exit_code;
   } catch (const Error& error) {

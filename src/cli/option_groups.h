@@ -1,6 +1,6 @@
 // Options that several commands share, each declared once.
 //
-// Defined in options.cc; used there and by bench_options.cc. Thread rule: main thread, before
+// Used by options.cc and bench_options.cc. Thread rule: main thread, before
 // anything starts.
 #pragma once
 
@@ -15,9 +15,8 @@ namespace sluice::cli {
 inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-// Everything of EngineOptions but timeline and seed; includes declare_offload.
+// Everything of EngineOptions but timeline and seed.
 void declare_engine(OptionSet& set, EngineOptions* engine);
-void declare_offload(OptionSet& set, EngineOptions* engine);
 void declare_timeline(OptionSet& set, EngineOptions* engine);
 void declare_seed(OptionSet& set, EngineOptions* engine);
 

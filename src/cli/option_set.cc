@@ -1,132 +1,74 @@
-// Splits a command line into a subcommand, options and words, and writes --help.
+// Splits a command line into a subcommand, options and words.
 #include "cli/option_set.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <numeric>
 #include <set>
 
+#include <unistd.h>
+
+#include "cli/foreign_options.h"
+#include "cli/help_text.h"
+#include "cli/suggestion.h"
 #include "core/error.h"
 
 namespace sluice::cli {
 namespace {
 
-constexpr size_t kHelpColumn = 32;
-constexpr size_t kHelpWidth = 98;
+constexpr std::string_view kVariablePrefix = "SLUICE_";
 
 // "--max-model-len" -> "SLUICE_MAX_MODEL_LEN".
 std::string environment_name(std::string_view long_name) {
-  std::string result = "SLUICE_";
+  std::string result(kVariablePrefix);
   for (const char c : long_name.substr(2)) {
     result += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
   return result;
 }
 
-// Number of single-letter edits between two names.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row.back();
-}
-
-// "; did you mean --top-k?" when a known name is near, else ";".
-std::string suggestion(std::string_view wrong, const std::vector<std::string>& known) {
-  std::string best;
-  size_t best_distance = 1 + wrong.size() / 3;
-  for (const std::string& name : known) {
-    const size_t distance = edit_distance(wrong, name);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = name;
-    }
-  }
-  return best.empty() ? ";" : "; did you mean " + best + "?";
-}
-
-// `text` broken at spaces to fit between the help column and the help width.
-std::string wrapped(std::string_view text) {
-  std::string result;
-  size_t column = kHelpColumn;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(' ', begin), text.size());
-    const std::string_view word = text.substr(begin, end - begin);
-    if (column > kHelpColumn && column + 1 + word.size() > kHelpWidth) {
-      result += "\n" + std::string(kHelpColumn, ' ');
-      column = kHelpColumn;
-    } else if (begin > 0) {
-      result += ' ';
-      ++column;
-    }
-    result += word;
-    column += word.size();
-    begin = end + 1;
-  }
-  return result;
-}
-
-std::string help_line(std::string left, const std::string& help) {
-  left = "  " + left;
-  if (left.size() + 1 > kHelpColumn) {
-    left += "\n" + std::string(kHelpColumn, ' ');
-  } else {
-    left.resize(kHelpColumn, ' ');
-  }
-  return left + wrapped(help) + "\n";
-}
-
-// The subcommands directly below `prefix` ("" or "bench").
-std::vector<const SubcommandSpec*> children(const ProgramSpec& program, std::string_view prefix) {
-  std::vector<const SubcommandSpec*> found;
+// Every variable that some option of some command reads, without its prefix.
+std::set<std::string> known_variables(const ProgramSpec& program) {
+  std::set<std::string> known;
   for (const SubcommandSpec& spec : program.subcommands) {
-    const size_t space = spec.name.find(' ');
-    const std::string_view parent =
-        space == std::string::npos ? "" : std::string_view(spec.name).substr(0, space);
-    if (parent == prefix) found.push_back(&spec);
+    if (!spec.begin) continue;
+    OptionSet set;
+    const std::unique_ptr<Invocation> unused = spec.begin();
+    unused->declare_options(set);
+    for (const Option& option : set.options()) {
+      if (!option.environment.empty()) {
+        known.insert(option.environment.substr(kVariablePrefix.size()));
+      }
+    }
   }
-  return found;
+  return known;
 }
 
-std::string last_word(const std::string& name) { return name.substr(name.find(' ') + 1); }
-
-// --help of the program, or of a subcommand that only has others below it.
-std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec) {
-  const std::string command = program.name + (spec ? " " + spec->name : "");
-  std::string text = (spec ? spec->summary : program.summary) + "\n";
-  text += "Usage: " + command + " COMMAND [OPTIONS]\n\nCommands:\n";
-  for (const SubcommandSpec* child : children(program, spec ? spec->name : "")) {
-    text += help_line(last_word(child->name), child->summary);
-  }
-  text += "\n" + help_line("-h,--help", "print this, or the help of a command, and exit");
-  if (!spec) text += help_line("--version", "print the version and exit");
-  return text + "\n" + program.footer + "\n";
+bool is_other_variable(const ProgramSpec& program, std::string_view name) {
+  return std::any_of(program.other_variables.begin(), program.other_variables.end(),
+                     [name](const std::string& other) {
+                       return other.ends_with('_') ? name.starts_with(other) : name == other;
+                     });
 }
 
-std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& spec,
-                            const OptionSet& set) {
-  const Option& positional = set.positional();
-  std::string text = spec.summary + "\nUsage: " + program.name + " " + spec.name + " [OPTIONS]";
-  if (positional.reader) text += " [" + positional.long_name + "]";
-  text += "\n";
-  if (positional.reader) text += "\n" + help_line(positional.long_name, positional.help);
-  std::string group;
-  for (const Option& option : set.options()) {
-    if (option.group != group) text += "\n" + option.group + ":\n";
-    group = option.group;
-    std::string left = option.short_name.empty() ? "" : option.short_name + ",";
-    left += option.long_name + (option.kind.empty() ? "" : " " + option.kind);
-    text += help_line(left, option.help);
+// A warning for each variable SLUICE_* that nothing reads. Not an error: an environment is shared,
+// and Kubernetes, for one, sets SLUICE_SERVICE_HOST where a service is called sluice.
+std::vector<std::string> unknown_variables(const ProgramSpec& program) {
+  const std::set<std::string> known = known_variables(program);
+  std::vector<std::string> warnings;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view setting = *entry;
+    const size_t equals = setting.find('=');
+    const bool is_empty = equals == std::string_view::npos || equals + 1 == setting.size();
+    if (!setting.starts_with(kVariablePrefix) || is_empty) continue;
+    const std::string name(setting.substr(kVariablePrefix.size(), equals - kVariablePrefix.size()));
+    if (known.contains(name) || is_other_variable(program, name)) continue;
+    const std::string near = nearest(name, {known.begin(), known.end()});
+    warnings.push_back("SLUICE_" + name + " has no effect: no option has this name" +
+                       (near.empty() ? "" : "; did you mean SLUICE_" + near + "?"));
   }
-  return text + "\n" + program.footer + "\n";
+  std::sort(warnings.begin(), warnings.end());
+  return warnings;
 }
 
 // Reads the words after a subcommand's name and then the environment.
@@ -135,9 +77,11 @@ class WordReader {
   WordReader(const ProgramSpec& program, const SubcommandSpec& spec, const OptionSet& set)
       : program_(program), spec_(spec), set_(set) {}
 
-  // Stops as soon as the flag for help is seen: whoever asks for it may have erred already.
-  void read(const std::vector<std::string>& words, size_t first, const bool* wants_help) {
-    for (size_t i = first; i < words.size() && !*wants_help; ++i) {
+  // Stops as soon as `stop` is set, by the flag for help: whoever asks for it may have erred
+  // already.
+  void read(const std::vector<std::string>& words, size_t first,
+            const std::function<bool()>& stop) {
+    for (size_t i = first; i < words.size() && !stop(); ++i) {
       const std::string& word = words[i];
       if (word == "--") {
         while (++i < words.size()) read_positional(words[i]);
@@ -149,8 +93,10 @@ class WordReader {
         read_positional(word);
       }
     }
-    if (!*wants_help) read_environment();
+    if (!stop()) read_environment();
   }
+
+  const Given& given() const { return given_; }
 
  private:
   void read_positional(const std::string& word) {
@@ -166,8 +112,9 @@ class WordReader {
   size_t read_option(const std::string& word, const std::string* next) {
     const bool is_long = word.starts_with("--");
     const size_t name_size = is_long ? std::min(word.find('='), word.size()) : 2;
+    refuse_foreign(word, next);
     const Option& option = find(word.substr(0, name_size));
-    given_.insert(&option);
+    given_[option.long_name] = option.long_name;
     if (name_size < word.size()) {  // the value is in the same word
       const size_t begin = is_long ? name_size + 1 : name_size;
       option.reader(option.long_name, std::string_view(word).substr(begin));
@@ -185,6 +132,21 @@ class WordReader {
     return 1;
   }
 
+  bool has(std::string_view name) const {
+    const auto& options = set_.options();
+    return std::any_of(options.begin(), options.end(), [name](const Option& option) {
+      return option.long_name == name || option.short_name == name;
+    });
+  }
+
+  // Options of vLLM and llama.cpp, unless this command has one of that name.
+  void refuse_foreign(const std::string& word, const std::string* next) const {
+    const std::string name = word.starts_with("--") ? word.substr(0, word.find('=')) : word;
+    const auto answer =
+        foreign_answer(name, next ? *next : "", [this](std::string_view n) { return has(n); });
+    if (answer) fail(ErrorCode::kInvalidArgument, "unknown option '{}': {}", name, *answer);
+  }
+
   const Option& find(const std::string& name) const {
     std::vector<std::string> known;
     for (const Option& option : set_.options()) {
@@ -195,18 +157,20 @@ class WordReader {
          name, suggestion(name, known), program_.name, spec_.name);
   }
 
-  void read_environment() const {
+  void read_environment() {
     for (const Option& option : set_.options()) {
-      if (given_.contains(&option)) continue;
+      if (option.environment.empty() || given_.contains(option.long_name)) continue;
       const char* value = std::getenv(option.environment.c_str());
-      if (value != nullptr && *value != '\0') option.reader(option.environment, value);
+      if (value == nullptr || *value == '\0') continue;
+      given_[option.long_name] = option.environment;
+      option.reader(option.environment, value);
     }
   }
 
   const ProgramSpec& program_;
   const SubcommandSpec& spec_;
   const OptionSet& set_;
-  std::set<const Option*> given_;
+  Given given_;
 };
 
 [[noreturn]] void refuse_command(const ProgramSpec& program, const std::string& prefix,
@@ -266,30 +230,42 @@ void OptionSet::text(std::string_view names, std::string kind, std::string help,
         });
 }
 
-void OptionSet::choice(std::string_view names, std::string help, std::vector<std::string> words,
-                       std::string* target) {
-  std::string listed;
-  for (const std::string& word : words) listed += (listed.empty() ? "" : ", ") + word;
-  value(names, "WORD", help + " (" + listed + ")",
-        [=](std::string_view source, std::string_view value) {
-          if (std::find(words.begin(), words.end(), value) == words.end()) {
-            fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of: {}", source, value, listed);
-          }
-          *target = std::string(value);
-        });
+void OptionSet::asks(std::string_view names, std::string help, bool* target) {
+  set_flag(names, std::move(help), target);
+  options_.back().environment.clear();
 }
 
-ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words) {
+std::vector<const SubcommandSpec*> children(const ProgramSpec& program, std::string_view prefix) {
+  std::vector<const SubcommandSpec*> found;
+  for (const SubcommandSpec& spec : program.subcommands) {
+    const size_t space = spec.name.find(' ');
+    const std::string_view parent =
+        space == std::string::npos ? "" : std::string_view(spec.name).substr(0, space);
+    if (parent == prefix) found.push_back(&spec);
+  }
+  return found;
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.find(' ') + 1); }
+
+namespace {
+
+// Follows words down to a subcommand with options; `*num_used` says how many it took. Null, and
+// `help` filled, where help or the version is asked for on the way.
+const SubcommandSpec* find_subcommand(const ProgramSpec& program,
+                                      const std::vector<std::string>& words, size_t* num_used,
+                                      std::string* help) {
   const SubcommandSpec* spec = nullptr;
-  size_t num_used = 0;
   do {
     const std::string prefix = spec ? spec->name : "";
-    const std::string* word = num_used < words.size() ? &words[num_used] : nullptr;
+    const std::string* word = *num_used < words.size() ? &words[*num_used] : nullptr;
     if (word && (*word == "-h" || *word == "--help")) {
-      return {.subcommand = {}, .help = help_of_group(program, spec)};
+      *help = help_of_group(program, spec, help_width());
+      return nullptr;
     }
-    if (word && !spec && *word == "--version") {
-      return {.subcommand = {}, .help = program.version + "\n"};
+    if (word && *word == "--version") {
+      *help = program.version + "\n";
+      return nullptr;
     }
     const auto candidates = children(program, prefix);
     const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const auto* child) {
@@ -297,19 +273,43 @@ ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::stri
     });
     if (found == candidates.end()) refuse_command(program, prefix, word);
     spec = *found;
-    ++num_used;
-  } while (!spec->declare);
+    ++*num_used;
+  } while (!spec->begin);
+  return spec;
+}
 
-  OptionSet set;
-  spec->declare(set);
-  set.group("Help");
-  bool wants_help = false;
-  set.set_flag("-h,--help", "print this and exit", &wants_help);
-  WordReader(program, *spec, set).read(words, num_used, &wants_help);
-  if (wants_help) {
-    return {.subcommand = {}, .help = help_of_command(program, *spec, set)};
+}  // namespace
+
+ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words) {
+  // `sluice help run` is `sluice run --help`.
+  if (!words.empty() && words[0] == "help") {
+    std::vector<std::string> asked(words.begin() + 1, words.end());
+    asked.emplace_back("--help");
+    return parse_words(program, asked);
   }
-  return {.subcommand = spec->name, .help = {}};
+  ParseOutcome outcome;
+  size_t num_used = 0;
+  const SubcommandSpec* spec = find_subcommand(program, words, &num_used, &outcome.help);
+  if (spec == nullptr) return outcome;
+  outcome.warnings = unknown_variables(program);
+
+  std::unique_ptr<Invocation> invocation = spec->begin();
+  OptionSet set;
+  invocation->declare_options(set);
+  set.group("Help");
+  bool wants_help = false, wants_version = false;
+  set.asks("-h,--help", "print this and exit", &wants_help);
+  set.asks("--version", "print the version and exit", &wants_version);
+  WordReader reader(program, *spec, set);
+  reader.read(words, num_used, [&] { return wants_help || wants_version; });
+  if (wants_help || wants_version) {
+    outcome.help =
+        wants_help ? help_of_command(program, *spec, set, help_width()) : program.version + "\n";
+    return outcome;
+  }
+  invocation->finish(reader.given(), &outcome.warnings);
+  outcome.invocation = std::move(invocation);
+  return outcome;
 }
 
 }  // namespace sluice::cli

@@ -1,17 +1,20 @@
 // OptionSet: the options of one subcommand, each a name, a help text and a reader of its value.
 //
-// options.cc declares all options through it. Strict on purpose: no abbreviations, no guessing,
-// every error names what it read. Every option is also read from the environment, as SLUICE_ and
-// its long name. Thread rule: used by the main thread before anything starts.
+// The declare functions (command_options.h, bench_options.h) and the rows use it. Strict on
+// purpose: no abbreviations, no guessing, every error names what it read. Every option is also read
+// from the environment, as SLUICE_ and its long name. Thread rule: used by the main thread before
+// anything starts.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "cli/invocation.h"
 #include "cli/value_parsers.h"
 
 namespace sluice::cli {
@@ -22,7 +25,7 @@ using ValueReader = std::function<void(std::string_view source, std::string_view
 struct Option {
   std::string short_name;   // "-m" or ""
   std::string long_name;    // "--model"
-  std::string environment;  // "SLUICE_MODEL"
+  std::string environment;  // "SLUICE_MODEL"; "" where the environment does not count
   std::string kind;         // placeholder in --help ("DIR"); empty for a flag
   std::string help;
   std::string group;  // title above it in --help
@@ -53,12 +56,6 @@ class OptionSet {
       *target = static_cast<T>(parse_token_count(source, value, min, max));
     });
   }
-  template <typename T>
-  void number(std::string_view names, std::string help, T* target, double min, double max) {
-    value(names, "X", std::move(help), [=](std::string_view source, std::string_view value) {
-      *target = static_cast<double>(parse_number(source, value, min, max));
-    });
-  }
   // Sets `target` to `value` when the flag is given.
   template <typename T>
   void set_flag(std::string_view names, std::string help, T* target, bool value = true) {
@@ -66,9 +63,9 @@ class OptionSet {
       if (parse_bool(source, text)) *target = value;
     });
   }
-  // One of a few words.
-  void choice(std::string_view names, std::string help, std::vector<std::string> words,
-              std::string* target);
+  // Prints something and ends: never read from the environment, where SLUICE_VERSION may well say
+  // which version somebody installed.
+  void asks(std::string_view names, std::string help, bool* target);
 
   const std::vector<Option>& options() const { return options_; }
   const Option& positional() const { return positional_; }
@@ -80,27 +77,45 @@ class OptionSet {
 };
 
 struct SubcommandSpec {
-  std::string name;                         // "run", or "bench decode" for one below another
-  std::string summary;                      // one line
-  std::function<void(OptionSet&)> declare;  // none for one that only has others below it
+  std::string name;     // "run", or "bench decode" for one below another
+  std::string summary;  // one line
+  // Begins one use of it; none for one that only has others below it.
+  std::function<std::unique_ptr<Invocation>()> begin;
+  std::vector<std::string> examples;  // command lines, shown at the end of its --help
 };
+
+// A name that only has subcommands below it.
+inline SubcommandSpec group(std::string name, std::string summary) {
+  return {.name = std::move(name), .summary = std::move(summary), .begin = nullptr, .examples = {}};
+}
 
 // What the words of a command line turned out to be.
 struct ParseOutcome {
-  std::string subcommand;  // its full name; empty when there is nothing to run
-  std::string help;        // text to print when --help or --version was asked for
+  std::unique_ptr<Invocation> invocation;  // checked; none when there is nothing to run
+  std::string help;                        // text to print when --help or --version was asked for
+  // What should be said but is no error: variables SLUICE_* that no command knows, a prompt that
+  // was not quoted.
+  std::vector<std::string> warnings;
 };
 
 struct ProgramSpec {
   std::string name;  // "sluice"
   std::string summary;
-  std::string footer;   // shown at the end of every --help
-  std::string version;  // what --version prints
+  std::vector<std::string> footer;  // paragraphs at the end of every --help
+  std::string version;              // what --version prints
   std::vector<SubcommandSpec> subcommands;
+  // Variables SLUICE_* that are no options, without that prefix: names, or beginnings that end in
+  // '_'.
+  std::vector<std::string> other_variables;
 };
 
+// The subcommands directly below `prefix` ("" or "bench"), and what they are called there.
+std::vector<const SubcommandSpec*> children(const ProgramSpec& program, std::string_view prefix);
+std::string last_word(const std::string& name);
+
 // Finds the subcommand and runs the readers of the options that were given.
-// Errors: kInvalidArgument naming what is unknown or missing, with the nearest known name.
+// Errors: kInvalidArgument naming what is unknown or missing, with the nearest known name, or ours
+// for an option of another program (cli/foreign_options.h).
 ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words);
 
 }  // namespace sluice::cli

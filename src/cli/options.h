@@ -1,14 +1,15 @@
-// The command line as data: one struct per subcommand, and the parser that fills it.
+// The command line as data: one struct per subcommand.
 //
-// main.cc parses, then hands the struct to the command. Every option can also be given as
+// The row of a subcommand (program.cc) hands it to the command. Every option can also be given as
 // SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
-#include <variant>
+#include <string_view>
 #include <vector>
 
 #include "sluice/engine_options.h"
@@ -18,16 +19,8 @@ namespace sluice::cli {
 
 // Only what the user gave; the rest comes from the model's generation_config.json.
 struct SamplingOptions {
-  std::optional<float> temperature;
-  std::optional<int32_t> top_k;
-  std::optional<float> top_p;
-  std::optional<float> min_p;
-  std::optional<int32_t> max_tokens;
-  int32_t min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<std::string> stop;
-  std::vector<int32_t> stop_token_ids;
-  std::optional<int32_t> logprobs;
+  SamplingParams params;             // the fields of `given` count
+  std::set<std::string_view> given;  // names of kSamplingRows
 
   // `defaults` with what was given put over it.
   SamplingParams over(SamplingParams defaults) const;
@@ -36,15 +29,38 @@ struct SamplingOptions {
 struct RunCommand {
   EngineOptions engine;
   SamplingOptions sampling;
-  std::optional<int64_t> seed;       // of the requests; also in engine.seed
-  std::vector<std::string> prompts;  // "-" is standard input
-  std::vector<std::string> files;    // put before each prompt
+  std::vector<std::string> prompts;          // "-" is standard input
+  std::vector<std::string> files;            // put before each prompt
+  std::vector<std::vector<int32_t>> tokens;  // prompts as ids; then there are none as text
+  bool special = false;                      // control tokens in a raw prompt count as tokens
   bool chat = false;
+  bool interactive = false;  // a conversation, whatever standard input is
   std::string system;
   bool enable_thinking = true;
   bool json = false;
   bool verbose = false;
   bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
+};
+
+// What `tokenize` and `score` read.
+struct TextsCommand {
+  EngineOptions engine;
+  std::vector<std::string> texts;  // "-" is standard input
+  std::vector<std::string> files;
+  bool json = false;
+};
+
+struct TokenizeCommand : TextsCommand {
+  bool special = false;
+  bool chat = false;
+  std::string system;
+};
+
+struct ScoreCommand : TextsCommand {
+  std::vector<std::vector<int32_t>> tokens;  // texts as ids
+  int64_t decode_after = 0;                  // tokens; 0: all by prefill
+  bool verbose = false;
+  bool gpu_lock = false;
 };
 
 struct NeedleCommand {
@@ -56,7 +72,8 @@ struct NeedleCommand {
   std::string haystack;                                // a file, "repeated", or "" for the model's
   std::string templates;                               // a file; "" for the model's
   std::string out = "needle-results";
-  int32_t max_tokens = 0;  // 0: the expected answer and a few more
+  bool save_prompts = false;          // as prompts.jsonl
+  std::optional<int32_t> max_tokens;  // empty: the expected answer and a few more
   bool verbose = false;
   bool gpu_lock = false;
 };
@@ -78,7 +95,7 @@ struct TraceCommand {
 };
 
 struct DoctorCommand {
-  int32_t num_threads = 0;
+  EngineOptions engine;  // the threads alone
   bool json = false;
 };
 
@@ -107,8 +124,8 @@ struct BenchThroughputCommand {
 };
 
 struct BenchTransferCommand {
-  EngineOptions engine;  // the device alone
-  size_t num_bytes = 0;  // 0: by device
+  EngineOptions engine;             // the device alone
+  std::optional<size_t> num_bytes;  // empty: by device
   int32_t repeats = 5;
   bool json = false;
   bool gpu_lock = false;
@@ -126,12 +143,12 @@ struct BenchKvCommand {
 
 // An empty list stands for the engine option of the same meaning.
 struct BenchOffloadCommand : BenchKvCommand {
-  std::vector<std::string> modes = {"off", "chunked", "layerwise"};
+  std::vector<KvOffload> modes = {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise};
   std::vector<int32_t> chunks;
   std::vector<int32_t> slots;
   std::vector<int32_t> slot_blocks;
   std::vector<int32_t> block_sizes;
-  std::vector<int64_t> device_bytes;
+  std::vector<size_t> device_bytes;
 };
 
 struct BenchSparseCommand : BenchKvCommand {
@@ -162,20 +179,5 @@ struct BenchLoadCommand {
   bool json = false;
   bool gpu_lock = false;
 };
-
-// --help or --version: print and leave.
-struct PrintCommand {
-  std::string text;
-};
-
-using Command =
-    std::variant<PrintCommand, RunCommand, NeedleCommand, InspectCommand, TraceCommand,
-                 DoctorCommand, BenchDecodeCommand, BenchPrefillCommand, BenchThroughputCommand,
-                 BenchTransferCommand, BenchOffloadCommand, BenchSparseCommand, BenchOverlapCommand,
-                 BenchTokenizerCommand, BenchLoadCommand>;
-
-// Reads `words` (without the program's name) and the environment.
-// Errors: kInvalidArgument naming the option, its value and what to write instead.
-Command parse_command_line(const std::vector<std::string>& words);
 
 }  // namespace sluice::cli

@@ -1,21 +1,23 @@
 // sluice run: prompts in, text out as it comes.
+#include <algorithm>
 #include <chrono>
-#include <iostream>
-#include <iterator>
+#include <cstdio>
 #include <optional>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/conversation.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/observations.h"
+#include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
-#include "io/file.h"
+#include "sluice/inspect.h"
 
 namespace sluice::cli {
 namespace {
@@ -24,41 +26,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kDefaultMaxTokens = 512;
 
-std::string read_standard_input() {
-  std::string text((std::istreambuf_iterator<char>(std::cin)), std::istreambuf_iterator<char>());
-  // The newline that `echo` and editors put at the end is not part of the prompt.
-  if (text.ends_with('\n')) text.pop_back();
-  return text;
-}
-
-// The prompts as text: the files, joined, in front of each; standard input where "-" stands or
-// where nothing else was given.
-std::vector<std::string> gather_prompts(const RunCommand& command) {
-  std::string before;
-  for (const std::string& file : command.files) {
-    if (!before.empty()) before += "\n\n";
-    before += read_file(file);
-    while (before.ends_with('\n')) before.pop_back();
-  }
-  std::vector<std::string> prompts = command.prompts;
-  if (prompts.empty() && command.files.empty()) {
-    if (is_terminal(stdin)) {
-      fail(ErrorCode::kInvalidArgument,
-           "no prompt; give one as a word, with --file FILE or on standard input");
-    }
-    prompts.push_back("-");
-  }
-  if (prompts.empty()) return {before};
-  for (std::string& prompt : prompts) {
-    if (prompt == "-") prompt = read_standard_input();
-    if (!before.empty()) prompt = before + "\n\n" + prompt;
-  }
-  return prompts;
-}
-
 std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
                                    const std::string& prompt) {
-  if (!command.chat) return llm.encode(prompt);
+  if (!command.chat) return llm.encode(prompt, {.parse_special = command.special});
   std::vector<ChatMessage> messages;
   if (!command.system.empty()) messages.push_back({.role = "system", .content = command.system});
   messages.push_back({.role = "user", .content = prompt});
@@ -70,11 +40,10 @@ std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
 std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& llm,
                                         const std::vector<Prompt>& prompts) {
   SamplingParams shared = command.sampling.over(llm.default_sampling_params());
-  if (command.seed) shared.seed = *command.seed;
   std::vector<SamplingParams> all;
   for (const Prompt& prompt : prompts) {
     all.push_back(shared);
-    if (command.sampling.max_tokens) continue;
+    if (command.sampling.given.contains("max_tokens")) continue;
     const auto used = static_cast<int64_t>(std::get<std::vector<int32_t>>(prompt).size());
     const int64_t room = std::max<int64_t>(1, llm.max_model_len() - used);
     all.back().max_tokens = static_cast<int32_t>(
@@ -89,9 +58,9 @@ struct Timing {
   double last_token_seconds = 0;
   size_t num_tokens = 0;
 
-  void see(size_t tokens, double now) {
-    if (tokens == num_tokens) return;
-    num_tokens = tokens;
+  void see(size_t num_new_tokens, double now) {
+    if (num_new_tokens == 0) return;
+    num_tokens += num_new_tokens;
     last_token_seconds = now;
     if (!first_token_seconds) first_token_seconds = now;
   }
@@ -159,7 +128,10 @@ class Session {
       if (command_.json) {
         nlohmann::ordered_json json = output_json(llm_, i, outputs[i], timings_[i]);
         // Of the engine, so of all requests together: with the last one.
-        if (i + 1 == outputs.size()) json["observations"] = observations_json(llm_.observations());
+        if (i + 1 == outputs.size()) {
+          json["warnings"] = llm_.warnings();
+          json["observations"] = observations_json(llm_.observations());
+        }
         write_result(json_text(json));
       } else if (streams_) {
         write_result("\n");
@@ -204,21 +176,25 @@ class Session {
 
   void see(size_t index, const RequestOutput& output) {
     timings_[index].see(output.token_ids.size(), since_start());
-    if (!streams_ || output.text.size() <= num_written_) return;
+    if (!streams_ || output.text.empty()) return;
     progress_.clear();
-    write_result(std::string_view(output.text).substr(num_written_));
+    write_result(output.text);
     flush_results();
-    num_written_ = output.text.size();
   }
 
   // Prefill shows its share of the prompt tokens; after that text (or requests) shows progress.
   void show(const Progress& progress) {
     if (streams_ && progress.num_generated_tokens > 0) return;
-    const auto total = static_cast<double>(std::max<int64_t>(1, progress.num_prompt_tokens_total));
-    const std::string detail =
-        fmt::format("{} of {} prompt tokens, {} generated", progress.num_prompt_tokens_done,
-                    progress.num_prompt_tokens_total, progress.num_generated_tokens);
-    progress_.update(static_cast<double>(progress.num_prompt_tokens_done) / total, detail);
+    const int64_t done = progress.num_prompt_tokens_done, total = progress.num_prompt_tokens_total;
+    if (done < total) {
+      return progress_.update_tokens(done, total,
+                                     fmt::format("{} of {} prompt tokens", done, total));
+    }
+    progress_.set_task("generating");
+    progress_.update(
+        static_cast<double>(progress.num_finished) / static_cast<double>(progress.num_requests),
+        fmt::format("{} tokens, {} of {} prompts", progress.num_generated_tokens,
+                    progress.num_finished, progress.num_requests));
   }
 
   const RunCommand& command_;
@@ -227,16 +203,102 @@ class Session {
   Clock::time_point start_;
   ProgressLine progress_{"reading"};
   bool streams_ = false;
-  size_t num_written_ = 0;
   double seconds_ = 0;
 };
+
+// One turn of a conversation: the answer, streamed. The prefix cache has what was said before.
+std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
+  const std::vector<int32_t> ids =
+      llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
+  const int64_t room = llm.max_model_len() - static_cast<int64_t>(ids.size());
+  if (room < 1) {
+    fail(
+        ErrorCode::kDoesNotFit,
+        "(what was said takes {} tokens of {}; /clear starts anew, --max-model-len may allow more)",
+        ids.size(), llm.max_model_len());
+  }
+  std::vector<SamplingParams> params = make_params(command, llm, {ids});
+  params[0].max_tokens = static_cast<int32_t>(std::min<int64_t>(room, params[0].max_tokens));
+  params[0].min_tokens = std::min(params[0].min_tokens, params[0].max_tokens);
+  Session session(command, llm, 1);
+  const std::vector<RequestOutput> outputs = session.generate({ids}, params);
+  session.write(outputs);
+  if (command.verbose) write_message(session.summary(outputs));
+  if (interrupted()) {
+    forget_interrupt();
+    write_message("(stopped)");
+  } else if (outputs[0].finish_reason == FinishReason::kLength) {
+    write_message(
+        params[0].max_tokens == room
+            ? fmt::format("(the context of {} tokens is full; /clear starts anew)",
+                          llm.max_model_len())
+            : fmt::format("(cut after {} tokens; --max-tokens allows more)", params[0].max_tokens));
+  }
+  return outputs[0].text;
+}
+
+// For a person to type after; not a line, so no message.
+void write_prompt() {
+  std::fputs("> ", stderr);
+  std::fflush(stderr);
+}
+
+int run_conversation(const RunCommand& command) {
+  const bool on_terminal = is_terminal(stdin);
+  std::string first;
+  if (!command.prompts.empty() || !command.files.empty()) first = gather_prompts(command)[0];
+  LLM llm = load_llm(command.engine, command.verbose);
+  llm.chat_prompt(
+      {{.role = "user", .content = "?"}});  // a template that fails is said before typing
+  LineReader lines(STDIN_FILENO);
+  ConversationParts parts;
+  parts.read_line = [&](std::string* line) {
+    if (on_terminal) write_prompt();
+    const LineReader::Result result = lines.next(line);
+    if (on_terminal && result != LineReader::Result::kLine) write_message("");
+    return result;
+  };
+  parts.answer = [&](const std::vector<ChatMessage>& messages) {
+    return answer(command, llm, messages);
+  };
+  parts.say = write_message;
+  // Without a terminal nobody is there to type something else.
+  parts.absorb_interrupt = [&] {
+    if (on_terminal) forget_interrupt();
+    return on_terminal;
+  };
+  if (on_terminal) write_message("Ask something; /help says what else there is.");
+  const bool ended = converse(command.system, first, parts);
+  write_timeline(llm, command.engine);
+  return ended ? kExitOk : kExitInterrupted;
+}
+
+bool is_conversation(const RunCommand& command) {
+  if (command.interactive) return true;
+  return command.chat && !command.json && command.prompts.empty() && command.files.empty() &&
+         is_terminal(stdin);
+}
+
+// Most chat models go on with a question instead of answering it. Said once; not to programs, which
+// ask for JSON, and not where the prompt is ids.
+void hint_at_chat(const RunCommand& command, const std::vector<std::string>& texts,
+                  const LLM& llm) {
+  const bool reads_text = !command.chat && !texts.empty() && !texts[0].empty();
+  if (!reads_text || command.json || !llm.can_chat()) return;
+  write_message("this model has a chat template; --chat uses it");
+}
 
 }  // namespace
 
 int run(const RunCommand& command) {
-  const std::vector<std::string> texts = gather_prompts(command);
+  // Not after minutes of loading.
+  if (command.chat) require_chat_template(command.engine.model);
+  if (is_conversation(command)) return run_conversation(command);
+  std::vector<std::string> texts;
+  if (command.tokens.empty()) texts = gather_prompts(command);
   LLM llm = load_llm(command.engine, command.verbose);
-  std::vector<Prompt> prompts;
+  hint_at_chat(command, texts, llm);
+  std::vector<Prompt> prompts(command.tokens.begin(), command.tokens.end());
   for (const std::string& text : texts) prompts.emplace_back(encode_prompt(command, llm, text));
 
   Session session(command, llm, prompts.size());

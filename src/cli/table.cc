@@ -33,6 +33,14 @@ void Table::add(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
+void Table::add_wrapped(const std::string& name, std::string_view text, size_t max_chars) {
+  bool is_first = true;
+  for (std::string& line : wrap_words(text, max_chars)) {
+    add({is_first ? name : "", std::move(line)});
+    is_first = false;
+  }
+}
+
 void Table::colour(size_t row, size_t column, std::string escape) {
   colours_.push_back({row, column, std::move(escape)});
 }
@@ -67,6 +75,24 @@ std::string Table::to_string() const {
   if (!header_.empty()) add_line(header_, nullptr);
   for (size_t i = 0; i < rows_.size(); ++i) add_line(rows_[i], &i);
   return text;
+}
+
+std::vector<std::string> wrap_words(std::string_view text, size_t max_chars) {
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string word(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    const bool fits = display_width(lines.back()) + 1 + display_width(word) <= max_chars;
+    if (lines.back().empty()) {
+      lines.back() = word;
+    } else if (fits) {
+      lines.back() += " " + word;
+    } else {
+      lines.push_back(word);
+    }
+  }
+  return lines;
 }
 
 }  // namespace sluice::cli

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace sluice::cli {
@@ -18,6 +19,8 @@ class Table {
   void align_left(size_t column) { left_columns_.push_back(column); }
   // Colours cell (`row`, `column`) with an escape sequence that takes no width.
   void colour(size_t row, size_t column, std::string escape);
+  // As `add` with two cells, the second in lines of at most `max_chars` characters: a row for each.
+  void add_wrapped(const std::string& name, std::string_view text, size_t max_chars);
   size_t num_rows() const { return rows_.size(); }
 
   std::string to_string() const;
@@ -32,5 +35,9 @@ class Table {
   std::vector<size_t> left_columns_ = {0};
   std::vector<Colour> colours_;
 };
+
+// `text` in lines of at most `max_chars` characters, broken at spaces; a word that is longer than
+// that is a line of its own. At least one line.
+std::vector<std::string> wrap_words(std::string_view text, size_t max_chars);
 
 }  // namespace sluice::cli

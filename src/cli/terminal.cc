@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <system_error>
 #include <utility>
+#include <vector>
 
-#include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -19,19 +24,36 @@ using std::chrono::milliseconds;
 
 constexpr auto kQuietTime = milliseconds(2000);
 constexpr auto kTerminalInterval = milliseconds(100);
+constexpr auto kTickInterval = milliseconds(500);  // of a task that says nothing
 constexpr auto kLogInterval = milliseconds(10000);
-constexpr int kBarCells = 24;
+constexpr int kDefaultColumns = 80;
+constexpr int kLogColumns = 200;
 constexpr const char* kClearLine = "\r\033[K";
+
+// Guards every ProgressLine and what it writes; main thread and tickers take it.
+std::mutex progress_mutex;
+std::condition_variable ticker_wakes;
+ProgressLine* shown_line = nullptr;
+std::vector<ProgressLine*> all_lines;  // the newest last
+
+// A terminal that moves its cursor.
+bool can_rewrite(FILE* stream) {
+  const char* term = std::getenv("TERM");
+  return is_terminal(stream) && term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
+}
+
+int terminal_columns(FILE* stream) {
+  winsize size = {};
+  if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return kDefaultColumns;
+}
+
+bool locale_is_utf8() {
+  return is_utf8_locale(std::getenv("LC_ALL"), std::getenv("LC_CTYPE"), std::getenv("LANG"));
+}
 
 [[noreturn]] void refuse_write() {
   fail(ErrorCode::kIo, "standard output cannot be written: {}", std::strerror(errno));
-}
-
-std::string bar(double share) {
-  const int full = static_cast<int>(share * kBarCells + 0.5);
-  std::string text;
-  for (int i = 0; i < kBarCells; ++i) text += i < full ? "━" : "┄";
-  return text;
 }
 
 }  // namespace
@@ -54,37 +76,118 @@ void flush_results() {
 }
 
 void write_message(std::string_view text) {
+  const std::lock_guard lock(progress_mutex);
+  if (shown_line != nullptr) shown_line->hide();
   std::fprintf(stderr, "%.*s\n", static_cast<int>(text.size()), text.data());
 }
 
-ProgressLine::ProgressLine(std::string task)
-    : task_(std::move(task)), start_(Clock::now()), next_(start_ + kQuietTime) {}
+ProgressLine::ProgressLine(std::string task) : start_(Clock::now()), next_(start_ + kQuietTime) {
+  state_.task = std::move(task);
+  {
+    const std::lock_guard lock(progress_mutex);
+    if (shown_line != nullptr) shown_line->hide();
+    all_lines.push_back(this);
+  }
+  // Ctrl-C is the main thread's: it has to come out of what it waits in.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    ticker_ = std::thread([this] { run_ticker(); });
+  } catch (const std::system_error&) {
+    // Without it the line moves when the task says something.
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 
-ProgressLine::~ProgressLine() { clear(); }
+ProgressLine::~ProgressLine() {
+  {
+    const std::lock_guard lock(progress_mutex);
+    hide();
+    std::erase(all_lines, this);
+    is_over_ = true;
+    ticker_wakes.notify_all();
+  }
+  if (ticker_.joinable()) ticker_.join();
+}
 
 void ProgressLine::update(double share, std::string_view detail) {
+  const std::lock_guard lock(progress_mutex);
+  state_.share = share;
+  state_.detail = detail;
+  share_pace_.see(share, seconds_since_start());
+  show_soon();
+}
+
+void ProgressLine::update_tokens(int64_t num_done, int64_t num_total, std::string_view detail) {
+  const std::lock_guard lock(progress_mutex);
+  const auto done = static_cast<double>(num_done);
+  state_.share = done / static_cast<double>(std::max<int64_t>(1, num_total));
+  state_.detail = detail;
+  share_pace_.see(*state_.share, seconds_since_start());
+  token_pace_.see(done, seconds_since_start());
+  show_soon();
+}
+
+void ProgressLine::set_task(std::string_view task) {
+  const std::lock_guard lock(progress_mutex);
+  if (state_.task == task) return;
+  state_ = {};
+  state_.task = task;
+  share_pace_ = token_pace_ = {};
+}
+
+void ProgressLine::clear() {
+  const std::lock_guard lock(progress_mutex);
+  hide();
+  is_active_ = false;
+}
+
+double ProgressLine::seconds_since_start() const {
+  return std::chrono::duration<double>(Clock::now() - start_).count();
+}
+
+void ProgressLine::show_soon() {
+  is_active_ = true;
   const Clock::time_point now = Clock::now();
-  if (now < next_) return;
-  share = std::clamp(share, 0.0, 1.0);
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  const std::string text = fmt::format("{:3.0f} % {}{}{}, {:.0f} s", share * 100, task_,
-                                       detail.empty() ? "" : ": ", detail, seconds);
-  if (is_terminal(stderr)) {
-    std::fprintf(stderr, "%s%s %s", kClearLine, bar(share).c_str(), text.c_str());
-    shown_ = true;
+  if (now >= next_) show(now);
+}
+
+void ProgressLine::show(Clock::time_point now) {
+  if (all_lines.back() != this) return;
+  state_.seconds = seconds_since_start();
+  state_.tokens_per_second = token_pace_.per_second();
+  state_.seconds_left.reset();
+  const double pace = share_pace_.per_second();
+  if (state_.share && pace > 0) state_.seconds_left = (1 - *state_.share) / pace;
+  if (can_rewrite(stderr)) {
+    const std::string text = progress_text(terminal_columns(stderr), state_,
+                                           {.has_bar = true, .is_utf8 = locale_is_utf8()});
+    std::fprintf(stderr, "%s%s", kClearLine, text.c_str());
+    is_shown_ = true;
+    shown_line = this;
     next_ = now + kTerminalInterval;
   } else {
-    write_message(text);
+    std::fprintf(stderr, "%s\n", progress_text(kLogColumns, state_, {.has_bar = false}).c_str());
     next_ = now + kLogInterval;
   }
   std::fflush(stderr);
 }
 
-void ProgressLine::clear() {
-  if (!shown_) return;
+void ProgressLine::hide() {
+  if (!is_shown_) return;
   std::fputs(kClearLine, stderr);
   std::fflush(stderr);
-  shown_ = false;
+  is_shown_ = false;
+  shown_line = nullptr;
+}
+
+void ProgressLine::run_ticker() {
+  std::unique_lock lock(progress_mutex);
+  while (!ticker_wakes.wait_for(lock, kTickInterval, [this] { return is_over_; })) {
+    const Clock::time_point now = Clock::now();
+    if (is_active_ && now >= next_) show(now);
+  }
 }
 
 }  // namespace sluice::cli

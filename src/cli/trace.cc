@@ -6,9 +6,9 @@
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
+#include "cli/prompt_input.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
-#include "io/file.h"
 #include "io/safetensors.h"
 
 namespace sluice::cli {
@@ -16,11 +16,23 @@ namespace {
 
 std::vector<int32_t> gather_tokens(const TraceCommand& command, const LLM& llm) {
   if (!command.tokens.empty()) return command.tokens;
-  return llm.encode(command.file.empty() ? command.prompt : read_file(command.file));
+  return llm.encode(command.file.empty() ? command.prompt : read_user_file("--file", command.file));
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+LLM::Trace trace_with_progress(const TraceCommand& command, const std::vector<int32_t>& token_ids,
+                               LLM* llm) {
+  ProgressLine line("tracing");
+  GenerateOptions options;
+  options.should_cancel = interrupted;
+  options.on_progress = [&](const Progress& progress) {
+    const int64_t done = progress.num_prompt_tokens_done, total = progress.num_prompt_tokens_total;
+    line.update_tokens(done, total, fmt::format("{} of {} tokens", done, total));
+  };
+  return llm->trace(token_ids, command.taps, options);
 }
 
 SafetensorsInput as_input(const TapTensor& tensor) {
@@ -38,7 +50,7 @@ int trace(const TraceCommand& command) {
   options.skip_tokenizer_init = !command.tokens.empty();
   LLM llm = load_llm(options, command.verbose);
   const std::vector<int32_t> token_ids = gather_tokens(command, llm);
-  const LLM::Trace result = llm.trace(token_ids, command.taps);
+  const LLM::Trace result = trace_with_progress(command, token_ids, &llm);
   if (interrupted()) return kExitInterrupted;
 
   std::vector<SafetensorsInput> tensors{as_input(result.logits)};
@@ -47,7 +59,10 @@ int trace(const TraceCommand& command) {
                      .dtype = DType::kI32,
                      .shape = {static_cast<int64_t>(token_ids.size())},
                      .bytes = std::as_bytes(std::span(token_ids))});
-  write_safetensors(command.out, tensors, {{"model", model_name(options.model)}});
+  {
+    const ProgressLine line("writing " + command.out);
+    write_safetensors(command.out, tensors, {{"model", model_name(options.model)}});
+  }
 
   Table table({"tensor", "type", "shape"});
   table.align_left(1);

@@ -4,14 +4,15 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <optional>
+
+#include <fmt/core.h>
 
 #include "core/error.h"
 
 namespace sluice::cli {
 namespace {
-
-constexpr double kMaxByteSize = 0x1p60;
 
 // The number at the start of `text`, and how many characters it took; nothing when there is none.
 template <typename T>
@@ -46,10 +47,37 @@ std::string lower(std::string_view text) {
   return result;
 }
 
+// "2^63 - 1" for the limits of types, which nobody knows by their digits.
+std::string describe_integer(int64_t value) {
+  if (value == std::numeric_limits<int64_t>::max()) return "2^63 - 1";
+  if (value == std::numeric_limits<int32_t>::max()) return "2^31 - 1";
+  return std::to_string(value);
+}
+
+// "32K", "16M"; and 1024M, since there is no larger unit of tokens.
+std::string describe_tokens(int64_t tokens) {
+  constexpr int64_t kMega = int64_t{1} << 20;
+  if (tokens >= kMega && tokens % kMega == 0) return fmt::format("{}M", tokens / kMega);
+  if (tokens >= 1024 && tokens % 1024 == 0) return fmt::format("{}K", tokens / 1024);
+  return describe_integer(tokens);
+}
+
+std::string describe_bytes(size_t bytes) {
+  constexpr size_t kGiga = size_t{1} << 30;
+  return bytes % kGiga == 0 ? fmt::format("{}G", bytes / kGiga) : std::to_string(bytes);
+}
+
+std::string describe(const NumberRange& range) {
+  const auto text = [](double value) { return fmt::format("{:.3g}", value); };
+  if (range.above_min)
+    return fmt::format("above {} and at most {}", text(range.min), text(range.max));
+  return fmt::format("from {} to {}", text(range.min), text(range.max));
+}
+
 [[noreturn]] void refuse_integer(std::string_view option, std::string_view text, int64_t min,
                                  int64_t max) {
   fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a whole number from {} to {}", option, text,
-       min, max);
+       describe_integer(min), describe_integer(max));
 }
 
 }  // namespace
@@ -62,14 +90,14 @@ int64_t parse_integer(std::string_view option, std::string_view text, int64_t mi
   return prefix->value;
 }
 
-double parse_number(std::string_view option, std::string_view text, double min, double max) {
+double parse_number(std::string_view option, std::string_view text, const NumberRange& range) {
   const auto prefix = read_prefix<double>(text);
   // from_chars reads "nan" and "inf" too; the comparison is written so that NaN fails it.
   const bool usable = prefix && prefix->num_chars == text.size() && std::isfinite(prefix->value) &&
-                      prefix->value >= min && prefix->value <= max;
+                      prefix->value >= range.min && prefix->value <= range.max &&
+                      !(range.above_min && prefix->value == range.min);
   if (!usable) {
-    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a number from {} to {}", option, text, min,
-         max);
+    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a number {}", option, text, describe(range));
   }
   return prefix->value;
 }
@@ -85,20 +113,24 @@ int64_t parse_token_count(std::string_view option, std::string_view text, int64_
   if (!usable) {
     fail(ErrorCode::kInvalidArgument,
          "{}: '{}' is not a number of tokens from {} to {}; write 4096, 32K or 1M", option, text,
-         min, max);
+         describe_tokens(min), describe_tokens(max));
   }
   return tokens;
 }
 
-size_t parse_byte_size(std::string_view option, std::string_view text) {
+size_t parse_byte_size(std::string_view option, std::string_view text, size_t max) {
   const auto prefix = read_prefix<double>(text);
   std::string_view unit = prefix ? text.substr(prefix->num_chars) : std::string_view();
   if (unit.size() > 1 && unit.ends_with("iB")) unit.remove_suffix(2);
   const auto factor = unit_factor(unit);
   const double bytes = prefix && factor ? prefix->value * static_cast<double>(*factor) : -1;
-  if (!(bytes >= 0 && bytes <= kMaxByteSize)) {
+  if (!(bytes >= 0 && bytes <= static_cast<double>(kMaxByteSize))) {
     fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a size; write 512M, 4G or a number of bytes",
          option, text);
+  }
+  if (bytes > static_cast<double>(max)) {
+    fail(ErrorCode::kInvalidArgument, "{}: '{}' is more than {}", option, text,
+         describe_bytes(max));
   }
   return static_cast<size_t>(bytes);
 }
@@ -122,6 +154,15 @@ std::vector<std::string> split_list(std::string_view option, std::string_view te
     begin = end + 1;
   }
   return items;
+}
+
+std::vector<int32_t> parse_token_ids(std::string_view option, std::string_view text) {
+  std::vector<int32_t> ids;
+  for (const std::string& item : split_list(option, text)) {
+    ids.push_back(
+        static_cast<int32_t>(parse_integer(option, item, 0, std::numeric_limits<int32_t>::max())));
+  }
+  return ids;
 }
 
 }  // namespace sluice::cli

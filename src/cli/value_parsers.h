@@ -1,7 +1,9 @@
 // Strict readings of option values: the whole text, nothing rounded, nothing wrapped.
 //
-// Used by options.cc for every value of the command line and of the environment. Each function
-// takes the option's name first, so that its error names the option, the value and what is allowed.
+// Used by option_rows.cc and the declare functions for every value of the command line and of the
+// environment. Each function takes the option's name first, so that its error names the option, the
+// value and what is allowed.
+// Limits of types are written as people know them: 2^31 - 1, 3.4e38.
 // Thread rule: pure functions.
 #pragma once
 
@@ -18,19 +20,30 @@ namespace sluice::cli {
 // "17", "-3". Refuses "", "+1", "1e3", "0x10", " 1", "12abc" and what int64 cannot hold.
 int64_t parse_integer(std::string_view option, std::string_view text, int64_t min, int64_t max);
 
+// What a number may be; errors say it as "from 0 to 1" or "above 0 and at most 1".
+struct NumberRange {
+  double min = 0;
+  double max = 1;
+  bool above_min = false;  // `min` itself is not allowed
+};
+
 // "0.7", "1e-3". Refuses "nan", "inf", hexadecimal, trailing text and what overflows.
-double parse_number(std::string_view option, std::string_view text, double min, double max);
+double parse_number(std::string_view option, std::string_view text, const NumberRange& range);
 
 // A count of tokens: "4096", "32K", "1M" (powers of 1024).
 int64_t parse_token_count(std::string_view option, std::string_view text, int64_t min, int64_t max);
 
-// A size: "4G", "512M", "1.5G", "4GiB", "65536" (powers of 1024). At most 2^60.
-size_t parse_byte_size(std::string_view option, std::string_view text);
+// A size: "4G", "512M", "1.5G", "4GiB", "65536" (powers of 1024). At most `max`.
+inline constexpr size_t kMaxByteSize = size_t{1} << 60;
+size_t parse_byte_size(std::string_view option, std::string_view text, size_t max = kMaxByteSize);
 
 // "1", "true", "yes", "on" and their opposites, in any case: how the environment sets a flag.
 bool parse_bool(std::string_view option, std::string_view text);
 
 // The items of "a,b,c". Refuses an empty list and empty items.
 std::vector<std::string> split_list(std::string_view option, std::string_view text);
+
+// "1,2,3". Refuses what is no whole number from 0 to 2^31 - 1.
+std::vector<int32_t> parse_token_ids(std::string_view option, std::string_view text);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Error texts and the end of the road for broken invariants.
+// Composes error texts; prints a failed check and aborts.
 #include "core/error.h"
 
 #include <cstdio>
@@ -39,7 +39,7 @@ Error Error::in(std::string_view outer) const {
 void check_failed(std::string_view condition, std::string_view message, const char* file,
                   int line) {
   // The one place that writes without being asked: the process is about to abort, and a silent
-  // abort would cost somebody a day.
+  // abort would cost a day of search.
   std::fprintf(stderr, "sluice: %s:%d: check failed: %.*s %.*s\n", file, line,
                static_cast<int>(condition.size()), condition.data(),
                static_cast<int>(message.size()), message.data());

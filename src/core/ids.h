@@ -1,4 +1,4 @@
-// Strong ids: a block is not a layer is not a sequence, and the compiler knows.
+// Strong ids: a block is not a slot is not a layer, and the compiler checks it.
 //
 // Used wherever an integer names a thing. Ids of sequences are monotonic and never reused, so state
 // can never leak from an old sequence to a new one. Thread rule: values only.
@@ -23,8 +23,22 @@ struct StrongId {
   friend constexpr auto operator<=>(StrongId, StrongId) = default;
 };
 
-using BlockId = StrongId<struct BlockTag, int32_t>;        // a block of the device pool
-using SequenceId = StrongId<struct SequenceTag, int64_t>;  // monotonic within an engine
+// A block of the device pool or, with offloaded KV, of the host tier.
+using BlockId = StrongId<struct BlockTag, int32_t>;
+// A layer, from 0.
+using LayerId = StrongId<struct LayerTag, int32_t>;
+// A slot of the ring.
+using SlotId = StrongId<struct SlotTag, int32_t>;
+// Device memory for the unsealed block of a sequence.
+using TailId = StrongId<struct TailTag, int32_t>;
+// A block of device memory that holds a resident block or a tail.
+using PlaceId = StrongId<struct PlaceTag, int32_t>;
+// A block of the stage.
+using StageId = StrongId<struct StageTag, int32_t>;
+// A write-back; later ones are larger.
+using TicketId = StrongId<struct TicketTag, int64_t>;
+// Monotonic within an engine.
+using SequenceId = StrongId<struct SequenceTag, int64_t>;
 
 }  // namespace sluice
 

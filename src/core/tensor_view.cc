@@ -1,4 +1,4 @@
-// The parts of TensorView that need no inlining.
+// Rows of a view, and its text for messages.
 #include "core/tensor_view.h"
 
 namespace sluice {

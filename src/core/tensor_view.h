@@ -1,4 +1,4 @@
-// TensorView: a typed, shaped, non-owning look at contiguous row-major memory.
+// TensorView: a typed, shaped, non-owning view of contiguous row-major memory.
 //
 // What passes between model, ops and kernels. It does not know where its memory lives; the owner
 // (device/Buffer) does. Thread rule: a value; the memory behind it follows stream order.

@@ -1,4 +1,4 @@
-// Vector clocks, small ones.
+// Joins and waits of a capture, by one small vector clock for each stream.
 #include "device/capture.h"
 
 #include <algorithm>

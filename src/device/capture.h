@@ -1,7 +1,8 @@
-// Capture: which streams take part in a Stream::capture, and who has waited for what in it.
+// Capture: which streams take part in a Stream::capture, and which stream has waited for what in
+// it.
 //
-// Used by the streams and events of both backends, so that both refuse the same mistakes in the
-// same words: CUDA would find most of them, but only on a machine with a GPU. Pure bookkeeping;
+// Used by the streams and events of both backends, so that both refuse the same mistakes with the
+// same text: CUDA would find most of them, but only on a machine with a GPU. It keeps clocks only;
 // what is recorded is the backend's. Thread rule: the host thread that enqueues.
 #pragma once
 

@@ -1,4 +1,4 @@
-// kDebugFill: whether memory that nobody wrote yet is filled with NaN.
+// kDebugFill: whether memory that was not written yet is filled with NaN.
 //
 // Asked by the CPU device for fresh memory and by the KV pools for freed slots and blocks. This is
 // the one place that looks at the build type. Thread rule: a constant.

@@ -1,7 +1,7 @@
 // Device, Stream, Event, Buffer: the contract that the CPU and CUDA backends both keep.
 //
-// Everything above this folder enqueues work through these four types and never asks which backend
-// it runs on. tests/device/contract_test.cc is this file as a test; it runs on every backend.
+// Everything above this folder enqueues work through these four types, in the same way on every
+// backend. tests/device/contract_test.cc is this file as a test; it runs on every backend.
 // Thread rule: one host thread enqueues (the engine's); the work itself runs elsewhere.
 #pragma once
 
@@ -29,8 +29,8 @@ enum class MemoryKind { kHost, kPinned, kDevice };
 
 std::string_view memory_kind_name(MemoryKind kind);
 
-// Hears how many bytes of a long allocation are done, from 0 to all, never falling, on the thread
-// that allocates. What it throws ends the allocation, which leaves nothing behind.
+// Is told how many bytes of a long allocation are done, from 0 to all, never falling, on the thread
+// that allocates. What it throws ends the allocation, which then holds nothing.
 using AllocationProgress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
 // Owner of one allocation; gives it back when it dies.
@@ -116,7 +116,7 @@ class Graph {
 // Errors: the first asynchronous error is kept with the op's name. Work enqueued on the stream
 // after it is skipped, events recorded after it are poisoned, a stream that waits for a poisoned
 // event is poisoned too, and every host wait on a poisoned event or stream throws the error. A
-// skipped op is never silent: whoever looks at its result must wait, and that wait throws.
+// skipped op is never silent: code that looks at its result must wait, and that wait throws.
 class Stream {
  public:
   // Blocks until the work enqueued so far is done (or skipped); never throws.
@@ -145,7 +145,7 @@ class Stream {
   // REQUIRES (checked): waits inside are for events recorded inside, so what the work needs from
   // outside must be waited for before a launch; this stream has waited at the end for all that the
   // others were given, their records included; nothing is launched inside. An event recorded inside
-  // has no version outside of it: it is recorded anew before it is waited for or asked.
+  // has no version outside of it: it is recorded again before it is waited for or asked.
   // REQUIRES: nothing is allocated inside, and ops have run on this device before, so that nothing
   // is made ready inside.
   // Errors: those of `enqueue`; nothing is recorded then.
@@ -161,7 +161,7 @@ class Stream {
     return end_capture();
   }
 
-  // Enqueues the recorded work: behind all earlier work of this stream, each part in the order in
+  // Enqueues the recorded work: after all earlier work of this stream, each part in the order in
   // which it was recorded, all of it before later work of this stream. Other streams, those that
   // took part in the capture included, are ordered with it through this stream alone. An error
   // inside is an error of the stream as ever. REQUIRES: a graph of this device.
@@ -205,7 +205,7 @@ class Device {
     return allocate(size_bytes, kind, nullptr);
   }
   // The same for what may take seconds, as pinning many GiB does. `on_progress` may be null, and
-  // otherwise hears of the end at least.
+  // otherwise is told of the end at least.
   virtual Buffer allocate(size_t size_bytes, MemoryKind kind,
                           const AllocationProgress& on_progress) = 0;
 
@@ -222,18 +222,7 @@ class Device {
 
 struct DeviceOptions {
   int num_threads = 0;            // CPU: 0 means all hardware threads
-  uint64_t schedule_seed = 0;     // tests: not 0 inserts seeded delays between a stream's tasks
   size_t memory_limit_bytes = 0;  // cap of kDevice memory; 0 means what the device has
-
-  // Tests: streams whose names begin so begin every task late, which brings out who does not wait
-  // for them.
-  std::string slow_streams;
-  int64_t slow_stream_delay_us = 500;
-
-  // CPU, tests: not 0 makes copies between host or pinned and device memory take at least
-  // bytes / rate on their stream. Streams share one simulated link per direction. An error on
-  // CUDA, whose link is real.
-  int64_t link_bytes_per_second = 0;
 
   // Not null: receives what each stream ran and when. REQUIRES: outlives the device.
   TraceSink* trace = nullptr;

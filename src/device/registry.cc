@@ -1,12 +1,14 @@
-// make_device: from the word of an option to a backend.
+// make_device: chooses the backend that an option names.
 //
 // The only place that knows all backends. Thread rule: any thread.
 #include <charconv>
+#include <utility>
 
 #include "core/error.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_door.h"
 #include "device/device.h"
+#include "device/device_hook.h"
 
 namespace sluice {
 namespace {
@@ -37,9 +39,14 @@ std::string_view settle_auto(std::string_view spec) {
 }  // namespace
 
 std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options) {
+  return make_device_with_hook(spec, options, nullptr);
+}
+
+std::unique_ptr<Device> make_device_with_hook(std::string_view spec, const DeviceOptions& options,
+                                              std::unique_ptr<DeviceHook> hook) {
   spec = settle_auto(spec);
-  if (spec == "cpu") return std::make_unique<CpuDevice>(options);
-  return make_cuda_device(cuda_ordinal(spec), options);
+  if (spec == "cpu") return std::make_unique<CpuDevice>(options, std::move(hook));
+  return make_cuda_device(cuda_ordinal(spec), options, std::move(hook));
 }
 
 std::string gpu_id(std::string_view spec) {

@@ -1,8 +1,8 @@
-// TraceSink: where a device tells what each stream ran and when.
+// TraceSink: receives what each stream of a device ran and when.
 //
-// Handed over in DeviceOptions::trace by whoever wants a timeline; without one nothing is recorded
-// and nothing is paid. Thread rule: `take` is called on the host thread only; a stream collects its
-// spans in a buffer of its own, so that tracing never orders two streams.
+// Given in DeviceOptions::trace for a timeline; without one nothing is recorded, at no cost. Thread
+// rule: `take` is called on the host thread only; a stream collects its spans in a buffer of its
+// own, so that tracing never orders two streams.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ namespace sluice {
 struct DecodeShape {
   int64_t num_seqs = 0;       // rows, padding included
   int64_t max_kv_tokens = 0;  // what launches and the block table are made for
-  bool is_in_place = false;   // offloaded KV: nothing has to come (AttentionPass::is_in_place)
+  int32_t walk_variant = 0;   // PassPlan::variant
   bool wants_top = false;     // the most likely tokens are wanted too
   bool wants_suppressed = false;
 

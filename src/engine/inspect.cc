@@ -41,10 +41,10 @@ ModelSummary summarize_model(const std::string& model_dir) {
 
 MemoryPlan plan_memory(const EngineOptions& options) {
   DeviceOptions device_options;
-  device_options.num_threads = options.num_threads;
+  device_options.num_threads = options.num_threads.value_or(0);
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
   const ModelConfig config = read_model_config(ModelDirectory(options.model));
-  return make_engine_plan(options, config, *device, *make_policy(options)).memory;
+  return make_engine_plan(options, config, *device, *make_policies(options)).memory;
 }
 
 }  // namespace sluice

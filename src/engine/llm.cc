@@ -1,28 +1,126 @@
 // The public face: prompts to ids, requests to the engine, outputs back in order.
 #include "sluice/llm.h"
 
+#include <algorithm>
+#include <exception>
 #include <map>
 #include <utility>
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
+#include "model/head_padding.h"
 #include "tokenizer/chat_template.h"
 
 namespace sluice {
 
-std::string finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone:
-      return "";
-    case FinishReason::kStop:
-      return "stop";
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kCancelled:
-      return "cancelled";
+namespace {
+
+// The requests of one `generate` call: their outputs, and how far they are.
+class Collector {
+ public:
+  Collector(size_t num_requests, const GenerateOptions& options, const LlmEngine& engine)
+      : options_(options), engine_(engine), before_(engine.stats()), outputs_(num_requests) {
+    progress_.num_requests = static_cast<int64_t>(num_requests);
   }
-  return "";
+
+  void add(SequenceId id, size_t index, size_t num_prompt_tokens) {
+    index_of_[id.value] = index;
+    progress_.num_prompt_tokens_total += static_cast<int64_t>(num_prompt_tokens);
+  }
+
+  bool has(int64_t request_id) const { return index_of_.contains(request_id); }
+
+  // REQUIRES: has(output.request_id).
+  void take(RequestOutput output) {
+    const size_t index = index_of_.at(output.request_id);
+    progress_.num_finished += output.finished() ? 1 : 0;
+    if (options_.on_output) options_.on_output(index, output);
+    outputs_[index].append(std::move(output));
+  }
+
+  // `num_rows_done`: of the pass that is running. What is done never falls, also where a pass is
+  // given up or a sequence is computed again.
+  void report(int64_t num_rows_done = 0) {
+    if (!options_.on_progress) return;
+    const EngineStats now = engine_.stats();
+    const int64_t num_done = now.num_prompt_tokens - before_.num_prompt_tokens +
+                             now.num_cached_tokens - before_.num_cached_tokens + num_rows_done;
+    progress_.num_prompt_tokens_done = std::min(
+        std::max(progress_.num_prompt_tokens_done, num_done), progress_.num_prompt_tokens_total);
+    progress_.num_generated_tokens = now.num_generated_tokens - before_.num_generated_tokens;
+    options_.on_progress(progress_);
+  }
+
+  bool done() const { return progress_.num_finished == progress_.num_requests; }
+  const std::map<int64_t, size_t>& index_of() const { return index_of_; }
+  std::vector<RequestOutput> outputs() { return std::move(outputs_); }
+
+ private:
+  const GenerateOptions& options_;
+  const LlmEngine& engine_;
+  const EngineStats before_;
+  std::vector<RequestOutput> outputs_;
+  std::map<int64_t, size_t> index_of_;
+  Progress progress_;
+};
+
+// A `generate` call's view into a pass. What a callback throws there gives the pass up, and comes
+// out of `rethrow` when the engine is between steps again.
+class PassCallbacks {
+ public:
+  PassCallbacks(const GenerateOptions& options, Collector& collector, int64_t min_rows)
+      : options_(options),
+        collector_(collector),
+        watch_{.on_progress = [this](int64_t rows) { guarded([&] { collector_.report(rows); }); },
+               .should_cancel = [this] { return should_cancel(); },
+               .min_rows = min_rows} {}
+
+  // Null when the caller does not look.
+  const PassWatch* watch() const {
+    return options_.on_progress || options_.should_cancel ? &watch_ : nullptr;
+  }
+
+  bool should_cancel() {
+    guarded([&] {
+      is_cancelled_ = is_cancelled_ || (options_.should_cancel && options_.should_cancel());
+    });
+    return is_cancelled_ || error_ != nullptr;
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  template <typename Call>
+  void guarded(const Call& call) {
+    if (error_) return;
+    try {
+      call();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+
+  const GenerateOptions& options_;
+  Collector& collector_;
+  const PassWatch watch_;
+  bool is_cancelled_ = false;
+  std::exception_ptr error_;
+};
+
+// Taps of heads have the model's channels, whatever Sluice pads them to.
+void drop_padding(const ModelConfig& config, TapTensor& tap) {
+  const HeadPadding padding{.head_dim = config.head_dim,
+                            .padded_head_dim = config.padded_head_dim()};
+  const bool is_of_heads = tap.name.ends_with(".q") || tap.name.ends_with(".k") ||
+                           tap.name.ends_with(".v") || tap.name.ends_with(".attn_out");
+  if (!is_of_heads || !padding.present()) return;
+  tap.data = unpad_heads(padding, tap.data);
+  tap.shape.back() = padding.head_dim;
 }
+
+}  // namespace
 
 class LLM::Impl {
  public:
@@ -34,50 +132,49 @@ class LLM::Impl {
     return engine.tokenizer().encode(std::get<std::string>(prompt));
   }
 
+  void add_all(const std::vector<Prompt>& prompts, const std::vector<SamplingParams>& params,
+               OutputKind kind, Collector& collector);
+  void run(Collector& collector, PassCallbacks& callbacks);
+
   LlmEngine engine;
+  // By request id: what requests of add_request got while `generate` ran, for the next `step`.
+  std::map<int64_t, RequestOutput> kept;
 };
 
-namespace {
-
-// Follows the requests of one `generate` call.
-class Collector {
- public:
-  explicit Collector(size_t num_requests) : outputs_(num_requests) {
-    progress_.num_requests = static_cast<int64_t>(num_requests);
+void LLM::Impl::add_all(const std::vector<Prompt>& prompts,
+                        const std::vector<SamplingParams>& params, OutputKind kind,
+                        Collector& collector) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    SamplingParams own = params[i];
+    own.output_kind = kind;
+    std::vector<int32_t> ids = to_ids(prompts[i]);
+    const size_t num_prompt_tokens = ids.size();
+    try {
+      collector.add(engine.add_request(std::move(ids), own), i, num_prompt_tokens);
+    } catch (const Error& error) {
+      throw prompts.size() == 1 ? error : error.in(fmt::format("prompt {}", i));
+    }
   }
+}
 
-  void add(SequenceId id, size_t index, size_t num_prompt_tokens) {
-    index_of_[id.value] = index;
-    progress_.num_prompt_tokens_total += static_cast<int64_t>(num_prompt_tokens);
+void LLM::Impl::run(Collector& collector, PassCallbacks& callbacks) {
+  while (!collector.done()) {
+    const bool is_cancelled = callbacks.should_cancel();
+    callbacks.rethrow();
+    if (is_cancelled) {
+      for (const auto& [id, index] : collector.index_of()) engine.cancel_request(SequenceId(id));
+    }
+    std::vector<RequestOutput> outputs = engine.step(callbacks.watch());
+    // Those of other requests first: a callback may throw.
+    const auto own = std::stable_partition(
+        outputs.begin(), outputs.end(),
+        [&](const RequestOutput& output) { return !collector.has(output.request_id); });
+    for (auto it = outputs.begin(); it != own; ++it) kept[it->request_id].append(std::move(*it));
+    for (auto it = own; it != outputs.end(); ++it) collector.take(std::move(*it));
+    callbacks.rethrow();
+    collector.report();
   }
-
-  void take(RequestOutput output, const GenerateOptions& options) {
-    const auto it = index_of_.find(output.request_id);
-    if (it == index_of_.end()) return;  // added by the caller through add_request
-    progress_.num_finished += output.finished() ? 1 : 0;
-    outputs_[it->second] = std::move(output);
-    if (options.on_output) options.on_output(it->second, outputs_[it->second]);
-  }
-
-  void report(const EngineStats& before, const EngineStats& now, const GenerateOptions& options) {
-    if (!options.on_progress) return;
-    progress_.num_prompt_tokens_done = now.num_prompt_tokens - before.num_prompt_tokens +
-                                       now.num_cached_tokens - before.num_cached_tokens;
-    progress_.num_generated_tokens = now.num_generated_tokens - before.num_generated_tokens;
-    options.on_progress(progress_);
-  }
-
-  bool done() const { return progress_.num_finished == progress_.num_requests; }
-  const std::map<int64_t, size_t>& index_of() const { return index_of_; }
-  std::vector<RequestOutput> outputs() { return std::move(outputs_); }
-
- private:
-  std::vector<RequestOutput> outputs_;
-  std::map<int64_t, size_t> index_of_;
-  Progress progress_;
-};
-
-}  // namespace
+}
 
 LLM::LLM(const EngineOptions& options, std::function<void(const LoadProgress&)> on_progress)
     : impl_(std::make_unique<Impl>(options, on_progress)) {}
@@ -99,32 +196,15 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
          prompts.size(), params.size());
   }
   LlmEngine& engine = impl_->engine;
-  const EngineStats before = engine.stats();
-  Collector collector(prompts.size());
+  Collector collector(prompts.size(), options, engine);
+  PassCallbacks callbacks(options, collector, engine.plan().min_watched_rows);
   try {
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      std::vector<int32_t> ids = impl_->to_ids(prompts[i]);
-      const size_t num_prompt_tokens = ids.size();
-      try {
-        collector.add(engine.add_request(std::move(ids), params[i]), i, num_prompt_tokens);
-      } catch (const Error& error) {
-        throw prompts.size() == 1 ? error : error.in(fmt::format("prompt {}", i));
-      }
-    }
+    const OutputKind kind = options.on_output ? OutputKind::kDelta : OutputKind::kFinalOnly;
+    impl_->add_all(prompts, params, kind, collector);
+    impl_->run(collector, callbacks);
   } catch (...) {
-    // Nothing ran yet: take back what was queued, so that the engine is as before the call.
-    for (const auto& [id, index] : collector.index_of()) cancel_request(id);
-    if (has_unfinished()) engine.step();
+    for (const auto& [id, index] : collector.index_of()) engine.drop_request(SequenceId(id));
     throw;
-  }
-  using Report = LlmEngine::Report;
-  const Report report = options.on_output ? Report::kChanged : Report::kFinished;
-  while (!collector.done()) {
-    if (options.should_cancel && options.should_cancel()) {
-      for (const auto& [id, index] : collector.index_of()) engine.cancel_request(SequenceId(id));
-    }
-    for (RequestOutput& output : engine.step(report)) collector.take(std::move(output), options);
-    collector.report(before, engine.stats(), options);
   }
   return collector.outputs();
 }
@@ -136,6 +216,42 @@ std::vector<int32_t> LLM::chat_prompt(const std::vector<ChatMessage>& messages,
   return tokenizer.encode(chat.render(messages, options), /*add_special_tokens=*/false);
 }
 
+bool LLM::can_chat() const {
+  const Tokenizer& tokenizer = impl_->engine.tokenizer();
+  if (tokenizer.chat_template().empty()) return false;
+  try {
+    const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
+    return true;
+  } catch (const Error&) {
+    return false;  // chat_prompt says why
+  }
+}
+
+std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids) {
+  return score(token_ids, {});
+}
+
+std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids,
+                                   const ScoreOptions& options) {
+  if (token_ids.size() < 2) {
+    fail(ErrorCode::kInvalidArgument,
+         "a text of {} tokens has none with another before it; give at least two",
+         token_ids.size());
+  }
+  const int64_t decode_after = options.decode_after;
+  if (decode_after < 0 || decode_after >= std::ssize(token_ids)) {
+    fail(ErrorCode::kInvalidArgument,
+         "decode_after is {}, but the text has {} tokens; give less, or 0 to score it by prefill",
+         decode_after, token_ids.size());
+  }
+  const auto on_scored = [&](int64_t num_scored) {
+    if (options.on_progress) options.on_progress(num_scored);
+    return !options.should_cancel || !options.should_cancel();
+  };
+  return decode_after == 0 ? impl_->engine.score(token_ids, on_scored)
+                           : impl_->engine.score_decoded(token_ids, decode_after, on_scored);
+}
+
 int64_t LLM::add_request(const Prompt& prompt, const SamplingParams& params) {
   return impl_->engine.add_request(impl_->to_ids(prompt), params).value;
 }
@@ -144,15 +260,21 @@ void LLM::cancel_request(int64_t request_id) {
   impl_->engine.cancel_request(SequenceId(request_id));
 }
 
-bool LLM::has_unfinished() const { return impl_->engine.has_unfinished(); }
-std::vector<RequestOutput> LLM::step() { return impl_->engine.step(); }
+bool LLM::has_unfinished() const { return !impl_->kept.empty() || impl_->engine.has_unfinished(); }
+
+std::vector<RequestOutput> LLM::step() {
+  if (impl_->kept.empty()) return impl_->engine.step();
+  std::vector<RequestOutput> outputs;
+  for (auto& [id, output] : std::exchange(impl_->kept, {})) outputs.push_back(std::move(output));
+  return outputs;
+}
 
 SamplingParams LLM::default_sampling_params() const {
   const GenerationDefaults& defaults = impl_->engine.config().generation;
   SamplingParams params;
   if (defaults.temperature) params.temperature = static_cast<float>(*defaults.temperature);
   if (defaults.do_sample && !*defaults.do_sample) params.temperature = 0;
-  if (defaults.top_k) params.top_k = static_cast<int32_t>(*defaults.top_k);
+  if (defaults.top_k && *defaults.top_k > 0) params.top_k = static_cast<int32_t>(*defaults.top_k);
   if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);
   if (defaults.min_p) params.min_p = static_cast<float>(*defaults.min_p);
   return params;
@@ -160,8 +282,10 @@ SamplingParams LLM::default_sampling_params() const {
 
 std::vector<std::string> LLM::notes() const { return impl_->engine.notes(); }
 
-std::vector<int32_t> LLM::encode(std::string_view text) const {
-  return impl_->engine.tokenizer().encode(text);
+std::vector<std::string> LLM::warnings() const { return impl_->engine.warnings(); }
+
+std::vector<int32_t> LLM::encode(std::string_view text, const EncodeOptions& options) const {
+  return impl_->engine.tokenizer().encode_prompt(text, options);
 }
 
 std::string LLM::decode(const std::vector<int32_t>& token_ids) const {
@@ -179,14 +303,28 @@ Observations LLM::observations() const { return impl_->engine.observations(); }
 void LLM::write_timeline() { impl_->engine.write_timeline(); }
 
 LLM::Trace LLM::trace(const std::vector<int32_t>& token_ids,
-                      const std::vector<std::string>& tap_patterns) {
+                      const std::vector<std::string>& tap_patterns,
+                      const GenerateOptions& options) {
   TraceRecorder recorder(tap_patterns, impl_->engine.device());
   recorder.check_patterns(impl_->engine.config().num_layers);
+  const auto num_tokens = static_cast<int64_t>(token_ids.size());
+  PassWatch watch;
+  watch.should_cancel = options.should_cancel;
+  if (options.on_progress) {
+    watch.on_progress = [&](int64_t rows) {
+      options.on_progress({.num_requests = 1,
+                           .num_prompt_tokens_total = num_tokens,
+                           .num_prompt_tokens_done = rows});
+    };
+  }
   Trace trace;
   trace.logits.name = "logits";
-  trace.logits.shape = {static_cast<int64_t>(token_ids.size()), impl_->engine.config().vocab_size};
-  trace.logits.data = impl_->engine.trace(token_ids, recorder);
+  trace.logits.data = impl_->engine.trace(token_ids, recorder, watch);
+  if (trace.logits.data.empty()) return trace;  // cancelled
+  trace.logits.shape = {num_tokens, impl_->engine.config().vocab_size};
   trace.taps = recorder.take();
+  const ModelConfig& config = impl_->engine.config();
+  for (TapTensor& tap : trace.taps) drop_padding(config, tap);
   return trace;
 }
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/executor.h"
+#include "attention/residency.h"
 #include "engine/engine_plan.h"
 #include "engine/observer.h"
 #include "engine/runner.h"
@@ -19,13 +19,13 @@
 #include "engine/timeline.h"
 #include "engine/trace.h"
 #include "kv/block_manager.h"
-#include "kv/device_pool.h"
-#include "kv/offload_engine.h"
+#include "kv/wait_gate.h"
 #include "model/decoder.h"
 #include "model/model_config.h"
 #include "model/weights.h"
 #include "sluice/engine_options.h"
-#include "sluice/llm.h"
+#include "sluice/observations.h"
+#include "sluice/progress.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 #include "tokenizer/tokenizer.h"
@@ -39,15 +39,16 @@ class LlmEngine {
   // Loads the model and takes all memory. Errors: those of LLM's constructor.
   LlmEngine(const EngineOptions& options, const OnProgress& on_progress);
 
-  // As above with parts from a test or a measurement: another device, another policy.
-  struct TestParts {
+  // As above with parts of the caller's: a measurement has policies of its own, a test a device.
+  struct Parts {
     std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
-    std::unique_ptr<Policy> policy = nullptr;  // null: the options' one
-    SkippedWait skipped_wait;                  // of the offload engine
-    bool force_graphs = false;                 // replay decode steps where the plan would not
+    std::unique_ptr<PolicyPair> policies = nullptr;  // null: the options' ones
+    SkippedWait skipped_wait = {};                   // of offloaded KV
+    // Not null: changes the plan before anything is made from it.
+    std::function<void(EnginePlan& plan)> adjust_plan = nullptr;
   };
-  LlmEngine(const EngineOptions& options, TestParts parts, const OnProgress& on_progress = nullptr);
+  LlmEngine(const EngineOptions& options, Parts parts, const OnProgress& on_progress = nullptr);
 
   ~LlmEngine();
 
@@ -58,13 +59,14 @@ class LlmEngine {
   // Ends a request at once with kCancelled; its output comes from the next `step`. No effect on
   // a request that has ended.
   void cancel_request(SequenceId id);
+  // The same, without an output.
+  void drop_request(SequenceId id);
 
-  // Which outputs `step` returns. A copy of each one that grew, for each of its tokens, takes a
-  // share of a step of hundreds of sequences that can be saved when nobody looks.
-  enum class Report { kChanged, kFinished };
-
-  // schedule, run, commit; outputs of the requests that changed. REQUIRES: has_unfinished().
-  std::vector<RequestOutput> step(Report report = Report::kChanged);
+  // schedule, run, commit; at most one output of each request, as its output_kind says. `watch`
+  // sees prefill passes of min_rows and more from inside; one that it cancels changes no request:
+  // the next step computes its rows again, or the caller cancels the requests.
+  // REQUIRES: has_unfinished().
+  std::vector<RequestOutput> step(const PassWatch* watch = nullptr);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
 
   // Puts `token_id` in the place of the token that a running request got last: the next step then
@@ -74,51 +76,74 @@ class LlmEngine {
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
   // Errors: as add_request; kInvalidArgument when part of it is in the prefix cache.
+  // `watch` is asked between passes; when it cancels, the result is empty.
   // REQUIRES: nothing else is running.
   using Logits = std::vector<float>;
-  Logits trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder);
+  Logits trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+               const PassWatch& watch = {});
+
+  // Log-probability of each token but the first, after all those before it. Runs as `trace` does, a
+  // tile of rows at a time. Told after each tile how many there are; false ends with those.
+  // Errors: as trace; kModel for logits that are not finite.
+  using OnScored = std::function<bool(int64_t num_scored)>;
+  std::vector<TokenScore> score(const std::vector<int32_t>& tokens, const OnScored& on_scored);
+
+  // The same for the tokens after the first `num_prompt_tokens`, each by a decode step, as a policy
+  // for decode sees them. Told after each. REQUIRES: 0 < num_prompt_tokens < tokens.size().
+  std::vector<TokenScore> score_decoded(const std::vector<int32_t>& tokens,
+                                        int64_t num_prompt_tokens, const OnScored& on_scored);
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return config_; }
   const EnginePlan& plan() const { return plan_; }
   const BlockManager& blocks() const { return *blocks_; }
   Device& device() const { return *device_; }
-  const OffloadEngine* offload() const { return offload_.get(); }  // null: KV is resident
+  const Residency& residency() const { return *residency_; }
   EngineStats stats() const;
   Observations observations() const;
-  void write_timeline();  // as LLM's
-  std::vector<std::string> notes() const;
+  void write_timeline();                      // as LLM's
+  std::vector<std::string> notes() const;     // as LLM's
+  std::vector<std::string> warnings() const;  // as LLM's
 
  private:
-  void make_runtime(const EngineOptions& options, TestParts& parts, const OnProgress& on_progress);
+  void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
   void make_kv(const EngineOptions& options, SkippedWait skipped_wait,
                const OnProgress& on_progress);
-  void flush_sealed_tail(const Batch& batch, const ScheduledSequence& scheduled);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
-  void commit(const Batch& batch, std::span<const SampledToken> tokens, Report report,
+  void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);
+  void check_ids(const std::vector<int32_t>& ids) const;
+  [[noreturn]] void fail_unknown_id(int32_t id) const;
+  std::optional<std::span<const SampledToken>> run_batch(const Batch& batch,
+                                                         const Residency::ExpectNext& expect_next,
+                                                         const PassWatch* watch);
   void account(const Batch& batch, int64_t begin_ns);
   void append_token(const SampledToken& token);
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
   void finish(SequenceId id);
   int64_t trace_rows() const;
+  // The sequence's prefill with the logits of all rows, a tile at a time until one returns false;
+  // then the caller's end_all_logits gives back what it holds, unless an error did.
+  using OnLogits = std::function<bool(int64_t first_pos, std::span<const float> rows)>;
+  void run_all_logits(Sequence& sequence, TraceRecorder& recorder, const OnLogits& on_logits);
+  void end_all_logits(Sequence& sequence);
   void tap_kv(const Sequence& sequence, TraceRecorder& recorder);
 
   // In the order of construction; destroyed in reverse, after the destructor has waited for
   // compute.
   std::unique_ptr<Timeline> timeline_;  // null: nothing is recorded
   std::unique_ptr<Device> device_;
+  std::string model_path_;
   ModelConfig config_;
   EnginePlan plan_;
   int64_t seed_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
+  std::vector<std::string> tokenizer_warnings_;
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<DevicePool> pool_;        // resident KV
-  std::unique_ptr<OffloadEngine> offload_;  // offloaded KV
-  std::unique_ptr<Policy> policy_;
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PolicyPair> policies_;
+  std::unique_ptr<Residency> residency_;
   std::unique_ptr<Decoder> decoder_;
   std::unique_ptr<Runner> runner_;
   std::unique_ptr<BlockManager> blocks_;

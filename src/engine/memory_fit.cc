@@ -1,76 +1,107 @@
-// Verdicts and remedies.
+// Verdicts and their reasons.
 #include "engine/memory_fit.h"
+
+#include <algorithm>
 
 #include <fmt/format.h>
 
-#include "device/cpu/cpu_memory.h"
-
 namespace sluice {
+namespace {
+
+// ", most of it for KV tails (14.2 GiB)": the largest entry of the device beside weights.
+std::string largest_beside_weights(const MemoryPlan& memory) {
+  const MemoryPlanEntry* largest = nullptr;
+  for (const MemoryPlanEntry& entry : memory.entries) {
+    if (entry.memory != "device" || entry.name == "weights") continue;
+    if (largest == nullptr || entry.bytes > largest->bytes) largest = &entry;
+  }
+  return largest == nullptr
+             ? ""
+             : fmt::format(" ({} {})", largest->name, readable_bytes(largest->bytes));
+}
+
+std::string budget_text(const MemoryPlan& memory) {
+  return fmt::format("{} of the device's {} are to be used{}",
+                     readable_bytes(memory.device_budget_bytes),
+                     readable_bytes(memory.device_memory_bytes),
+                     memory.host_is_limited ? " in this container" : "");
+}
+
+std::string why_no_block(const EngineOptions& options, const EnginePlan& plan) {
+  const auto& given = offloads(plan) ? options.kv.host_bytes : options.kv.cache_bytes;
+  const std::string block =
+      fmt::format("one KV block of {} tokens takes {}", plan.memory.block_size,
+                  readable_bytes(plan.kv_layout.block_bytes_all_layers()));
+  if (given) {
+    return fmt::format("{} is {}, but {}", offloads(plan) ? "kv_host_bytes" : "kv_cache_bytes",
+                       readable_bytes(*given), block);
+  }
+  if (offloads(plan)) return fmt::format("{}, and there is no memory for it", block);
+  return fmt::format("weights and scratch take {} and {}, but {}",
+                     readable_bytes(plan.memory.device_used_bytes()), block,
+                     budget_text(plan.memory));
+}
+
+std::string why_over_budget(const EngineOptions& options, const EnginePlan& plan) {
+  const MemoryPlan& memory = plan.memory;
+  const size_t used = memory.device_used_bytes();
+  const size_t kv = options.kv.cache_bytes.value_or(0);
+  if (!offloads(plan) && kv != 0 && used - std::min(used, kv) < memory.device_budget_bytes) {
+    return fmt::format("kv_cache_bytes is {}, but beside weights and scratch {} are left: {}",
+                       readable_bytes(kv),
+                       readable_bytes(memory.device_budget_bytes - (used - std::min(used, kv))),
+                       budget_text(memory));
+  }
+  const std::string what = offloads(plan) ? "weights, activations and what KV flows through"
+                                          : "weights, activations and the KV cache";
+  return fmt::format("{} take {}{}, but {}", what, readable_bytes(used),
+                     largest_beside_weights(memory), budget_text(memory));
+}
+
+std::string why_over_host(size_t used, size_t limit, const EnginePlan& plan) {
+  return fmt::format("the host tier and what else is host memory take {}, but {} {}",
+                     readable_bytes(used),
+                     plan.memory.host_is_limited ? "what the control group (container) has left is"
+                                                 : "the machine has",
+                     readable_bytes(limit));
+}
+
+}  // namespace
 
 double gibibytes(size_t bytes) { return static_cast<double>(bytes) / (1 << 30); }
 
-// Says what to change when there is no room for even one block, or not for the length asked for.
-void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& plan) {
-  MemoryPlan& memory = plan.memory;
-  const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
-  memory.fits = plan.num_blocks > 0 && fixed_bytes <= memory.device_budget_bytes &&
-                memory.device_used_bytes() <= memory.device_budget_bytes;
-  if (!memory.fits) {
-    memory.remedy = fmt::format(
-        "weights and scratch take {:.2f} GiB and one KV block {:.2f} MiB, but {:.2f} GiB of the "
-        "device's {:.2f} GiB are to be used; raise gpu_memory_utilization, lower "
-        "max_num_batched_tokens, max_num_seqs or kv_cache_bytes, use kv_offload, or take a smaller "
-        "model",
-        static_cast<double>(fixed_bytes) / (1 << 30),
-        static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20),
-        static_cast<double>(memory.device_budget_bytes) / (1 << 30),
-        static_cast<double>(memory.device_memory_bytes) / (1 << 30));
-  } else if (options.max_model_len > capacity) {
-    memory.fits = false;
-    memory.remedy = fmt::format(
-        "max_model_len is {}, but the KV cache holds {} tokens; raise {}, or lower max_model_len",
-        options.max_model_len, capacity,
-        offloads(plan) ? "kv_host_bytes" : "kv_cache_bytes or gpu_memory_utilization");
-  } else if (capacity < plan.max_model_len) {
-    plan.notes.push_back(fmt::format("max_model_len is {} instead of {}: what the KV cache holds",
-                                     capacity, plan.max_model_len));
-    plan.max_model_len = capacity;
-  }
-  memory.max_model_len = plan.max_model_len;
+std::string readable_bytes(size_t bytes) {
+  const auto amount = static_cast<double>(bytes);
+  if (bytes < (size_t{1} << 10)) return fmt::format("{} byte{}", bytes, bytes == 1 ? "" : "s");
+  if (bytes < (size_t{1} << 20)) return fmt::format("{:.2f} KiB", amount / (1 << 10));
+  if (bytes < (size_t{1} << 30)) return fmt::format("{:.2f} MiB", amount / (1 << 20));
+  return fmt::format("{:.2f} GiB", amount / (1 << 30));
 }
 
-// As judge_fit, for what only offloaded KV can lack: host memory, and room for the ring.
-void judge_offload_fit(size_t summary_bytes, EnginePlan& plan) {
+void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
   MemoryPlan& memory = plan.memory;
-  const size_t host_bytes = OffloadEngine::pinned_bytes(plan.kv_layout, plan.offload);
-  const size_t machine_bytes = machine_memory_bytes();
-  if (plan.num_blocks == 0) {
-    memory.remedy = fmt::format(
-        "the host tier has no room for one KV block of {} tokens, which takes {:.2f} MiB; raise "
-        "kv_host_bytes or lower block_size",
-        memory.block_size,
-        static_cast<double>(plan.kv_layout.block_bytes_all_layers()) / (1 << 20));
-  } else if (memory.device_used_bytes() > memory.device_budget_bytes) {
-    memory.remedy = fmt::format(
-        "weights, activations and what KV flows through take {:.2f} GiB, but {:.2f} GiB of the "
-        "device's {:.2f} GiB are to be used; lower {}, num_kv_slots, kv_slot_blocks, "
-        "kv_device_bytes or max_num_seqs, or raise gpu_memory_utilization",
-        gibibytes(memory.device_used_bytes()), gibibytes(memory.device_budget_bytes),
-        gibibytes(memory.device_memory_bytes),
-        plan.kv_offload == KvOffload::kLayerwise ? "max_model_len (or use kv_offload 'chunked')"
-                                                 : "max_num_batched_tokens");
-    if (summary_bytes > 0) {
-      memory.remedy += fmt::format(
-          "; the policy's summaries of the host tier take {:.2f} GiB: raise sparse_page_tokens or "
-          "lower kv_host_bytes",
-          gibibytes(summary_bytes));
-    }
-  } else if (host_bytes > machine_bytes) {
-    memory.fits = false;
-    memory.remedy = fmt::format(
-        "the host tier takes {:.2f} GiB, but the machine has {:.2f} GiB; lower kv_host_bytes",
-        gibibytes(host_bytes), gibibytes(machine_bytes));
+  const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
+  const size_t device_used = memory.device_used_bytes();
+  const size_t host_used = memory.pinned_used_bytes() + (shared ? device_used : 0);
+  const size_t host_limit =
+      memory.host_is_limited ? memory.host_available_bytes : memory.host_memory_bytes;
+  if (device_used > memory.device_budget_bytes) {
+    memory.remedy = why_over_budget(options, plan);
+  } else if (plan.num_blocks == 0) {
+    memory.remedy = why_no_block(options, plan);
+  } else if (host_used > host_limit) {
+    memory.remedy = why_over_host(host_used, host_limit, plan);
+  } else if (options.max_model_len.value_or(0) > capacity) {
+    memory.remedy = fmt::format("max_model_len is {}, but the KV cache holds {} tokens",
+                                *options.max_model_len, capacity);
+  } else if (capacity < plan.max_model_len) {
+    plan.warnings.push_back(
+        fmt::format("max_model_len is {} instead of {}: what the KV cache holds", capacity,
+                    plan.max_model_len));
+    plan.max_model_len = capacity;
   }
+  memory.fits = memory.remedy.empty();
+  memory.max_model_len = plan.max_model_len;
 }
 
 }  // namespace sluice

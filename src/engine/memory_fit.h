@@ -1,9 +1,11 @@
-// memory_fit: whether a plan fits, and what to change when it does not.
+// memory_fit: whether a plan fits, and why not.
 //
-// Used by engine_plan.cc once all entries of a plan are there. Thread rule: pure functions.
+// Used by engine_plan.cc once all entries of a plan are there; plan_search adds what to change.
+// Thread rule: pure functions.
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 #include "engine/engine_plan.h"
 
@@ -13,11 +15,11 @@ inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOfflo
 
 double gibibytes(size_t bytes);
 
-// Sets fits and remedy, and takes max_model_len back to what the KV cache holds. `fixed_bytes` is
-// what the device needs beside KV.
-void judge_fit(const EngineOptions& options, size_t fixed_bytes, EnginePlan& plan);
+// "1 byte", "0.75 MiB", "14.2 GiB".
+std::string readable_bytes(size_t bytes);
 
-// As judge_fit, for what only offloaded KV can lack: host memory, and room for the ring.
-void judge_offload_fit(size_t summary_bytes, EnginePlan& plan);
+// Sets fits and, where it does not, the reason as `remedy`; takes max_model_len back to what the KV
+// cache holds, with a warning. `shared`: the device's memory is the host's.
+void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan);
 
 }  // namespace sluice

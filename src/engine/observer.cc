@@ -5,14 +5,16 @@
 
 namespace sluice {
 
-Observer::Observer(const OffloadEngine* offload, const Policy& policy)
-    : offload_(offload), policy_(policy) {
-  if (!offload_) return;
-  const auto num_layers = static_cast<size_t>(offload_->layout().num_layers);
-  gathered_before_.resize(num_layers);
+Observer::Observer(const Residency& residency, const PolicyPair& policies,
+                   const KvBlockShape& block)
+    : residency_(residency),
+      policy_name_(policies.name()),
+      prefill_rule_(policies.rule(Phase::kPrefill, block)),
+      decode_rule_(policies.rule(Phase::kDecode, block)) {
+  residency_.read_counters(before_);
   for (PhaseCounts* phase : {&prefill_, &decode_}) {
-    phase->moved.loaded_bytes.resize(num_layers);
-    phase->moved.written_bytes.resize(num_layers);
+    phase->moved.loaded_bytes.resize(before_.loaded_bytes.size());
+    phase->moved.written_bytes.resize(before_.written_bytes.size());
   }
 }
 
@@ -20,19 +22,14 @@ void Observer::begin_step(const Batch& batch) {
   PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
   ++phase.num_steps;
   phase.num_tokens += batch.num_rows();
-  if (policy_.makes_lists(batch.phase)) {
+  if (rule(batch.phase).selects()) {
     for (const ScheduledSequence& scheduled : batch.sequences) {
       count_selected(scheduled, batch.phase, phase);
     }
   }
-  if (!offload_) return;
-  before_ = offload_->counters();
-  for (size_t layer = 0; layer < gathered_before_.size(); ++layer) {
-    gathered_before_[layer] = offload_->gathered_bytes(static_cast<int32_t>(layer));
-  }
-  const auto block_bytes = static_cast<int64_t>(offload_->layout().block_bytes());
+  residency_.read_counters(before_);
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    phase.history_bytes += scheduled.sequence->kv.num_sealed_blocks() * block_bytes;
+    phase.history_bytes += residency_.flowing_bytes(scheduled.sequence->kv);
   }
 }
 
@@ -41,7 +38,7 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
   const int64_t first_pos = scheduled.sequence->kv.num_tokens();
   std::optional<int64_t> selected;
   for (int64_t pos = first_pos; pos < first_pos + scheduled.num_rows; ++pos) {
-    selected = policy_.num_selected_tokens(phase, pos);
+    selected = rule(phase).num_selected_tokens(pos);
     counts.selected_is_known = counts.selected_is_known && selected;
     counts.num_selected_tokens += selected.value_or(0);
     counts.num_visible_tokens += pos + 1;
@@ -52,20 +49,16 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
 }
 
 void Observer::end_step(const Batch& batch) {
-  if (!offload_) return;
   PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
-  const OffloadCounters& now = offload_->counters();
-  for (size_t layer = 0; layer < now.loaded_bytes.size(); ++layer) {
-    const int64_t gathered =
-        offload_->gathered_bytes(static_cast<int32_t>(layer)) - gathered_before_[layer];
-    phase.moved.loaded_bytes[layer] +=
-        now.loaded_bytes[layer] - before_.loaded_bytes[layer] + gathered;
-    phase.moved.written_bytes[layer] += now.written_bytes[layer] - before_.written_bytes[layer];
+  residency_.read_counters(now_);
+  for (size_t layer = 0; layer < now_.loaded_bytes.size(); ++layer) {
+    phase.moved.loaded_bytes[layer] += now_.loaded_bytes[layer] - before_.loaded_bytes[layer];
+    phase.moved.written_bytes[layer] += now_.written_bytes[layer] - before_.written_bytes[layer];
   }
-  const int64_t num_loads = now.num_loads - before_.num_loads;
+  const int64_t num_loads = now_.num_loads - before_.num_loads;
   phase.moved.num_loads += num_loads;
-  phase.moved.num_copies += now.num_copies - before_.num_copies;
-  phase.num_slot_waits += std::max<int64_t>(0, num_loads - offload_->num_slots());
+  phase.moved.num_copies += now_.num_copies - before_.num_copies;
+  phase.num_slot_waits += std::max<int64_t>(0, num_loads - residency_.num_slots());
 }
 
 PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) const {
@@ -78,7 +71,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
                            .num_sequence_steps = counts.num_sequence_steps,
                            .num_fallbacks = counts.num_fallbacks,
                            .density_selected = {}};
-  if (counts.num_steps > 0 && !policy_.makes_lists(phase)) result.density_selected = 1;
+  if (counts.num_steps > 0 && !rule(phase).selects()) result.density_selected = 1;
   if (counts.num_visible_tokens > 0 && counts.selected_is_known) {
     result.density_selected = static_cast<double>(counts.num_selected_tokens) /
                               static_cast<double>(counts.num_visible_tokens);
@@ -99,7 +92,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
 
 Observations Observer::observations() const {
   Observations result;
-  result.sparse_policy = policy_.name();
+  result.sparse_policy = policy_name_;
   result.prefill = describe(prefill_, Phase::kPrefill);
   result.decode = describe(decode_, Phase::kDecode);
   return result;

@@ -38,7 +38,7 @@ void Sampler::begin_pass() {
 void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays& host) {
   const SamplingParams& params = sequence.params;
   host.temperature.data<float>()[index] = params.temperature;
-  host.top_k.data<int32_t>()[index] = params.top_k;
+  host.top_k.data<int32_t>()[index] = params.top_k.value_or(0);  // 0: all
   host.top_p.data<float>()[index] = params.top_p;
   host.min_p.data<float>()[index] = params.min_p;
   host.seed.data<int64_t>()[index] = sequence.seed;

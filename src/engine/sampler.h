@@ -13,12 +13,13 @@
 #include "device/device.h"
 #include "engine/pass_arrays.h"
 #include "engine/scheduler.h"
+#include "model/model_config.h"
 #include "sluice/request_output.h"
+#include "sluice/sampling_params.h"
 
 namespace sluice {
 
-inline constexpr int32_t kMaxLogprobs = 20;     // as vLLM allows
-inline constexpr int32_t kMaxEndTokenIds = 64;  // of the model and of a request, together
+static_assert(kMaxEndTokenIds >= kMaxEosIds);
 
 // One sampled token. Made by the sampler, read by LlmEngine when it commits the step.
 struct SampledToken {
@@ -40,7 +41,7 @@ class Sampler {
 
   // Writes row `index` of the parameter arrays for a sequence that wants a token.
   void describe(const Sequence& sequence, int64_t index, const PassArrays& host);
-  // The same for a row whose token nobody reads: greedy, which never fails on finite logits.
+  // The same for a row whose token is not read: greedy, which never fails on finite logits.
   static void describe_padding(int64_t index, const PassArrays& host);
 
   // What the rows described so far want; the work of `enqueue` depends on nothing else but shapes.

@@ -80,7 +80,7 @@ void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_le
 
 void Scheduler::schedule_decode(Batch& batch) {
   batch.phase = Phase::kDecode;
-  // Oldest first, so that whoever is preempted is newer than everyone scheduled so far.
+  // Oldest first, so that a preempted sequence is newer than all scheduled so far.
   for (size_t i = 0; i < running_.size(); ++i) {
     while (i < running_.size() && !blocks_.try_reserve(running_[i]->kv, 1)) preempt_newest();
     if (i < running_.size()) {
@@ -98,17 +98,17 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
     const bool runs = scheduled != batch.sequences.end();
     const int64_t num_done = sequence->kv.num_tokens() + (runs ? scheduled->num_rows : 0);
     if (num_done < sequence->kv.prefill_tokens()) {
-      prefilling.push_back({sequence.get(), num_done});
+      prefilling.push_back({&sequence->kv, num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A tail that this decode step fills is sealed when the step is committed.
       const bool is_decode = batch.phase == Phase::kDecode;
-      decoding.push_back({sequence.get(), is_decode ? sequence->kv.num_tokens() : num_done});
+      decoding.push_back({&sequence->kv, is_decode ? sequence->kv.num_tokens() : num_done});
     }
   }
   if (!prefilling.empty()) return prefilling;
-  // Whoever waits is admitted as soon as there is a place, if memory allows.
-  const bool has_place = static_cast<int32_t>(decoding.size()) < limits_.max_num_seqs;
-  return waiting_.empty() || !has_place ? decoding : std::vector<ExpectedSequence>{};
+  // A waiting sequence is admitted as soon as fewer than max_num_seqs run, if memory allows.
+  const bool has_room = static_cast<int32_t>(decoding.size()) < limits_.max_num_seqs;
+  return waiting_.empty() || !has_room ? decoding : std::vector<ExpectedSequence>{};
 }
 
 void Scheduler::preempt_newest() {
@@ -143,14 +143,6 @@ Sequence* Scheduler::find_running(SequenceId id) {
   const auto is_it = [id](const auto& sequence) { return sequence->id == id; };
   const auto it = std::find_if(running_.begin(), running_.end(), is_it);
   return it == running_.end() ? nullptr : it->get();
-}
-
-std::vector<SequenceId> Scheduler::ids() const {
-  std::vector<SequenceId> result;
-  for (const auto& sequence : running_) result.push_back(sequence->id);
-  for (const auto& sequence : waiting_) result.push_back(sequence->id);
-  std::sort(result.begin(), result.end());
-  return result;
 }
 
 }  // namespace sluice

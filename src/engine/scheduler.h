@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "attention/policy.h"
+#include "attention/residency.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 
@@ -37,19 +37,13 @@ struct Batch {
   }
 };
 
-// A sequence of the step after the one that is running, and the tokens whose KV is sealed by then.
-struct ExpectedSequence {
-  const Sequence* sequence = nullptr;
-  int64_t num_sealed_tokens = 0;
-};
-
 struct SchedulerLimits {
   int32_t max_num_seqs = 0;            // running at once
   int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
   int64_t prefill_chunk_tokens = 0;    // longest span of one sequence in a pass
-  // Offloaded KV: a span that does not end its prompt is a multiple of this (the block size), so
-  // that the next one begins at a block border; and rows of a pass in which somebody has history,
-  // since their softmax state is carried. 1 and 0 (no limit) when KV is resident.
+  // A span that does not end its prompt is a multiple of this (the block size where the residency
+  // stages whole blocks, else 1); and rows of a pass in which a sequence has history, where softmax
+  // state is carried (0: no limit).
   int64_t span_align_tokens = 1;
   int64_t max_rows_with_history = 0;
 };
@@ -67,7 +61,7 @@ class Scheduler {
   // REQUIRES: has_unfinished().
   Batch schedule();
 
-  // Whom the step after `batch` will probably have, in its order; empty when that is hard to say.
+  // What the step after `batch` will probably have, in its order; empty when that is hard to say.
   // REQUIRES: the batch is scheduled and not committed.
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
 
@@ -82,7 +76,6 @@ class Scheduler {
   Sequence* find_running(SequenceId id);
 
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
-  std::vector<SequenceId> ids() const;  // waiting and running, in order of arrival
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:

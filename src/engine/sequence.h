@@ -5,10 +5,13 @@
 // to the next. Thread rule: the engine's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/ids.h"
 #include "kv/sequence_kv.h"
 #include "sluice/request_output.h"
@@ -39,17 +42,33 @@ struct Sequence {
   // Tokens whose KV has to be computed before the next one can be sampled.
   int64_t num_pending() const { return num_tokens() - kv.num_tokens(); }
 
+  // Moves decoded text before `end` that the caller has not seen into the output.
+  void show_text(size_t end) {
+    SLUICE_CHECK(end >= num_shown_bytes, "{} bytes of text, {} were shown", end, num_shown_bytes);
+    output.text.append(text, num_shown_bytes, end - num_shown_bytes);
+    num_shown_bytes = end;
+  }
+
+  // What came since the last call, for the caller; the prompt with the last one.
+  RequestOutput take_output() {
+    if (output.finished()) output.prompt_token_ids = prompt();
+    RequestOutput next;
+    next.request_id = output.request_id;
+    next.num_cached_tokens = output.num_cached_tokens;
+    return std::exchange(output, std::move(next));
+  }
+
   SequenceId id;
   SamplingParams params;
   int64_t seed = 0;             // params.seed, or one drawn for the request
   std::vector<int32_t> tokens;  // the prompt, then what was generated
   int64_t num_prompt_tokens = 0;
   SequenceKv kv;
-  int32_t tail_index = -1;  // offloaded KV: where the unsealed block lives (kv/offload_engine.h)
 
   Detokenizer detokenizer;
-  std::string text;      // everything decoded; `output.text` holds back what may be a stop string
-  RequestOutput output;  // what the caller sees
+  std::string text;            // everything decoded
+  size_t num_shown_bytes = 0;  // of it; what may begin a stop string is held back
+  RequestOutput output;        // what the caller has not taken yet
 };
 
 }  // namespace sluice

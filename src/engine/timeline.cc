@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,7 +47,8 @@ std::string row_text(const std::string& name, size_t row) {
 Timeline::Timeline(std::filesystem::path path) : path_(std::move(path)) { require_writable(path_); }
 
 void Timeline::require_writable(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) {
+  std::error_code unknown;  // what is no directory is found out by writing
+  if (std::filesystem::is_directory(path, unknown)) {
     fail(ErrorCode::kIo, "the timeline cannot be written to {}: it is a directory; name a file",
          path.string());
   }

@@ -79,11 +79,11 @@ void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const Sequenc
   const KvBlockShape& shape = layout.block;
   const Buffer host = device_.allocate(shape.block_bytes(), MemoryKind::kPinned);
   const auto* block_data = reinterpret_cast<const BFloat16*>(host.data());
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    TapTensor k{.name = fmt::format("layer.{}.k", layer),
+  for (const LayerId layer : layout.layers()) {
+    TapTensor k{.name = fmt::format("layer.{}.k", layer.value),
                 .shape = {kv.num_tokens(), shape.num_kv_heads, shape.head_dim},
                 .data = {}};
-    TapTensor v{.name = fmt::format("layer.{}.v", layer), .shape = k.shape, .data = {}};
+    TapTensor v{.name = fmt::format("layer.{}.v", layer.value), .shape = k.shape, .data = {}};
     if (!wants(k.name) && !wants(v.name)) continue;
     for (const SequenceBlock& block : kv.blocks()) {
       stream.copy(

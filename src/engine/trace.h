@@ -15,7 +15,7 @@
 #include "kv/kv_layout.h"
 #include "kv/sequence_kv.h"
 #include "model/tap.h"
-#include "sluice/llm.h"
+#include "sluice/tap_tensor.h"
 
 namespace sluice {
 
@@ -41,7 +41,7 @@ class TraceRecorder final : public TapSink {
   // Reads keys and values (after rope) of a sequence back from its blocks, as "layer.i.k" and
   // "layer.i.v", each [num_tokens, num_kv_heads, head_dim].
   // `bytes_of` says where a block of a layer is, on the device or on the host.
-  using BlockBytes = std::function<const std::byte*(int32_t layer, const SequenceBlock& block)>;
+  using BlockBytes = std::function<const std::byte*(LayerId layer, const SequenceBlock& block)>;
   void tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
               const BlockBytes& bytes_of);
 

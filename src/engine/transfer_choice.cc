@@ -27,8 +27,8 @@ std::string describe(size_t copy_run_bytes, const std::string& why) {
 
 TransferChoice choose_transfers(const EngineOptions& options, const Device& device) {
   TransferChoice choice;
-  if (options.kv_copy_bytes >= 0) {
-    choice.copy_run_bytes = static_cast<size_t>(options.kv_copy_bytes);
+  if (options.kv.copy_bytes) {
+    choice.copy_run_bytes = *options.kv.copy_bytes;
     choice.notes = {describe(choice.copy_run_bytes, "kv_copy_bytes")};
     return choice;
   }

@@ -15,9 +15,9 @@ namespace sluice {
 namespace {
 
 [[noreturn]] void fail_write(const std::filesystem::path& path, std::string_view what, int error) {
-  const std::string_view remedy = error == ENOSPC || error == EDQUOT
-                                      ? "free some space or choose another place"
-                                      : "choose a path in a directory that you may write";
+  std::string_view remedy = "choose a path in a directory that you may write";
+  if (error == ENOSPC || error == EDQUOT) remedy = "free some space or choose another place";
+  if (error == EFBIG) remedy = "raise the limit of a file's size (ulimit -f) or write less";
   fail(ErrorCode::kIo, "cannot {} {}: {}; {}", what, path.string(), std::strerror(error), remedy);
 }
 

@@ -17,6 +17,7 @@ inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
 
 // Reads a file that fits a string.
 //
+// For files that a user names, FIFOs included (`-f <(command)`); those of a model: read_model_file.
 // Errors: kIo naming the path: absent, a directory, unreadable, or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = kMaxTextFileBytes);
 

@@ -2,7 +2,6 @@
 // while parsing: nlohmann's own builder keeps the last of two equal keys and has no depth limit.
 #include "io/json.h"
 
-#include <cctype>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -11,24 +10,13 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "io/file.h"
 
 namespace sluice {
 namespace {
 
 using nlohmann::json;
-
-constexpr size_t kMaxShownChars = 80;
-
-// At most kMaxShownChars of a text, with everything unprintable replaced.
-std::string printable(std::string_view text, size_t max_chars = kMaxShownChars) {
-  std::string shown;
-  for (char c : text.substr(0, max_chars)) {
-    shown += std::isprint(static_cast<unsigned char>(c)) ? c : '?';
-  }
-  if (text.size() > max_chars) shown += "...";
-  return shown;
-}
 
 // Reads bytes and remembers how far the lexer has come; SAX callbacks are not told.
 class CountingIterator {
@@ -94,7 +82,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line ...": the tag helps nobody.
+    // "[json.exception.parse_error.101] parse error at line ...": the tag says nothing to a user.
     std::string_view reason = error.what();
     if (const size_t tag_end = reason.find("] "); tag_end != reason.npos) {
       reason.remove_prefix(tag_end + 2);
@@ -113,6 +101,11 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
 
   // Puts a value where the document is open: the root, a member, or the end of an array.
   json* place(json value) {
+    if (++num_values_ > kMaxJsonValues) {
+      fail_at(position(), fmt::format("more than {} values; no model file has that many: is it the "
+                                      "right file?",
+                                      kMaxJsonValues));
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -148,6 +141,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   std::string_view text_;
   std::string_view name_;
   const char* reached_ = nullptr;
+  size_t num_values_ = 0;
   json root_;
   json* member_ = nullptr;   // where the value of the last key goes
   std::vector<json*> open_;  // containers that are not closed yet, outermost first
@@ -176,6 +170,10 @@ json read_json_file(const std::filesystem::path& path) {
 std::string describe_json(const json& value) {
   if (value.is_object()) return fmt::format("an object of {}", value.size());
   if (value.is_array()) return fmt::format("a list of {}", value.size());
+  // Of a long string only as much as is shown: its dump would be another copy.
+  if (value.is_string() && value.get_ref<const std::string&>().size() > kMaxShownChars) {
+    return describe_json(value.get_ref<const std::string&>().substr(0, kMaxShownChars));
+  }
   return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
 }
 
@@ -197,8 +195,8 @@ const json* JsonObject::find(std::string_view key) const {
 void JsonObject::fail(std::string_view key, std::string_view allowed) const {
   const json* value = find(key);
   throw Error(ErrorCode::kModel,
-              fmt::format("{} is {}; it must be {}", key, value ? describe_json(*value) : "missing",
-                          allowed),
+              fmt::format("{} is {}; it must be {}", printable(key),
+                          value ? describe_json(*value) : "missing", allowed),
               name_);
 }
 
@@ -251,7 +249,7 @@ std::optional<JsonObject> JsonObject::find_object(std::string_view key) const {
   const json* value = find(key);
   if (!value) return std::nullopt;
   if (!value->is_object()) fail(key, "an object {...}");
-  return JsonObject(*value, fmt::format("{}: {}", name_, key));
+  return JsonObject(*value, fmt::format("{}: {}", name_, printable(key)));
 }
 
 int64_t JsonObject::get_int(std::string_view key, int64_t min, int64_t max) const {

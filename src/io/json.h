@@ -5,6 +5,7 @@
 // Thread rule: parsing keeps no state; a JsonObject is a view of a document that must outlive it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -19,13 +20,20 @@ namespace sluice {
 // Nesting beyond this is refused; nlohmann's copy and destructor recurse once per level.
 inline constexpr int kMaxJsonDepth = 64;
 
+// Documents of more values (keys apart) are refused before they take memory, which is some 16 to
+// 100 bytes each. The largest real ones, tokenizers with merges as pairs, have 2 million; a header
+// of a million tensors would have 8 million.
+inline constexpr size_t kMaxJsonValues = 8'000'000;
+
 // Parses a whole document; `name` (a file name) opens every error text.
 //
 // Errors: kModel with the byte position for syntax errors, invalid UTF-8, trailing text, numbers
-// out of range, a key given twice in one object, and nesting deeper than kMaxJsonDepth.
+// out of range, a key given twice in one object, nesting deeper than kMaxJsonDepth and more than
+// kMaxJsonValues values.
 nlohmann::json parse_json(std::string_view text, std::string_view name);
 
-// Reads and parses a file. Errors: kIo when it cannot be read, otherwise as parse_json.
+// Reads and parses a file that a user names. Errors: kIo when it cannot be read, otherwise as
+// parse_json.
 nlohmann::json read_json_file(const std::filesystem::path& path);
 
 // A short, printable form of a value ("-3", "\"gelu\"", "a list of 2"), for error texts.

@@ -2,6 +2,7 @@
 #include "io/model_directory.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 #include <utility>
 
@@ -25,27 +26,84 @@ template <typename... Args>
               std::move(context));
 }
 
-// A shard is a plain file name: an index must not reach outside of its directory.
+// A shard is a plain file name: an index must not reach outside of its directory, and error texts
+// show the name as part of a path.
 bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." &&
-         name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
+  constexpr size_t kLongestName = 255;  // of Linux's file systems
+  const auto is_plain = [](char c) {
+    return static_cast<unsigned char>(c) >= ' ' && c != '\x7f' && c != '/' && c != '\\';
+  };
+  return !name.empty() && name.size() <= kLongestName && name != "." && name != ".." &&
+         std::ranges::all_of(name, is_plain);
+}
+
+// Other types lie in checkpoints too (quantized weights in I32 or U8): they would need code.
+bool is_weight_type(std::optional<DType> dtype) {
+  return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
 }
 
 // The index's map of tensor to shard.
 std::map<std::string, std::string> read_weight_map(const std::filesystem::path& index_path) {
-  const nlohmann::json document = read_json_file(index_path);
+  const nlohmann::json document = parse_json(read_model_file(index_path), index_path.string());
   const JsonObject index(document, index_path.string());
   const JsonObject weight_map = index.get_object("weight_map");
   std::map<std::string, std::string> shard_of;
   for (const std::string& tensor : weight_map.keys()) {
-    std::string shard = weight_map.get_string(tensor);
-    if (!is_plain_file_name(shard)) {
-      weight_map.fail(describe_json(tensor), "the name of a file in the model's directory");
+    // Not get_string, whose error shows the tensor's name as it is.
+    const nlohmann::json shard = weight_map.has(tensor) ? weight_map.get(tensor) : nullptr;
+    if (!shard.is_string() || !is_plain_file_name(shard.get_ref<const std::string&>())) {
+      fail_model(weight_map.name(),
+                 "{} is {}; it must be the name of a file in the model's directory, fetch the "
+                 "index again",
+                 describe_json(tensor), describe_json(shard));
     }
-    shard_of.emplace(tensor, std::move(shard));
+    shard_of.emplace(tensor, shard.get<std::string>());
   }
   if (shard_of.empty()) fail_model(index_path.string(), "weight_map is empty; fetch it again");
   return shard_of;
+}
+
+bool is_gguf(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  return extension == ".gguf" || extension == ".GGUF";
+}
+
+bool has_gguf(const std::filesystem::path& directory) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(directory, error);
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return is_gguf(entry.path()); });
+}
+
+[[noreturn]] void refuse_gguf(const std::filesystem::path& path, std::string_view what) {
+  fail(ErrorCode::kModel,
+       "{} {}, which Sluice does not read; fetch the Hugging Face repository that it was made from "
+       "(config.json, tokenizer.json and safetensors) and give its directory to --model",
+       path.string(), what);
+}
+
+// "org/name" as on huggingface.co: two plain names, and no local directory of the first one, which
+// would make it a path with a misspelt end.
+bool looks_like_repository(const std::filesystem::path& path) {
+  const std::string text = path.string();
+  const size_t slash = text.find('/');
+  if (slash == 0 || slash == text.npos || slash + 1 == text.size()) return false;
+  const auto is_plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '_' || c == '-';
+  };
+  const std::string organisation = text.substr(0, slash), name = text.substr(slash + 1);
+  std::error_code error;
+  return text[0] != '.' && std::all_of(organisation.begin(), organisation.end(), is_plain) &&
+         std::all_of(name.begin(), name.end(), is_plain) &&
+         !std::filesystem::exists(organisation, error);
+}
+
+std::string remedy_of_absence(const std::filesystem::path& path) {
+  if (!looks_like_repository(path)) return "check --model";
+  return fmt::format(
+      "it looks like a repository of Hugging Face, and Sluice downloads nothing: fetch it with `hf "
+      "download {0} --local-dir {1}` and write --model {1}",
+      path.string(), path.filename().string());
 }
 
 }  // namespace
@@ -53,21 +111,22 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
 ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
+  if (is_gguf(path_)) refuse_gguf(path_, "is a GGUF file");
   if (!std::filesystem::exists(status)) {
-    fail(ErrorCode::kModel, "model directory {} cannot be opened: {}; check --model",
-         path_.string(), error ? error.message() : "it does not exist");
+    fail(ErrorCode::kModel, "model directory {} cannot be opened: {}; {}", path_.string(),
+         error ? error.message() : "it does not exist", remedy_of_absence(path_));
   }
   if (!std::filesystem::is_directory(status)) {
     fail(ErrorCode::kModel, "{} is not a directory; --model takes the directory with config.json",
          path_.string());
   }
+  if (!find_file("config.json") && has_gguf(path_)) refuse_gguf(path_, "has GGUF files only");
   require_file("config.json");
 }
 
 std::optional<std::filesystem::path> ModelDirectory::find_file(std::string_view name) const {
-  std::error_code error;
   std::filesystem::path file = path_ / name;
-  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  if (!model_file_exists(file)) return std::nullopt;
   return file;
 }
 
@@ -84,14 +143,15 @@ Checkpoint::Checkpoint(const ModelDirectory& directory) {
     add_shards(directory, *index);
   } else {
     fail(ErrorCode::kModel,
-         "{} has neither {} nor {}; convert other weight formats to safetensors first",
+         "{} has neither {} nor {}; fetch them or convert other "
+         "formats to safetensors; random weights for benchmarks: --load-format dummy",
          directory.path().string(), kSingleFile, kIndexFile);
   }
 }
 
 void Checkpoint::add_file(const std::filesystem::path& path) {
-  MappedFile file(path);
-  SafetensorsHeader header = parse_safetensors_header(file.bytes(), path.string());
+  ModelFile file(path);
+  SafetensorsHeader header = read_safetensors_header(file);
   for (SafetensorsEntry& tensor : header.tensors) {
     num_bytes_ += tensor.end - tensor.begin;
     const auto [slot, inserted] = entries_.emplace(
@@ -147,26 +207,30 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     fail_model(files_.front().path().parent_path().string(),
-               "tensor \"{}\" is missing from the weights; the model's files do not fit together",
+               "tensor \"{}\" is missing from the weights; the model's files do not fit together, "
+               "fetch config.json and weights from one place",
                name);
   }
   const Entry& entry = found->second;
-  const MappedFile& file = files_[entry.file];
+  const ModelFile& file = files_[entry.file];
   if (!std::ranges::equal(entry.shape, shape)) {
-    fail_model(file.path().string(), "tensor \"{}\" has shape {}, but config.json makes it {}",
+    fail_model(file.path().string(),
+               "tensor \"{}\" has shape {}, but config.json makes it {}; fetch config.json and "
+               "weights from one place",
                name, shape_string(entry.shape), shape_string(shape));
   }
-  if (!entry.dtype) {
+  if (!is_weight_type(entry.dtype)) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32", name,
                             entry.dtype_name),
                 file.path().string());
   }
   return {.name = found->first,
-          .data = file.bytes().data() + entry.begin,
           .dtype = *entry.dtype,
           .shape = entry.shape,
-          .num_bytes = static_cast<size_t>(entry.end - entry.begin)};
+          .num_bytes = static_cast<size_t>(entry.end - entry.begin),
+          .file = &file,
+          .file_offset = entry.begin};
 }
 
 void Checkpoint::require_only(std::span<const std::string> expected) const {
@@ -183,22 +247,15 @@ void Checkpoint::require_only(std::span<const std::string> expected) const {
              extra.size() > shown ? ", ..." : "");
 }
 
-const MappedFile& Checkpoint::file_of(const CheckpointTensor& tensor) const {
-  const auto found = entries_.find(tensor.name);
-  SLUICE_CHECK(found != entries_.end(), "tensor {} of another checkpoint", tensor.name);
-  return files_[found->second.file];
-}
-
-void Checkpoint::will_need(const CheckpointTensor& tensor) const {
-  file_of(tensor).will_need({tensor.data, tensor.num_bytes});
-}
-
-void Checkpoint::drop(const CheckpointTensor& tensor) const {
-  file_of(tensor).drop({tensor.data, tensor.num_bytes});
+void Checkpoint::require_unchanged() const {
+  for (const ModelFile& file : files_) file.require_unchanged();
 }
 
 std::string shape_string(std::span<const int64_t> shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
+  constexpr size_t kMaxShown = 8;
+  if (shape.size() <= kMaxShown) return fmt::format("[{}]", fmt::join(shape, ", "));
+  return fmt::format("[{}, ... {} more]", fmt::join(shape.first(kMaxShown), ", "),
+                     shape.size() - kMaxShown);
 }
 
 }  // namespace sluice

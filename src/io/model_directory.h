@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "io/mapped_file.h"
+#include "io/model_file.h"
 
 namespace sluice {
 
@@ -28,6 +28,7 @@ class ModelDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path config_path() const { return path_ / "config.json"; }
   // A file that a model may have or not: generation_config.json, tokenizer_config.json.
+  // Errors: those of model_file_exists.
   std::optional<std::filesystem::path> find_file(std::string_view name) const;
   // A file that must be there. Errors: kModel naming directory and file.
   std::filesystem::path require_file(std::string_view name) const;
@@ -36,28 +37,35 @@ class ModelDirectory {
   std::filesystem::path path_;
 };
 
-// A tensor in a mapped file.
+// A tensor of weights in a file.
 //
-// Aliasing: points into the Checkpoint, read-only. `data` may be at any address (old files have no
-// padding): read elements with memcpy or unaligned loads.
+// Aliasing: name, shape and file belong to the Checkpoint.
 struct CheckpointTensor {
   std::string_view name;
-  const std::byte* data = nullptr;
-  DType dtype = DType::kU8;
+  DType dtype = DType::kBF16;  // kBF16, kF16 or kF32
   std::span<const int64_t> shape;
   size_t num_bytes = 0;
+  const ModelFile* file = nullptr;
+  uint64_t file_offset = 0;  // of the first byte; any, since old files have no padding
+
+  // Reads bytes [offset, offset + dst.size()) of the tensor. Errors: those of ModelFile::read.
+  void read(size_t offset, std::span<std::byte> dst) const {
+    file->read(file_offset + offset, dst);
+  }
+  // Asks for all bytes ahead; returns at once.
+  void will_need() const { file->will_need(file_offset, num_bytes); }
 };
 
-// The mapped weight files of a model: model.safetensors, or the shards of
+// The weight files of a model: model.safetensors, or the shards of
 // model.safetensors.index.json. As in transformers, the single file wins when both are there.
 //
-// Headers are checked on construction and no tensor is read; pages come in as they are touched.
+// Headers are checked on construction and no tensor is read.
 class Checkpoint {
  public:
   // Errors: kModel naming file and tensor: no weights; an index that is not an object of names to
   // shards; a shard name that leaves the directory; a missing, empty or truncated shard; a tensor
   // that the index has and its shard lacks, that a shard has and the index lacks, or that two
-  // shards have; and all of parse_safetensors_header. kIo for files that cannot be read.
+  // shards have; and all of ModelFile and read_safetensors_header.
   explicit Checkpoint(const ModelDirectory& directory);
 
   // All tensors' names, sorted.
@@ -68,15 +76,14 @@ class Checkpoint {
   // A tensor that must be there in the shape given.
   //
   // Errors: kModel naming the tensor when it is missing or has another shape (with both shapes);
-  // kUnsupported naming tensor and type when its type is not one that Sluice reads.
+  // kUnsupported naming tensor and type when it is not BF16, F16 or F32.
   CheckpointTensor tensor(std::string_view name, std::span<const int64_t> shape) const;
 
   // Errors: kModel naming up to three tensors that are in the files but not in `expected`.
   void require_only(std::span<const std::string> expected) const;
 
-  // Asks for a tensor's bytes ahead, and gives their memory back after use.
-  void will_need(const CheckpointTensor& tensor) const;
-  void drop(const CheckpointTensor& tensor) const;
+  // Errors: kModel when a file is not what it was when it was opened (ModelFile).
+  void require_unchanged() const;
 
  private:
   struct Entry {
@@ -90,14 +97,14 @@ class Checkpoint {
 
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
-  const MappedFile& file_of(const CheckpointTensor& tensor) const;
 
-  std::vector<MappedFile> files_;
+  std::vector<ModelFile> files_;
   std::map<std::string, Entry, std::less<>> entries_;
   uint64_t num_bytes_ = 0;
 };
 
-// "[3, 128]", for error texts and listings.
+// "[3, 128]", for error texts and listings; after eight dimensions, more than any
+// weight has, only their number is said.
 std::string shape_string(std::span<const int64_t> shape);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Every rule of the format in the order a reader meets it: size, JSON, each tensor, the whole.
+// Checks the rules of the format in this order: size, JSON, each tensor, all tensors together.
 #include "io/safetensors.h"
 
 #include <algorithm>
@@ -61,28 +61,24 @@ template <typename... Args>
               std::string(name));
 }
 
-// The header's text, after the rules that need no JSON.
-std::string_view header_text(std::span<const std::byte> file, std::string_view name) {
-  if (file.size() < kSizeBytes) {
+// The size of the header's text, from the first bytes of a file of `file_bytes`.
+uint64_t header_size(std::span<const std::byte> first, uint64_t file_bytes, std::string_view name) {
+  if (file_bytes < kSizeBytes) {
     fail_file(name,
               "has {} bytes, but safetensors start with 8 bytes of header size; fetch it again",
-              file.size());
+              file_bytes);
   }
   uint64_t size = 0;
-  std::memcpy(&size, file.data(), kSizeBytes);
+  std::memcpy(&size, first.data(), kSizeBytes);
   if (size > kMaxSafetensorsHeaderBytes) {
     fail_file(name, "header size {} is over the format's limit of {}; is it a safetensors file?",
               size, kMaxSafetensorsHeaderBytes);
   }
-  if (size > file.size() - kSizeBytes) {
+  if (size > file_bytes - kSizeBytes) {
     fail_file(name, "header of {} bytes does not fit a file of {}; it is cut off, fetch it again",
-              size, file.size());
+              size, file_bytes);
   }
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kSizeBytes, size);
-  if (!text.starts_with('{')) {
-    fail_file(name, "header does not start with '{{'; is it a safetensors file?");
-  }
-  return text;
+  return size;
 }
 
 const OfficialDType& find_dtype(const JsonObject& tensor) {
@@ -113,7 +109,9 @@ uint64_t shape_bytes(const JsonObject& tensor, std::span<const int64_t> shape, u
   }
   if (total % 8 != 0) {
     throw Error(ErrorCode::kModel,
-                fmt::format("shape fills {} bits, which is no whole number of bytes", total),
+                fmt::format("shape fills {} bits, which is no whole number of bytes; the "
+                            "file is damaged, fetch it again",
+                            total),
                 tensor.name());
   }
   return total / 8;
@@ -132,14 +130,17 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor) 
   entry.end = static_cast<uint64_t>(offsets[1]);
   if (entry.end < entry.begin) {
     throw Error(ErrorCode::kModel,
-                fmt::format("data_offsets run backwards, from {} to {}", entry.begin, entry.end),
+                fmt::format("data_offsets run backwards, from {} to {}; the file is damaged, "
+                            "fetch it again",
+                            entry.begin, entry.end),
                 tensor.name());
   }
   const uint64_t bytes = shape_bytes(tensor, entry.shape, official.bits);
   if (bytes != entry.end - entry.begin) {
     throw Error(ErrorCode::kModel,
-                fmt::format("shape and dtype need {} bytes, but data_offsets span {}", bytes,
-                            entry.end - entry.begin),
+                fmt::format("shape and dtype need {} bytes, but data_offsets span {}; the "
+                            "file is damaged, fetch it again",
+                            bytes, entry.end - entry.begin),
                 tensor.name());
   }
   return entry;
@@ -147,7 +148,15 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor) 
 
 std::map<std::string, std::string> parse_metadata(const JsonObject& metadata) {
   std::map<std::string, std::string> result;
-  for (const std::string& key : metadata.keys()) result[key] = metadata.get_string(key);
+  for (const std::string& key : metadata.keys()) {
+    // Not get_string, whose error shows the key as it is.
+    const nlohmann::json value = metadata.has(key) ? metadata.get(key) : nullptr;
+    if (!value.is_string()) {
+      fail_file(metadata.name(), "{} is {}; it must be a string, fetch the file again",
+                describe_json(key), describe_json(value));
+    }
+    result[key] = value.get<std::string>();
+  }
   return result;
 }
 
@@ -177,10 +186,11 @@ void check_layout(const std::vector<SafetensorsEntry>& tensors, uint64_t data_by
   }
 }
 
-}  // namespace
-
-SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view name) {
-  const std::string_view text = header_text(file, name);
+// Everything after the header size.
+SafetensorsHeader parse_header(std::string_view text, uint64_t file_bytes, std::string_view name) {
+  if (!text.starts_with('{')) {
+    fail_file(name, "header does not start with '{{'; is it a safetensors file?");
+  }
   const std::string header_name = fmt::format("{}: header", name);
   const nlohmann::json document = parse_json(text, header_name);
   SafetensorsHeader header;
@@ -197,12 +207,30 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std:
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   const uint64_t data_begin = kSizeBytes + text.size();
-  check_layout(header.tensors, file.size() - data_begin, name);
+  check_layout(header.tensors, file_bytes - data_begin, name);
   for (SafetensorsEntry& tensor : header.tensors) {
     tensor.begin += data_begin;
     tensor.end += data_begin;
   }
   return header;
+}
+
+}  // namespace
+
+SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view name) {
+  const uint64_t size = header_size(file, file.size(), name);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kSizeBytes, size);
+  return parse_header(text, file.size(), name);
+}
+
+SafetensorsHeader read_safetensors_header(const ModelFile& file) {
+  const std::string name = file.path().string();
+  if (file.num_bytes() == 0) fail(ErrorCode::kModel, "{} is empty; fetch it again", name);
+  std::array<std::byte, kSizeBytes> first{};
+  if (file.num_bytes() >= kSizeBytes) file.read(0, first);
+  std::string text(header_size(first, file.num_bytes(), name), '\0');
+  file.read(kSizeBytes, std::as_writable_bytes(std::span(text)));
+  return parse_header(text, file.num_bytes(), name);
 }
 
 namespace {

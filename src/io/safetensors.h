@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "io/model_file.h"
 
 namespace sluice {
 
@@ -47,6 +48,9 @@ struct SafetensorsHeader {
 // offsets that run backwards, overlap, leave a hole, or do not end where the file ends.
 // Source: https://huggingface.co/docs/safetensors, section "Format", and its reference parser.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view name);
+
+// The same of a file, of which only the header is read. Errors: also those of ModelFile::read.
+SafetensorsHeader read_safetensors_header(const ModelFile& file);
 
 // A tensor to be written; `bytes` must be as long as shape and dtype say.
 struct SafetensorsInput {

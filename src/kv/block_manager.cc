@@ -15,9 +15,9 @@ namespace {
 const BlockManagerOptions& checked(const BlockManagerOptions& options) {
   SLUICE_CHECK(options.num_blocks > 0 && options.block_tokens > 0, "{} blocks of {} tokens",
                options.num_blocks, options.block_tokens);
-  const int64_t num_slots = static_cast<int64_t>(options.num_blocks) * options.block_tokens;
-  SLUICE_CHECK(num_slots <= std::numeric_limits<int32_t>::max(),
-               "{} blocks of {} tokens, but slots are 32-bit", options.num_blocks,
+  const int64_t num_tokens = static_cast<int64_t>(options.num_blocks) * options.block_tokens;
+  SLUICE_CHECK(num_tokens <= std::numeric_limits<int32_t>::max(),
+               "{} blocks of {} tokens, but KV rows are 32-bit", options.num_blocks,
                options.block_tokens);
   return options;
 }
@@ -34,12 +34,6 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
              options.hash_seed ? *options.hash_seed : draw_hash_seed(), options.hasher) {
   blank_.reserve(static_cast<size_t>(options.num_blocks));
   for (int32_t i = options.num_blocks; i > 0; --i) blank_.push_back(BlockId(i - 1));
-}
-
-Capacity BlockManager::capacity() const {
-  return {.num_free_blocks = num_free_blocks(),
-          .num_total_blocks = num_blocks(),
-          .block_tokens = block_tokens_};
 }
 
 // Visits the cached blocks of a prompt in order, always leaving at least one token.

@@ -1,7 +1,7 @@
-// BlockManager: decides which block of the pool belongs to which sequences.
+// BlockManager: decides which block of the pool, or of the host tier, belongs to which sequences.
 //
-// Used by engine/scheduler (match, begin, reserve, release) and engine/runner (commit). It deals in
-// ids only and never touches KV bytes. Every block is in exactly one state:
+// Used by engine/scheduler (match, begin, reserve, release) and engine/llm_engine (commit). It
+// deals in ids only and never touches KV bytes. Every block is in exactly one state:
 //
 //            taken                sealed                 last holder leaves
 //   blank -----------> held private ------> held findable -----------------> cached
@@ -28,7 +28,6 @@
 
 #include "core/ids.h"
 #include "kv/block_lru.h"
-#include "kv/capacity.h"
 #include "kv/prefix_index.h"
 #include "kv/sequence_kv.h"
 
@@ -92,9 +91,6 @@ class BlockManager {
   // The sequence may begin again afterwards. Computed but uncommitted KV is lost.
   // REQUIRES: the sequence is begun.
   void release(SequenceKv& sequence);
-
-  // What the scheduler plans with.
-  Capacity capacity() const;
 
   int32_t num_blocks() const { return static_cast<int32_t>(num_holders_.size()); }
   int32_t block_tokens() const { return block_tokens_; }

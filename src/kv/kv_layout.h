@@ -1,24 +1,52 @@
 // KvLayout: how many bytes of KV a block, a token and a pool take.
 //
-// Used by whoever plans memory (engine, `inspect`) and by the pools that take it. The bytes of one
+// Used where memory is planned (engine, `inspect`) and by the pools that take it. The bytes of one
 // block are defined in ops/kv_blocks.h; this adds the layers. Thread rule: plain values.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "core/ids.h"
 #include "ops/kv_blocks.h"
+#include "sluice/kv_options.h"
 
 namespace sluice {
 
-inline constexpr int64_t kMinBlockTokens = 16;
-inline constexpr int64_t kMaxBlockTokens = 8192;
 inline constexpr int32_t kDefaultBlockTokens = 256;            // resident KV
 inline constexpr int32_t kDefaultOffloadedBlockTokens = 1024;  // fewer, larger transfers
+
+// Ids 0, 1, ... of layers. Not a view of <ranges>, whose adaptors clang-tidy 14 cannot read.
+class LayerRange {
+ public:
+  class Iterator {
+   public:
+    explicit Iterator(int32_t index) : index_(index) {}
+    LayerId operator*() const { return LayerId(index_); }
+    Iterator& operator++() {
+      ++index_;
+      return *this;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    int32_t index_;
+  };
+
+  explicit LayerRange(int32_t num_layers) : num_layers_(num_layers) {}
+  Iterator begin() const { return Iterator(0); }
+  Iterator end() const { return Iterator(num_layers_); }
+
+ private:
+  int32_t num_layers_;
+};
 
 struct KvLayout {
   int32_t num_layers = 0;
   KvBlockShape block;
+
+  // All layers in order, for a range-based for.
+  LayerRange layers() const { return LayerRange(num_layers); }
 
   // Units: bytes of one block of one layer, of one block id (that block in every layer), and of one
   // token (K and V of every layer and KV head).
@@ -34,7 +62,7 @@ constexpr int64_t blocks_for_tokens(int64_t num_tokens, int32_t block_tokens) {
   return (num_tokens + block_tokens - 1) / block_tokens;
 }
 
-// The same memory as blocks of `page_tokens` tokens: a place for pages gathered from many blocks.
+// The same memory as blocks of `page_tokens` tokens: memory for pages gathered from many blocks.
 // REQUIRES: the blocks lie side by side; block_tokens is a multiple of page_tokens.
 KvBlocksView as_pages(const KvBlocksView& blocks, int32_t page_tokens);
 

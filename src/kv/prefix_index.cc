@@ -52,7 +52,7 @@ Prefix PrefixIndex::insert(BlockId id, Prefix parent, std::span<const int32_t> t
   const uint64_t hash = hasher_(parent.hash, tokens);
   const BlockId first = find_hashed(hash, parent, tokens);
   const int64_t prefix_id = first.valid() ? entry(first).prefix.id : ++last_id_;
-  // A twin goes behind the first, so that `find` keeps returning the first.
+  // A twin goes after the first, so that `find` keeps returning the first.
   BlockId& link = first.valid() ? entry(first).next : heads_[bucket(hash)];
   entry(id) = {.prefix = {.hash = hash, .id = prefix_id}, .parent_id = parent.id, .next = link};
   link = id;

@@ -8,17 +8,19 @@ namespace sluice {
 ResidentSet::ResidentSet(int32_t num_places, int32_t num_host_blocks) : num_places_(num_places) {
   if (num_places == 0) return;
   entries_.resize(static_cast<size_t>(num_host_blocks));
-  for (int32_t place = num_places - 1; place >= 0; --place) free_places_.push_back(place);
+  for (int32_t i = num_places - 1; i >= 0; --i) free_places_.emplace_back(i);
 }
 
-int32_t ResidentSet::find(BlockId id) const {
-  return num_places_ > 0 && entry(id).is_complete ? entry(id).place : -1;
+PlaceId ResidentSet::find(BlockId id) const {
+  return num_places_ > 0 && entry(id).is_complete ? entry(id).place : PlaceId();
 }
 
-int32_t ResidentSet::place_of(BlockId id) const { return num_places_ > 0 ? entry(id).place : -1; }
+PlaceId ResidentSet::place_of(BlockId id) const {
+  return num_places_ > 0 ? entry(id).place : PlaceId();
+}
 
-int32_t ResidentSet::admit(BlockId id, bool begins_sequence) {
-  if (num_places_ == 0) return -1;
+PlaceId ResidentSet::admit(BlockId id, bool begins_sequence) {
+  if (num_places_ == 0) return {};
   remove(id);  // written again: what was there is old
   if (free_places_.empty()) make_room();
   entry(id) = {.place = free_places_.back(), .begins_sequence = begins_sequence};
@@ -28,7 +30,7 @@ int32_t ResidentSet::admit(BlockId id, bool begins_sequence) {
 }
 
 void ResidentSet::complete(BlockId id) {
-  if (place_of(id) >= 0) entry(id).is_complete = true;
+  if (place_of(id).valid()) entry(id).is_complete = true;
 }
 
 void ResidentSet::make_room() {
@@ -38,7 +40,7 @@ void ResidentSet::make_room() {
 }
 
 void ResidentSet::remove(BlockId id) {
-  if (place_of(id) < 0) return;
+  if (!place_of(id).valid()) return;
   free_places_.push_back(entry(id).place);
   entry(id) = {};
   order_.erase(std::find(order_.begin(), order_.end(), id));

@@ -17,28 +17,28 @@ namespace sluice {
 
 class ResidentSet {
  public:
-  // Places 0, 1, ... num_places - 1 for blocks 0, 1, ... num_host_blocks - 1.
+  // Places 0 to num_places - 1 for blocks 0 to num_host_blocks - 1.
   ResidentSet(int32_t num_places, int32_t num_host_blocks);
 
   int32_t num_places() const { return num_places_; }
 
-  // The place of a block whose copy is complete; -1 when it has none.
-  int32_t find(BlockId id) const;
+  // The place of a block whose copy is complete; not valid when it has none.
+  PlaceId find(BlockId id) const;
 
-  // Gives a block a place, perhaps another block's; -1 when there are no places. The copy is
+  // Gives a block a place, perhaps another block's; not valid when there are no places. The copy is
   // complete, and is found, after `complete`. Until the caller's copy of a layer is enqueued, what
   // a pass in progress reads of the other block in that layer is still there.
-  int32_t admit(BlockId id, bool begins_sequence);
+  PlaceId admit(BlockId id, bool begins_sequence);
   void complete(BlockId id);
-  // The place of a block that was admitted, complete or not; -1 when it has none.
-  int32_t place_of(BlockId id) const;
+  // The place of a block that was admitted, complete or not; not valid when it has none.
+  PlaceId place_of(BlockId id) const;
 
   // The block's contents are gone, and so is its place.
   void remove(BlockId id);
 
  private:
   struct Entry {
-    int32_t place = -1;
+    PlaceId place;
     bool is_complete = false;
     bool begins_sequence = false;
   };
@@ -49,7 +49,7 @@ class ResidentSet {
 
   int32_t num_places_;
   std::vector<Entry> entries_;  // of every host block; empty when there are no places
-  std::vector<int32_t> free_places_;
+  std::vector<PlaceId> free_places_;
   std::deque<BlockId> order_;  // blocks that have a place, the one admitted first in front
 };
 

@@ -1,7 +1,7 @@
 // The slot state machine.
 #include "kv/ring.h"
 
-#include <numeric>
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,8 +25,8 @@ SlotLease::~SlotLease() {
 
 Ring::Slot& Ring::leased(const SlotLease& lease, State state) {
   SLUICE_CHECK(lease.held(), "a lease that was given back");
-  Slot& slot = lease.ring_->slots_[lease.slot_];
-  SLUICE_CHECK(slot.state == state, "slot {} is in state {} instead of {}", lease.slot_,
+  Slot& slot = lease.ring_->slot(lease.slot_);
+  SLUICE_CHECK(slot.state == state, "slot {} is in state {} instead of {}", lease.slot_.value,
                static_cast<int>(slot.state), static_cast<int>(state));
   return slot;
 }
@@ -68,7 +68,7 @@ Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t
                       .stride_bytes = shape.block_bytes(),
                       .num_blocks = slot_blocks,
                       .shape = shape};
-    free_slots_.push_back(i);
+    free_slots_.emplace_back(static_cast<int32_t>(i));
     slots_[i].filled = device.make_event();
     slots_[i].drained = device.make_event();
     slots_[i].transfer = device.make_stream({.name = fmt::format("slot {}", i), .num_threads = 1});
@@ -77,20 +77,20 @@ Ring::Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t
 
 SlotLease Ring::begin_load() {
   SLUICE_CHECK(!free_slots_.empty(), "all {} slots are taken", num_slots());
-  const size_t index = free_slots_.front();
+  const SlotId id = free_slots_.front();
   free_slots_.erase(free_slots_.begin());
-  Slot& slot = slots_[index];
+  Slot& slot = this->slot(id);
   if (!std::exchange(slot.is_drained, false)) {
     gate_.wait(WaitKind::kDrained, *slot.transfer, *slot.drained);
   }
   slot.state = State::kLoading;
   slot.writer_waits = false;
-  return SlotLease(this, index);
+  return SlotLease(this, id);
 }
 
 void Ring::begin_pass(Stream& reader) {
   SLUICE_CHECK(num_free() == num_slots(), "{} of {} slots are free", num_free(), num_slots());
-  std::iota(free_slots_.begin(), free_slots_.end(), size_t{0});
+  std::ranges::sort(free_slots_);
   for (Slot& slot : slots_) {
     gate_.wait(WaitKind::kDrained, reader, *slot.drained);
     slot.is_drained = true;
@@ -117,9 +117,9 @@ void Ring::synchronize() {
   for (Slot& slot : slots_) slot.transfer->synchronize();
 }
 
-void Ring::give_back(size_t index) {
-  Slot& slot = slots_[index];
-  // A slot that nobody read yet is drained when its load is through.
+void Ring::give_back(SlotId id) {
+  Slot& slot = this->slot(id);
+  // A slot that has not been read is drained when its load is through.
   Stream& last = slot.state == State::kInUse ? *slot.reader : *slot.transfer;
   if (kDebugFill) {
     last.fill(slot.view.base, slot.view.stride_bytes * static_cast<size_t>(slot_blocks_), kNanByte);
@@ -127,7 +127,7 @@ void Ring::give_back(size_t index) {
   last.record(*slot.drained);
   slot.reader = nullptr;
   slot.state = State::kFree;
-  free_slots_.push_back(index);
+  free_slots_.push_back(id);
 }
 
 }  // namespace sluice

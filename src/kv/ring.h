@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/ids.h"
 #include "device/device.h"
 #include "kv/kv_layout.h"
 #include "kv/wait_gate.h"
@@ -33,7 +34,7 @@ class SlotLease {
   ~SlotLease();  // gives the slot back, whatever state it is in
 
   bool held() const { return ring_ != nullptr; }
-  size_t slot() const { return slot_; }  // its number
+  SlotId slot() const { return slot_; }
 
   // While loading: where to copy to, and the stream to copy on.
   Stream& transfer() const;
@@ -48,10 +49,10 @@ class SlotLease {
 
  private:
   friend class Ring;
-  SlotLease(Ring* ring, size_t slot) : ring_(ring), slot_(slot) {}
+  SlotLease(Ring* ring, SlotId slot) : ring_(ring), slot_(slot) {}
 
   Ring* ring_ = nullptr;
-  size_t slot_ = 0;
+  SlotId slot_;
 };
 
 class Ring {
@@ -73,7 +74,7 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
-  // A pass whose loads are all enqueued behind something that `reader` has done in it, and that may
+  // A pass whose loads are all enqueued after something that `reader` has done in it, and that may
   // be recorded: `reader` waits for "drained" of every slot, so that the first load of each need
   // not, and slots are taken in order of their numbers. At its end every slot is "drained" when
   // `reader` is through with what it was given by then, be it enqueued or launched as a graph.
@@ -95,7 +96,7 @@ class Ring {
     KvBlocksView view;
     Stream* reader = nullptr;
     bool writer_waits = false;  // for this load, in wait_for_unread
-    bool is_drained = false;    // whoever loads next comes after "drained"
+    bool is_drained = false;    // the next load comes after "drained"
     // Streams last: they finish before the events and the memory go.
     std::unique_ptr<Event> filled;
     std::unique_ptr<Event> drained;
@@ -104,12 +105,13 @@ class Ring {
 
   // The slot of a lease that is held. REQUIRES (checked): it is in that state.
   static Slot& leased(const SlotLease& lease, State state);
-  void give_back(size_t index);
+  void give_back(SlotId id);
+  Slot& slot(SlotId id) { return slots_[static_cast<size_t>(id.value)]; }
 
   WaitGate& gate_;
   Buffer memory_;
   int32_t slot_blocks_;
-  std::vector<size_t> free_slots_;  // the first has been free longest
+  std::vector<SlotId> free_slots_;  // the first has been free longest
   std::vector<Slot> slots_;
 };
 

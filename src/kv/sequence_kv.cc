@@ -12,17 +12,6 @@ int64_t SequenceKv::num_tokens() const {
   return num_sealed_tokens + blocks_[tail_index].num_valid_tokens;
 }
 
-int32_t SequenceKv::slot_of(int64_t position) const {
-  SLUICE_CHECK(position >= 0 && position < num_reserved_tokens(),
-               "position {} is not reserved; {} tokens are", position, num_reserved_tokens());
-  const SequenceBlock& block = blocks_[static_cast<size_t>(position / block_tokens_)];
-  const auto offset = static_cast<int32_t>(position % block_tokens_);
-  SLUICE_CHECK(offset >= block.num_valid_tokens,
-               "position {} is valid already; {} in its block are", position,
-               block.num_valid_tokens);
-  return block.id.value * block_tokens_ + offset;
-}
-
 void SequenceKv::begin(int32_t block_tokens, int64_t prefill_tokens, Prefix root) {
   block_tokens_ = block_tokens;
   prefill_tokens_ = prefill_tokens;

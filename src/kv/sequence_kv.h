@@ -1,8 +1,8 @@
 // SequenceKv: which blocks hold the KV of one sequence, and how much of each is valid.
 //
-// A member of engine/Sequence; changed by BlockManager only, read by scheduler and runner.
-// Every block carries its own count of valid tokens, set when tokens are committed. Nothing works
-// it out from the length of the sequence, which is longer than its KV (the newest token has none
+// A member of engine/Sequence; changed by BlockManager only, read by scheduler and residency.
+// Every block carries its own count of valid tokens, set when tokens are committed. Nothing derives
+// it from the length of the sequence, which is longer than its KV (the newest token has none
 // yet). Thread rule: the engine's thread.
 #pragma once
 
@@ -25,7 +25,7 @@ struct SequenceBlock {
 class SequenceKv {
  public:
   SequenceKv() = default;
-  SequenceKv(const SequenceKv&) = delete;  // a copy would hold blocks that nobody counted
+  SequenceKv(const SequenceKv&) = delete;  // a copy would hold blocks that are not counted
   SequenceKv& operator=(const SequenceKv&) = delete;
 
   // True between BlockManager::try_begin and release.
@@ -52,14 +52,7 @@ class SequenceKv {
   // then.)
   int64_t prefill_tokens() const { return prefill_tokens_; }
 
-  // The first position that a decode step writes.
-  int64_t decode_start_pos() const { return prefill_tokens_; }
   bool prefill_done() const { return begun() && num_tokens() >= prefill_tokens_; }
-
-  // Where the KV of the token at `position` is to be written: block id * block_tokens + offset, the
-  // form of RopeAndWriteKvArgs::kv_slots.
-  // REQUIRES: position is reserved and not yet valid (valid KV is never written again).
-  int32_t slot_of(int64_t position) const;
 
  private:
   friend class BlockManager;

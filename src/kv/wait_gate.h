@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// What is waited for, and who waits.
+// What is waited for, and what waits.
 enum class WaitKind {
   kFilled,     // compute: a slot's load
   kDrained,    // slot, compute before a pass that gathers: the readers of what it held before
@@ -20,7 +20,7 @@ enum class WaitKind {
   kStageLeft,  // compute: the write-back of what the stage held before
   kWritten,    // write-back: compute has written what leaves
   kTailLeft,   // compute: the write-back of what the tail held before
-  kUnused,     // write-back: a load that nobody will read, before its blocks change
+  kUnused,     // write-back: a load that is not going to be read, before its blocks change
   kSelected,   // slot: the lists that say which pages it gathers
 };
 inline constexpr size_t kNumWaitKinds = 8;

@@ -1,8 +1,8 @@
 // Decoder: one pass of token rows through all layers, from ids to logits.
 //
 // Used by engine/runner. One decoder serves Qwen3, Qwen2 and Llama: the families differ in which
-// optional weights are present (model/weights.h), not in code. Attention is the executor's
-// business; everything between two attentions runs by row tiles, so that a span of any length
+// optional weights are present (model/weights.h), not in code. The executor computes attention;
+// everything between two attentions runs by row tiles, so that a span of any length
 // needs the residual stream and the queries of all rows, and scratch for one tile. Thread rule: the
 // engine's thread.
 #pragma once
@@ -14,6 +14,7 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "model/model_config.h"
+#include "model/pass_monitor.h"
 #include "model/tap.h"
 #include "model/weights.h"
 
@@ -32,6 +33,7 @@ struct DecoderInput {
   TensorView positions;   // i32 [num_rows], absolute
   TensorView logit_rows;  // i32 [num_logit_rows]: the rows that need logits
   const AttentionPass* pass = nullptr;
+  PassMonitor* monitor = nullptr;  // null: the pass is enqueued without a stop
 };
 
 class Decoder {
@@ -43,13 +45,18 @@ class Decoder {
   // Bytes of device memory that the constructor takes.
   static size_t scratch_bytes(const ModelConfig& config, const DecoderLimits& limits);
 
-  // Runs the pass; new k and v are in the cache and `logits` (f32 [num_logit_rows, vocab], memory
-  // of the decoder, overwritten by the next pass) is ready in stream order.
+  // Enqueues the pass; new k and v are in the cache and `logits` (f32 [num_logit_rows, vocab],
+  // memory of the decoder, overwritten by the next pass) is ready in stream order. Errors: what the
+  // monitor throws; the pass is then enqueued in part.
   TensorView forward(Stream& stream, Executor& executor, const DecoderInput& input,
                      TapSink* taps = nullptr);
 
+  // The first `num_rows` rows of logits of the last pass, also of one that a graph replayed.
+  TensorView logits(int64_t num_rows) const { return scratch_.logits.rows(0, num_rows); }
+
  private:
-  // Scratch of one pass; rows are cut from these by the actual number of rows.
+  // Scratch of one pass; rows are cut from these by the actual number of rows. head_dim is the
+  // padded one.
   struct Scratch {
     TensorView residual;    // bf16 [max_rows, hidden]
     TensorView q;           // bf16 [max_rows, num_q_heads, head_dim]; attention output replaces it
@@ -71,6 +78,7 @@ class Decoder {
   struct Pass;  // the arguments of `forward`, handed down
 
   static Scratch cut_scratch(Arena& arena, const ModelConfig& config, const DecoderLimits& limits);
+  double attention_share(const AttentionPass& pass, int64_t num_rows) const;
   void embed(const Pass& pass, const RowTile& tile);
   void begin_layer(const Pass& pass, int32_t layer, const RowTile& tile);
   void attend(const Pass& pass, int32_t layer);

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "io/file.h"
 #include "io/json.h"
+#include "io/model_file.h"
 
 namespace sluice {
 namespace {
@@ -43,6 +43,11 @@ Architecture read_architecture(const JsonObject& config) {
                                                           : "")) {
       return architecture;
     }
+  }
+  if (names.size() > 1) {
+    fail_unsupported(config, fmt::format("architectures names {}, {} first; keep the one that the "
+                                         "weights are of",
+                                         names.size(), describe_json(names[0])));
   }
   const std::string found = names.empty() ? fmt::format("model_type {}", describe_json(model_type))
                                           : fmt::format("architecture {}", describe_json(names[0]));
@@ -115,7 +120,8 @@ void refuse_unsupported(const JsonObject& config) {
                                          describe_json(activation)));
   }
   if (config.find_bool("mlp_bias").value_or(false)) {
-    fail_unsupported(config, "mlp_bias is true; biases in the MLP are not supported");
+    fail_unsupported(
+        config, "mlp_bias is true; biases in the MLP are not supported, choose a model without");
   }
   if (config.find_bool("use_sliding_window").value_or(false)) {
     fail_unsupported(config,
@@ -124,8 +130,10 @@ void refuse_unsupported(const JsonObject& config) {
   }
   for (const std::string& type : config.find_strings("layer_types")) {
     if (type != "full_attention") {
-      fail_unsupported(config, fmt::format("layer_types has {}; only full_attention is supported",
-                                           describe_json(type)));
+      fail_unsupported(config,
+                       fmt::format("layer_types has {}; only full_attention is supported, choose a "
+                                   "model whose layers all have it",
+                                   describe_json(type)));
     }
   }
   if (config.has("quantization_config")) {
@@ -254,7 +262,7 @@ size_t ModelConfig::weight_bytes(DType weight_dtype) const {
 }
 
 size_t ModelConfig::kv_bytes_per_token(DType kv_dtype) const {
-  return static_cast<size_t>(int64_t{2} * num_layers * num_kv_heads * head_dim) *
+  return static_cast<size_t>(int64_t{2} * num_layers * num_kv_heads * padded_head_dim()) *
          dtype_bytes(kv_dtype);
 }
 
@@ -282,16 +290,23 @@ ModelConfig parse_model_config(const ModelConfigTexts& texts) {
     read_generation(JsonObject(defaults, std::string(texts.generation_name)), model);
   }
   add_token_ids(config, "eos_token_id", model, model.eos_ids);
+  if (model.eos_ids.size() > kMaxEosIds) {
+    throw Error(ErrorCode::kModel,
+                fmt::format("eos_token_id names {} end tokens, here and in {}; at most {} are "
+                            "supported, so leave out those that end no answer",
+                            model.eos_ids.size(), texts.generation_name, kMaxEosIds),
+                config.name());
+  }
   return model;
 }
 
 ModelConfig read_model_config(const ModelDirectory& directory) {
   const std::string config_path = directory.config_path().string();
-  const std::string config = read_file(config_path);
+  const std::string config = read_model_file(config_path);
   ModelConfigTexts texts{.config = config, .config_name = config_path};
   const auto generation_path = directory.find_file("generation_config.json");
   if (!generation_path) return parse_model_config(texts);
-  const std::string generation = read_file(*generation_path);
+  const std::string generation = read_model_file(*generation_path);
   const std::string generation_name = generation_path->string();
   texts.generation = generation;
   texts.generation_name = generation_name;

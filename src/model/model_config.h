@@ -32,6 +32,8 @@ struct GenerationDefaults {
   std::optional<int64_t> max_new_tokens;
 };
 
+inline constexpr size_t kMaxEosIds = 64;  // of a model
+
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen3;
 
@@ -53,21 +55,23 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<DType> dtype;  // of the weights, if the file says; the tensors themselves decide
 
-  std::vector<int32_t> eos_ids;  // generation_config.json's first, then config.json's, no repeats
+  std::vector<int32_t> eos_ids;  // at most kMaxEosIds: generation_config.json's first, then
+                                 // config.json's, no repeats
   std::optional<int32_t> bos_id;
   GenerationDefaults generation;
 
   // What the files ask for and Sluice does not do, or what looks odd; to be shown to the user.
   std::vector<std::string> warnings;
 
-  // Query heads that share one KV head.
-  int32_t group_size() const { return num_q_heads / num_kv_heads; }
+  // Channels of a head as Sluice keeps it: kernels and KV blocks take whole vectors of 16. Where it
+  // is more than head_dim, zeros fill up both halves that rope pairs (model/head_padding.h).
+  int32_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
 
   // Weights of the model; a tied output head is counted once.
   int64_t num_parameters() const;
   size_t weight_bytes(DType weight_dtype) const;
 
-  // KV of one token over all layers.
+  // KV of one token over all layers, the padding of heads included.
   size_t kv_bytes_per_token(DType kv_dtype = DType::kBF16) const;
 };
 
@@ -82,7 +86,7 @@ RopeFrequencies rope_frequencies(const ModelConfig& config);
 //
 // Errors: kModel naming file, key, value and range for anything missing, of the wrong type, zero,
 // negative, too large or contradictory; kUnsupported naming the key and what is supported for other
-// architectures, activations, rope types, sliding windows, MLP biases and quantized weights; kIo.
+// architectures, activations, rope types, sliding windows, MLP biases and quantized weights.
 ModelConfig read_model_config(const ModelDirectory& directory);
 
 // The same from texts. The names open error texts.

@@ -64,7 +64,8 @@ void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>&
   for (const std::string& key : rope.keys()) {
     if (known.contains(key)) continue;
     if (rope.has(key) && rope.get(key).is_object()) {
-      fail_unsupported(rope, fmt::format("parameters per layer type ({}) are not supported",
+      fail_unsupported(rope, fmt::format("parameters per layer type ({}) are not supported, "
+                                         "choose a model with one rope for all layers",
                                          describe_json(key)));
     }
     warnings.push_back(fmt::format("{}: {} means nothing for type {} and is ignored", rope.name(),
@@ -76,7 +77,9 @@ void refuse_partial_rotation(const JsonObject& object) {
   const double share = object.find_double("partial_rotary_factor", 0.0, 1.0).value_or(1.0);
   if (share != 1.0) {
     fail_unsupported(object,
-                     fmt::format("partial_rotary_factor {} is not supported; only 1 is", share));
+                     fmt::format("partial_rotary_factor {} is not supported; only 1 is, choose "
+                                 "a model that rotates whole heads",
+                                 share));
   }
 }
 

@@ -1,10 +1,10 @@
-// TapSink: where a pass hands out its inner tensors, for alignment with a reference (D3).
+// TapSink: receives inner tensors of a pass, for comparison with a reference.
 //
-// The decoder calls it at fixed points; no sink, no cost. Names are those of docs/architecture.md:
-// "embedding", "layer.3.q", "layer.3.attn_out" (before o_proj), "layer.3.attn_proj" (after),
-// "layer.3.mlp_out", "layer.3.residual", "final_norm". Keys and values after rope are read from
-// the KV cache itself by the engine ("layer.3.k", "layer.3.v").
-// Thread rule: called by the engine's thread; the data is ready in stream order.
+// The decoder calls it at fixed points; without a sink it costs nothing. Names are those of
+// docs/architecture.md: "embedding", "layer.3.q", "layer.3.attn_out" (before o_proj),
+// "layer.3.attn_proj" (after), "layer.3.mlp_out", "layer.3.residual", "final_norm". Keys and values
+// after rope are read from the KV cache itself by the engine ("layer.3.k", "layer.3.v"). Thread
+// rule: called by the engine's thread; the data is ready in stream order.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class TapSink {
  public:
   virtual ~TapSink() = default;
 
-  // True if somebody wants `name`; asked before the name's tensor is offered.
+  // True if `name` is to be captured; asked before the name's tensor is offered.
   virtual bool wants(const std::string& name) const = 0;
 
   // Offers rows [row_begin, row_begin + rows.dim(0)) of tensor `name`; a pass gives them by tiles.

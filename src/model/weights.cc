@@ -1,8 +1,11 @@
-// Laying out, loading and inventing weights.
+// Lays out weights in device memory; loads them, or makes random ones.
 #include "model/weights.h"
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -30,26 +33,67 @@ float element_as_float(const std::byte* data, DType dtype, int64_t index) {
   return static_cast<float>(BFloat16::from_bits(bits));
 }
 
-// Norm weights and biases: small, converted on the host. The stream is waited for, since the
-// converted values die here; there are a few hundred of them in a model.
-void store_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
-  std::vector<BFloat16> values(static_cast<size_t>(source.vector.num_elements()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = BFloat16(element_as_float(tensor.data, tensor.dtype, static_cast<int64_t>(i)));
+// Gives a tensor's bytes to the threads of pack_weight and keeps the first failure for the host.
+class TensorReader final : public WeightReader {
+ public:
+  explicit TensorReader(const CheckpointTensor& tensor) : tensor_(tensor) {}
+
+  void read(size_t offset, std::span<std::byte> dst) const noexcept override {
+    try {
+      tensor_.read(offset, dst);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!failure_) failure_ = std::current_exception();
+    }
   }
+
+  // REQUIRES: the stream that read was waited for.
+  void rethrow_failure() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const CheckpointTensor& tensor_;
+  mutable std::mutex mutex_;
+  mutable std::exception_ptr failure_;
+};
+
+// Norm weights and biases: small, converted on the host. The stream is waited for, since the
+// converted values die with the caller; there are a few hundred of them in a model.
+void store_vector(const WeightSource& source, const std::vector<BFloat16>& values, Stream& stream) {
   stream.copy({.dst = source.vector.bytes(),
                .src = reinterpret_cast<const std::byte*>(values.data()),
                .num_bytes = source.vector.num_bytes()});
   stream.synchronize();
 }
 
-void store_matrix(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
-  // Only pack_weight reads through this view, and it does not write.
-  auto* data = const_cast<std::byte*>(tensor.data);
-  pack_weight(stream, {.src = TensorView(data, tensor.dtype, {source.shape[0], source.shape[1]}),
+std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<BFloat16> values(bytes.size() / dtype_bytes(dtype));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = BFloat16(element_as_float(bytes.data(), dtype, static_cast<int64_t>(i)));
+  }
+  return values;
+}
+
+std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
+  std::vector<std::byte> bytes(tensor.num_bytes);
+  tensor.read(0, bytes);
+  return bytes;
+}
+
+void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
+  store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
+}
+
+// The stream is waited for: a file that was cut is said at the tensor that found it.
+void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
+  const TensorReader reader(tensor);
+  pack_weight(stream, {.src = TensorView(nullptr, tensor.dtype, {source.shape[0], source.shape[1]}),
                        .dst = source.matrix,
-                       .row_begin = source.row_begin});
-  stream.synchronize();  // so that its pages can be dropped: peak memory stays near the weights
+                       .row_begin = source.row_begin,
+                       .reader = &reader});
+  stream.synchronize();
+  reader.rethrow_failure();
 }
 
 // SplitMix64: one multiply-shift chain per value, the same on every machine.
@@ -100,6 +144,24 @@ void Weights::add_rows(const std::string& name, const PackedWeight& matrix, int6
                       .vector = {}});
 }
 
+void Weights::add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
+                            int64_t num_heads) {
+  add_rows(name, matrix, head_begin * config_.padded_head_dim(), num_heads * config_.head_dim);
+  sources_.back().heads = HeadAxis::kRows;
+}
+
+// A vector is a column: its rows are channels of heads.
+void Weights::add_head_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
+  add_vector(name, vector, dummy_mean);
+  int64_t& length = sources_.back().shape[0];
+  length = length / config_.padded_head_dim() * config_.head_dim;
+  sources_.back().heads = HeadAxis::kRows;
+}
+
+HeadPadding Weights::head_padding() const {
+  return {.head_dim = config_.head_dim, .padded_head_dim = config_.padded_head_dim()};
+}
+
 void Weights::add_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
   sources_.push_back({.name = name,
                       .shape = {vector.num_elements()},
@@ -125,36 +187,13 @@ void Weights::lay_out(Arena& arena, Device& device) {
 
 void Weights::lay_out_layer(Arena& arena, Device& device, int32_t index) {
   const int64_t hidden = config_.hidden_size;
-  const int64_t q_rows = int64_t{config_.num_q_heads} * config_.head_dim;
-  const int64_t kv_rows = int64_t{config_.num_kv_heads} * config_.head_dim;
   const int64_t intermediate = config_.intermediate_size;
   const std::string prefix = fmt::format("model.layers.{}.", index);
   LayerWeights& w = layers_[static_cast<size_t>(index)];
 
   w.input_norm = arena.tensor(DType::kBF16, {hidden});
   add_vector(prefix + "input_layernorm.weight", w.input_norm, 1);
-  w.qkv = matrix(arena, device, q_rows + 2 * kv_rows, hidden);
-  add_rows(prefix + "self_attn.q_proj.weight", w.qkv, 0, q_rows);
-  add_rows(prefix + "self_attn.k_proj.weight", w.qkv, q_rows, kv_rows);
-  add_rows(prefix + "self_attn.v_proj.weight", w.qkv, q_rows + kv_rows, kv_rows);
-  if (config_.qkv_bias) {
-    w.qkv_bias = arena.tensor(DType::kBF16, {q_rows + 2 * kv_rows});
-    add_vector(prefix + "self_attn.q_proj.bias", w.qkv_bias.rows(0, q_rows));
-    add_vector(prefix + "self_attn.k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows));
-    add_vector(prefix + "self_attn.v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows));
-  }
-  if (config_.qk_norm) {
-    w.q_norm = arena.tensor(DType::kBF16, {config_.head_dim});
-    add_vector(prefix + "self_attn.q_norm.weight", w.q_norm, 1);
-    w.k_norm = arena.tensor(DType::kBF16, {config_.head_dim});
-    add_vector(prefix + "self_attn.k_norm.weight", w.k_norm, 1);
-  }
-  w.o = matrix(arena, device, hidden, q_rows);
-  add_rows(prefix + "self_attn.o_proj.weight", w.o, 0, hidden);
-  if (config_.o_bias) {
-    w.o_bias = arena.tensor(DType::kBF16, {hidden});
-    add_vector(prefix + "self_attn.o_proj.bias", w.o_bias);
-  }
+  lay_out_attention(arena, device, prefix + "self_attn.", w);
   w.post_norm = arena.tensor(DType::kBF16, {hidden});
   add_vector(prefix + "post_attention_layernorm.weight", w.post_norm, 1);
   w.gate_up = matrix(arena, device, 2 * intermediate, hidden);
@@ -162,6 +201,64 @@ void Weights::lay_out_layer(Arena& arena, Device& device, int32_t index) {
   add_rows(prefix + "mlp.up_proj.weight", w.gate_up, intermediate, intermediate);
   w.down = matrix(arena, device, hidden, intermediate);
   add_rows(prefix + "mlp.down_proj.weight", w.down, 0, hidden);
+}
+
+void Weights::lay_out_attention(Arena& arena, Device& device, const std::string& prefix,
+                                LayerWeights& w) {
+  const int64_t hidden = config_.hidden_size;
+  const int64_t padded = config_.padded_head_dim();
+  const int64_t num_q = config_.num_q_heads;
+  const int64_t num_kv = config_.num_kv_heads;
+  const int64_t q_rows = num_q * padded;
+  const int64_t kv_rows = num_kv * padded;
+
+  w.qkv = matrix(arena, device, q_rows + 2 * kv_rows, hidden);
+  add_head_rows(prefix + "q_proj.weight", w.qkv, 0, num_q);
+  add_head_rows(prefix + "k_proj.weight", w.qkv, num_q, num_kv);
+  add_head_rows(prefix + "v_proj.weight", w.qkv, num_q + num_kv, num_kv);
+  if (config_.qkv_bias) {
+    w.qkv_bias = arena.tensor(DType::kBF16, {q_rows + 2 * kv_rows});
+    add_head_vector(prefix + "q_proj.bias", w.qkv_bias.rows(0, q_rows));
+    add_head_vector(prefix + "k_proj.bias", w.qkv_bias.rows(q_rows, kv_rows));
+    add_head_vector(prefix + "v_proj.bias", w.qkv_bias.rows(q_rows + kv_rows, kv_rows));
+  }
+  if (config_.qk_norm) {
+    w.q_norm = arena.tensor(DType::kBF16, {padded});
+    add_head_vector(prefix + "q_norm.weight", w.q_norm, 1);
+    w.k_norm = arena.tensor(DType::kBF16, {padded});
+    add_head_vector(prefix + "k_norm.weight", w.k_norm, 1);
+  }
+  w.o = matrix(arena, device, hidden, q_rows);
+  add_rows(prefix + "o_proj.weight", w.o, 0, hidden);
+  sources_.back().shape[1] = num_q * config_.head_dim;
+  sources_.back().heads = HeadAxis::kColumns;
+  if (config_.o_bias) {
+    w.o_bias = arena.tensor(DType::kBF16, {hidden});
+    add_vector(prefix + "o_proj.bias", w.o_bias);
+  }
+}
+
+bool Weights::pads(const WeightSource& source) const {
+  return source.heads != HeadAxis::kNone && head_padding().present();
+}
+
+// Puts a tensor, or whole heads from the rows of one, into its place; `bytes` has source.shape.
+void Weights::store_padded(const WeightSource& source, DType dtype,
+                           std::span<const std::byte> bytes, Stream& stream) const {
+  const HeadPadding padding = head_padding();
+  const bool by_rows = source.heads == HeadAxis::kRows;
+  const auto num_rows = static_cast<size_t>(source.shape[0]);
+  const size_t unit_bytes = by_rows ? bytes.size() / num_rows : dtype_bytes(dtype);
+  std::vector<std::byte> padded = pad_heads(padding, bytes, unit_bytes);
+  if (!source.matrix.present()) return store_vector(source, as_bf16(padded, dtype), stream);
+  int64_t rows = source.shape[0];
+  int64_t cols = source.shape[1];
+  int64_t& widened = by_rows ? rows : cols;
+  widened = padding.padded_units(widened);
+  pack_weight(stream, {.src = TensorView(padded.data(), dtype, {rows, cols}),
+                       .dst = source.matrix,
+                       .row_begin = source.row_begin});
+  stream.synchronize();  // the padded rows die here
 }
 
 void Weights::check_names(const Checkpoint& checkpoint) const {
@@ -176,24 +273,61 @@ void Weights::check_names(const Checkpoint& checkpoint) const {
   checkpoint.require_only(expected);
 }
 
+void Weights::check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint) {
+  Arena plan;
+  Weights weights(config);
+  weights.lay_out(plan, device);
+  weights.check_names(checkpoint);
+}
+
 void Weights::load(const Checkpoint& checkpoint, Stream& stream,
                    const std::function<void(double)>& on_progress) {
   check_names(checkpoint);
   uint64_t bytes_done = 0;
   for (const WeightSource& source : sources_) {
     const CheckpointTensor tensor = checkpoint.tensor(source.name, source.shape);
-    checkpoint.will_need(tensor);
-    if (source.matrix.present()) {
-      store_matrix(source, tensor, stream);
+    tensor.will_need();
+    if (pads(source)) {
+      store_padded(source, tensor.dtype, read_whole(tensor), stream);
+    } else if (source.matrix.present()) {
+      load_matrix(source, tensor, stream);
     } else {
-      store_vector(source, tensor, stream);
+      load_vector(source, tensor, stream);
     }
-    checkpoint.drop(tensor);
     bytes_done += tensor.num_bytes;
     if (on_progress) {
       on_progress(static_cast<double>(bytes_done) / static_cast<double>(checkpoint.num_bytes()));
     }
   }
+  checkpoint.require_unchanged();
+}
+
+// At most 1024 rows are drawn and then repeated: as good for timing, and an 8B model does not wait
+// for 8 billion random numbers. Where heads are padded, pieces are whole heads.
+void Weights::store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) const {
+  const HeadPadding padding = head_padding();
+  const bool by_heads = pads(source) && source.heads == HeadAxis::kRows;
+  const bool is_matrix = source.matrix.present();
+  const int64_t rows_at_once = by_heads ? 1024 / padding.head_dim * padding.head_dim : 1024;
+  const int64_t rows = is_matrix ? source.shape[0] : 1;
+  const int64_t cols = source.shape.back();
+  std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, rows_at_once) * cols));
+  fill_uniform(values, source.dummy_mean, state);
+  if (!is_matrix && !pads(source)) return store_vector(source, values, stream);
+  for (int64_t row = 0; row < rows; row += rows_at_once) {
+    WeightSource slice = source;
+    slice.row_begin += by_heads ? padding.padded_units(row) : row;
+    if (is_matrix) slice.shape[0] = std::min(rows_at_once, rows - row);
+    if (pads(source)) {
+      const auto num_values = static_cast<size_t>((is_matrix ? slice.shape[0] : 1) * cols);
+      store_padded(slice, DType::kBF16, std::as_bytes(std::span(values).first(num_values)), stream);
+    } else {
+      pack_weight(stream, {.src = TensorView(values.data(), DType::kBF16, {slice.shape[0], cols}),
+                           .dst = source.matrix,
+                           .row_begin = slice.row_begin});
+    }
+  }
+  stream.synchronize();  // the values die here
 }
 
 void Weights::fill_dummy(uint64_t seed, Stream& stream,
@@ -201,26 +335,7 @@ void Weights::fill_dummy(uint64_t seed, Stream& stream,
   uint64_t state = seed;
   size_t num_done = 0;
   for (const WeightSource& source : sources_) {
-    // At most 1024 rows are drawn and then repeated: as good for timing, and an 8B model does not
-    // wait for 8 billion random numbers.
-    const int64_t cols = source.shape.back();
-    const int64_t rows = source.shape.size() == 2 ? source.shape[0] : 1;
-    constexpr int64_t kRowsAtOnce = 1024;
-    std::vector<BFloat16> values(static_cast<size_t>(std::min(rows, kRowsAtOnce) * cols));
-    fill_uniform(values, source.dummy_mean, state);
-    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-    const CheckpointTensor host{.name = source.name,
-                                .data = bytes,
-                                .dtype = DType::kBF16,
-                                .shape = source.shape,
-                                .num_bytes = values.size() * sizeof(BFloat16)};
-    if (!source.matrix.present()) store_vector(source, host, stream);
-    for (int64_t row = 0; source.matrix.present() && row < rows; row += kRowsAtOnce) {
-      WeightSource slice = source;
-      slice.row_begin += row;
-      slice.shape[0] = std::min(kRowsAtOnce, rows - row);
-      store_matrix(slice, host, stream);
-    }
+    store_dummy(source, state, stream);
     if (on_progress) {
       on_progress(static_cast<double>(++num_done) / static_cast<double>(sources_.size()));
     }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,31 +16,37 @@
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "io/model_directory.h"
+#include "model/head_padding.h"
 #include "model/model_config.h"
 #include "ops/matmul.h"
 
 namespace sluice {
 
 // Optional members are absent where the family has none.
+// Heads of q, k and v are `padded` channels wide: head_dim, or more (model/head_padding.h).
 struct LayerWeights {
   TensorView input_norm;  // bf16 [hidden]
-  PackedWeight qkv;       // [(num_q_heads + 2 * num_kv_heads) * head_dim, hidden]: q, k, v
+  PackedWeight qkv;       // [(num_q_heads + 2 * num_kv_heads) * padded, hidden]: q, k, v
   TensorView qkv_bias;    // bf16 [same rows], Qwen2
-  TensorView q_norm;      // bf16 [head_dim], Qwen3
-  TensorView k_norm;      // bf16 [head_dim], Qwen3
-  PackedWeight o;         // [hidden, num_q_heads * head_dim]
+  TensorView q_norm;      // bf16 [padded], Qwen3
+  TensorView k_norm;      // bf16 [padded], Qwen3
+  PackedWeight o;         // [hidden, num_q_heads * padded]
   TensorView o_bias;      // bf16 [hidden], Llama with attention_bias
   TensorView post_norm;   // bf16 [hidden]
   PackedWeight gate_up;   // [2 * intermediate, hidden]: gate, up
   PackedWeight down;      // [hidden, intermediate]
 };
 
+// Whether rows or columns of a tensor are channels of heads, which may have to be padded.
+enum class HeadAxis { kNone, kRows, kColumns };
+
 // One tensor of a checkpoint and its place. `matrix` or `vector` is set, not both.
 struct WeightSource {
   std::string name;
-  std::vector<int64_t> shape;
-  PackedWeight matrix;  // rows [row_begin, +shape[0]) of it
+  std::vector<int64_t> shape;  // in the checkpoint
+  PackedWeight matrix;         // its rows from row_begin on
   int64_t row_begin = 0;
+  HeadAxis heads = HeadAxis::kNone;
   TensorView vector;     // bf16, all of it
   float dummy_mean = 0;  // of dummy weights: norms are about 1, everything else about 0
 };
@@ -52,12 +59,15 @@ class Weights {
   // Bytes of device memory that the constructor takes.
   static size_t device_bytes(const ModelConfig& config, Device& device);
 
-  // Every tensor a checkpoint of this configuration must have, with its place in this object.
-  const std::vector<WeightSource>& sources() const { return sources_; }
+  // Compares names and shapes of a checkpoint with the configuration, from headers alone.
+  // Errors: kModel for a missing, extra or mis-shaped tensor, naming it.
+  static void check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint);
 
-  // Reads all tensors: one pass over the mapped files, one conversion, pages dropped behind it.
-  // `on_progress` hears the share of bytes done. Returns when all is in device memory.
-  // Errors: kModel for a missing, extra or mis-shaped tensor, naming it, before anything is read.
+  // Reads all tensors: one pass over the files, one conversion, no second copy of the weights.
+  // `on_progress` is told the share of bytes done. Returns when all is in device memory.
+  // Errors: kModel for a missing, extra or mis-shaped tensor and kUnsupported for one of a type
+  // that is not done, naming it, before anything is read; kModel for a file that is cut or changed
+  // while it is read.
   void load(const Checkpoint& checkpoint, Stream& stream,
             const std::function<void(double)>& on_progress = nullptr);
 
@@ -76,7 +86,16 @@ class Weights {
   PackedWeight matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols);
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                 int64_t num_rows);
+  void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
+                     int64_t num_heads);
+  void lay_out_attention(Arena& arena, Device& device, const std::string& prefix, LayerWeights& w);
+  HeadPadding head_padding() const;
+  bool pads(const WeightSource& source) const;
+  void store_padded(const WeightSource& source, DType dtype, std::span<const std::byte> bytes,
+                    Stream& stream) const;
+  void store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) const;
   void add_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
+  void add_head_vector(const std::string& name, const TensorView& vector, float dummy_mean = 0);
   explicit Weights(const ModelConfig& config) : config_(config) {}  // for planning
   void check_names(const Checkpoint& checkpoint) const;
 

@@ -1,6 +1,7 @@
 // Shape contract of attention.
 #include "ops/attention.h"
 
+#include "core/error.h"
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
 
@@ -61,6 +62,25 @@ void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   if (pages.gathered) check_gathered(args, shapes);
 }
 
+void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
+  if (!args.mask.present()) return;
+  shapes.require(!args.pages.present(), "pages and mask must not both be present");
+  shapes.expect("mask.bits", args.mask.bits, DType::kI32,
+                {"num_seqs", "num_mask_heads", "num_q_tiles", "num_words"});
+  const int64_t heads = shapes["num_mask_heads"];
+  shapes.require(
+      heads == 1 || heads == args.kv.shape.num_kv_heads || heads == shapes["num_q_heads"],
+      "mask must have one entry for all heads, per KV head or per query head");
+}
+
+// Kernels come with the first policy that makes masks.
+void refuse_mask(const AttentionArgs& args, const Device& device) {
+  if (!args.mask.present()) return;
+  fail(ErrorCode::kUnsupported,
+       "attention: tile masks have no kernel on {} yet; select page lists, or everything",
+       device.info().name);
+}
+
 void check_state(const AttentionArgs& args, ShapeContract& shapes) {
   if (args.first && args.last && !args.state.acc.present()) return;
   shapes.expect("state.acc", args.state.acc, DType::kF32, {"num_rows", "num_q_heads", "head_dim"});
@@ -81,7 +101,9 @@ void attention(Stream& stream, const AttentionArgs& args) {
   shapes.expect("batch.row_begin", args.batch.row_begin, DType::kI32, {"num_seqs + 1"});
   check_kv(args, shapes);
   check_pages(args, shapes);
+  check_mask(args, shapes);
   check_state(args, shapes);
+  refuse_mask(args, stream.device());
   ops_of(stream.device()).attention(stream, args);
 }
 

@@ -1,4 +1,4 @@
-// Attention over paged KV blocks with a carried softmax state: the op that Sluice is built around.
+// Attention over paged KV blocks with a carried softmax state (docs/adr/0009).
 //
 // Used by attention/executor only. One call attends a set of query rows to one run of KV tokens; a
 // long history is several calls, and where a run lives (pool, ring slot) never changes a bit:
@@ -21,6 +21,9 @@ namespace sluice {
 
 // Tokens per softmax update. Runs and pages begin at multiples of it; block_tokens is a multiple.
 inline constexpr int32_t kAttentionTile = 16;
+
+// Rows of a query tile and tokens of a KV tile of a TileMask.
+inline constexpr int32_t kMaskTileTokens = 128;
 
 // Softmax state of each (row, query head) between calls.
 //   max: largest score seen (natural-log units, after scaling); -inf before the first token
@@ -62,6 +65,21 @@ struct PageList {
   bool present() const { return page_ids.present(); }
 };
 
+// Tiles to attend instead of all tokens, for prefill: bit b of word w of entry [s][h][i] is set
+// when query tile first_q_tile + i of sequence s attends to KV tile 32 w + b. Tiles are
+// kMaskTileTokens rows or tokens at absolute positions, and the tiles of all rows of the call
+// have an entry. A bit serves calls of every run: tiles or parts of tiles outside [kv_begin,
+// kv_end) are skipped, and tokens after a row's own position stay invisible to it. All bits set
+// give the bits of no mask. Only the reference computes with masks so far; `attention` refuses
+// them.
+struct TileMask {
+  TensorView bits;  // i32 [num_seqs, list_heads, num_q_tiles, num_words]; list_heads: 1 for all
+                    // heads, num_kv_heads or num_q_heads
+  int32_t first_q_tile = 0;
+
+  bool present() const { return bits.present(); }
+};
+
 // The rows and sequences of one pass: made once by engine/runner, read by every layer.
 // All arrays are device memory; the two maxima are host knowledge that sizes the launch.
 struct AttentionBatch {
@@ -84,6 +102,7 @@ struct AttentionArgs {
   TensorView block_table;  // i32 [num_seqs, max_blocks]: entry j is the index in `kv` of the block
                            // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens
   PageList pages;
+  TileMask mask;  // absent when pages are present
 
   AttentionState state;  // needed unless first && last
   bool first = true;     // start from the empty state instead of reading it; a sequence whose run
@@ -92,6 +111,7 @@ struct AttentionArgs {
   bool last = true;      // write out = acc / sum instead of the state; a row that saw no token is 0
 };
 
+// Attends every query row to the tokens of its sequence's run that it may see.
 // Shapes: num_q_heads is a multiple of num_kv_heads; query head h reads KV head h / group, and K
 // and V are never expanded. head_dim is a multiple of 16, at most 256.
 // Types: scores, state and sums in f32. P is not rounded below f32 on scalar, AVX2 and AVX-512; on
@@ -100,9 +120,12 @@ struct AttentionArgs {
 // too. A token that a row may not see, or has not listed, has no influence, NaN or not. (On CUDA,
 // prefill promises this for keys, for tokens from kv_end on, and for tiles that none of the rows
 // side by side has listed: a NaN in a value reaches other rows that visit the same tile.)
-// Aliasing: `out` may be the memory of `q`.
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
+// Aliasing: `out` may be the memory of `q`.
+// Errors: the call throws kUnsupported for a mask; on CUDA also for gathered pages with several
+// rows a sequence, and in prefill for a scale that is not above 0. On CUDA a stream whose first
+// call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);

@@ -1,5 +1,5 @@
-// copy_blocks: whole blocks, wherever they lie in pinned host memory, into neighbouring places on
-// the device.
+// copy_blocks: whole blocks from anywhere in pinned host memory to neighbouring places on the
+// device.
 //
 // Used by kv/offload_engine for loads whose runs are too short for copies: a copy costs some 2.5 us
 // on the link before its first byte, one call of this op costs that once. Thread rule: enqueue
@@ -21,9 +21,13 @@ struct CopyBlocksArgs {
 };
 
 // Copies every byte of each block; what lies between blocks of `dst` is left as it is.
-// Shapes: src and dst have the same shape; as many ids as dst.num_blocks at most, each in `src`.
-// Order: on the CPU device it runs on the stream's worker; on CUDA a kernel reads the pinned memory
-// through the bus, on few multiprocessors.
+// Shapes: src and dst have the same block shape, a multiple of 16 bytes; at most dst.num_blocks
+// ids, each in `src`.
+// Types: bytes.
+// Aliasing: `src` and `dst` do not overlap; an id may be listed more than once.
+// Order: enqueue only; the ids are taken before the call returns. On CUDA a kernel reads the pinned
+// memory through the bus, on few multiprocessors.
+// Errors: those of every op (ops/ops.h); an id outside `src` is a failed check.
 void copy_blocks(Stream& stream, const CopyBlocksArgs& args);
 
 }  // namespace sluice

@@ -34,8 +34,12 @@ struct GatherPagesArgs {
 
 // Copies each page's keys and values. What a skipped entry would have filled is left as it is.
 // Shapes: num_entries <= dst.num_blocks; kv_end is a multiple of page_tokens (sealed blocks).
-// Order: on the CPU device it runs on the stream's worker; on CUDA a kernel reads the pinned memory
-// through the bus. Page ids must be ready in stream order.
+// Types: bytes of bf16 keys and values; i32 tables; the count is i64.
+// Aliasing: `dst` overlaps neither `src` nor `resident`.
+// Order: enqueue only. Page ids must be ready in stream order. On CUDA a kernel reads the pinned
+// memory through the bus.
+// Errors: those of every op (ops/ops.h). On the CPU a page after the last of block_ids, or a block
+// that does not exist, is a failed check; CUDA does not look.
 void gather_pages(Stream& stream, const GatherPagesArgs& args);
 
 }  // namespace sluice

@@ -1,10 +1,9 @@
-// What kernels see of the KV cache: the bytes of one block and a table of blocks.
+// KvBlockShape and KvBlocksView: the layout of one KV block, and where the blocks of a layer lie.
 //
 // A block holds `block_tokens` tokens of one layer as [kv_head][K,V][block_tokens][head_dim] bf16.
 // The bytes are the same on host and device, so moving a block is one contiguous copy, and a page
-// of one KV head is contiguous inside it. kv/ owns the memory; ops only read and write through
-// this.
-// Thread rule: plain values.
+// of one KV head is contiguous inside it. kv/ owns the memory; ops read and write it through these
+// views. Thread rule: plain values.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +30,8 @@ struct KvBlockShape {
   }
 };
 
-// Blocks of one layer in device memory (the pool's, a ring slot's): block i starts at
-// base + i * stride_bytes.
+// Blocks of one layer: of the pool, a ring slot, a stage, the resident blocks and tails, or of the
+// pinned host tier. Block i starts at base + i * stride_bytes.
 struct KvBlocksView {
   std::byte* base = nullptr;
   size_t stride_bytes = 0;

@@ -26,13 +26,11 @@ void pack_weight(Stream& stream, const PackWeightArgs& args) {
   const DType dtype = args.src.dtype();
   shapes.require(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32,
                  "src must be bf16, f16 or f32");
-  shapes.expect("src", args.src, dtype, {"n", "num_cols"});
-  shapes.require(args.row_begin >= 0 && args.row_begin % kPackRows == 0,
-                 "row_begin must be a multiple of kPackRows");
-  const int64_t row_end = args.row_begin + shapes["n"];
-  shapes.require(row_end <= args.dst.num_rows, "row_begin + n must be at most dst.num_rows");
-  shapes.require(row_end % kPackRows == 0 || row_end == args.dst.num_rows,
-                 "n must be a multiple of kPackRows unless the rows are the last of dst");
+  shapes.require(args.src.present() != (args.reader != nullptr), "src must have data or a reader");
+  shapes.expect_described("src", args.src, dtype, {"n", "num_cols"});
+  shapes.require(args.row_begin >= 0, "row_begin must not be negative");
+  shapes.require(args.row_begin + shapes["n"] <= args.dst.num_rows,
+                 "row_begin + n must be at most dst.num_rows");
   ops_of(stream.device()).pack_weight(stream, args);
 }
 

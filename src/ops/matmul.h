@@ -1,12 +1,13 @@
 // Matrix product with a weight that was packed once at load time.
 //
-// Used by model/decoder for every projection and for the logits. The promise that makes offloading,
-// batching and chunking invisible on the CPU device: a row of the result depends on that row of the
-// input alone, never on how many other rows are in the call. Thread rule: enqueue only.
+// Used by model/decoder for every projection and for the logits. On the CPU device a row of the
+// result depends on that row of the input alone, never on the number of rows in the call;
+// offloading, batching and chunking change no bit because of it. Thread rule: enqueue only.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
@@ -26,15 +27,32 @@ struct PackedWeight {
 // Bytes that a packed weight takes on the device of `device`, padding included.
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols);
 
-struct PackWeightArgs {
-  TensorView src;         // bf16, f16 or f32 [n, num_cols], in HOST memory (a mapped checkpoint)
-  PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
-  int64_t row_begin = 0;  // multiple of kPackRows, so that q, k and v can be packed side by side
+// Reads a matrix that lies in no memory: a checkpoint's file, which must not be mapped, since
+// another program may cut it meanwhile.
+class WeightReader {
+ public:
+  virtual ~WeightReader() = default;
+  // Reads bytes [offset, offset + dst.size()) of the matrix. Called by several threads at once, in
+  // no order, and none of them may throw: a reader keeps its failure until the stream is waited
+  // for.
+  virtual void read(size_t offset, std::span<std::byte> dst) const noexcept = 0;
 };
-inline constexpr int64_t kPackRows = 16;
 
-// Converts rows of a checkpoint's matrix to bf16 and lays them out for `matmul`.
-// Order: the host memory of `src` must stay mapped until the stream has passed this op.
+struct PackWeightArgs {
+  TensorView src;         // bf16, f16 or f32 [n, num_cols], in HOST memory; no data with `reader`
+  PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
+  int64_t row_begin = 0;  // any, so that q, k and v of any height can be packed side by side
+  const WeightReader* reader = nullptr;  // gives the bytes of `src` in place of memory
+};
+
+// Converts rows of a checkpoint's matrix to bf16 and lays them out for `matmul`. Other rows of
+// `dst` keep what they hold; the padding that a backend's layout has after the last row is written
+// with that row.
+// Shapes: src [n, dst.num_cols]; row_begin + n <= dst.num_rows.
+// Types: bf16, f16 or f32 to bf16, rounded to nearest.
+// Aliasing: none; `src` is host memory and `dst` device memory.
+// Order: the host memory of `src`, or `reader`, must live until the stream has passed this op.
+// Errors: those of every op (ops/ops.h); a reader keeps its own.
 void pack_weight(Stream& stream, const PackWeightArgs& args);
 
 struct MatmulArgs {
@@ -44,8 +62,14 @@ struct MatmulArgs {
   TensorView out;       // bf16 or f32 [m, n]
 };
 
-// out = x * weight^T (+ bias), accumulated in f32 and rounded once.
+// out = x * weight^T (+ bias).
+// Shapes: x [m, k], weight [n, k], bias [n], out [m, n].
+// Types: bf16 in, bf16 or f32 out; summed in f32 and rounded once.
 // Aliasing: `out` overlaps nothing.
+// Order: enqueue only. A row's bits depend on that row alone on the CPU; on CUDA they may depend on
+// m.
+// Errors: on CUDA products of many rows need cuBLASLt: an asynchronous kUnsupported where the
+// library is not there, kDevice where it has no algorithm.
 void matmul(Stream& stream, const MatmulArgs& args);
 
 struct EmbeddingArgs {
@@ -55,6 +79,11 @@ struct EmbeddingArgs {
 };
 
 // out[i] = table[token_ids[i]].
+// Shapes: token_ids [m], table [vocab, hidden], out [m, hidden].
+// Types: i32 ids, bf16 rows; values are copied.
+// Aliasing: `out` overlaps nothing.
+// Order: enqueue only; ids are read when the stream reaches the op.
+// Errors: an id outside the table is an asynchronous error that names its place.
 void embedding(Stream& stream, const EmbeddingArgs& args);
 
 }  // namespace sluice

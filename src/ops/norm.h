@@ -17,7 +17,12 @@ struct RmsNormArgs {
 };
 
 // With a residual: residual = bf16(residual + x), out = norm(residual); without: out = norm(x),
-// where norm(r) = weight * r / sqrt(mean(r^2) + eps), in f32, rounded once.
+// where norm(r) = weight * r / sqrt(mean(r^2) + eps).
+// Shapes: x, residual and out [m, hidden], weight [hidden].
+// Types: bf16 in and out; computed in f32, rounded once.
+// Aliasing: `out` may be the memory of `x`; `residual` overlaps neither.
+// Order: enqueue only; rows do not depend on each other.
+// Errors: those of every op (ops/ops.h).
 // Source: Zhang and Sennrich 2019, arXiv 1910.07467, equation 4.
 void rms_norm(Stream& stream, const RmsNormArgs& args);
 

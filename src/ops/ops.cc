@@ -1,4 +1,4 @@
-// Finds the kernels of a device: the one place that knows which backends exist.
+// Chooses the table of kernels by the kind of the device.
 #include "ops/ops.h"
 
 #include "ops/cpu/cpu_ops.h"
@@ -8,7 +8,7 @@ namespace sluice {
 
 const Ops& ops_of(const Device& device) {
   if (device.kind() == DeviceKind::kCuda) return cuda_ops();
-  static const CpuOps cpu_ops;
+  static const cpu::CpuOps cpu_ops(best_isa());
   return cpu_ops;
 }
 

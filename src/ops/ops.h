@@ -2,8 +2,16 @@
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
 // page_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
-// (ops/*.cc) and then come here. A backend that lacks an op does not compile. Thread rule:
-// stateless; every call names its stream.
+// (ops/*.cc) and then come here. A backend that lacks an op does not compile.
+//
+// What holds for every op, and is not repeated there:
+//   - a call enqueues on the stream that it names and returns; it never waits;
+//   - inputs must be ready in the order of that stream, and all memory that is named must live
+//     until the stream has passed the op;
+//   - a wrong shape or type is our mistake: the call aborts and names the symbol
+//     (ops/shape_contract.h).
+// Each op's comment has the slots Shapes, Types, Aliasing, Order and Errors, and Source where the
+// arithmetic is published; tools/check_layers.py holds it to that. Thread rule: stateless.
 #pragma once
 
 #include "ops/activation.h"

@@ -1,7 +1,7 @@
 // The arithmetic of page selection: bounds of keys, scores from them, lists from scores.
 //
 // Used by attention/policies. Three ops, because policies combine them differently: Quest uses all
-// three, Streaming only the last. Everything stays on the device; the host never learns the lists.
+// three, Streaming only the last. Everything stays on the device; the host never reads the lists.
 // Tables (batch, kv_begin, kv_end, block_table, block_ids) are written as in ops/attention.h: never
 // by a kernel. Thread rule: enqueue only.
 #pragma once
@@ -35,10 +35,19 @@ struct UpdateKeyBoundsArgs {
   KeyBounds bounds;
 };
 
-// Works out anew the bounds of every page that holds a row of the batch, from all tokens of the
-// page up to the sequence's last row. A pure function of the keys: chunks and steps leave no trace.
-// Types: minima and maxima ignore the sign of zero (-0 and +0 are equal; either may be kept).
-// REQUIRES: the whole page lies in `kv`, that is, kv_begin is a multiple of block_tokens.
+// Computes the bounds of every page that holds a row of the batch, from all tokens of the page up
+// to the sequence's last row. A pure function of the keys, however they came: chunks and steps do
+// not show.
+// Shapes: block_tokens = pages_per_block * page_tokens; kv and minmax have the same heads and
+// head_dim, a multiple of 16, at most 256.
+// Types: bf16 keys and bounds; minima and maxima ignore the sign of zero (-0 and +0 are equal;
+// either may be kept).
+// Aliasing: `bounds` overlaps nothing.
+// Order: after the keys were written, in stream order. The whole page lies in `kv`, that is,
+// kv_begin is a multiple of block_tokens.
+// Errors: those of every op (ops/ops.h); a block id or a table entry outside its range is a failed
+// check on the CPU.
+// Source: Tang et al. 2024, arXiv 2406.10774 (Quest), algorithm 1.
 void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args);
 
 struct ScorePagesArgs {
@@ -52,14 +61,21 @@ struct ScorePagesArgs {
 
 // scores[s, h, p] = max over the query heads of KV head h of
 //                   sum over channels d of max(q[d] * min[p, d], q[d] * max[p, d]),
-// an upper bound of q.k over the page's keys; f32.
+// an upper bound of q.k over the page's keys.
+// Shapes: q [num_seqs, num_q_heads, head_dim], num_q_heads a multiple of num_kv_heads; scores
+// [num_seqs, num_kv_heads, max_pages].
+// Types: bf16 queries and bounds, f32 products, sums and scores.
+// Aliasing: `scores` overlaps nothing.
+// Order: after update_key_bounds of the pages, in stream order.
+// Errors: those of every op (ops/ops.h); more pages than `scores` holds, or a page without bounds,
+// is a failed check on the CPU.
 // Source: Tang et al. 2024, arXiv 2406.10774 (Quest), algorithm 1.
 void score_pages(Stream& stream, const ScorePagesArgs& args);
 
 // Which pages a list takes. Let r be the list's anchor: the position of the sequence's last row, or
 // with q_page_tokens the first position of the query page. The list takes
 //   everything                                     if r < threshold_tokens
-//   pages below sink_pages, pages that hold a token of [r - recent_tokens, r], and all behind them
+//   pages below sink_pages, pages that hold a token of [r - recent_tokens, r], and all after them
 //   the top_pages best of the others by score; equal scores: the lower page; NaN counts as -inf
 // and ends with the page of the sequence's last row or of the query page's last position. Ids come
 // out ascending. Nothing depends on how a prompt was cut into passes. A sequence with kv_end <= 0
@@ -80,9 +96,14 @@ struct SelectPagesArgs {
                    // score is the sum of its heads' (in ascending order of head).
 };
 
-// Shapes: pages.page_ids has room for the largest list (rule and host knowledge decide; a list that
-// does not fit is an asynchronous error on the CPU device).
-// REQUIRES: q_page_tokens 0 when there are scores.
+// Writes the list that the rule takes, for every sequence, list head and query page.
+// Shapes: pages.page_ids has room for the largest list, which follows from the rule and the longest
+// context; q_page_tokens is 0 where there are scores.
+// Types: f32 scores, i32 ids and counts; ids ascend.
+// Aliasing: the lists overlap nothing.
+// Order: after score_pages, in stream order. Readers of the lists follow on the same stream, or
+// wait for an event of it.
+// Errors: a list without room is an asynchronous error that names the list.
 void select_pages(Stream& stream, const SelectPagesArgs& args);
 
 }  // namespace sluice

@@ -34,9 +34,13 @@ void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   shapes.require(args.q_norm.present() == args.k_norm.present(),
                  "q_norm and k_norm must be both present or both absent");
   shapes.expect("cos_sin", args.cos_sin, DType::kF32, {"m", "2", "head_dim / 2"});
-  shapes.expect("kv_slots", args.kv_slots, DType::kI32, {"m"});
+  shapes.expect("kv_rows", args.kv_rows, DType::kI32, {"m"});
   shapes.require(args.kv.base != nullptr, "kv must be present");
-  ops_of(stream.device()).rope_and_write_kv(stream, args);
+  shapes.require(args.norm_channels >= 0 && args.norm_channels <= kv.head_dim,
+                 "norm_channels must be 0 to head_dim");
+  RopeAndWriteKvArgs settled = args;
+  if (settled.norm_channels == 0) settled.norm_channels = kv.head_dim;
+  ops_of(stream.device()).rope_and_write_kv(stream, settled);
 }
 
 }  // namespace sluice

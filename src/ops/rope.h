@@ -17,8 +17,15 @@ struct RopeAnglesArgs {
   TensorView cos_sin;             // f32 [m, 2, head_dim / 2]: cosines, then sines
 };
 
-// cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq), the product in f32 as
-// transformers does it. Shared by all layers of the pass.
+// cos_sin[i] = attention_factor * {cos, sin}(float(positions[i]) * inv_freq). Shared by all layers
+// of the pass.
+// Shapes: positions [m], inv_freq [head_dim / 2], cos_sin [m, 2, head_dim / 2].
+// Types: the angle is a product in f32, as in transformers; its sine and cosine are those of that
+// f32 number, however large the position is.
+// Aliasing: `cos_sin` overlaps nothing.
+// Order: enqueue only.
+// Errors: those of every op (ops/ops.h).
+// Source: Su et al. 2021, arXiv 2104.09864; the factor: Peng et al. 2023, arXiv 2309.00071 (YaRN).
 void rope_angles(Stream& stream, const RopeAnglesArgs& args);
 
 struct RopeAndWriteKvArgs {
@@ -26,17 +33,25 @@ struct RopeAndWriteKvArgs {
   TensorView q_norm;  // bf16 [head_dim] or absent: RMSNorm of each query head before rope
   TensorView k_norm;  // bf16 [head_dim], present exactly when q_norm is
   float norm_eps = 1e-6f;
-  TensorView cos_sin;   // f32 [m, 2, head_dim / 2]
-  TensorView q_out;     // bf16 [m, num_q_heads, head_dim]
-  KvBlocksView kv;      // where k and v go
-  TensorView kv_slots;  // i32 [m]: block index in `kv` * block_tokens + offset in the block, or -1:
-                        // the row's k and v are written nowhere (it only fills a shape up)
+  int32_t norm_channels = 0;  // of the norm's mean; 0: head_dim. Fewer where heads end in zeros
+  TensorView cos_sin;         // f32 [m, 2, head_dim / 2]
+  TensorView q_out;           // bf16 [m, num_q_heads, head_dim]
+  KvBlocksView kv;            // where k and v go
+  TensorView kv_rows;  // i32 [m]: block index in `kv` * block_tokens + offset in the block, or -1:
+                       // the row's k and v are written nowhere (it only fills a shape up)
 };
 
 // q_out = rope(norm(q)); the block entry of each row gets rope(norm(k)) and v.
 // Rope pairs channel i with i + head_dim / 2 (the "neox" or half-rotation convention of all three
-// model families). Norm and rotation in f32, rounded to bf16 once.
+// model families). The norm's mean is over `norm_channels`: the other channels of q and k must be
+// zeros.
+// Shapes: as at the members; num_q_heads is a multiple of num_kv_heads, head_dim is even (on CUDA a
+// multiple of 16).
+// Types: bf16 in and out; norm and rotation in f32, rounded once. v is copied.
 // Aliasing: none of the outputs overlaps an input.
+// Order: enqueue only. Two rows of a call never have the same kv_rows entry, -1 excepted.
+// Errors: an entry of kv_rows outside the view's blocks is a failed check on the CPU and an
+// asynchronous error on CUDA.
 // Source: Su et al. 2021, arXiv 2104.09864, equation 34.
 void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args);
 

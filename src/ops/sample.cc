@@ -28,4 +28,9 @@ void sample(Stream& stream, const SampleArgs& args) {
   ops_of(stream.device()).sample(stream, args);
 }
 
+bool is_logits_not_finite(const Error& error) {
+  constexpr std::string_view kText = kLogitsNotFinite;
+  return error.message().ends_with(kText.substr(kText.find("of the")));
+}
+
 }  // namespace sluice

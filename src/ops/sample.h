@@ -26,14 +26,25 @@ struct SampleArgs {
   TensorView top_logprobs;   // f32 [m, t] written; present exactly when top_token_ids is
 };
 
+// Draws one token for each row, and writes its log-probability and the best alternatives.
 // Filters in this order: suppressed, temperature, min-p, top-k, top-p (ties at a border are kept by
 // ascending id; min-p and top-p weigh by the softmax of what the filters before them left). Then
 // token = argmax(logit / temperature + g) over what is left, where g = -ln(-ln(u)) and u in (0, 1)
 // comes from Philox4x32-10 keyed by seed, counter (position, id / 4), word id mod 4 (ops/philox.h):
 // the Gumbel-max trick, which draws from the softmax without a sum that could depend on order.
+// Shapes: logits [m, vocab], suppressed [m, s], top_token_ids and top_logprobs [m, t] with
+// t <= vocab (on CUDA at most 512); all else [m].
+// Types: f32 logits and log-probabilities, i32 ids, i64 seeds and positions.
+// Aliasing: no output overlaps anything.
+// Order: enqueue only; rows do not depend on each other.
 // Errors: a row with NaN or +inf, without a finite logit, or with every finite one suppressed is an
 // asynchronous error that names the row.
 // Source: Salmon et al. 2011 (Philox); Maddison et al. 2014, arXiv 1411.0030 (Gumbel-max).
 void sample(Stream& stream, const SampleArgs& args);
+
+// The text of the first two errors on every backend, with the row.
+inline constexpr char kLogitsNotFinite[] = "row {} of the logits has NaN, +inf or no finite number";
+// Whether an asynchronous error is one of them: then the model's numbers are at fault.
+bool is_logits_not_finite(const Error& error);
 
 }  // namespace sluice

@@ -8,6 +8,11 @@ namespace sluice {
 void ShapeContract::expect(std::string_view name, const TensorView& view, DType dtype,
                            std::initializer_list<std::string_view> symbols) {
   SLUICE_CHECK(view.present(), "{}: {} is absent", op_, name);
+  expect_described(name, view, dtype, symbols);
+}
+
+void ShapeContract::expect_described(std::string_view name, const TensorView& view, DType dtype,
+                                     std::initializer_list<std::string_view> symbols) {
   SLUICE_CHECK(view.dtype() == dtype, "{}: {} is {}, must be {}", op_, name, view.to_string(),
                dtype_name(dtype));
   SLUICE_CHECK(view.rank() == static_cast<int>(symbols.size()), "{}: {} is {}, must have rank {}",

@@ -24,6 +24,10 @@ class ShapeContract {
   void expect(std::string_view name, const TensorView& view, DType dtype,
               std::initializer_list<std::string_view> symbols);
 
+  // As `expect` of a view that only describes a tensor whose bytes are elsewhere.
+  void expect_described(std::string_view name, const TensorView& view, DType dtype,
+                        std::initializer_list<std::string_view> symbols);
+
   // As `expect`, or absent.
   void expect_or_absent(std::string_view name, const TensorView& view, DType dtype,
                         std::initializer_list<std::string_view> symbols);

@@ -169,13 +169,27 @@ void MergeTable::set(int32_t left, int32_t right, Merge merge) {
   slots_[slot] = {key, merge};
 }
 
-BpeMerger::BpeMerger(const Vocabulary& vocabulary, MergeTable merges) : merges_(std::move(merges)) {
+BpeMerger::BpeMerger(const Vocabulary& vocabulary, MergeTable merges, UnknownByte unknown)
+    : fuse_unknown_(unknown.fuse), merges_(std::move(merges)) {
   for (size_t byte = 0; byte < id_of_byte_.size(); ++byte) {
     const char one = static_cast<char>(byte);
     const auto id = vocabulary.find({&one, 1});
-    SLUICE_CHECK(id.has_value(), "no token for the byte 0x{:02X}", byte);
-    id_of_byte_[byte] = *id;
+    is_unknown_[byte] = !id;
+    id_of_byte_[byte] = id.value_or(unknown.id);
   }
+}
+
+size_t BpeMerger::byte_ids(std::string_view piece, int32_t* ids) const {
+  size_t count = 0;
+  bool fuses = false;  // whether an unknown byte here joins the one before
+  for (const char c : piece) {
+    const auto byte = static_cast<unsigned char>(c);
+    ids[count] = id_of_byte_[byte];
+    const bool unknown = is_unknown_[byte];
+    count += ids[count] >= 0 && !(unknown && fuses) ? 1 : 0;
+    fuses = unknown && fuse_unknown_;
+  }
+  return count;
 }
 
 void BpeMerger::encode(std::string_view piece, std::vector<int32_t>& out) const {
@@ -189,8 +203,7 @@ void BpeMerger::encode(std::string_view piece, std::vector<int32_t>& out) const 
 void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
   int32_t ids[kShortPieceBytes + 1];
   Merge merges[kShortPieceBytes + 1];  // merges[i] joins ids[i] and ids[i + 1]
-  size_t count = piece.size();
-  for (size_t i = 0; i < count; ++i) ids[i] = id_of_byte_[static_cast<unsigned char>(piece[i])];
+  size_t count = byte_ids(piece, ids);
   for (size_t i = 0; i + 1 < count; ++i) merges[i] = merges_.find(ids[i], ids[i + 1]);
   while (count > 1) {
     size_t best = 0;
@@ -209,7 +222,9 @@ void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) 
 }
 
 void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
-  const uint32_t count = static_cast<uint32_t>(piece.size());
+  std::vector<int32_t> ids(piece.size());
+  const uint32_t count = static_cast<uint32_t>(byte_ids(piece, ids.data()));
+  if (count == 0) return;
   std::vector<Node> nodes(count);
   PairQueue queue;
   const auto refresh = [&](uint32_t i) {
@@ -219,9 +234,8 @@ void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) c
     if (node.merge.rank != kNoRank) queue.push(node.merge.rank, i);
   };
   for (uint32_t i = 0; i < count; ++i) {
-    nodes[i] = {.id = id_of_byte_[static_cast<unsigned char>(piece[i])],
-                .previous = i > 0 ? i - 1 : kNoNode,
-                .next = i + 1 < count ? i + 1 : kNoNode};
+    nodes[i] = {
+        .id = ids[i], .previous = i > 0 ? i - 1 : kNoNode, .next = i + 1 < count ? i + 1 : kNoNode};
   }
   for (uint32_t i = 0; i < count; ++i) refresh(i);
   while (!queue.empty()) {

@@ -90,13 +90,21 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
+// What stands for a byte that has no token of its own. Vocabularies often lack bytes that their
+// training text never held: SmolLM2's has 235.
+struct UnknownByte {
+  int32_t id = -1;    // negative: the byte is left out
+  bool fuse = false;  // neighbouring unknown bytes share one token
+};
+
 // Merges a piece down to tokens: again and again the pair of lowest rank, the leftmost of equals.
 class BpeMerger {
  public:
-  // REQUIRES: a token for each of the 256 bytes.
-  BpeMerger(const Vocabulary& vocabulary, MergeTable merges);
+  BpeMerger(const Vocabulary& vocabulary, MergeTable merges, UnknownByte unknown = {});
 
-  // Appends the tokens of `piece` to `out`.
+  // Appends the tokens of `piece` to `out`, perhaps none. Bytes without a token are replaced or
+  // left out before anything merges, so their neighbours can merge with each other, as in the
+  // reference.
   //
   // Short pieces are scanned for the lowest rank (fastest in practice), long ones use a linked list
   // and a queue by rank, so time is at most n log n whatever the text.
@@ -106,8 +114,12 @@ class BpeMerger {
  private:
   void encode_short(std::string_view piece, std::vector<int32_t>& out) const;
   void encode_long(std::string_view piece, std::vector<int32_t>& out) const;
+  // Writes the tokens of the bytes to `ids` (room for one per byte) and returns how many there are.
+  size_t byte_ids(std::string_view piece, int32_t* ids) const;
 
   std::array<int32_t, 256> id_of_byte_{};
+  std::array<bool, 256> is_unknown_{};
+  bool fuse_unknown_ = false;
   MergeTable merges_;
 };
 

@@ -1,8 +1,8 @@
 // ChatTemplate: a conversation as the text that the model was trained on.
 //
-// Used by LLM::chat_prompt. Jinja is not executed: the two formats of the supported families are
-// recognised in the model's own template text and written out by hand, and any other template is
-// refused. Thread rule: immutable.
+// Used by LLM::chat_prompt. Jinja is not executed: the programs of the supported families are known
+// as wholes (known_templates.h) and written out by hand, and any other template is refused.
+// Thread rule: immutable.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@
 #include <variant>
 #include <vector>
 
-#include "sluice/llm.h"
+#include "sluice/chat.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice {
 
-// <|im_start|>role\ncontent<|im_end|>\n : Qwen2, Qwen2.5, Qwen3, SmolLM2.
+// <|im_start|>role\ncontent<|im_end|>\n : Qwen1.5 to Qwen3, SmolLM2.
 struct ChatMlFormat {
   // Written first when the conversation does not begin with a system message.
   std::optional<std::string> default_system;
@@ -44,8 +44,8 @@ class ChatTemplate {
  public:
   // Recognises a template. `bos_token` is what {{ bos_token }} in it stands for.
   //
-  // Errors: kUnsupported when there is no template or it is neither of the two formats or does
-  // something else that changes the text; kModel when it needs a BOS token and there is none.
+  // Errors: kUnsupported, naming the part that is not known, when there is no template or it is not
+  // the whole program of a known one; kModel when it needs a BOS token and there is none.
   ChatTemplate(std::string_view jinja, std::string_view bos_token);
 
   // Writes the conversation out; segments made of contents do not parse special tokens.

@@ -27,7 +27,7 @@ constexpr Pattern kPatterns[] = {
      R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      SplitKind::kLlama3}};
 
-// A place in the text together with what stands there; `bits` is kEnd behind the last character.
+// A place in the text together with what stands there; `bits` is kEnd after the last character.
 struct Cursor {
   static constexpr int kEnd = -1;
 

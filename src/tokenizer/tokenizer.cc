@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "io/file.h"
+#include "io/model_file.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/nfc.h"
@@ -87,7 +87,7 @@ struct Tokenizer::Impl {
 
 Tokenizer::Impl::Impl(TokenizerFile file, TokenizerConfig file_config)
     : vocabulary(std::move(file.vocabulary)),
-      merger(vocabulary, std::move(file.merges)),
+      merger(vocabulary, std::move(file.merges), file.unknown),
       ignore_merges(file.ignore_merges),
       nfc(file.nfc),
       pre_tokenizer(std::move(file.splits)),
@@ -179,7 +179,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 
 Tokenizer Tokenizer::load(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "tokenizer.json";
-  TokenizerFile file = parse_tokenizer_file(read_file(path), path.string());
+  TokenizerFile file =
+      parse_tokenizer_file(read_model_file(path, kMaxTokenizerFileBytes), path.string());
   return Tokenizer(std::make_unique<const Impl>(std::move(file), read_tokenizer_config(model_dir)));
 }
 
@@ -191,6 +192,18 @@ Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view nam
 std::vector<int32_t> Tokenizer::encode(std::string_view utf8, const EncodeOptions& options) const {
   const TextSegment segment{std::string(utf8), options.parse_special};
   return encode({&segment, 1}, options.add_special_tokens);
+}
+
+std::vector<int32_t> Tokenizer::encode_prompt(std::string_view utf8,
+                                              const EncodeOptions& options) const {
+  std::vector<int32_t> ids = encode(utf8, options);
+  if (!options.add_special_tokens || !options.parse_special) return ids;
+  const std::vector<int32_t>& prefix = impl_->prefix_ids;
+  const auto count = static_cast<ptrdiff_t>(prefix.size());
+  const bool twice = ids.size() >= 2 * prefix.size() + impl_->suffix_ids.size() &&
+                     std::equal(prefix.begin(), prefix.end(), ids.begin() + count);
+  if (twice) ids.erase(ids.begin(), ids.begin() + count);
+  return ids;
 }
 
 std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments,
@@ -241,9 +254,7 @@ bool Tokenizer::is_special(int32_t id) const {
 }
 
 const std::string& Tokenizer::bos_token() const { return impl_->config.bos_token; }
-const std::string& Tokenizer::eos_token() const { return impl_->config.eos_token; }
 std::optional<int32_t> Tokenizer::bos_id() const { return token_id(bos_token()); }
-std::optional<int32_t> Tokenizer::eos_id() const { return token_id(eos_token()); }
 const std::string& Tokenizer::chat_template() const { return impl_->config.chat_template; }
 
 }  // namespace sluice

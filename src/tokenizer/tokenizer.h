@@ -13,12 +13,9 @@
 #include <string_view>
 #include <vector>
 
-namespace sluice {
+#include "sluice/encode_options.h"
 
-struct EncodeOptions {
-  bool add_special_tokens = true;  // what the post-processor adds around a text, such as BOS
-  bool parse_special = false;      // special tokens written out in the text become those tokens
-};
+namespace sluice {
 
 // A stretch of text with its own rule for special tokens: a template's parts parse them, what the
 // user wrote does not.
@@ -31,7 +28,7 @@ class Tokenizer {
  public:
   // Reads tokenizer.json and, when they are there, tokenizer_config.json and chat_template.jinja.
   //
-  // Errors: kIo, kModel and kUnsupported that name file, field and value (see tokenizer_file.h).
+  // Errors: kModel and kUnsupported that name file, field and value (see tokenizer_file.h).
   static Tokenizer load(const std::filesystem::path& model_dir);
   // The same from the text of a tokenizer.json alone; `name` opens error texts.
   static Tokenizer parse(std::string_view tokenizer_json, std::string_view name);
@@ -43,10 +40,15 @@ class Tokenizer {
   // The ids of a text.
   //
   // Ill-formed UTF-8 is first replaced by U+FFFD as Python's bytes.decode(errors="replace") does.
+  // Bytes that the vocabulary has no token for are left out (or become its unk_token).
   // Added tokens that their file does not call special (Qwen3's <think>) are always found.
   // Time: n log n in the longest word, else linear; memory a few times the text.
   // Errors: kInvalidArgument for a text of 4 GiB or more.
   std::vector<int32_t> encode(std::string_view utf8, const EncodeOptions& options = {}) const;
+
+  // The ids of a whole prompt: as encode(), but a text that begins with the special tokens which
+  // would be added before it (a BOS), and parses them, gets them once.
+  std::vector<int32_t> encode_prompt(std::string_view utf8, const EncodeOptions& options) const;
 
   // The ids of segments as one text: words are cut as if there were no borders, but no added token
   // is found across one, and each segment is repaired and normalized by itself.
@@ -66,11 +68,9 @@ class Tokenizer {
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
 
-  // From tokenizer_config.json: contents (empty when not named) and the ids they have, if any.
+  // From tokenizer_config.json: its content (empty when not named) and the id that has, if any.
   const std::string& bos_token() const;
-  const std::string& eos_token() const;
   std::optional<int32_t> bos_id() const;
-  std::optional<int32_t> eos_id() const;
   // The model's Jinja text for ChatTemplate; empty when it has none.
   const std::string& chat_template() const;
 

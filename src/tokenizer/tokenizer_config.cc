@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "io/file.h"
 #include "io/json.h"
+#include "io/model_file.h"
 
 namespace sluice {
 namespace {
@@ -38,14 +38,13 @@ std::string template_text(const JsonObject& config) {
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
   TokenizerConfig result;
   const std::filesystem::path path = model_dir / "tokenizer_config.json";
-  if (std::filesystem::exists(path)) {
-    const json document = read_json_file(path);
+  if (model_file_exists(path)) {
+    const json document = parse_json(read_model_file(path), path.string());
     const JsonObject config(document, path.string());
-    result = {template_text(config), token_content(config, "bos_token"),
-              token_content(config, "eos_token")};
+    result = {template_text(config), token_content(config, "bos_token")};
   }
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";
-  if (std::filesystem::exists(jinja)) result.chat_template = read_file(jinja);
+  if (model_file_exists(jinja)) result.chat_template = read_model_file(jinja);
   return result;
 }
 

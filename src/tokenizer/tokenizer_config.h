@@ -10,14 +10,13 @@ namespace sluice {
 
 struct TokenizerConfig {
   std::string chat_template;  // Jinja text; empty when the model has none
-  std::string bos_token;      // contents; empty when not named
-  std::string eos_token;
+  std::string bos_token;      // its content; empty when not named
 };
 
 // Reads tokenizer_config.json, and chat_template.jinja, which newer checkpoints have beside it and
 // which then counts. A directory without either gives an empty config.
 //
-// Errors: kModel naming file and field for a wrong type, kIo for what cannot be read.
+// Errors: kModel naming file and field for a wrong type, and naming a file that cannot be read.
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir);
 
 }  // namespace sluice

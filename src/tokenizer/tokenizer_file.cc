@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "io/json.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/nfc.h"
@@ -25,7 +26,8 @@ constexpr std::string_view kSupported =
 
 [[noreturn]] void refuse(const JsonObject& object, std::string_view key, std::string_view why) {
   const std::string found = object.has(key) ? describe_json(object.get(key)) : "missing";
-  throw Error(ErrorCode::kUnsupported, fmt::format("{} is {}: {}; {}", key, found, why, kSupported),
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("{} is {}: {}; {}", printable(key), found, why, kSupported),
               object.name());
 }
 
@@ -52,8 +54,8 @@ void for_each_object(const JsonObject& object, std::string_view key, Visit&& vis
   }
 }
 
-// Ids of contents. Most contents spell bytes and are found in the vocabulary's own index; the few
-// that do not (and can therefore never come out of text) are kept here.
+// Ids of contents. Most contents spell bytes and are found in the vocabulary's own index. Those
+// that do not, and added tokens, are kept here: neither can ever come out of merging.
 class ContentIndex {
  public:
   explicit ContentIndex(Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
@@ -63,8 +65,16 @@ class ContentIndex {
     if (const auto bytes = bytes_of_token(content)) return vocabulary_.add(id, *bytes, true);
     return odd_.emplace(content, id).second && vocabulary_.add(id, content, false);
   }
+  // The same for an added token that is none of the model's own.
+  bool add_apart(int32_t id, const std::string& content) {
+    if (find(content) || vocabulary_.has(id)) return false;
+    odd_.emplace(content, id);
+    return vocabulary_.add(id, bytes_of_token(content).value_or(content), false);
+  }
   std::optional<int32_t> find(const std::string& content) const {
-    if (const auto bytes = bytes_of_token(content)) return vocabulary_.find(*bytes);
+    if (const auto bytes = bytes_of_token(content)) {
+      if (const auto id = vocabulary_.find(*bytes)) return id;
+    }
     const auto it = odd_.find(content);
     return it == odd_.end() ? std::nullopt : std::optional(it->second);
   }
@@ -78,8 +88,8 @@ int32_t checked_id(const JsonObject& owner, std::string_view content, const json
   const bool in_range = value.is_number_integer() && value >= 0 && value < kMaxTokenIds;
   if (!in_range) {
     throw Error(ErrorCode::kModel,
-                fmt::format("the token \"{}\" has id {}; ids are integers from 0 to {}", content,
-                            describe_json(value), kMaxTokenIds - 1),
+                fmt::format("the token \"{}\" has id {}; ids are integers from 0 to {}",
+                            printable(content), describe_json(value), kMaxTokenIds - 1),
                 owner.name());
   }
   return value.get<int32_t>();
@@ -90,7 +100,7 @@ class FileReader {
   FileReader(const json& document, std::string_view name) : root_(document, std::string(name)) {}
 
   TokenizerFile read() {
-    // Truncation and padding belong to whoever batches; transformers resets them as well.
+    // Truncation and padding belong to the code that batches; transformers resets them as well.
     check_keys(root_, {"version", "truncation", "padding", "added_tokens", "normalizer",
                        "pre_tokenizer", "post_processor", "decoder", "model"});
     const auto version = root_.find_string("version");
@@ -110,7 +120,7 @@ class FileReader {
 
  private:
   void read_model_settings(const JsonObject& model) {
-    // Old files leave the type out. unk_token and fuse_unk never matter: every byte has a token.
+    // Old files leave the type out.
     if (model.find_string("type").value_or("BPE") != "BPE") {
       refuse(model, "type", "not a byte-pair model");
     }
@@ -135,11 +145,14 @@ class FileReader {
     int32_t last_id = tokens.back().first;
     for (const AddedToken& token : file_.added_tokens) last_id = std::max(last_id, token.id);
     file_.vocabulary = Vocabulary(static_cast<size_t>(last_id) + 1);
-    for (const auto& [id, content] : tokens) add_token(model, *content, id);
-    for (const AddedToken& token : file_.added_tokens) {
-      if (index_.find(token.content) != token.id) add_token(root_, token.content, token.id);
+    for (const auto& [id, content] : tokens) {
+      check_token(model, *content, id, !content->empty() && index_.add(id, *content));
     }
-    require_all_bytes(model);
+    for (const AddedToken& token : file_.added_tokens) {
+      if (index_.find(token.content) == token.id) continue;
+      check_token(root_, token.content, token.id, index_.add_apart(token.id, token.content));
+    }
+    read_unknown(model);
   }
 
   // In the order of ids, which is the order in which merges will ask for them: half the cache
@@ -157,31 +170,45 @@ class FileReader {
     return tokens;
   }
 
-  void require_all_bytes(const JsonObject& model) const {
+  // What stands for bytes without a token; a file where every byte has one may name anything.
+  void read_unknown(const JsonObject& model) {
+    int num_bytes = 0;
     for (int byte = 0; byte < 256; ++byte) {
       const char one = static_cast<char>(byte);
-      if (file_.vocabulary.find({&one, 1})) continue;
+      num_bytes += file_.vocabulary.find({&one, 1}) ? 1 : 0;
+    }
+    if (num_bytes == 0) {
       throw Error(ErrorCode::kModel,
-                  fmt::format("vocab has no token for the byte 0x{:02X}; a byte-level vocabulary "
-                              "needs all 256",
-                              byte),
+                  "vocab has a token for none of the 256 bytes; a byte-level vocabulary has nearly "
+                  "all of them: is it the model's own file?",
                   model.name());
     }
+    const auto unknown = model.find_string("unk_token");
+    file_.unknown.fuse = model.find_bool("fuse_unk").value_or(false);
+    if (!unknown || num_bytes == 256) return;
+    // The reference looks it up among the model's own tokens only.
+    if (!model.get("vocab").contains(*unknown)) {
+      model.fail("unk_token",
+                 fmt::format("null or a token of vocab, which has {} of the 256 bytes", num_bytes));
+    }
+    file_.unknown.id = *index_.find(*unknown);
   }
 
-  void add_token(const JsonObject& owner, const std::string& content, int32_t id) {
+  // Says why a token was not added.
+  void check_token(const JsonObject& owner, const std::string& content, int32_t id,
+                   bool added) const {
     if (content.empty()) {
       throw Error(ErrorCode::kModel, fmt::format("the token with id {} is empty", id),
                   owner.name());
     }
-    if (index_.add(id, content)) return;
+    if (added) return;
     const auto other = index_.find(content);
     throw Error(ErrorCode::kModel,
                 other ? fmt::format("the token \"{}\" has the ids {} and {}; a token has one",
-                                    content, *other, id)
+                                    printable(content), *other, id)
                       : fmt::format("the id {} of the token \"{}\" belongs to another token "
                                     "(\"{}\") as well; each id names one token",
-                                    id, content, file_.vocabulary.bytes(id)),
+                                    id, printable(content), printable(file_.vocabulary.bytes(id))),
                 owner.name());
   }
 
@@ -208,7 +235,9 @@ class FileReader {
 
   void read_merges(const JsonObject& model) {
     const json& merges = model.get("merges");
-    if (!merges.is_array()) model.fail("merges", "a list of pairs");
+    if (!merges.is_array() || merges.size() > kMaxMerges) {
+      model.fail("merges", fmt::format("a list of at most {} pairs", kMaxMerges));
+    }
     file_.merges = MergeTable(merges.size());
     for (size_t i = 0; i < merges.size(); ++i) {
       const auto [left, right] = merge_parts(model, merges[i], i);
@@ -244,7 +273,7 @@ class FileReader {
       throw Error(ErrorCode::kModel,
                   fmt::format("merges[{}] needs the token \"{}\", which is not in the vocabulary; "
                               "vocabulary and merges must come from the same model",
-                              i, content),
+                              i, printable(content)),
                   model.name());
     }
     return *id;

@@ -17,6 +17,7 @@ namespace sluice {
 struct TokenizerFile {
   Vocabulary vocabulary;  // the model's tokens and the added ones
   MergeTable merges;
+  UnknownByte unknown;         // for bytes that have no token
   bool ignore_merges = false;  // a piece that is a token as a whole is not built by merges
   bool nfc = false;
   std::vector<SplitKind> splits;
@@ -27,6 +28,10 @@ struct TokenizerFile {
 
 // Ids at or above this are refused: they would only be a way to ask for gigabytes.
 inline constexpr int64_t kMaxTokenIds = int64_t{1} << 22;
+// The same for merges; the largest vocabularies have some 600,000.
+inline constexpr size_t kMaxMerges = size_t{1} << 21;
+// And for the file, of which Qwen's has 11 MB and the largest 33.
+inline constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{64} << 20;
 
 // Reads the text of a tokenizer.json; `name` opens every error text.
 //

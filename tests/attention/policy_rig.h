@@ -16,7 +16,7 @@
 
 #include "attention/resident_executor.h"
 #include "device/device.h"
-#include "kv/device_pool.h"
+#include "kv/block_memory.h"
 
 namespace sluice::testing {
 
@@ -38,12 +38,11 @@ class PolicyRig {
   static constexpr int32_t kMaxTokens = kBlockTokens * kBlocksPerSeq;
   static constexpr float kScale = 0.18f;
 
-  explicit PolicyRig(std::unique_ptr<Policy> policy)
-      : policy_(std::move(policy)),
+  explicit PolicyRig(std::unique_ptr<PolicyPair> policies)
+      : policies_(std::move(policies)),
         pool_(*device_, layout(), kSeqs * kBlocksPerSeq),
-        executor_(*policy_, pool_) {
-    policy_->check_layout(layout().block);
-    policy_->initialize(*device_, layout(), pool_.num_blocks(), limits());
+        executor_(*policies_, pool_) {
+    policies_->initialize(*device_, layout(), pool_.num_blocks(), limits());
   }
 
   static KvLayout layout() {
@@ -51,11 +50,12 @@ class PolicyRig {
         .num_layers = kLayers,
         .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
   }
-  static PolicyLimits limits() {
+  static PairLimits limits() {
     return {.max_decode_seqs = kSeqs, .max_prefill_rows = kMaxTokens, .max_tokens = kMaxTokens};
   }
 
-  Policy& policy() { return *policy_; }
+  const PolicyPair& policies() const { return *policies_; }
+  SelectionRule rule(Phase phase) const { return policies_->rule(phase, layout().block); }
   Stream& stream() { return *stream_; }
 
   // Writes the rows' keys and values and runs all layers. Returns the output of the last layer's
@@ -64,10 +64,10 @@ class PolicyRig {
     const AttentionPass pass = make_pass(phase, spans);
     const TensorView q = queries(spans);
     const TensorView out = tensor<BFloat16>({q.dim(0), kQueryHeads, kHeadDim});
-    executor_.begin_pass(pass);
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      write_rows(executor_.write_target(pass, layer), layer, spans);
-      executor_.attend(*stream_, pass, {.layer = layer, .q = q, .out = out, .scale = kScale});
+      write_rows(executor_.write_target(pass, LayerId(layer)), layer, spans);
+      executor_.attend(*stream_, pass,
+                       {.layer = LayerId(layer), .q = q, .out = out, .scale = kScale});
       stream_->synchronize();
     }
     const BFloat16* first = out.data<BFloat16>();
@@ -75,17 +75,16 @@ class PolicyRig {
   }
 
   // What the policy selects in a layer for rows that `run` has seen: the list of each row and KV
-  // head, in that order. REQUIRES: makes_lists(phase); prefill: one span.
+  // head, in that order. REQUIRES: the phase makes page lists; prefill: one span.
   std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
                              int32_t layer = kLayers - 1) {
     const AttentionPass pass = make_pass(phase, spans);
-    const PageList pages = policy_
-                               ->select_blocks(*stream_, {.phase = phase,
-                                                          .layer = layer,
-                                                          .q = queries(spans),
-                                                          .batch = pass.batch,
-                                                          .kv_end = pass.kv_end,
-                                                          .block_ids = pass.block_ids})
+    const PageList pages = policies_->of(phase)
+                               .select(*stream_, {.layer = LayerId(layer),
+                                                  .q = queries(spans),
+                                                  .batch = pass.batch,
+                                                  .kv_end = pass.kv_end,
+                                                  .block_ids = pass.block_ids})
                                .pages;
     stream_->synchronize();
     page_tokens_ = pages.page_tokens;
@@ -109,7 +108,7 @@ class PolicyRig {
   // over all) in double precision.
   std::vector<double> expected_output(const std::vector<Span>& spans, Phase phase) {
     std::vector<PageIds> row_lists;
-    if (policy_->makes_lists(phase)) row_lists = lists(phase, spans);
+    if (rule(phase).makes_page_lists()) row_lists = lists(phase, spans);
     std::vector<double> out;
     size_t row = 0;
     for (const Span& span : spans) {
@@ -129,6 +128,18 @@ class PolicyRig {
       }
     }
     return out;
+  }
+
+  // Largest error of a number of the output. Inputs are at most 2. A score has kHeadDim products
+  // and additions of at most 4, two roundings each; a weight is off by twice the score's error, by
+  // the rounding of exp and of as many sums as there are tokens, and where a kernel rounds it, by
+  // half a unit of bf16; the output is an average of values, rounded to bf16.
+  static double output_bound(double expected) {
+    constexpr double kUnitF32 = 0x1p-24, kUnitBF16 = 0x1p-8, kLargest = 2.0;
+    constexpr double kScore =
+        (2.0 * kHeadDim + 2.0) * kUnitF32 * kHeadDim * kLargest * kLargest * kScale;
+    constexpr double kWeight = 2.0 * kScore + (2.0 * kMaxTokens + 64.0) * kUnitF32 + kUnitBF16;
+    return kUnitBF16 * std::abs(expected) * 1.01 + kWeight * kLargest;
   }
 
   // A key or value of a layer; the same in every rig.
@@ -273,7 +284,7 @@ class PolicyRig {
   }
 
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
-  std::unique_ptr<Policy> policy_;
+  std::unique_ptr<PolicyPair> policies_;
   DevicePool pool_;
   ResidentExecutor executor_;
   std::vector<Buffer> buffers_;

@@ -14,7 +14,7 @@ using testing::PageIds;
 using testing::PolicyRig;
 using testing::Span;
 
-const PolicyOptions kOptions{
+const SparseOptions kOptions{
     .topk_tokens = 32, .page_tokens = 16, .sink_tokens = 0, .recent_tokens = 0};
 constexpr int32_t kPromptTokens = 400;
 
@@ -31,14 +31,14 @@ bool holds(const PageIds& list, int32_t page) {
 
 TEST(Quest, FindsThePageOfAKeyLikeTheQuery) {
   for (const int32_t key_pos : {0, 37, 208, 383}) {
-    PolicyRig rig(make_policy("full+quest", kOptions));
+    PolicyRig rig(make_policies("full+quest", kOptions));
     rig.plant({.kv_head = 1, .pos = key_pos}, kPromptTokens);
     EXPECT_TRUE(holds(lists_of(rig)[1], key_pos / 16)) << "position " << key_pos;
   }
 }
 
 TEST(Quest, HeadsChooseForThemselvesUnlessTheyShareAList) {
-  PolicyRig apart(make_policy("full+quest", kOptions));
+  PolicyRig apart(make_policies("full+quest", kOptions));
   apart.plant({.kv_head = 0, .pos = 40}, kPromptTokens);
   apart.plant({.kv_head = 1, .pos = 300}, kPromptTokens);
   const std::vector<PageIds> lists = lists_of(apart);
@@ -46,9 +46,9 @@ TEST(Quest, HeadsChooseForThemselvesUnlessTheyShareAList) {
   EXPECT_TRUE(holds(lists[1], 300 / 16));
   EXPECT_NE(lists[0], lists[1]);
 
-  PolicyOptions options = kOptions;
+  SparseOptions options = kOptions;
   options.shared_list = true;
-  PolicyRig shared(make_policy("full+quest", options));
+  PolicyRig shared(make_policies("full+quest", options));
   shared.plant({.kv_head = 0, .pos = 40}, kPromptTokens);
   shared.plant({.kv_head = 1, .pos = 300}, kPromptTokens);
   const std::vector<PageIds> both = lists_of(shared);
@@ -57,7 +57,7 @@ TEST(Quest, HeadsChooseForThemselvesUnlessTheyShareAList) {
 }
 
 TEST(Quest, LayersKeepTheirOwnSummaries) {
-  PolicyRig rig(make_policy("full+quest", kOptions));
+  PolicyRig rig(make_policies("full+quest", kOptions));
   rig.plant({.layer = 0, .pos = 100}, kPromptTokens);
   rig.plant({.layer = 1, .pos = 250}, kPromptTokens);
   lists_of(rig);
@@ -70,7 +70,7 @@ TEST(Quest, LayersKeepTheirOwnSummaries) {
 
 // A key decoded a moment ago is summarised like those of the prompt.
 TEST(Quest, FindsDecodedKeys) {
-  PolicyRig rig(make_policy("full+quest", kOptions));
+  PolicyRig rig(make_policies("full+quest", kOptions));
   rig.plant({.kv_head = 0, .pos = 210}, 270);
   rig.run(Phase::kPrefill, {{0, 0, 200}});
   for (int32_t pos = 200; pos <= 270; ++pos) rig.run(Phase::kDecode, {{0, pos, 1}});
@@ -78,12 +78,14 @@ TEST(Quest, FindsDecodedKeys) {
 }
 
 TEST(Quest, SummariesTakeTheShareOfAPageAndListsNone) {
-  const QuestPolicy quest(PolicyOptions{.page_tokens = 32});
+  const QuestPolicy quest(SparseOptions{.page_tokens = 32});
   const KvLayout layout = PolicyRig::layout();
-  const PolicyMemory memory = quest.memory(layout, 1000, PolicyRig::limits());
+  const PolicyLimits limits{
+      .max_seqs = PolicyRig::kSeqs, .max_rows = 1, .max_tokens = PolicyRig::kMaxTokens};
+  const PolicyMemory memory = quest.memory(layout, 1000, limits);
   EXPECT_EQ(memory.summary_bytes, 1000 * layout.block_bytes_all_layers() / 32);
-  EXPECT_EQ(quest.memory(layout, 0, PolicyRig::limits()).summary_bytes, 0u);
-  EXPECT_EQ(quest.memory(layout, 0, PolicyRig::limits()).list_bytes, memory.list_bytes);
+  EXPECT_EQ(quest.memory(layout, 0, limits).summary_bytes, 0u);
+  EXPECT_EQ(quest.memory(layout, 0, limits).list_bytes, memory.list_bytes);
 }
 
 }  // namespace

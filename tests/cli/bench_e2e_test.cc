@@ -1,8 +1,10 @@
 // Benchmarks of what moves, from outside: their counts are exact, their rates are rates.
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -95,15 +97,51 @@ TEST(BenchFromOutside, TransferMeasuresEveryShape) {
       << "gathers, engine, sizes, runs, rows";
 }
 
+// The largest number with a point that stands before " %".
+double largest_share(const std::string& text) {
+  double largest = 0;
+  for (size_t at = text.find(" %"); at != text.npos; at = text.find(" %", at + 1)) {
+    size_t begin = at;
+    while (begin > 0 && (std::isdigit(text[begin - 1]) != 0 || text[begin - 1] == '.')) --begin;
+    const std::string number = text.substr(begin, at - begin);
+    if (number.find('.') != number.npos) largest = std::max(largest, std::stod(number));
+  }
+  return largest;
+}
+
 TEST(BenchFromOutside, TransferPrintsATableForEachShape) {
   const Outcome outcome =
       run_sluice({"bench", "transfer", "--device", "cpu", "--bytes", "32M", "--repeats", "1"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-  for (const char* words :
-       {"bound: one copy", "copies back to back", "H2D row by row", "gather_pages", "H2D kernel",
-        "load + write-back", "blocks of 1024", "scattered, copies"}) {
+  for (const char* words : {" to the device, ", "pinned memory, 1 repeat\n", "bound: one copy",
+                            "copies back to back", "H2D row by row", "gather_pages", "H2D kernel",
+                            "load + write-back", "blocks of 1024", "scattered, copies"}) {
     EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
   }
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  // A share above all that the link can do is explained where there is one.
+  const double largest = largest_share(outcome.out);
+  EXPECT_GT(largest, 1);
+  if (std::abs(largest - 105) > 0.2) {
+    EXPECT_EQ(outcome.out.find("shares above 100 %") != std::string::npos, largest > 105)
+        << outcome.out;
+  }
+}
+
+TEST(BenchFromOutside, DecodeAndPrefillSayWhatWasMeasured) {
+  const Words small = {"--repeats", "1", "--prompt-lengths", "16", "--kv-cache-bytes", "64M"};
+  const Outcome decode = run_sluice(joined({"bench", "decode", model_dir(), "-n", "4"}, small));
+  ASSERT_EQ(decode.exit_code, 0) << decode.err;
+  for (const char* words : {"needle, random weights, batch 1, 1 repeat: ", "tg4 @ d16"}) {
+    EXPECT_NE(decode.out.find(words), std::string::npos) << words << "\n" << decode.out;
+  }
+  const Outcome prefill =
+      run_sluice(joined({"bench", "prefill", model_dir(), "--load-format", "auto"}, small));
+  ASSERT_EQ(prefill.exit_code, 0) << prefill.err;
+  EXPECT_NE(prefill.out.find("prefill, needle, batch 1, 1 repeat: "), std::string::npos)
+      << prefill.out;
+  EXPECT_NE(prefill.out.find("pp16"), std::string::npos) << prefill.out;
 }
 
 // Bytes against the formulas of docs/offload.md, shares against the rates beside them.
@@ -148,7 +186,7 @@ TEST(BenchFromOutside, WhatDoesNotFitIsSaidAndTheRestMeasured) {
   const Words words = joined(small_kv("offload", "512"), {"--kv-cache-bytes", "1M"});
   const Json json = json_of(joined(words, {"--modes", "off,chunked"}));
   const Json& off = json.at("results")[0];
-  EXPECT_NE(off.at("does_not_fit").get<std::string>().find("kv_cache_bytes"), std::string::npos);
+  EXPECT_NE(off.at("does_not_fit").get<std::string>().find("--kv-cache-bytes "), std::string::npos);
   EXPECT_FALSE(off.contains("decode"));
   EXPECT_TRUE(json.at("results")[1].at("decode").at("share_of_resident").is_null());
 

@@ -1,6 +1,7 @@
 // The heat map: well-formed XML with every cell in it, and colours that can be told apart.
 #include "cli/needle/heat_map.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -79,6 +80,27 @@ TEST(HeatMap, ACellThatWasNotMeasuredSaysSo) {
   const std::string svg = heat_map_svg(map);
   EXPECT_NE(svg.find("2048 tokens, depth 0 %: not measured"), std::string::npos);
   EXPECT_EQ(count(svg, "hm-void\""), 1u);
+}
+
+// The result stands first, so it is read even where a viewer cuts; and nothing has to be cut.
+TEST(HeatMap, LongTitlesAreWrapped) {
+  HeatMap map = make_map(1, 1);
+  std::string long_name = "a-model-whose-name-is-much-longer-than-a-line";
+  for (int i = 0; i < 5; ++i) long_name += "-and-longer";
+  map.subtitle =
+      "29 of 30 found (96.7 %) · " + long_name + " · full+quest attention · layerwise KV offload";
+  const std::string svg = heat_map_svg(map);
+  EXPECT_EQ(xml_fault(svg), "");
+  for (const char* part : {">29 of 30 found (96.7 %) ·", "layerwise KV offload</text>"}) {
+    EXPECT_NE(svg.find(part), std::string::npos) << part << svg.substr(0, 3000);
+  }
+  for (const std::string& line : wrap_text(map.subtitle, 40)) {
+    EXPECT_LE(std::count_if(line.begin(), line.end(), [](char c) { return (c & 0xC0) != 0x80; }),
+              40);
+  }
+  const auto lines = wrap_text("übermäßigübermäßig", 9);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], "über…äßig");
 }
 
 TEST(HeatMap, ThePageListsMissesHarmlessly) {

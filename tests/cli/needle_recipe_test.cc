@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/needle/recipe.h"
+#include "io/temp_dir.h"
 #include "sluice/error.h"
 
 namespace sluice::cli {
@@ -150,6 +151,29 @@ TEST(NeedleRecipe, NamesWhatIsTooShort) {
   }
 }
 
+// A binary file can be two sentences, one of them endless: what is encoded to cut it stays a small
+// multiple of the prompt, not of the square of the file.
+TEST(NeedleRecipe, CutsALongSentenceInLinearTime) {
+  std::string text = "One short line. It";
+  for (int i = 0; i < 200000; ++i)
+    text += " and w" + std::string(1, static_cast<char>('a' + i % 26));
+  size_t num_encoded = 0;
+  const PromptEncoder counting = [&](std::string_view message) {
+    num_encoded += message.size();
+    return encode_words(message);
+  };
+  const Haystack haystack(text, "binary", counting);
+  EXPECT_LT(num_encoded, 2 * text.size());
+  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, counting);
+  for (const int64_t length : {100, 4096}) {
+    num_encoded = 0;
+    const NeedleItem item = recipe.make(7, length, 50, 0);
+    EXPECT_EQ(static_cast<int64_t>(item.prompt_ids.size()), length);
+    // Some 30 pieces a try, none longer than two prompts of 4 bytes a token.
+    EXPECT_LT(num_encoded, static_cast<size_t>(length) * 8 * 60 * 4);
+  }
+}
+
 TEST(NeedleScore, WantsTheValueAsAWord) {
   NeedleItem item;
   item.values = {"1234567"};
@@ -164,6 +188,22 @@ TEST(NeedleScore, WantsTheValueAsAWord) {
 TEST(NeedleTemplates, FillsEveryPlaceholderOnce) {
   EXPECT_EQ(fill_template("{key} and {key}", "key", "{key}"), "{key} and {key}");
   EXPECT_EQ(fill_template("{key}: {value}", "value", "7"), "{key}: 7");
+}
+
+// An empty value would be found in every answer.
+TEST(NeedleTemplates, RefusesEmptyTexts) {
+  const TempDir directory;
+  const std::string text = R"({"format": 1, "prompt": "{haystack} {question}",
+      "repeated_haystack": "A b. C d.", "kinds": [{"name": "n", "needle": "{key} {value}",
+      "question": "{key}?", "answer": "{value}", "keys": ["k"], "values": ["a", ""]}]})";
+  const auto path = directory.write("templates.json", text);
+  try {
+    read_needle_templates(directory.path() / "templates.json");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("\"values\" holds an empty text"), std::string::npos)
+        << error.what();
+  }
 }
 
 TEST(NeedleTemplates, ReadsTheBundledModelsFile) {

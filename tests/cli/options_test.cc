@@ -1,43 +1,12 @@
 // The command line: what is accepted lands in the right field, what is wrong is named.
 #include "cli/options.h"
 
-#include <cstdlib>
-
 #include <gtest/gtest.h>
 
-#include "sluice/error.h"
+#include "cli/parsed_words.h"
 
 namespace sluice::cli {
 namespace {
-
-using Words = std::vector<std::string>;
-
-template <typename T>
-T parse(const Words& words) {
-  const Command command = parse_command_line(words);
-  EXPECT_TRUE(std::holds_alternative<T>(command)) << "command " << command.index();
-  return std::get<T>(command);
-}
-
-std::string refusal(const Words& words) {
-  try {
-    parse_command_line(words);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return {};
-}
-
-// Sets an environment variable for the length of a test.
-class ScopedEnvironment {
- public:
-  ScopedEnvironment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~ScopedEnvironment() { unsetenv(name_); }
-
- private:
-  const char* name_;
-};
 
 TEST(Options, EngineOptionsReachTheirFields) {
   const auto run = parse<RunCommand>({"run",
@@ -70,21 +39,21 @@ TEST(Options, EngineOptionsReachTheirFields) {
                                       "5"});
   const EngineOptions& engine = run.engine;
   EXPECT_EQ(engine.model, "dir");
-  EXPECT_EQ(engine.load_format, "dummy");
+  EXPECT_EQ(engine.load_format, LoadFormat::kDummy);
   EXPECT_EQ(engine.device, "cpu");
   EXPECT_EQ(engine.num_threads, 3);
   EXPECT_EQ(engine.max_model_len, 32768);
   EXPECT_EQ(engine.max_num_seqs, 7);
   EXPECT_EQ(engine.max_num_batched_tokens, 4096);
   EXPECT_EQ(engine.prefill_chunk_tokens, 512);
-  EXPECT_EQ(engine.block_size, 64);
+  EXPECT_EQ(engine.kv.block_size, 64);
   EXPECT_EQ(engine.gpu_memory_utilization, 0.5);
-  EXPECT_EQ(engine.kv_cache_bytes, size_t{4} << 30);
+  EXPECT_EQ(engine.kv.cache_bytes, size_t{4} << 30);
   EXPECT_FALSE(engine.enable_prefix_caching);
-  EXPECT_EQ(engine.sparse_policy, "full+quest");
-  EXPECT_FALSE(engine.sparse_topk_tokens || engine.sparse_page_tokens || engine.sparse_sink_tokens);
+  EXPECT_EQ(engine.sparse.policy, "full+quest");
+  EXPECT_FALSE(engine.sparse.topk_tokens || engine.sparse.page_tokens || engine.sparse.sink_tokens);
   EXPECT_EQ(engine.seed, 5);
-  EXPECT_EQ(run.seed, 5);
+  EXPECT_EQ(run.sampling.params.seed, 5);
 }
 
 TEST(Options, SparseOptionsReachTheirFields) {
@@ -92,18 +61,18 @@ TEST(Options, SparseOptionsReachTheirFields) {
       parse<RunCommand>({"run", "-m", "dir", "--sparse-topk-tokens", "1K", "--sparse-page-tokens",
                          "64", "--sparse-sink-tokens", "0", "--sparse-recent-tokens", "100",
                          "--sparse-threshold-tokens", "4K", "--sparse-shared-list"});
-  EXPECT_EQ(run.engine.sparse_topk_tokens, 1024);
-  EXPECT_EQ(run.engine.sparse_page_tokens, 64);
-  EXPECT_EQ(run.engine.sparse_sink_tokens, 0);
-  EXPECT_EQ(run.engine.sparse_recent_tokens, 100);
-  EXPECT_EQ(run.engine.sparse_threshold_tokens, 4096);
-  EXPECT_TRUE(run.engine.sparse_shared_list);
+  EXPECT_EQ(run.engine.sparse.topk_tokens, 1024);
+  EXPECT_EQ(run.engine.sparse.page_tokens, 64);
+  EXPECT_EQ(run.engine.sparse.sink_tokens, 0);
+  EXPECT_EQ(run.engine.sparse.recent_tokens, 100);
+  EXPECT_EQ(run.engine.sparse.threshold_tokens, 4096);
+  EXPECT_TRUE(run.engine.sparse.shared_list);
 
   const ScopedEnvironment topk("SLUICE_SPARSE_TOPK_TOKENS", "512");
   const ScopedEnvironment shared("SLUICE_SPARSE_SHARED_LIST", "1");
   const auto needle = parse<NeedleCommand>({"needle", "-m", "dir"});
-  EXPECT_EQ(needle.engine.sparse_topk_tokens, 512);
-  EXPECT_TRUE(needle.engine.sparse_shared_list);
+  EXPECT_EQ(needle.engine.sparse.topk_tokens, 512);
+  EXPECT_TRUE(needle.engine.sparse.shared_list);
 }
 
 TEST(Options, OffloadOptionsReachTheirFields) {
@@ -111,11 +80,11 @@ TEST(Options, OffloadOptionsReachTheirFields) {
                        "--num-kv-slots",  "8",         "--kv-slot-blocks", "3",
                        "--kv-copy-bytes", "1M"};
   const auto expect_all = [](const EngineOptions& engine) {
-    EXPECT_EQ(engine.kv_offload, "layerwise");
-    EXPECT_EQ(engine.kv_host_bytes, size_t{2} << 30);
-    EXPECT_EQ(engine.num_kv_slots, 8);
-    EXPECT_EQ(engine.kv_slot_blocks, 3);
-    EXPECT_EQ(engine.kv_copy_bytes, int64_t{1} << 20);
+    EXPECT_EQ(engine.kv.offload, KvOffload::kLayerwise);
+    EXPECT_EQ(engine.kv.host_bytes, size_t{2} << 30);
+    EXPECT_EQ(engine.kv.num_slots, 8);
+    EXPECT_EQ(engine.kv.slot_blocks, 3);
+    EXPECT_EQ(engine.kv.copy_bytes, int64_t{1} << 20);
   };
   const auto behind = [&](Words all) {
     all.insert(all.end(), words.begin(), words.end());
@@ -132,8 +101,8 @@ TEST(Options, OffloadOptionsReachTheirFields) {
   const ScopedEnvironment mode("SLUICE_KV_OFFLOAD", "chunked");
   const ScopedEnvironment slots("SLUICE_NUM_KV_SLOTS", "5");
   const auto run = parse<RunCommand>({"run", "-m", "dir"});
-  EXPECT_EQ(run.engine.kv_offload, "chunked");
-  EXPECT_EQ(run.engine.num_kv_slots, 5);
+  EXPECT_EQ(run.engine.kv.offload, KvOffload::kChunked);
+  EXPECT_EQ(run.engine.kv.num_slots, 5);
 }
 
 TEST(Options, RunAndBenchRecordATimeline) {
@@ -141,7 +110,7 @@ TEST(Options, RunAndBenchRecordATimeline) {
   EXPECT_EQ(path_of(parse<RunCommand>({"run", "-m", "dir", "--timeline", "a"})), "a");
   EXPECT_EQ(path_of(parse<BenchDecodeCommand>({"bench", "decode", "dir", "--timeline", "a"})), "a");
   EXPECT_EQ(path_of(parse<BenchPrefillCommand>({"bench", "prefill", "dir", "--timeline=a"})), "a");
-  EXPECT_EQ(path_of(parse<RunCommand>({"run", "-m", "dir"})), "") << "off unless asked for";
+  EXPECT_FALSE(path_of(parse<RunCommand>({"run", "-m", "dir"}))) << "off unless asked for";
   EXPECT_NE(refusal({"inspect", "dir", "--timeline", "a"}), "");
 }
 
@@ -157,10 +126,11 @@ TEST(Options, NothingGivenKeepsTheDefaults) {
   const auto run = parse<RunCommand>({"run", "--model", "dir"});
   const EngineOptions defaults;
   EXPECT_EQ(run.engine.max_num_seqs, defaults.max_num_seqs);
+  EXPECT_EQ(run.engine.kv.offload, KvOffload::kAuto);
   EXPECT_EQ(run.engine.gpu_memory_utilization, defaults.gpu_memory_utilization);
   EXPECT_TRUE(run.engine.enable_prefix_caching);
   EXPECT_TRUE(run.enable_thinking);
-  EXPECT_FALSE(run.seed.has_value());
+  EXPECT_TRUE(run.sampling.given.empty());
   EXPECT_TRUE(run.prompts.empty());
 
   SamplingParams suggested;  // as generation_config.json would give them
@@ -199,7 +169,7 @@ TEST(Options, SamplingGoesOverTheModelsDefaults) {
   suggested.temperature = 0.6f;
   const SamplingParams params = run.sampling.over(suggested);
   EXPECT_EQ(params.temperature, 0.0f);
-  EXPECT_EQ(params.top_k, -1);
+  EXPECT_FALSE(params.top_k.has_value()) << "-1 keeps all";
   EXPECT_EQ(params.top_p, 0.9f);
   EXPECT_EQ(params.min_p, 0.1f);
   EXPECT_EQ(params.max_tokens, 1024);
@@ -241,7 +211,7 @@ TEST(Options, ErrorsNameTheEnvironmentVariable) {
   {
     const ScopedEnvironment seqs("SLUICE_MAX_NUM_SEQS", "many");
     EXPECT_EQ(refusal({"run", "-m", "d"}),
-              "SLUICE_MAX_NUM_SEQS: 'many' is not a whole number from 1 to 65536");
+              "SLUICE_MAX_NUM_SEQS: 'many' is not a whole number from 1 to 4096");
     EXPECT_EQ(refusal({"run", "-m", "d", "--max-num-seqs", "4"}), "");
   }
   const ScopedEnvironment flag("SLUICE_JSON", "maybe");
@@ -261,24 +231,26 @@ TEST(Options, NeedleGridIsSortedAndUnique) {
   EXPECT_EQ(needle.engine.seed, 9);
 }
 
+using Modes = std::vector<KvOffload>;
+
 TEST(Options, ListsOfBenchOffloadAndSparse) {
   const auto offload = parse<BenchOffloadCommand>(
       {"bench", "offload", "d", "--lengths", "4K,32K", "--modes", "chunked,off", "--chunks", "1K",
        "--slots", "2,8", "--slot-blocks", "1", "--block-sizes", "256,0", "--device-bytes", "0,1G"});
   EXPECT_EQ(offload.lengths, (std::vector<int64_t>{4096, 32768}));
-  EXPECT_EQ(offload.modes, (Words{"chunked", "off"}));
+  EXPECT_EQ(offload.modes, (Modes{KvOffload::kChunked, KvOffload::kOff}));
   EXPECT_EQ(offload.chunks, std::vector<int32_t>{1024});
   EXPECT_EQ(offload.slots, (std::vector<int32_t>{2, 8}));
   EXPECT_EQ(offload.slot_blocks, std::vector<int32_t>{1});
   EXPECT_EQ(offload.block_sizes, (std::vector<int32_t>{256, 0}));
-  EXPECT_EQ(offload.device_bytes, (std::vector<int64_t>{0, int64_t{1} << 30}));
-  EXPECT_EQ(offload.engine.load_format, "dummy");
+  EXPECT_EQ(offload.device_bytes, (std::vector<size_t>{0, size_t{1} << 30}));
+  EXPECT_EQ(offload.engine.load_format, LoadFormat::kDummy);
 
   const auto by_option =
       parse<BenchOffloadCommand>({"bench", "offload", "d", "--kv-offload", "layerwise"});
-  EXPECT_EQ(by_option.modes, Words{"layerwise"});
+  EXPECT_EQ(by_option.modes, Modes{KvOffload::kLayerwise});
   EXPECT_EQ(parse<BenchOffloadCommand>({"bench", "offload", "d"}).modes,
-            (Words{"off", "chunked", "layerwise"}));
+            (Modes{KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}));
 
   const auto sparse = parse<BenchSparseCommand>(
       {"bench", "sparse", "d", "--policies", "full+quest,streaming", "--budgets", "256,2K"});
@@ -287,15 +259,16 @@ TEST(Options, ListsOfBenchOffloadAndSparse) {
   EXPECT_EQ(
       parse<BenchSparseCommand>({"bench", "sparse", "d", "--sparse-policy", "streaming"}).policies,
       Words{"streaming"});
-  EXPECT_EQ(sparse.engine.kv_offload, "chunked");
-  EXPECT_EQ(sparse.engine.kv_device_bytes, 0) << "all that can flow does";
+  EXPECT_EQ(sparse.engine.kv.offload, KvOffload::kChunked);
+  EXPECT_EQ(sparse.engine.kv.device_bytes, 0) << "all that can flow does";
 }
 
 TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(parse<InspectCommand>({"inspect", "dir", "--json"}).engine.model, "dir");
   const auto bench = parse<BenchDecodeCommand>({"bench", "decode", "dir", "--output-tokens", "64"});
   EXPECT_EQ(bench.engine.model, "dir");
-  EXPECT_EQ(bench.engine.load_format, "dummy");
+  EXPECT_EQ(bench.engine.load_format, LoadFormat::kDummy);
+  EXPECT_EQ(bench.engine.kv.offload, KvOffload::kOff) << "results are comparable";
   EXPECT_EQ(bench.output_tokens, 64);
   EXPECT_EQ(parse<BenchPrefillCommand>({"bench", "prefill", "d", "--prompt-lengths", "1K,2K"})
                 .prompt_lengths,
@@ -310,8 +283,8 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(transfer.num_bytes, size_t{64} << 20);
   EXPECT_EQ(transfer.engine.device, "auto");
   EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
-  EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, "auto");
-  EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).num_threads, 2);
+  EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, LoadFormat::kAuto);
+  EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).engine.num_threads, 2);
 }
 
 TEST(Options, TraceTakesTokensOrText) {

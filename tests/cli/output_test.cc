@@ -33,5 +33,16 @@ TEST(Table, AlignsColumnsByCharactersNotBytes) {
   EXPECT_EQ(table.to_string(), "name     n\nübung    1\na      \033[1m100\033[0m\n");
 }
 
+TEST(Table, WrapsTextAtSpaces) {
+  EXPECT_EQ(wrap_words("one two three", 7), (std::vector<std::string>{"one two", "three"}));
+  EXPECT_EQ(wrap_words("a /path/that/is/long b", 8),
+            (std::vector<std::string>{"a", "/path/that/is/long", "b"}));
+  EXPECT_EQ(wrap_words("", 8), std::vector<std::string>{""});
+  Table table;
+  table.align_left(1);
+  table.add_wrapped("GPU", "none is here", 7);
+  EXPECT_EQ(table.to_string(), "GPU  none is\n     here\n");
+}
+
 }  // namespace
 }  // namespace sluice::cli

@@ -35,13 +35,37 @@ TEST(ParseInteger, ReadsWholeNumbersOnly) {
 }
 
 TEST(ParseNumber, RefusesNanInfinityAndTrailingText) {
-  EXPECT_EQ(parse_number("--x", "0.25", 0, 1), 0.25);
-  EXPECT_EQ(parse_number("--x", "1e-3", 0, 1), 0.001);
+  EXPECT_EQ(parse_number("--x", "0.25", {}), 0.25);
+  EXPECT_EQ(parse_number("--x", "1e-3", {}), 0.001);
   for (const char* bad : {"", "nan", "NaN", "-nan", "inf", "infinity", "1e999", "0x1p3", "0.5x",
                           "1,5", " 1", "1.5", "-0.1", "abc"}) {
-    const std::string text = refusal([&] { parse_number("--x", bad, 0, 1); });
+    const std::string text = refusal([&] { parse_number("--x", bad, {}); });
     EXPECT_EQ(text, std::string("--x: '") + bad + "' is not a number from 0 to 1");
   }
+}
+
+TEST(ParseNumber, SaysItsRangeAsPeopleReadIt) {
+  EXPECT_EQ(refusal([] { parse_number("--x", "0", {.max = 1, .above_min = true}); }),
+            "--x: '0' is not a number above 0 and at most 1");
+  EXPECT_EQ(parse_number("--x", "1e-300", {.above_min = true}), 1e-300);
+  EXPECT_EQ(refusal([] { parse_number("--x", "-1", {.max = std::numeric_limits<float>::max()}); }),
+            "--x: '-1' is not a number from 0 to 3.4e+38");
+}
+
+// No limit of a type in digits: whoever reads "9223372036854775807" has to count them.
+TEST(EveryRange, HasNoNumberOfManyDigits) {
+  constexpr int64_t kMax64 = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMax32 = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(refusal([] { parse_integer("--x", "y", 0, kMax64); }),
+            "--x: 'y' is not a whole number from 0 to 2^63 - 1");
+  EXPECT_EQ(refusal([] { parse_integer("--x", "y", 0, kMax32); }),
+            "--x: 'y' is not a whole number from 0 to 2^31 - 1");
+  EXPECT_EQ(refusal([] { parse_token_count("--x", "y", 1, 1 << 30); }),
+            "--x: 'y' is not a number of tokens from 1 to 1024M; write 4096, 32K or 1M");
+  EXPECT_EQ(refusal([] { parse_token_count("--x", "y", 1, kMax32); }),
+            "--x: 'y' is not a number of tokens from 1 to 2^31 - 1; write 4096, 32K or 1M");
+  EXPECT_EQ(refusal([] { parse_byte_size("--x", "2T", size_t{1} << 40); }),
+            "--x: '2T' is more than 1024G");
 }
 
 TEST(ParseTokenCount, TakesPowersOf1024) {

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/ids.h"
+#include "core/printable.h"
 #include "core/tensor_view.h"
 
 namespace sluice {
@@ -95,6 +96,15 @@ TEST(StrongId, DefaultsToInvalid) {
   EXPECT_LT(BlockId(1), BlockId(2));
   static_assert(!std::is_convertible_v<int, BlockId>);
   static_assert(!std::is_constructible_v<BlockId, SequenceId>);
+}
+
+TEST(Printable, LeavesNothingThatATerminalObeys) {
+  EXPECT_EQ(printable("plain text ~"), "plain text ~");
+  EXPECT_EQ(printable("\x1b[2J\nsluice: fine\r\x7f\xc2\x9b"), "?[2J?sluice: fine????");
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a?b");
+  EXPECT_EQ(printable(std::string(80, 'x')), std::string(80, 'x'));
+  EXPECT_EQ(printable(std::string(81, 'x')), std::string(80, 'x') + "...");
+  EXPECT_EQ(printable("abcdef", 3), "abc...");
 }
 
 }  // namespace

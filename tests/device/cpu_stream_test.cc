@@ -24,6 +24,8 @@
 #include "device/device.h"
 #include "device/trace.h"
 #include "support/device_hooks.h"
+#include "support/hooked_device.h"
+#include "support/schedule_fuzzer.h"
 
 namespace sluice {
 namespace {
@@ -88,6 +90,16 @@ TEST(CpuStream, RunsTasksInOrderAndDropsCapturesInOrder) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
 }
 
+// Both are of the same kind, but the versions of an event live and die with its device.
+TEST(CpuStream, RefusesEventsOfAnotherDevice) {
+  const auto device = make_device("cpu");
+  const auto other = make_device("cpu");
+  const auto stream = device->make_stream({.name = "s"});
+  const auto event = other->make_event();
+  EXPECT_DEATH(stream->record(*event), "stream 's': an event of another device");
+  EXPECT_DEATH(stream->wait(*event), "stream 's': an event of another device");
+}
+
 TEST(CpuStream, SleepsAndWakesBetweenBursts) {
   const auto device = make_device("cpu");
   const auto stream = device->make_stream({.name = "s"});
@@ -124,8 +136,13 @@ TEST(CpuStream, AnErrorOfAHelperThreadPoisonsTheStream) {
   const auto device = make_device("cpu");
   const auto stream = device->make_stream({.name = "s", .num_threads = 3});
   as_cpu(*stream).submit("helpless", [](ThreadTeam& team) {
-    team.run([](int thread_index, int num_threads) {
-      if (thread_index == num_threads - 1) throw std::runtime_error("from the last thread");
+    // The worker's tasks wait for the failure, so that a helper is the thread that fails.
+    std::atomic<bool> failed{false};
+    team.parallel_for(team.num_threads(), [&, worker = std::this_thread::get_id()](int64_t) {
+      if (std::this_thread::get_id() != worker && !failed.exchange(true)) {
+        throw std::runtime_error("from a helper");
+      }
+      while (!failed) std::this_thread::yield();
     });
   });
   EXPECT_THROW(stream->synchronize(), Error);
@@ -233,9 +250,9 @@ double least_seconds(double enough, const Try& one_try) {
   return least;
 }
 
-TEST(CpuLink, CopiesTakeTheirTimeAndShareOneLinkPerDirection) {
+TEST(SimulatedLink, CopiesTakeTheirTimeAndShareOneLinkPerDirection) {
   constexpr double kAlone = 0.2;  // 5 MiB at 25 MiB/s: long against a busy machine's noise
-  const auto device = make_device("cpu", {.link_bytes_per_second = 25 * kMiB});
+  const auto device = testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = 25 * kMiB});
   const auto a = device->make_stream({.name = "a"});
   const auto b = device->make_stream({.name = "b"});
   const auto alone = [&] { return seconds_to_copy(*device, {a.get()}, 5 * kMiB, {true}); };
@@ -253,8 +270,8 @@ TEST(CpuLink, CopiesTakeTheirTimeAndShareOneLinkPerDirection) {
   EXPECT_LE(both_ways, 1.5 * kAlone);  // one link each way
 }
 
-TEST(CpuLink, AShortCopyDoesNotWaitForALongOneToEnd) {
-  const auto device = make_device("cpu", {.link_bytes_per_second = 100 * kMiB});
+TEST(SimulatedLink, AShortCopyDoesNotWaitForALongOneToEnd) {
+  const auto device = testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = 100 * kMiB});
   const auto a = device->make_stream({.name = "a"});
   const auto b = device->make_stream({.name = "b"});
   Buffer device_bytes = device->allocate(21 * kMiB, MemoryKind::kDevice);
@@ -268,8 +285,8 @@ TEST(CpuLink, AShortCopyDoesNotWaitForALongOneToEnd) {
   a->synchronize();
 }
 
-TEST(CpuLink, StridedCopiesPayForTheBytesTheyMove) {
-  const auto device = make_device("cpu", {.link_bytes_per_second = 100 * kMiB});
+TEST(SimulatedLink, StridedCopiesPayForTheBytesTheyMove) {
+  const auto device = testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = 100 * kMiB});
   const auto stream = device->make_stream({.name = "s"});
   Buffer device_bytes = device->allocate(2 * kMiB, MemoryKind::kDevice);
   Buffer pinned = device->allocate(8 * kMiB, MemoryKind::kPinned);
@@ -289,8 +306,12 @@ TEST(CpuLink, StridedCopiesPayForTheBytesTheyMove) {
   EXPECT_LE(seconds, 0.06);
 }
 
-TEST(CpuLink, CopiesWithinOneSideAreFree) {
-  const auto device = make_device("cpu", {.link_bytes_per_second = 1024});
+TEST(SimulatedLink, RefusesARateBelowZero) {
+  EXPECT_THROW(testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = -5}), Error);
+}
+
+TEST(SimulatedLink, CopiesWithinOneSideAreFree) {
+  const auto device = testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = 1024});
   const auto stream = device->make_stream({.name = "s"});
   for (MemoryKind kind : {MemoryKind::kDevice, MemoryKind::kPinned}) {
     Buffer from = device->allocate(kMiB, kind);
@@ -354,7 +375,7 @@ TEST(CpuMemory, LargeAllocationsAreBackedWhenTouched) {
 
 TEST(ScheduleFuzzer, ASeedGivesOneScheduleAndChangesNoResult) {
   const auto run = [](uint64_t seed) {
-    const auto device = make_device("cpu", {.schedule_seed = seed});
+    const auto device = testing::make_hooked_device("cpu", {}, {.schedule_seed = seed});
     const auto stream = device->make_stream({.name = "s"});
     uint64_t value = 1;
     for (uint64_t i = 0; i < 100; ++i) {
@@ -369,7 +390,7 @@ TEST(ScheduleFuzzer, ASeedGivesOneScheduleAndChangesNoResult) {
 
 TEST(ScheduleFuzzer, ZeroIsOffAndOtherSeedsDelay) {
   const auto timed = [](uint64_t seed) {
-    ScheduleFuzzer fuzzer({.schedule_seed = seed}, 1, "s");
+    testing::ScheduleFuzzer fuzzer(seed, 1, std::chrono::microseconds(0));
     const int64_t begin_ns = now_ns();
     for (int i = 0; i < 200; ++i) fuzzer.delay();
     return now_ns() - begin_ns;

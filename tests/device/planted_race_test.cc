@@ -3,54 +3,34 @@
 // Built in the tsan preset only. If these fail, some change lets information flow back from a
 // stream's worker (a mutex, a shared counter, a shared pool), and the race tests of the whole
 // project have gone blind.
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
+
+#include "support/watched_program.h"
 
 namespace sluice {
 namespace {
 
 constexpr int kNumRuns = 10;
-constexpr int kRaceExitCode = 66;
-
-struct Outcome {
-  int exit_code;
-  std::string output;
-};
-
-Outcome run_ring_program(const std::string& arguments) {
-  const std::string command = "TSAN_OPTIONS=exitcode=" + std::to_string(kRaceExitCode) + " " +
-                              SLUICE_RING_PROGRAM + " " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{};
-  std::array<char, 4096> piece;
-  while (size_t size = fread(piece.data(), 1, piece.size(), pipe)) {
-    outcome.output.append(piece.data(), size);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
+testing::WatchedOutcome run_ring_program(const std::string& arguments) {
+  return testing::run_watched(SLUICE_RING_PROGRAM " " + arguments);
 }
 
 void expect_found_every_time(const std::string& arguments, const char* other_side = "attend") {
   for (int i = 0; i < kNumRuns; ++i) {
-    const Outcome outcome = run_ring_program(arguments);
-    EXPECT_EQ(outcome.exit_code, kRaceExitCode) << "run " << i << "\n" << outcome.output;
+    const testing::WatchedOutcome outcome = run_ring_program(arguments);
+    EXPECT_EQ(outcome.exit_code, testing::kRaceExitCode) << "run " << i << "\n" << outcome.output;
     // The report must be about the slot: the copy on one side, the reader on the other.
-    for (const char* word : {"data race", "copy_paced", other_side, "the sum is"}) {
-      EXPECT_NE(outcome.output.find(word), std::string::npos) << word << "\n" << outcome.output;
+    for (const char* word : {"data race", "run_copy", other_side, "the sum is"}) {
+      EXPECT_TRUE(outcome.says(word)) << word << "\n" << outcome.output;
     }
   }
 }
 
 void expect_clean_every_time(const std::string& arguments) {
   for (int i = 0; i < kNumRuns; ++i) {
-    const Outcome outcome = run_ring_program(arguments);
+    const testing::WatchedOutcome outcome = run_ring_program(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << "run " << i << "\n" << outcome.output;
   }
 }

@@ -41,7 +41,6 @@ TEST(MakeDevice, SaysWhatIsMissingForCuda) {
 TEST(MakeDevice, RefusesOptionsThatCannotBe) {
   EXPECT_THROW(make_device("cpu", {.num_threads = -1}), Error);
   EXPECT_THROW(make_device("cpu", {.num_threads = 1 << 20}), Error);
-  EXPECT_THROW(make_device("cpu", {.link_bytes_per_second = -5}), Error);
   EXPECT_THROW(make_device("cpu")->make_stream({.name = "s", .num_threads = -1}), Error);
 }
 

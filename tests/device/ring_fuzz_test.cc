@@ -15,6 +15,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
+#include "support/hooked_device.h"
 #include "support/seeds.h"
 
 namespace sluice {
@@ -63,7 +64,7 @@ class Ring {
   Ring(const Pattern& pattern, uint64_t seed)
       : pattern_(pattern),
         block_bytes_(static_cast<size_t>(pattern.block_words) * sizeof(uint32_t)),
-        device_(make_device("cpu", {.schedule_seed = seed})),
+        device_(testing::make_hooked_device("cpu", {}, {.schedule_seed = seed})),
         compute_(
             device_->make_stream({.name = "compute", .num_threads = pattern.num_compute_threads})),
         write_back_(device_->make_stream({.name = "write back"})),

@@ -148,9 +148,10 @@ Outcome run_engine(EngineOptions options, const std::vector<Job>& jobs, Steps st
   options.enforce_eager = steps != Steps::kGraphs;
   DeviceOptions device_options;
   device_options.num_threads = 2;
-  LlmEngine engine(options, {.device = make_device(options.device, device_options),
-                             .policy = make_policy(options),
-                             .force_graphs = steps != Steps::kPlain});
+  LlmEngine engine(
+      options, {.device = make_device(options.device, device_options),
+                .policies = make_policies(options),
+                .adjust_plan = steps != Steps::kPlain ? testing::forced_graphs(options) : nullptr});
   Outcome run{.outputs = testing::run_jobs(engine, jobs)};
   run.num_graph_launches = engine.stats().num_graph_launches;
   return run;
@@ -169,7 +170,7 @@ std::vector<Job> make_jobs() {
 TEST(DecodeGraphsInTheEngine, EqualStepsLaunchedOneByOne) {
   for (const std::string& model : testing::tiny_model_names()) {
     EngineOptions options = tiny_options(model);
-    options.max_model_len = 0;
+    options.max_model_len.reset();
     const Outcome padded = run_engine(options, make_jobs(), Steps::kPadded);
     const Outcome graphs = run_engine(options, make_jobs(), Steps::kGraphs);
     EXPECT_EQ(padded.num_graph_launches, 0);
@@ -219,7 +220,7 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
     "eos_token_id": 1, "hidden_act": "silu", "attention_bias": false})");
   EngineOptions options = tiny_options(kModel);
   options.model = directory.path();
-  options.load_format = "dummy";
+  options.load_format = LoadFormat::kDummy;
   const std::vector<Job> jobs{{random_tokens(1010, 1), sampled(40, 1)},
                               {random_tokens(30, 2), sampled(30, 2)}};
   const Outcome padded = run_engine(options, jobs, Steps::kPadded);
@@ -235,13 +236,13 @@ TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
   options.prefill_chunk_tokens = options.max_num_batched_tokens = 64;
   const Outcome resident = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_GT(resident.num_graph_launches, 0);
-  options.kv_offload = "chunked";
-  options.kv_host_bytes = 4 << 20;
-  options.kv_device_bytes = 0;
+  options.kv.offload = KvOffload::kChunked;
+  options.kv.host_bytes = 4 << 20;
+  options.kv.device_bytes = 0;
   const Outcome offloaded = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_EQ(offloaded.num_graph_launches, 0);
   expect_all_same(offloaded.outputs, resident.outputs, "offloaded");
-  options.kv_device_bytes = 4 << 20;
+  options.kv.device_bytes = 4 << 20;
   const Outcome in_place = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_EQ(in_place.num_graph_launches, resident.num_graph_launches);
   expect_all_same(in_place.outputs, resident.outputs, "in place");
@@ -251,10 +252,10 @@ TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
 TEST(DecodeGraphsInTheEngine, SelectionsAreReplayedToo) {
   for (const char* policy : {"full+quest", "full+streaming"}) {
     EngineOptions options = tiny_options(kModel);
-    options.sparse_policy = policy;
-    options.sparse_sink_tokens = options.sparse_recent_tokens = 16;
-    options.sparse_threshold_tokens = 0;
-    if (std::string(policy) == "full+quest") options.sparse_topk_tokens = 32;
+    options.sparse.policy = policy;
+    options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+    options.sparse.threshold_tokens = 0;
+    if (std::string(policy) == "full+quest") options.sparse.topk_tokens = 32;
     const Outcome padded = run_engine(options, make_jobs(), Steps::kPadded);
     const Outcome graphs = run_engine(options, make_jobs(), Steps::kGraphs);
     EXPECT_GT(graphs.num_graph_launches, 40);

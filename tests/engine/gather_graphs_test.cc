@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "support/hooked_device.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
@@ -37,21 +38,21 @@ std::string describe(const std::string& policy, const Place& place) {
 
 EngineOptions offloaded(const std::string& policy, const Place& place) {
   EngineOptions options = testing::tiny_options(kModel);
-  options.sparse_policy = policy;
+  options.sparse.policy = policy;
   if (policy != "full") {
-    options.sparse_page_tokens = 16;
-    options.sparse_sink_tokens = options.sparse_recent_tokens = 16;
-    options.sparse_threshold_tokens = 40;  // below it a list has everything
+    options.sparse.page_tokens = 16;
+    options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
+    options.sparse.threshold_tokens = 40;  // below it a list has everything
   }
-  if (policy.ends_with("quest")) options.sparse_topk_tokens = 48;
-  options.kv_offload = place.mode;
-  options.block_size = place.block_tokens;
-  options.num_kv_slots = place.num_slots;
-  options.kv_slot_blocks = place.slot_blocks;
-  options.kv_host_bytes = 4 << 20;
-  options.kv_device_bytes = place.resident_blocks * place.block_tokens / 16 * int64_t{kBlockBytes};
+  if (policy.ends_with("quest")) options.sparse.topk_tokens = 48;
+  options.kv.offload = testing::kv_offload_named(place.mode);
+  options.kv.block_size = place.block_tokens;
+  options.kv.num_slots = place.num_slots;
+  options.kv.slot_blocks = place.slot_blocks;
+  options.kv.host_bytes = 4 << 20;
+  options.kv.device_bytes = place.resident_blocks * place.block_tokens / 16 * int64_t{kBlockBytes};
   options.max_num_seqs = 4;
-  if (options.kv_offload == "chunked") {
+  if (options.kv.offload == KvOffload::kChunked) {
     options.prefill_chunk_tokens = 64;
     options.max_num_batched_tokens = 128;
   }
@@ -62,13 +63,14 @@ enum class Steps { kPlain, kPadded, kGraphs };
 
 std::unique_ptr<LlmEngine> make_engine(EngineOptions options, Steps steps, uint64_t seed = 0) {
   options.enforce_eager = steps != Steps::kGraphs;
-  DeviceOptions device_options;
-  device_options.num_threads = 2;
-  device_options.schedule_seed = seed;
+  auto device =
+      testing::make_hooked_device(options.device, {.num_threads = 2}, {.schedule_seed = seed});
   return std::make_unique<LlmEngine>(
-      options, LlmEngine::TestParts{.device = make_device(options.device, device_options),
-                                    .policy = make_policy(options),
-                                    .force_graphs = steps != Steps::kPlain});
+      options,
+      LlmEngine::Parts{
+          .device = std::move(device),
+          .policies = make_policies(options),
+          .adjust_plan = steps != Steps::kPlain ? testing::forced_graphs(options) : nullptr});
 }
 
 std::vector<RequestOutput> run(const EngineOptions& options, const std::vector<Job>& jobs,
@@ -127,8 +129,8 @@ TEST(GatherGraphs, EqualResidentGraphs) {
       // Offloaded spans end at block borders, so passes of several sequences have other heights.
       if (!testing::testing_cpu()) options.max_num_seqs = 1;
       EngineOptions resident = options;
-      resident.kv_offload = "off";
-      resident.kv_cache_bytes = 4 << 20;
+      resident.kv.offload = KvOffload::kOff;
+      resident.kv.cache_bytes = 4 << 20;
       expect_all_same(run(options, make_jobs(), Steps::kGraphs),
                       run(resident, make_jobs(), Steps::kGraphs), describe(policy, place));
     }
@@ -153,7 +155,7 @@ TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
   }
   EngineOptions options = offloaded("full+quest", {"chunked", 16, 2, 2});
   options.max_model_len = 448;
-  options.kv_host_bytes = 44 * kBlockBytes;  // the prompts take 41
+  options.kv.host_bytes = 44 * kBlockBytes;  // the prompts take 41
   const auto padded = make_engine(options, Steps::kPadded);
   const auto graphs = make_engine(options, Steps::kGraphs);
   const std::vector<RequestOutput> reference = testing::run_jobs(*padded, jobs);
@@ -169,7 +171,7 @@ std::vector<RequestOutput> run_with_visitors(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
   const auto steps = [&](int count) {
     for (int i = 0; i < count && engine.has_unfinished(); ++i) {
-      for (RequestOutput& output : engine.step(LlmEngine::Report::kFinished)) {
+      for (RequestOutput& output : engine.step()) {
         finished.push_back(std::move(output));
       }
     }

@@ -110,13 +110,13 @@ TEST(TransferChoiceTest, ACpuCopiesUnlessToldOtherwise) {
   EngineOptions options;
   EXPECT_EQ(choose_transfers(options, *device).copy_run_bytes, 0u);
   EXPECT_TRUE(choose_transfers(options, *device).notes.empty());
-  options.kv_copy_bytes = 3 << 19;
+  options.kv.copy_bytes = 3 << 19;
   EXPECT_EQ(choose_transfers(options, *device).copy_run_bytes, size_t{3} << 19);
   EXPECT_EQ(
       choose_transfers(options, *device).notes,
       std::vector<std::string>{"transfers: copies for runs of 1.5 MiB and more, a kernel below "
                                "(kv_copy_bytes)"});
-  options.kv_copy_bytes = 0;
+  options.kv.copy_bytes = 0;
   EXPECT_EQ(choose_transfers(options, *device).notes,
             std::vector<std::string>{"transfers: copies (kv_copy_bytes)"});
 }

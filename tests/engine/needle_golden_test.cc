@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "io/file.h"
 #include "io/json.h"
-#include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "sluice/llm.h"
 #include "support/source_dir.h"
@@ -36,12 +36,13 @@ struct NeedleGolden {
 
 template <typename T>
 std::vector<T> read_tensor(const std::string& name) {
-  const MappedFile file(kGoldenDir + "golden.safetensors");
-  const SafetensorsHeader header = parse_safetensors_header(file.bytes(), "golden.safetensors");
+  const std::string file = read_file(kGoldenDir + "golden.safetensors");
+  const SafetensorsHeader header =
+      parse_safetensors_header(std::as_bytes(std::span(file)), "golden.safetensors");
   for (const SafetensorsEntry& entry : header.tensors) {
     if (entry.name != name) continue;
     std::vector<T> values((entry.end - entry.begin) / sizeof(T));
-    std::memcpy(values.data(), file.bytes().data() + entry.begin, entry.end - entry.begin);
+    std::memcpy(values.data(), file.data() + entry.begin, entry.end - entry.begin);
     return values;
   }
   ADD_FAILURE() << "golden.safetensors has no tensor " << name;
@@ -86,7 +87,8 @@ TEST_P(NeedleGoldenTest, LogitsAndAnswerMatchTransformers) {
   options.skip_tokenizer_init = true;  // ids in, ids out
   options.device = testing::test_device_spec();
   options.num_threads = 2;
-  options.kv_cache_bytes = 64 << 20;
+  options.kv.offload = KvOffload::kOff;
+  options.kv.cache_bytes = 64 << 20;
   LLM llm(options);
 
   const std::vector<float> logits = llm.trace(golden.token_ids, {}).logits.data;

@@ -8,12 +8,14 @@
 #include "engine/llm_engine.h"
 #include "io/temp_dir.h"
 #include "sluice/llm.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::offload_of;
 using testing::random_tokens;
 using testing::sampled;
 using testing::tiny_options;
@@ -25,11 +27,11 @@ constexpr int32_t kGenerated = 40;
 
 EngineOptions offloaded(const std::string& mode, int32_t num_slots) {
   EngineOptions options = tiny_options("qwen3-group2-tied");
-  options.kv_offload = mode;
-  options.num_kv_slots = num_slots;
-  options.kv_slot_blocks = kSlotBlocks;
-  options.block_size = kBlock;
-  options.kv_host_bytes = 16 << 20;
+  options.kv.offload = testing::kv_offload_named(mode);
+  options.kv.num_slots = num_slots;
+  options.kv.slot_blocks = kSlotBlocks;
+  options.kv.block_size = kBlock;
+  options.kv.host_bytes = 16 << 20;
   if (mode == "chunked") options.prefill_chunk_tokens = options.max_num_batched_tokens = kChunk;
   return options;
 }
@@ -39,7 +41,7 @@ void run_one(LlmEngine& engine) {
 }
 
 LlmEngine make_engine(const EngineOptions& options) {
-  return LlmEngine(options, {.device = make_device("cpu"), .policy = make_policy("full")});
+  return LlmEngine(options, {.device = make_device("cpu"), .policies = make_policies("full")});
 }
 
 TEST(Observers, PrefillMovesWhatTheFormulasSay) {
@@ -86,7 +88,7 @@ TEST(Observers, PhasesAddUpToTheCounters) {
   LlmEngine engine = make_engine(offloaded("chunked", 3));
   for (int i = 0; i < 2; ++i) run_one(engine);  // the second finds most of its prompt on the host
   const Observations seen = engine.observations();
-  const OffloadCounters& counters = engine.offload()->counters();
+  const TransferCounters& counters = offload_of(engine).counters();
   EXPECT_EQ(seen.kv_offload, "chunked");
   EXPECT_EQ(seen.prefill.num_loads + seen.decode.num_loads, counters.num_loads);
   EXPECT_EQ(seen.prefill.num_copies + seen.decode.num_copies, counters.num_copies);
@@ -144,7 +146,7 @@ class TimelineFile : public ::testing::Test {
     LLM llm(options);
     llm.generate({random_tokens(kPrompt, 1)}, sampled(1, 1));
     llm.write_timeline();
-    return read_timeline(options.timeline_path);
+    return read_timeline(*options.timeline_path);
   }
 
   TempDir directory_;

@@ -9,6 +9,7 @@
 
 #include "engine/llm_engine.h"
 #include "support/device_hooks.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -19,6 +20,7 @@ namespace {
 using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
+using testing::offload_of;
 using testing::random_tokens;
 using testing::run_jobs;
 using testing::sampled;
@@ -29,11 +31,11 @@ constexpr size_t kBlockBytes = 2 * 2 * 2 * kBlockTokens * 32 * sizeof(BFloat16);
 
 EngineOptions offloaded(const std::string& mode, int64_t num_host_blocks) {
   EngineOptions options = testing::tiny_options(kModel);
-  options.kv_offload = mode;
+  options.kv.offload = testing::kv_offload_named(mode);
   options.max_num_seqs = 4;
-  options.num_kv_slots = 2;
-  options.kv_slot_blocks = 1;
-  options.kv_host_bytes = static_cast<int64_t>(kBlockBytes) * num_host_blocks;
+  options.kv.num_slots = 2;
+  options.kv.slot_blocks = 1;
+  options.kv.host_bytes = static_cast<int64_t>(kBlockBytes) * num_host_blocks;
   if (mode == "chunked") {
     options.prefill_chunk_tokens = 64;
     options.max_num_batched_tokens = 64;
@@ -71,14 +73,15 @@ class StreamSpy final : public Device {
   std::map<std::string, Stream*>& streams_;
 };
 
-LlmEngine::TestParts plain_parts() {
-  return {.device = testing::make_test_device({.num_threads = 2}), .policy = make_policy("full")};
+LlmEngine::Parts plain_parts() {
+  return {.device = testing::make_test_device({.num_threads = 2}),
+          .policies = make_policies("full")};
 }
 
 void expect_nothing_held(const LlmEngine& engine) {
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
-  EXPECT_TRUE(engine.offload()->can_load());
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
+  EXPECT_TRUE(offload_of(engine).loader().can_load());
 }
 
 // ---- A stream that fails ----------------------------------------------------------------------
@@ -103,8 +106,8 @@ std::string run_until_error(LlmEngine& engine) {
 
 TEST_P(OffloadFailingStream, IsThrownByStepAndTheEngineCanBeDestroyed) {
   std::map<std::string, Stream*> streams;
-  LlmEngine engine(offloaded(GetParam().mode, 64),
-                   {.device = std::make_unique<StreamSpy>(streams), .policy = make_policy("full")});
+  LlmEngine engine(offloaded(GetParam().mode, 64), {.device = std::make_unique<StreamSpy>(streams),
+                                                    .policies = make_policies("full")});
   const SequenceId a = engine.add_request(random_tokens(150, 1), sampled(100, 1));
   const SequenceId b = engine.add_request(random_tokens(20, 2), sampled(100, 2));
   for (int i = 0; i < GetParam().good_steps; ++i) engine.step();
@@ -126,7 +129,7 @@ TEST_P(OffloadFailingStream, IsThrownByStepAndTheEngineCanBeDestroyed) {
   }
   EXPECT_FALSE(engine.has_unfinished());
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
 }
 
 std::vector<FailingStream> failing_streams() {
@@ -159,7 +162,10 @@ TEST(OffloadFaults, AFullHostTierPreemptsTheNewestAndTheOthersGoOn) {
                               {random_tokens(30, 2), sampled(60, 2)},
                               {random_tokens(30, 3), sampled(60, 3)}};
   std::vector<RequestOutput> outputs(jobs.size());
-  for (const Job& job : jobs) engine.add_request(job.prompt, job.params);
+  for (Job job : jobs) {
+    job.params.output_kind = OutputKind::kDelta;  // shows who got a token
+    engine.add_request(job.prompt, job.params);
+  }
   int64_t last_preemptions = 0;
   while (engine.has_unfinished()) {
     const bool first_runs = !outputs[0].finished();
@@ -171,7 +177,7 @@ TEST(OffloadFaults, AFullHostTierPreemptsTheNewestAndTheOthersGoOn) {
     }
     last_preemptions = preemptions;
     for (const RequestOutput& output : changed) {
-      outputs[static_cast<size_t>(output.request_id)] = output;
+      outputs[static_cast<size_t>(output.request_id)].append(output);
     }
   }
   EXPECT_GT(last_preemptions, 0);
@@ -185,7 +191,7 @@ TEST(OffloadFaults, WhatCanNeverFitIsRefusedBeforeAnyWork) {
     ASSERT_EQ(engine.plan().max_model_len, 128);
     const Job small{random_tokens(20, 1), sampled(10, 1)};
     engine.add_request(small.prompt, small.params);
-    const OffloadCounters before = engine.offload()->counters();
+    const TransferCounters before = offload_of(engine).counters();
     try {
       engine.add_request(random_tokens(100, 2), sampled(29, 1));
       FAIL() << "129 tokens in 8 blocks of 16";
@@ -194,7 +200,7 @@ TEST(OffloadFaults, WhatCanNeverFitIsRefusedBeforeAnyWork) {
       EXPECT_NE(std::string(error.what()).find("128"), std::string::npos) << error.what();
     }
     EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-    EXPECT_EQ(engine.offload()->counters().num_copies, before.num_copies);
+    EXPECT_EQ(offload_of(engine).counters().num_copies, before.num_copies);
     RequestOutput output;
     while (engine.has_unfinished()) {
       for (RequestOutput& changed : engine.step()) output = std::move(changed);
@@ -255,8 +261,10 @@ TEST(OffloadFaults, LoadingSaysHowMuchIsPinnedAndThenReadsWeights) {
   });
   ASSERT_NE(last_pinning, heard.rend());
   EXPECT_EQ(last_pinning->share, 1);
-  EXPECT_EQ(last_pinning->total_bytes, options.kv_host_bytes);
-  EXPECT_EQ(heard.front().stage, Stage::kPinning);
+  EXPECT_EQ(last_pinning->total_bytes, options.kv.host_bytes);
+  EXPECT_EQ(heard.front().stage, Stage::kTokenizer);
+  EXPECT_EQ(heard.at(1).stage, Stage::kTokenizer);
+  EXPECT_EQ(heard.at(2).stage, Stage::kPinning);
   EXPECT_EQ(heard.back().stage, Stage::kWeights);
   EXPECT_EQ(heard.back().share, 1);
 }
@@ -264,7 +272,8 @@ TEST(OffloadFaults, LoadingSaysHowMuchIsPinnedAndThenReadsWeights) {
 // Ctrl-C while host memory is pinned, or while weights are read.
 TEST(OffloadFaults, LoadingCanBeInterruptedAtEveryStage) {
   struct Interrupted {};
-  for (const auto stage : {LoadProgress::Stage::kPinning, LoadProgress::Stage::kWeights}) {
+  using Stage = LoadProgress::Stage;
+  for (const auto stage : {Stage::kTokenizer, Stage::kPinning, Stage::kWeights}) {
     const auto interrupt = [&](const LoadProgress& progress) {
       if (progress.stage == stage) throw Interrupted();
     };

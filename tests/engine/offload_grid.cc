@@ -32,7 +32,8 @@ EngineOptions resident(int32_t block_tokens) {
   options.num_threads = 2;
   options.max_num_seqs = 4;
   options.max_model_len = kNeedlePositions;
-  options.kv_cache_bytes = 64 << 20;
+  options.kv.offload = KvOffload::kOff;
+  options.kv.cache_bytes = 64 << 20;
   return options;
 }
 
@@ -72,12 +73,12 @@ TEST_P(OffloadGrid, EqualsResident) {
   const auto [chunk_tokens, num_slots, slot_blocks, block_tokens, batch] = GetParam();
   const int32_t positions = block_tokens < 1024 ? kTinyPositions : kNeedlePositions;
   EngineOptions options = resident(block_tokens);
-  options.kv_cache_bytes = 0;
-  options.kv_host_bytes = 96 << 20;
-  options.kv_offload = chunk_tokens == 0 ? "layerwise" : "chunked";
-  options.block_size = block_tokens;
-  options.num_kv_slots = num_slots;
-  options.kv_slot_blocks = slot_blocks == 0 ? positions / block_tokens : slot_blocks;
+  options.kv.cache_bytes.reset();
+  options.kv.host_bytes = 96 << 20;
+  options.kv.offload = chunk_tokens == 0 ? KvOffload::kLayerwise : KvOffload::kChunked;
+  options.kv.block_size = block_tokens;
+  options.kv.num_slots = num_slots;
+  options.kv.slot_blocks = slot_blocks == 0 ? positions / block_tokens : slot_blocks;
   options.max_num_seqs = batch;
   if (chunk_tokens != 0) {
     options.prefill_chunk_tokens = chunk_tokens;
@@ -86,7 +87,7 @@ TEST_P(OffloadGrid, EqualsResident) {
   testing::expect_all_same(testing::run_engine(options, jobs_for(block_tokens)),
                            reference(block_tokens), "against resident");
   if (num_slots != 3) return;
-  options.kv_copy_bytes = int64_t{1} << 40;
+  options.kv.copy_bytes = int64_t{1} << 40;
   testing::expect_all_same(testing::run_engine(options, jobs_for(block_tokens)),
                            reference(block_tokens), "by kernels, against resident");
 }

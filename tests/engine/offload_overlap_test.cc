@@ -12,12 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "support/hooked_device.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
+using testing::offload_of;
 using testing::random_tokens;
 using testing::sampled;
 
@@ -48,10 +51,10 @@ EngineOptions chunked_needle(const Workload& workload) {
   options.num_threads = 1;  // a core is left for the copies
   options.max_num_seqs = 1;
   options.max_model_len = workload.prompt_tokens + 64;
-  options.kv_offload = "chunked";
-  options.block_size = 64;
-  options.num_kv_slots = 4;
-  options.kv_slot_blocks = workload.chunk_tokens / 64;
+  options.kv.offload = KvOffload::kChunked;
+  options.kv.block_size = 64;
+  options.kv.num_slots = 4;
+  options.kv.slot_blocks = workload.chunk_tokens / 64;
   options.prefill_chunk_tokens = workload.chunk_tokens;
   options.max_num_batched_tokens = workload.chunk_tokens;
   options.enable_prefix_caching = false;
@@ -59,18 +62,17 @@ EngineOptions chunked_needle(const Workload& workload) {
 }
 
 double loaded_bytes(const LlmEngine& engine) {
-  const std::vector<int64_t>& bytes = engine.offload()->counters().loaded_bytes;
+  const std::vector<int64_t>& bytes = offload_of(engine).counters().loaded_bytes;
   return static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
 }
 
 // Adds up equal steps as their fastest, since nothing makes a step too fast; decode steps are all
 // equal. Rate 0: no limit.
 std::vector<Step> run(const Workload& workload, int64_t link_bytes_per_second) {
-  DeviceOptions device_options;
-  device_options.num_threads = 1;
-  device_options.link_bytes_per_second = link_bytes_per_second;
+  auto device = testing::make_hooked_device("cpu", {.num_threads = 1},
+                                            {.link_bytes_per_second = link_bytes_per_second});
   LlmEngine engine(chunked_needle(workload),
-                   {.device = make_device("cpu", device_options), .policy = make_policy("full")});
+                   {.device = std::move(device), .policies = make_policies("full")});
   const auto num_chunks = static_cast<size_t>(workload.prompt_tokens / workload.chunk_tokens);
   std::vector<Step> chunks(num_chunks);
   Step decode;

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "sluice/llm.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
@@ -22,6 +24,7 @@ namespace {
 using testing::expect_all_alike;
 using testing::expect_all_same;
 using testing::Job;
+using testing::offload_of;
 using testing::random_tokens;
 using testing::run_engine;
 using testing::sampled;
@@ -39,11 +42,11 @@ struct OffloadCase {
 
 EngineOptions offloaded(const OffloadCase& c) {
   EngineOptions options = tiny_options(kModel);
-  options.kv_offload = c.mode;
-  options.num_kv_slots = c.num_slots;
-  options.kv_slot_blocks = c.slot_blocks == 0 ? 512 / c.block_tokens : c.slot_blocks;
-  options.block_size = c.block_tokens;
-  options.kv_host_bytes = 16 << 20;
+  options.kv.offload = testing::kv_offload_named(c.mode);
+  options.kv.num_slots = c.num_slots;
+  options.kv.slot_blocks = c.slot_blocks == 0 ? 512 / c.block_tokens : c.slot_blocks;
+  options.kv.block_size = c.block_tokens;
+  options.kv.host_bytes = 16 << 20;
   if (std::string(c.mode) == "chunked") {
     options.prefill_chunk_tokens = c.chunk_tokens;
     options.max_num_batched_tokens = std::max(c.chunk_tokens, 2 * c.block_tokens);
@@ -86,7 +89,7 @@ TEST(Offload, EqualsResidentOverTheGrid) {
             expect_all_alike(run_engine(offloaded(c), jobs), reference, describe(c));
             if (num_slots != 3) continue;
             EngineOptions by_kernels = offloaded(c);
-            by_kernels.kv_copy_bytes = int64_t{1} << 40;
+            by_kernels.kv.copy_bytes = int64_t{1} << 40;
             expect_all_alike(run_engine(by_kernels, jobs), reference, describe(c) + ", kernels");
           }
         }
@@ -101,14 +104,14 @@ TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
   for (const int32_t chunk_tokens : {64, 512}) {
     const std::vector<Job> jobs = jobs_for(64);
     EngineOptions resident = offloaded({"chunked", 2, 1, 64, chunk_tokens});
-    resident.kv_offload = "off";
+    resident.kv.offload = KvOffload::kOff;
     const std::vector<RequestOutput> reference = run_engine(resident, jobs);
     for (const int32_t num_slots : {2, 8}) {
       for (const int32_t slot_blocks : {1, 3, 0}) {
         for (const int64_t copy_bytes : {int64_t{0}, int64_t{1} << 40}) {
           const OffloadCase c{"chunked", num_slots, slot_blocks, 64, chunk_tokens};
           EngineOptions options = offloaded(c);
-          options.kv_copy_bytes = copy_bytes;
+          options.kv.copy_bytes = copy_bytes;
           expect_all_same(run_engine(options, jobs), reference,
                           describe(c) + (copy_bytes == 0 ? ", copies" : ", kernels"));
         }
@@ -151,7 +154,7 @@ TEST(Offload, PreemptionLosesNothing) {
   const std::vector<Job> jobs = jobs_for(16);
   EngineOptions options = offloaded({"chunked", 2, 4, 16, 64});
   options.max_model_len = 128;
-  options.kv_host_bytes = 9 * 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // 9 blocks
+  options.kv.host_bytes = 9 * 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // 9 blocks
   LLM llm(options);
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
@@ -179,11 +182,10 @@ TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
     const std::vector<RequestOutput> reference =
         testing::testing_cpu() ? resident_reference(jobs) : run_engine(options, jobs);
     for (const uint64_t seed : testing::test_seeds(20)) {
-      DeviceOptions device_options;
-      device_options.num_threads = testing::testing_cpu() ? 2 : 0;
-      device_options.schedule_seed = seed;
-      LlmEngine engine(options, {.device = testing::make_test_device(device_options),
-                                 .policy = make_policy("full")});
+      const DeviceOptions device_options{.num_threads = testing::testing_cpu() ? 2 : 0};
+      LlmEngine engine(
+          options, {.device = testing::make_test_device(device_options, {.schedule_seed = seed}),
+                    .policies = make_policies("full")});
       expect_all_same(testing::run_jobs(engine, jobs), reference,
                       std::string(mode) + ", SLUICE_TEST_SEED=" + std::to_string(seed));
     }
@@ -204,9 +206,9 @@ TEST(Offload, ResidencyChangesBytesAndNoBit) {
     std::vector<RequestOutput> without;
     for (const int64_t num_blocks : {0, 1, 2, 5, 11, 100}) {
       EngineOptions options = offloaded({mode, 2, 2, 16, 64});
-      options.kv_device_bytes = num_blocks * 2 * 2 * 2 * 16 * 32 * int64_t{sizeof(BFloat16)};
+      options.kv.device_bytes = num_blocks * 2 * 2 * 2 * 16 * 32 * int64_t{sizeof(BFloat16)};
       LlmEngine engine(options,
-                       {.device = testing::make_test_device(), .policy = make_policy("full")});
+                       {.device = testing::make_test_device(), .policies = make_policies("full")});
       EXPECT_EQ(engine.plan().offload.num_resident_blocks, num_blocks);
       EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
                 engine.plan().memory.device_used_bytes());
@@ -215,7 +217,7 @@ TEST(Offload, ResidencyChangesBytesAndNoBit) {
       const std::string what = std::string(mode) + ", blocks that stay: ";
       expect_all_alike(outputs, reference, what + std::to_string(num_blocks));
       expect_all_same(outputs, without, what + std::to_string(num_blocks));
-      const int64_t loaded = sum(engine.offload()->counters().loaded_bytes);
+      const int64_t loaded = sum(offload_of(engine).counters().loaded_bytes);
       EXPECT_LT(loaded, loaded_with_less) << mode << ", " << num_blocks;
       EXPECT_TRUE(num_blocks < 100 || loaded == 0) << loaded;
       loaded_with_less = loaded;
@@ -229,11 +231,11 @@ TEST(Offload, MovesExactlyTheBytesItMust) {
   const std::vector<Job> jobs{{random_tokens(kPrompt, 1), sampled(1, 1)}};
   for (const bool layerwise : {false, true}) {
     LlmEngine engine(offloaded({layerwise ? "layerwise" : "chunked", 2, 4, 16, kChunk}),
-                     {.device = testing::make_test_device(), .policy = make_policy("full")});
+                     {.device = testing::make_test_device(), .policies = make_policies("full")});
     testing::run_jobs(engine, jobs);
     const auto token_bytes = static_cast<int64_t>(engine.plan().kv_layout.token_bytes()) /
                              engine.plan().kv_layout.num_layers;
-    const OffloadCounters& counters = engine.offload()->counters();
+    const TransferCounters& counters = offload_of(engine).counters();
     constexpr int64_t kChunks = kPrompt / kChunk;
     for (size_t layer = 0; layer < counters.loaded_bytes.size(); ++layer) {
       // Chunk i streams in what i chunks before it have written; layer-wise reads nothing back.
@@ -247,14 +249,14 @@ TEST(Offload, MovesExactlyTheBytesItMust) {
 TEST(Offload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   for (const char* mode : {"chunked", "layerwise"}) {
     LlmEngine engine(offloaded({mode, 2, 4, 16, 64}),
-                     {.device = testing::make_test_device(), .policy = make_policy("full")});
+                     {.device = testing::make_test_device(), .policies = make_policies("full")});
     EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
               engine.plan().memory.device_used_bytes());
     const int64_t before = engine.device().num_allocations();
     testing::run_jobs(engine, jobs_for(64));
     EXPECT_EQ(engine.device().num_allocations(), before);
     EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-    EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
+    EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
   }
 }
 
@@ -277,9 +279,9 @@ TEST(Offload, ASlotIsNoLongerThanTheLongestSequence) {
   const std::vector<Job> jobs = jobs_for(64);
   for (const char* mode : {"chunked", "layerwise"}) {
     EngineOptions options = offloaded({mode, 2, 1, 64, 64});
-    options.kv_slot_blocks = 0;
+    options.kv.slot_blocks.reset();
     LlmEngine engine(options,
-                     {.device = testing::make_test_device(), .policy = make_policy("full")});
+                     {.device = testing::make_test_device(), .policies = make_policies("full")});
     EXPECT_EQ(engine.plan().offload.slot_blocks, 512 / 64) << mode;
     expect_all_alike(testing::run_jobs(engine, jobs), resident_reference(jobs), mode);
   }
@@ -287,7 +289,7 @@ TEST(Offload, ASlotIsNoLongerThanTheLongestSequence) {
 
 TEST(Offload, CancellationGivesEverythingBack) {
   LlmEngine engine(offloaded({"chunked", 2, 1, 16, 64}),
-                   {.device = testing::make_test_device(), .policy = make_policy("full")});
+                   {.device = testing::make_test_device(), .policies = make_policies("full")});
   for (int round = 0; round < 50; ++round) {
     const SequenceId a = engine.add_request(random_tokens(100 + round, 1), sampled(20, 1));
     engine.add_request(random_tokens(30, 2), sampled(5, 1));
@@ -296,12 +298,12 @@ TEST(Offload, CancellationGivesEverythingBack) {
     while (engine.has_unfinished()) engine.step();
   }
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(engine.offload()->num_free_tails(), engine.plan().offload.num_tails);
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
 }
 
 TEST(Offload, AutoSaysWhatItChose) {
   EngineOptions options = tiny_options(kModel);
-  options.kv_offload = "auto";
+  options.kv.offload = KvOffload::kAuto;
   LLM llm(options);
   bool said = false;
   for (const std::string& note : llm.notes()) {

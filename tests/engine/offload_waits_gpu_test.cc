@@ -35,11 +35,11 @@ constexpr Kind kKinds[kNumWaitKinds] = {
     {"unused", "slot", false},    {"selected", "compute"}};
 
 std::unique_ptr<Device> device_with_slow(const char* streams) {
-  DeviceOptions options;
-  options.slow_streams = streams;
-  // It does little, and who forgets to wait for it comes late himself.
-  if (options.slow_streams == "write-back") options.slow_stream_delay_us = 5000;
-  return testing::make_test_device(options);
+  testing::TestHooks hooks;
+  hooks.slow_streams = streams;
+  // It does little, and what forgets to wait for it comes late, too.
+  if (hooks.slow_streams == "write-back") hooks.slow_stream_delay_us = 5000;
+  return testing::make_test_device({}, hooks);
 }
 
 bool same_bits(const TokenLogprob& a, const TokenLogprob& b) {

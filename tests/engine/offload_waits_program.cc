@@ -12,16 +12,14 @@
 #include <gtest/gtest.h>
 
 #include "engine/offload_waits_run.h"
+#include "support/hooked_device.h"
 
 namespace sluice {
 namespace {
 
 int run(const std::string& mode, SkippedWait skipped) {
-  DeviceOptions device_options;
-  device_options.num_threads = 1;
-  device_options.schedule_seed = 7;
-  const testing::WaitsRun outcome =
-      testing::run_without(mode, skipped, make_device("cpu", device_options));
+  const testing::WaitsRun outcome = testing::run_without(
+      mode, skipped, testing::make_hooked_device("cpu", {.num_threads = 1}, {.schedule_seed = 7}));
   if (skipped.index < 0) {
     for (const int64_t count : outcome.num_waits) std::printf("%ld\n", count);
   }

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "support/offload_of.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -34,22 +35,22 @@ EngineOptions base_options(const std::string& mode) {
   options.max_num_seqs = mode == "replay" ? 2 : 1;
   options.enforce_eager = mode != "replay";
   if (!gathers(mode)) return options;
-  options.sparse_policy = "full+quest";
-  options.sparse_page_tokens = 16;
-  options.sparse_topk_tokens = 48;  // three pages, of which the host may have all
-  options.sparse_sink_tokens = 0;
-  options.sparse_recent_tokens = 0;
+  options.sparse.policy = "full+quest";
+  options.sparse.page_tokens = 16;
+  options.sparse.topk_tokens = 48;  // three pages, of which the host may have all
+  options.sparse.sink_tokens = 0;
+  options.sparse.recent_tokens = 0;
   return options;
 }
 
 EngineOptions offloaded(const std::string& mode) {
   EngineOptions options = base_options(mode);
-  options.kv_offload = mode == "layerwise" ? mode : "chunked";
-  options.num_kv_slots = 2;
-  options.kv_slot_blocks = gathers(mode) ? 1 : 2;  // so that a layer gathers more than slots
-  options.kv_host_bytes = 1 << 20;
+  options.kv.offload = mode == "layerwise" ? KvOffload::kLayerwise : KvOffload::kChunked;
+  options.kv.num_slots = 2;
+  options.kv.slot_blocks = gathers(mode) ? 1 : 2;  // so that a layer gathers more than slots
+  options.kv.host_bytes = 1 << 20;
   options.enable_prefix_caching = false;
-  if (options.kv_offload == "chunked") {
+  if (options.kv.offload == KvOffload::kChunked) {
     options.prefill_chunk_tokens = 64;
     options.max_num_batched_tokens = 64;
   }
@@ -62,7 +63,7 @@ std::vector<RequestOutput> run_visited(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
   const auto steps = [&](int count) {
     for (int i = 0; i < count && engine.has_unfinished(); ++i) {
-      for (RequestOutput& output : engine.step(LlmEngine::Report::kFinished)) {
+      for (RequestOutput& output : engine.step()) {
         finished.push_back(std::move(output));
       }
     }
@@ -83,20 +84,21 @@ std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engin
 }  // namespace
 
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device) {
-  LlmEngine engine(
-      offloaded(mode),
-      {.device = std::move(device), .skipped_wait = skipped, .force_graphs = mode == "replay"});
+  LlmEngine engine(offloaded(mode),
+                   {.device = std::move(device),
+                    .skipped_wait = skipped,
+                    .adjust_plan = mode == "replay" ? forced_graphs(offloaded(mode)) : nullptr});
   WaitsRun run{.outputs = run_jobs_of(mode, engine)};
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
-    run.num_waits[kind] = engine.offload()->num_waits(static_cast<WaitKind>(kind));
+    run.num_waits[kind] = testing::offload_of(engine).num_waits(static_cast<WaitKind>(kind));
   }
   return run;
 }
 
 std::vector<RequestOutput> run_resident(const std::string& mode) {
   EngineOptions options = offloaded(mode);  // on a GPU the passes must have the same heights
-  options.kv_offload = "off";
-  options.kv_device_bytes = -1;
+  options.kv.offload = KvOffload::kOff;
+  options.kv.device_bytes.reset();
   LlmEngine engine(options, {.device = make_test_device()});
   return run_jobs_of(mode, engine);
 }

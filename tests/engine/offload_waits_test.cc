@@ -23,45 +23,20 @@
 // They stay: each costs one queue entry, and the order that makes them redundant is the runner's
 // (one host wait per step), not the offload engine's.
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
 #include "engine/offload_waits_needed.h"
+#include "support/watched_program.h"
 
 namespace sluice {
 namespace {
 
-constexpr int kRaceExitCode = 66;
-
-struct Outcome {
-  int exit_code;  // -1: killed by a signal
-  std::string output;
-};
-
-Outcome run_program(const std::string& arguments) {
-  const std::string command = "TSAN_OPTIONS=exitcode=" + std::to_string(kRaceExitCode) + " " +
-                              SLUICE_WAITS_PROGRAM + " " + arguments + " 2>&1";
-  FILE* pipe = popen(command.c_str(), "r");
-  EXPECT_NE(pipe, nullptr);
-  Outcome outcome{};
-  std::array<char, 4096> piece;
-  while (size_t size = fread(piece.data(), 1, piece.size(), pipe)) {
-    outcome.output.append(piece.data(), size);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
-
-bool says(const Outcome& outcome, const char* text) {
-  return outcome.output.find(text) != std::string::npos;
+testing::WatchedOutcome run_program(const std::string& arguments) {
+  return testing::run_watched(SLUICE_WAITS_PROGRAM " " + arguments);
 }
 
 // The error of compute that has read a freed slot's NaN. The run may die of it before the late
@@ -77,9 +52,9 @@ void expect_all_caught(const std::string& mode) {
       const int64_t index = range.first + (count == 1 ? 0 : i * (size - 1) / (count - 1));
       const std::string what =
           mode + " " + std::to_string(static_cast<int>(range.kind)) + " " + std::to_string(index);
-      const Outcome outcome = run_program(what);
+      const testing::WatchedOutcome outcome = run_program(what);
       EXPECT_NE(outcome.exit_code, 0) << "nobody missed wait " << what;
-      EXPECT_TRUE(says(outcome, "data race") || says(outcome, kPoisonReached))
+      EXPECT_TRUE(outcome.says("data race") || outcome.says(kPoisonReached))
           << what << outcome.output;
     }
   }
@@ -93,7 +68,7 @@ TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
       {"gather", "368\n368\n107\n26\n21\n10\n0\n312\n"},
       {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"}};
   for (const auto& [mode, num_waits] : modes) {
-    const Outcome outcome = run_program(mode);
+    const testing::WatchedOutcome outcome = run_program(mode);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
     EXPECT_EQ(outcome.output, num_waits) << mode;
   }

@@ -8,6 +8,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
+#include "sluice/llm.h"
+#include "support/hooked_device.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
@@ -30,12 +32,12 @@ constexpr size_t kBlockBytes = 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // of 16
 
 EngineOptions resident(const std::string& policy) {
   EngineOptions options = testing::tiny_options(kModel);
-  options.sparse_policy = policy;
+  options.sparse.policy = policy;
   if (policy == "full") return options;
-  options.sparse_page_tokens = kPage;
-  options.sparse_sink_tokens = 16;
-  options.sparse_recent_tokens = 16;
-  if (policy.ends_with("quest")) options.sparse_topk_tokens = 48;
+  options.sparse.page_tokens = kPage;
+  options.sparse.sink_tokens = 16;
+  options.sparse.recent_tokens = 16;
+  if (policy.ends_with("quest")) options.sparse.topk_tokens = 48;
   return options;
 }
 
@@ -48,11 +50,11 @@ struct Place {
 };
 
 EngineOptions offloaded(EngineOptions options, const Place& place) {
-  options.kv_offload = place.mode;
-  options.block_size = place.block_tokens;
-  options.num_kv_slots = place.num_slots;
-  options.kv_slot_blocks = place.slot_blocks;
-  options.kv_host_bytes = 16 << 20;
+  options.kv.offload = testing::kv_offload_named(place.mode);
+  options.kv.block_size = place.block_tokens;
+  options.kv.num_slots = place.num_slots;
+  options.kv.slot_blocks = place.slot_blocks;
+  options.kv.host_bytes = 16 << 20;
   options.max_num_seqs = place.batch;
   if (std::string(place.mode) == "chunked") {
     options.prefill_chunk_tokens = 64;
@@ -64,7 +66,7 @@ EngineOptions offloaded(EngineOptions options, const Place& place) {
 // The same blocks, chunks and batches on the device: on a GPU, too, not a bit may differ.
 EngineOptions alike_resident(const EngineOptions& options, const Place& place) {
   EngineOptions alike = offloaded(options, place);
-  alike.kv_offload = "off";
+  alike.kv.offload = KvOffload::kOff;
   return alike;
 }
 
@@ -98,7 +100,7 @@ TEST(Sparse, ASmallBudgetIsNotFullAttention) {
     EXPECT_FALSE(same_text(run_engine(resident(policy), jobs), full)) << policy;
   }
   EngineOptions shared = resident("full+quest");
-  shared.sparse_shared_list = true;
+  shared.sparse.shared_list = true;
   EXPECT_FALSE(same_text(run_engine(shared, jobs), run_engine(resident("full+quest"), jobs)));
 }
 
@@ -114,7 +116,7 @@ TEST(Sparse, OffloadedEqualsResident) {
         if (!testing::testing_cpu()) place.batch = 1;
         const std::vector<Job> jobs = make_jobs(place.block_tokens);
         EngineOptions options = resident(policy);
-        options.sparse_shared_list = shared;
+        options.sparse.shared_list = shared;
         expect_all_same(run_engine(offloaded(options, place), jobs),
                         run_engine(alike_resident(options, place), jobs),
                         describe(policy, place) + (shared ? ", shared" : ""));
@@ -128,8 +130,8 @@ TEST(Sparse, PagesOfAllSizesGiveTheSameBitsOffloaded) {
   const Place place{"chunked", 64, 2, 1, testing::testing_cpu() ? 3 : 1};
   for (const int32_t page_tokens : {16, 32, 64}) {
     EngineOptions options = resident("streaming+quest");
-    options.block_size = 64;
-    options.sparse_page_tokens = page_tokens;
+    options.kv.block_size = 64;
+    options.sparse.page_tokens = page_tokens;
     const std::vector<Job> jobs = make_jobs(64);
     expect_all_same(run_engine(offloaded(options, place), jobs),
                     run_engine(alike_resident(options, place), jobs),
@@ -140,7 +142,7 @@ TEST(Sparse, PagesOfAllSizesGiveTheSameBitsOffloaded) {
 std::vector<RequestOutput> with_blocks_of(int32_t block_size, const std::string& policy,
                                           const std::vector<Job>& jobs) {
   EngineOptions options = resident(policy);
-  options.block_size = block_size;
+  options.kv.block_size = block_size;
   return run_engine(options, jobs);
 }
 
@@ -198,12 +200,12 @@ TEST(Sparse, ABudgetThatCoversEverythingIsFullAttention) {
   for (const std::string& policy : kPolicies) {
     EngineOptions by_budget = resident(policy);
     if (policy == "full+quest") {
-      by_budget.sparse_topk_tokens = 512;
+      by_budget.sparse.topk_tokens = 512;
     } else {
-      by_budget.sparse_recent_tokens = 512;
+      by_budget.sparse.recent_tokens = 512;
     }
     EngineOptions by_threshold = resident(policy);
-    by_threshold.sparse_threshold_tokens = 512;
+    by_threshold.sparse.threshold_tokens = 512;
     for (const EngineOptions& options : {by_budget, by_threshold}) {
       expect_all_same(run_engine(options, jobs), full, policy);
       expect_all_alike(run_engine(offloaded(options, {"chunked", 16, 2, 3}), jobs), full,
@@ -241,7 +243,7 @@ TEST(Sparse, PreemptionLosesNothingOfStreaming) {
   EngineOptions options = resident("streaming");
   options.enable_prefix_caching = false;  // so that preempted KV is really computed again
   options.max_model_len = 448;
-  options.kv_cache_bytes = 30 * kBlockBytes;
+  options.kv.cache_bytes = 30 * kBlockBytes;
   LLM llm(options);
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
@@ -268,8 +270,8 @@ TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
     options.prefill_chunk_tokens = 64;
     options.max_num_batched_tokens = 64;
     EngineOptions on_host = offloaded(options, {"chunked", 16, 2, 4});
-    options.kv_cache_bytes = 44 * kBlockBytes;  // the prompts take 41
-    on_host.kv_host_bytes = options.kv_cache_bytes;
+    options.kv.cache_bytes = 44 * kBlockBytes;  // the prompts take 41
+    on_host.kv.host_bytes = options.kv.cache_bytes;
     LlmEngine a(options, {.device = testing::make_test_device()});
     LlmEngine b(on_host, {.device = testing::make_test_device()});
     const std::vector<RequestOutput> reference = run_jobs(a, jobs);
@@ -286,11 +288,9 @@ TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
     const std::vector<RequestOutput> reference = run_engine(resident(policy), jobs);
     for (const uint64_t seed : testing::test_seeds(5)) {
       SCOPED_TRACE("seed " + std::to_string(seed));
-      DeviceOptions device_options;
-      device_options.num_threads = 2;
-      device_options.schedule_seed = seed;
+      auto device = testing::make_hooked_device("cpu", {.num_threads = 2}, {.schedule_seed = seed});
       LlmEngine engine(offloaded(resident(policy), {"chunked", 16, 2, 2}),
-                       {.device = make_device("cpu", device_options)});
+                       {.device = std::move(device)});
       expect_all_same(run_jobs(engine, jobs), reference, policy);
     }
   }
@@ -300,8 +300,8 @@ TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
 TEST(Sparse, ReplayedDecodeStepsEqualOthers) {
   const std::vector<Job> jobs = make_jobs(64);
   for (const std::string& policy : kPolicies) {
-    LlmEngine engine(resident(policy),
-                     {.device = testing::make_test_device(), .force_graphs = true});
+    LlmEngine engine(resident(policy), {.device = testing::make_test_device(),
+                                        .adjust_plan = testing::forced_graphs(resident(policy))});
     expect_all_same(run_jobs(engine, jobs), run_engine(resident(policy), jobs), policy);
     EXPECT_GT(engine.stats().num_graph_launches, 0) << policy;
   }
@@ -316,7 +316,7 @@ struct DecodeBytes {
 
 DecodeBytes decode_bytes(const std::string& policy, int64_t context, size_t resident_blocks = 0) {
   EngineOptions options = offloaded(resident(policy), {"chunked", 16, 4, 8});
-  options.kv_device_bytes = static_cast<int64_t>(resident_blocks * kBlockBytes);
+  options.kv.device_bytes = static_cast<int64_t>(resident_blocks * kBlockBytes);
   LlmEngine engine(options, {.device = testing::make_test_device()});
   run_jobs(engine, {{random_tokens(context, 1), sampled(9, 1)}});  // 8 steps, half a block
   const PhaseObservations decode = engine.observations().decode;
@@ -365,7 +365,7 @@ TEST(Sparse, DensitiesAreThoseOfTheRule) {
 
 TEST(Sparse, SequencesThatFallBackAreCounted) {
   EngineOptions options = resident("full+quest");
-  options.sparse_threshold_tokens = 100;
+  options.sparse.threshold_tokens = 100;
   LlmEngine engine(options, {.device = testing::make_test_device()});
   // Positions 30 to 38 and 95 to 103 are decoded: 9 + 5 of them before 100.
   run_jobs(engine,
@@ -415,7 +415,7 @@ TEST(Sparse, TakesWhatWasPlannedAndAStepAllocatesNothing) {
 TEST(Sparse, SummariesComeOutOfTheKvBudget) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the limit is the CPU device's";
   EngineOptions options = resident("full+quest");
-  options.kv_cache_bytes = 0;
+  options.kv.cache_bytes.reset();
   options.max_num_seqs = 256;
   options.gpu_memory_utilization = 1;
   DeviceOptions device_options;

@@ -72,6 +72,20 @@ TEST(Trace, EveryTapHasItsShape) {
   }
 }
 
+// Sluice pads such heads; a trace has the model's channels, none of them a padding zero.
+TEST(Trace, PaddedHeadsHaveTheModelsChannels) {
+  LLM llm(tiny_options("llama-heads8-tied"));  // 8 q and 4 kv heads of 8
+  auto taps = taps_by_name(llm.trace(random_tokens(kNumTokens, 3), {"layer.1.*"}));
+  EXPECT_EQ(taps["layer.1.q"].shape, (Shape{kNumTokens, 8, 8}));
+  EXPECT_EQ(taps["layer.1.k"].shape, (Shape{kNumTokens, 4, 8}));
+  EXPECT_EQ(taps["layer.1.v"].shape, (Shape{kNumTokens, 4, 8}));
+  EXPECT_EQ(taps["layer.1.attn_out"].shape, (Shape{kNumTokens, 8, 8}));
+  for (const char* what : {"q", "k", "v", "attn_out"}) {
+    const std::vector<float>& values = taps[std::string("layer.1.") + what].data;
+    EXPECT_EQ(std::count(values.begin(), values.end(), 0.0f), 0) << what;
+  }
+}
+
 TEST(Trace, ListOfNamesIsWhatThereIs) {
   std::vector<std::string> expected = tap_names(2);
   std::sort(expected.begin(), expected.end());

@@ -18,7 +18,7 @@ void require(bool condition) {
 void check(const sluice::ModelConfig& model) {
   require(model.vocab_size > 0 && model.hidden_size > 0 && model.intermediate_size > 0);
   require(model.num_layers > 0 && model.num_kv_heads > 0);
-  require(model.num_q_heads % model.num_kv_heads == 0 && model.group_size() > 0);
+  require(model.num_q_heads % model.num_kv_heads == 0 && model.num_q_heads > 0);
   require(model.head_dim >= 2 && model.head_dim <= 256 && model.head_dim % 2 == 0);
   require(model.num_parameters() > 0 && model.weight_bytes(sluice::DType::kF32) > 0);
   require(model.kv_bytes_per_token() > 0 && sluice::max_positions(model) > 0);

@@ -97,6 +97,19 @@ TEST(ParseJson, LimitsDepthWithoutRecursion) {
   EXPECT_NE(parse_error(objects), "");
 }
 
+// Memory is some hundred bytes a value at most, so the number of values bounds it.
+TEST(ParseJson, LimitsTheNumberOfValues) {
+  const auto list_of = [](size_t count) {
+    std::string text(2 * count + 1, '0');
+    for (size_t i = 0; i <= count; ++i) text[2 * i] = ',';
+    text.front() = '[', text.back() = ']';
+    return text;
+  };
+  const std::string error = parse_error(list_of(kMaxJsonValues));  // and the list itself
+  EXPECT_NE(error.find("more than 8000000 values"), error.npos) << error;
+  EXPECT_EQ(parse_error(list_of(100'000)), "");
+}
+
 TEST(ParseJson, KeepsErrorsShort) {
   EXPECT_LT(parse_error("\"" + std::string(1'000'000, 'x')).size(), 600u);
 }

@@ -1,13 +1,16 @@
 // Model directories: single files and shards, and every way in which they can be wrong.
 #include "io/model_directory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "io/expect_error.h"
+#include "io/ordinary_user.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
 
@@ -71,6 +74,20 @@ TEST(ModelDirectory, RefusesWhatIsNoModelDirectory) {
                        "has no config.json"));
 }
 
+TEST(ModelDirectory, DoesNotSayThatAClosedDirectoryHasNoConfig) {
+  const TempDir dir;
+  dir.write("config.json", "{}");
+  chmod(dir.path().c_str(), 0);
+  {
+    const AsOrdinaryUser user;
+    if (!user.is_one()) GTEST_SKIP() << "this user is root and may not become another one";
+    EXPECT_TRUE(contains(
+        expect_error(ErrorCode::kModel, [&] { ModelDirectory{dir.path()}; }),
+        "cannot look at " + (dir.path() / "config.json").string() + ": Permission denied"));
+  }
+  chmod(dir.path().c_str(), 0700);
+}
+
 TEST_F(CheckpointTest, ReadsASingleFile) {
   write_shard("model.safetensors", {"a", "b"});
   const Checkpoint weights = open();
@@ -82,11 +99,12 @@ TEST_F(CheckpointTest, ReadsASingleFile) {
   EXPECT_EQ(b.dtype, DType::kF32);
   float values[2];
   ASSERT_EQ(b.num_bytes, sizeof values);
-  std::memcpy(values, b.data, sizeof values);
+  b.will_need();
+  b.read(0, std::as_writable_bytes(std::span(values)));
   EXPECT_EQ(values[0], 1.0f);
   EXPECT_EQ(values[1], 2.0f);
-  weights.will_need(b);
-  weights.drop(b);
+  b.read(4, std::as_writable_bytes(std::span(values).first(1)));
+  EXPECT_EQ(values[0], 2.0f) << "from an offset within the tensor";
 }
 
 TEST_F(CheckpointTest, ReadsShards) {
@@ -97,7 +115,7 @@ TEST_F(CheckpointTest, ReadsShards) {
   EXPECT_EQ(weights.names(), (std::vector<std::string>{"a", "b", "c"}));
   EXPECT_EQ(weights.num_bytes(), 24u);
   float value = -1;
-  std::memcpy(&value, weights.tensor("c", Shape{2}).data, sizeof value);
+  weights.tensor("c", Shape{2}).read(0, std::as_writable_bytes(std::span(&value, 1)));
   EXPECT_EQ(value, 0.0f);
 }
 
@@ -125,8 +143,58 @@ TEST_F(CheckpointTest, RefusesShardNamesThatLeaveTheDirectory) {
   for (const char* name : {"../x", "/etc/passwd", "sub/model-1.safetensors", "..", ".", "",
                            "..\\\\x", "a\\u0000b", "./model-1.safetensors"}) {
     write_index("{\"a\":\"" + std::string(name) + "\"}");
-    EXPECT_TRUE(contains(error(), "it must be the name of a file in the model's directory"))
-        << name;
+    const std::string text = error();
+    EXPECT_TRUE(contains(text, "it must be the name of a file in the model's directory")) << name;
+    EXPECT_TRUE(contains(text, "weight_map: \"a\" is \"" + std::string(name).substr(0, 4)));
+  }
+}
+
+// A half-fetched download cache has links to nothing: neither absent nor a reason to look
+// elsewhere.
+TEST_F(CheckpointTest, NamesALinkToNothing) {
+  write_shard("model-1.safetensors", {"a"});
+  write_index(R"({"a":"model-1.safetensors"})");
+  EXPECT_TRUE(open().has("a"));
+  for (const char* name :
+       {"model.safetensors", "model.safetensors.index.json", "model-1.safetensors"}) {
+    std::filesystem::remove(dir_.path() / name);
+    std::filesystem::create_symlink("../blobs/0123", dir_.path() / name);
+    EXPECT_TRUE(contains(error(), std::string(name) + " is a link to ../blobs/0123, which does"));
+    std::filesystem::remove(dir_.path() / name);
+    if (std::string_view(name) == "model.safetensors.index.json") {
+      write_index(R"({"a":"model-1.safetensors"})");
+    }
+  }
+}
+
+// What a file holds cannot fill the screen, fake a line or move the cursor.
+TEST_F(CheckpointTest, ShowsNamesAndShapesOfFilesShortAndPrintable) {
+  const std::string evil = "x\\u001b[2J\\nsluice: all is well" + std::string(100'000, 'y');
+  const auto is_tame = [](const std::string& text) {
+    return text.size() < 1000 &&
+           std::ranges::all_of(text, [](char c) { return c >= ' ' && c <= '~'; });
+  };
+  for (const std::string& weight_map : {"{\"" + evil + "\":1}", "{\"" + evil + "\":\"a/b\"}",
+                                        "{\"a\":\"/" + evil + "\"}", "{\"a\":\"" + evil + "\"}"}) {
+    write_index(weight_map);
+    EXPECT_PRED1(is_tame, error());
+  }
+  std::string ones = "1";
+  for (int i = 0; i < 100'000; ++i) ones += ",1";
+  for (const std::string& header :
+       {R"({"a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,4]}})",
+        "{\"" + evil + R"(":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+        "{\"" + evil + R"(":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})",
+        R"({"__metadata__":{")" + evil + "\":1}}"}) {
+    std::string file(8, '\0');
+    const uint64_t size = header.size();
+    std::memcpy(file.data(), &size, sizeof size);
+    dir_.write("model.safetensors", file + header + "data");
+    EXPECT_PRED1(is_tame, expect_error(ErrorCode::kModel, [&] {
+                   const Checkpoint weights = open();
+                   weights.require_only({});
+                   weights.tensor("a", Shape{1});
+                 }));
   }
 }
 
@@ -134,7 +202,9 @@ TEST_F(CheckpointTest, RefusesABrokenIndex) {
   write_index("{}");
   EXPECT_TRUE(contains(error(), "weight_map is empty"));
   write_index("{\"a\":1}");
-  EXPECT_TRUE(contains(error(), "weight_map: a is 1; it must be a string"));
+  EXPECT_TRUE(contains(error(), "weight_map: \"a\" is 1; it must be the name of a file"));
+  write_index("{\"a\":null}");
+  EXPECT_TRUE(contains(error(), "weight_map: \"a\" is null; it must be the name of a file"));
   write_index("[]");
   EXPECT_TRUE(contains(error(), "weight_map is a list of 0; it must be an object"));
   write_index(R"({"a":"x","a":"y"})");
@@ -195,6 +265,17 @@ TEST_F(CheckpointTest, RefusesMissingAndMisshapenTensors) {
         contains(expect_error(ErrorCode::kModel, [&] { weights.tensor("a", shape); }),
                  "tensor \"a\" has shape [2], but config.json makes it " + shape_string(shape)));
   }
+}
+
+TEST_F(CheckpointTest, NoticesThatAFileWasChanged) {
+  write_shard("model.safetensors", {"a", "b"});
+  const Checkpoint weights = open();
+  weights.require_unchanged();
+  write_shard("other.safetensors", {"a"});
+  std::filesystem::copy_file(dir_.path() / "other.safetensors", dir_.path() / "model.safetensors",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_TRUE(contains(expect_error(ErrorCode::kModel, [&] { weights.require_unchanged(); }),
+                       "model.safetensors was changed while it was read"));
 }
 
 TEST_F(CheckpointTest, RefusesUnsupportedTypesOnlyWhenUsed) {

@@ -168,8 +168,48 @@ TEST(SafetensorsHeader, RefusesDuplicateKeys) {
 
 TEST(SafetensorsHeader, RefusesMetadataThatIsNotText) {
   EXPECT_TRUE(contains(error_of(file_with(R"({"__metadata__":{"a":1}})")),
-                       "__metadata__: a is 1; it must be a string"));
+                       "__metadata__: \"a\" is 1; it must be a string"));
   EXPECT_TRUE(contains(error_of(file_with(R"({"__metadata__":"x"})")), "where an object"));
+}
+
+// A file that is damaged can only be fetched again, and every refusal says so (or what must be).
+TEST(SafetensorsHeader, EveryRefusalSaysWhatToDo) {
+  const auto has_remedy = [](const std::string& text) {
+    for (const char* remedy : {"fetch", "it must be", "is it ", "keep one"}) {
+      if (text.find(remedy) != text.npos) return true;
+    }
+    return false;
+  };
+  const auto two = [](const std::string& first, const std::string& second) {
+    return file_with(R"({"a":)" + tensor_json("U8", "[2]", first) + R"(,"b":)" +
+                         tensor_json("U8", "[2]", second) + "}",
+                     4);
+  };
+  for (const std::string& file :
+       {""s,
+        "\1\0"s,
+        file_with("[]"),
+        file_with("{"),
+        "\xff\0\0\0\0\0\0\0{}"s,
+        std::string(8, '\xff'),
+        file_with(R"({"__metadata__":{"a":1}})"),
+        file_with(R"({"__metadata__":{"a":null}})"),
+        file_with(R"({"a":1})"),
+        one_tensor("X9", "[2]", "[0,2]", 2),
+        one_tensor("U8", "[-2]", "[0,2]", 2),
+        one_tensor("U8", "2", "[0,2]", 2),
+        one_tensor("U8", "[2]", "[0]", 2),
+        one_tensor("U8", "[2]", "[2,0]", 2),
+        one_tensor("U8", "[3]", "[0,2]", 2),
+        one_tensor("F4", "[3]", "[0,2]", 2),
+        one_tensor("U8", "[2]", "[0,2]", 1),
+        one_tensor("U8", "[2]", "[0,2]", 3),
+        one_tensor("U8", "[2]", "[1,3]", 3),
+        one_tensor("U8", "[4294967296,4294967296,4294967296]", "[0,2]", 2),
+        two("[0,2]", "[1,3]"),
+        two("[0,2]", "[3,5]")}) {
+    EXPECT_PRED1(has_remedy, error_of(file));
+  }
 }
 
 TEST(SafetensorsHeader, RefusesAnUnknownDType) {

@@ -235,10 +235,18 @@ class Harness {
     compute(live, pick(10) == 0 ? num_new / 2 : num_new);
   }
 
+  // Where a pass writes the KV of the token at `position`, which is not valid yet.
+  size_t row_of(const SequenceKv& kv, int64_t position) const {
+    const int64_t block_tokens = manager_.block_tokens();
+    const SequenceBlock& block = kv.blocks()[static_cast<size_t>(position / block_tokens)];
+    EXPECT_GE(position % block_tokens, block.num_valid_tokens) << "valid KV is written again";
+    return static_cast<size_t>(block.id.value * block_tokens + position % block_tokens);
+  }
+
   void compute(Live& live, int64_t num_new) {
     const int64_t begin = live.kv.num_tokens();
     for (int64_t position = begin; position < begin + num_new; ++position) {
-      memory_[static_cast<size_t>(live.kv.slot_of(position))] = content(live.tokens, position + 1);
+      memory_[row_of(live.kv, position)] = content(live.tokens, position + 1);
     }
     manager_.commit(live.kv, live.tokens, num_new);
     for (int64_t end = begin + 1; end <= begin + num_new; ++end) {

@@ -44,15 +44,6 @@ void expect_counts(const BlockManager& manager, int32_t num_free, int32_t num_ca
   EXPECT_EQ(manager.num_free_blocks(), num_free);
   EXPECT_EQ(manager.num_cached_blocks(), num_cached);
   EXPECT_EQ(manager.num_used_blocks(), manager.num_blocks() - num_free);
-  EXPECT_EQ(manager.capacity().num_free_blocks, num_free);
-}
-
-TEST(BlockManager, CapacityIsAPlainValue) {
-  const BlockManager manager(options(8));
-  EXPECT_EQ(manager.capacity().num_total_blocks, 8);
-  EXPECT_EQ(manager.capacity().block_tokens, kBlock);
-  EXPECT_EQ(manager.capacity().max_tokens_of_one_sequence(), 8 * kBlock);
-  expect_counts(manager, 8, 0);
 }
 
 // (prompt length, what of it may come from a cache that has seen all of it): whole blocks only, and
@@ -365,7 +356,7 @@ TEST(BlockManagerDeathTest, RefusesMisuse) {
   manager.release(kv);
   EXPECT_DEATH(manager.release(kv), "released twice or never begun");
   EXPECT_DEATH(BlockManager(options(0)), "0 blocks of 16 tokens");
-  EXPECT_DEATH(BlockManager(options(1 << 28)), "slots are 32-bit");
+  EXPECT_DEATH(BlockManager(options(1 << 28)), "KV rows are 32-bit");
 }
 
 }  // namespace

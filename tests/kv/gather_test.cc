@@ -66,7 +66,7 @@ class GatherTest : public ::testing::Test {
     }
     for (int32_t i = 0; i < kNumBlocks; ++i) {
       values.block_ids[i] = kBlocks[static_cast<size_t>(i)].value;
-      values.places[i] = engine_->resident(kBlocks[static_cast<size_t>(i)]);
+      values.places[i] = engine_->residents().find(kBlocks[static_cast<size_t>(i)]).value;
     }
     values.kv_end = kv_end;
     num_list_heads_ = std::ssize(lists);
@@ -91,27 +91,27 @@ class GatherTest : public ::testing::Test {
         block[kLayout.block.v_offset(head) + offset] = element(layer, pos, head, true, d);
       }
     }
-    const KvBlocksView stage = engine_->begin_stage(layer);
+    const KvBlocksView stage = engine_->begin_stage(LayerId(layer));
     compute_->copy({.dst = stage.base, .src = host_.data(), .num_bytes = host_.size_bytes()});
     std::vector<StagedBlock> leaving;
     for (int32_t b = 0; b < kNumBlocks; ++b) {
-      leaving.push_back({.stage_index = b, .host_id = kBlocks[static_cast<size_t>(b)]});
+      leaving.push_back({.stage_id = StageId(b), .host_id = kBlocks[static_cast<size_t>(b)]});
     }
-    engine_->write_back_stage(layer, leaving);
+    engine_->write_back_stage(LayerId(layer), leaving);
   }
 
   // A pass that gathers from one layer, and compute's work on it.
   void begin_pass() {
-    engine_->begin_gather_pass(kBlocks);
-    engine_->begin_gathers();
+    engine_->loader().begin_gather_pass(kBlocks);
+    engine_->loader().begin_gathers();
   }
 
   SlotLease gather(int32_t layer, int32_t first_entry, int32_t num_entries) {
     const auto at = [&](size_t offset, std::initializer_list<int64_t> dims) {
       return TensorView(lists_.data() + offset, DType::kI32, dims);
     };
-    return engine_->gather(
-        layer,
+    return engine_->loader().gather(
+        LayerId(layer),
         {.block_ids = at(offsetof(DeviceLists, block_ids), {kNumBlocks}),
          .places = at(offsetof(DeviceLists, places), {kNumBlocks}),
          .kv_end = at(offsetof(DeviceLists, kv_end), {1}),
@@ -203,12 +203,12 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
   for (SlotLease& lease : leases) lease.use(*compute_);
   leases.clear();
   gather(1, 2, 2).use(*compute_);
-  EXPECT_EQ(engine_->gathered_bytes(0), 0) << "nothing was fetched yet";
-  engine_->fetch_gather_counts();
-  engine_->end_gather_pass(3);
+  EXPECT_EQ(engine_->loader().gathered_bytes(LayerId(0)), 0) << "nothing was fetched yet";
+  engine_->loader().fetch_gather_counts();
+  engine_->loader().end_gather_pass(3);
   compute_->synchronize();
-  EXPECT_EQ(engine_->gathered_bytes(0), (5 + 2) * kPageBytes);
-  EXPECT_EQ(engine_->gathered_bytes(1), 1 * kPageBytes);
+  EXPECT_EQ(engine_->loader().gathered_bytes(LayerId(0)), (5 + 2) * kPageBytes);
+  EXPECT_EQ(engine_->loader().gathered_bytes(LayerId(1)), 1 * kPageBytes);
   EXPECT_EQ(engine_->counters().num_loads, 3);
   EXPECT_EQ(engine_->counters().loaded_bytes[0], 0) << "counted by the device alone";
 }
@@ -221,12 +221,12 @@ TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
   engine_.emplace(*device_, *compute_, kLayout, sizes);
   write_blocks();
   send_lists({{0, 3, 6, 11}});
-  EXPECT_LT(engine_->resident(kBlocks[0]), 0);
-  engine_->begin_gather_pass(std::vector{kBlocks[0]});
-  engine_->begin_gathers();
+  EXPECT_FALSE(engine_->residents().find(kBlocks[0]).valid());
+  engine_->loader().begin_gather_pass(std::vector{kBlocks[0]});
+  engine_->loader().begin_gathers();
   const std::vector<uint16_t> slot = read(gather(1, 0, 4));
-  engine_->fetch_gather_counts();
-  engine_->end_gather_pass(1);
+  engine_->loader().fetch_gather_counts();
+  engine_->loader().end_gather_pass(1);
   compute_->synchronize();
   const std::vector<int32_t> pages = {0, 3, 6, 11};
   for (int32_t j = 0; j < 4; ++j) {
@@ -234,7 +234,8 @@ TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
       expect_page(slot, 1, j, head, pages[static_cast<size_t>(j)]);
     }
   }
-  EXPECT_EQ(engine_->gathered_bytes(1), 2 * kHeads * kPageBytes) << "pages 0 and 3 alone";
+  EXPECT_EQ(engine_->loader().gathered_bytes(LayerId(1)), 2 * kHeads * kPageBytes)
+      << "pages 0 and 3 alone";
 }
 
 // Enqueued before the lists are made, it takes the pages that they will name.
@@ -263,21 +264,20 @@ TEST_F(GatherTest, DoesNotOvertakeTheWriteBack) {
 TEST_F(GatherTest, PassesTakeTheSlotsInTurnWithLoads) {
   write_blocks();
   send_lists({{3, 7}});
-  EXPECT_EQ(engine_->slot_pages(kPage), kBlockTokens / kPage);
   for (int i = 0; i < 5; ++i) {
     begin_pass();
     SlotLease first = gather(0, 0, 2);
     SlotLease second = gather(1, 0, 2);
-    EXPECT_FALSE(engine_->can_load());
+    EXPECT_FALSE(engine_->loader().can_load());
     expect_page(read(std::move(first)), 0, 1, 0, 7);
     expect_page(read(std::move(second)), 1, 1, 0, 7);
-    engine_->end_gather_pass(2);
+    engine_->loader().end_gather_pass(2);
     // One is read, the other was for nothing.
-    SlotLease load = engine_->load(0, std::vector{kBlocks[1]});
-    SlotLease early = engine_->load_early(1, std::vector{kBlocks[2]});
+    SlotLease load = engine_->loader().load(LayerId(0), std::vector{kBlocks[1]});
+    SlotLease early = engine_->loader().load_early(LayerId(1), std::vector{kBlocks[2]});
     load.use(*compute_);
     load.release();
-    engine_->drop(std::move(early), 1, std::vector{kBlocks[2]});
+    engine_->loader().drop(std::move(early), LayerId(1), std::vector{kBlocks[2]});
   }
   EXPECT_EQ(engine_->counters().num_loads, 5 * 4);
 }
@@ -289,34 +289,35 @@ TEST_F(GatherTest, APassCanBeReplayed) {
   send_lists({{0, 1, 2}});
   const auto enqueue = [&] {
     for (int i = 0; i < 3; ++i) {
-      engine_->begin_gathers();
+      engine_->loader().begin_gathers();
       SlotLease first = gather(0, 0, 2);
       SlotLease second = gather(1, 1, 2);
       first.use(*compute_);
       first.release();
       enqueue_read(std::move(second));
     }
-    engine_->fetch_gather_counts();
+    engine_->loader().fetch_gather_counts();
   };
-  engine_->begin_gather_pass(kBlocks);
+  engine_->loader().begin_gather_pass(kBlocks);
   enqueue();  // makes its kernels ready
   const std::unique_ptr<Graph> graph = compute_->capture(enqueue);
-  engine_->end_gather_pass(6);
+  engine_->loader().end_gather_pass(6);
   for (int32_t page = 2; page < 12; ++page) {
     compute_->synchronize();  // before the pinned lists change
     send_lists({{0, page - 1, page}});
     write_blocks();
-    engine_->begin_gather_pass(kBlocks);
+    engine_->loader().begin_gather_pass(kBlocks);
     compute_->launch(*graph);
-    engine_->end_gather_pass(6);
-    engine_->drop(engine_->load_early(0, std::vector{kBlocks[0]}), 0, std::vector{kBlocks[0]});
-    SlotLease next = engine_->load_early(1, std::vector{kBlocks[1]});
+    engine_->loader().end_gather_pass(6);
+    engine_->loader().drop(engine_->loader().load_early(LayerId(0), std::vector{kBlocks[0]}),
+                           LayerId(0), std::vector{kBlocks[0]});
+    SlotLease next = engine_->loader().load_early(LayerId(1), std::vector{kBlocks[1]});
     const std::vector<uint16_t> slot = seen();
     expect_page(slot, 1, 0, 0, page - 1);
     expect_page(slot, 1, 1, 1, page);
-    engine_->drop(std::move(next), 1, std::vector{kBlocks[1]});
+    engine_->loader().drop(std::move(next), LayerId(1), std::vector{kBlocks[1]});
   }
-  EXPECT_EQ(engine_->gathered_bytes(0), 11 * 3 * 2 * kHeads * kPageBytes);
+  EXPECT_EQ(engine_->loader().gathered_bytes(LayerId(0)), 11 * 3 * 2 * kHeads * kPageBytes);
 }
 
 TEST_F(GatherDeathTest, ABlockThatWasNeverWrittenCannotBeGathered) {

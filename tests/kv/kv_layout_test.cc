@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "kv/capacity.h"
 
 namespace sluice {
 namespace {
@@ -63,12 +62,6 @@ TEST(ValidateBlockTokens, NamesOptionValueAndRemedy) {
                 std::string::npos);
     }
   }
-}
-
-TEST(Capacity, LongestSequenceTakesEveryBlock) {
-  const Capacity capacity{
-      .num_free_blocks = 3, .num_total_blocks = int64_t{1} << 20, .block_tokens = 8192};
-  EXPECT_EQ(capacity.max_tokens_of_one_sequence(), int64_t{1} << 33);
 }
 
 }  // namespace

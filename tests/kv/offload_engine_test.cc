@@ -26,6 +26,7 @@ constexpr KvLayout kLayout{.num_layers = kNumLayers,
                            .block = {.num_kv_heads = 1, .head_dim = 16, .block_tokens = 16}};
 constexpr OffloadSizes kSizes{
     .num_host_blocks = 100, .num_slots = 2, .slot_blocks = 4, .stage_blocks = 4, .num_tails = 3};
+constexpr SequenceId kSequence(7);
 const auto kBlockBytes = static_cast<int64_t>(kLayout.block_bytes());
 
 // By copies alone, by kernels alone, and by what the runs of a load call for.
@@ -40,11 +41,9 @@ std::vector<BlockId> ids(std::vector<int32_t> values) {
 class OffloadEngineTest : public ::testing::Test {
  protected:
   explicit OffloadEngineTest(uint64_t schedule_seed = 0, size_t copy_run_bytes = 0) {
-    DeviceOptions options;
-    options.schedule_seed = schedule_seed;
     OffloadSizes sizes = kSizes;
     sizes.copy_run_bytes = copy_run_bytes;
-    device_ = testing::make_test_device(options);
+    device_ = testing::make_test_device({}, {.schedule_seed = schedule_seed});
     seen_ = device_->allocate(kSizes.slot_blocks * kLayout.block_bytes(), MemoryKind::kDevice);
     compute_ = device_->make_stream({.name = "compute"});
     engine_.emplace(*device_, *compute_, kLayout, sizes);
@@ -68,19 +67,19 @@ class OffloadEngineTest : public ::testing::Test {
   // One pass of one layer: writes `values` to the stage and sends them to `blocks`.
   void prefill(int32_t layer, const std::vector<BlockId>& blocks,
                const std::vector<uint8_t>& values) {
-    const KvBlocksView stage = engine_->begin_stage(layer);
+    const KvBlocksView stage = engine_->begin_stage(LayerId(layer));
     std::vector<StagedBlock> leaving;
     for (size_t i = 0; i < blocks.size(); ++i) {
       const auto index = static_cast<int32_t>(i);
       write(stage, index, values[i]);
-      leaving.push_back({.stage_index = index, .host_id = blocks[i]});
+      leaving.push_back({.stage_id = StageId(index), .host_id = blocks[i]});
     }
-    engine_->write_back_stage(layer, leaving);
+    engine_->write_back_stage(LayerId(layer), leaving);
   }
 
   // The first and the last byte of each block that a load brings, as one number per block.
   std::vector<int> load(int32_t layer, const std::vector<BlockId>& blocks) {
-    SlotLease lease = engine_->load(layer, blocks);
+    SlotLease lease = engine_->loader().load(LayerId(layer), blocks);
     const KvBlocksView& view = lease.use(*compute_);
     compute_->copy({.dst = seen_.data(), .src = view.base, .num_bytes = seen_.size_bytes()});
     lease.release();
@@ -141,7 +140,7 @@ TEST_F(OffloadEngineTest, ALoadDoesNotOvertakeTheWriteBack) {
     Gate gate;
     enqueue_gate(*compute_, gate);
     prefill(0, ids({7}), {1});
-    SlotLease lease = engine_->load(0, ids({7}));
+    SlotLease lease = engine_->loader().load(LayerId(0), ids({7}));
     compute_->copy({.dst = seen_.data(),
                     .src = lease.use(*compute_).base,
                     .num_bytes = kLayout.block_bytes()});
@@ -180,11 +179,11 @@ TEST_F(OffloadEngineTest, NeighboursAreOneCopy) {
 
 // Host neighbours that are apart in the stage (a partial block lay between) are two copies.
 TEST_F(OffloadEngineTest, NeighboursOnOneSideOnlyAreTwoCopies) {
-  const KvBlocksView stage = engine_->begin_stage(0);
+  const KvBlocksView stage = engine_->begin_stage(LayerId(0));
   for (int32_t i = 0; i < 3; ++i) write(stage, i, static_cast<uint8_t>(i + 1));
-  const std::vector<StagedBlock> leaving{{.stage_index = 0, .host_id = BlockId(20)},
-                                         {.stage_index = 2, .host_id = BlockId(21)}};
-  engine_->write_back_stage(0, leaving);
+  const std::vector<StagedBlock> leaving{{.stage_id = StageId(0), .host_id = BlockId(20)},
+                                         {.stage_id = StageId(2), .host_id = BlockId(21)}};
+  engine_->write_back_stage(LayerId(0), leaving);
   EXPECT_EQ(engine_->counters().num_copies, 2);
   EXPECT_EQ(load(0, ids({20, 21})), (std::vector{1, 3}));
 }
@@ -199,17 +198,17 @@ TEST_F(OffloadEngineTest, CountsBytesPerLayer) {
 }
 
 TEST_F(OffloadEngineTest, ATailLeavesInOneStridedCopy) {
-  const int32_t tail = engine_->take_tail();
-  const int32_t other = engine_->take_tail();
+  const TailId tail = engine_->tails().take(kSequence);
+  const TailId other = engine_->tails().take(SequenceId(9));
   EXPECT_NE(tail, other);
-  EXPECT_EQ(engine_->num_free_tails(), 1);
+  EXPECT_EQ(engine_->tails().num_free(), 1);
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-    write(engine_->tails(layer), tail, static_cast<uint8_t>(layer + 1));
-    write(engine_->tails(layer), other, 99);
+    write(engine_->places().tails(LayerId(layer)), tail.value, static_cast<uint8_t>(layer + 1));
+    write(engine_->places().tails(LayerId(layer)), other.value, 99);
   }
-  engine_->flush_tail(tail, BlockId(31));
+  engine_->flush_tail(kSequence, BlockId(31));
   EXPECT_EQ(engine_->counters().num_copies, 1);
-  EXPECT_EQ(engine_->num_free_tails(), 2);
+  EXPECT_EQ(engine_->tails().num_free(), 2);
   EXPECT_EQ(engine_->counters().written_bytes, std::vector(kNumLayers, kBlockBytes));
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
     EXPECT_EQ(load(layer, ids({31})), std::vector{layer + 1});
@@ -219,11 +218,11 @@ TEST_F(OffloadEngineTest, ATailLeavesInOneStridedCopy) {
 // A tail that is used again at once must not be written before its last block has left.
 TEST_F(OffloadEngineTest, ATailIsUsedAgainOnlyWhenItHasLeft) {
   for (int round = 0; round < 2 * kSizes.num_tails; ++round) {
-    const int32_t tail = engine_->take_tail();
+    const TailId tail = engine_->tails().take(kSequence);
     for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-      write(engine_->tails(layer), tail, static_cast<uint8_t>(round + 1));
+      write(engine_->places().tails(LayerId(layer)), tail.value, static_cast<uint8_t>(round + 1));
     }
-    engine_->flush_tail(tail, BlockId(40 + round));
+    engine_->flush_tail(kSequence, BlockId(40 + round));
   }
   for (int round = 0; round < 2 * kSizes.num_tails; ++round) {
     EXPECT_EQ(load(kNumLayers - 1, ids({40 + round})), std::vector{round + 1});
@@ -232,15 +231,15 @@ TEST_F(OffloadEngineTest, ATailIsUsedAgainOnlyWhenItHasLeft) {
 
 TEST_F(OffloadEngineTest, APartialBlockMovesFromStageToTail) {
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
-    const KvBlocksView stage = engine_->begin_stage(layer);
+    const KvBlocksView stage = engine_->begin_stage(LayerId(layer));
     write(stage, 0, static_cast<uint8_t>(layer + 1));
     write(stage, 1, static_cast<uint8_t>(layer + 51));
-    const int32_t tail = layer == 0 ? engine_->take_tail() : 0;
-    engine_->move_to_tail(layer, 1, tail);
-    const std::vector<StagedBlock> leaving{{.stage_index = 0, .host_id = BlockId(3)}};
-    engine_->write_back_stage(layer, leaving);
+    if (layer == 0) engine_->tails().take(kSequence);
+    engine_->move_to_tail(LayerId(layer), StageId(1), engine_->tails().find(kSequence));
+    const std::vector<StagedBlock> leaving{{.stage_id = StageId(0), .host_id = BlockId(3)}};
+    engine_->write_back_stage(LayerId(layer), leaving);
   }
-  engine_->flush_tail(0, BlockId(4));
+  engine_->flush_tail(kSequence, BlockId(4));
   for (int32_t layer = 0; layer < kNumLayers; ++layer) {
     EXPECT_EQ(load(layer, ids({3, 4})), (std::vector{layer + 1, layer + 51}));
   }
@@ -261,7 +260,7 @@ TEST_F(OffloadEngineTest, AnOldTicketDoesNotWaitForTheNewestWriteBack) {
   Gate gate;
   enqueue_gate(*compute_, gate);
   prefill(1, ids({1}), {1});  // held up on compute, and with it this write-back
-  SlotLease lease = engine_->load(0, ids({0}));
+  SlotLease lease = engine_->loader().load(LayerId(0), ids({0}));
   // Read by another stream, since compute is held up.
   const auto reader = device_->make_stream({.name = "reader"});
   reader->copy(
@@ -285,26 +284,30 @@ TEST_F(OffloadEngineTest, DiscardPoisonsTheHostBlockInDebug) {
   prefill(0, ids({8, 9}), {1, 2});
   engine_->discard(BlockId(8));
   engine_->synchronize();
-  EXPECT_EQ(std::to_integer<int>(engine_->host().block(0, BlockId(8))[0]), kNanByte);
-  EXPECT_EQ(std::to_integer<int>(engine_->host().block(0, BlockId(9))[0]), 2);
+  EXPECT_EQ(std::to_integer<int>(engine_->host().block(LayerId(0), BlockId(8))[0]), kNanByte);
+  EXPECT_EQ(std::to_integer<int>(engine_->host().block(LayerId(0), BlockId(9))[0]), 2);
 }
 
 TEST_F(OffloadEngineDeathTest, AForgottenBlockCannotBeLoaded) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
-  EXPECT_DEATH(engine_->load(0, ids({8})), "block 8 of layer 0 was never written");
+  EXPECT_DEATH(engine_->loader().load(LayerId(0), ids({8})),
+               "block 8 of layer 0 was never written");
   prefill(0, ids({8}), {1});
-  EXPECT_DEATH(engine_->load(1, ids({8})), "block 8 of layer 1 was never written");
+  EXPECT_DEATH(engine_->loader().load(LayerId(1), ids({8})),
+               "block 8 of layer 1 was never written");
   engine_->discard(BlockId(8));
-  EXPECT_DEATH(engine_->load(0, ids({8})), "block 8 of layer 0 was never written");
+  EXPECT_DEATH(engine_->loader().load(LayerId(0), ids({8})),
+               "block 8 of layer 0 was never written");
 }
 
 TEST_F(OffloadEngineDeathTest, TooMuchIsRefused) {
-  EXPECT_DEATH(engine_->load(0, {}), "blocks.empty");
-  EXPECT_DEATH(engine_->load(0, ids({1, 2, 3, 4, 5})), "slot_blocks");
-  EXPECT_DEATH(engine_->host().block(0, BlockId(100)), "block 100");
-  EXPECT_DEATH(engine_->host().block(kNumLayers, BlockId(0)), "layer 3");
-  for (int i = 0; i < kSizes.num_tails; ++i) engine_->take_tail();
-  EXPECT_DEATH(engine_->take_tail(), "all 3 tails are taken");
+  EXPECT_DEATH(engine_->loader().load(LayerId(0), {}), "blocks.empty");
+  EXPECT_DEATH(engine_->loader().load(LayerId(0), ids({1, 2, 3, 4, 5})), "slot_blocks");
+  EXPECT_DEATH(engine_->host().block(LayerId(0), BlockId(100)), "block 100");
+  EXPECT_DEATH(engine_->host().block(LayerId(kNumLayers), BlockId(0)), "layer 3");
+  for (int i = 0; i < kSizes.num_tails; ++i) engine_->tails().take(SequenceId(i));
+  EXPECT_DEATH(engine_->tails().take(SequenceId(9)), "all 3 tails are taken");
+  EXPECT_DEATH(engine_->flush_tail(SequenceId(9), BlockId(1)), "sequence 9 has no tail");
 }
 
 // Random passes, flushes, discards and loads against a model of the host tier, under delays.
@@ -326,13 +329,13 @@ TEST_P(OffloadEngineFuzz, BytesAreThoseOfTheNewestWrite) {
     const auto layer = static_cast<int32_t>(random() % kNumLayers);
     const auto id = static_cast<int32_t>(random() % 20);
     if (random() % 4 == 0) {
-      const int32_t tail = engine_->take_tail();
+      const TailId tail = engine_->tails().take(kSequence);
       next = static_cast<uint8_t>((next + 1) % 200);
       for (int32_t l = 0; l < kNumLayers; ++l) {
-        write(engine_->tails(l), tail, next);
+        write(engine_->places().tails(LayerId(l)), tail.value, next);
         at(l, id) = next;
       }
-      engine_->flush_tail(tail, BlockId(id));
+      engine_->flush_tail(kSequence, BlockId(id));
     } else if (random() % 2 == 0) {
       next = static_cast<uint8_t>((next + 1) % 200);
       prefill(layer, ids({id}), {next});

@@ -57,7 +57,6 @@ TEST(SequenceKv, CountsAcrossSeveralBoundaries) {
       ASSERT_EQ(valid_counts(kv), expected);
       ASSERT_EQ(kv.num_sealed_blocks(), std::ssize(tokens) / kBlock);
       ASSERT_EQ(kv.prefill_tokens(), prompt);
-      ASSERT_EQ(kv.decode_start_pos(), prompt);
     }
   }
 }
@@ -76,35 +75,6 @@ TEST(SequenceKv, ReservedBlocksHaveNoValidToken) {
   manager.commit(kv, tokens, 30);
   EXPECT_EQ(valid_counts(kv), (std::vector<int32_t>{16, 16, 16, 2}));
   EXPECT_TRUE(kv.prefill_done());
-}
-
-TEST(SequenceKv, SlotsAreDistinctAndInsideTheirBlock) {
-  BlockManager manager(options(4));
-  SequenceKv kv;
-  const Tokens tokens = counting(0, 40);
-  ASSERT_TRUE(manager.try_begin(kv, tokens, 40));
-  std::vector<int32_t> slots;
-  for (int64_t position = 0; position < 40; ++position) {
-    const int32_t slot = kv.slot_of(position);
-    EXPECT_EQ(slot / kBlock, kv.blocks()[static_cast<size_t>(position / kBlock)].id.value);
-    EXPECT_EQ(slot % kBlock, position % kBlock);
-    slots.push_back(slot);
-  }
-  std::ranges::sort(slots);
-  EXPECT_EQ(std::ranges::adjacent_find(slots), slots.end());
-}
-
-TEST(SequenceKvDeathTest, ValidKvIsNeverWrittenAgain) {
-  BlockManager manager(options(4));
-  SequenceKv kv;
-  const Tokens tokens = counting(0, 40);
-  ASSERT_TRUE(manager.try_begin(kv, tokens, 40));
-  manager.commit(kv, tokens, 20);
-  EXPECT_DEATH(kv.slot_of(0), "position 0 is valid already");    // sealed
-  EXPECT_DEATH(kv.slot_of(19), "position 19 is valid already");  // in the tail
-  EXPECT_EQ(kv.slot_of(20) % kBlock, 4);
-  EXPECT_DEATH(kv.slot_of(48), "position 48 is not reserved");
-  EXPECT_DEATH(kv.slot_of(-1), "position -1 is not reserved");
 }
 
 }  // namespace

@@ -81,7 +81,6 @@ TEST(ModelConfig, ReadsQwen3) {
   EXPECT_EQ(model.num_layers, 28);
   EXPECT_EQ(model.num_q_heads, 16);
   EXPECT_EQ(model.num_kv_heads, 8);
-  EXPECT_EQ(model.group_size(), 2);
   EXPECT_EQ(model.head_dim, 128);
   EXPECT_EQ(model.rms_norm_eps, 1e-6f);
   EXPECT_FALSE(model.qkv_bias);
@@ -101,7 +100,7 @@ TEST(ModelConfig, ReadsQwen2) {
   const ModelConfig model = parse(kQwen25_7B);
   EXPECT_EQ(model.architecture, Architecture::kQwen2);
   EXPECT_EQ(model.head_dim, 128);
-  EXPECT_EQ(model.group_size(), 7);
+  EXPECT_EQ(model.num_q_heads, 7 * model.num_kv_heads);
   EXPECT_TRUE(model.qkv_bias);
   EXPECT_FALSE(model.o_bias);
   EXPECT_FALSE(model.qk_norm);
@@ -209,6 +208,17 @@ TEST(ModelConfig, WarnsOfWhatItIgnores) {
   EXPECT_EQ(model.eos_ids, (std::vector<int32_t>{7}));
 }
 
+TEST(ModelConfig, RefusesMoreEndTokensThanThereIsRoomFor) {
+  json ids = json::array();
+  for (size_t i = 0; i < kMaxEosIds; ++i) ids.push_back(i);
+  EXPECT_EQ(parse(with(kQwen3_06B, {{"eos_token_id", ids}})).eos_ids.size(), kMaxEosIds);
+  const std::string error = expect_error(ErrorCode::kModel, [&] {
+    parse_with_generation(with(kQwen3_06B, {{"eos_token_id", ids}}), R"({"eos_token_id": 100})");
+  });
+  EXPECT_TRUE(contains(error, "65 end tokens"));
+  EXPECT_TRUE(contains(error, "at most 64"));
+}
+
 TEST(ModelConfig, RefusesBadGenerationDefaults) {
   for (const char* text :
        {R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_p": 0})",
@@ -284,10 +294,46 @@ TEST(ModelConfig, RefusesOtherArchitectures) {
       "is not supported; Qwen3ForCausalLM, Qwen2ForCausalLM and LlamaForCausalLM are";
   EXPECT_TRUE(contains(unsupported({{"architectures", {"GPT2LMHeadModel"}}}),
                        std::string("architecture \"GPT2LMHeadModel\" ") + kList));
-  EXPECT_TRUE(contains(unsupported({{"architectures", {"Qwen3ForCausalLM", "Other"}}}), kList));
+  EXPECT_TRUE(contains(unsupported({{"architectures", {"Qwen3ForCausalLM", "Other"}}}),
+                       "architectures names 2, \"Qwen3ForCausalLM\" first; keep the one that"));
   EXPECT_TRUE(contains(unsupported({{"architectures", nullptr}, {"model_type", "gemma"}}),
                        std::string("model_type \"gemma\" ") + kList));
   EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, json::object()), kList));
+}
+
+// A refusal says what would be accepted, or what to do.
+TEST(ModelConfig, EveryRefusalHasARemedy) {
+  const auto has_remedy = [](const std::string& text) {
+    for (const char* remedy : {"choose a model", "; only ", "set it to", "keep the one", "; use ",
+                               "not supported; ", "must be ", ", use "}) {
+      if (text.find(remedy) != text.npos) return true;
+    }
+    return false;
+  };
+  for (const json& changes : std::vector<json>{
+           {{"architectures", {"A"}}},
+           {{"architectures", {"A", "B"}}},
+           {{"hidden_act", "gelu"}},
+           {{"mlp_bias", true}},
+           {{"use_sliding_window", true}},
+           {{"layer_types", {"sliding_attention"}}},
+           {{"quantization_config", {{"bits", 4}}}},
+           {{"torch_dtype", "int8"}},
+           {{"partial_rotary_factor", 0.5}},
+           {{"rope_scaling", {{"rope_type", "longrope"}}}},
+           {{"rope_scaling", {{"rope_type", "default"}, {"full_attention", {{"a", 1}}}}}},
+           {{"vocab_size", 0}},
+           {{"hidden_size", "x"}},
+           {{"num_key_value_heads", 5}},
+           {{"head_dim", 3}},
+       }) {
+    try {
+      parse(with(kLlama31_8B, changes));
+      ADD_FAILURE() << changes << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_PRED1(has_remedy, error.what());
+    }
+  }
 }
 
 TEST(ModelConfig, RefusesFeaturesThatItDoesNotHave) {

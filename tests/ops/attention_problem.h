@@ -14,7 +14,7 @@
 
 #include "op_test_util.h"
 #include "ops/attention.h"
-#include "ops/cpu/attention.h"
+#include "ops/cpu/cpu_ops.h"
 
 namespace sluice::testing {
 
@@ -67,7 +67,7 @@ struct AttentionResult {
 // Enqueues one call: the kernels of `isa` on the CPU, the op on other devices.
 inline void attend(Machine& machine, const AttentionArgs& args, CpuIsa isa) {
   if (machine.on_cpu()) {
-    cpu::attention(machine.cpu_stream(), args, isa);
+    cpu::CpuOps(isa).attention(machine.stream(), args);
   } else {
     attention(machine.stream(), args);
   }
@@ -94,7 +94,8 @@ class AttentionProblem {
 
   // The same problem with one sequence's rows alone: [first_row, first_row + num_rows).
   AttentionProblem rows_of(int32_t seq, int32_t first_row, int32_t num_rows) const {
-    AttentionProblem part = *this;
+    AttentionProblem part;
+    part.shape_ = shape_;
     const SequenceShape& whole = shape_.seqs[static_cast<size_t>(seq)];
     part.shape_.seqs = {{.num_rows = num_rows, .first_pos = whole.first_pos + first_row}};
     const int64_t row_elements = shape_.num_q_heads() * shape_.head_dim;
@@ -244,6 +245,8 @@ class AttentionProblem {
   }
 
  private:
+  AttentionProblem() = default;
+
   void fill_blocks(Machine& machine, const AttentionRun& run, const std::vector<int32_t>& kv_begin,
                    const std::vector<int32_t>& kv_end, AttentionArgs& args) const {
     const KvBlockShape layout{.num_kv_heads = shape_.num_kv_heads,

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/cuda/attention_prefill_split.h"
+#include "ops/cuda/attention/prefill/split.h"
 
 namespace sluice::cuda {
 namespace {

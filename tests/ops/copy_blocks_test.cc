@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "op_test_util.h"
+#include "support/hooked_device.h"
 
 namespace sluice::testing {
 namespace {
@@ -107,7 +108,8 @@ TEST(CopyBlocksTest, TheListMayGoOnceTheCallReturns) {
 }
 
 TEST(CopyBlocksTest, TakesItsTimeOnASimulatedLink) {
-  const auto device = make_device("cpu", {.num_threads = 1, .link_bytes_per_second = 10'000'000});
+  const auto device =
+      testing::make_hooked_device("cpu", {.num_threads = 1}, {.link_bytes_per_second = 10'000'000});
   const auto stream = device->make_stream({.name = "test"});
   Machine machine(1);  // memory only
   if (!machine.on_cpu()) GTEST_SKIP() << "the CPU device's";

@@ -5,6 +5,7 @@
 
 #include "attention_problem.h"
 #include "ops/reference/gather_pages.h"
+#include "support/hooked_device.h"
 
 namespace sluice::testing {
 namespace {
@@ -207,7 +208,8 @@ TEST(GatherPagesTest, AttentionOverGatheredPagesHasTheBitsOfPagesInPlace) {
 }
 
 TEST(GatherPagesTest, TakesItsTimeOnASimulatedLink) {
-  const auto device = make_device("cpu", {.num_threads = 1, .link_bytes_per_second = 10'000'000});
+  const auto device =
+      testing::make_hooked_device("cpu", {.num_threads = 1}, {.link_bytes_per_second = 10'000'000});
   const auto stream = device->make_stream({.name = "test"});
   Machine machine(1);  // memory only
   if (machine.stream().device().kind() != DeviceKind::kCpu) GTEST_SKIP() << "the CPU device's";

@@ -3,6 +3,7 @@
 // a bias.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "op_test_util.h"
 #include "ops/matmul.h"
@@ -115,6 +116,42 @@ TEST_P(MatmulShapesTest, AreRepeatedBitForBit) {
       const TensorView again = multiply(machine, input, m, weight, DType::kBF16);
       ASSERT_TRUE(bytes_of(again) == bytes_of(first)) << m << " rows";
     }
+  }
+}
+
+// Parts of any height share panels of a backend's layout, in whatever order they come: every row is
+// where it would be had all of them been packed at once, and so are the bits of a product.
+TEST(PackParts, OfAnyHeightShareAPanel) {
+  constexpr int64_t kCols = 50;
+  for (const std::vector<int64_t>& heights : std::vector<std::vector<int64_t>>{
+           {8, 4, 4}, {1, 1, 1}, {172, 172}, {17, 40, 3}, {5, 11, 16, 1}}) {
+    Machine machine;
+    const int64_t n = std::accumulate(heights.begin(), heights.end(), int64_t{0});
+    const reference::MatmulInput input = random_input({n, kCols, false}, 3);
+    std::vector<BFloat16> rows = input.weight;
+    const PackedWeight parts{
+        .data = machine.poisoned(packed_weight_bytes(machine.device(), n, kCols)),
+        .num_rows = n,
+        .num_cols = kCols};
+    int64_t row_end = n;  // the last part first
+    for (auto height = heights.rbegin(); height != heights.rend(); ++height) {
+      row_end -= *height;
+      pack_weight(machine.stream(),
+                  {.src = TensorView(rows.data() + row_end * kCols, DType::kBF16, {*height, kCols}),
+                   .dst = parts,
+                   .row_begin = row_end});
+    }
+    machine.synchronize();
+    std::vector<int32_t> ids(static_cast<size_t>(n));
+    std::iota(ids.begin(), ids.end(), 0);
+    const TensorView out = machine.tensor(DType::kBF16, {n, kCols});
+    embedding(machine.stream(),
+              {.token_ids = machine.tensor(ids, {n}), .table = parts, .out = out});
+    machine.synchronize();
+    EXPECT_TRUE(bytes_of(out) == bytes_of(machine.tensor(rows, {n, kCols}))) << n << " rows";
+    EXPECT_TRUE(bytes_of(multiply(machine, input, 3, parts, DType::kF32)) ==
+                bytes_of(multiply(machine, input, 3, pack(machine, input), DType::kF32)))
+        << n << " rows";
   }
 }
 

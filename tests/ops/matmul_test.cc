@@ -14,7 +14,7 @@
 
 #include "device/cpu/cpu_features.h"
 #include "device/cpu/cpu_stream.h"
-#include "ops/cpu/matmul.h"
+#include "ops/cpu/cpu_ops.h"
 #include "ops/reference/matmul.h"
 #include "support/test_device.h"
 
@@ -116,7 +116,7 @@ class Machine {
 // Through the kernel of `isa`; on another device than the CPU there is one, whatever `isa` says.
 void run_matmul(Machine& machine, const MatmulArgs& args, CpuIsa isa) {
   if (testing::testing_cpu()) {
-    cpu::matmul(as_cpu(machine.stream()), args, isa);
+    cpu::CpuOps(isa).matmul(machine.stream(), args);
   } else {
     matmul(machine.stream(), args);
   }
@@ -395,6 +395,42 @@ TEST(PackWeightTest, AcceptsUnalignedMemory) {
   pack_weight(machine.stream(),
               {.src = TensorView(bytes.data() + 1, DType::kBF16, {20, 33}), .dst = weight});
   EXPECT_EQ(bits_of(unpack(machine, weight)), bits_of(values));
+}
+
+// As a file gives its bytes: in pieces, to several threads.
+class BytesReader final : public WeightReader {
+ public:
+  template <typename T>
+  explicit BytesReader(const std::vector<T>& values) : bytes_(std::as_bytes(std::span(values))) {}
+  void read(size_t offset, std::span<std::byte> dst) const noexcept override {
+    std::memcpy(dst.data(), bytes_.subspan(offset, dst.size()).data(), dst.size());
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+TEST(PackWeightTest, AReaderGivesWhatMemoryGives) {
+  Machine machine;
+  const auto expect_same = [&](auto& values, int64_t num_rows, int64_t num_cols) {
+    const DType dtype = kDTypeOf<typename std::decay_t<decltype(values)>::value_type>;
+    const PackedWeight weight = machine.make_weight(num_rows, num_cols);
+    const BytesReader reader(values);
+    pack_weight(machine.stream(), {.src = TensorView(nullptr, dtype, {num_rows, num_cols}),
+                                   .dst = weight,
+                                   .reader = &reader});
+    EXPECT_EQ(bits_of(unpack(machine, weight)),
+              bits_of(unpack(machine, machine.pack(values, num_rows, num_cols))));
+  };
+  auto bf16 = random_bf16(57 * 50, 7);
+  expect_same(bf16, 57, 50);
+  expect_same(bf16, 1, 50);
+  expect_same(bf16, 57, 33);
+  std::vector<float> f32(bf16.begin(), bf16.end());
+  expect_same(f32, 57, 50);
+  std::vector<Float16> f16;
+  for (const BFloat16 value : bf16) f16.push_back(Float16{static_cast<uint16_t>(value.bits >> 1)});
+  expect_same(f16, 57, 49);
 }
 
 TEST(PackWeightTest, PutsMatricesSideBySide) {

@@ -17,7 +17,6 @@
 
 #include "core/tensor_view.h"
 #include "device/cpu/cpu_features.h"
-#include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 #include "support/test_device.h"
 
@@ -45,7 +44,6 @@ class Machine {
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
   bool on_cpu() const { return device_->kind() == DeviceKind::kCpu; }
-  CpuStream& cpu_stream() { return as_cpu(*stream_); }
   void synchronize() { stream_->synchronize(); }
 
   // Memory full of 0xFF, which is NaN in every float format.

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "op_test_util.h"
-#include "ops/cpu/page_selection.h"
+#include "ops/cpu/cpu_ops.h"
 #include "ops/reference/page_selection.h"
 
 namespace sluice::testing {
@@ -334,9 +334,9 @@ TEST(ScorePagesTest, IsaAndThreadsChangeNothing) {
       Machine machine(threads);
       if (machine.stream().device().kind() != DeviceKind::kCpu) GTEST_SKIP() << "CPU kernels";
       Cache cache(machine, {.head_dim = 128, .num_tokens = {2000, 37, 500}});
-      cpu::update_key_bounds(machine.cpu_stream(), cache.update_all(), isa);
+      cpu::CpuOps(isa).update_key_bounds(machine.stream(), cache.update_all());
       const ScorePagesArgs args = cache.score(4, 5);
-      cpu::score_pages(machine.cpu_stream(), args, isa);
+      cpu::CpuOps(isa).score_pages(machine.stream(), args);
       machine.synchronize();
       if (first_bounds.empty()) {
         first_bounds = bytes_of(cache.bounds().minmax);

@@ -66,10 +66,10 @@ constexpr int32_t kBlocks = 5;
 RopeAndWriteKvArgs make_args(Machine& machine, const RopeShape& shape) {
   const int64_t width = (shape.num_q_heads + 2 * shape.num_kv_heads) * shape.head_dim;
   std::vector<int32_t> positions;
-  std::vector<int32_t> slots;
+  std::vector<int32_t> kv_rows;
   for (int32_t i = 0; i < kRows; ++i) {
     positions.push_back(1000 + i);
-    slots.push_back((i * 7 + 3) % (kBlocks * shape.block_tokens));
+    kv_rows.push_back((i * 7 + 3) % (kBlocks * shape.block_tokens));
   }
   const RopeAnglesArgs angles = make_angles(machine, positions, shape.head_dim / 2, 1.0f);
   rope_angles(machine.stream(), angles);
@@ -88,7 +88,7 @@ RopeAndWriteKvArgs make_args(Machine& machine, const RopeShape& shape) {
   args.kv.num_blocks = kBlocks;
   args.kv.stride_bytes = args.kv.shape.block_bytes() + 512;
   args.kv.base = machine.poisoned(args.kv.stride_bytes * kBlocks);
-  args.kv_slots = machine.tensor(slots, {kRows});
+  args.kv_rows = machine.tensor(kv_rows, {kRows});
   return args;
 }
 
@@ -119,10 +119,10 @@ TEST_P(RopeTest, MatchesTheReference) {
   const int64_t head_dim = shape.head_dim;
   std::vector<BFloat16> k, v;
   for (int32_t row = 0; row < kRows; ++row) {
-    const int32_t slot = args.kv_slots.data<int32_t>()[row];
-    const BFloat16* block = args.kv.block(slot / shape.block_tokens);
+    const int32_t kv_row = args.kv_rows.data<int32_t>()[row];
+    const BFloat16* block = args.kv.block(kv_row / shape.block_tokens);
     for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
-      const int64_t offset = (slot % shape.block_tokens) * head_dim;
+      const int64_t offset = (kv_row % shape.block_tokens) * head_dim;
       const BFloat16* key = block + args.kv.shape.k_offset(head) + offset;
       const BFloat16* value = block + args.kv.shape.v_offset(head) + offset;
       k.insert(k.end(), key, key + head_dim);
@@ -135,19 +135,32 @@ TEST_P(RopeTest, MatchesTheReference) {
   expect_close(machine.tensor(v, {count}), expected.v, std::vector<double>(v.size(), 0.0), 0.0);
 }
 
+// As where heads are padded with zeros, which count for nothing.
+TEST(RopeNorm, IsOverTheNamedChannels) {
+  Machine machine;
+  RopeAndWriteKvArgs args = make_args(machine, {32, 4, 2, 16, true});
+  args.norm_channels = 24;
+  rope_and_write_kv(machine.stream(), args);
+  machine.synchronize();
+  const reference::RopeAndWriteKvResult expected = reference::rope_and_write_kv(args);
+  expect_close(args.q_out, expected.q, rotation_bound(expected.q, 32), kUnitBF16 * kUnitBF16 / 2.0);
+  args.norm_channels = 33;
+  EXPECT_DEATH(rope_and_write_kv(machine.stream(), args), "norm_channels must be 0 to head_dim");
+}
+
 TEST_P(RopeTest, TouchesOnlyTheNamedEntries) {
   Machine machine;
   const RopeShape shape = GetParam();
   const RopeAndWriteKvArgs args = make_args(machine, shape);
   rope_and_write_kv(machine.stream(), args);
   machine.synchronize();
-  std::set<int32_t> slots;
-  for (int32_t row = 0; row < kRows; ++row) slots.insert(args.kv_slots.data<int32_t>()[row]);
+  std::set<int32_t> kv_rows;
+  for (int32_t row = 0; row < kRows; ++row) kv_rows.insert(args.kv_rows.data<int32_t>()[row]);
   size_t num_written = 0;
   for (size_t i = 0; i < args.kv.stride_bytes * kBlocks; i += 2) {
     num_written += args.kv.base[i] != std::byte{0xFF} || args.kv.base[i + 1] != std::byte{0xFF};
   }
-  EXPECT_EQ(num_written, slots.size() * 2 * static_cast<size_t>(shape.num_kv_heads) *
+  EXPECT_EQ(num_written, kv_rows.size() * 2 * static_cast<size_t>(shape.num_kv_heads) *
                              static_cast<size_t>(shape.head_dim));
 }
 
@@ -155,7 +168,7 @@ TEST_P(RopeTest, RowsWithoutASlotWriteNoKv) {
   Machine machine;
   const RopeShape shape = GetParam();
   RopeAndWriteKvArgs args = make_args(machine, shape);
-  args.kv_slots = machine.tensor(std::vector<int32_t>(kRows, -1), {kRows});
+  args.kv_rows = machine.tensor(std::vector<int32_t>(kRows, -1), {kRows});
   rope_and_write_kv(machine.stream(), args);
   machine.synchronize();
   for (size_t i = 0; i < args.kv.stride_bytes * kBlocks; ++i) {

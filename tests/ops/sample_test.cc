@@ -301,5 +301,26 @@ TEST(Sample, SuppressingEverythingIsAnError) {
   EXPECT_THROW(machine.synchronize(), Error);
 }
 
+// A large vocabulary is cut into pieces for all threads; ties across pieces go to the lowest id.
+TEST(Sample, BitsDoNotDependOnThreadsAndTiesAcrossPiecesGoToTheLowestId) {
+  constexpr int64_t kVocab = 50'000;
+  std::vector<float> logits = random_logits(2 * kVocab, 5);
+  for (const int64_t id : {9'000, 17'000, 49'999}) logits[id] = 30.0f;
+  std::vector<float> expected;
+  for (const int num_threads : {1, 2, 5}) {
+    Machine machine(num_threads);
+    const SampleArgs args = make_args(machine, logits, {{.temperature = 0.0f}, {.seed = 3}}, 4);
+    run(machine, args);
+    const auto* ids = args.token_ids.data<int32_t>();
+    const auto* top = args.top_token_ids.data<int32_t>();
+    EXPECT_EQ(ids[0], 9'000);
+    EXPECT_EQ(std::vector<int32_t>(top, top + 3), (std::vector<int32_t>{9'000, 17'000, 49'999}));
+    std::vector<float> got = {static_cast<float>(ids[1]), args.logprobs.data<float>()[0],
+                              args.logprobs.data<float>()[1]};
+    if (expected.empty()) expected = got;
+    EXPECT_EQ(got, expected) << num_threads;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::testing

@@ -46,6 +46,7 @@ SamplingParams sampled(int32_t max_tokens, int64_t seed) {
   params.ignore_eos = true;
   params.max_tokens = max_tokens;
   params.logprobs = kMaxLogprobs;
+  params.output_kind = OutputKind::kFinalOnly;
   return params;
 }
 
@@ -102,6 +103,13 @@ std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& j
     }
   }
   return outputs;
+}
+
+std::function<void(EnginePlan&)> forced_graphs(const EngineOptions& options) {
+  return [max_graphs = options.enforce_eager ? 0 : 4](EnginePlan& plan) {
+    plan.fixed_decode_shapes = true;
+    plan.max_decode_graphs = max_graphs;
+  };
 }
 
 }  // namespace sluice::testing

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct Job {
 };
 
 // Seeded sampling to exactly `max_tokens`, with the 20 most likely log-probabilities of every step
-// as a fingerprint: a single changed bit in a logit shows in them.
+// as a fingerprint: a single changed bit in a logit shows in them. One output, at the end.
 SamplingParams sampled(int32_t max_tokens, int64_t seed);
 
 // Expects the same tokens and, bit for bit, the same log-probabilities.
@@ -33,8 +34,13 @@ void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<Requ
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
                       const std::string& what);
 
-// Runs all jobs together, in an engine of their own or in one that is there.
+// Runs all jobs together, in an engine of their own or in one that is there; whole outputs.
 std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs);
 std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& jobs);
+
+// For LlmEngine::Parts::adjust_plan: decode steps are padded to few shapes and, but with
+// options.enforce_eager, replayed as graphs, also where the plan would do neither. Few graphs are
+// kept, so that they come and go.
+std::function<void(EnginePlan&)> forced_graphs(const EngineOptions& options);
 
 }  // namespace sluice::testing

@@ -12,8 +12,8 @@ std::string test_device_spec() {
 
 bool testing_cpu() { return test_device_spec() == "cpu"; }
 
-std::unique_ptr<Device> make_test_device(const DeviceOptions& options) {
-  return make_device(test_device_spec(), options);
+std::unique_ptr<Device> make_test_device(const DeviceOptions& options, const TestHooks& hooks) {
+  return make_hooked_device(test_device_spec(), options, hooks);
 }
 
 }  // namespace sluice::testing

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "device/device.h"
+#include "support/hooked_device.h"
 
 namespace sluice::testing {
 
@@ -19,6 +20,7 @@ bool testing_cpu();
 
 // A new device under test. Errors: those of make_device; a GPU that is asked for and is not there
 // fails the test, it does not skip it.
-std::unique_ptr<Device> make_test_device(const DeviceOptions& options = {});
+std::unique_ptr<Device> make_test_device(const DeviceOptions& options = {},
+                                         const TestHooks& hooks = {});
 
 }  // namespace sluice::testing

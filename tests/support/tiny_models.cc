@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <random>
 
 #include <nlohmann/json.hpp>
 
+#include "core/error.h"
+#include "io/file.h"
 #include "io/json.h"
-#include "io/mapped_file.h"
 #include "io/safetensors.h"
 #include "support/source_dir.h"
 #include "support/test_device.h"
@@ -38,11 +40,12 @@ Golden read_golden(const std::string& model_name) {
   golden.greedy = json.at("greedy").get<std::vector<int32_t>>();
   golden.margins = json.at("margins").get<std::vector<double>>();
   golden.bf16_nmse = json.at("bf16_nmse").get<double>();
-  const MappedFile file(directory / "golden.safetensors");
-  const SafetensorsHeader header = parse_safetensors_header(file.bytes(), "golden.safetensors");
+  const std::string file = read_file(directory / "golden.safetensors");
+  const SafetensorsHeader header =
+      parse_safetensors_header(std::as_bytes(std::span(file)), "golden.safetensors");
   const SafetensorsEntry& entry = header.tensors.at(0);
   golden.logits.resize((entry.end - entry.begin) / sizeof(float));
-  std::memcpy(golden.logits.data(), file.bytes().data() + entry.begin, entry.end - entry.begin);
+  std::memcpy(golden.logits.data(), file.data() + entry.begin, entry.end - entry.begin);
   return golden;
 }
 
@@ -53,10 +56,17 @@ EngineOptions tiny_options(const std::string& model_name) {
   options.device = test_device_spec();
   options.num_threads = 2;
   options.max_num_seqs = 16;
-  options.block_size = 16;
-  options.kv_cache_bytes = 4 << 20;
-  options.kv_device_bytes = 0;  // offloaded blocks flow, also on a GPU that has room for them
+  options.kv.block_size = 16;
+  options.kv.cache_bytes = 4 << 20;
+  options.kv.offload = KvOffload::kOff;  // tests of other modes say so
+  options.kv.device_bytes = 0;  // offloaded blocks flow, also on a GPU that has room for them
   return options;
+}
+
+KvOffload kv_offload_named(std::string_view name) {
+  const auto* found = std::find(std::begin(kKvOffloadNames), std::end(kKvOffloadNames), name);
+  SLUICE_CHECK(found != std::end(kKvOffloadNames), "no mode {}", name);
+  return static_cast<KvOffload>(found - std::begin(kKvOffloadNames));
 }
 
 std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size) {

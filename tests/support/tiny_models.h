@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "sluice/engine_options.h"
@@ -24,6 +25,9 @@ Golden read_golden(const std::string& model_name);
 
 // Options of a small engine on the device under test for that model: few megabytes, two threads.
 EngineOptions tiny_options(const std::string& model_name);
+
+// The mode of that name: "off", "chunked", "layerwise" or "auto".
+KvOffload kv_offload_named(std::string_view name);
 
 // `count` token ids that are no end token, from `seed`.
 std::vector<int32_t> random_tokens(int64_t count, uint64_t seed, int32_t vocab_size = 160);

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/printable.h"
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
 #include "tokenizer/chat_template.h"
@@ -71,13 +72,21 @@ TEST(TokenizerFile, RefusesBrokenVocabularies) {
       {"fractional id", kModel, [](json& d) { d["model"]["vocab"]["a"] = 1.5; }, {"1.5"}},
       {"text as id", kModel, [](json& d) { d["model"]["vocab"]["a"] = "1"; }, {"\"1\""}},
       {"empty token", kModel, [](json& d) { d["model"]["vocab"][""] = 300; }, {"300", "empty"}},
-      {"byte missing",
+      {"no byte at all",
        kModel,
        [](json& d) {
-         d["model"]["vocab"].erase("a");
+         d["model"]["vocab"] = {{"ab", 0}};
          d["model"]["merges"] = json::array();
        },
-       {"0x61"}},
+       {"none of the 256 bytes"}},
+      {"unknown token is none of the model's",
+       kModel,
+       [](json& d) {
+         d["model"]["vocab"].erase("z");
+         d["added_tokens"] = {added_token(300, "<unk>", true)};
+         d["model"]["unk_token"] = "<unk>";
+       },
+       {"unk_token", "<unk>", "255 of the 256 bytes"}},
   });
 }
 
@@ -203,6 +212,79 @@ TEST(TokenizerFile, RefusesWhatItDoesNotDo) {
   });
 }
 
+TEST(TokenizerFile, LimitsWhatAFileCanAskFor) {
+  const std::string text =
+      error_after(kModel, [](json& d) { d["model"]["merges"] = std::vector<int>(kMaxMerges + 1); });
+  EXPECT_TRUE(contains(text, "merges is a list of 2097153; it must be a list of at most 2097152"));
+  TempDir dir;
+  dir.write("tokenizer.json", "");
+  std::filesystem::resize_file(dir.path() / "tokenizer.json", kMaxTokenizerFileBytes + 1);
+  EXPECT_TRUE(contains(expect_error(kModel, [&] { Tokenizer::load(dir.path()); }), "67108864"));
+}
+
+// Whatever a file says, an error is one printable line of bounded length.
+TEST(TokenizerFile, ErrorsShowNothingThatATerminalObeys) {
+  const std::string evil = "\x1b[2J\nsluice: all is well\r" + std::string(100000, 'x');
+  const std::function<void(json&)> changes[] = {
+      [&](json& d) { d[evil] = 1; },
+      [&](json& d) { d["version"] = evil; },
+      [&](json& d) { d["model"][evil] = 1; },
+      [&](json& d) { d["model"]["vocab"][evil] = -1; },
+      [&](json& d) { d["model"]["vocab"][evil] = 'a'; },
+      [&](json& d) { d["model"]["merges"] = {evil + " a"}; },
+      [&](json& d) {
+        d["model"]["merges"] = {json::array({evil, "a"})};
+      },
+      [&](json& d) { d["model"]["merges"] = {json::array({evil})}; },
+      [&](json& d) { d["model"]["type"] = evil; },
+      [&](json& d) { d["added_tokens"] = {added_token('a', evil, true)}; },
+      [&](json& d) {
+        d["added_tokens"] = {added_token(300, evil, true), added_token(301, evil, true)};
+      },
+      [&](json& d) {
+        d["added_tokens"] = {added_token(300, evil, true), added_token(300, "y", true)};
+      },
+      [&](json& d) {
+        d["added_tokens"] = {{{evil, 1}}};
+      },
+      [&](json& d) {
+        d["normalizer"] = {{"type", evil}};
+      },
+      [&](json& d) {
+        d["pre_tokenizer"] = {{"type", evil}};
+      },
+      [&](json& d) {
+        d["pre_tokenizer"] = {
+            {"type", "Split"}, {"behavior", "Isolated"}, {"pattern", {{"Regex", evil}}}};
+      },
+      [&](json& d) {
+        d["post_processor"] = {{"type", "TemplateProcessing"},
+                               {"special_tokens", json::object()},
+                               {"single", {{{"SpecialToken", {{"id", evil}}}}}}};
+      },
+      [&](json& d) {
+        d["post_processor"] = {{"type", "TemplateProcessing"},
+                               {"special_tokens", {{evil, {{"ids", {-1}}}}}},
+                               {"single", {{{"SpecialToken", {{"id", evil}}}}}}};
+      },
+      [&](json& d) {
+        d["decoder"] = {{"type", evil}};
+      },
+  };
+  for (const auto& change : changes) {
+    json document = tiny_tokenizer({{"a", "b"}});
+    change(document);
+    try {
+      parse_tokenizer_file(document.dump(), "tokenizer.json");
+      ADD_FAILURE() << "no error was thrown";
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      EXPECT_LT(text.size(), 500u);
+      EXPECT_EQ(printable(text, text.size()), text);
+    }
+  }
+}
+
 TEST(TokenizerFile, LastOfEqualMergesCounts) {
   // As in the reference: "a b" again at the end takes that rank, so "b c" now goes first.
   json document = tiny_tokenizer({{"a", "b"}, {"b", "c"}});
@@ -221,8 +303,8 @@ TEST(TokenizerFile, DuplicateKeysAndSyntaxErrorsNameTheFile) {
 
 TEST(TokenizerDirectory, ErrorsNameTheFile) {
   TempDir dir;
-  EXPECT_TRUE(contains(expect_error(ErrorCode::kIo, [&] { Tokenizer::load(dir.path()); }),
-                       "tokenizer.json"));
+  EXPECT_TRUE(
+      contains(expect_error(kModel, [&] { Tokenizer::load(dir.path()); }), "tokenizer.json"));
   dir.write("tokenizer.json", tiny_tokenizer().dump());
   dir.write("tokenizer_config.json", R"({"bos_token": 1})");
   const std::string text = expect_error(kModel, [&] { Tokenizer::load(dir.path()); });

@@ -53,6 +53,75 @@ TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {
   EXPECT_EQ(tokenizer.decode(Ids{256, 'a', 257}, false), "<s>a</s>");
 }
 
+// A word that is an added token as a whole, where whole words need no merges: still plain text.
+TEST(Tokenizer, AddedTokensNeverComeOutOfPlainText) {
+  nlohmann::json document = tiny_tokenizer({{"a", "b"}});
+  document["model"]["ignore_merges"] = true;
+  document["model"]["vocab"].erase("z");
+  document["added_tokens"] = {added_token(300, "abc", true), added_token(301, "z", true)};
+  const Tokenizer tokenizer = parsed(document);
+  EXPECT_EQ(tokenizer.encode("abc"), (Ids{256, 'c'}));
+  EXPECT_EQ(tokenizer.encode("z"), (Ids{}));
+  EXPECT_EQ(tokenizer.encode("z abc", {.parse_special = true}), (Ids{301, ' ', 300}));
+  EXPECT_EQ(tokenizer.token_id("z"), 301);
+}
+
+TEST(Tokenizer, PromptsThatWriteTheirBosGetItOnce) {
+  const Tokenizer tokenizer = parsed(with_bos_and_eos());
+  EXPECT_EQ(tokenizer.encode_prompt("<s>a</s>", {.parse_special = true}),
+            (Ids{256, 'a', 257, 257}));
+  EXPECT_EQ(tokenizer.encode_prompt("a", {.parse_special = true}), (Ids{256, 'a', 257}));
+  EXPECT_EQ(tokenizer.encode_prompt("<s><s>", {.parse_special = true}), (Ids{256, 256, 257}));
+  EXPECT_EQ(tokenizer.encode_prompt("<s>", {}), (Ids{256, '<', 's', '>', 257}));
+  EXPECT_EQ(tokenizer.encode_prompt("<s>", {.add_special_tokens = false, .parse_special = true}),
+            (Ids{256}));
+  EXPECT_EQ(parsed(tiny_tokenizer()).encode_prompt("", {.parse_special = true}), (Ids{}));
+  nlohmann::json document = with_bos_and_eos();  // and one that ends with its BOS
+  document["post_processor"]["single"][2]["SpecialToken"]["id"] = "<s>";
+  EXPECT_EQ(parsed(document).encode_prompt("", {.parse_special = true}), (Ids{256, 256}));
+  EXPECT_EQ(parsed(document).encode_prompt("<s>", {.parse_special = true}), (Ids{256, 256}));
+}
+
+// transformers 5 does not heed it for byte-level files either, whatever the tokenizer's class: the
+// post-processor of tokenizer.json is what counts.
+TEST(Tokenizer, AddBosTokenOfTheConfigurationChangesNothing) {
+  for (const auto& [document, ids] :
+       {std::pair(with_bos_and_eos(), Ids{256, 'a', 257}), std::pair(tiny_tokenizer(), Ids{'a'})}) {
+    for (const char* flag : {"true", "false", "null"}) {
+      TempDir dir;
+      dir.write("tokenizer.json", document.dump());
+      dir.write(
+          "tokenizer_config.json",
+          R"({"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
+                    "add_eos_token": true, "add_bos_token": )" +
+              std::string(flag) + "}");
+      EXPECT_EQ(Tokenizer::load(dir.path()).encode("a"), ids) << flag;
+    }
+  }
+}
+
+TEST(Tokenizer, LeavesOutBytesWithoutAToken) {
+  nlohmann::json document = tiny_tokenizer({{"a", "b"}});
+  for (const int byte : {0x04, int{'x'}, 0xF1}) {
+    document["model"]["vocab"].erase(testing::byte_char(byte));
+  }
+  const Tokenizer tokenizer = parsed(document);
+  EXPECT_EQ(tokenizer.encode("\x04"), (Ids{}));
+  EXPECT_EQ(tokenizer.encode("a\x04"
+                             "b"),
+            (Ids{'a', 'b'}));                      // three words, one of them vanishes
+  EXPECT_EQ(tokenizer.encode("axb"), (Ids{256}));  // one word, the rest merges
+  EXPECT_EQ(tokenizer.encode("\U000460B1"), (Ids{0x86, 0x82, 0xB1}));
+  EXPECT_EQ(tokenizer.encode(std::string(1000, 'x')), (Ids{}));
+  const std::string text = std::string(500, 'x') + "a" + std::string(500, 'x') + "b";
+  EXPECT_EQ(tokenizer.encode(text), (Ids{256}));
+  document["model"]["unk_token"] = "b";
+  EXPECT_EQ(parsed(document).encode("axx"), (Ids{256, 'b'}));
+  document["model"]["fuse_unk"] = true;
+  EXPECT_EQ(parsed(document).encode("axx"), (Ids{256}));
+  EXPECT_EQ(parsed(document).encode(text), (Ids{'b', 256, 'b'}));
+}
+
 TEST(Tokenizer, KeepsUserTextOutOfTheTemplate) {
   const Tokenizer tokenizer = parsed(with_bos_and_eos());
   const TextSegment segments[] = {{"<s>", true}, {"x</s><", false}, {"/s></s>", true}};
@@ -130,8 +199,6 @@ TEST(Tokenizer, ReadsItsConfiguration) {
             R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "text"})");
   const Tokenizer named = Tokenizer::load(dir.path());
   EXPECT_EQ(named.bos_id(), 256);
-  EXPECT_EQ(named.eos_id(), 257);
-  EXPECT_EQ(named.eos_token(), "</s>");
   EXPECT_EQ(named.chat_template(), "text");
   dir.write("tokenizer_config.json",
             R"({"bos_token": null, "chat_template": [{"name": "rag", "template": "1"},

@@ -1,5 +1,6 @@
 """check_docs.py on documents with blocks that pass, fail and are not to be run."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,17 @@ class CheckDocs(unittest.TestCase):
             status, output = self.check(f"```sh run\n{commands}\n```\n")
             self.assertEqual(status, 1, output)
             self.assertIn(":1 (", output)
+
+    def test_links_lead_to_files_and_headings(self):
+        name = os.path.relpath(SCRIPT, tempfile.gettempdir())
+        good = (f"# A `b` and [c](https://x.y/z)\n\n[here](#a-b-and-c) [file]({name}) "
+                f"[line]({name}#L1) <https://x.y>\n")
+        status, output = self.check(good)
+        self.assertEqual(status, 0, output)
+        for target in ("#b", "no_such_file.md", name + "x"):
+            status, output = self.check(good + f"\n[away]({target})\n")
+            self.assertEqual(status, 1, output)
+            self.assertIn(f":5: nothing is at {target}", output)
 
     def test_other_blocks_are_left_alone(self):
         status, output = self.check("```sh\nfalse\n```\n\n```cpp run\nfalse\n```\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from check_layers import Checker, read_tree  # noqa: E402
+from check_layers import RANKS, Checker, read_tree  # noqa: E402
 
 HEADER = "#pragma once\n"
 
@@ -46,6 +46,14 @@ class Ladder(unittest.TestCase):
     def test_folder_without_rank(self):
         self.assert_one({"src/misc/x.cc": '#include <string>\n'}, "has no rank")
 
+    def test_the_table_in_the_documents_has_the_same_ranks(self):
+        table = "".join(f"| {rank} | `{folder}/` | x |\n" for folder, rank in RANKS.items())
+        self.assertEqual(findings({"docs/architecture.md": table}), [])
+        self.assert_one({"docs/architecture.md": table.replace("| 3 | `kv/`", "| 4 | `kv/`")},
+                        "rank of kv: 4 in the table, 3 in")
+        self.assert_one({"docs/architecture.md": table + "| 7 | `service/` | x |\n"},
+                        "rank of service: 7 in the table, None in")
+
     def test_public_header_stays_public(self):
         self.assert_one({"include/sluice/x.h": HEADER + '#include "core/error.h"\n',
                          "src/core/error.h": HEADER}, "a public header may not")
@@ -64,6 +72,91 @@ class Ladder(unittest.TestCase):
     def test_include_relative_to_the_own_folder(self):
         self.assert_one({"src/kv/pool.cc": '#include "pool.h"\n', "src/kv/pool.h": HEADER},
                         "is written relative to src/")
+
+
+class Roof(unittest.TestCase):
+    """Public headers are on the ladder, too."""
+    LLM = {"include/sluice/llm.h": HEADER + '#include "sluice/options.h"\n',
+           "include/sluice/options.h": HEADER}
+
+    def assert_one(self, files, words):
+        found = findings({**self.LLM, **files})
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(words, found[0])
+
+    def test_values_are_for_everybody_and_the_engine_implements_the_roof(self):
+        self.assertEqual(findings({
+            **self.LLM,
+            "src/core/x.cc": '#include "sluice/options.h"\n',
+            "src/engine/llm.cc": '#include "sluice/llm.h"\n',
+            "src/cli/run.cc": '#include <sluice/llm.h>\n',
+            "tests/core/x_test.cc": '#include "sluice/llm.h"\n'}), [])
+
+    def test_the_house_may_not_include_the_roof(self):
+        for name in ('"sluice/llm.h"', "<sluice/llm.h>"):
+            self.assert_one({"src/tokenizer/chat.h": HEADER + f"#include {name}\n"},
+                            "src/tokenizer/chat.h:2: tokenizer (rank 2) may not include the roof")
+
+    def test_what_includes_the_roof_is_roof(self):
+        self.assert_one({"include/sluice/all.h": HEADER + "#include <sluice/llm.h>\n",
+                         "src/model/x.cc": '#include "sluice/all.h"\n'}, "may not include the roof")
+
+    def test_cycles_through_public_headers(self):
+        for first, second in (('"sluice/b.h"', "<sluice/a.h>"), ('"b.h"', '"sluice/a.h"')):
+            self.assert_one({"include/sluice/a.h": HEADER + f"#include {first}\n",
+                             "include/sluice/b.h": HEADER + f"#include {second}\n"},
+                            "include cycle: include/sluice/a.h")
+
+    def test_users_do_not_get_tests_or_benches(self):
+        for name in ("tests/support/seeds.h", "bench/timer.h"):
+            self.assert_one({name: HEADER, "src/kv/x.cc": f'#include "{name.split("/", 1)[1]}"\n'},
+                            "is not part of what is built for users")
+
+
+class Ops(unittest.TestCase):
+    SLOTS = [f"// {slot}: words\n" for slot in ("Shapes", "Types", "Aliasing", "Order", "Errors")]
+    DECLARATION = "void twice(Stream& stream, const TwiceArgs& args);\n"
+
+    def check(self, comment, declaration=DECLARATION, path="src/ops/twice.h"):
+        return findings({path: f"{HEADER}\n{comment}{declaration}"})
+
+    def test_a_whole_contract(self):
+        comment = "// out = 2 * x.\n" + "".join(self.SLOTS)
+        self.assertEqual(self.check(comment), [])
+        self.assertEqual(self.check(comment + "// Source: a paper.\n"), [])
+
+    def test_each_slot_is_obligatory_and_not_empty(self):
+        for i, slot in enumerate(self.SLOTS):
+            name = slot[3:slot.index(":")]
+            for instead in ("", f"// {name}:\n"):
+                slots = [*self.SLOTS[:i], instead, *self.SLOTS[i + 1:]]
+                found = self.check("// out = 2 * x.\n" + "".join(slots))
+                self.assertEqual(len(found), 1, found)
+                self.assertIn(f'twice has no words for the slot "{name}:"', found[0])
+
+    def test_a_slot_is_there_once(self):
+        found = self.check("// out = 2 * x.\n" + "".join(self.SLOTS) + self.SLOTS[0])
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("twice has a slot twice", found[0])
+
+    def test_a_sentence_comes_first(self):
+        found = self.check("".join(self.SLOTS))
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("twice has no sentence", found[0])
+
+    def test_no_comment_at_all(self):
+        self.assertEqual(len(self.check("")), 6)
+
+    def test_a_declaration_over_two_lines(self):
+        self.assertEqual(len(self.check("", "void x(Stream& stream,\n       const XArgs& args);\n")), 6)
+
+    def test_of_another_op_is_not_its_own(self):
+        comment = "// out = 2 * x.\n" + "".join(self.SLOTS)
+        self.assertEqual(len(self.check(comment + self.DECLARATION + "\n")), 6)
+
+    def test_backends_and_other_functions_are_free(self):
+        self.assertEqual(self.check("", path="src/ops/cpu/twice.h"), [])
+        self.assertEqual(self.check("", "void prepare_ops(Stream& stream);\n"), [])
 
 
 class House(unittest.TestCase):

@@ -110,14 +110,21 @@ def kv_cache_bytes(config, num_tokens):
     return config.num_hidden_layers * 2 * heads * head_dim * 2 * (num_tokens + 1024)
 
 
+def cache_size(config, num_tokens, extra):
+    """The option that bounds resident KV; offloaded KV has others, which `extra` may set."""
+    if any(word.startswith("--kv-offload") and word != "--kv-offload=off" for word in extra):
+        return []
+    return ["--kv-offload=off", "--kv-cache-bytes", str(kv_cache_bytes(config, num_tokens))]
+
+
 def run_sluice(program, model_dir, token_ids, extra):
     config = transformers.AutoConfig.from_pretrained(model_dir)
     with tempfile.TemporaryDirectory() as directory:
         out = pathlib.Path(directory) / "trace.safetensors"
         done = subprocess.run([program, "trace", "--model", str(model_dir), "--out", str(out),
                                "--tokens", ",".join(map(str, token_ids)), "--taps", "*",
-                               "--max-model-len", str(len(token_ids) + 1), "--kv-cache-bytes",
-                               str(kv_cache_bytes(config, len(token_ids))), *extra],
+                               "--max-model-len", str(len(token_ids) + 1),
+                               *cache_size(config, len(token_ids), extra), *extra],
                               capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failure(f"{program} trace ended with {done.returncode}: {done.stderr.strip()}")

@@ -5,7 +5,7 @@ Each model has bf16 weights; the oracle runs the same weights in float32, so tha
 Sluice's own rounding. Written per model: config.json, model.safetensors (bf16), golden.safetensors
 (logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions).
 
-Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models]
+Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models] [NAME ...]
 Needs: torch, transformers, safetensors (see requirements in the golden.json files).
 """
 
@@ -39,7 +39,7 @@ LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_fre
                    original_max_position_embeddings=32)
 YARN_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 
-# name -> (model type, heads, kv heads, head_dim, tied, rope scaling)
+# name -> (model type, heads, kv heads, head_dim, tied, rope scaling), and what it has of its own
 MODELS = {
     "qwen3-group2-tied": ("qwen3", 4, 2, 32, True, None),
     "qwen3-group1-untied": ("qwen3", 2, 2, 64, False, None),
@@ -49,6 +49,15 @@ MODELS = {
     "llama-group4-llama3": ("llama", 4, 1, 16, True, LLAMA3_ROPE),
     "llama-group2-linear": ("llama", 4, 2, 16, False, dict(rope_type="linear", factor=4.0)),
     "llama-group1-default": ("llama", 4, 4, 16, False, None),
+    # Sizes that are multiples of nothing. The first is karpathy/tinyllamas' stories260K.
+    "llama-heads8-tied": ("llama", 8, 4, 8, True, None),
+    "qwen3-heads22-untied": ("qwen3", 3, 1, 22, False, None),
+    "qwen2-heads10-llama3": ("qwen2", 5, 5, 10, True, LLAMA3_ROPE),
+}
+OWN = {
+    "llama-heads8-tied": dict(intermediate_size=172),
+    "qwen3-heads22-untied": dict(hidden_size=50, intermediate_size=77, vocab_size=163),
+    "qwen2-heads10-llama3": dict(intermediate_size=31),
 }
 CLASSES = {
     "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM),
@@ -62,7 +71,8 @@ def make_model(name):
     config_class, model_class = CLASSES[kind]
     rope_parameters = dict(rope or dict(rope_type="default"), rope_theta=10000.0)
     config = config_class(num_attention_heads=heads, num_key_value_heads=kv_heads,
-                          tie_word_embeddings=tied, rope_parameters=rope_parameters, **COMMON)
+                          tie_word_embeddings=tied, rope_parameters=rope_parameters,
+                          **(COMMON | OWN.get(name, {})))
     if kind != "qwen2":
         config.head_dim = head_dim
     else:
@@ -117,8 +127,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path,
                         default=pathlib.Path(__file__).parents[2] / "tests/golden/models")
+    parser.add_argument("names", nargs="*", help="models to make; none: all")
     args = parser.parse_args()
-    for name in MODELS:
+    for name in args.names or MODELS:
         write_golden(name, args.out)
         print(name)
 

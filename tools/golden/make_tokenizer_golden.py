@@ -177,6 +177,56 @@ def make_tokenizers(provenance):
         (ROOT / name / "expected.json").write_text(dump(document), encoding="utf-8")
 
 
+# The bytes that SmolLM2's vocabulary lacks, those that UTF-8 never has, and some others.
+SMOLLM2_GAPS = [0x04, 0x06, 0x13, 0x14, 0x16, 0x1d, 0xc0, 0xc1, 0xf1, 0xf2, *range(0xf5, 0x100)]
+NO_UTF8 = [0xc0, 0xc1, *range(0xf5, 0x100)]
+GAPS = [
+    ("SmolLM2", "smollm2", SMOLLM2_GAPS, {}),
+    ("no UTF-8", "gpt2", NO_UTF8, {}),
+    ("no CR", "llama3", [0x0d], {}),
+    ("few bytes", "qwen", [b for b in range(256) if b % 3 == 0], {}),
+    ("unknown token", "gpt2", list(b"etx \n\xcc\xa9"), {"unk_token": "a"}),
+    ("fused unknown token", "gpt2", list(b"etx \n\xcc\xa9"), {"unk_token": "a", "fuse_unk": True}),
+]
+GAP_TEXTS = [
+    "\x04", "a\x04b", "th\x04e", "\x13\x14 hello", "\U000460b1", "x \U000460b1 y", "\r", "a\r\nb",
+    "one\x04two \x06\x06three", " \x1d ", "\x16" * 300, "a" + "\x04" * 300 + "b", "e" * 300,
+    "tea" * 100, "the text", "hello there \x04\x04 again", "\u00e9t\u00e9", "\U0010ffff", "",
+]
+
+
+def byte_character(byte):
+    """The character of GPT-2's alphabet for a byte."""
+    def visible(b):
+        return 33 <= b < 127 or b > 160 and b != 173
+    return chr(byte) if visible(byte) else chr(256 + sum(not visible(b) for b in range(byte)))
+
+
+def make_missing_bytes(provenance):
+    """Vocabularies with bytes erased, and the merges that need them."""
+    random_texts = strings.seeded(SEED + 1, 400)
+    vocabularies = []
+    for name, family, missing, settings in GAPS:
+        document = json.loads((ROOT / family / "tokenizer.json").read_text(encoding="utf-8"))
+        erased = [byte_character(byte) for byte in missing]
+        model = document["model"]
+        pairs = [m if isinstance(m, list) else m.split(" ") for m in model["merges"]]
+        erased_merges = [i for i, pair in enumerate(pairs) if set(pair) & set(erased)]
+        model["merges"] = [pair for pair in pairs if not set(pair) & set(erased)]
+        model["vocab"] = {t: i for t, i in model["vocab"].items() if t not in erased}
+        model.update(settings)
+        tokenizer = Tokenizer.from_str(json.dumps(document))
+        tokenizer.encode_special_tokens = True
+        texts = [t for t in random_texts if set(t.encode()) & set(missing)][:40] + GAP_TEXTS
+        vocabularies.append({
+            "name": name, "family": family, "model": settings, "erased": erased,
+            "erased_merges": erased_merges,
+            "cases": [[t, run_lengths(tokenizer.encode(t).ids)]
+                      for t in texts + random_texts[:40]]})
+    document = {"provenance": provenance, "vocabularies": vocabularies}
+    (ROOT / "missing_bytes.json").write_text(dump(document), encoding="utf-8")
+
+
 CONVERSATIONS = [
     [("user", "Hello")],
     [("system", "  Be brief. \n"), ("user", " What is 2+2?\n")],
@@ -195,7 +245,8 @@ CONVERSATIONS = [
 ]
 BOS = {"llama3": "<|begin_of_text|>", "llama3.1": "<|begin_of_text|>",
        "llama3.2": "<|begin_of_text|>"}
-OPTIONS = {"qwen3": [{"enable_thinking": False}], "llama3.1": [{"date_string": "01 Feb 2025"}],
+OPTIONS = {"qwen3": [{"enable_thinking": False}], "qwen3-first": [{"enable_thinking": False}],
+           "llama3.1": [{"date_string": "01 Feb 2025"}],
            "llama3.2": [{"date_string": "01 Feb 2025"}]}
 
 
@@ -238,6 +289,7 @@ def main():
         "unicodedata": unicodedata.unidata_version, "seed": SEED,
         "vocabularies": "trained on pydoc_data.topics (PSF licence) and own sentences"}
     make_tokenizers(provenance)
+    make_missing_bytes(provenance)
     make_chats(provenance)
 
 

@@ -1,22 +1,23 @@
 // full: the policy that selects everything. The baseline every other policy is compared with.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "attention/policy.h"
+#include "attention/policy_options.h"
 
 namespace sluice {
 
 class FullPolicy final : public Policy {
  public:
-  explicit FullPolicy(const PolicyOptions& = {}) {}
+  static constexpr std::span<const std::string_view> kOptions = {};
 
-  std::string_view name() const override { return "full"; }
-  bool supports_prefill() const override { return true; }
-  bool supports_decode() const override { return true; }
-  bool makes_lists(Phase) const override { return false; }
+  FullPolicy(Phase phase, const SparseOptions&) : Policy("full", phase) {}
+
+  SelectionRule rule(const KvBlockShape&) const override { return {}; }
   bool capturable() const override { return true; }
-
- private:
-  Selection do_select_blocks(Stream&, const SelectInput&) override { return {}; }
+  Selection select(Stream&, const SelectInput&) override { return {}; }
 };
 
 }  // namespace sluice

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "attention/list_sizes.h"
-
 namespace sluice {
 namespace {
 
@@ -14,8 +12,10 @@ int32_t pages_of(int32_t tokens, int32_t page_tokens) {
 
 }  // namespace
 
-PageRulePolicy::PageRulePolicy(const PolicyOptions& options, const Budget& defaults, ListOf list_of)
-    : options_(options),
+PageRulePolicy::PageRulePolicy(std::string_view name, Phase phase, const SparseOptions& options,
+                               const Budget& defaults, ListOf list_of)
+    : Policy(name, phase),
+      options_(options),
       budget_{.topk_tokens = options.topk_tokens.value_or(defaults.topk_tokens),
               .sink_tokens = options.sink_tokens.value_or(defaults.sink_tokens),
               .recent_tokens = options.recent_tokens.value_or(defaults.recent_tokens),
@@ -24,15 +24,15 @@ PageRulePolicy::PageRulePolicy(const PolicyOptions& options, const Budget& defau
   validate(options);
 }
 
-void PageRulePolicy::check_layout(const KvBlockShape& block) const {
-  choose_page_tokens(options_, block);
-}
-
-PageRule PageRulePolicy::rule_for(int32_t page_tokens) const {
-  return {.sink_pages = pages_of(budget_.sink_tokens, page_tokens),
-          .recent_tokens = budget_.recent_tokens,
-          .top_pages = pages_of(budget_.topk_tokens, page_tokens),
-          .threshold_tokens = budget_.threshold_tokens};
+SelectionRule PageRulePolicy::rule(const KvBlockShape& block) const {
+  const int32_t tokens = choose_page_tokens(options_, block);
+  return {.form = SelectionForm::kPageLists,
+          .page_rule = {.sink_pages = pages_of(budget_.sink_tokens, tokens),
+                        .recent_tokens = budget_.recent_tokens,
+                        .top_pages = pages_of(budget_.topk_tokens, tokens),
+                        .threshold_tokens = budget_.threshold_tokens},
+          .page_tokens = tokens,
+          .q_page_tokens = list_of_ == ListOf::kQueryPage ? tokens : 0};
 }
 
 // Scores are added up into one list, or there are none.
@@ -41,20 +41,18 @@ int64_t PageRulePolicy::num_list_heads(const KvLayout& layout) const {
   return shared ? 1 : layout.block.num_kv_heads;
 }
 
-// Query pages that so many rows of one sequence can touch, wherever they begin.
+// Query pages that this many rows of one sequence can touch, wherever they begin.
 int64_t PageRulePolicy::num_query_pages(int64_t num_rows, int32_t page_tokens) const {
   if (list_of_ == ListOf::kRow || num_rows == 0) return std::min<int64_t>(num_rows, 1);
   return (num_rows + page_tokens - 2) / page_tokens + 1;
 }
 
-// A decode pass has a list for each sequence, a prefill is asked about one sequence at a time.
 PageRulePolicy::ListMemory PageRulePolicy::cut_memory(Arena& arena, const KvLayout& layout,
                                                       const PolicyLimits& limits) const {
-  const int32_t tokens = choose_page_tokens(options_, layout.block);
+  const SelectionRule rule = this->rule(layout.block);
   const int64_t num_lists =
-      num_list_heads(layout) * std::max(limits.max_decode_seqs * num_query_pages(1, tokens),
-                                        num_query_pages(limits.max_prefill_rows, tokens));
-  const int64_t max_pages = max_listed_pages(rule_for(tokens), tokens, limits.max_tokens);
+      num_list_heads(layout) * limits.max_seqs * num_query_pages(limits.max_rows, rule.page_tokens);
+  const int64_t max_pages = rule.max_listed_pages(limits.max_tokens);
   return {.page_ids = arena.tensor(DType::kI32, {num_lists, max_pages}),
           .page_count = arena.tensor(DType::kI32, {num_lists})};
 }
@@ -68,8 +66,7 @@ PolicyMemory PageRulePolicy::memory(const KvLayout& layout, int32_t,
 
 void PageRulePolicy::initialize(Device& device, const KvLayout& layout, int32_t,
                                 const PolicyLimits& limits) {
-  page_tokens_ = choose_page_tokens(options_, layout.block);
-  rule_ = rule_for(page_tokens_);
+  rule_ = rule(layout.block);
   num_list_heads_ = num_list_heads(layout);
   memory_ =
       device.allocate(PageRulePolicy::memory(layout, 0, limits).list_bytes, MemoryKind::kDevice);
@@ -78,11 +75,11 @@ void PageRulePolicy::initialize(Device& device, const KvLayout& layout, int32_t,
 }
 
 int64_t PageRulePolicy::num_pages(const AttentionBatch& batch) const {
-  return (batch.max_kv_tokens + page_tokens_ - 1) / page_tokens_;
+  return (batch.max_kv_tokens + page_tokens() - 1) / page_tokens();
 }
 
 PageList PageRulePolicy::cut_lists(int64_t num_seqs, const AttentionBatch& batch) const {
-  const int64_t num_q_pages = num_query_pages(batch.max_rows, page_tokens_);
+  const int64_t num_q_pages = num_query_pages(batch.max_rows, page_tokens());
   const int64_t num_lists = num_seqs * num_list_heads_ * num_q_pages;
   const int64_t width = std::min(lists_.page_ids.dim(1), num_pages(batch));
   SLUICE_CHECK(num_lists <= lists_.page_count.dim(0), "{} lists of {}", num_lists,
@@ -91,34 +88,8 @@ PageList PageRulePolicy::cut_lists(int64_t num_seqs, const AttentionBatch& batch
                                  {num_seqs, num_list_heads_, num_q_pages, width}),
           .page_count = TensorView(lists_.page_count.bytes(), DType::kI32,
                                    {num_seqs, num_list_heads_, num_q_pages}),
-          .page_tokens = page_tokens_,
-          .q_page_tokens = list_of_ == ListOf::kQueryPage ? page_tokens_ : 0};
-}
-
-int64_t PageRulePolicy::anchor_of(int64_t position) const {
-  return list_of_ == ListOf::kQueryPage ? position / page_tokens_ * page_tokens_ : position;
-}
-
-// All pages of a row's list are full but the last, which is the row's own.
-std::optional<int64_t> PageRulePolicy::num_selected_tokens(Phase, int64_t position) const {
-  SLUICE_CHECK(page_tokens_ > 0, "not initialized");
-  const int64_t num_pages = num_listed_pages(rule_, page_tokens_, anchor_of(position));
-  return (num_pages - 1) * page_tokens_ + position % page_tokens_ + 1;
-}
-
-int64_t PageRulePolicy::max_selected_tokens(Phase, int64_t num_tokens) const {
-  return max_listed_pages(rule_, page_tokens_, num_tokens) * page_tokens_;
-}
-
-// If the last row does, so does every row before it: fewer pages are left to choose from, and it is
-// no farther from the threshold.
-bool PageRulePolicy::selects_all(Phase phase, int64_t num_tokens) const {
-  return num_tokens == 0 || num_selected_tokens(phase, num_tokens - 1) == num_tokens;
-}
-
-bool PageRulePolicy::may_select(const HistoryRange& range) const {
-  return may_list(rule_, page_tokens_, anchor_of(range.first_row_pos), range.begin_pos,
-                  range.end_pos);
+          .page_tokens = rule_.page_tokens,
+          .q_page_tokens = rule_.q_page_tokens};
 }
 
 }  // namespace sluice

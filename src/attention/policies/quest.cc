@@ -10,8 +10,8 @@ constexpr int32_t kRecentTokens = 64;
 
 }  // namespace
 
-QuestPolicy::QuestPolicy(const PolicyOptions& options)
-    : PageRulePolicy(options,
+QuestPolicy::QuestPolicy(const SparseOptions& options)
+    : PageRulePolicy("quest", Phase::kDecode, options,
                      {.topk_tokens = kTopkTokens,
                       .sink_tokens = kSinkTokens,
                       .recent_tokens = kRecentTokens,
@@ -28,7 +28,7 @@ TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t
 TensorView QuestPolicy::cut_scores(Arena& arena, const KvLayout& layout,
                                    const PolicyLimits& limits) const {
   const int32_t tokens = choose_page_tokens(options(), layout.block);
-  return arena.tensor(DType::kF32, {limits.max_decode_seqs, layout.block.num_kv_heads,
+  return arena.tensor(DType::kF32, {limits.max_seqs, layout.block.num_kv_heads,
                                     (limits.max_tokens + tokens - 1) / tokens});
 }
 
@@ -59,11 +59,12 @@ void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num
   num_blocks_ = num_blocks;
 }
 
-KeyBounds QuestPolicy::bounds(int32_t layer) const {
-  return {.minmax = bounds_.rows(layer * num_blocks_, num_blocks_), .page_tokens = page_tokens()};
+KeyBounds QuestPolicy::bounds(LayerId layer) const {
+  return {.minmax = bounds_.rows(layer.value * num_blocks_, num_blocks_),
+          .page_tokens = page_tokens()};
 }
 
-void QuestPolicy::summarise(Stream& stream, const WrittenKv& written) {
+void QuestPolicy::on_keys_written(Stream& stream, const WrittenKv& written) {
   update_key_bounds(stream, {.batch = written.batch,
                              .kv = written.kv,
                              .kv_begin = written.kv_begin,
@@ -72,7 +73,7 @@ void QuestPolicy::summarise(Stream& stream, const WrittenKv& written) {
                              .bounds = bounds(written.layer)});
 }
 
-Selection QuestPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
+Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {
   const int64_t num_seqs = input.kv_end.dim(0);
   const int64_t max_pages = num_pages(input.batch);
   SLUICE_CHECK(num_seqs <= scores_.dim(0) && max_pages <= scores_.dim(2), "{} sequences, {} pages",
@@ -88,9 +89,9 @@ Selection QuestPolicy::do_select_blocks(Stream& stream, const SelectInput& input
   select_pages(stream, {.scores = scores,
                         .batch = input.batch,
                         .kv_end = input.kv_end,
-                        .rule = rule(),
+                        .rule = page_rule(),
                         .pages = pages});
-  return {.pages = pages};
+  return {.pages = pages, .mask = {}};
 }
 
 }  // namespace sluice

@@ -3,7 +3,7 @@
 // Each page of keys is summarised by its smallest and largest value per channel, from which an
 // upper bound of q.k follows for any query; the pages with the highest bounds are attended, beside
 // the first and the newest ones. Summaries are made when keys are written, and belong to block ids:
-// a block that is found in the prefix cache brings them along. Prefill is another policy's.
+// a block that is found in the prefix cache brings them along. Decode only.
 // Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md says where this differs.
 // Thread rule: as Policy.
 #pragma once
@@ -14,27 +14,22 @@ namespace sluice {
 
 class QuestPolicy final : public PageRulePolicy {
  public:
-  explicit QuestPolicy(const PolicyOptions& options);
+  static constexpr std::string_view kOptions[] = {"sparse_topk_tokens",      "sparse_page_tokens",
+                                                  "sparse_sink_tokens",      "sparse_recent_tokens",
+                                                  "sparse_threshold_tokens", "sparse_shared_list"};
 
-  std::string_view name() const override { return "quest"; }
-  bool supports_prefill() const override { return false; }
-  bool supports_decode() const override { return true; }
+  explicit QuestPolicy(const SparseOptions& options);
 
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PolicyLimits& limits) override;
-  void on_prefill_offload(Stream& stream, const WrittenKv& written) override {
-    summarise(stream, written);
-  }
-  void on_decode_offload(Stream& stream, const WrittenKv& written) override {
-    summarise(stream, written);
-  }
+  // Summarises the pages: those of the prompt, and those that decode fills.
+  void on_keys_written(Stream& stream, const WrittenKv& written) override;
+  Selection select(Stream& stream, const SelectInput& input) override;
 
  private:
-  Selection do_select_blocks(Stream& stream, const SelectInput& input) override;
-  void summarise(Stream& stream, const WrittenKv& written);
-  KeyBounds bounds(int32_t layer) const;
+  KeyBounds bounds(LayerId layer) const;
   TensorView cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
   TensorView cut_scores(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
 

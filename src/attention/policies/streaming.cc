@@ -8,27 +8,29 @@ constexpr int32_t kSinkTokens = 64;
 constexpr int32_t kRecentTokens = 2048;
 
 // In a pair the budget is the other policy's.
-PolicyOptions without_topk(PolicyOptions options) {
+SparseOptions without_topk(SparseOptions options) {
   options.topk_tokens.reset();
   return options;
 }
 
 }  // namespace
 
-StreamingPolicy::StreamingPolicy(const PolicyOptions& options)
-    : PageRulePolicy(without_topk(options),
+StreamingPolicy::StreamingPolicy(Phase phase, const SparseOptions& options)
+    : PageRulePolicy("streaming", phase, without_topk(options),
                      {.topk_tokens = 0,
                       .sink_tokens = kSinkTokens,
                       .recent_tokens = kRecentTokens,
                       .threshold_tokens = 0},
                      ListOf::kQueryPage) {}
 
-Selection StreamingPolicy::do_select_blocks(Stream& stream, const SelectInput& input) {
+Selection StreamingPolicy::select(Stream& stream, const SelectInput& input) {
   const PageList pages = cut_lists(input.kv_end.dim(0), input.batch);
-  select_pages(
-      stream,
-      {.scores = {}, .batch = input.batch, .kv_end = input.kv_end, .rule = rule(), .pages = pages});
-  return {.pages = pages};
+  select_pages(stream, {.scores = {},
+                        .batch = input.batch,
+                        .kv_end = input.kv_end,
+                        .rule = page_rule(),
+                        .pages = pages});
+  return {.pages = pages, .mask = {}};
 }
 
 }  // namespace sluice

@@ -13,14 +13,13 @@ namespace sluice {
 
 class StreamingPolicy final : public PageRulePolicy {
  public:
-  explicit StreamingPolicy(const PolicyOptions& options);
+  static constexpr std::string_view kOptions[] = {"sparse_page_tokens", "sparse_sink_tokens",
+                                                  "sparse_recent_tokens",
+                                                  "sparse_threshold_tokens"};
 
-  std::string_view name() const override { return "streaming"; }
-  bool supports_prefill() const override { return true; }
-  bool supports_decode() const override { return true; }
+  StreamingPolicy(Phase phase, const SparseOptions& options);
 
- private:
-  Selection do_select_blocks(Stream& stream, const SelectInput& input) override;
+  Selection select(Stream& stream, const SelectInput& input) override;
 };
 
 }  // namespace sluice

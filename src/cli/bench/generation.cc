@@ -20,7 +20,7 @@ namespace {
 EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;  // a repeat has to compute what it measures
-  if (engine.max_model_len == 0) engine.max_model_len = longest;
+  if (!engine.max_model_len) engine.max_model_len = longest;
   engine.max_num_seqs = std::max(command.batch, 1);
   return engine;
 }
@@ -96,6 +96,7 @@ int64_t longest_prompt(const BenchCommand& command) {
 // What is printed around the rows.
 struct Comparison {
   std::string name;         // "decode"
+  std::string test;         // llama-bench's name of a row, {} for the prompt's tokens: "pp{}"
   std::string work_unit;    // "GB/s"
   std::string description;  // of what was counted
   Bound bound;
@@ -103,26 +104,32 @@ struct Comparison {
 
 void write_comparison(const BenchCommand& command, const Comparison& comparison,
                       const std::vector<Row>& rows) {
-  Table table({"prompt", "tok/s", comparison.work_unit, "of the bound"});
+  Table table({"prompt", "llama-bench", "tok/s", comparison.work_unit, "of the bound"});
+  double largest_share = 0;
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   for (const Row& row : rows) {
     const double share = row.work.median / comparison.bound.per_second;
-    table.add({format_tokens(row.prompt_tokens), format_spread(row.tokens),
+    largest_share = std::max(largest_share, share);
+    const std::string test = fmt::format(fmt::runtime(comparison.test), row.prompt_tokens);
+    table.add({format_tokens(row.prompt_tokens), test, format_spread(row.tokens),
                fmt::format("{:.2f}", row.work.median * 1e-9),
                fmt::format("{:.1f} %", 100 * share)});
     results.push_back({{"prompt_tokens", row.prompt_tokens},
+                       {"llama_bench_test", test},
                        {"tokens_per_second", spread_json(row.tokens)},
                        {"work_per_second", spread_json(row.work)},
                        {"share_of_bound", share}});
   }
   const std::string model = model_name(command.engine.model);
   const std::string text = fmt::format(
-      "{}, {}, batch {}, {} repeats: {}\nbound: {}, {:.1f} {}\n\n{}", comparison.name, model,
-      command.batch, command.repeats, comparison.description, comparison.bound.name,
-      comparison.bound.per_second * 1e-9, comparison.work_unit, table.to_string());
+      "{}, {}{}, batch {}, {}: {}\nbound: {}, {:.1f} {}\n\n{}{}", comparison.name, model,
+      describe_weights(command.engine), command.batch, format_repeats(command.repeats),
+      comparison.description, comparison.bound.name, comparison.bound.per_second * 1e-9,
+      comparison.work_unit, table.to_string(), describe_noise(largest_share));
   write_bench(command.json,
               {{"bench", comparison.name},
                {"model", model},
+               {"load_format", load_format_name(command.engine.load_format)},
                {"batch", command.batch},
                {"output_tokens", command.output_tokens},
                {"work_unit", comparison.work_unit},
@@ -151,6 +158,7 @@ int bench_decode(const BenchDecodeCommand& command) {
   write_comparison(
       command,
       {.name = "decode",
+       .test = fmt::format("tg{} @ d{{}}", command.output_tokens),
        .work_unit = "GB/s",
        .description = fmt::format("each step reads {} of weights and {} of KV per token of context",
                                   format_bytes(work.decode_weight_bytes()), format_bytes(kv_bytes)),
@@ -170,6 +178,7 @@ int bench_prefill(const BenchPrefillCommand& command) {
   const std::vector<Row> rows = measure_rows(command, longest_prompt(command) + 1, work, rates_of);
   write_comparison(command,
                    {.name = "prefill",
+                    .test = "pp{}",
                     .work_unit = "GFLOP/s",
                     .description = "matrix products, causal attention and the last logits",
                     .bound = larger(before, measure_matmul_flops(command.engine))},

@@ -17,7 +17,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kOffloadedBlockTokens = 1024;  // the engine's own choice
+constexpr int32_t kOffloadedBlockTokens = 1024;  // the engine's own choice
 
 // Counters of one phase at one time.
 struct PhaseCount {
@@ -100,16 +100,18 @@ void run_prompt(LLM& llm, const KvWork& work, int32_t vocab_size, uint64_t seed)
 void complete_options(const KvWork& work, const ModelSummary& model, EngineOptions* engine) {
   engine->enable_prefix_caching = false;  // a repeat has to compute what it measures
   engine->max_num_seqs = 1;
-  if (engine->kv_offload == "off") engine->kv_device_bytes = -1;  // not an option there
-  if (engine->max_model_len == 0) engine->max_model_len = work.prompt_tokens + work.decode_tokens;
+  if (engine->kv.offload == KvOffload::kOff)
+    engine->kv.device_bytes.reset();  // not an option there
+  if (!engine->max_model_len) engine->max_model_len = work.prompt_tokens + work.decode_tokens;
   // A pass is no longer than the longest request unless it is told; a chunk of the list may be.
-  if (engine->max_num_batched_tokens == 0 && engine->prefill_chunk_tokens > engine->max_model_len) {
+  const int64_t longest = *engine->max_model_len;
+  if (!engine->max_num_batched_tokens && engine->prefill_chunk_tokens.value_or(0) > longest) {
     engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
   }
-  if (engine->kv_host_bytes == 0) {
-    const int64_t block = engine->block_size != 0 ? engine->block_size : kOffloadedBlockTokens;
-    const int64_t num_blocks = (engine->max_model_len + block - 1) / block;
-    engine->kv_host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
+  if (!engine->kv.host_bytes) {
+    const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
+    const int64_t num_blocks = (longest + block - 1) / block;
+    engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
   }
 }
 
@@ -177,9 +179,10 @@ int exit_code_for(const std::vector<KvRow>& rows) {
 }
 
 std::string row_label(const KvRow& row) {
-  const bool is_sparse = row.engine.sparse_policy != "full";
-  return fmt::format("{}, {}{}{}", format_tokens(row.work.prompt_tokens), row.engine.kv_offload,
-                     is_sparse ? ", " : "", is_sparse ? row.engine.sparse_policy : "");
+  const bool is_sparse = row.engine.sparse.policy != "full";
+  return fmt::format("{}, {}{}{}", format_tokens(row.work.prompt_tokens),
+                     kv_offload_name(row.engine.kv.offload), is_sparse ? ", " : "",
+                     is_sparse ? row.engine.sparse.policy : "");
 }
 
 std::string unfit_rows_text(const std::vector<KvRow>& rows) {

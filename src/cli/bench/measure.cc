@@ -135,12 +135,26 @@ Bound larger(Bound a, const Bound& b) {
   return a;
 }
 
+std::string format_repeats(int32_t repeats) {
+  return fmt::format("{} repeat{}", repeats, repeats == 1 ? "" : "s");
+}
+
+std::string describe_weights(const EngineOptions& engine) {
+  return engine.load_format == LoadFormat::kDummy ? ", random weights" : "";
+}
+
+std::string describe_noise(double largest_share) {
+  constexpr double kTolerance = 1.05;
+  if (largest_share <= kTolerance) return "";
+  return "shares above 100 %: the machine was busy while the bound was measured\n";
+}
+
 bool runs_on_gpu(const EngineOptions& engine) {
   return make_device(engine.device)->kind() != DeviceKind::kCpu;
 }
 
-int resolve_threads(int32_t num_threads) {
-  return num_threads > 0 ? num_threads : static_cast<int>(std::thread::hardware_concurrency());
+int resolve_threads(std::optional<int32_t> num_threads) {
+  return num_threads.value_or(static_cast<int32_t>(std::thread::hardware_concurrency()));
 }
 
 std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint64_t seed) {

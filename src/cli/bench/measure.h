@@ -48,8 +48,18 @@ Bound larger(Bound a, const Bound& b);
 // Whether an engine with these options runs on a GPU.
 bool runs_on_gpu(const EngineOptions& engine);
 
+// "5 repeats", "1 repeat".
+std::string format_repeats(int32_t repeats);
+
+// ", random weights" where the engine makes its own, "" otherwise: follows the model's name.
+std::string describe_weights(const EngineOptions& engine);
+
+// A line, with its end, that explains shares above 100 %: the bound was measured while something
+// else was busy. Empty when `largest_share` is 1.05 or less.
+std::string describe_noise(double largest_share);
+
 // Threads that an engine with this option uses.
-int resolve_threads(int32_t num_threads);
+int resolve_threads(std::optional<int32_t> num_threads);
 
 // Token ids that no cached prefix shares: pseudo-random, in [0, vocab_size).
 std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint64_t seed);

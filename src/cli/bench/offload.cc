@@ -18,41 +18,49 @@
 namespace sluice::cli {
 namespace {
 
-// Every engine in `engines` once for each value of one of its options. An empty list leaves the
-// option as it is.
-template <typename T>
-void vary(T EngineOptions::*option, const std::vector<T>& values,
-          std::vector<EngineOptions>* engines) {
+// Every engine in `engines` once for each value of one of its options, which `set` sets; 0 leaves
+// the option out, as on the command line. An empty list leaves it as it is.
+template <typename T, typename Set>
+void vary(const std::vector<T>& values, std::vector<EngineOptions>* engines, Set set) {
   if (values.empty()) return;
   std::vector<EngineOptions> varied;
   for (const EngineOptions& engine : *engines) {
     for (const T value : values) {
       varied.push_back(engine);
-      varied.back().*option = value;
+      set(varied.back(), value);
     }
   }
   *engines = std::move(varied);
 }
 
+std::optional<int32_t> unless_zero(int32_t value) {
+  return value == 0 ? std::nullopt : std::optional(value);
+}
+
 // The engines of one mode. What does not apply to the mode is not varied.
-std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command,
-                                        const std::string& mode) {
+std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command, KvOffload mode) {
   std::vector<EngineOptions> engines = {command.engine};
-  engines[0].kv_offload = mode;
-  if (mode == "layerwise") engines[0].prefill_chunk_tokens = 0;
-  vary(&EngineOptions::block_size, command.block_sizes, &engines);
-  if (mode != "layerwise") vary(&EngineOptions::prefill_chunk_tokens, command.chunks, &engines);
-  if (mode == "off") return engines;
-  vary(&EngineOptions::num_kv_slots, command.slots, &engines);
-  vary(&EngineOptions::kv_slot_blocks, command.slot_blocks, &engines);
-  vary(&EngineOptions::kv_device_bytes, command.device_bytes, &engines);
+  engines[0].kv.offload = mode;
+  if (mode == KvOffload::kLayerwise) engines[0].prefill_chunk_tokens.reset();
+  vary(command.block_sizes, &engines,
+       [](EngineOptions& engine, int32_t n) { engine.kv.block_size = unless_zero(n); });
+  if (mode != KvOffload::kLayerwise) {
+    vary(command.chunks, &engines,
+         [](EngineOptions& engine, int32_t n) { engine.prefill_chunk_tokens = unless_zero(n); });
+  }
+  if (mode == KvOffload::kOff) return engines;
+  vary(command.slots, &engines, [](EngineOptions& engine, int32_t n) { engine.kv.num_slots = n; });
+  vary(command.slot_blocks, &engines,
+       [](EngineOptions& engine, int32_t n) { engine.kv.slot_blocks = unless_zero(n); });
+  vary(command.device_bytes, &engines,
+       [](EngineOptions& engine, size_t n) { engine.kv.device_bytes = n; });
   return engines;
 }
 
 std::vector<KvRow> make_rows(const BenchOffloadCommand& command) {
   std::vector<KvRow> rows;
   for (const int64_t length : command.lengths) {
-    for (const std::string& mode : command.modes) {
+    for (const KvOffload mode : command.modes) {
       for (const EngineOptions& engine : make_engines(command, mode)) {
         rows.push_back({.engine = engine,
                         .work = {.prompt_tokens = length,
@@ -74,27 +82,30 @@ std::optional<double> share_of_resident(const std::vector<KvRow>& rows, const Kv
   double fastest = 0;
   for (const KvRow& other : rows) {
     if (other.work.prompt_tokens != row.work.prompt_tokens) continue;
-    if (other.engine.kv_offload != "off" || !other.result) continue;
+    if (other.engine.kv.offload != KvOffload::kOff || !other.result) continue;
     fastest = std::max(fastest, ((*other.result).*phase).tokens_per_second.median);
   }
   if (fastest == 0) return {};
   return ((*row.result).*phase).tokens_per_second.median / fastest;
 }
 
-std::string or_default(int64_t tokens) { return tokens == 0 ? "default" : format_tokens(tokens); }
+std::string or_default(std::optional<int32_t> tokens) {
+  return tokens ? format_tokens(*tokens) : "default";
+}
 
 // What a row was, for both tables.
 std::vector<std::string> configuration_cells(const KvRow& row) {
   const EngineOptions& engine = row.engine;
-  const bool flows = engine.kv_offload != "off";
+  const bool flows = engine.kv.offload != KvOffload::kOff;
   const std::string slot_blocks =
-      engine.kv_slot_blocks == 0 ? "default" : fmt::format("{} blocks", engine.kv_slot_blocks);
+      engine.kv.slot_blocks ? fmt::format("{} blocks", *engine.kv.slot_blocks) : "default";
   return {format_tokens(row.work.prompt_tokens),
-          engine.kv_offload,
-          engine.kv_offload == "layerwise" ? "whole" : or_default(engine.prefill_chunk_tokens),
-          flows ? fmt::format("{} x {}", engine.num_kv_slots, slot_blocks) : "-",
-          or_default(engine.block_size),
-          flows ? format_bytes(static_cast<double>(engine.kv_device_bytes)) : "all"};
+          kv_offload_name(engine.kv.offload),
+          engine.kv.offload == KvOffload::kLayerwise ? "whole"
+                                                     : or_default(engine.prefill_chunk_tokens),
+          flows ? fmt::format("{} x {}", engine.kv.num_slots, slot_blocks) : "-",
+          or_default(engine.kv.block_size),
+          flows ? format_bytes(static_cast<double>(engine.kv.device_bytes.value_or(0))) : "all"};
 }
 
 std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -129,15 +140,22 @@ std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
   return prefill.to_string() + "\n" + decode.to_string();
 }
 
+// What was asked for; null where it was left to the engine.
+template <typename T>
+nlohmann::ordered_json given_or_null(const std::optional<T>& value) {
+  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
 nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row,
                                 const LinkRates& link) {
-  nlohmann::ordered_json json = {{"context_tokens", row.work.prompt_tokens},
-                                 {"kv_offload", row.engine.kv_offload},
-                                 {"prefill_chunk_tokens", row.engine.prefill_chunk_tokens},
-                                 {"num_kv_slots", row.engine.num_kv_slots},
-                                 {"kv_slot_blocks", row.engine.kv_slot_blocks},
-                                 {"block_size", row.engine.block_size},
-                                 {"kv_device_bytes", row.engine.kv_device_bytes}};
+  nlohmann::ordered_json json = {
+      {"context_tokens", row.work.prompt_tokens},
+      {"kv_offload", kv_offload_name(row.engine.kv.offload)},
+      {"prefill_chunk_tokens", given_or_null(row.engine.prefill_chunk_tokens)},
+      {"num_kv_slots", row.engine.kv.num_slots},
+      {"kv_slot_blocks", given_or_null(row.engine.kv.slot_blocks)},
+      {"block_size", given_or_null(row.engine.kv.block_size)},
+      {"kv_device_bytes", given_or_null(row.engine.kv.device_bytes)}};
   if (!row.result) {
     json["does_not_fit"] = row.does_not_fit;
     return json;
@@ -165,9 +183,10 @@ int bench_offload(const BenchOffloadCommand& command) {
   for (const KvRow& row : rows) results.push_back(row_json(rows, row, link));
   const std::string name = model_name(command.engine.model);
   const std::string text = fmt::format(
-      "offload, {}, {} of KV per token, {} tokens generated, {}\nbound of what moves: {}\n"
+      "offload, {}{}, {} of KV per token, {} tokens generated, {}\nbound of what moves: {}\n"
       "\n{}\n{}",
-      name, format_bytes(static_cast<double>(model.kv_bytes_per_token)), command.decode_tokens,
+      name, describe_weights(command.engine),
+      format_bytes(static_cast<double>(model.kv_bytes_per_token)), command.decode_tokens,
       describe_repeats(command.repeats), describe_link(link), tables(rows, link),
       unfit_rows_text(rows));
   write_bench(command.json,

@@ -10,17 +10,18 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/list_recorder.h"
-#include "attention/list_sizes.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/page_overlap.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
+#include "cli/prompt_input.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "engine/llm_engine.h"
 #include "io/file.h"
+#include "io/model_file.h"
 
 namespace sluice::cli {
 namespace {
@@ -37,16 +38,13 @@ struct Row {
   OverlapSummary all;
 };
 
-int32_t pages_of(int32_t tokens, int32_t page_tokens) {
-  return (tokens + page_tokens - 1) / page_tokens;
-}
-
 std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Tokenizer& tokenizer,
                                  int64_t num_tokens) {
   const std::filesystem::path file =
       command.file.empty() ? std::filesystem::path(command.engine.model) / "haystack.txt"
                            : std::filesystem::path(command.file);
-  std::vector<int32_t> ids = tokenizer.encode(read_file(file));
+  std::vector<int32_t> ids = tokenizer.encode(
+      command.file.empty() ? read_model_file(file) : read_user_file("--file", file));
   if (std::ssize(ids) < num_tokens) {
     fail(ErrorCode::kInvalidArgument,
          "{} has {} tokens, but {} are asked for; lower --lengths or --steps, or give a longer "
@@ -60,19 +58,19 @@ std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Token
 // Compares the lists of one engine's steps: a PageOverlap for each layer and head.
 class StepComparer {
  public:
-  StepComparer(const ListRecorder& recorder, const EngineOptions& engine, int32_t num_layers)
-      : recorder_(recorder), engine_(engine), heads_(num_layers), steps_(num_layers) {}
+  StepComparer(const ListRecorder& recorder, const SelectionRule& rule, int32_t num_layers)
+      : recorder_(recorder), rule_(rule), heads_(num_layers), steps_(num_layers) {}
 
   // Takes the step that has just ended, whose row is at `position`.
   void take(int64_t position, bool counts) {
-    const PageRule rule = rule_now();
-    const int64_t first_recent = first_recent_page(rule, recorder_.page_tokens(), position);
+    const PageRule& rule = rule_.page_rule;
+    const int64_t first_recent = rule_.first_recent_page(position);
     for (size_t layer = 0; layer < heads_.size(); ++layer) {
       for (int64_t head = 0; head < recorder_.num_heads(); ++head) {
         if (std::ssize(heads_[layer]) == head) heads_[layer].emplace_back(cache_pages(rule));
         std::vector<int32_t> pages = recorder_.pages(static_cast<int32_t>(layer), 0, head);
-        SLUICE_CHECK(std::ssize(pages) == num_listed_pages(rule, recorder_.page_tokens(), position),
-                     "{} pages at {}", pages.size(), position);
+        SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
+                     pages.size(), position);
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
         if (pages.empty()) continue;  // the text is no longer than what is always read
         const StepOverlap overlap = heads_[layer][static_cast<size_t>(head)].add_step(pages);
@@ -81,10 +79,10 @@ class StepComparer {
     }
   }
 
-  Row row(int64_t context_tokens) const {
+  Row row(int64_t context_tokens, int32_t budget_tokens) const {
     Row row{.context_tokens = context_tokens,
-            .budget_tokens = *engine_.sparse_topk_tokens,
-            .page_tokens = recorder_.page_tokens(),
+            .budget_tokens = budget_tokens,
+            .page_tokens = rule_.page_tokens,
             .layers = {},
             .all = {}};
     std::vector<StepOverlap> all;
@@ -101,14 +99,6 @@ class StepComparer {
   }
 
  private:
-  PageRule rule_now() const {
-    const int32_t page = recorder_.page_tokens();
-    return {.sink_pages = pages_of(*engine_.sparse_sink_tokens, page),
-            .recent_tokens = *engine_.sparse_recent_tokens,
-            .top_pages = pages_of(*engine_.sparse_topk_tokens, page),
-            .threshold_tokens = engine_.sparse_threshold_tokens.value_or(0)};
-  }
-
   static std::vector<int64_t> cache_pages(const PageRule& rule) {
     std::vector<int64_t> sizes;
     for (const int64_t budgets : kCacheBudgets) sizes.push_back(budgets * rule.top_pages);
@@ -116,17 +106,17 @@ class StepComparer {
   }
 
   const ListRecorder& recorder_;
-  const EngineOptions& engine_;
+  SelectionRule rule_;
   std::vector<std::vector<PageOverlap>> heads_;  // by layer, then head
   std::vector<std::vector<StepOverlap>> steps_;  // by layer, of all heads
 };
 
 EngineOptions engine_of(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
   EngineOptions engine = command.engine;
-  engine.sparse_topk_tokens = budget;
+  engine.sparse.topk_tokens = budget;
   engine.max_num_seqs = 1;
   engine.enable_prefix_caching = false;
-  if (engine.max_model_len == 0) {
+  if (!engine.max_model_len) {
     engine.max_model_len = length + PageOverlap::kWindow + command.steps + 1;
   }
   return engine;
@@ -148,14 +138,15 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
 
 Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
   const EngineOptions options = engine_of(command, length, budget);
-  auto policy = std::make_unique<ListRecorder>(make_policy(options));
-  const ListRecorder& recorder = *policy;
-  const std::unique_ptr<LlmEngine> loaded = load_engine(options, std::move(policy));
+  std::unique_ptr<PolicyPair> policies = make_policies(options);
+  const ListRecorder& recorder = record_lists(*policies);
+  const std::unique_ptr<LlmEngine> loaded = load_engine(options, std::move(policies));
   LlmEngine& engine = *loaded;
   const int64_t num_steps = PageOverlap::kWindow + command.steps;
   const std::vector<int32_t> text = read_tokens(command, engine.tokenizer(), length + num_steps);
   const SequenceId id = prefill(engine, {text.begin(), text.begin() + length}, num_steps);
-  StepComparer comparer(recorder, options, engine.config().num_layers);
+  StepComparer comparer(recorder, recorder.rule(engine.plan().kv_layout.block),
+                        engine.config().num_layers);
   for (int64_t step = 0; step < num_steps; ++step) {
     if (interrupted()) throw Interrupted();
     const int64_t position = length + step;
@@ -163,7 +154,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) 
     engine.step();
     comparer.take(position, step >= PageOverlap::kWindow);
   }
-  return comparer.row(length);
+  return comparer.row(length, budget);
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -211,13 +202,13 @@ void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows
       "overlap, {}, {}, {} steps after {}, pages of {}: share of the pages chosen by score that\n"
       "steps before have chosen too, or an LRU cache of 2 or 4 budgets holds (one of 1 budget "
       "holds\nthe last step). Sinks and window, {} and {} tokens, are not counted.\n\n{}",
-      model, command.engine.sparse_policy, command.steps, PageOverlap::kWindow,
-      rows.front().page_tokens, *command.engine.sparse_sink_tokens,
-      *command.engine.sparse_recent_tokens, table.to_string());
+      model, command.engine.sparse.policy, command.steps, PageOverlap::kWindow,
+      rows.front().page_tokens, *command.engine.sparse.sink_tokens,
+      *command.engine.sparse.recent_tokens, table.to_string());
   write_bench(command.json,
               {{"bench", "overlap"},
                {"model", model},
-               {"policy", command.engine.sparse_policy},
+               {"policy", command.engine.sparse.policy},
                {"steps", command.steps},
                {"warm_up_steps", PageOverlap::kWindow},
                {"results", results}},

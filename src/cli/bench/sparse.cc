@@ -20,28 +20,21 @@ namespace {
 using Budget = std::optional<int32_t>;
 
 // The option that says how much a policy reads in decode; none where that is everything.
-Budget EngineOptions::*budget_option(const std::string& policy) {
+Budget SparseOptions::*budget_option(const std::string& policy) {
   const std::string decode = policy.substr(policy.find('+') + 1);  // all of it without a plus
   if (decode == "full") return nullptr;
-  if (decode == "streaming") return &EngineOptions::sparse_recent_tokens;
-  return &EngineOptions::sparse_topk_tokens;
+  if (decode == "streaming") return &SparseOptions::recent_tokens;
+  return &SparseOptions::topk_tokens;
 }
 
 Budget budget_of(const KvRow& row) {
-  const auto option = budget_option(row.engine.sparse_policy);
-  return option ? row.engine.*option : Budget();
+  const auto option = budget_option(row.engine.sparse.policy);
+  return option ? row.engine.sparse.*option : Budget();
 }
 
 // The reference: the same engine without a policy and its options.
 EngineOptions full_engine(EngineOptions engine) {
-  engine.sparse_policy = "full";
-  for (const auto option :
-       {&EngineOptions::sparse_topk_tokens, &EngineOptions::sparse_page_tokens,
-        &EngineOptions::sparse_sink_tokens, &EngineOptions::sparse_recent_tokens,
-        &EngineOptions::sparse_threshold_tokens}) {
-    (engine.*option).reset();
-  }
-  engine.sparse_shared_list = false;
+  engine.sparse = {};
   return engine;
 }
 
@@ -58,14 +51,14 @@ std::vector<EngineOptions> make_engines(const BenchSparseCommand& command) {
   for (const std::string& policy : command.policies) {
     if (policy == "full") continue;
     EngineOptions engine = command.engine;
-    engine.sparse_policy = policy;
+    engine.sparse.policy = policy;
     const auto option = budget_option(policy);
     if (!option) {
       engines.push_back(engine);
       continue;
     }
-    for (const int32_t budget : budgets_of(command, command.engine.*option)) {
-      engine.*option = budget;
+    for (const int32_t budget : budgets_of(command, command.engine.sparse.*option)) {
+      engine.sparse.*option = budget;
       engines.push_back(engine);
     }
   }
@@ -97,7 +90,7 @@ struct Comparison {
 Comparison compare(const std::vector<KvRow>& rows, const KvRow& row) {
   const auto is_reference = [&](const KvRow& other) {
     return other.work.prompt_tokens == row.work.prompt_tokens &&
-           other.engine.sparse_policy == "full" && other.result;
+           other.engine.sparse.policy == "full" && other.result;
   };
   const auto full = std::find_if(rows.begin(), rows.end(), is_reference);
   if (full == rows.end()) return {};
@@ -119,7 +112,7 @@ std::string table(const std::vector<KvRow>& rows, const LinkRates& link) {
     const PhaseResult& decode = row.result->decode;
     const Comparison comparison = compare(rows, row);
     const Budget budget = budget_of(row);
-    table.add({format_tokens(row.work.prompt_tokens), row.engine.sparse_policy,
+    table.add({format_tokens(row.work.prompt_tokens), row.engine.sparse.policy,
                budget ? format_tokens(*budget) : "-", rate_cell(decode.tokens_per_second),
                comparison.speed ? fmt::format("{:.2f} x", *comparison.speed) : "-",
                format_bytes(decode.h2d_bytes / decode.num_tokens),
@@ -135,7 +128,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
   nlohmann::ordered_json budget_json = nullptr;
   if (const Budget budget = budget_of(row)) budget_json = *budget;
   nlohmann::ordered_json json = {{"context_tokens", row.work.prompt_tokens},
-                                 {"policy", row.engine.sparse_policy},
+                                 {"policy", row.engine.sparse.policy},
                                  {"budget_tokens", budget_json}};
   if (!row.result) {
     json["does_not_fit"] = row.does_not_fit;
@@ -163,15 +156,16 @@ int bench_sparse(const BenchSparseCommand& command) {
   for (const KvRow& row : rows) results.push_back(row_json(rows, row, link));
   const std::string name = model_name(command.engine.model);
   const std::string text = fmt::format(
-      "sparse, {}, KV {}, {} of KV per token, {} tokens generated, {}\n"
+      "sparse, {}{}, KV {}, {} of KV per token, {} tokens generated, {}\n"
       "bound of what moves: {}\n\n{}\n{}",
-      name, command.engine.kv_offload, format_bytes(static_cast<double>(model.kv_bytes_per_token)),
-      command.decode_tokens, describe_repeats(command.repeats), describe_link(link),
-      table(rows, link), unfit_rows_text(rows));
+      name, describe_weights(command.engine), kv_offload_name(command.engine.kv.offload),
+      format_bytes(static_cast<double>(model.kv_bytes_per_token)), command.decode_tokens,
+      describe_repeats(command.repeats), describe_link(link), table(rows, link),
+      unfit_rows_text(rows));
   write_bench(command.json,
               {{"bench", "sparse"},
                {"model", name},
-               {"kv_offload", command.engine.kv_offload},
+               {"kv_offload", kv_offload_name(command.engine.kv.offload)},
                {"kv_bytes_per_token", model.kv_bytes_per_token},
                {"decode_tokens", command.decode_tokens},
                {"repeats", command.repeats},

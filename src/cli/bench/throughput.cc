@@ -11,10 +11,10 @@
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
+#include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
-#include "io/file.h"
 
 namespace sluice::cli {
 namespace {
@@ -26,7 +26,7 @@ struct RequestSize {
 
 // Lines of "prompt_tokens output_tokens".
 std::vector<RequestSize> read_sizes(const std::string& path) {
-  std::istringstream lines(read_file(path));
+  std::istringstream lines(read_user_file("--requests", path));
   std::vector<RequestSize> sizes;
   for (std::string line; std::getline(lines, line);) {
     if (line.empty()) continue;
@@ -117,7 +117,7 @@ std::vector<double> measure(const BenchThroughputCommand& command,
                             const Work& work) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;
-  if (engine.max_model_len == 0) engine.max_model_len = totals.longest;
+  if (!engine.max_model_len) engine.max_model_len = totals.longest;
   LLM llm = load_llm(engine, false);
   const auto seed = static_cast<uint64_t>(command.engine.seed);
   std::vector<double> seconds;
@@ -145,18 +145,20 @@ int bench_throughput(const BenchThroughputCommand& command) {
   const double total_rate = (totals.prompt_tokens + totals.output_tokens) / seconds.median;
   const std::string model = model_name(command.engine.model);
   const std::string text = fmt::format(
-      "throughput, {}: {} requests, {} tokens in and {} out\n"
+      "throughput, {}{}: {} requests, {} tokens in and {} out\n"
       "{:.0f} generated tok/s, {:.0f} tok/s in all; {} s\n"
       "floor {}: {:.2e} operations at {:.2e}/s ({}), then {} reads of {} of weights and {} of KV "
-      "at {:.0f} GB/s ({}); {:.1f} % of it reached\n",
-      model, sizes.size(), totals.prompt_tokens, totals.output_tokens, output_rate, total_rate,
-      format_spread(seconds), format_seconds(floor), totals.prefill_flops, flops.per_second,
-      flops.name, totals.longest_output - 1, format_bytes(work.decode_weight_bytes()),
-      format_bytes(totals.decode_kv_bytes), memory.per_second * 1e-9, memory.name,
-      100 * floor / seconds.median);
+      "at {:.0f} GB/s ({}); {:.1f} % of it reached\n{}",
+      model, describe_weights(command.engine), sizes.size(), totals.prompt_tokens,
+      totals.output_tokens, output_rate, total_rate, format_spread(seconds), format_seconds(floor),
+      totals.prefill_flops, flops.per_second, flops.name, totals.longest_output - 1,
+      format_bytes(work.decode_weight_bytes()), format_bytes(totals.decode_kv_bytes),
+      memory.per_second * 1e-9, memory.name, 100 * floor / seconds.median,
+      describe_noise(floor / seconds.median));
   write_bench(command.json,
               {{"bench", "throughput"},
                {"model", model},
+               {"load_format", load_format_name(command.engine.load_format)},
                {"num_requests", sizes.size()},
                {"prompt_tokens", totals.prompt_tokens},
                {"output_tokens", totals.output_tokens},

@@ -10,26 +10,42 @@
 #include "cli/bench/measure.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
+#include "cli/interrupt.h"
+#include "cli/prompt_input.h"
+#include "cli/terminal.h"
 #include "cli/units.h"
 #include "io/file.h"
+#include "io/model_directory.h"
+#include "io/model_file.h"
 
 namespace sluice::cli {
 
 int bench_tokenizer(const BenchTokenizerCommand& command) {
-  const std::filesystem::path model_dir = command.engine.model;
+  const std::filesystem::path model_dir = ModelDirectory(command.engine.model).path();
+  ProgressLine progress("reading the tokenizer");
+  const auto unless_interrupted = [] {
+    if (interrupted()) throw Interrupted();
+  };
   const Tokenizer tokenizer = Tokenizer::load(model_dir);
+  unless_interrupted();
   const std::filesystem::path file =
       command.file.empty() ? model_dir / "haystack.txt" : std::filesystem::path(command.file);
-  const std::string text = read_file(file);
+  const std::string text =
+      command.file.empty() ? read_model_file(file) : read_user_file("--file", file);
 
   std::vector<double> rates;
+  progress.set_task("encoding");
   size_t num_tokens = tokenizer.encode(text).size();  // warms up
   for (int32_t i = 0; i < command.repeats; ++i) {
+    unless_interrupted();
+    progress.update(static_cast<double>(i) / command.repeats);
     const auto start = std::chrono::steady_clock::now();
     num_tokens = tokenizer.encode(text).size();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     rates.push_back(static_cast<double>(text.size()) * 1e-6 / taken.count());
   }
+  unless_interrupted();
+  progress.clear();
   const Spread rate = spread_of(rates);
   EngineOptions one_thread;
   one_thread.num_threads = 1;

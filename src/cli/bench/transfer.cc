@@ -11,6 +11,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "core/error.h"
 #include "engine/transfer_choice.h"
 
 namespace sluice::cli {
@@ -25,7 +26,36 @@ std::string cell(const Transfer& transfer, const LinkRates& link) {
                      100 * share_of_bound(transfer, link));
 }
 
-// A table for each group: its rows down, its ways across.
+constexpr size_t kTableColumns = 80;
+
+// The table with the ways from `first` on that fit beside the rows; at least one.
+struct GroupTable {
+  std::string text;
+  size_t num_ways;
+};
+
+GroupTable table_of_ways(const std::vector<std::string>& header,
+                         const std::vector<std::vector<std::string>>& rows, size_t first) {
+  const auto width_of = [&](size_t column) {
+    size_t width = header[column].size();
+    for (const auto& row : rows) width = std::max(width, row[column].size());
+    return width;
+  };
+  size_t width = width_of(0), end = first;
+  while (end < header.size() && (end == first || width + 2 + width_of(end) <= kTableColumns)) {
+    width += 2 + width_of(end++);
+  }
+  const auto cells_of = [&](const std::vector<std::string>& row) {
+    std::vector<std::string> cells = {row[0]};
+    for (size_t column = first; column < end; ++column) cells.push_back(row[column]);
+    return cells;
+  };
+  Table table(cells_of(header));
+  for (const auto& row : rows) table.add(cells_of(row));
+  return {table.to_string(), end - first};
+}
+
+// A group's rows down, its ways across, in as many tables as 80 columns ask for.
 std::string group_table(const std::string& group, const std::vector<Transfer>& transfers,
                         const LinkRates& link) {
   std::vector<std::string> header = {group}, rows;
@@ -37,7 +67,7 @@ std::string group_table(const std::string& group, const std::vector<Transfer>& t
     add_new(&header, transfer.way);
     add_new(&rows, transfer.row);
   }
-  Table table(header);
+  std::vector<std::vector<std::string>> all_cells;
   for (const std::string& row : rows) {
     std::vector<std::string> cells(header.size());
     cells[0] = row;
@@ -46,9 +76,15 @@ std::string group_table(const std::string& group, const std::vector<Transfer>& t
       const auto column = std::find(header.begin(), header.end(), transfer.way) - header.begin();
       cells[static_cast<size_t>(column)] = cell(transfer, link);
     }
-    table.add(cells);
+    all_cells.push_back(std::move(cells));
   }
-  return table.to_string();
+  std::string text;
+  for (size_t first = 1; first < header.size();) {
+    const GroupTable table = table_of_ways(header, all_cells, first);
+    text += (text.empty() ? "" : "\n") + table.text;
+    first += table.num_ways;
+  }
+  return text;
 }
 
 std::string all_tables(const std::vector<Transfer>& transfers, const LinkRates& link) {
@@ -59,6 +95,29 @@ std::string all_tables(const std::vector<Transfer>& transfers, const LinkRates& 
     text += (text.empty() ? "" : "\n") + group_table(last_group, transfers, link);
   }
   return text;
+}
+
+// The line to read first: what the engine reaches, of its largest blocks.
+std::string summary(const std::vector<Transfer>& transfers, const LinkRates& link) {
+  const auto describe = [&](std::string_view way) {
+    const Transfer* found = nullptr;
+    for (const Transfer& transfer : transfers) {
+      if (transfer.group.starts_with(kEngineGroup) && transfer.way == way) found = &transfer;
+    }
+    SLUICE_CHECK(found != nullptr, "no {} through the engine", way);
+    return fmt::format("{:.1f} GB/s ({:.0f} %)", found->bytes_per_second.median * 1e-9,
+                       100 * share_of_bound(*found, link));
+  };
+  return fmt::format("engine: {} to the device, {} to the host\n", describe("load"),
+                     describe("write-back"));
+}
+
+double largest_share(const std::vector<Transfer>& transfers, const LinkRates& link) {
+  double largest = 0;
+  for (const Transfer& transfer : transfers) {
+    largest = std::max(largest, share_of_bound(transfer, link));
+  }
+  return largest;
 }
 
 nlohmann::ordered_json transfers_json(const std::vector<Transfer>& transfers,
@@ -79,8 +138,10 @@ nlohmann::ordered_json transfers_json(const std::vector<Transfer>& transfers,
 
 int bench_transfer(const BenchTransferCommand& command) {
   const auto device = make_device(command.engine.device, {.num_threads = 1});
-  const size_t num_bytes = command.num_bytes != 0 ? command.num_bytes : link_bytes(*device);
+  const size_t num_bytes = command.num_bytes.value_or(link_bytes(*device));
+  ProgressLine progress("taking " + format_bytes(static_cast<double>(num_bytes)));
   const LinkMemory memory(*device, num_bytes);
+  progress.set_task("measuring");
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});
   const LinkRates before = measure_link(memory, *up, *down, command.repeats);
@@ -92,23 +153,23 @@ int bench_transfer(const BenchTransferCommand& command) {
                             .repeats = command.repeats,
                             .copy_run_bytes = choice.copy_run_bytes};
   std::vector<Transfer> transfers;
-  ProgressLine progress("measuring");
   double done = 0;
   for (const auto measure :
        {measure_sizes, measure_rows, measure_gathers, measure_runs, measure_engine}) {
     progress.update(done++ / 5);
     measure(bench, &transfers);
   }
-  progress.clear();
   const LinkRates link = larger(before, measure_link(memory, *up, *down, command.repeats));
+  progress.clear();
   std::string notes;
   for (const std::string& note : choice.notes) notes += note + "\n";
   const std::string text = fmt::format(
-      "transfer, {} of pinned memory, {} repeats\nbound: {}\nGB/s (H2D: host to device) and share "
-      "of the "
+      "{}transfer, {} of pinned memory, {}\nbound: {}\n{}GB/s (H2D: host to device) and share of "
+      "the "
       "bound\n{}\n{}",
-      format_bytes(static_cast<double>(num_bytes)), command.repeats, describe_link(link), notes,
-      all_tables(transfers, link));
+      summary(transfers, link), format_bytes(static_cast<double>(num_bytes)),
+      format_repeats(command.repeats), describe_link(link),
+      describe_noise(largest_share(transfers, link)), notes, all_tables(transfers, link));
   EngineOptions one_thread = command.engine;
   one_thread.num_threads = 1;
   write_bench(command.json,

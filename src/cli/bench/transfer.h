@@ -14,6 +14,9 @@
 
 namespace sluice::cli {
 
+// How the name of measure_engine's group begins.
+inline constexpr const char* kEngineGroup = "through the offload engine";
+
 // One measured shape.
 struct Transfer {
   std::string group;      // "copies back to back"

@@ -61,7 +61,7 @@ class EngineProblem {
   void load(Ids ids) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       for_each_slot_of(ids, [&](Ids slot) {
-        SlotLease lease = engine_.load(layer, slot);
+        SlotLease lease = engine_.loader().load(LayerId(layer), slot);
         lease.use(*compute_);
         lease.release();
       });
@@ -83,7 +83,11 @@ class EngineProblem {
 
   // One block of every layer at a time, each in one strided copy: decode that fills its tails.
   void flush_tails(Ids ids) {
-    for (const BlockId id : ids) engine_.flush_tail(engine_.take_tail(), id);
+    constexpr SequenceId kSequence(0);
+    for (const BlockId id : ids) {
+      engine_.tails().take(kSequence);
+      engine_.flush_tail(kSequence, id);
+    }
   }
 
   void synchronize() {
@@ -103,11 +107,11 @@ class EngineProblem {
   void write_back_pass(Ids pass) {
     std::vector<StagedBlock> staged;
     for (const BlockId id : pass) {
-      staged.push_back({.stage_index = static_cast<int32_t>(staged.size()), .host_id = id});
+      staged.push_back({.stage_id = StageId(static_cast<int32_t>(staged.size())), .host_id = id});
     }
     for (int32_t layer = 0; layer < kLayers; ++layer) {
-      engine_.begin_stage(layer);
-      engine_.write_back_stage(layer, staged);
+      engine_.begin_stage(LayerId(layer));
+      engine_.write_back_stage(LayerId(layer), staged);
     }
   }
 
@@ -133,7 +137,7 @@ class EngineMeasurement {
   template <typename Enqueue>
   void measure(const std::string& way, Ids ids, Spread LinkRates::*bound, Enqueue enqueue) {
     results_->push_back(
-        {.group = fmt::format("through the offload engine, {} layers, {} slots", kLayers, kSlots),
+        {.group = fmt::format("{}, {} layers, {} slots", kEngineGroup, kLayers, kSlots),
          .row = fmt::format("blocks of {}, {}", block_tokens_,
                             format_bytes(static_cast<double>(problem_.block_bytes()))),
          .way = way,

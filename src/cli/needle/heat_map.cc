@@ -8,14 +8,20 @@
 #include <fmt/format.h>
 
 #include "cli/needle/colour_scale.h"
+#include "cli/table.h"
 #include "cli/units.h"
 
 namespace sluice::cli {
 namespace {
 
 constexpr double kLeft = 92;  // axis title and depth labels
-constexpr double kTop = 108;  // title and subtitle; every note adds a line
+constexpr double kTop = 84;   // the title; every line of subtitle and notes adds its own height
+constexpr double kSubtitleHeight = 24;
 constexpr double kNoteHeight = 18;
+// Sizes of letters, and how wide one is of the sans-serif fonts, at most on average, in their size.
+constexpr double kSubtitleSize = 14.5;
+constexpr double kNoteSize = 11.5;
+constexpr double kLetterWidth = 0.56;
 constexpr double kBottom = 74;     // length labels and axis title
 constexpr double kLegend = 124;    // colour bar and its labels
 constexpr double kGap = 3;         // between cells
@@ -43,8 +49,27 @@ constexpr std::string_view kStyle = R"(<style>
 constexpr std::string_view kFont =
     "font-family=\"Inter, 'Segoe UI', 'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
+bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+size_t num_characters(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character));
+}
+
+// The ends of a text of more than `max_chars` characters: names differ there.
+std::string shorten(std::string_view text, size_t max_chars) {
+  if (num_characters(text) <= max_chars) return std::string(text);
+  const size_t kept = max_chars < 3 ? 1 : (max_chars - 1) / 2;
+  size_t front = 0, back = text.size();
+  for (size_t n = 0; n < kept; ++n) {
+    while (++front < text.size() && !begins_character(text[front])) continue;
+    while (--back > 0 && !begins_character(text[back])) continue;
+  }
+  return std::string(text.substr(0, front)) + "…" + std::string(text.substr(back));
+}
+
 // Where things are; derived from the number of rows and columns once.
 struct Layout {
+  std::vector<std::string> subtitle, notes;  // lines
   double cell_width, cell_height, grid_width, grid_height, width, height, top;
 
   explicit Layout(const HeatMap& map) {
@@ -55,7 +80,15 @@ struct Layout {
     grid_width = columns * cell_width;
     grid_height = rows * cell_height;
     width = std::max(kLeft + grid_width + kLegend, kMinWidth);
-    top = kTop + kNoteHeight * static_cast<double>(map.notes.size());
+    const double text_width = width - kLeft - 16;
+    const auto wrap = [&](const std::string& text, double size, std::vector<std::string>* lines) {
+      const auto max_chars = static_cast<size_t>(text_width / (size * kLetterWidth));
+      for (std::string& line : wrap_text(text, max_chars)) lines->push_back(std::move(line));
+    };
+    wrap(map.subtitle, kSubtitleSize, &subtitle);
+    for (const std::string& note : map.notes) wrap(note, kNoteSize, &notes);
+    top = kTop + kSubtitleHeight * static_cast<double>(subtitle.size()) +
+          kNoteHeight * static_cast<double>(notes.size());
     height = top + grid_height + kBottom;
   }
 };
@@ -157,15 +190,19 @@ std::string draw_legend(const Layout& layout) {
   return svg;
 }
 
-std::string draw_titles(const HeatMap& map) {
+std::string draw_titles(const HeatMap& map, const Layout& layout) {
   const double x = kLeft + kGap / 2;
   std::string svg =
       text_at(x, 44, map.title, {.size = 24, .anchor = "start", .extra = "font-weight=\"600\""});
-  svg += text_at(x, 70, map.subtitle, {.size = 14.5, .anchor = "start"});
-  double y = 74;
-  for (const std::string& note : map.notes) {
+  double y = 46;
+  for (const std::string& line : layout.subtitle) {
+    y += kSubtitleHeight;
+    svg += text_at(x, y, line, {.size = kSubtitleSize, .anchor = "start"});
+  }
+  y += 4;
+  for (const std::string& line : layout.notes) {
     y += kNoteHeight;
-    svg += text_at(x, y, note, {.size = 11.5, .css_class = "hm-soft", .anchor = "start"});
+    svg += text_at(x, y, line, {.size = kNoteSize, .css_class = "hm-soft", .anchor = "start"});
   }
   return svg;
 }
@@ -213,7 +250,7 @@ std::string heat_map_svg(const HeatMap& map) {
       layout.width, layout.height, escape_xml(map.title + ", " + map.subtitle), kFont);
   svg += kStyle;
   svg += "<rect class=\"hm-back\" width=\"100%\" height=\"100%\"/>\n";
-  svg += draw_titles(map) + draw_axes(map, layout) + draw_legend(layout);
+  svg += draw_titles(map, layout) + draw_axes(map, layout) + draw_legend(layout);
   for (size_t row = 0; row < map.depths.size(); ++row) {
     for (size_t column = 0; column < map.lengths.size(); ++column) {
       svg += draw_cell(map, layout, row, column);
@@ -234,6 +271,17 @@ std::string heat_map_html(const HeatMapPage& page) {
     html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escape_xml(name), escape_xml(value));
   }
   return html + "</table>\n</body>\n</html>\n";
+}
+
+std::vector<std::string> wrap_text(std::string_view text, size_t max_chars) {
+  std::string short_words;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    if (!short_words.empty()) short_words += ' ';
+    short_words += shorten(text.substr(0, end), max_chars);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return wrap_words(short_words, max_chars);
 }
 
 std::string escape_xml(std::string_view text) {

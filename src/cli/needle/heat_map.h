@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,8 +19,8 @@ struct HeatMapCell {
 
 struct HeatMap {
   std::string title;                            // "Needle in a haystack"
-  std::string subtitle;                         // model, policy and mode
-  std::vector<std::string> notes;               // settings, small print, a line each
+  std::string subtitle;                         // result, model, policy and mode; wrapped
+  std::vector<std::string> notes;               // settings, small print, each wrapped
   std::vector<int64_t> lengths;                 // columns
   std::vector<int32_t> depths;                  // rows, percent
   std::vector<std::vector<HeatMapCell>> cells;  // [depth][length]
@@ -41,6 +42,10 @@ struct HeatMapPage {
 
 std::string heat_map_svg(const HeatMap& map);
 std::string heat_map_html(const HeatMapPage& page);
+
+// `text` in lines of at most `max_chars` characters, broken at spaces; a word that is longer than a
+// line is shortened in its middle.
+std::vector<std::string> wrap_text(std::string_view text, size_t max_chars);
 
 // `text` with the characters that XML reserves, and control characters, made harmless.
 std::string escape_xml(std::string_view text);

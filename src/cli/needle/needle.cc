@@ -1,7 +1,9 @@
 // sluice needle: hides facts in long texts, asks the model for them, and draws what it found.
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -11,10 +13,14 @@
 #include "cli/needle/recipe.h"
 #include "cli/needle/report.h"
 #include "cli/needle/templates.h"
+#include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
 #include "io/file.h"
+#include "io/model_directory.h"
+#include "io/model_file.h"
+#include "sluice/inspect.h"
 
 namespace sluice::cli {
 namespace {
@@ -28,9 +34,12 @@ double seconds_since(Clock::time_point start) {
 }
 
 NeedleTemplates find_templates(const NeedleCommand& command) {
-  if (!command.templates.empty()) return read_needle_templates(command.templates);
+  if (!command.templates.empty()) {
+    return as_user_file("--templates", [&] { return read_needle_templates(command.templates); });
+  }
   const auto path = std::filesystem::path(command.engine.model) / "needle_templates.json";
-  return std::filesystem::exists(path) ? read_needle_templates(path) : default_needle_templates();
+  if (!model_file_exists(path)) return default_needle_templates();
+  return parse_needle_templates(read_model_file(path), path.string());
 }
 
 struct NamedText {
@@ -42,33 +51,62 @@ NamedText find_haystack(const NeedleCommand& command, const NeedleTemplates& tem
   if (command.haystack == "repeated") return {"repeated", templates.repeated_haystack};
   if (!command.haystack.empty()) {
     return {std::filesystem::path(command.haystack).filename().string(),
-            read_file(command.haystack)};
+            read_user_file("--haystack", command.haystack)};
   }
   const auto path = std::filesystem::path(command.engine.model) / "haystack.txt";
-  if (std::filesystem::exists(path)) return {"haystack.txt", read_file(path)};
+  if (model_file_exists(path)) return {"haystack.txt", read_model_file(path)};
   fail(ErrorCode::kInvalidArgument,
        "{} has no haystack.txt; give a text with --haystack FILE, or --haystack repeated",
        command.engine.model);
 }
 
-void check_lengths(const NeedleCommand& command, const LLM& llm) {
-  const int64_t longest = command.lengths.back();
-  if (longest < llm.max_model_len()) return;
-  fail(ErrorCode::kDoesNotFit,
-       "--lengths: {} tokens leave no room for an answer within the {} that this model and memory "
-       "allow; ask for shorter ones",
-       longest, llm.max_model_len());
+// The most tokens that an answer of this kind takes, and a few more.
+int64_t answer_room(const NeedleKind& kind, std::optional<int32_t> max_tokens, const LLM& llm) {
+  if (max_tokens) return *max_tokens;
+  std::vector<std::string> values = kind.values;
+  if (values.empty()) values.emplace_back(static_cast<size_t>(kind.value_digits), '9');
+  const auto num_tokens = [&](const std::string& text) {
+    return static_cast<int64_t>(llm.encode(text).size());
+  };
+  int64_t key_tokens = 0, value_tokens = 0;
+  for (const std::string& key : kind.keys) key_tokens = std::max(key_tokens, num_tokens(key));
+  for (const std::string& value : values) {
+    value_tokens = std::max(value_tokens, num_tokens(kind.separator + value));
+  }
+  return num_tokens(kind.answer) + key_tokens + kind.num_values() * value_tokens +
+         kAnswerSlackTokens;
 }
 
-// Asks one item; `on_progress` hears the share of its prompt that is done.
-NeedleResult ask(LLM& llm, NeedleItem item, int32_t max_tokens,
-                 const std::function<void(double)>& on_progress) {
+// Lengths that the model has, but no room for an answer after them: they shrink by it, and one line
+// says so. Errors: kDoesNotFit for a length that is beyond the model.
+void fit_lengths(const NeedleKind& kind, const LLM& llm, NeedleCommand* command) {
+  const int64_t limit = llm.max_model_len();
+  const int64_t longest = limit - answer_room(kind, command->max_tokens, llm);
+  for (int64_t& length : command->lengths) {
+    if (length > limit || longest <= 0) {
+      fail(ErrorCode::kDoesNotFit,
+           "--lengths: {} tokens and an answer do not fit the {} that this model and memory allow; "
+           "ask for shorter ones",
+           length, limit);
+    }
+    if (length <= longest) continue;
+    write_message(
+        fmt::format("{}: prompts have {} tokens, since the limit of {} includes the answer",
+                    format_tokens(length), longest, limit));
+    length = longest;
+  }
+  auto& lengths = command->lengths;
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+}
+
+// Asks one item; `on_progress` hears how many of its prompt's tokens are done.
+NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
+                 const std::function<void(int64_t)>& on_progress) {
   SamplingParams params;
   params.temperature = 0;
-  params.max_tokens = max_tokens;
-  if (max_tokens == 0) {
-    params.max_tokens = static_cast<int32_t>(llm.encode(item.expected).size()) + kAnswerSlackTokens;
-  }
+  params.max_tokens = max_tokens.value_or(static_cast<int32_t>(llm.encode(item.expected).size()) +
+                                          kAnswerSlackTokens);
   const int64_t room = llm.max_model_len() - static_cast<int64_t>(item.prompt_ids.size());
   params.max_tokens = static_cast<int32_t>(std::min<int64_t>(params.max_tokens, room));
 
@@ -81,8 +119,7 @@ NeedleResult ask(LLM& llm, NeedleItem item, int32_t max_tokens,
     if (first) result.first_token_seconds = seconds_since(start);
   };
   options.on_progress = [&](const Progress& progress) {
-    const auto total = static_cast<double>(std::max<int64_t>(1, progress.num_prompt_tokens_total));
-    on_progress(static_cast<double>(progress.num_prompt_tokens_done) / total);
+    on_progress(progress.num_prompt_tokens_done);
   };
   const RequestOutput output = llm.generate({item.prompt_ids}, params, options).front();
   result.total_seconds = seconds_since(start);
@@ -108,31 +145,30 @@ std::string describe(const NeedleResult& result) {
 }
 
 // Asks the whole grid, shortest prompts first, until the end or Ctrl-C.
+// Errors: Interrupted while a prompt is made; the results before stand.
 void ask_all(LLM& llm, const NeedleRecipe& recipe, NeedleReport* report) {
   const NeedleCommand& command = report->command;
-  const auto per_length = static_cast<double>(command.depths.size()) * command.needles;
-  double total_tokens = 0, done_tokens = 0;
-  for (const int64_t length : command.lengths)
-    total_tokens += per_length * static_cast<double>(length);
+  const int64_t per_length = std::ssize(command.depths) * command.needles;
+  int64_t total_tokens = 0, done_tokens = 0;
+  for (const int64_t length : command.lengths) total_tokens += per_length * length;
 
-  const Clock::time_point start = Clock::now();
   ProgressLine progress("asking");
   for (const int64_t length : command.lengths) {
     for (const int32_t depth : command.depths) {
       for (int32_t i = 0; i < command.needles; ++i) {
-        if (interrupted()) break;
+        if (interrupted()) return;
         const std::string detail =
             fmt::format("{} tokens, depth {} %, {} of {} found", format_tokens(length), depth,
                         report->num_correct(), report->results.size());
-        const auto on_progress = [&](double share) {
-          const double done = done_tokens + share * static_cast<double>(length);
-          progress.update(done / total_tokens, detail);
+        const auto on_progress = [&](int64_t num_done) {
+          progress.update_tokens(done_tokens + num_done, total_tokens, detail);
         };
+        on_progress(0);
         const auto seed = static_cast<uint64_t>(command.engine.seed);
         NeedleResult result =
             ask(llm, recipe.make(seed, length, depth, i), command.max_tokens, on_progress);
-        done_tokens += static_cast<double>(length);
-        if (interrupted() && !result.correct) break;  // cut short: says nothing of the model
+        done_tokens += length;
+        if (interrupted() && !result.correct) return;  // cut short: says nothing of the model
         if (command.verbose) {
           progress.clear();
           write_message(describe(result));
@@ -141,26 +177,31 @@ void ask_all(LLM& llm, const NeedleRecipe& recipe, NeedleReport* report) {
       }
     }
   }
-  report->complete = !interrupted();
-  report->seconds = seconds_since(start);
 }
 
 }  // namespace
 
-int needle(const NeedleCommand& command) {
+int needle(const NeedleCommand& given) {
+  NeedleCommand command = given;
+  const ModelDirectory directory(command.engine.model);  // its errors come before those of texts
   const NeedleTemplates templates = find_templates(command);
   const NeedleKind& kind = templates.kind(command.kind);
   const NamedText text = find_haystack(command, templates);
   prepare_output_dir(command.out);
 
-  EngineOptions engine = command.engine;
+  const EngineOptions engine = command.engine;
+  require_chat_template(engine.model);  // not after minutes of loading
   LLM llm = load_llm(engine, command.verbose);
-  check_lengths(command, llm);
+  fit_lengths(kind, llm, &command);
   const PromptEncoder encode = [&](std::string_view message) {
+    if (interrupted()) throw Interrupted();
     return llm.chat_prompt({{.role = "user", .content = std::string(message)}},
                            {.enable_thinking = false, .date = {}});
   };
-  const Haystack haystack(text.text, text.name, encode);
+  const Haystack haystack = [&] {
+    const ProgressLine progress("counting the tokens of " + text.name);
+    return Haystack(text.text, text.name, encode);
+  }();
   const NeedleRecipe recipe(kind, templates.prompt, haystack, encode);
 
   NeedleReport report{.command = command,
@@ -171,10 +212,18 @@ int needle(const NeedleCommand& command) {
                       .results = {},
                       .seconds = 0,
                       .complete = true};
-  ask_all(llm, recipe, &report);
+  const Clock::time_point start = Clock::now();
+  try {
+    ask_all(llm, recipe, &report);
+  } catch (const Interrupted&) {
+    // While a prompt was made: what was asked before is reported.
+  }
+  report.complete = !interrupted();
+  report.seconds = seconds_since(start);
   report.observations = llm.observations();
   write_result(needle_table(report, wants_colour(stdout)));
   for (const std::string& line : write_report(report)) write_result(line + "\n");
+  write_result(write_picture(report) + "\n");
   return report.complete ? kExitOk : kExitInterrupted;
 }
 

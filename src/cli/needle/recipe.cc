@@ -74,6 +74,17 @@ std::vector<std::string> split_sentences(std::string_view text) {
   return sentences;
 }
 
+// Where a text may be cut before a full stop: not in the middle of a character, and not where a
+// mark or a space would meet the full stop.
+std::vector<size_t> word_ends(std::string_view text) {
+  std::vector<size_t> ends;
+  for (size_t size = 1; size < text.size(); ++size) {
+    const auto follows = static_cast<unsigned char>(text[size]);
+    if ((follows & 0xC0) != 0x80 && is_word(text[size - 1])) ends.push_back(size);
+  }
+  return ends;
+}
+
 }  // namespace
 
 Haystack::Haystack(std::string_view text, std::string_view name, const PromptEncoder& encode)
@@ -82,7 +93,7 @@ Haystack::Haystack(std::string_view text, std::string_view name, const PromptEnc
     fail(ErrorCode::kInvalidArgument,
          "{}: no two sentences in it; a haystack is text whose sentences end with '. '", name);
   }
-  // Measured behind another sentence, so that neither a template's trimming nor a BOS counts.
+  // Measured after another sentence, so that neither a template's trimming nor a BOS counts.
   const auto base = static_cast<int64_t>(encode("So.").size());
   for (const std::string& sentence : sentences_) {
     num_tokens_.push_back(static_cast<int64_t>(encode("So. " + sentence).size()) - base);
@@ -155,17 +166,39 @@ std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_t
     have += haystack_.num_tokens(first);
   }
   const auto base = static_cast<int64_t>(encode_("So.").size());
-  std::pair<std::string, int64_t> best;
-  for (size_t size = 1; size < text.size(); ++size) {
-    // Not in the middle of a character, and not where a mark or a space would meet the full stop.
-    const auto follows = static_cast<unsigned char>(text[size]);
-    if ((follows & 0xC0) == 0x80 || !is_word(text[size - 1])) continue;
-    std::string piece = text.substr(0, size) + ".";
-    const int64_t tokens = static_cast<int64_t>(encode_("So. " + piece).size()) - base;
-    if (tokens > best.second && tokens <= num_tokens) best = {std::move(piece), tokens};
-    if (tokens == num_tokens) break;
+  const std::vector<size_t> ends = word_ends(text);
+  const auto piece_to = [&](size_t i) { return text.substr(0, ends[i]) + "."; };
+  const auto tokens_to = [&](size_t i) {
+    return static_cast<int64_t>(encode_("So. " + piece_to(i)).size()) - base;
+  };
+  // The first end with that many tokens, by steps that double and then by halves: what is encoded
+  // is never twice as long as the result, however long the text. More text is nearly always more
+  // tokens.
+  const auto first_with = [&](int64_t tokens) {
+    size_t low = 0, high = 0;
+    for (size_t step = 1; high < ends.size() && tokens_to(high) < tokens; step *= 2) {
+      low = high + 1;
+      high += step;
+    }
+    high = std::min(high, ends.size());
+    while (low < high) {
+      const size_t middle = low + (high - low) / 2;
+      if (tokens_to(middle) < tokens) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  };
+  size_t end = first_with(num_tokens);
+  if (end == ends.size() || tokens_to(end) > num_tokens) {
+    if (end == 0) return {};
+    end = first_with(tokens_to(end - 1));
   }
-  return best;
+  const int64_t tokens = tokens_to(end);
+  if (tokens > num_tokens) return {};
+  return {piece_to(end), tokens};
 }
 
 int64_t NeedleRecipe::total_tokens(const Draft& draft) {

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -10,36 +11,60 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/error.h"
+
 namespace sluice::cli {
 namespace {
 
 constexpr const char* kProgram = "rsvg-convert";
 constexpr const char* kZoom = "2";  // sharp on screens of twice the density
 
-}  // namespace
+// A path that starts with a dash would be an option; absolute paths never do.
+std::string as_word(const std::filesystem::path& path) {
+  std::error_code error;  // when the working directory is gone
+  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
+  return error ? "./" + path.string() : absolute.string();
+}
 
-std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png) {
-  // A path that starts with a dash would be an option; absolute paths never do.
-  std::vector<std::string> words = {kProgram,
-                                    "--zoom",
-                                    kZoom,
-                                    "--output",
-                                    std::filesystem::absolute(png).string(),
-                                    std::filesystem::absolute(svg).string()};
+struct Conversion {
+  int start_error = 0;  // why the program could not be started; 0 when it was
+  int status = 0;       // as waitpid tells it
+};
+
+Conversion convert(const std::filesystem::path& svg, const std::filesystem::path& png) {
+  std::vector<std::string> words = {kProgram,   "--zoom",     kZoom,
+                                    "--output", as_word(png), as_word(svg)};
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   pid_t child = 0;
-  const int failed = posix_spawnp(&child, kProgram, nullptr, nullptr, arguments.data(), environ);
-  if (failed != 0) {
+  Conversion result;
+  result.start_error = posix_spawnp(&child, kProgram, nullptr, nullptr, arguments.data(), environ);
+  if (result.start_error != 0) return result;
+  while (waitpid(child, &result.status, 0) < 0 && errno == EINTR) {
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png) {
+  const std::filesystem::path unfinished = png.string() + ".part";
+  const auto [start_error, status] = convert(svg, unfinished);
+  if (start_error != 0) {
     return fmt::format("no PNG: {} is not there ({}); apt-get install librsvg2-bin", kProgram,
-                       std::strerror(failed));
+                       std::strerror(start_error));
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  std::error_code error;
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    std::filesystem::rename(unfinished, png, error);
+    if (!error) return {};
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-  return fmt::format("no PNG: {} could not make {} (status {})", kProgram, png.string(), status);
+  std::error_code nothing_to_remove;
+  std::filesystem::remove(unfinished, nothing_to_remove);
+  fail(ErrorCode::kIo, "{} cannot be written: {}; the picture is in {}, too", png.string(),
+       error ? error.message() : fmt::format("{} failed (status {})", kProgram, status),
+       svg.string());
 }
 
 }  // namespace sluice::cli

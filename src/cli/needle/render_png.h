@@ -8,7 +8,8 @@
 
 namespace sluice::cli {
 
-// Returns "" when `png` was written, else one line that says why not and what to do.
+// Returns "" when `png` was written, or one line that says how to get the program.
+// Errors: kIo when the program failed, as on a full disk; an older `png` stays whole then.
 std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png);
 
 }  // namespace sluice::cli

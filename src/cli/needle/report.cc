@@ -52,38 +52,44 @@ nlohmann::ordered_json item_json(const NeedleResult& result) {
           {"total_seconds", result.total_seconds}};
 }
 
+// "topk" of "sparse_topk_tokens", "shared list" of "sparse_shared_list".
+std::string short_name(const OptionFacts& facts) {
+  std::string name(facts.name.substr(facts.name.find('_') + 1));
+  if (name.ends_with("_tokens")) name.resize(name.rfind('_'));
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
 // "topk 512, page 32", what was given; "default" if nothing was.
 std::string sparse_options(const EngineOptions& engine) {
   std::string text;
-  const auto add = [&text](const char* name, const std::optional<int32_t>& value) {
-    if (value) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, *value);
-  };
-  add("topk", engine.sparse_topk_tokens);
-  add("page", engine.sparse_page_tokens);
-  add("sink", engine.sparse_sink_tokens);
-  add("recent", engine.sparse_recent_tokens);
-  add("threshold", engine.sparse_threshold_tokens);
-  if (engine.sparse_shared_list) text += text.empty() ? "shared list" : ", shared list";
+  for (const auto& row : kSparseOptionRows) {
+    const std::optional<OptionValue> value = row.get(engine.sparse);
+    if (row.facts.kind == OptionKind::kText || value == row.get({})) continue;
+    text += (text.empty() ? "" : ", ") + short_name(row.facts);
+    if (const auto* number = std::get_if<int64_t>(&*value)) text += fmt::format(" {}", *number);
+  }
   return text.empty() ? "default" : text;
 }
 
 std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport& report) {
   const NeedleCommand& command = report.command;
   const EngineOptions& engine = command.engine;
-  return {{"Model", model_name(engine.model)},
-          {"Sparse policy", engine.sparse_policy},
-          {"Sparse options", sparse_options(engine)},
-          {"KV offload", report.kv_offload},
-          {"Lengths", join_tokens(command.lengths)},
-          {"Needles per cell", fmt::format("{}", command.needles)},
-          {"Kind of needle", command.kind},
-          {"Haystack", report.haystack_name},
-          {"Seed", fmt::format("{}", engine.seed)},
-          {"Block size", engine.block_size == 0 ? "default" : fmt::format("{}", engine.block_size)},
-          {"Prefix caching", engine.enable_prefix_caching ? "on" : "off"},
-          {"Time", format_seconds(report.seconds)},
-          {"Machine", report.machine},
-          {"Program", build_name()}};
+  return {
+      {"Model", model_name(engine.model)},
+      {"Sparse policy", engine.sparse.policy},
+      {"Sparse options", sparse_options(engine)},
+      {"KV offload", report.kv_offload},
+      {"Lengths", join_tokens(command.lengths)},
+      {"Needles per cell", fmt::format("{}", command.needles)},
+      {"Kind of needle", command.kind},
+      {"Haystack", report.haystack_name},
+      {"Seed", fmt::format("{}", engine.seed)},
+      {"Block size", engine.kv.block_size ? fmt::format("{}", *engine.kv.block_size) : "default"},
+      {"Prefix caching", engine.enable_prefix_caching ? "on" : "off"},
+      {"Time", format_seconds(report.seconds)},
+      {"Machine", report.machine},
+      {"Program", build_name()}};
 }
 
 }  // namespace
@@ -101,9 +107,9 @@ HeatMap make_heat_map(const NeedleReport& report) {
   const std::string where_kv_lives =
       report.kv_offload == "off" ? "KV on the device" : report.kv_offload + " KV offload";
   map.subtitle =
-      fmt::format("{} · {} attention · {} · {} of {} found ({:.1f} %)",
-                  model_name(command.engine.model), command.engine.sparse_policy, where_kv_lives,
-                  report.num_correct(), num_results, percent(report.num_correct(), num_results));
+      fmt::format("{} of {} found ({:.1f} %) · {} · {} attention · {}", report.num_correct(),
+                  num_results, percent(report.num_correct(), num_results),
+                  model_name(command.engine.model), command.engine.sparse.policy, where_kv_lives);
   map.notes.push_back(fmt::format("{} fresh needle{} a cell in {} · seed {} · greedy{}",
                                   command.needles, command.needles == 1 ? "" : "s",
                                   report.haystack_name, command.engine.seed,
@@ -145,6 +151,21 @@ std::string needle_json(const NeedleReport& report) {
                     {"observations", observations_json(report.observations)},
                     {"items", items}},
                    1);
+}
+
+std::string needle_prompts(const NeedleReport& report) {
+  std::string lines;
+  for (const NeedleResult& result : report.results) {
+    const NeedleItem& item = result.item;
+    lines += json_text({{"seed", item.seed},
+                        {"length", item.length_tokens},
+                        {"depth", item.depth_percent},
+                        {"key", item.key},
+                        {"expected", item.values},
+                        {"message", item.user_message},
+                        {"prompt_token_ids", item.prompt_ids}});
+  }
+  return lines;
 }
 
 std::string needle_table(const NeedleReport& report, bool colours) {
@@ -197,13 +218,21 @@ std::vector<std::string> write_report(const NeedleReport& report) {
                            .got = result.got});
   }
   write_file(dir / "needle.json", needle_json(report));
+  if (report.command.save_prompts) write_file(dir / "prompts.jsonl", needle_prompts(report));
   write_file(dir / "needle.svg", heat_map_svg(page.map));
   write_file(dir / "needle.html", heat_map_html(page));
   std::vector<std::string> lines = {"heat map: " + (dir / "needle.html").string()};
-  const std::string why_not = render_png(dir / "needle.svg", dir / "needle.png");
-  lines.push_back(why_not.empty() ? "picture:  " + (dir / "needle.png").string() : why_not);
   lines.push_back("answers:  " + (dir / "needle.json").string());
+  if (report.command.save_prompts) {
+    lines.push_back("prompts:  " + (dir / "prompts.jsonl").string());
+  }
   return lines;
+}
+
+std::string write_picture(const NeedleReport& report) {
+  const std::filesystem::path dir = report.command.out;
+  const std::string why_not = render_png(dir / "needle.svg", dir / "needle.png");
+  return why_not.empty() ? "picture:  " + (dir / "needle.png").string() : why_not;
 }
 
 }  // namespace sluice::cli

@@ -38,6 +38,10 @@ struct NeedleReport {
 
 HeatMap make_heat_map(const NeedleReport& report);
 std::string needle_json(const NeedleReport& report);
+// A line of JSON for each result: what the user says and the ids of the whole prompt, so that
+// another engine can be asked the same. Not in needle_json: a prompt of a million tokens takes some
+// 12 MB, and seed, length, depth, kind and haystack make it again.
+std::string needle_prompts(const NeedleReport& report);
 // Depths down, lengths across, share found in each cell.
 std::string needle_table(const NeedleReport& report, bool colours);
 
@@ -45,9 +49,13 @@ std::string needle_table(const NeedleReport& report, bool colours);
 // Errors: kIo naming the path and the reason.
 void prepare_output_dir(const std::filesystem::path& dir);
 
-// Writes needle.json, needle.svg, needle.html and, where rsvg-convert is installed, needle.png.
-// Returns the lines to print: the files, and how to get a PNG if there is none.
+// Writes needle.json, needle.svg, needle.html and, with --save-prompts, prompts.jsonl. Returns the
+// lines to print: the files.
 // Errors: kIo; files written before stay whole.
 std::vector<std::string> write_report(const NeedleReport& report);
+
+// Makes needle.png from needle.svg where rsvg-convert is installed. Returns the line to print: the
+// file, or how to get it. Errors: kIo when it cannot be written; nothing of it stays then.
+std::string write_picture(const NeedleReport& report);
 
 }  // namespace sluice::cli

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/printable.h"
+#include "io/file.h"
 #include "io/json.h"
 
 namespace sluice::cli {
@@ -25,6 +27,11 @@ std::vector<std::string> read_strings(const JsonObject& object, std::string_view
            describe_json(item));
     }
     texts.push_back(item.get<std::string>());
+    if (texts.back().empty()) {
+      fail(ErrorCode::kModel,
+           "{}: \"{}\" holds an empty text, which every answer would contain; write one",
+           object.name(), key);
+    }
   }
   return texts;
 }
@@ -34,8 +41,8 @@ std::string read_template(const JsonObject& object, std::string_view key,
                           std::string_view placeholder) {
   std::string text = object.get_string(key);
   if (text.find(placeholder) == std::string::npos) {
-    fail(ErrorCode::kModel, "{}: \"{}\" is \"{}\"; it must contain {}", object.name(), key, text,
-         placeholder);
+    fail(ErrorCode::kModel, "{}: \"{}\" is \"{}\"; it must contain {}", object.name(), key,
+         printable(text), placeholder);
   }
   return text;
 }
@@ -64,12 +71,16 @@ const NeedleKind& NeedleTemplates::kind(const std::string& name) const {
     if (kind.name == name) return kind;
     known += (known.empty() ? "" : ", ") + kind.name;
   }
-  fail(ErrorCode::kInvalidArgument, "--kind: '{}' is not one of: {}", name, known);
+  fail(ErrorCode::kInvalidArgument, "--kind: '{}' is not one of: {}", name, printable(known, 400));
 }
 
 NeedleTemplates read_needle_templates(const std::filesystem::path& path) {
-  const nlohmann::json document = read_json_file(path);
-  const JsonObject root(document, path.string());
+  return parse_needle_templates(read_file(path), path.string());
+}
+
+NeedleTemplates parse_needle_templates(std::string_view text, const std::string& name) {
+  const nlohmann::json document = parse_json(text, name);
+  const JsonObject root(document, name);
   root.get_int("format", 1, 1);
   const nlohmann::json& kinds = root.get("kinds");
   if (!kinds.is_array() || kinds.empty()) {

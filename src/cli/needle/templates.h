@@ -37,8 +37,10 @@ struct NeedleTemplates {
   const NeedleKind& kind(const std::string& name) const;
 };
 
-// Errors: kIo, kModel naming the file and the key that is wrong.
+// Errors: kModel naming the file and the key that is wrong; kIo when it cannot be read.
 NeedleTemplates read_needle_templates(const std::filesystem::path& path);
+// The same from the text of a file; `name` opens error texts.
+NeedleTemplates parse_needle_templates(std::string_view text, const std::string& name);
 NeedleTemplates default_needle_templates();
 
 // `text` with every "{name}" replaced by `value`.

@@ -1,8 +1,9 @@
-// CpuDevice: options checked, parts made.
+// Checks the options of a CPU device; makes its streams, events and memory.
 #include "device/cpu/cpu_device.h"
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include <sched.h>
 
@@ -30,16 +31,12 @@ int num_usable_cores() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-CpuDevice::CpuDevice(const DeviceOptions& options)
+CpuDevice::CpuDevice(const DeviceOptions& options, std::unique_ptr<DeviceHook> hook)
     : options_(options),
       num_threads_(checked_num_threads(options.num_threads)),
       memory_(options.memory_limit_bytes),
-      link_to_device_(options.link_bytes_per_second),
-      link_to_host_(options.link_bytes_per_second) {
-  if (options.link_bytes_per_second < 0) {
-    fail(ErrorCode::kInvalidArgument, "link_bytes_per_second is {}; give 0 (no limit) or more",
-         options.link_bytes_per_second);
-  }
+      hook_(std::move(hook)),
+      transfer_meter_(hook_ != nullptr && hook_->meters_transfers() ? hook_.get() : nullptr) {
   best_isa();  // an impossible SLUICE_CPU_ISA is an error now, not in the first kernel
 }
 
@@ -65,8 +62,10 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
   StreamOptions settled = options;
   settled.num_threads =
       options.num_threads == 0 ? num_threads_ : checked_num_threads(options.num_threads);
-  const ScheduleFuzzer fuzzer(options_, ++num_streams_made_, options.name);
-  auto stream = std::make_unique<CpuStream>(*this, settled, fuzzer);
+  ++num_streams_made_;
+  std::unique_ptr<StreamDelay> delay;
+  if (hook_ != nullptr) delay = hook_->make_delay(options.name, num_streams_made_);
+  auto stream = std::make_unique<CpuStream>(*this, settled, std::move(delay));
   ++num_streams_;
   return stream;
 }

@@ -1,23 +1,24 @@
-// CpuDevice: the device that every machine has.
+// CpuDevice: the CPU behind the device contract; memory, links and events for its streams.
 //
-// Made by make_device("cpu"); its parts are shared with CpuStream, nobody else. Thread rule: one
-// host thread makes things and enqueues; nothing here is touched by two workers, except the links.
+// Made by make_device("cpu"); its parts are shared with CpuStream, nothing else. Thread rule: one
+// host thread makes things and enqueues; nothing here is touched by two workers, except a hook.
 #pragma once
 
 #include <atomic>
 #include <memory>
 
 #include "device/cpu/cpu_event.h"
-#include "device/cpu/cpu_link.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/device.h"
+#include "device/device_hook.h"
 #include "device/trace.h"
 
 namespace sluice {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(const DeviceOptions& options);
+  // `hook` is null but for tests.
+  CpuDevice(const DeviceOptions& options, std::unique_ptr<DeviceHook> hook);
   // REQUIRES: its streams and buffers are gone (checked).
   ~CpuDevice() override;
 
@@ -35,8 +36,8 @@ class CpuDevice final : public Device {
   // For CpuStream.
   const CpuMemory& memory() const { return memory_; }
   EventCellPool& event_cells() { return event_cells_; }
-  CpuLink& link_to_device() { return link_to_device_; }
-  CpuLink& link_to_host() { return link_to_host_; }
+  // What hears of transfers; null: nothing does.
+  DeviceHook* transfer_meter() const { return transfer_meter_; }
   TraceSink* trace() const { return options_.trace; }
   void stream_gone() { --num_streams_; }
 
@@ -47,8 +48,8 @@ class CpuDevice final : public Device {
   const int num_threads_;
   CpuMemory memory_;
   EventCellPool event_cells_;
-  CpuLink link_to_device_;
-  CpuLink link_to_host_;
+  const std::unique_ptr<DeviceHook> hook_;
+  DeviceHook* const transfer_meter_;
   uint64_t num_streams_made_ = 0;
   int num_streams_ = 0;
 };

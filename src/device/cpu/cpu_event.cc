@@ -1,4 +1,4 @@
-// Cells: signalling, waiting, and being used again without telling anybody.
+// Cells: signalling, waiting, and reuse that orders no two streams.
 #include "device/cpu/cpu_event.h"
 
 #include "device/cpu/waiting.h"
@@ -21,7 +21,7 @@ const Error* wait_cell(EventCell& cell) {
   };
   if (!spin_until(reached)) {
     while (!reached()) {
-      // Relaxed: telling the signaller that somebody sleeps must not tell it anything else.
+      // Relaxed: the signaller learns that a thread sleeps, and must be ordered with nothing else.
       if (state == EventCell::kPendingSleepers ||
           cell.state.compare_exchange_weak(state, EventCell::kPendingSleepers,
                                            std::memory_order_relaxed)) {

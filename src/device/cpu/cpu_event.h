@@ -1,8 +1,8 @@
 // EventCell, its pool, and CpuEvent: what streams of the CPU device wait for.
 //
 // Each recorded version of an event has a cell of its own. A counter per event or per stream would
-// do the same job with less, but a late waiter would then learn of later versions too, and
-// ThreadSanitizer would take a slot that was refilled too early for an orderly one.
+// be smaller, but a late waiter would then be ordered after later versions too, and
+// ThreadSanitizer would not see a slot that was refilled too early.
 // Thread rule: said at each function; the pool belongs to the host side.
 #pragma once
 
@@ -67,6 +67,9 @@ class CpuEvent final : public Event {
 
   bool query() const override;
   void synchronize() const override;
+
+  // Whether the device that has `pool` made it.
+  bool is_of(const EventCellPool& pool) const { return &pool_ == &pool; }
 
   // A new version, to be signalled by the stream that records it.
   EventCell& begin_version();

@@ -3,15 +3,12 @@
 #include "device/cpu/cpu_memory.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <string>
 
-#include <unistd.h>
-
 #include "core/error.h"
+#include "device/cpu/host_memory.h"
 #include "device/cpu/host_pages.h"
 #include "device/debug_fill.h"
 
@@ -104,18 +101,8 @@ std::byte* CpuMemory::take_from_system(size_t size_bytes) {
   return static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(size_bytes, kAlignment)));
 }
 
-size_t machine_memory_bytes() {
-  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
+size_t machine_memory_bytes() { return read_host_memory().total_bytes; }
 
-size_t available_memory_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string line; std::getline(meminfo, line);) {
-    size_t kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %zu kB", &kib) == 1) return kib << 10;
-  }
-  return static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) *
-         static_cast<size_t>(sysconf(_SC_PAGESIZE));
-}
+size_t available_memory_bytes() { return read_host_memory().available_bytes; }
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // CpuMemory: the memory kinds of the CPU device, counted and capped.
 //
 // Used by CpuDevice and, to tell device addresses from host addresses, by its streams.
-// Thread rule: host threads only; a mutex keeps them apart. Workers never come here.
+// Thread rule: host threads only, under a mutex; never the workers.
 #pragma once
 
 #include <array>
@@ -52,7 +52,7 @@ class CpuMemory {
   std::map<const std::byte*, size_t> device_ranges_;  // begin -> size
 };
 
-// Bytes of memory that this machine has, and those that are available now.
+// Bytes of memory that this process may use, and those that are available now (host_memory.h).
 size_t machine_memory_bytes();
 size_t available_memory_bytes();
 

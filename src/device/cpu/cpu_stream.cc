@@ -10,7 +10,6 @@
 #include <utility>
 
 #include <pthread.h>
-#include <sys/prctl.h>
 
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/waiting.h"
@@ -39,31 +38,18 @@ namespace {
 constexpr uint32_t kWorkerSleeps = 1;  // bit of posted_
 constexpr uint32_t kOnePosted = 2;     // posted_ counts in the bits above
 
-// What a copy is called in errors and timelines, and which link it takes (null: none).
-struct Route {
-  const char* op_name;
-  CpuLink* link;
-};
-
-Route route_of(CpuDevice& device, bool from_device, bool to_device) {
-  if (from_device) {
-    return to_device ? Route{"copy d2d", nullptr} : Route{"copy d2h", &device.link_to_host()};
-  }
-  return to_device ? Route{"copy h2d", &device.link_to_device()} : Route{"copy h2h", nullptr};
+// The copies have names, which reports of races then show.
+size_t run_copy(const CopyArgs& args) {
+  std::memcpy(args.dst, args.src, args.num_bytes);
+  return args.num_bytes;
 }
 
-// Copies in one piece, or in pieces between which other streams get their turn on the link.
-void copy_paced(const CopyArgs& args, LinkPacer& pacer) {
-  if (!pacer.active()) {
-    std::memcpy(args.dst, args.src, args.num_bytes);
-    return;
+size_t run_copy_2d(const Copy2dArgs& args) {
+  for (size_t row = 0; row < args.num_rows; ++row) {
+    std::memcpy(args.dst + row * args.dst_stride_bytes, args.src + row * args.src_stride_bytes,
+                args.row_bytes);
   }
-  for (size_t done = 0; done < args.num_bytes;) {
-    const size_t piece = std::min(args.num_bytes - done, LinkPacer::kPieceBytes);
-    std::memcpy(args.dst + done, args.src + done, piece);
-    pacer.moved(piece);
-    done += piece;
-  }
+  return args.num_rows * args.row_bytes;
 }
 
 // Bytes from the first to the last byte of a strided side.
@@ -75,19 +61,22 @@ size_t extent_bytes(const Copy2dArgs& args, size_t stride_bytes) {
 
 // ---- Host side -------------------------------------------------------------------------------
 
-CpuStream::CpuStream(CpuDevice& device, const StreamOptions& options, const ScheduleFuzzer& fuzzer)
+CpuStream::CpuStream(CpuDevice& device, const StreamOptions& options,
+                     std::unique_ptr<StreamDelay> delay)
     : device_(device),
       name_(options.name),
       tail_(new Node),
       head_(tail_),
-      fuzzer_(fuzzer),
+      delay_(std::move(delay)),
       team_(options.num_threads, options.name) {
   try {
     worker_ = std::thread([this] { run_worker(); });
   } catch (const std::system_error& error) {
     delete head_;
-    fail(ErrorCode::kDevice, "cannot start the worker of stream '{}': {}; use fewer streams", name_,
-         error.what());
+    fail(ErrorCode::kDoesNotFit,
+         "cannot start the worker of stream '{}': {}; lower --threads or --num-kv-slots, or raise "
+         "the limits of memory and processes (ulimit -v and -u)",
+         name_, error.what());
   }
   pthread_setname_np(worker_.native_handle(), name_.substr(0, 15).c_str());
 }
@@ -122,15 +111,26 @@ void CpuStream::submit(const char* op_name, Task task) {
   push(node);
 }
 
+DeviceHook* CpuStream::transfer_meter() const { return device_.transfer_meter(); }
+
+// Copies within one side do not go over the link.
+template <typename Copy>
+void CpuStream::submit_copy(bool from_device, bool to_device, Copy copy) {
+  if (from_device == to_device) {
+    submit(from_device ? "copy d2d" : "copy h2h", [copy](ThreadTeam& team) { copy(team); });
+  } else if (to_device) {
+    submit_transfer("copy h2d", TransferDirection::kToDevice, copy);
+  } else {
+    submit_transfer("copy d2h", TransferDirection::kToHost, copy);
+  }
+}
+
 void CpuStream::copy(const CopyArgs& args) {
   if (args.num_bytes == 0) return;
-  const Route route = route_of(device_, device_.memory().is_device(args.src, args.num_bytes),
-                               device_.memory().is_device(args.dst, args.num_bytes));
-  submit(route.op_name, [args, link = route.link](ThreadTeam&) {
-    LinkPacer pacer(link);
-    copy_paced(args, pacer);
-    pacer.finish();
-  });
+  const CpuMemory& memory = device_.memory();
+  submit_copy(memory.is_device(args.src, args.num_bytes),
+              memory.is_device(args.dst, args.num_bytes),
+              [args](ThreadTeam&) { return run_copy(args); });
 }
 
 void CpuStream::copy_2d(const Copy2dArgs& args) {
@@ -140,19 +140,9 @@ void CpuStream::copy_2d(const Copy2dArgs& args) {
                args.row_bytes);
   if (args.num_rows == 0 || args.row_bytes == 0) return;
   const CpuMemory& memory = device_.memory();
-  const Route route =
-      route_of(device_, memory.is_device(args.src, extent_bytes(args, args.src_stride_bytes)),
-               memory.is_device(args.dst, extent_bytes(args, args.dst_stride_bytes)));
-  submit(route.op_name, [args, link = route.link](ThreadTeam&) {
-    LinkPacer pacer(link);
-    for (size_t row = 0; row < args.num_rows; ++row) {
-      copy_paced({.dst = args.dst + row * args.dst_stride_bytes,
-                  .src = args.src + row * args.src_stride_bytes,
-                  .num_bytes = args.row_bytes},
-                 pacer);
-    }
-    pacer.finish();
-  });
+  submit_copy(memory.is_device(args.src, extent_bytes(args, args.src_stride_bytes)),
+              memory.is_device(args.dst, extent_bytes(args, args.dst_stride_bytes)),
+              [args](ThreadTeam&) { return run_copy_2d(args); });
 }
 
 void CpuStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
@@ -214,8 +204,15 @@ void CpuStream::push_branch(CpuGraph& graph, size_t index, const std::vector<Eve
   push(node);
 }
 
+// Cells of another device's pool may be gone with that device while a worker here still looks.
+void CpuStream::check_of_device(const Event& event) const {
+  const auto* own = dynamic_cast<const CpuEvent*>(&event);
+  SLUICE_CHECK(own != nullptr && own->is_of(device_.event_cells()),
+               "stream '{}': an event of another device", name_);
+}
+
 void CpuStream::record(Event& event) {
-  SLUICE_CHECK(dynamic_cast<CpuEvent*>(&event) != nullptr, "an event of another device");
+  check_of_device(event);
   if (capture_.active()) {
     const CapturePoint point = capture_.record();
     static_cast<CpuEvent&>(event).set_point(point);
@@ -228,7 +225,7 @@ void CpuStream::record(Event& event) {
 }
 
 void CpuStream::wait(const Event& event) {
-  SLUICE_CHECK(dynamic_cast<const CpuEvent*>(&event) != nullptr, "an event of another device");
+  check_of_device(event);
   const CapturePoint& point = static_cast<const CpuEvent&>(event).point();
   if (capture_.wait(point, name_)) {
     return add_captured({.kind = CpuGraph::Kind::kWait, .point = point.number});
@@ -267,12 +264,10 @@ CpuStream& as_cpu(Stream& stream) {
 // ---- Worker side -----------------------------------------------------------------------------
 
 void CpuStream::run_worker() {
-  // Sleeps of the simulated link end when they should, not 50 us later.
-  if (device_.link_to_device().throttled()) prctl(PR_SET_TIMERSLACK, 1UL);
   for (;;) {
     Node* node = take();
     if (node->kind == NodeKind::kStop) return;
-    fuzzer_.delay();
+    if (delay_ != nullptr) delay_->delay();
     execute(*node);
   }
 }
@@ -326,7 +321,7 @@ void CpuStream::execute(Node& node) {
   }
 }
 
-// Touches nothing of the graph behind its last step: once the launching stream has come there, the
+// Touches nothing of the graph after its last step: once the launching stream has come there, the
 // graph may be gone. A poisoned stream still records and waits, as ever.
 void CpuStream::run_branch(Node& node) {
   for (CpuGraph::Step& step : node.steps) {
@@ -341,7 +336,7 @@ void CpuStream::run_branch(Node& node) {
         wait_for(*node.cells[step.point]);
         break;
     }
-    fuzzer_.delay();
+    if (delay_ != nullptr) delay_->delay();
   }
 }
 

@@ -1,6 +1,6 @@
-// CpuStream: a stream as one worker thread, truly asynchronous.
+// CpuStream: a stream as one worker thread; enqueueing never waits for it.
 //
-// src/ops/cpu enqueues kernels with `submit`; everybody else uses the Stream contract. Information
+// src/ops/cpu enqueues kernels with `submit`; all other code uses the Stream contract. Information
 // flows from the host to the worker only (see below), so that ThreadSanitizer reports a missing
 // event wait as the data race it would be on a GPU.
 // Thread rule: one host thread enqueues; tasks run on the worker, in order.
@@ -17,8 +17,9 @@
 #include "device/capture.h"
 #include "device/cpu/task.h"
 #include "device/cpu/thread_team.h"
+#include "device/cpu/waiting.h"
 #include "device/device.h"
-#include "device/schedule_fuzzer.h"
+#include "device/device_hook.h"
 #include "device/trace.h"
 
 namespace sluice {
@@ -48,7 +49,7 @@ class CpuGraph final : public Graph {
 // come: an order that no GPU gives. A host wait is the one way back, as on a GPU.
 class CpuStream final : public Stream {
  public:
-  CpuStream(CpuDevice& device, const StreamOptions& options, const ScheduleFuzzer& fuzzer);
+  CpuStream(CpuDevice& device, const StreamOptions& options, std::unique_ptr<StreamDelay> delay);
   ~CpuStream() override;
 
   Device& device() const override;
@@ -60,6 +61,18 @@ class CpuStream final : public Stream {
   // Cost: one allocation of about 320 bytes and, when the worker sleeps, one system call.
   // Errors: an exception that leaves the task poisons the stream (see Stream).
   void submit(const char* op_name, Task task);
+
+  // The same for a task that moves bytes over the link: `size_t transfer(ThreadTeam&)` returns how
+  // many, where is_metered().
+  template <typename Transfer>
+  void submit_transfer(const char* op_name, TransferDirection direction, Transfer transfer) {
+    submit(op_name, [transfer, direction, meter = transfer_meter()](ThreadTeam& team) {
+      const int64_t begin_ns = meter != nullptr ? now_ns() : 0;
+      const size_t num_bytes = transfer(team);
+      if (meter != nullptr) meter->after_transfer(direction, num_bytes, begin_ns);
+    });
+  }
+  bool is_metered() const { return transfer_meter() != nullptr; }
 
   void copy(const CopyArgs& args) override;
   void copy_2d(const Copy2dArgs& args) override;
@@ -75,9 +88,13 @@ class CpuStream final : public Stream {
   struct Recording;
 
   // Host side.
+  DeviceHook* transfer_meter() const;
+  template <typename Copy>
+  void submit_copy(bool from_device, bool to_device, Copy copy);
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   void abandon_capture() noexcept override;
+  void check_of_device(const Event& event) const;
   void push(Node* node);
   void add_captured(CpuGraph::Step step);
   void push_branch(CpuGraph& graph, size_t index, const std::vector<EventCell*>& cells);
@@ -111,7 +128,7 @@ class CpuStream final : public Stream {
   uint32_t num_taken_ = 0;
   std::unique_ptr<const Error> error_;  // the first one; not null means poisoned
   std::vector<TraceSpan> spans_;
-  ScheduleFuzzer fuzzer_;
+  const std::unique_ptr<StreamDelay> delay_;  // null: none
 
   ThreadTeam team_;
   std::thread worker_;  // last: starts when everything above is there

@@ -1,4 +1,4 @@
-// Mapping, and the threads that touch pages.
+// Maps host memory; several threads touch its pages.
 #include "device/cpu/host_pages.h"
 
 #include <algorithm>

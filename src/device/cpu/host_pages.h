@@ -26,7 +26,7 @@ struct BackPagesOptions {
 
 // Has the system back fresh pages now, which it does otherwise one by one as they are touched.
 // Returns true when all are there, and false when the machine's memory ran so low that the next
-// pieces could have ended a process over it. `on_progress` hears how many bytes are backed, not
+// pieces could have ended a process over it. `on_progress` is told how many bytes are backed, not
 // falling, on the calling thread; may be null. Errors: what it throws ends the work.
 // Cost: zeroing; a core does some 5 to 10 GB/s, several share the work.
 bool back_host_pages(std::byte* data, size_t size_bytes, const BackPagesOptions& options,

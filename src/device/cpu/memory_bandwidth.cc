@@ -44,19 +44,19 @@ double measure_dram_read_bytes_per_second(int num_threads) {
   CpuMemory memory(0);
   std::byte* const data = memory.allocate(kBufferBytes, MemoryKind::kHost);
   ThreadTeam team(num_threads, "dram_read");
-  const auto share = [&](int thread) {
-    return kBufferBytes / kLineBytes * static_cast<size_t>(thread) /
+  const auto share = [&](int64_t index) {  // where one of num_threads equal parts begins
+    return kBufferBytes / kLineBytes * static_cast<size_t>(index) /
            static_cast<size_t>(num_threads) * kLineBytes;
   };
-  team.run([&](int thread, int) {
-    std::memset(data + share(thread), 1, share(thread + 1) - share(thread));
+  team.parallel_for(num_threads, [&](int64_t index) {
+    std::memset(data + share(index), 1, share(index + 1) - share(index));
   });
   double best_seconds = 1e30;
   volatile uint64_t sink = 0;  // so that the loads are not removed
   for (int pass = 0; pass < kNumPasses; ++pass) {
     const auto begin = std::chrono::steady_clock::now();
-    team.run([&](int thread, int) {
-      const uint64_t sum = read_lines(data + share(thread), share(thread + 1) - share(thread));
+    team.parallel_for(num_threads, [&](int64_t index) {
+      const uint64_t sum = read_lines(data + share(index), share(index + 1) - share(index));
       if (sum == 0) sink = sum;  // never: the buffer holds ones
     });
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;

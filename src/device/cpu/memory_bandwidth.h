@@ -1,7 +1,7 @@
 // How fast this machine reads its DRAM: the bound that decoding is measured against.
 //
-// Used by bench/ and by `sluice bench` and `sluice doctor`. Thread rule: one caller at a time, and
-// nothing else busy on the machine, or the number is theirs as well.
+// Used by bench/ and by `sluice bench` and `sluice doctor`. Thread rule: one caller at a time;
+// other work on the machine lowers the number.
 #pragma once
 
 namespace sluice {

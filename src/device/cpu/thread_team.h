@@ -2,7 +2,7 @@
 //
 // Handed to every Task; used by src/ops/cpu. Each stream owns its helpers: a pool shared by two
 // streams would order them and hide a missing wait from ThreadSanitizer.
-// Thread rule: `run` and `parallel_for` are called by the stream's worker only, never nested.
+// Thread rule: `parallel_for` is called by the stream's worker only, never nested.
 #pragma once
 
 #include <atomic>
@@ -11,14 +11,15 @@
 #include <string>
 #include <thread>
 #include <type_traits>
-#include <utility>
 #include <vector>
+
+#include "device/cpu/team_gain.h"
 
 namespace sluice {
 
 class ThreadTeam {
  public:
-  // Starts `num_threads - 1` helpers; the caller of `run` is the remaining thread.
+  // Starts `num_threads - 1` helpers; the caller of `parallel_for` is the remaining thread.
   ThreadTeam(int num_threads, const std::string& name);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -26,64 +27,58 @@ class ThreadTeam {
 
   int num_threads() const { return num_threads_; }
 
-  // Calls `fn(thread_index, num_threads)` once on every thread and returns when all are done.
-  // Cost: a few microseconds while the helpers are awake (they spin briefly after each call).
-  // Errors: rethrows the first exception of `fn`, after all threads have finished.
-  template <typename F>
-  void run(F&& fn) {
-    using Fn = std::remove_reference_t<F>;
-    if (num_threads_ == 1) {
-      fn(0, 1);
-      return;
-    }
-    dispatch([](void* context, int thread_index,
-                int num_threads) { (*static_cast<Fn*>(context))(thread_index, num_threads); },
-             const_cast<void*>(static_cast<const void*>(&fn)));
-  }
-
-  // Calls `fn(task)` for every task in [0, num_tasks), each once, on whichever thread is free.
-  // Which thread runs a task may differ from run to run: a result must not depend on it.
-  // Cost: as `run`, plus one atomic increment per task; a single task runs inline.
-  // Errors: as `run`; tasks not yet begun when one throws may be left out.
+  // Calls `fn(task)` for every task in [0, num_tasks), each once, and returns when all are done.
+  // Which thread runs a task may differ from run to run: a result must not depend on it. The call
+  // waits for tasks that a helper has begun, never for a helper that has begun none: one whose core
+  // is taken by another program holds up nothing. Where helpers cost more time than they save, the
+  // worker runs all tasks alone for a while (see TeamGain).
+  // Cost: a few microseconds while the helpers are awake (they spin briefly after each call), plus
+  // one atomic decrement per task; a single task runs inline.
+  // Errors: rethrows the first exception of `fn`, after all begun tasks have ended; tasks not yet
+  // begun are left out.
   template <typename F>
   void parallel_for(int64_t num_tasks, F&& fn) {
-    if (num_threads_ == 1 || num_tasks <= 1) {
+    if (num_threads_ == 1 || num_tasks <= 1 || gain_.alone()) {
       for (int64_t task = 0; task < num_tasks; ++task) fn(task);
       return;
     }
-    std::atomic<int64_t> next{0};
-    run([&](int, int) {
-      for (;;) {
-        const int64_t task = next.fetch_add(1, std::memory_order_relaxed);
-        if (task >= num_tasks) return;
-        fn(task);
-      }
-    });
+    using Fn = std::remove_reference_t<F>;
+    dispatch({.run = [](void* context, int64_t task) { (*static_cast<Fn*>(context))(task); },
+              .context = const_cast<void*>(static_cast<const void*>(&fn)),
+              .num_tasks = num_tasks});
   }
 
  private:
-  using Job = void (*)(void* context, int thread_index, int num_threads);
+  struct Job {
+    void (*run)(void* context, int64_t task) = nullptr;
+    void* context = nullptr;
+    int64_t num_tasks = 0;
+  };
 
   void stop();
-  void dispatch(Job job, void* context);
-  void run_helper(int thread_index);
-  void run_share(int thread_index) noexcept;
+  void dispatch(const Job& job);
+  void run_helper();
+  uint32_t run_tasks();
+  void run_task(int64_t task) noexcept;
   uint32_t await_round(uint32_t seen);
-  void await_helpers();
+  void await_pending(uint32_t num_others);
   void begin_round();
 
   const int num_threads_;
 
-  // Written by the worker between rounds, read by the helpers in a round.
-  Job job_ = nullptr;
-  void* context_ = nullptr;
-  bool stopping_ = false;
-  std::exception_ptr error_;  // written by whoever set failed_
+  // Written by the worker between rounds; a helper reads it only while it holds a task of the
+  // round.
+  Job job_;
+  std::exception_ptr error_;  // written by the thread that set failed_
+  TeamGain gain_;             // the worker's
 
   // Round number in the upper bits; bit 0 says that a helper sleeps (or is about to).
   alignas(64) std::atomic<uint32_t> round_{0};
-  // Helpers still busy with this round; the top bit says that the worker sleeps.
-  alignas(64) std::atomic<uint32_t> num_busy_{0};
+  std::atomic<bool> stopping_{false};
+  // Tasks of this round that no thread has taken; below zero after late helpers looked.
+  alignas(64) std::atomic<int64_t> num_left_{0};
+  // Tasks that helpers still have to finish; the top bit says that the worker sleeps.
+  alignas(64) std::atomic<uint32_t> pending_{0};
   std::atomic<bool> failed_{false};
 
   std::vector<std::thread> helpers_;

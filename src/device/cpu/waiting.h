@@ -1,4 +1,4 @@
-// Spinning and sleeping without an order: raw futexes, and a spin that gives way.
+// Spinning and sleeping that order no two threads: raw futexes, and a spin that yields.
 //
 // Used by the CPU streams, events and thread teams. A futex called by its number is invisible to
 // ThreadSanitizer, so going to sleep and waking up order nothing: only the acquire loads of the

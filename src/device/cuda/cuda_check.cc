@@ -1,4 +1,4 @@
-// Texts of CUDA errors.
+// Composes the texts of CUDA errors.
 #include "device/cuda/cuda_check.h"
 
 #include "core/error.h"

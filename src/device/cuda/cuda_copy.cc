@@ -1,10 +1,10 @@
 // Copies and fills of a CUDA stream, for all kinds of memory.
 //
-// Between pinned and device memory the copy engines do it. Everything else would make the runtime's
-// asynchronous calls wait for the stream on the host (pageable memory), or run at once (host to
-// host, filling pinned memory), which the contract rules out: there, a host function in stream
-// order does the host's part. That is for loading and tests, not for speed: one host thread's
-// memcpy and about 20 us a piece.
+// Copy engines move bytes between pinned and device memory. For other kinds the runtime's
+// asynchronous calls would wait for the stream on the host (pageable memory) or run at once (host
+// to host, filling pinned memory), which the contract forbids: there, a host function in stream
+// order does the host's part. It is slow (memcpy of one host thread, about 20 us a piece) and only
+// used for loading and tests.
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -1,8 +1,9 @@
-// CudaDevice, and the door to it.
+// Makes CudaDevice and its parts; implements cuda_door.h.
 #include "device/cuda/cuda_device.h"
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_door.h"
@@ -70,18 +71,22 @@ std::string cuda_device_id(int ordinal) {
   return id;
 }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options) {
-  return std::make_unique<CudaDevice>(ordinal, options);
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options,
+                                         std::unique_ptr<DeviceHook> hook) {
+  return std::make_unique<CudaDevice>(ordinal, options, std::move(hook));
 }
 
-CudaDevice::CudaDevice(int ordinal, const DeviceOptions& options)
-    : options_(options), ordinal_(ordinal), memory_(options.memory_limit_bytes) {
+CudaDevice::CudaDevice(int ordinal, const DeviceOptions& options, std::unique_ptr<DeviceHook> hook)
+    : options_(options),
+      ordinal_(ordinal),
+      memory_(options.memory_limit_bytes),
+      hook_(std::move(hook)) {
   require_gpu(ordinal);
-  if (options.link_bytes_per_second != 0) {
+  if (hook_ != nullptr && hook_->meters_transfers()) {
     fail(ErrorCode::kInvalidArgument,
-         "link_bytes_per_second is {}, but the link of 'cuda:{}' cannot be slowed down; use the "
+         "a hook meters transfers, but the link of 'cuda:{}' cannot be slowed down; use the "
          "device 'cpu'",
-         options.link_bytes_per_second, ordinal);
+         ordinal);
   }
   make_current();
   check_cuda(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");

@@ -1,4 +1,4 @@
-// CudaDevice: one NVIDIA GPU.
+// CudaDevice: one NVIDIA GPU behind the device contract; its memory, streams and properties.
 //
 // Made by make_device("cuda"); its parts are shared with CudaStream and CudaEvent, and src/ops/cuda
 // asks it for its properties. Thread rule: one host thread makes things and enqueues; it need not
@@ -14,17 +14,18 @@
 #include "device/cuda/cuda_ledger.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/device.h"
-#include "device/schedule_fuzzer.h"
+#include "device/device_hook.h"
 #include "device/trace.h"
 
 namespace sluice {
 
 class CudaDevice final : public Device {
  public:
-  // Ignored option: num_threads, which is about the CPU device's workers.
-  // Errors: kUnsupported when there is no such GPU; kInvalidArgument for link_bytes_per_second,
-  // since a real link cannot be slowed down and a test that asks for it would mean nothing.
-  CudaDevice(int ordinal, const DeviceOptions& options);
+  // Ignored option: num_threads, which is about the CPU device's workers. `hook` is null but for
+  // tests.
+  // Errors: kUnsupported when there is no such GPU; kInvalidArgument for a hook that meters
+  // transfers, since a real link cannot be slowed down and a test of that would mean nothing.
+  CudaDevice(int ordinal, const DeviceOptions& options, std::unique_ptr<DeviceHook> hook);
   // REQUIRES: its streams and buffers are gone (checked).
   ~CudaDevice() override;
 
@@ -43,15 +44,17 @@ class CudaDevice final : public Device {
   int ordinal() const { return ordinal_; }
   const cudaDeviceProp& properties() const { return properties_; }
 
-  // Makes this GPU the calling thread's, as the runtime wants before most calls.
+  // Makes this GPU the calling thread's, as the runtime requires before most calls.
   // Cost: tens of nanoseconds when it is already.
   void make_current() const;
 
   // For CudaStream and CudaEvent.
   const CudaMemory& memory() const { return memory_; }
   TraceSink* trace() const { return options_.trace; }
-  ScheduleFuzzer make_fuzzer(const std::string& stream_name) {
-    return {options_, ++num_streams_made_, stream_name};
+  // Null: the next stream is not delayed.
+  std::unique_ptr<StreamDelay> make_delay(const std::string& stream_name) {
+    ++num_streams_made_;
+    return hook_ != nullptr ? hook_->make_delay(stream_name, num_streams_made_) : nullptr;
   }
   CudaLedger& make_ledger(const std::string& stream_name);
   void stream_gone() { --num_streams_; }
@@ -69,6 +72,7 @@ class CudaDevice final : public Device {
   const int ordinal_;
   cudaDeviceProp properties_ = {};
   CudaMemory memory_;
+  const std::unique_ptr<DeviceHook> hook_;
   SharedError sticky_error_;
   std::vector<void*> report_pages_;  // pinned, kReportsPerPage words each
   std::vector<std::unique_ptr<CudaLedger>> ledgers_;

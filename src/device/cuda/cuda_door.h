@@ -1,13 +1,14 @@
-// The door to the CUDA backend, without a CUDA type.
+// Functions that reach the CUDA backend without a CUDA type.
 //
-// Used by registry.cc and by whoever explains why there is no GPU. A build without CUDA links
-// stub.cc behind it. Thread rule: any thread.
+// Used by registry.cc and by code that explains why there is no GPU. A build without CUDA links
+// stub.cc instead. Thread rule: any thread.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "device/device.h"
+#include "device/device_hook.h"
 
 namespace sluice {
 
@@ -20,6 +21,8 @@ std::string why_no_cuda();
 
 // Errors of both: kUnsupported with one sentence that says what is missing.
 std::string cuda_device_id(int ordinal);  // see gpu_id in device/device.h
-std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options);
+// `hook` is null but for tests (device/device_hook.h).
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options,
+                                         std::unique_ptr<DeviceHook> hook);
 
 }  // namespace sluice

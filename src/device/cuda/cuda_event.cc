@@ -1,4 +1,4 @@
-// Waiting on the host, and the errors that come with it.
+// Waits on the host and throws the errors of what the event depends on.
 #include "device/cuda/cuda_event.h"
 
 #include "device/cuda/cuda_check.h"

@@ -1,4 +1,4 @@
-// Serials, names of ops, and reading the report word.
+// Counts serials, keeps the names of ops, and reads the report word.
 #include "device/cuda/cuda_ledger.h"
 
 #include <algorithm>
@@ -44,7 +44,8 @@ CudaReport CudaLedger::make_report(const char* op_name, const char* text, bool i
 
 SharedError CudaLedger::reported(uint32_t serial) {
   if (reported_ == nullptr) {
-    // The device writes this word at any time; whoever waited for the kernel sees what it wrote.
+    // The device writes this word at any time; a host that waited for the kernel sees what it
+    // wrote.
     const uint64_t word = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
     if (word == 0) return nullptr;
     reported_ = read_word(word);

@@ -1,4 +1,4 @@
-// Allocation of the three kinds, and what is said when one does not fit.
+// Allocates the three kinds of memory; composes the error when one does not fit.
 #include "device/cuda/cuda_memory.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Map, back, register; and the way back.
+// Maps, backs and registers memory, and undoes it in reverse order.
 #include "device/cuda/cuda_pinning.h"
 
 #include <memory>

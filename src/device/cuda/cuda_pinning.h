@@ -1,7 +1,7 @@
 // Large pinned memory: pages that several threads have backed, then locked for the GPU.
 //
 // Used by CudaMemory from kLargePinnedBytes on. The runtime's own allocation takes and zeroes pages
-// on one thread and says nothing before it is through. One H200, 16 cores, 2026-11-21: 48 GiB in
+// on one thread and reports no progress. One H200, 16 cores, 2026-11-21: 48 GiB in
 // 18.0 s (2.9 GB/s) there, in 1.9 s (28 GB/s) here, half of it for zeroing, and 7.0 s where the
 // virtual machine had never touched the memory before.
 // One registration, not several: those are no faster (48 to 56 GB/s), and copies across the border

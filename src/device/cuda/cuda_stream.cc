@@ -23,7 +23,7 @@ class ProfilerRange {
 }  // namespace
 
 CudaStream::CudaStream(CudaDevice& device, const std::string& name)
-    : device_(device), ledger_(device.make_ledger(name)), fuzzer_(device.make_fuzzer(name)) {
+    : device_(device), ledger_(device.make_ledger(name)), delay_(device.make_delay(name)) {
   check_cuda(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking), "cudaStreamCreate");
   if (device.trace() != nullptr) trace_ = std::make_unique<CudaTrace>(handle_);
 }
@@ -46,7 +46,7 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   if (poisoned()) return;
   device_.make_current();
   ledger_.add_op(op_name);
-  if (fuzzer_.is_on()) delay();
+  if (delay_ != nullptr) delay();
   capture_.add_step();
   const bool tracing = trace_ != nullptr && !capture_.active();
   if (tracing) trace_->begin(op_name);
@@ -66,8 +66,8 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
 // Holds the stream up, also in a graph: there at every launch. Host functions of all streams share
 // one thread of the driver, so at most one stream is held up at a time.
 void CudaStream::delay() {
-  const auto call = [](void* fuzzer) { static_cast<ScheduleFuzzer*>(fuzzer)->delay(); };
-  const cudaError_t status = cudaLaunchHostFunc(handle_, call, &fuzzer_);
+  const auto call = [](void* delay) { static_cast<StreamDelay*>(delay)->delay(); };
+  const cudaError_t status = cudaLaunchHostFunc(handle_, call, delay_.get());
   if (status != cudaSuccess) poison("delay", status);
 }
 

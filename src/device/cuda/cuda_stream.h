@@ -1,6 +1,6 @@
 // CudaStream: a non-blocking CUDA stream with named ops and the contract's errors.
 //
-// src/ops/cuda enqueues kernels with `submit`; everybody else uses the Stream contract.
+// src/ops/cuda enqueues kernels with `submit`; all other code uses the Stream contract.
 // Thread rule: one host thread enqueues; it need not be the one that made the stream.
 #pragma once
 
@@ -16,7 +16,7 @@
 #include "device/cuda/cuda_ledger.h"
 #include "device/cuda/cuda_report.h"
 #include "device/device.h"
-#include "device/schedule_fuzzer.h"
+#include "device/device_hook.h"
 
 namespace sluice {
 
@@ -126,9 +126,9 @@ class CudaStream final : public Stream {
   cudaStream_t handle_ = nullptr;
   CudaPast past_;
   CaptureMember capture_;
-  std::byte* staging_ = nullptr;      // pinned, made by the first copy that needs it
-  std::unique_ptr<CudaTrace> trace_;  // null: nobody wants a timeline
-  ScheduleFuzzer fuzzer_;             // used by host functions of this stream only
+  std::byte* staging_ = nullptr;              // pinned, made by the first copy that needs it
+  std::unique_ptr<CudaTrace> trace_;          // null: no timeline
+  const std::unique_ptr<StreamDelay> delay_;  // null: none; used by host functions
   std::unique_ptr<CudaOpState> op_state_;
 };
 

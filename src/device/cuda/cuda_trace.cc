@@ -1,4 +1,4 @@
-// Timing events, and their way into host time.
+// Records timing events and converts them to host time.
 #include "device/cuda/cuda_trace.h"
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // CudaTrace: when the ops of one stream ran, from timing events around each.
 //
-// Made by a CudaStream only when somebody wants a timeline, since two more events an op cost some
+// Made by a CudaStream only for a timeline, since two more events for each op cost some
 // microseconds. Thread rule: the host thread that enqueues.
 #pragma once
 
@@ -41,7 +41,7 @@ class CudaTrace {
   const cudaStream_t handle_;
   std::vector<cudaEvent_t> unused_;
   std::vector<Pending> pending_;
-  // A point that both clocks know. Taken anew at each `take`, because CUDA gives differences as a
+  // A point in time on both clocks. Taken again at each `take`, because CUDA gives differences as a
   // float of milliseconds, which is only good to a microsecond for ten seconds or so.
   cudaEvent_t reference_ = nullptr;
   int64_t reference_ns_ = 0;

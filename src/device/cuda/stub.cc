@@ -21,7 +21,8 @@ namespace {
 
 std::string cuda_device_id(int ordinal) { fail_without_cuda(ordinal); }
 
-std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&) {
+std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions&,
+                                         std::unique_ptr<DeviceHook>) {
   fail_without_cuda(ordinal);
 }
 

@@ -1,7 +1,7 @@
 // What the AMX kernel does around its tile products: queries, state, keys and values into the
-// layouts that tiles want, and results out of them.
+// layouts of tiles, and results out of them.
 //
-// Included by attention_amx.cc only (see attention_kernel.h for the unnamed namespace). A block is
+// Included by attention/amx.cc only (see attention/kernel.h for the unnamed namespace). A block is
 // 16 query rows, the columns of a tile. Thread rule: pure functions over the caller's scratch.
 #pragma once
 

@@ -1,12 +1,12 @@
 // The vector type of the AVX-512 kernel, which the AMX kernel shares for its exponentials.
 //
 // Included by attention_{avx512,amx}.cc only; each gets its own copy, compiled for its ISA (hence
-// the unnamed namespace in a header; see attention_kernel.h). Thread rule: pure functions.
+// the unnamed namespace in a header; see attention/kernel.h). Thread rule: pure functions.
 #pragma once
 
 #include <immintrin.h>
 
-#include "ops/cpu/attention_fma.h"
+#include "ops/cpu/attention/fma.h"
 
 namespace sluice {
 namespace {

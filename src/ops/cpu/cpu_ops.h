@@ -1,16 +1,21 @@
-// CpuOps: the table of CPU kernels behind ops_of.
+// CpuOps: the CPU's kernels behind ops_of. Each op is defined where its kernels are, in ops/cpu/.
 //
-// Used by ops/ops.cc only. Each method forwards to the function of the same name in
-// ops/cpu/{matmul,norm,rope,activation,attention,page_selection,gather_pages,sample}.h.
-// Thread rule: stateless.
+// Used by ops/ops.cc; tests and benches make one for an instruction set of their choice. No op but
+// attention and the matrix products has bits that depend on it; on AMX attention rounds the
+// probabilities to bf16 for the product with V.
+// Thread rule: stateless; ops enqueue only.
 #pragma once
 
+#include "device/cpu/cpu_features.h"
 #include "ops/ops.h"
 
-namespace sluice {
+namespace sluice::cpu {
 
 class CpuOps final : public Ops {
  public:
+  // REQUIRES: the machine has `isa`.
+  explicit CpuOps(CpuIsa isa) : isa_(isa) {}
+
   size_t memory_bytes() const override { return 0; }  // threads have scratch of their own
   void prepare(Stream&) const override {}
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
@@ -30,6 +35,9 @@ class CpuOps final : public Ops {
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;
+
+ private:
+  CpuIsa isa_;
 };
 
-}  // namespace sluice
+}  // namespace sluice::cpu

@@ -1,15 +1,19 @@
 // exp and bf16 rounding without branches, so that the compiler turns loops over them into vectors.
 //
 // Used by the memory-bound ops and by sampling. Plain multiplications and additions only (the build
-// forbids contraction), hence the same bits on every ISA. Thread rule: pure functions.
+// forbids contraction), hence the same bits on every ISA. In an unnamed namespace, since files that
+// are compiled for one ISA include it (see matmul/kernel.h). Thread rule: pure functions.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
-#include "core/dtype.h"
-
 namespace sluice::cpu {
+namespace {
+
+template <typename To, typename From>
+inline To bit_cast(From value) {
+  return __builtin_bit_cast(To, value);
+}
 
 // e^x within 2 units in the last place; 0 below -87.33 and infinity above 88.37, NaN for NaN.
 // Source: Cephes expf (Moshier): e^x = 2^n * e^r with |r| <= ln(2) / 2.
@@ -30,22 +34,22 @@ inline float fast_exp(float x) {
   poly = poly * r + 1.6666665459e-1f;
   poly = poly * r + 5.0000001201e-1f;
   poly = poly * (r * r) + r + 1.0f;
-  const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
-  float result = poly * std::bit_cast<float>(exponent);
+  const uint32_t exponent = (bit_cast<uint32_t>(shifted) + 127u) << 23;
+  float result = poly * bit_cast<float>(exponent);
   result = x < kLow ? 0.0f : result;
-  return x > kHigh ? std::bit_cast<float>(0x7f800000u) : result;
+  return x > kHigh ? bit_cast<float>(0x7f800000u) : result;
 }
 
 // BFloat16(value) without a branch.
 inline uint16_t round_to_bf16(float value) {
-  const uint32_t raw = std::bit_cast<uint32_t>(value);
+  const uint32_t raw = bit_cast<uint32_t>(value);
   const uint32_t rounded = (raw + 0x7fffu + ((raw >> 16) & 1u)) >> 16;
   const bool is_nan = (raw & 0x7fffffffu) > 0x7f800000u;
   return static_cast<uint16_t>(is_nan ? ((raw >> 16) | 0x40u) : rounded);
 }
 
 inline float bf16_to_float(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
 // The sum of 16 partial sums in the order that halving gives: 8 + 8, 4 + 4, ...
@@ -56,21 +60,5 @@ inline float sum_lanes(float (&lanes)[16]) {
   return lanes[0];
 }
 
-// The sum of squares of `n` bf16 numbers in f32: element i goes to partial sum i mod 16.
-inline float sum_of_squares(const uint16_t* x, int64_t n) {
-  float lanes[16] = {};
-  int64_t i = 0;
-  for (; i + 16 <= n; i += 16) {
-    for (int l = 0; l < 16; ++l) {
-      const float value = bf16_to_float(x[i + l]);
-      lanes[l] += value * value;
-    }
-  }
-  for (; i < n; ++i) {
-    const float value = bf16_to_float(x[i]);
-    lanes[i % 16] += value * value;
-  }
-  return sum_lanes(lanes);
-}
-
+}  // namespace
 }  // namespace sluice::cpu

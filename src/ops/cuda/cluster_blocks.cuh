@@ -23,7 +23,7 @@ struct ClusterBlocks {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (cooperative_groups::this_cluster().sync();),
                  (__syncthreads();))
   }
-  // What lies at `mine` in the shared memory of block `rank`. Order: behind a sync, since a block
+  // What lies at `mine` in the shared memory of block `rank`. Order: after a sync, since a block
   // must have begun before others reach into it, and before another, since it must not have left.
   template <typename T>
   __device__ static T* of_block(T* mine, unsigned rank) {

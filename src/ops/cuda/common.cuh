@@ -73,7 +73,7 @@ __device__ inline float row_sum(float value, float* partials) {
   return value;
 }
 
-// Whether vectors of 16 bytes may be read and written at `data` (null is fine: nobody will).
+// Whether vectors of 16 bytes may be read and written at `data` (null is fine: it is not used).
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 }  // namespace sluice::cuda

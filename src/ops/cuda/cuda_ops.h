@@ -1,12 +1,12 @@
-// CudaOps: the table of CUDA kernels behind ops_of.
+// CudaOps: the CUDA kernels behind ops_of. Each op is defined where its kernels are, in ops/cuda/.
 //
-// Used through cuda_ops() of cuda_ops_door.h only. Each method forwards to the function of the same
-// name in ops/cuda/*.h. Thread rule: stateless; what ops keep, they keep per stream.
+// Used through cuda_ops() of cuda_ops_door.h; benches make one of their own. Shapes were checked
+// before an op is called. Thread rule: stateless; what ops keep, they keep per stream.
 #pragma once
 
 #include "ops/ops.h"
 
-namespace sluice {
+namespace sluice::cuda {
 
 class CudaOps final : public Ops {
  public:
@@ -31,4 +31,4 @@ class CudaOps final : public Ops {
   void sample(Stream& stream, const SampleArgs& args) const override;
 };
 
-}  // namespace sluice
+}  // namespace sluice::cuda

@@ -1,6 +1,6 @@
-// The door to the CUDA kernels, without a CUDA type.
+// Reaches the table of CUDA kernels without a CUDA type.
 //
-// Used by ops.cc only. A build without CUDA links stub_ops.cc behind it. Thread rule: any thread.
+// Used by ops.cc only. A build without CUDA links stub_ops.cc instead. Thread rule: any thread.
 #pragma once
 
 #include "ops/ops.h"

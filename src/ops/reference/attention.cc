@@ -12,6 +12,8 @@ namespace {
 struct Head {
   int64_t seq = 0;
   int32_t position = 0;
+  int64_t q_head = 0;
+  int64_t num_q_heads = 0;
   int32_t kv_head = 0;
   int32_t q_page = 0;  // counted from the one that holds the sequence's first row
   const BFloat16* q = nullptr;
@@ -33,12 +35,31 @@ int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
   return index < count && here ? index : -1;
 }
 
+// Whether the mask lets the head's row attend to the tile of the token.
+bool is_set(const TileMask& mask, const Head& head, int32_t token) {
+  const int64_t num_heads = mask.bits.dim(1);
+  const int64_t list_head = num_heads == 1                  ? 0
+                            : num_heads == head.num_q_heads ? head.q_head
+                                                            : head.kv_head;
+  const int64_t q_tile = head.position / kMaskTileTokens - mask.first_q_tile;
+  const int64_t kv_tile = token / kMaskTileTokens;
+  const int64_t entry = (head.seq * num_heads + list_head) * mask.bits.dim(2) + q_tile;
+  const auto word =
+      static_cast<uint32_t>(mask.bits.data<int32_t>()[entry * mask.bits.dim(3) + kv_tile / 32]);
+  return (word >> (kv_tile % 32) & 1) != 0;
+}
+
+bool is_selected(const AttentionArgs& args, const Head& head, int32_t token) {
+  if (args.mask.present()) return is_set(args.mask, head, token);
+  return !args.pages.present() || listed_at(args.pages, head, token) >= 0;
+}
+
 std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head) {
   const int32_t begin = args.kv_begin.data<int32_t>()[head.seq];
   const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
   std::vector<int32_t> tokens;
   for (int32_t token = begin; token < end; ++token) {
-    if (!args.pages.present() || listed_at(args.pages, head, token) >= 0) tokens.push_back(token);
+    if (is_selected(args, head, token)) tokens.push_back(token);
   }
   return tokens;
 }
@@ -96,6 +117,8 @@ void for_each_head(const AttentionArgs& args, F&& fn) {
       for (int64_t h = 0; h < num_q_heads; ++h) {
         fn(Head{.seq = seq,
                 .position = position,
+                .q_head = h,
+                .num_q_heads = num_q_heads,
                 .kv_head = static_cast<int32_t>(h / group),
                 .q_page = q_page,
                 .q = args.q.data<BFloat16>() + (row * num_q_heads + h) * args.q.dim(2)});

@@ -1,4 +1,4 @@
-// Bounds of keys, scores from bounds and lists from scores, one definition after the other.
+// Computes bounds of keys, scores from bounds and lists from scores, each from its definition.
 #include "ops/reference/page_selection.h"
 
 #include <algorithm>

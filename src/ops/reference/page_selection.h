@@ -9,7 +9,7 @@
 namespace sluice::reference {
 
 // What `bounds.minmax` must be after the op: the entries of the pages that hold a row of the batch
-// anew, everything else as it is now.
+// again, everything else as it is now.
 std::vector<double> key_bounds(const UpdateKeyBoundsArgs& args);
 
 // What `scores` must be; NaN where nothing is to be written. `magnitude`, when not null, receives

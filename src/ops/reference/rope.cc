@@ -7,14 +7,16 @@
 namespace sluice::reference {
 namespace {
 
-void append_rotated(const BFloat16* x, int head_dim, const TensorView& norm, double eps,
+void append_rotated(const BFloat16* x, const RopeAndWriteKvArgs& args, const TensorView& norm,
                     const float* cos_sin, std::vector<double>& out) {
+  const int head_dim = args.kv.shape.head_dim;
   std::vector<double> values;
   for (int i = 0; i < head_dim; ++i) values.push_back(static_cast<float>(x[i]));
   if (norm.present()) {
+    const int channels = args.norm_channels == 0 ? head_dim : args.norm_channels;
     double squares = 0.0;
     for (double value : values) squares += value * value;
-    const double root = std::sqrt(squares / head_dim + eps);
+    const double root = std::sqrt(squares / channels + args.norm_eps);
     for (int i = 0; i < head_dim; ++i) {
       values[static_cast<size_t>(i)] *= static_cast<float>(norm.data<BFloat16>()[i]) / root;
     }
@@ -56,12 +58,11 @@ RopeAndWriteKvResult rope_and_write_kv(const RopeAndWriteKvArgs& args) {
   for (int64_t row = 0; row < args.qkv.dim(0); ++row) {
     const BFloat16* x = args.qkv.data<BFloat16>() + row * args.qkv.dim(1);
     const float* cos_sin = args.cos_sin.data<float>() + row * head_dim;
-    const double eps = args.norm_eps;
     for (int64_t head = 0; head < num_q; ++head, x += head_dim) {
-      append_rotated(x, head_dim, args.q_norm, eps, cos_sin, result.q);
+      append_rotated(x, args, args.q_norm, cos_sin, result.q);
     }
     for (int64_t head = 0; head < num_kv; ++head, x += head_dim) {
-      append_rotated(x, head_dim, args.k_norm, eps, cos_sin, result.k);
+      append_rotated(x, args, args.k_norm, cos_sin, result.k);
     }
     for (int64_t i = 0; i < num_kv * head_dim; ++i) {
       result.v.push_back(static_cast<float>(x[i]));

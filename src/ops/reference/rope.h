@@ -18,7 +18,7 @@ struct RopeAndWriteKvResult {
   std::vector<double> v;  // [m, num_kv_heads, head_dim]
 };
 
-// What `q_out` and the entries that `kv_slots` names must be; writes nothing.
+// What `q_out` and the entries that `kv_rows` names must be; writes nothing.
 RopeAndWriteKvResult rope_and_write_kv(const RopeAndWriteKvArgs& args);
 
 }  // namespace sluice::reference

@@ -18,6 +18,7 @@
 #include "device/trace.h"
 #include "support/cuda/test_kernels.h"
 #include "support/device_hooks.h"
+#include "support/hooked_device.h"
 
 namespace sluice {
 namespace {
@@ -298,7 +299,7 @@ TEST_F(CudaStreamTest, ATimelineHasEveryOpInOrderAndInHostTime) {
 }
 
 TEST_F(CudaStreamTest, RefusesOptionsThatCannotBe) {
-  EXPECT_THROW(make_device("cuda", {.link_bytes_per_second = 1 << 20}), Error);
+  EXPECT_THROW(testing::make_hooked_device("cuda", {}, {.link_bytes_per_second = 1 << 20}), Error);
   EXPECT_THROW(make_device("cuda:1000"), Error);
   const auto small = make_device("cuda", {.memory_limit_bytes = 1 << 20});
   const Buffer half = small->allocate(1 << 19, MemoryKind::kDevice);

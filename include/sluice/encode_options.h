@@ -1,0 +1,13 @@
+// EncodeOptions: which special tokens count when a text becomes token ids.
+//
+// Used by LLM::encode and the tokenizer. Thread rule: values only.
+#pragma once
+
+namespace sluice {
+
+struct EncodeOptions {
+  bool add_special_tokens = true;  // what the post-processor adds around a text, such as BOS
+  bool parse_special = false;      // special tokens written out in the text become those tokens
+};
+
+}  // namespace sluice

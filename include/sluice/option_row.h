@@ -1,0 +1,135 @@
+// OptionRow: what there is to know of one option, in one place: its name, range, default and help,
+// and how to read and set its field.
+//
+// The rows of a struct stand under it in its header, so a field and its row are added together. The
+// command line declares its options from them, the engine checks ranges with them; a server and
+// Python can do the same. Thread rule: constants.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace sluice {
+
+// How a value is written and what its range is of.
+enum class OptionKind {
+  kFlag,      // on or off
+  kWhole,     // a whole number: min, max, multiple_of
+  kTokens,    // a whole number of tokens, as in 32K
+  kBytes,     // a size, as in 4G
+  kNumber,    // a number: number_min, number_max, above_min
+  kText,      // text; not empty where it is given
+  kChoice,    // one of `choices`
+  kTexts,     // several texts
+  kTokenIds,  // a list of token ids
+};
+
+struct OptionFacts {
+  std::string_view name;  // "max_num_seqs": the name in errors, for a server and for Python
+  // Names on the command line, as in "-m,--model". Empty: "--" and `name` with dashes. A value is
+  // also read from the environment, from SLUICE_ and the long name: SLUICE_MAX_NUM_SEQS.
+  std::string_view flags = {};
+  OptionKind kind = OptionKind::kWhole;
+  std::string_view placeholder = {};  // in help; empty: by kind
+  int64_t min = 0;
+  int64_t max = std::numeric_limits<int64_t>::max();
+  int64_t multiple_of = 1;
+  // On the command line numbers from here to 0 stand for an option that is left out. 1: none does.
+  int64_t unset_from = 1;
+  double number_min = 0;
+  double number_max = 1;
+  bool above_min = false;                     // `number_min` itself is not allowed
+  bool flag_value = true;                     // what a flag sets when it is given
+  std::span<const char* const> choices = {};  // by the value of the enumeration
+  std::string_view when_unset = {};           // what is taken when it is left out: the default
+  std::string_view help = {};
+};
+
+// A value of any option; an enumeration is its number.
+using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
+                                 std::vector<int32_t>>;
+
+// The row of one field of `Options`.
+template <typename Options>
+struct OptionRow {
+  OptionFacts facts;
+  std::optional<OptionValue> (*get)(const Options&);  // empty: nothing is said
+  // An empty value sets what a new `Options` has. REQUIRES: a value in range.
+  void (*set)(Options&, const std::optional<OptionValue>&);
+};
+
+namespace option_row_detail {
+
+template <typename T>
+struct IsOptional : std::false_type {};
+template <typename T>
+struct IsOptional<std::optional<T>> : std::true_type {};
+
+template <typename T>
+OptionValue to_value(const T& field) {
+  if constexpr (std::is_enum_v<T> || (std::is_integral_v<T> && !std::is_same_v<T, bool>)) {
+    return static_cast<int64_t>(field);
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<double>(field);
+  } else {
+    return field;
+  }
+}
+
+template <typename T>
+T from_value(const OptionValue& value) {
+  if constexpr (std::is_enum_v<T> || (std::is_integral_v<T> && !std::is_same_v<T, bool>)) {
+    return static_cast<T>(std::get<int64_t>(value));
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return static_cast<T>(std::get<double>(value));
+  } else {
+    return std::get<T>(value);
+  }
+}
+
+template <auto Member>
+struct Field;
+
+template <typename Options, typename T, T Options::*Member>
+struct Field<Member> {
+  using Owner = Options;
+
+  static std::optional<OptionValue> get(const Options& options) {
+    if constexpr (IsOptional<T>::value) {
+      if (!(options.*Member)) return std::nullopt;
+      return to_value(*(options.*Member));
+    } else {
+      return to_value(options.*Member);
+    }
+  }
+
+  static void set(Options& options, const std::optional<OptionValue>& value) {
+    if (!value) {
+      options.*Member = Options().*Member;
+    } else if constexpr (IsOptional<T>::value) {
+      options.*Member = from_value<typename T::value_type>(*value);
+    } else {
+      options.*Member = from_value<T>(*value);
+    }
+  }
+};
+
+}  // namespace option_row_detail
+
+// The row of the field `Member`, as in option_row<&KvOptions::host_bytes>({...}).
+template <auto Member>
+constexpr auto option_row(const OptionFacts& facts) {
+  using Field = option_row_detail::Field<Member>;
+  return OptionRow<typename Field::Owner>{facts, Field::get, Field::set};
+}
+
+}  // namespace sluice

@@ -1,0 +1,127 @@
+// The names of policies and the options that each of them uses.
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string>
+
+#include "attention/policies/full.h"
+#include "attention/policies/quest.h"
+#include "attention/policies/streaming.h"
+#include "attention/policy_pair.h"
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+using MakePolicy = std::unique_ptr<Policy> (*)(const SparseOptions&);
+
+// A policy of either phase.
+template <typename P, Phase phase>
+std::unique_ptr<Policy> make(const SparseOptions& options) {
+  return std::make_unique<P>(phase, options);
+}
+
+struct PolicyEntry {
+  std::string_view name;
+  MakePolicy make_prefill;  // null: the policy does not do that phase
+  MakePolicy make_decode;
+  std::span<const std::string_view> options;  // that it uses: names of kSparseOptionRows
+
+  MakePolicy make(Phase phase) const {
+    return phase == Phase::kPrefill ? make_prefill : make_decode;
+  }
+};
+
+std::unique_ptr<Policy> make_quest(const SparseOptions& options) {
+  return std::make_unique<QuestPolicy>(options);
+}
+
+constexpr std::array kPolicies = {
+    PolicyEntry{"full", make<FullPolicy, Phase::kPrefill>, make<FullPolicy, Phase::kDecode>,
+                FullPolicy::kOptions},
+    PolicyEntry{"quest", nullptr, make_quest, QuestPolicy::kOptions},
+    PolicyEntry{"streaming", make<StreamingPolicy, Phase::kPrefill>,
+                make<StreamingPolicy, Phase::kDecode>, StreamingPolicy::kOptions},
+};
+
+bool uses(const PolicyEntry& entry, std::string_view option) {
+  return std::find(entry.options.begin(), entry.options.end(), option) != entry.options.end();
+}
+
+const PolicyEntry& find(std::string_view name, std::string_view value) {
+  for (const PolicyEntry& entry : kPolicies) {
+    if (entry.name == name) return entry;
+  }
+  std::string names;
+  for (const PolicyEntry& entry : kPolicies) {
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "sparse_policy is '{}', but the policies are: {}; two with a plus between them are for "
+       "prefill and for decode, as in 'full+quest'",
+       value, names);
+}
+
+[[noreturn]] void refuse_unused(std::string_view option, std::string_view policy) {
+  std::string users;
+  for (const PolicyEntry& entry : kPolicies) {
+    if (uses(entry, option)) users += (users.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "{} is given, but sparse_policy '{}' does not use it; leave it out, or choose a policy that "
+       "does: {}",
+       option, policy, users);
+}
+
+// Every option that is given, but the policy's name itself, has to be one of `prefill` or `decode`.
+void check_used(const SparseOptions& options, const PolicyEntry& prefill, const PolicyEntry& decode,
+                std::string_view name) {
+  SparseOptions unset;
+  unset.policy = options.policy;
+  for (const auto& row : kSparseOptionRows) {
+    const bool given = row.get(options) != row.get(unset);
+    if (given && !uses(prefill, row.facts.name) && !uses(decode, row.facts.name)) {
+      refuse_unused(row.facts.name, name);
+    }
+  }
+}
+
+// A name alone is for both phases.
+void require_both_phases(const PolicyEntry& policy) {
+  if (policy.make_prefill && policy.make_decode) return;
+  const bool lacks_prefill = !policy.make_prefill;
+  fail(ErrorCode::kInvalidArgument,
+       "sparse_policy is '{0}', but '{0}' has no {1}; write '{2}' to attend to everything there",
+       policy.name, lacks_prefill ? "prefill" : "decode",
+       lacks_prefill ? "full+" + std::string(policy.name) : std::string(policy.name) + "+full");
+}
+
+void require_phase(const PolicyEntry& policy, Phase phase, std::string_view value,
+                   const std::string& remedy) {
+  if (policy.make(phase)) return;
+  fail(ErrorCode::kInvalidArgument,
+       "sparse_policy is '{}', but '{}' does not support {}; write '{}'", value, policy.name,
+       phase_name(phase), remedy);
+}
+
+}  // namespace
+
+std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOptions& options) {
+  validate(options);
+  const size_t plus = name.find('+');
+  const bool is_pair = plus != std::string_view::npos;
+  const PolicyEntry& prefill = find(name.substr(0, plus), name);
+  const PolicyEntry& decode = is_pair ? find(name.substr(plus + 1), name) : prefill;
+  check_used(options, prefill, decode, name);
+  if (is_pair) {
+    const std::string after = decode.name == "full" ? "full" : "full+" + std::string(decode.name);
+    require_phase(prefill, Phase::kPrefill, name, after);
+    require_phase(decode, Phase::kDecode, name, std::string(prefill.name) + "+full");
+  } else {
+    require_both_phases(prefill);
+  }
+  return std::make_unique<PolicyPair>(std::string(name), prefill.make_prefill(options),
+                                      decode.make_decode(options));
+}
+
+}  // namespace sluice

@@ -1,0 +1,313 @@
+// Passes over offloaded KV: where rows go, arrays, full tails.
+#include "attention/offloaded_kv.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// Empty where the array has no columns.
+std::span<int32_t> row_of(const TensorView& table, int64_t index) {
+  const auto width = static_cast<size_t>(table.dim(1));
+  return {table.data<int32_t>() + static_cast<size_t>(index) * width, width};
+}
+
+}  // namespace
+
+OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
+                         const KvLayout& layout, const OffloadedLimits& limits, int64_t num_q_heads,
+                         SkippedWait skipped_wait, const AllocationProgress& on_progress)
+    : layout_(layout),
+      limits_(limits),
+      offload_(device, compute, layout, limits.sizes, skipped_wait, on_progress),
+      executor_(policies, offload_, limits.state_rows, num_q_heads, device) {
+  planned_.reserve(static_cast<size_t>(limits.pass.max_seqs));
+}
+
+size_t OffloadedKv::array_bytes(const OffloadedLimits& limits) {
+  const PassLimits& pass = limits.pass;
+  const int64_t slot_blocks = limits.sizes.slot_blocks;
+  const int64_t num_slotfuls = (pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks;
+  const int64_t max_blocks = pass.max_seqs * pass.max_blocks_per_seq;
+  // Blocks that stay on the device cut slotfuls short, each of them at the worst.
+  return OffloadArrays::bytes(
+      {.num_rows = pass.max_rows,
+       .num_seqs = pass.max_seqs,
+       .own_blocks = pass.max_blocks_per_seq,
+       .num_runs = limits.blocks_stay ? max_blocks : pass.max_seqs * num_slotfuls,
+       .resident_blocks = limits.blocks_stay ? max_blocks : 0,
+       .slot_blocks = slot_blocks,
+       .num_slotfuls = num_slotfuls,
+       .ids_per_seq = limits.needs_block_ids ? pass.max_blocks_per_seq : 0,
+       .places_per_seq = limits.blocks_stay ? pass.max_blocks_per_seq : 0});
+}
+
+// ---- Where the rows of a pass go, and what comes ---------------------------------------------
+
+PassPlan OffloadedKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
+  phase_ = phase;
+  planned_.clear();
+  num_staged_ = 0;
+  pass_.history.clear();
+  pass_.gathered.clear();
+  pass_.staged.clear();
+  pass_.is_in_place = phase == Phase::kDecode && limits_.blocks_stay && all_resident(sequences);
+  for (const SequenceRows& rows : sequences) {
+    if (!pass_.is_in_place) add_history(*rows.kv, static_cast<int32_t>(planned_.size()));
+    PlannedRows& planned = planned_.emplace_back(PlannedRows{.rows = rows});
+    if (phase == Phase::kPrefill) {
+      plan_staged(planned);
+    } else {
+      plan_tail(planned);
+    }
+  }
+  return {.capturable = executor_.capturable(pass_.is_in_place),
+          .variant = pass_.is_in_place ? 1 : 0};
+}
+
+// The full blocks of a sequence's first `num_tokens` tokens.
+std::span<const SequenceBlock> OffloadedKv::sealed_blocks(const SequenceKv& kv,
+                                                          int64_t num_tokens) const {
+  return kv.blocks().first(static_cast<size_t>(num_tokens / layout_.block.block_tokens));
+}
+
+bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
+  const ResidentSet& residents = offload_.residents();
+  return std::ranges::all_of(sequences, [&](const SequenceRows& rows) {
+    return std::ranges::all_of(
+        sealed_blocks(*rows.kv, rows.kv->num_tokens()),
+        [&](const SequenceBlock& block) { return residents.find(block.id).valid(); });
+  });
+}
+
+// What has to come, or is to be read beside it.
+void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
+  const int64_t num_tokens = kv.num_tokens();
+  if (!executor_.gathers(phase_)) {
+    for (HistoryBlocks& blocks : history_of(kv, num_tokens)) {
+      pass_.history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
+    }
+    return;
+  }
+  for (const SequenceBlock& block : sealed_blocks(kv, num_tokens)) {
+    if (!offload_.residents().find(block.id).valid()) pass_.gathered.push_back(block.id);
+  }
+}
+
+// The sealed blocks of a sequence's first `num_tokens` tokens, as a pass that begins there reads
+// them: neighbours that stay on the device together, of the others as many together as a slot
+// holds.
+std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t num_tokens) const {
+  const std::span<const SequenceBlock> sealed = sealed_blocks(kv, num_tokens);
+  const Phase phase = num_tokens < kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
+  if (executor_.gathers(phase)) return {};
+  const auto slot_blocks = static_cast<size_t>(limits_.sizes.slot_blocks);
+  std::vector<HistoryBlocks> result;
+  for (size_t i = 0; i < sealed.size(); ++i) {
+    const int64_t begin_pos = static_cast<int64_t>(i) * layout_.block.block_tokens;
+    const PlaceId place = offload_.residents().find(sealed[i].id);
+    if (result.empty() || result.back().is_resident() != place.valid() ||
+        (!place.valid() && result.back().blocks.size() == slot_blocks)) {
+      result.push_back(
+          {.range = {.phase = phase, .first_row_pos = num_tokens, .begin_pos = begin_pos}});
+    }
+    result.back().blocks.push_back(sealed[i].id);
+    if (place.valid()) result.back().places.push_back(place);
+    result.back().range.end_pos = begin_pos + layout_.block.block_tokens;
+  }
+  return result;
+}
+
+// A span begins at a block border (the scheduler ensures it) and gets stage blocks of its own. Its
+// full blocks will leave for the host; a partial last one ends the prompt and becomes the tail.
+void OffloadedKv::plan_staged(PlannedRows& planned) {
+  const auto& [id, kv, num_rows] = planned.rows;
+  const int64_t block_tokens = layout_.block.block_tokens;
+  planned.begin_pos = kv->num_tokens();
+  planned.first = num_staged_;
+  SLUICE_CHECK(planned.begin_pos % block_tokens == 0, "span at {}", planned.begin_pos);
+  for (int64_t done = 0; done < num_rows; done += block_tokens) {
+    StagedOutcome outcome{.stage_id = StageId(num_staged_++),
+                          .host_id = {},
+                          .tail = {},
+                          .begins_sequence = planned.begin_pos + done == 0};
+    if (num_rows - done >= block_tokens) {
+      const auto block = static_cast<size_t>((planned.begin_pos + done) / block_tokens);
+      outcome.host_id = kv->blocks()[block].id;
+    } else {
+      // A pass that failed may have taken one already.
+      outcome.tail = offload_.tails().find(id);
+      if (!outcome.tail.valid()) outcome.tail = offload_.tails().take(id);
+    }
+    pass_.staged.push_back(outcome);
+    ++planned.num_blocks;
+  }
+}
+
+void OffloadedKv::plan_tail(PlannedRows& planned) {
+  const SequenceId id = planned.rows.id;
+  const int64_t position = planned.rows.kv->num_tokens();
+  const int64_t block_tokens = layout_.block.block_tokens;
+  TailId tail = offload_.tails().find(id);
+  if (!tail.valid()) {
+    SLUICE_CHECK(position % block_tokens == 0, "no tail at {}", position);
+    tail = offload_.tails().take(id);
+  }
+  planned.begin_pos = position / block_tokens * block_tokens;
+  planned.first = tail.value;
+  planned.num_blocks = 1;
+}
+
+void OffloadedKv::prefetch(const ExpectNext& expect_next) {
+  std::vector<HistoryBlocks> history;
+  for (const ExpectedSequence& next : expect_next()) {
+    for (HistoryBlocks& blocks : history_of(*next.kv, next.num_sealed_tokens)) {
+      history.push_back(std::move(blocks));
+    }
+  }
+  executor_.expect_next(std::move(history));
+}
+
+// ---- What the arrays of a pass say -----------------------------------------------------------
+
+OffloadArrays::Sizes OffloadedKv::sizes_of(const PassShape& shape) const {
+  const int64_t slot_blocks = limits_.sizes.slot_blocks;
+  OffloadArrays::Sizes sizes{
+      .num_rows = shape.num_rows,
+      .num_seqs = shape.num_seqs,
+      .num_runs = std::ssize(pass_.history),
+      .slot_blocks = slot_blocks,
+      .num_slotfuls = (limits_.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks};
+  int64_t longest = 0;
+  for (const PlannedRows& planned : planned_) {
+    sizes.own_blocks = std::max<int64_t>(sizes.own_blocks, planned.num_blocks);
+    longest = std::max(longest, std::ssize(planned.rows.kv->blocks()));
+  }
+  const int64_t num_ids = shape.table_tokens > 0
+                              ? blocks_for_tokens(shape.table_tokens, layout_.block.block_tokens)
+                              : longest;
+  SLUICE_CHECK(longest <= num_ids, "{} blocks", longest);
+  for (const HistoryRun& run : pass_.history) sizes.resident_blocks += std::ssize(run.places);
+  const bool asks_for_places =
+      limits_.blocks_stay && (pass_.is_in_place || executor_.gathers(phase_));
+  sizes.ids_per_seq = limits_.needs_block_ids ? num_ids : 0;
+  sizes.places_per_seq = asks_for_places ? num_ids : 0;
+  return sizes;
+}
+
+void OffloadedKv::describe(const PassShape& shape, Arena& host, Arena& device,
+                           AttentionPass& pass) {
+  const OffloadArrays::Sizes sizes = sizes_of(shape);
+  host_ = OffloadArrays::cut(host, sizes);
+  device_ = OffloadArrays::cut(device, sizes);
+  host_.write_constants(limits_.sizes.slot_blocks * layout_.block.block_tokens);
+  int64_t row_begin = 0;
+  for (size_t i = 0; i < planned_.size(); ++i) {
+    write_sequence(planned_[i], static_cast<int64_t>(i), row_begin);
+    row_begin += planned_[i].rows.num_rows;
+  }
+  host_.write_padding(row_begin, std::ssize(planned_));
+  write_history();
+  view_arrays(pass);
+}
+
+void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin) {
+  const auto& [id, kv, num_rows] = planned.rows;
+  const int64_t block_tokens = layout_.block.block_tokens;
+  host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(planned.begin_pos);
+  // Neighbouring stage blocks: the offset in all of them is that from the first one.
+  const int64_t first_row = planned.first * block_tokens + kv->num_tokens() - planned.begin_pos;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    host_.kv_rows.data<int32_t>()[row_begin + i] = static_cast<int32_t>(first_row + i);
+  }
+  const std::span<int32_t> own = row_of(host_.block_table, index);
+  for (int32_t i = 0; i < std::ssize(own); ++i) {
+    own[static_cast<size_t>(i)] = i < planned.num_blocks ? planned.first + i : -1;
+  }
+  if (const auto ids = row_of(host_.block_ids, index); !ids.empty()) {
+    int32_t* entry = ids.data();
+    for (const SequenceBlock& block : kv->blocks()) *entry++ = block.id.value;
+    std::fill(entry, ids.data() + ids.size(), -1);
+  }
+  const auto places = row_of(host_.block_places, index);
+  if (!places.empty()) write_block_places(planned, places);
+}
+
+// Places of the sealed blocks, where they have some, and of the tail after them.
+void OffloadedKv::write_block_places(const PlannedRows& planned, std::span<int32_t> row) const {
+  int32_t* entry = row.data();
+  for (const SequenceBlock& block :
+       sealed_blocks(*planned.rows.kv, planned.rows.kv->num_tokens())) {
+    *entry++ = offload_.residents().find(block.id).value;
+  }
+  *entry++ = offload_.places().place_of(TailId(planned.first)).value;
+  std::fill(entry, row.data() + row.size(), -1);
+}
+
+// The runs of sealed blocks before the pass's own.
+void OffloadedKv::write_history() {
+  int64_t num_places = 0;
+  for (size_t i = 0; i < pass_.history.size(); ++i) {
+    HistoryRun& run = pass_.history[i];
+    const auto number = static_cast<int64_t>(i);
+    host_.run_begin.data<int32_t>()[number] = static_cast<int32_t>(run.range.begin_pos);
+    host_.run_end.data<int32_t>()[number] = static_cast<int32_t>(run.range.end_pos);
+    TensorView table = device_.slot_table;
+    if (run.is_resident()) {
+      table = device_.run_places.rows(num_places, std::ssize(run.places));
+      int32_t* entry = host_.run_places.data<int32_t>() + num_places;
+      for (const PlaceId place : run.places) *entry++ = place.value;
+      num_places += std::ssize(run.places);
+    }
+    run.kv_begin = device_.run_begin.rows(number, 1);
+    run.kv_end = device_.run_end.rows(number, 1);
+    run.block_table = table.reshape({1, table.dim(0)});
+  }
+}
+
+void OffloadedKv::view_arrays(AttentionPass& pass) {
+  pass.kv_rows = device_.kv_rows;
+  pass.kv_begin = device_.kv_begin;
+  pass.block_table = device_.block_table;
+  pass.block_ids = device_.block_ids;
+  pass_.slot_table = device_.slot_table.reshape({1, device_.slot_table.dim(0)});
+  pass_.slot_begin = device_.slot_begin;
+  pass_.history_begin = device_.history_begin;
+  pass_.block_places = device_.block_places.dim(1) > 0 ? device_.block_places : TensorView{};
+}
+
+// ---- After a pass ----------------------------------------------------------------------------
+
+// A decode step that fills its tail sends it to the host; the next token takes a fresh one. Full
+// blocks of a prefill have left from the stage.
+void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
+  if (phase_ != Phase::kDecode || kv.num_tokens() % layout_.block.block_tokens != 0) return;
+  const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
+  offload_.flush_tail(sequence, kv.blocks()[last_sealed].id, last_sealed == 0);
+}
+
+int64_t OffloadedKv::flowing_bytes(const SequenceKv& kv) const {
+  return kv.num_sealed_blocks() * static_cast<int64_t>(layout_.block_bytes());
+}
+
+void OffloadedKv::read_counters(TransferCounters& counters) const {
+  counters = offload_.counters();
+  for (const LayerId layer : layout_.layers()) {
+    counters.loaded_bytes[static_cast<size_t>(layer.value)] +=
+        offload_.loader().gathered_bytes(layer);
+  }
+}
+
+const std::byte* OffloadedKv::block_bytes(SequenceId sequence, const SequenceBlock& block,
+                                          LayerId layer) const {
+  if (block.num_valid_tokens == layout_.block.block_tokens) {
+    return offload_.host().block(layer, block.id);
+  }
+  // A reserved block without tokens has no bytes: any tail will do.
+  const TailId tail = offload_.tails().find(sequence);
+  return offload_.places().block(layer, tail.valid() ? tail : TailId(0));
+}
+
+}  // namespace sluice

@@ -1,0 +1,96 @@
+// OffloadedKv: sealed blocks live in the host tier and flow through the ring; what a pass writes
+// goes to the stage (prefill) or to the tails of its sequences (decode).
+//
+// The residency of kv_offload "chunked" and "layerwise". It describes passes and moves full blocks
+// on; OffloadExecutor walks. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention/offload_arrays.h"
+#include "attention/offload_executor.h"
+#include "attention/offloaded_pass.h"
+#include "attention/residency.h"
+#include "kv/offload_engine.h"
+
+namespace sluice {
+
+// Made by engine/engine_plan.
+struct OffloadedLimits {
+  PassLimits pass;
+  OffloadSizes sizes;
+  int64_t state_rows = 0;        // rows whose softmax state can be carried
+  bool blocks_stay = false;      // sealed blocks may be resident
+  bool needs_block_ids = false;  // of the policies
+};
+
+class OffloadedKv final : public Residency {
+ public:
+  // Takes all memory. REQUIRES: policies and compute outlive it. `on_progress` is told how much of
+  // the host tier is pinned; tests skip a wait (kv/wait_gate.h).
+  OffloadedKv(PolicyPair& policies, Device& device, Stream& compute, const KvLayout& layout,
+              const OffloadedLimits& limits, int64_t num_q_heads, SkippedWait skipped_wait = {},
+              const AllocationProgress& on_progress = nullptr);
+
+  static size_t array_bytes(const OffloadedLimits& limits);
+
+  Executor& executor() override { return executor_; }
+  PassPlan plan_pass(Phase phase, std::span<const SequenceRows> sequences) override;
+  void describe(const PassShape& shape, Arena& host, Arena& device, AttentionPass& pass) override;
+  size_t array_bytes() const override { return array_bytes(limits_); }
+  void begin_pass(const AttentionPass& pass) override { executor_.begin_pass(pass, pass_); }
+  void end_pass() override { executor_.end_pass(); }
+  void prefetch(const ExpectNext& expect_next) override;
+
+  void committed(SequenceId sequence, const SequenceKv& kv) override;
+  void release(SequenceId sequence) override { offload_.tails().give_back(sequence); }
+  void discard(BlockId id) override { offload_.discard(id); }
+  void synchronize() override { offload_.synchronize(); }
+
+  int64_t flowing_bytes(const SequenceKv& kv) const override;
+  void read_counters(TransferCounters& counters) const override;
+  int32_t num_slots() const override { return offload_.loader().num_slots(); }
+  const std::byte* block_bytes(SequenceId sequence, const SequenceBlock& block,
+                               LayerId layer) const override;
+
+  const OffloadEngine& offload() const { return offload_; }  // for tests
+
+ private:
+  // A sequence of the planned pass and the blocks of stage or tails that its rows are written to.
+  struct PlannedRows {
+    SequenceRows rows;
+    int64_t begin_pos = 0;  // of the first of them
+    int32_t first = 0;      // StageId, or TailId in decode; the others are the ones after it
+    int32_t num_blocks = 0;
+  };
+
+  std::span<const SequenceBlock> sealed_blocks(const SequenceKv& kv, int64_t num_tokens) const;
+  bool all_resident(std::span<const SequenceRows> sequences) const;
+  void add_history(const SequenceKv& kv, int32_t seq_index);
+  std::vector<HistoryBlocks> history_of(const SequenceKv& kv, int64_t num_tokens) const;
+  void plan_staged(PlannedRows& planned);
+  void plan_tail(PlannedRows& planned);
+
+  OffloadArrays::Sizes sizes_of(const PassShape& shape) const;
+  void write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin);
+  void write_block_places(const PlannedRows& planned, std::span<int32_t> row) const;
+  void write_history();
+  void view_arrays(AttentionPass& pass);
+
+  KvLayout layout_;
+  OffloadedLimits limits_;
+  OffloadEngine offload_;
+  OffloadExecutor executor_;
+
+  // Of the planned pass.
+  Phase phase_ = Phase::kPrefill;
+  OffloadedPass pass_;
+  std::vector<PlannedRows> planned_;
+  int32_t num_staged_ = 0;
+  OffloadArrays host_;
+  OffloadArrays device_;
+};
+
+}  // namespace sluice

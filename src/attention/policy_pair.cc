@@ -1,0 +1,65 @@
+// Two policies, each told of its own phase's sizes.
+#include "attention/policy_pair.h"
+
+#include <utility>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// A decode pass has a row of each sequence; a prefill is asked about one sequence at a time.
+PolicyLimits prefill_limits(const PairLimits& limits) {
+  return {.max_seqs = 1, .max_rows = limits.max_prefill_rows, .max_tokens = limits.max_tokens};
+}
+
+PolicyLimits decode_limits(const PairLimits& limits) {
+  return {.max_seqs = limits.max_decode_seqs, .max_rows = 1, .max_tokens = limits.max_tokens};
+}
+
+// One clear error, wherever the pair came from.
+void require_phase(const Policy& policy, Phase phase) {
+  if (policy.phase() == phase) return;
+  fail(ErrorCode::kUnsupported,
+       "sparse policy '{}' does not support {}, only {}; use it for that phase and 'full' for {}",
+       policy.name(), phase_name(phase), phase_name(policy.phase()), phase_name(phase));
+}
+
+}  // namespace
+
+PolicyPair::PolicyPair(std::string name, std::unique_ptr<Policy> prefill,
+                       std::unique_ptr<Policy> decode)
+    : name_(std::move(name)), prefill_(std::move(prefill)), decode_(std::move(decode)) {
+  require_phase(*prefill_, Phase::kPrefill);
+  require_phase(*decode_, Phase::kDecode);
+}
+
+void PolicyPair::wrap_decode(const Wrap& wrap) {
+  decode_ = wrap(std::move(decode_));
+  require_phase(*decode_, Phase::kDecode);
+}
+
+bool PolicyPair::needs_block_ids(const KvBlockShape& block) const {
+  return prefill_->rule(block).selects() || decode_->rule(block).selects();
+}
+
+PolicyMemory PolicyPair::memory(const KvLayout& layout, int32_t num_blocks,
+                                const PairLimits& limits) const {
+  const PolicyMemory a = prefill_->memory(layout, num_blocks, prefill_limits(limits));
+  const PolicyMemory b = decode_->memory(layout, num_blocks, decode_limits(limits));
+  return {.summary_bytes = a.summary_bytes + b.summary_bytes,
+          .list_bytes = a.list_bytes + b.list_bytes};
+}
+
+void PolicyPair::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                            const PairLimits& limits) {
+  prefill_->initialize(device, layout, num_blocks, prefill_limits(limits));
+  decode_->initialize(device, layout, num_blocks, decode_limits(limits));
+}
+
+void PolicyPair::on_keys_written(Stream& stream, const WrittenKv& written) {
+  prefill_->on_keys_written(stream, written);
+  decode_->on_keys_written(stream, written);
+}
+
+}  // namespace sluice

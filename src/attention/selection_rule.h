@@ -1,0 +1,61 @@
+// SelectionRule: what the host knows of a policy's selections. It never sees the lists themselves.
+//
+// select_pages (ops/page_selection.h) makes lists on the device, where only their contents depend
+// on scores: their sizes are counts that the host can repeat. Made by Policy::rule; read by the
+// executor (which history to load, how many slots a gather can need), by the observer and by
+// policies for the memory of their lists. Thread rule: a value; pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ops/page_selection.h"
+
+namespace sluice {
+
+enum class SelectionForm {
+  kEverything,  // no lists: every row attends to all tokens before it
+  kPageLists,   // their lengths follow a PageRule
+  kTileMasks,   // the device alone knows how many tiles are set
+};
+
+struct SelectionRule {
+  SelectionForm form = SelectionForm::kEverything;
+
+  // kPageLists only.
+  PageRule page_rule;
+  int32_t page_tokens = 0;
+  int32_t q_page_tokens = 0;  // rows of a query page of this size share a list; 0: each has its own
+  bool lists_everything = false;  // lists are made even where they name all pages (ListRecorder)
+
+  bool selects() const { return form != SelectionForm::kEverything; }
+  bool makes_page_lists() const { return form == SelectionForm::kPageLists; }
+
+  // Tokens of [0, position] that the row there attends to; empty where only the device knows.
+  std::optional<int64_t> num_selected_tokens(int64_t position) const;
+
+  // Tokens of the pages of the longest list that a row can get in a sequence of up to `num_tokens`.
+  int64_t max_selected_tokens(int64_t num_tokens) const;
+
+  // True only when every row of sequences of up to `num_tokens` attends to all before it. Such a
+  // pass needs no lists, unless its walk cannot do without.
+  bool selects_all(int64_t num_tokens) const;
+
+  // False only when no row at `first_row_pos` or later can attend to a token of
+  // [begin_pos, end_pos): those blocks need not be loaded.
+  // REQUIRES: begin_pos and end_pos are multiples of page_tokens; end_pos <= first_row_pos.
+  bool may_select(int64_t first_row_pos, int64_t begin_pos, int64_t end_pos) const;
+
+  // kPageLists: the first page that holds a token of [anchor - recent_tokens, anchor], where the
+  // anchor is the row's position, or the first position of its query page.
+  int64_t first_recent_page(int64_t position) const;
+  // kPageLists: pages of the list of the row there, its own page included.
+  int64_t num_listed_pages(int64_t position) const;
+  // kPageLists: pages of the longest list that a sequence of up to `num_tokens` tokens can get.
+  int64_t max_listed_pages(int64_t num_tokens) const;
+
+ private:
+  int64_t anchor_of(int64_t position) const;
+};
+
+}  // namespace sluice

@@ -1,0 +1,87 @@
+// The turns of a conversation.
+#include "cli/conversation.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::cli {
+namespace {
+
+constexpr const char* kHelp =
+    "/clear forgets what was said, /exit or Ctrl-D ends, Ctrl-C stops an answer";
+
+class Conversation {
+ public:
+  Conversation(const std::string& system, const ConversationParts& parts)
+      : system_(system), parts_(parts) {
+    clear();
+  }
+
+  void clear() {
+    messages_.clear();
+    if (!system_.empty()) messages_.push_back({.role = "system", .content = system_});
+  }
+
+  void ask(std::string question) {
+    messages_.push_back({.role = "user", .content = std::move(question)});
+    std::string text;
+    try {
+      text = parts_.answer(messages_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kDoesNotFit) throw;
+      parts_.say(error.what());
+    }
+    if (text.empty()) {
+      messages_.pop_back();  // templates want questions and answers in turn
+    } else {
+      messages_.push_back({.role = "assistant", .content = std::move(text)});
+    }
+  }
+
+  // Obeys a command; false when there is none of that name, and it is a message.
+  bool obey(const std::string& line) {
+    if (line == "/clear") {
+      clear();
+      parts_.say("(forgotten)");
+      return true;
+    }
+    if (line == "/help") {
+      parts_.say(kHelp);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  std::string system_;
+  const ConversationParts& parts_;
+  std::vector<ChatMessage> messages_;
+};
+
+bool is_blank(const std::string& line) {
+  return line.find_first_not_of(" \t\r") == std::string::npos;
+}
+
+}  // namespace
+
+bool converse(const std::string& system, const std::string& first, const ConversationParts& parts) {
+  Conversation conversation(system, parts);
+  if (!first.empty()) conversation.ask(first);
+  for (std::string line;;) {
+    switch (parts.read_line(&line)) {
+      case LineReader::Result::kEnd:
+        return true;
+      case LineReader::Result::kInterrupted:
+        if (!parts.absorb_interrupt()) return false;
+        parts.say("(Ctrl-D or /exit ends)");
+        continue;
+      case LineReader::Result::kLine:
+        break;
+    }
+    if (line == "/exit" || line == "/quit") return true;
+    if (is_blank(line) || conversation.obey(line)) continue;
+    conversation.ask(line);
+  }
+}
+
+}  // namespace sluice::cli

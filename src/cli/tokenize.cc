@@ -1,0 +1,53 @@
+// sluice tokenize: the ids of texts, without a model's weights.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.h"
+#include "cli/json_text.h"
+#include "cli/prompt_input.h"
+#include "cli/terminal.h"
+#include "io/model_directory.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice::cli {
+namespace {
+
+Tokenizer load_tokenizer(const std::string& model) {
+  const ModelDirectory directory(model);
+  directory.require_file("tokenizer.json");
+  return Tokenizer::load(directory.path());
+}
+
+// As `run` makes a prompt's ids.
+std::vector<int32_t> encode(const TokenizeCommand& command, const Tokenizer& tokenizer,
+                            const std::string& text) {
+  if (!command.chat) return tokenizer.encode_prompt(text, {.parse_special = command.special});
+  const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
+  std::vector<ChatMessage> messages;
+  if (!command.system.empty()) messages.push_back({.role = "system", .content = command.system});
+  messages.push_back({.role = "user", .content = text});
+  return tokenizer.encode(chat.render(messages, {}), /*add_special_tokens=*/false);
+}
+
+nlohmann::ordered_json ids_json(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
+  for (const int32_t id : ids) pieces.push_back(std::string(tokenizer.token_bytes(id)));
+  return {{"num_tokens", ids.size()}, {"token_ids", ids}, {"pieces", std::move(pieces)}};
+}
+
+}  // namespace
+
+int tokenize(const TokenizeCommand& command) {
+  const std::vector<std::string> texts = gather_texts(command);
+  const Tokenizer tokenizer = load_tokenizer(command.engine.model);
+  for (const std::string& text : texts) {
+    const std::vector<int32_t> ids = encode(command, tokenizer, text);
+    write_result(command.json ? json_text(ids_json(tokenizer, ids))
+                              : fmt::format("{}\n", fmt::join(ids, ",")));
+  }
+  return kExitOk;
+}
+
+}  // namespace sluice::cli

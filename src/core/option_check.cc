@@ -1,0 +1,82 @@
+// One sentence for each kind of range.
+#include "core/option_check.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// "; leave it out for 256", where there is something to say.
+std::string remedy(const OptionFacts& facts) {
+  return facts.when_unset.empty() ? "" : fmt::format("; leave it out for {}", facts.when_unset);
+}
+
+void check_whole(const OptionFacts& facts, int64_t value) {
+  const bool in_range = value >= facts.min && value <= facts.max;
+  if (in_range && value % facts.multiple_of == 0) return;
+  const std::string multiple =
+      facts.multiple_of == 1 ? "" : fmt::format("a multiple of {} from ", facts.multiple_of);
+  fail(ErrorCode::kInvalidArgument, "{} is {}, but must be {}{} to {}{}", facts.name, value,
+       multiple, facts.min, facts.max, remedy(facts));
+}
+
+void check_number(const OptionFacts& facts, double value) {
+  // Written so that NaN fails it.
+  const bool in_range = value >= facts.number_min && value <= facts.number_max &&
+                        !(facts.above_min && value == facts.number_min);
+  if (in_range) return;
+  fail(ErrorCode::kInvalidArgument, "{} is {}, but must be {} {:.3g} {} {:.3g}{}", facts.name,
+       value, facts.above_min ? "above" : "from", facts.number_min,
+       facts.above_min ? "and at most" : "to", facts.number_max, remedy(facts));
+}
+
+// An enumeration that was cast from a number without a name.
+void check_choice(const OptionFacts& facts, int64_t value) {
+  if (value >= 0 && value < static_cast<int64_t>(facts.choices.size())) return;
+  std::string names;
+  for (const char* choice : facts.choices)
+    names += (names.empty() ? "" : ", ") + std::string(choice);
+  fail(ErrorCode::kInvalidArgument, "{} is {}, which is none of: {}", facts.name, value, names);
+}
+
+std::string_view flags_of(const OptionFacts& facts, bool long_ones) {
+  const size_t comma = facts.flags.find(',');
+  if (comma == std::string_view::npos) return long_ones ? facts.flags : std::string_view();
+  return long_ones ? facts.flags.substr(comma + 1) : facts.flags.substr(0, comma);
+}
+
+}  // namespace
+
+std::string long_option(const OptionFacts& facts) {
+  if (!facts.flags.empty()) return std::string(flags_of(facts, true));
+  std::string result = "--" + std::string(facts.name);
+  std::replace(result.begin(), result.end(), '_', '-');
+  return result;
+}
+
+std::string short_option(const OptionFacts& facts) { return std::string(flags_of(facts, false)); }
+
+void check_option(const OptionFacts& facts, const OptionValue& value) {
+  switch (facts.kind) {
+    case OptionKind::kWhole:
+    case OptionKind::kTokens:
+    case OptionKind::kBytes:
+      check_whole(facts, std::get<int64_t>(value));
+      return;
+    case OptionKind::kNumber:
+      check_number(facts, std::get<double>(value));
+      return;
+    case OptionKind::kChoice:
+      check_choice(facts, std::get<int64_t>(value));
+      return;
+    case OptionKind::kFlag:
+    case OptionKind::kText:
+    case OptionKind::kTexts:
+    case OptionKind::kTokenIds:
+      return;  // what a text may be depends on more than its row
+  }
+}
+
+}  // namespace sluice

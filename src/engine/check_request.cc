@@ -1,0 +1,68 @@
+// What LlmEngine refuses before anything is queued.
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "engine/llm_engine.h"
+#include "engine/sampler.h"
+
+namespace sluice {
+
+// Where the tokenizer has the id, the model's files do not belong together.
+void LlmEngine::fail_unknown_id(int32_t id) const {
+  if (id >= 0 && !tokenizer_warnings_.empty() && id < tokenizer_->vocab_size()) {
+    throw Error(ErrorCode::kModel,
+                fmt::format("the tokenizer gives token id {}, but the model's embedding has {} "
+                            "rows; fetch tokenizer.json and the weights of one model again",
+                            id, config_.vocab_size),
+                model_path_);
+  }
+  fail(ErrorCode::kInvalidArgument,
+       "token id {} is not in the vocabulary of {} tokens; give ids from 0 to {}", id,
+       config_.vocab_size, config_.vocab_size - 1);
+}
+
+void LlmEngine::check_ids(const std::vector<int32_t>& ids) const {
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= config_.vocab_size) fail_unknown_id(id);
+  }
+}
+
+void LlmEngine::check_request(const std::vector<int32_t>& prompt,
+                              const SamplingParams& params) const {
+  params.validate();
+  if (prompt.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "the prompt has no tokens; give a text with at least one character of the vocabulary");
+  }
+  check_ids(prompt);
+  for (const int32_t id : params.stop_token_ids) {
+    if (id < 0 || id >= config_.vocab_size) {
+      fail(ErrorCode::kInvalidArgument,
+           "stop_token_ids has {}, which is not in the vocabulary of {} tokens and so would never "
+           "end anything; leave it out",
+           id, config_.vocab_size);
+    }
+  }
+  if (config_.eos_ids.size() + params.stop_token_ids.size() > kMaxEndTokenIds) {
+    fail(ErrorCode::kInvalidArgument,
+         "stop_token_ids has {} ids, but at most {} fit beside the model's own {} end tokens; give "
+         "fewer",
+         params.stop_token_ids.size(), kMaxEndTokenIds - config_.eos_ids.size(),
+         config_.eos_ids.size());
+  }
+  if (params.logprobs && config_.vocab_size < kMaxLogprobs) {  // a row of them is always whole
+    fail(ErrorCode::kInvalidArgument,
+         "logprobs is {}, but takes a vocabulary of at least {} tokens, and this has {}; leave it "
+         "out",
+         *params.logprobs, kMaxLogprobs, config_.vocab_size);
+  }
+  const auto num_prompt = static_cast<int64_t>(prompt.size());
+  if (num_prompt + params.max_tokens > plan_.max_model_len) {
+    fail(ErrorCode::kDoesNotFit,
+         "the prompt has {} tokens and max_tokens is {}, but max_model_len is {}; shorten the "
+         "prompt, lower max_tokens, or raise max_model_len or the KV cache",
+         num_prompt, params.max_tokens, plan_.max_model_len);
+  }
+}
+
+}  // namespace sluice

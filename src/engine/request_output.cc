@@ -1,0 +1,35 @@
+// Names of finish reasons, and outputs that are joined.
+#include "sluice/request_output.h"
+
+#include <iterator>
+#include <utility>
+
+namespace sluice {
+
+std::string finish_reason_name(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return "";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+void RequestOutput::append(RequestOutput next) {
+  request_id = next.request_id;
+  if (next.finished()) prompt_token_ids = std::move(next.prompt_token_ids);
+  num_cached_tokens = next.num_cached_tokens;
+  token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
+  text += next.text;
+  logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
+                  std::make_move_iterator(next.logprobs.end()));
+  finish_reason = next.finish_reason;
+  stop_reason = std::move(next.stop_reason);
+}
+
+}  // namespace sluice

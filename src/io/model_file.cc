@@ -1,0 +1,154 @@
+// POSIX reading by position, with a remedy for each reason why a file cannot be read.
+#include "io/model_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "core/printable.h"
+
+namespace sluice {
+namespace {
+
+int64_t modified_ns_of(const struct stat& status) {
+  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+std::string_view remedy_of(int error) {
+  switch (error) {
+    case ENOENT:
+      return "check the path, or fetch the file";
+    case ELOOP:
+      return "its links lead in a circle; remove them and fetch the file again";
+    case EACCES:
+    case EPERM:
+      return "give this user the right to read it and to enter its folders";
+    case EMFILE:
+    case ENFILE:
+      return "raise the limit of open files (ulimit -n)";
+    case ENOMEM:
+      return "free memory, or raise its limit (ulimit -v)";
+    default:
+      return "check the path and the disk";
+  }
+}
+
+[[noreturn]] void fail_access(const std::filesystem::path& path, std::string_view action,
+                              int error) {
+  std::error_code no_link;
+  const std::filesystem::path target = std::filesystem::read_symlink(path, no_link);
+  if (error == ENOENT && !no_link) {
+    fail(ErrorCode::kModel,
+         "{} is a link to {}, which does not exist; fetch the file again, or remove the link",
+         path.string(), printable(target.string(), 200));
+  }
+  fail(error == ENOMEM ? ErrorCode::kDoesNotFit : ErrorCode::kModel, "cannot {} {}: {}; {}", action,
+       path.string(), std::strerror(error), remedy_of(error));
+}
+
+struct stat regular_status(int fd, const std::filesystem::path& path) {
+  struct stat status {};
+  if (::fstat(fd, &status) != 0) fail_access(path, "open", errno);
+  if (!S_ISREG(status.st_mode)) {
+    fail(ErrorCode::kModel, "{} is {}; a model's files must be regular files, fetch it again",
+         path.string(), S_ISDIR(status.st_mode) ? "a directory" : "not a regular file");
+  }
+  return status;
+}
+
+}  // namespace
+
+ModelFile::ModelFile(std::filesystem::path path) : path_(std::move(path)) {
+  // O_NONBLOCK: opening a FIFO must not hang; it has no effect on regular files.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd_ < 0) fail_access(path_, "open", errno);
+  try {
+    const struct stat status = regular_status(fd_, path_);
+    num_bytes_ = static_cast<uint64_t>(status.st_size);
+    modified_ns_ = modified_ns_of(status);
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
+}
+
+ModelFile::~ModelFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+ModelFile::ModelFile(ModelFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      num_bytes_(other.num_bytes_),
+      modified_ns_(other.modified_ns_) {}
+
+ModelFile& ModelFile::operator=(ModelFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(num_bytes_, other.num_bytes_);
+  std::swap(modified_ns_, other.modified_ns_);
+  return *this;
+}
+
+void ModelFile::read(uint64_t offset, std::span<std::byte> dst) const {
+  SLUICE_CHECK(offset <= num_bytes_ && dst.size() <= num_bytes_ - offset,
+               "bytes {} to {} of {} in {}", offset, offset + dst.size(), num_bytes_,
+               path_.string());
+  while (!dst.empty()) {
+    const ssize_t count = ::pread(fd_, dst.data(), dst.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) fail_access(path_, "read", errno);
+    if (count == 0) {
+      fail(ErrorCode::kModel,
+           "{} was cut while it was read: it had {} bytes and now ends within {}; load again when "
+           "nothing writes to it",
+           path_.string(), num_bytes_, offset);
+    }
+    offset += static_cast<uint64_t>(count);
+    dst = dst.subspan(static_cast<size_t>(count));
+  }
+}
+
+void ModelFile::will_need(uint64_t offset, uint64_t num_bytes) const {
+  // Only advice: a refusal costs speed and nothing else.
+  (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes),
+                        POSIX_FADV_WILLNEED);
+}
+
+void ModelFile::require_unchanged() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) fail_access(path_, "read", errno);
+  const auto size = static_cast<uint64_t>(status.st_size);
+  if (size == num_bytes_ && modified_ns_of(status) == modified_ns_) return;
+  fail(ErrorCode::kModel,
+       "{} was changed while it was read (it had {} bytes and has {}); load again when nothing "
+       "writes to it",
+       path_.string(), num_bytes_, size);
+}
+
+std::string read_model_file(const std::filesystem::path& path, uint64_t max_bytes) {
+  const ModelFile file(path);
+  if (file.num_bytes() > max_bytes) {
+    fail(ErrorCode::kModel, "{} is larger than the limit of {} bytes; is it the right file?",
+         path.string(), max_bytes);
+  }
+  std::string text(static_cast<size_t>(file.num_bytes()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+bool model_file_exists(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) return true;
+  if (errno != ENOENT) fail_access(path, "look at", errno);
+  return false;
+}
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// DevicePlaces: the device memory of blocks that stay there with offloaded KV.
+//
+// Part of OffloadEngine. A place holds one block of every layer: first those of resident blocks
+// (kv/resident_set.h says which), then the tails, so that a sequence that has nothing elsewhere is
+// read as one run. Thread rule: one host thread; the memory itself follows stream order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/ids.h"
+#include "kv/block_memory.h"
+
+namespace sluice {
+
+class DevicePlaces {
+ public:
+  DevicePlaces(Device& device, const KvLayout& layout, int32_t num_residents, int32_t num_tails)
+      : num_residents_(num_residents), memory_(device, layout, num_residents + num_tails) {}
+
+  // Of one layer; entry i is place i.
+  KvBlocksView all(LayerId layer) const { return memory_.layer(layer); }
+  KvBlocksView residents(LayerId layer) const {
+    KvBlocksView view = all(layer);
+    view.num_blocks = num_residents_;
+    return view;
+  }
+  // Entry i is tail i.
+  KvBlocksView tails(LayerId layer) const {
+    KvBlocksView view = all(layer);
+    view.base += static_cast<size_t>(num_residents_) * view.stride_bytes;
+    view.num_blocks -= num_residents_;
+    return view;
+  }
+
+  PlaceId place_of(TailId tail) const { return PlaceId(num_residents_ + tail.value); }
+  std::byte* block(LayerId layer, PlaceId place) const {
+    return reinterpret_cast<std::byte*>(all(layer).block(place.value));
+  }
+  std::byte* block(LayerId layer, TailId tail) const { return block(layer, place_of(tail)); }
+
+  // From a place of one layer to the same place of the next.
+  size_t layer_stride_bytes() const { return memory_.layer_stride_bytes(); }
+
+ private:
+  int32_t num_residents_;
+  DevicePool memory_;
+};
+
+}  // namespace sluice

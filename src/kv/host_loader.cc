@@ -1,0 +1,150 @@
+// Loads by copies or by one kernel; gathers after the lists.
+#include "kv/host_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "kv/runs.h"
+#include "ops/copy_blocks.h"
+#include "ops/gather_pages.h"
+
+namespace sluice {
+namespace {
+
+// For for_each_run: neighbours in the host tier.
+auto follows_in(std::span<const BlockId> blocks) {
+  return [blocks](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
+}
+
+int64_t num_runs(std::span<const BlockId> blocks) {
+  int64_t count = 0;
+  for_each_run(blocks.size(), follows_in(blocks), [&](size_t, size_t) { ++count; });
+  return count;
+}
+
+}  // namespace
+
+size_t HostLoader::pinned_bytes(const KvLayout& layout, const Sizes& sizes) {
+  return static_cast<size_t>(sizes.num_slots) * static_cast<size_t>(layout.num_layers) *
+         sizeof(int64_t);
+}
+
+size_t HostLoader::device_bytes(const KvLayout& layout, const Sizes& sizes) {
+  return Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks) +
+         pinned_bytes(layout, sizes);  // the counts of gathers are on both sides
+}
+
+HostLoader::HostLoader(const Parts& parts, const KvLayout& layout, const Sizes& sizes)
+    : parts_(parts),
+      layout_(layout),
+      copy_run_bytes_(sizes.copy_run_bytes),
+      has_residents_(sizes.has_residents),
+      gather_counts_(parts.device.allocate(pinned_bytes(layout, sizes), MemoryKind::kDevice)),
+      fetched_counts_(parts.device.allocate(pinned_bytes(layout, sizes), MemoryKind::kPinned)),
+      selected_(parts.device.make_event()),
+      ring_(parts.device, layout.block, sizes.num_slots, sizes.slot_blocks, parts.gate) {
+  SLUICE_CHECK(sizes.num_slots >= 2 && sizes.slot_blocks >= 1);
+  parts_.compute.fill(gather_counts_.data(), gather_counts_.size_bytes(), 0);
+  std::fill_n(fetched_counts_.data(), fetched_counts_.size_bytes(), std::byte{0});
+}
+
+SlotLease HostLoader::load(LayerId layer, std::span<const BlockId> blocks) {
+  count_load(layer, blocks);
+  return load_early(layer, blocks);
+}
+
+void HostLoader::count_load(LayerId layer, std::span<const BlockId> blocks) {
+  parts_.counters.num_copies += is_scattered(blocks) ? 1 : num_runs(blocks);
+  ++parts_.counters.num_loads;
+  parts_.counters.loaded_bytes[static_cast<size_t>(layer.value)] +=
+      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+}
+
+bool HostLoader::is_scattered(std::span<const BlockId> blocks) const {
+  return blocks.size() * layout_.block_bytes() <
+         static_cast<size_t>(num_runs(blocks)) * copy_run_bytes_;
+}
+
+SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks) {
+  SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
+  SLUICE_CHECK(!in_gather_pass_, "a load in a pass that gathers");
+  SlotLease lease = ring_.begin_load();
+  Stream& transfer = lease.transfer();
+  parts_.write_back.wait_until_on_host(transfer, layer, blocks);
+  if (is_scattered(blocks)) {
+    copy_blocks(transfer,
+                {.src = parts_.host.layer(layer), .block_ids = blocks, .dst = lease.target()});
+  } else {
+    for_each_run(blocks.size(), follows_in(blocks), [&](size_t first, size_t count) {
+      transfer.copy(
+          {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
+           .src = parts_.host.block(layer, blocks[first]),
+           .num_bytes = count * layout_.block_bytes()});
+    });
+  }
+  lease.loaded();
+  return lease;
+}
+
+// The blocks may have another owner by now, whose write-back must not overtake the load.
+void HostLoader::drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks) {
+  count_load(layer, blocks);
+  ring_.wait_for_unread(parts_.write_back.stream());
+  lease = SlotLease();  // gives the slot back
+}
+
+// The last layer of a block is the last to leave, so its ticket speaks for all of them.
+void HostLoader::begin_gather_pass(std::span<const BlockId> blocks) {
+  ring_.begin_pass(parts_.compute);
+  in_gather_pass_ = true;
+  if (blocks.empty()) return;
+  parts_.write_back.wait_until_on_host(parts_.compute, LayerId(layout_.num_layers - 1), blocks);
+}
+
+void HostLoader::end_gather_pass(int64_t num_gathers) {
+  ring_.end_pass(parts_.compute);
+  in_gather_pass_ = false;
+  parts_.counters.num_loads += num_gathers;
+  parts_.counters.num_copies += num_gathers;
+}
+
+TensorView HostLoader::gather_count(SlotId slot, LayerId layer) const {
+  const auto index = static_cast<size_t>(slot.value * layout_.num_layers + layer.value);
+  return TensorView(gather_counts_.data() + index * sizeof(int64_t), DType::kI64, {1});
+}
+
+SlotLease HostLoader::gather(LayerId layer, const GatherRequest& request) {
+  SLUICE_CHECK(in_gather_pass_, "a gather outside of a pass that gathers");
+  SlotLease lease = ring_.begin_load();
+  Stream& transfer = lease.transfer();
+  parts_.gate.wait(WaitKind::kSelected, transfer, *selected_);
+  gather_pages(transfer,
+               {.src = parts_.host.layer(layer),
+                .resident = has_residents_ ? parts_.places.residents(layer) : KvBlocksView{},
+                .block_ids = request.block_ids,
+                .places = has_residents_ ? request.places : TensorView{},
+                .kv_end = request.kv_end,
+                .pages = request.pages,
+                .dst = as_pages(lease.target(), request.pages.page_tokens),
+                .num_bytes = gather_count(lease.slot(), layer)});
+  lease.loaded();
+  return lease;
+}
+
+void HostLoader::fetch_gather_counts() {
+  parts_.compute.copy({.dst = fetched_counts_.data(),
+                       .src = gather_counts_.data(),
+                       .num_bytes = gather_counts_.size_bytes()});
+}
+
+int64_t HostLoader::gathered_bytes(LayerId layer) const {
+  const auto* counts = reinterpret_cast<const int64_t*>(fetched_counts_.data());
+  int64_t sum = 0;
+  for (int32_t slot = 0; slot < num_slots(); ++slot) {
+    sum += counts[slot * layout_.num_layers + layer.value];
+  }
+  return sum;
+}
+
+}  // namespace sluice

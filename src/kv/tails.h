@@ -1,0 +1,55 @@
+// Tails: which sequence holds which tail, the device block in which its unsealed block grows.
+//
+// Owned by OffloadEngine, which has the memory. A sequence takes a tail with its first token after
+// the sealed blocks and gives it back when the block is full and on its way to the host, or when
+// the sequence loses its KV. Thread rule: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/ids.h"
+#include "device/device.h"
+#include "kv/wait_gate.h"
+
+namespace sluice {
+
+class Tails {
+ public:
+  // REQUIRES: `compute`, which writes all tails, and `gate` outlive the tails.
+  Tails(Device& device, Stream& compute, WaitGate& gate, int32_t num_tails);
+
+  // The tail of a sequence; not valid when it holds none.
+  TailId find(SequenceId sequence) const;
+
+  // Gives a sequence a tail. Compute waits until what the tail held before has left.
+  // REQUIRES: the sequence holds none; a tail is free.
+  TailId take(SequenceId sequence);
+
+  // Ends the hold of a sequence; no effect when it holds none. What the tail holds is lost unless
+  // its write-back is enqueued.
+  void give_back(SequenceId sequence);
+
+  // To be recorded when the write-back of a tail is enqueued.
+  Event& left(TailId tail) { return *left_[static_cast<size_t>(tail.value)]; }
+
+  int32_t num_tails() const { return static_cast<int32_t>(left_.size()); }
+  int32_t num_free() const { return static_cast<int32_t>(free_.size()); }
+
+ private:
+  struct Hold {
+    SequenceId sequence;
+    TailId tail;
+  };
+  std::vector<Hold>::const_iterator hold_of(SequenceId sequence) const;
+
+  Stream& compute_;
+  WaitGate& gate_;
+  // Memory of both lists is taken at construction: a decode step allocates nothing.
+  std::vector<TailId> free_;  // used first in, first out, so that a write-back has time to end
+  std::vector<Hold> holds_;   // ascending by sequence
+  std::vector<std::unique_ptr<Event>> left_;  // [tail]
+};
+
+}  // namespace sluice

@@ -1,0 +1,19 @@
+// TransferCounters: how much KV crossed the link between host and device, and in how many calls.
+//
+// Kept by OffloadEngine, read by engine/observer. Thread rule: plain values.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace sluice {
+
+// Bytes and calls since construction. Keeping it costs an addition for each transfer.
+struct TransferCounters {
+  std::vector<int64_t> loaded_bytes;   // [num_layers] host to device
+  std::vector<int64_t> written_bytes;  // [num_layers] device to host
+  int64_t num_loads = 0;               // slots filled
+  int64_t num_copies = 0;  // transfers enqueued; runs of neighbours count once, and so do kernels
+};
+
+}  // namespace sluice

@@ -1,0 +1,218 @@
+// Cuts a call of attention into work items and hands them to the kernel of the ISA.
+//
+// An item is a run of rows of one sequence and one KV head; how a call is cut
+// depends on its shape and on the number of threads, the result does not (see attention/fma.h).
+// Thread rule: enqueue only; items run on the stream's team, each with the scratch of its thread.
+#include <algorithm>
+#include <limits>
+
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/attention/kernel.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/thread_scratch.h"
+
+namespace sluice::cpu {
+namespace {
+
+static_assert(kTileTokens == kAttentionTile);
+
+// Items per thread, so that one thread that is late (or has the longest rows) holds up little.
+constexpr int64_t kItemsPerThread = 8;
+
+// Below this many query rows an item converts the KV too often for too few of them.
+constexpr int32_t kFewQueryRows = 24;
+
+const AttentionKernel& kernel_of(CpuIsa isa) {
+  if (isa >= CpuIsa::kAmx) return attention_kernel_amx();
+  if (isa >= CpuIsa::kAvx512) return attention_kernel_avx512();
+  return isa >= CpuIsa::kAvx2 ? attention_kernel_avx2() : attention_kernel_scalar();
+}
+
+// AttentionArgs as plain pointers: fits into a task.
+struct AttentionCall {
+  AttentionItem item;  // what all items share
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  const int32_t* kv_begin;
+  const int32_t* kv_end;
+  int32_t num_seqs;
+  int32_t num_kv_heads;
+  int32_t max_rows;
+  int32_t max_blocks;
+
+  const int32_t* page_count;
+  int32_t max_pages;
+  int32_t num_list_heads;  // num_kv_heads, or 1 when they share a list
+  int32_t num_q_pages;
+  int32_t q_page_tokens;
+  int32_t first_entry;  // of the lists; the others are skipped
+  int32_t num_entries;
+};
+
+void set_pages(const PageList& pages, AttentionCall& call) {
+  call.item.page_ids = pages.page_ids.data<int32_t>();
+  call.item.page_tokens = pages.page_tokens;
+  call.page_count = pages.page_count.data<int32_t>();
+  call.num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1));
+  call.num_q_pages = static_cast<int32_t>(pages.page_ids.dim(2));
+  call.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
+  call.q_page_tokens = pages.q_page_tokens;
+  call.num_entries = call.max_pages;
+  if (!pages.gathered) return;
+  call.item.block_table = nullptr;
+  call.first_entry = pages.first_entry;
+  call.num_entries = pages.num_entries;
+}
+
+AttentionCall make_call(const AttentionArgs& args) {
+  AttentionCall call{};
+  const KvBlockShape& shape = args.kv.shape;
+  AttentionItem& item = call.item;
+  item.q = reinterpret_cast<const uint16_t*>(args.q.bytes());
+  item.out = reinterpret_cast<uint16_t*>(args.out.bytes());
+  if (args.state.acc.present()) {
+    item.acc = args.state.acc.data<float>();
+    item.max = args.state.max.data<float>();
+    item.sum = args.state.sum.data<float>();
+  }
+  item.row_stride = args.q.dim(1) * args.q.dim(2);
+  item.state_stride = args.q.dim(1);
+  item.group = static_cast<int32_t>(args.q.dim(1)) / shape.num_kv_heads;
+  item.head_dim = shape.head_dim;
+  item.blocks = args.kv.base;
+  item.block_stride_bytes = args.kv.stride_bytes;
+  item.block_tokens = shape.block_tokens;
+  item.scale = args.scale;
+  item.first = args.first;
+  item.last = args.last;
+  call.row_begin = args.batch.row_begin.data<int32_t>();
+  call.first_pos = args.batch.first_pos.data<int32_t>();
+  call.kv_begin = args.kv_begin.data<int32_t>();
+  call.kv_end = args.kv_end.data<int32_t>();
+  call.num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0));
+  call.num_kv_heads = shape.num_kv_heads;
+  call.max_rows = args.batch.max_rows;
+  if (args.block_table.present()) {
+    item.block_table = args.block_table.data<int32_t>();
+    call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  }
+  if (args.pages.present()) set_pages(args.pages, call);
+  return call;
+}
+
+// Some consecutive rows of a sequence, counted from its first one, that share their page lists.
+struct RowRun {
+  int32_t first_row;
+  int32_t num_rows;
+  int32_t q_page;  // counted from the one that holds the first row
+};
+
+// How the rows of every sequence are cut. With query pages the cuts are at absolute positions, so
+// that no run straddles two of them; without, the whole sequence is one page from its first row on.
+struct RowCut {
+  int32_t rows;  // of a run, at most
+  int32_t runs_per_q_page;
+  int32_t num_runs;  // of the longest sequence, wherever it begins; most have fewer
+
+  RowRun run(const AttentionCall& call, int32_t seq, int32_t index) const {
+    const int32_t num_rows = call.row_begin[seq + 1] - call.row_begin[seq];
+    const int32_t q_page = index / runs_per_q_page;
+    int32_t page_row = 0;
+    int32_t page_end = num_rows;
+    if (call.q_page_tokens > 0) {
+      page_row = q_page * call.q_page_tokens - call.first_pos[seq] % call.q_page_tokens;
+      page_end = std::min(num_rows, page_row + call.q_page_tokens);
+    }
+    const int32_t begin = page_row + index % runs_per_q_page * rows;
+    const int32_t first_row = std::max(0, begin);
+    return {first_row, std::min(begin + rows, page_end) - first_row, q_page};
+  }
+};
+
+// The page list of the item's rows and head: the entries that this call attends.
+void set_list(const AttentionCall& call, int32_t seq, int32_t kv_head, int32_t q_page,
+              AttentionItem& item) {
+  SLUICE_CHECK(q_page < call.num_q_pages, "attention: sequence {} has rows in query page {} of {}",
+               seq, q_page, call.num_q_pages);
+  const int32_t head = call.num_list_heads == 1 ? 0 : kv_head;
+  const int64_t list =
+      (static_cast<int64_t>(seq) * call.num_list_heads + head) * call.num_q_pages + q_page;
+  item.page_ids += list * call.max_pages + call.first_entry;
+  item.num_pages = std::min(call.num_entries, call.page_count[list] - call.first_entry);
+}
+
+AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
+                        const RowRun& run) {
+  AttentionItem item = call.item;
+  const int64_t row = call.row_begin[seq] + run.first_row;
+  const int64_t head = static_cast<int64_t>(kv_head) * item.group;
+  const int64_t offset = row * item.row_stride + head * item.head_dim;
+  item.q += offset;
+  item.out += offset;
+  if (item.acc != nullptr) {
+    item.acc += offset;
+    item.max += row * item.state_stride + head;
+    item.sum += row * item.state_stride + head;
+  }
+  item.num_rows = run.num_rows;
+  item.first_pos = call.first_pos[seq] + run.first_row;
+  item.kv_begin = call.kv_begin[seq];
+  item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
+  item.kv_end = call.kv_end[seq];
+  item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
+  item.v_offset = item.k_offset + static_cast<int64_t>(item.block_tokens) * item.head_dim;
+  if (item.block_table != nullptr) {
+    item.block_table += static_cast<int64_t>(seq) * call.max_blocks;
+  }
+  if (item.page_ids != nullptr) set_list(call, seq, kv_head, run.q_page, item);
+  return item;
+}
+
+// Rows per item: as many as share a conversion well, fewer when threads would go idle.
+int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
+  int32_t rows = std::max(1, kernel.max_query_rows / call.item.group);
+  if (call.q_page_tokens > 0) rows = std::min(rows, call.q_page_tokens);
+  const int64_t wanted = kItemsPerThread * num_threads;
+  const auto num_items = [&call](int32_t r) {
+    return static_cast<int64_t>(call.num_seqs) * call.num_kv_heads * ((call.max_rows + r - 1) / r);
+  };
+  while (rows > 1 && rows * call.item.group > kFewQueryRows && num_items(rows) < wanted) {
+    rows = (rows + 1) / 2;
+  }
+  return rows;
+}
+
+RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
+  const int32_t rows = rows_per_item(call, kernel, num_threads);
+  const int32_t q_page = call.q_page_tokens;
+  if (q_page == 0)
+    return {rows, std::numeric_limits<int32_t>::max(), (call.max_rows + rows - 1) / rows};
+  const int32_t runs_per_q_page = (q_page + rows - 1) / rows;
+  const int32_t max_q_pages = (call.max_rows + q_page - 2) / q_page + 1;
+  return {rows, runs_per_q_page, runs_per_q_page * max_q_pages};
+}
+
+void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTeam& team) {
+  const RowCut cut = cut_rows(call, kernel, team.num_threads());
+  const int64_t per_run = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
+  const size_t scratch_bytes =
+      kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
+  team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {
+    // The last rows of a causal sequence see most: they go first, so that the small ones fill up.
+    const auto run_index = static_cast<int32_t>(cut.num_runs - 1 - index / per_run);
+    const auto seq = static_cast<int32_t>(index % per_run / call.num_kv_heads);
+    const auto kv_head = static_cast<int32_t>(index % call.num_kv_heads);
+    const RowRun run = cut.run(call, seq, run_index);
+    if (run.num_rows <= 0) return;
+    kernel.run(make_item(call, seq, kv_head, run), thread_scratch(scratch_bytes));
+  });
+}
+
+}  // namespace
+
+void CpuOps::attention(Stream& stream, const AttentionArgs& args) const {
+  as_cpu(stream).submit("attention", [call = make_call(args), &kernel = kernel_of(isa_)](
+                                         ThreadTeam& team) { run_call(call, kernel, team); });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,62 @@
+// The border between the driver of attention and its kernels, one kernel per ISA.
+//
+// Used by ops/cpu/attention/attention.cc (which cuts a call into items) and the attention_<isa>.cc
+// files. Each of those is compiled with flags of its own, so they include nothing but this file,
+// <immintrin.h> and templates in unnamed namespaces: an inline function compiled for AVX-512 must
+// never be the copy that the linker keeps for the rest of the program.
+// Thread rule: kernels are stateless; every thread brings its own scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+inline constexpr int32_t kTileTokens = 16;  // kAttentionTile
+
+// Some consecutive rows of one sequence and the query heads of one KV head: what one thread does at
+// a time. Strides are in elements. bf16 is passed as its bits.
+struct AttentionItem {
+  const uint16_t* q = nullptr;  // row 0, first query head of the group
+  uint16_t* out = nullptr;      // same place, row stride and head order as q
+  float* acc = nullptr;         // same shape as q; null when first and last
+  float* max = nullptr;         // row stride state_stride
+  float* sum = nullptr;
+  int64_t row_stride = 0;
+  int64_t state_stride = 0;
+  int32_t num_rows = 0;
+  int32_t group = 0;  // query heads per KV head
+  int32_t head_dim = 0;
+  int32_t first_pos = 0;  // position of row 0
+  int32_t kv_begin = 0;
+  int32_t kv_end = 0;
+
+  const std::byte* blocks = nullptr;  // block 0
+  size_t block_stride_bytes = 0;
+  int64_t k_offset = 0;  // of this KV head's keys in a block
+  int64_t v_offset = 0;
+  int32_t block_tokens = 0;
+  const int32_t* block_table = nullptr;  // null: page_ids[i] is block i
+
+  const int32_t* page_ids = nullptr;  // null: all tokens
+  int32_t num_pages = 0;
+  int32_t page_tokens = 0;
+
+  float scale = 1.0f;
+  bool first = true;
+  bool last = true;
+};
+
+// REQUIRES of run: num_rows * group <= max(max_query_rows, group); 64-byte aligned scratch.
+struct AttentionKernel {
+  int32_t max_query_rows = 0;  // query rows (row, head) that share one conversion of the KV
+  size_t (*scratch_bytes)(int32_t num_query_rows, int32_t head_dim) = nullptr;
+  void (*run)(const AttentionItem& item, std::byte* scratch) = nullptr;
+};
+
+const AttentionKernel& attention_kernel_scalar();
+const AttentionKernel& attention_kernel_avx2();
+const AttentionKernel& attention_kernel_avx512();
+const AttentionKernel& attention_kernel_amx();
+
+}  // namespace sluice

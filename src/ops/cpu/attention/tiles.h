@@ -1,0 +1,132 @@
+// The walk over the KV tokens of one work item, and where a tile of them lies.
+//
+// Included by the attention_<isa>.cc files only; each gets its own copy, compiled for its ISA
+// (hence the unnamed namespace in a header; see attention/kernel.h). Thread rule: pure functions.
+#pragma once
+
+#include <cstring>
+
+#include "ops/cpu/attention/kernel.h"
+
+namespace sluice {
+namespace {
+
+inline int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
+inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
+
+// One past the last token that row `row` of the item sees.
+inline int32_t row_limit(const AttentionItem& item, int32_t row) {
+  return min_of(item.first_pos + row + 1, item.kv_end);
+}
+
+// Sixteen tokens of the sequence from an absolute position on, and the block that holds them.
+struct Tile {
+  int32_t position;
+  int32_t block;
+};
+
+// Hands out the tiles that the last row of the item sees, in ascending order: all of them, or those
+// that the page list names. Earlier rows see a prefix of the same sequence.
+class TileCursor {
+ public:
+  explicit TileCursor(const AttentionItem& item)
+      : item_(item), end_(row_limit(item, item.num_rows - 1)) {
+    if (item.page_ids == nullptr) {
+      position_ = item.kv_begin;
+      page_end_ = end_;
+    } else {
+      next_page();
+    }
+  }
+
+  // Writes at most `max_tiles` tiles and returns how many; 0 when the walk is over.
+  int32_t take(Tile* tiles, int32_t max_tiles) {
+    int32_t count = 0;
+    while (count < max_tiles) {
+      if (position_ < page_end_) {
+        tiles[count++] = {position_, block()};
+        position_ += kTileTokens;
+      } else if (item_.page_ids == nullptr || !next_page()) {
+        break;
+      }
+    }
+    return count;
+  }
+
+ private:
+  // Goes on to the next listed page that has a token of this run; false after the last.
+  bool next_page() {
+    while (page_ < item_.num_pages) {
+      const int32_t begin = item_.page_ids[page_++] * item_.page_tokens;
+      position_ = max_of(begin, item_.kv_begin);
+      page_end_ = min_of(begin + item_.page_tokens, end_);
+      if (position_ < page_end_) return true;
+    }
+    position_ = page_end_ = end_;
+    return false;
+  }
+
+  // A gathered page is the block of its place in the list; any other is found by its position.
+  int32_t block() const {
+    if (item_.block_table == nullptr) return page_ - 1;
+    return item_.block_table[(position_ - item_.kv_begin) / item_.block_tokens];
+  }
+
+  const AttentionItem& item_;
+  const int32_t end_;
+  int32_t page_ = 0;
+  int32_t position_ = 0;
+  int32_t page_end_ = 0;
+};
+
+// The keys and values of a tile, [tokens][head_dim] each. Only the first `num_tokens` may be read:
+// what lies behind belongs to whoever writes it.
+struct TileSource {
+  const uint16_t* k;
+  const uint16_t* v;
+  int32_t num_tokens;
+};
+
+inline TileSource tile_source(const AttentionItem& item, Tile tile) {
+  const auto* base = reinterpret_cast<const uint16_t*>(
+      item.blocks + static_cast<size_t>(tile.block) * item.block_stride_bytes);
+  // Blocks and gathered pages begin at multiples of their size.
+  const int64_t token = static_cast<int64_t>(tile.position % item.block_tokens) * item.head_dim;
+  return {base + item.k_offset + token, base + item.v_offset + token,
+          min_of(kTileTokens, item.kv_end - tile.position)};
+}
+
+// Fetches a tile that will be converted soon, a few lines at a time between other work: with few
+// rows the walk is bound by DRAM, and the transposing loads of the keys are no pattern that
+// hardware recognises. All at once they would fill the queue of misses and hold up the loads of the
+// present.
+class TilePrefetch {
+ public:
+  TilePrefetch() = default;
+  TilePrefetch(const AttentionItem& item, Tile tile) {
+    const TileSource source = tile_source(item, tile);
+    k_ = reinterpret_cast<const char*>(source.k);
+    v_ = reinterpret_cast<const char*>(source.v);
+    left_bytes_ = source.num_tokens * item.head_dim * 2;
+  }
+
+  // The next `num_lines` cache lines of the keys and as many of the values.
+  void step(int num_lines) {
+    for (int i = 0; i < num_lines && left_bytes_ > 0; ++i, left_bytes_ -= kLineBytes) {
+      __builtin_prefetch(k_, 0, 2);
+      __builtin_prefetch(v_, 0, 2);
+      k_ += kLineBytes;
+      v_ += kLineBytes;
+    }
+  }
+
+ private:
+  static constexpr int32_t kLineBytes = 64;
+
+  const char* k_ = nullptr;
+  const char* v_ = nullptr;
+  int32_t left_bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,60 @@
+// The border between the driver of the matrix product and its kernels, one kernel per ISA.
+//
+// Used by ops/cpu/matmul/matmul.cc (which splits a product into jobs) and the matmul_<isa>.cc
+// files. Each of those is compiled with flags of its own, so they include nothing but this file,
+// <immintrin.h> and templates in unnamed namespaces: an inline function compiled for AVX-512 must
+// never be the copy that the linker keeps for the rest of the program. Thread rule: kernels are
+// stateless; every thread brings its own scratch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+// Packed layout, the same for every ISA: bf16 in panels of 16 out features,
+//   [num_panels][padded_k / 2][16 out features][2 in features]   padding is zero
+// One 64-byte line holds an even and the next odd k of a panel: AMX takes it as it is; AVX2 and
+// AVX-512 get the even k by a shift and the odd k by a mask, since bf16 is the upper half of f32.
+inline constexpr int64_t kPanelRows = 16;
+inline constexpr int64_t kPaddedKMultiple = 32;  // one AMX tile row
+
+// One product out[m, n] = x[m, k] * weight[n, k]^T + bias[n].
+struct MatmulProblem {
+  const uint16_t* x = nullptr;       // bf16 [m, k]
+  const uint16_t* weight = nullptr;  // packed
+  const uint16_t* bias = nullptr;    // bf16 [n] or null
+  void* out = nullptr;               // f32 or bf16 [m, n]
+  bool out_is_f32 = false;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t padded_k = 0;
+};
+
+// Rows [row_begin, row_begin + num_rows) of panels [panel_begin, panel_begin + num_panels).
+struct MatmulJob {
+  int64_t row_begin = 0;
+  int64_t num_rows = 0;
+  int64_t panel_begin = 0;
+  int64_t num_panels = 0;
+};
+
+// REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch.
+// Order of accumulation: a kernel visits k of each output element in one order that depends on k
+// alone, never on the job. That is what makes a row independent of its neighbours.
+struct MatmulKernel {
+  int64_t max_rows = 0;        // of a job: bounds the scratch
+  int64_t max_panels = 0;      // of a job
+  int64_t row_multiple = 1;    // heights of jobs that waste nothing
+  int64_t panel_multiple = 1;  // widths of jobs that waste nothing
+  size_t scratch_bytes = 0;
+  void (*run)(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) = nullptr;
+};
+
+const MatmulKernel& matmul_kernel_scalar();
+const MatmulKernel& matmul_kernel_avx2();
+const MatmulKernel& matmul_kernel_avx512();
+const MatmulKernel& matmul_kernel_amx();
+
+}  // namespace sluice

@@ -1,0 +1,139 @@
+// Lays out a checkpoint's matrix for the kernels of matmul/kernel.h while converting it to bf16.
+//
+// Used once per weight while a model loads. Bound by reading the page cache, so a panel is written
+// in the order of its bytes and each source row is read once, forwards. Thread rule: enqueue only.
+#include <algorithm>
+#include <cstring>
+
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/matmul/kernel.h"
+#include "ops/cpu/thread_scratch.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int64_t kChunkK = 64;  // source columns in flight: two cache lines of each bf16 row
+
+// What a task needs: plain values, since the args' views do not outlive their caller.
+struct PackProblem {
+  const std::byte* src = nullptr;        // [row_end - row_begin][k], of any type, at any alignment
+  const WeightReader* reader = nullptr;  // in place of src
+  uint32_t* dst = nullptr;               // all panels: [panel][padded_k / 2][16] pairs
+  int64_t row_begin = 0;                 // rows of the weight that src holds
+  int64_t row_end = 0;
+  int64_t num_rows = 0;  // of the weight
+  int64_t k = 0;
+  int64_t padded_k = 0;
+};
+
+// safetensors gives no promise of alignment, hence memcpy.
+template <typename Element>
+uint32_t load_bf16(const std::byte* src) {
+  Element element;
+  std::memcpy(&element, src, sizeof(element));
+  return BFloat16(static_cast<float>(element)).bits;
+}
+
+// Neighbouring columns as one pair, the even one in the lower half.
+template <typename Element>
+uint32_t load_pair(const std::byte* src) {
+  if constexpr (std::is_same_v<Element, BFloat16>) {
+    uint32_t pair;  // as it lies in the checkpoint; x86 is little-endian
+    std::memcpy(&pair, src, sizeof(pair));
+    return pair;
+  } else {
+    return load_bf16<Element>(src) | load_bf16<Element>(src + sizeof(Element)) << 16;
+  }
+}
+
+// Columns [begin, end) of one source row into pairs, every 16th of dst; zero from `k` on.
+template <typename Element>
+void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k, uint32_t* dst) {
+  const int64_t whole_pairs_end = std::min(end, k / 2 * 2);
+  const std::byte* src = row + begin * static_cast<int64_t>(sizeof(Element));
+  int64_t column = begin;
+  for (; column < whole_pairs_end; column += 2, dst += kPanelRows, src += 2 * sizeof(Element)) {
+    *dst = load_pair<Element>(src);
+  }
+  for (; column < end; column += 2, dst += kPanelRows) {
+    *dst = column < k ? load_bf16<Element>(src) : 0;  // the last column of an odd k, then padding
+  }
+}
+
+// The bytes of `num_rows` source rows from `row` on. What a reader gives is in the thread's
+// scratch, small enough for its second-level cache, so that reading a file costs one copy out of
+// the page cache.
+const std::byte* fetch_rows(const PackProblem& problem, int64_t row, int64_t num_rows,
+                            int64_t row_bytes) {
+  if (problem.reader == nullptr) return problem.src + row * row_bytes;
+  const auto num_bytes = static_cast<size_t>(num_rows * row_bytes);
+  std::byte* rows = thread_scratch(num_bytes);
+  problem.reader->read(static_cast<size_t>(row * row_bytes), {rows, num_bytes});
+  return rows;
+}
+
+// The rows that no weight has after the last one of `panel`.
+void zero_padding(const PackProblem& problem, uint32_t* panel, int64_t num_rows) {
+  for (int64_t pair = 0; pair < problem.padded_k / 2; ++pair) {
+    std::fill(panel + pair * kPanelRows + num_rows, panel + (pair + 1) * kPanelRows, 0);
+  }
+}
+
+// A row is every 16th pair of its panel, so calls for neighbouring rows may share a panel.
+template <typename Element>
+void pack_panel(const PackProblem& problem, int64_t panel) {
+  uint32_t* dst = problem.dst + panel * problem.padded_k / 2 * kPanelRows;
+  const int64_t first = panel * kPanelRows;
+  const int64_t row_begin = std::max(problem.row_begin - first, int64_t{0});
+  const int64_t row_end = std::min(problem.row_end - first, kPanelRows);
+  const int64_t row_bytes = problem.k * static_cast<int64_t>(sizeof(Element));
+  const std::byte* src =
+      fetch_rows(problem, first + row_begin - problem.row_begin, row_end - row_begin, row_bytes);
+  for (int64_t begin = 0; begin < problem.padded_k; begin += kChunkK) {
+    const int64_t end = std::min(begin + kChunkK, problem.padded_k);
+    for (int64_t row = row_begin; row < row_end; ++row) {
+      pack_row_chunk<Element>(src + (row - row_begin) * row_bytes, begin, end, problem.k,
+                              dst + begin / 2 * kPanelRows + row);
+    }
+  }
+  const bool is_last = problem.row_end == problem.num_rows && row_end < kPanelRows;
+  if (is_last) zero_padding(problem, dst, row_end);
+}
+
+template <typename Element>
+void submit_pack(CpuStream& stream, const PackProblem& problem) {
+  stream.submit("pack_weight", [problem](ThreadTeam& team) {
+    const int64_t first = problem.row_begin / kPanelRows;
+    const int64_t num_panels = (problem.row_end + kPanelRows - 1) / kPanelRows - first;
+    team.parallel_for(num_panels,
+                      [&](int64_t panel) { pack_panel<Element>(problem, first + panel); });
+  });
+}
+
+}  // namespace
+
+void CpuOps::pack_weight(Stream& stream, const PackWeightArgs& args) const {
+  const int64_t k = args.dst.num_cols;
+  const int64_t padded_k = (k + kPaddedKMultiple - 1) / kPaddedKMultiple * kPaddedKMultiple;
+  const PackProblem problem{.src = args.src.bytes(),
+                            .reader = args.reader,
+                            .dst = reinterpret_cast<uint32_t*>(args.dst.data),
+                            .row_begin = args.row_begin,
+                            .row_end = args.row_begin + args.src.dim(0),
+                            .num_rows = args.dst.num_rows,
+                            .k = k,
+                            .padded_k = padded_k};
+  switch (args.src.dtype()) {
+    case DType::kBF16:
+      return submit_pack<BFloat16>(as_cpu(stream), problem);
+    case DType::kF16:
+      return submit_pack<Float16>(as_cpu(stream), problem);
+    case DType::kF32:
+      return submit_pack<float>(as_cpu(stream), problem);
+    default:
+      SLUICE_CHECK(false, "pack_weight: src is {}", args.src.to_string());
+  }
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,32 @@
+// The matrix product in plain C++, for a CPU without AVX2 and as the kernel to read first.
+//
+// Used by matmul/matmul.cc. One row and one panel at a time, multiply then add (no fused
+// rounding), ascending k. Thread rule: see matmul/kernel.h.
+#include "ops/cpu/matmul/block.h"
+
+namespace sluice {
+namespace {
+
+void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*scratch*/) {
+  for (int64_t panel = job.panel_begin; panel < job.panel_begin + job.num_panels; ++panel) {
+    const uint16_t* weight = problem.weight + panel * problem.padded_k * kPanelRows;
+    for (int64_t row = job.row_begin; row < job.row_begin + job.num_rows; ++row) {
+      const uint16_t* x = problem.x + row * problem.k;
+      float sums[kPanelRows] = {};
+      for (int64_t k = 0; k < problem.k; ++k) {
+        const uint16_t* column = weight + (k / 2) * 2 * kPanelRows + k % 2;
+        const float value = widen(x[k]);
+        for (int64_t i = 0; i < kPanelRows; ++i) sums[i] += widen(column[2 * i]) * value;
+      }
+      write_panel_row(problem, row, panel, sums);
+    }
+  }
+}
+
+constexpr MatmulKernel kKernel = {.max_rows = 64, .max_panels = 16, .run = &run_job};
+
+}  // namespace
+
+const MatmulKernel& matmul_kernel_scalar() { return kKernel; }
+
+}  // namespace sluice

@@ -1,0 +1,59 @@
+// Copies listed blocks from pinned host memory, one after another.
+//
+// Bound by memory. Thread rule: enqueue only; blocks run on the stream's team.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/row_tasks.h"
+
+namespace sluice::cpu {
+namespace {
+
+// As many ids as a task holds beside the rest.
+constexpr size_t kIdsPerTask = 32;
+
+struct CopyCall {
+  const std::byte* src;
+  size_t src_stride_bytes;
+  std::byte* dst;
+  size_t dst_stride_bytes;
+  size_t block_bytes;
+  size_t num_ids;
+  std::array<int32_t, kIdsPerTask> ids;
+
+  void copy(size_t j) const {
+    std::memcpy(dst + j * dst_stride_bytes, src + static_cast<size_t>(ids[j]) * src_stride_bytes,
+                block_bytes);
+  }
+};
+
+size_t run_copies(const CopyCall& call, ThreadTeam& team) {
+  for_row_ranges(team, static_cast<int64_t>(call.num_ids),
+                 static_cast<int64_t>(call.block_bytes / sizeof(BFloat16)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t j = begin; j < end; ++j) call.copy(static_cast<size_t>(j));
+                 });
+  return call.num_ids * call.block_bytes;
+}
+
+}  // namespace
+
+void CpuOps::copy_blocks(Stream& stream, const CopyBlocksArgs& args) const {
+  for (size_t first = 0; first < args.block_ids.size(); first += kIdsPerTask) {
+    CopyCall call{.src = args.src.base,
+                  .src_stride_bytes = args.src.stride_bytes,
+                  .dst = args.dst.base + first * args.dst.stride_bytes,
+                  .dst_stride_bytes = args.dst.stride_bytes,
+                  .block_bytes = args.src.shape.block_bytes(),
+                  .num_ids = std::min(kIdsPerTask, args.block_ids.size() - first),
+                  .ids = {}};
+    for (size_t j = 0; j < call.num_ids; ++j) call.ids[j] = args.block_ids[first + j].value;
+    as_cpu(stream).submit_transfer("copy_blocks", TransferDirection::kToDevice,
+                                   [call](ThreadTeam& team) { return run_copies(call, team); });
+  }
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,23 @@
+// The border between the driver of page selection and its inner loops, one set per ISA.
+//
+// Used by ops/cpu/pages/page_selection.cc and the page_kernels_<isa>.cc files, which are compiled
+// with flags of their own (see attention/kernel.h for what follows from that). bf16 is passed as
+// its bits. Thread rule: pure functions.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+struct PageKernels {
+  // bounds[2][head_dim] = smallest and largest of keys[num_tokens][head_dim]. REQUIRES: a token.
+  void (*bound_keys)(const uint16_t* keys, int32_t num_tokens, int32_t head_dim, uint16_t* bounds);
+
+  // The best score of q[num_heads][head_dim] against bounds[2][head_dim].
+  float (*score_page)(const float* q, int32_t num_heads, int32_t head_dim, const uint16_t* bounds);
+};
+
+const PageKernels& page_kernels_portable();
+const PageKernels& page_kernels_avx2();
+
+}  // namespace sluice

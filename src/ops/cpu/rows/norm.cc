@@ -1,0 +1,52 @@
+// RMSNorm on the CPU. Bound by memory: every element is read twice from cache and once from DRAM.
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/row_tasks.h"
+#include "ops/cpu/rows/kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+struct RmsNormCall {
+  const uint16_t* x;
+  uint16_t* residual;  // or null
+  const uint16_t* weight;
+  uint16_t* out;
+  int64_t num_rows;
+  int64_t hidden;
+  float eps;
+  const RowKernels* kernels;
+};
+
+void norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t offset = row * call.hidden;
+    const uint16_t* source = call.x + offset;
+    if (call.residual != nullptr) {
+      call.kernels->add(source, call.residual + offset, call.hidden);
+      source = call.residual + offset;
+    }
+    call.kernels->norm(source, call.weight, call.out + offset, call.hidden, call.eps);
+  }
+}
+
+}  // namespace
+
+void CpuOps::rms_norm(Stream& stream, const RmsNormArgs& args) const {
+  const RmsNormCall call{
+      .x = reinterpret_cast<const uint16_t*>(args.x.bytes()),
+      .residual = reinterpret_cast<uint16_t*>(args.residual.bytes()),
+      .weight = reinterpret_cast<const uint16_t*>(args.weight.bytes()),
+      .out = reinterpret_cast<uint16_t*>(args.out.bytes()),
+      .num_rows = args.x.dim(0),
+      .hidden = args.x.dim(1),
+      .eps = args.eps,
+      .kernels = &row_kernels(isa_),
+  };
+  as_cpu(stream).submit("rms_norm", [call](ThreadTeam& team) {
+    for_row_ranges(team, call.num_rows, call.hidden,
+                   [&](int64_t begin, int64_t end) { norm_rows(call, begin, end); });
+  });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,133 @@
+// Rotary embedding on the CPU, fused with the q/k norm before it and the KV write after it.
+#include <cmath>
+#include <cstring>
+
+#include "core/error.h"
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/row_tasks.h"
+#include "ops/cpu/rows/kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+struct AnglesCall {
+  const int32_t* positions;
+  const float* inv_freq;
+  float* cos_sin;
+  int64_t num_rows;
+  int64_t half;  // head_dim / 2
+  float attention_factor;
+};
+
+// std::cos and std::sin of a float reduce any argument exactly enough (glibc does it in double),
+// which matters: at position 1,000,000 the angle has only 4 bits after the point.
+void angle_rows(const AnglesCall& call, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    float* cosines = call.cos_sin + row * 2 * call.half;
+    float* sines = cosines + call.half;
+    for (int64_t i = 0; i < call.half; ++i) {
+      const float angle = static_cast<float>(call.positions[row]) * call.inv_freq[i];
+      cosines[i] = call.attention_factor * std::cos(angle);
+      sines[i] = call.attention_factor * std::sin(angle);
+    }
+  }
+}
+
+struct RopeCall {
+  const uint16_t* qkv;
+  const uint16_t* q_norm;  // or null
+  const uint16_t* k_norm;
+  const float* cos_sin;
+  uint16_t* q_out;
+  const int32_t* kv_rows;
+  KvBlocksView kv;
+  int64_t num_rows;
+  int32_t num_q_heads;
+  float norm_eps;
+  int32_t norm_channels;
+  const RowKernels* kernels;
+
+  RopeHead head(const uint16_t* x, const uint16_t* norm, const float* angles, uint16_t* out) const {
+    return {.x = x,
+            .norm_weight = norm,
+            .cos_sin = angles,
+            .out = out,
+            .head_dim = kv.shape.head_dim,
+            .norm_channels = norm_channels,
+            .eps = norm_eps};
+  }
+};
+
+void rope_row(const RopeCall& call, int64_t row) {
+  const KvBlockShape& shape = call.kv.shape;
+  const int64_t head_dim = shape.head_dim;
+  const int64_t num_heads = call.num_q_heads + 2 * shape.num_kv_heads;
+  const uint16_t* q = call.qkv + row * num_heads * head_dim;
+  const uint16_t* k = q + call.num_q_heads * head_dim;
+  const uint16_t* v = k + shape.num_kv_heads * head_dim;
+  const float* cos_sin = call.cos_sin + row * head_dim;
+  uint16_t* q_out = call.q_out + row * call.num_q_heads * head_dim;
+  for (int32_t head = 0; head < call.num_q_heads; ++head) {
+    call.kernels->rope(
+        call.head(q + head * head_dim, call.q_norm, cos_sin, q_out + head * head_dim));
+  }
+  const int32_t kv_row = call.kv_rows[row];
+  if (kv_row == -1) return;  // a row that fills a shape up
+  const int32_t block_index = kv_row / shape.block_tokens;
+  SLUICE_CHECK(kv_row >= 0 && block_index < call.kv.num_blocks,
+               "rope_and_write_kv: kv_rows[{}] is {}, the view has {} blocks of {} tokens", row,
+               kv_row, call.kv.num_blocks, shape.block_tokens);
+  auto* block = reinterpret_cast<uint16_t*>(call.kv.block(block_index));
+  const int64_t token_offset = (kv_row % shape.block_tokens) * head_dim;
+  for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+    call.kernels->rope(call.head(k + head * head_dim, call.k_norm, cos_sin,
+                                 block + shape.k_offset(head) + token_offset));
+    std::memcpy(block + shape.v_offset(head) + token_offset, v + head * head_dim,
+                static_cast<size_t>(head_dim) * sizeof(uint16_t));
+  }
+}
+
+}  // namespace
+
+void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
+  const AnglesCall call{
+      .positions = args.positions.data<int32_t>(),
+      .inv_freq = args.inv_freq.data<float>(),
+      .cos_sin = args.cos_sin.data<float>(),
+      .num_rows = args.positions.dim(0),
+      .half = args.inv_freq.dim(0),
+      .attention_factor = args.attention_factor,
+  };
+  as_cpu(stream).submit("rope_angles", [call](ThreadTeam& team) {
+    constexpr int64_t kCostOfAnAngle = 32;  // in elements of a memory-bound op
+    for_row_ranges(team, call.num_rows, call.half * kCostOfAnAngle,
+                   [&](int64_t begin, int64_t end) { angle_rows(call, begin, end); });
+  });
+}
+
+void CpuOps::rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) const {
+  SLUICE_CHECK(args.kv.shape.head_dim <= kMaxRopeHeadDim, "rope_and_write_kv: head_dim {}",
+               args.kv.shape.head_dim);
+  const RopeCall call{
+      .qkv = reinterpret_cast<const uint16_t*>(args.qkv.bytes()),
+      .q_norm = reinterpret_cast<const uint16_t*>(args.q_norm.bytes()),
+      .k_norm = reinterpret_cast<const uint16_t*>(args.k_norm.bytes()),
+      .cos_sin = args.cos_sin.data<float>(),
+      .q_out = reinterpret_cast<uint16_t*>(args.q_out.bytes()),
+      .kv_rows = args.kv_rows.data<int32_t>(),
+      .kv = args.kv,
+      .num_rows = args.qkv.dim(0),
+      .num_q_heads = static_cast<int32_t>(args.q_out.dim(1)),
+      .norm_eps = args.norm_eps,
+      .norm_channels = args.norm_channels,
+      .kernels = &row_kernels(isa_),
+  };
+  as_cpu(stream).submit("rope_and_write_kv", [call, width = args.qkv.dim(1)](ThreadTeam& team) {
+    for_row_ranges(team, call.num_rows, width, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) rope_row(call, row);
+    });
+  });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,221 @@
+// Sampling on the CPU: a few passes over the logits of a row, no full sort, no allocation after the
+// first call of a thread.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "core/error.h"
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/sample/stats.h"
+#include "ops/cpu/scalar_math.h"
+#include "ops/philox.h"
+#include "ops/sample_call.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// g = -ln(-ln(u)) of the largest u that 32 bits give: 33 ln(2), rounded up.
+constexpr double kLargestGumbel = 22.8740;
+
+// A token that may be chosen. `scaled` is (logit - largest logit) / temperature, so at most 0.
+struct Candidate {
+  float scaled;
+  float weight;  // e^scaled
+  int32_t id;
+};
+
+// The order in which filters keep tokens: larger first, then lower id.
+bool before(const Candidate& a, const Candidate& b) {
+  return a.scaled != b.scaled ? a.scaled > b.scaled : a.id < b.id;
+}
+
+struct Scratch {
+  std::vector<float> allowed;  // logits with suppressed ids at -inf
+  std::vector<Candidate> candidates;
+  std::vector<int32_t> ids;
+};
+
+Scratch& thread_scratch() {
+  thread_local Scratch scratch;
+  return scratch;
+}
+
+// Fills `out` with the tokens that pass suppression, temperature and min-p.
+void collect_candidates(const float* logits, int32_t vocab, float largest, float temperature,
+                        float min_p, std::vector<Candidate>& out) {
+  // A border in logits: most tokens of a large vocabulary leave here without an exponential.
+  const float lowest = min_p > 0.0f ? std::log(min_p) : -kInfinity;
+  out.clear();
+  for (int32_t id = 0; id < vocab; ++id) {
+    const float scaled = (logits[id] - largest) / temperature;
+    if (scaled >= lowest && logits[id] > -kInfinity) out.push_back({scaled, 0.0f, id});
+  }
+}
+
+void keep_top_k(int32_t top_k, std::vector<Candidate>& candidates) {
+  const auto k = static_cast<size_t>(std::max(top_k, 0));
+  if (k == 0 || k >= candidates.size()) return;
+  std::nth_element(candidates.begin(), candidates.begin() + static_cast<int64_t>(k) - 1,
+                   candidates.end(), before);
+  candidates.resize(k);
+}
+
+// Keeps the shortest prefix, in the order of `before`, whose weights reach top_p of the total.
+//
+// A selection by mass: partitions around a pivot and goes on in the side that holds the border, so
+// the expected cost is linear where sorting 150,000 tokens would take 10 ms.
+void keep_top_p(float top_p, std::vector<Candidate>& candidates) {
+  if (top_p >= 1.0f) return;
+  double total = 0.0;
+  for (Candidate& candidate : candidates) {
+    candidate.weight = fast_exp(candidate.scaled);
+    total += static_cast<double>(candidate.weight);
+  }
+  double missing = total * static_cast<double>(top_p);
+  auto begin = candidates.begin();
+  auto end = candidates.end();  // the border lies in [begin, end)
+  while (end - begin > 1) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, before);
+    double mass = 0.0;
+    for (auto it = begin; it != middle; ++it) mass += static_cast<double>(it->weight);
+    if (mass >= missing) {
+      end = middle;
+    } else {
+      missing -= mass;
+      begin = middle;
+    }
+  }
+  candidates.erase(end, candidates.end());
+}
+
+// Finds the argmax over candidates of scaled + Gumbel noise, -ln(-ln(u)).
+//
+// Most candidates are beaten without a logarithm: the noise is at most 22.9, and since -ln(u) is at
+// least 1 - u, a candidate can only win where 1 - u < e^(scaled - best). Neither test changes the
+// result. Four neighbouring ids share the words of one call of the generator.
+class GumbelMax {
+ public:
+  GumbelMax(int64_t seed, int64_t position) : seed_(seed), position_(position) {}
+
+  void offer(const Candidate& candidate) {
+    if (candidate.scaled + kLargestGumbel < best_) return;
+    const auto id = static_cast<uint32_t>(candidate.id);
+    if (id / 4 != group_) {
+      group_ = id / 4;
+      words_ = sample_words(seed_, position_, group_);
+    }
+    const double u = uniform_open(words_[id % 4]);
+    constexpr double kSlack = 1.0001;  // more than fast_exp and the subtraction can be off
+    const auto lead = static_cast<float>(candidate.scaled - best_);
+    if (1.0 - u > kSlack * static_cast<double>(fast_exp(lead))) return;
+    const double value = candidate.scaled - std::log(-std::log(u));
+    if (value > best_ || (value == best_ && candidate.id < best_id_)) {
+      best_ = value;
+      best_id_ = candidate.id;
+    }
+  }
+
+  int32_t best_id() const { return best_id_; }
+
+ private:
+  const int64_t seed_;
+  const int64_t position_;
+  uint32_t group_ = 0xffffffff;
+  PhiloxWords words_{};
+  double best_ = -std::numeric_limits<double>::infinity();
+  int32_t best_id_ = -1;
+};
+
+int32_t draw(const std::vector<Candidate>& candidates, int64_t seed, int64_t position) {
+  GumbelMax winner(seed, position);
+  for (const Candidate& candidate : candidates) {
+    if (candidate.scaled == 0.0f) winner.offer(candidate);  // the largest sets a good bound at once
+  }
+  for (const Candidate& candidate : candidates) {
+    if (candidate.scaled != 0.0f) winner.offer(candidate);
+  }
+  return winner.best_id();
+}
+
+// The logits with the row's suppressed ids at -inf; the logits themselves when there are none.
+const float* allowed_logits(const SampleCall& call, int64_t row, Scratch& scratch) {
+  const float* logits = call.logits + row * call.vocab;
+  const int32_t* suppressed = call.suppressed + row * call.num_suppressed;
+  bool any = false;
+  for (int32_t i = 0; i < call.num_suppressed; ++i) any = any || suppressed[i] >= 0;
+  if (!any) return logits;
+  scratch.allowed.assign(logits, logits + call.vocab);
+  for (int32_t i = 0; i < call.num_suppressed; ++i) {
+    if (suppressed[i] < 0) continue;
+    SLUICE_CHECK(suppressed[i] < call.vocab, "sample: suppressed id {} of a vocabulary of {}",
+                 suppressed[i], call.vocab);
+    scratch.allowed[static_cast<size_t>(suppressed[i])] = -kInfinity;
+  }
+  return scratch.allowed.data();
+}
+
+int32_t choose_token(const SampleCall& call, int64_t row, int32_t top_id, Scratch& scratch) {
+  const float* logits = allowed_logits(call, row, scratch);
+  const bool all_allowed = logits == call.logits + row * call.vocab;
+  const int32_t best_id = all_allowed ? top_id : argmax(logits, call.vocab);
+  const float largest = logits[best_id];
+  if (largest == -kInfinity) {
+    fail(ErrorCode::kDevice, "row {} has no token left to choose: all {} are suppressed or -inf",
+         row, call.vocab);
+  }
+  const float temperature = call.temperature[row];
+  if (temperature == 0.0f) return best_id;
+  collect_candidates(logits, call.vocab, largest, temperature, call.min_p[row], scratch.candidates);
+  keep_top_k(call.top_k[row], scratch.candidates);
+  keep_top_p(call.top_p[row], scratch.candidates);
+  return draw(scratch.candidates, call.seed[row], call.position[row]);
+}
+
+void write_top(const SampleCall& call, int64_t row, double log_total, Scratch& scratch) {
+  const float* logits = call.logits + row * call.vocab;
+  std::vector<int32_t>& ids = scratch.ids;
+  ids.resize(static_cast<size_t>(call.vocab));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(ids.begin(), ids.begin() + call.num_top, ids.end(),
+                    [logits](int32_t a, int32_t b) {
+                      return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+                    });
+  for (int32_t i = 0; i < call.num_top; ++i) {
+    const int32_t id = ids[static_cast<size_t>(i)];
+    call.top_token_ids[row * call.num_top + i] = id;
+    call.top_logprobs[row * call.num_top + i] = static_cast<float>(logits[id] - log_total);
+  }
+}
+
+void sample_row(const SampleCall& call, int64_t row, const RowStats& stats) {
+  Scratch& scratch = thread_scratch();
+  const float* logits = call.logits + row * call.vocab;
+  if (!std::isfinite(stats.largest) || !std::isfinite(stats.log_sum)) {
+    fail(ErrorCode::kDevice, kLogitsNotFinite, row);
+  }
+  const double log_total = static_cast<double>(stats.largest) + stats.log_sum;
+  const int32_t id = choose_token(call, row, stats.top_id, scratch);
+  call.token_ids[row] = id;
+  call.logprobs[row] = static_cast<float>(logits[id] - log_total);
+  if (call.top_token_ids != nullptr) write_top(call, row, log_total, scratch);
+}
+
+}  // namespace
+
+void CpuOps::sample(Stream& stream, const SampleArgs& args) const {
+  const SampleCall call = make_sample_call(args);
+  as_cpu(stream).submit("sample", [call, &kernels = row_kernels(isa_)](ThreadTeam& team) {
+    const std::vector<RowStats>& stats =
+        row_stats(team, call.logits, call.num_rows, call.vocab, kernels);
+    team.parallel_for(call.num_rows,
+                      [&](int64_t row) { sample_row(call, row, stats[static_cast<size_t>(row)]); });
+  });
+}
+
+}  // namespace sluice::cpu

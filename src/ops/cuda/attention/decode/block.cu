@@ -1,0 +1,227 @@
+// Decode attention, first phase: a block computes a window, or half of one, of one sequence and KV
+// head.
+//
+// Used by attention/decode/decode.cc for head_dim 64 and 128. Bound: bytes of K and V over HBM
+// bandwidth; below some 100 MiB, latency. Tile: a warp has a strip of 32 tokens
+// (attention/decode/strip.cuh), so half a window of 256 is 4 warps that ask for all of it at once
+// and wait for memory once. K and V go through shared memory, since loads into registers would be
+// held up: each needs a line of the L1 cache until it comes. Three blocks on a multiprocessor have
+// 192 KiB on their way. One H200, 2026-11-22, of the rate of a device-to-device copy: 90 to 100 %
+// from 128K tokens of KV on, 75 to 85 % at 32K (docs/kernels/cuda_attention.md). Up to 2K tokens of
+// few sequences are attention/decode/cluster.cu's, up to some 16K attention/decode/wave.cu's,
+// sparse lists attention/decode/listed.cu's.
+#include <algorithm>
+
+#include "ops/cuda/attention/decode/block.cuh"
+#include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/common_launch.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using namespace decode;  // strips
+
+// What a block has in shared memory besides the rooms of its warps.
+template <typename C>
+struct Strips {
+  float2 max_sums[kMaxWarps][C::kHeads];
+  float2 first_half[C::kHeads];
+};
+
+// The part of a window that a block computes at a time.
+struct Half {
+  int32_t window;  // of the round
+  int32_t index;   // 0 or 1
+  int32_t record;
+  bool is_added;  // to the first half, which this block has computed before
+};
+
+// What this thread has of the first half of a window that the block computes.
+template <typename C>
+struct FirstHalf {
+  float4 acc[C::kHeads * C::kHeadDim / 4 / (kMaxWarps * kWarpThreads)];
+};
+
+// Adds the strips up in order of position and writes what the window came to, or the half. A thread
+// has four channels at a time, since finding the weights takes longer than adding.
+template <typename C>
+__device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
+                                           const Half& half, int32_t thread, Strips<C>& strips,
+                                           const Room<C>* rooms, FirstHalf<C>& first) {
+  constexpr int32_t kQuads = C::kHeadDim / 4;
+  constexpr int32_t kAtOnce = sizeof(first.acc) / sizeof(float4);
+  const auto num_threads = static_cast<int32_t>(blockDim.x);
+  const int32_t num_strips = num_threads / kWarpThreads;
+  const int32_t count = place.num_heads * kQuads;
+  // Once, where a window has two halves.
+  for (int32_t begin = thread; begin < count; begin += kAtOnce * num_threads) {
+#pragma unroll
+    for (int32_t n = 0; n < kAtOnce; ++n) {
+      const int32_t i = begin + n * num_threads;
+      if (i >= count) break;
+      const int32_t head = i / kQuads;
+      const int32_t channel = i % kQuads * 4;
+      float2 max_sum;
+      float4 acc = sum_of_strips<C>(strips.max_sums, &rooms[0].acc[head][channel],
+                                    sizeof(Room<C>) / sizeof(float), head, num_strips, max_sum);
+      if (half.is_added) {
+        HalfWeights weights;
+        max_sum = sum_of_halves(strips.first_half[head], max_sum, weights);
+        acc = {sum_of_halves(first.acc[n].x, acc.x, weights),
+               sum_of_halves(first.acc[n].y, acc.y, weights),
+               sum_of_halves(first.acc[n].z, acc.z, weights),
+               sum_of_halves(first.acc[n].w, acc.w, weights)};
+      } else if (channel == 0) {
+        strips.first_half[head] = max_sum;
+      }
+      first.acc[n] = acc;
+      const int64_t index =
+          partial_index(p, blockIdx.z, place.first_head + head, half.window) + half.record;
+      *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel) = acc;
+      if (channel == 0) p.partial_max_sum[index] = max_sum;
+    }
+  }
+}
+
+// Says that nothing came of a half so far; what was computed before stands.
+template <typename C>
+__device__ __forceinline__ void store_nothing(const DecodeParams& p, const Place& place,
+                                              const Half& half, int32_t thread, Strips<C>& strips) {
+  if (half.is_added || thread >= place.num_heads) return;
+  strips.first_half[thread] = nothing_visible();
+  const int64_t index = partial_index(p, blockIdx.z, place.first_head + thread, half.window);
+  p.partial_max_sum[index + half.record] = nothing_visible();
+}
+
+// Computes half a window. The whole block comes.
+template <typename C>
+__device__ __forceinline__ void work_out_half(const DecodeParams& p, const DecodeWindow& window,
+                                              const uint16_t* queries, const Place& place,
+                                              const Half& half, int32_t thread, Strips<C>& strips,
+                                              Room<C>* rooms, FirstHalf<C>& first) {
+  const int32_t lane = thread % kWarpThreads;
+  const int32_t warp = thread / kWarpThreads;
+  // Nothing comes of a half that shows nothing, and not yet of a window that the next part goes on.
+  const bool is_empty = (window.tiles >> half.index * kHalfTiles & ((1u << kHalfTiles) - 1)) == 0;
+  if (is_empty || (C::kListed && window.is_open)) store_nothing(p, place, half, thread, strips);
+  if (is_empty && !(C::kListed && (window.is_open || window.resumes))) return;
+  const int32_t strip_index = half.index * kMaxWarps + warp;
+  const Strip strip = make_strip<C>(p, window, place.kv_head, strip_index);
+  copy_strip(strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, queries, place.num_heads,
+             lane, rooms[warp]);
+  const int32_t first_number =
+      (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
+  Partial<C> partial;
+  work_out(p, strip, p.resumed_windows + first_number, window.resumes, lane, rooms[warp], partial);
+  if (C::kListed && window.is_open) {
+    for_each_number(partial, [&](float& number, int place_of_number) {
+      p.open_windows[first_number + place_of_number * kWarpThreads] = number;
+    });
+    return;
+  }
+  store_strip(place.num_heads, lane, partial, &rooms[warp].acc[0][0], strips.max_sums[warp]);
+  __syncthreads();
+  store_half(p, place, half, thread, strips, rooms, first);
+}
+
+// Computes a window of the round, or the half of it that is a record; false: the row has none
+// such.
+template <typename C>
+__device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Place& place,
+                                                Half half, Strips<C>& strips, Room<C>* rooms) {
+  // What depends on the thread is computed for each half: kept from one to the next, it would be
+  // more registers than there are.
+  const auto this_thread = [] {
+    int32_t thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+  };
+  const int32_t index = p.first_window + half.window;
+  const int32_t block = block_of_window<C::kListed>(p, place.seq, index);
+  const DecodeRow row = decode_row(p, place.seq);
+  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
+  if (index >= row.num_windows) return false;
+  const DecodeWindow window = make_window<C::kListed>(p, row, place.seq, place.kv_head, index,
+                                                      block, this_thread() % kWarpThreads);
+  const uint16_t* queries = p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
+  // Lists leave most windows without a tile.
+  const bool has_two_halves =
+      p.records == 1 && p.window_tokens > kHalfTokens && !(C::kListed && window.tiles == 0);
+  FirstHalf<C> first;
+  while (true) {
+    work_out_half(p, window, queries, place, half, this_thread(), strips, rooms, first);
+    if (!has_two_halves || half.is_added) return true;
+    half.index = 1;
+    half.is_added = true;
+    __syncthreads();  // the strips are added up
+  }
+}
+
+// grid: windows of the round, or fewer blocks that go round, or halves of windows x (KV head, tiles
+// of its query heads) x sequences of the round.
+template <typename C>
+__global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(const DecodeParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Strips<C> strips;
+  auto* rooms = reinterpret_cast<Room<C>*>(shared);
+  const Place place = make_place<C>(p);
+  let_next_kernel_start();
+  if (p.records == 2) {
+    Half half = {.window = static_cast<int32_t>(blockIdx.x / 2)};
+    half.index = half.record = blockIdx.x % 2;
+    work_out_window(p, place, half, strips, rooms);
+    return;
+  }
+  for (int32_t window = blockIdx.x; window < p.num_windows; window += gridDim.x) {
+    if (!work_out_window(p, place, {.window = window}, strips, rooms)) return;
+    __syncthreads();  // the strips are added up
+  }
+}
+
+// Blocks that one multiprocessor may get in turn before blocks go round instead: enough for the
+// shares to be even, and few enough that blocks without a window cost little.
+constexpr int64_t kBlocksPerMultiprocessor = 64;
+
+template <typename C>
+void launch(CudaStream& stream, const DecodeParams& p) {
+  const int32_t parts = (p.group + C::kHeads - 1) / C::kHeads;
+  const int64_t walks = int64_t{p.num_kv_heads} * parts * p.num_seqs;
+  const int64_t most =
+      kBlocksPerMultiprocessor * stream.cuda_device().properties().multiProcessorCount;
+  const int64_t rounds = (walks * p.num_windows + most - 1) / most;
+  const int64_t num_blocks =
+      p.records == 2 ? p.num_windows * 2 : (p.num_windows + rounds - 1) / rounds;
+  const dim3 grid(static_cast<unsigned>(num_blocks), static_cast<unsigned>(p.num_kv_heads * parts),
+                  static_cast<unsigned>(p.num_seqs));
+  const int32_t num_warps =
+      std::min((p.window_tokens + kStripTokens - 1) / kStripTokens, kMaxWarps);
+  const size_t shared_bytes = num_warps * sizeof(Room<C>);
+  // Once per launch, since it belongs to the current device; it costs less than a microsecond.
+  check_cuda(cudaFuncSetAttribute(decode_windows<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kMaxWarps * sizeof(Room<C>)),
+             "cudaFuncSetAttribute");
+  launch_early(stream, decode_windows<C>,
+               {.grid = grid,
+                .block = dim3(static_cast<unsigned>(num_warps * kWarpThreads)),
+                .shared_bytes = shared_bytes},
+               p);
+}
+
+template <bool kListed>
+void launch_listed(CudaStream& stream, const DecodeParams& p) {
+  const bool is_wide = p.head_dim == 128;
+  if (p.group <= kHeadsPerTile) {
+    return is_wide ? launch<Config<128, 1, kListed>>(stream, p)
+                   : launch<Config<64, 1, kListed>>(stream, p);
+  }
+  return is_wide ? launch<Config<128, 2, kListed>>(stream, p)
+                 : launch<Config<64, 2, kListed>>(stream, p);
+}
+
+}  // namespace
+
+void launch_decode_windows(CudaStream& stream, const DecodeParams& p) {
+  p.page_ids != nullptr ? launch_listed<true>(stream, p) : launch_listed<false>(stream, p);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,75 @@
+// Blocks of decode attention: which heads a block has, and how the strips of its warps are added
+// up.
+//
+// Used by attention/decode/block.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device
+// code.
+#pragma once
+
+#include "ops/cuda/attention/decode/strip.cuh"
+
+namespace sluice::cuda::decode {
+
+// What all windows of a block have in common.
+struct Place {
+  int32_t seq;
+  int32_t kv_head;
+  int32_t first_head;  // and the others after it
+  int32_t num_heads;
+};
+
+template <typename C>
+__device__ __forceinline__ Place make_place(const DecodeParams& p) {
+  const int32_t parts = (p.group + C::kHeads - 1) / C::kHeads;
+  Place place;
+  place.seq = p.first_seq + blockIdx.z;
+  place.kv_head = parts == 1 ? blockIdx.y : blockIdx.y / parts;
+  const int32_t head_in_group = (blockIdx.y - place.kv_head * parts) * C::kHeads;
+  place.first_head = place.kv_head * p.group + head_in_group;
+  place.num_heads = min(p.group - head_in_group, C::kHeads);
+  return place;
+}
+
+// What the strips of a half come to together, added up in order of position: four channels of a
+// head. `accs` is where the first strip's are; those of the next are `stride` behind.
+template <typename C>
+__device__ __forceinline__ float4 sum_of_strips(const float2 (*max_sums)[C::kHeads],
+                                                const float* accs, int32_t stride, int32_t head,
+                                                int32_t num_strips, float2& max_sum) {
+  float2 own[kMaxWarps];
+  float4 added[kMaxWarps];
+  max_sum = nothing_visible();
+#pragma unroll
+  for (int32_t s = 0; s < kMaxWarps; ++s) {
+    own[s] = s < num_strips ? max_sums[s][head] : nothing_visible();
+    added[s] = {};
+    if (!shows_nothing(own[s])) added[s] = *reinterpret_cast<const float4*>(accs + s * stride);
+    max_sum.x = fmaxf(max_sum.x, own[s].x);
+  }
+  const float reference = reference_of(max_sum.x);
+  float4 acc = {};
+#pragma unroll
+  for (int32_t s = 0; s < kMaxWarps; ++s) {
+    const float weight = exp_of_difference(own[s].x, reference);
+    max_sum.y = __fmaf_rn(own[s].y, weight, max_sum.y);
+    acc = {__fmaf_rn(added[s].x, weight, acc.x), __fmaf_rn(added[s].y, weight, acc.y),
+           __fmaf_rn(added[s].z, weight, acc.z), __fmaf_rn(added[s].w, weight, acc.w)};
+  }
+  return acc;
+}
+
+// What the strips of a window come to together: those of the first half, then the second's.
+template <typename C>
+__device__ __forceinline__ float4 sum_of_window(const float2 (*max_sums)[C::kHeads],
+                                                const float* accs, int32_t stride, int32_t head,
+                                                float2& max_sum) {
+  float2 first, second;
+  const float4 a = sum_of_strips<C>(max_sums, accs, stride, head, kMaxWarps, first);
+  const float4 b = sum_of_strips<C>(max_sums + kMaxWarps, accs + kMaxWarps * stride, stride, head,
+                                    kMaxWarps, second);
+  HalfWeights weights;
+  max_sum = sum_of_halves(first, second, weights);
+  return {sum_of_halves(a.x, b.x, weights), sum_of_halves(a.y, b.y, weights),
+          sum_of_halves(a.z, b.z, weights), sum_of_halves(a.w, b.w, weights)};
+}
+
+}  // namespace sluice::cuda::decode

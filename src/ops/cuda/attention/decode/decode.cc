@@ -1,0 +1,261 @@
+// Decode attention on CUDA: cuts a call into rounds that fit the scratch and launches them.
+#include "ops/cuda/attention/decode/decode.h"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/attention/run.h"
+#include "ops/cuda/attention/scratch.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int32_t kMaxWindowTokens = 256;
+// Launches for this many windows, 128K tokens, or more look only at those that lists show. Below it
+// is slower: 587 tokens/s became 464 at 8K tokens and 514 became 450 at 32K, of a 0.6B shape with
+// lists of 2K tokens.
+constexpr int32_t kLeastDealtWindows = 512;
+
+int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value + by - 1) / by); }
+
+void add_pages(const AttentionArgs& args, DecodeParams& params) {
+  const PageList& pages = args.pages;
+  if (!pages.present()) return;
+  params.page_ids = pages.page_ids.data<int32_t>();
+  params.page_count = pages.page_count.data<int32_t>();
+  params.num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1));
+  params.max_pages = static_cast<int32_t>(pages.page_ids.dim(3));
+  params.page_tokens = pages.page_tokens;
+  params.gathered = pages.gathered;
+  params.first_entry = pages.gathered ? pages.first_entry : 0;
+  params.num_entries = pages.num_entries;
+}
+
+// Everything but the scratch, the states and the round.
+DecodeParams make_params(const AttentionArgs& args) {
+  const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const KvBlockShape& shape = args.kv.shape;
+  const int32_t block_tokens =
+      args.pages.gathered ? args.pages.source_block_tokens : shape.block_tokens;
+  const int32_t window_tokens = decode_window_tokens(block_tokens);
+  DecodeParams params = {
+      .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_begin = args.kv_begin.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .kv_base = args.kv.base,
+      .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+      .block_tokens = shape.block_tokens,
+      .num_q_heads = num_q_heads,
+      .num_kv_heads = shape.num_kv_heads,
+      .group = num_q_heads / shape.num_kv_heads,
+      .head_dim = shape.head_dim,
+      .window_tokens = window_tokens,
+      .window_shift = std::countr_zero(static_cast<uint32_t>(window_tokens)),
+      .windows_per_block = block_tokens / window_tokens,
+      .scale = args.scale,
+  };
+  if (!args.pages.gathered) {
+    params.block_table = args.block_table.data<int32_t>();
+    params.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
+  }
+  add_pages(args, params);
+  return params;
+}
+
+// The most that the kernels need for open windows: a warp for each strip of 32 tokens and 8 or 16
+// query heads of a KV head, 4 + head_dim / 4 numbers per lane for 8 of them; the general kernel has
+// 10 per lane and query head.
+size_t open_window_bytes(const DecodeParams& params) {
+  constexpr size_t kStrips = kMaxWindowTokens / 32;
+  const int32_t tiles_of_group = params.group <= 8 ? 1 : ceil_div(params.group, 16) * 2;
+  const auto head_tiles = static_cast<size_t>(params.num_kv_heads) * tiles_of_group;
+  const size_t of_strips = head_tiles * kStrips * static_cast<size_t>(4 + params.head_dim / 4);
+  const size_t of_heads = static_cast<size_t>(params.num_q_heads) * 10;
+  return std::max(of_strips, of_heads) * 32 * sizeof(float);
+}
+
+// Launches a call round by round.
+class Rounds {
+ public:
+  Rounds(CudaStream& stream, const AttentionArgs& args)
+      : stream_(stream), args_(args), params_(make_params(args)) {
+    cut_scratch(attention_scratch(stream));
+  }
+
+  void run() {
+    const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
+    int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
+    // Windows that a list does not show take no room in the scratch where they are not visited.
+    const int32_t most_found = std::min(num_windows, params_.max_pages);
+    if (lists_leave_windows_out(num_windows) && most_found <= max_windows_) {
+      params_.num_found = num_found_;
+      num_windows = most_found;
+    }
+    const int64_t seqs_at_once =
+        std::max<int64_t>(1, std::min(max_windows_ / std::max(1, num_windows),
+                                      AttentionScratch::kMaxCounters / params_.num_q_heads));
+    for (int32_t seq = 0; seq < num_seqs; seq += params_.num_seqs) {
+      params_.first_seq = seq;
+      params_.num_seqs = static_cast<int32_t>(std::min<int64_t>(seqs_at_once, num_seqs - seq));
+      run_sequences(num_windows);
+    }
+  }
+
+ private:
+  // Two places for open windows, counters of what was found, the carried state of one sequence,
+  // what windows came to (max, sum), then their acc.
+  void cut_scratch(AttentionScratch& scratch) {
+    const int64_t heads = params_.num_q_heads;
+    std::byte* next = scratch.data();
+    const auto take = [&next](size_t num_bytes) {
+      std::byte* taken = next;
+      next += (num_bytes + 255) / 256 * 256;
+      return taken;
+    };
+    params_.num_arrived = scratch.counters();
+    auto* open = reinterpret_cast<float*>(take(open_window_bytes(params_)));
+    auto* resumed = reinterpret_cast<float*>(take(open_window_bytes(params_)));
+    if (args_.pages.gathered && scratch.next_open_place() == 1) std::swap(open, resumed);
+    num_found_ = reinterpret_cast<int32_t*>(take(AttentionScratch::kCounterBytes));
+    params_.open_windows = open;
+    params_.resumed_windows = resumed;
+    carry_.is_carry = true;
+    carry_.acc = reinterpret_cast<float*>(take(heads * params_.head_dim * sizeof(float)));
+    carry_.max = reinterpret_cast<float*>(take(heads * sizeof(float)));
+    carry_.sum = reinterpret_cast<float*>(take(heads * sizeof(float)));
+    const size_t window_bytes = heads * (params_.head_dim * sizeof(float) + sizeof(float2));
+    const size_t left_bytes =
+        AttentionScratch::data_bytes() - static_cast<size_t>(next - scratch.data());
+    max_windows_ = static_cast<int64_t>((left_bytes - 256) / window_bytes);
+    params_.partial_max_sum =
+        reinterpret_cast<float2*>(take(max_windows_ * heads * sizeof(float2)));
+    params_.partial_acc = reinterpret_cast<float*>(next);
+  }
+
+  void run_sequences(int32_t num_windows) {
+    const auto most = static_cast<int32_t>(std::min<int64_t>(max_windows_, num_windows));
+    params_.first_window = 0;
+    do {
+      params_.num_windows = std::min(most, num_windows - params_.first_window);
+      choose_states(params_.first_window + params_.num_windows >= num_windows);
+      launch_round(most == num_windows);
+      params_.first_window += params_.num_windows;
+    } while (params_.first_window < num_windows);
+  }
+
+  void launch_round(bool is_only_round) {
+    const bool is_dealt = params_.num_found != nullptr;
+    const bool is_wave = is_fast() && is_only_round && fits_wave();
+    params_.records = is_fast() && !is_dealt && !is_wave && halves_fill_the_gpu() ? 2 : 1;
+    if (is_fast() && is_only_round && fits_clusters()) {
+      return launch_decode_in_cluster(stream_, params_);
+    }
+    if (is_dealt) {
+      launch_decode_listed_windows(stream_, params_);
+    } else if (is_wave) {
+      launch_decode_wave(stream_, params_);
+    } else if (params_.num_windows > 0) {
+      is_fast() ? launch_decode_windows(stream_, params_)
+                : launch_decode_windows_general(stream_, params_);
+    }
+    launch_decode_combine(stream_, params_);
+  }
+
+  bool is_fast() const { return params_.head_dim == 64 || params_.head_dim == 128; }
+
+  // Whether a sequence's windows are few enough for a cluster, and there are clusters for all of
+  // them at once: a block of them has most of a multiprocessor's shared memory, and where some
+  // multiprocessors of a group are left over, no cluster comes there.
+  bool fits_clusters() const {
+    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
+    const int32_t parts = params_.group <= 8 ? 1 : ceil_div(params_.group, 16);
+    const int64_t num_blocks = int64_t{params_.num_seqs} * params_.num_kv_heads * parts *
+                               std::bit_ceil(static_cast<uint32_t>(params_.num_windows));
+    return gpu.major >= 9 && params_.page_ids == nullptr &&
+           params_.window_tokens == kMaxWindowTokens && params_.num_windows > 0 &&
+           params_.num_windows <= kMaxClusterWindows &&
+           num_blocks <= gpu.multiProcessorCount * 9 / 10;
+  }
+
+  // Whether one wave of blocks that stay is faster: there are some windows for each of them, but
+  // not many. Of fewer windows than for half of the multiprocessors nothing is known, and before
+  // Hopper a block has not the shared memory.
+  bool fits_wave() const {
+    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
+    const int64_t num_windows =
+        int64_t{params_.num_seqs} * params_.num_windows * params_.num_kv_heads;
+    const int64_t num_blocks = gpu.multiProcessorCount;
+    return gpu.major >= 9 && params_.page_ids == nullptr && params_.group <= kMaxWaveGroup &&
+           params_.window_tokens == kMaxWindowTokens && params_.num_seqs <= kMaxWaveSequences &&
+           2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
+  }
+
+  // Whether only windows that lists show should be dealt out, of this many. Each of them has a page
+  // at least. A part of a gathered list may begin and end inside a window.
+  bool lists_leave_windows_out(int32_t num_windows) const {
+    const bool is_whole =
+        !params_.gathered || (params_.first_entry == 0 && params_.num_entries >= params_.max_pages);
+    return is_fast() && params_.page_ids != nullptr && is_whole && params_.group <= 8 &&
+           params_.window_tokens == kMaxWindowTokens &&
+           kMaxWindowTokens % params_.page_tokens == 0 && num_windows >= kLeastDealtWindows &&
+           int64_t{4} * params_.max_pages * params_.page_tokens <=
+               int64_t{num_windows} * kMaxWindowTokens;
+  }
+
+  // Whether windows of two halves are so few that each half should have a block of its own. The
+  // sums are the same.
+  bool halves_fill_the_gpu() const {
+    const int64_t num_windows = int64_t{params_.num_seqs} * params_.num_windows;
+    return params_.window_tokens == kMaxWindowTokens && params_.num_windows <= kFewWindows &&
+           2 * num_windows <= max_windows_ &&
+           num_windows * params_.num_kv_heads <=
+               2 * stream_.cuda_device().properties().multiProcessorCount;
+  }
+
+  void choose_states(bool is_last_round) {
+    DecodeState own;
+    if (args_.state.acc.present()) {
+      own.acc = args_.state.acc.data<float>();
+      own.max = args_.state.max.data<float>();
+      own.sum = args_.state.sum.data<float>();
+    }
+    const bool is_later_part = args_.pages.gathered && args_.pages.first_entry > 0;
+    const bool is_first_round = params_.first_window == 0;
+    params_.from = !is_first_round ? carry_ : args_.first ? DecodeState{} : own;
+    params_.zero_is_empty = is_first_round && !is_later_part;
+    params_.to = is_last_round ? own : carry_;
+    const bool writes_out = is_last_round && args_.last;
+    params_.out = writes_out ? reinterpret_cast<uint16_t*>(args_.out.bytes()) : nullptr;
+  }
+
+  CudaStream& stream_;
+  const AttentionArgs& args_;
+  DecodeParams params_;
+  DecodeState carry_;
+  int32_t* num_found_ = nullptr;
+  int64_t max_windows_ = 0;  // that fit the scratch, of all sequences of a round together
+};
+
+}  // namespace
+
+int32_t decode_window_tokens(int32_t block_tokens) {
+  return std::gcd(block_tokens, kMaxWindowTokens);
+}
+
+void decode_attention(CudaStream& stream, const AttentionArgs& args) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(args.kv.base) % 16 == 0 &&
+                          args.kv.stride_bytes % 16 == 0 &&
+                          reinterpret_cast<uintptr_t>(args.q.bytes()) % 16 == 0;
+  SLUICE_CHECK(is_aligned, "q at {}, blocks at {}, {} bytes apart; all must be 16-byte",
+               static_cast<const void*>(args.q.bytes()), static_cast<const void*>(args.kv.base),
+               args.kv.stride_bytes);
+  stream.submit("attention", [&](cudaStream_t) { Rounds(stream, args).run(); });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,104 @@
+// Decode attention, first phase, for any head_dim: one token after the other.
+//
+// Used by attention/decode/decode.cc for the shapes that attention/decode/block.cu leaves out.
+// Bound: latency, since each score is a sum over the lanes of a warp; made to be right, not fast. A
+// warp computes one window of one query head; a lane owns channels lane, lane + 32, and so on.
+#include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/attention/decode/window.cuh"
+#include "ops/cuda/common_launch.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kMaxChannels = 256 / kWarpThreads;  // of a lane
+
+struct Partial {
+  float max = -INFINITY;
+  float sum = 0.0f;
+  float acc[kMaxChannels] = {};
+};
+
+// This lane's channels of a row of `head_dim`, 0 after the last.
+__device__ inline void load_channels(const uint16_t* row, int32_t head_dim, int32_t lane,
+                                     float (&values)[kMaxChannels]) {
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    const int32_t channel = lane + i * kWarpThreads;
+    values[i] = channel < head_dim ? bf16_to_float(row[channel]) : 0.0f;
+  }
+}
+
+__device__ inline void visit(const uint16_t* key, const uint16_t* value, const DecodeParams& p,
+                             const float (&q)[kMaxChannels], int32_t lane, Partial& partial) {
+  float channels[kMaxChannels];
+  load_channels(key, p.head_dim, lane, channels);
+  float dot = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) dot = __fmaf_rn(q[i], channels[i], dot);
+  const float score = __fmul_rn(group_sum<kWarpThreads>(dot), p.scale);
+  const float max = fmaxf(partial.max, score);
+  const float reference = reference_of(max);
+  const float keep = exp_of_difference(partial.max, reference);
+  const float weight = exp_of_difference(score, reference);
+  load_channels(value, p.head_dim, lane, channels);
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    partial.acc[i] = __fmaf_rn(channels[i], weight, __fmul_rn(partial.acc[i], keep));
+  }
+  partial.sum = __fmaf_rn(partial.sum, keep, weight);
+  partial.max = max;
+}
+
+// grid: windows of the round x query heads x sequences of the round.
+template <bool kListed>
+__global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const DecodeParams p) {
+  let_next_kernel_start();
+  const int32_t lane = threadIdx.x;
+  const int32_t seq = p.first_seq + blockIdx.z;
+  const int32_t head = blockIdx.y;
+  const int32_t kv_head = head / p.group;
+  const int32_t window_index = p.first_window + blockIdx.x;
+  const int32_t block = block_of_window<kListed>(p, seq, window_index);
+  const DecodeRow row = decode_row(p, seq);
+  wait_for_earlier_work();
+  if (window_index >= row.num_windows) return;
+  const DecodeWindow window = make_window<kListed>(p, row, seq, kv_head, window_index, block, lane);
+  const int64_t index = partial_index(p, blockIdx.z, head, blockIdx.x);
+  float q[kMaxChannels];
+  load_channels(p.q + (row.row * p.num_q_heads + head) * p.head_dim, p.head_dim, lane, q);
+  const int64_t lane_index = static_cast<int64_t>(head) * kWarpThreads + lane;
+  Partial partial;
+  if (window.resumes) partial = reinterpret_cast<const Partial*>(p.resumed_windows)[lane_index];
+  for (uint32_t tiles = window.tiles; tiles != 0; tiles &= tiles - 1) {
+    const int32_t tile = __ffs(tiles) - 1;
+    const uint16_t* keys = tile_keys<kListed>(p, window, kv_head, p.head_dim, tile);
+    const int32_t num_tokens = min(kTileTokens, row.kv_end - window.begin - tile * kTileTokens);
+    for (int32_t token = 0; token < num_tokens; ++token) {
+      const uint16_t* key = keys + token * p.head_dim;
+      visit(key, key + static_cast<int64_t>(p.block_tokens) * p.head_dim, p, q, lane, partial);
+    }
+  }
+  if (window.is_open) {
+    reinterpret_cast<Partial*>(p.open_windows)[lane_index] = partial;
+    if (lane == 0) p.partial_max_sum[index] = nothing_visible();
+    return;
+  }
+  if (lane == 0) p.partial_max_sum[index] = {partial.max, partial.sum};
+#pragma unroll
+  for (int i = 0; i < kMaxChannels; ++i) {
+    const int32_t channel = lane + i * kWarpThreads;
+    if (channel < p.head_dim) p.partial_acc[index * p.head_dim + channel] = partial.acc[i];
+  }
+}
+
+}  // namespace
+
+void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p) {
+  const dim3 grid(static_cast<unsigned>(p.num_windows), static_cast<unsigned>(p.num_q_heads),
+                  static_cast<unsigned>(p.num_seqs));
+  const bool is_listed = p.page_ids != nullptr;
+  launch_early(stream, is_listed ? decode_windows_general<true> : decode_windows_general<false>,
+               {.grid = grid, .block = dim3(kWarpThreads)}, p);
+}
+
+}  // namespace sluice::cuda

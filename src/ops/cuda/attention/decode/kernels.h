@@ -1,0 +1,47 @@
+// Launches of the decode attention kernels; attention/decode/decode.cc calls them in this order.
+//
+// Thread rule: host thread, enqueue only.
+#pragma once
+
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/attention/decode/params.h"
+
+namespace sluice::cuda {
+
+// Up to this many windows of a round may be halves, which the fold of few windows adds up.
+inline constexpr int32_t kFewWindows = 32;
+
+// So many windows of a sequence and KV head are the work of one cluster, at most.
+inline constexpr int32_t kMaxClusterWindows = 8;
+
+// Works windows out and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
+// windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
+void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
+
+// A wave of blocks computes the windows of this many sequences, at most, and this many windows a
+// multiprocessor.
+inline constexpr int32_t kMaxWaveSequences = 32;
+inline constexpr int32_t kMaxWaveWindows = 4;
+inline constexpr int32_t kMaxWaveGroup = 8;  // query heads a KV head
+
+// Computes the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
+// sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most
+// kMaxWaveGroup; compute capability 9.0.
+void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
+
+// Computes the windows of a round on tensor cores. REQUIRES: head_dim is 64 or 128; a window of
+// two records has kMaxWindowTokens.
+void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
+
+// Computes the windows that lists show, at most p.num_windows, and notes how many there are.
+// REQUIRES: head_dim is 64 or 128, at most 8 query heads a KV head, windows of kMaxWindowTokens
+// that are whole pages; where pages are gathered, all of every list is.
+void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p);
+
+// The same for any head_dim, one token after the other.
+void launch_decode_windows_general(CudaStream& stream, const DecodeParams& p);
+
+// Folds the windows of a round into the state, or into the output.
+void launch_decode_combine(CudaStream& stream, const DecodeParams& p);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,473 @@
+// Decode attention over page lists, first phase: warps compute the windows that a list shows.
+//
+// Used by attention/decode/decode.cc from 128K tokens on, where most windows may show nothing.
+// Blocks look a list through and deal the windows that it shows among themselves; a warp works a
+// window out alone, tile by tile through a ring of copies that goes on into its next window. The
+// numbers of strips, halves and windows are those of attention/decode/block.cu. Pages lie in place
+// or have been gathered. Bound: latency, that of the warp with the most tiles. One H200,
+// 2026-11-21, 8192 tokens of 128K in pages of 16, 8 KV heads: 37 us, 54 where all windows are
+// visited; 2026-11-22, 2048 gathered tokens of 1M in pages of 32: 17 us instead of 187.
+#include <algorithm>
+
+#include "ops/cuda/attention/decode/block.cuh"
+#include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/common_launch.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using namespace decode;  // strips
+
+constexpr int kWarps = 4;       // of a block
+constexpr int kSlots = 3;       // of a warp's ring, each a tile of keys or of values
+constexpr int kMostDealt = 64;  // windows that a block is dealt
+constexpr int kStripsOfHalf = kHalfTokens / kStripTokens;
+constexpr int kLoadsAtOnce = 8;
+
+// Shared memory of a warp.
+template <typename C>
+struct Ring {
+  uint16_t queries[C::kHeads][C::kHeadDim];
+  Tile<C> tiles[kSlots];
+  float4 scores[kHalfTiles][kWarpThreads];  // as Scores has them
+};
+
+// A window that the list shows.
+struct ListedWindow {
+  const uint16_t* keys;  // of its first token; where pages are gathered: of the first listed page
+  int32_t index;         // of the run
+  int32_t entry;         // of the list, of its first listed page
+  int32_t num_tokens;    // that the row sees
+  uint32_t tiles;        // that are listed
+};
+
+struct Dealt {
+  ListedWindow windows[kMostDealt];
+  int32_t num_found[kWarps];  // windows that begin in a warp's stretch of the list
+};
+
+// A list, and the tokens of the run that the row sees.
+struct List {
+  const int32_t* ids;
+  int32_t count;
+  int32_t page_tokens;
+  int32_t begin;
+  int32_t end;
+
+  // The window of the run in which a page lies, -1 where none.
+  __device__ int32_t window_of(int32_t page) const {
+    const int32_t token = page * page_tokens;
+    return page >= 0 && token >= begin && token < end ? (token - begin) / kMaxWindowTokens : -1;
+  }
+  // The tiles of its window that a page is.
+  __device__ uint32_t tiles_of(int32_t page) const {
+    const int32_t first = (page * page_tokens - begin) % kMaxWindowTokens / kTileTokens;
+    return ((1u << page_tokens / kTileTokens) - 1) << first;
+  }
+};
+
+__device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, int32_t seq,
+                                 int32_t kv_head) {
+  const int32_t list_head = p.num_list_heads == 1 ? 0 : kv_head;
+  const int64_t index = static_cast<int64_t>(seq) * p.num_list_heads + list_head;
+  List list;
+  list.ids = p.page_ids + index * p.max_pages;
+  list.count = load_now(p.page_count + index);
+  list.page_tokens = p.page_tokens;
+  list.begin = row.kv_begin;
+  list.end = row.kv_end;
+  return list;
+}
+
+// Visits entries [begin, end), a warp's stretch: fn(entry, page, window, lanes whose page is the
+// first of its window).
+template <typename Fn>
+__device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, int32_t end,
+                                               int32_t lane, Fn fn) {
+  int32_t before = begin > 0 && begin < end ? list.window_of(list.ids[begin - 1]) : -1;
+  for (int32_t first = begin; first < end; first += kLoadsAtOnce * kWarpThreads) {
+    int32_t pages[kLoadsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kLoadsAtOnce; ++i) {
+      const int32_t entry = first + i * kWarpThreads + lane;
+      pages[i] = entry < end ? list.ids[entry] : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kLoadsAtOnce; ++i) {
+      if (first + i * kWarpThreads >= end) break;
+      const int32_t window = list.window_of(pages[i]);
+      int32_t previous = __shfl_up_sync(kFullWarp, window, 1);
+      if (lane == 0) previous = before;
+      before = __shfl_sync(kFullWarp, window, kWarpThreads - 1);
+      fn(first + i * kWarpThreads + lane, pages[i], window,
+         __ballot_sync(kFullWarp, window >= 0 && window != previous));
+    }
+  }
+}
+
+// The share of a block: windows [first, first + count) of those that the list shows.
+struct Share {
+  int32_t first;
+  int32_t count;
+};
+
+// Finds a block's share and its windows. The whole block comes; block 0 notes how many there are.
+__device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, const Place& place,
+                                      Dealt& dealt) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % kWarpThreads;
+  const int32_t warp = thread / kWarpThreads;
+  if (thread < kMostDealt) dealt.windows[thread].tiles = 0;
+  const int32_t stretch =
+      (list.count + kWarps * kWarpThreads - 1) / (kWarps * kWarpThreads) * kWarpThreads;
+  const int32_t begin = min(warp * stretch, list.count);
+  const int32_t end = min(begin + stretch, list.count);
+  int32_t num_found = 0;
+  for_each_entry(list, begin, end, lane,
+                 [&](int32_t, int32_t, int32_t, uint32_t firsts) { num_found += __popc(firsts); });
+  if (lane == 0) dealt.num_found[warp] = num_found;
+  __syncthreads();
+  int32_t before = 0;
+  int32_t total = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) before += dealt.num_found[w];
+    total += dealt.num_found[w];
+  }
+  if (blockIdx.x == 0 && thread == 0) {
+    p.num_found[blockIdx.z * p.num_kv_heads + place.kv_head] = total;
+  }
+  const auto num_blocks = static_cast<int32_t>(gridDim.x);
+  const int32_t each = (total + num_blocks - 1) / num_blocks;
+  Share share;
+  share.first = min(static_cast<int32_t>(blockIdx.x) * each, total);
+  share.count = min(each, total - share.first);
+  // A window that began in the stretch before may go on in this one.
+  if (before - 1 < share.first + share.count && before + num_found > share.first) {
+    for_each_entry(
+        list, begin, end, lane, [&](int32_t entry, int32_t page, int32_t window, uint32_t firsts) {
+          const uint32_t up_to_lane = kFullWarp >> (kWarpThreads - 1 - lane);
+          const int32_t place_in_share = before + __popc(firsts & up_to_lane) - 1 - share.first;
+          before += __popc(firsts);
+          if (window < 0 || place_in_share < 0 || place_in_share >= share.count) return;
+          ListedWindow& listed = dealt.windows[place_in_share];
+          atomicOr(&listed.tiles, list.tiles_of(page));
+          if ((firsts >> lane & 1u) != 0) {
+            listed.index = window;
+            listed.entry = entry;
+          }
+        });
+  }
+  __syncthreads();
+  return share;
+}
+
+// Finds out where the dealt windows lie.
+template <typename C, bool kGathered>
+__device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& row,
+                                       const Place& place, const Share& share, Dealt& dealt) {
+  if (static_cast<int32_t>(threadIdx.x) < share.count) {
+    ListedWindow& listed = dealt.windows[threadIdx.x];
+    const int32_t block =
+        kGathered ? listed.entry : block_of_window<false>(p, place.seq, listed.index);
+    const DecodeWindow window =
+        make_window<false>(p, row, place.seq, place.kv_head, listed.index, block, 0);
+    listed.keys = kGathered ? block_keys(p, block, place.kv_head) : window.keys;
+    listed.num_tokens = min(row.kv_end - window.begin, kMaxWindowTokens);
+    listed.tiles &= window.tiles;
+  }
+  __syncthreads();
+}
+
+// Where a tile of a gathered window lies behind its first listed page, in elements. A gathered page
+// is a block; pages are a power of two of tiles, and all tiles of a page before this one are
+// listed.
+template <typename C>
+__device__ __forceinline__ int64_t offset_of_gathered(const DecodeParams& p, uint32_t tiles,
+                                                      int32_t tile) {
+  const int32_t tiles_per_page = p.page_tokens / kTileTokens;
+  const int32_t tile_of_page = tile & (tiles_per_page - 1);
+  const uint32_t tiles_before = tiles & ((1u << (tile - tile_of_page)) - 1);
+  const int32_t pages_before = __popc(tiles_before) / tiles_per_page;
+  const auto page_elements = p.kv_stride_bytes / static_cast<int64_t>(sizeof(uint16_t));
+  return pages_before * page_elements + tile_of_page * kTileTokens * C::kHeadDim;
+}
+
+// Asks for the tiles of a warp's windows in the order in which they are used: of each half, its
+// keys and then its values. Slots are filled and used in turn.
+template <typename C, bool kGathered>
+class Tiles {
+ public:
+  __device__ __forceinline__ Tiles(const DecodeParams& p, const Dealt& dealt, const Share& share,
+                                   Ring<C>& ring)
+      : p_(p), dealt_(dealt), ring_(ring), next_(threadIdx.x / kWarpThreads), count_(share.count) {}
+
+  // Asks for the next tile, if there is one; a group of copies in any case.
+  __device__ __forceinline__ void ask() {
+    if (queue_ == 0 && next_ < count_) {
+      const ListedWindow& window = dealt_.windows[next_];
+      keys_ = window.keys;
+      num_tokens_ = window.num_tokens;
+      if constexpr (kGathered) tiles_ = window.tiles;
+      const uint32_t low = window.tiles & 0xffu;
+      const uint32_t high = window.tiles >> 8;
+      queue_ = low | low << 8 | high << 16 | high << 24;
+      next_ += kWarps;
+    }
+    if (queue_ != 0) {
+      const int32_t place = __ffs(queue_) - 1;
+      queue_ &= queue_ - 1;
+      const int32_t tile = place / 16 * 8 + place % 8;
+      const int32_t token = tile * kTileTokens;
+      const uint16_t* source =
+          keys_ + (kGathered ? offset_of_gathered<C>(p_, tiles_, tile) : token * C::kHeadDim);
+      if (place / 8 % 2 != 0) source += p_.block_tokens * C::kHeadDim;
+      const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+      copy_rows<C, kTileTokens>(source, num_tokens_ - token, lane, ring_.tiles[to_fill_]);
+      to_fill_ = to_fill_ + 1 == kSlots ? 0 : to_fill_ + 1;
+    }
+    end_of_copies();
+  }
+
+  // Waits for the tile that is next to be used.
+  __device__ __forceinline__ const Tile<C>& wait() {
+    wait_for_copies_but<kSlots - 1>();
+    __syncwarp();
+    return ring_.tiles[to_use_];
+  }
+
+  // Its slot may be filled again.
+  __device__ __forceinline__ void leave() {
+    __syncwarp();
+    to_use_ = to_use_ + 1 == kSlots ? 0 : to_use_ + 1;
+    ask();
+  }
+
+ private:
+  const DecodeParams& p_;
+  const Dealt& dealt_;
+  Ring<C>& ring_;
+  const uint16_t* keys_ = nullptr;
+  int32_t num_tokens_ = 0;
+  uint32_t tiles_ = 0;  // listed
+  int32_t next_;
+  int32_t count_;
+  uint32_t queue_ = 0;
+  uint32_t to_fill_ = 0;
+  uint32_t to_use_ = 0;
+};
+
+// What a half came to: heads 2 c and 2 c + 1, laid out as Partial.
+template <typename C>
+struct HalfSum {
+  float2 max_sum[2];
+  float acc[C::kSteps][4];
+};
+
+// Adds a strip to the strips before it.
+template <typename C>
+__device__ __forceinline__ void add_strip(Partial<C>& strip, HalfSum<C>& half) {
+#pragma unroll
+  for (int head = 0; head < 2; ++head) {
+    const float2 own = {strip.max[0][head], sum_of_tokens(strip.sum[0][head])};
+    if (__any_sync(kFullWarp, shows_nothing(own))) {
+#pragma unroll
+      for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          if (shows_nothing(own)) strip.acc[0][m][2 * b + head] = 0.0f;
+        }
+      }
+    }
+    float2& sum = half.max_sum[head];
+    const float weight = exp_of_difference(own.x, reference_of(sum.x));
+    sum.y = __fmaf_rn(own.y, weight, sum.y);
+#pragma unroll
+    for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        float& acc = half.acc[m][2 * b + head];
+        acc = __fmaf_rn(strip.acc[0][m][2 * b + head], weight, acc);
+      }
+    }
+  }
+}
+
+// The scores of a half's listed tiles, and the largest of each head: only with that can strips be
+// added up one after the other. Not unrolled: each loop runs once or twice, and instruction-cache
+// misses would cost more.
+template <typename C, typename TileRing>
+__device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles,
+                                           int32_t num_tokens, int32_t lane,
+                                           const Queries<C>& queries, TileRing& ring,
+                                           float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
+  float maxima[2] = {-INFINITY, -INFINITY};
+#pragma unroll 1
+  for (; tiles != 0; tiles &= tiles - 1) {
+    const int32_t tile = __ffs(tiles) - 1;
+    Scores<C> scores;
+    multiply_keys<C>(0, ring.wait(), queries, num_tokens - tile * kTileTokens, p.scale, lane,
+                     scores);
+    ring.leave();
+    const float(&score)[4] = scores.data[0][0];
+    maxima[0] = fmaxf(maxima[0], fmaxf(score[0], score[2]));
+    maxima[1] = fmaxf(maxima[1], fmaxf(score[1], score[3]));
+    kept[tile][lane] = {score[0], score[1], score[2], score[3]};
+  }
+#pragma unroll
+  for (int head = 0; head < 2; ++head) {
+#pragma unroll
+    for (int step = 4; step < kWarpThreads; step *= 2) {
+      maxima[head] = fmaxf(maxima[head], __shfl_xor_sync(kFullWarp, maxima[head], step));
+    }
+    half.max_sum[head] = {maxima[head], 0.0f};
+  }
+}
+
+// Computes half a window of which something is listed.
+template <typename C, typename TileRing>
+__device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t tiles,
+                                              int32_t num_tokens, int32_t lane,
+                                              const Queries<C>& queries, TileRing& ring,
+                                              float4 (*kept)[kWarpThreads], HalfSum<C>& half) {
+  half = {};
+  score_half(p, tiles, num_tokens, lane, queries, ring, kept, half);
+#pragma unroll 1
+  for (int s = 0; s < kStripsOfHalf; ++s, tiles >>= kTiles) {
+    if ((tiles & 3u) == 0) {
+      // What adding a strip that shows nothing does: -0 becomes 0.
+#pragma unroll
+      for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) half.acc[m][e] = __fadd_rn(half.acc[m][e], 0.0f);
+      }
+      continue;
+    }
+    Partial<C> strip;
+    begin<C>(nullptr, false, strip);
+#pragma unroll 1
+    for (int i = 0; i < kTiles; ++i) {
+      if ((tiles >> i & 1u) == 0) continue;
+      const float4 score = kept[s * kTiles + i][lane];
+      Scores<C> scores;
+      scores.data[0][0][0] = score.x;
+      scores.data[0][0][1] = score.y;
+      scores.data[0][0][2] = score.z;
+      scores.data[0][0][3] = score.w;
+      update_softmax<C, false>(0, scores, strip);
+      multiply_values<C>(0, ring.wait(), lane, scores, strip);
+      ring.leave();
+    }
+    add_strip(strip, half);
+  }
+}
+
+// Writes half a window, or the window where the first half has been written: `first` is what it
+// came to.
+template <typename C>
+__device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
+                                           int32_t window, bool is_second, int32_t lane,
+                                           const HalfSum<C>& half, float2 (&first)[2]) {
+#pragma unroll
+  for (int head = 0; head < 2; ++head) {
+    const int32_t column = lane % 4 * 2 + head;
+    if (column >= place.num_heads) continue;
+    const int64_t index = partial_index(p, blockIdx.z, place.first_head + column, window);
+    float* acc = p.partial_acc + index * C::kHeadDim + lane / 4;
+    float2 max_sum = half.max_sum[head];
+    HalfWeights weights = {};
+    if (is_second) max_sum = sum_of_halves(first[head], max_sum, weights);
+#pragma unroll
+    for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+      for (int b = 0; b < 2; ++b) {
+        float& written = acc[16 * m + 8 * b];
+        float value = half.acc[m][2 * b + head];
+        if (is_second) {
+          const float before = weights.first < 0.0f ? 0.0f : written;
+          value = sum_of_halves(before, value, weights);
+        }
+        written = value;
+      }
+    }
+    first[head] = max_sum;
+    if (lane < 4) p.partial_max_sum[index] = max_sum;
+  }
+}
+
+// grid: blocks of a list x KV heads x sequences of the round.
+template <typename C, bool kGathered>
+__global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
+    decode_listed_windows(const DecodeParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ Dealt dealt;
+  let_next_kernel_start();
+  const Place place = make_place<C>(p);
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  Ring<C>& ring = reinterpret_cast<Ring<C>*>(shared)[warp];
+  const DecodeRow row = decode_row(p, place.seq);
+  wait_for_earlier_work();
+  const List list = make_list(p, row, place.seq, place.kv_head);
+  if (row.row < 0) return;
+  const Share share = deal(p, list, place, dealt);
+  if (share.count == 0) return;
+  copy_rows<C, C::kHeads>(p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim,
+                          place.num_heads, lane, ring.queries);
+  locate<C, kGathered>(p, row, place, share, dealt);
+  Tiles<C, kGathered> tiles(p, dealt, share, ring);
+#pragma unroll
+  for (int i = 0; i < kSlots; ++i) tiles.ask();
+  if (warp >= share.count) return;
+  tiles.wait();
+  Queries<C> queries;
+  load_queries(ring.queries, lane, queries);
+  for (int32_t i = warp; i < share.count; i += kWarps) {
+    const ListedWindow& window = dealt.windows[i];
+    const uint32_t listed = window.tiles;
+    float2 first[2] = {nothing_visible(), nothing_visible()};
+#pragma unroll 1
+    for (int32_t h = 0; h < 2; ++h) {
+      const uint32_t of_half = listed >> h * kHalfTiles & ((1u << kHalfTiles) - 1);
+      if (of_half == 0) continue;
+      HalfSum<C> half;
+      work_out_half(p, of_half, window.num_tokens - h * kHalfTokens, lane, queries, tiles,
+                    ring.scores, half);
+      store_half(p, place, share.first + i, h == 1, lane, half, first);
+    }
+  }
+}
+
+template <typename C, bool kGathered>
+void launch(CudaStream& stream, const DecodeParams& p) {
+  const int32_t num_lists = p.num_kv_heads * p.num_seqs;
+  const int32_t most = 3 * stream.cuda_device().properties().multiProcessorCount;
+  const int32_t wanted = std::min((p.num_windows + kWarps - 1) / kWarps, most / num_lists);
+  const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);
+  const size_t shared_bytes = kWarps * sizeof(Ring<C>);
+  auto* kernel = decode_listed_windows<C, kGathered>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)),
+             "cudaFuncSetAttribute");
+  launch_early(
+      stream, kernel,
+      {.grid = dim3(static_cast<unsigned>(num_blocks), static_cast<unsigned>(p.num_kv_heads),
+                    static_cast<unsigned>(p.num_seqs)),
+       .block = dim3(kWarps * kWarpThreads),
+       .shared_bytes = shared_bytes},
+      p);
+}
+
+template <typename C>
+void launch(CudaStream& stream, const DecodeParams& p) {
+  p.gathered ? launch<C, true>(stream, p) : launch<C, false>(stream, p);
+}
+
+}  // namespace
+
+void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p) {
+  p.head_dim == 128 ? launch<Config<128, 1, true>>(stream, p)
+                    : launch<Config<64, 1, true>>(stream, p);
+}
+
+}  // namespace sluice::cuda

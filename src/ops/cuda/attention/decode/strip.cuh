@@ -1,0 +1,409 @@
+// Strips of decode attention: what one warp computes, 32 tokens of a window for up to 16 heads.
+//
+// Used by attention/decode/block.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device
+// code, whole warps.
+//
+// Both products have tokens (or channels) in the 16 rows and query heads in the 8 columns of
+// mma.m16n8k16, because 1 to 8 heads share K and V; lane = 4 g + c:
+//   scores  S^T = K Q^T: ldmatrix takes 16 tokens x 16 channels out of shared memory.
+//   output  O^T = V^T P^T: the same with .trans. P^T comes out of the first product with tokens in
+//           rows and must be turned: movmatrix does it.
+// Pieces of 16 bytes lie in shared memory at their place xor the row, so that eight rows of a
+// column of pieces are in different banks.
+#pragma once
+
+#include "ops/cuda/attention/decode/window.cuh"
+#include "ops/cuda/shared_copy.cuh"
+
+namespace sluice::cuda::decode {
+
+inline constexpr int kHeadsPerTile = 8;  // columns of a product
+inline constexpr int kTiles = kStripTokens / kTileTokens;
+inline constexpr int kHalfTokens = kMaxWindowTokens / 2;  // what a block computes at a time
+inline constexpr int kMaxWarps = kHalfTokens / kStripTokens;
+inline constexpr int kHalfTiles = kHalfTokens / kTileTokens;
+
+// kHeadTiles * 8 query heads per block; with page lists or without.
+template <int kHeadDimValue, int kHeadTilesValue, bool kListedValue>
+struct Config {
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kHeadTiles = kHeadTilesValue;
+  static constexpr bool kListed = kListedValue;
+  static constexpr int kHeads = kHeadTiles * kHeadsPerTile;
+  static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
+  static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
+  static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
+  static constexpr int kRowFloats = kHeadDim + 4;             // of what a strip came to, of a head
+};
+
+// Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
+// the one behind it, of head g.
+template <typename C>
+struct Queries {
+  uint32_t data[C::kHeadTiles][C::kSteps / 2][4];
+};
+// Scores of a strip, then its weights: [head tile][tile][2 * token half + head], token
+// g + 8 * half, head 2 c + head.
+template <typename C>
+struct Scores {
+  float data[C::kHeadTiles][kTiles][4];
+};
+// What the strip came to so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's
+// part. acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
+template <typename C>
+struct Partial {
+  float max[C::kHeadTiles][2];
+  float sum[C::kHeadTiles][2];
+  float acc[C::kHeadTiles][C::kSteps][4];
+};
+
+template <typename C>
+inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
+
+// Keys or values of a tile, in shared memory.
+template <typename C>
+using Tile = uint16_t[kTileTokens][C::kHeadDim];
+
+// Shared memory of a warp: its queries, keys and values, and once the values are used, what the
+// strip came to; the rows of that are apart so that the lanes of a store are in different banks.
+template <typename C>
+struct Room {
+  uint16_t queries[C::kHeads][C::kHeadDim];
+  Tile<C> keys[kTiles];
+  union {
+    Tile<C> values[kTiles];
+    float acc[C::kHeads][C::kRowFloats];
+  };
+};
+
+// A warp's tokens of a window; `visible` tokens of each tile are seen, from its first.
+struct Strip {
+  const uint16_t* keys[kTiles];
+  int32_t visible[kTiles];
+};
+
+// Four 8x8 matrices; lane l says where row l % 8 of matrix l / 8 is.
+template <bool kTurned>
+__device__ __forceinline__ void load_matrices(uint32_t address, uint32_t (&data)[4]) {
+  if constexpr (kTurned) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(data[0]), "=r"(data[1]), "=r"(data[2]), "=r"(data[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(data[0]), "=r"(data[1]), "=r"(data[2]), "=r"(data[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+// d += a b: a 16x16 and b 16x8 bf16, d 16x8 f32.
+__device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Rounds two numbers and turns the 8x8 matrix whose rows are spread over the lanes.
+__device__ __forceinline__ uint32_t rounded_and_turned(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;"
+      : "=r"(turned)
+      : "r"(*reinterpret_cast<const uint32_t*>(&pair)));
+  return turned;
+}
+
+template <typename C>
+__device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeWindow& window,
+                                            int32_t kv_head, int32_t index) {
+  Strip strip;
+  const int32_t num_tokens = min(window.kv_end - window.begin, p.window_tokens);
+  const int32_t left = num_tokens - index * kStripTokens;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    const int32_t tile = index * kTiles + i;
+    const bool is_present = !C::kListed || (window.tiles >> tile & 1u) != 0;
+    strip.visible[i] = is_present ? max(min(left - i * kTileTokens, kTileTokens), 0) : 0;
+    strip.keys[i] = tile_keys<C::kListed>(p, window, kv_head, C::kHeadDim, tile);
+  }
+  return strip;
+}
+
+// Copies rows, of which `visible` are read and the others become 0.
+template <typename C, int kRows>
+__device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visible, int32_t lane,
+                                          uint16_t (&rows)[kRows][C::kHeadDim]) {
+  constexpr int kRowBytes = C::kHeadDim * 2;
+  const int32_t row = lane / C::kPieces;
+  const int32_t piece = lane % C::kPieces;
+  const uint16_t* from = source + row * C::kHeadDim + piece * 8;
+  const uint32_t to = shared_address(rows) + row * kRowBytes + (piece ^ row) * 16;
+#pragma unroll
+  for (int first = 0; first < kRows; first += C::kRowsOfCopy) {
+    // row + first, of which no bit is in both, so that xor takes one after the other.
+    copy_16(first * kRowBytes + (to ^ (first % 8 * 16)), from + first * C::kHeadDim,
+            first + row < visible);
+  }
+}
+
+// Asks for the strip's keys: a group of copies, with what was asked for before. Tokens that are not
+// visible are not read: they may be NaN, and 0 * NaN is NaN.
+template <typename C>
+__device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room<C>& room) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (strip.visible[i] > 0) {
+      copy_rows<C, kTileTokens>(strip.keys[i], strip.visible[i], lane, room.keys[i]);
+    }
+  }
+  end_of_copies();
+}
+
+// The same for its values.
+template <typename C>
+__device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
+                                            Room<C>& room) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (strip.visible[i] > 0) {
+      copy_rows<C, kTileTokens>(strip.keys[i] + values_offset, strip.visible[i], lane,
+                                room.values[i]);
+    }
+  }
+  end_of_copies();
+}
+
+// Asks for queries and the strip's keys, then for its values: two groups of copies.
+template <typename C>
+__device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_offset,
+                                           const uint16_t* queries, int32_t num_heads, int32_t lane,
+                                           Room<C>& room) {
+  copy_rows<C, C::kHeads>(queries, num_heads, lane, room.queries);
+  copy_keys(strip, lane, room);
+  copy_values(strip, values_offset, lane, room);
+}
+
+template <typename C>
+__device__ __forceinline__ void load_queries(const uint16_t (&rows)[C::kHeads][C::kHeadDim],
+                                             int32_t lane, Queries<C>& queries) {
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+    const uint32_t row = shared_address(rows[t * kHeadsPerTile + lane % 8]);
+    const int32_t piece = (lane / 8 ^ lane % 8) * 16;
+#pragma unroll
+    for (int pair = 0; pair < C::kSteps / 2; ++pair) {  // of steps: four pieces
+      load_matrices<false>(row + (piece ^ pair % 2 * 64) + pair / 2 * 128, queries.data[t][pair]);
+    }
+  }
+}
+
+// scores = scale * K Q^T of tile `i`, -inf where a token is not visible. Each score is two chains
+// of products, so that one does not wait for the other.
+template <typename C>
+__device__ __forceinline__ void multiply_keys(int i, const Tile<C>& tile, const Queries<C>& queries,
+                                              int32_t visible, float scale, int32_t lane,
+                                              Scores<C>& scores) {
+  const int32_t row = lane % 16;  // matrices: tokens 0 to 7, 8 to 15, then the next 8 channels
+  const uint32_t keys = shared_address(tile[row]);
+  const int32_t piece = (lane / 16 ^ row % 8) * 16;
+  float sums[C::kHeadTiles][2][4] = {};
+#pragma unroll
+  for (int step = 0; step < C::kSteps; ++step) {
+    uint32_t k[4];
+    load_matrices<false>(keys + (piece ^ step % 4 * 32) + step / 4 * 128, k);
+#pragma unroll
+    for (int t = 0; t < C::kHeadTiles; ++t) {
+      const auto& q = queries.data[t][step / 2];
+      multiply(sums[t][step % 2], k[0], k[1], k[2], k[3], q[step % 2 * 2], q[step % 2 * 2 + 1]);
+    }
+  }
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const bool is_visible = lane / 4 + e / 2 * 8 < visible;
+      const float score = __fmul_rn(__fadd_rn(sums[t][0][e], sums[t][1][e]), scale);
+      scores.data[t][i][e] = is_visible ? score : -INFINITY;
+    }
+  }
+}
+
+// The scores of tile `i` become weights; max, sum and acc follow. With kIsFirst they begin: that
+// leaves out what would be multiplied by 0.
+template <typename C, bool kIsFirst>
+__device__ __forceinline__ void update_softmax(int i, Scores<C>& scores, Partial<C>& partial) {
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      float& low = scores.data[t][i][head];  // tokens g and g + 8
+      float& high = scores.data[t][i][2 + head];
+      float max = fmaxf(low, high);
+      if (!kIsFirst) max = fmaxf(partial.max[t][head], max);
+#pragma unroll
+      for (int step = 4; step < kWarpThreads; step *= 2) {
+        max = fmaxf(max, __shfl_xor_sync(kFullWarp, max, step));
+      }
+      const float reference = reference_of(max);
+      const float before = partial.max[t][head];
+      low = exp_of_difference(low, reference);
+      high = exp_of_difference(high, reference);
+      partial.max[t][head] = max;
+      float& sum = partial.sum[t][head];
+      if (kIsFirst) {
+        sum = __fadd_rn(low, high);
+        continue;
+      }
+      const float keep = exp_of_difference(before, reference);
+      sum = __fmaf_rn(sum, keep, __fadd_rn(low, high));
+#pragma unroll
+      for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          float& acc = partial.acc[t][m][2 * b + head];
+          acc = __fmul_rn(acc, keep);
+        }
+      }
+    }
+  }
+}
+
+// acc += V^T P^T of tile `i`.
+template <typename C>
+__device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int32_t lane,
+                                                const Scores<C>& weights, Partial<C>& partial) {
+  uint32_t p[C::kHeadTiles][2];
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+    const float(&weight)[4] = weights.data[t][i];
+    p[t][0] = rounded_and_turned(weight[0], weight[1]);
+    p[t][1] = rounded_and_turned(weight[2], weight[3]);
+  }
+  const int32_t row = lane % 8 + lane / 16 * 8;  // matrices: 8 channels, the next 8, then tokens 8
+  const uint32_t values = shared_address(tile[row]);  // to 15
+  const int32_t piece = (lane / 8 % 2 ^ row % 8) * 16;
+#pragma unroll
+  for (int m = 0; m < C::kSteps; ++m) {
+    uint32_t v[4];
+    load_matrices<true>(values + (piece ^ m % 4 * 32) + m / 4 * 128, v);
+#pragma unroll
+    for (int t = 0; t < C::kHeadTiles; ++t) {
+      multiply(partial.acc[t][m], v[0], v[1], v[2], v[3], p[t][0], p[t][1]);
+    }
+  }
+}
+
+// Calls fn(number, its place) for every number of the partial.
+template <typename C, typename Fn>
+__device__ __forceinline__ void for_each_number(Partial<C>& partial, Fn fn) {
+  int place = 0;
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      fn(partial.max[t][head], place++);
+      fn(partial.sum[t][head], place++);
+    }
+#pragma unroll
+    for (int m = 0; m < C::kSteps; ++m) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) fn(partial.acc[t][m][e], place++);
+    }
+  }
+}
+
+// The empty state, or what the previous part of the list left of this strip.
+template <typename C>
+__device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
+                                      Partial<C>& partial) {
+  for_each_number(partial, [](float& number, int) { number = 0.0f; });
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) partial.max[t][0] = partial.max[t][1] = -INFINITY;
+  if (!resumes) return;
+  for_each_number(partial,
+                  [&](float& number, int place) { number = resumed_strip[place * kWarpThreads]; });
+}
+
+template <typename C>
+__device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& strip, int32_t lane,
+                                            const Room<C>& room, const Queries<C>& queries,
+                                            Scores<C>& scores) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (strip.visible[i] > 0) {
+      multiply_keys<C>(i, room.keys[i], queries, strip.visible[i], p.scale, lane, scores);
+    }
+  }
+}
+
+// Tile by tile, so that a list's cut between them changes nothing.
+template <typename C>
+__device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, const Room<C>& room,
+                                             Scores<C>& scores, Partial<C>& partial) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    if (strip.visible[i] == 0) continue;
+    if (!C::kListed && i == 0) {
+      update_softmax<C, true>(i, scores, partial);
+    } else {
+      update_softmax<C, false>(i, scores, partial);
+    }
+    multiply_values<C>(i, room.values[i], lane, scores, partial);
+  }
+}
+
+// What becomes of a strip that has been asked for.
+template <typename C>
+__device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& strip,
+                                         const float* resumed_strip, bool resumes, int32_t lane,
+                                         Room<C>& room, Partial<C>& partial) {
+  wait_for_copies_but<1>();
+  __syncwarp();
+  Queries<C> queries;
+  load_queries(room.queries, lane, queries);
+  Scores<C> scores;
+  score_strip(p, strip, lane, room, queries, scores);
+  begin(resumed_strip, C::kListed && resumes, partial);
+  wait_for_copies_but<0>();
+  __syncwarp();
+  attend_strip(strip, lane, room, scores, partial);
+}
+
+// The sum of a strip, from what its lanes have.
+__device__ __forceinline__ float sum_of_tokens(float sum) {
+#pragma unroll
+  for (int step = 4; step < kWarpThreads; step *= 2) {
+    sum = __fadd_rn(sum, __shfl_xor_sync(kFullWarp, sum, step));
+  }
+  return sum;
+}
+
+// Puts what the strip came to where the whole block finds it: rows of kRowFloats at `accs`.
+template <typename C>
+__device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
+                                            const Partial<C>& partial, float* accs,
+                                            float2 (&max_sums)[C::kHeads]) {
+  __syncwarp();  // the other lanes are done with their values
+#pragma unroll
+  for (int t = 0; t < C::kHeadTiles; ++t) {
+#pragma unroll
+    for (int head = 0; head < 2; ++head) {
+      const float sum = sum_of_tokens(partial.sum[t][head]);
+      const int32_t column = t * kHeadsPerTile + lane % 4 * 2 + head;
+      if (column >= num_heads) continue;
+      if (lane < 4) max_sums[column] = {partial.max[t][head], sum};
+      float* acc = accs + column * C::kRowFloats + lane / 4;
+#pragma unroll
+      for (int m = 0; m < C::kSteps; ++m) {
+        acc[16 * m] = partial.acc[t][m][head];
+        acc[16 * m + 8] = partial.acc[t][m][2 + head];
+      }
+    }
+  }
+}
+
+}  // namespace sluice::cuda::decode

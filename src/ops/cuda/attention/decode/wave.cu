@@ -1,0 +1,216 @@
+// Decode attention, first phase, over few windows: one wave of blocks that stay.
+//
+// Used by attention/decode/decode.cc up to four windows a multiprocessor: head_dim 64 and 128, at
+// most 8 query heads a KV head, no list. Bound: bytes of K and V over HBM bandwidth, and latency.
+// Tile: a block of eight warps is alone on its multiprocessor and computes windows b, b + blocks,
+// b + 2 blocks, ... of those that the sequences have, so shares are even whatever lengths a graph
+// was made for. A warp has a strip (attention/decode/strip.cuh); it asks for the next window's keys
+// as soon as it has its scores, and for its values once those before are used, so memory has work
+// while strips are added up. The numbers are those of attention/decode/block.cu. One H200,
+// 2026-11-22, 8 KV heads of 128 channels, with the fold: 7.8, 11.6 and 20.3 us for 4K, 8K and 16K
+// tokens, 50, 68 and 78 % of the rate of a copy (10.4, 14.3 and 22.3 us without this kernel);
+// reading alone takes 5.3, 9.1 and 16.7 (docs/kernels/cuda_attention.md).
+#include <algorithm>
+
+#include "ops/cuda/attention/decode/block.cuh"
+#include "ops/cuda/attention/decode/kernels.h"
+#include "ops/cuda/common_launch.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+using namespace decode;  // strips
+
+constexpr int kWarps = kMaxWindowTokens / kStripTokens;
+constexpr int kThreads = kWarps * kWarpThreads;
+
+// A window to compute.
+struct Task {
+  int32_t round_seq;  // -1: there are no more
+  int32_t kv_head;
+  int32_t window;
+  int32_t block;  // where it lies; loaded ahead, so that nothing waits for it
+};
+
+// The sequences of the round, one a lane. Windows are numbered sequence by sequence, then by
+// position, then by KV head.
+class Sequences {
+ public:
+  __device__ __forceinline__ explicit Sequences(const DecodeParams& p, int32_t lane) : p_(p) {
+    const DecodeRow row = decode_row(p, p.first_seq + min(lane, p.num_seqs - 1));
+    row_ = static_cast<int32_t>(row.row);
+    kv_begin_ = row.kv_begin;
+    kv_end_ = row.kv_end;
+    const int32_t own = lane < p.num_seqs ? min(row.num_windows, p.num_windows) : 0;
+    end_ = own * p.num_kv_heads;
+#pragma unroll
+    for (int step = 1; step < kMaxWaveSequences; step *= 2) {
+      const int32_t before = __shfl_up_sync(kFullWarp, end_, step);
+      if (lane >= step) end_ += before;
+    }
+    begin_ = end_ - own * p.num_kv_heads;
+  }
+
+  // All lanes call and get the same.
+  __device__ __forceinline__ Task task(int32_t number) const {
+    Task task;
+    const int32_t seq = __popc(__ballot_sync(kFullWarp, end_ <= number));
+    task.round_seq = seq < kMaxWaveSequences ? seq : -1;
+    const int32_t place = number - __shfl_sync(kFullWarp, begin_, seq);
+    task.window = place / p_.num_kv_heads;
+    task.kv_head = place - task.window * p_.num_kv_heads;
+    task.block = 0;
+    if (task.round_seq >= 0) {
+      task.block = block_of_window<false>(p_, p_.first_seq + seq, task.window);
+    }
+    return task;
+  }
+
+  __device__ __forceinline__ DecodeRow row_of(const Task& task) const {
+    DecodeRow row;
+    row.row = __shfl_sync(kFullWarp, row_, task.round_seq);
+    row.kv_begin = __shfl_sync(kFullWarp, kv_begin_, task.round_seq);
+    row.kv_end = __shfl_sync(kFullWarp, kv_end_, task.round_seq);
+    row.num_windows = 0;  // nobody asks
+    return row;
+  }
+
+ private:
+  const DecodeParams& p_;
+  int32_t row_;
+  int32_t kv_begin_;
+  int32_t kv_end_;
+  int32_t begin_;  // number of the sequence's first window, and of the one after its last
+  int32_t end_;
+};
+
+// Where a strip and its queries lie; null and nothing to see where there is no window.
+struct Source {
+  Strip strip;
+  const uint16_t* queries;
+};
+
+template <typename C>
+__device__ __forceinline__ Source find_source(const DecodeParams& p, const Sequences& sequences,
+                                              const Task& task, int32_t warp) {
+  Source source = {};
+  if (task.round_seq < 0) return source;
+  const DecodeRow row = sequences.row_of(task);
+  const DecodeWindow window = make_window<false>(p, row, p.first_seq + task.round_seq, task.kv_head,
+                                                 task.window, task.block, 0);
+  source.strip = make_strip<C>(p, window, task.kv_head, warp);
+  source.queries = p.q + (row.row * p.num_q_heads + task.kv_head * p.group) * C::kHeadDim;
+  return source;
+}
+
+// Adds up the strips of a window and writes what it came to.
+template <typename C>
+__device__ __forceinline__ void store_window(const DecodeParams& p, const Task& task,
+                                             const float2 (*max_sums)[C::kHeads],
+                                             const float* accs) {
+  constexpr int32_t kQuads = C::kHeadDim / 4;
+  const int32_t stride = p.group * C::kRowFloats;
+  for (int32_t i = threadIdx.x; i < p.group * kQuads; i += kThreads) {
+    const int32_t head = i / kQuads;
+    const int32_t channel = i % kQuads * 4;
+    float2 max_sum;
+    const float4 acc =
+        sum_of_window<C>(max_sums, accs + head * C::kRowFloats + channel, stride, head, max_sum);
+    const int64_t index =
+        partial_index(p, task.round_seq, task.kv_head * p.group + head, task.window);
+    *reinterpret_cast<float4*>(p.partial_acc + index * C::kHeadDim + channel) = acc;
+    if (channel == 0) p.partial_max_sum[index] = max_sum;
+  }
+}
+
+// What strips came to, after the rooms: of two windows in turn, since a warp may be done with the
+// next one while others add the last one up.
+template <typename C>
+__host__ __device__ inline int32_t acc_floats(int32_t group) {
+  return kWarps * group * C::kRowFloats;
+}
+
+// Computes the strip that has been asked for. As soon as there is room, asks for `next`.
+template <typename C>
+__device__ __forceinline__ void work_out_and_ask(const DecodeParams& p, const Strip& strip,
+                                                 const Source& next, int32_t lane, Room<C>& room,
+                                                 Partial<C>& partial) {
+  wait_for_copies_but<1>();
+  __syncwarp();
+  Queries<C> queries;
+  load_queries(room.queries, lane, queries);
+  Scores<C> scores;
+  score_strip(p, strip, lane, room, queries, scores);
+  __syncwarp();
+  if (next.queries != nullptr) copy_rows<C, C::kHeads>(next.queries, p.group, lane, room.queries);
+  copy_keys(next.strip, lane, room);
+  begin<C>(nullptr, false, partial);
+  wait_for_copies_but<1>();
+  __syncwarp();
+  attend_strip(strip, lane, room, scores, partial);
+  __syncwarp();
+  copy_values(next.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, lane, room);
+}
+
+// grid: as many blocks as there are multiprocessors, or windows.
+template <typename C>
+__global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ float2 max_sums[2][kWarps][C::kHeads];
+  let_next_kernel_start();
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+  const auto warp = static_cast<int32_t>(threadIdx.x / kWarpThreads);
+  auto* rooms = reinterpret_cast<Room<C>*>(shared);
+  auto* accs = reinterpret_cast<float*>(rooms + kWarps);
+  const Sequences sequences(p, lane);
+  auto number = static_cast<int32_t>(blockIdx.x);
+  Task task = sequences.task(number);
+  Source source = find_source<C>(p, sequences, task, warp);
+  keep_here(source.strip.keys[0]);
+  keep_here(source.queries);
+  number += static_cast<int32_t>(gridDim.x);
+  Task next = sequences.task(number);
+  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
+  if (task.round_seq < 0) return;
+  copy_strip(source.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, source.queries,
+             p.group, lane, rooms[warp]);
+  for (int32_t turn = 0; task.round_seq >= 0; turn ^= 1) {
+    const Strip strip = source.strip;
+    source = find_source<C>(p, sequences, next, warp);
+    Partial<C> partial;
+    work_out_and_ask(p, strip, source, lane, rooms[warp], partial);
+    float* acc = accs + turn * acc_floats<C>(p.group);
+    store_strip(p.group, lane, partial, acc + warp * p.group * C::kRowFloats, max_sums[turn][warp]);
+    __syncthreads();
+    store_window<C>(p, task, max_sums[turn], acc);
+    task = next;
+    number += static_cast<int32_t>(gridDim.x);
+    next = sequences.task(number);
+  }
+}
+
+template <typename C>
+void launch(CudaStream& stream, const DecodeParams& p) {
+  const int32_t num_windows = p.num_windows * p.num_kv_heads * p.num_seqs;
+  const int32_t num_blocks =
+      std::min(num_windows, stream.cuda_device().properties().multiProcessorCount);
+  const size_t shared_bytes =
+      kWarps * sizeof(Room<C>) + 2 * static_cast<size_t>(acc_floats<C>(p.group)) * sizeof(float);
+  check_cuda(cudaFuncSetAttribute(decode_wave<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)),
+             "cudaFuncSetAttribute");
+  launch_early(stream, decode_wave<C>,
+               {.grid = dim3(static_cast<unsigned>(num_blocks)),
+                .block = dim3(kThreads),
+                .shared_bytes = shared_bytes},
+               p);
+}
+
+}  // namespace
+
+void launch_decode_wave(CudaStream& stream, const DecodeParams& p) {
+  p.head_dim == 128 ? launch<Config<128, 1, false>>(stream, p)
+                    : launch<Config<64, 1, false>>(stream, p);
+}
+
+}  // namespace sluice::cuda

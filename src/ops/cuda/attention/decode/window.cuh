@@ -1,0 +1,218 @@
+// Windows of decode attention: which tokens of a window a row sees, and where they lie.
+//
+// Used by both kernels that compute windows. A tile is kAttentionTile tokens at a multiple of
+// them; pages and windows are whole tiles. Thread rule: device code, whole warps.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/attention/decode/params.h"
+#include "ops/cuda/common.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int32_t kTileTokens = 16;
+inline constexpr int32_t kMaxWindowTokens = 256;  // so that a bit mask of tiles has 16 bits
+inline constexpr int32_t kStripTokens = 32;       // of a window, computed from the empty state
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// A load that is issued where it stands: left to itself, the compiler moves it after the wait for
+// another one, and spreads the number over uniform registers.
+__device__ __forceinline__ int32_t load_now(const int32_t* source) {
+  int32_t value;
+  asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
+  return value;
+}
+
+// Has an address computed where this stands, before a wait and not after it.
+__device__ __forceinline__ void keep_here(const void* address) { asm volatile("" ::"l"(address)); }
+
+// The row of a sequence and what it sees of the run.
+struct DecodeRow {
+  int64_t row;       // -1: the sequence has none
+  int32_t kv_begin;  // the run's
+  int32_t kv_end;    // one past the last token that the row sees
+  int32_t num_windows;
+};
+
+__device__ inline DecodeRow decode_row(const DecodeParams& p, int32_t seq) {
+  const int32_t begin = load_now(p.row_begin + seq);
+  const int32_t end = load_now(p.row_begin + seq + 1);
+  const int32_t first_pos = load_now(p.first_pos + seq);
+  const int32_t kv_begin = load_now(p.kv_begin + seq);
+  const int32_t kv_end = min(load_now(p.kv_end + seq), first_pos + 1);
+  DecodeRow row;
+  row.row = begin < end ? begin : -1;
+  row.kv_begin = kv_begin;
+  row.kv_end = kv_end;
+  const int32_t num_tokens = row.row < 0 ? 0 : max(kv_end - kv_begin, 0);
+  // A window is a power of two.
+  row.num_windows = (num_tokens + p.window_tokens - 1) >> p.window_shift;
+  return row;
+}
+
+// Index of what a window came to, or its first half; acc lies at head_dim times it.
+__device__ inline int64_t partial_index(const DecodeParams& p, int32_t round_seq, int32_t head,
+                                        int32_t round_window) {
+  const int64_t first = (static_cast<int64_t>(round_seq) * p.num_q_heads + head) * p.num_windows;
+  return (first + round_window) * p.records;
+}
+
+// exp(value - reference), and 0 for -inf whatever finite reference.
+__device__ __forceinline__ float exp_of_difference(float value, float reference) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;"
+      : "=f"(result)
+      : "f"(__fmul_rn(__fsub_rn(value, reference), kLog2E)));
+  return result;
+}
+
+// What differences are taken to: the maximum, or 0 while it is -inf, since -inf - -inf is NaN.
+__device__ __forceinline__ float reference_of(float max) { return max == -INFINITY ? 0.0f : max; }
+
+// The first entry of ascending ids[low, high) that is `page` or behind it; all lanes get it.
+// Cost: one load for lists of up to 32 entries, two up to 1024, three up to 32768.
+__device__ inline int32_t lower_bound(const int32_t* ids, int32_t low, int32_t high, int32_t page,
+                                      int32_t lane) {
+  while (low < high) {
+    const int32_t step = (high - low + kWarpThreads - 1) / kWarpThreads;
+    // Lane l asks about the last entry of the l-th stretch of `step` entries.
+    const int64_t last = low + static_cast<int64_t>(lane + 1) * step - 1;
+    const bool is_before = last < high && ids[last] < page;
+    low += __popc(__ballot_sync(kFullWarp, is_before)) * step;
+    if (step == 1) break;
+    high = min(high, low + step - 1);  // the last of the stretch is known not to be before
+  }
+  return low;
+}
+
+// The (max, sum) of a window that came to nothing.
+__device__ inline float2 nothing_visible() { return {-INFINITY, 0.0f}; }
+__device__ inline bool shows_nothing(float2 max_sum) {
+  return max_sum.x == -INFINITY && max_sum.y == 0.0f;
+}
+
+// How the acc of two halves of a window are added; a weight below 0: that half is left out.
+struct HalfWeights {
+  float first;
+  float second;
+};
+
+// What two halves of a window come to together.
+__device__ inline float2 sum_of_halves(float2 first, float2 second, HalfWeights& weights) {
+  weights = {1.0f, -1.0f};
+  if (shows_nothing(second)) return first;
+  const float max = fmaxf(first.x, second.x);
+  const float reference = reference_of(max);
+  weights = {exp_of_difference(first.x, reference), exp_of_difference(second.x, reference)};
+  const float sum = __fmaf_rn(second.y, weights.second, __fmul_rn(first.y, weights.first));
+  if (shows_nothing(first)) weights.first = -1.0f;
+  return {max, sum};
+}
+__device__ inline float sum_of_halves(float first, float second, const HalfWeights& weights) {
+  if (weights.second < 0.0f) return first;
+  const float added = weights.first < 0.0f ? 0.0f : __fmul_rn(first, weights.first);
+  return __fmaf_rn(second, weights.second, added);
+}
+
+struct DecodeWindow {
+  int32_t begin;   // position of the first token
+  int32_t kv_end;  // one past the last token that the row sees, of the run
+  uint32_t tiles;  // bit t: some token of tile t is seen
+  bool resumes;    // the previous part of a gathered list began this window
+  bool is_open;    // the next part will go on with it
+  // Pages in place:
+  const uint16_t* keys;  // of token `begin`
+  // Gathered pages: bit i of `pages` is page first_page + i; those set lie in blocks `block`,
+  // block + 1, and so on.
+  int32_t first_page;
+  uint32_t pages;
+  int32_t block;
+};
+
+__device__ inline const uint16_t* block_keys(const DecodeParams& p, int32_t block,
+                                             int32_t kv_head) {
+  return reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes) +
+         kv_head * 2 * p.block_tokens * p.head_dim;
+}
+
+// Fills in `pages` and takes tiles of other pages out of `tiles`.
+__device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv_head, int32_t lane,
+                                  DecodeWindow& window) {
+  const int32_t list_head = p.num_list_heads == 1 ? 0 : kv_head;
+  const int64_t list = static_cast<int64_t>(seq) * p.num_list_heads + list_head;
+  const int32_t* ids = p.page_ids + list * p.max_pages;
+  const int32_t count = p.page_count[list];
+  const int32_t low = p.gathered ? p.first_entry : 0;
+  const int32_t high = p.gathered ? min(count, p.first_entry + p.num_entries) : count;
+  window.first_page = window.begin / p.page_tokens;
+  const int32_t entry = lower_bound(ids, low, high, window.first_page, lane);
+  window.block = entry - p.first_entry;
+  // Pages are whole tiles, so a window overlaps at most 17 of them.
+  const int32_t end = min(window.begin + p.window_tokens, window.kv_end);
+  const int32_t end_page = (end + p.page_tokens - 1) / p.page_tokens;
+  const int32_t page = entry + lane < high ? ids[entry + lane] : end_page;
+  const uint32_t bit = page < end_page ? 1u << (page - window.first_page) : 0u;
+  window.pages = __reduce_or_sync(kFullWarp, bit);
+  if (p.gathered && window.pages != 0) {
+    window.resumes = low > 0 && ids[low - 1] >= window.first_page;
+    window.is_open = high < count && ids[high] < end_page;
+  }
+  const int32_t tile_page = (window.begin + lane * kTileTokens) / p.page_tokens;
+  const int32_t place = min(tile_page - window.first_page, kWarpThreads - 1);
+  const bool is_listed = (window.pages >> place & 1u) != 0;
+  window.tiles &= __ballot_sync(kFullWarp, is_listed);
+}
+
+// What follows is twice there, for calls with lists and without: at short contexts the time of a
+// kernel is that of the instructions before its first load. A division takes 30 that wait for each
+// other, so the common one by 1 is left out.
+
+// The entry of the block table in which window `index` of a run begins.
+__device__ inline int32_t entry_of_window(const DecodeParams& p, int32_t index) {
+  return p.windows_per_block == 1 ? index : index / p.windows_per_block;
+}
+
+// The block in which window `index` of a run begins, unless pages are gathered. Needs nothing that
+// must be loaded before: its load and those of decode_row are under way together.
+template <bool kListed>
+__device__ inline int32_t block_of_window(const DecodeParams& p, int32_t seq, int32_t index) {
+  if (kListed && p.gathered) return -1;
+  const int32_t entry = min(entry_of_window(p, index), p.max_blocks - 1);  // or after every run
+  return load_now(p.block_table + static_cast<int64_t>(seq) * p.max_blocks + entry);
+}
+
+// Window `index` of the run of sequence `seq`, which begins in `block`.
+// REQUIRES: index < row.num_windows; all lanes call.
+template <bool kListed>
+__device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRow& row, int32_t seq,
+                                           int32_t kv_head, int32_t index, int32_t block,
+                                           int32_t lane) {
+  DecodeWindow window;
+  window.begin = row.kv_begin + index * p.window_tokens;
+  window.kv_end = row.kv_end;
+  const int32_t num_tokens = min(p.window_tokens, row.kv_end - window.begin);
+  window.tiles = (1u << (num_tokens + kTileTokens - 1) / kTileTokens) - 1;
+  window.resumes = window.is_open = false;
+  window.keys = nullptr;
+  if (!kListed || !p.gathered) {
+    const int32_t window_of_block = index - entry_of_window(p, index) * p.windows_per_block;
+    window.keys = block_keys(p, block, kv_head) + window_of_block * p.window_tokens * p.head_dim;
+  }
+  if (kListed) apply_list(p, seq, kv_head, lane, window);
+  return window;
+}
+
+// Keys of a tile's first token; its values lie p.block_tokens * p.head_dim elements behind.
+template <bool kListed>
+__device__ inline const uint16_t* tile_keys(const DecodeParams& p, const DecodeWindow& window,
+                                            int32_t kv_head, int32_t head_dim, int32_t tile) {
+  if (!kListed || !p.gathered) return window.keys + tile * kTileTokens * head_dim;
+  const int32_t token = window.begin + tile * kTileTokens;
+  const int32_t page = token / p.page_tokens;
+  const uint32_t pages_before = window.pages & ((1u << (page - window.first_page)) - 1);
+  return block_keys(p, window.block + __popc(pages_before), kv_head) +
+         (token - page * p.page_tokens) * head_dim;
+}
+
+}  // namespace sluice::cuda

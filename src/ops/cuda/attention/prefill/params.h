@@ -1,0 +1,64 @@
+// What the prefill attention kernels receive: pointers and sizes, as plain values.
+//
+// Filled by attention/prefill/prefill.cc, read by attention_prefill_{sm80,sm90}.cuh. Thread rule:
+// values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <vector_types.h>
+
+namespace sluice::cuda {
+
+// Rows are packed: packed row r of a KV head is query row r / group and query head
+// kv_head * group + r % group, so that all heads of a group share the K and V that a block loads.
+struct PrefillParams {
+  const uint16_t* q = nullptr;  // bf16 [num_rows][num_q_heads][head_dim]
+  uint16_t* out = nullptr;      // bf16, the same shape; may be q
+  float* acc = nullptr;         // f32 [num_rows][num_q_heads][head_dim]
+  float* max = nullptr;         // f32 [num_rows][num_q_heads]
+  float* sum = nullptr;
+  const int32_t* row_begin = nullptr;
+  const int32_t* first_pos = nullptr;
+  const int32_t* kv_begin = nullptr;
+  const int32_t* kv_end = nullptr;
+  const int32_t* block_table = nullptr;
+  const std::byte* kv_base = nullptr;
+  int64_t kv_stride_bytes = 0;
+  int32_t num_seqs = 0;
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;
+  int32_t head_dim = 0;
+  int32_t block_tokens = 0;
+  int32_t max_blocks = 0;      // width of the block table
+  int32_t num_q_tiles = 0;     // tiles of rows per KV head, of all sequences, at most
+  int32_t num_tiles = 0;       // in all
+  int32_t heads_together = 0;  // KV heads whose tiles are interleaved in launch order
+  int32_t tiles_per_cta = 1;   // neighbours in launch order that one CTA does in turn
+  float scale = 0.0f;
+  bool first = true;
+  bool last = true;
+
+  // Tiles that two CTAs do, on Hopper: the last `num_split` in launch order, each in a part at the
+  // beginning of the launch and a part at its end.
+  int32_t num_split = 0;
+  float split_step = 0.0f;        // second part of split tile i: (num_split - i) * split_step of
+                                  // its tokens
+  float4* handed_over = nullptr;  // what first parts came to: [split tile][consumer][...]
+  uint32_t* is_handed = nullptr;  // [split tile][consumer]; zeros between kernels
+};
+
+// The page lists of a call, for the kernels that take them (ops/attention.h).
+struct PrefillLists {
+  const int32_t* page_ids = nullptr;
+  const int32_t* page_count = nullptr;
+  int32_t num_list_heads = 0;  // KV heads, or 1 when they share a list
+  int32_t num_q_pages = 0;
+  int32_t max_pages = 0;  // width of a list
+  int32_t page_tokens = 0;
+  int32_t q_page_tokens = 0;  // 0: one list for all rows of a sequence
+};
+
+}  // namespace sluice::cuda

@@ -1,0 +1,150 @@
+// Prefill attention on CUDA: checks what the kernels lack and chooses one.
+#include "ops/cuda/attention/prefill/prefill.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention/kv_tensor_map.h"
+#include "ops/cuda/attention/prefill/params.h"
+#include "ops/cuda/attention/prefill/sm80.h"
+#include "ops/cuda/attention/prefill/sm90.h"
+#include "ops/cuda/attention/prefill/split.h"
+#include "ops/cuda/attention/run.h"
+#include "ops/cuda/attention/scratch.h"
+
+namespace sluice::cuda {
+namespace {
+
+void check_supported(const AttentionArgs& args) {
+  if (args.pages.gathered) {
+    fail(ErrorCode::kUnsupported,
+         "prefill attention on CUDA takes no gathered pages ({} entries from {} on); use pages in "
+         "place, one row a sequence or the device 'cpu'",
+         args.pages.num_entries, args.pages.first_entry);
+  }
+  // The largest score is found before scaling.
+  if (!(args.scale > 0.0f)) {
+    fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
+         args.scale);
+  }
+}
+
+// The most KV heads, dividing all of them, whose K and V of the longest run fit half of the L2
+// cache: tiles of these heads run side by side.
+int32_t heads_together(const AttentionArgs& args, int64_t l2_bytes) {
+  const int64_t bytes_per_head =
+      std::max<int64_t>(max_run_tokens(args), 1) * args.kv.shape.head_dim * 2 * sizeof(BFloat16);
+  int32_t heads = args.kv.shape.num_kv_heads;
+  while (heads > 1 &&
+         (args.kv.shape.num_kv_heads % heads != 0 || heads * bytes_per_head > l2_bytes / 2)) {
+    --heads;
+  }
+  return heads;
+}
+
+// Everything but the tiles, which depend on the kernel.
+PrefillParams make_params(const AttentionArgs& args, const cudaDeviceProp& gpu) {
+  const bool has_state = args.state.acc.present();
+  const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  return {
+      .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .out = reinterpret_cast<uint16_t*>(args.out.bytes()),
+      .acc = has_state ? args.state.acc.data<float>() : nullptr,
+      .max = has_state ? args.state.max.data<float>() : nullptr,
+      .sum = has_state ? args.state.sum.data<float>() : nullptr,
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_begin = args.kv_begin.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .block_table = args.block_table.data<int32_t>(),
+      .kv_base = args.kv.base,
+      .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+      .num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0)),
+      .num_q_heads = num_q_heads,
+      .num_kv_heads = args.kv.shape.num_kv_heads,
+      .group = num_q_heads / args.kv.shape.num_kv_heads,
+      .head_dim = args.kv.shape.head_dim,
+      .block_tokens = args.kv.shape.block_tokens,
+      .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
+      .heads_together = heads_together(args, gpu.l2CacheSize),
+      .scale = args.scale,
+      .first = args.first,
+      .last = args.last,
+  };
+}
+
+PrefillLists make_lists(const PageList& pages) {
+  return {.page_ids = pages.page_ids.data<int32_t>(),
+          .page_count = pages.page_count.data<int32_t>(),
+          .num_list_heads = static_cast<int32_t>(pages.page_ids.dim(1)),
+          .num_q_pages = static_cast<int32_t>(pages.page_ids.dim(2)),
+          .max_pages = static_cast<int32_t>(pages.page_ids.dim(3)),
+          .page_tokens = pages.page_tokens,
+          .q_page_tokens = pages.q_page_tokens};
+}
+
+// Upper bounds, since where a sequence begins is known to the device alone.
+void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
+  const int32_t of_longest = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
+  const auto num_rows = static_cast<int32_t>(args.q.dim(0));
+  params.num_q_tiles =
+      std::min(params.num_seqs * of_longest, num_rows * params.group / tile_rows + params.num_seqs);
+  params.num_tiles = params.num_kv_heads * params.num_q_tiles;
+}
+
+// A CTA that does several tiles in turn hides the beginning of one under the end of the other, as
+// long as there are enough CTAs to even out the load of the multiprocessors.
+int32_t tiles_per_cta(const PrefillParams& params, const cudaDeviceProp& gpu) {
+  constexpr int32_t kCtasPerProcessor = 6;
+  return std::clamp(params.num_tiles / (gpu.multiProcessorCount * kCtasPerProcessor), 1, 2);
+}
+
+void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillParams& params) {
+  const size_t num_bytes = sm90::handed_over_bytes(params.head_dim) * split.num_tiles;
+  if (num_bytes > AttentionScratch::data_bytes()) return;
+  params.num_split = split.num_tiles;
+  params.split_step = split.longest_second / static_cast<float>(split.num_tiles + 1);
+  params.handed_over = reinterpret_cast<float4*>(scratch.data());
+  params.is_handed = scratch.counters();
+}
+
+// Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this shape.
+int32_t hopper_tile_tokens(const AttentionArgs& args, const cudaDeviceProp& gpu) {
+  if (gpu.major != 9 || gpu.minor != 0) return 0;
+  if (args.kv.num_blocks == 0) return 0;  // nothing to describe
+  return sm90::tile_tokens(args.kv.shape.head_dim, args.kv.shape.block_tokens);
+}
+
+}  // namespace
+
+void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
+  check_supported(args);
+  SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
+               static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
+  if (args.batch.max_rows == 0 || args.batch.first_pos.dim(0) == 0) return;
+  const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  PrefillParams params = make_params(args, gpu);
+  std::optional<PrefillLists> lists;
+  if (args.pages.present()) lists = make_lists(args.pages);
+  const PrefillLists* or_none = lists ? &*lists : nullptr;
+  const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
+  stream.submit("attention", [&](cudaStream_t handle) {
+    if (tile_tokens > 0) {
+      count_tiles(args, sm90::kRowsPerTile, params);
+      params.tiles_per_cta = tiles_per_cta(params, gpu);
+      if (or_none == nullptr) {
+        const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, gpu.multiProcessorCount};
+        split_tiles(attention_scratch(stream), choose_split(args, launch), params);
+      }
+      const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
+      check_cuda(sm90::launch_prefill(handle, params, or_none, map), "launch of prefill attention");
+    } else {
+      count_tiles(args, sm80::kRowsPerTile, params);
+      check_cuda(sm80::launch_prefill(handle, params, or_none), "launch of prefill attention");
+    }
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,12 @@
+// General prefill attention for head_dim up to 64.
+#include "ops/cuda/attention/prefill/sm80.cuh"
+
+namespace sluice::cuda::sm80 {
+
+cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,
+                               const PrefillLists* lists) {
+  return p.block_tokens % 64 == 0 ? launch<Config<64, 64>>(stream, p, lists)
+                                  : launch<Config<64, 16>>(stream, p, lists);
+}
+
+}  // namespace sluice::cuda::sm80

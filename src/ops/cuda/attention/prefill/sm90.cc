@@ -1,0 +1,18 @@
+// Chooses the Hopper kernel for a head_dim and a block size.
+#include "ops/cuda/attention/prefill/sm90.h"
+
+namespace sluice::cuda::sm90 {
+
+int32_t tile_tokens(int32_t head_dim, int32_t block_tokens) {
+  if (head_dim != 64 && head_dim != 128) return 0;
+  if (block_tokens % 128 == 0) return 128;
+  return block_tokens % 64 == 0 ? 64 : 0;
+}
+
+cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
+                           const CUtensorMap& kv_map) {
+  return p.head_dim == 64 ? launch_prefill_d64(stream, p, lists, kv_map)
+                          : launch_prefill_d128(stream, p, lists, kv_map);
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,37 @@
+// Launches prefill attention on Hopper (sm_90a).
+//
+// Used by attention/prefill/prefill.cc only; attention/prefill/sm90_absent.cc stands in where the
+// build has no sm_90a. Thread rule: host thread, enqueue only.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "ops/cuda/attention/prefill/params.h"
+
+namespace sluice::cuda::sm90 {
+
+// Packed rows of one CTA.
+inline constexpr int32_t kRowsPerTile = 128;
+
+// What one split tile leaves between its two parts (PrefillParams::num_split).
+constexpr size_t handed_over_bytes(int32_t head_dim) {
+  return size_t{kRowsPerTile} * static_cast<size_t>(head_dim + 8) * sizeof(float);
+}
+
+// Tokens of a KV tile for blocks of this many tokens; 0 when this build has no kernel for them. A
+// tile divides a block, so that no cut between blocks goes through a tile.
+int32_t tile_tokens(int32_t head_dim, int32_t block_tokens);
+
+// REQUIRES: tile_tokens(p.head_dim, p.block_tokens) > 0; `kv_map` describes p's blocks with boxes
+// of one tile by 64 channels, swizzled by 128 bytes. `lists`: the page lists, or null.
+cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
+                           const CUtensorMap& kv_map);
+
+// One head_dim each; launch_prefill chooses.
+cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,
+                               const PrefillLists* lists, const CUtensorMap& kv_map);
+cudaError_t launch_prefill_d128(cudaStream_t stream, const PrefillParams& p,
+                                const PrefillLists* lists, const CUtensorMap& kv_map);
+
+}  // namespace sluice::cuda::sm90

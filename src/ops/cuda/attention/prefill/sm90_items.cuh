@@ -1,0 +1,62 @@
+// What the CTAs of the Hopper prefill kernels do: whole tiles of packed rows, or parts of them.
+//
+// Used by attention/prefill/sm90.cuh and attention/prefill/sm90_lists.cuh. Thread rule: pure.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/cuda/attention/fragment.cuh"
+#include "ops/cuda/attention/prefill/params.h"
+#include "ops/cuda/attention/prefill/sm90.h"
+
+namespace sluice::cuda::sm90 {
+
+// Tiles of the same length end together, and the last wave of CTAs leaves multiprocessors idle. So
+// some tiles are done in two parts: kFirst at the beginning of the launch and kSecond at its end.
+// The second parts go from long to nearly nothing, the first ones the other way, so that
+// multiprocessors end one after the other and the last parts fill the gaps. A second part goes on
+// with the registers of its first, which is the same arithmetic.
+enum class Part { kWhole, kFirst, kSecond };
+
+struct Item : PrefillTile {
+  Part part = Part::kWhole;
+  int32_t slot = 0;         // of the parts: where the first leaves what it came to
+  int32_t first_block = 0;  // entry of the block table: the block at kv_begin
+};
+
+// What this CTA does: items [begin, end) in launch order.
+struct ItemRange {
+  int begin;
+  int end;
+  __device__ explicit ItemRange(const PrefillParams& p)
+      : begin(blockIdx.x * p.tiles_per_cta),
+        end(min(begin + p.tiles_per_cta, p.num_tiles + p.num_split)) {}
+};
+
+// In launch order: first parts, whole tiles, second parts. kSplits: whether there are any.
+template <bool kSplits>
+__device__ __forceinline__ Item item_at(const PrefillParams& p, int32_t index) {
+  if constexpr (!kSplits) return {tile_at(p, index, kRowsPerTile)};
+  const int32_t num_whole = p.num_tiles - p.num_split;
+  const bool is_first = index < p.num_split;
+  const int32_t tile_index = is_first ? num_whole + index : index - p.num_split;
+  Item item{tile_at(p, tile_index, kRowsPerTile)};
+  if (tile_index < num_whole) return item;
+  item.part = is_first ? Part::kFirst : Part::kSecond;
+  item.slot = tile_index - num_whole;
+  const int32_t num_tokens = item.limit(item.first_row + kRowsPerTile - 1, p.group) - item.kv_begin;
+  const int32_t num_blocks = max(num_tokens, 0) / p.block_tokens;
+  const float share = static_cast<float>(p.num_split - item.slot) * p.split_step;
+  const auto of_second = static_cast<int32_t>(static_cast<float>(num_blocks) * share);
+  const int32_t between = item.kv_begin + (num_blocks - of_second) * p.block_tokens;
+  if (is_first) {
+    item.kv_end = min(item.kv_end, between);
+  } else {
+    item.kv_begin = between;
+    item.first_block = num_blocks - of_second;
+    item.starts_empty = true;  // its state comes from the first part
+  }
+  return item;
+}
+
+}  // namespace sluice::cuda::sm90

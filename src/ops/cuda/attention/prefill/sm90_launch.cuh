@@ -1,0 +1,42 @@
+// Launches one configuration of the Hopper prefill kernels; included by their instantiations.
+#pragma once
+
+#include "ops/cuda/attention/prefill/sm90.cuh"
+#include "ops/cuda/attention/prefill/sm90_lists.cuh"
+
+namespace sluice::cuda::sm90 {
+
+template <typename C, typename SharedType, typename... Args>
+cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillParams& p,
+                   const Args&... args) {
+  // Once per launch, since it belongs to the current device; it costs less than a microsecond.
+  const cudaError_t status = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<SharedType>());
+  if (status != cudaSuccess) return status;
+  const int num_items = p.num_tiles + p.num_split;
+  const int num_blocks = (num_items + p.tiles_per_cta - 1) / p.tiles_per_cta;
+  kernel<<<num_blocks, C::kNumThreads, shared_bytes<SharedType>(), stream>>>(args...);
+  return cudaGetLastError();
+}
+
+template <int kHeadDim, int kTileTokens>
+cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
+                         const CUtensorMap& kv_map) {
+  using C = Config<kHeadDim, kTileTokens>;
+  using L = ListConfig<kHeadDim, kTileTokens>;
+  if (lists != nullptr) {
+    return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *lists, kv_map);
+  }
+  auto* kernel = p.num_split > 0 ? prefill_kernel<C, true> : prefill_kernel<C, false>;
+  return launch<C, Shared<C>>(stream, kernel, p, p, kv_map);
+}
+
+template <int kHeadDim>
+cudaError_t launch_head_dim(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
+                            const CUtensorMap& kv_map) {
+  return tile_tokens(kHeadDim, p.block_tokens) == 128
+             ? launch_tiles<kHeadDim, 128>(stream, p, lists, kv_map)
+             : launch_tiles<kHeadDim, 64>(stream, p, lists, kv_map);
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,265 @@
+// Prefill attention for Hopper over page lists: the kernel of attention/prefill/sm90.cuh, whose
+// producer brings only tiles that some row of the CTA has listed.
+//
+// A warp merges the lists instead of one thread counting tiles (attention/prefill/pages.cuh), and
+// each stage says where its tile begins and which 16 tokens each list has of it. Consumers attend
+// every tile that they get up to the last that their rows see; where a row has nothing listed its
+// weights are 0 and its numbers stay what they were. Bound: as without lists, in tiles visited.
+#pragma once
+
+#include "ops/cuda/attention/prefill/pages.cuh"
+#include "ops/cuda/attention/prefill/sm90.cuh"
+
+namespace sluice::cuda::sm90 {
+
+// The walk needs more registers than a producer that counts: 232 * 256 + 40 * 128.
+template <int kHeadDim, int kTileTokens>
+struct ListConfig : Config<kHeadDim, kTileTokens> {
+  static constexpr int kProducerRegisters = 40;
+  static constexpr int kConsumerRegisters = 232;
+};
+
+// Lists that the rows of a CTA have at most: as many as its rows have pages of 16 positions.
+inline constexpr int kMaxLists = kRowsPerTile / 16 + 1;
+
+// What a stage holds; written before its K is asked for, read before its K is given back.
+struct StageList {
+  static constexpr int32_t kIsLast = 1;     // of the tile of rows
+  static constexpr int32_t kIsPartial = 2;  // some list has not all of it
+  static constexpr int32_t kFlags = 15;
+
+  int32_t begin_and_flags;  // begin is a multiple of 16; that of kNoToken: nothing is listed
+  uint8_t mask[kMaxLists];
+};
+
+template <typename C>
+struct alignas(1024) ListShared {
+  Shared<C> tiles;
+  StageList lists[C::kStages];
+};
+
+// ---- Producer: one warp.
+
+// A listed tile and where it lies.
+struct PlacedTile {
+  ListedTile at;
+  int block = 0;
+  int token = 0;  // in the block
+};
+
+template <int kTileTokens>
+__device__ __forceinline__ PlacedTile next_placed(const PrefillParams& p, const PrefillTile& tile,
+                                                  PageWalk<kTileTokens>& walk) {
+  PlacedTile placed{.at = walk.next()};
+  if (!placed.at.present()) return placed;
+  const int offset = placed.at.begin - tile.kv_begin;
+  const int entry = offset / p.block_tokens;
+  placed.block = p.block_table[static_cast<int64_t>(tile.seq) * p.max_blocks + entry];
+  placed.token = offset - entry * p.block_tokens;
+  return placed;
+}
+
+// Asks for K (plane 0) or V (plane 1); where nothing is listed the stage is full as it is.
+template <typename C>
+__device__ __forceinline__ void copy_placed(const CUtensorMap* map, const PrefillTile& tile,
+                                            const PlacedTile& placed, int plane, std::byte* to,
+                                            uint64_t& full) {
+  if (placed.at.present()) {
+    copy_tile<C>(map, shared_address(to), shared_address(&full), placed.token,
+                 2 * tile.kv_head + plane, placed.block);
+  } else {
+    barrier_arrive(shared_address(&full));
+  }
+}
+
+// Brings the KV tiles of one tile of rows, at least one stage; gives the number of stages.
+template <typename C>
+__device__ __forceinline__ int produce_listed(const PrefillParams& p, const PrefillLists& lists,
+                                              const CUtensorMap* map, const PrefillTile& tile,
+                                              ListShared<C>& shared, int step) {
+  const int lane = static_cast<int>(threadIdx.x);
+  Shared<C>& tiles = shared.tiles;
+  PageWalk<C::kTileTokens> walk(p, lists, tile, C::kNumRows, lane);
+  PlacedTile placed = next_placed(p, tile, walk);
+  for (int i = 0;; ++i) {
+    const bool is_last = walk.is_done();
+    const Stage<C> stage(step + i);
+    barrier_wait(shared_address(&tiles.k_empty[stage.index]), stage.parity ^ 1);
+    StageList& list = shared.lists[stage.index];
+    if (lane < kMaxLists) list.mask[lane] = static_cast<uint8_t>(placed.at.mask);
+    if (lane == 0) {
+      list.begin_and_flags = (placed.at.begin & ~StageList::kFlags) |
+                             (is_last ? StageList::kIsLast : 0) |
+                             (placed.at.is_partial ? StageList::kIsPartial : 0);
+    }
+    __syncwarp();  // what all lanes wrote is before lane 0's arrival
+    if (lane == 0) {
+      copy_placed<C>(map, tile, placed, 0, tiles.k[stage.index], tiles.k_full[stage.index]);
+    }
+    // The walk goes on while V waits for its place.
+    const PlacedTile next = next_placed(p, tile, walk);
+    if (lane == 0) {
+      barrier_wait(shared_address(&tiles.v_empty[stage.index]), stage.parity ^ 1);
+      copy_placed<C>(map, tile, placed, 1, tiles.v[stage.index], tiles.v_full[stage.index]);
+    }
+    __syncwarp();
+    if (is_last) return i + 1;
+    placed = next;
+  }
+}
+
+template <typename C>
+__device__ __forceinline__ void produce_all_listed(const PrefillParams& p,
+                                                   const PrefillLists& lists,
+                                                   const CUtensorMap* map, ListShared<C>& shared) {
+  const ItemRange range(p);
+  int step = 0;
+  for (int i = range.begin; i < range.end; ++i) {
+    const PrefillTile tile = tile_at(p, i, C::kNumRows);
+    if (tile.first_row >= tile.num_rows) continue;
+    step += produce_listed<C>(p, lists, map, tile, shared, step);
+  }
+}
+
+// ---- Consumers.
+
+// The stages of one tile of rows as a thread sees them; `read` goes to the next.
+template <typename C>
+struct ListReader {
+  const StageList* lists;
+  int list[2];  // of the thread's two rows, counted from the CTA's first
+
+  int begin;
+  bool is_partial;
+  uint32_t mask[2];
+
+  // Waits for K of stage i.
+  __device__ void read(Consumer<C>& self, int i) {
+    const Stage<C> stage = self.stage(i);
+    self.wait(self.shared.k_full[stage.index], stage);
+    const StageList& from = lists[stage.index];
+    mask[0] = from.mask[list[0]];
+    mask[1] = from.mask[list[1]];
+    // The shuffle tells the compiler that a warp agrees.
+    const int32_t word = __shfl_sync(0xffffffffu, from.begin_and_flags, 0);
+    begin = word & ~StageList::kFlags;
+    is_partial = (word & StageList::kIsPartial) != 0;
+    self.num_kv_tiles = (word & StageList::kIsLast) != 0 ? i + 1 : i + 2;
+    __syncwarp();  // all lanes have read before one of them gives the stage back
+  }
+};
+
+template <typename C>
+__device__ __forceinline__ ListReader<C> make_reader(const PrefillParams& p,
+                                                     const PrefillLists& lists,
+                                                     const PrefillTile& tile,
+                                                     const StageList* stages, int first_row) {
+  ListReader<C> reader{.lists = stages};
+  const int first_list = list_of_row(p, lists, tile, tile.first_row);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    reader.list[r] = list_of_row(p, lists, tile, first_row + 8 * r) - first_list;
+  }
+  return reader;
+}
+
+// One tile of rows; its q is in shared memory. Gives the number of stages it took.
+template <typename C>
+__device__ __forceinline__ int attend_listed(Consumer<C>& self, const PrefillLists& lists,
+                                             const PrefillTile& tile, const StageList* stages) {
+  const int lane = self.thread % 32;
+  const int group_row = tile.first_row + self.index * C::kGroupRows;
+  const int warp_row = group_row + self.thread / 32 * 16;
+  float o[C::kHeadDim / 2];
+  uint32_t weights[C::kTileTokens / 4];
+  RowPair rows = make_row_pair(self.p, tile, warp_row, lane);
+  load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
+  ListReader<C> at = make_reader<C>(self.p, lists, tile, stages, warp_row + lane / 4);
+
+  // What the last of this warpgroup's rows sees, and the first.
+  const int own_end =
+      group_row < tile.num_rows ? tile.limit(group_row + C::kGroupRows - 1, self.p.group) : 0;
+  const int whole_end = tile.limit(group_row, self.p.group);
+  const auto mask = [&](int, float(&s)[C::kTileTokens / 2]) {
+    mask_scores<C::kTileTokens>(rows, at.begin, lane, s);
+    mask_pages<C::kTileTokens>(at.mask, s);
+  };
+  const auto sees_all = [](int, float(&)[C::kTileTokens / 2]) {};
+  at.read(self, 0);
+  if (self.index == 1 && self.num_kv_tiles > 1) self.give_turn();
+  const bool sees_any = at.begin < own_end;
+  int i = 0;
+  if (sees_any) {
+    first_tile<C>(self, mask, rows, o, weights);
+    int last_begin = at.begin;
+    for (i = 1; i < self.num_kv_tiles; ++i) {
+      at.read(self, i);
+      if (at.begin >= own_end) break;
+      last_begin = at.begin;
+      if (at.is_partial || at.begin + C::kTileTokens > whole_end) {
+        next_tile<C>(self, i, mask, rows, o, weights);
+      } else {
+        next_tile<C>(self, i, sees_all, rows, o, weights);
+      }
+    }
+    last_values<C>(self, i - 1, tile.kv_end - last_begin, o, weights);
+  }
+#pragma unroll 1
+  while (i < self.num_kv_tiles) {
+    skip_tile<C>(self, i);
+    if (++i < self.num_kv_tiles) at.read(self, i);
+  }
+  if (sees_any || !state_stays(self.p, tile)) store_rows<C::kHeadDim>(self.p, rows, lane, o);
+  return i;
+}
+
+template <typename C>
+__device__ __forceinline__ void consume_all_listed(const PrefillParams& p,
+                                                   const PrefillLists& lists,
+                                                   ListShared<C>& shared) {
+  // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
+  const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
+  const int thread = threadIdx.x % 128;
+  const auto begin_queries = [&](const PrefillTile& tile, int buffer) {
+    copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
+                    shared.tiles.q[buffer][index]);
+  };
+  const ItemRange range(p);
+  PrefillTile tile = tile_at(p, range.begin, C::kNumRows);
+  begin_queries(tile, 0);
+  int step = 0;
+  for (int i = range.begin; i < range.end; ++i) {
+    const int buffer = (i - range.begin) % 2;
+    Consumer<C> self{
+        p, shared.tiles, index, thread, shared_address(shared.tiles.q[buffer][index]), 0, 0, step};
+    wait_for_copies();
+    shared_write_fence();
+    self.meet();  // q is here, and no thread reads the other buffer any more
+    PrefillTile next = tile;
+    if (i + 1 < range.end) {
+      next = tile_at(p, i + 1, C::kNumRows);
+      begin_queries(next, buffer ^ 1);
+    }
+    if (tile.first_row < tile.num_rows) step += attend_listed<C>(self, lists, tile, shared.lists);
+    tile = next;
+  }
+}
+
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads, 1)
+    prefill_lists_kernel(const __grid_constant__ PrefillParams p,
+                         const __grid_constant__ PrefillLists lists,
+                         const __grid_constant__ CUtensorMap kv_map) {
+  extern __shared__ std::byte shared_bytes[];
+  auto& shared = aligned_shared<ListShared<C>>(shared_bytes);
+  begin_pipeline<C>(shared.tiles, &kv_map);
+  if (threadIdx.x < 128) {
+    give_registers<C::kProducerRegisters>();
+    if (threadIdx.x < 32) produce_all_listed<C>(p, lists, &kv_map, shared);
+  } else {
+    take_registers<C::kConsumerRegisters>();
+    consume_all_listed<C>(p, lists, shared);
+  }
+}
+
+}  // namespace sluice::cuda::sm90

@@ -1,0 +1,66 @@
+// Opens cuBLASLt where the dynamic linker or the CUDA toolkit has it.
+#include "ops/cuda/matmul/cublaslt_library.h"
+
+#include <string>
+
+#include <dlfcn.h>
+
+#include "core/error.h"
+
+namespace sluice::cuda {
+namespace {
+
+// Never closed: its kernels belong to the process.
+void* open_library() {
+  const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
+  for (const std::string& path : {name, "/usr/local/cuda/lib64/" + name}) {
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  fail(ErrorCode::kUnsupported,
+       "matrix products on the GPU need {}, which cannot be opened ({}); install cuBLAS {} or add "
+       "its folder to LD_LIBRARY_PATH",
+       name, dlerror(), CUBLAS_VER_MAJOR);
+}
+
+template <typename Function>
+void find(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (function == nullptr) {
+    fail(ErrorCode::kUnsupported, "libcublasLt.so.{} has no function {}; install cuBLAS {}.{}",
+         CUBLAS_VER_MAJOR, name, CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR);
+  }
+}
+
+CublasLtLibrary load() {
+  void* library = open_library();
+  CublasLtLibrary table = {};
+  find(library, "cublasLtCreate", table.create);
+  find(library, "cublasLtDestroy", table.destroy);
+  find(library, "cublasLtGetStatusString", table.status_string);
+  find(library, "cublasLtMatmulDescCreate", table.desc_create);
+  find(library, "cublasLtMatmulDescDestroy", table.desc_destroy);
+  find(library, "cublasLtMatmulDescSetAttribute", table.desc_set);
+  find(library, "cublasLtMatrixLayoutCreate", table.layout_create);
+  find(library, "cublasLtMatrixLayoutDestroy", table.layout_destroy);
+  find(library, "cublasLtMatmulPreferenceCreate", table.preference_create);
+  find(library, "cublasLtMatmulPreferenceDestroy", table.preference_destroy);
+  find(library, "cublasLtMatmulPreferenceSetAttribute", table.preference_set);
+  find(library, "cublasLtMatmulAlgoGetHeuristic", table.heuristic);
+  find(library, "cublasLtMatmulAlgoCheck", table.algo_check);
+  find(library, "cublasLtMatmul", table.matmul);
+  return table;
+}
+
+}  // namespace
+
+const CublasLtLibrary& cublaslt() {
+  static const CublasLtLibrary table = load();
+  return table;
+}
+
+void check_cublaslt(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail(ErrorCode::kDevice, "{} failed: {}", call, cublaslt().status_string(status));
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,44 @@
+// Matrix products with few rows: bound by reading the weight once.
+//
+// Used by matmul/matmul.cc. Thread rule: enqueue only.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/activation.h"
+#include "ops/matmul.h"
+
+namespace sluice {
+
+class CudaStream;
+
+namespace cuda {
+
+inline constexpr int64_t kMaxSkinnyRows = 16;
+
+// How the work is cut; chosen by the weight's shape alone, so that a row has the same bits however
+// many rows come with it.
+struct SkinnyShape {
+  int tiles = 1;  // of 8 weight rows, per block: 1 to 4
+  int warps = 8;  // that share the sums over k: 4, 8 or 16; 12 with 2 tiles
+};
+SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors);
+
+// The same for products with a gate: half of the tiles are gates.
+SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors);
+
+// REQUIRES: at most kMaxSkinnyRows rows; k is a multiple of 8; x and weight are aligned to 16
+// bytes.
+void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape);
+
+// The same product, behind which columns i and i + intermediate become column i of out.
+void gated_skinny(CudaStream& stream, const GatedProductArgs& args, const SkinnyShape& shape);
+
+// Any shape at any alignment, one warp per element of out: for models too odd to be fast.
+void matmul_any(CudaStream& stream, const MatmulArgs& args);
+
+// out += bias, for f32.
+void add_bias(CudaStream& stream, const TensorView& bias, const TensorView& out);
+
+}  // namespace cuda
+}  // namespace sluice

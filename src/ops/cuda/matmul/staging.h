@@ -1,0 +1,50 @@
+// Host memory to device memory at the speed of the link: pieces through pinned memory.
+//
+// Used by pack_weight while a model loads. Several threads read the next piece from memory or the
+// page cache while the link moves those before it.
+// Thread rule: the thread that enqueues on the stream.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "device/cpu/thread_team.h"
+#include "device/device.h"
+
+namespace sluice::cuda {
+
+class WeightStaging {
+ public:
+  // Takes 32 MiB of pinned memory and up to 7 threads, asleep between uses.
+  explicit WeightStaging(Device& device);
+  ~WeightStaging();
+  WeightStaging(const WeightStaging&) = delete;
+  WeightStaging& operator=(const WeightStaging&) = delete;
+
+  static constexpr size_t kPieceBytes = size_t{8} << 20;
+
+  // Brings a part of the source, from `offset` on, to pinned memory; called by several threads.
+  using Fetch = std::function<void(size_t offset, std::span<std::byte> pinned)>;
+
+  // Fetches `num_bytes` piece by piece into pinned memory and calls
+  // enqueue(pinned, offset, num_bytes) for each, which enqueues its reading on `stream`.
+  // Cost: returns when the last piece has been fetched, not when it has been read.
+  void run(cudaStream_t stream, size_t num_bytes, const Fetch& fetch,
+           const std::function<void(const std::byte*, size_t, size_t)>& enqueue);
+
+ private:
+  static constexpr int kNumPieces = 4;
+
+  void fetch_piece(const Fetch& fetch, size_t offset, std::span<std::byte> piece);
+
+  Buffer pinned_;
+  ThreadTeam team_;
+  cudaEvent_t read_[kNumPieces] = {};  // recorded after the reading of each place
+  int next_ = 0;
+};
+
+}  // namespace sluice::cuda

@@ -1,0 +1,40 @@
+// What matrix products keep for one CUDA stream: the library's handle, its workspace, and pinned
+// memory through which weights are loaded.
+//
+// Made part by part, by the first op that needs it. Thread rule: as op_state.h.
+#pragma once
+
+#include <memory>
+
+#include "ops/cuda/matmul/cublaslt_matmul.h"
+#include "ops/cuda/matmul/staging.h"
+#include "ops/cuda/op_state.h"
+
+namespace sluice::cuda {
+
+class MatmulState final : public CudaOpState {
+ public:
+  explicit MatmulState(Device& device) : device_(device) {}
+
+  CublasLtMatmul& library() {
+    if (library_ == nullptr) library_ = std::make_unique<CublasLtMatmul>(device_);
+    return *library_;
+  }
+  WeightStaging& staging() {
+    if (staging_ == nullptr) staging_ = std::make_unique<WeightStaging>(device_);
+    return *staging_;
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<CublasLtMatmul> library_;
+  std::unique_ptr<WeightStaging> staging_;
+};
+
+inline MatmulState& matmul_state(CudaStream& stream) {
+  std::unique_ptr<CudaOpState>& state = op_state(stream).matmul;
+  if (state == nullptr) state = std::make_unique<MatmulState>(stream.device());
+  return static_cast<MatmulState&>(*state);
+}
+
+}  // namespace sluice::cuda

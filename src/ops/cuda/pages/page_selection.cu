@@ -1,0 +1,474 @@
+// From scores to lists on CUDA: a block of threads, or a cluster of blocks, per list.
+//
+// Bound: latency of some six passes over the scores of one list. A block
+// holds 8192 in registers; a longer list has a cluster of up to eight blocks, as long as there is
+// room for all of them at once, and what no registers hold is read again from the L1 cache. The
+// best pages are found by their smallest score: 2048 bins of even width lie over the range of the
+// scores, the bin of the threshold is the next range, and two rounds nearly always settle it, since
+// few scores share a bin then. Nothing is sorted, since lists are in order of page. One H200,
+// 2026-11-22: 5 us for 2048 candidates, 7 to 8 for 8192, 12 for 16384, 11 to 12 for 32768 and 12 to
+// 14 for 65536 (14 to 16, 28 to 32 and 65 to 76 with one block).
+#include <algorithm>
+#include <bit>
+
+#include "device/cuda/cuda_report.cuh"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/cluster_blocks.cuh"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/cuda_ops.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kNumWarps = kThreads / kWarpThreads;
+static_assert(kNumWarps == kWarpThreads);  // a lane looks at each warp's sum
+constexpr int kLog2Bins = 11;
+constexpr int kNumBins = 1 << kLog2Bins;
+constexpr int kBinsPerThread = kNumBins / kThreads;
+constexpr int kBatch = 8;  // scores that a thread loads at once
+constexpr int kMaxListBlocks = 8;
+constexpr int kHeldScores = kThreads * kBatch;  // that a block has in registers
+
+struct SelectCall {
+  const float* scores;  // null: no top pages
+  const int32_t* first_pos;
+  const int32_t* kv_end;
+  PageRule rule;
+  int32_t* page_ids;
+  int32_t* page_count;
+  int32_t num_list_heads;
+  int32_t num_q_pages;
+  int32_t max_pages;  // of a list
+  int32_t num_score_heads;
+  int32_t max_scores;
+  int32_t page_tokens;
+  int32_t q_page_tokens;
+  CudaReport report;
+};
+
+// What the rule takes: pages below sink_end, num_top of [sink_end, recent_begin), and
+// [recent_begin, num_pages).
+struct PageRanges {
+  int32_t sink_end;
+  int32_t num_top;
+  int32_t recent_begin;
+  int32_t num_pages;
+
+  __device__ int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
+};
+
+__device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, int32_t q_page) {
+  const int32_t last_row = call.kv_end[seq] - 1;
+  int32_t anchor = last_row;
+  int32_t end = last_row;
+  if (call.q_page_tokens > 0) {
+    anchor = (call.first_pos[seq] / call.q_page_tokens + q_page) * call.q_page_tokens;
+    end = anchor + call.q_page_tokens - 1;
+  }
+  if (last_row < 0 || anchor > last_row) return {0, 0, 0, 0};
+  const int32_t num_pages = end / call.page_tokens + 1;
+  const int32_t recent_begin = max(0, anchor - call.rule.recent_tokens) / call.page_tokens;
+  const int32_t sink_end = min(call.rule.sink_pages, recent_begin);
+  if (anchor < call.rule.threshold_tokens || call.rule.top_pages >= recent_begin - sink_end) {
+    return {0, 0, 0, num_pages};
+  }
+  return {sink_end, call.rule.top_pages, recent_begin, num_pages};
+}
+
+// Pages [begin, end), and scores of which their list goes by the sum.
+struct Candidates {
+  const float* scores;
+  int64_t head_stride;
+  int32_t num_summed;
+  int32_t begin;
+  int32_t end;
+};
+
+// The part of this block, of those that share the list.
+__device__ inline Candidates part_of_block(Candidates all) {
+  const auto count = static_cast<int32_t>(ClusterBlocks::count());
+  const int32_t of_block = (all.end - all.begin + count - 1) / count;
+  all.begin = min(all.begin + static_cast<int32_t>(ClusterBlocks::rank()) * of_block, all.end);
+  all.end = min(all.begin + of_block, all.end);
+  return all;
+}
+
+// A score as an integer of the same order; both zeros are one number, NaN is -inf. No score has the
+// key 0.
+__device__ __forceinline__ uint32_t key_of(float score) {
+  if (isnan(score)) score = -INFINITY;
+  const uint32_t bits = __float_as_uint(__fadd_rn(score, 0.0f));
+  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// Where the threshold is: among the keys [low, low + last], of which the `num_wanted` largest are
+// taken, and all above them. With last == 0 it is settled.
+struct Range {
+  uint32_t low;
+  uint32_t last;
+  int32_t num_wanted;
+};
+
+struct Shared {
+  Range range;
+  alignas(8) int32_t bins[kNumBins];      // read two at a time
+  alignas(8) int32_t all_bins[kNumBins];  // of all blocks that share the list together
+  int32_t bin_sums[kNumWarps];
+  uint2 key_ranges[kNumWarps];  // smallest and largest
+  int2 num_passing[kNumWarps];  // above the threshold, equal to it
+  // Of each block that shares the list, pushed by it.
+  uint2 key_ranges_of_blocks[kMaxListBlocks];
+  int2 num_passing_of_blocks[kMaxListBlocks];
+};
+
+// Gives every block that shares the list what this one found. REQUIRES: the first warp calls it,
+// each lane with the same value. Order: seen after the cluster's next barrier.
+template <typename T>
+__device__ __forceinline__ void push_to_blocks(T (&of_blocks)[kMaxListBlocks], const T& own) {
+  const unsigned block = threadIdx.x;
+  if (block >= ClusterBlocks::count()) return;
+  *ClusterBlocks::of_block(&of_blocks[ClusterBlocks::rank()], block) = own;
+}
+
+// The candidates of this thread's warp, a page a lane, ascending. The first kBatch of a lane are
+// all there are in lists of up to 8192, and stay in registers.
+class Keys {
+ public:
+  __device__ explicit Keys(const Candidates& candidates)
+      : candidates_(candidates),
+        num_turns_((candidates.end - candidates.begin + kThreads - 1) / kThreads) {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    own_ = candidates.begin + thread / kWarpThreads * kWarpThreads * num_turns_ +
+           thread % kWarpThreads;
+    load(0, first_);
+  }
+
+  // Calls fn(page, key), with key 0 where there is no page. REQUIRES: the whole warp calls it.
+  template <typename Fn>
+  __device__ __forceinline__ void for_each(Fn fn) const {
+    call(0, first_, fn);
+    for (int32_t turn = kBatch; turn < num_turns_; turn += kBatch) {
+      uint32_t keys[kBatch];
+      load(turn, keys);
+      call(turn, keys, fn);
+    }
+  }
+
+ private:
+  // Several loads are under way at once.
+  __device__ __forceinline__ void load(int32_t first_turn, uint32_t (&keys)[kBatch]) const {
+    const int32_t first = own_ + first_turn * kWarpThreads;
+    const int32_t count = min(num_turns_ - first_turn, kBatch);
+    const auto exists = [&](int i) {
+      return i < count && first + i * kWarpThreads < candidates_.end;
+    };
+    float sums[kBatch] = {};
+    const float* scores = candidates_.scores + first;
+    for (int32_t h = 0; h < candidates_.num_summed; ++h, scores += candidates_.head_stride) {
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (exists(i)) sums[i] = __fadd_rn(sums[i], scores[i * kWarpThreads]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) keys[i] = exists(i) ? key_of(sums[i]) : 0;
+  }
+
+  template <typename Fn>
+  __device__ __forceinline__ void call(int32_t first_turn, const uint32_t (&keys)[kBatch],
+                                       Fn fn) const {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      if (first_turn + i >= num_turns_) return;
+      fn(own_ + (first_turn + i) * kWarpThreads, keys[i]);
+    }
+  }
+
+  Candidates candidates_;
+  int32_t num_turns_;
+  int32_t own_;  // first page
+  uint32_t first_[kBatch];
+};
+
+// Begins with the range of all keys. REQUIRES, as what follows: every thread calls it.
+template <bool kClustered>
+__device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shared& shared) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  uint32_t low = ~0u, high = 0;
+  keys.for_each([&](int32_t, uint32_t key) {
+    high = max(high, key);
+    low = min(low, key == 0 ? ~0u : key);
+  });
+  const auto reduce = [&] {
+    low = __reduce_min_sync(kFullWarp, low);
+    high = __reduce_max_sync(kFullWarp, high);
+  };
+  reduce();
+  if (lane == 0) shared.key_ranges[threadIdx.x / kWarpThreads] = {low, high};
+  __syncthreads();
+  const bool is_first_warp = threadIdx.x < kWarpThreads;
+  if (is_first_warp) {
+    low = shared.key_ranges[lane].x;
+    high = shared.key_ranges[lane].y;
+    reduce();
+  }
+  if constexpr (kClustered) {
+    if (is_first_warp) push_to_blocks(shared.key_ranges_of_blocks, uint2{low, high});
+    ClusterBlocks::sync();
+    if (is_first_warp) {
+      const bool is_block = lane < static_cast<int32_t>(ClusterBlocks::count());
+      low = is_block ? shared.key_ranges_of_blocks[lane].x : ~0u;
+      high = is_block ? shared.key_ranges_of_blocks[lane].y : 0;
+      reduce();
+    }
+  }
+  // The first round's barrier comes before any reads it.
+  if (threadIdx.x == 0) shared.range = {low, high - low, num_wanted};
+}
+
+// Adds up the bins of all blocks that share the list: each block a part of them, which it pushes to
+// the others. (Where each block read all bins of all, 65,536 candidates took 18 us instead of 13.)
+// Order: after a barrier of the cluster; seen after the next, which lets bins be cleared, too.
+__device__ inline void add_up_bins(Shared& shared) {
+  const unsigned num_blocks = ClusterBlocks::count();
+  const unsigned num_threads = kNumBins / 2 / num_blocks;  // two bins a thread
+  if (threadIdx.x >= num_threads) return;
+  const unsigned first = (ClusterBlocks::rank() * num_threads + threadIdx.x) * 2;
+  const auto of_block = [&](int32_t* bins, unsigned block) {
+    return reinterpret_cast<int2*>(ClusterBlocks::of_block(bins + first, block));
+  };
+  int2 sum = {};
+#pragma unroll
+  for (unsigned block = 0; block < kMaxListBlocks; ++block) {
+    const int2 counts = block < num_blocks ? *of_block(shared.bins, block) : int2{};
+    sum = {sum.x + counts.x, sum.y + counts.y};
+  }
+#pragma unroll
+  for (unsigned block = 0; block < kMaxListBlocks; ++block) {
+    if (block < num_blocks) *of_block(shared.all_bins, block) = sum;
+  }
+}
+
+// Finds the bin in which the largest keys come to range.num_wanted; it is the next range.
+__device__ inline void choose_bin(const Range& range, int32_t shift, const int32_t* bins,
+                                  Shared& shared) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  // A thread has neighbouring bins.
+  int32_t counts[kBinsPerThread];
+  int32_t own = 0;
+#pragma unroll
+  for (int i = 0; i < kBinsPerThread; ++i) {
+    counts[i] = bins[threadIdx.x * kBinsPerThread + i];
+    own += counts[i];
+  }
+  const int32_t of_warp = __reduce_add_sync(kFullWarp, own);
+  if (lane == 0) shared.bin_sums[warp] = of_warp;
+  __syncthreads();
+  const int32_t other = shared.bin_sums[lane];
+  int32_t above = __reduce_add_sync(kFullWarp, lane > warp ? other : 0);
+  if (above >= range.num_wanted || above + of_warp < range.num_wanted) return;
+  int32_t from_here = own;  // keys of this lane's bins and higher ones
+#pragma unroll
+  for (int step = 1; step < kWarpThreads; step *= 2) {
+    const int32_t next = __shfl_down_sync(kFullWarp, from_here, step);
+    if (lane + step < kWarpThreads) from_here += next;
+  }
+  above += from_here - own;
+#pragma unroll
+  for (int i = kBinsPerThread - 1; i >= 0; --i) {
+    const int32_t num_wanted = range.num_wanted - above;
+    if (0 < num_wanted && num_wanted <= counts[i]) {
+      const uint32_t first = (threadIdx.x * kBinsPerThread + i) << shift;
+      const uint32_t last = min((1u << shift) - 1, range.last - first);
+      // Nothing is left to settle where all of the bin is taken.
+      shared.range = num_wanted == counts[i] ? Range{range.low + first - 1, 0, 0}
+                                             : Range{range.low + first, last, num_wanted};
+    }
+    above += counts[i];
+  }
+}
+
+// Settles the threshold, 11 bits of the range a round; all blocks of a list find the same.
+template <bool kClustered>
+__device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Shared& shared) {
+  find_key_range<kClustered>(keys, num_wanted, shared);
+  while (true) {
+    for (int32_t bin = threadIdx.x; bin < kNumBins; bin += kThreads) shared.bins[bin] = 0;
+    __syncthreads();
+    const Range range = shared.range;
+    if (range.last == 0) return range;
+    const int32_t shift = max(0, 32 - __clz(static_cast<int>(range.last)) - kLog2Bins);
+    keys.for_each([&](int32_t, uint32_t key) {
+      const uint32_t offset = key - range.low;
+      if (offset <= range.last) atomicAdd(&shared.bins[offset >> shift], 1);
+    });
+    if constexpr (kClustered) {
+      ClusterBlocks::sync();
+      add_up_bins(shared);
+      ClusterBlocks::sync();
+    } else {
+      __syncthreads();
+    }
+    choose_bin(range, shift, kClustered ? shared.all_bins : shared.bins, shared);
+    // Bins are read before their sums are: after the barrier between, they may be cleared.
+  }
+}
+
+// How many candidates of lower blocks pass the threshold, as num_passing; `own` are this block's.
+__device__ inline int2 num_passing_before(int2 own, Shared& shared) {
+  if (threadIdx.x < kWarpThreads) push_to_blocks(shared.num_passing_of_blocks, own);
+  ClusterBlocks::sync();
+  int2 sum = {};
+  for (unsigned block = 0; block < ClusterBlocks::rank(); ++block) {
+    sum.x += shared.num_passing_of_blocks[block].x;
+    sum.y += shared.num_passing_of_blocks[block].y;
+  }
+  return sum;
+}
+
+// Writes the candidates that the threshold lets pass, ascending.
+template <bool kClustered>
+__device__ inline void write_top(const Keys& keys, const Range& threshold, int32_t* out,
+                                 Shared& shared) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  int2 num_own{0, 0};
+  keys.for_each([&](int32_t, uint32_t key) {
+    num_own.x += __popc(__ballot_sync(kFullWarp, key > threshold.low));
+    num_own.y += __popc(__ballot_sync(kFullWarp, key == threshold.low));
+  });
+  if (lane == 0) shared.num_passing[warp] = num_own;
+  __syncthreads();
+  const int2 other = shared.num_passing[lane];
+  int32_t above = __reduce_add_sync(kFullWarp, lane < warp ? other.x : 0);
+  int32_t equal = __reduce_add_sync(kFullWarp, lane < warp ? other.y : 0);
+  if constexpr (kClustered) {
+    const int2 of_block{__reduce_add_sync(kFullWarp, other.x),
+                        __reduce_add_sync(kFullWarp, other.y)};
+    const int2 before = num_passing_before(of_block, shared);
+    above += before.x;
+    equal += before.y;
+  }
+  const uint32_t lower_lanes = (1u << lane) - 1;
+  keys.for_each([&](int32_t page, uint32_t key) {
+    const bool is_above = key > threshold.low;
+    const bool is_equal = key == threshold.low;
+    const uint32_t all_above = __ballot_sync(kFullWarp, is_above);
+    const uint32_t all_equal = __ballot_sync(kFullWarp, is_equal);
+    const int32_t equal_before = equal + __popc(all_equal & lower_lanes);
+    if (is_above || (is_equal && equal_before < threshold.num_wanted)) {
+      const int32_t above_before = above + __popc(all_above & lower_lanes);
+      out[above_before + min(equal_before, threshold.num_wanted)] = page;
+    }
+    above += __popc(all_above);
+    equal += __popc(all_equal);
+  });
+}
+
+// Pages that need no scores, and the number of all.
+__device__ inline void write_others(const SelectCall& call, const PageRanges& ranges, int32_t list,
+                                    int32_t* out) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto num_threads = static_cast<int32_t>(blockDim.x);
+  if (thread == 0) call.page_count[list] = ranges.num_taken();
+  for (int32_t page = thread; page < ranges.sink_end; page += num_threads) out[page] = page;
+  int32_t* recent = out + ranges.sink_end + ranges.num_top - ranges.recent_begin;
+  for (int32_t page = ranges.recent_begin + thread; page < ranges.num_pages; page += num_threads) {
+    recent[page] = page;
+  }
+}
+
+// grid: one block per list, or with kClustered the blocks of a cluster, which share its candidates.
+template <bool kClustered>
+__global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
+  let_next_kernel_start();
+  __shared__ Shared shared;
+  const unsigned num_blocks = kClustered ? ClusterBlocks::count() : 1;
+  const bool is_first_block = !kClustered || ClusterBlocks::rank() == 0;
+  const auto list = static_cast<int32_t>(blockIdx.x / num_blocks);
+  const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
+  const int32_t seq = list / call.num_q_pages / call.num_list_heads;
+  PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
+  if constexpr (kClustered) ClusterBlocks::sync();  // all have begun and may be reached into
+  wait_for_earlier_work();                          // tables may be read before, scores may not
+  if (ranges.num_taken() > call.max_pages ||
+      (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
+    if (is_first_block && threadIdx.x == 0) fail_row(call.report, list);
+    ranges = {0, 0, 0, 0};
+  }
+  int32_t* out = call.page_ids + static_cast<int64_t>(list) * call.max_pages;
+  if (is_first_block) write_others(call, ranges, list, out);
+  if (ranges.num_top == 0) return;
+  const bool is_shared = call.num_list_heads == 1;
+  const int64_t first_head = static_cast<int64_t>(seq) * call.num_score_heads + list_head;
+  const Candidates candidates{call.scores + first_head * call.max_scores, call.max_scores,
+                              is_shared ? call.num_score_heads : 1, ranges.sink_end,
+                              ranges.recent_begin};
+  const Keys keys(kClustered ? part_of_block(candidates) : candidates);
+  const Range threshold = find_threshold<kClustered>(keys, ranges.num_top, shared);
+  write_top<kClustered>(keys, threshold, out + ranges.sink_end, shared);
+}
+
+SelectCall make_call(const SelectPagesArgs& args) {
+  const bool has_scores = args.scores.present();
+  return {
+      .scores = has_scores ? args.scores.data<float>() : nullptr,
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .rule = args.rule,
+      .page_ids = args.pages.page_ids.data<int32_t>(),
+      .page_count = args.pages.page_count.data<int32_t>(),
+      .num_list_heads = static_cast<int32_t>(args.pages.page_ids.dim(1)),
+      .num_q_pages = static_cast<int32_t>(args.pages.page_ids.dim(2)),
+      .max_pages = static_cast<int32_t>(args.pages.page_ids.dim(3)),
+      .num_score_heads = has_scores ? static_cast<int32_t>(args.scores.dim(1)) : 0,
+      .max_scores = has_scores ? static_cast<int32_t>(args.scores.dim(2)) : 0,
+      .page_tokens = args.pages.page_tokens,
+      .q_page_tokens = args.pages.q_page_tokens,
+      .report = {},
+  };
+}
+
+// How many blocks share a list: as many as hold its scores in registers, where the GPU has clusters
+// and room for all of them at once.
+int blocks_of_a_list(const cudaDeviceProp& gpu, int32_t max_scores, int64_t num_lists) {
+  if (gpu.major < 9) return 1;
+  const auto wanted = (static_cast<unsigned>(max_scores) + kHeldScores - 1) / kHeldScores;
+  auto num_blocks = static_cast<int>(std::min<unsigned>(std::bit_ceil(wanted), kMaxListBlocks));
+  while (num_blocks > 1 && num_blocks * num_lists > gpu.multiProcessorCount) num_blocks /= 2;
+  return num_blocks;
+}
+
+}  // namespace
+
+// Errors: a list that does not fit is reported by its number (sequence, head and query page, the
+// last running fastest), and gets no pages.
+void CudaOps::select_pages(Stream& on, const SelectPagesArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  const auto num_lists = static_cast<unsigned>(args.pages.page_count.num_elements());
+  if (num_lists == 0) return;
+  stream.submit("select_pages", [&](cudaStream_t) {
+    SelectCall call = make_call(args);
+    call.report = stream.report("select_pages",
+                                "list {} takes more pages than page_ids (or scores) has room for; "
+                                "give page_ids more, or take fewer pages");
+    const int num_blocks =
+        blocks_of_a_list(stream.cuda_device().properties(), call.max_scores, num_lists);
+    if (num_blocks > 1) {
+      launch_early(stream, select<true>,
+                   {.grid = dim3(num_lists * static_cast<unsigned>(num_blocks)),
+                    .block = dim3(kThreads),
+                    .cluster_blocks = num_blocks},
+                   call);
+      return;
+    }
+    // Without scores there is little to do per list.
+    const unsigned threads = args.scores.present() ? kThreads : 128;
+    launch_early(stream, select<false>, {.grid = dim3(num_lists), .block = dim3(threads)}, call);
+  });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,30 @@
+// The copy of rows by index that embedding and gather_rows share.
+//
+// Used by embedding.cu and activation.cu. Thread rule: enqueue only.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/cuda_report.h"
+
+namespace sluice {
+
+class CudaStream;
+
+namespace cuda {
+
+// out[i] = table[indices[i]]: rows of `width` bf16. An index outside the table is reported, and
+// its row is zero. Called inside CudaStream::submit.
+struct CopyRowsCall {
+  const uint16_t* table;
+  const int32_t* indices;
+  uint16_t* out;
+  int64_t table_rows;
+  int64_t num_indices;
+  int64_t width;
+  CudaReport report;
+};
+void copy_rows(CudaStream& stream, const CopyRowsCall& call);
+
+}  // namespace cuda
+}  // namespace sluice

@@ -1,0 +1,285 @@
+// How a cluster of blocks works on one row of logits: which block has which tokens, sums over all
+// of them, and the order in which filters keep tokens.
+//
+// Used by sample/select.cuh and sample.cu only. Every function here is called by all threads of the
+// cluster, in the same order.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "ops/cuda/cluster_blocks.cuh"
+#include "ops/cuda/common.cuh"
+
+namespace sluice::cuda {
+
+inline constexpr int kSampleThreads = 512;  // of a block
+inline constexpr int kSampleWarps = kSampleThreads / kWarpThreads;
+inline constexpr int kMaxRowBlocks = 8;
+inline constexpr int kMaxReducedWords = 4;
+inline constexpr int kDigitBins = 2048;
+inline constexpr int kMaxListed = kSampleThreads;  // tokens that one block puts in order
+
+// Shared memory of one block; the blocks of a cluster read and write each other's.
+struct SampleShared {
+  uint64_t sums[2][kMaxRowBlocks][kMaxReducedWords];  // every block's, of alternate reductions
+  uint64_t warp_sums[kSampleWarps][kMaxReducedWords];
+  uint32_t histogram[kDigitBins];
+  uint32_t found[3];           // bin, tokens above it, tokens in it
+  uint32_t banned_groups[64];  // a bit per group of 4 ids, modulo 2048
+
+  // In the first block only.
+  uint64_t listed[kMaxListed];  // places, in any order
+  uint64_t sorted[kMaxListed];  // and the highest first
+  uint32_t num_listed;
+  uint64_t top[kMaxListed];  // what becomes of the list of log-probabilities
+};
+
+struct SampleRow {
+  const float* logits;
+  int32_t vocab;
+  bool aligned;               // groups can be loaded as vectors
+  const int32_t* suppressed;  // ids, -1 pads
+  int32_t num_suppressed;
+};
+
+// The place of a token in the order in which filters keep tokens, larger first: by value, then by
+// lower id. Every token of a row has a place of its own and none has 0, so any prefix of the order
+// is `place > limit`.
+__device__ inline uint64_t place_of(float value, int32_t id) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);  // -0 is 0
+  const uint32_t key = bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
+  return static_cast<uint64_t>(key) << 32 | ~static_cast<uint32_t>(id);
+}
+__device__ inline int32_t id_at(uint64_t place) {
+  return static_cast<int32_t>(~static_cast<uint32_t>(place));
+}
+__device__ inline float value_at(uint64_t place) {
+  const auto key = static_cast<uint32_t>(place >> 32);
+  return __uint_as_float(key ^ (key >> 31 != 0 ? 0x80000000u : 0xffffffffu));
+}
+
+// The tokens of a row, dealt to the threads of its blocks in groups of 4 neighbouring ids, which
+// share a call of Philox. Which thread has a group depends on `vocab` alone.
+//
+// kHeld: a thread keeps its groups in shared memory, so that the row is read from memory once and
+// values can be replaced. Otherwise every pass reads the logits again.
+//
+// Passed by value and made of values: what a thread looks up in every round is to stay in
+// registers.
+template <bool kHeld>
+class Tokens {
+ public:
+  __device__ Tokens(SampleShared& shared, const SampleRow& row, float4* held)
+      : shared_(shared),
+        row_(row),
+        held_(held + threadIdx.x),
+        first_group_(static_cast<int>(ClusterBlocks::rank() * kSampleThreads + threadIdx.x)),
+        group_stride_(static_cast<int>(ClusterBlocks::count() * kSampleThreads)),
+        num_groups_((row.vocab + 3) / 4) {}
+
+  // Notes the suppressed ids. Order: before a barrier of the block, which is before `load`.
+  __device__ void note_suppressed() const {
+    for (int i = threadIdx.x; i < row_.num_suppressed; i += kSampleThreads) {
+      const uint32_t group = static_cast<uint32_t>(row_.suppressed[i]) / 4;
+      if (row_.suppressed[i] >= 0) {
+        atomicOr(&shared_.banned_groups[group / 32 % 64], 1u << (group % 32));
+      }
+    }
+  }
+
+  // Calls fn(first_id, logits of 4 ids) for every group of the thread, several loads at a time. Ids
+  // beyond the vocabulary have logit -inf. The first pass over the row.
+  template <typename Fn>
+  __device__ void load(Fn&& fn) const {
+    constexpr int kBatch = 4;
+    float4* held = held_;
+    for (int begin = first_group_; begin < num_groups_; begin += kBatch * group_stride_) {
+      float4 batch[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int group = begin + i * group_stride_;
+        if (group < num_groups_) batch[i] = load_group(group);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i, held += kSampleThreads) {
+        const int group = begin + i * group_stride_;
+        if (group >= num_groups_) continue;
+        if (kHeld) *held = batch[i];
+        const float values[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
+        fn(4 * group, values);
+      }
+    }
+  }
+
+  // The same, again.
+  template <typename Fn>
+  __device__ void visit(Fn&& fn) const {
+    const float4* held = held_;
+    for (int group = first_group_; group < num_groups_;
+         group += group_stride_, held += kSampleThreads) {
+      const float4 loaded = kHeld ? *held : load_group(group);
+      float values[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+      fn(4 * group, values);
+    }
+  }
+
+  // The same with values that fn replaces; what is held stays replaced.
+  template <typename Fn>
+  __device__ void update(Fn&& fn) const {
+    float4* held = held_;
+    for (int group = first_group_; group < num_groups_;
+         group += group_stride_, held += kSampleThreads) {
+      const float4 loaded = kHeld ? *held : load_group(group);
+      float values[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+      fn(4 * group, values);
+      if (kHeld) *held = {values[0], values[1], values[2], values[3]};
+    }
+  }
+
+  // Which of the group's ids are suppressed. Cost: the list is read for one group in 2048.
+  __device__ uint32_t banned_mask(int first_id) const {
+    const int group = first_id / 4;
+    if (row_.num_suppressed == 0) return 0;
+    if ((shared_.banned_groups[group / 32 % 64] >> (group % 32) & 1) == 0) return 0;
+    uint32_t mask = 0;
+    for (int i = 0; i < row_.num_suppressed; ++i) {
+      const int32_t id = row_.suppressed[i];
+      if (id >= 0 && id / 4 == group) mask |= 1u << (id % 4);
+    }
+    return mask;
+  }
+
+ private:
+  __device__ float4 load_group(int group) const {
+    const float* source = row_.logits + 4 * static_cast<int64_t>(group);
+    if (row_.aligned) return *reinterpret_cast<const float4*>(source);
+    const auto at = [&](int i) { return 4 * group + i < row_.vocab ? source[i] : -INFINITY; };
+    return {at(0), at(1), at(2), at(3)};
+  }
+
+  SampleShared& shared_;
+  SampleRow row_;
+  float4* held_;
+  int first_group_;
+  int group_stride_;
+  int num_groups_;
+};
+
+// Order: before anything else of a block; afterwards every block may reach into every other.
+template <bool kHeld>
+__device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
+  for (int i = threadIdx.x; i < 64; i += kSampleThreads) shared.banned_groups[i] = 0;
+  if (threadIdx.x == 0) shared.num_listed = 0;
+  __syncthreads();
+  tokens.note_suppressed();
+  ClusterBlocks::sync();
+}
+
+// Groups that one thread has at most.
+inline int groups_of_a_thread(int32_t vocab, int num_blocks) {
+  const int per_round = 4 * kSampleThreads * num_blocks;
+  return (vocab + per_round - 1) / per_round;
+}
+
+template <typename T>
+__device__ T shuffle_xor(const T& value, int step) {
+  uint64_t words[sizeof(T) / 8];
+  memcpy(words, &value, sizeof(T));
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(T) / 8); ++i) {
+    words[i] = __shfl_xor_sync(kFullWarp, words[i], step);
+  }
+  T shuffled;
+  memcpy(&shuffled, words, sizeof(T));
+  return shuffled;
+}
+
+// Combines a value of every thread, in a fixed order: the same bits in every thread that gets them.
+class Reducer {
+ public:
+  __device__ explicit Reducer(SampleShared& shared)
+      : shared_(shared), num_blocks_(ClusterBlocks::count()), block_(ClusterBlocks::rank()) {}
+
+  // Of the threads of this block; the result is that of the lanes of warp 0.
+  // REQUIRES: `combine` is commutative; T is words of 64 bits without padding.
+  template <typename T, typename Combine>
+  __device__ T of_block(T value, Combine combine) {
+    static_assert(sizeof(T) % 8 == 0 && sizeof(T) <= 8 * kMaxReducedWords);
+    const int lane = threadIdx.x % kWarpThreads;
+    const int warp = threadIdx.x / kWarpThreads;
+#pragma unroll
+    for (int step = kWarpThreads / 2; step > 0; step /= 2) {
+      value = combine(value, shuffle_xor(value, step));
+    }
+    if (lane == 0) put(shared_.warp_sums[warp], value);
+    __syncthreads();
+    if (warp == 0) {
+      value = get<T>(shared_.warp_sums[lane % kSampleWarps]);
+#pragma unroll
+      for (int step = kSampleWarps / 2; step > 0; step /= 2) {
+        value = combine(value, shuffle_xor(value, step));
+      }
+    }
+    return value;
+  }
+
+  // Of all threads of the cluster, the result in every one of them. Also a barrier of the cluster.
+  template <typename T, typename Combine>
+  __device__ T operator()(T value, Combine combine) {
+    value = of_block(value, combine);
+    // Two places in turn, so that a fast block does not overwrite what a slow one still reads: it
+    // cannot be two barriers ahead. Pushed, so that no block reads another's memory after the
+    // barrier.
+    turn_ ^= 1;
+    if (threadIdx.x < num_blocks_) {
+      put(ClusterBlocks::of_block(shared_.sums[turn_][block_], threadIdx.x), value);
+    }
+    ClusterBlocks::sync();
+    value = get<T>(shared_.sums[turn_][0]);
+    for (unsigned block = 1; block < num_blocks_; ++block) {
+      value = combine(value, get<T>(shared_.sums[turn_][block]));
+    }
+    return value;
+  }
+
+ private:
+  template <typename T>
+  __device__ static void put(uint64_t* words, const T& value) {
+    memcpy(words, &value, sizeof(T));
+  }
+  template <typename T>
+  __device__ static T get(const uint64_t* words) {
+    T value;
+    memcpy(&value, words, sizeof(T));
+    return value;
+  }
+
+  SampleShared& shared_;
+  const unsigned num_blocks_;
+  const unsigned block_;
+  int turn_ = 0;
+};
+
+// The sum of `value` over the lower threads of the block; `warp_sums` is shared memory that nobody
+// uses until the next barrier.
+template <typename T>
+__device__ T sum_before(T value, T* warp_sums) {
+  static_assert(kSampleWarps <= kWarpThreads);
+  const int lane = threadIdx.x % kWarpThreads;
+  const int warp = threadIdx.x / kWarpThreads;
+  T inclusive = value;
+#pragma unroll
+  for (int step = 1; step < kWarpThreads; step *= 2) {
+    const T lower = __shfl_up_sync(kFullWarp, inclusive, step);
+    if (lane >= step) inclusive += lower;
+  }
+  if (lane == kWarpThreads - 1) warp_sums[warp] = inclusive;
+  __syncthreads();
+  T before = __shfl_up_sync(kFullWarp, inclusive, 1);
+  if (lane == 0) before = 0;
+  for (int i = warp - 1; i >= 0; --i) before += warp_sums[i];
+  return before;
+}
+
+}  // namespace sluice::cuda

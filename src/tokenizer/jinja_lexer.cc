@@ -1,0 +1,219 @@
+// Text and tags in turn. Source: jinja2's lexer.py, with its two options for line ends around tags.
+#include "tokenizer/jinja_lexer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace sluice {
+namespace {
+
+using Kind = JinjaToken::Kind;
+
+// jinja2 knows more white space; a template that has such is refused for its odd characters.
+constexpr std::string_view kSpaces = " \t\n\r\v\f";
+
+bool is_word(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+bool is_punctuation(char c) { return c > ' ' && c < '\x7F' && !is_word(c); }
+
+std::string with_plain_line_ends(std::string_view source) {
+  std::string text;
+  for (size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r' && source.substr(i + 1).starts_with('\n')) continue;
+    text.push_back(source[i] == '\r' ? '\n' : source[i]);
+  }
+  if (text.ends_with('\n')) text.pop_back();  // jinja2 drops the last one
+  return text;
+}
+
+class Lexer {
+ public:
+  explicit Lexer(std::string_view source) { program_.source = with_plain_line_ends(source); }
+
+  JinjaProgram run() {
+    while (pos_ < text().size() && !failed_) {
+      const size_t open = find_tag();
+      add_text(open);
+      pos_ = open;
+      if (pos_ < text().size()) lex_tag();
+    }
+    return std::move(program_);
+  }
+
+ private:
+  std::string_view text() const { return program_.source; }
+  std::string_view rest() const { return text().substr(pos_); }
+
+  void add(Kind kind, std::string value, size_t offset) {
+    program_.tokens.push_back({kind, std::move(value), offset});
+  }
+
+  // Ends the list: whatever follows is not understood.
+  void give_up(size_t offset) {
+    add(Kind::kInvalid, {}, offset);
+    failed_ = true;
+  }
+
+  // Where the next {{, {% or {# is, or the end.
+  size_t find_tag() const {
+    for (size_t at = text().find('{', pos_); at != text().npos; at = text().find('{', at + 1)) {
+      const std::string_view next = text().substr(at + 1, 1);
+      if (next == "{" || next == "%" || next == "#") return at;
+    }
+    return text().size();
+  }
+
+  // The text up to a tag, without the white space that the tag takes away.
+  void add_text(size_t open) {
+    std::string_view piece = text().substr(pos_, open - pos_);
+    const std::string_view tag = text().substr(open, 3);
+    if (tag.ends_with('-') && tag.size() == 3) {
+      piece = piece.substr(0, piece.find_last_not_of(kSpaces) + 1);
+    } else if (!tag.empty() && !tag.starts_with("{{")) {
+      const size_t line = piece.rfind('\n') + 1;  // 0 when there is none
+      const bool starts_line = line > 0 || line_starting_;
+      if (starts_line && piece.find_first_not_of(kSpaces, line) == piece.npos) {
+        piece = piece.substr(0, line);
+      }
+    }
+    if (!piece.empty()) add(Kind::kText, std::string(piece), pos_);
+  }
+
+  void lex_tag() {
+    const size_t open = pos_;
+    const std::string opening(rest().substr(0, 2));
+    pos_ += 2;
+    if (rest().starts_with('+')) return give_up(open);
+    if (rest().starts_with('-')) ++pos_;
+    if (opening == "{#") return skip_comment(open);
+    add(Kind::kBegin, opening, open);
+    const std::string closing = opening == "{{" ? "}}" : "%}";
+    while (!failed_) {
+      pos_ = std::min(text().find_first_not_of(kSpaces, pos_), text().size());
+      if (pos_ == text().size()) return give_up(open);
+      const bool strips = rest().starts_with("-" + closing);
+      if (!strips && !rest().starts_with(closing)) {
+        lex_expression_token();
+        continue;
+      }
+      add(Kind::kEnd, closing, pos_);
+      pos_ += closing.size() + (strips ? 1 : 0);
+      return after_tag(strips, opening == "{%");
+    }
+  }
+
+  void skip_comment(size_t open) {
+    const size_t close = text().find("#}", pos_);
+    if (close == text().npos) return give_up(open);
+    const char sign = close > pos_ ? text()[close - 1] : ' ';
+    if (sign == '+') return give_up(open);
+    pos_ = close + 2;
+    after_tag(sign == '-', true);
+  }
+
+  // Drops the white space that a tag takes away behind it.
+  void after_tag(bool strips, bool takes_line_end) {
+    if (strips) {
+      pos_ = std::min(text().find_first_not_of(kSpaces, pos_), text().size());
+    } else if (takes_line_end && rest().starts_with('\n')) {
+      ++pos_;
+    }
+    line_starting_ = text()[pos_ - 1] == '\n';
+  }
+
+  void lex_expression_token() {
+    const char c = rest()[0];
+    if (c == '\'' || c == '"') return lex_string(c);
+    const size_t begin = pos_;
+    if (is_word(c)) {
+      while (pos_ < text().size() && is_word(text()[pos_])) ++pos_;
+      return add(Kind::kWord, std::string(text().substr(begin, pos_ - begin)), begin);
+    }
+    if (!is_punctuation(c)) return give_up(begin);
+    constexpr std::array<std::string_view, 6> kPairs = {"==", "!=", "<=", ">=", "//", "**"};
+    const std::string_view pair = rest().substr(0, 2);
+    pos_ += std::find(kPairs.begin(), kPairs.end(), pair) != kPairs.end() ? 2 : 1;
+    add(Kind::kOperator, std::string(text().substr(begin, pos_ - begin)), begin);
+  }
+
+  void lex_string(char quote) {
+    const size_t begin = pos_++;
+    std::string value;
+    for (; pos_ < text().size() && text()[pos_] != quote; ++pos_) {
+      char c = text()[pos_];
+      if (c == '\\') {
+        // Of Python's escapes those that chat templates have.
+        constexpr std::string_view kEscapes = "ntr\\'\"", kMeanings = "\n\t\r\\'\"";
+        const size_t which = ++pos_ < text().size() ? kEscapes.find(text()[pos_]) : kEscapes.npos;
+        if (which == kEscapes.npos) return give_up(begin);
+        c = kMeanings[which];
+      }
+      value.push_back(c);
+    }
+    if (pos_ == text().size()) return give_up(begin);
+    ++pos_;
+    add(Kind::kString, std::move(value), begin);
+  }
+
+  JinjaProgram program_;
+  size_t pos_ = 0;
+  bool line_starting_ = true;  // whether pos_ follows a line end that a tag took away
+  bool failed_ = false;
+};
+
+bool is(const JinjaToken& token, Kind kind, std::string_view value) {
+  return token.kind == kind && token.value == value;
+}
+
+// x['role'] to x.role, for the two keys of a message: it has no attributes of these names, so the
+// two spellings mean the same.
+void unify_members(std::vector<JinjaToken>& tokens) {
+  for (size_t i = 1; i + 2 < tokens.size(); ++i) {
+    const bool has_owner =
+        tokens[i - 1].kind == Kind::kWord || is(tokens[i - 1], Kind::kOperator, "]");
+    const std::string& key = tokens[i + 1].value;
+    if (!has_owner || !is(tokens[i], Kind::kOperator, "[") || tokens[i + 1].kind != Kind::kString ||
+        (key != "role" && key != "content") || !is(tokens[i + 2], Kind::kOperator, "]")) {
+      continue;
+    }
+    tokens[i].value.assign(1, '.');  // = "." makes GCC 12 warn of an overlap at -O2
+    tokens[i + 1].kind = Kind::kWord;
+    tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(i) + 2);
+  }
+}
+
+// {{ a + 'x' + 'y' + b }} to {{ a + 'xy' + b }}: only where nothing binds tighter than the sum.
+void join_literals(std::vector<JinjaToken>& tokens) {
+  const auto op = [&](size_t i, std::string_view v) { return is(tokens[i], Kind::kOperator, v); };
+  const auto starts = [&](size_t i) {
+    return op(i, "+") || op(i, "(") || is(tokens[i], Kind::kBegin, "{{");
+  };
+  const auto ends = [&](size_t i) {
+    return op(i, "+") || op(i, ")") || is(tokens[i], Kind::kEnd, "}}");
+  };
+  for (size_t i = 1; i + 3 < tokens.size();) {
+    const bool joins = starts(i - 1) && tokens[i].kind == Kind::kString && op(i + 1, "+") &&
+                       tokens[i + 2].kind == Kind::kString && ends(i + 3);
+    if (!joins) {
+      ++i;
+      continue;
+    }
+    tokens[i].value += tokens[i + 2].value;
+    tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(i) + 1,
+                 tokens.begin() + static_cast<ptrdiff_t>(i) + 3);
+  }
+}
+
+}  // namespace
+
+JinjaProgram lex_jinja(std::string_view source) {
+  JinjaProgram program = Lexer(source).run();
+  unify_members(program.tokens);
+  join_literals(program.tokens);
+  return program;
+}
+
+}  // namespace sluice

@@ -1,0 +1,224 @@
+// Model directories that are not as they should be: what `inspect` says of them is what `run` does,
+// and what changes answers is always said.
+#include <span>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/program_under_test.h"
+#include "io/safetensors.h"
+#include "io/temp_dir.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kWarning = "sluice: warning: ";
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+// The bundled model in a directory of its own, whose files a test replaces.
+class ModelFiles : public testing::Test {
+ protected:
+  ModelFiles() {
+    const fs::path needle = fs::path(SLUICE_SOURCE_DIR) / "models/needle";
+    for (const char* name : {"config.json", "generation_config.json", "model.safetensors",
+                             "tokenizer.json", "tokenizer_config.json"}) {
+      fs::create_symlink(needle / name, directory_.path() / name);
+    }
+  }
+
+  std::string model() const { return directory_.path().string(); }
+
+  void remove(const std::string& name) const { fs::remove(directory_.path() / name); }
+  void replace(const std::string& name, const std::string& text) const {
+    remove(name);
+    directory_.write(name, text);
+  }
+  // Sets a key of a JSON file.
+  void set(const std::string& name, const std::string& key, const Json& value) const {
+    Json json = Json::parse(slurp(directory_.path() / name));
+    json[key] = value;
+    replace(name, json.dump());
+  }
+
+  Outcome run(std::vector<std::string> words) const {
+    words.insert(words.begin(), {"run", "-m", model(), "--kv-offload", "off", "--kv-cache-bytes",
+                                 "96M", "-n", "3"});
+    return run_sluice(words);
+  }
+  Outcome inspect(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words = {"inspect",          model(), "--kv-offload", "off",
+                                      "--kv-cache-bytes", "96M"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_sluice(words);
+  }
+
+  // Neither runs, both with exit code 3, and inspect names the file.
+  void expect_refused(const std::string& name) const {
+    const Outcome ran = run({"hi"});
+    EXPECT_EQ(ran.exit_code, 3) << ran.err;
+    const Outcome inspected = inspect();
+    EXPECT_EQ(inspected.exit_code, 3) << inspected.out << inspected.err;
+    EXPECT_NE(inspected.out.find("does not run: "), std::string::npos) << inspected.out;
+    EXPECT_NE(inspected.out.find(name), std::string::npos) << inspected.out;
+    const Outcome json = inspect({"--json"});
+    EXPECT_EQ(json.exit_code, 3);
+    EXPECT_EQ(Json::parse(json.out).at("files").at("problems").size(), 1u) << json.out;
+  }
+
+  // Said by run, by its JSON and by both forms of inspect, once each.
+  void expect_warned(const std::string& text) const {
+    const Outcome ran = run({"hi"});
+    EXPECT_EQ(ran.exit_code, 0) << ran.err;
+    EXPECT_EQ(count_of(ran.err, text), 1u) << ran.err;
+    EXPECT_NE(ran.err.find(kWarning), std::string::npos) << ran.err;
+    const Outcome json = run({"--json", "hi"});
+    EXPECT_EQ(count_of(Json::parse(json.out).at("warnings").dump(), text), 1u) << json.out;
+    const Outcome page = inspect();
+    EXPECT_EQ(page.exit_code, 0) << page.out << page.err;
+    EXPECT_EQ(count_of(page.out, text), 1u) << page.out;
+    EXPECT_EQ(count_of(inspect({"--json"}).out, text), 1u);
+  }
+
+  TempDir directory_;
+};
+
+TEST_F(ModelFiles, AGoodModelHasNoWarning) {
+  const Outcome ran = run({"--json", "hi"});
+  EXPECT_EQ(ran.exit_code, 0) << ran.err;
+  EXPECT_EQ(ran.err.find(kWarning), std::string::npos) << ran.err;
+  EXPECT_EQ(Json::parse(ran.out).at("warnings"), Json::array());
+  const Outcome page = inspect();
+  EXPECT_EQ(page.exit_code, 0) << page.out;
+  EXPECT_NE(page.out.find("template known"), std::string::npos) << page.out;
+  EXPECT_EQ(page.out.find("warning: "), std::string::npos) << page.out;
+  EXPECT_EQ(count_of(page.out, "pass arrays"), 1u) << page.out;
+}
+
+TEST_F(ModelFiles, InspectReadsTheTokenizer) {
+  replace("tokenizer.json", R"({"model": {"type": "WordPiece"}})");
+  expect_refused("tokenizer.json");
+}
+
+TEST_F(ModelFiles, InspectMissesTheTokenizer) {
+  remove("tokenizer.json");
+  expect_refused("tokenizer.json");
+}
+
+TEST_F(ModelFiles, InspectReadsTheHeadersOfTheWeights) {
+  set("config.json", "intermediate_size", 640);
+  expect_refused("mlp.gate_proj.weight");
+}
+
+TEST_F(ModelFiles, InspectMissesTheWeights) {
+  remove("model.safetensors");
+  expect_refused("model.safetensors");
+}
+
+// A configuration alone is a shape to plan with: there is nothing broken in it.
+TEST_F(ModelFiles, AShapeAloneIsPlanned) {
+  for (const char* name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
+    remove(name);
+  }
+  const Outcome page = inspect();
+  EXPECT_EQ(page.exit_code, 0) << page.out << page.err;
+  EXPECT_NE(page.out.find("--load-format dummy"), std::string::npos) << page.out;
+}
+
+// Raw prompts work, so this is no fault; --chat is refused before weights are looked at.
+TEST_F(ModelFiles, AnUnknownChatTemplateIsSaidBeforeLoading) {
+  set("tokenizer_config.json", "chat_template", "{{ messages | tojson }}");
+  const Outcome page = inspect();
+  EXPECT_EQ(page.exit_code, 0) << page.out << page.err;
+  EXPECT_NE(page.out.find("needed for --chat alone"), std::string::npos) << page.out;
+  EXPECT_EQ(run({"hi"}).exit_code, 0);
+  remove("model.safetensors");
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"run", "-m", model(), "--chat", "hi"},
+        {"needle", "-m", model(), "--lengths", "512", "--haystack", "repeated", "--out",
+         model() + "/grid"}}) {
+    const Outcome chat = run_sluice(words);
+    EXPECT_EQ(chat.exit_code, 3) << chat.err;
+    EXPECT_NE(chat.err.find("template"), std::string::npos) << chat.err;
+    EXPECT_EQ(chat.err.find("model.safetensors"), std::string::npos) << chat.err;
+  }
+}
+
+TEST_F(ModelFiles, WhatGenerationConfigAsksInVainIsSaid) {
+  set("generation_config.json", "repetition_penalty", 1.3);
+  expect_warned("repetition_penalty 1.3 is not supported and is ignored");
+}
+
+TEST_F(ModelFiles, EndTokensOutsideTheVocabularyAreSaid) {
+  set("generation_config.json", "eos_token_id", 200000);
+  expect_warned("eos_token_id 200000 is outside of the vocabulary");
+}
+
+TEST_F(ModelFiles, IgnoredAttentionKeysAreSaid) {
+  set("config.json", "dual_chunk_attention_config", {{"chunk_size", 1024}});
+  expect_warned("dual_chunk_attention_config is ignored");
+}
+
+TEST_F(ModelFiles, AShorterContextIsSaid) {
+  set("config.json", "max_position_embeddings", 1000000);
+  expect_warned("max_model_len is ");
+}
+
+// The embedding of this model has 4096 rows, and "zebrafish" becomes a token without one.
+TEST_F(ModelFiles, TokensBeyondTheEmbeddingAreSaidAndAFaultOfTheModel) {
+  Json tokenizer = Json::parse(slurp(directory_.path() / "tokenizer.json"));
+  Json token = tokenizer.at("added_tokens").at(0);
+  token["id"] = 4200;
+  token["content"] = "zebrafish";
+  token["special"] = false;
+  tokenizer["added_tokens"].push_back(token);
+  replace("tokenizer.json", tokenizer.dump());
+  expect_warned("tokenizer.json has 4201 tokens, but the embedding has 4096 rows");
+  const Outcome ran = run({"a zebrafish"});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  for (const std::string& part : {std::string("4200"), std::string("4096"), std::string("fetch")}) {
+    EXPECT_NE(ran.err.find(part), std::string::npos) << ran.err;
+  }
+}
+
+// A NaN in one weight is found with the first token and is the model's fault.
+TEST_F(ModelFiles, WeightsThatAreNoNumbersNameTheModel) {
+  std::string bytes = slurp(directory_.path() / "model.safetensors");
+  uint64_t begin = 0;
+  for (const SafetensorsEntry& entry :
+       parse_safetensors_header(std::as_bytes(std::span(bytes)), "model.safetensors").tensors) {
+    if (entry.name == "model.norm.weight") begin = entry.begin;
+  }
+  ASSERT_GT(begin, 0u);
+  bytes[begin] = static_cast<char>(0xc0);  // a quiet NaN in bf16: 0x7fc0
+  bytes[begin + 1] = 0x7f;
+  replace("model.safetensors", bytes);
+  const Outcome ran = run({"hi"});
+  EXPECT_EQ(ran.exit_code, 3) << ran.err;
+  for (const std::string& part : {model(), std::string("NaN"), std::string("fetch")}) {
+    EXPECT_NE(ran.err.find(part), std::string::npos) << ran.err;
+  }
+  EXPECT_EQ(ran.err.find("stream 'compute'"), std::string::npos) << ran.err;
+}
+
+// The row with which the budget is used up is marked, and one option named.
+TEST_F(ModelFiles, InspectMarksWhatIsTooMuch) {
+  const Outcome page =
+      run_sluice({"inspect", model(), "--kv-offload", "off", "--kv-cache-bytes", "1T"});
+  EXPECT_EQ(page.exit_code, 4) << page.out;
+  const size_t mark = page.out.find("<- more than the budget");
+  ASSERT_NE(mark, std::string::npos) << page.out;
+  const size_t line = page.out.rfind('\n', mark) + 1;
+  EXPECT_EQ(page.out.substr(line, 8), "KV cache") << page.out;
+  EXPECT_EQ(count_of(page.out, "would be enough"), 1u) << page.out;
+}
+
+}  // namespace
+}  // namespace sluice::cli

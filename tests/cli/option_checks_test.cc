@@ -1,0 +1,270 @@
+// Options that would have no effect, names of other programs, variables that nothing reads, ranges.
+#include "cli/option_checks.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "cli/foreign_options.h"
+#include "cli/help_text.h"
+#include "cli/parsed_words.h"
+
+namespace sluice::cli {
+namespace {
+
+Words joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kRun = {"run", "-m", "d"};
+
+struct Case {
+  Words words;
+  std::string expected;  // a part of the error; "" when there must be none
+};
+
+void expect(const std::vector<Case>& cases, const Words& command = {}) {
+  for (const Case& c : cases) {
+    const std::string text = refusal(joined(command, c.words));
+    const bool as_expected = c.expected.empty() ? text.empty() : text.find(c.expected) != text.npos;
+    EXPECT_TRUE(as_expected) << "expected: " << c.expected << "\ngot:      " << text;
+  }
+}
+
+TEST(GivenWithoutEffect, SizesOfOffloadNeedOffload) {
+  for (const char* name : {"--kv-host-bytes", "--kv-device-bytes", "--num-kv-slots",
+                           "--kv-slot-blocks", "--kv-copy-bytes"}) {
+    const std::string given = std::string(name) + " is given, but KV is not offloaded";
+    expect({{{name, "8", "--kv-offload", "off"}, given},
+            {{name, "8"}, ""},
+            {{name, "8", "--kv-offload", "chunked"}, ""},
+            {{name, "8", "--kv-offload", "layerwise"}, ""},
+            {{name, "8", "--kv-offload", "auto"}, ""}},
+           kRun);
+    EXPECT_NE(refusal({"inspect", "d", name, "8", "--kv-offload", "off"}), "");
+    EXPECT_NE(refusal({"needle", "-m", "d", name, "8", "--kv-offload", "off"}), "");
+    EXPECT_NE(refusal({"bench", "decode", "d", name, "8"}), "") << "which measures resident KV";
+    EXPECT_EQ(refusal({"bench", "sparse", "d", name, "8"}), "") << "which offloads by itself";
+    EXPECT_EQ(refusal({"bench", "offload", "d", name, "8"}), "");
+  }
+}
+
+TEST(GivenWithoutEffect, AVariableCountsAsAWordDoes) {
+  const ScopedEnvironment host("SLUICE_KV_HOST_BYTES", "64G");
+  EXPECT_EQ(refusal(kRun), "");
+  const ScopedEnvironment off("SLUICE_KV_OFFLOAD", "off");
+  EXPECT_NE(refusal(kRun).find("SLUICE_KV_HOST_BYTES is given, but KV is not offloaded"),
+            std::string::npos)
+      << refusal(kRun);
+}
+
+TEST(GivenWithoutEffect, TheCacheSizeIsOfResidentKv) {
+  expect({{{"--kv-cache-bytes", "1G"}, ""},
+          {{"--kv-cache-bytes", "1G", "--kv-offload", "auto"}, ""},
+          {{"--kv-cache-bytes", "1G", "--kv-offload", "chunked"}, "--kv-cache-bytes is given, but"},
+          {{"--kv-cache-bytes", "1G", "--kv-offload", "layerwise"}, "--kv-host-bytes"}},
+         kRun);
+}
+
+TEST(GivenWithoutEffect, ThoughtsAndSystemMessagesNeedAChat) {
+  expect({{{"--no-thinking", "hi"}, "--no-thinking is given, but only a chat template"},
+          {{"--enable-thinking", "hi"}, "--enable-thinking is given"},
+          {{"--no-thinking", "--chat", "hi"}, ""},
+          {{"--no-thinking", "-i"}, ""},
+          {{"--system", "s", "-i"}, ""},
+          {{"--system", "s"}, "--system: only a chat"}},
+         kRun);
+}
+
+TEST(GivenWithoutEffect, TokensAreTheWholePrompt) {
+  expect({{{"--tokens", "1,2", "hi"}, "'hi' is given beside --tokens"},
+          {{"--tokens", "1,2", "-f", "x"}, "--file is given, but --tokens is the whole prompt"},
+          {{"--tokens", "1,2", "--chat"}, "--chat is given, but --tokens"},
+          {{"--tokens", "1,2", "-i"}, "--interactive is given, but --tokens"},
+          {{"--tokens", "1,-2"}, "--tokens: '-2'"}},
+         kRun);
+  EXPECT_EQ(parse<RunCommand>(joined(kRun, {"--tokens", "1,2", "--tokens", "3"})).tokens,
+            (std::vector<std::vector<int32_t>>{{1, 2}, {3}}));
+}
+
+TEST(GivenWithoutEffect, AConversationIsOneConversation) {
+  expect({{{"-i", "--json"}, "--json is given, but a conversation is text"},
+          {{"-i", "-"}, "--interactive reads standard input"},
+          {{"-i", "a", "b"}, "a conversation begins with one"},
+          {{"-i", "a"}, ""}},
+         kRun);
+}
+
+TEST(GivenWithoutEffect, OneOfTwoThatSayTheSame) {
+  expect(
+      {{{"throughput", "d", "--requests", "f", "--num-requests", "9"}, "--num-requests is given"},
+       {{"throughput", "d", "--requests", "f", "--most-tokens", "9"}, "--most-tokens is given"},
+       {{"offload", "d", "--modes", "off", "--kv-offload", "off"}, "--modes is given"},
+       {{"offload", "d", "--slots", "3", "--num-kv-slots", "4"}, "--num-kv-slots is given"},
+       {{"sparse", "d", "--policies", "full+quest", "--sparse-policy", "streaming"},
+        "--policies is given"},
+       {{"overlap", "d", "--budgets", "1K", "--sparse-topk-tokens", "2K"},
+        "--sparse-topk-tokens is given"}},
+      {"bench"});
+  const ScopedEnvironment slots("SLUICE_NUM_KV_SLOTS", "5");
+  EXPECT_EQ(refusal({"bench", "offload", "d", "--slots", "3"}), "") << "the command line wins";
+}
+
+TEST(GivenWithoutEffect, AScoreIsMadeInPrefill) {
+  EXPECT_NE(refusal({"score", "-m", "d", "--sparse-policy", "full+quest", "x"}), "");
+  EXPECT_EQ(refusal({"score", "-m", "d", "--sparse-policy", "streaming", "x"}), "");
+}
+
+TEST(Variables, ThatNothingReadsAreNamed) {
+  const ScopedEnvironment misspelt("SLUICE_KV_OFLOAD", "chunked");
+  EXPECT_EQ(warnings_of(kRun),
+            (Words{"SLUICE_KV_OFLOAD has no effect: no option has this name; did "
+                   "you mean SLUICE_KV_OFFLOAD?"}));
+  EXPECT_EQ(warnings_of({"doctor"}).size(), 1u) << "whichever command reads it";
+  const ScopedEnvironment unrelated("SLUICE_QQQQQQQQQQ", "1");
+  EXPECT_EQ(warnings_of(kRun).back(), "SLUICE_QQQQQQQQQQ has no effect: no option has this name");
+}
+
+TEST(Variables, OfOtherCommandsAndOfTheProjectPass) {
+  const ScopedEnvironment needle("SLUICE_HAYSTACK", "repeated");
+  const ScopedEnvironment isa("SLUICE_CPU_ISA", "avx2");
+  const ScopedEnvironment seed("SLUICE_TEST_SEED", "1");
+  const ScopedEnvironment held("SLUICE_GPU_LOCK_HELD", "x");
+  const ScopedEnvironment empty("SLUICE_NONSENSE", "");
+  EXPECT_EQ(warnings_of(kRun), Words());
+}
+
+// Images set it for their own bookkeeping.
+TEST(Variables, VersionAndHelpAreNoOptions) {
+  const ScopedEnvironment version("SLUICE_VERSION", "1.2");
+  const ScopedEnvironment help("SLUICE_HELP", "1");
+  EXPECT_NO_THROW(parse<RunCommand>(kRun));
+}
+
+TEST(SplitPrompt, IsSaidOnce) {
+  EXPECT_EQ(warnings_of(joined(kRun, {"Tell", "me", "a", "story"})),
+            (Words{"4 prompts of one word each; quote them for one prompt"}));
+  EXPECT_EQ(warnings_of(joined(kRun, {"Tell"})), Words());
+  EXPECT_EQ(warnings_of(joined(kRun, {"Tell me", "a story"})), Words());
+  EXPECT_EQ(warnings_of(joined(kRun, {"Tell", "-"})), Words());
+}
+
+TEST(ForeignOptions, AreAnsweredWithOurs) {
+  expect({{{"--ctx-size", "4096", "hi"}, "unknown option '--ctx-size': here it is --max-model-len"},
+          {{"--ctx-size=4096", "hi"}, "here it is --max-model-len"},
+          {{"--n-predict", "8"}, "here it is --max-tokens"},
+          {{"-p", "hi"}, "the prompt is a word of its own"},
+          {{"--prompt", "hi"}, "the prompt is a word of its own"},
+          {{"-ngl", "99", "hi"}, "--device"},
+          {{"--tensor-parallel-size", "2", "hi"}, "one GPU only"},
+          {{"--temp", "0"}, "here it is --temperature"},
+          {{"--kv-cache-dtype", "fp8"}, "--kv-offload"},
+          {{"--enable-prefix-caching"}, "prefix caching is on"},
+          {{"-fa"}, "nothing to choose"},
+          {{"--hf-repo", "a/b"}, "hf download"},
+          {{"--no-mmap"}, "not needed"},
+          {{"--score"}, "sluice score"}},
+         kRun);
+}
+
+TEST(ForeignOptions, ContextSizeIsNotAChat) {
+  expect({{{"-c", "4096", "hi"}, "here it is --max-model-len"},
+          {{"-c", "32K"}, "--chat"},
+          {{"-c", "What is 4096?"}, ""},
+          {{"-c"}, ""},
+          {{"--chat", "4096"}, ""},
+          {{"-c", "--", "4096"}, ""}},
+         kRun);
+  EXPECT_TRUE(parse<RunCommand>(joined(kRun, {"-c", "--", "4096"})).chat);
+}
+
+// Every answer has to be true: `run` has what it names, and has nothing of the foreign name.
+TEST(ForeignOptions, TableNamesOptionsThatThereAre) {
+  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
+  const auto has = [&](std::string_view name) {
+    return help.find(std::string(name) + " ") != help.npos ||
+           help.find(std::string(name) + "\n") != help.npos;
+  };
+  for (const ForeignOption& option : foreign_options()) {
+    EXPECT_FALSE(option.ours.empty() && option.advice.empty()) << option.names;
+    EXPECT_TRUE(option.ours.empty() || has(option.ours)) << option.names << option.ours;
+  }
+  EXPECT_FALSE(has("--no-such-option"));
+}
+
+TEST(ForeignOptions, CommandsKeepTheirOwn) {
+  EXPECT_EQ(refusal({"trace", "-m", "d", "--prompt", "hi", "-o", "x"}), "");
+  EXPECT_EQ(refusal({"bench", "decode", "d", "--batch", "2"}), "");
+  EXPECT_NE(refusal({"doctor", "--temp", "1"}).find("`sluice run` has --temperature"),
+            std::string::npos);
+}
+
+// The engine refuses what is larger (its tests); the command line must not promise more.
+TEST(Ranges, AreTheEngines) {
+  expect({{{"--max-num-seqs", "4096"}, ""},
+          {{"--max-num-seqs", "4097"}, "from 1 to 4096"},
+          {{"--threads", "1024"}, ""},
+          {{"--threads", "1025"}, "from 0 to 1024"},
+          {{"--max-num-batched-tokens", "16M"}, ""},
+          {{"--max-num-batched-tokens", "17M"}, "from 1 to 16M"},
+          {{"--prefill-chunk-tokens", "17M"}, "from 0 to 16M"},
+          {{"--kv-copy-bytes", "2T", "--kv-offload", "auto"}, "more than 1024G"},
+          {{"--gpu-memory-utilization", "0.001"}, ""},
+          {{"--gpu-memory-utilization", "0"}, "above 0 and at most 1"}},
+         kRun);
+  EXPECT_NE(refusal({"doctor", "-t", "1025"}), "");
+}
+
+// The longest run of digits in `text`.
+size_t most_digits(const std::string& text) {
+  size_t most = 0, now = 0;
+  for (const char c : text) {
+    now = c >= '0' && c <= '9' ? now + 1 : 0;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+TEST(Ranges, AreReadable) {
+  for (const char* name :
+       {"--temperature", "--top-p", "--min-p", "--top-k", "--seed", "--max-tokens", "--min-tokens",
+        "--logprobs", "--threads", "--max-model-len", "--max-num-seqs", "--block-size",
+        "--prefill-chunk-tokens", "--gpu-memory-utilization", "--sparse-topk-tokens"}) {
+    const std::string text = refusal(joined(kRun, {name, "x"}));
+    EXPECT_NE(text.find(" not "), std::string::npos) << text;
+    EXPECT_LE(most_digits(text), 5u) << text;
+    EXPECT_EQ(text.find("e-3"), std::string::npos) << text;  // the least float
+  }
+}
+
+TEST(Help, FitsTheTerminalAndEndsWithExamples) {
+  for (const Words& words : std::vector<Words>{
+           {"--help"}, {"run", "--help"}, {"needle", "--help"}, {"bench", "offload", "--help"}}) {
+    const std::string text = parse<PrintCommand>(words).text;
+    size_t longest = 0, column = 0;
+    for (const char c : text) {
+      column = c == '\n' ? 0 : column + 1;
+      longest = std::max(longest, column);
+    }
+    EXPECT_LE(longest, help_width()) << words[0];
+  }
+  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
+  const std::string end = help.substr(help.find("\nExamples:\n"));
+  EXPECT_EQ(std::count(end.begin(), end.end(), '\n'), 5) << end;
+}
+
+TEST(Help, IsAlsoACommand) {
+  const auto text = [](const Words& words) { return parse<PrintCommand>(words).text; };
+  EXPECT_EQ(text({"help"}), text({"--help"}));
+  EXPECT_EQ(text({"help", "run"}), text({"run", "--help"}));
+  EXPECT_EQ(text({"help", "bench", "decode"}), text({"bench", "decode", "--help"}));
+  EXPECT_NE(refusal({"help", "rum"}).find("did you mean run?"), std::string::npos);
+  for (const Words& words : std::vector<Words>{
+           {"run", "--version"}, {"bench", "--version"}, {"run", "x", "--version"}}) {
+    EXPECT_EQ(text(words), text({"--version"}));
+  }
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,201 @@
+// Memory plans of real shapes on machines that are not there: nothing is allocated.
+#include <gtest/gtest.h>
+
+#include "core/error.h"
+#include "engine/engine_plan.h"
+#include "io/model_directory.h"
+#include "support/source_dir.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kGiB = size_t{1} << 30;
+
+HostMemory machine(size_t total_bytes) {
+  return {.total_bytes = total_bytes, .available_bytes = total_bytes - total_bytes / 16};
+}
+
+HostMemory container(size_t limit_bytes, size_t available_bytes) {
+  return {.total_bytes = limit_bytes, .available_bytes = available_bytes, .is_limited = true};
+}
+
+EngineOptions shape_options(const std::string& name) {
+  EngineOptions options;
+  options.model = testing::source_dir() / "models" / name;
+  options.device = "cpu";
+  return options;
+}
+
+EnginePlan plan_on(const EngineOptions& options, const HostMemory& host) {
+  const auto device = make_device("cpu", {.memory_limit_bytes = host.total_bytes});
+  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  return make_engine_plan(options, config, *device, *make_policies(options), host);
+}
+
+bool mentions(const std::vector<std::string>& lines, const std::string& part) {
+  return std::any_of(lines.begin(), lines.end(),
+                     [&](const std::string& line) { return line.find(part) != std::string::npos; });
+}
+
+// The option that a remedy names, as the command line has it, put into options.
+void apply_remedy(const std::string& remedy, EngineOptions& options) {
+  const std::string tail = " would be enough";
+  ASSERT_TRUE(remedy.ends_with(tail)) << remedy;
+  const size_t begin = remedy.rfind("--");
+  const size_t space = remedy.find(' ', begin);
+  const std::string name = remedy.substr(begin, space - begin);
+  const std::string value = remedy.substr(space + 1, remedy.size() - tail.size() - space - 1);
+  const bool is_mib = value.ends_with("M");
+  const auto number = [&] { return std::stoll(value) * (is_mib ? int64_t{1} << 20 : 1); };
+  if (name == "--max-num-seqs") {
+    options.max_num_seqs = static_cast<int32_t>(number());
+  } else if (name == "--kv-cache-bytes") {
+    options.kv.cache_bytes = static_cast<size_t>(number());
+  } else if (name == "--kv-host-bytes") {
+    options.kv.host_bytes = static_cast<size_t>(number());
+  } else if (name == "--kv-slot-blocks") {
+    options.kv.slot_blocks = static_cast<int32_t>(number());
+  } else if (name == "--max-num-batched-tokens") {
+    options.max_num_batched_tokens = static_cast<int32_t>(number());
+  } else if (name == "--max-model-len") {
+    options.max_model_len = number();
+  } else if (name == "--kv-offload") {
+    options.kv.offload = testing::kv_offload_named(value);
+  } else {
+    FAIL() << "unexpected remedy: " << remedy;
+  }
+}
+
+// Does not fit, says why with `why`, and the one option that it names is enough.
+void expect_remedy(EngineOptions options, const HostMemory& host, const std::string& why,
+                   const std::string& option) {
+  const EnginePlan plan = plan_on(options, host);
+  EXPECT_FALSE(plan.memory.fits);
+  const std::string& remedy = plan.memory.remedy;
+  EXPECT_NE(remedy.find(why), std::string::npos) << remedy;
+  EXPECT_NE(remedy.find(option + " "), std::string::npos) << remedy;
+  apply_remedy(remedy, options);
+  EXPECT_TRUE(plan_on(options, host).memory.fits) << remedy;
+}
+
+// 260 tails of 1024 tokens of this model take 14.2 GiB, its weights 14.2 GiB.
+TEST(Plan, AutoFitsALongContextModelByItself) {
+  const EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  ASSERT_EQ(options.kv.offload, KvOffload::kAuto) << "the default";
+  for (const size_t gib : {18, 20, 24, 32, 64, 128}) {
+    const EnginePlan plan = plan_on(options, machine(gib * kGiB));
+    EXPECT_TRUE(plan.memory.fits) << gib << " GiB: " << plan.memory.remedy;
+    EXPECT_LE(plan.memory.device_used_bytes() + plan.memory.pinned_used_bytes(), gib * kGiB);
+    const bool flows = plan.kv_offload != KvOffload::kOff;
+    EXPECT_EQ(mentions(plan.warnings, "kv_offload is "), flows) << gib << ": not asked for";
+    EXPECT_EQ(mentions(plan.notes, "kv_offload is "), !flows) << gib;
+    const bool whole = plan.max_model_len == 1010000;
+    EXPECT_EQ(whole, gib >= 128) << plan.max_model_len << " tokens of " << gib << " GiB";
+    EXPECT_EQ(mentions(plan.warnings, "max_model_len is "), !whole) << gib;
+  }
+}
+
+// What there is memory for is used: more than the 74,752 tokens of a tier of 4 GiB.
+TEST(Plan, AutoUsesTheMemoryThereIs) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.kv.offload = KvOffload::kAuto;
+  EXPECT_GT(plan_on(options, machine(24 * kGiB)).max_model_len, 80000);
+  EXPECT_GT(plan_on(options, machine(48 * kGiB)).max_model_len, 400000);
+}
+
+// Fewer sequences only where nothing else helps, and not where their number was given.
+TEST(Plan, AutoLowersTheNumberOfSequencesAndSaysSo) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.kv.offload = KvOffload::kAuto;
+  options.kv.cache_bytes = kGiB;  // so that a resident cache is too short
+  options.max_model_len = 100000;
+  const EnginePlan plan = plan_on(options, machine(26 * kGiB));
+  ASSERT_TRUE(plan.memory.fits) << plan.memory.remedy;
+  EXPECT_NE(plan.kv_offload, KvOffload::kOff);
+  EXPECT_EQ(plan.max_model_len, 100000);
+  EXPECT_LT(plan.scheduler.max_num_seqs, 256);
+  EXPECT_TRUE(mentions(plan.notes, "instead of 256")) << plan.notes.back();
+
+  options.max_num_seqs = 256;
+  const EnginePlan as_asked = plan_on(options, machine(26 * kGiB));
+  EXPECT_FALSE(as_asked.memory.fits);
+  expect_remedy(options, machine(26 * kGiB), "KV tails 14.", "--max-num-seqs");
+}
+
+TEST(Plan, RemediesNameOneOptionThatIsEnough) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.kv.offload = KvOffload::kChunked;
+  expect_remedy(options, machine(24 * kGiB), "KV tails 14.", "--max-num-seqs");
+
+  options = shape_options("shapes/qwen3-0.6b");
+  options.kv.offload = KvOffload::kOff;
+  options.kv.cache_bytes = 1;
+  expect_remedy(options, machine(16 * kGiB), "kv_cache_bytes is 1 byte, but one KV block of 256",
+                "--kv-cache-bytes");
+  options.kv.cache_bytes = 1024 * kGiB;
+  expect_remedy(options, machine(16 * kGiB), "kv_cache_bytes is 1024.00 GiB, but",
+                "--kv-cache-bytes");
+  options.kv.cache_bytes = kGiB;
+  options.max_model_len = 40000;
+  expect_remedy(options, machine(16 * kGiB), "max_model_len is 40000, but the KV cache holds",
+                "--kv-cache-bytes");
+
+  options = shape_options("shapes/qwen3-0.6b");
+  options.kv.offload = KvOffload::kChunked;
+  options.max_num_seqs = 4;
+  options.kv.host_bytes = 1024;
+  expect_remedy(options, machine(16 * kGiB), "kv_host_bytes is 1.00 KiB, but", "--kv-host-bytes");
+  options.kv.host_bytes = 1000 * kGiB;
+  expect_remedy(options, machine(16 * kGiB), "the machine has 16.00 GiB", "--kv-host-bytes");
+  options.kv.host_bytes.reset();
+  options.kv.slot_blocks = 60000;
+  expect_remedy(options, machine(16 * kGiB), "KV ring and stage", "--kv-slot-blocks");
+}
+
+TEST(Plan, NothingIsNamedWhereNothingHelps) {
+  const EnginePlan plan = plan_on(shape_options("shapes/qwen3-8b"), machine(8 * kGiB));
+  EXPECT_FALSE(plan.memory.fits);
+  EXPECT_NE(plan.memory.remedy.find("no single option is enough"), std::string::npos)
+      << plan.memory.remedy;
+}
+
+// The process itself needs some of a container's memory, and what is used there already is gone.
+TEST(Plan, StaysWithinAContainer) {
+  EngineOptions options = shape_options("needle");
+  options.max_num_seqs = 8;
+  for (const char* mode : {"off", "chunked", "layerwise", "auto"}) {
+    options.kv.offload = testing::kv_offload_named(mode);
+    const HostMemory host = container(400 * kMiB, 300 * kMiB);
+    const EnginePlan plan = plan_on(options, host);
+    ASSERT_TRUE(plan.memory.fits) << mode << ": " << plan.memory.remedy;
+    EXPECT_LE(plan.memory.device_used_bytes() + plan.memory.pinned_used_bytes(), 240 * kMiB)
+        << mode;
+    EXPECT_EQ(plan.memory.host_memory_bytes, 400 * kMiB);
+    EXPECT_TRUE(plan.memory.host_is_limited);
+    EXPECT_TRUE(mentions(plan.notes, "control group")) << mode;
+  }
+  options.kv.offload = KvOffload::kOff;
+  const EnginePlan tiny = plan_on(options, container(60 * kMiB, 58 * kMiB));
+  EXPECT_FALSE(tiny.memory.fits) << "a process of 60 MiB cannot hold this model";
+  EXPECT_NE(tiny.memory.remedy.find("raise the container's memory limit"), std::string::npos)
+      << tiny.memory.remedy;
+}
+
+TEST(Plan, WarnsOfTinySlotsAlone) {
+  EngineOptions options = shape_options("needle");
+  options.kv.offload = KvOffload::kLayerwise;
+  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).warnings.empty());
+  options.kv.block_size = 16;
+  options.kv.slot_blocks = 1;
+  options.kv.num_slots = 3;
+  const EnginePlan plan = plan_on(options, machine(16 * kGiB));
+  EXPECT_TRUE(mentions(plan.warnings, "slots of 16 tokens")) << plan.warnings.size();
+  EXPECT_TRUE(mentions(plan.warnings, "--kv-slot-blocks 256 ")) << plan.warnings[0];
+  options.kv.slot_blocks = 256;
+  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).warnings.empty());
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,68 @@
+// Tails by sequence: who holds which, and that memory in use is not given out.
+#include "kv/tails.h"
+
+#include <gtest/gtest.h>
+
+#include "support/device_hooks.h"
+#include "support/test_device.h"
+
+namespace sluice {
+namespace {
+
+class TailsTest : public ::testing::Test {
+ protected:
+  std::unique_ptr<Device> device_ = testing::make_test_device();
+  std::unique_ptr<Stream> compute_ = device_->make_stream({.name = "compute"});
+  WaitGate gate_;
+  Tails tails_{*device_, *compute_, gate_, 3};
+};
+
+using TailsDeathTest = TailsTest;
+
+TEST_F(TailsTest, ASequenceFindsItsOwnTail) {
+  // Not in the order of their ids: a preempted sequence comes back after newer ones.
+  const TailId of_five = tails_.take(SequenceId(5));
+  const TailId of_two = tails_.take(SequenceId(2));
+  const TailId of_nine = tails_.take(SequenceId(9));
+  EXPECT_EQ(tails_.find(SequenceId(2)), of_two);
+  EXPECT_EQ(tails_.find(SequenceId(5)), of_five);
+  EXPECT_EQ(tails_.find(SequenceId(9)), of_nine);
+  EXPECT_FALSE(tails_.find(SequenceId(3)).valid());
+  EXPECT_EQ(tails_.num_free(), 0);
+}
+
+TEST_F(TailsTest, WhatIsGivenBackIsUsedLast) {
+  const TailId first = tails_.take(SequenceId(1));
+  tails_.give_back(SequenceId(1));
+  EXPECT_FALSE(tails_.find(SequenceId(1)).valid());
+  EXPECT_NE(tails_.take(SequenceId(2)), first);
+  EXPECT_NE(tails_.take(SequenceId(3)), first);
+  EXPECT_EQ(tails_.take(SequenceId(4)), first);
+}
+
+TEST_F(TailsTest, GivingBackNothingChangesNothing) {
+  tails_.take(SequenceId(1));
+  tails_.give_back(SequenceId(2));
+  EXPECT_EQ(tails_.num_free(), 2);
+  tails_.give_back(SequenceId(1));
+  tails_.give_back(SequenceId(1));
+  EXPECT_EQ(tails_.num_free(), 3);
+}
+
+// One wait for each take: it is what keeps the write-back of the last block from losing bytes.
+TEST_F(TailsTest, EveryTakeWaitsForTheWriteBack) {
+  for (int round = 1; round <= 5; ++round) {
+    tails_.take(SequenceId(1));
+    EXPECT_EQ(gate_.num_waits(WaitKind::kTailLeft), round);
+    tails_.give_back(SequenceId(1));
+  }
+}
+
+TEST_F(TailsDeathTest, ASequenceHoldsOneTailAtMost) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
+  tails_.take(SequenceId(6));
+  EXPECT_DEATH(tails_.take(SequenceId(6)), "sequence 6 holds a tail");
+}
+
+}  // namespace
+}  // namespace sluice

@@ -1,0 +1,45 @@
+// The seeded delays; see the header.
+#include "support/schedule_fuzzer.h"
+
+#include <thread>
+
+#include <sched.h>
+
+namespace sluice::testing {
+namespace {
+
+// Source: splitmix64 by Sebastiano Vigna (public domain).
+uint64_t next_random(uint64_t& state) {
+  state += 0x9e3779b97f4a7c15u;
+  uint64_t z = state;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+}  // namespace
+
+// The odd factor keeps a seed that is on from becoming 0.
+ScheduleFuzzer::ScheduleFuzzer(uint64_t seed, uint64_t stream_number,
+                               std::chrono::microseconds slow_delay)
+    : state_(seed * (2 * stream_number + 1)), slow_delay_(slow_delay) {}
+
+void ScheduleFuzzer::delay() {
+  if (slow_delay_.count() > 0) std::this_thread::sleep_for(slow_delay_);
+  if (state_ != 0) delay_by_seed();
+}
+
+void ScheduleFuzzer::delay_by_seed() {
+  uint64_t random = next_random(state_);
+  if (state_ == 0) random = next_random(state_);  // 0 means off; stay on
+  const unsigned choice = random & 7;
+  const unsigned amount = (random >> 8) & 0xff;
+  if (choice < 3) return;  // most tasks follow at once, or the pattern would be too regular
+  if (choice < 6) {
+    for (unsigned i = 0; i < amount % 8; ++i) sched_yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(amount % 200));
+  }
+}
+
+}  // namespace sluice::testing
