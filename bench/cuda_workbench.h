@@ -24,7 +24,7 @@ class Workbench {
  public:
   // bf16 numbers have the given standard deviation, f32 numbers three times that.
   explicit Workbench(float deviation = 1.0f)
-      : device_(0, {}),
+      : device_(0, {}, nullptr),
         memory_(device_.allocate(kArenaBytes, MemoryKind::kDevice)),
         arena_(memory_.data(), kArenaBytes),
         stream_(device_.make_stream({.name = "bench"})) {
