@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "device/cpu/cpu_stream.h"
-#include "device/cpu/memory_bandwidth.h"
+#include "device/host/memory_bandwidth.h"
 #include "fma_peak.h"
 #include "onednn_matmul.h"
 #include "ops/cpu/cpu_ops.h"

@@ -3,7 +3,7 @@
 // Called by main.cc. Errors are thrown as sluice::Error. Thread rule: main thread.
 #pragma once
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 
 namespace sluice::cli {
 

@@ -17,8 +17,8 @@
 #include "cli/units.h"
 #include "core/error.h"
 #include "device/cpu/cpu_features.h"
-#include "device/cpu/memory_bandwidth.h"
 #include "device/device.h"
+#include "device/host/memory_bandwidth.h"
 
 namespace sluice::cli {
 namespace {

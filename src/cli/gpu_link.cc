@@ -8,7 +8,7 @@
 #include "cli/bench/run_lengths.h"
 #include "core/error.h"
 #include "device/cpu/cpu_memory.h"
-#include "engine/machine_profile.h"
+#include "engine/plan/machine_profile.h"
 
 namespace sluice::cli {
 namespace {

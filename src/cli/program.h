@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/option_set.h"
+#include "cli/options/option_set.h"
 
 namespace sluice::cli {
 

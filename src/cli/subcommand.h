@@ -1,8 +1,8 @@
 // A subcommand as one row: name, help, function, options.
 //
 // program.cc has the table. The options are a struct with three overloads: `declare` says what can
-// be given (cli/command_options.h, cli/bench_options.h), `check` what must not be together
-// (cli/option_checks.h), `warn` what is no error. Thread rule: main thread.
+// be given (cli/options/command_options.h, cli/options/bench_options.h), `check` what must not be
+// together (cli/options/option_checks.h), `warn` what is no error. Thread rule: main thread.
 #pragma once
 
 #include <memory>
@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "cli/bench_options.h"
-#include "cli/command_options.h"
 #include "cli/engine_session.h"
 #include "cli/invocation.h"
-#include "cli/option_checks.h"
+#include "cli/options/bench_options.h"
+#include "cli/options/command_options.h"
+#include "cli/options/option_checks.h"
 
 namespace sluice::cli {
 

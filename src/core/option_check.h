@@ -1,8 +1,8 @@
 // Values of options against their rows (sluice/option_row.h), for all that do not come from a
 // command line: the engine's own options and the parameters of a request.
 //
-// Used by engine/validate_options, attention/make_policies and the command line. Thread rule: pure
-// functions.
+// Used by engine/plan/validate_options, attention/make_policies and the command line. Thread rule:
+// pure functions.
 #pragma once
 
 #include <string>

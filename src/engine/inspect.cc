@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "engine/engine_plan.h"
+#include "engine/plan/engine_plan.h"
 #include "io/model_directory.h"
 #include "model/model_config.h"
 

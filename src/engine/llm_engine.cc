@@ -8,7 +8,7 @@
 
 #include "attention/offloaded_kv.h"
 #include "attention/resident_kv.h"
-#include "engine/model_check.h"
+#include "engine/plan/model_check.h"
 #include "engine/text_stops.h"
 #include "io/model_directory.h"
 #include "ops/ops.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "attention/residency.h"
-#include "engine/engine_plan.h"
 #include "engine/observer.h"
+#include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
 #include "engine/timeline.h"

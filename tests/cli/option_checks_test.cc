@@ -1,12 +1,12 @@
 // Options that would have no effect, names of other programs, variables that nothing reads, ranges.
-#include "cli/option_checks.h"
+#include "cli/options/option_checks.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
-#include "cli/foreign_options.h"
-#include "cli/help_text.h"
+#include "cli/options/foreign_options.h"
+#include "cli/options/help_text.h"
 #include "cli/parsed_words.h"
 
 namespace sluice::cli {

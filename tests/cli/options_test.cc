@@ -1,5 +1,5 @@
 // The command line: what is accepted lands in the right field, what is wrong is named.
-#include "cli/options.h"
+#include "cli/options/options.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "cli/program.h"
 #include "sluice/error.h"
 

@@ -1,5 +1,5 @@
 // Every way a value can be wrong, and that the error names option and value.
-#include "cli/value_parsers.h"
+#include "cli/options/value_parsers.h"
 
 #include <limits>
 

@@ -19,9 +19,9 @@
 
 #include <gtest/gtest.h>
 
-#include "device/cpu/waiting.h"
 #include "device/debug_fill.h"
 #include "device/device.h"
+#include "device/host/waiting.h"
 #include "device/trace.h"
 #include "support/device_hooks.h"
 #include "support/hooked_device.h"

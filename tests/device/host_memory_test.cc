@@ -1,5 +1,5 @@
 // HostMemory read from directories that look like /proc and /sys/fs/cgroup of real machines.
-#include "device/cpu/host_memory.h"
+#include "device/host/host_memory.h"
 
 #include <gtest/gtest.h>
 

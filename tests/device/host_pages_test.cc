@@ -1,5 +1,5 @@
 // Backing pages by several threads: all of them, reported in order, and ended in peace.
-#include "device/cpu/host_pages.h"
+#include "device/host/host_pages.h"
 
 #include <algorithm>
 #include <atomic>

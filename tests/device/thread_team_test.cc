@@ -1,6 +1,6 @@
 // ThreadTeam: every task exactly once, errors brought home, rounds after sleeps, helpers that
 // stall.
-#include "device/cpu/thread_team.h"
+#include "device/host/thread_team.h"
 
 #include <algorithm>
 #include <atomic>

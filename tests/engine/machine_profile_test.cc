@@ -1,5 +1,5 @@
 // The file of measured links: kept per GPU, ignored when it cannot be used, and what is made of it.
-#include "engine/machine_profile.h"
+#include "engine/plan/machine_profile.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "engine/transfer_choice.h"
+#include "engine/plan/transfer_choice.h"
 #include "io/temp_dir.h"
 
 namespace sluice {

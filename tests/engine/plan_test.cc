@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "engine/engine_plan.h"
+#include "engine/plan/engine_plan.h"
 #include "io/model_directory.h"
 #include "support/source_dir.h"
 #include "support/tiny_models.h"

@@ -7,7 +7,7 @@
 
 #include <sys/prctl.h>
 
-#include "device/cpu/waiting.h"
+#include "device/host/waiting.h"
 
 namespace sluice::testing {
 

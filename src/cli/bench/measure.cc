@@ -13,8 +13,8 @@
 #include "cli/terminal.h"
 #include "core/dtype.h"
 #include "core/error.h"
-#include "device/cpu/memory_bandwidth.h"
 #include "device/device.h"
+#include "device/host/memory_bandwidth.h"
 #include "ops/matmul.h"
 
 namespace sluice::cli {

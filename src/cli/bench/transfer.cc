@@ -12,7 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/units.h"
 #include "core/error.h"
-#include "engine/transfer_choice.h"
+#include "engine/plan/transfer_choice.h"
 
 namespace sluice::cli {
 namespace {

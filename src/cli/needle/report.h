@@ -9,7 +9,7 @@
 
 #include "cli/needle/heat_map.h"
 #include "cli/needle/recipe.h"
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "sluice/observations.h"
 
 namespace sluice::cli {

@@ -1,7 +1,7 @@
 // Cells: signalling, waiting, and reuse that orders no two streams.
 #include "device/cpu/cpu_event.h"
 
-#include "device/cpu/waiting.h"
+#include "device/host/waiting.h"
 
 namespace sluice {
 

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "core/error.h"
-#include "device/cpu/host_memory.h"
-#include "device/cpu/host_pages.h"
 #include "device/debug_fill.h"
+#include "device/host/host_memory.h"
+#include "device/host/host_pages.h"
 
 namespace sluice {
 namespace {

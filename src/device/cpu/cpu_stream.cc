@@ -12,7 +12,7 @@
 #include <pthread.h>
 
 #include "device/cpu/cpu_device.h"
-#include "device/cpu/waiting.h"
+#include "device/host/waiting.h"
 
 namespace sluice {
 

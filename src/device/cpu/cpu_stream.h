@@ -16,10 +16,10 @@
 #include "core/error.h"
 #include "device/capture.h"
 #include "device/cpu/task.h"
-#include "device/cpu/thread_team.h"
-#include "device/cpu/waiting.h"
 #include "device/device.h"
 #include "device/device_hook.h"
+#include "device/host/thread_team.h"
+#include "device/host/waiting.h"
 #include "device/trace.h"
 
 namespace sluice {

@@ -9,8 +9,8 @@
 
 #include "core/error.h"
 #include "device/cpu/cpu_memory.h"
-#include "device/cpu/host_pages.h"
 #include "device/cuda/cuda_check.h"
+#include "device/host/host_pages.h"
 
 namespace sluice {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "device/cpu/thread_team.h"
+#include "device/host/thread_team.h"
 
 namespace sluice::cpu {
 

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "device/cpu/thread_team.h"
+#include "device/host/thread_team.h"
 #include "ops/cpu/rows/kernels.h"
 
 namespace sluice::cpu {

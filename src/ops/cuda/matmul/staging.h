@@ -12,8 +12,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "device/cpu/thread_team.h"
 #include "device/device.h"
+#include "device/host/thread_team.h"
 
 namespace sluice::cuda {
 

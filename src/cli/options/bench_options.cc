@@ -1,0 +1,231 @@
+// Declares the options of every subcommand of bench. The words users see are here.
+#include "cli/options/bench_options.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/options/option_groups.h"
+#include "cli/options/option_rows.h"
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr OptionFacts kTransferBytes = {.name = "bytes",
+                                        .kind = OptionKind::kBytes,
+                                        .min = 1,
+                                        .max = kMaxKvBytes,
+                                        .unset_from = 0,
+                                        .when_unset = "512M on a GPU, 64M on a CPU",
+                                        .help = "pinned memory to copy, 32M or more"};
+
+// Unless a mode is given: two results compare only where KV lives in the same place.
+constexpr KvOffload kMeasured = KvOffload::kOff;
+
+template <typename T>
+void token_list(OptionSet& set, std::string_view name, std::string help, std::vector<T>* list,
+                int64_t min) {
+  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
+    list->clear();
+    for (const std::string& item : split_list(source, value)) {
+      list->push_back(static_cast<T>(parse_token_count(source, item, min, kMaxTokens)));
+    }
+  });
+}
+
+void integer_list(OptionSet& set, std::string_view name, std::string help,
+                  std::vector<int32_t>* list, int64_t min, int64_t max) {
+  set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
+    list->clear();
+    for (const std::string& item : split_list(source, value)) {
+      list->push_back(static_cast<int32_t>(parse_integer(source, item, min, max)));
+    }
+  });
+}
+
+// A mode that is measured; 'auto' is none.
+KvOffload read_mode(std::string_view source, const std::string& text) {
+  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
+    if (text == kv_offload_name(mode)) return mode;
+  }
+  fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, text);
+}
+
+void declare_bench(OptionSet& set, BenchCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--prompt-lengths", "tokens of the prompts: 128,1K,8K", &bench->prompt_lengths,
+             1);
+  set.integer("--batch", "prompts at a time (1)", &bench->batch, 1, 65536);
+  set.integer("--repeats", "measurements; median and spread are shown", &bench->repeats, 1, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_timeline(set, &bench->engine);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+// What bench offload and bench sparse share.
+void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
+  set.tokens("--decode-tokens", "tokens to generate after each (16)", &bench->decode_tokens, 2,
+             kMaxInt32);
+  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
+              &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Configurations, each a row (left out: the option's own value)");
+}
+
+void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+}  // namespace
+
+void declare(OptionSet& set, BenchDecodeCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->prompt_lengths = {128};
+  bench->output_tokens = 32;
+  bench->repeats = 5;
+  set.group("Work");
+  set.tokens("-n,--output-tokens", "tokens to generate (32)", &bench->output_tokens, 2, kMaxInt32);
+  declare_bench(set, bench);
+}
+
+void declare(OptionSet& set, BenchPrefillCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->prompt_lengths = {512, 2048};
+  bench->output_tokens = 1;
+  bench->repeats = 3;
+  declare_bench(set, bench);
+}
+
+void declare(OptionSet& set, BenchThroughputCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.load_format = LoadFormat::kDummy;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.integer("--num-requests", "requests, all there from the start (256)", &bench->num_requests, 1,
+              1000000);
+  set.tokens("--least-tokens", "of a prompt and of an answer (100)", &bench->least_tokens, 1,
+             kMaxInt32);
+  set.tokens("--most-tokens", "of a prompt and of an answer (1024)", &bench->most_tokens, 1,
+             kMaxInt32);
+  set.text("--requests", "FILE", "lengths instead: lines of 'prompt_tokens output_tokens'",
+           &bench->requests);
+  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
+              &bench->repeats, 0, 1000);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void declare(OptionSet& set, BenchTransferCommand* bench) {
+  set.group("Work");
+  add_option(set, kDeviceRow, &bench->engine);
+  add_option(set, kTransferBytes, [=](const std::optional<OptionValue>& value) {
+    bench->num_bytes.reset();
+    if (value) bench->num_bytes = static_cast<size_t>(std::get<int64_t>(*value));
+  });
+  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void declare(OptionSet& set, BenchOffloadCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.device_bytes = 0;  // all that can flow does
+  declare_kv_work(set, bench);
+  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
+            [=](std::string_view source, std::string_view value) {
+              bench->modes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                bench->modes.push_back(read_mode(source, item));
+              }
+            });
+  token_list(set, "--chunks", "of --prefill-chunk-tokens, not in layerwise", &bench->chunks, 0);
+  integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, kMinKvSlots, kMaxKvSlots);
+  integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, kMaxSlotBlocks);
+  token_list(set, "--block-sizes", "of --block-size", &bench->block_sizes, 0);
+  set.value("--device-bytes", "LIST", "of --kv-device-bytes: KV that stays (0: all of it flows)",
+            [=](std::string_view source, std::string_view value) {
+              bench->device_bytes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                bench->device_bytes.push_back(parse_byte_size(source, item));
+              }
+            });
+  declare_kv_output(set, bench);
+}
+
+void declare(OptionSet& set, BenchSparseCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.offload = KvOffload::kChunked;
+  bench->engine.kv.device_bytes = 0;  // all that can flow does
+  declare_kv_work(set, bench);
+  set.value("--policies", "LIST", "of --sparse-policy; full is always measured (full+quest)",
+            [=](std::string_view source, std::string_view value) {
+              bench->policies = split_list(source, value);
+            });
+  token_list(set, "--budgets",
+             "tokens that a policy reads: its top-k, a window's newest (512,1K,2K)",
+             &bench->budgets, 1);
+  declare_kv_output(set, bench);
+}
+
+// Sinks and window are quest's own; said here, since the command has to know them.
+void declare(OptionSet& set, BenchOverlapCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  bench->engine.sparse.policy = "full+quest";
+  bench->engine.sparse.sink_tokens = 16;
+  bench->engine.sparse.recent_tokens = 64;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of text before the first step (8K)", &bench->lengths, 1);
+  token_list(set, "--budgets", "tokens chosen by score, each a table (256,512,1K,2K)",
+             &bench->budgets, 1);
+  set.integer("--steps", "decode steps that are compared, after 16 to warm up (64)", &bench->steps,
+              1, 1000000);
+  set.text("-f,--file", "FILE", "text to decode along (DIR/haystack.txt)", &bench->file);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+void declare(OptionSet& set, BenchTokenizerCommand* bench) {
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  add_option(set, kModelRow, &bench->engine);
+  set.text("-f,--file", "FILE", "text to encode (DIR/haystack.txt)", &bench->file);
+  set.integer("--repeats", "measurements; median and spread are shown (5)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+}
+
+void declare(OptionSet& set, BenchLoadCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.integer("--repeats", "loads; median and spread are shown (5)", &bench->repeats, 1, 1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,21 @@
+// Options of `sluice bench ...`; cli/options/option_checks.h checks them.
+//
+// Used by subcommand.h. Thread rule: main thread, before anything starts.
+#pragma once
+
+#include "cli/options/option_set.h"
+#include "cli/options/options.h"
+
+namespace sluice::cli {
+
+void declare(OptionSet& set, BenchDecodeCommand* bench);
+void declare(OptionSet& set, BenchPrefillCommand* bench);
+void declare(OptionSet& set, BenchThroughputCommand* bench);
+void declare(OptionSet& set, BenchTransferCommand* bench);
+void declare(OptionSet& set, BenchOffloadCommand* bench);
+void declare(OptionSet& set, BenchSparseCommand* bench);
+void declare(OptionSet& set, BenchOverlapCommand* bench);
+void declare(OptionSet& set, BenchTokenizerCommand* bench);
+void declare(OptionSet& set, BenchLoadCommand* bench);
+
+}  // namespace sluice::cli

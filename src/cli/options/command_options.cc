@@ -1,0 +1,199 @@
+// Declares every option of every subcommand but those of bench. The words users see are here, in
+// bench_options.cc and in the rows of sluice/engine_options.h and sluice/sampling_params.h.
+#include "cli/options/command_options.h"
+
+#include "cli/options/option_groups.h"
+#include "cli/options/option_rows.h"
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr OptionFacts kAnswerTokens = {.name = "max_tokens",
+                                       .flags = "-n,--max-tokens",
+                                       .kind = OptionKind::kTokens,
+                                       .min = 1,
+                                       .max = kMaxInt32,
+                                       .unset_from = 0,
+                                       .when_unset = "the expected one and 8 more",
+                                       .help = "longest answer"};
+
+void declare_sampling(OptionSet& set, RunCommand* run) {
+  SamplingOptions* sampling = &run->sampling;
+  set.group("Sampling (defaults: the model's generation_config.json)");
+  for (const auto& row : kSamplingRows) {
+    // The rows are constants, so their names live on.
+    add_option(set, row.facts, [=, &row](const std::optional<OptionValue>& value) {
+      sampling->given.insert(row.facts.name);
+      set_or_append(row, value, &sampling->params);
+      if (row.facts.name == kSeedRow.facts.name) kSeedRow.set(run->engine, value);
+    });
+  }
+}
+
+// What `tokenize` and `score` read.
+void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
+  set.positional(
+      "TEXT...", help + "; - reads standard input",
+      [=](std::string_view, std::string_view value) { command->texts.emplace_back(value); });
+  set.value("-f,--file", "FILE", "the text of a file; may be repeated",
+            [=](std::string_view, std::string_view value) { command->files.emplace_back(value); });
+}
+
+}  // namespace
+
+void declare(OptionSet& set, RunCommand* run) {
+  set.positional(
+      "PROMPT...",
+      "what to continue or, with --chat, to answer: one word, so quote it; - reads standard input; "
+      "several are generated as one batch",
+      [=](std::string_view, std::string_view value) { run->prompts.emplace_back(value); });
+  set.group("Prompt");
+  set.value("-f,--file", "FILE", "text to put before the prompt; may be repeated",
+            [=](std::string_view, std::string_view value) { run->files.emplace_back(value); });
+  set.value("--tokens", "IDS", "token ids instead of text: 1,2,3; may be repeated",
+            [=](std::string_view source, std::string_view value) {
+              run->tokens.push_back(parse_token_ids(source, value));
+            });
+  set.set_flag("--special", "control tokens in the prompt, as <|im_end|>, count as tokens",
+               &run->special);
+  set.set_flag("-c,--chat",
+               "put the prompt into the model's chat template; without a prompt, on a terminal: a "
+               "conversation",
+               &run->chat);
+  set.set_flag("-i,--interactive",
+               "a conversation, also where standard input is no terminal: a line is a message; "
+               "/clear starts anew, /exit or the end of input ends it",
+               &run->interactive);
+  set.text("--system", "TEXT", "system message (with --chat)", &run->system);
+  set.set_flag("--enable-thinking", "let a thinking model think (the default)",
+               &run->enable_thinking, true);
+  set.set_flag("--no-thinking", "ask a thinking model for the answer only", &run->enable_thinking,
+               false);
+  set.group("Output");
+  set.set_flag("--json", "one JSON object per prompt instead of text, and no hints", &run->json);
+  set.set_flag("-v,--verbose", "say what was chosen, applied and, with KV offload, moved",
+               &run->verbose);
+  declare_timeline(set, &run->engine);
+  declare_sampling(set, run);
+  declare_engine(set, &run->engine);
+  declare_gpu_lock(set, &run->gpu_lock);
+}
+
+void declare(OptionSet& set, TokenizeCommand* tokenize) {
+  set.group("Text");
+  declare_texts(set, "a text; each is a line of ids", tokenize);
+  set.set_flag("--special", "control tokens in the text, as <|im_end|>, count as tokens",
+               &tokenize->special);
+  set.set_flag("-c,--chat", "put the text into the model's chat template", &tokenize->chat);
+  set.text("--system", "TEXT", "system message (with --chat)", &tokenize->system);
+  set.group("Output");
+  set.set_flag("--json", "one JSON object per text, with the text of each token", &tokenize->json);
+  set.group("Engine");
+  add_option(set, kModelRow, &tokenize->engine);
+}
+
+void declare(OptionSet& set, ScoreCommand* score) {
+  set.group("Text");
+  declare_texts(set, "a text to score", score);
+  set.value("--tokens", "IDS", "token ids instead of text: 1,2,3; may be repeated",
+            [=](std::string_view source, std::string_view value) {
+              score->tokens.push_back(parse_token_ids(source, value));
+            });
+  set.integer("--decode-after", "read N tokens as a prompt and score the others by decode steps",
+              &score->decode_after, 0, kMaxModelLen);
+  set.group("Output");
+  set.set_flag("--json", "one JSON object per text, with ids and the likeliest tokens",
+               &score->json);
+  set.set_flag("-v,--verbose", "say what was chosen and applied", &score->verbose);
+  declare_seed(set, &score->engine);
+  declare_engine(set, &score->engine);
+  declare_gpu_lock(set, &score->gpu_lock);
+}
+
+void declare(OptionSet& set, NeedleCommand* needle) {
+  set.group("Grid");
+  set.value("--lengths", "LIST", "tokens of the prompts (1K,2K,4K)",
+            [=](std::string_view source, std::string_view value) {
+              needle->lengths.clear();
+              for (const std::string& item : split_list(source, value)) {
+                needle->lengths.push_back(parse_token_count(source, item, 64, kMaxTokens));
+              }
+            });
+  set.value("--depths", "LIST", "where the needle is, in percent of the text (0,25,50,75,100)",
+            [=](std::string_view source, std::string_view value) {
+              needle->depths.clear();
+              for (const std::string& item : split_list(source, value)) {
+                needle->depths.push_back(static_cast<int32_t>(parse_integer(source, item, 0, 100)));
+              }
+            });
+  set.integer("--needles", "fresh needles for each length and depth (4)", &needle->needles, 1,
+              100000);
+  declare_seed(set, &needle->engine);
+  set.group("Text");
+  set.text("--kind", "NAME", "kind of needle in needle_templates.json (number)", &needle->kind);
+  set.text("--haystack", "FILE", "text to hide it in, or 'repeated' (DIR/haystack.txt)",
+           &needle->haystack);
+  set.text("--templates", "FILE", "needles and questions (DIR/needle_templates.json)",
+           &needle->templates);
+  add_option(set, kAnswerTokens, [=](const std::optional<OptionValue>& value) {
+    needle->max_tokens.reset();
+    if (value) needle->max_tokens = static_cast<int32_t>(std::get<int64_t>(*value));
+  });
+  set.group("Output");
+  set.text("-o,--out", "DIR", "where needle.json, .html, .svg and .png go (needle-results)",
+           &needle->out);
+  set.set_flag("--save-prompts", "also write prompts.jsonl: every prompt as text and token ids",
+               &needle->save_prompts);
+  set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
+  declare_engine(set, &needle->engine);
+  declare_gpu_lock(set, &needle->gpu_lock);
+}
+
+void declare(OptionSet& set, InspectCommand* inspect) {
+  declare_model_word(set, &inspect->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &inspect->json);
+  declare_engine(set, &inspect->engine);
+}
+
+void declare(OptionSet& set, TraceCommand* trace) {
+  set.group("What to run (one of these)");
+  set.value("--tokens", "IDS", "token ids: 1,2,3; needs no tokenizer",
+            [=](std::string_view source, std::string_view value) {
+              trace->tokens = parse_token_ids(source, value);
+            });
+  set.text("--prompt", "TEXT", "text, tokenized as run does", &trace->prompt);
+  set.text("-f,--file", "FILE", "the text of a file", &trace->file);
+  set.group("Output");
+  set.value("--taps", "PATTERNS",
+            "inner tensors: embedding, layer.I.residual, .q, .k, .v, .attn_out (before o_proj), "
+            ".attn_proj, .mlp_out, final_norm; * is any text: 'layer.*.k,layer.*.v' (none)",
+            [=](std::string_view source, std::string_view value) {
+              trace->taps = split_list(source, value);
+            });
+  set.text("-o,--out", "FILE", "safetensors file for logits, taps and token ids", &trace->out);
+  set.set_flag("-v,--verbose", "say what was chosen and applied", &trace->verbose);
+  declare_engine(set, &trace->engine);
+  declare_gpu_lock(set, &trace->gpu_lock);
+}
+
+void declare(OptionSet& set, DoctorCommand* doctor) {
+  set.group("Options");
+  add_option(set, kThreadsRow, &doctor->engine);
+  set.set_flag("--json", "print JSON", &doctor->json);
+}
+
+SamplingParams SamplingOptions::over(SamplingParams defaults) const {
+  SamplingParams merged = std::move(defaults);
+  const std::vector<int32_t> own_ids = merged.stop_token_ids;
+  for (const auto& row : kSamplingRows) {
+    if (given.contains(row.facts.name)) row.set(merged, row.get(params));
+  }
+  if (given.contains("stop_token_ids")) {  // beside the model's own
+    merged.stop_token_ids.insert(merged.stop_token_ids.begin(), own_ids.begin(), own_ids.end());
+  }
+  return merged;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,19 @@
+// Declares the options of every subcommand but those of bench (cli/options/bench_options.h).
+//
+// Used by subcommand.h. Thread rule: main thread, before anything starts.
+#pragma once
+
+#include "cli/options/option_set.h"
+#include "cli/options/options.h"
+
+namespace sluice::cli {
+
+void declare(OptionSet& set, RunCommand* run);
+void declare(OptionSet& set, TokenizeCommand* tokenize);
+void declare(OptionSet& set, ScoreCommand* score);
+void declare(OptionSet& set, NeedleCommand* needle);
+void declare(OptionSet& set, InspectCommand* inspect);
+void declare(OptionSet& set, TraceCommand* trace);
+void declare(OptionSet& set, DoctorCommand* doctor);
+
+}  // namespace sluice::cli

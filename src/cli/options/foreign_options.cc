@@ -1,0 +1,130 @@
+// The table of other programs' names. Only what Sluice calls otherwise or does not have.
+#include "cli/options/foreign_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+#include <fmt/core.h>
+
+namespace sluice::cli {
+namespace {
+
+constexpr auto kForeignOptions = std::to_array<ForeignOption>({
+    {"-c", "--max-model-len",
+     "llama.cpp's -c is the context size; -c here is --chat, so write --chat (or --) before a "
+     "prompt that is a number",
+     true},
+    {"--ctx-size --max-len --max-seq-len --max-seq-length --max-context-len --context-length "
+     "--n-ctx",
+     "--max-model-len", ""},
+    {"--predict --n-predict --max-new-tokens --max-output-tokens", "--max-tokens", ""},
+    {"-p --prompt", "", "the prompt is a word of its own: sluice run -m DIR \"the prompt\""},
+    {"--model-path --model-dir --hf-model --model-name", "--model", ""},
+    {"-hf -hfr --hf-repo --hf-file -hff -mu --model-url", "",
+     "nothing is downloaded; fetch the model with `hf download ORG/NAME --local-dir NAME` and give "
+     "--model NAME"},
+    {"-ngl --gpu-layers --n-gpu-layers", "",
+     "a model runs on one device as a whole: --device cuda, --device cpu"},
+    {"-dev --main-gpu -mg", "--device", "write cuda:N for the GPU with number N"},
+    {"--cpu", "", "write --device cpu"},
+    {"-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size -sm "
+     "--split-mode -ts --tensor-split",
+     "",
+     "one GPU only; KV that does not fit beside the weights goes to host memory (--kv-offload)"},
+    {"--temp", "--temperature", ""},
+    {"--seed-value -s", "--seed", ""},
+    {"--repeat-penalty --repetition-penalty --presence-penalty --frequency-penalty --repeat-last-n",
+     "", "penalties are not supported; --temperature, --top-k, --top-p and --min-p are"},
+    {"--typical --mirostat --samplers --dry-multiplier --xtc-probability --tfs --top-nsigma", "",
+     "this sampler is not supported; --temperature, --top-k, --top-p and --min-p are"},
+    {"--n --best-of --num-return-sequences --use-beam-search --num-beams", "",
+     "each prompt gets one answer; give the prompt several times with --seed left out"},
+    {"--stop-strings -r --reverse-prompt --stop-sequences", "--stop", ""},
+    {"--eos-token-id", "--stop-token-ids", ""},
+    {"--grammar --json-schema -j --guided-json --guided-decoding-backend", "",
+     "answers cannot be bound to a grammar yet"},
+    {"--lora --lora-modules --enable-lora --adapter", "",
+     "adapters are not supported; merge them into the weights"},
+    {"-b --batch-size", "--max-num-batched-tokens", ""},
+    {"-ub --ubatch-size", "--prefill-chunk-tokens", ""},
+    {"-np --parallel", "--max-num-seqs", ""},
+    {"-tb --threads-batch --num-threads", "--threads", ""},
+    {"--kv-cache-dtype -ctk --cache-type-k -ctv --cache-type-v", "",
+     "the KV cache is bf16; where it does not fit, --kv-offload keeps it in host memory"},
+    {"--dtype --torch-dtype", "",
+     "the weights run in bf16, whichever of BF16, F16 and F32 the files have"},
+    {"-q --quantization --load-in-8bit --load-in-4bit", "", "quantised weights are not supported"},
+    {"--enable-prefix-caching", "", "prefix caching is on; --no-prefix-caching takes it off"},
+    {"--no-enable-prefix-caching --disable-radix-cache", "--no-prefix-caching", ""},
+    {"--enable-chunked-prefill --no-enable-chunked-prefill", "",
+     "prompts are always read in chunks; --prefill-chunk-tokens is their size"},
+    {"--swap-space --kv-offloading-size --cpu-offload-gb -nkvo --no-kv-offload", "--kv-offload",
+     "KV in host memory is --kv-offload chunked, layerwise or auto, with --kv-host-bytes"},
+    {"--mem-fraction-static --gpu-mem", "--gpu-memory-utilization", ""},
+    {"--cache-memory --num-gpu-blocks-override", "--kv-cache-bytes", ""},
+    {"-fa --flash-attn --attention-backend", "",
+     "attention never takes quadratic memory; there is nothing to choose"},
+    {"--mlock --no-mmap --numa -nr --no-repack --no-warmup --check-tensors", "",
+     "not needed: weights are copied out of their files once"},
+    {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --hf-overrides", "",
+     "positions follow config.json; write rope_scaling there"},
+    {"--trust-remote-code --tokenizer --tokenizer-mode --revision --config-format", "",
+     "everything is read from the files in the directory --model, and no code of theirs is run"},
+    {"-cnv --conversation -i --interactive --interactive-first", "--interactive", ""},
+    {"-no-cnv --no-conversation -st --single-turn", "",
+     "a prompt without --chat is continued; --chat with a prompt is one question"},
+    {"--jinja --chat-template --chat-template-file", "--chat", "the template is the model's own"},
+    {"-sys --system-prompt --system-message", "--system", ""},
+    {"--reasoning-budget --chat-template-kwargs", "--no-thinking", ""},
+    {"--verbose-prompt --tokenize", "", "`sluice tokenize` prints the ids of a text"},
+    {"--score --perplexity --prompt-logprobs --echo", "",
+     "`sluice score` prints the log-probabilities of a text"},
+    {"--prompt-ids --input-ids --prompt-token-ids --token-ids", "--tokens", ""},
+    {"--host --port --api-key --served-model-name", "",
+     "there is no server yet; `sluice run` answers on the command line"},
+    {"-e --escape --color --simple-io --no-display-prompt --log-disable --multiline-input", "",
+     "not needed; leave it out"},
+    {"--spm-infill --mmproj --image", "", "only text is read"},
+    {"--draft -md --model-draft --speculative-model --speculative-config", "",
+     "there is no speculative decoding yet"},
+});
+
+bool has_name(std::string_view names, std::string_view wanted) {
+  for (size_t begin = 0; begin < names.size();) {
+    const size_t end = std::min(names.find(' ', begin), names.size());
+    if (names.substr(begin, end - begin) == wanted) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+// "4096", "32K".
+bool is_number(std::string_view word) {
+  if (!word.empty() && std::string_view("kKmM").find(word.back()) != std::string_view::npos) {
+    word.remove_suffix(1);
+  }
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+}  // namespace
+
+std::span<const ForeignOption> foreign_options() { return kForeignOptions; }
+
+std::optional<std::string> foreign_answer(std::string_view name, std::string_view next,
+                                          const std::function<bool(std::string_view)>& has) {
+  const auto found =
+      std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
+                   [name](const ForeignOption& option) { return has_name(option.names, name); });
+  if (found == kForeignOptions.end()) return std::nullopt;
+  if (found->before_number ? !has(name) || !is_number(next) : has(name)) return std::nullopt;
+  if (found->ours.empty()) return std::string(found->advice);
+  // A command without our option has nothing of this kind; `run` has all of them.
+  const std::string ours = has(found->ours)
+                               ? fmt::format("here it is {}", found->ours)
+                               : fmt::format("`sluice run` has {} for it", found->ours);
+  return found->advice.empty() ? ours : fmt::format("{}; {}", ours, found->advice);
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,98 @@
+// Two columns, words moved to the next line where they do not fit.
+#include "cli/options/help_text.h"
+
+#include <algorithm>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kHelpColumn = 30;
+constexpr size_t kLeastWidth = 60;
+constexpr size_t kMostWidth = 100;
+constexpr size_t kUsualWidth = 80;
+
+// `text` broken at spaces to fit between the columns `begin_column` and `width`.
+std::string wrapped(std::string_view text, size_t begin_column, size_t width) {
+  std::string result;
+  size_t column = begin_column;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string_view word = text.substr(begin, end - begin);
+    if (column > begin_column && column + 1 + word.size() > width) {
+      result += "\n" + std::string(begin_column, ' ');
+      column = begin_column;
+    } else if (begin > 0) {
+      result += ' ';
+      ++column;
+    }
+    result += word;
+    column += word.size();
+    begin = end + 1;
+  }
+  return result;
+}
+
+std::string help_line(std::string left, const std::string& help, size_t width) {
+  left = "  " + left;
+  if (left.size() + 1 > kHelpColumn) {
+    left += "\n" + std::string(kHelpColumn, ' ');
+  } else {
+    left.resize(kHelpColumn, ' ');
+  }
+  return left + wrapped(help, kHelpColumn, width) + "\n";
+}
+
+std::string footer(const ProgramSpec& program, size_t width) {
+  std::string text;
+  for (const std::string& paragraph : program.footer) {
+    text += "\n" + wrapped(paragraph, 0, width) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+size_t help_width() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kUsualWidth;
+  return std::clamp<size_t>(size.ws_col, kLeastWidth, kMostWidth);
+}
+
+std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec, size_t width) {
+  const std::string command = program.name + (spec ? " " + spec->name : "");
+  std::string text = (spec ? spec->summary : program.summary) + "\n";
+  text += "Usage: " + command + " COMMAND [OPTIONS]\n\nCommands:\n";
+  for (const SubcommandSpec* child : children(program, spec ? spec->name : "")) {
+    text += help_line(last_word(child->name), child->summary, width);
+  }
+  if (!spec) text += help_line("help [COMMAND]", "print the help of a command", width);
+  text += "\n" + help_line("-h,--help", "print this, or the help of a command, and exit", width);
+  text += help_line("--version", "print the version and exit", width);
+  return text + footer(program, width);
+}
+
+std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& spec,
+                            const OptionSet& set, size_t width) {
+  const Option& positional = set.positional();
+  std::string text = spec.summary + "\nUsage: " + program.name + " " + spec.name + " [OPTIONS]";
+  if (positional.reader) text += " [" + positional.long_name + "]";
+  text += "\n";
+  if (positional.reader) text += "\n" + help_line(positional.long_name, positional.help, width);
+  std::string group;
+  for (const Option& option : set.options()) {
+    if (option.group != group) text += "\n" + option.group + ":\n";
+    group = option.group;
+    std::string left = option.short_name.empty() ? "" : option.short_name + ",";
+    left += option.long_name + (option.kind.empty() ? "" : " " + option.kind);
+    text += help_line(left, option.help, width);
+  }
+  text += footer(program, width);
+  if (!spec.examples.empty()) text += "\nExamples:\n";
+  for (const std::string& example : spec.examples) text += "  " + example + "\n";
+  return text;
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,23 @@
+// The text of --help, wrapped to the terminal.
+//
+// Used by option_set.cc. Thread rule: pure functions but help_width.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cli/options/option_set.h"
+
+namespace sluice::cli {
+
+// Columns of the terminal behind standard output, between 60 and 100; 80 where there is none.
+size_t help_width();
+
+// --help of the program (no `spec`), or of a subcommand that only has others below it.
+std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec, size_t width);
+
+// --help of a subcommand with the options of `set`.
+std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& spec,
+                            const OptionSet& set, size_t width);
+
+}  // namespace sluice::cli

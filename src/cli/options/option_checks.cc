@@ -1,0 +1,244 @@
+// Checks across options, one function for each command.
+#include "cli/options/option_checks.h"
+
+#include <algorithm>
+#include <initializer_list>
+
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr size_t kMinTransferBytes = size_t{32} << 20;  // what the largest blocks take
+
+void require_model(const std::string& model) {
+  if (!model.empty()) return;
+  fail(ErrorCode::kInvalidArgument,
+       "no model given; add --model DIR or set SLUICE_MODEL (models/needle is a small one)");
+}
+
+// Refuses `names` where they are given: "--kv-host-bytes is given, but <why>".
+void refuse_given(const Given& given, std::initializer_list<const char*> names,
+                  const std::string& why) {
+  for (const char* name : names) {
+    const auto found = given.find(name);
+    if (found == given.end()) continue;
+    fail(ErrorCode::kInvalidArgument, "{} is given, but {}", found->second, why);
+  }
+}
+
+// Two words of which one alone would count. A variable beside a word is no contradiction: the
+// command line wins.
+void refuse_both(const Given& given, const char* winner, const char* loser) {
+  const auto is_word = [&](const char* name) {
+    const auto found = given.find(name);
+    return found != given.end() && found->second == name;
+  };
+  if (!is_word(winner) || !is_word(loser)) return;
+  fail(ErrorCode::kInvalidArgument, "{} is given, but {} is used instead; leave one of them out",
+       loser, winner);
+}
+
+void refuse_offload_sizes(const Given& given) {
+  refuse_given(given,
+               {"--kv-host-bytes", "--kv-device-bytes", "--num-kv-slots", "--kv-slot-blocks",
+                "--kv-copy-bytes"},
+               "KV is not offloaded, which does not use it; leave it out, or take --kv-offload "
+               "chunked, layerwise or auto");
+}
+
+void refuse_cache_size(const Given& given) {
+  refuse_given(given, {"--kv-cache-bytes"},
+               "KV is offloaded, which does not use it; --kv-host-bytes and --kv-device-bytes are "
+               "its sizes");
+}
+
+// `auto` may end in either, so everything counts.
+void check_engine(const EngineOptions& engine, const Given& given) {
+  require_model(engine.model);
+  if (engine.kv.offload == KvOffload::kOff) refuse_offload_sizes(given);
+  if (engine.kv.offload == KvOffload::kChunked || engine.kv.offload == KvOffload::kLayerwise)
+    refuse_cache_size(given);
+}
+
+void refuse_second_stdin(const std::vector<std::string>& words) {
+  if (std::count(words.begin(), words.end(), "-") > 1) {
+    fail(ErrorCode::kInvalidArgument, "'-' is given twice; standard input can be read once");
+  }
+}
+
+void refuse_text_beside_tokens(bool has_tokens, const std::vector<std::string>& words,
+                               const Given& given) {
+  if (!has_tokens) return;
+  if (!words.empty()) {
+    fail(ErrorCode::kInvalidArgument, "'{}' is given beside --tokens; give ids or text", words[0]);
+  }
+  refuse_given(given, {"--file", "--chat", "--system", "--interactive", "--special"},
+               "--tokens is the whole prompt; leave one of them out");
+}
+
+// REQUIRES: a command with --special and --chat.
+void refuse_special_in_chat(bool special, bool chat) {
+  if (!special || !chat) return;
+  fail(ErrorCode::kInvalidArgument,
+       "--special: in a chat the template writes the control tokens; leave --special or --chat "
+       "out");
+}
+
+bool is_chat(const RunCommand& run) { return run.chat || run.interactive; }
+
+void check_sampling(const SamplingOptions& sampling) {
+  const SamplingParams& params = sampling.params;
+  if (sampling.given.contains("max_tokens") && params.min_tokens > params.max_tokens) {
+    fail(ErrorCode::kInvalidArgument, "--min-tokens: {} is more than --max-tokens {}; lower it",
+         params.min_tokens, params.max_tokens);
+  }
+}
+
+}  // namespace
+
+void check(RunCommand* run, const Given& given) {
+  check_engine(run->engine, given);
+  refuse_text_beside_tokens(!run->tokens.empty(), run->prompts, given);
+  if (!run->system.empty() && !is_chat(*run)) {
+    fail(ErrorCode::kInvalidArgument, "--system: only a chat has a system message; add --chat");
+  }
+  refuse_special_in_chat(run->special, is_chat(*run));
+  if (!is_chat(*run)) {
+    refuse_given(given, {"--no-thinking", "--enable-thinking"},
+                 "only a chat template asks for thoughts; add --chat");
+  }
+  if (run->interactive) {
+    refuse_given(given, {"--json"}, "a conversation is text; leave --json or --interactive out");
+    if (std::count(run->prompts.begin(), run->prompts.end(), "-") > 0) {
+      fail(ErrorCode::kInvalidArgument,
+           "'-' is given, but --interactive reads standard input; leave one of them out");
+    }
+    if (run->prompts.size() > 1) {
+      fail(ErrorCode::kInvalidArgument,
+           "{} prompts are given, but a conversation begins with one; quote it",
+           run->prompts.size());
+    }
+  }
+  if (run->sampling.params.logprobs && !run->json) {
+    fail(ErrorCode::kInvalidArgument, "--logprobs: only --json shows them; add --json");
+  }
+  check_sampling(run->sampling);
+  refuse_second_stdin(run->prompts);
+}
+
+void check(TokenizeCommand* tokenize, const Given&) {
+  require_model(tokenize->engine.model);
+  refuse_second_stdin(tokenize->texts);
+  if (!tokenize->system.empty() && !tokenize->chat) {
+    fail(ErrorCode::kInvalidArgument, "--system: only a chat has a system message; add --chat");
+  }
+  refuse_special_in_chat(tokenize->special, tokenize->chat);
+}
+
+void check(ScoreCommand* score, const Given& given) {
+  check_engine(score->engine, given);
+  refuse_second_stdin(score->texts);
+  if (const std::string& policy = score->engine.sparse.policy;
+      score->decode_after == 0 && policy.find('+') != policy.npos) {
+    fail(ErrorCode::kInvalidArgument,
+         "--sparse-policy: '{}' names a policy for decode, but a text is scored in prefill alone; "
+         "name one policy, or add --decode-after N",
+         policy);
+  }
+  refuse_text_beside_tokens(!score->tokens.empty(), score->texts, given);
+}
+
+void check(NeedleCommand* needle, const Given& given) {
+  check_engine(needle->engine, given);
+  const auto sort_unique = [](auto* list) {
+    std::sort(list->begin(), list->end());
+    list->erase(std::unique(list->begin(), list->end()), list->end());
+  };
+  sort_unique(&needle->lengths);
+  sort_unique(&needle->depths);
+}
+
+void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->engine, given); }
+
+void check(TraceCommand* trace, const Given& given) {
+  check_engine(trace->engine, given);
+  const int num_given = (trace->tokens.empty() ? 0 : 1) + (trace->prompt.empty() ? 0 : 1) +
+                        (trace->file.empty() ? 0 : 1);
+  if (num_given != 1) {
+    fail(ErrorCode::kInvalidArgument, "give exactly one of --tokens, --prompt and --file");
+  }
+  if (trace->out.empty()) {
+    fail(ErrorCode::kInvalidArgument, "--out: no file given for the tensors; add --out FILE");
+  }
+}
+
+void check(BenchDecodeCommand* bench, const Given& given) { check_engine(bench->engine, given); }
+void check(BenchPrefillCommand* bench, const Given& given) { check_engine(bench->engine, given); }
+
+void check(BenchThroughputCommand* bench, const Given& given) {
+  check_engine(bench->engine, given);
+  if (!bench->requests.empty()) {
+    refuse_given(given, {"--num-requests", "--least-tokens", "--most-tokens"},
+                 "--requests says how many there are and how long; leave one of them out");
+  }
+  if (bench->least_tokens <= bench->most_tokens) return;
+  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
+       bench->least_tokens, bench->most_tokens);
+}
+
+void check(BenchTransferCommand* bench, const Given&) {
+  if (bench->num_bytes.value_or(kMinTransferBytes) >= kMinTransferBytes) return;
+  fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
+       *bench->num_bytes);
+}
+
+// --kv-offload is one mode instead of the list. Sizes of any row count, whichever rows there are.
+void check(BenchOffloadCommand* bench, const Given& given) {
+  EngineOptions& engine = bench->engine;
+  require_model(engine.model);
+  refuse_both(given, "--kv-offload", "--modes");
+  if (given.contains("--kv-offload")) {
+    if (engine.kv.offload == KvOffload::kAuto) {
+      fail(ErrorCode::kInvalidArgument,
+           "--kv-offload: 'auto' is not one of off, chunked, layerwise");
+    }
+    bench->modes = {engine.kv.offload};
+  }
+  refuse_both(given, "--chunks", "--prefill-chunk-tokens");
+  refuse_both(given, "--slots", "--num-kv-slots");
+  refuse_both(given, "--slot-blocks", "--kv-slot-blocks");
+  refuse_both(given, "--block-sizes", "--block-size");
+  refuse_both(given, "--device-bytes", "--kv-device-bytes");
+}
+
+void check(BenchSparseCommand* bench, const Given& given) {
+  require_model(bench->engine.model);
+  refuse_both(given, "--sparse-policy", "--policies");
+  refuse_both(given, "--budgets", "--sparse-topk-tokens");
+  if (bench->engine.sparse.policy != "full") bench->policies = {bench->engine.sparse.policy};
+}
+
+void check(BenchOverlapCommand* bench, const Given& given) {
+  check_engine(bench->engine, given);
+  refuse_both(given, "--budgets", "--sparse-topk-tokens");
+  if (!bench->budgets.empty()) return;
+  const auto topk = bench->engine.sparse.topk_tokens;
+  bench->budgets = topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
+}
+
+void check(BenchTokenizerCommand* bench, const Given&) { require_model(bench->engine.model); }
+void check(BenchLoadCommand* bench, const Given& given) { check_engine(bench->engine, given); }
+
+void warn(const RunCommand& run, std::vector<std::string>* warnings) {
+  const auto is_word = [](const std::string& prompt) {
+    return prompt != "-" && prompt.find_first_of(" \t\n") == std::string::npos;
+  };
+  if (run.prompts.size() < 2 || !std::all_of(run.prompts.begin(), run.prompts.end(), is_word)) {
+    return;
+  }
+  warnings->push_back(std::to_string(run.prompts.size()) +
+                      " prompts of one word each; quote them for one prompt");
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,35 @@
+// Options that several commands share. The words users see are in the rows of EngineOptions.
+#include "cli/options/option_groups.h"
+
+#include "cli/options/option_rows.h"
+
+namespace sluice::cli {
+
+void declare_engine(OptionSet& set, EngineOptions* engine) {
+  set.group("Engine");
+  add_options(set, kEngineOptionRows, engine);
+  add_options(set, kKvOptionRows, &engine->kv);
+  set.group("Sparse attention (docs/policies.md)");
+  add_options(set, kSparseOptionRows, &engine->sparse);
+  set.group("KV offload");
+  add_options(set, kKvOffloadRows, &engine->kv);
+}
+
+void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {
+  set.set_flag("--gpu-lock", "wait until no other holder of this lock uses the GPU, then hold it",
+               gpu_lock);
+}
+
+void declare_timeline(OptionSet& set, EngineOptions* engine) {
+  add_option(set, kTimelineRow, engine);
+}
+
+void declare_seed(OptionSet& set, EngineOptions* engine) { add_option(set, kSeedRow, engine); }
+
+void declare_model_word(OptionSet& set, EngineOptions* engine) {
+  set.positional("DIR", "the model directory", [=](std::string_view, std::string_view value) {
+    engine->model = std::string(value);
+  });
+}
+
+}  // namespace sluice::cli

@@ -1,0 +1,124 @@
+// One reader for each kind of option.
+#include "cli/options/option_rows.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/options/value_parsers.h"
+#include "core/error.h"
+#include "core/option_check.h"
+
+namespace sluice::cli {
+namespace {
+
+// What stands for a value in help: "N" of "--top-k N".
+std::string placeholder(const OptionFacts& facts) {
+  if (!facts.placeholder.empty()) return std::string(facts.placeholder);
+  switch (facts.kind) {
+    case OptionKind::kFlag:
+      return "";
+    case OptionKind::kWhole:
+    case OptionKind::kTokens:
+      return "N";
+    case OptionKind::kBytes:
+      return "SIZE";
+    case OptionKind::kNumber:
+      return "X";
+    case OptionKind::kText:
+    case OptionKind::kTexts:
+      return "TEXT";
+    case OptionKind::kChoice:
+      return "WORD";
+    case OptionKind::kTokenIds:
+      return "IDS";
+  }
+  return "";
+}
+
+std::string listed(std::span<const char* const> choices) {
+  return fmt::format("{}", fmt::join(choices, ", "));
+}
+
+// "sequences in one batch (256)", "longest prompt + output (0: the model's own limit)".
+std::string help_text(const OptionFacts& facts) {
+  std::string help(facts.help);
+  if (facts.kind == OptionKind::kChoice) return help + " (" + listed(facts.choices) + ")";
+  if (facts.when_unset.empty()) return help;
+  return fmt::format("{} ({}{})", help, facts.unset_from == 0 ? "0: " : "", facts.when_unset);
+}
+
+int64_t read_choice(const OptionFacts& facts, std::string_view source, std::string_view text) {
+  const auto found = std::find(facts.choices.begin(), facts.choices.end(), text);
+  if (found == facts.choices.end()) {
+    fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of: {}", source, text,
+         listed(facts.choices));
+  }
+  return found - facts.choices.begin();
+}
+
+// A number of the row's kind, from the least that the command line takes on.
+int64_t read_count(const OptionFacts& facts, std::string_view source, std::string_view text) {
+  const int64_t least = facts.unset_from <= 0 ? facts.unset_from : facts.min;
+  if (facts.kind == OptionKind::kTokens) return parse_token_count(source, text, least, facts.max);
+  if (facts.kind == OptionKind::kWhole) return parse_integer(source, text, least, facts.max);
+  return static_cast<int64_t>(parse_byte_size(source, text, static_cast<size_t>(facts.max)));
+}
+
+std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view source,
+                                      std::string_view text) {
+  const int64_t value = read_count(facts, source, text);
+  if (value < facts.min && value >= facts.unset_from && value <= 0) return std::nullopt;
+  if (value < facts.min) {
+    fail(ErrorCode::kInvalidArgument, "{}: {} is not {}from {} to {}", source, value,
+         facts.unset_from == 0 ? "0 or " : "", facts.min, facts.max);
+  }
+  if (value % facts.multiple_of != 0) {
+    fail(ErrorCode::kInvalidArgument, "{}: {} is not a multiple of {}", source, value,
+         facts.multiple_of);
+  }
+  return value;
+}
+
+std::string read_text(std::string_view source, std::string_view text) {
+  if (text.empty()) fail(ErrorCode::kInvalidArgument, "{}: its value is empty", source);
+  return std::string(text);
+}
+
+}  // namespace
+
+std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::string_view source,
+                                             std::string_view text) {
+  switch (facts.kind) {
+    case OptionKind::kFlag:
+      return parse_bool(source, text) == facts.flag_value;
+    case OptionKind::kWhole:
+    case OptionKind::kTokens:
+    case OptionKind::kBytes:
+      return read_whole(facts, source, text);
+    case OptionKind::kNumber:
+      return parse_number(source, text, {facts.number_min, facts.number_max, facts.above_min});
+    case OptionKind::kText:
+      return read_text(source, text);
+    case OptionKind::kChoice:
+      return read_choice(facts, source, text);
+    case OptionKind::kTexts:
+      return std::vector<std::string>{read_text(source, text)};
+    case OptionKind::kTokenIds:
+      return parse_token_ids(source, text);
+  }
+  return std::nullopt;
+}
+
+void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target) {
+  const std::string short_name = short_option(facts);
+  const std::string names = (short_name.empty() ? "" : short_name + ",") + long_option(facts);
+  set.value(names, placeholder(facts), help_text(facts),
+            [=](std::string_view source, std::string_view text) {
+              const bool is_flag = facts.kind == OptionKind::kFlag;
+              if (is_flag && !parse_bool(source, text)) return;
+              target(read_option_value(facts, source, text));
+            });
+}
+
+}  // namespace sluice::cli

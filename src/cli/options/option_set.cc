@@ -1,0 +1,315 @@
+// Splits a command line into a subcommand, options and words.
+#include "cli/options/option_set.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <set>
+
+#include <unistd.h>
+
+#include "cli/options/foreign_options.h"
+#include "cli/options/help_text.h"
+#include "cli/options/suggestion.h"
+#include "core/error.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr std::string_view kVariablePrefix = "SLUICE_";
+
+// "--max-model-len" -> "SLUICE_MAX_MODEL_LEN".
+std::string environment_name(std::string_view long_name) {
+  std::string result(kVariablePrefix);
+  for (const char c : long_name.substr(2)) {
+    result += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return result;
+}
+
+// Every variable that some option of some command reads, without its prefix.
+std::set<std::string> known_variables(const ProgramSpec& program) {
+  std::set<std::string> known;
+  for (const SubcommandSpec& spec : program.subcommands) {
+    if (!spec.begin) continue;
+    OptionSet set;
+    const std::unique_ptr<Invocation> unused = spec.begin();
+    unused->declare_options(set);
+    for (const Option& option : set.options()) {
+      if (!option.environment.empty()) {
+        known.insert(option.environment.substr(kVariablePrefix.size()));
+      }
+    }
+  }
+  return known;
+}
+
+bool is_other_variable(const ProgramSpec& program, std::string_view name) {
+  return std::any_of(program.other_variables.begin(), program.other_variables.end(),
+                     [name](const std::string& other) {
+                       return other.ends_with('_') ? name.starts_with(other) : name == other;
+                     });
+}
+
+// A warning for each variable SLUICE_* that nothing reads. Not an error: an environment is shared,
+// and Kubernetes, for one, sets SLUICE_SERVICE_HOST where a service is called sluice.
+std::vector<std::string> unknown_variables(const ProgramSpec& program) {
+  const std::set<std::string> known = known_variables(program);
+  std::vector<std::string> warnings;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view setting = *entry;
+    const size_t equals = setting.find('=');
+    const bool is_empty = equals == std::string_view::npos || equals + 1 == setting.size();
+    if (!setting.starts_with(kVariablePrefix) || is_empty) continue;
+    const std::string name(setting.substr(kVariablePrefix.size(), equals - kVariablePrefix.size()));
+    if (known.contains(name) || is_other_variable(program, name)) continue;
+    const std::string near = nearest(name, {known.begin(), known.end()});
+    warnings.push_back("SLUICE_" + name + " has no effect: no option has this name" +
+                       (near.empty() ? "" : "; did you mean SLUICE_" + near + "?"));
+  }
+  std::sort(warnings.begin(), warnings.end());
+  return warnings;
+}
+
+// Reads the words after a subcommand's name and then the environment.
+class WordReader {
+ public:
+  WordReader(const ProgramSpec& program, const SubcommandSpec& spec, const OptionSet& set)
+      : program_(program), spec_(spec), set_(set) {}
+
+  // Stops as soon as `stop` is set, by the flag for help: whoever asks for it may have erred
+  // already.
+  void read(const std::vector<std::string>& words, size_t first,
+            const std::function<bool()>& stop) {
+    for (size_t i = first; i < words.size() && !stop(); ++i) {
+      const std::string& word = words[i];
+      if (word == "--") {
+        while (++i < words.size()) read_positional(words[i]);
+        break;
+      }
+      if (word.size() > 1 && word[0] == '-') {
+        i += read_option(word, i + 1 < words.size() ? &words[i + 1] : nullptr);
+      } else {
+        read_positional(word);
+      }
+    }
+    if (!stop()) read_environment();
+  }
+
+  const Given& given() const { return given_; }
+
+ private:
+  void read_positional(const std::string& word) {
+    if (!set_.positional().reader) {
+      fail(ErrorCode::kInvalidArgument, "unknown word '{}'; `{} {} --help` lists what there is",
+           word, program_.name, spec_.name);
+    }
+    set_.positional().reader(set_.positional().long_name, word);
+  }
+
+  // "--name value", "--name=value", "-n value" or "-nvalue". Returns how many further words it
+  // took.
+  size_t read_option(const std::string& word, const std::string* next) {
+    const bool is_long = word.starts_with("--");
+    const size_t name_size = is_long ? std::min(word.find('='), word.size()) : 2;
+    refuse_foreign(word, next);
+    const Option& option = find(word.substr(0, name_size));
+    given_[option.long_name] = option.long_name;
+    if (name_size < word.size()) {  // the value is in the same word
+      const size_t begin = is_long ? name_size + 1 : name_size;
+      option.reader(option.long_name, std::string_view(word).substr(begin));
+      return 0;
+    }
+    if (option.kind.empty()) {
+      option.reader(option.long_name, "1");
+      return 0;
+    }
+    if (next == nullptr) {
+      fail(ErrorCode::kInvalidArgument, "{0}: its value is missing; write {0} {1}",
+           option.long_name, option.kind);
+    }
+    option.reader(option.long_name, *next);
+    return 1;
+  }
+
+  bool has(std::string_view name) const {
+    const auto& options = set_.options();
+    return std::any_of(options.begin(), options.end(), [name](const Option& option) {
+      return option.long_name == name || option.short_name == name;
+    });
+  }
+
+  // Options of vLLM and llama.cpp, unless this command has one of that name.
+  void refuse_foreign(const std::string& word, const std::string* next) const {
+    const std::string name = word.starts_with("--") ? word.substr(0, word.find('=')) : word;
+    const auto answer =
+        foreign_answer(name, next ? *next : "", [this](std::string_view n) { return has(n); });
+    if (answer) fail(ErrorCode::kInvalidArgument, "unknown option '{}': {}", name, *answer);
+  }
+
+  const Option& find(const std::string& name) const {
+    std::vector<std::string> known;
+    for (const Option& option : set_.options()) {
+      if (option.long_name == name || option.short_name == name) return option;
+      known.push_back(option.long_name);
+    }
+    fail(ErrorCode::kInvalidArgument, "unknown option '{}'{} `{} {} --help` lists what there is",
+         name, suggestion(name, known), program_.name, spec_.name);
+  }
+
+  void read_environment() {
+    for (const Option& option : set_.options()) {
+      if (option.environment.empty() || given_.contains(option.long_name)) continue;
+      const char* value = std::getenv(option.environment.c_str());
+      if (value == nullptr || *value == '\0') continue;
+      given_[option.long_name] = option.environment;
+      option.reader(option.environment, value);
+    }
+  }
+
+  const ProgramSpec& program_;
+  const SubcommandSpec& spec_;
+  const OptionSet& set_;
+  Given given_;
+};
+
+[[noreturn]] void refuse_command(const ProgramSpec& program, const std::string& prefix,
+                                 const std::string* word) {
+  std::vector<std::string> known;
+  std::string listed;
+  for (const SubcommandSpec* spec : children(program, prefix)) {
+    known.push_back(last_word(spec->name));
+    listed += (listed.empty() ? "" : ", ") + known.back();
+  }
+  const std::string command = program.name + (prefix.empty() ? "" : " " + prefix);
+  if (word == nullptr) {
+    fail(ErrorCode::kInvalidArgument, "{0} needs a command: {1}; see `{0} --help`", command,
+         listed);
+  }
+  fail(ErrorCode::kInvalidArgument, "unknown {} '{}'{} the commands are {}; see `{} --help`",
+       word->starts_with('-') ? "option" : "command", *word, suggestion(*word, known), listed,
+       command);
+}
+
+}  // namespace
+
+void OptionSet::value(std::string_view names, std::string kind, std::string help,
+                      ValueReader reader) {
+  const size_t comma = names.find(',');
+  Option option;
+  option.long_name = names;
+  if (comma != std::string_view::npos) {
+    option.short_name = names.substr(0, comma);
+    option.long_name = names.substr(comma + 1);
+  }
+  SLUICE_CHECK(option.long_name.starts_with("--"), "option {}", names);
+  option.environment = environment_name(option.long_name);
+  option.kind = std::move(kind);
+  option.help = std::move(help);
+  option.group = group_;
+  option.reader = std::move(reader);
+  options_.push_back(std::move(option));
+}
+
+void OptionSet::flag(std::string_view names, std::string help, ValueReader reader) {
+  value(names, "", std::move(help), std::move(reader));
+}
+
+void OptionSet::positional(std::string name, std::string help, ValueReader reader) {
+  positional_.long_name = std::move(name);
+  positional_.help = std::move(help);
+  positional_.reader = std::move(reader);
+}
+
+void OptionSet::text(std::string_view names, std::string kind, std::string help,
+                     std::string* target) {
+  value(names, std::move(kind), std::move(help),
+        [=](std::string_view source, std::string_view value) {
+          if (value.empty()) fail(ErrorCode::kInvalidArgument, "{}: its value is empty", source);
+          *target = std::string(value);
+        });
+}
+
+void OptionSet::asks(std::string_view names, std::string help, bool* target) {
+  set_flag(names, std::move(help), target);
+  options_.back().environment.clear();
+}
+
+std::vector<const SubcommandSpec*> children(const ProgramSpec& program, std::string_view prefix) {
+  std::vector<const SubcommandSpec*> found;
+  for (const SubcommandSpec& spec : program.subcommands) {
+    const size_t space = spec.name.find(' ');
+    const std::string_view parent =
+        space == std::string::npos ? "" : std::string_view(spec.name).substr(0, space);
+    if (parent == prefix) found.push_back(&spec);
+  }
+  return found;
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.find(' ') + 1); }
+
+namespace {
+
+// Follows words down to a subcommand with options; `*num_used` says how many it took. Null, and
+// `help` filled, where help or the version is asked for on the way.
+const SubcommandSpec* find_subcommand(const ProgramSpec& program,
+                                      const std::vector<std::string>& words, size_t* num_used,
+                                      std::string* help) {
+  const SubcommandSpec* spec = nullptr;
+  do {
+    const std::string prefix = spec ? spec->name : "";
+    const std::string* word = *num_used < words.size() ? &words[*num_used] : nullptr;
+    if (word && (*word == "-h" || *word == "--help")) {
+      *help = help_of_group(program, spec, help_width());
+      return nullptr;
+    }
+    if (word && *word == "--version") {
+      *help = program.version + "\n";
+      return nullptr;
+    }
+    const auto candidates = children(program, prefix);
+    const auto found = std::find_if(candidates.begin(), candidates.end(), [&](const auto* child) {
+      return word && last_word(child->name) == *word;
+    });
+    if (found == candidates.end()) refuse_command(program, prefix, word);
+    spec = *found;
+    ++*num_used;
+  } while (!spec->begin);
+  return spec;
+}
+
+}  // namespace
+
+ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words) {
+  // `sluice help run` is `sluice run --help`.
+  if (!words.empty() && words[0] == "help") {
+    std::vector<std::string> asked(words.begin() + 1, words.end());
+    asked.emplace_back("--help");
+    return parse_words(program, asked);
+  }
+  ParseOutcome outcome;
+  size_t num_used = 0;
+  const SubcommandSpec* spec = find_subcommand(program, words, &num_used, &outcome.help);
+  if (spec == nullptr) return outcome;
+  outcome.warnings = unknown_variables(program);
+
+  std::unique_ptr<Invocation> invocation = spec->begin();
+  OptionSet set;
+  invocation->declare_options(set);
+  set.group("Help");
+  bool wants_help = false, wants_version = false;
+  set.asks("-h,--help", "print this and exit", &wants_help);
+  set.asks("--version", "print the version and exit", &wants_version);
+  WordReader reader(program, *spec, set);
+  reader.read(words, num_used, [&] { return wants_help || wants_version; });
+  if (wants_help || wants_version) {
+    outcome.help =
+        wants_help ? help_of_command(program, *spec, set, help_width()) : program.version + "\n";
+    return outcome;
+  }
+  invocation->finish(reader.given(), &outcome.warnings);
+  outcome.invocation = std::move(invocation);
+  return outcome;
+}
+
+}  // namespace sluice::cli

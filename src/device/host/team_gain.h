@@ -1,0 +1,61 @@
+// TeamGain: whether the helpers of a thread team save more time than they cost.
+//
+// Used by ThreadTeam, on the worker alone. Where other programs use the cores, a helper is
+// descheduled in the middle of a task for milliseconds, and every op waits for it: two threads then
+// do a tenth of the work of one. This cannot be known in advance; it is measured.
+// Thread rule: one thread.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "device/host/waiting.h"
+
+namespace sluice {
+
+// One call of parallel_for as the worker saw it.
+struct TeamRound {
+  int64_t own_tasks = 0;    // that the worker ran itself
+  int64_t other_tasks = 0;  // that helpers ran
+  int64_t own_ns = 0;       // how long its own tasks took
+  int64_t lost_ns = 0;      // how long it woke helpers before, and waited for them afterwards
+};
+
+// Keeps a balance of the time that helpers saved. Their tasks would have cost the worker as long as
+// its own did; what it lost goes off. When the balance falls below kDebtNs, the worker is alone
+// for a while, then tries again: first kFirstAloneNs, twice as long after each trial that fails.
+// A stalled helper costs some 5 ms, so trials cost less than a tenth of the time.
+class TeamGain {
+ public:
+  static constexpr int64_t kDebtNs = -3'000'000;
+  static constexpr int64_t kCreditNs = 10'000'000;  // more is forgotten, so that debt shows soon
+  static constexpr int64_t kFirstAloneNs = 100'000'000;
+  static constexpr int64_t kLongestAloneNs = 1'600'000'000;
+
+  // True while the worker should not ask its helpers. Reads the clock only in such a time.
+  bool alone() { return alone_until_ns_ != 0 && still_alone(now_ns()); }
+
+  void add(const TeamRound& round, int64_t time_ns) {
+    if (round.own_tasks == 0) return;  // nothing to compare with
+    const int64_t saved_ns = round.own_ns / round.own_tasks * round.other_tasks;
+    balance_ns_ = std::min(balance_ns_ + saved_ns - round.lost_ns, kCreditNs);
+    if (balance_ns_ >= kCreditNs) next_alone_ns_ = kFirstAloneNs;  // this trial has paid
+    if (balance_ns_ >= kDebtNs) return;
+    alone_until_ns_ = time_ns + next_alone_ns_;
+    next_alone_ns_ = std::min(2 * next_alone_ns_, kLongestAloneNs);
+    balance_ns_ = 0;
+  }
+
+  // As alone(), at a given time.
+  bool still_alone(int64_t time_ns) {
+    if (time_ns >= alone_until_ns_) alone_until_ns_ = 0;
+    return alone_until_ns_ != 0;
+  }
+
+ private:
+  int64_t balance_ns_ = 0;
+  int64_t alone_until_ns_ = 0;  // 0: not alone
+  int64_t next_alone_ns_ = kFirstAloneNs;
+};
+
+}  // namespace sluice

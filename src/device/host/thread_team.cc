@@ -1,0 +1,157 @@
+// ThreadTeam: rounds of work by a worker and its helpers.
+//
+// The worker publishes a job and then its number of tasks; whoever takes a task (num_left_) may
+// read the job until it reports the task as done (pending_). A late helper therefore finds no task
+// and touches nothing, and the worker waits for tasks that were taken, not for threads.
+// The worker opens a round with a release, helpers acquire it with a task and report back with a
+// release that the worker acquires. All of it stays inside one stream, which is ordered anyway.
+#include "device/host/thread_team.h"
+
+#include <system_error>
+#include <utility>
+
+#include <pthread.h>
+
+#include "core/error.h"
+#include "device/host/waiting.h"
+
+namespace sluice {
+namespace {
+
+constexpr uint32_t kHelperSleeps = 1;                  // bit of round_
+constexpr uint32_t kRoundStep = 2;                     // round_ counts in the bits above
+constexpr uint32_t kWorkerSleeps = uint32_t{1} << 31;  // bit of pending_
+// pending_ goes below zero while the worker is not waiting yet; it must not reach that bit's
+// values.
+constexpr int64_t kMaxTasks = int64_t{1} << 29;
+
+}  // namespace
+
+ThreadTeam::ThreadTeam(int num_threads, const std::string& name) : num_threads_(num_threads) {
+  SLUICE_CHECK(num_threads >= 1, "a team of {} threads", num_threads);
+  try {
+    for (int i = 1; i < num_threads; ++i) {
+      helpers_.emplace_back([this] { run_helper(); });
+      pthread_setname_np(helpers_.back().native_handle(), name.substr(0, 15).c_str());
+    }
+  } catch (const std::system_error& error) {
+    stop();
+    fail(
+        ErrorCode::kDoesNotFit,
+        "cannot start thread {} of {} for stream '{}': {}; lower --threads, or raise the limits of "
+        "memory and processes (ulimit -v and -u)",
+        helpers_.size() + 2, num_threads, name, error.what());
+  }
+}
+
+ThreadTeam::~ThreadTeam() { stop(); }
+
+void ThreadTeam::stop() {
+  stopping_.store(true, std::memory_order_relaxed);
+  begin_round();
+  for (std::thread& helper : helpers_) helper.join();
+}
+
+void ThreadTeam::dispatch(const Job& job) {
+  SLUICE_CHECK(job.num_tasks < kMaxTasks, "{} tasks in one call", job.num_tasks);
+  job_ = job;
+  num_left_.store(job.num_tasks, std::memory_order_release);
+  const int64_t begin_ns = now_ns();
+  begin_round();
+  const int64_t own_begin_ns = now_ns();
+  const auto own = static_cast<int64_t>(run_tasks());
+  const int64_t others = job.num_tasks - own;
+  const int64_t own_end_ns = now_ns();
+  await_pending(static_cast<uint32_t>(others));
+  const int64_t end_ns = others > 0 ? now_ns() : own_end_ns;
+  gain_.add({.own_tasks = own,
+             .other_tasks = others,
+             .own_ns = own_end_ns - own_begin_ns,
+             .lost_ns = own_begin_ns - begin_ns + end_ns - own_end_ns},
+            end_ns);
+  if (failed_.load(std::memory_order_relaxed)) {
+    failed_.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(error_, nullptr));
+  }
+}
+
+void ThreadTeam::begin_round() {
+  const uint32_t before = round_.load(std::memory_order_relaxed) & ~kHelperSleeps;
+  // Clears the sleep bit: whoever sleeps is woken now, and sets it again before the next sleep.
+  const uint32_t old = round_.exchange(before + kRoundStep, std::memory_order_release);
+  if ((old & kHelperSleeps) != 0) futex_wake_all(round_);
+}
+
+// Takes tasks until none is left; returns how many this thread took.
+uint32_t ThreadTeam::run_tasks() {
+  uint32_t num_taken = 0;
+  while (num_left_.load(std::memory_order_relaxed) > 0) {
+    // Acquires the job: the value was stored with a release, and every decrement continues it.
+    const int64_t left = num_left_.fetch_sub(1, std::memory_order_acquire);
+    if (left <= 0) break;
+    run_task(job_.num_tasks - left);
+    ++num_taken;
+  }
+  return num_taken;
+}
+
+// After a failure the rest is taken, but not run.
+void ThreadTeam::run_task(int64_t task) noexcept {
+  if (failed_.load(std::memory_order_relaxed)) return;
+  try {
+    job_.run(job_.context, task);
+  } catch (...) {
+    if (!failed_.exchange(true, std::memory_order_relaxed)) error_ = std::current_exception();
+  }
+}
+
+void ThreadTeam::run_helper() {
+  uint32_t seen = 0;
+  for (;;) {
+    seen = await_round(seen);
+    if (stopping_.load(std::memory_order_relaxed)) return;
+    const uint32_t num_done = run_tasks();
+    if (num_done == 0) continue;
+    const uint32_t old = pending_.fetch_sub(num_done, std::memory_order_release);
+    if (old == (kWorkerSleeps | num_done)) futex_wake_all(pending_);  // the last one out
+  }
+}
+
+// Returns the number of a round after `seen`; a helper that was put aside may have missed some.
+uint32_t ThreadTeam::await_round(uint32_t seen) {
+  uint32_t round = 0;
+  const auto opened = [&] {
+    round = round_.load(std::memory_order_acquire);
+    return (round & ~kHelperSleeps) != seen;
+  };
+  if (spin_until(opened)) return round & ~kHelperSleeps;
+  while (!opened()) {
+    if (round == (seen | kHelperSleeps) ||
+        round_.compare_exchange_weak(round, seen | kHelperSleeps, std::memory_order_relaxed)) {
+      futex_wait(round_, seen | kHelperSleeps);
+    }
+  }
+  return round & ~kHelperSleeps;
+}
+
+// Returns when helpers have reported `num_others` tasks. Before, pending_ held what they had
+// reported so far, as a negative number.
+void ThreadTeam::await_pending(uint32_t num_others) {
+  uint32_t pending = pending_.fetch_add(num_others, std::memory_order_acquire) + num_others;
+  const auto finished = [&] {
+    pending = pending_.load(std::memory_order_acquire);
+    return (pending & ~kWorkerSleeps) == 0;
+  };
+  if (pending == 0 || spin_until(finished)) return;
+  while (!finished()) {
+    const uint32_t sleeping = pending | kWorkerSleeps;
+    if (pending == sleeping ||
+        pending_.compare_exchange_weak(pending, sleeping, std::memory_order_relaxed)) {
+      futex_wait(pending_, sleeping);
+    }
+  }
+  // The sleep bit: nothing else writes between rounds.
+  pending_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace sluice

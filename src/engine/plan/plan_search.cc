@@ -1,0 +1,280 @@
+// Trials. A plan takes microseconds, a search some dozens of them.
+#include "engine/plan/plan_search.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+#include "engine/plan/memory_fit.h"
+#include "engine/plan/validate_options.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+// The first that fits is the fastest.
+constexpr KvOffload kModesToTry[] = {KvOffload::kOff, KvOffload::kLayerwise, KvOffload::kChunked};
+
+// One option with another value that makes a plan fit.
+struct Remedy {
+  const char* option;  // as on the command line
+  std::string value;
+};
+
+// A size that the command line reads; whole MiB where there are any.
+std::string size_text(size_t bytes) {
+  return bytes >= kMiB ? fmt::format("{}M", bytes / kMiB) : fmt::format("{}", bytes);
+}
+size_t round_down(size_t bytes) { return bytes >= kMiB ? bytes / kMiB * kMiB : bytes; }
+size_t round_up(size_t bytes) { return (bytes + kMiB - 1) / kMiB * kMiB; }
+
+// Looks for the one option that is enough: first among those that were given, since they asked for
+// too much or too little, then among the others, the least harmful first.
+class RemedySearch {
+ public:
+  RemedySearch(const EngineOptions& options, const EnginePlan& plan, const MakePlan& make)
+      : options_(options), plan_(plan), make_(make) {}
+
+  std::optional<Remedy> find() const {
+    for (const bool given : {true, false}) {
+      if (auto remedy = try_sizes(given)) return remedy;
+      if (auto remedy = try_counts(given)) return remedy;
+    }
+    if (auto remedy = try_modes()) return remedy;
+    return try_lengths();
+  }
+
+ private:
+  std::optional<EnginePlan> plan_of(const EngineOptions& changed) const {
+    try {
+      validate_options(changed);
+      EnginePlan plan = make_(changed);
+      if (plan.memory.fits) return plan;
+    } catch (const Error&) {
+      // The change contradicts another option.
+    }
+    return std::nullopt;
+  }
+
+  // The largest of start, start / 2, ... that fits.
+  template <typename Set>
+  std::optional<Remedy> halve(const char* option, int64_t start, int64_t least, Set set) const {
+    for (int64_t value = start; value >= least; value /= 2) {
+      EngineOptions changed = options_;
+      set(changed, value);
+      if (plan_of(changed)) return Remedy{option, fmt::format("{}", value)};
+    }
+    return std::nullopt;
+  }
+
+  // The KV cache or host tier: what the length asked for needs, or what there is room for.
+  std::optional<Remedy> try_kv_bytes(const char* option,
+                                     std::optional<size_t> KvOptions::*bytes) const {
+    EngineOptions changed = options_;
+    (changed.kv.*bytes).reset();
+    std::vector<size_t> values;
+    const size_t block_bytes = plan_.kv_layout.block_bytes_all_layers();
+    const int64_t tokens = options_.max_model_len.value_or(1);
+    values.push_back(round_up(block_bytes * static_cast<size_t>(blocks_for_tokens(
+                                                tokens, plan_.kv_layout.block.block_tokens))));
+    if (const auto plan = plan_of(changed)) {
+      values.insert(values.begin(),
+                    round_down(static_cast<size_t>(plan->num_blocks) * block_bytes));
+    }
+    for (const size_t value : values) {
+      changed.kv.*bytes = value;
+      if (plan_of(changed)) return Remedy{option, size_text(value)};
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Remedy> try_sizes(bool given) const {
+    std::optional<Remedy> remedy;
+    const bool kv_given = options_.kv.cache_bytes.has_value();
+    if (!offloads(plan_) && kv_given == given) {
+      remedy = try_kv_bytes("--kv-cache-bytes", &KvOptions::cache_bytes);
+    }
+    const bool host_given = options_.kv.host_bytes.has_value();
+    if (!remedy && offloads(plan_) && host_given == given) {
+      remedy = try_kv_bytes("--kv-host-bytes", &KvOptions::host_bytes);
+    }
+    if (!remedy && given && options_.kv.device_bytes.value_or(0) > 0) {
+      EngineOptions changed = options_;
+      changed.kv.device_bytes = 0;
+      if (plan_of(changed)) remedy = Remedy{"--kv-device-bytes", "0"};
+    }
+    return remedy;
+  }
+
+  // What is many times something: sequences, blocks, tokens of a pass.
+  std::optional<Remedy> try_counts(bool given) const {
+    std::optional<Remedy> remedy;
+    if (options_.max_num_seqs.has_value() == given) {
+      remedy = halve("--max-num-seqs", max_num_seqs(options_) / 2, 1,
+                     [](EngineOptions& o, int64_t v) { o.max_num_seqs = static_cast<int32_t>(v); });
+    }
+    if (!remedy && offloads(plan_)) remedy = try_ring(given);
+    if (!remedy && options_.max_num_batched_tokens.has_value() == given) {
+      remedy = halve(
+          "--max-num-batched-tokens", plan_.scheduler.max_num_batched_tokens / 2, 16,
+          [](EngineOptions& o, int64_t v) { o.max_num_batched_tokens = static_cast<int32_t>(v); });
+    }
+    if (!remedy && options_.kv.block_size.has_value() == given) {
+      remedy =
+          halve("--block-size", plan_.memory.block_size / 2, 16,
+                [](EngineOptions& o, int64_t v) { o.kv.block_size = static_cast<int32_t>(v); });
+    }
+    return remedy;
+  }
+
+  std::optional<Remedy> try_ring(bool given) const {
+    const EngineOptions defaults;
+    std::optional<Remedy> remedy;
+    if (options_.kv.slot_blocks.has_value() == given) {
+      remedy =
+          halve("--kv-slot-blocks", plan_.offload.slot_blocks / 2, 1,
+                [](EngineOptions& o, int64_t v) { o.kv.slot_blocks = static_cast<int32_t>(v); });
+    }
+    if (!remedy && (options_.kv.num_slots != defaults.kv.num_slots) == given) {
+      remedy = halve("--num-kv-slots", options_.kv.num_slots / 2, 2,
+                     [](EngineOptions& o, int64_t v) { o.kv.num_slots = static_cast<int32_t>(v); });
+    }
+    return remedy;
+  }
+
+  std::optional<Remedy> try_modes() const {
+    for (const KvOffload mode : kModesToTry) {
+      EngineOptions changed = options_;
+      changed.kv.offload = mode;
+      if (mode != options_.kv.offload && plan_of(changed)) {
+        return Remedy{"--kv-offload", kv_offload_name(mode)};
+      }
+    }
+    for (const double share : {0.95, 0.98}) {
+      EngineOptions changed = options_;
+      changed.gpu_memory_utilization = share;
+      if (share > options_.gpu_memory_utilization && plan_of(changed)) {
+        return Remedy{"--gpu-memory-utilization", fmt::format("{}", share)};
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Remedy> try_lengths() const {
+    EngineOptions changed = options_;
+    changed.max_model_len.reset();
+    const auto plan = plan_of(changed);  // the length follows what there is
+    if (plan && options_.max_model_len.value_or(0) > plan->max_model_len) {
+      return Remedy{"--max-model-len", fmt::format("{}", plan->max_model_len)};
+    }
+    return halve("--max-model-len", plan_.max_model_len / 2, 16,
+                 [](EngineOptions& o, int64_t v) { o.max_model_len = v; });
+  }
+
+  const EngineOptions& options_;
+  const EnginePlan& plan_;
+  const MakePlan& make_;
+};
+
+void add_remedy(const EngineOptions& options, const MakePlan& make, EnginePlan& plan) {
+  if (plan.memory.fits) return;
+  const std::optional<Remedy> remedy = RemedySearch(options, plan, make).find();
+  plan.memory.remedy +=
+      remedy ? fmt::format("; {} {} would be enough", remedy->option, remedy->value)
+             : fmt::format("; no single option is enough: take a smaller model, or {}",
+                           plan.memory.host_is_limited ? "raise the container's memory limit"
+                                                       : "a machine with more memory");
+}
+
+// How many sequences "auto" tries: what was asked for, or fewer and fewer.
+std::vector<int32_t> counts_to_try(const EngineOptions& options) {
+  if (options.max_num_seqs) return {*options.max_num_seqs};
+  return {max_num_seqs(options), 64, 16, 4, 1};
+}
+
+// What "auto" has found so far.
+struct Choice {
+  std::optional<EnginePlan> plan;
+  int32_t num_seqs = 0;
+  std::optional<EnginePlan> resident;  // the first, to say why not
+};
+
+// Fewer sequences or another mode for a few more tokens is no gain.
+bool is_better(const EnginePlan& plan, const Choice& choice, int64_t asked_len) {
+  if (!plan.memory.fits) return false;
+  if (!choice.plan || plan.max_model_len == asked_len) return true;
+  const int64_t so_far = choice.plan->max_model_len;
+  return plan.max_model_len > so_far + so_far / 8;
+}
+
+Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
+  Choice choice;
+  for (const int32_t num_seqs : counts_to_try(options)) {
+    for (const KvOffload mode : kModesToTry) {
+      EngineOptions changed = options;
+      changed.max_num_seqs = num_seqs;
+      changed.kv.offload = mode;
+      EnginePlan plan = make(changed);
+      if (!choice.resident) choice.resident = plan;
+      if (!is_better(plan, choice, asked_len)) continue;
+      choice.plan = std::move(plan);
+      choice.num_seqs = num_seqs;
+      if (choice.plan->max_model_len == asked_len) return choice;
+    }
+  }
+  return choice;
+}
+
+// Why the plan is what it is, against the resident one for all sequences.
+std::string reason(const EnginePlan& plan, const EnginePlan& resident, int64_t asked_len) {
+  if (!offloads(plan)) {
+    return plan.max_model_len == asked_len ? "all KV fits on the device"
+                                           : "no mode has room for longer requests";
+  }
+  const std::string holds =
+      fmt::format("the device has room for the KV of {} tokens, not of {}",
+                  int64_t{resident.num_blocks} * resident.kv_layout.block.block_tokens, asked_len);
+  return plan.kv_offload == KvOffload::kLayerwise
+             ? holds + "; the activations of a whole prompt fit"
+             : holds + ", nor for the activations of a whole prompt";
+}
+
+EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
+  Choice choice = choose(options, asked_len, make);
+  if (!choice.plan) {
+    EngineOptions chunked = options;
+    chunked.kv.offload = KvOffload::kChunked;
+    chunked.max_num_seqs = counts_to_try(options).back();
+    EnginePlan plan = make(chunked);
+    add_remedy(chunked, make, plan);
+    return plan;
+  }
+  EnginePlan& plan = *choice.plan;
+  // A user who did not ask for offload is told that KV flows, which is slower.
+  std::vector<std::string>& lines = offloads(plan) ? plan.warnings : plan.notes;
+  lines.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload),
+                              reason(plan, *choice.resident, asked_len)));
+  if (choice.num_seqs != max_num_seqs(options)) {
+    plan.notes.push_back(
+        fmt::format("max_num_seqs is {} instead of {}: more sequences at once leave no room for "
+                    "requests of {} tokens",
+                    choice.num_seqs, max_num_seqs(options), plan.max_model_len));
+  }
+  return plan;
+}
+
+}  // namespace
+
+EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
+  if (options.kv.offload == KvOffload::kAuto) return plan_auto(options, asked_len, make);
+  EnginePlan plan = make(options);
+  add_remedy(options, make, plan);
+  return plan;
+}
+
+}  // namespace sluice
