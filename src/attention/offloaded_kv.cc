@@ -17,17 +17,18 @@ std::span<int32_t> row_of(const TensorView& table, int64_t index) {
 }  // namespace
 
 OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
-                         const KvLayout& layout, const OffloadedLimits& limits, int64_t num_q_heads,
-                         SkippedWait skipped_wait, const AllocationProgress& on_progress)
+                         const KvLayout& layout, const PassLimits& pass_limits,
+                         const OffloadedLimits& limits, int64_t num_q_heads,
+                         const AllocationProgress& on_progress)
     : layout_(layout),
+      pass_limits_(pass_limits),
       limits_(limits),
-      offload_(device, compute, layout, limits.sizes, skipped_wait, on_progress),
+      offload_(device, compute, layout, limits.sizes, on_progress),
       executor_(policies, offload_, limits.state_rows, num_q_heads, device) {
-  planned_.reserve(static_cast<size_t>(limits.pass.max_seqs));
+  planned_.reserve(static_cast<size_t>(pass_limits.max_seqs));
 }
 
-size_t OffloadedKv::array_bytes(const OffloadedLimits& limits) {
-  const PassLimits& pass = limits.pass;
+size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& limits) {
   const int64_t slot_blocks = limits.sizes.slot_blocks;
   const int64_t num_slotfuls = (pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks;
   const int64_t max_blocks = pass.max_seqs * pass.max_blocks_per_seq;
@@ -179,7 +180,7 @@ OffloadArrays::Sizes OffloadedKv::sizes_of(const PassShape& shape) const {
       .num_seqs = shape.num_seqs,
       .num_runs = std::ssize(pass_.history),
       .slot_blocks = slot_blocks,
-      .num_slotfuls = (limits_.pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks};
+      .num_slotfuls = (pass_limits_.max_blocks_per_seq + slot_blocks - 1) / slot_blocks};
   int64_t longest = 0;
   for (const PlannedRows& planned : planned_) {
     sizes.own_blocks = std::max<int64_t>(sizes.own_blocks, planned.num_blocks);

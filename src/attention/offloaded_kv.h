@@ -17,9 +17,8 @@
 
 namespace sluice {
 
-// Made by engine/engine_plan.
+// Made by engine/plan/engine_plan.
 struct OffloadedLimits {
-  PassLimits pass;
   OffloadSizes sizes;
   int64_t state_rows = 0;        // rows whose softmax state can be carried
   bool blocks_stay = false;      // sealed blocks may be resident
@@ -29,17 +28,17 @@ struct OffloadedLimits {
 class OffloadedKv final : public Residency {
  public:
   // Takes all memory. REQUIRES: policies and compute outlive it. `on_progress` is told how much of
-  // the host tier is pinned; tests skip a wait (kv/wait_gate.h).
+  // the host tier is pinned.
   OffloadedKv(PolicyPair& policies, Device& device, Stream& compute, const KvLayout& layout,
-              const OffloadedLimits& limits, int64_t num_q_heads, SkippedWait skipped_wait = {},
+              const PassLimits& pass_limits, const OffloadedLimits& limits, int64_t num_q_heads,
               const AllocationProgress& on_progress = nullptr);
 
-  static size_t array_bytes(const OffloadedLimits& limits);
+  static size_t array_bytes(const PassLimits& pass, const OffloadedLimits& limits);
 
   Executor& executor() override { return executor_; }
   PassPlan plan_pass(Phase phase, std::span<const SequenceRows> sequences) override;
   void describe(const PassShape& shape, Arena& host, Arena& device, AttentionPass& pass) override;
-  size_t array_bytes() const override { return array_bytes(limits_); }
+  size_t array_bytes() const override { return array_bytes(pass_limits_, limits_); }
   void begin_pass(const AttentionPass& pass) override { executor_.begin_pass(pass, pass_); }
   void end_pass() override { executor_.end_pass(); }
   void prefetch(const ExpectNext& expect_next) override;
@@ -80,6 +79,7 @@ class OffloadedKv final : public Residency {
   void view_arrays(AttentionPass& pass);
 
   KvLayout layout_;
+  PassLimits pass_limits_;
   OffloadedLimits limits_;
   OffloadEngine offload_;
   OffloadExecutor executor_;

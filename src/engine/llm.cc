@@ -197,7 +197,7 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
   }
   LlmEngine& engine = impl_->engine;
   Collector collector(prompts.size(), options, engine);
-  PassCallbacks callbacks(options, collector, engine.plan().min_watched_rows);
+  PassCallbacks callbacks(options, collector, engine.plan().passes.min_watched_rows);
   try {
     const OutputKind kind = options.on_output ? OutputKind::kDelta : OutputKind::kFinalOnly;
     impl_->add_all(prompts, params, kind, collector);

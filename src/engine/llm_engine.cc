@@ -100,27 +100,27 @@ void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,
   prepare_ops(*compute_);
   weights_ = std::make_unique<Weights>(config_, *device_);
   policies_ = std::move(parts.policies);
-  make_kv(options, parts.skipped_wait, on_progress);
+  make_kv(options, on_progress);
   policies_->initialize(*device_, plan_.kv_layout, plan_.num_blocks, plan_.policies);
-  decoder_ = std::make_unique<Decoder>(config_, *weights_, plan_.decoder, *device_, *compute_);
-  runner_ =
-      std::make_unique<Runner>(Runner::Parts{.device = *device_,
-                                             .compute = *compute_,
-                                             .decoder = *decoder_,
-                                             .residency = *residency_,
-                                             .block_tokens = plan_.kv_layout.block.block_tokens,
-                                             .eos_token_ids = config_.eos_ids,
-                                             .fixed_decode_shapes = plan_.fixed_decode_shapes,
-                                             .max_decode_graphs = plan_.max_decode_graphs},
-                               plan_.pass);
-  scheduler_ = std::make_unique<Scheduler>(plan_.scheduler, *blocks_);
+  decoder_ =
+      std::make_unique<Decoder>(config_, *weights_, plan_.passes.decoder, *device_, *compute_);
+  runner_ = std::make_unique<Runner>(
+      Runner::Parts{.device = *device_,
+                    .compute = *compute_,
+                    .decoder = *decoder_,
+                    .residency = *residency_,
+                    .block_tokens = plan_.kv_layout.block.block_tokens,
+                    .eos_token_ids = config_.eos_ids,
+                    .fixed_decode_shapes = plan_.passes.fixed_decode_shapes,
+                    .max_decode_graphs = plan_.passes.max_decode_graphs},
+      plan_.passes.limits);
+  scheduler_ = std::make_unique<Scheduler>(plan_.passes.scheduler, *blocks_);
   observer_ = std::make_unique<Observer>(*residency_, *policies_, plan_.kv_layout.block);
   scheduler_->on_release = [this](Sequence& sequence) { residency_->release(sequence.id); };
 }
 
 // Where KV lives, and the manager of its block ids.
-void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait,
-                        const OnProgress& on_progress) {
+void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progress) {
   BlockManagerOptions block_options;
   block_options.num_blocks = plan_.num_blocks;
   block_options.block_tokens = plan_.kv_layout.block.block_tokens;
@@ -128,7 +128,7 @@ void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait,
   block_options.on_discard = [this](BlockId id) { residency_->discard(id); };
   if (plan_.kv_offload == KvOffload::kOff) {
     residency_ = std::make_unique<ResidentKv>(*policies_, *device_, *compute_, plan_.kv_layout,
-                                              plan_.num_blocks, plan_.pass);
+                                              plan_.num_blocks, plan_.passes.limits);
   } else {
     const auto on_pinned = [&](size_t done, size_t total) {
       if (!on_progress) return;
@@ -137,8 +137,8 @@ void LlmEngine::make_kv(const EngineOptions& options, SkippedWait skipped_wait,
                    .total_bytes = total});
     };
     residency_ = std::make_unique<OffloadedKv>(*policies_, *device_, *compute_, plan_.kv_layout,
-                                               offloaded_limits(plan_), config_.num_q_heads,
-                                               skipped_wait, on_pinned);
+                                               plan_.passes.limits, plan_.offloaded,
+                                               config_.num_q_heads, on_pinned);
   }
   blocks_ = std::make_unique<BlockManager>(block_options);
 }
@@ -284,15 +284,16 @@ void LlmEngine::finish(SequenceId id) { scheduler_->remove(id); }
 // Rows that one traced pass may have: there is room for logits of max_num_seqs rows, and
 // spans begin where the scheduler lets them.
 int64_t LlmEngine::trace_rows() const {
-  const int64_t align = plan_.scheduler.span_align_tokens;
-  const int64_t max_with_history = plan_.scheduler.max_rows_with_history;
-  const int64_t rows =
-      max_with_history > 0 ? std::min(plan_.pass.max_seqs, max_with_history) : plan_.pass.max_seqs;
+  const int64_t align = plan_.passes.scheduler.span_align_tokens;
+  const int64_t max_with_history = plan_.passes.scheduler.max_rows_with_history;
+  const int64_t rows = max_with_history > 0
+                           ? std::min(plan_.passes.limits.max_seqs, max_with_history)
+                           : plan_.passes.limits.max_seqs;
   if (rows < align) {
     fail(ErrorCode::kInvalidArgument,
          "max_num_seqs is {}, but tracing with offloaded KV needs at least block_size ({}); raise "
          "the first or lower the second",
-         plan_.pass.max_seqs, align);
+         plan_.passes.limits.max_seqs, align);
   }
   return rows / align * align;
 }
@@ -387,7 +388,7 @@ EngineStats LlmEngine::stats() const {
 }
 
 std::vector<std::string> LlmEngine::notes() const {
-  std::vector<std::string> notes = plan_.notes;
+  std::vector<std::string> notes = plan_.memory.notes;
   notes.push_back(fmt::format("device: {}, {:.2f} GiB in use", device_->info().name,
                               static_cast<double>(plan_.memory.device_used_bytes()) / (1 << 30)));
   notes.push_back(fmt::format("KV cache: {} blocks of {} tokens; policy: {}", plan_.num_blocks,
@@ -398,7 +399,7 @@ std::vector<std::string> LlmEngine::notes() const {
 std::vector<std::string> LlmEngine::warnings() const {
   std::vector<std::string> warnings = config_.warnings;
   warnings.insert(warnings.end(), tokenizer_warnings_.begin(), tokenizer_warnings_.end());
-  warnings.insert(warnings.end(), plan_.warnings.begin(), plan_.warnings.end());
+  warnings.insert(warnings.end(), plan_.memory.warnings.begin(), plan_.memory.warnings.end());
   return warnings;
 }
 

@@ -19,7 +19,6 @@
 #include "engine/timeline.h"
 #include "engine/trace.h"
 #include "kv/block_manager.h"
-#include "kv/wait_gate.h"
 #include "model/decoder.h"
 #include "model/model_config.h"
 #include "model/weights.h"
@@ -44,7 +43,6 @@ class LlmEngine {
     std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
     std::unique_ptr<Device> device;
     std::unique_ptr<PolicyPair> policies = nullptr;  // null: the options' ones
-    SkippedWait skipped_wait = {};                   // of offloaded KV
     // Not null: changes the plan before anything is made from it.
     std::function<void(EnginePlan& plan)> adjust_plan = nullptr;
   };
@@ -107,8 +105,7 @@ class LlmEngine {
 
  private:
   void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
-  void make_kv(const EngineOptions& options, SkippedWait skipped_wait,
-               const OnProgress& on_progress);
+  void make_kv(const EngineOptions& options, const OnProgress& on_progress);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);

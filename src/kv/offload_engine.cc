@@ -40,11 +40,10 @@ size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& s
 }
 
 OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& layout,
-                             const OffloadSizes& sizes, SkippedWait skipped_wait,
-                             const AllocationProgress& on_progress)
+                             const OffloadSizes& sizes, const AllocationProgress& on_progress)
     : layout_(layout),
       compute_(compute),
-      gate_(skipped_wait),
+      gate_(sizes.skipped_wait),
       counters_(counters_of(layout)),
       host_(device, layout, sizes.num_host_blocks, on_progress),
       residents_(sizes.num_resident_blocks, sizes.num_host_blocks),

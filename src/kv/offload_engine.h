@@ -49,6 +49,7 @@ struct OffloadSizes {
   // A load whose runs of neighbouring blocks are shorter than this on average is one kernel
   // (ops/copy_blocks.h), any other one copy for each run. 0: copies always.
   size_t copy_run_bytes = 0;
+  SkippedWait skipped_wait = {};  // none, but in the test that every wait is needed
 };
 
 // One block on its way from the stage to the host.
@@ -61,10 +62,9 @@ struct StagedBlock {
 class OffloadEngine {
  public:
   // Takes all memory. REQUIRES: `compute` outlives the engine; everything that reads leases, stages
-  // and tails is enqueued on it. Tests skip a wait to prove that it is needed. `on_progress` is
-  // told how much of the host tier is pinned.
+  // and tails is enqueued on it. `on_progress` is told how much of the host tier is pinned.
   OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
-                SkippedWait skipped_wait = {}, const AllocationProgress& on_progress = nullptr);
+                const AllocationProgress& on_progress = nullptr);
 
   static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);

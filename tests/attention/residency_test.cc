@@ -32,8 +32,7 @@ std::vector<int32_t> iota(int32_t first, int64_t count) {
 }
 
 OffloadedLimits offloaded_limits(int32_t num_resident_blocks) {
-  return {.pass = kLimits,
-          .sizes = {.num_host_blocks = kNumBlocks,
+  return {.sizes = {.num_host_blocks = kNumBlocks,
                     .num_slots = 2,
                     .slot_blocks = kSlotBlocks,
                     .stage_blocks = 6,
@@ -89,7 +88,7 @@ class ResidencyTest : public ::testing::Test {
         std::make_unique<ResidentKv>(*full_, *device_, *compute_, kLayout, kNumBlocks, kLimits));
   }
   OffloadedKv* make_offloaded(int32_t num_resident_blocks = 0) {
-    return keep(std::make_unique<OffloadedKv>(*full_, *device_, *compute_, kLayout,
+    return keep(std::make_unique<OffloadedKv>(*full_, *device_, *compute_, kLayout, kLimits,
                                               offloaded_limits(num_resident_blocks), 1));
   }
 

@@ -243,7 +243,7 @@ TEST_F(Program, InspectPlansTheOffload) {
   EXPECT_NE(chosen.at("notes").dump().find("kv_offload is off: "), std::string::npos);
 
   const Json offloaded = plan_with({"--kv-cache-bytes", "1M"});
-  EXPECT_EQ(offloaded.at("kv_offload"), "layerwise");
+  EXPECT_EQ(offloaded.at("kv_offload"), "chunked") << "chunks are asked for";
   EXPECT_NE(offloaded.at("warnings").dump().find("room for the KV of 2048 tokens, not of 16384"),
             std::string::npos)
       << offloaded.at("warnings");

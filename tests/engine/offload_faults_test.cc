@@ -80,7 +80,7 @@ LlmEngine::Parts plain_parts() {
 
 void expect_nothing_held(const LlmEngine& engine) {
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offloaded.sizes.num_tails);
   EXPECT_TRUE(offload_of(engine).loader().can_load());
 }
 
@@ -129,7 +129,7 @@ TEST_P(OffloadFailingStream, IsThrownByStepAndTheEngineCanBeDestroyed) {
   }
   EXPECT_FALSE(engine.has_unfinished());
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offloaded.sizes.num_tails);
 }
 
 std::vector<FailingStream> failing_streams() {

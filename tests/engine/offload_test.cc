@@ -209,7 +209,7 @@ TEST(Offload, ResidencyChangesBytesAndNoBit) {
       options.kv.device_bytes = num_blocks * 2 * 2 * 2 * 16 * 32 * int64_t{sizeof(BFloat16)};
       LlmEngine engine(options,
                        {.device = testing::make_test_device(), .policies = make_policies("full")});
-      EXPECT_EQ(engine.plan().offload.num_resident_blocks, num_blocks);
+      EXPECT_EQ(engine.plan().offloaded.sizes.num_resident_blocks, num_blocks);
       EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice),
                 engine.plan().memory.device_used_bytes());
       const std::vector<RequestOutput> outputs = testing::run_jobs(engine, jobs);
@@ -256,7 +256,7 @@ TEST(Offload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
     testing::run_jobs(engine, jobs_for(64));
     EXPECT_EQ(engine.device().num_allocations(), before);
     EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-    EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
+    EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offloaded.sizes.num_tails);
   }
 }
 
@@ -282,7 +282,7 @@ TEST(Offload, ASlotIsNoLongerThanTheLongestSequence) {
     options.kv.slot_blocks.reset();
     LlmEngine engine(options,
                      {.device = testing::make_test_device(), .policies = make_policies("full")});
-    EXPECT_EQ(engine.plan().offload.slot_blocks, 512 / 64) << mode;
+    EXPECT_EQ(engine.plan().offloaded.sizes.slot_blocks, 512 / 64) << mode;
     expect_all_alike(testing::run_jobs(engine, jobs), resident_reference(jobs), mode);
   }
 }
@@ -298,7 +298,7 @@ TEST(Offload, CancellationGivesEverythingBack) {
     while (engine.has_unfinished()) engine.step();
   }
   EXPECT_EQ(engine.blocks().num_used_blocks(), 0);
-  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offload.num_tails);
+  EXPECT_EQ(offload_of(engine).tails().num_free(), engine.plan().offloaded.sizes.num_tails);
 }
 
 TEST(Offload, AutoSaysWhatItChose) {

@@ -84,10 +84,11 @@ std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engin
 }  // namespace
 
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device) {
-  LlmEngine engine(offloaded(mode),
-                   {.device = std::move(device),
-                    .skipped_wait = skipped,
-                    .adjust_plan = mode == "replay" ? forced_graphs(offloaded(mode)) : nullptr});
+  const auto adjust_plan = [&](EnginePlan& plan) {
+    if (mode == "replay") forced_graphs(offloaded(mode))(plan);
+    plan.offloaded.sizes.skipped_wait = skipped;
+  };
+  LlmEngine engine(offloaded(mode), {.device = std::move(device), .adjust_plan = adjust_plan});
   WaitsRun run{.outputs = run_jobs_of(mode, engine)};
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
     run.num_waits[kind] = testing::offload_of(engine).num_waits(static_cast<WaitKind>(kind));

@@ -89,11 +89,11 @@ TEST(Plan, AutoFitsALongContextModelByItself) {
     EXPECT_TRUE(plan.memory.fits) << gib << " GiB: " << plan.memory.remedy;
     EXPECT_LE(plan.memory.device_used_bytes() + plan.memory.pinned_used_bytes(), gib * kGiB);
     const bool flows = plan.kv_offload != KvOffload::kOff;
-    EXPECT_EQ(mentions(plan.warnings, "kv_offload is "), flows) << gib << ": not asked for";
-    EXPECT_EQ(mentions(plan.notes, "kv_offload is "), !flows) << gib;
+    EXPECT_EQ(mentions(plan.memory.warnings, "kv_offload is "), flows) << gib << ": not asked for";
+    EXPECT_EQ(mentions(plan.memory.notes, "kv_offload is "), !flows) << gib;
     const bool whole = plan.max_model_len == 1010000;
     EXPECT_EQ(whole, gib >= 128) << plan.max_model_len << " tokens of " << gib << " GiB";
-    EXPECT_EQ(mentions(plan.warnings, "max_model_len is "), !whole) << gib;
+    EXPECT_EQ(mentions(plan.memory.warnings, "max_model_len is "), !whole) << gib;
   }
 }
 
@@ -103,6 +103,17 @@ TEST(Plan, AutoUsesTheMemoryThereIs) {
   options.kv.offload = KvOffload::kAuto;
   EXPECT_GT(plan_on(options, machine(24 * kGiB)).max_model_len, 80000);
   EXPECT_GT(plan_on(options, machine(48 * kGiB)).max_model_len, 400000);
+}
+
+// As when "layerwise" is asked for by name: it takes whole prompts.
+TEST(Plan, AutoIsNeverLayerwiseWhenChunksWereAskedFor) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.max_model_len = 60000;
+  options.kv.cache_bytes = kGiB;  // too small for one request
+  const HostMemory host = machine(48 * kGiB);
+  ASSERT_EQ(plan_on(options, host).kv_offload, KvOffload::kLayerwise) << "else this shows nothing";
+  options.prefill_chunk_tokens = 16384;
+  EXPECT_EQ(plan_on(options, host).kv_offload, KvOffload::kChunked);
 }
 
 // Fewer sequences only where nothing else helps, and not where their number was given.
@@ -115,8 +126,8 @@ TEST(Plan, AutoLowersTheNumberOfSequencesAndSaysSo) {
   ASSERT_TRUE(plan.memory.fits) << plan.memory.remedy;
   EXPECT_NE(plan.kv_offload, KvOffload::kOff);
   EXPECT_EQ(plan.max_model_len, 100000);
-  EXPECT_LT(plan.scheduler.max_num_seqs, 256);
-  EXPECT_TRUE(mentions(plan.notes, "instead of 256")) << plan.notes.back();
+  EXPECT_LT(plan.passes.scheduler.max_num_seqs, 256);
+  EXPECT_TRUE(mentions(plan.memory.notes, "instead of 256")) << plan.memory.notes.back();
 
   options.max_num_seqs = 256;
   const EnginePlan as_asked = plan_on(options, machine(26 * kGiB));
@@ -174,7 +185,7 @@ TEST(Plan, StaysWithinAContainer) {
         << mode;
     EXPECT_EQ(plan.memory.host_memory_bytes, 400 * kMiB);
     EXPECT_TRUE(plan.memory.host_is_limited);
-    EXPECT_TRUE(mentions(plan.notes, "control group")) << mode;
+    EXPECT_TRUE(mentions(plan.memory.notes, "control group")) << mode;
   }
   options.kv.offload = KvOffload::kOff;
   const EnginePlan tiny = plan_on(options, container(60 * kMiB, 58 * kMiB));
@@ -186,15 +197,15 @@ TEST(Plan, StaysWithinAContainer) {
 TEST(Plan, WarnsOfTinySlotsAlone) {
   EngineOptions options = shape_options("needle");
   options.kv.offload = KvOffload::kLayerwise;
-  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).warnings.empty());
+  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).memory.warnings.empty());
   options.kv.block_size = 16;
   options.kv.slot_blocks = 1;
   options.kv.num_slots = 3;
   const EnginePlan plan = plan_on(options, machine(16 * kGiB));
-  EXPECT_TRUE(mentions(plan.warnings, "slots of 16 tokens")) << plan.warnings.size();
-  EXPECT_TRUE(mentions(plan.warnings, "--kv-slot-blocks 256 ")) << plan.warnings[0];
+  EXPECT_TRUE(mentions(plan.memory.warnings, "slots of 16 tokens")) << plan.memory.warnings.size();
+  EXPECT_TRUE(mentions(plan.memory.warnings, "--kv-slot-blocks 256 ")) << plan.memory.warnings[0];
   options.kv.slot_blocks = 256;
-  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).warnings.empty());
+  EXPECT_TRUE(plan_on(options, machine(16 * kGiB)).memory.warnings.empty());
 }
 
 }  // namespace

@@ -159,7 +159,7 @@ TEST_P(WatchedPass, CancelledLeavesTheEngineAsNew) {
     EXPECT_EQ(outputs[0].token_ids.empty(), watcher.has_given_up());
     EXPECT_EQ(engine->blocks().num_used_blocks(), 0);
     if (has_offload(*engine)) {
-      EXPECT_EQ(offload_of(*engine).tails().num_free(), engine->plan().offload.num_tails);
+      EXPECT_EQ(offload_of(*engine).tails().num_free(), engine->plan().offloaded.sizes.num_tails);
       // A pass that ended has loaded for the next one.
       EXPECT_TRUE(offload_of(*engine).loader().can_load() || !watcher.has_given_up());
     }

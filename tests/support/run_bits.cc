@@ -107,8 +107,8 @@ std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& j
 
 std::function<void(EnginePlan&)> forced_graphs(const EngineOptions& options) {
   return [max_graphs = options.enforce_eager ? 0 : 4](EnginePlan& plan) {
-    plan.fixed_decode_shapes = true;
-    plan.max_decode_graphs = max_graphs;
+    plan.passes.fixed_decode_shapes = true;
+    plan.passes.max_decode_graphs = max_graphs;
   };
 }
 

@@ -95,7 +95,7 @@ void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
     memory.remedy = fmt::format("max_model_len is {}, but the KV cache holds {} tokens",
                                 *options.max_model_len, capacity);
   } else if (capacity < plan.max_model_len) {
-    plan.warnings.push_back(
+    memory.warnings.push_back(
         fmt::format("max_model_len is {} instead of {}: what the KV cache holds", capacity,
                     plan.max_model_len));
     plan.max_model_len = capacity;

@@ -11,8 +11,6 @@
 
 namespace sluice {
 
-inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOffload::kOff; }
-
 double gibibytes(size_t bytes);
 
 // "1 byte", "0.75 MiB", "14.2 GiB".

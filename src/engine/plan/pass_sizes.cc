@@ -3,70 +3,78 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "core/error.h"
-#include "engine/plan/memory_fit.h"
 #include "engine/plan/validate_options.h"
 
 namespace sluice {
 namespace {
 
-// Rows of one prefill pass: what was asked for, else a whole prompt (layer-wise) or what suits the
-// device.
-int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& traits,
-                           const EnginePlan& plan) {
-  int64_t tokens = 0;
-  if (options.max_num_batched_tokens) {
-    tokens = *options.max_num_batched_tokens;
-  } else if (plan.kv_offload == KvOffload::kLayerwise) {
-    tokens = plan.max_model_len;
-  } else {
-    const bool is_chunked = plan.kv_offload == KvOffload::kChunked;
-    tokens = is_chunked ? traits.chunk_tokens : traits.pass_tokens;
-    tokens = std::min(std::max<int64_t>(tokens, options.prefill_chunk_tokens.value_or(0)),
-                      plan.max_model_len);
-  }
-  return round_up_to_block(tokens, plan);
+// Rows of a layer-wise pass that continues an older prefix. Carrying the softmax state of a million
+// rows would take gigabytes; a longer continuation goes in several passes.
+constexpr int64_t kLayerwiseStateRows = 8192;
+
+// Passes over offloaded KV are whole blocks, because spans begin at block borders.
+int64_t round_up(int64_t tokens, const PassNeeds& needs) {
+  if (needs.kv_offload == KvOffload::kOff) return tokens;
+  return blocks_for_tokens(tokens, needs.block_tokens) * needs.block_tokens;
 }
 
-}  // namespace
+// Rows of one prefill pass: the option; else a whole prompt (layer-wise), or the device's default.
+int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& traits,
+                           const PassNeeds& needs) {
+  if (options.max_num_batched_tokens) return round_up(*options.max_num_batched_tokens, needs);
+  if (needs.kv_offload == KvOffload::kLayerwise) return round_up(needs.max_model_len, needs);
+  const bool is_chunked = needs.kv_offload == KvOffload::kChunked;
+  const int64_t usual = is_chunked ? traits.chunk_tokens : traits.pass_tokens;
+  const int64_t tokens = std::max<int64_t>(usual, options.prefill_chunk_tokens.value_or(0));
+  return round_up(std::min(tokens, needs.max_model_len), needs);
+}
 
-void choose_pass_sizes(const EngineOptions& options, const PlanTraits& traits, EnginePlan& plan) {
-  const int64_t pass_tokens = choose_pass_tokens(options, traits, plan);
+// Rows whose softmax state can be carried: every row of a chunked pass has history.
+int64_t choose_state_rows(const PassNeeds& needs, int64_t pass_tokens, int64_t num_seqs) {
+  const bool is_layerwise = needs.kv_offload == KvOffload::kLayerwise;
+  const int64_t prefill_rows =
+      is_layerwise ? std::min(round_up(kLayerwiseStateRows, needs), pass_tokens) : pass_tokens;
+  return std::max(prefill_rows, num_seqs);
+}
+
+SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const PassNeeds& needs,
+                                        int64_t pass_tokens) {
   const int64_t asked_chunk = options.prefill_chunk_tokens.value_or(pass_tokens);
-  const int64_t chunk_tokens = round_up_to_block(asked_chunk, plan);
+  const int64_t chunk_tokens = round_up(asked_chunk, needs);
   if (chunk_tokens > pass_tokens) {
     fail(ErrorCode::kInvalidArgument,
          "prefill_chunk_tokens is {}, but a pass takes {} tokens; lower it or raise "
          "max_num_batched_tokens",
          asked_chunk, pass_tokens);
   }
-  if (chunk_tokens != asked_chunk) {
-    plan.notes.push_back(fmt::format("prefill_chunk_tokens is {} instead of {}: whole KV blocks",
-                                     chunk_tokens, asked_chunk));
+  SchedulerLimits limits{.max_num_seqs = max_num_seqs(options),
+                         .max_num_batched_tokens = pass_tokens,
+                         .prefill_chunk_tokens = chunk_tokens};
+  if (needs.kv_offload != KvOffload::kOff) {
+    limits.span_align_tokens = needs.block_tokens;
+    limits.max_rows_with_history = choose_state_rows(needs, pass_tokens, max_num_seqs(options));
   }
-  plan.scheduler = {.max_num_seqs = max_num_seqs(options),
-                    .max_num_batched_tokens = pass_tokens,
-                    .prefill_chunk_tokens = chunk_tokens};
-  const int64_t max_rows = std::max<int64_t>(pass_tokens, max_num_seqs(options));
-  plan.decoder = {
-      .max_rows = max_rows, .max_logit_rows = max_num_seqs(options), .row_tile = traits.row_tile};
-  plan.min_watched_rows = traits.min_watched_rows;
-  plan.fixed_decode_shapes = traits.has_decode_shapes;
-  plan.max_decode_graphs =
-      traits.has_decode_shapes && !options.enforce_eager ? kMaxDecodeGraphs : 0;
-  plan.pass = {.max_rows = max_rows,
-               .max_seqs = max_num_seqs(options),
-               .max_blocks_per_seq =
-                   blocks_for_tokens(plan.max_model_len, plan.kv_layout.block.block_tokens)};
+  return limits;
 }
 
-int64_t round_up_to_block(int64_t tokens, const EnginePlan& plan) {
-  const int64_t block_tokens = plan.kv_layout.block.block_tokens;
-  return offloads(plan)
-             ? blocks_for_tokens(tokens, plan.kv_layout.block.block_tokens) * block_tokens
-             : tokens;
+}  // namespace
+
+PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& traits,
+                            const PassNeeds& needs) {
+  const int64_t pass_tokens = choose_pass_tokens(options, traits, needs);
+  const int64_t num_seqs = max_num_seqs(options);
+  const int64_t max_rows = std::max(pass_tokens, num_seqs);
+  const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
+  return {
+      .scheduler = choose_scheduler_limits(options, needs, pass_tokens),
+      .decoder = {.max_rows = max_rows, .max_logit_rows = num_seqs, .row_tile = traits.row_tile},
+      .limits = {.max_rows = max_rows,
+                 .max_seqs = num_seqs,
+                 .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens)},
+      .min_watched_rows = traits.min_watched_rows,
+      .fixed_decode_shapes = traits.has_decode_shapes,
+      .max_decode_graphs = has_graphs ? kMaxDecodeGraphs : 0};
 }
 
 }  // namespace sluice

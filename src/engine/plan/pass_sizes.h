@@ -1,25 +1,40 @@
-// pass_sizes: rows of a pass and what follows from them: limits of scheduler, decoder and arrays.
+// PassSizes: rows of a pass, and the limits of scheduler, decoder and arrays that follow from them.
 //
-// Used by engine_plan.cc. Thread rule: pure functions.
+// One step of engine_plan.cc. Thread rule: plain values, pure functions.
 #pragma once
 
 #include <cstdint>
 
-#include "engine/plan/engine_plan.h"
+#include "attention/residency.h"
 #include "engine/plan/plan_traits.h"
+#include "engine/scheduler.h"
+#include "model/decoder.h"
 #include "sluice/engine_options.h"
 
 namespace sluice {
 
-// Shapes of decode steps kept as graphs on a GPU: a bound for what the driver keeps of them. Beyond
-// it the one that was not used for longest makes room.
+// Shapes of decode steps that are kept as graphs on a GPU. The driver takes memory for each, so
+// the number is bounded; the graph that was not used for longest makes room.
 inline constexpr int64_t kMaxDecodeGraphs = 128;
 
-// Sets scheduler, decoder, pass and graphs of a plan whose layout and lengths are there.
-// Errors: kInvalidArgument for a chunk longer than a pass.
-void choose_pass_sizes(const EngineOptions& options, const PlanTraits& traits, EnginePlan& plan);
+struct PassSizes {
+  SchedulerLimits scheduler;
+  DecoderLimits decoder;
+  PassLimits limits;                 // of the runner's arrays and the residency's
+  int64_t min_watched_rows = 0;      // shorter prefill passes are not watched (pass_pacer.h)
+  bool fixed_decode_shapes = false;  // see Runner::Parts
+  int64_t max_decode_graphs = 0;
+};
 
-// Spans of offloaded sequences begin at block borders, so passes are whole blocks.
-int64_t round_up_to_block(int64_t tokens, const EnginePlan& plan);
+// What the sizes follow from, beside options and device.
+struct PassNeeds {
+  KvOffload kv_offload = KvOffload::kOff;  // not kAuto
+  int32_t block_tokens = 0;
+  int64_t max_model_len = 0;
+};
+
+// Errors: kInvalidArgument for a chunk that is longer than a pass.
+PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& traits,
+                            const PassNeeds& needs);
 
 }  // namespace sluice

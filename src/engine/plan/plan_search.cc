@@ -121,7 +121,7 @@ class RemedySearch {
     if (!remedy && offloads(plan_)) remedy = try_ring(given);
     if (!remedy && options_.max_num_batched_tokens.has_value() == given) {
       remedy = halve(
-          "--max-num-batched-tokens", plan_.scheduler.max_num_batched_tokens / 2, 16,
+          "--max-num-batched-tokens", plan_.passes.scheduler.max_num_batched_tokens / 2, 16,
           [](EngineOptions& o, int64_t v) { o.max_num_batched_tokens = static_cast<int32_t>(v); });
     }
     if (!remedy && options_.kv.block_size.has_value() == given) {
@@ -137,7 +137,7 @@ class RemedySearch {
     std::optional<Remedy> remedy;
     if (options_.kv.slot_blocks.has_value() == given) {
       remedy =
-          halve("--kv-slot-blocks", plan_.offload.slot_blocks / 2, 1,
+          halve("--kv-slot-blocks", plan_.offloaded.sizes.slot_blocks / 2, 1,
                 [](EngineOptions& o, int64_t v) { o.kv.slot_blocks = static_cast<int32_t>(v); });
     }
     if (!remedy && (options_.kv.num_slots != defaults.kv.num_slots) == given) {
@@ -197,6 +197,11 @@ std::vector<int32_t> counts_to_try(const EngineOptions& options) {
   return {max_num_seqs(options), 64, 16, 4, 1};
 }
 
+// Layer-wise prefill takes whole prompts, which contradicts a chunk that was given.
+bool allows(const EngineOptions& options, KvOffload mode) {
+  return mode != KvOffload::kLayerwise || !options.prefill_chunk_tokens;
+}
+
 // What "auto" has found so far.
 struct Choice {
   std::optional<EnginePlan> plan;
@@ -216,6 +221,7 @@ Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& m
   Choice choice;
   for (const int32_t num_seqs : counts_to_try(options)) {
     for (const KvOffload mode : kModesToTry) {
+      if (!allows(options, mode)) continue;
       EngineOptions changed = options;
       changed.max_num_seqs = num_seqs;
       changed.kv.offload = mode;
@@ -256,11 +262,11 @@ EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const Make
   }
   EnginePlan& plan = *choice.plan;
   // A user who did not ask for offload is told that KV flows, which is slower.
-  std::vector<std::string>& lines = offloads(plan) ? plan.warnings : plan.notes;
+  std::vector<std::string>& lines = offloads(plan) ? plan.memory.warnings : plan.memory.notes;
   lines.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload),
                               reason(plan, *choice.resident, asked_len)));
   if (choice.num_seqs != max_num_seqs(options)) {
-    plan.notes.push_back(
+    plan.memory.notes.push_back(
         fmt::format("max_num_seqs is {} instead of {}: more sequences at once leave no room for "
                     "requests of {} tokens",
                     choice.num_seqs, max_num_seqs(options), plan.max_model_len));
