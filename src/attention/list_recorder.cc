@@ -46,8 +46,8 @@ void ListRecorder::keep(Stream& stream, const PageList& pages, LayerLists& lists
   lists.width = ids.dim(3);
 }
 
-std::vector<int32_t> ListRecorder::pages(int32_t layer, int64_t seq_index, int64_t head) const {
-  const LayerLists& lists = layer_lists_.at(static_cast<size_t>(layer));
+std::vector<int32_t> ListRecorder::pages(LayerId layer, int64_t seq_index, int64_t head) const {
+  const LayerLists& lists = layer_lists_.at(static_cast<size_t>(layer.value));
   SLUICE_CHECK(seq_index < lists.num_seqs && head < lists.num_heads, "sequence {}, head {}",
                seq_index, head);
   const int64_t list = seq_index * lists.num_heads + head;

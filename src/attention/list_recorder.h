@@ -22,7 +22,7 @@ class ListRecorder final : public Policy {
   // What the last decode step has listed: ascending page ids of one sequence (its index in the
   // pass), for one of `num_heads` KV heads (1: all share a list).
   // REQUIRES: the policy makes page lists; the step is done, and the host has waited for it.
-  std::vector<int32_t> pages(int32_t layer, int64_t seq_index, int64_t head) const;
+  std::vector<int32_t> pages(LayerId layer, int64_t seq_index, int64_t head) const;
   int64_t num_heads() const { return layer_lists_.at(0).num_heads; }
 
   SelectionRule rule(const KvBlockShape& block) const override;

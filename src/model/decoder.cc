@@ -44,9 +44,9 @@ struct Decoder::Pass {
     if (input.monitor != nullptr) input.monitor->on_part(stream, done / num_layers);
   }
 
-  void tap(int32_t layer, const char* what, int64_t row_begin, const TensorView& rows) const {
+  void tap(LayerId layer, const char* what, int64_t row_begin, const TensorView& rows) const {
     if (taps == nullptr) return;
-    tap_named(fmt::format("layer.{}.{}", layer, what), row_begin, rows);
+    tap_named(fmt::format("layer.{}.{}", layer.value, what), row_begin, rows);
   }
   void tap_named(const std::string& name, int64_t row_begin, const TensorView& rows) const {
     if (taps != nullptr && taps->wants(name)) taps->tap(stream, name, row_begin, rows);
@@ -117,17 +117,17 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
                        .cos_sin = scratch_.cos_sin.rows(0, num_rows)});
   pass.for_each_tile([&](const RowTile& tile) {
     embed(pass, tile);
-    begin_layer(pass, 0, tile);
+    begin_layer(pass, LayerId(0), tile);
     pass.report(0);
   });
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
-    attend(pass, layer);
+    attend(pass, LayerId(layer));
     pass.report(layer + pass.attention_share);
     // A tile goes on to the next layer's attention at once: no other tile needs its delta.
     pass.for_each_tile([&](const RowTile& tile) {
-      finish_layer(pass, layer, tile);
+      finish_layer(pass, LayerId(layer), tile);
       if (layer + 1 < config_.num_layers) {
-        begin_layer(pass, layer + 1, tile);
+        begin_layer(pass, LayerId(layer + 1), tile);
       } else if (num_logit_rows(input) > 0) {
         norm_delta(pass, tile, weights_.final_norm());  // for the sum alone
       }
@@ -163,9 +163,9 @@ void Decoder::embed(const Pass& pass, const RowTile& tile) {
   pass.stream.fill(residual.bytes(), residual.num_bytes(), 0);
 }
 
-void Decoder::begin_layer(const Pass& pass, int32_t layer, const RowTile& tile) {
+void Decoder::begin_layer(const Pass& pass, LayerId layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
-  if (tile.begin == 0) write_target_ = pass.executor.write_target(*pass.input.pass, LayerId(layer));
+  if (tile.begin == 0) write_target_ = pass.executor.write_target(*pass.input.pass, layer);
   const TensorView normed = scratch_.normed.rows(0, tile.count);
   const TensorView qkv = scratch_.qkv.rows(0, tile.count);
   const TensorView residual = scratch_.residual.rows(tile.begin, tile.count);
@@ -186,15 +186,15 @@ void Decoder::begin_layer(const Pass& pass, int32_t layer, const RowTile& tile) 
   pass.tap(layer, "q", tile.begin, q);
 }
 
-void Decoder::attend(const Pass& pass, int32_t layer) {
+void Decoder::attend(const Pass& pass, LayerId layer) {
   const TensorView q = scratch_.q.rows(0, pass.num_rows);
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   pass.executor.attend(pass.stream, *pass.input.pass,
-                       {.layer = LayerId(layer), .q = q, .out = q, .scale = scale});
+                       {.layer = layer, .q = q, .out = q, .scale = scale});
   pass.tap(layer, "attn_out", 0, q);
 }
 
-void Decoder::finish_layer(const Pass& pass, int32_t layer, const RowTile& tile) {
+void Decoder::finish_layer(const Pass& pass, LayerId layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
   const int64_t q_width = int64_t{config_.num_q_heads} * config_.padded_head_dim();
   const TensorView delta = scratch_.delta.rows(0, tile.count);

@@ -11,6 +11,7 @@
 
 #include "attention/executor.h"
 #include "core/arena.h"
+#include "core/ids.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "model/model_config.h"
@@ -80,9 +81,9 @@ class Decoder {
   static Scratch cut_scratch(Arena& arena, const ModelConfig& config, const DecoderLimits& limits);
   double attention_share(const AttentionPass& pass, int64_t num_rows) const;
   void embed(const Pass& pass, const RowTile& tile);
-  void begin_layer(const Pass& pass, int32_t layer, const RowTile& tile);
-  void attend(const Pass& pass, int32_t layer);
-  void finish_layer(const Pass& pass, int32_t layer, const RowTile& tile);
+  void begin_layer(const Pass& pass, LayerId layer, const RowTile& tile);
+  void attend(const Pass& pass, LayerId layer);
+  void finish_layer(const Pass& pass, LayerId layer, const RowTile& tile);
   void norm_delta(const Pass& pass, const RowTile& tile, const TensorView& weight);
   TensorView project_logits(const Pass& pass);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/arena.h"
+#include "core/ids.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "io/model_directory.h"
@@ -75,7 +76,7 @@ class Weights {
   void fill_dummy(uint64_t seed, Stream& stream,
                   const std::function<void(double)>& on_progress = nullptr);
 
-  const LayerWeights& layer(int32_t i) const { return layers_[static_cast<size_t>(i)]; }
+  const LayerWeights& layer(LayerId id) const { return layers_[static_cast<size_t>(id.value)]; }
   const PackedWeight& embedding() const { return embedding_; }
   const PackedWeight& lm_head() const { return lm_head_; }  // the embedding when they are tied
   const TensorView& final_norm() const { return final_norm_; }

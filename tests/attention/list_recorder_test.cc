@@ -33,7 +33,7 @@ TEST_F(ListRecorderTest, KeepsTheListsOfEveryLayerSequenceAndHead) {
     std::vector<PageIds> kept;
     for (int64_t seq = 0; seq < 2; ++seq) {
       for (int64_t head = 0; head < PolicyRig::kKvHeads; ++head) {
-        kept.push_back(recorder_.pages(layer, seq, head));
+        kept.push_back(recorder_.pages(LayerId(layer), seq, head));
       }
     }
     EXPECT_EQ(kept, rig_.lists(Phase::kDecode, kStep, layer)) << "layer " << layer;
@@ -44,12 +44,12 @@ TEST_F(ListRecorderTest, KeepsTheListsOfEveryLayerSequenceAndHead) {
 TEST_F(ListRecorderTest, KeepsTheNewestStepAndNoPrefill) {
   rig_.run(Phase::kPrefill, kPrompts);
   rig_.run(Phase::kDecode, {{1, 90, 1}});
-  const std::vector<int32_t> first = recorder_.pages(0, 0, 0);
+  const std::vector<int32_t> first = recorder_.pages(LayerId(0), 0, 0);
   rig_.run(Phase::kPrefill, {{2, 0, 40}});
-  EXPECT_EQ(recorder_.pages(0, 0, 0), first);
+  EXPECT_EQ(recorder_.pages(LayerId(0), 0, 0), first);
   rig_.run(Phase::kDecode, kStep);
-  EXPECT_EQ(recorder_.pages(0, 0, 0).back(), 400 / 16);
-  EXPECT_EQ(recorder_.pages(0, 1, 0), first);
+  EXPECT_EQ(recorder_.pages(LayerId(0), 0, 0).back(), 400 / 16);
+  EXPECT_EQ(recorder_.pages(LayerId(0), 1, 0), first);
 }
 
 TEST_F(ListRecorderTest, ChangesNoBit) {

@@ -68,7 +68,7 @@ class StepComparer {
     for (size_t layer = 0; layer < heads_.size(); ++layer) {
       for (int64_t head = 0; head < recorder_.num_heads(); ++head) {
         if (std::ssize(heads_[layer]) == head) heads_[layer].emplace_back(cache_pages(rule));
-        std::vector<int32_t> pages = recorder_.pages(static_cast<int32_t>(layer), 0, head);
+        std::vector<int32_t> pages = recorder_.pages(LayerId(static_cast<int32_t>(layer)), 0, head);
         SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
                      pages.size(), position);
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
