@@ -33,7 +33,7 @@ CXX_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", ".html", ".svg"}
 MAX_COLUMNS = 100
 MAX_PYTHON_COLUMNS = 120
-MAX_LINES = 500
+MAX_LINES = 450
 # Folders of what is built, run and compiled.
 MADE_HERE = {"build", "out", "__pycache__"}
 # The one file that may ask the preprocessor what this build is.

@@ -1,0 +1,74 @@
+// Limits of each kernel, and from where on it is the fastest.
+#include "ops/cuda/attention/decode/choice.h"
+
+#include <bit>
+
+namespace sluice::cuda {
+namespace {
+
+// Below this many windows (128K tokens) it is faster to visit all windows of a list than to search
+// the list for those it shows (docs/kernels/cuda_attention.md, "Windows that a list shows").
+constexpr int32_t kLeastDealtWindows = 512;
+
+// The kernels on tensor cores have these head sizes only.
+bool is_fast(const DecodeRound& round) { return round.head_dim == 64 || round.head_dim == 128; }
+
+// The cluster and the wave keep most of a multiprocessor's shared memory, which GPUs before Hopper
+// do not have, and take neither lists nor small windows.
+bool may_hold_windows(const DecodeRound& round, const DecodeGpu& gpu) {
+  return is_fast(round) && round.is_only && !round.has_lists && gpu.compute_major >= 9 &&
+         round.window_tokens == kMaxWindowTokens;
+}
+
+// All clusters must run at once. A CTA of them fills a multiprocessor, and the multiprocessors of
+// an incomplete group stay empty, so at most 90 % are counted on.
+bool fits_clusters(const DecodeRound& round, const DecodeGpu& gpu) {
+  if (round.num_windows < 1 || round.num_windows > kMaxClusterWindows) return false;
+  const int32_t parts = round.group <= 8 ? 1 : (round.group + 15) / 16;
+  const int64_t num_ctas = int64_t{round.num_seqs} * round.num_kv_heads * parts *
+                           std::bit_ceil(static_cast<uint32_t>(round.num_windows));
+  return num_ctas <= gpu.num_multiprocessors * 9 / 10;
+}
+
+int64_t windows_of_all_heads(const DecodeRound& round) {
+  return int64_t{round.num_seqs} * round.num_windows * round.num_kv_heads;
+}
+
+// A wave gains where each CTA has some windows, but not many. Fewer windows than half of the
+// multiprocessors were not measured.
+bool fits_wave(const DecodeRound& round, const DecodeGpu& gpu) {
+  const int64_t num_windows = windows_of_all_heads(round);
+  return round.group <= kMaxWaveGroup && round.num_seqs <= kMaxWaveSequences &&
+         2 * num_windows >= gpu.num_multiprocessors &&
+         num_windows <= int64_t{kMaxWaveWindows} * gpu.num_multiprocessors;
+}
+
+// Few windows leave multiprocessors idle; halves make twice as many CTAs.
+bool splits_halves(const DecodeRound& round, const DecodeGpu& gpu) {
+  return round.window_tokens == kMaxWindowTokens && round.num_windows <= kFewWindows &&
+         2 * int64_t{round.num_seqs} * round.num_windows <= round.max_windows &&
+         windows_of_all_heads(round) <= 2 * int64_t{gpu.num_multiprocessors};
+}
+
+}  // namespace
+
+DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu) {
+  if (!is_fast(round)) return {.kernel = DecodeKernel::kGeneral};
+  if (may_hold_windows(round, gpu)) {
+    if (fits_clusters(round, gpu)) return {.kernel = DecodeKernel::kCluster};
+    if (fits_wave(round, gpu)) return {.kernel = DecodeKernel::kWave};
+  }
+  if (round.deals_listed) return {.kernel = DecodeKernel::kListed};
+  return {.kernel = DecodeKernel::kWindows, .records = splits_halves(round, gpu) ? 2 : 1};
+}
+
+bool deals_listed_windows(const DecodeRound& call, const DecodeLists& lists) {
+  if (lists.page_tokens == 0 || !lists.is_whole || !is_fast(call) || call.group > 8) return false;
+  if (call.window_tokens != kMaxWindowTokens) return false;
+  if (kMaxWindowTokens % lists.page_tokens != 0) return false;
+  const int64_t listed_tokens = int64_t{lists.max_pages} * lists.page_tokens;
+  return call.num_windows >= kLeastDealtWindows &&
+         4 * listed_tokens <= int64_t{call.num_windows} * kMaxWindowTokens;
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,140 @@
+// Which decode attention kernel computes which shapes. Needs no GPU: the choice is a pure function.
+//
+// A wrong choice changes no bit of a result, so no other test would reveal it; only time would.
+#include <ostream>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "ops/cuda/attention/decode/choice.h"
+
+namespace sluice::cuda {
+
+void PrintTo(DecodeKernel kernel, std::ostream* out) {
+  constexpr const char* kNames[] = {"cluster", "wave", "listed", "windows", "general"};
+  *out << kNames[static_cast<int>(kernel)];
+}
+
+namespace {
+
+constexpr DecodeGpu kHopper{.compute_major = 9, .num_multiprocessors = 132};
+constexpr DecodeGpu kAmpere{.compute_major = 8, .num_multiprocessors = 108};
+
+// A step of a shape with 8 KV heads of 128 channels, two query heads each.
+DecodeRound step(int32_t num_seqs, int32_t num_tokens) {
+  return {.head_dim = 128,
+          .group = 2,
+          .num_kv_heads = 8,
+          .window_tokens = kMaxWindowTokens,
+          .num_seqs = num_seqs,
+          .num_windows = (num_tokens + kMaxWindowTokens - 1) / kMaxWindowTokens,
+          .max_windows = 1 << 15};
+}
+
+DecodeKernel kernel_of(const DecodeRound& round, const DecodeGpu& gpu = kHopper) {
+  return choose_decode_kernel(round, gpu).kernel;
+}
+
+TEST(DecodeChoice, ShortSequencesTakeClustersWhileAllRunAtOnce) {
+  EXPECT_EQ(kernel_of(step(1, 1)), DecodeKernel::kCluster);
+  EXPECT_EQ(kernel_of(step(1, 2048)), DecodeKernel::kCluster) << "8 heads x 8 CTAs";
+  EXPECT_NE(kernel_of(step(1, 2049)), DecodeKernel::kCluster) << "9 windows";
+  EXPECT_EQ(kernel_of(step(3, 1024)), DecodeKernel::kCluster) << "96 CTAs of 118";
+  EXPECT_NE(kernel_of(step(4, 1024)), DecodeKernel::kCluster) << "128 CTAs of 118";
+  // 5 windows take clusters of 8, as 8 windows do.
+  EXPECT_EQ(kernel_of(step(2, 1024)), DecodeKernel::kCluster);
+  EXPECT_NE(kernel_of(step(2, 1025)), DecodeKernel::kCluster);
+}
+
+TEST(DecodeChoice, ManyQueryHeadsOfAKvHeadTakeSeveralCtas) {
+  DecodeRound round = step(1, 2048);
+  round.group = 8;
+  EXPECT_EQ(kernel_of(round), DecodeKernel::kCluster);
+  round.group = 32;  // two CTAs of 16 heads: 128 CTAs of 118
+  EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows);
+}
+
+TEST(DecodeChoice, AWaveTakesSomeWindowsForEachMultiprocessorButNotMany) {
+  EXPECT_EQ(kernel_of(step(1, 2304)), DecodeKernel::kWave) << "72 windows, 66 are half";
+  EXPECT_EQ(kernel_of(step(1, 16 * 1024)), DecodeKernel::kWave) << "512 windows of 528";
+  EXPECT_EQ(kernel_of(step(1, 17 * 1024)), DecodeKernel::kWindows) << "544 windows of 528";
+  EXPECT_EQ(kernel_of(step(32, 512)), DecodeKernel::kWave);
+  EXPECT_EQ(kernel_of(step(33, 256)), DecodeKernel::kWindows) << "more than 32 sequences";
+  DecodeRound round = step(1, 8192);
+  round.group = 9;
+  EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << "more than 8 query heads";
+}
+
+// GPUs before Hopper have neither clusters nor the shared memory of the wave.
+TEST(DecodeChoice, AmpereComputesEachWindowByItself) {
+  for (const int32_t num_tokens : {1, 2048, 8192, 128 * 1024}) {
+    EXPECT_EQ(kernel_of(step(1, num_tokens), kAmpere), DecodeKernel::kWindows) << num_tokens;
+  }
+}
+
+// A part of a call that is computed in several rounds carries state between them.
+TEST(DecodeChoice, SeveralRoundsAndListsAndSmallBlocksExcludeClusterAndWave) {
+  for (const int32_t num_tokens : {2048, 8192}) {
+    DecodeRound round = step(1, num_tokens);
+    round.is_only = false;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
+    round = step(1, num_tokens);
+    round.has_lists = true;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
+    round.deals_listed = true;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kListed) << num_tokens;
+    round = step(1, num_tokens);
+    round.window_tokens = 64;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;
+  }
+}
+
+TEST(DecodeChoice, OtherHeadSizesTakeTheGeneralKernel) {
+  for (const int32_t head_dim : {16, 80, 96, 112, 256}) {
+    DecodeRound round = step(1, 2048);
+    round.head_dim = head_dim;
+    EXPECT_EQ(kernel_of(round), DecodeKernel::kGeneral) << head_dim;
+    EXPECT_EQ(choose_decode_kernel(round, kHopper).records, 1) << head_dim;
+  }
+}
+
+TEST(DecodeChoice, HalvesAreForFewWindowsThatTheScratchHolds) {
+  const auto records_of = [](const DecodeRound& round) {
+    return choose_decode_kernel(round, kAmpere).records;
+  };
+  EXPECT_EQ(records_of(step(1, 6912)), 2) << "27 windows x 8 heads, 216 are two of each";
+  EXPECT_EQ(records_of(step(1, 7168)), 1) << "28 windows x 8 heads";
+  DecodeRound round = step(1, 6912);
+  round.max_windows = 53;
+  EXPECT_EQ(records_of(round), 1) << "54 halves";
+  round = step(1, 33 * kMaxWindowTokens);
+  round.num_kv_heads = 1;
+  EXPECT_EQ(records_of(round), 1) << "the fold of few windows ends at 32";
+  round = step(1, 1024);
+  round.has_lists = round.deals_listed = true;
+  EXPECT_EQ(records_of(round), 1) << "listed windows are whole";
+}
+
+TEST(DecodeChoice, ListedWindowsAreDealtWhereListsLeaveMostOut) {
+  const DecodeRound call = step(1, 128 * 1024);
+  const DecodeLists lists{.page_tokens = 32, .max_pages = 1024};  // a quarter of the tokens
+  EXPECT_TRUE(deals_listed_windows(call, lists));
+  EXPECT_FALSE(deals_listed_windows(call, {})) << "no lists";
+  EXPECT_FALSE(deals_listed_windows(call, {.page_tokens = 32, .max_pages = 1025}));
+  EXPECT_FALSE(deals_listed_windows(call, {.page_tokens = 48, .max_pages = 64}))
+      << "a page crosses windows";
+  EXPECT_FALSE(deals_listed_windows(call, {.page_tokens = 32, .max_pages = 64, .is_whole = false}));
+  EXPECT_FALSE(deals_listed_windows(step(1, 128 * 1024 - 256), lists)) << "511 windows";
+  DecodeRound other = call;
+  other.group = 9;
+  EXPECT_FALSE(deals_listed_windows(other, lists));
+  other = call;
+  other.head_dim = 96;
+  EXPECT_FALSE(deals_listed_windows(other, lists));
+  other = call;
+  other.window_tokens = 128;
+  EXPECT_FALSE(deals_listed_windows(other, lists));
+}
+
+}  // namespace
+}  // namespace sluice::cuda
