@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attention/decode/block.cuh"
+#include "ops/cuda/attention/decode/deal.cuh"
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/common_launch.cuh"
 
@@ -18,11 +19,8 @@ namespace {
 
 using namespace decode;  // strips
 
-constexpr int kWarps = 4;       // of a block
-constexpr int kSlots = 3;       // of a warp's ring, each a tile of keys or of values
-constexpr int kMostDealt = 64;  // windows that a block is dealt
+constexpr int kSlots = 3;  // of a warp's ring, each a tile of keys or of values
 constexpr int kStripsOfHalf = kHalfTokens / kStripTokens;
-constexpr int kLoadsAtOnce = 8;
 
 // Shared memory of a warp.
 template <typename C>
@@ -31,153 +29,6 @@ struct Ring {
   Tile<C> tiles[kSlots];
   float4 scores[kHalfTiles][kWarpThreads];  // as Scores has them
 };
-
-// A window that the list shows.
-struct ListedWindow {
-  const uint16_t* keys;  // of its first token; where pages are gathered: of the first listed page
-  int32_t index;         // of the run
-  int32_t entry;         // of the list, of its first listed page
-  int32_t num_tokens;    // that the row sees
-  uint32_t tiles;        // that are listed
-};
-
-struct Dealt {
-  ListedWindow windows[kMostDealt];
-  int32_t num_found[kWarps];  // windows that begin in a warp's stretch of the list
-};
-
-// A list, and the tokens of the run that the row sees.
-struct List {
-  const int32_t* ids;
-  int32_t count;
-  int32_t page_tokens;
-  int32_t begin;
-  int32_t end;
-
-  // The window of the run in which a page lies, -1 where none.
-  __device__ int32_t window_of(int32_t page) const {
-    const int32_t token = page * page_tokens;
-    return page >= 0 && token >= begin && token < end ? (token - begin) / kMaxWindowTokens : -1;
-  }
-  // The tiles of its window that a page is.
-  __device__ uint32_t tiles_of(int32_t page) const {
-    const int32_t first = (page * page_tokens - begin) % kMaxWindowTokens / kTileTokens;
-    return ((1u << page_tokens / kTileTokens) - 1) << first;
-  }
-};
-
-__device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, int32_t seq,
-                                 int32_t kv_head) {
-  const int32_t list_head = p.num_list_heads == 1 ? 0 : kv_head;
-  const int64_t index = static_cast<int64_t>(seq) * p.num_list_heads + list_head;
-  List list;
-  list.ids = p.page_ids + index * p.max_pages;
-  list.count = load_now(p.page_count + index);
-  list.page_tokens = p.page_tokens;
-  list.begin = row.kv_begin;
-  list.end = row.kv_end;
-  return list;
-}
-
-// Visits entries [begin, end), a warp's stretch: fn(entry, page, window, lanes whose page is the
-// first of its window).
-template <typename Fn>
-__device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, int32_t end,
-                                               int32_t lane, Fn fn) {
-  int32_t before = begin > 0 && begin < end ? list.window_of(list.ids[begin - 1]) : -1;
-  for (int32_t first = begin; first < end; first += kLoadsAtOnce * kWarpThreads) {
-    int32_t pages[kLoadsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kLoadsAtOnce; ++i) {
-      const int32_t entry = first + i * kWarpThreads + lane;
-      pages[i] = entry < end ? list.ids[entry] : -1;
-    }
-#pragma unroll
-    for (int i = 0; i < kLoadsAtOnce; ++i) {
-      if (first + i * kWarpThreads >= end) break;
-      const int32_t window = list.window_of(pages[i]);
-      int32_t previous = __shfl_up_sync(kFullWarp, window, 1);
-      if (lane == 0) previous = before;
-      before = __shfl_sync(kFullWarp, window, kWarpThreads - 1);
-      fn(first + i * kWarpThreads + lane, pages[i], window,
-         __ballot_sync(kFullWarp, window >= 0 && window != previous));
-    }
-  }
-}
-
-// The share of a block: windows [first, first + count) of those that the list shows.
-struct Share {
-  int32_t first;
-  int32_t count;
-};
-
-// Finds a block's share and its windows. The whole block comes; block 0 notes how many there are.
-__device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, const Place& place,
-                                      Dealt& dealt) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t lane = thread % kWarpThreads;
-  const int32_t warp = thread / kWarpThreads;
-  if (thread < kMostDealt) dealt.windows[thread].tiles = 0;
-  const int32_t stretch =
-      (list.count + kWarps * kWarpThreads - 1) / (kWarps * kWarpThreads) * kWarpThreads;
-  const int32_t begin = min(warp * stretch, list.count);
-  const int32_t end = min(begin + stretch, list.count);
-  int32_t num_found = 0;
-  for_each_entry(list, begin, end, lane,
-                 [&](int32_t, int32_t, int32_t, uint32_t firsts) { num_found += __popc(firsts); });
-  if (lane == 0) dealt.num_found[warp] = num_found;
-  __syncthreads();
-  int32_t before = 0;
-  int32_t total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
-    if (w < warp) before += dealt.num_found[w];
-    total += dealt.num_found[w];
-  }
-  if (blockIdx.x == 0 && thread == 0) {
-    p.num_found[blockIdx.z * p.num_kv_heads + place.kv_head] = total;
-  }
-  const auto num_blocks = static_cast<int32_t>(gridDim.x);
-  const int32_t each = (total + num_blocks - 1) / num_blocks;
-  Share share;
-  share.first = min(static_cast<int32_t>(blockIdx.x) * each, total);
-  share.count = min(each, total - share.first);
-  // A window that began in the stretch before may go on in this one.
-  if (before - 1 < share.first + share.count && before + num_found > share.first) {
-    for_each_entry(
-        list, begin, end, lane, [&](int32_t entry, int32_t page, int32_t window, uint32_t firsts) {
-          const uint32_t up_to_lane = kFullWarp >> (kWarpThreads - 1 - lane);
-          const int32_t place_in_share = before + __popc(firsts & up_to_lane) - 1 - share.first;
-          before += __popc(firsts);
-          if (window < 0 || place_in_share < 0 || place_in_share >= share.count) return;
-          ListedWindow& listed = dealt.windows[place_in_share];
-          atomicOr(&listed.tiles, list.tiles_of(page));
-          if ((firsts >> lane & 1u) != 0) {
-            listed.index = window;
-            listed.entry = entry;
-          }
-        });
-  }
-  __syncthreads();
-  return share;
-}
-
-// Finds out where the dealt windows lie.
-template <typename C, bool kGathered>
-__device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& row,
-                                       const Place& place, const Share& share, Dealt& dealt) {
-  if (static_cast<int32_t>(threadIdx.x) < share.count) {
-    ListedWindow& listed = dealt.windows[threadIdx.x];
-    const int32_t block =
-        kGathered ? listed.entry : block_of_window<false>(p, place.seq, listed.index);
-    const DecodeWindow window =
-        make_window<false>(p, row, place.seq, place.kv_head, listed.index, block, 0);
-    listed.keys = kGathered ? block_keys(p, block, place.kv_head) : window.keys;
-    listed.num_tokens = min(row.kv_end - window.begin, kMaxWindowTokens);
-    listed.tiles &= window.tiles;
-  }
-  __syncthreads();
-}
 
 // Where a tile of a gathered window lies behind its first listed page, in elements. A gathered page
 // is a block; pages are a power of two of tiles, and all tiles of a page before this one are
