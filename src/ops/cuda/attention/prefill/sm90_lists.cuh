@@ -8,7 +8,9 @@
 #pragma once
 
 #include "ops/cuda/attention/prefill/pages.cuh"
-#include "ops/cuda/attention/prefill/sm90.cuh"
+#include "ops/cuda/attention/prefill/sm90_consumer.cuh"
+#include "ops/cuda/attention/prefill/sm90_items.cuh"
+#include "ops/cuda/attention/prefill/sm90_pipeline.cuh"
 
 namespace sluice::cuda::sm90 {
 

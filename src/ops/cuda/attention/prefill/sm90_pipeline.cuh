@@ -1,0 +1,98 @@
+// The stages of the Hopper prefill kernels: shape, shared memory, barriers, and how a tile gets in.
+//
+// Used by the producers and consumers of attention/prefill/sm90.cuh and sm90_lists.cuh, which meet
+// here only: a stage is filled by the copy engine, released by the consumers' warps and filled
+// again. Thread rule: device code; each function says which threads call it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "ops/cuda/shared_copy.cuh"
+#include "ops/cuda/shared_pipeline.cuh"
+#include "ops/cuda/wgmma.cuh"
+
+namespace sluice::cuda::sm90 {
+
+template <int kHeadDimValue, int kTileTokensValue>
+struct Config {
+  static constexpr int kHeadDim = kHeadDimValue;
+  static constexpr int kTileTokens = kTileTokensValue;
+  static constexpr int kStages = 2;
+  static constexpr int kGroupRows = 64;  // rows of a consumer warpgroup
+  static constexpr int kNumConsumers = 2;
+  static constexpr int kNumRows = kGroupRows * kNumConsumers;
+  static constexpr int kNumThreads = 128 * (1 + kNumConsumers);
+  static constexpr int kNumPanels = kHeadDim / 64;  // panels of 64 channels, 128 bytes a row
+  static constexpr int kQueryPanelBytes = kGroupRows * kSwizzleRowBytes;
+  static constexpr int kPanelBytes = kTileTokens * kSwizzleRowBytes;
+  static constexpr int kTileBytes = kNumPanels * kPanelBytes;  // of K, and of V
+  // 64 K registers: 240 * 256 + 24 * 128 threads. Accumulators take 64 + 64, weights 32.
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+};
+
+template <typename C>
+struct alignas(1024) Shared {
+  // Two buffers: the next tile's rows come while this one is worked on.
+  std::byte q[2][C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
+  std::byte k[C::kStages][C::kTileBytes];
+  std::byte v[C::kStages][C::kTileBytes];
+  uint64_t k_full[C::kStages], k_empty[C::kStages];
+  uint64_t v_full[C::kStages], v_empty[C::kStages];
+};
+
+// Named barriers: 1 and 2 are the consumers' turns, 3 and 4 are theirs alone.
+inline constexpr int kTurnBarrier = 1;
+inline constexpr int kGroupBarrier = 3;
+
+// Where the i-th KV tile of the CTA is in the ring of stages.
+template <typename C>
+struct Stage {
+  int index;
+  uint32_t parity;
+  __device__ explicit Stage(int tile) : index(tile % C::kStages), parity(tile / C::kStages & 1) {}
+};
+
+template <typename C>
+__device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t destination,
+                                          uint32_t barrier, int token, int plane, int block) {
+  barrier_arrive_expecting(barrier, C::kTileBytes);
+#pragma unroll
+  for (int panel = 0; panel < C::kNumPanels; ++panel) {
+    copy_box(destination + panel * C::kPanelBytes, map, barrier, panel * 64, token, plane, block);
+  }
+}
+
+// Prepares the barriers, by all threads of the CTA.
+template <typename C>
+__device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map) {
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < C::kStages; ++i) {
+      barrier_init(shared_address(&shared.k_full[i]), 1);
+      barrier_init(shared_address(&shared.v_full[i]), 1);
+      barrier_init(shared_address(&shared.k_empty[i]), 4 * C::kNumConsumers);
+      barrier_init(shared_address(&shared.v_empty[i]), 4 * C::kNumConsumers);
+    }
+    barrier_init_fence();
+    prefetch_tensor_map(kv_map);
+  }
+  __syncthreads();
+}
+
+// The CTA's shared memory. The runtime promises 16-byte alignment; the swizzle needs 1024.
+template <typename SharedType>
+__device__ __forceinline__ SharedType& aligned_shared(std::byte* bytes) {
+  const uint32_t misaligned = shared_address(bytes) % 1024;
+  return *reinterpret_cast<SharedType*>(bytes + (1024 - misaligned) % 1024);
+}
+
+// The dynamic shared memory of a kernel, with room to align it.
+template <typename SharedType>
+constexpr int shared_bytes() {
+  return sizeof(SharedType) + 1024;
+}
+
+}  // namespace sluice::cuda::sm90
