@@ -8,6 +8,7 @@
 namespace sluice {
 namespace {
 
+// Checks the blocks and tables of the run. Gathered pages need no block table.
 void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
   const KvBlockShape& kv = args.kv.shape;
   shapes.require(args.kv.base != nullptr || args.kv.num_blocks == 0, "kv must be present");
@@ -24,6 +25,7 @@ void check_kv(const AttentionArgs& args, ShapeContract& shapes) {
   shapes.expect("block_table", args.block_table, DType::kI32, {"num_seqs", "max_blocks"});
 }
 
+// A gathered page is a block of one page, and one call attends one list per KV head.
 void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
   const PageList& pages = args.pages;
   shapes.require(args.kv.shape.block_tokens == pages.page_tokens,
@@ -38,6 +40,7 @@ void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
       "kv must have a block for each of pages.num_entries");
 }
 
+// Lists are both present or both absent; page sizes nest: tile, page, block.
 void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   const PageList& pages = args.pages;
   shapes.require(pages.page_ids.present() == pages.page_count.present(),
@@ -62,6 +65,7 @@ void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   if (pages.gathered) check_gathered(args, shapes);
 }
 
+// Checks the shape of a tile mask, so that the reference can rely on it.
 void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
   if (!args.mask.present()) return;
   shapes.require(!args.pages.present(), "pages and mask must not both be present");
@@ -73,7 +77,7 @@ void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
       "mask must have one entry for all heads, per KV head or per query head");
 }
 
-// Kernels come with the first policy that makes masks.
+// No backend has a kernel for masks; only the reference computes with them.
 void refuse_mask(const AttentionArgs& args, const Device& device) {
   if (!args.mask.present()) return;
   fail(ErrorCode::kUnsupported,
@@ -81,6 +85,7 @@ void refuse_mask(const AttentionArgs& args, const Device& device) {
        device.info().name);
 }
 
+// A call that is both first and last neither reads nor writes the carried state.
 void check_state(const AttentionArgs& args, ShapeContract& shapes) {
   if (args.first && args.last && !args.state.acc.present()) return;
   shapes.expect("state.acc", args.state.acc, DType::kF32, {"num_rows", "num_q_heads", "head_dim"});

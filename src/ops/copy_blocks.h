@@ -1,9 +1,9 @@
 // copy_blocks: whole blocks from anywhere in pinned host memory to neighbouring places on the
 // device.
 //
-// Used by kv/offload_engine for loads whose runs are too short for copies: a copy costs some 2.5 us
-// on the link before its first byte, one call of this op costs that once. Thread rule: enqueue
-// only.
+// Used by kv/offload_engine for loads whose runs of neighbouring blocks are short: each copy has a
+// fixed cost on the link before its first byte, and one call of this op has it once. Thread rule:
+// enqueue only.
 #pragma once
 
 #include <span>
@@ -20,7 +20,7 @@ struct CopyBlocksArgs {
   KvBlocksView dst;                    // device memory: block j receives block block_ids[j]
 };
 
-// Copies every byte of each block; what lies between blocks of `dst` is left as it is.
+// Copies every byte of each listed block; gaps between blocks of `dst` are not written.
 // Shapes: src and dst have the same block shape, a multiple of 16 bytes; at most dst.num_blocks
 // ids, each in `src`.
 // Types: bytes.

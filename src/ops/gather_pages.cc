@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// src and resident have one block shape; dst has blocks of one page with the same heads.
 void check_layouts(const GatherPagesArgs& args, ShapeContract& shapes) {
   const KvBlockShape& src = args.src.shape;
   const KvBlockShape& dst = args.dst.shape;

@@ -1,8 +1,8 @@
-// gather_pages: selected pages from pinned host memory into a slot, by lists that only the device
-// knows. Pages of blocks that lie on the device as well come from there.
+// gather_pages: copies selected pages from pinned host memory into a slot, by lists that lie in
+// device memory. Pages of resident blocks are read from device memory instead.
 //
-// Used by kv/offload_engine, which alone moves KV. The host enqueues it without knowing which pages
-// were chosen; it knows how many there can be at most. Thread rule: enqueue only.
+// Used by kv/offload_engine, which alone moves KV. The host enqueues it without reading the lists;
+// it knows only an upper bound of their length. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
@@ -32,14 +32,14 @@ struct GatherPagesArgs {
                           // counted
 };
 
-// Copies each page's keys and values. What a skipped entry would have filled is left as it is.
+// Copies each page's keys and values. A skipped entry leaves its place in `dst` unchanged.
 // Shapes: num_entries <= dst.num_blocks; kv_end is a multiple of page_tokens (sealed blocks).
 // Types: bytes of bf16 keys and values; i32 tables; the count is i64.
 // Aliasing: `dst` overlaps neither `src` nor `resident`.
 // Order: enqueue only. Page ids must be ready in stream order. On CUDA a kernel reads the pinned
 // memory through the bus.
 // Errors: those of every op (ops/ops.h). On the CPU a page after the last of block_ids, or a block
-// that does not exist, is a failed check; CUDA does not look.
+// that does not exist, is a failed check; CUDA does not check.
 void gather_pages(Stream& stream, const GatherPagesArgs& args);
 
 }  // namespace sluice

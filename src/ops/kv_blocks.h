@@ -13,6 +13,7 @@
 
 namespace sluice {
 
+// The shape of one block. Elements are bf16; a block has no gaps inside.
 struct KvBlockShape {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
@@ -22,9 +23,11 @@ struct KvBlockShape {
   int64_t k_offset(int32_t kv_head) const {
     return static_cast<int64_t>(kv_head) * 2 * block_tokens * head_dim;
   }
+  // The values of a head follow its keys.
   int64_t v_offset(int32_t kv_head) const {
     return k_offset(kv_head) + static_cast<int64_t>(block_tokens) * head_dim;
   }
+  // Keys and values of all heads; the unit of every transfer.
   size_t block_bytes() const {
     return static_cast<size_t>(num_kv_heads) * 2 * block_tokens * head_dim * sizeof(BFloat16);
   }
@@ -38,6 +41,7 @@ struct KvBlocksView {
   int32_t num_blocks = 0;
   KvBlockShape shape;
 
+  // REQUIRES: 0 <= index < num_blocks; not checked here, since it runs once per token and head.
   BFloat16* block(int32_t index) const {
     return reinterpret_cast<BFloat16*>(base + static_cast<size_t>(index) * stride_bytes);
   }

@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// `rule` names the weight in the failure.
 void require_weight(ShapeContract& shapes, const PackedWeight& weight, std::string_view rule) {
   shapes.require(weight.present() && weight.num_rows > 0 && weight.num_cols > 0, rule);
 }

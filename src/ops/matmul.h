@@ -27,14 +27,13 @@ struct PackedWeight {
 // Bytes that a packed weight takes on the device of `device`, padding included.
 size_t packed_weight_bytes(Device& device, int64_t num_rows, int64_t num_cols);
 
-// Reads a matrix that lies in no memory: a checkpoint's file, which must not be mapped, since
-// another program may cut it meanwhile.
+// Reads a matrix from a checkpoint's file. The file is not mapped: if another program truncated it,
+// reading the mapping would end the process with SIGBUS.
 class WeightReader {
  public:
   virtual ~WeightReader() = default;
-  // Reads bytes [offset, offset + dst.size()) of the matrix. Called by several threads at once, in
-  // no order, and none of them may throw: a reader keeps its failure until the stream is waited
-  // for.
+  // Reads bytes [offset, offset + dst.size()) of the matrix. Several threads call it at once, in
+  // any order. It may not throw: a reader keeps its failure until the stream is waited for.
   virtual void read(size_t offset, std::span<std::byte> dst) const noexcept = 0;
 };
 

@@ -8,6 +8,7 @@ namespace sluice {
 
 const Ops& ops_of(const Device& device) {
   if (device.kind() == DeviceKind::kCuda) return cuda_ops();
+  // One table for the process: best_isa() does not change. Tests make others of their own.
   static const cpu::CpuOps cpu_ops(best_isa());
   return cpu_ops;
 }

@@ -4,11 +4,11 @@
 // page_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
 // (ops/*.cc) and then come here. A backend that lacks an op does not compile.
 //
-// What holds for every op, and is not repeated there:
-//   - a call enqueues on the stream that it names and returns; it never waits;
-//   - inputs must be ready in the order of that stream, and all memory that is named must live
-//     until the stream has passed the op;
-//   - a wrong shape or type is our mistake: the call aborts and names the symbol
+// These rules hold for every op and are not repeated there:
+//   - a call enqueues on its stream and returns; it never waits;
+//   - inputs must be ready in stream order, and all memory of the arguments must live until the
+//     stream has executed the op;
+//   - a wrong shape or type is a mistake in Sluice: the call aborts and names the symbol
 //     (ops/shape_contract.h).
 // Each op's comment has the slots Shapes, Types, Aliasing, Order and Errors, and Source where the
 // arithmetic is published; tools/check_layers.py holds it to that. Thread rule: stateless.
@@ -26,6 +26,8 @@
 
 namespace sluice {
 
+// One pure virtual per op, with the contract of the free function of that name. Arguments have
+// passed that function's shape contract; implementations do not check shapes again.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -59,9 +61,9 @@ const Ops& ops_of(const Device& device);
 // Device memory that ops keep for one stream: scratch and workspaces of products and attention.
 size_t op_memory_bytes(const Device& device);
 
-// Takes that memory now and opens the libraries that ops need, which the first calls would do
-// otherwise: a plan can count it, a graph can be captured, and a missing library is known at start.
-// Order: errors come at the next host wait for the stream.
+// Allocates that memory and opens the libraries of the ops now instead of in the first calls. The
+// memory plan counts it, a graph capture finds it allocated, and a missing library shows at start.
+// Order: errors are thrown at the next host wait for the stream.
 void prepare_ops(Stream& stream);
 
 }  // namespace sluice

@@ -14,6 +14,7 @@ void check_batch(const AttentionBatch& batch, ShapeContract& shapes) {
   shapes.expect("batch.row_begin", batch.row_begin, DType::kI32, {"num_seqs + 1"});
 }
 
+// Binds the dims of minmax; 256 channels is what the kernels have registers and scratch for.
 void check_bounds(const KeyBounds& bounds, ShapeContract& shapes) {
   shapes.bind("2", 2);
   shapes.expect("bounds.minmax", bounds.minmax, DType::kBF16,
@@ -24,6 +25,7 @@ void check_bounds(const KeyBounds& bounds, ShapeContract& shapes) {
                  "head_dim must be a multiple of 16 and at most 256");
 }
 
+// Zero is valid everywhere: it turns the part of the rule off.
 void check_rule(const PageRule& rule, ShapeContract& shapes) {
   shapes.require(rule.sink_pages >= 0 && rule.recent_tokens >= 0 && rule.top_pages >= 0 &&
                      rule.threshold_tokens >= 0,

@@ -36,8 +36,8 @@ struct UpdateKeyBoundsArgs {
 };
 
 // Computes the bounds of every page that holds a row of the batch, from all tokens of the page up
-// to the sequence's last row. A pure function of the keys, however they came: chunks and steps do
-// not show.
+// to the sequence's last row. Bounds depend on the keys only, not on the passes that
+// wrote them.
 // Shapes: block_tokens = pages_per_block * page_tokens; kv and minmax have the same heads and
 // head_dim, a multiple of 16, at most 256.
 // Types: bf16 keys and bounds; minima and maxima ignore the sign of zero (-0 and +0 are equal;

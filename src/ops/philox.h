@@ -1,4 +1,4 @@
-// Philox4x32-10: four random words from a key and a counter, with no state in between.
+// Philox4x32-10: four random words as a function of a key and a counter, without a state.
 //
 // Used by every backend of ops/sample and by its reference, so that all draw the same numbers.
 // Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".

@@ -38,6 +38,7 @@ void rope_and_write_kv(Stream& stream, const RopeAndWriteKvArgs& args) {
   shapes.require(args.kv.base != nullptr, "kv must be present");
   shapes.require(args.norm_channels >= 0 && args.norm_channels <= kv.head_dim,
                  "norm_channels must be 0 to head_dim");
+  // Backends divide by norm_channels and never see the 0 that means head_dim.
   RopeAndWriteKvArgs settled = args;
   if (settled.norm_channels == 0) settled.norm_channels = kv.head_dim;
   ops_of(stream.device()).rope_and_write_kv(stream, settled);

@@ -38,7 +38,7 @@ struct RopeAndWriteKvArgs {
   TensorView q_out;           // bf16 [m, num_q_heads, head_dim]
   KvBlocksView kv;            // where k and v go
   TensorView kv_rows;  // i32 [m]: block index in `kv` * block_tokens + offset in the block, or -1:
-                       // the row's k and v are written nowhere (it only fills a shape up)
+                       // k and v of the row are not written (a padding row of a graph's shape)
 };
 
 // q_out = rope(norm(q)); the block entry of each row gets rope(norm(k)) and v.

@@ -29,6 +29,7 @@ void sample(Stream& stream, const SampleArgs& args) {
 }
 
 bool is_logits_not_finite(const Error& error) {
+  // Compares the text after the row number; the error's code, kDevice, is shared with other faults.
   constexpr std::string_view kText = kLogitsNotFinite;
   return error.message().ends_with(kText.substr(kText.find("of the")));
 }

@@ -44,7 +44,7 @@ void sample(Stream& stream, const SampleArgs& args);
 
 // The text of the first two errors on every backend, with the row.
 inline constexpr char kLogitsNotFinite[] = "row {} of the logits has NaN, +inf or no finite number";
-// Whether an asynchronous error is one of them: then the model's numbers are at fault.
+// Whether an asynchronous error has this text: the cause is then the model, not the device.
 bool is_logits_not_finite(const Error& error);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// What the backends' sampling works on: the arguments as plain pointers and sizes.
+// SampleArgs as plain pointers and sizes, which a CPU task or a CUDA kernel takes by value.
 //
 // Made by ops/{cpu,cuda}/sample. Thread rule: values.
 #pragma once
@@ -9,6 +9,7 @@
 
 namespace sluice {
 
+// Shapes and meaning are those of SampleArgs (ops/sample.h).
 struct SampleCall {
   const float* logits;
   const float* temperature;
@@ -28,6 +29,7 @@ struct SampleCall {
   int32_t num_top;
 };
 
+// REQUIRES: `args` passed the shape contract of `sample`.
 inline SampleCall make_sample_call(const SampleArgs& args) {
   const bool suppresses = args.suppressed.present();
   const bool lists_top = args.top_token_ids.present();

@@ -57,6 +57,7 @@ void ShapeContract::match(std::string_view name, const TensorView& view, int dim
                  view.to_string(), symbol, known->value, known->bound_by);
     return;
   }
+  // First mention: the view decides the value, and later messages name it as the origin.
   bind(symbol, value);
   symbols_[num_symbols_ - 1].bound_by = name;
 }

@@ -19,8 +19,8 @@ struct Head {
   const BFloat16* q = nullptr;
 };
 
-// The place of the token's page in the list of the head's query page; -1 when it is not to be
-// attended.
+// The index of the token's page in the list of the head's query page; -1 if the page is not listed,
+// or is outside the gathered entries.
 int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
   const int64_t num_list_heads = pages.page_ids.dim(1);
   const int64_t num_q_pages = pages.page_ids.dim(2);
@@ -49,11 +49,13 @@ bool is_set(const TileMask& mask, const Head& head, int32_t token) {
   return (word >> (kv_tile % 32) & 1) != 0;
 }
 
+// Whether mask or list lets the head attend to the token; everything is selected without either.
 bool is_selected(const AttentionArgs& args, const Head& head, int32_t token) {
   if (args.mask.present()) return is_set(args.mask, head, token);
   return !args.pages.present() || listed_at(args.pages, head, token) >= 0;
 }
 
+// Tokens of the run up to the row's own position that are selected, ascending.
 std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head) {
   const int32_t begin = args.kv_begin.data<int32_t>()[head.seq];
   const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
@@ -79,6 +81,7 @@ const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token
   return args.kv.block(block) + begin + (token % shape.block_tokens) * shape.head_dim;
 }
 
+// scale * q.k for each of `tokens`.
 std::vector<double> scores(const AttentionArgs& args, const Head& head,
                            const std::vector<int32_t>& tokens) {
   std::vector<double> result;
@@ -93,6 +96,7 @@ std::vector<double> scores(const AttentionArgs& args, const Head& head,
   return result;
 }
 
+// ln(sum of e^value); -inf for no values, as the contract says for a row that sees no token.
 double log_sum_exp(const std::vector<double>& values) {
   if (values.empty()) return -std::numeric_limits<double>::infinity();
   const double largest = *std::max_element(values.begin(), values.end());

@@ -1,4 +1,4 @@
-// One element of one page at a time.
+// Copies one element at a time, by the definition of lists, places and block ids.
 #include "ops/reference/gather_pages.h"
 
 namespace sluice::reference {

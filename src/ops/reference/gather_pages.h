@@ -15,7 +15,7 @@ struct GatheredPages {
   int64_t num_bytes = 0;       // read from src
 };
 
-// What `dst` must hold after the op; what the op leaves alone is as it is now.
+// What `dst` must hold after the op; bytes that the op does not write keep their value.
 GatheredPages gather_pages(const GatherPagesArgs& args);
 
 }  // namespace sluice::reference

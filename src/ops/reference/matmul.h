@@ -10,6 +10,7 @@
 
 namespace sluice::reference {
 
+// Row-major, without a packed layout: packing is part of what tests check.
 struct MatmulInput {
   std::vector<BFloat16> x;       // [m, k]
   std::vector<BFloat16> weight;  // [n, k], as in a checkpoint

@@ -17,6 +17,7 @@ std::vector<double> rms_norm(const RmsNormArgs& args) {
       float value = static_cast<float>(x[row * hidden + i]);
       if (args.residual.present()) {
         const auto* residual = args.residual.data<BFloat16>();
+        // Rounded as in the op: the norm and the next layer see the bf16 sum.
         value =
             static_cast<float>(BFloat16(static_cast<float>(residual[row * hidden + i]) + value));
       }

@@ -19,10 +19,12 @@ int64_t bounds_offset(const KeyBounds& bounds, const TensorView& block_ids, int6
   return (index * bounds.minmax.dim(2) + head) * 2 * bounds.minmax.dim(4);
 }
 
+// A negative id marks a block whose pages have no bounds.
 bool has_no_id(const TensorView& block_ids, int64_t seq, int32_t block) {
   return block_ids.data<int32_t>()[seq * block_ids.dim(1) + block] < 0;
 }
 
+// One channel of the key of a token, found through the block table of its run.
 double key_of(const UpdateKeyBoundsArgs& args, int64_t seq, int32_t token, int32_t head,
               int64_t channel) {
   const KvBlockShape& shape = args.kv.shape;
@@ -39,6 +41,7 @@ struct Score {
   double magnitude = 0.0;
 };
 
+// sum over d of max(q[d] * min[d], q[d] * max[d]).
 Score score_of(const BFloat16* q, const BFloat16* minima, int64_t head_dim) {
   Score score;
   for (int64_t d = 0; d < head_dim; ++d) {
@@ -51,7 +54,8 @@ Score score_of(const BFloat16* q, const BFloat16* minima, int64_t head_dim) {
   return score;
 }
 
-// NaN counts as the lowest score.
+// A page's score for a list: its head's, or the sum over all heads that share the list. NaN counts
+// as the lowest score, and without scores all pages are equal.
 double score_for_list(const SelectPagesArgs& args, int64_t seq, int64_t head, int32_t page) {
   if (!args.scores.present()) return 0.0;
   const float* scores = args.scores.data<float>();
@@ -82,7 +86,7 @@ std::vector<int32_t> list_of(const SelectPagesArgs& args, int64_t seq, int64_t h
     if (anchor < args.rule.threshold_tokens || page < args.rule.sink_pages || recent) {
       taken.insert(page);
     } else {
-      others.push_back(page);
+      others.push_back(page);  // ascending, which the stable sort keeps among equal scores
     }
   }
   std::stable_sort(others.begin(), others.end(), [&](int32_t a, int32_t b) {
@@ -116,6 +120,7 @@ std::vector<double> key_bounds(const UpdateKeyBoundsArgs& args) {
           const double key = key_of(args, seq, token, head, d);
           double& low = result[static_cast<size_t>(at + d)];
           double& high = result[static_cast<size_t>(at + head_dim + d)];
+          // The first token of a page replaces bounds of earlier contents.
           const bool begins = token % page_tokens == 0;
           low = begins ? key : std::min(low, key);
           high = begins ? key : std::max(high, key);
@@ -132,6 +137,7 @@ std::vector<double> page_scores(const ScorePagesArgs& args, std::vector<double>*
   const int64_t max_pages = args.scores.dim(2);
   const int64_t group = args.q.dim(1) / num_heads;
   const auto count = static_cast<size_t>(args.scores.num_elements());
+  // NaN marks scores that the op must not write.
   std::vector<double> result(count, std::numeric_limits<double>::quiet_NaN());
   if (magnitude != nullptr) magnitude->assign(count, 0.0);
   for (int64_t seq = 0; seq < args.q.dim(0); ++seq) {

@@ -8,8 +8,8 @@
 
 namespace sluice::reference {
 
-// What `bounds.minmax` must be after the op: the entries of the pages that hold a row of the batch
-// again, everything else as it is now.
+// What `bounds.minmax` must be after the op: entries of pages that hold a row of the batch are
+// computed, all others are returned as they are.
 std::vector<double> key_bounds(const UpdateKeyBoundsArgs& args);
 
 // What `scores` must be; NaN where nothing is to be written. `magnitude`, when not null, receives
@@ -17,7 +17,7 @@ std::vector<double> key_bounds(const UpdateKeyBoundsArgs& args);
 std::vector<double> page_scores(const ScorePagesArgs& args,
                                 std::vector<double>* magnitude = nullptr);
 
-// The lists, in the order of `pages.page_count`. Scores are compared as they are.
+// The lists, in the order of `pages.page_count`. Scores are taken from `args`, not recomputed.
 std::vector<std::vector<int32_t>> selected_pages(const SelectPagesArgs& args);
 
 }  // namespace sluice::reference

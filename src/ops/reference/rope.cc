@@ -7,6 +7,8 @@
 namespace sluice::reference {
 namespace {
 
+// Appends rope(norm(x)) of one head: norm over `norm_channels`, then each pair (i, i + half) as a
+// complex number times cos + i sin. Without a norm weight only the rotation.
 void append_rotated(const BFloat16* x, const RopeAndWriteKvArgs& args, const TensorView& norm,
                     const float* cos_sin, std::vector<double>& out) {
   const int head_dim = args.kv.shape.head_dim;

@@ -12,6 +12,7 @@ namespace sluice::reference {
 // contract prescribes; its cosine and sine are double.
 std::vector<double> rope_angles(const RopeAnglesArgs& args);
 
+// Rows in the order of `qkv`, whatever their kv_rows entry.
 struct RopeAndWriteKvResult {
   std::vector<double> q;  // [m, num_q_heads, head_dim]
   std::vector<double> k;  // [m, num_kv_heads, head_dim]

@@ -15,6 +15,7 @@ struct Token {
   double scaled;  // (logit - largest) / temperature
 };
 
+// Pads are -1 and match no id.
 bool is_suppressed(const SampleArgs& args, int64_t row, int32_t id) {
   if (!args.suppressed.present()) return false;
   const int64_t width = args.suppressed.dim(1);
@@ -22,7 +23,8 @@ bool is_suppressed(const SampleArgs& args, int64_t row, int32_t id) {
   return std::find(ids, ids + width, id) != ids + width;
 }
 
-// All tokens that may be chosen, the likeliest first, equal ones by id.
+// All tokens that may be chosen, in descending order of logit, equal ones by id. -inf is never
+// chosen.
 std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
   const int64_t vocab = args.logits.dim(1);
   const float* logits = args.logits.data<float>() + row * vocab;
@@ -41,6 +43,7 @@ std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
   return tokens;
 }
 
+// Drops tokens with e^scaled < min_p. `margin` becomes the distance to the border if it is smaller.
 void apply_min_p(double min_p, std::vector<Token>& tokens, double& margin) {
   for (const Token& token : tokens) {
     if (min_p > 0.0 && token.scaled != 0.0) {
@@ -50,6 +53,7 @@ void apply_min_p(double min_p, std::vector<Token>& tokens, double& margin) {
   std::erase_if(tokens, [&](const Token& token) { return std::exp(token.scaled) < min_p; });
 }
 
+// Keeps the shortest prefix that reaches top_p of the mass, at least one token.
 void apply_top_p(double top_p, std::vector<Token>& tokens, double& margin) {
   if (top_p >= 1.0) return;
   double total = 0.0;
@@ -97,6 +101,7 @@ std::vector<double> sample(const SampleArgs& args) {
       const auto id = static_cast<uint32_t>(kept.ids[i]);
       const PhiloxWords words =
           sample_words(args.seed.data<int64_t>()[row], args.position.data<int64_t>()[row], id / 4);
+      // g = -ln(-ln(u)); argmax(ln p + g) is distributed as p (Gumbel-max).
       const double gumbel = -std::log(-std::log(uniform_open(words[id % 4])));
       const double value = std::log(kept.probabilities[i]) + gumbel;
       if (value > best) {

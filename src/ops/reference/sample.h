@@ -13,10 +13,12 @@ namespace sluice::reference {
 struct KeptTokens {
   std::vector<int32_t> ids;
   std::vector<double> probabilities;
-  // How far, in probability mass or relative weight, the nearest filter border is from deciding
-  // otherwise: below f32 rounding a test cannot ask for the same set.
+  // Distance of the nearest token to a filter's border: for min-p in units of ln(weight), for top-p
+  // in probability mass. Below f32 rounding a backend may keep another set.
   double margin = 1.0;
 };
+
+// Applies suppression, temperature, min-p, top-k and top-p to one row, in this order.
 KeptTokens kept_tokens(const SampleArgs& args, int64_t row);
 
 // The token of each row: argmax of ln(probability) + Gumbel noise over the kept tokens.
