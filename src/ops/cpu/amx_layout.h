@@ -1,5 +1,5 @@
-// What the AMX kernel does around its tile products: queries, state, keys and values into the
-// layouts of tiles, and results out of them.
+// The layouts of the AMX attention kernel: brings queries, state, keys and values into the form
+// that tile products need, and results out of it.
 //
 // Included by attention/amx.cc only (see attention/kernel.h for the unnamed namespace). A block is
 // 16 query rows, the columns of a tile. Thread rule: pure functions over the caller's scratch.
@@ -30,11 +30,14 @@ struct AmxScratch {
   uint16_t* k;     // [chunk tiles][16 tokens][padded_dim]: keys that can't be used in place
 };
 
+// head_dim rounded up to the depth of a tile product; queries and keys are zero there.
 inline int32_t padded(int32_t head_dim) {
   return (head_dim + kAmxDepth - 1) / kAmxDepth * kAmxDepth;
 }
 inline int32_t num_blocks_of(int32_t rows) { return (rows + kLanes - 1) / kLanes; }
 
+// Lays the arrays out in `scratch`, each 64-byte aligned, and gives their size in `used_bytes`.
+// With a null scratch only the size is meaningful.
 inline AmxScratch carve_amx(std::byte* scratch, int32_t num_query_rows, int32_t head_dim,
                             size_t* used_bytes) {
   std::byte* next = scratch;
@@ -61,6 +64,7 @@ inline AmxScratch carve_amx(std::byte* scratch, int32_t num_query_rows, int32_t 
   return s;
 }
 
+// By a dry run of the carving, so that the two cannot disagree.
 inline size_t amx_scratch_bytes(int32_t num_query_rows, int32_t head_dim) {
   size_t used_bytes = 0;
   carve_amx(nullptr, num_query_rows, head_dim, &used_bytes);
@@ -82,7 +86,8 @@ inline RowPlace row_place(const AttentionItem& item, int32_t m) {
 
 // ---- Phase 0: queries and state in -------------------------------------------------------------
 
-// Columns without a query row have q = 0 and see everything: no tile is ragged because of them.
+// Transposes 16 query rows into the columns of a block. A column without a query row gets q = 0
+// and, in load_state, a limit beyond every token, so that it never makes a tile need masking.
 void load_queries(const AttentionItem& item, const AmxScratch& s, int32_t block) {
   const int32_t num_query_rows = item.num_rows * item.group;
   for (int32_t d = 0; d < item.head_dim; d += kAmxDepth) {
@@ -101,6 +106,7 @@ void load_queries(const AttentionItem& item, const AmxScratch& s, int32_t block)
   }
 }
 
+// Brings max, sum and acc of a block in, or the empty state (-inf, 0, 0) for the first call.
 void load_state(const AttentionItem& item, const AmxScratch& s, int32_t block) {
   const int32_t num_query_rows = item.num_rows * item.group;
   float* acc = s.acc + static_cast<int64_t>(block) * item.head_dim * kLanes;
@@ -126,12 +132,13 @@ void load_state(const AttentionItem& item, const AmxScratch& s, int32_t block) {
 
 // ---- Phase 1: a chunk of KV --------------------------------------------------------------------
 
+// Tiles prepared together, and where the tile product finds the keys of each.
 struct AmxChunk {
   Tile tiles[kAmxChunkTiles];
   int32_t num_tiles;
   const uint16_t* keys[kAmxChunkTiles];
   int64_t key_stride_bytes[kAmxChunkTiles];
-  bool finite_values[kAmxChunkTiles];
+  bool finite_values[kAmxChunkTiles];  // no NaN or infinity among the tile's values
 };
 
 // Whole tiles are read where they lie. The last tile of a run and odd head dims are copied, padded
@@ -190,6 +197,7 @@ bool transpose_values(const TileSource& source, int32_t head_dim, uint16_t* to,
   return _mm512_cmpge_epu16_mask(largest, _mm512_set1_epi16(0x7f80)) == 0;
 }
 
+// Prepares all tiles of `chunk` and prefetches those of `next`, whose loads then hit the cache.
 void prepare_chunk(const AttentionItem& item, AmxChunk& chunk, const AmxChunk& next,
                    const AmxScratch& s) {
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
@@ -204,6 +212,7 @@ void prepare_chunk(const AttentionItem& item, AmxChunk& chunk, const AmxChunk& n
 
 // ---- Phase 5: results out ----------------------------------------------------------------------
 
+// Transposes a block back and writes out = acc / sum, or the state when the call is not the last.
 void store_block(const AttentionItem& item, const AmxScratch& s, int32_t block) {
   const int32_t num_lanes = min_of(kLanes, item.num_rows * item.group - block * kLanes);
   const float* acc = s.acc + static_cast<int64_t>(block) * item.head_dim * kLanes;

@@ -1,7 +1,8 @@
 // The vector type of the AVX-512 kernel, which the AMX kernel shares for its exponentials.
 //
-// Included by attention_{avx512,amx}.cc only; each gets its own copy, compiled for its ISA (hence
-// the unnamed namespace in a header; see attention/kernel.h). Thread rule: pure functions.
+// Included by attention/avx512.cc and, through amx_layout.h, attention/amx.cc only; each gets its
+// own copy, compiled for its ISA (hence the unnamed namespace in a header; see attention/kernel.h).
+// Thread rule: pure functions.
 #pragma once
 
 #include <immintrin.h>
@@ -54,8 +55,11 @@ inline __m512i round_bf16(__m512 v) {
   return _mm512_mask_or_epi32(rounded, nan, top, _mm512_set1_epi32(0x40));
 }
 
+// The same, packed to 16 bits each.
 inline __m256i narrow_bf16(__m512 v) { return _mm512_cvtepi32_epi16(round_bf16(v)); }
 
+// The `Vector` of attention/fma_chunk.h. 6 rows by 4 registers are 24 sums; the other 8 of the 32
+// registers hold 4 key registers and a broadcast query.
 struct Avx512Vector {
   using Register = __m512;
   static constexpr int kLanes = 16;
@@ -91,6 +95,7 @@ struct Avx512Vector {
     return _mm512_castsi512_ps(_mm512_slli_epi32(biased, 23));
   }
   static Register zero_below(Register v, Register test, Register limit) {
+    // "Not less, or unordered": a NaN keeps its value.
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, limit, _CMP_NLT_UQ), v);
   }
   static Register fill_from(Register v, int count, Register fill) {

@@ -1,8 +1,8 @@
 // CpuOps: the CPU's kernels behind ops_of. Each op is defined where its kernels are, in ops/cpu/.
 //
-// Used by ops/ops.cc; tests and benches make one for an instruction set of their choice. No op but
-// attention and the matrix products has bits that depend on it; on AMX attention rounds the
-// probabilities to bf16 for the product with V.
+// Used by ops/ops.cc; tests and benches make one for an instruction set of their choice. Only bits
+// of attention and of the matrix products depend on the set; on AMX attention rounds probabilities
+// to bf16 for the product with V.
 // Thread rule: stateless; ops enqueue only.
 #pragma once
 
@@ -16,7 +16,9 @@ class CpuOps final : public Ops {
   // REQUIRES: the machine has `isa`.
   explicit CpuOps(CpuIsa isa) : isa_(isa) {}
 
-  size_t memory_bytes() const override { return 0; }  // threads have scratch of their own
+  // 0 and nothing to prepare: scratch belongs to threads (ops/cpu/thread_scratch.h), and there are
+  // no libraries to open.
+  size_t memory_bytes() const override { return 0; }
   void prepare(Stream&) const override {}
   size_t packed_weight_bytes(int64_t num_rows, int64_t num_cols) const override;
   void pack_weight(Stream& stream, const PackWeightArgs& args) const override;

@@ -10,10 +10,12 @@
 
 namespace sluice::cpu {
 
-// Elements that are worth waking a helper for: about 10 microseconds of a memory-bound op.
+// Elements of a task: about 10 microseconds of a memory-bound op. Waking a helper thread for less
+// costs more than it saves.
 inline constexpr int64_t kElementsPerTask = 32768;
 
-// Calls fn(begin, end) for disjoint ranges of rows that cover [0, num_rows).
+// Calls fn(begin, end) for disjoint ranges of rows that cover [0, num_rows), at least one row each.
+// Calls run concurrently and in no order. `elements_per_row` is the cost of a row.
 template <typename F>
 void for_row_ranges(ThreadTeam& team, int64_t num_rows, int64_t elements_per_row, F&& fn) {
   const int64_t rows =

@@ -10,6 +10,7 @@
 namespace sluice::cpu {
 namespace {
 
+// std::bit_cast without its header: <bit> would bring inline functions into ISA-specific files.
 template <typename To, typename From>
 inline To bit_cast(From value) {
   return __builtin_bit_cast(To, value);
@@ -34,6 +35,7 @@ inline float fast_exp(float x) {
   poly = poly * r + 1.6666665459e-1f;
   poly = poly * r + 5.0000001201e-1f;
   poly = poly * (r * r) + r + 1.0f;
+  // 2^n: the shift drops the upper bits of 1.5 * 2^23 and puts n + 127 into the exponent's place.
   const uint32_t exponent = (bit_cast<uint32_t>(shifted) + 127u) << 23;
   float result = poly * bit_cast<float>(exponent);
   result = x < kLow ? 0.0f : result;
@@ -48,6 +50,7 @@ inline uint16_t round_to_bf16(float value) {
   return static_cast<uint16_t>(is_nan ? ((raw >> 16) | 0x40u) : rounded);
 }
 
+// Exact: bf16 is the upper half of f32.
 inline float bf16_to_float(uint16_t bits) {
   return bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }

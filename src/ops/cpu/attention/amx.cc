@@ -1,16 +1,17 @@
 // Attention with AMX tiles: S^T = K Q^T and O^T = V^T P^T, so that a column is a query row.
 //
 // Used by ops/cpu/attention/attention.cc when the CPU has AMX; docs/kernels/cpu_attention.md has
-// the theory. Every tile result depends on one row of the left and one column of the right operand
-// alone, so a query row has the same bits in any column of any call, and decode runs the very same
-// instructions with most columns empty. One numeric tile of 16 tokens is one tile product deep
-// (half of what the unit could do), because a deeper product would add two tiles' sums in another
+// the theory. Every element of a tile product depends on one row of the left and one column of the
+// right operand alone, so a query row has the same bits in any column of any call, and decode runs
+// the same instructions with most columns empty. The product with V takes one tile of 16 tokens at
+// a time (half the depth of the unit): a deeper product would add the sums of two tiles in another
 // order. P is rounded to bf16, the sum of P is not. Thread rule: see attention/kernel.h.
 #include "ops/cpu/amx_layout.h"
 
 namespace sluice {
 namespace {
 
+// The operand of LDTILECFG, palette 1.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -66,6 +67,7 @@ void score_tiles_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t tile, i
   if constexpr (kTiles == 2 && kBlocks == 2) _tile_stored(3, to + kNextBlock + kTileFloats, 64);
 }
 
+// S^T of all tiles of the chunk, unscaled, for kBlocks blocks from `block` on.
 template <int kBlocks>
 void score_chunk(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int32_t head_dim) {
   _tile_loadconfig(&kScoreConfig);
@@ -86,6 +88,7 @@ struct BlockTile {
   bool ragged;   // some row sees fewer than 16
 };
 
+// Per row clamp(limit - position, 0, 16).
 inline BlockTile block_tile(const AmxScratch& s, int32_t block, int32_t position) {
   const __m512i limit = _mm512_load_si512(s.limit + block * kLanes);
   __m512i seen = _mm512_sub_epi32(limit, _mm512_set1_epi32(position));
@@ -102,8 +105,8 @@ inline __m512i interleave_bf16(__m512 even, __m512 odd) {
   return _mm512_permutexvar_epi16(first, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
-// One tile of one block: S^T to P^T and alpha, max and sum moved on. Returns whether a maximum
-// moved.
+// One tile of one block: writes P^T and alpha from S^T and updates max and sum. Returns whether a
+// maximum changed. kRagged: some row does not see all tokens.
 template <bool kRagged>
 bool softmax_tile(const float* scores, __m512i seen, float scale, uint16_t* p, float* alpha,
                   float* max, float* sum) {
@@ -147,13 +150,15 @@ bool softmax_tile(const float* scores, __m512i seen, float scale, uint16_t* p, f
   return moved != 0;
 }
 
-// What phase 4 does with a tile of a block.
+// How phase 4 treats a tile, for each of the two blocks.
 struct TileWork {
   bool skip[2];      // no row of the block sees it
   bool rescale[2];   // acc *= alpha first
   bool separate[2];  // rows see different tokens and some value is not finite
 };
 
+// The softmax of a block over the chunk; fills the `slot`th entry of `work`. A tile that no row
+// sees is marked `skip`.
 void softmax_block(const AttentionItem& item, const AmxChunk& chunk, const AmxScratch& s,
                    int32_t block, int32_t slot, TileWork* work) {
   for (int32_t tile = 0; tile < chunk.num_tiles; ++tile) {
@@ -214,6 +219,7 @@ struct ValuePanels {
   int64_t tile_stride;  // of v
 };
 
+// Tile registers 0 and 1 hold the first panel of the two blocks, 2 and 3 the second.
 template <int kPanels, int kBlocks>
 inline void load_acc(const ValuePanels& at) {
   finish_stores();
@@ -231,7 +237,7 @@ inline void store_acc(const ValuePanels& at) {
   if constexpr (kPanels == 2 && kBlocks == 2) _tile_stored(3, at.acc[1] + kTileFloats, 64);
 }
 
-// Both blocks need the product and no rescaling: the tiles stay in their registers.
+// Whether all blocks need the plain product, so that the sums can stay in tile registers.
 template <int kBlocks>
 inline bool is_plain(const TileWork& work) {
   bool plain = true;
@@ -241,7 +247,9 @@ inline bool is_plain(const TileWork& work) {
   return plain;
 }
 
-// Rescaling and special products, in memory. Afterwards `skip` says what was dealt with.
+// Rescaling and separate products, on sums in memory. Blocks whose product was made here are marked
+// `skip`. Any alpha other than 1 costs a round trip of the sums; maxima rarely change after the
+// first tiles.
 template <int kPanels, int kBlocks>
 void prepare_tile(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int32_t tile,
                   const ValuePanels& at, TileWork& work) {
@@ -261,6 +269,7 @@ void prepare_tile(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int
   }
 }
 
+// acc = acc * alpha + V^T P^T over the chunk, tile by tile in ascending order.
 template <int kPanels, int kBlocks>
 void value_panels_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t block,
                       const ValuePanels& at, const TileWork* works) {
@@ -292,6 +301,7 @@ void value_panels_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t block,
   store_acc<kPanels, kBlocks>(at);
 }
 
+// All panels of kBlocks blocks; head_dim is a multiple of 16, so at most one panel is single.
 template <int kBlocks>
 void value_chunk(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int32_t head_dim,
                  const TileWork* works) {
@@ -312,6 +322,7 @@ void value_chunk(const AmxChunk& chunk, const AmxScratch& s, int32_t block, int3
 
 // ---- The walk ----------------------------------------------------------------------------------
 
+// Phases 2 to 4 of one or two blocks; two share each load of keys and values.
 template <int kBlocks>
 void attend_blocks(const AttentionItem& item, const AmxChunk& chunk, const AmxScratch& s,
                    int32_t block) {
@@ -321,6 +332,8 @@ void attend_blocks(const AttentionItem& item, const AmxChunk& chunk, const AmxSc
   value_chunk<kBlocks>(chunk, s, block, item.head_dim, works);
 }
 
+// One item: state in, chunks of tiles in ascending order, state or output out. Tile registers are
+// released at the end, since a thread with live tile data has a larger context to switch.
 void run_amx_item(const AttentionItem& item, std::byte* scratch) {
   const int32_t num_query_rows = item.num_rows * item.group;
   const int32_t num_blocks = num_blocks_of(num_query_rows);

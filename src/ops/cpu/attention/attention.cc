@@ -1,8 +1,8 @@
 // Cuts a call of attention into work items and hands them to the kernel of the ISA.
 //
-// An item is a run of rows of one sequence and one KV head; how a call is cut
-// depends on its shape and on the number of threads, the result does not (see attention/fma.h).
-// Thread rule: enqueue only; items run on the stream's team, each with the scratch of its thread.
+// An item is a run of rows of one sequence and one KV head; how a call is cut depends on its shape
+// and on the number of threads, the result does not (see attention/fma.h). Thread rule: enqueue
+// only; items run on the stream's team, each with the scratch of its thread.
 #include <algorithm>
 #include <limits>
 
@@ -16,10 +16,11 @@ namespace {
 
 static_assert(kTileTokens == kAttentionTile);
 
-// Items per thread, so that one thread that is late (or has the longest rows) holds up little.
+// Items per thread: several, since items differ in length and the system may preempt a thread.
 constexpr int64_t kItemsPerThread = 8;
 
-// Below this many query rows an item converts the KV too often for too few of them.
+// Items are not halved at or below this many query rows: each item converts its KV, and too few
+// rows would share that cost.
 constexpr int32_t kFewQueryRows = 24;
 
 const AttentionKernel& kernel_of(CpuIsa isa) {
@@ -28,7 +29,7 @@ const AttentionKernel& kernel_of(CpuIsa isa) {
   return isa >= CpuIsa::kAvx2 ? attention_kernel_avx2() : attention_kernel_scalar();
 }
 
-// AttentionArgs as plain pointers: fits into a task.
+// AttentionArgs as plain pointers, captured by value in the task.
 struct AttentionCall {
   AttentionItem item;  // what all items share
   const int32_t* row_begin;
@@ -49,6 +50,8 @@ struct AttentionCall {
   int32_t num_entries;
 };
 
+// Gathered pages are found by their index in the list (block_table null), and only the entries of
+// this call are walked.
 void set_pages(const PageList& pages, AttentionCall& call) {
   call.item.page_ids = pages.page_ids.data<int32_t>();
   call.item.page_tokens = pages.page_tokens;
@@ -141,6 +144,8 @@ void set_list(const AttentionCall& call, int32_t seq, int32_t kv_head, int32_t q
   item.num_pages = std::min(call.num_entries, call.page_count[list] - call.first_entry);
 }
 
+// The item of one run and KV head: the call's shared item with pointers moved to its rows and
+// heads.
 AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
                         const RowRun& run) {
   AttentionItem item = call.item;
@@ -157,6 +162,7 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   item.num_rows = run.num_rows;
   item.first_pos = call.first_pos[seq] + run.first_row;
   item.kv_begin = call.kv_begin[seq];
+  // A run from token 0 on has no state before it (AttentionArgs::first).
   item.first = item.first || (item.kv_begin == 0 && call.first_entry == 0);
   item.kv_end = call.kv_end[seq];
   item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
@@ -168,7 +174,8 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   return item;
 }
 
-// Rows per item: as many as share a conversion well, fewer when threads would go idle.
+// Rows per item: those of max_query_rows query rows, halved while there are too few items for the
+// threads.
 int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
   int32_t rows = std::max(1, kernel.max_query_rows / call.item.group);
   if (call.q_page_tokens > 0) rows = std::min(rows, call.q_page_tokens);
@@ -182,6 +189,7 @@ int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, 
   return rows;
 }
 
+// max_q_pages: a sequence of max_rows rows touches this many query pages at the worst alignment.
 RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
   const int32_t rows = rows_per_item(call, kernel, num_threads);
   const int32_t q_page = call.q_page_tokens;
@@ -198,7 +206,8 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
   const size_t scratch_bytes =
       kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
   team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {
-    // The last rows of a causal sequence see most: they go first, so that the small ones fill up.
+    // The last rows of a causal sequence see most tokens: they start first, and short items at the
+    // end balance the threads.
     const auto run_index = static_cast<int32_t>(cut.num_runs - 1 - index / per_run);
     const auto seq = static_cast<int32_t>(index % per_run / call.num_kv_heads);
     const auto kv_head = static_cast<int32_t>(index % call.num_kv_heads);

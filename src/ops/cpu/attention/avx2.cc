@@ -10,6 +10,7 @@
 namespace sluice {
 namespace {
 
+// The `Vector` of attention/fma_chunk.h: 12 sums, 2 key registers and a broadcast query fit 16.
 struct Avx2Vector {
   using Register = __m256;
   static constexpr int kLanes = 8;
@@ -49,6 +50,7 @@ struct Avx2Vector {
   static Register round_to_int(Register v) {
     return _mm256_round_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   }
+  // 2^n from its exponent bits. n + 127 is in (0, 255), since exp_nonpositive clamps its argument.
   static Register pow2(Register n) {
     const __m256i biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(biased, 23));
@@ -93,6 +95,7 @@ struct Avx2Vector {
     }
   }
 
+  // Channels [d, d + 16) of eight tokens: an 8x8 transpose of pairs of channels.
   static void transpose_16_channels(const uint16_t* const (&rows)[8], int32_t d, float* out) {
     __m256 r[8];
 #pragma GCC unroll 8

@@ -1,15 +1,16 @@
 // Attention for ISAs that work in f32, written once over a vector type.
 //
-// Included by attention_{scalar,avx2,avx512}.cc, each with its own `Vector`. docs/kernels/
-// cpu_attention.md has the theory. Every number is one fixed chain of operations that does not
-// depend on the rest of the call:
+// Included by attention/{scalar,avx2}.cc and ops/cpu/avx512_vector.h, each with its own `Vector`;
+// attention/fma_chunk.h has the arithmetic, this file the walk over an item.
+// docs/kernels/cpu_attention.md has the theory. Every number is one fixed chain of operations that
+// does not depend on the rest of the call:
 //   score  = scale * (chain of fma over channels 0, 1, 2, ...)
 //   tile   : max = max(max, 16 scores); p = exp(score - max); alpha = exp(old max - max)
 //            sum = sum * alpha + (halving tree over the 16 p)
 //            acc = acc * alpha, then a chain of fma over the visible tokens of the tile
-// Tokens that a row may not see enter no chain at all: they may be NaN. Multiplying by alpha is
-// left out when the maximum stays, where alpha is exactly 1. Thread rule: pure functions over the
-// caller's scratch.
+// Tokens that a row may not see enter no chain: they may be NaN. When the maximum stays, alpha is
+// exactly 1 and the multiplication is left out. Thread rule: pure functions over the caller's
+// scratch.
 #pragma once
 
 #include "ops/cpu/attention/fma_chunk.h"
@@ -18,16 +19,18 @@
 namespace sluice {
 namespace {
 
-// Query rows (row, head) per item, a multiple of every kernel height: converting a token costs
-// about 60 cycles and is shared by this many, which is 3 % of their arithmetic.
+// Query rows (row, head) per item, a multiple of every kernel height (3 and 6). So many rows share
+// the conversion of a token that it costs a few percent of their arithmetic.
 inline constexpr int32_t kMaxQueryRows = 192;
 
+// The bytes that `carve` takes: per query row q, acc, p, alpha and four scalars; per chunk K and V.
 inline size_t fma_scratch_bytes(int32_t num_query_rows, int32_t head_dim) {
   const size_t per_row = 2 * static_cast<size_t>(head_dim) + kChunkTokens + kChunkTiles + 4;
   const size_t per_chunk = 2 * static_cast<size_t>(head_dim) * kChunkTokens;
   return (static_cast<size_t>(num_query_rows) * per_row + per_chunk) * sizeof(float) + 64;
 }
 
+// K and V first: their sizes are multiples of 64 bytes, which keeps rows aligned for vector loads.
 inline FmaScratch carve(std::byte* scratch, int32_t num_query_rows, int32_t head_dim) {
   auto* next = reinterpret_cast<float*>(scratch);
   const auto take = [&next](int64_t count) {
@@ -51,6 +54,7 @@ inline FmaScratch carve(std::byte* scratch, int32_t num_query_rows, int32_t head
 
 // ---- Phase 0: queries and state in -------------------------------------------------------------
 
+// Brings q as f32, and acc, max and sum, or the empty state (0, -inf, 0) for the first call.
 template <typename Vector>
 void load_rows(const AttentionItem& item, const FmaScratch& s) {
   const int32_t head_dim = item.head_dim;
@@ -77,6 +81,7 @@ void load_rows(const AttentionItem& item, const FmaScratch& s) {
 
 // ---- Phase 1: a chunk of KV to f32 -------------------------------------------------------------
 
+// Values of one tile to f32 as panels of 16 channels, the order in which value_kernel reads them.
 template <typename Vector>
 void load_values(const TileSource& source, int32_t head_dim, float* v) {
   for (int32_t t = 0; t < source.num_tokens; ++t) {
@@ -98,6 +103,7 @@ struct Chunk {
   int32_t num_tiles;
 };
 
+// Converts the tiles of `chunk` and prefetches those of `next` meanwhile.
 template <typename Vector>
 void load_chunk(const AttentionItem& item, const Chunk& chunk, const Chunk& next,
                 const FmaScratch& s) {
@@ -126,6 +132,7 @@ inline void count_seen(const AttentionItem& item, const Chunk& chunk, const FmaS
   }
 }
 
+// Writes out = acc / sum, or the state when the call is not the last.
 template <typename Vector>
 void store_rows(const AttentionItem& item, const FmaScratch& s) {
   const int32_t head_dim = item.head_dim;
@@ -149,6 +156,7 @@ void store_rows(const AttentionItem& item, const FmaScratch& s) {
   }
 }
 
+// One item: rows and state in, chunks of tiles in ascending order, results out.
 template <typename Vector>
 void run_item(const AttentionItem& item, std::byte* scratch) {
   const int32_t num_query_rows = item.num_rows * item.group;
@@ -163,7 +171,7 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
     take(next);
     load_chunk<Vector>(item, chunk, next, s);
     count_seen(item, chunk, s);
-    // Rows before `begin` see nothing of this chunk.
+    // Rows before `begin` see nothing of this chunk; rounded down to a whole group of kMaxRows.
     const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
     int32_t begin = max_of(0, min_of(item.num_rows, blind_rows)) * item.group;
     begin -= begin % Vector::kMaxRows;

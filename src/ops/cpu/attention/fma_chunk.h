@@ -1,7 +1,8 @@
 // The arithmetic of attention/fma.h on one chunk of KV that is in f32: scores, softmax, values.
 //
-// Used by attention/fma.h, and for e^x by attention/amx.cc. Thread rule: pure functions over the
-// caller's scratch.
+// Included by attention/fma.h; attention/amx.cc uses the exponential too. Kernels keep their sums
+// in registers, hence the templates over rows and tiles: every array must have a constant size. The
+// head of attention/fma.h has the equations. Thread rule: pure functions over the caller's scratch.
 #pragma once
 
 #include "ops/cpu/attention/tiles.h"
@@ -94,14 +95,17 @@ void score_kernel(const float* q, const float* k, int32_t head_dim, float scale,
   }
 }
 
-// Tiles (or panels of channels) that `rows` rows take at once: a power of two, so that a chunk
-// leaves no remainder too narrow to hide the latency of the FMA.
+// Tiles (or panels of channels) that a kernel of `rows` rows computes at once: the largest power of
+// two whose sums fit the registers. A power of two divides a chunk without a narrow remainder,
+// which could not hide the latency of the FMA.
 template <typename Vector>
 constexpr int tiles_at_once(int rows) {
   const int fit = Vector::kAccumulators / (rows * kPerTile<Vector>);
   return fit >= 4 ? 4 : (fit >= 2 ? 2 : 1);
 }
 
+// Scores of kRows rows from m on against tiles [tile, num_tiles); the remainder goes to kernels of
+// fewer tiles.
 template <typename Vector, int kRows, int kTiles>
 void score_tiles(const FmaScratch& s, int32_t m, int32_t head_dim, float scale, int32_t tile,
                  int32_t num_tiles) {
@@ -118,7 +122,8 @@ void score_tiles(const FmaScratch& s, int32_t m, int32_t head_dim, float scale, 
   }
 }
 
-// Scores of `num_rows` (at most kRows) query rows from m on.
+// Scores of `num_rows` (at most kRows) query rows from m on. The recursion turns a number known at
+// run time into the template parameter.
 template <typename Vector, int kRows>
 void score_rows(const FmaScratch& s, int32_t m, int32_t num_rows, int32_t head_dim, float scale,
                 int32_t num_tiles) {
@@ -131,7 +136,8 @@ void score_rows(const FmaScratch& s, int32_t m, int32_t num_rows, int32_t head_d
 
 // ---- Phase 3: softmax --------------------------------------------------------------------------
 
-// One row and tile: 16 scores to probabilities, the state moved on. Returns alpha.
+// One row and tile: replaces 16 scores by probabilities and updates max and sum. Tokens from
+// `count` on get probability 0. Returns alpha.
 template <typename Vector>
 inline float update_tile(float* p, int32_t count, float* max, float* sum) {
   using Register = typename Vector::Register;
@@ -167,6 +173,8 @@ inline float update_tile(float* p, int32_t count, float* max, float* sum) {
   return alpha;
 }
 
+// Rows from `begin` on, tile by tile, as far as each row sees; `moved` gets a bit for each alpha
+// other than 1.
 template <typename Vector>
 void softmax_rows(const FmaScratch& s, int32_t begin, int32_t num_query_rows, int32_t num_tiles) {
   for (int32_t m = begin; m < num_query_rows; ++m) {
@@ -246,6 +254,7 @@ void value_kernel(const ValueRun& run) {
   }
 }
 
+// kPanels panels at a time; the remainder goes to kernels of fewer panels.
 template <typename Vector, int kRows, int kPanels>
 void value_panels(ValueRun run, int32_t panel, int32_t num_panels) {
   constexpr int64_t kPanelStride = static_cast<int64_t>(kChunkTokens) * kTileTokens;

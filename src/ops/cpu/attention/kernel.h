@@ -1,10 +1,10 @@
 // The border between the driver of attention and its kernels, one kernel per ISA.
 //
-// Used by ops/cpu/attention/attention.cc (which cuts a call into items) and the attention_<isa>.cc
-// files. Each of those is compiled with flags of its own, so they include nothing but this file,
-// <immintrin.h> and templates in unnamed namespaces: an inline function compiled for AVX-512 must
-// never be the copy that the linker keeps for the rest of the program.
-// Thread rule: kernels are stateless; every thread brings its own scratch.
+// Used by ops/cpu/attention/attention.cc (which cuts a call into items) and the attention/<isa>.cc
+// files. Each of those is compiled with flags of its own, so they include only this file,
+// <immintrin.h> and code in unnamed namespaces: an inline function compiled for AVX-512 must never
+// be the copy that the linker keeps for the rest of the program.
+// Thread rule: kernels are stateless; every thread passes its own scratch.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace sluice {
 
 inline constexpr int32_t kTileTokens = 16;  // kAttentionTile
 
-// Some consecutive rows of one sequence and the query heads of one KV head: what one thread does at
-// a time. Strides are in elements. bf16 is passed as its bits.
+// The unit of work of a thread: consecutive rows of one sequence and the query heads of one KV
+// head. Strides are in elements. bf16 is passed as its bits.
 struct AttentionItem {
   const uint16_t* q = nullptr;  // row 0, first query head of the group
   uint16_t* out = nullptr;      // same place, row stride and head order as q
@@ -28,8 +28,8 @@ struct AttentionItem {
   int32_t group = 0;  // query heads per KV head
   int32_t head_dim = 0;
   int32_t first_pos = 0;  // position of row 0
-  int32_t kv_begin = 0;
-  int32_t kv_end = 0;
+  int32_t kv_begin = 0;   // of the run; a multiple of kTileTokens
+  int32_t kv_end = 0;     // one past the run's last token; tokens from here on are not read
 
   const std::byte* blocks = nullptr;  // block 0
   size_t block_stride_bytes = 0;
@@ -39,8 +39,8 @@ struct AttentionItem {
   const int32_t* block_table = nullptr;  // null: page_ids[i] is block i
 
   const int32_t* page_ids = nullptr;  // null: all tokens
-  int32_t num_pages = 0;
-  int32_t page_tokens = 0;
+  int32_t num_pages = 0;              // 0 or less: the list ended before this call's entries
+  int32_t page_tokens = 0;            // multiple of kTileTokens
 
   float scale = 1.0f;
   bool first = true;
@@ -54,6 +54,7 @@ struct AttentionKernel {
   void (*run)(const AttentionItem& item, std::byte* scratch) = nullptr;
 };
 
+// REQUIRES of each: the CPU has its ISA. Bits of AVX2 and AVX-512 agree; scalar and AMX differ.
 const AttentionKernel& attention_kernel_scalar();
 const AttentionKernel& attention_kernel_avx2();
 const AttentionKernel& attention_kernel_avx512();

@@ -7,6 +7,8 @@
 namespace sluice {
 namespace {
 
+// The `Vector` of attention/fma_chunk.h. SSE2 has 16 registers of four floats; 3 rows by 16 tokens
+// are 12 sums.
 struct PortableVector {
   using Register = float __attribute__((vector_size(16)));
   using Integers = int32_t __attribute__((vector_size(16)));

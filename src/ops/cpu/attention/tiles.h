@@ -1,6 +1,6 @@
 // The walk over the KV tokens of one work item, and where a tile of them lies.
 //
-// Included by the attention_<isa>.cc files only; each gets its own copy, compiled for its ISA
+// Included by the attention/<isa>.cc files only; each gets its own copy, compiled for its ISA
 // (hence the unnamed namespace in a header; see attention/kernel.h). Thread rule: pure functions.
 #pragma once
 
@@ -11,6 +11,7 @@
 namespace sluice {
 namespace {
 
+// std::min is an inline function of another header, which these files must not instantiate.
 inline int32_t min_of(int32_t a, int32_t b) { return a < b ? a : b; }
 inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
 
@@ -25,8 +26,8 @@ struct Tile {
   int32_t block;
 };
 
-// Hands out the tiles that the last row of the item sees, in ascending order: all of them, or those
-// that the page list names. Earlier rows see a prefix of the same sequence.
+// Enumerates the tiles that the last row of the item sees, in ascending order: all of them, or
+// those that the page list names. Earlier rows see a prefix of the same tiles.
 class TileCursor {
  public:
   explicit TileCursor(const AttentionItem& item)
@@ -66,7 +67,7 @@ class TileCursor {
     return false;
   }
 
-  // A gathered page is the block of its place in the list; any other is found by its position.
+  // A gathered page lies in the block of its index in the list; any other is found by its position.
   int32_t block() const {
     if (item_.block_table == nullptr) return page_ - 1;
     return item_.block_table[(position_ - item_.kv_begin) / item_.block_tokens];
@@ -80,7 +81,7 @@ class TileCursor {
 };
 
 // The keys and values of a tile, [tokens][head_dim] each. Only the first `num_tokens` may be read:
-// what lies behind belongs to whoever writes it.
+// the rest of the block may be unwritten, or written by another stream now.
 struct TileSource {
   const uint16_t* k;
   const uint16_t* v;
@@ -96,10 +97,9 @@ inline TileSource tile_source(const AttentionItem& item, Tile tile) {
           min_of(kTileTokens, item.kv_end - tile.position)};
 }
 
-// Fetches a tile that will be converted soon, a few lines at a time between other work: with few
-// rows the walk is bound by DRAM, and the transposing loads of the keys are no pattern that
-// hardware recognises. All at once they would fill the queue of misses and hold up the loads of the
-// present.
+// Prefetches a tile of the next chunk, a few lines at a time between other work: with few rows the
+// walk is bound by DRAM, and the hardware prefetcher does not recognise the transposing loads of
+// keys. Prefetching all lines at once would fill the miss queue and delay the current loads.
 class TilePrefetch {
  public:
   TilePrefetch() = default;

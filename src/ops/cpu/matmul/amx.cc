@@ -2,9 +2,9 @@
 //
 // Used by ops/cpu/matmul/matmul.cc when the CPU has AMX and the operating system permits it. Few
 // rows use the same instruction on tiles with fewer lines, which keeps a row's bits independent of
-// its neighbours; they are bound by DRAM, so everything else is kept short. Thread rule: see
-// matmul/kernel.h.
-// Source: Intel 64 and IA-32 Architectures Software Developer's Manual, TDPBF16PS.
+// its neighbours. That case is bound by DRAM and has a path of its own without packing. Thread
+// rule: see matmul/kernel.h. Source: Intel 64 and IA-32 Architectures Software Developer's Manual,
+// TDPBF16PS.
 #include <immintrin.h>
 
 #include "ops/cpu/matmul/block.h"
@@ -20,9 +20,9 @@ inline constexpr int64_t kTileHalves = 512;  // bf16 in a tile
 inline constexpr int64_t kTileFloats = 256;  // f32 in a tile
 inline constexpr int kLineBytes = 64;
 
-// Blocking, tuned on Sapphire Rapids: two panels of kMaxSteps steps (64 KiB) pass through L1 while
-// the rows of the job pass by; the packed rows (256 KiB), the sums (256 KiB) and the weights of a
-// job (1 MiB) stay in its L2 of 2 MiB.
+// Blocking for Sapphire Rapids: two panels of kMaxSteps steps (64 KiB) stream through L1 for each
+// pair of row tiles; the packed rows (256 KiB), the sums (256 KiB) and the weights of a job
+// (1 MiB) stay in the L2 of 2 MiB.
 inline constexpr int64_t kMaxRowTiles = 8;
 inline constexpr int64_t kMaxPanels = 32;
 inline constexpr int64_t kMaxSteps = 32;
@@ -89,7 +89,7 @@ void multiply_2x2(const Run& run) {
   memory_barrier();
 }
 
-// What is left over at the edges.
+// One row tile by one panel: the edges of a job whose tiles or panels are odd in number.
 void multiply_1x1(const Run& run) {
   memory_barrier();
   _tile_loadd(0, run.sums, kLineBytes);
@@ -112,6 +112,7 @@ struct Pass {
 void pack_rows(const MatmulProblem& problem, const MatmulJob& job, const Pass& pass,
                uint16_t* packed) {
   const int64_t num_steps = pass.end - pass.begin;
+  // Tile loads of this path always read 16 rows.
   const int64_t padded_rows = (job.num_rows + kTileRows - 1) / kTileRows * kTileRows;
   for (int64_t row = 0; row < padded_rows; ++row) {
     uint16_t* dst = packed + row / kTileRows * num_steps * kTileHalves + row % kTileRows * kStepK;
@@ -157,6 +158,7 @@ void multiply_pass(const Run& run, int64_t num_row_tiles, int64_t num_panels) {
   }
 }
 
+// Writes all sums of a job, with bias, to out.
 void write_sums(const MatmulProblem& problem, const MatmulJob& job, const float* sums) {
   for (int64_t row = 0; row < job.num_rows; ++row) {
     for (int64_t panel = 0; panel < job.num_panels; ++panel) {
@@ -180,8 +182,8 @@ struct FewRows {
   int64_t weight_stride = 0;
 };
 
-// sums: kPanels tiles. Two at most, so that a job may be two panels: with jobs of four, 16 threads
-// waited for each other, and a Qwen3-0.6B decoded 15 % slower.
+// sums: kPanels tiles. At most two panels, so that a job may be as narrow as two: products of
+// decode have few panels for many threads, and wider jobs would leave threads waiting.
 template <int kPanels>
 void multiply_few_rows(const FewRows& rows, float* sums) {
   static_assert(kPanels == 1 || kPanels == 2);
@@ -217,6 +219,7 @@ void copy_last_step(const MatmulProblem& problem, const MatmulJob& job, int64_t 
   }
 }
 
+// A job of at most 16 rows: tiles with one line per row, two panels at a time over all of k.
 void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) {
   constexpr int64_t kPanelsAtOnce = 2;
   float* const sums = reinterpret_cast<float*>(scratch);
@@ -251,6 +254,8 @@ void run_few_rows(const MatmulProblem& problem, const MatmulJob& job, std::byte*
 
 // ---- Jobs --------------------------------------------------------------------------------------
 
+// Passes over k hold the packed x within kPackedHalves: fewer row tiles allow more steps a pass.
+// Sums rest in scratch between passes, which changes no bit.
 void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) {
   if (job.num_rows <= kTileRows) return run_few_rows(problem, job, scratch);
   float* const sums = reinterpret_cast<float*>(scratch);

@@ -9,6 +9,7 @@
 namespace sluice {
 namespace {
 
+// The `Vector` of matmul/fma.h. A panel is two registers; 6 rows by 2 are the 12 sums.
 struct Avx2Vector {
   using Register = __m256;
   static constexpr int kPerPanel = 2;

@@ -9,6 +9,7 @@
 namespace sluice {
 namespace {
 
+// The `Vector` of matmul/fma.h. A panel is one register; 12 rows by 2 panels are the 24 sums.
 struct Avx512Vector {
   using Register = __m512;
   static constexpr int kPerPanel = 1;

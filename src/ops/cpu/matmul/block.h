@@ -1,7 +1,9 @@
-// What every matrix-product kernel does around its inner loop: bf16 to f32, and the last step.
+// The parts of a matrix-product kernel around its inner loop: bf16 to f32, and sums plus bias to
+// the output.
 //
-// Included by the matmul_<isa>.cc files only; each gets its own copy, compiled for its ISA (hence
-// the unnamed namespace in a header; see matmul/kernel.h). Thread rule: pure functions.
+// Included by the matmul/<isa>.cc files only, some through matmul/fma.h; each gets its own copy,
+// compiled for its ISA (hence the unnamed namespace in a header; see matmul/kernel.h). Thread rule:
+// pure functions.
 #pragma once
 
 #include <cstring>
@@ -11,6 +13,7 @@
 namespace sluice {
 namespace {
 
+// Exact: bf16 is the upper half of f32.
 inline float widen(uint16_t bits) {
   const uint32_t raw = static_cast<uint32_t>(bits) << 16;
   float value;
@@ -27,13 +30,14 @@ inline uint16_t narrow(float value) {
   return static_cast<uint16_t>(is_nan ? ((raw >> 16) | 0x0040u) : rounded);
 }
 
-// Eight values in the compiler's own vector type: loops over scalars stay scalar here, which once
-// cost AMX half its rate, and GCC 12 splits sixteen badly on AVX2.
+// Eight values in the compiler's own vector type: GCC leaves loops over scalars scalar here, which
+// would slow the AMX kernel down, and GCC 12 splits vectors of sixteen badly on AVX2.
 inline constexpr int64_t kWriteLanes = 8;
 using Floats = float __attribute__((vector_size(32)));
 using Words = uint32_t __attribute__((vector_size(32)));
 using Halves = uint16_t __attribute__((vector_size(16)));
 
+// Through memcpy, since bias and output have no alignment.
 template <typename Vector, typename Memory>
 inline void load_vector(Vector& vector, const Memory* memory) {
   std::memcpy(&vector, memory, sizeof(vector));

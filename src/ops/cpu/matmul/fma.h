@@ -22,9 +22,8 @@ inline constexpr int64_t kMaxPanels = 16;
 inline constexpr int64_t kSumStride = kMaxPanels * kPanelRows;  // floats
 inline constexpr int kWidestTile = 4;                           // panels
 
-// How far ahead of its use a line of weights is asked for, in bf16 (1 KiB). With few rows this is
-// worth 10 to 25 % of the DRAM rate; with many it costs nothing that could be measured. It may name
-// an address past the weight, which a prefetch ignores.
+// Distance of the prefetch of weights, in bf16 (1 KiB). It matters with few rows, where the product
+// is bound by DRAM. It may name an address past the weight, which a prefetch ignores.
 inline constexpr int64_t kPrefetch = 512;
 
 // `Vector` provides: Register, kPerPanel (registers that hold 16 floats), kAccumulators (how many
@@ -87,6 +86,7 @@ void multiply_tile(const float* x, const uint16_t* weight, int64_t panel_stride,
   }
 }
 
+// multiply_tile of one height and width.
 using TileFunction = void (*)(const float* x, const uint16_t* weight, int64_t panel_stride,
                               int64_t num_pairs, float* sums);
 
@@ -112,6 +112,7 @@ struct TileTable {
   }
 };
 template <typename Vector>
+// Built at compile time; height and width, which are known at run time, index it.
 inline constexpr TileTable<Vector> kTiles{};
 
 // The k blocks that one pass over the weights of a job covers.
@@ -120,6 +121,7 @@ struct Pass {
   int64_t block_end = 0;
 };
 
+// Pairs of k in a block: kBlockK / 2, fewer in the last block.
 int64_t block_pairs(const MatmulProblem& problem, int64_t block) {
   const int64_t left = problem.padded_k - block * kBlockK;
   return (left < kBlockK ? left : kBlockK) / 2;
@@ -159,6 +161,8 @@ void multiply_panels(const MatmulProblem& problem, const MatmulJob& job, const P
   }
 }
 
+// Passes bound the converted rows to kMaxRows * kRowStride floats. One row tile height decides the
+// width for all tiles of the job, so that panels are grouped once.
 template <typename Vector>
 void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) {
   float* const sums = reinterpret_cast<float*>(scratch);
@@ -185,6 +189,7 @@ void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* scra
   write_job(problem, job, sums, kSumStride);
 }
 
+// Scratch: sums [kMaxRows][kSumStride], then converted rows.
 template <typename Vector>
 constexpr MatmulKernel make_fma_kernel() {
   return {.max_rows = kMaxRows,

@@ -1,10 +1,10 @@
 // The border between the driver of the matrix product and its kernels, one kernel per ISA.
 //
-// Used by ops/cpu/matmul/matmul.cc (which splits a product into jobs) and the matmul_<isa>.cc
-// files. Each of those is compiled with flags of its own, so they include nothing but this file,
-// <immintrin.h> and templates in unnamed namespaces: an inline function compiled for AVX-512 must
-// never be the copy that the linker keeps for the rest of the program. Thread rule: kernels are
-// stateless; every thread brings its own scratch.
+// Used by ops/cpu/matmul/matmul.cc (which splits a product into jobs) and the matmul/<isa>.cc
+// files. Each of those is compiled with flags of its own, so they include only this file,
+// <immintrin.h> and code in unnamed namespaces: an inline function compiled for AVX-512 must never
+// be the copy that the linker keeps for the rest of the program. Thread rule: kernels are
+// stateless; every thread passes its own scratch.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ struct MatmulJob {
 
 // REQUIRES of run: num_rows <= max_rows, num_panels <= max_panels, 64-byte aligned scratch.
 // Order of accumulation: a kernel visits k of each output element in one order that depends on k
-// alone, never on the job. That is what makes a row independent of its neighbours.
+// alone, never on the job. A row is therefore independent of its neighbours.
 struct MatmulKernel {
   int64_t max_rows = 0;        // of a job: bounds the scratch
   int64_t max_panels = 0;      // of a job
@@ -52,6 +52,7 @@ struct MatmulKernel {
   void (*run)(const MatmulProblem& problem, const MatmulJob& job, std::byte* scratch) = nullptr;
 };
 
+// REQUIRES of each: the CPU has its ISA. AVX2 and AVX-512 give equal bits; scalar and AMX differ.
 const MatmulKernel& matmul_kernel_scalar();
 const MatmulKernel& matmul_kernel_avx2();
 const MatmulKernel& matmul_kernel_avx512();

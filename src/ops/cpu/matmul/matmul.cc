@@ -1,8 +1,8 @@
 // Cuts a matrix product into jobs of rows x panels and hands them to the kernel of the ISA.
 //
-// How a product is cut depends on its shape and on the number of threads; the
-// result does not (see MatmulKernel), so no reduction crosses jobs. Thread rule: enqueue only; jobs
-// run on the stream's team, each with the scratch of its thread.
+// How a product is cut depends on its shape and on the number of threads; the result does not (see
+// MatmulKernel), since every job computes whole sums over k. Thread rule: enqueue only; jobs run on
+// the stream's team, each with the scratch of its thread.
 #include <algorithm>
 
 #include "device/cpu/cpu_stream.h"
@@ -13,7 +13,8 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int64_t kJobsPerThread = 4;  // so that a thread that lost its core holds up little
+// Several jobs per thread: when the system preempts one thread, the others take its remaining jobs.
+constexpr int64_t kJobsPerThread = 4;
 
 // Below this many multiply-adds, waking the helpers costs more than they save.
 constexpr int64_t kInlineWork = int64_t{1} << 16;
@@ -48,6 +49,8 @@ struct Plan {
   }
 };
 
+// Rows are divided evenly into blocks of at most max_rows; then panels are grouped so that there
+// are about kJobsPerThread jobs per thread.
 Plan plan_jobs(const MatmulProblem& problem, const MatmulKernel& kernel, int num_threads) {
   Plan plan;
   const int64_t even_rows = ceil_div(problem.m, ceil_div(problem.m, kernel.max_rows));

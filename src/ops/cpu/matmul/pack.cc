@@ -1,7 +1,8 @@
 // Lays out a checkpoint's matrix for the kernels of matmul/kernel.h while converting it to bf16.
 //
 // Used once per weight while a model loads. Bound by reading the page cache, so a panel is written
-// in the order of its bytes and each source row is read once, forwards. Thread rule: enqueue only.
+// in the order of its bytes and each source row is read once, forwards. Thread rule: enqueue only;
+// panels are packed by the stream's team.
 #include <algorithm>
 #include <cstring>
 
@@ -27,7 +28,7 @@ struct PackProblem {
   int64_t padded_k = 0;
 };
 
-// safetensors gives no promise of alignment, hence memcpy.
+// One element as bf16 bits. safetensors does not promise alignment, hence memcpy.
 template <typename Element>
 uint32_t load_bf16(const std::byte* src) {
   Element element;
@@ -73,7 +74,7 @@ const std::byte* fetch_rows(const PackProblem& problem, int64_t row, int64_t num
   return rows;
 }
 
-// The rows that no weight has after the last one of `panel`.
+// Zeroes rows [num_rows, 16) of `panel`, the padding after the weight's last row.
 void zero_padding(const PackProblem& problem, uint32_t* panel, int64_t num_rows) {
   for (int64_t pair = 0; pair < problem.padded_k / 2; ++pair) {
     std::fill(panel + pair * kPanelRows + num_rows, panel + (pair + 1) * kPanelRows, 0);
@@ -101,6 +102,7 @@ void pack_panel(const PackProblem& problem, int64_t panel) {
   if (is_last) zero_padding(problem, dst, row_end);
 }
 
+// One task per panel that holds a row of src.
 template <typename Element>
 void submit_pack(CpuStream& stream, const PackProblem& problem) {
   stream.submit("pack_weight", [problem](ThreadTeam& team) {

@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// Even and odd k of an out feature are neighbours in the packed layout (matmul/kernel.h).
 void run_job(const MatmulProblem& problem, const MatmulJob& job, std::byte* /*scratch*/) {
   for (int64_t panel = job.panel_begin; panel < job.panel_begin + job.num_panels; ++panel) {
     const uint16_t* weight = problem.weight + panel * problem.padded_k * kPanelRows;

@@ -1,6 +1,7 @@
-// Copies listed blocks from pinned host memory, one after another.
+// Copies listed blocks from pinned host memory.
 //
-// Bound by memory. Thread rule: enqueue only; blocks run on the stream's team.
+// Bound by memory. A call becomes one task for each kIdsPerTask ids, all of them transfers of the
+// stream. Thread rule: enqueue only; blocks run on the stream's team.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -12,7 +13,7 @@
 namespace sluice::cpu {
 namespace {
 
-// As many ids as a task holds beside the rest.
+// Ids that a task carries by value, since the caller's list need not outlive the call.
 constexpr size_t kIdsPerTask = 32;
 
 struct CopyCall {
@@ -30,6 +31,7 @@ struct CopyCall {
   }
 };
 
+// Copies the blocks of one task and returns the bytes, which the stream counts as transferred.
 size_t run_copies(const CopyCall& call, ThreadTeam& team) {
   for_row_ranges(team, static_cast<int64_t>(call.num_ids),
                  static_cast<int64_t>(call.block_bytes / sizeof(BFloat16)),

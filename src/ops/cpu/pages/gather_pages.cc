@@ -22,7 +22,7 @@ struct GatherCall {
   const int32_t* page_ids;
   const int32_t* page_count;
   int64_t* num_bytes;  // null: not counted
-  bool is_metered;     // the stream is told how many bytes came from the host
+  bool is_metered;     // the stream counts bytes, so they are computed even without num_bytes
   int32_t num_ids;
   int32_t num_list_heads;
   int32_t max_pages;
@@ -35,8 +35,8 @@ struct GatherCall {
   }
 };
 
-// The first token of the page that copy `index` moves; -1 if the list ends before it or the page is
-// not on the host.
+// The first token of the page that copy `index` moves; -1 if the list ends before it or the page
+// begins at kv_end or later, which is not on the host. Copies run over heads, then entries.
 int32_t token_of(const GatherCall& call, int64_t index) {
   const auto head = static_cast<int32_t>(index / call.num_entries);
   const int32_t list = call.num_list_heads == 1 ? 0 : head;
@@ -48,10 +48,12 @@ int32_t token_of(const GatherCall& call, int64_t index) {
   return page < (*call.kv_end + page_tokens - 1) / page_tokens ? page * page_tokens : -1;
 }
 
+// Whether the block of `token` is in device memory and can be read there.
 bool is_resident(const GatherCall& call, int32_t token) {
   return call.places != nullptr && call.places[token / call.src.shape.block_tokens] >= 0;
 }
 
+// Copies keys and values of one page and head, from the resident block if there is one.
 void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   const auto head = static_cast<int32_t>(index / call.num_entries);
   const auto target = static_cast<int32_t>(index % call.num_entries);
@@ -72,6 +74,7 @@ void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   std::memcpy(dst + to.v_offset(head), src + from.v_offset(head), call.half_page_bytes());
 }
 
+// Moves all pages. Pages without work are skipped inside a task, so that tasks stay independent.
 void copy_together(const GatherCall& call, ThreadTeam& team) {
   const int64_t page_elements = int64_t{2} * call.dst.shape.block_tokens * call.dst.shape.head_dim;
   for_row_ranges(team, call.num_copies(), page_elements, [&](int64_t begin, int64_t end) {
@@ -82,6 +85,7 @@ void copy_together(const GatherCall& call, ThreadTeam& team) {
   });
 }
 
+// Counted in a second pass by one thread: the sum needs no atomic, and the pass reads lists only.
 size_t bytes_from_host(const GatherCall& call) {
   size_t num_bytes = 0;
   for (int64_t i = 0; i < call.num_copies(); ++i) {
@@ -91,6 +95,7 @@ size_t bytes_from_host(const GatherCall& call) {
   return num_bytes;
 }
 
+// Returns the bytes read from the host for the stream's meter; 0 where they are not counted.
 size_t run_gather(const GatherCall& call, ThreadTeam& team) {
   copy_together(call, team);
   if (call.num_bytes == nullptr && !call.is_metered) return 0;

@@ -1,6 +1,6 @@
 // Bounds of keys and scores of bounds, written once over the compiler's vectors.
 //
-// Included by the page_kernels_<isa>.cc files only; each gets its own copy (hence the unnamed
+// Included by the pages/kernels_<isa>.cc files only; each gets its own copy (hence the unnamed
 // namespace in a header). Every score is one fixed chain: lane i of 16 adds channels i, i + 16, ...
 // in order, products and sums rounded apart, and a halving tree adds the lanes. No width changes
 // it, so all ISAs give the same bits. Thread rule: pure functions.
@@ -20,6 +20,7 @@ inline constexpr int32_t kMaxHeadDim = 256;
 // `Lanes` provides kLanes and vectors of this many elements: Floats, Words (uint32_t) and Halves
 // (uint16_t); and Keys, a vector of 16-bit integers as wide as Floats.
 
+// Loads and stores through memcpy, which needs no alignment and compiles to one instruction.
 template <typename Vector, typename T>
 inline Vector load(const T* from) {
   Vector value;
@@ -39,6 +40,7 @@ inline Keys ordered(Keys bits) {
   return bits ^ ((bits >> 15) & 0x7fff);
 }
 
+// Compares 16-bit integers instead of floats: twice the lanes, and no conversion.
 template <typename Lanes>
 void bound_keys(const uint16_t* keys, int32_t num_tokens, int32_t head_dim, uint16_t* bounds) {
   using Keys = typename Lanes::Keys;
@@ -57,6 +59,7 @@ void bound_keys(const uint16_t* keys, int32_t num_tokens, int32_t head_dim, uint
   }
 }
 
+// `count` bf16 to f32.
 template <typename Lanes>
 inline void widen(const uint16_t* bits, int32_t count, float* out) {
   for (int32_t i = 0; i < count; i += Lanes::kLanes) {
@@ -65,6 +68,7 @@ inline void widen(const uint16_t* bits, int32_t count, float* out) {
   }
 }
 
+// Adds 16 lanes as 8 + 8, 4 + 4, 2 + 2, 1 + 1.
 inline float halving_sum(const float* lanes) {
   float sum[kScoreLanes / 2];
   for (int i = 0; i < 8; ++i) sum[i] = lanes[i] + lanes[i + 8];
@@ -73,6 +77,7 @@ inline float halving_sum(const float* lanes) {
   return sum[0] + sum[1];
 }
 
+// Converts the bounds to f32 once for all heads of the group.
 template <typename Lanes>
 float score_page(const float* q, int32_t num_heads, int32_t head_dim, const uint16_t* bounds) {
   using Floats = typename Lanes::Floats;

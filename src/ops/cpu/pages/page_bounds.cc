@@ -1,7 +1,7 @@
 // Bounds of keys, and scores from them, on the CPU: the ops of page selection that do arithmetic.
 //
-// Both are bound by memory: bounds read each key once, scores read the bounds
-// once. Thread rule: enqueue only; ranges of pages run on the stream's team.
+// Both are bound by memory: bounds read each key once, scores read the bounds once. Inner loops are
+// in pages/kernels_impl.h. Thread rule: enqueue only; ranges of pages run on the stream's team.
 #include <algorithm>
 
 #include "core/error.h"
@@ -15,6 +15,7 @@
 namespace sluice::cpu {
 namespace {
 
+// AVX-512 would give no more: the loops are bound by memory.
 const PageKernels& kernels_of(CpuIsa isa) {
   return isa >= CpuIsa::kAvx2 ? page_kernels_avx2() : page_kernels_portable();
 }
@@ -30,7 +31,8 @@ struct BoundsTable {
   int32_t num_kv_heads;
   int32_t head_dim;
 
-  // The minima of head 0 of a page, all its bounds after them; null if its block has no id.
+  // The minima of head 0 of a page; its maxima and the other heads follow. Null if its block has
+  // no id.
   uint16_t* page(int32_t seq, int32_t page) const {
     const int32_t index = page / pages_per_block;
     SLUICE_CHECK(index < max_ids, "page {} of sequence {} is behind its {} block ids", page, seq,
@@ -41,6 +43,7 @@ struct BoundsTable {
     const int64_t at = static_cast<int64_t>(id) * pages_per_block + page % pages_per_block;
     return minmax + at * num_kv_heads * head_stride();
   }
+  // Elements from one head's bounds to the next: minima and maxima.
   int64_t head_stride() const { return int64_t{2} * head_dim; }
 };
 
@@ -69,7 +72,8 @@ struct UpdateCall {
   int32_t max_rows;
 };
 
-// The bounds of the `index`th page with a row of the batch, all heads; nothing if there is none.
+// Writes the bounds of the `index`th page of a sequence that holds a row of the batch, for all
+// heads. Does nothing if the sequence has fewer such pages, or the page's block has no id.
 void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq, int32_t index) {
   const int32_t end = call.first_pos[seq] + call.row_begin[seq + 1] - call.row_begin[seq];
   const int32_t page = call.first_pos[seq] / call.bounds.page_tokens + index;
@@ -105,6 +109,7 @@ struct ScoreCall {
   int32_t max_pages;
 };
 
+// Pages that hold a token of the sequence, the last one perhaps in part.
 int32_t num_pages_of(const ScoreCall& call, int32_t seq) {
   const int32_t page_tokens = call.bounds.page_tokens;
   const int32_t num_pages = (std::max(0, call.kv_end[seq]) + page_tokens - 1) / page_tokens;
@@ -133,6 +138,8 @@ void score_range(const ScoreCall& call, const PageKernels& kernels, int32_t seq,
   }
 }
 
+// Splits by the longest sequence, so that every sequence has the same number of tasks; tasks past
+// the end of a shorter one return at once.
 void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& team) {
   int32_t longest = 0;
   for (int32_t seq = 0; seq < call.num_seqs; ++seq) {

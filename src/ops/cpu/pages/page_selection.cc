@@ -1,7 +1,8 @@
 // From scores to lists on the CPU: which pages the rule takes, ascending.
 //
-// A list is independent of the others. Thread rule: enqueue only; lists run on
-// the stream's team, candidates in the scratch of its thread.
+// Lists do not depend on each other. Cost per list: one pass over the scores and a selection of the
+// nth element, linear on average. Thread rule: enqueue only; lists run on the stream's team, with
+// candidates in the scratch of its thread.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -50,6 +51,8 @@ struct PageRanges {
   int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
 };
 
+// Applies PageRule (ops/page_selection.h) to one list. Where all candidates would be taken anyway,
+// no scores are needed and the list is all pages.
 PageRanges ranges_of(const SelectCall& call, const ListId& list) {
   const int32_t last_row = call.kv_end[list.seq] - 1;
   int32_t anchor = last_row;
@@ -103,6 +106,7 @@ void take_top(const SelectCall& call, const ListId& list, const PageRanges& rang
   std::sort(out, out + ranges.num_top);
 }
 
+// Writes list `index`: sinks, the best of the middle, recent pages. Sorted, since each part is.
 void write_list(const SelectCall& call, int64_t index) {
   const int64_t head_index = index / call.num_q_pages;
   const ListId list{.seq = static_cast<int32_t>(head_index / call.num_list_heads),
@@ -124,6 +128,7 @@ void write_list(const SelectCall& call, int64_t index) {
   call.page_count[index] = ranges.num_taken();
 }
 
+// Without scores top_pages is 0 (shape contract), so the zeros for their dims are never used.
 SelectCall make_call(const SelectPagesArgs& args) {
   SelectCall call{.scores = nullptr,
                   .first_pos = args.batch.first_pos.data<int32_t>(),

@@ -1,4 +1,7 @@
 // SwiGLU and row gathering on the CPU. Both are bound by memory.
+//
+// A *Call struct is the args as plain pointers: tasks run after the call has returned and must not
+// refer to its args. Thread rule: enqueue only; ranges of rows run on the stream's team.
 #include <cstring>
 
 #include "core/error.h"
@@ -27,6 +30,7 @@ struct GatherCall {
   int64_t hidden;
 };
 
+// Copies rows [begin, end) of the output. Indices are checked here, since only now are they known.
 void gather(const GatherCall& call, int64_t begin, int64_t end) {
   const size_t row_bytes = static_cast<size_t>(call.hidden) * sizeof(uint16_t);
   for (int64_t i = begin; i < end; ++i) {

@@ -1,8 +1,8 @@
 // Embedding on the CPU: picks rows out of a packed weight.
 //
-// A row is strided in the packed layout (4 bytes of each 64-byte line), which
-// costs a cache line per pair of channels: 64 KiB read for a row of 1024, nothing beside the
-// layers. Thread rule: enqueue only.
+// A row is strided in the packed layout (4 bytes of each 64-byte line), which reads a cache line
+// per pair of channels: 32 KiB for a row of 1024, little compared with the layers' weights. Thread
+// rule: enqueue only; rows run on the stream's team.
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/matmul/kernel.h"
@@ -10,6 +10,7 @@
 namespace sluice::cpu {
 namespace {
 
+// Row `id` of a packed table: every 16th pair of its panel (matmul/kernel.h has the layout).
 void copy_row(const PackedWeight& table, int64_t id, BFloat16* out) {
   const int64_t k = table.num_cols;
   const int64_t padded_k = (k + kPaddedKMultiple - 1) / kPaddedKMultiple * kPaddedKMultiple;

@@ -1,9 +1,9 @@
 // The border between the element-wise ops of a row and their inner loops, one set per ISA.
 //
-// Used by norm.cc, rope.cc, activation.cc and sample/stats.cc; the row_kernels_<isa>.cc files are
-// compiled with flags of their own (see matmul/kernel.h for what follows from that). All sets are
-// the same plain multiplications and additions in the same order, so they give the same bits.
-// bf16 is passed as its bits. Thread rule: pure functions.
+// Used by norm.cc, rope.cc, activation.cc and sample/stats.cc; the rows/kernels_<isa>.cc files are
+// compiled with flags of their own (matmul/kernel.h says what they may include). All sets are the
+// same plain multiplications and additions in the same order, so they give the same bits. bf16 is
+// passed as its bits. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct RopeHead {
   float eps = 0.0f;
 };
 
+// One set of inner loops; each function works on one row, or one head of it.
 struct RowKernels {
   // residual[n] = bf16(residual + x).
   void (*add)(const uint16_t* x, uint16_t* residual, int64_t n);
@@ -36,8 +37,11 @@ struct RowKernels {
   float (*sum_exp)(const float* logits, int64_t n, float largest);
 };
 
+// Bounds the stack array of `rope`, which then needs no scratch.
 inline constexpr int64_t kMaxRopeHeadDim = 1024;
 
+// REQUIRES of each: the CPU has its ISA. `row_kernels` chooses for `isa`; there is no AMX set,
+// since these loops are bound by memory.
 const RowKernels& row_kernels_portable();
 const RowKernels& row_kernels_avx2();
 const RowKernels& row_kernels_avx512();

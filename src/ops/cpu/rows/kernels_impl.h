@@ -1,7 +1,8 @@
 // The inner loops of the element-wise ops, which the compiler turns into vectors of its file's ISA.
 //
-// Included by the row_kernels_<isa>.cc files only; each gets its own copy (hence the unnamed
-// namespace). Thread rule: pure functions.
+// Included by the rows/kernels_<isa>.cc files only; each gets its own copy (hence the unnamed
+// namespace). The build forbids fused multiply-add here, and sums have 16 partial sums at every
+// vector width: both keep the bits independent of the ISA. Thread rule: pure functions.
 #pragma once
 
 #include "ops/cpu/rows/kernels.h"
@@ -31,17 +32,20 @@ float sum_of_squares(const uint16_t* x, int64_t n) {
   return cpu::sum_lanes(lanes);
 }
 
-// The mean is over `num_channels` of n.
+// 1 / sqrt(mean(x^2) + eps). The sum is over n elements, the mean divides by `num_channels`: the
+// other channels are zeros.
 float norm_scale(const uint16_t* x, int64_t n, int64_t num_channels, float eps) {
   return 1.0f / __builtin_sqrtf(sum_of_squares(x, n) / static_cast<float>(num_channels) + eps);
 }
 
+// `residual` is rounded to bf16 here, so that the norm after it reads the rounded sum.
 void add_row(const uint16_t* __restrict x, uint16_t* __restrict residual, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     residual[i] = round_to_bf16(bf16_to_float(residual[i]) + bf16_to_float(x[i]));
   }
 }
 
+// In place is allowed: all of the row is read for the scale before the first write.
 void norm_row(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_t n, float eps) {
   const float scale = norm_scale(row, n, n, eps);
   for (int64_t i = 0; i < n; ++i) {
@@ -49,6 +53,7 @@ void norm_row(const uint16_t* row, const uint16_t* weight, uint16_t* out, int64_
   }
 }
 
+// silu(x) * up with silu(x) = x / (1 + e^-x).
 void swiglu_row(const uint16_t* __restrict gate, const uint16_t* __restrict up,
                 uint16_t* __restrict out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -57,6 +62,7 @@ void swiglu_row(const uint16_t* __restrict gate, const uint16_t* __restrict up,
   }
 }
 
+// (low, high) becomes (low cos - high sin, high cos + low sin) for each pair (i, i + half).
 void rope_head(const RopeHead& head) {
   float values[kMaxRopeHeadDim];
   const int64_t half = head.head_dim / 2;
@@ -78,6 +84,7 @@ void rope_head(const RopeHead& head) {
   }
 }
 
+// Terms are at most 1, since `largest` is the maximum of the whole row.
 float sum_exp_row(const float* logits, int64_t n, float largest) {
   float lanes[16] = {};
   int64_t i = 0;

@@ -1,4 +1,6 @@
-// RMSNorm on the CPU. Bound by memory: every element is read twice from cache and once from DRAM.
+// RMSNorm on the CPU. Bound by memory: an element comes from DRAM once; the second pass over its
+// row, which scales it, finds it in the cache. Thread rule: enqueue only; rows run on the stream's
+// team.
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/row_tasks.h"
@@ -18,6 +20,7 @@ struct RmsNormCall {
   const RowKernels* kernels;
 };
 
+// Rows [begin, end). With a residual, its updated row is what the norm reads.
 void norm_rows(const RmsNormCall& call, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const int64_t offset = row * call.hidden;

@@ -1,4 +1,8 @@
 // Rotary embedding on the CPU, fused with the q/k norm before it and the KV write after it.
+//
+// Fused because q and k of a row are then read once, and k goes to its KV block without another
+// copy. Thread rule: enqueue only; rows run on the stream's team, which is safe since no two rows
+// of a call write the same KV entry.
 #include <cmath>
 #include <cstring>
 
@@ -59,6 +63,7 @@ struct RopeCall {
   }
 };
 
+// All heads of one row: q to q_out, k rotated and v copied to the block entry that kv_rows names.
 void rope_row(const RopeCall& call, int64_t row) {
   const KvBlockShape& shape = call.kv.shape;
   const int64_t head_dim = shape.head_dim;
@@ -100,7 +105,8 @@ void CpuOps::rope_angles(Stream& stream, const RopeAnglesArgs& args) const {
       .attention_factor = args.attention_factor,
   };
   as_cpu(stream).submit("rope_angles", [call](ThreadTeam& team) {
-    constexpr int64_t kCostOfAnAngle = 32;  // in elements of a memory-bound op
+    // A sine and a cosine cost about as much as 32 elements of a memory-bound op.
+    constexpr int64_t kCostOfAnAngle = 32;
     for_row_ranges(team, call.num_rows, call.half * kCostOfAnAngle,
                    [&](int64_t begin, int64_t end) { angle_rows(call, begin, end); });
   });

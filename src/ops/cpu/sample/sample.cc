@@ -1,5 +1,8 @@
 // Sampling on the CPU: a few passes over the logits of a row, no full sort, no allocation after the
 // first call of a thread.
+//
+// Rows are sampled in parallel, one thread each; their maxima and log-sum-exps come from
+// sample/stats.h, where all threads share a row. Thread rule: enqueue only.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -34,12 +37,14 @@ bool before(const Candidate& a, const Candidate& b) {
   return a.scaled != b.scaled ? a.scaled > b.scaled : a.id < b.id;
 }
 
+// Vectors of one thread that keep their capacity from row to row.
 struct Scratch {
   std::vector<float> allowed;  // logits with suppressed ids at -inf
   std::vector<Candidate> candidates;
   std::vector<int32_t> ids;
 };
 
+// Vectors, hence not the raw bytes of ops/cpu/thread_scratch.h.
 Scratch& thread_scratch() {
   thread_local Scratch scratch;
   return scratch;
@@ -57,6 +62,7 @@ void collect_candidates(const float* logits, int32_t vocab, float largest, float
   }
 }
 
+// Keeps the first k in the order of `before`; 0 or less keeps all.
 void keep_top_k(int32_t top_k, std::vector<Candidate>& candidates) {
   const auto k = static_cast<size_t>(std::max(top_k, 0));
   if (k == 0 || k >= candidates.size()) return;
@@ -67,8 +73,8 @@ void keep_top_k(int32_t top_k, std::vector<Candidate>& candidates) {
 
 // Keeps the shortest prefix, in the order of `before`, whose weights reach top_p of the total.
 //
-// A selection by mass: partitions around a pivot and goes on in the side that holds the border, so
-// the expected cost is linear where sorting 150,000 tokens would take 10 ms.
+// A selection by mass: partitions around the middle and continues in the half that holds the
+// border, so the expected cost is linear; a sort of a large vocabulary would dominate the op.
 void keep_top_p(float top_p, std::vector<Candidate>& candidates) {
   if (top_p >= 1.0f) return;
   double total = 0.0;
@@ -79,6 +85,8 @@ void keep_top_p(float top_p, std::vector<Candidate>& candidates) {
   double missing = total * static_cast<double>(top_p);
   auto begin = candidates.begin();
   auto end = candidates.end();  // the border lies in [begin, end)
+  // Invariant: everything before `begin` is kept, everything from `end` on is not, and `missing` is
+  // the mass still needed from [begin, end).
   while (end - begin > 1) {
     const auto middle = begin + (end - begin) / 2;
     std::nth_element(begin, middle, end, before);
@@ -91,14 +99,15 @@ void keep_top_p(float top_p, std::vector<Candidate>& candidates) {
       begin = middle;
     }
   }
+  // The last candidate of the range reaches the border and is kept.
   candidates.erase(end, candidates.end());
 }
 
 // Finds the argmax over candidates of scaled + Gumbel noise, -ln(-ln(u)).
 //
-// Most candidates are beaten without a logarithm: the noise is at most 22.9, and since -ln(u) is at
-// least 1 - u, a candidate can only win where 1 - u < e^(scaled - best). Neither test changes the
-// result. Four neighbouring ids share the words of one call of the generator.
+// Most candidates are rejected without a logarithm: the noise is at most 22.9, and since -ln(u) is
+// at least 1 - u, a candidate can only win where 1 - u < e^(scaled - best). Neither test changes
+// the result. Four neighbouring ids share the words of one call of the generator.
 class GumbelMax {
  public:
   GumbelMax(int64_t seed, int64_t position) : seed_(seed), position_(position) {}
@@ -126,12 +135,13 @@ class GumbelMax {
  private:
   const int64_t seed_;
   const int64_t position_;
-  uint32_t group_ = 0xffffffff;
+  uint32_t group_ = 0xffffffff;  // of words_; the initial value is no group
   PhiloxWords words_{};
   double best_ = -std::numeric_limits<double>::infinity();
   int32_t best_id_ = -1;
 };
 
+// The id that wins. The order of offers changes only how many candidates the tests above reject.
 int32_t draw(const std::vector<Candidate>& candidates, int64_t seed, int64_t position) {
   GumbelMax winner(seed, position);
   for (const Candidate& candidate : candidates) {
@@ -160,6 +170,8 @@ const float* allowed_logits(const SampleCall& call, int64_t row, Scratch& scratc
   return scratch.allowed.data();
 }
 
+// The token of one row. `top_id` is the argmax of the raw logits; it is used unless the row
+// suppresses ids. Throws kDevice if no token is left.
 int32_t choose_token(const SampleCall& call, int64_t row, int32_t top_id, Scratch& scratch) {
   const float* logits = allowed_logits(call, row, scratch);
   const bool all_allowed = logits == call.logits + row * call.vocab;
@@ -177,6 +189,7 @@ int32_t choose_token(const SampleCall& call, int64_t row, int32_t top_id, Scratc
   return draw(scratch.candidates, call.seed[row], call.position[row]);
 }
 
+// The num_top largest raw logits as log-probabilities, in descending order, lower id first.
 void write_top(const SampleCall& call, int64_t row, double log_total, Scratch& scratch) {
   const float* logits = call.logits + row * call.vocab;
   std::vector<int32_t>& ids = scratch.ids;
@@ -193,6 +206,8 @@ void write_top(const SampleCall& call, int64_t row, double log_total, Scratch& s
   }
 }
 
+// Refuses NaN, +inf and rows without a finite logit before it chooses; `log_sum` is NaN exactly for
+// a NaN, `largest` is infinite for the others.
 void sample_row(const SampleCall& call, int64_t row, const RowStats& stats) {
   Scratch& scratch = thread_scratch();
   const float* logits = call.logits + row * call.vocab;

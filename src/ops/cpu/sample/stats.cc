@@ -1,5 +1,5 @@
-// Rows are cut into pieces of kPieceLogits; threads take pieces, one thread joins a row's pieces in
-// their order.
+// Rows are cut into pieces of kPieceLogits. Threads reduce pieces; then one thread combines the
+// pieces of each row in ascending order, so that sums do not depend on the number of threads.
 #include "ops/cpu/sample/stats.h"
 
 #include <algorithm>
@@ -12,9 +12,10 @@ namespace sluice::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr int32_t kBlock = 1024;              // logits of one f32 sum
+constexpr int32_t kBlock = 1024;              // logits of one f32 sum; sums of blocks are double
 constexpr int32_t kPieceLogits = 8 * kBlock;  // of a task: about 10 us
 
+// Of the stream's worker, kept for its next call.
 struct Scratch {
   std::vector<RowStats> rows;
   std::vector<int32_t> top_ids;    // [rows][pieces]

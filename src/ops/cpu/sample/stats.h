@@ -1,7 +1,7 @@
 // The largest logit and the log-sum-exp of each row, by all threads of a stream.
 //
-// Used by sample.cc. One row of a large vocabulary is the common case in decode, where one thread
-// would need half a millisecond. Thread rule: called by the stream's worker inside a task.
+// Used by sample.cc. Decode often has a single row of a large vocabulary, so the threads share a
+// row. Thread rule: called by the stream's worker inside a task.
 #pragma once
 
 #include <cstdint>
