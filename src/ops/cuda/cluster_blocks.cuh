@@ -1,5 +1,5 @@
-// Blocks that work on one thing together and reach into each other's shared memory: a cluster where
-// the GPU has clusters (compute capability 9.0), a single block elsewhere.
+// Blocks that share one task and access each other's shared memory: a cluster where the GPU has
+// clusters (compute capability 9.0), a single block elsewhere.
 //
 // Used by sampling (a row of logits) and page selection (a list). Thread rule: device code.
 #pragma once
@@ -9,6 +9,8 @@
 
 namespace sluice::cuda {
 
+// Cluster instructions exist from sm_90 on, hence NV_IF_TARGET: code for older GPUs must compile
+// without them.
 struct ClusterBlocks {
   __device__ static unsigned count() {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (return cooperative_groups::this_cluster().num_blocks();),
@@ -23,8 +25,9 @@ struct ClusterBlocks {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (cooperative_groups::this_cluster().sync();),
                  (__syncthreads();))
   }
-  // What lies at `mine` in the shared memory of block `rank`. Order: after a sync, since a block
-  // must have begun before others reach into it, and before another, since it must not have left.
+  // The address that `mine` has in the shared memory of block `rank`. Order: after a sync, since a
+  // block must have begun before others access it, and before another sync, since it must not have
+  // ended.
   template <typename T>
   __device__ static T* of_block(T* mine, unsigned rank) {
     NV_IF_TARGET(NV_PROVIDES_SM_90,

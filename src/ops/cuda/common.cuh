@@ -1,7 +1,7 @@
-// What the kernels of this folder share: bf16 in vectors of 16 bytes, reductions in a fixed order.
+// Shared by the kernels of ops/cuda: bf16 in vectors of 16 bytes, and sums in a fixed order.
 //
-// Used by ops/cuda/*.cu only. Everything is a pure function of registers except `block_sum`, which
-// names the shared memory that it uses.
+// Thread rule: device code, pure functions of registers, except `row_sum`, which takes the shared
+// memory that it uses.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@ struct alignas(16) Bf16x8 {
   uint32_t pairs[4];  // the lower half of a pair is the lower index
 };
 
+// Exact: bf16 is the upper half of f32.
 __device__ inline float bf16_to_float(uint16_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits) << 16);
 }
@@ -27,6 +28,7 @@ __device__ inline uint16_t float_to_bf16(float value) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
 
+// Eight bf16 to f32, in ascending order of index.
 __device__ inline void unpack(const Bf16x8& packed, float (&values)[8]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -35,6 +37,7 @@ __device__ inline void unpack(const Bf16x8& packed, float (&values)[8]) {
   }
 }
 
+// The inverse of unpack, rounded to nearest even.
 __device__ inline Bf16x8 pack(const float (&values)[8]) {
   Bf16x8 packed;
 #pragma unroll

@@ -1,9 +1,9 @@
 // Launches of kernels that may begin while the previous kernel of the stream is still ending.
 //
-// A decode step is hundreds of kernels of a few microseconds, and the gap between two of them costs
-// as much as one. With programmatic dependent launch the blocks of the next kernel are already in
-// place when the previous one ends. Used by the row kernels and the matrix products of few rows.
-// Thread rule: as CudaStream::submit.
+// A decode step is hundreds of short kernels, and the gap between two of them costs about as much
+// as one. With programmatic dependent launch the blocks of the next kernel are resident when the
+// previous one ends. Used by the kernels of a decode step: rows, products of few rows, decode
+// attention, page selection and sampling. Thread rule: as CudaStream::submit.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,8 +17,8 @@ namespace sluice::cuda {
 
 // Kernel side. A kernel launched with `launch_early` must call this before it reads what an earlier
 // kernel writes, or writes what one reads; it waits until all earlier work is done and visible.
-// Blocks that have nothing to do call it too, before they leave: a kernel that ended without it
-// would let the next one go on beside what came before them both.
+// Blocks without work call it too, before they return: if a kernel ended without it, the next
+// kernel would run at the same time as those before both.
 __device__ inline void wait_for_earlier_work() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaGridDependencySynchronize();))
 }
@@ -29,18 +29,20 @@ __device__ inline void let_next_kernel_start() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (cudaTriggerProgrammaticLaunchCompletion();))
 }
 
+// The launch configuration of launch_early; -1 and 0 leave the default.
 struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  // How much of the L1 cache becomes shared memory, of what can. -1: as before, or more where the
-  // kernel needs it; loads in flight each need a line of what is left.
+  // Percentage of the L1 cache's memory that becomes shared memory. -1: the driver decides. Each
+  // load in flight needs a line of the part that remains cache.
   int shared_percent = -1;
-  // Neighbours along x that are a cluster, where the GPU has clusters (compute capability 9.0).
+  // Blocks of a cluster, neighbours along x; ignored before compute capability 9.0.
   int cluster_blocks = 0;  // 0: none
 };
 
-// Launches `kernel(call)`, early where the GPU can (compute capability 9.0).
+// Launches `kernel(call)`, early where the GPU can (compute capability 9.0). `call` is copied into
+// the launch, so a graph replays the values of the capture.
 template <typename Call>
 void launch_early(CudaStream& stream, void (*kernel)(Call), const LaunchShape& shape,
                   const Call& call) {

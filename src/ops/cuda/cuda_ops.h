@@ -1,7 +1,8 @@
 // CudaOps: the CUDA kernels behind ops_of. Each op is defined where its kernels are, in ops/cuda/.
 //
 // Used through cuda_ops() of cuda_ops_door.h; benches make one of their own. Shapes were checked
-// before an op is called. Thread rule: stateless; what ops keep, they keep per stream.
+// before an op is called. Thread rule: stateless; scratch and libraries belong to the stream
+// (op_state.h).
 #pragma once
 
 #include "ops/ops.h"

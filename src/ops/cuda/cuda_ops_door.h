@@ -1,4 +1,4 @@
-// Reaches the table of CUDA kernels without a CUDA type.
+// Declares the table of CUDA kernels without a CUDA type, so that host code can include it.
 //
 // Used by ops.cc only. A build without CUDA links stub_ops.cc instead. Thread rule: any thread.
 #pragma once

@@ -1,7 +1,7 @@
-// What the ops keep for one stream between calls, a place for each family that needs one.
+// The state that ops keep for one stream between calls, one member per family of ops.
 //
-// Used by ops/cuda/matmul and ops/cuda/attention_scratch: a stream has one CudaOpState, and this is
-// the class behind it. Thread rule: the thread that enqueues on the stream, inside `submit`.
+// Used by ops/cuda/matmul/state.h and ops/cuda/attention/scratch.cc. It is the class behind the one
+// CudaOpState of a stream. Thread rule: the thread that enqueues on the stream, inside `submit`.
 #pragma once
 
 #include <memory>
@@ -18,6 +18,7 @@ struct OpState final : CudaOpState {
   std::unique_ptr<CudaOpState> attention;
 };
 
+// The state of `stream`, created on the first call.
 inline OpState& op_state(CudaStream& stream) {
   if (!stream.op_state()) stream.op_state() = std::make_unique<OpState>();
   return static_cast<OpState&>(*stream.op_state());

@@ -7,6 +7,7 @@
 
 namespace sluice::cuda {
 
+// The 32-bit address that PTX instructions of shared memory take.
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }

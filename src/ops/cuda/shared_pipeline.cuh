@@ -1,5 +1,5 @@
-// Barriers and bulk tensor copies of Hopper, as thin functions: what a producer warp and consumer
-// warpgroups need to pass tiles through shared memory.
+// Barriers and bulk tensor copies of Hopper, as thin functions over PTX: a producer warp and
+// consumer warpgroups pass tiles through shared memory with them.
 //
 // Used by kernels compiled for sm_90 and newer only. Addresses are 32-bit shared-memory addresses.
 // Thread rule: device code.
@@ -11,8 +11,8 @@
 
 namespace sluice::cuda {
 
-// An mbarrier in shared memory. It passes from phase to phase when `num_arrivals` threads have
-// arrived and the bytes they announced have been written.
+// An mbarrier in shared memory. A phase ends when `num_arrivals` threads have arrived and all bytes
+// that they announced have been written.
 __device__ __forceinline__ void barrier_init(uint32_t barrier, uint32_t num_arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(num_arrivals));
 }
@@ -22,10 +22,12 @@ __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
+// One arrival; accesses of this thread before it are visible to threads that wait for the phase.
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// One arrival that announces `num_bytes` of copies to come.
 __device__ __forceinline__ void barrier_arrive_expecting(uint32_t barrier, uint32_t num_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
                "r"(num_bytes)
@@ -61,6 +63,9 @@ __device__ __forceinline__ void named_barrier_arrive(int id, int num_threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(num_threads) : "memory");
 }
 
+// Sets the registers per thread of a warpgroup to kCount, fewer or more than before; kCount is a
+// multiple of 8. take_registers waits until the registers are free. All warps of the warpgroup
+// call.
 template <int kCount>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
@@ -70,6 +75,7 @@ __device__ __forceinline__ void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
 }
 
+// Brings the descriptor into the cache, so that the first copy does not wait for it.
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }

@@ -1,4 +1,5 @@
-// Hopper's warpgroup matrix product (wgmma), as thin functions: one instruction each.
+// Hopper's warpgroup matrix product (wgmma), as thin functions: one instruction each. The operand
+// list of an asm statement cannot depend on a template parameter, hence one overload per width.
 //
 // Used by kernels compiled for sm_90a only. A warpgroup is 4 consecutive warps; all of its threads
 // call these together. Products are asynchronous: the registers of `d` and `a` and the shared

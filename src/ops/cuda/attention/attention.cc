@@ -1,4 +1,4 @@
-// Chooses between the kernels for one row of a sequence and those for many.
+// Chooses between the kernels for one row per sequence (decode) and those for many (prefill).
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/attention/decode/decode.h"
 #include "ops/cuda/attention/prefill/prefill.h"
@@ -6,8 +6,8 @@
 
 namespace sluice::cuda {
 
-// The rule looks at nothing else, so that a decode step has the same bits whatever its batch, its
-// group and the length of its history.
+// The choice depends on max_rows only, so that a decode step has the same bits for every batch,
+// group and length of history.
 void CudaOps::attention(Stream& on, const AttentionArgs& args) const {
   CudaStream& stream = as_cuda(on);
   if (args.batch.max_rows == 1) {

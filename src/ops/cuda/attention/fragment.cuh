@@ -1,13 +1,13 @@
-// The part of prefill attention that lives in one thread's registers: masks, the online softmax,
-// and the way of rows between memory and registers.
+// The part of prefill attention in one thread's registers: masks, the online softmax, and loads and
+// stores of rows.
 //
 // Used by both prefill kernels, because a warp of mma.sync (m16n8) and a warp of wgmma (m64nN) hold
 // a 16-row accumulator in the same way: element 4 * j + e of a thread is row lane / 4 + 8 * (e /
 // 2), column 8 * j + 2 * (lane % 4) + e % 2.
 //
-// Every number is written with explicit roundings (__fmaf_rn, __fmul_rn): a tile must give the same
-// bits whether the compiler placed it in a prologue, a loop or behind a mask, since that is where
-// cutting a walk moves it.
+// All arithmetic has explicit roundings (__fmaf_rn, __fmul_rn): a tile must give the same bits
+// whether the compiler placed it in a prologue, in a loop or after a mask, and cutting a walk moves
+// it between these. Thread rule: device code, whole warps.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ struct PrefillTile {
 // Launch order: sections of `heads_together` KV heads whose K and V fit the L2 cache, then the
 // sequences' tiles, from the last of a sequence (longest under the causal mask) to its first, so
 // that short ones fill the gaps at the end, then heads. The tiles of a batch are found by counting:
-// the host knows only how many there are at most, and the ones after the last have no rows.
+// the host knows only an upper bound of their number, and tiles after the last have no rows.
 __device__ inline PrefillTile tile_at(const PrefillParams& p, int32_t index, int32_t rows) {
   PrefillTile tile;
   tile.kv_head =
@@ -75,7 +75,8 @@ __device__ inline PrefillTile tile_at(const PrefillParams& p, int32_t index, int
   return tile;
 }
 
-// Whether a tile that sees no token in this run leaves everything as it is.
+// Whether a tile that sees no token in this run need not be written: there is no output yet, and
+// the state in memory is already right.
 __device__ inline bool state_stays(const PrefillParams& p, const PrefillTile& tile) {
   return !p.last && !tile.starts_empty;
 }
@@ -114,8 +115,8 @@ __device__ inline RowPair make_row_pair(const PrefillParams& p, const PrefillTil
 }
 
 // Reads the accumulator of an earlier call, or zeros. Columns from head_dim on are zeros.
-// Pairs go straight to their registers, so that the wait for memory is at their first use, behind
-// the first tile's scores; whole lines put together by shuffles were slower.
+// Each thread loads the pairs it needs, so that the wait for memory is at their first use, after
+// the first tile's scores; loading whole lines and distributing them by shuffles was slower.
 template <int kColumns>
 __device__ __forceinline__ void load_accumulator(const PrefillParams& p, const PrefillTile& tile,
                                                  const RowPair& rows, int32_t lane,
@@ -159,6 +160,7 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return y;
 }
 
+// The maximum over the 4 lanes that share two rows; all of them get it.
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -171,10 +173,10 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // One tile of the online softmax: turns scores into weights p = exp(scale * s - max) in place,
-// moves max and sum on, and gives the factors by which older numbers shrink.
+// updates max and sum, and returns in `alpha` the factors of the older sums.
 //
-// The sum is folded over the quad for each tile (4 shuffles) instead of once at the end: the state
-// between calls holds one number a row, and a cut must not move a bit.
+// The sum is reduced over the quad for each tile (4 shuffles) instead of once at the end: the state
+// between calls has one number per row, and a cut must not change a bit.
 template <int kTokens>
 __device__ __forceinline__ void softmax_tile(float scale, RowPair& rows, float (&s)[kTokens / 2],
                                              float (&alpha)[2]) {
@@ -209,8 +211,8 @@ __device__ __forceinline__ void softmax_tile(float scale, RowPair& rows, float (
   }
 }
 
-// o *= factor by rows. Mostly no maximum of a warp's rows moves and every factor is 1: then it is
-// left out, which changes no bit and saves a tenth of the loop's arithmetic.
+// o *= factor by rows. Mostly no maximum of a warp's rows changes and every factor is 1: the
+// product is then left out, which changes no bit.
 template <int kColumns>
 __device__ __forceinline__ void scale_accumulator(const float (&factor)[2],
                                                   float (&o)[kColumns / 2]) {
@@ -295,7 +297,7 @@ __device__ __forceinline__ void store_state(const PrefillParams& p, const RowPai
   }
 }
 
-// What a call leaves: the output after the last of a walk, the state before.
+// Writes the output after the last call of a walk, the state after an earlier one.
 template <int kColumns>
 __device__ __forceinline__ void store_rows(const PrefillParams& p, const RowPair& rows,
                                            int32_t lane, const float (&o)[kColumns / 2]) {

@@ -12,7 +12,7 @@
 namespace sluice::cuda {
 namespace {
 
-// The driver's function, asked for by name so that the program needs no libcuda to link or start.
+// The driver's function, looked up by name so that the program links and starts without libcuda.
 PFN_cuTensorMapEncodeTiled_v12000 find_encode() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

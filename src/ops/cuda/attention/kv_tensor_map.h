@@ -1,4 +1,4 @@
-// Tensor maps of KV blocks: what Hopper's copy engine needs to know of them.
+// Tensor maps of KV blocks: the descriptors with which Hopper's copy engine addresses them.
 //
 // Used by attention kernels of sm_90a. Thread rule: host thread.
 #pragma once
@@ -17,7 +17,7 @@ bool has_kv_tensor_map(const KvBlocksView& kv);
 // Describes `kv` as [block][kv_head * 2 + (0 for K, 1 for V)][token][channel]. Its boxes are
 // `box_tokens` tokens by 64 channels, swizzled by 128 bytes.
 // REQUIRES: has_kv_tensor_map(kv), num_blocks > 0, head_dim a multiple of 64, box_tokens <= 256.
-// Cost: about a microsecond; the map is a value and travels as a kernel parameter.
+// Cost: a driver call on the host; the map is a value and is passed as a kernel parameter.
 // Errors: throws kDevice with what the driver says.
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens);
 

@@ -11,7 +11,7 @@
 
 namespace sluice::cuda {
 
-// The most tokens that a sequence's run can have.
+// An upper bound of the tokens of a sequence's run: the context, and what the block table holds.
 inline int64_t max_run_tokens(const AttentionArgs& args) {
   const int64_t tokens = args.batch.max_kv_tokens;
   if (args.pages.gathered) return tokens;

@@ -1,4 +1,4 @@
-// Takes and divides the scratch memory of a stream's attention.
+// Allocates the scratch memory of a stream's attention and zeroes its counters.
 #include "ops/cuda/attention/scratch.h"
 
 #include "device/cuda/cuda_check.h"

@@ -11,9 +11,11 @@
 
 namespace sluice::cuda {
 
-// 64 MiB, taken by the stream's first call.
+// Decode needs most: partial sums of all windows of a call. A call that needs more runs in several
+// rounds (attention/decode/decode.h).
 inline constexpr size_t kAttentionScratchBytes = size_t{64} << 20;
 
+// Calls on one stream run in order, so they share the memory; every stream has its own.
 class AttentionScratch final : public CudaOpState {
  public:
   static constexpr size_t kCounterBytes = size_t{256} << 10;
@@ -21,14 +23,14 @@ class AttentionScratch final : public CudaOpState {
 
   explicit AttentionScratch(CudaStream& stream);
 
-  // Zeros between kernels: who counts or sets one takes care that it is 0 again.
+  // Zero between kernels: a kernel that uses a counter resets it to 0.
   uint32_t* counters() const { return reinterpret_cast<uint32_t*>(memory_.data()); }
-  // The rest, whose contents only an unfinished list of pages needs between calls.
+  // The rest. Only the open window of an unfinished gathered list keeps its contents between calls.
   std::byte* data() const { return memory_.data() + kCounterBytes; }
   static constexpr size_t data_bytes() { return kAttentionScratchBytes - kCounterBytes; }
 
-  // Alternates between 0 and 1: a part of a list leaves its open window elsewhere than where the
-  // part before it did, since the two windows are worked on at the same time.
+  // Alternates between 0 and 1: a part of a list reads the open window of the part before it while
+  // it writes its own, so the two need different places.
   int32_t next_open_place() { return open_place_ ^= 1; }
 
  private:
@@ -39,7 +41,7 @@ class AttentionScratch final : public CudaOpState {
 // Errors: kDevice when the stream's first call is captured or the memory cannot be taken.
 AttentionScratch& attention_scratch(CudaStream& stream);
 
-// Takes the scratch now, which the stream's first call would.
+// Allocates the scratch now instead of in the stream's first call.
 void prepare_attention(CudaStream& stream);
 
 }  // namespace sluice::cuda

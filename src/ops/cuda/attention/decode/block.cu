@@ -1,15 +1,14 @@
 // Decode attention, first phase: a block computes a window, or half of one, of one sequence and KV
 // head.
 //
-// Used by attention/decode/decode.cc for head_dim 64 and 128. Bound: bytes of K and V over HBM
-// bandwidth; below some 100 MiB, latency. Tile: a warp has a strip of 32 tokens
-// (attention/decode/strip.cuh), so half a window of 256 is 4 warps that ask for all of it at once
-// and wait for memory once. K and V go through shared memory, since loads into registers would be
-// held up: each needs a line of the L1 cache until it comes. Three blocks on a multiprocessor have
-// 192 KiB on their way. One H200, 2026-11-22, of the rate of a device-to-device copy: 90 to 100 %
-// from 128K tokens of KV on, 75 to 85 % at 32K (docs/kernels/cuda_attention.md). Up to 2K tokens of
-// few sequences are attention/decode/cluster.cu's, up to some 16K attention/decode/wave.cu's,
-// sparse lists attention/decode/listed.cu's.
+// Used by attention/decode/decode.cc for head_dim 64 and 128, unless cluster.cu (few sequences up
+// to 2K tokens), wave.cu (up to some 16K) or listed.cu (sparse lists) takes the call. Bound: bytes
+// of K and V over HBM bandwidth; latency with little KV. Tile: a warp has a strip of 32 tokens
+// (attention/decode/strip.cuh), so half a window of 256 is 4 warps that start all copies at once
+// and wait for memory once. K and V are copied to shared memory asynchronously: each load into
+// registers would occupy a line of the L1 cache until it arrives. Three blocks on a multiprocessor
+// have 192 KiB in flight. Share: 90 to 100 % of the rate of a device-to-device copy from 128K
+// tokens of KV on, 75 to 85 % at 32K (docs/kernels/cuda_attention.md).
 #include <algorithm>
 
 #include "ops/cuda/attention/decode/block.cuh"
@@ -21,7 +20,8 @@ namespace {
 
 using namespace decode;  // strips
 
-// What a block has in shared memory besides the rooms of its warps.
+// Shared memory of a block besides the rooms of its warps: (max, sum) of strips and of a first
+// half.
 template <typename C>
 struct Strips {
   float2 max_sums[kMaxWarps][C::kHeads];
@@ -36,14 +36,14 @@ struct Half {
   bool is_added;  // to the first half, which this block has computed before
 };
 
-// What this thread has of the first half of a window that the block computes.
+// The channels of the first half that this thread adds the second half to.
 template <typename C>
 struct FirstHalf {
   float4 acc[C::kHeads * C::kHeadDim / 4 / (kMaxWarps * kWarpThreads)];
 };
 
-// Adds the strips up in order of position and writes what the window came to, or the half. A thread
-// has four channels at a time, since finding the weights takes longer than adding.
+// Adds the strips up in order of position and writes the result of the window, or of the half. A
+// thread has four channels at a time, since computing the weights takes longer than adding.
 template <typename C>
 __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
                                            const Half& half, int32_t thread, Strips<C>& strips,
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
   const auto num_threads = static_cast<int32_t>(blockDim.x);
   const int32_t num_strips = num_threads / kWarpThreads;
   const int32_t count = place.num_heads * kQuads;
-  // Once, where a window has two halves.
+  // One iteration when a window has two halves: first.acc keeps the channels of one only.
   for (int32_t begin = thread; begin < count; begin += kAtOnce * num_threads) {
 #pragma unroll
     for (int32_t n = 0; n < kAtOnce; ++n) {
@@ -83,7 +83,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
   }
 }
 
-// Says that nothing came of a half so far; what was computed before stands.
+// Writes that nothing of a half is visible, unless the first half has been written to this record.
 template <typename C>
 __device__ __forceinline__ void store_nothing(const DecodeParams& p, const Place& place,
                                               const Half& half, int32_t thread, Strips<C>& strips) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ void store_nothing(const DecodeParams& p, const Place
   p.partial_max_sum[index + half.record] = nothing_visible();
 }
 
-// Computes half a window. The whole block comes.
+// Computes half a window. All threads of the block call it.
 template <typename C>
 __device__ __forceinline__ void work_out_half(const DecodeParams& p, const DecodeWindow& window,
                                               const uint16_t* queries, const Place& place,
@@ -101,7 +101,8 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
                                               Room<C>* rooms, FirstHalf<C>& first) {
   const int32_t lane = thread % kWarpThreads;
   const int32_t warp = thread / kWarpThreads;
-  // Nothing comes of a half that shows nothing, and not yet of a window that the next part goes on.
+  // A half without a listed tile has no result, and a window that the next part continues has none
+  // yet.
   const bool is_empty = (window.tiles >> half.index * kHalfTiles & ((1u << kHalfTiles) - 1)) == 0;
   if (is_empty || (C::kListed && window.is_open)) store_nothing(p, place, half, thread, strips);
   if (is_empty && !(C::kListed && (window.is_open || window.resumes))) return;
@@ -124,13 +125,13 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
   store_half(p, place, half, thread, strips, rooms, first);
 }
 
-// Computes a window of the round, or the half of it that is a record; false: the row has none
-// such.
+// Computes a window of the round, or the half of it that is a record. Returns false if the row has
+// no such window.
 template <typename C>
 __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Place& place,
                                                 Half half, Strips<C>& strips, Room<C>* rooms) {
-  // What depends on the thread is computed for each half: kept from one to the next, it would be
-  // more registers than there are.
+  // Values that depend on the thread are computed again for each half: kept in registers they would
+  // spill. The asm hides that threadIdx.x does not change.
   const auto this_thread = [] {
     int32_t thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -139,7 +140,7 @@ __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Pla
   const int32_t index = p.first_window + half.window;
   const int32_t block = block_of_window<C::kListed>(p, place.seq, index);
   const DecodeRow row = decode_row(p, place.seq);
-  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
+  wait_for_earlier_work();  // tables may be read before, queries and KV may not
   if (index >= row.num_windows) return false;
   const DecodeWindow window = make_window<C::kListed>(p, row, place.seq, place.kv_head, index,
                                                       block, this_thread() % kWarpThreads);
@@ -157,8 +158,8 @@ __device__ __forceinline__ bool work_out_window(const DecodeParams& p, const Pla
   }
 }
 
-// grid: windows of the round, or fewer blocks that go round, or halves of windows x (KV head, tiles
-// of its query heads) x sequences of the round.
+// grid: (windows of the round, or fewer blocks that take several, or halves of windows) x (KV head,
+// tiles of its query heads) x sequences of the round.
 template <typename C>
 __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -178,8 +179,8 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(con
   }
 }
 
-// Blocks that one multiprocessor may get in turn before blocks go round instead: enough for the
-// shares to be even, and few enough that blocks without a window cost little.
+// More blocks per multiprocessor than this, and blocks take several windows instead: enough for
+// even shares, and few enough that blocks without a window cost little.
 constexpr int64_t kBlocksPerMultiprocessor = 64;
 
 template <typename C>
@@ -196,7 +197,7 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_warps =
       std::min((p.window_tokens + kStripTokens - 1) / kStripTokens, kMaxWarps);
   const size_t shared_bytes = num_warps * sizeof(Room<C>);
-  // Once per launch, since it belongs to the current device; it costs less than a microsecond.
+  // At every launch, since the attribute belongs to the current device; the call is cheap.
   check_cuda(cudaFuncSetAttribute(decode_windows<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   kMaxWarps * sizeof(Room<C>)),
              "cudaFuncSetAttribute");
@@ -207,6 +208,7 @@ void launch(CudaStream& stream, const DecodeParams& p) {
                p);
 }
 
+// Up to 8 query heads per KV head fill one tile of 8 columns; more take two, and more blocks.
 template <bool kListed>
 void launch_listed(CudaStream& stream, const DecodeParams& p) {
   const bool is_wide = p.head_dim == 128;

@@ -1,7 +1,7 @@
-// Blocks of decode attention: which heads a block has, and how the strips of its warps are added
-// up.
+// Blocks of decode attention: which heads a block computes, and how the strips of its warps are
+// added up.
 //
-// Used by attention/decode/block.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device
+// Used by block.cu, cluster.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
 // code.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace sluice::cuda::decode {
 
-// What all windows of a block have in common.
+// The sequence and heads of a block, the same for all its windows.
 struct Place {
   int32_t seq;
   int32_t kv_head;
@@ -17,6 +17,7 @@ struct Place {
   int32_t num_heads;
 };
 
+// Groups of more than C::kHeads query heads are split over several blocks (blockIdx.y).
 template <typename C>
 __device__ __forceinline__ Place make_place(const DecodeParams& p) {
   const int32_t parts = (p.group + C::kHeads - 1) / C::kHeads;
@@ -29,8 +30,10 @@ __device__ __forceinline__ Place make_place(const DecodeParams& p) {
   return place;
 }
 
-// What the strips of a half come to together, added up in order of position: four channels of a
-// head. `accs` is where the first strip's are; those of the next are `stride` behind.
+// The sum of the strips of a half, in order of position, for four channels of a head:
+//   acc = sum of acc[s] * exp(max[s] - max), (max, sum) likewise in `max_sum`
+// `accs` points to the first strip's channels; those of the next strip are `stride` floats further.
+// Strips that show nothing are not read: their acc was not written.
 template <typename C>
 __device__ __forceinline__ float4 sum_of_strips(const float2 (*max_sums)[C::kHeads],
                                                 const float* accs, int32_t stride, int32_t head,
@@ -57,7 +60,8 @@ __device__ __forceinline__ float4 sum_of_strips(const float2 (*max_sums)[C::kHea
   return acc;
 }
 
-// What the strips of a window come to together: those of the first half, then the second's.
+// The sum of the strips of a window: each half on its own, then both halves. All kernels add in
+// this order, so a window has the same bits in each of them.
 template <typename C>
 __device__ __forceinline__ float4 sum_of_window(const float2 (*max_sums)[C::kHeads],
                                                 const float* accs, int32_t stride, int32_t head,

@@ -1,13 +1,11 @@
 // Decode attention over few windows in one kernel: a cluster of blocks computes the windows of a
 // sequence and KV head, a block each, and folds them through distributed shared memory.
 //
-// Used by attention/decode/decode.cc for contexts of up to 2K tokens, head_dim 64 and 128, where
-// that is few enough blocks for all clusters to run at once. Bound: latency. A warp has a strip, as
-// in attention/decode/block.cu; what windows come to is pushed to the blocks that fold it, 32
-// channels of a head a warp, so that after the one barrier of the cluster everything lies at hand.
-// The numbers are those of attention/decode/block.cu and attention/decode/combine.cu. One H200,
-// 2026-11-21, 8 KV heads of 128 channels: 4.5 us for 1K tokens, 5.5 with two kernels; 6.2 us for
-// 2K.
+// Used by attention/decode/decode.cc for contexts of up to 2K tokens, head_dim 64 and 128, when all
+// clusters can run at once. Bound: latency; one launch is shorter than two kernels. Tile: a warp
+// has a strip, as in attention/decode/block.cu; results of windows are pushed to the blocks that
+// fold them, 32 channels of a head per warp, so that after the one barrier of the cluster a block
+// reads its own shared memory only. Bits are those of attention/decode/block.cu and combine.cu.
 #include <algorithm>
 #include <bit>
 
@@ -28,8 +26,8 @@ constexpr int kThreads = kWarps * kWarpThreads;
 constexpr int kChunk = kWarpThreads;  // channels of a head that a warp folds
 constexpr int kQuadsOfChunk = kChunk / 4;
 
-// The barrier of the cluster in two halves; what was written before the first is seen after the
-// second. Without NVIDIA's clusters (before compute capability 9.0) this kernel is not launched.
+// The barrier of the cluster in two halves: writes before the first are visible after the second.
+// Before compute capability 9.0 there are no clusters, and this kernel is not launched.
 __device__ __forceinline__ void arrive_at_cluster() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("barrier.cluster.arrive.release;" ::: "memory");))
 }
@@ -37,7 +35,7 @@ __device__ __forceinline__ void wait_for_cluster() {
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("barrier.cluster.wait.acquire;" ::: "memory");))
 }
 
-// Writes to where `mine` lies in the shared memory of another block of the cluster.
+// The address of `mine` in the shared memory of block `rank`; `push` writes a value there.
 __device__ __forceinline__ uint32_t address_in_block(const void* mine, uint32_t rank) {
   uint32_t address = 0;
   NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -60,7 +58,7 @@ __device__ __forceinline__ void push(float2* mine, uint32_t rank, float2 value) 
                              : "memory");))
 }
 
-// What the windows came to, of the chunks that this block folds: [number][window]. Chunk c of the
+// Results of all windows for the chunks that this block folds: [number][window]. Chunk c of the
 // heads is number c / blocks of block c % blocks.
 struct Inbox {
   float4* acc;  // kQuadsOfChunk each
@@ -73,12 +71,12 @@ struct Inbox {
   }
 };
 
-// Numbers and windows together, for heads of this many chunks.
+// Entries of an inbox, [number][window], for heads of this many chunks.
 __host__ __device__ constexpr int32_t inbox_places(int32_t num_chunks, int32_t num_blocks) {
   return (num_chunks + num_blocks - 1) / num_blocks * num_blocks;
 }
 
-// Adds up the strips of a window and sends it to the blocks that fold it.
+// Adds up the strips of a window and pushes each chunk to the block that folds it.
 template <typename C>
 __device__ __forceinline__ void push_window(const Place& place, const Inbox& inbox,
                                             const float2 (*max_sums)[C::kHeads],
@@ -99,8 +97,8 @@ __device__ __forceinline__ void push_window(const Place& place, const Inbox& inb
   }
 }
 
-// Folds a chunk. A thread is a channel and finds all steps by itself: there are few, and lanes that
-// tell each other would take longer.
+// Folds a chunk. A thread is a channel and computes all steps itself: there are few, and exchanging
+// them between lanes would take longer.
 template <typename C>
 __device__ __forceinline__ void fold_chunk(const DecodeParams& p, const DecodeRow& row,
                                            const Inbox& inbox, int32_t head, int32_t channel_index,
@@ -166,13 +164,13 @@ __device__ __forceinline__ void fold(const DecodeParams& p, const Place& place,
   }
 }
 
-// grid: blocks of a cluster, a window each or none x (KV head, tiles of its query heads) x
+// grid: blocks of a cluster (one window each, or none) x (KV head, tiles of its query heads) x
 // sequences.
 template <typename C>
 __global__ void __launch_bounds__(kThreads, 1) decode_in_cluster(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ float2 max_sums[kWarps][C::kHeads];
-  arrive_at_cluster();  // before anybody writes to a block, it has begun
+  arrive_at_cluster();  // other blocks write to this one only after it has begun
   let_next_kernel_start();
   const Place place = make_place<C>(p);
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
@@ -197,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_in_cluster(const DecodePar
   const uint16_t* queries = p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
   keep_here(strip.keys[0]);
   keep_here(queries);
-  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
+  wait_for_earlier_work();  // tables may be read before, queries and KV may not
   if (row.row < 0) return;
   if (has_window) {
     copy_strip(strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, queries, place.num_heads,

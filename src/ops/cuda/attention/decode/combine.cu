@@ -1,14 +1,14 @@
-// Decode attention, second phase: folds what the windows came to, in order of position.
+// Decode attention, second phase: folds the results of the windows, in order of position.
 //
 // Used by attention/decode/decode.cc. The fold is from the left, one window after the other,
 // starting from the carried state: a walk cut between two windows is then the same arithmetic as
 // one that is not. Bound: latency. A step of the fold would be two exponentials and a multiply-add
-// after each other; but maxima may be taken in any order, so the running maxima of a stretch of
-// windows are found by a scan, all factors at once, and only one multiply-add per window is left in
-// the chain. A block folds 32 channels of one query head: each warp asks for 32 windows of a
-// stretch, weights them and turns them, then one warp folds the channels and one the sum. Up to 64
-// windows have a kernel of their own, which needs no barrier. One H200, 2026-11-22: of 128 windows
-// the fold is some 2.5 of a call's 37 to 38 us, launch included (docs/kernels/cuda_attention.md).
+// in sequence; but maxima may be taken in any order, so a scan computes the running maxima of a
+// stretch of windows, then all factors are computed at once, and only one multiply-add per window
+// remains in the chain. Tile: a block folds 32 channels of one query head: each warp loads 32
+// windows of a stretch, weights and transposes them, then one warp folds the channels and one the
+// sum. Up to 64 windows have a kernel of their own without barriers. Share of a call:
+// docs/kernels/cuda_attention.md.
 #include <algorithm>
 
 #include "ops/cuda/attention/decode/fold.cuh"
@@ -20,10 +20,10 @@ namespace {
 
 constexpr int kMaxThreads = 256;
 constexpr int kChannels = kWarpThreads;  // of a block
-constexpr int kMostFewWindows = 64;      // that each warp has the steps of; with 128 it was slower
+constexpr int kMostFewWindows = 64;      // of decode_combine_few; with 128 it was slower
 
 // A stretch of as many windows as there are threads. Windows of a channel lie side by side, so that
-// the chain takes four at a time; rows are 16 bytes longer, so that lanes do not meet in a bank.
+// the chain loads four at a time; rows are padded by 16 bytes against bank conflicts.
 struct Stretch {
   float* acc;   // [channel][window], weighted
   float* keep;  // and the others: of the steps
@@ -38,6 +38,7 @@ constexpr size_t stretch_bytes(size_t num_windows) {
          sizeof(float);
 }
 
+// Divides the block's dynamic shared memory, stretch_bytes of it.
 __device__ inline Stretch make_stretch() {
   extern __shared__ float4 shared[];
   const auto num_windows = static_cast<int32_t>(blockDim.x);
@@ -51,26 +52,27 @@ __device__ inline Stretch make_stretch() {
   return stretch;
 }
 
-// One block's share of the windows of a round.
+// The windows of a sequence and query head, as one lane reads them.
 template <int kHeadDim>
 struct Windows {
   const float2* max_sums;
   const float* acc;  // of this lane's channel
-  int32_t most;      // that there is memory of
+  int32_t most;      // windows that have memory
   int32_t other_head_dim;
   bool is_channel;
 
   __device__ int32_t head_dim() const { return kHeadDim > 0 ? kHeadDim : other_head_dim; }
 };
 
-// What a thread asks for: of a stretch, its own window, and its lane's channel of its warp's.
+// The loads of a thread for one stretch: (max, sum) of its own window, and its lane's channel of
+// its warp's 32 windows.
 struct Loads {
   float2 own;
   float acc[kWarpThreads];
 };
 
-// Windows that nothing was written to are loaded, too, and not used. What the first wait is for
-// comes first.
+// Loads windows without a result, too; they are not used. (max, sum) first, since they are waited
+// for first.
 template <int kHeadDim>
 __device__ inline void load_stretch(const Windows<kHeadDim>& windows, int32_t first, Loads& loads) {
   const int32_t own = first + static_cast<int32_t>(threadIdx.x);
@@ -84,8 +86,8 @@ __device__ inline void load_stretch(const Windows<kHeadDim>& windows, int32_t fi
   }
 }
 
-// Steps of a stretch; `own` is what this thread's window came to, `max` the running maximum before
-// the stretch and, afterwards, behind it.
+// Computes the steps of a stretch; `own` is (max, sum) of this thread's window. `max` is the
+// running maximum before the stretch, and after it on return.
 __device__ inline void make_steps(float2 own, float& max, const Stretch& stretch) {
   const int32_t warp = threadIdx.x / kWarpThreads;
   const int32_t lane = threadIdx.x % kWarpThreads;
@@ -106,7 +108,8 @@ __device__ inline void make_steps(float2 own, float& max, const Stretch& stretch
   stretch.sum[threadIdx.x] = step.sum;
 }
 
-// Puts this warp's windows, weighted, where the folding warp finds them. Behind make_steps.
+// Writes this warp's windows, weighted, to shared memory for the folding warp. Called after
+// make_steps.
 __device__ inline void store_weighted(const float (&acc)[kWarpThreads], const Stretch& stretch) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t of_warp = threadIdx.x - lane;
@@ -125,7 +128,7 @@ __device__ inline void store_weighted(const float (&acc)[kWarpThreads], const St
 // stretch change nothing.
 __device__ inline void fold_chain(const float* keep, const float* added, int32_t count,
                                   float& value) {
-  constexpr int32_t kAtOnce = 16;  // with as many under way
+  constexpr int32_t kAtOnce = 16;  // windows folded while the next 16 are loaded
   const auto* keeps = reinterpret_cast<const float4*>(keep);
   const auto* addeds = reinterpret_cast<const float4*>(added);
   float4 next_keeps[kAtOnce / 4];
@@ -158,8 +161,8 @@ __device__ inline void fold_chain(const float* keep, const float* added, int32_t
   }
 }
 
-// Folds `count` windows, of which `loads` has the first stretch: the first warp the channels, the
-// second the sum. The channel counts in the first warp only. Returns the maximum.
+// Folds `count` windows, of which `loads` has the first stretch: the first warp folds the channels,
+// the second the sum. `channel.acc` is valid in the first warp only. Returns the maximum.
 template <int kHeadDim>
 __device__ inline float fold_all(const Windows<kHeadDim>& windows, int32_t count, Loads& loads,
                                  float max, Channel& channel) {
@@ -186,14 +189,14 @@ __device__ inline float fold_all(const Windows<kHeadDim>& windows, int32_t count
   return max;
 }
 
-// How many windows of the round came to something that is to be folded.
+// The number of windows of the round that have a result.
 __device__ inline int32_t num_windows_of(const DecodeParams& p, const DecodeRow& row) {
   if (p.num_found == nullptr) return min(row.num_windows - p.first_window, p.num_windows);
   return p.num_found[blockIdx.y * p.num_kv_heads + blockIdx.x / p.group];
 }
 
-// Whether the head's other blocks have been here, and thus have read the state's maximum and sum,
-// which all of them need and one of them may now overwrite. The counter is 0 again afterwards.
+// Whether the head's other blocks have arrived, and thus have read the state's maximum and sum: all
+// of them need these, and the last block overwrites them. The counter is 0 again afterwards.
 __device__ inline bool is_last_to_come(const DecodeParams& p) {
   __threadfence();
   uint32_t* num_arrived = p.num_arrived + blockIdx.y * p.num_q_heads + blockIdx.x;
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   }
 }
 
-// How the records of this lane's windows are added up: one is the window, two are its halves.
+// Adds up the records of this lane's windows: one record is the window, two are its halves.
 template <int kRecords>
 struct Records {
   HalfWeights weights;
@@ -264,7 +267,7 @@ struct Records {
   }
 };
 
-// What a thread of decode_combine_few asks for: windows 32 g + lane, and a channel of all windows.
+// The loads of a thread of decode_combine_few: windows 32 g + lane, and a channel of all windows.
 template <int kWindows, int kRecords>
 struct FewLoads {
   static constexpr int kGroups = (kWindows + kWarpThreads - 1) / kWarpThreads;
@@ -272,7 +275,7 @@ struct FewLoads {
   float accs[kWindows][kRecords];
 };
 
-// Windows that the row does not see are loaded, too, and not used.
+// Loads windows that the row does not see, too; they are not used.
 template <int kWindows, int kRecords>
 __device__ __forceinline__ void load_few(int32_t most, const float2* max_sums, const float* accs,
                                          bool is_channel, int32_t head_dim,
@@ -295,9 +298,9 @@ __device__ __forceinline__ void load_few(int32_t most, const float2* max_sums, c
   }
 }
 
-// The same fold for up to kWindows windows: each warp finds all steps by itself, so there is no
-// barrier, and a thread asks for all that it folds before it waits. kHeadDim 0: as p says, with
-// more instructions before each load.
+// The same fold for up to kWindows windows: each warp computes all steps itself, so there is no
+// barrier, and a thread issues all its loads before it waits. kHeadDim 0: p.head_dim, with more
+// instructions before each load.
 // grid: query heads x sequences of the round; a thread is a channel.
 template <int kWindows, int kRecords, int kHeadDim>
 __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodeParams p) {
@@ -337,8 +340,8 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
     steps[g] = fold_step(own, lane == 0 ? max : before, after);
     max = __shfl_sync(kFullWarp, after, kWarpThreads - 1);
   }
-  // Windows after the last change nothing. To leave at the last one would cost more: a branch
-  // keeps the next window's shuffles from being under way.
+  // Windows after the last change nothing. Leaving the loop at the last one would cost more: a
+  // branch keeps the next window's shuffles from being issued early.
 #pragma unroll
   for (int window = 0; window < kWindows; ++window) {
     const int g = window / kWarpThreads;
@@ -364,6 +367,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
   }
 }
 
+// The smallest kernel that holds the windows: loads and shuffles are unrolled over its size.
 template <int kRecords, int kHeadDim>
 void launch_few(CudaStream& stream, const DecodeParams& p) {
   auto* kernel = p.num_windows <= 8    ? decode_combine_few<8, kRecords, kHeadDim>

@@ -1,8 +1,8 @@
-// Which windows of a run a page list shows, and which block of decode/listed.cu gets them.
+// Which windows of a run a page list shows, and which block of decode/listed.cu computes them.
 //
-// Each block looks the whole list through and takes its share of the windows found, so that blocks
-// of a list need no word from each other. Thread rule: device code; whole blocks call deal and
-// locate.
+// Used by attention/decode/listed.cu. Each block searches the whole list and takes its share of the
+// windows found, so that the blocks of a list need not communicate. Thread rule: device code; all
+// threads of a block call deal and locate.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ inline constexpr int kWarps = 4;       // of a block
 inline constexpr int kMostDealt = 64;  // windows that a block is dealt
 inline constexpr int kLoadsAtOnce = 8;
 
-// A window that the list shows.
+// A window that the list shows: it contains at least one listed page.
 struct ListedWindow {
   const uint16_t* keys;  // of its first token; where pages are gathered: of the first listed page
   int32_t index;         // of the run
@@ -24,6 +24,7 @@ struct ListedWindow {
   uint32_t tiles;        // that are listed
 };
 
+// The share of a block, in shared memory.
 struct Dealt {
   ListedWindow windows[kMostDealt];
   int32_t num_found[kWarps];  // windows that begin in a warp's stretch of the list
@@ -42,13 +43,14 @@ struct List {
     const int32_t token = page * page_tokens;
     return page >= 0 && token >= begin && token < end ? (token - begin) / kMaxWindowTokens : -1;
   }
-  // The tiles of its window that a page is.
+  // A bit for each tile of the page, in its window.
   __device__ uint32_t tiles_of(int32_t page) const {
     const int32_t first = (page * page_tokens - begin) % kMaxWindowTokens / kTileTokens;
     return ((1u << page_tokens / kTileTokens) - 1) << first;
   }
 };
 
+// The list of a KV head. Its length is read at once; the ids are read by for_each_entry.
 __device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, int32_t seq,
                                  int32_t kv_head) {
   const int32_t list_head = p.num_list_heads == 1 ? 0 : kv_head;
@@ -62,8 +64,9 @@ __device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, in
   return list;
 }
 
-// Visits entries [begin, end), a warp's stretch: fn(entry, page, window, lanes whose page is the
-// first of its window).
+// Visits entries [begin, end), a warp's stretch, 32 at a time: fn(entry, page, window, lanes whose
+// page is the first of its window). All lanes call; `entry`, `page` and `window` are the lane's
+// own.
 template <typename Fn>
 __device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, int32_t end,
                                                int32_t lane, Fn fn) {
@@ -94,7 +97,9 @@ struct Share {
   int32_t count;
 };
 
-// Finds a block's share and its windows. The whole block comes; block 0 notes how many there are.
+// Computes a block's share and fills in its windows. Two passes over the list: the first counts the
+// windows that begin in each warp's stretch, the second numbers them in order of position and
+// collects their tiles. Block 0 writes the total to p.num_found.
 __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, const Place& place,
                                       Dealt& dealt) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -125,7 +130,7 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
   Share share;
   share.first = min(static_cast<int32_t>(blockIdx.x) * each, total);
   share.count = min(each, total - share.first);
-  // A window that began in the stretch before may go on in this one.
+  // A window that began in the stretch before may continue in this one, hence before - 1.
   if (before - 1 < share.first + share.count && before + num_found > share.first) {
     for_each_entry(
         list, begin, end, lane, [&](int32_t entry, int32_t page, int32_t window, uint32_t firsts) {
@@ -145,7 +150,7 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
   return share;
 }
 
-// Finds out where the dealt windows lie.
+// Finds where the dealt windows lie in memory; one thread per window.
 template <typename C, bool kGathered>
 __device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& row,
                                        const Place& place, const Share& share, Dealt& dealt) {

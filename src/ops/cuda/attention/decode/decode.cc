@@ -1,4 +1,6 @@
-// Decode attention on CUDA: cuts a call into rounds that fit the scratch and launches them.
+// Decode attention on CUDA: cuts a call into rounds that fit the scratch, and chooses the kernels
+// of each round. Every choice depends on shapes and upper bounds only, so that a graph can replay
+// it, and every kernel gives the same bits. Thread rule: host thread, enqueue only.
 #include "ops/cuda/attention/decode/decode.h"
 
 #include <algorithm>
@@ -15,13 +17,13 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int32_t kMaxWindowTokens = 256;
-// Launches for this many windows, 128K tokens, or more look only at those that lists show. Below it
-// is slower: 587 tokens/s became 464 at 8K tokens and 514 became 450 at 32K, of a 0.6B shape with
-// lists of 2K tokens.
+// From this many windows on (128K tokens), only windows that lists show are computed. Below, the
+// search of the lists takes longer than visiting all windows.
 constexpr int32_t kLeastDealtWindows = 512;
 
 int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value + by - 1) / by); }
 
+// Without lists page_ids stays null, which selects the kernels that attend every token.
 void add_pages(const AttentionArgs& args, DecodeParams& params) {
   const PageList& pages = args.pages;
   if (!pages.present()) return;
@@ -68,9 +70,9 @@ DecodeParams make_params(const AttentionArgs& args) {
   return params;
 }
 
-// The most that the kernels need for open windows: a warp for each strip of 32 tokens and 8 or 16
-// query heads of a KV head, 4 + head_dim / 4 numbers per lane for 8 of them; the general kernel has
-// 10 per lane and query head.
+// Bytes of one open window, the larger of two kernels' needs. block.cu: a warp for each strip of 32
+// tokens and each 8 query heads of a KV head, 4 + head_dim / 4 numbers per lane; general.cu: 10
+// numbers per lane and query head.
 size_t open_window_bytes(const DecodeParams& params) {
   constexpr size_t kStrips = kMaxWindowTokens / 32;
   const int32_t tiles_of_group = params.group <= 8 ? 1 : ceil_div(params.group, 16) * 2;
@@ -80,7 +82,7 @@ size_t open_window_bytes(const DecodeParams& params) {
   return std::max(of_strips, of_heads) * 32 * sizeof(float);
 }
 
-// Launches a call round by round.
+// Launches a call round by round: some of its sequences and a range of their windows at a time.
 class Rounds {
  public:
   Rounds(CudaStream& stream, const AttentionArgs& args)
@@ -91,7 +93,8 @@ class Rounds {
   void run() {
     const auto num_seqs = static_cast<int32_t>(args_.batch.first_pos.dim(0));
     int32_t num_windows = ceil_div(max_run_tokens(args_), params_.window_tokens);
-    // Windows that a list does not show take no room in the scratch where they are not visited.
+    // If only shown windows are computed, the scratch holds no others: a list shows at most one
+    // window per page.
     const int32_t most_found = std::min(num_windows, params_.max_pages);
     if (lists_leave_windows_out(num_windows) && most_found <= max_windows_) {
       params_.num_found = num_found_;
@@ -108,8 +111,9 @@ class Rounds {
   }
 
  private:
-  // Two places for open windows, counters of what was found, the carried state of one sequence,
-  // what windows came to (max, sum), then their acc.
+  // Layout of the scratch: two places for open windows, counters of shown windows, the carried
+  // state of one sequence, (max, sum) of windows, then their acc. max_windows_ is what the rest
+  // holds.
   void cut_scratch(AttentionScratch& scratch) {
     const int64_t heads = params_.num_q_heads;
     std::byte* next = scratch.data();
@@ -138,6 +142,8 @@ class Rounds {
     params_.partial_acc = reinterpret_cast<float*>(next);
   }
 
+  // Rounds of one group of sequences, in order of position: windows that exceed the scratch go to a
+  // later round, and the state is carried between rounds.
   void run_sequences(int32_t num_windows) {
     const auto most = static_cast<int32_t>(std::min<int64_t>(max_windows_, num_windows));
     params_.first_window = 0;
@@ -167,11 +173,12 @@ class Rounds {
     launch_decode_combine(stream_, params_);
   }
 
+  // Whether the tensor-core kernels support the shape.
   bool is_fast() const { return params_.head_dim == 64 || params_.head_dim == 128; }
 
-  // Whether a sequence's windows are few enough for a cluster, and there are clusters for all of
-  // them at once: a block of them has most of a multiprocessor's shared memory, and where some
-  // multiprocessors of a group are left over, no cluster comes there.
+  // Whether a sequence's windows fit a cluster, and all clusters run at once: a block takes most of
+  // a multiprocessor's shared memory, and multiprocessors left over in a group of the GPU are too
+  // few for a cluster, hence 9/10.
   bool fits_clusters() const {
     const cudaDeviceProp& gpu = stream_.cuda_device().properties();
     const int32_t parts = params_.group <= 8 ? 1 : ceil_div(params_.group, 16);
@@ -183,9 +190,9 @@ class Rounds {
            num_blocks <= gpu.multiProcessorCount * 9 / 10;
   }
 
-  // Whether one wave of blocks that stay is faster: there are some windows for each of them, but
-  // not many. Of fewer windows than for half of the multiprocessors nothing is known, and before
-  // Hopper a block has not the shared memory.
+  // Whether one wave of persistent blocks is faster: there are some windows for each of them, but
+  // not many. Fewer windows than half of the multiprocessors were not measured; before Hopper a
+  // block has too little shared memory.
   bool fits_wave() const {
     const cudaDeviceProp& gpu = stream_.cuda_device().properties();
     const int64_t num_windows =
@@ -196,8 +203,9 @@ class Rounds {
            2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
   }
 
-  // Whether only windows that lists show should be dealt out, of this many. Each of them has a page
-  // at least. A part of a gathered list may begin and end inside a window.
+  // Whether to compute only the windows that lists show, of `num_windows`: if lists can show at
+  // most a quarter of the run. Not for a part of a gathered list, which may begin and end inside a
+  // window.
   bool lists_leave_windows_out(int32_t num_windows) const {
     const bool is_whole =
         !params_.gathered || (params_.first_entry == 0 && params_.num_entries >= params_.max_pages);
@@ -208,8 +216,8 @@ class Rounds {
                int64_t{num_windows} * kMaxWindowTokens;
   }
 
-  // Whether windows of two halves are so few that each half should have a block of its own. The
-  // sums are the same.
+  // Whether windows are so few that each half should have a block of its own. The fold then adds
+  // the halves, in the same order.
   bool halves_fill_the_gpu() const {
     const int64_t num_windows = int64_t{params_.num_seqs} * params_.num_windows;
     return params_.window_tokens == kMaxWindowTokens && params_.num_windows <= kFewWindows &&
@@ -218,6 +226,7 @@ class Rounds {
                2 * stream_.cuda_device().properties().multiProcessorCount;
   }
 
+  // The state that a round reads and writes: the call's own at the ends, the carry between rounds.
   void choose_states(bool is_last_round) {
     DecodeState own;
     if (args_.state.acc.present()) {

@@ -19,19 +19,18 @@ namespace sluice::cuda {
 // batch, the launch and the residency. A window is the largest multiple of the tile that divides
 // both block_tokens and 256, so a walk cut between blocks has the bits of one that is not; it is
 // 256 tokens for the usual block sizes, and small blocks are slow.
-// A page list changes which tiles of a window are visited, and nothing else. Where a gathered list
-// is cut inside a window, the unfinished window waits in the stream's scratch for the next part:
-// the parts of a list must follow one another, and then have the bits of the pages in place.
+// A page list changes which tiles of a window are visited, and nothing else. If a gathered list is
+// cut inside a window, the unfinished window stays in the stream's scratch for the next part: the
+// parts of a list must follow one another, and then have the bits of the pages in place.
 // P is rounded to bf16 for the product with V, and not for the sum.
-// What windows come to lies in the stream's scratch (attention/scratch.h). A call that needs more
-// works in several rounds; with 32 query heads of 128 channels and windows of 256 tokens that
-// begins at 1M tokens, of all sequences together.
-// Order: launches depend on max_kv_tokens and the room for lists, never on lengths; may be captured
-// into a graph once the stream has run the op. Errors: kDevice when the stream's first call is
-// captured or the scratch cannot be taken.
+// Results of windows lie in the stream's scratch (attention/scratch.h). A call that needs more runs
+// in several rounds; with 32 query heads of 128 channels and windows of 256 tokens that begins at
+// 1M tokens, of all sequences together. Order: launches depend on max_kv_tokens and the room for
+// lists, never on lengths; may be captured into a graph once the stream has run the op. Errors:
+// kDevice when the stream's first call is captured or the scratch cannot be taken.
 void decode_attention(CudaStream& stream, const AttentionArgs& args);
 
-// Tokens of a window for blocks of `block_tokens`.
+// Tokens of a window for blocks of `block_tokens`: a power of two that divides 256.
 int32_t decode_window_tokens(int32_t block_tokens);
 
 }  // namespace sluice::cuda

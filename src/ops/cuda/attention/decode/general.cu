@@ -1,8 +1,9 @@
 // Decode attention, first phase, for any head_dim: one token after the other.
 //
-// Used by attention/decode/decode.cc for the shapes that attention/decode/block.cu leaves out.
-// Bound: latency, since each score is a sum over the lanes of a warp; made to be right, not fast. A
-// warp computes one window of one query head; a lane owns channels lane, lane + 32, and so on.
+// Used by attention/decode/decode.cc for shapes that attention/decode/block.cu does not support.
+// Bound: latency, since each score is a sum over the lanes of a warp; simple rather than fast.
+// Tile: a warp computes one window of one query head; a lane owns channels lane, lane + 32, and so
+// on.
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/attention/decode/window.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int kMaxChannels = 256 / kWarpThreads;  // of a lane
 
+// The online softmax of a window so far; max and sum are the same in all lanes.
 struct Partial {
   float max = -INFINITY;
   float sum = 0.0f;
@@ -28,6 +30,7 @@ __device__ inline void load_channels(const uint16_t* row, int32_t head_dim, int3
   }
 }
 
+// One token: score = scale * q.k, then max, sum and acc are updated.
 __device__ inline void visit(const uint16_t* key, const uint16_t* value, const DecodeParams& p,
                              const float (&q)[kMaxChannels], int32_t lane, Partial& partial) {
   float channels[kMaxChannels];
@@ -78,6 +81,8 @@ __global__ void __launch_bounds__(kWarpThreads) decode_windows_general(const Dec
       visit(key, key + static_cast<int64_t>(p.block_tokens) * p.head_dim, p, q, lane, partial);
     }
   }
+  // The window continues in the next part of a gathered list: its registers are kept, and the fold
+  // sees nothing of it yet.
   if (window.is_open) {
     reinterpret_cast<Partial*>(p.open_windows)[lane_index] = partial;
     if (lane == 0) p.partial_max_sum[index] = nothing_visible();

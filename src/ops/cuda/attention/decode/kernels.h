@@ -11,15 +11,14 @@ namespace sluice::cuda {
 // Up to this many windows of a round may be halves, which the fold of few windows adds up.
 inline constexpr int32_t kFewWindows = 32;
 
-// So many windows of a sequence and KV head are the work of one cluster, at most.
+// The most windows of a sequence and KV head for one cluster: the portable cluster size.
 inline constexpr int32_t kMaxClusterWindows = 8;
 
-// Works windows out and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
+// Computes windows and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
 // windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
 void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
 
-// A wave of blocks computes the windows of this many sequences, at most, and this many windows a
-// multiprocessor.
+// Limits of a wave of blocks: sequences (one per lane of a warp), and windows per multiprocessor.
 inline constexpr int32_t kMaxWaveSequences = 32;
 inline constexpr int32_t kMaxWaveWindows = 4;
 inline constexpr int32_t kMaxWaveGroup = 8;  // query heads a KV head
@@ -33,9 +32,9 @@ void launch_decode_wave(CudaStream& stream, const DecodeParams& p);
 // two records has kMaxWindowTokens.
 void launch_decode_windows(CudaStream& stream, const DecodeParams& p);
 
-// Computes the windows that lists show, at most p.num_windows, and notes how many there are.
-// REQUIRES: head_dim is 64 or 128, at most 8 query heads a KV head, windows of kMaxWindowTokens
-// that are whole pages; where pages are gathered, all of every list is.
+// Computes the windows that lists show, at most p.num_windows, and writes their number to
+// p.num_found. REQUIRES: head_dim is 64 or 128, at most 8 query heads a KV head, windows of
+// kMaxWindowTokens that are whole pages; gathered lists are gathered as a whole.
 void launch_decode_listed_windows(CudaStream& stream, const DecodeParams& p);
 
 // The same for any head_dim, one token after the other.

@@ -1,12 +1,12 @@
 // Decode attention over page lists, first phase: warps compute the windows that a list shows.
 //
-// Used by attention/decode/decode.cc from 128K tokens on, where most windows may show nothing.
-// Blocks look a list through and deal the windows that it shows among themselves; a warp works a
-// window out alone, tile by tile through a ring of copies that goes on into its next window. The
-// numbers of strips, halves and windows are those of attention/decode/block.cu. Pages lie in place
-// or have been gathered. Bound: latency, that of the warp with the most tiles. One H200,
-// 2026-11-21, 8192 tokens of 128K in pages of 16, 8 KV heads: 37 us, 54 where all windows are
-// visited; 2026-11-22, 2048 gathered tokens of 1M in pages of 32: 17 us instead of 187.
+// Used by attention/decode/decode.cc for long contexts, where most windows may show nothing
+// (kLeastDealtWindows). Blocks divide the windows that a list shows among themselves
+// (attention/decode/deal.cuh); a warp computes a window alone, tile by tile through a ring of
+// copies that continues into its next window. Bits of strips, halves and windows are those of
+// attention/decode/block.cu. Pages lie in place or have been gathered. Bound: latency, that of the
+// warp with the most tiles; time depends on listed pages, not on the context
+// (docs/kernels/cuda_attention.md).
 #include <algorithm>
 
 #include "ops/cuda/attention/decode/block.cuh"
@@ -22,7 +22,8 @@ using namespace decode;  // strips
 constexpr int kSlots = 3;  // of a warp's ring, each a tile of keys or of values
 constexpr int kStripsOfHalf = kHalfTokens / kStripTokens;
 
-// Shared memory of a warp.
+// Shared memory of a warp. Scores of a half are kept, since its maximum is needed before the first
+// strip is added.
 template <typename C>
 struct Ring {
   uint16_t queries[C::kHeads][C::kHeadDim];
@@ -30,9 +31,9 @@ struct Ring {
   float4 scores[kHalfTiles][kWarpThreads];  // as Scores has them
 };
 
-// Where a tile of a gathered window lies behind its first listed page, in elements. A gathered page
-// is a block; pages are a power of two of tiles, and all tiles of a page before this one are
-// listed.
+// Offset of a tile of a gathered window from its first listed page, in elements. A gathered page is
+// a block; pages are a power of two of tiles, and all tiles of the window's earlier listed pages
+// are set in `tiles`.
 template <typename C>
 __device__ __forceinline__ int64_t offset_of_gathered(const DecodeParams& p, uint32_t tiles,
                                                       int32_t tile) {
@@ -44,8 +45,8 @@ __device__ __forceinline__ int64_t offset_of_gathered(const DecodeParams& p, uin
   return pages_before * page_elements + tile_of_page * kTileTokens * C::kHeadDim;
 }
 
-// Asks for the tiles of a warp's windows in the order in which they are used: of each half, its
-// keys and then its values. Slots are filled and used in turn.
+// Copies the tiles of a warp's windows in the order of their use: for each half its keys, then its
+// values. Slots of the ring are filled and used in turn.
 template <typename C, bool kGathered>
 class Tiles {
  public:
@@ -53,7 +54,9 @@ class Tiles {
                                    Ring<C>& ring)
       : p_(p), dealt_(dealt), ring_(ring), next_(threadIdx.x / kWarpThreads), count_(share.count) {}
 
-  // Asks for the next tile, if there is one; a group of copies in any case.
+  // Starts the copy of the next tile, if there is one. Closes a group of copies in any case, so
+  // that `wait` can count groups. queue_: bits 0 to 7 are keys of the first half's tiles, 8 to 15
+  // their values, 16 to 31 the second half's.
   __device__ __forceinline__ void ask() {
     if (queue_ == 0 && next_ < count_) {
       const ListedWindow& window = dealt_.windows[next_];
@@ -80,14 +83,14 @@ class Tiles {
     end_of_copies();
   }
 
-  // Waits for the tile that is next to be used.
+  // Waits for the tile that is used next.
   __device__ __forceinline__ const Tile<C>& wait() {
     wait_for_copies_but<kSlots - 1>();
     __syncwarp();
     return ring_.tiles[to_use_];
   }
 
-  // Its slot may be filled again.
+  // Gives the slot of the tile back and starts the next copy into it.
   __device__ __forceinline__ void leave() {
     __syncwarp();
     to_use_ = to_use_ + 1 == kSlots ? 0 : to_use_ + 1;
@@ -108,14 +111,15 @@ class Tiles {
   uint32_t to_use_ = 0;
 };
 
-// What a half came to: heads 2 c and 2 c + 1, laid out as Partial.
+// The result of a half: heads 2 c and 2 c + 1, laid out as Partial. max_sum.x is the half's maximum
+// from the start.
 template <typename C>
 struct HalfSum {
   float2 max_sum[2];
   float acc[C::kSteps][4];
 };
 
-// Adds a strip to the strips before it.
+// Adds a strip to the strips before it, with the weight exp(strip's max - half's max).
 template <typename C>
 __device__ __forceinline__ void add_strip(Partial<C>& strip, HalfSum<C>& half) {
 #pragma unroll
@@ -186,7 +190,7 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t ti
 #pragma unroll 1
   for (int s = 0; s < kStripsOfHalf; ++s, tiles >>= kTiles) {
     if ((tiles & 3u) == 0) {
-      // What adding a strip that shows nothing does: -0 becomes 0.
+      // block.cu adds strips that show nothing, too, which turns -0 into 0; so does this.
 #pragma unroll
       for (int m = 0; m < C::kSteps; ++m) {
 #pragma unroll
@@ -213,8 +217,8 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t ti
   }
 }
 
-// Writes half a window, or the window where the first half has been written: `first` is what it
-// came to.
+// Writes the result of a half or, after the first half has been written, of the window; `first` is
+// (max, sum) of the first half.
 template <typename C>
 __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& place,
                                            int32_t window, bool is_second, int32_t lane,
@@ -246,7 +250,8 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
   }
 }
 
-// grid: blocks of a list x KV heads x sequences of the round.
+// grid: blocks of a list x KV heads x sequences of the round. Warps of a block take its windows in
+// turn and do not synchronise after `locate`.
 template <typename C, bool kGathered>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
     decode_listed_windows(const DecodeParams p) {
@@ -289,6 +294,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   }
 }
 
+// As many blocks per list as fit the GPU at once, but enough that none is dealt more than
+// kMostDealt windows.
 template <typename C, bool kGathered>
 void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_lists = p.num_kv_heads * p.num_seqs;

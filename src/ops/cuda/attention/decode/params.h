@@ -1,6 +1,6 @@
-// What the decode attention kernels receive: pointers and sizes, as plain values.
+// The parameters of the decode attention kernels: AttentionArgs as plain pointers and sizes.
 //
-// Filled by attention/decode/decode.cc, read by attention_decode*.cu. Thread rule: values.
+// Filled by attention/decode/decode.cc, read by attention/decode/*.cu. Thread rule: values.
 #pragma once
 
 #include <cstddef>
@@ -47,21 +47,21 @@ struct DecodeParams {
   int32_t first_entry = 0;
   int32_t num_entries = 0;
 
-  // The window that a list's cut goes through, as registers of its warps: where the previous part
-  // of a gathered list left it, and where this one does.
+  // The window inside which a gathered list is cut, as the registers of its warps: as the previous
+  // part left it, and as this part leaves it.
   float* resumed_windows = nullptr;
   float* open_windows = nullptr;
 
-  // Zeros between kernels: [seq of the round][q head].
+  // Counters of blocks, [seq of the round][q head]; zero between kernels.
   uint32_t* num_arrived = nullptr;
 
-  // Where only windows that a list shows are computed: how many, [seq of the round][KV head];
-  // num_windows is the most that it can be. Those of a list lie side by side. Null: all windows.
+  // If only windows that a list shows are computed: their number, [seq of the round][KV head];
+  // num_windows is an upper bound. Records of a list lie side by side. Null: all windows.
   int32_t* num_found = nullptr;
 
-  // What the windows came to, [seq of the round][q head][window][record]: acc, then (max, sum). Two
-  // records are the halves of a window, computed by different blocks where there are few. A sum
-  // of 0 with a maximum of -inf says that nothing was visible; acc is not written then.
+  // Results of the windows, [seq of the round][q head][window][record]: acc, and (max, sum). Two
+  // records are the halves of a window, which different blocks compute when there are few windows.
+  // A sum of 0 with a maximum of -inf says that nothing was visible; acc is not written then.
   float* partial_acc = nullptr;
   float2* partial_max_sum = nullptr;
   int32_t records = 1;

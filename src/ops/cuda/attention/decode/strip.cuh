@@ -1,14 +1,14 @@
-// Strips of decode attention: what one warp computes, 32 tokens of a window for up to 16 heads.
+// Strips of decode attention: one warp computes 32 tokens of a window for up to 16 heads.
 //
-// Used by attention/decode/block.cu, _cluster.cu, _listed.cu and _wave.cu. Thread rule: device
+// Used by block.cu, cluster.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
 // code, whole warps.
 //
 // Both products have tokens (or channels) in the 16 rows and query heads in the 8 columns of
 // mma.m16n8k16, because 1 to 8 heads share K and V; lane = 4 g + c:
 //   scores  S^T = K Q^T: ldmatrix takes 16 tokens x 16 channels out of shared memory.
-//   output  O^T = V^T P^T: the same with .trans. P^T comes out of the first product with tokens in
-//           rows and must be turned: movmatrix does it.
-// Pieces of 16 bytes lie in shared memory at their place xor the row, so that eight rows of a
+//   output  O^T = V^T P^T: the same with .trans. The first product leaves P^T with tokens in rows;
+//           movmatrix transposes it into the operand.
+// Piece i (16 bytes) of row r lies in shared memory at place i xor r, so that eight rows of a
 // column of pieces are in different banks.
 #pragma once
 
@@ -48,8 +48,8 @@ template <typename C>
 struct Scores {
   float data[C::kHeadTiles][kTiles][4];
 };
-// What the strip came to so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's
-// part. acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
+// The strip's state so far: heads 2 c and 2 c + 1 of each head tile. `sum` is this lane's part.
+// acc[.][m][2 * b + head] is channel 16 m + 8 b + g.
 template <typename C>
 struct Partial {
   float max[C::kHeadTiles][2];
@@ -64,8 +64,8 @@ inline constexpr int kNumbersOf = sizeof(Partial<C>) / sizeof(float);
 template <typename C>
 using Tile = uint16_t[kTileTokens][C::kHeadDim];
 
-// Shared memory of a warp: its queries, keys and values, and once the values are used, what the
-// strip came to; the rows of that are apart so that the lanes of a store are in different banks.
+// Shared memory of a warp: queries, keys and values, and after the values are used the strip's acc.
+// Its rows are padded so that the lanes of a store are in different banks.
 template <typename C>
 struct Room {
   uint16_t queries[C::kHeads][C::kHeadDim];
@@ -107,7 +107,7 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Rounds two numbers and turns the 8x8 matrix whose rows are spread over the lanes.
+// Rounds two numbers to bf16 and transposes the 8x8 matrix whose rows are spread over the lanes.
 __device__ __forceinline__ uint32_t rounded_and_turned(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   uint32_t turned;
@@ -117,6 +117,8 @@ __device__ __forceinline__ uint32_t rounded_and_turned(float low, float high) {
   return turned;
 }
 
+// Strip `index` of a window. Tiles that are not listed or after the row's last token have 0 visible
+// tokens, and their keys are not read.
 template <typename C>
 __device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeWindow& window,
                                             int32_t kv_head, int32_t index) {
@@ -133,7 +135,7 @@ __device__ __forceinline__ Strip make_strip(const DecodeParams& p, const DecodeW
   return strip;
 }
 
-// Copies rows, of which `visible` are read and the others become 0.
+// Starts the copy of kRows rows; the first `visible` are read, the others become 0.
 template <typename C, int kRows>
 __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visible, int32_t lane,
                                           uint16_t (&rows)[kRows][C::kHeadDim]) {
@@ -144,14 +146,15 @@ __device__ __forceinline__ void copy_rows(const uint16_t* source, int32_t visibl
   const uint32_t to = shared_address(rows) + row * kRowBytes + (piece ^ row) * 16;
 #pragma unroll
   for (int first = 0; first < kRows; first += C::kRowsOfCopy) {
-    // row + first, of which no bit is in both, so that xor takes one after the other.
+    // The place is piece ^ (row + first): row and first have no bit in common, so the sum is an
+    // xor, and one xor with a constant per step suffices.
     copy_16(first * kRowBytes + (to ^ (first % 8 * 16)), from + first * C::kHeadDim,
             first + row < visible);
   }
 }
 
-// Asks for the strip's keys: a group of copies, with what was asked for before. Tokens that are not
-// visible are not read: they may be NaN, and 0 * NaN is NaN.
+// Starts the copy of the strip's keys and closes a group of copies, which includes copies started
+// before. Tokens that are not visible are not read: they may be NaN, and 0 * NaN is NaN.
 template <typename C>
 __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room<C>& room) {
 #pragma unroll
@@ -163,7 +166,7 @@ __device__ __forceinline__ void copy_keys(const Strip& strip, int32_t lane, Room
   end_of_copies();
 }
 
-// The same for its values.
+// The same for its values, `values_offset` elements after the keys.
 template <typename C>
 __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_offset, int32_t lane,
                                             Room<C>& room) {
@@ -177,7 +180,7 @@ __device__ __forceinline__ void copy_values(const Strip& strip, int64_t values_o
   end_of_copies();
 }
 
-// Asks for queries and the strip's keys, then for its values: two groups of copies.
+// Starts the copies of queries and the strip's keys, then of its values: two groups of copies.
 template <typename C>
 __device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_offset,
                                            const uint16_t* queries, int32_t num_heads, int32_t lane,
@@ -187,6 +190,7 @@ __device__ __forceinline__ void copy_strip(const Strip& strip, int64_t values_of
   copy_values(strip, values_offset, lane, room);
 }
 
+// Loads the queries from shared memory as right operands, in the layout of Queries.
 template <typename C>
 __device__ __forceinline__ void load_queries(const uint16_t (&rows)[C::kHeads][C::kHeadDim],
                                              int32_t lane, Queries<C>& queries) {
@@ -232,8 +236,8 @@ __device__ __forceinline__ void multiply_keys(int i, const Tile<C>& tile, const 
   }
 }
 
-// The scores of tile `i` become weights; max, sum and acc follow. With kIsFirst they begin: that
-// leaves out what would be multiplied by 0.
+// Turns the scores of tile `i` into weights and updates max, sum and acc. kIsFirst: there is no
+// earlier tile, so nothing is rescaled.
 template <typename C, bool kIsFirst>
 __device__ __forceinline__ void update_softmax(int i, Scores<C>& scores, Partial<C>& partial) {
 #pragma unroll
@@ -297,7 +301,8 @@ __device__ __forceinline__ void multiply_values(int i, const Tile<C>& tile, int3
   }
 }
 
-// Calls fn(number, its place) for every number of the partial.
+// Calls fn(number, index) for every number of the partial, in the order in which open windows are
+// stored.
 template <typename C, typename Fn>
 __device__ __forceinline__ void for_each_number(Partial<C>& partial, Fn fn) {
   int place = 0;
@@ -316,7 +321,7 @@ __device__ __forceinline__ void for_each_number(Partial<C>& partial, Fn fn) {
   }
 }
 
-// The empty state, or what the previous part of the list left of this strip.
+// Sets the empty state, or the state in which the previous part of the list left this strip.
 template <typename C>
 __device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
                                       Partial<C>& partial) {
@@ -328,6 +333,7 @@ __device__ __forceinline__ void begin(const float* resumed_strip, bool resumes,
                   [&](float& number, int place) { number = resumed_strip[place * kWarpThreads]; });
 }
 
+// Scores of the strip's visible tiles. REQUIRES: the copy of its keys has ended.
 template <typename C>
 __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& strip, int32_t lane,
                                             const Room<C>& room, const Queries<C>& queries,
@@ -340,7 +346,7 @@ __device__ __forceinline__ void score_strip(const DecodeParams& p, const Strip& 
   }
 }
 
-// Tile by tile, so that a list's cut between them changes nothing.
+// Softmax and P V tile by tile, so that a list's cut between two tiles changes nothing.
 template <typename C>
 __device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, const Room<C>& room,
                                              Scores<C>& scores, Partial<C>& partial) {
@@ -356,7 +362,7 @@ __device__ __forceinline__ void attend_strip(const Strip& strip, int32_t lane, c
   }
 }
 
-// What becomes of a strip that has been asked for.
+// Computes a strip whose copies copy_strip has started: waits for the keys, then for the values.
 template <typename C>
 __device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& strip,
                                          const float* resumed_strip, bool resumes, int32_t lane,
@@ -373,7 +379,7 @@ __device__ __forceinline__ void work_out(const DecodeParams& p, const Strip& str
   attend_strip(strip, lane, room, scores, partial);
 }
 
-// The sum of a strip, from what its lanes have.
+// The sum over the 8 lanes that share a head, the same bits in each of them.
 __device__ __forceinline__ float sum_of_tokens(float sum) {
 #pragma unroll
   for (int step = 4; step < kWarpThreads; step *= 2) {
@@ -382,7 +388,7 @@ __device__ __forceinline__ float sum_of_tokens(float sum) {
   return sum;
 }
 
-// Puts what the strip came to where the whole block finds it: rows of kRowFloats at `accs`.
+// Writes the strip's result to shared memory for the whole block: rows of kRowFloats at `accs`.
 template <typename C>
 __device__ __forceinline__ void store_strip(int32_t num_heads, int32_t lane,
                                             const Partial<C>& partial, float* accs,

@@ -3,13 +3,12 @@
 // Used by attention/decode/decode.cc up to four windows a multiprocessor: head_dim 64 and 128, at
 // most 8 query heads a KV head, no list. Bound: bytes of K and V over HBM bandwidth, and latency.
 // Tile: a block of eight warps is alone on its multiprocessor and computes windows b, b + blocks,
-// b + 2 blocks, ... of those that the sequences have, so shares are even whatever lengths a graph
-// was made for. A warp has a strip (attention/decode/strip.cuh); it asks for the next window's keys
-// as soon as it has its scores, and for its values once those before are used, so memory has work
-// while strips are added up. The numbers are those of attention/decode/block.cu. One H200,
-// 2026-11-22, 8 KV heads of 128 channels, with the fold: 7.8, 11.6 and 20.3 us for 4K, 8K and 16K
-// tokens, 50, 68 and 78 % of the rate of a copy (10.4, 14.3 and 22.3 us without this kernel);
-// reading alone takes 5.3, 9.1 and 16.7 (docs/kernels/cuda_attention.md).
+// b + 2 blocks, ... of those that the sequences have, so shares are even for any lengths with which
+// a graph is replayed. A warp has a strip (attention/decode/strip.cuh); it starts the copy of the
+// next window's keys when it has its scores, and of its values when the current ones are used, so
+// memory is busy while strips are added up. Bits are those of attention/decode/block.cu. Share: 50
+// to 78 % of the rate of a copy at 4K to 16K tokens, the fold included
+// (docs/kernels/cuda_attention.md).
 #include <algorithm>
 
 #include "ops/cuda/attention/decode/block.cuh"
@@ -51,7 +50,7 @@ class Sequences {
     begin_ = end_ - own * p.num_kv_heads;
   }
 
-  // All lanes call and get the same.
+  // Window `number` of all sequences of the round. All lanes call and get the same task.
   __device__ __forceinline__ Task task(int32_t number) const {
     Task task;
     const int32_t seq = __popc(__ballot_sync(kFullWarp, end_ <= number));
@@ -66,12 +65,13 @@ class Sequences {
     return task;
   }
 
+  // The row of a task's sequence, from the lane that holds it. REQUIRES: all lanes call.
   __device__ __forceinline__ DecodeRow row_of(const Task& task) const {
     DecodeRow row;
     row.row = __shfl_sync(kFullWarp, row_, task.round_seq);
     row.kv_begin = __shfl_sync(kFullWarp, kv_begin_, task.round_seq);
     row.kv_end = __shfl_sync(kFullWarp, kv_end_, task.round_seq);
-    row.num_windows = 0;  // nobody asks
+    row.num_windows = 0;  // not read
     return row;
   }
 
@@ -84,12 +84,13 @@ class Sequences {
   int32_t end_;
 };
 
-// Where a strip and its queries lie; null and nothing to see where there is no window.
+// Where a strip and its queries lie; null queries and no visible token if there is no window.
 struct Source {
   Strip strip;
   const uint16_t* queries;
 };
 
+// The source of a warp's strip of `task`.
 template <typename C>
 __device__ __forceinline__ Source find_source(const DecodeParams& p, const Sequences& sequences,
                                               const Task& task, int32_t warp) {
@@ -103,7 +104,7 @@ __device__ __forceinline__ Source find_source(const DecodeParams& p, const Seque
   return source;
 }
 
-// Adds up the strips of a window and writes what it came to.
+// Adds up the strips of a window and writes its result.
 template <typename C>
 __device__ __forceinline__ void store_window(const DecodeParams& p, const Task& task,
                                              const float2 (*max_sums)[C::kHeads],
@@ -123,14 +124,15 @@ __device__ __forceinline__ void store_window(const DecodeParams& p, const Task& 
   }
 }
 
-// What strips came to, after the rooms: of two windows in turn, since a warp may be done with the
-// next one while others add the last one up.
+// Floats of one buffer of strip results, after the rooms in shared memory. Two buffers alternate: a
+// warp may finish its strip of the next window while others still add up the last one.
 template <typename C>
 __host__ __device__ inline int32_t acc_floats(int32_t group) {
   return kWarps * group * C::kRowFloats;
 }
 
-// Computes the strip that has been asked for. As soon as there is room, asks for `next`.
+// Computes the strip whose copies are in flight. Starts the copies of `next` as soon as their place
+// in the room is free: queries and keys after the scores, values at the end.
 template <typename C>
 __device__ __forceinline__ void work_out_and_ask(const DecodeParams& p, const Strip& strip,
                                                  const Source& next, int32_t lane, Room<C>& room,
@@ -170,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
   keep_here(source.queries);
   number += static_cast<int32_t>(gridDim.x);
   Task next = sequences.task(number);
-  wait_for_earlier_work();  // tables may be read before, queries and what is attended may not
+  wait_for_earlier_work();  // tables may be read before, queries and KV may not
   if (task.round_seq < 0) return;
   copy_strip(source.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, source.queries,
              p.group, lane, rooms[warp]);

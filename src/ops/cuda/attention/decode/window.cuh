@@ -1,7 +1,7 @@
 // Windows of decode attention: which tokens of a window a row sees, and where they lie.
 //
-// Used by both kernels that compute windows. A tile is kAttentionTile tokens at a multiple of
-// them; pages and windows are whole tiles. Thread rule: device code, whole warps.
+// Used by all kernels that compute windows. A tile is kAttentionTile tokens at a multiple of them;
+// pages and windows are whole tiles. Thread rule: device code, whole warps.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ inline constexpr int32_t kMaxWindowTokens = 256;  // so that a bit mask of tiles
 inline constexpr int32_t kStripTokens = 32;       // of a window, computed from the empty state
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// A load that is issued where it stands: left to itself, the compiler moves it after the wait for
-// another one, and spreads the number over uniform registers.
+// A load that is issued at this point: the compiler would otherwise move it after the wait for
+// another load, and copy the number to uniform registers.
 __device__ __forceinline__ int32_t load_now(const int32_t* source) {
   int32_t value;
   asm volatile("ld.volatile.global.s32 %0, [%1];" : "=r"(value) : "l"(source) : "memory");
   return value;
 }
 
-// Has an address computed where this stands, before a wait and not after it.
+// Makes the compiler compute an address here, before a wait, and not after it.
 __device__ __forceinline__ void keep_here(const void* address) { asm volatile("" ::"l"(address)); }
 
 // The row of a sequence and what it sees of the run.
@@ -35,6 +35,7 @@ struct DecodeRow {
   int32_t num_windows;
 };
 
+// Reads the tables of a sequence; all loads are in flight together.
 __device__ inline DecodeRow decode_row(const DecodeParams& p, int32_t seq) {
   const int32_t begin = load_now(p.row_begin + seq);
   const int32_t end = load_now(p.row_begin + seq + 1);
@@ -51,14 +52,15 @@ __device__ inline DecodeRow decode_row(const DecodeParams& p, int32_t seq) {
   return row;
 }
 
-// Index of what a window came to, or its first half; acc lies at head_dim times it.
+// Index of a window's result, or of its first half's, in partial_max_sum; acc is at head_dim times
+// the index.
 __device__ inline int64_t partial_index(const DecodeParams& p, int32_t round_seq, int32_t head,
                                         int32_t round_window) {
   const int64_t first = (static_cast<int64_t>(round_seq) * p.num_q_heads + head) * p.num_windows;
   return (first + round_window) * p.records;
 }
 
-// exp(value - reference), and 0 for -inf whatever finite reference.
+// exp(value - reference); 0 for -inf and any finite reference.
 __device__ __forceinline__ float exp_of_difference(float value, float reference) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;"
@@ -67,16 +69,17 @@ __device__ __forceinline__ float exp_of_difference(float value, float reference)
   return result;
 }
 
-// What differences are taken to: the maximum, or 0 while it is -inf, since -inf - -inf is NaN.
+// The reference of exponentials: the maximum, or 0 while it is -inf, since -inf - -inf is NaN.
 __device__ __forceinline__ float reference_of(float max) { return max == -INFINITY ? 0.0f : max; }
 
-// The first entry of ascending ids[low, high) that is `page` or behind it; all lanes get it.
+// The index of the first of ascending ids[low, high) that is at least `page`; all lanes get it. A
+// search in 32 parts instead of 2: each step costs one load per lane.
 // Cost: one load for lists of up to 32 entries, two up to 1024, three up to 32768.
 __device__ inline int32_t lower_bound(const int32_t* ids, int32_t low, int32_t high, int32_t page,
                                       int32_t lane) {
   while (low < high) {
     const int32_t step = (high - low + kWarpThreads - 1) / kWarpThreads;
-    // Lane l asks about the last entry of the l-th stretch of `step` entries.
+    // Lane l compares the last entry of the l-th stretch of `step` entries.
     const int64_t last = low + static_cast<int64_t>(lane + 1) * step - 1;
     const bool is_before = last < high && ids[last] < page;
     low += __popc(__ballot_sync(kFullWarp, is_before)) * step;
@@ -86,19 +89,19 @@ __device__ inline int32_t lower_bound(const int32_t* ids, int32_t low, int32_t h
   return low;
 }
 
-// The (max, sum) of a window that came to nothing.
+// The (max, sum) of a window of which the row sees nothing.
 __device__ inline float2 nothing_visible() { return {-INFINITY, 0.0f}; }
 __device__ inline bool shows_nothing(float2 max_sum) {
   return max_sum.x == -INFINITY && max_sum.y == 0.0f;
 }
 
-// How the acc of two halves of a window are added; a weight below 0: that half is left out.
+// The weights with which the acc of two halves are added; a weight below 0 leaves that half out.
 struct HalfWeights {
   float first;
   float second;
 };
 
-// What two halves of a window come to together.
+// The sum of two halves of a window: (max, sum) and the weights, then acc by these weights.
 __device__ inline float2 sum_of_halves(float2 first, float2 second, HalfWeights& weights) {
   weights = {1.0f, -1.0f};
   if (shows_nothing(second)) return first;
@@ -130,13 +133,15 @@ struct DecodeWindow {
   int32_t block;
 };
 
+// The keys of a KV head in a block.
 __device__ inline const uint16_t* block_keys(const DecodeParams& p, int32_t block,
                                              int32_t kv_head) {
   return reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes) +
          kv_head * 2 * p.block_tokens * p.head_dim;
 }
 
-// Fills in `pages` and takes tiles of other pages out of `tiles`.
+// Sets `pages` and removes tiles of other pages from `tiles`; for a gathered list, `resumes` and
+// `is_open` say whether its cuts lie inside the window.
 __device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv_head, int32_t lane,
                                   DecodeWindow& window) {
   const int32_t list_head = p.num_list_heads == 1 ? 0 : kv_head;
@@ -164,17 +169,17 @@ __device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv
   window.tiles &= __ballot_sync(kFullWarp, is_listed);
 }
 
-// What follows is twice there, for calls with lists and without: at short contexts the time of a
-// kernel is that of the instructions before its first load. A division takes 30 that wait for each
-// other, so the common one by 1 is left out.
+// The functions below are compiled twice, with lists and without: at short contexts the time of a
+// kernel is that of the instructions before its first load. A division is some 30 dependent
+// instructions, so the common one by 1 is left out.
 
 // The entry of the block table in which window `index` of a run begins.
 __device__ inline int32_t entry_of_window(const DecodeParams& p, int32_t index) {
   return p.windows_per_block == 1 ? index : index / p.windows_per_block;
 }
 
-// The block in which window `index` of a run begins, unless pages are gathered. Needs nothing that
-// must be loaded before: its load and those of decode_row are under way together.
+// The block in which window `index` of a run begins, unless pages are gathered. It depends on no
+// loaded value, so that its load and those of decode_row are in flight together.
 template <bool kListed>
 __device__ inline int32_t block_of_window(const DecodeParams& p, int32_t seq, int32_t index) {
   if (kListed && p.gathered) return -1;
@@ -203,7 +208,7 @@ __device__ inline DecodeWindow make_window(const DecodeParams& p, const DecodeRo
   return window;
 }
 
-// Keys of a tile's first token; its values lie p.block_tokens * p.head_dim elements behind.
+// Keys of a tile's first token; its values lie p.block_tokens * p.head_dim elements further.
 template <bool kListed>
 __device__ inline const uint16_t* tile_keys(const DecodeParams& p, const DecodeWindow& window,
                                             int32_t kv_head, int32_t head_dim, int32_t tile) {

@@ -2,9 +2,9 @@
 // each row may see.
 //
 // Used by both prefill kernels. The rows of a CTA share few lists (query pages have 16 tokens and
-// more), so a warp merges them as it goes: lane l walks list l, and the next tile is the smallest
-// that any lane has. A page id is read once, nothing is stored, and lists may be of any length.
-// Thread rule: device code, whole warps.
+// more), so a warp merges the lists during the walk: lane l walks list l, and the next tile is the
+// smallest that any lane has. A page id is read once, nothing is stored, and lists may have any
+// length. Thread rule: device code, whole warps.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@
 
 namespace sluice::cuda {
 
-// Behind the last token of a list.
+// Position after the last token of a list: larger than every token.
 inline constexpr int32_t kNoToken = 0x7fffffff;
 
-// Which of its sequence's lists a packed row has; rows after the last one have the last one's.
+// Index of a packed row's list among those of its sequence; rows after the last one have the list
+// of the last.
 __device__ inline int32_t list_of_row(const PrefillParams& p, const PrefillLists& lists,
                                       const PrefillTile& tile, int32_t row) {
   if (lists.q_page_tokens == 0) return 0;
@@ -62,9 +63,11 @@ class PageWalk {
     return list_of_row(p, lists, tile, row) - first_list_;
   }
 
-  // Whether `next` has given all.
+  // Whether `next` has returned all tiles.
   __device__ bool is_done() const { return first_ == kNoToken; }
 
+  // The next tile in ascending order; not present at the end. Each lane's `mask` is of its own
+  // list.
   __device__ ListedTile next() {
     if (is_done()) return {};
     ListedTile tile{.begin = first_ - first_ % kTileTokens};
@@ -96,6 +99,7 @@ class PageWalk {
     if (token_ >= limit_) token_ = kNoToken;
   }
 
+  // Binary search: a call for a late run does not read the whole list.
   __device__ void skip_pages_before(int32_t page) {
     int32_t low = 0;
     int32_t high = page > 0 ? num_left_ : 0;
@@ -111,13 +115,14 @@ class PageWalk {
     num_left_ -= low;
   }
 
-  // Ids are read a page ahead, so that the wait for memory is not between two pages of a tile.
+  // Reads ids one page ahead, so that the latency of the load is hidden behind a page.
   __device__ void read_ahead() {
     next_page_ = num_left_ > 0 ? *ids_ : -1;
     ++ids_;
     --num_left_;
   }
 
+  // Moves to the page that was read ahead, or to kNoToken after the last.
   __device__ void begin_page() {
     token_ = next_page_ < 0 ? kNoToken : next_page_ * page_tokens_;
     page_end_ = token_ + page_tokens_;

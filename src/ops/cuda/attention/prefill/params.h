@@ -1,6 +1,6 @@
-// What the prefill attention kernels receive: pointers and sizes, as plain values.
+// The parameters of the prefill attention kernels: AttentionArgs as plain pointers and sizes.
 //
-// Filled by attention/prefill/prefill.cc, read by attention_prefill_{sm80,sm90}.cuh. Thread rule:
+// Filled by attention/prefill/prefill.cc, read by attention/prefill/{sm80,sm90}*.cuh. Thread rule:
 // values.
 #pragma once
 
@@ -36,18 +36,18 @@ struct PrefillParams {
   int32_t num_q_tiles = 0;     // tiles of rows per KV head, of all sequences, at most
   int32_t num_tiles = 0;       // in all
   int32_t heads_together = 0;  // KV heads whose tiles are interleaved in launch order
-  int32_t tiles_per_cta = 1;   // neighbours in launch order that one CTA does in turn
+  int32_t tiles_per_cta = 1;   // neighbours in launch order that one CTA computes in turn
   float scale = 0.0f;
   bool first = true;
   bool last = true;
 
-  // Tiles that two CTAs do, on Hopper: the last `num_split` in launch order, each in a part at the
-  // beginning of the launch and a part at its end.
+  // Split tiles, on Hopper: the last `num_split` in launch order are each computed in two parts by
+  // two CTAs, one at the beginning of the launch and one at its end (sm90_items.cuh).
   int32_t num_split = 0;
   float split_step = 0.0f;        // second part of split tile i: (num_split - i) * split_step of
                                   // its tokens
-  float4* handed_over = nullptr;  // what first parts came to: [split tile][consumer][...]
-  uint32_t* is_handed = nullptr;  // [split tile][consumer]; zeros between kernels
+  float4* handed_over = nullptr;  // registers after first parts: [split tile][consumer][...]
+  uint32_t* is_handed = nullptr;  // flags [split tile][consumer]; zero between kernels
 };
 
 // The page lists of a call, for the kernels that take them (ops/attention.h).

@@ -1,4 +1,4 @@
-// Prefill attention on CUDA: checks what the kernels lack and chooses one.
+// Prefill attention on CUDA: refuses calls that no kernel supports, and chooses a kernel.
 #include "ops/cuda/attention/prefill/prefill.h"
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 namespace sluice::cuda {
 namespace {
 
+// Throws kUnsupported, as prefill_attention promises.
 void check_supported(const AttentionArgs& args) {
   if (args.pages.gathered) {
     fail(ErrorCode::kUnsupported,
@@ -24,7 +25,7 @@ void check_supported(const AttentionArgs& args) {
          "place, one row a sequence or the device 'cpu'",
          args.pages.num_entries, args.pages.first_entry);
   }
-  // The largest score is found before scaling.
+  // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
   if (!(args.scale > 0.0f)) {
     fail(ErrorCode::kUnsupported, "prefill attention on CUDA needs a scale above 0, not {}",
          args.scale);
@@ -85,7 +86,8 @@ PrefillLists make_lists(const PageList& pages) {
           .q_page_tokens = pages.q_page_tokens};
 }
 
-// Upper bounds, since where a sequence begins is known to the device alone.
+// Upper bounds: only the device knows where each sequence begins, and a sequence may waste a part
+// of its last tile.
 void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
   const int32_t of_longest = (args.batch.max_rows * params.group + tile_rows - 1) / tile_rows;
   const auto num_rows = static_cast<int32_t>(args.q.dim(0));
@@ -94,13 +96,14 @@ void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& pa
   params.num_tiles = params.num_kv_heads * params.num_q_tiles;
 }
 
-// A CTA that does several tiles in turn hides the beginning of one under the end of the other, as
-// long as there are enough CTAs to even out the load of the multiprocessors.
+// Tiles that a CTA computes in turn: with two, the beginning of one overlaps with the end of the
+// other. Only with enough CTAs per multiprocessor to keep their load even.
 int32_t tiles_per_cta(const PrefillParams& params, const cudaDeviceProp& gpu) {
   constexpr int32_t kCtasPerProcessor = 6;
   return std::clamp(params.num_tiles / (gpu.multiProcessorCount * kCtasPerProcessor), 1, 2);
 }
 
+// Sets the fields of split tiles, unless the registers of their first parts exceed the scratch.
 void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillParams& params) {
   const size_t num_bytes = sm90::handed_over_bytes(params.head_dim) * split.num_tiles;
   if (num_bytes > AttentionScratch::data_bytes()) return;

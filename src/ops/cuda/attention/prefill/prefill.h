@@ -9,15 +9,15 @@
 
 namespace sluice::cuda {
 
-// The op of ops/attention.h for any number of rows; right for a single row too, but slow there.
+// The op of ops/attention.h for any number of rows; correct for a single row too, but slow there.
 //
 // A tile of KV tokens updates a row's state once: 128 tokens at absolute positions where
 // block_tokens is a multiple of 128, else the largest of 64, 32 or 16 that the kernel has and that
 // divides it. Blocks are whole tiles, so a walk cut between blocks has the same bits as one that is
 // not. P is rounded to bf16 for the product with V, and not for the sum.
 // Order: needs nothing from the host between launches; may be captured into a graph.
-// With page lists a CTA (128 packed rows, 64 in the general kernel) visits the tiles of which some
-// of its rows lists a page; tokens that a row's list leaves out have weight 0. Errors: kUnsupported
+// With page lists a CTA (128 packed rows, 64 in the general kernel) visits each tile that contains
+// a page of some row's list; tokens that a row has not listed have weight 0. Errors: kUnsupported
 // for gathered pages, and for a scale that is not positive.
 void prefill_attention(CudaStream& stream, const AttentionArgs& args);
 

@@ -1,11 +1,11 @@
-// Prefill attention with warp-wide matrix products (mma.sync): the general kernel's body;
-// attention_prefill_sm80_d*.cu instantiate it.
+// Prefill attention with warp-wide matrix products (mma.sync): the general kernel, which
+// attention/prefill/sm80_d*.cu instantiate.
 //
-// For GPUs from sm_80 on, and for the shapes that the Hopper kernel leaves out: any head_dim up to
-// 256, blocks of any multiple of 16 tokens. Bound: tensor-core FLOP/s. A CTA is 4 warps of 16
-// packed rows; K and V tiles come by asynchronous copies, K of the next tile under the softmax and
-// V of this tile under the scores. Measured on an H200, where it is not the first choice: 170 to
-// 190 TFLOP/s, 25 to 28 % of a large matrix product (2026-11-21; docs/kernels/cuda_attention.md).
+// For GPUs from sm_80 on, and for the shapes that the Hopper kernel does not support: any head_dim
+// up to 256, blocks of any multiple of 16 tokens. Bound: tensor-core FLOP/s. Tile: a CTA is 4 warps
+// of 16 packed rows; K and V come by asynchronous copies, K of the next tile during the softmax and
+// V of this tile during the scores. Share: 25 to 28 % of a large matrix product on Hopper
+// (docs/kernels/cuda_attention.md). Thread rule: device code.
 // Source: Dao 2023, arXiv 2307.08691 (the loop).
 #pragma once
 
@@ -27,6 +27,7 @@ struct Config {
   static constexpr int kRowElements = kChannels + 8;
 };
 
+// One tile of each: K of the next tile overwrites this one's K after the scores.
 template <typename C>
 struct alignas(16) Shared {
   uint16_t q[C::kNumRows][C::kRowElements];
@@ -141,7 +142,8 @@ __device__ __forceinline__ void multiply_values(const Shared<C>& shared, int lan
   }
 }
 
-// ---- Walks: which KV tiles a tile of rows visits. All threads of a CTA go the same way.
+// ---- Walks: which KV tiles a tile of rows visits, the same for all threads of a CTA. `present`,
+// `begin` and `mask` are of the current tile; after `look_ahead` the next tile is known.
 
 // All tiles that the rows see.
 template <typename C>
@@ -196,7 +198,7 @@ struct ListWalk {
   __device__ void advance() { at = next; }
 };
 
-// One tile of rows.
+// Attends one tile of rows to all KV tiles of the walk and writes its output or state.
 template <typename C, typename Walk>
 __device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile& tile, Walk& walk,
                                        Shared<C>& shared) {

@@ -15,7 +15,7 @@ inline constexpr int32_t kRowsPerTile = 64;
 // `lists`: the page lists, or null.
 cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists);
 
-// One number of channels each; launch_prefill chooses. KV tiles divide a
+// One kernel each for head_dim up to 64, 128 and 256; launch_prefill chooses. KV tiles divide a
 // block, so that no cut between blocks goes through a tile.
 cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,
                                const PrefillLists* lists);

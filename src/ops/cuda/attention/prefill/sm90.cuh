@@ -1,11 +1,11 @@
 // Prefill attention for Hopper: the kernel; sm90_launch.cuh instantiates it.
 //
-// Bound: tensor-core FLOP/s. A CTA holds 128 packed rows, 64 for each of two consumer warpgroups; a
-// producer thread brings tiles of K and V through the copy engine, two stages deep. A warpgroup
-// issues the scores of tile i together with P V of tile i - 1; while it works on the softmax, the
-// other one's products have the tensor cores. Measured at head_dim 128, 16K to 64K tokens: 616 to
-// 657 TFLOP/s, 90 to 96 % of a large matrix product in the same run (H200, 2026-11-21;
-// docs/kernels/cuda_attention.md). Compiled for sm_90a only.
+// Bound: tensor-core FLOP/s. Tile: a CTA holds 128 packed rows, 64 for each of two consumer
+// warpgroups; a producer thread brings tiles of K and V through the copy engine, two stages deep. A
+// warpgroup issues the scores of tile i together with P V of tile i - 1; during its softmax the
+// tensor cores compute the products of the other one. Share at head_dim 128 and 16K to 64K tokens:
+// 90 to 96 % of a large matrix product (docs/kernels/cuda_attention.md). Compiled for sm_90a only.
+// Thread rule: device code.
 #pragma once
 
 #include "ops/cuda/attention/prefill/sm90.h"
@@ -47,6 +47,7 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
   }
 }
 
+// Brings the KV tiles of all items of the CTA, in the order in which the consumers attend them.
 template <typename C, bool kSplits>
 __device__ __forceinline__ void produce_all(const PrefillParams& p, const CUtensorMap* map,
                                             Shared<C>& shared) {
@@ -62,8 +63,10 @@ __device__ __forceinline__ void produce_all(const PrefillParams& p, const CUtens
 
 // ---- Consumers: one warpgroup each.
 
-// Where a warpgroup's registers lie between the two parts of a tile: 16 bytes a thread, side by
-// side; the accumulator, then maxima and sums.
+// ---- Split tiles: registers from the first part's CTA to the second's.
+
+// Quads of 16 bytes that each thread of a warpgroup leaves between the two parts of a tile: the
+// accumulator, then maxima and sums. Threads lie side by side, so that accesses are coalesced.
 template <typename C>
 constexpr int kHandedQuads = handed_over_bytes(C::kHeadDim) /
                              (C::kNumConsumers * 128 * sizeof(float4));
@@ -73,11 +76,14 @@ __device__ __forceinline__ float4* handed_over(const Consumer<C>& self, const It
   const int64_t place = tile.slot * C::kNumConsumers + self.index;
   return self.p.handed_over + place * kHandedQuads<C> * 128 + self.thread;
 }
+// The flag that says that the warpgroup's registers are complete in memory.
 template <typename C>
 __device__ __forceinline__ uint32_t* is_handed(const Consumer<C>& self, const Item& tile) {
   return self.p.is_handed + tile.slot * C::kNumConsumers + self.index;
 }
 
+// Writes the registers, then releases the flag: the fence makes the writes of all threads, ordered
+// by the barrier, visible before it.
 template <typename C>
 __device__ __forceinline__ void hand_over(const Consumer<C>& self, const Item& tile,
                                           const RowPair& rows, const float (&o)[C::kHeadDim / 2]) {
@@ -93,8 +99,9 @@ __device__ __forceinline__ void hand_over(const Consumer<C>& self, const Item& t
   asm volatile("st.release.gpu.global.u32 [%0], 1;" ::"l"(is_handed(self, tile)) : "memory");
 }
 
-// Waits for the first part. Its CTA has begun before this one: it has the lower index, and GPUs
-// begin CTAs in that order (CUDA does not promise it, but the scans of CUB rely on it as well).
+// Waits for the first part, loads its registers and resets the flag. No deadlock: the first part's
+// CTA has a lower index, and GPUs start CTAs in that order (CUDA does not promise it, but the scans
+// of CUB rely on it as well).
 template <typename C>
 __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& tile, RowPair& rows,
                                           float (&o)[C::kHeadDim / 2]) {
@@ -125,7 +132,7 @@ __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& t
   rows.sum[1] = of_rows.w;
 }
 
-// One tile of rows; its q is in shared memory.
+// Attends one item and writes its output, state or registers; its q is in shared memory.
 template <typename C, bool kSplits>
 __device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile) {
   const int lane = self.thread % 32;
@@ -138,7 +145,8 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile
     if (tile.part == Part::kSecond) take_over<C>(self, tile, rows, o);
   }
 
-  // Tiles that this warpgroup needs, and how many of them all of its rows see whole.
+  // Tiles that this warpgroup needs, and how many of them all of its rows see whole: only the
+  // others are masked.
   const int num_own = tile.num_kv_tiles(first_row, C::kGroupRows, self.p.group, C::kTileTokens);
   const int num_whole = (tile.limit(first_row, self.p.group) - tile.kv_begin) / C::kTileTokens;
   if (self.index == 1 && self.num_kv_tiles > 1) self.give_turn();
@@ -162,9 +170,10 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile
   store_rows<C::kHeadDim>(self.p, rows, lane, o);
 }
 
+// All items of the CTA, for one warpgroup. q of the next item is copied while this one is attended.
 template <typename C, bool kSplits>
 __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared) {
-  // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
+  // The shuffle tells the compiler that the value is uniform in a warp, and addresses with it.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
   const auto begin_queries = [&](const PrefillTile& tile, int buffer) {
@@ -190,12 +199,16 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
       begin_queries(next, buffer ^ 1);
     }
     const bool is_part = kSplits && tile.part != Part::kWhole;
+    // A part is attended even without KV tiles: the other part waits for its registers, or has
+    // written them.
     if (count > 0 || is_part || !state_stays(p, tile)) attend<C, kSplits>(self, tile);
     tile = next;
     step += count;
   }
 }
 
+// grid: CTAs of tiles_per_cta items each. Warpgroup 0 is the producer and gives its registers to
+// the consumers.
 template <typename C, bool kSplits>
 __global__ void __launch_bounds__(C::kNumThreads, 1)
     prefill_kernel(const __grid_constant__ PrefillParams p,

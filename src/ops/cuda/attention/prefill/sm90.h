@@ -14,7 +14,8 @@ namespace sluice::cuda::sm90 {
 // Packed rows of one CTA.
 inline constexpr int32_t kRowsPerTile = 128;
 
-// What one split tile leaves between its two parts (PrefillParams::num_split).
+// Bytes that one split tile leaves between its two parts (PrefillParams::num_split): per row the
+// accumulator, and the maxima and sums of the threads that hold it.
 constexpr size_t handed_over_bytes(int32_t head_dim) {
   return size_t{kRowsPerTile} * static_cast<size_t>(head_dim + 8) * sizeof(float);
 }

@@ -1,5 +1,5 @@
-// What a build without sm_90a links in place of the Hopper kernels: it reports that they are absent
-// and is never launched.
+// Linked instead of the Hopper kernels in a build without sm_90a: tile_tokens returns 0, so that
+// launch_prefill is never called.
 #include "ops/cuda/attention/prefill/sm90.h"
 
 namespace sluice::cuda::sm90 {

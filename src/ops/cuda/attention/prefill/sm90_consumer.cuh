@@ -1,7 +1,9 @@
-// What a consumer warpgroup of the Hopper prefill kernels does with one KV tile.
+// One KV tile in a consumer warpgroup of the Hopper prefill kernels: scores, softmax and P V.
 //
-// Used by attention/prefill/sm90.cuh and sm90_lists.cuh, which decide the tiles and their order.
-// Thread rule: device code; all 128 threads of the warpgroup call these together.
+// Used by attention/prefill/sm90.cuh and sm90_lists.cuh, which decide the tiles and their order:
+// one first_tile, any number of next_tile, then last_values. Each tile's P V is issued one tile
+// later, so that the tensor cores compute it during the next softmax. Thread rule: device code; all
+// 128 threads of the warpgroup call these together.
 #pragma once
 
 #include "ops/cuda/attention/fragment.cuh"
@@ -10,9 +12,9 @@
 
 namespace sluice::cuda::sm90 {
 
-// Begins to bring the warpgroup's 64 rows of q to shared memory, swizzled as the copy engine would;
-// rows after the last are 0. Not by the copy engine, since packed rows are no box when group is
-// odd.
+// Begins to copy the warpgroup's 64 rows of q to shared memory, swizzled as by the copy engine;
+// rows after the last are 0. Not with the copy engine: packed rows of a tile are not a box of q
+// when the tile begins or ends inside a group.
 template <typename C>
 __device__ __forceinline__ void copy_queries(const PrefillParams& p, const PrefillTile& tile,
                                              int first_row, int thread, std::byte* q) {
@@ -64,8 +66,8 @@ __device__ __forceinline__ void issue_values(uint32_t (&weights)[C::kTileTokens 
   wgmma_commit();
 }
 
-// Writes zeros over the values of tokens that are not there: their weight is 0, but 0 * NaN is NaN.
-// Both warpgroups may do it to one tile: they write the same zeros.
+// Writes zeros over the values of tokens from num_tokens on: their weight is 0, but 0 * NaN is NaN.
+// Both warpgroups may clear the same tile: they write the same zeros.
 template <typename C>
 __device__ __forceinline__ void clear_values(std::byte* v, int num_tokens, int thread) {
   for (int token = num_tokens; token < C::kTileTokens; ++token) {
@@ -78,7 +80,8 @@ __device__ __forceinline__ void clear_values(std::byte* v, int num_tokens, int t
   shared_write_fence();
 }
 
-// One consumer warpgroup at one tile of rows: what its members share.
+// The state of one consumer warpgroup at one tile of rows, the same in all its threads but
+// `thread`.
 template <typename C>
 struct Consumer {
   const PrefillParams& p;
@@ -97,19 +100,20 @@ struct Consumer {
   __device__ void wait(uint64_t& full, const Stage<C>& at) const {
     barrier_wait(shared_address(&full), at.parity);
   }
-  // The warpgroups take turns at issuing products, so that one's softmax runs under the other's.
-  // The second gives the first its first turn (in `attend`) and none after the last.
+  // The warpgroups take turns at issuing products, so that the softmax of one overlaps with the
+  // products of the other. The second gives the first its first turn (in `attend`) and none after
+  // the last.
   __device__ void wait_for_turn() const { named_barrier_sync(kTurnBarrier + index, 256); }
   __device__ void give_turn() const { named_barrier_arrive(kTurnBarrier + (index ^ 1), 256); }
   __device__ void pass_turn(int i) const {
     if (index == 0 || i + 1 < num_kv_tiles) give_turn();
   }
-  // All four warps are here.
+  // A barrier of the four warps.
   __device__ void meet() const { named_barrier_sync(kGroupBarrier + index, 128); }
 };
 
-// Tile 0: scores and their softmax; nothing older to overlap with. `mask(i, s)` gives the scores of
-// tile i that a row may not see the value -inf.
+// Tile 0: scores and their softmax; there is no earlier P V to overlap with. `mask(i, s)` sets the
+// scores of tile i that a row may not see to -inf.
 template <typename C, typename Mask>
 __device__ __forceinline__ void first_tile(const Consumer<C>& self, const Mask& mask, RowPair& rows,
                                            float (&o)[C::kHeadDim / 2],
@@ -128,7 +132,8 @@ __device__ __forceinline__ void first_tile(const Consumer<C>& self, const Mask& 
   pack_weights<C::kTileTokens>(s, weights);
 }
 
-// Tile i >= 1: its scores and softmax, under which o += P V of tile i - 1 runs.
+// Tile i >= 1: its scores and softmax, during which o += P V of tile i - 1 is computed. The scores
+// are issued first: wgmma_wait<1> then waits for them alone.
 template <typename C, typename Mask>
 __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, const Mask& mask,
                                           RowPair& rows, float (&o)[C::kHeadDim / 2],
@@ -157,7 +162,8 @@ __device__ __forceinline__ void next_tile(const Consumer<C>& self, int i, const 
   pack_weights<C::kTileTokens>(s, weights);
 }
 
-// The last product P V.
+// The last product P V, of tile i. Only the last tile can be cut by kv_end, so values are cleared
+// here alone.
 template <typename C>
 __device__ __forceinline__ void last_values(const Consumer<C>& self, int i, int num_tokens,
                                             float (&o)[C::kHeadDim / 2],
@@ -175,7 +181,7 @@ __device__ __forceinline__ void last_values(const Consumer<C>& self, int i, int 
   self.release(self.shared.v_empty[stage.index]);
 }
 
-// Passes by a tile that only the other warpgroup needs.
+// Releases a tile that only the other warpgroup needs, and passes its turn on.
 template <typename C>
 __device__ __forceinline__ void skip_tile(const Consumer<C>& self, int i) {
   const Stage<C> stage = self.stage(i);

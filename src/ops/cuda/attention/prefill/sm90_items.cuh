@@ -1,4 +1,4 @@
-// What the CTAs of the Hopper prefill kernels do: whole tiles of packed rows, or parts of them.
+// The work items of the Hopper prefill kernels: whole tiles of packed rows, or parts of them.
 //
 // Used by attention/prefill/sm90.cuh and attention/prefill/sm90_lists.cuh. Thread rule: pure.
 #pragma once
@@ -12,19 +12,20 @@
 namespace sluice::cuda::sm90 {
 
 // Tiles of the same length end together, and the last wave of CTAs leaves multiprocessors idle. So
-// some tiles are done in two parts: kFirst at the beginning of the launch and kSecond at its end.
-// The second parts go from long to nearly nothing, the first ones the other way, so that
-// multiprocessors end one after the other and the last parts fill the gaps. A second part goes on
-// with the registers of its first, which is the same arithmetic.
+// some tiles are computed in two parts: kFirst at the beginning of the launch and kSecond at its
+// end. Second parts become shorter from long to nearly nothing, first parts longer, so that
+// multiprocessors finish one after the other and the last parts fill the gaps. A second part
+// continues with the registers of its first, which is the same arithmetic.
 enum class Part { kWhole, kFirst, kSecond };
 
+// A tile of rows and the part of its KV tokens, [kv_begin, kv_end), that this item attends.
 struct Item : PrefillTile {
   Part part = Part::kWhole;
-  int32_t slot = 0;         // of the parts: where the first leaves what it came to
+  int32_t slot = 0;         // of a part: index of the split tile in handed_over
   int32_t first_block = 0;  // entry of the block table: the block at kv_begin
 };
 
-// What this CTA does: items [begin, end) in launch order.
+// Items [begin, end) of this CTA, in launch order.
 struct ItemRange {
   int begin;
   int end;
@@ -46,6 +47,7 @@ __device__ __forceinline__ Item item_at(const PrefillParams& p, int32_t index) {
   item.slot = tile_index - num_whole;
   const int32_t num_tokens = item.limit(item.first_row + kRowsPerTile - 1, p.group) - item.kv_begin;
   const int32_t num_blocks = max(num_tokens, 0) / p.block_tokens;
+  // The cut lies between blocks, hence between KV tiles.
   const float share = static_cast<float>(p.num_split - item.slot) * p.split_step;
   const auto of_second = static_cast<int32_t>(static_cast<float>(num_blocks) * share);
   const int32_t between = item.kv_begin + (num_blocks - of_second) * p.block_tokens;

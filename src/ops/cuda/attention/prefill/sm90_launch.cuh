@@ -1,4 +1,5 @@
-// Launches one configuration of the Hopper prefill kernels; included by their instantiations.
+// Launches one configuration of the Hopper prefill kernels; included by their instantiations
+// (sm90_d*.cu). Thread rule: host thread, enqueue only.
 #pragma once
 
 #include "ops/cuda/attention/prefill/sm90.cuh"
@@ -9,7 +10,7 @@ namespace sluice::cuda::sm90 {
 template <typename C, typename SharedType, typename... Args>
 cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillParams& p,
                    const Args&... args) {
-  // Once per launch, since it belongs to the current device; it costs less than a microsecond.
+  // At every launch, since the attribute belongs to the current device; the call is cheap.
   const cudaError_t status = cudaFuncSetAttribute(
       kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes<SharedType>());
   if (status != cudaSuccess) return status;
@@ -19,6 +20,7 @@ cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillPa
   return cudaGetLastError();
 }
 
+// Chooses the kernel: with lists, with split tiles, or neither.
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
                          const CUtensorMap& kv_map) {
@@ -31,6 +33,7 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const Pref
   return launch<C, Shared<C>>(stream, kernel, p, p, kv_map);
 }
 
+// Chooses the KV tile: 128 tokens if they divide a block, else 64.
 template <int kHeadDim>
 cudaError_t launch_head_dim(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
                             const CUtensorMap& kv_map) {

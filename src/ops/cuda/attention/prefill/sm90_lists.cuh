@@ -1,10 +1,11 @@
 // Prefill attention for Hopper over page lists: the kernel of attention/prefill/sm90.cuh, whose
 // producer brings only tiles that some row of the CTA has listed.
 //
-// A warp merges the lists instead of one thread counting tiles (attention/prefill/pages.cuh), and
-// each stage says where its tile begins and which 16 tokens each list has of it. Consumers attend
-// every tile that they get up to the last that their rows see; where a row has nothing listed its
-// weights are 0 and its numbers stay what they were. Bound: as without lists, in tiles visited.
+// The producer is a warp that merges the lists (attention/prefill/pages.cuh) instead of one thread
+// that counts tiles. Each stage says where its tile begins and which groups of 16 tokens each list
+// has of it. Consumers attend every tile up to the last that their rows see; a row that has listed
+// nothing of a tile gets weights of 0, which change no bit. Bound: as without lists, in tiles
+// visited. Thread rule: device code.
 #pragma once
 
 #include "ops/cuda/attention/prefill/pages.cuh"
@@ -14,14 +15,16 @@
 
 namespace sluice::cuda::sm90 {
 
-// The walk needs more registers than a producer that counts: 232 * 256 + 40 * 128.
+// The walk needs more registers than a producer that counts: 232 * 256 + 40 * 128 are 63 K of the
+// 64 K registers.
 template <int kHeadDim, int kTileTokens>
 struct ListConfig : Config<kHeadDim, kTileTokens> {
   static constexpr int kProducerRegisters = 40;
   static constexpr int kConsumerRegisters = 232;
 };
 
-// Lists that the rows of a CTA have at most: as many as its rows have pages of 16 positions.
+// The most lists that the rows of a CTA can have: with group 1 its rows are as many positions,
+// which touch one query page of 16 more than they fill.
 inline constexpr int kMaxLists = kRowsPerTile / 16 + 1;
 
 // What a stage holds; written before its K is asked for, read before its K is given back.
@@ -49,6 +52,7 @@ struct PlacedTile {
   int token = 0;  // in the block
 };
 
+// The next tile of the walk and its place, found through the block table.
 template <int kTileTokens>
 __device__ __forceinline__ PlacedTile next_placed(const PrefillParams& p, const PrefillTile& tile,
                                                   PageWalk<kTileTokens>& walk) {
@@ -61,7 +65,8 @@ __device__ __forceinline__ PlacedTile next_placed(const PrefillParams& p, const 
   return placed;
 }
 
-// Asks for K (plane 0) or V (plane 1); where nothing is listed the stage is full as it is.
+// Asks for K (plane 0) or V (plane 1). If nothing is listed, the stage is marked full without a
+// copy: consumers need one stage per tile of rows for its flags.
 template <typename C>
 __device__ __forceinline__ void copy_placed(const CUtensorMap* map, const PrefillTile& tile,
                                             const PlacedTile& placed, int plane, std::byte* to,
@@ -74,7 +79,7 @@ __device__ __forceinline__ void copy_placed(const CUtensorMap* map, const Prefil
   }
 }
 
-// Brings the KV tiles of one tile of rows, at least one stage; gives the number of stages.
+// Brings the KV tiles of one tile of rows, at least one stage; returns the number of stages.
 template <typename C>
 __device__ __forceinline__ int produce_listed(const PrefillParams& p, const PrefillLists& lists,
                                               const CUtensorMap* map, const PrefillTile& tile,
@@ -110,6 +115,7 @@ __device__ __forceinline__ int produce_listed(const PrefillParams& p, const Pref
   }
 }
 
+// Brings the KV tiles of all tiles of rows of the CTA.
 template <typename C>
 __device__ __forceinline__ void produce_all_listed(const PrefillParams& p,
                                                    const PrefillLists& lists,
@@ -151,6 +157,7 @@ struct ListReader {
   }
 };
 
+// `first_row`: packed row of the first of the thread's two rows.
 template <typename C>
 __device__ __forceinline__ ListReader<C> make_reader(const PrefillParams& p,
                                                      const PrefillLists& lists,
@@ -165,7 +172,7 @@ __device__ __forceinline__ ListReader<C> make_reader(const PrefillParams& p,
   return reader;
 }
 
-// One tile of rows; its q is in shared memory. Gives the number of stages it took.
+// Attends one tile of rows; its q is in shared memory. Returns the number of stages it consumed.
 template <typename C>
 __device__ __forceinline__ int attend_listed(Consumer<C>& self, const PrefillLists& lists,
                                              const PrefillTile& tile, const StageList* stages) {
@@ -215,11 +222,12 @@ __device__ __forceinline__ int attend_listed(Consumer<C>& self, const PrefillLis
   return i;
 }
 
+// All tiles of rows of the CTA, for one warpgroup; as consume_all of sm90.cuh.
 template <typename C>
 __device__ __forceinline__ void consume_all_listed(const PrefillParams& p,
                                                    const PrefillLists& lists,
                                                    ListShared<C>& shared) {
-  // The shuffle tells the compiler that a warp agrees on it, so that addresses stay uniform.
+  // The shuffle tells the compiler that the value is uniform in a warp, and addresses with it.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
   const auto begin_queries = [&](const PrefillTile& tile, int buffer) {

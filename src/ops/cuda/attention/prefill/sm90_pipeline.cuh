@@ -1,8 +1,9 @@
-// The stages of the Hopper prefill kernels: shape, shared memory, barriers, and how a tile gets in.
+// The stages of the Hopper prefill kernels: sizes, shared memory, barriers and the copy of a tile.
 //
-// Used by the producers and consumers of attention/prefill/sm90.cuh and sm90_lists.cuh, which meet
-// here only: a stage is filled by the copy engine, released by the consumers' warps and filled
-// again. Thread rule: device code; each function says which threads call it.
+// Used by the producers and consumers of attention/prefill/sm90.cuh and sm90_lists.cuh; stages are
+// all that they share. The copy engine fills a stage (`full`), each of the 8 consumer warps
+// releases it (`empty`), and the producer fills it again. K and V of a tile have barriers of their
+// own, since K is free earlier. Thread rule: device code; each function says which threads call it.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,8 @@
 
 namespace sluice::cuda::sm90 {
 
+// Sizes of one instantiation. Two stages of K and V, and q twice, fit shared memory at head_dim 128
+// and tiles of 128 tokens.
 template <int kHeadDimValue, int kTileTokensValue>
 struct Config {
   static constexpr int kHeadDim = kHeadDimValue;
@@ -34,9 +37,10 @@ struct Config {
   static constexpr int kConsumerRegisters = 240;
 };
 
+// Tiles are aligned to 1024 bytes, the period of the 128-byte swizzle.
 template <typename C>
 struct alignas(1024) Shared {
-  // Two buffers: the next tile's rows come while this one is worked on.
+  // Two buffers: the next item's rows are copied while this one is attended.
   std::byte q[2][C::kNumConsumers][C::kNumPanels * C::kQueryPanelBytes];
   std::byte k[C::kStages][C::kTileBytes];
   std::byte v[C::kStages][C::kTileBytes];
@@ -44,7 +48,8 @@ struct alignas(1024) Shared {
   uint64_t v_full[C::kStages], v_empty[C::kStages];
 };
 
-// Named barriers: 1 and 2 are the consumers' turns, 3 and 4 are theirs alone.
+// Named barriers: 1 and 2 are the turns of consumers 0 and 1, 3 and 4 synchronise the threads of
+// one consumer.
 inline constexpr int kTurnBarrier = 1;
 inline constexpr int kGroupBarrier = 3;
 
@@ -56,6 +61,8 @@ struct Stage {
   __device__ explicit Stage(int tile) : index(tile % C::kStages), parity(tile / C::kStages & 1) {}
 };
 
+// Asks the copy engine for one tile, K or V (`plane`), panel by panel; all bytes count on
+// `barrier`. One thread calls it.
 template <typename C>
 __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t destination,
                                           uint32_t barrier, int token, int plane, int block) {
@@ -66,7 +73,8 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t desti
   }
 }
 
-// Prepares the barriers, by all threads of the CTA.
+// Initialises the barriers; all threads of the CTA call it. A stage is full by the producer's one
+// arrival and its bytes, empty by one arrival of each consumer warp.
 template <typename C>
 __device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map) {
   if (threadIdx.x == 0) {

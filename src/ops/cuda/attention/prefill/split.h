@@ -1,7 +1,7 @@
-// Which tiles of a prefill launch are done in two parts, on Hopper.
+// Decides which tiles of a prefill launch are computed in two parts, on Hopper.
 //
-// Used by ops/cuda/attention/prefill/prefill.cc; attention/prefill/sm90_items.cuh says what the
-// parts are. Thread rule: host only, pure.
+// Used by ops/cuda/attention/prefill/prefill.cc; attention/prefill/sm90_items.cuh defines the
+// parts. Thread rule: host only, pure.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,14 @@
 
 namespace sluice::cuda {
 
-// Tiles that are done in two parts (PrefillParams::num_split), and the share of a tile's tokens
-// that the longest second part has.
+// The number of split tiles (PrefillParams::num_split), and the share of a tile's tokens that the
+// longest second part has.
 struct Split {
   int32_t num_tiles = 0;
   float longest_second = 0.0f;
 };
 
+// The launch without split tiles.
 struct LaunchTiles {
   int32_t num_tiles = 0;
   int32_t tiles_per_cta = 1;
@@ -36,13 +37,13 @@ inline bool has_even_tiles(const AttentionArgs& args) {
   return history_tokens >= max_run_tokens(args);
 }
 
-// Splits even tiles where what the last wave of CTAs idles is worth more than twice what the parts
-// take for their begin and end. Other tiles need none: the shortest come last and fill the gaps.
-// With long second parts multiprocessors end most evenly. But parts attend other tokens than what
-// runs beside them, which over a long run is more than the L2 holds, so where there are many waves
-// to even out such a run they are short. Measured: docs/kernels/cuda_attention.md.
+// Splits even tiles if the idle time of the last wave of CTAs is more than twice the cost of the
+// parts' starts and ends. Uneven tiles need no split: the shortest come last and fill the gaps.
+// With long second parts multiprocessors finish most evenly. But parts attend other tokens than the
+// CTAs beside them, and over a long run both together exceed the L2 cache; so second parts of a
+// whole walk of many waves are short. Measurements: docs/kernels/cuda_attention.md.
 inline Split choose_split(const AttentionArgs& args, const LaunchTiles& launch) {
-  constexpr int64_t kTokensOfAPart = 512;  // that a CTA could attend in the time of begin and end
+  constexpr int64_t kTokensOfAPart = 512;  // attended in the time of a part's start and end
   constexpr int32_t kFewWaves = 3;
   if (!has_even_tiles(args)) return {};
 
