@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention_call.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/host/memory_bandwidth.h"
 #include "fma_peak.h"
@@ -18,9 +19,6 @@
 namespace sluice::bench {
 namespace {
 
-constexpr int32_t kHeadDim = 128;
-constexpr int32_t kBlockTokens = 256;
-
 struct Options {
   std::vector<int> threads = {1, static_cast<int>(std::thread::hardware_concurrency())};
   std::vector<CpuIsa> isas = {best_isa()};
@@ -28,39 +26,15 @@ struct Options {
   int32_t decode_tokens = 65536;
 };
 
-// One sequence: `num_rows` rows at the end of `num_tokens` tokens of random KV.
+// One sequence: its rows are the last of its tokens.
 class Workbench {
  public:
-  struct Shape {
-    int32_t num_rows = 1;
-    int32_t num_tokens = 0;
-    int32_t num_q_heads = 16;
-    int32_t num_kv_heads = 8;
-  };
-
-  Workbench(int num_threads, const Shape& shape)
+  Workbench(int num_threads, const AttentionCallShape& shape)
       : device_(make_device("cpu", {.num_threads = num_threads})),
         stream_(device_->make_stream({.name = "bench", .num_threads = num_threads})),
         shape_(shape) {
-    const int32_t num_blocks = shape.num_tokens / kBlockTokens;
-    args_.scale = 0.0883883f;
-    args_.q = random_tensor({shape.num_rows, shape.num_q_heads, kHeadDim});
-    args_.out = random_tensor({shape.num_rows, shape.num_q_heads, kHeadDim});
-    args_.batch.row_begin = integers({0, shape.num_rows});
-    args_.batch.first_pos = integers({shape.num_tokens - shape.num_rows});
-    args_.batch.max_rows = shape.num_rows;
-    args_.batch.max_kv_tokens = shape.num_tokens;
-    args_.kv_begin = integers({0});
-    args_.kv_end = integers({shape.num_tokens});
-    std::vector<int32_t> table;
-    for (int32_t i = 0; i < num_blocks; ++i) table.push_back(num_blocks - 1 - i);
-    args_.block_table = integers(table).reshape({1, num_blocks});
-    args_.kv.shape = {
-        .num_kv_heads = shape.num_kv_heads, .head_dim = kHeadDim, .block_tokens = kBlockTokens};
-    args_.kv.num_blocks = num_blocks;
-    args_.kv.stride_bytes = args_.kv.shape.block_bytes();
-    args_.kv.base =
-        random_tensor({num_blocks, static_cast<int64_t>(args_.kv.stride_bytes / 2)}).bytes();
+    args_ = attention_call(*this, shape, shape.seq_blocks());
+    args_.block_table = reversed_table(*this, shape.seq_blocks());
   }
 
   void run(CpuIsa isa) {
@@ -73,25 +47,21 @@ class Workbench {
   double flop() const {
     const double first = shape_.num_tokens - shape_.num_rows + 1;
     const double seen = (first + shape_.num_tokens) / 2 * shape_.num_rows;
-    return seen * shape_.num_q_heads * kHeadDim * 4;
+    return seen * shape_.num_q_heads * shape_.head_dim * 4;
   }
   double kv_bytes() const {
     return static_cast<double>(args_.kv.stride_bytes) * args_.kv.num_blocks;
   }
 
- private:
-  std::byte* allocate(size_t num_bytes) {
-    buffers_.push_back(device_->allocate(num_bytes, MemoryKind::kDevice));
-    return buffers_.back().data();
-  }
-  TensorView integers(const std::vector<int32_t>& values) {
+  TensorView tensor(const std::vector<int32_t>& values, std::initializer_list<int64_t> dims) {
     auto* data = reinterpret_cast<int32_t*>(allocate(values.size() * 4));
     std::copy(values.begin(), values.end(), data);
-    return TensorView(data, DType::kI32, {static_cast<int64_t>(values.size())});
+    return TensorView(data, DType::kI32, dims);
   }
-  // Normally distributed, from a table of 64 K numbers: speed depends on how often a maximum moves.
-  TensorView random_tensor(std::initializer_list<int64_t> dims) {
-    TensorView view(nullptr, DType::kBF16, dims);
+  // Normally distributed bf16, from a table of 64 K numbers: speed depends on how often a maximum
+  // moves.
+  TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
+    TensorView view(nullptr, dtype, dims);
     const int64_t count = view.num_elements();
     auto* data = reinterpret_cast<BFloat16*>(allocate(static_cast<size_t>(count) * 2));
     std::mt19937 generator(7);
@@ -101,13 +71,19 @@ class Workbench {
     for (int64_t i = 0; i < count; ++i) {
       data[i] = numbers[static_cast<size_t>((i + i / 65536 * 131) % 65536)];
     }
-    return TensorView(data, DType::kBF16, dims);
+    return TensorView(data, dtype, dims);
+  }
+
+ private:
+  std::byte* allocate(size_t num_bytes) {
+    buffers_.push_back(device_->allocate(num_bytes, MemoryKind::kDevice));
+    return buffers_.back().data();
   }
 
   std::unique_ptr<Device> device_;
   std::vector<Buffer> buffers_;
   std::unique_ptr<Stream> stream_;
-  Shape shape_;
+  AttentionCallShape shape_;
   AttentionArgs args_;
 };
 
@@ -156,16 +132,6 @@ void print_decode(int num_threads, const Options& options) {
   }
 }
 
-std::vector<std::string> split(std::string_view list) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    words.emplace_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i + 1 < argc; i += 2) {
@@ -205,10 +171,5 @@ int run(int argc, char** argv) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "cpu_attention_bench: {}\n", error.what());
-    return 1;
-  }
+  return sluice::bench::run_reporting("cpu_attention_bench", sluice::bench::run, argc, argv);
 }

@@ -160,17 +160,6 @@ void print_decode(int num_threads, const Options& options) {
   }
 }
 
-// "a,b" to its words.
-std::vector<std::string> split(std::string_view list) {
-  std::vector<std::string> words;
-  for (size_t begin = 0; begin <= list.size();) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    words.emplace_back(list.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return words;
-}
-
 Options parse(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -215,10 +204,5 @@ int run(int argc, char** argv) {
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  try {
-    return sluice::bench::run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 2;
-  }
+  return sluice::bench::run_reporting("cpu_matmul_bench", sluice::bench::run, argc, argv);
 }

@@ -7,7 +7,6 @@
 // Times are those of graph replays. Calls go round over sets of blocks that together are several
 // times the L2, so that nothing is read from there.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <numeric>
 #include <random>
@@ -15,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention_call.h"
 #include "cuda_workbench.h"
 #include "ops/cuda/attention/decode/decode.h"
 #include "ops/cuda/cuda_ops.h"
@@ -63,29 +63,18 @@ struct DecodeShape {
 class DecodeCalls {
  public:
   DecodeCalls(Workbench& bench, const DecodeShape& shape) : shape_(shape) {
-    const int64_t seq_blocks = (shape.num_tokens + shape.block_tokens - 1) / shape.block_tokens;
-    const int64_t set_blocks = seq_blocks * shape.num_seqs;
-    num_sets_ = static_cast<int>(std::max<size_t>(1, kRotatedBytes / shape.kv_bytes()));
+    const AttentionCallShape call{.num_seqs = shape.num_seqs,
+                                  .num_tokens = shape.num_tokens,
+                                  .num_q_heads = shape.num_kv_heads * shape.group,
+                                  .num_kv_heads = shape.num_kv_heads,
+                                  .head_dim = shape.head_dim,
+                                  .block_tokens = shape.block_tokens};
     const int64_t rows = shape.num_seqs;
-    const int64_t heads = int64_t{shape.num_kv_heads} * shape.group;
-    args_.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
-    args_.q = bench.tensor(DType::kBF16, {rows, heads, shape.head_dim});
-    args_.out = bench.tensor(DType::kBF16, {rows, heads, shape.head_dim});
-    std::vector<int32_t> row_begin(static_cast<size_t>(rows + 1));
-    std::iota(row_begin.begin(), row_begin.end(), 0);
-    const auto all = [&](int32_t value) {
-      return bench.tensor(std::vector<int32_t>(static_cast<size_t>(rows), value), {rows});
-    };
-    args_.batch = {.row_begin = bench.tensor(row_begin, {rows + 1}),
-                   .first_pos = all(shape.num_tokens - 1),
-                   .max_rows = 1,
-                   .max_kv_tokens = std::max(shape.num_tokens, shape.made_for_tokens)};
-    args_.kv_begin = all(0);
-    args_.kv_end = all(shape.num_tokens);
-    args_.kv.shape = {shape.num_kv_heads, shape.head_dim, shape.block_tokens};
-    args_.kv.num_blocks = static_cast<int32_t>(set_blocks * num_sets_);
-    args_.kv.stride_bytes = args_.kv.shape.block_bytes();
-    args_.kv.base = bench.noise(args_.kv.stride_bytes * set_blocks * num_sets_);
+    const int64_t seq_blocks = call.seq_blocks();
+    const int64_t set_blocks = seq_blocks * rows;
+    num_sets_ = static_cast<int>(std::max<size_t>(1, kRotatedBytes / shape.kv_bytes()));
+    args_ = attention_call(bench, call, static_cast<int32_t>(set_blocks * num_sets_));
+    args_.batch.max_kv_tokens = std::max(shape.num_tokens, shape.made_for_tokens);
     const int64_t width = (args_.batch.max_kv_tokens + shape.block_tokens - 1) / shape.block_tokens;
     const std::vector<int32_t> order = shuffled(args_.kv.num_blocks);
     for (int set = 0; set < num_sets_; ++set) {
@@ -374,4 +363,6 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace sluice::bench
 
-int main(int argc, char** argv) { return sluice::bench::run(argc, argv); }
+int main(int argc, char** argv) {
+  return sluice::bench::run_reporting("cuda_decode_bench", sluice::bench::run, argc, argv);
+}

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -52,6 +55,27 @@ Timing measure(Work&& work, const Effort& effort = {}) {
 inline void print_header(const char* name) {
   fmt::print("{}\nmachine: {}, {} threads, best ISA {}\ncommit: {}\n", name, cpu_brand_name(),
              std::thread::hardware_concurrency(), cpu_isa_name(best_isa()), SLUICE_COMMIT);
+}
+
+// "a,b" to its words.
+inline std::vector<std::string> split(std::string_view list) {
+  std::vector<std::string> words;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    words.emplace_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
+}
+
+// The exit status of a program whose work is `run`; an error goes to stderr after the name.
+inline int run_reporting(const char* name, int (*run)(int, char**), int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
 }
 
 }  // namespace sluice::bench

@@ -14,27 +14,14 @@ std::vector<SequenceShape> decode_sequences() {
           {.first_pos = 256}, {.first_pos = 131}, {.first_pos = 1}};
 }
 
-CpuIsa best_kernels() { return runnable_isas().back(); }
-
 AttentionRun run_of(int32_t block_tokens) {
   return {.isa = best_kernels(), .block_tokens = block_tokens};
-}
-
-std::vector<int32_t> first_pages(int32_t count) {
-  std::vector<int32_t> all(static_cast<size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
 }
 
 // About half of the first `num_pages` pages, others for each sequence and head.
 auto half_of(int32_t num_pages) {
   return [num_pages](int32_t seq, int32_t head, int32_t) {
-    std::mt19937 generator(static_cast<uint32_t>(seq * 31 + head + 1));
-    std::vector<int32_t> pages;
-    for (int32_t page = 0; page < num_pages; ++page) {
-      if (generator() % 2 == 0) pages.push_back(page);
-    }
-    return pages;
+    return half_of_pages(num_pages, static_cast<uint32_t>(seq * 31 + head + 1));
   };
 }
 

@@ -11,27 +11,12 @@ class AttentionPagesTest : public ::testing::TestWithParam<CpuIsa> {};
 INSTANTIATE_TEST_SUITE_P(Isa, AttentionPagesTest, ::testing::ValuesIn(runnable_isas()),
                          [](const auto& test) { return kernels_name(test.param); });
 
-// A list of about half of the first `num_pages` pages that belongs to (seq, head, q_page) alone.
-std::vector<int32_t> random_list(int32_t num_pages, int32_t seq, int32_t head, int32_t q_page) {
-  std::mt19937 generator(static_cast<uint32_t>(((seq * 31) + head) * 31 + q_page + 1));
-  std::vector<int32_t> pages;
-  for (int32_t page = 0; page < num_pages; ++page) {
-    if (generator() % 2 == 0) pages.push_back(page);
-  }
-  return pages;
-}
-
-// 9 pages of 16 tokens hold the longest of mixed_sequences().
+// Lists that belong to one (seq, head, q_page) each. 9 pages of 16 tokens hold the longest of
+// mixed_sequences().
 auto lists_of(int32_t num_pages) {
   return [num_pages](int32_t seq, int32_t head, int32_t q_page) {
-    return random_list(num_pages, seq, head, q_page);
+    return half_of_pages(num_pages, static_cast<uint32_t>(((seq * 31) + head) * 31 + q_page + 1));
   };
-}
-
-std::vector<int32_t> first_pages(int32_t count) {
-  std::vector<int32_t> all(static_cast<size_t>(count));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
 }
 
 TEST_P(AttentionPagesTest, MatchesTheReferenceOnOneListForAll) {

@@ -7,8 +7,6 @@
 namespace sluice::testing {
 namespace {
 
-CpuIsa best() { return runnable_isas().back(); }
-
 // Rows that begin and end inside query pages, inside a tile of rows and of tokens; one sequence has
 // no history, one is a single row.
 std::vector<SequenceShape> ragged_sequences() {
@@ -23,12 +21,8 @@ using ListOf = std::function<std::vector<int32_t>(int32_t, int32_t, int32_t)>;
 // About half of all pages.
 ListOf scattered(int32_t page_tokens) {
   return [=](int32_t seq, int32_t head, int32_t q_page) {
-    std::mt19937 generator(static_cast<uint32_t>((seq * 31 + head) * 31 + q_page + page_tokens));
-    std::vector<int32_t> pages;
-    for (int32_t page = 0; page * page_tokens < 1024; ++page) {
-      if (generator() % 2 == 0) pages.push_back(page);
-    }
-    return pages;
+    return half_of_pages((1024 + page_tokens - 1) / page_tokens,
+                         static_cast<uint32_t>((seq * 31 + head) * 31 + q_page + page_tokens));
   };
 }
 
@@ -43,12 +37,6 @@ ListOf sparse(int32_t page_tokens) {
     }
     return pages;
   };
-}
-
-std::vector<int32_t> all_pages(int32_t page_tokens) {
-  std::vector<int32_t> all(static_cast<size_t>(1024 / page_tokens));
-  std::iota(all.begin(), all.end(), 0);
-  return all;
 }
 
 struct Case {
@@ -86,7 +74,7 @@ AttentionProblem problem_of(const Case& c) {
 }
 
 AttentionRun run_of(const Case& c, const ListOf& list_of) {
-  return {.isa = best(),
+  return {.isa = best_kernels(),
           .block_tokens = c.block_tokens,
           .list_of = list_of,
           .one_list_for_all_heads = c.shared,
@@ -131,9 +119,9 @@ TEST(AttentionPrefillPages, AFullListIsNoList) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
-    const AttentionResult base = problem.run({.isa = best(), .block_tokens = c.block_tokens});
+    const AttentionResult base = problem.run({.isa = best_kernels(), .block_tokens = c.block_tokens});
     AttentionRun run = run_of(c, nullptr);
-    run.pages = all_pages(c.page_tokens);
+    run.pages = first_pages(1024 / c.page_tokens);
     expect_same_bits(base, problem.run(run));
     run.splits = {c.block_tokens};
     expect_same_bits(base, problem.run(run));
@@ -185,7 +173,7 @@ TEST(AttentionPrefillPages, ASequenceAloneHasTheBitsItHasInABatch) {
   }
   shape.seqs[11] = {.num_rows = 700, .first_pos = 70};
   const AttentionProblem batch(shape);
-  AttentionRun run{.isa = best(), .block_tokens = 128, .page_tokens = 32, .q_page_tokens = 64};
+  AttentionRun run{.isa = best_kernels(), .block_tokens = 128, .page_tokens = 32, .q_page_tokens = 64};
   // Whoever shares the batch, a sequence keeps its lists.
   const auto list_of = [](int32_t, int32_t head, int32_t q_page) {
     return scattered(32)(0, head, q_page);
@@ -211,7 +199,7 @@ TEST(AttentionPrefillPages, SaysThatAGpuTakesNoGatheredPagesForManyRows) {
   AttentionArgs args = problem.calls(machine, run).front();
   args.out = args.q;
   try {
-    attend(machine, args, best());
+    attend(machine, args, best_kernels());
     machine.synchronize();
     FAIL() << "no error";
   } catch (const Error& error) {

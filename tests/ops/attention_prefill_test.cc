@@ -6,8 +6,6 @@
 namespace sluice::testing {
 namespace {
 
-CpuIsa best() { return runnable_isas().back(); }
-
 // Lengths that end inside a tile of rows, inside a tile of tokens and before either is full.
 std::vector<SequenceShape> ragged_sequences() {
   return {{.num_rows = 150, .first_pos = 290},
@@ -26,7 +24,7 @@ TEST(AttentionPrefill, MatchesTheReferenceWithBlocksOfEverySize) {
                                         .group = group,
                                         .seqs = ragged_sequences(),
                                         .seed = static_cast<uint32_t>(head_dim + group)});
-        expect_matches_reference(problem, {.isa = best(), .block_tokens = block_tokens});
+        expect_matches_reference(problem, {.isa = best_kernels(), .block_tokens = block_tokens});
       }
     }
   }
@@ -39,7 +37,7 @@ TEST(AttentionPrefill, MatchesTheReferenceAfterALongHistory) {
                                     .num_kv_heads = 1,
                                     .group = 2,
                                     .seqs = {{.num_rows = 170, .first_pos = 2500}}});
-    expect_matches_reference(problem, {.isa = best(), .block_tokens = block_tokens});
+    expect_matches_reference(problem, {.isa = best_kernels(), .block_tokens = block_tokens});
   }
 }
 
@@ -49,7 +47,7 @@ TEST(AttentionPrefill, MatchesTheReferenceWhenTheRunEndsBeforeTheRows) {
     for (const int32_t limit : {1, 63, 65, 127, 129, 300}) {
       SCOPED_TRACE(fmt::format("block {} limit {}", block_tokens, limit));
       expect_matches_reference(problem,
-                               {.isa = best(), .block_tokens = block_tokens, .kv_limit = limit});
+                               {.isa = best_kernels(), .block_tokens = block_tokens, .kv_limit = limit});
     }
   }
 }
@@ -61,12 +59,12 @@ TEST(AttentionPrefill, CutsBetweenBlocksChangeNothing) {
       SCOPED_TRACE(fmt::format("head_dim {} block {}", head_dim, block_tokens));
       const AttentionProblem problem(
           {.head_dim = head_dim, .group = 7, .seqs = ragged_sequences()});
-      const AttentionResult whole = problem.run({.isa = best(), .block_tokens = block_tokens});
+      const AttentionResult whole = problem.run({.isa = best_kernels(), .block_tokens = block_tokens});
       std::vector<int32_t> all;
       for (int32_t cut = block_tokens; cut < 440; cut += block_tokens) all.push_back(cut);
       expect_same_bits(whole,
-                       problem.run({.isa = best(), .block_tokens = block_tokens, .splits = all}));
-      expect_same_bits(whole, problem.run({.isa = best(),
+                       problem.run({.isa = best_kernels(), .block_tokens = block_tokens, .splits = all}));
+      expect_same_bits(whole, problem.run({.isa = best_kernels(),
                                            .block_tokens = block_tokens,
                                            .splits = {all[all.size() / 2]}}));
     }
@@ -86,7 +84,7 @@ TEST(AttentionPrefill, ManyRowsAfterALongHistoryHaveTheBitsOfFew) {
                                     .num_kv_heads = 8,
                                     .group = 8,
                                     .seqs = {{.num_rows = num_rows, .first_pos = 10000}}});
-    AttentionRun run = {.isa = best(), .block_tokens = block_tokens};
+    AttentionRun run = {.isa = best_kernels(), .block_tokens = block_tokens};
     const AttentionResult whole = problem.run(run);
     for (int32_t row = 0; row < num_rows; row += 4 * kFewRows) {
       const int32_t count = std::min(kFewRows, num_rows - row);
@@ -102,10 +100,10 @@ TEST(AttentionPrefill, ManyRowsAfterALongHistoryHaveTheBitsOfFew) {
 
 TEST(AttentionPrefill, BlocksOfManyTilesChangeNothing) {
   const AttentionProblem problem({.head_dim = 128, .seqs = ragged_sequences()});
-  const AttentionResult base = problem.run({.isa = best(), .block_tokens = 128});
+  const AttentionResult base = problem.run({.isa = best_kernels(), .block_tokens = 128});
   for (const int32_t block_tokens : {256, 384, 1024}) {
     SCOPED_TRACE(block_tokens);
-    expect_same_bits(base, problem.run({.isa = best(), .block_tokens = block_tokens}));
+    expect_same_bits(base, problem.run({.isa = best_kernels(), .block_tokens = block_tokens}));
   }
 }
 
@@ -117,13 +115,13 @@ TEST(AttentionPrefill, ASequenceAloneHasTheBitsItHasInABatch) {
   }
   shape.seqs[11] = {.num_rows = 700, .first_pos = 70};
   const AttentionProblem batch(shape);
-  const AttentionResult together = batch.run({.isa = best(), .block_tokens = 128});
+  const AttentionResult together = batch.run({.isa = best_kernels(), .block_tokens = 128});
   const size_t row_bytes = 8 * 64 * sizeof(BFloat16);
   for (const int32_t seq : {0, 10, 11, 12, 100, 199}) {
     SCOPED_TRACE(seq);
     const SequenceShape& rows = shape.seqs[static_cast<size_t>(seq)];
     const AttentionResult alone =
-        batch.rows_of(seq, 0, rows.num_rows).run({.isa = best(), .block_tokens = 128});
+        batch.rows_of(seq, 0, rows.num_rows).run({.isa = best_kernels(), .block_tokens = 128});
     const auto begin = static_cast<int64_t>(static_cast<size_t>(batch.row_begin(seq)) * row_bytes);
     EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), together.out.begin() + begin));
     EXPECT_TRUE(std::equal(alone.acc.begin(), alone.acc.end(), together.acc.begin() + 2 * begin));
@@ -135,10 +133,10 @@ TEST(AttentionPrefill, OutputMayBeTheMemoryOfTheQueries) {
   for (const int32_t block_tokens : {16, 128}) {
     SCOPED_TRACE(block_tokens);
     Machine machine;
-    const AttentionRun run{.isa = best(), .block_tokens = block_tokens};
+    const AttentionRun run{.isa = best_kernels(), .block_tokens = block_tokens};
     AttentionArgs args = problem.call(machine, run, 0, 1000);
     args.out = args.q;
-    attend(machine, args, best());
+    attend(machine, args, best_kernels());
     machine.synchronize();
     EXPECT_TRUE(bytes_of(args.out) == problem.run(run).out);
   }

@@ -59,6 +59,23 @@ struct AttentionRun {
   std::optional<int32_t> kv_limit;
 };
 
+// The list of pages 0 to count - 1.
+inline std::vector<int32_t> first_pages(int32_t count) {
+  std::vector<int32_t> pages(static_cast<size_t>(count));
+  std::iota(pages.begin(), pages.end(), 0);
+  return pages;
+}
+
+// About half of the first `count` pages, ascending; the same ones for the same seed.
+inline std::vector<int32_t> half_of_pages(int32_t count, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::vector<int32_t> pages;
+  for (int32_t page = 0; page < count; ++page) {
+    if (generator() % 2 == 0) pages.push_back(page);
+  }
+  return pages;
+}
+
 struct AttentionResult {
   std::vector<std::byte> out;
   std::vector<std::byte> acc, max, sum;  // the state that would have become out

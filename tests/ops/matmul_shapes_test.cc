@@ -8,6 +8,7 @@
 #include "op_test_util.h"
 #include "ops/matmul.h"
 #include "ops/reference/matmul.h"
+#include "packed_weights.h"
 
 namespace sluice::testing {
 namespace {
@@ -35,17 +36,6 @@ reference::MatmulInput random_input(const Product& product, int64_t m) {
           .m = m,
           .n = product.n,
           .k = product.k};
-}
-
-PackedWeight pack(Machine& machine, const reference::MatmulInput& input) {
-  const size_t num_bytes = packed_weight_bytes(machine.device(), input.n, input.k);
-  const PackedWeight weight{
-      .data = machine.poisoned(num_bytes), .num_rows = input.n, .num_cols = input.k};
-  std::vector<BFloat16> rows = input.weight;
-  pack_weight(machine.stream(),
-              {.src = TensorView(rows.data(), DType::kBF16, {input.n, input.k}), .dst = weight});
-  machine.synchronize();
-  return weight;
 }
 
 // The first m rows of the product.
@@ -83,7 +73,7 @@ TEST_P(MatmulShapesTest, AreNearTheReference) {
   Machine machine;
   const reference::MatmulInput input = random_input(GetParam(), 130);
   const reference::MatmulOutput truth = reference::matmul(input);
-  const PackedWeight weight = pack(machine, input);
+  const PackedWeight weight = pack(machine, input.weight, input.n, input.k);
   for (const int64_t m : {1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 65, 130}) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       SCOPED_TRACE(::testing::Message() << "m " << m << " " << dtype_name(dtype));
@@ -97,7 +87,7 @@ TEST_P(MatmulShapesTest, AreNearTheReference) {
 TEST_P(MatmulShapesTest, AFewRowsHaveTheBitsOfOne) {
   Machine machine;
   const reference::MatmulInput input = random_input(GetParam(), 16);
-  const PackedWeight weight = pack(machine, input);
+  const PackedWeight weight = pack(machine, input.weight, input.n, input.k);
   const TensorView all = multiply(machine, input, 16, weight, DType::kF32);
   for (const int64_t m : {1, 2, 5, 8, 9, 15}) {
     const TensorView few = multiply(machine, input, m, weight, DType::kF32);
@@ -109,7 +99,7 @@ TEST_P(MatmulShapesTest, AFewRowsHaveTheBitsOfOne) {
 TEST_P(MatmulShapesTest, AreRepeatedBitForBit) {
   Machine machine;
   const reference::MatmulInput input = random_input(GetParam(), 130);
-  const PackedWeight weight = pack(machine, input);
+  const PackedWeight weight = pack(machine, input.weight, input.n, input.k);
   for (const int64_t m : {3, 65, 130}) {
     const TensorView first = multiply(machine, input, m, weight, DType::kBF16);
     for (int i = 0; i < 5; ++i) {
@@ -129,10 +119,7 @@ TEST(PackParts, OfAnyHeightShareAPanel) {
     const int64_t n = std::accumulate(heights.begin(), heights.end(), int64_t{0});
     const reference::MatmulInput input = random_input({n, kCols, false}, 3);
     std::vector<BFloat16> rows = input.weight;
-    const PackedWeight parts{
-        .data = machine.poisoned(packed_weight_bytes(machine.device(), n, kCols)),
-        .num_rows = n,
-        .num_cols = kCols};
+    const PackedWeight parts = make_weight(machine, n, kCols);
     int64_t row_end = n;  // the last part first
     for (auto height = heights.rbegin(); height != heights.rend(); ++height) {
       row_end -= *height;
@@ -150,7 +137,8 @@ TEST(PackParts, OfAnyHeightShareAPanel) {
     machine.synchronize();
     EXPECT_TRUE(bytes_of(out) == bytes_of(machine.tensor(rows, {n, kCols}))) << n << " rows";
     EXPECT_TRUE(bytes_of(multiply(machine, input, 3, parts, DType::kF32)) ==
-                bytes_of(multiply(machine, input, 3, pack(machine, input), DType::kF32)))
+                bytes_of(multiply(machine, input, 3, pack(machine, input.weight, input.n, input.k),
+                                  DType::kF32)))
         << n << " rows";
   }
 }
@@ -168,10 +156,7 @@ void expect_large_matrix_survives(uint32_t step) {
     state = state * 1664525u + step;
     values.emplace_back(static_cast<float>(state >> 24) - 128.0f);  // exact in bf16
   }
-  const PackedWeight weight{
-      .data = machine.poisoned(packed_weight_bytes(machine.device(), kRows, kColumns)),
-      .num_rows = kRows,
-      .num_cols = kColumns};
+  const PackedWeight weight = make_weight(machine, kRows, kColumns);
   pack_weight(machine.stream(),
               {.src = TensorView(values.data(), kDTypeOf<T>, {kRows, kColumns}), .dst = weight});
   std::vector<int32_t> ids;

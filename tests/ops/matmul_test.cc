@@ -1,43 +1,27 @@
-// Matrix products, weight packing and embedding on the device under test: against double precision,
-// and on the CPU the promise that a row never depends on its neighbours, for every ISA that this
+// Matrix products on the device under test, on the CPU with the kernels of every ISA that this
 // machine has.
+//
+// Groups: near the double-precision reference for every tail of every dimension (a wrong edge of a
+// kernel), exact on small integers (a wrong layout), the same bits for a row whatever its
+// neighbours, position and threads (invariant 7), NaN in its row and column alone (padding that is
+// read), and nothing written outside the output.
 #include "ops/matmul.h"
 
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <random>
 #include <vector>
 
-#include <gtest/gtest.h>
-
-#include "device/cpu/cpu_features.h"
-#include "device/cpu/cpu_stream.h"
+#include "op_test_util.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/reference/matmul.h"
-#include "support/test_device.h"
+#include "packed_weights.h"
 
-namespace sluice {
+namespace sluice::testing {
 namespace {
 
-constexpr double kUnitF32 = 0x1p-24;  // unit roundoff: 24 bits of precision
-constexpr double kUnitBF16 = 0x1p-8;  // and 8 bits
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-template <typename T>
-TensorView view_of(std::vector<T>& values, std::initializer_list<int64_t> dims) {
-  return TensorView(values.data(), kDTypeOf<T>, dims);
-}
-
-std::vector<BFloat16> random_bf16(int64_t count, uint32_t seed, float scale = 1.0f) {
-  std::mt19937 generator(seed);
-  std::normal_distribution<float> normal(0.0f, scale);
-  std::vector<BFloat16> values;
-  for (int64_t i = 0; i < count; ++i) values.emplace_back(normal(generator));
-  return values;
-}
 
 reference::MatmulInput random_input(int64_t m, int64_t n, int64_t k, bool bias = false) {
   const auto seed = static_cast<uint32_t>(m * 1000003 + n * 1009 + k);
@@ -49,73 +33,9 @@ reference::MatmulInput random_input(int64_t m, int64_t n, int64_t k, bool bias =
           .k = k};
 }
 
-// A device with one stream. Inputs are copied to device memory, outputs back: nothing else is seen
-// by a kernel.
-class Machine {
- public:
-  explicit Machine(int num_threads = 2)
-      : device_(testing::make_test_device({.num_threads = num_threads})),
-        stream_(device_->make_stream({.name = "test", .num_threads = num_threads})) {}
-  ~Machine() {
-    try {
-      stream_->synchronize();
-    } catch (const Error&) {
-      // a test that provokes an asynchronous error has looked at it already
-    }
-  }
-
-  Device& device() { return *device_; }
-  Stream& stream() { return *stream_; }
-
-  std::byte* allocate(size_t size_bytes) {
-    buffers_.push_back(device_->allocate(size_bytes, MemoryKind::kDevice));
-    return buffers_.back().data();
-  }
-
-  template <typename T>
-  TensorView upload(const std::vector<T>& values, std::initializer_list<int64_t> dims) {
-    const size_t num_bytes = values.size() * sizeof(T);
-    std::byte* data = allocate(num_bytes);
-    stream_->copy({.dst = data,
-                   .src = reinterpret_cast<const std::byte*>(values.data()),
-                   .num_bytes = num_bytes});
-    stream_->synchronize();
-    return TensorView(data, kDTypeOf<T>, dims);
-  }
-
-  template <typename T>
-  std::vector<T> download(const TensorView& view) {
-    std::vector<T> values(static_cast<size_t>(view.num_elements()));
-    stream_->copy({.dst = reinterpret_cast<std::byte*>(values.data()),
-                   .src = view.bytes(),
-                   .num_bytes = view.num_bytes()});
-    stream_->synchronize();
-    return values;
-  }
-
-  PackedWeight make_weight(int64_t num_rows, int64_t num_cols) {
-    return {.data = allocate(packed_weight_bytes(*device_, num_rows, num_cols)),
-            .num_rows = num_rows,
-            .num_cols = num_cols};
-  }
-
-  template <typename T>
-  PackedWeight pack(std::vector<T> values, int64_t num_rows, int64_t num_cols) {
-    const PackedWeight weight = make_weight(num_rows, num_cols);
-    pack_weight(*stream_, {.src = view_of(values, {num_rows, num_cols}), .dst = weight});
-    stream_->synchronize();
-    return weight;
-  }
-
- private:
-  std::unique_ptr<Device> device_;
-  std::vector<Buffer> buffers_;
-  std::unique_ptr<Stream> stream_;
-};
-
 // Through the kernel of `isa`; on another device than the CPU there is one, whatever `isa` says.
 void run_matmul(Machine& machine, const MatmulArgs& args, CpuIsa isa) {
-  if (testing::testing_cpu()) {
+  if (testing_cpu()) {
     cpu::CpuOps(isa).matmul(machine.stream(), args);
   } else {
     matmul(machine.stream(), args);
@@ -130,7 +50,7 @@ std::vector<Out> product(Machine& machine, const reference::MatmulInput& input, 
   const TensorView out(machine.allocate(static_cast<size_t>(m * input.n) * sizeof(Out)),
                        kDTypeOf<Out>, {m, input.n});
   MatmulArgs args{.x = machine.upload(rows, {m, input.k}),
-                  .weight = machine.pack(input.weight, input.n, input.k),
+                  .weight = pack(machine, input.weight, input.n, input.k),
                   .bias = {},
                   .out = out};
   if (!input.bias.empty()) args.bias = machine.upload(input.bias, {input.n});
@@ -161,20 +81,8 @@ void expect_near_reference(const std::vector<Out>& out, const reference::MatmulI
 
 class MatmulTest : public ::testing::TestWithParam<CpuIsa> {};
 
-std::vector<CpuIsa> isas_of_this_machine() {
-  if (!testing::testing_cpu()) return {CpuIsa::kScalar};
-  std::vector<CpuIsa> isas;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
-    if (isa <= detected_isa()) isas.push_back(isa);
-  }
-  return isas;
-}
-
-INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulTest, ::testing::ValuesIn(isas_of_this_machine()),
-                         [](const auto& param_info) {
-                           const std::string isa(cpu_isa_name(param_info.param));
-                           return testing::testing_cpu() ? isa : "gpu";
-                         });
+INSTANTIATE_TEST_SUITE_P(EveryIsa, MatmulTest, ::testing::ValuesIn(runnable_isas()),
+                         [](const auto& test) { return kernels_name(test.param); });
 
 TEST_P(MatmulTest, EveryNumberOfRowsIsNearTheReference) {
   Machine machine;
@@ -229,7 +137,7 @@ TEST_P(MatmulTest, IntegersAreExact) {
 }
 
 TEST_P(MatmulTest, RowsDoNotDependOnTheirNeighboursOrOnThreads) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: a GPU's products round by their height";
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: a GPU's products round by their height";
   const int64_t n = 272;
   const int64_t k = 1100;
   const auto input = random_input(100, n, k, /*bias=*/true);
@@ -293,7 +201,7 @@ TEST_P(MatmulTest, NoRowsWriteNothing) {
   const TensorView out = machine.upload(canary, {1, 16});
   run_matmul(machine,
              {.x = machine.upload(input.x, {1, 32}).rows(0, 0),
-              .weight = machine.pack(input.weight, 16, 32),
+              .weight = pack(machine, input.weight, 16, 32),
               .bias = {},
               .out = out.rows(0, 0)},
              GetParam());
@@ -307,7 +215,7 @@ TEST_P(MatmulTest, WritesOnlyItsOutput) {
   const TensorView out = machine.upload(canary, {7, 19});
   run_matmul(machine,
              {.x = machine.upload(input.x, {5, 40}),
-              .weight = machine.pack(input.weight, 19, 40),
+              .weight = pack(machine, input.weight, 19, 40),
               .bias = {},
               .out = out.rows(1, 5)},
              GetParam());
@@ -320,7 +228,7 @@ TEST_P(MatmulTest, WritesOnlyItsOutput) {
 
 // AVX2 and AVX-512 make the same chain of fused multiply-adds, so even the ISA is invisible.
 TEST(MatmulIsaTest, Avx512HasTheBitsOfAvx2) {
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: about the CPU's kernels";
+  if (!testing_cpu()) GTEST_SKIP() << "skipped: about the CPU's kernels";
   if (detected_isa() < CpuIsa::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
   Machine machine;
   const auto input = random_input(30, 80, 700, /*bias=*/true);
@@ -334,159 +242,11 @@ TEST(MatmulOpTest, UsesTheBestIsa) {
   const auto input = random_input(3, 48, 64, /*bias=*/true);
   const TensorView out(machine.allocate(3 * 48 * sizeof(float)), DType::kF32, {3, 48});
   matmul(machine.stream(), {.x = machine.upload(input.x, {3, 64}),
-                            .weight = machine.pack(input.weight, 48, 64),
+                            .weight = pack(machine, input.weight, 48, 64),
                             .bias = machine.upload(input.bias, {48}),
                             .out = out});
   EXPECT_EQ(machine.download<float>(out), product<float>(machine, input, 3, best_isa()));
 }
 
-// The embedding of every row reads the packed layout back: what was packed must come out.
-std::vector<BFloat16> unpack(Machine& machine, const PackedWeight& weight) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < weight.num_rows; ++i) ids.push_back(static_cast<int32_t>(i));
-  const int64_t m = weight.num_rows;
-  const TensorView out(machine.allocate(static_cast<size_t>(m * weight.num_cols) * 2), DType::kBF16,
-                       {m, weight.num_cols});
-  embedding(machine.stream(), {.token_ids = machine.upload(ids, {m}), .table = weight, .out = out});
-  return machine.download<BFloat16>(out);
-}
-
-std::vector<uint16_t> bits_of(const std::vector<BFloat16>& values) {
-  std::vector<uint16_t> bits;
-  for (BFloat16 value : values) bits.push_back(value.bits);
-  return bits;
-}
-
-TEST(PackWeightTest, KeepsTheBitsOfBF16) {
-  Machine machine;
-  for (int64_t num_rows : {1, 16, 40, 65}) {
-    for (int64_t num_cols : {1, 31, 64, 129}) {
-      const auto values = random_bf16(num_rows * num_cols, 5);
-      EXPECT_EQ(bits_of(unpack(machine, machine.pack(values, num_rows, num_cols))),
-                bits_of(values));
-    }
-  }
-}
-
-TEST(PackWeightTest, RoundsF32ToNearestEven) {
-  Machine machine;
-  // Between 1 and 1 + 2^-7 (neighbours in bf16): below, at and above the middle; ties go to even.
-  const std::vector<float> values = {1.0f,      1.0f + 0x1p-9f, 1.0f + 0x1p-8f, 1.0f + 0x1.8p-8f,
-                                     0x1.03p0f, kInf,           -0.0f,          -3.0f};
-  const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f80, 0x3f81,
-                                          0x3f82, 0x7f80, 0x8000, 0xc040};
-  EXPECT_EQ(bits_of(unpack(machine, machine.pack(values, 1, 8))), expected);
-}
-
-TEST(PackWeightTest, ConvertsF16) {
-  Machine machine;
-  std::vector<Float16> values;  // 1, -2, 65504 (rounds up), smallest subnormal, infinity
-  for (uint16_t bits : {0x3c00, 0xc000, 0x7bff, 0x0001, 0x7c00}) values.push_back(Float16{bits});
-  const std::vector<uint16_t> expected = {0x3f80, 0xc000, 0x4780, 0x3380, 0x7f80};
-  EXPECT_EQ(bits_of(unpack(machine, machine.pack(values, 1, 5))), expected);
-}
-
-TEST(PackWeightTest, AcceptsUnalignedMemory) {
-  Machine machine;
-  const auto values = random_bf16(20 * 33, 6);
-  std::vector<std::byte> bytes(values.size() * 2 + 1);
-  std::memcpy(bytes.data() + 1, values.data(), values.size() * 2);
-  const PackedWeight weight = machine.make_weight(20, 33);
-  pack_weight(machine.stream(),
-              {.src = TensorView(bytes.data() + 1, DType::kBF16, {20, 33}), .dst = weight});
-  EXPECT_EQ(bits_of(unpack(machine, weight)), bits_of(values));
-}
-
-// As a file gives its bytes: in pieces, to several threads.
-class BytesReader final : public WeightReader {
- public:
-  template <typename T>
-  explicit BytesReader(const std::vector<T>& values) : bytes_(std::as_bytes(std::span(values))) {}
-  void read(size_t offset, std::span<std::byte> dst) const noexcept override {
-    std::memcpy(dst.data(), bytes_.subspan(offset, dst.size()).data(), dst.size());
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
-TEST(PackWeightTest, AReaderGivesWhatMemoryGives) {
-  Machine machine;
-  const auto expect_same = [&](auto& values, int64_t num_rows, int64_t num_cols) {
-    const DType dtype = kDTypeOf<typename std::decay_t<decltype(values)>::value_type>;
-    const PackedWeight weight = machine.make_weight(num_rows, num_cols);
-    const BytesReader reader(values);
-    pack_weight(machine.stream(), {.src = TensorView(nullptr, dtype, {num_rows, num_cols}),
-                                   .dst = weight,
-                                   .reader = &reader});
-    EXPECT_EQ(bits_of(unpack(machine, weight)),
-              bits_of(unpack(machine, machine.pack(values, num_rows, num_cols))));
-  };
-  auto bf16 = random_bf16(57 * 50, 7);
-  expect_same(bf16, 57, 50);
-  expect_same(bf16, 1, 50);
-  expect_same(bf16, 57, 33);
-  std::vector<float> f32(bf16.begin(), bf16.end());
-  expect_same(f32, 57, 50);
-  std::vector<Float16> f16;
-  for (const BFloat16 value : bf16) f16.push_back(Float16{static_cast<uint16_t>(value.bits >> 1)});
-  expect_same(f16, 57, 49);
-}
-
-TEST(PackWeightTest, PutsMatricesSideBySide) {
-  Machine machine;
-  auto q = random_bf16(32 * 50, 7);
-  auto k = random_bf16(16 * 50, 8);
-  auto v = random_bf16(9 * 50, 9);
-  const PackedWeight weight = machine.make_weight(57, 50);
-  pack_weight(machine.stream(), {.src = view_of(q, {32, 50}), .dst = weight});
-  pack_weight(machine.stream(), {.src = view_of(v, {9, 50}), .dst = weight, .row_begin = 48});
-  pack_weight(machine.stream(), {.src = view_of(k, {16, 50}), .dst = weight, .row_begin = 32});
-  auto expected = q;
-  expected.insert(expected.end(), k.begin(), k.end());
-  expected.insert(expected.end(), v.begin(), v.end());
-  EXPECT_EQ(bits_of(unpack(machine, weight)), bits_of(expected));
-}
-
-TEST(PackWeightTest, CostsNoMoreThanItsPadding) {
-  Machine machine;
-  EXPECT_EQ(packed_weight_bytes(machine.device(), 1024, 2048), 1024u * 2048 * 2);
-  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the padding is the CPU's";
-  EXPECT_EQ(packed_weight_bytes(machine.device(), 1, 1), 16u * 32 * 2);
-}
-
-TEST(EmbeddingTest, PicksRowsInAnyOrder) {
-  Machine machine;
-  const auto table = random_bf16(37 * 70, 10);
-  const std::vector<int32_t> ids = {36, 0, 5, 5, 16};
-  const TensorView out(machine.allocate(5 * 70 * 2), DType::kBF16, {5, 70});
-  embedding(
-      machine.stream(),
-      {.token_ids = machine.upload(ids, {5}), .table = machine.pack(table, 37, 70), .out = out});
-  const auto rows = machine.download<BFloat16>(out);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    EXPECT_EQ(std::memcmp(&rows[i * 70], &table[static_cast<size_t>(ids[i]) * 70], 70 * 2), 0);
-  }
-}
-
-TEST(EmbeddingTest, AnIdOutsideTheTableIsAnAsynchronousError) {
-  for (int32_t id : {-1, 37}) {
-    Machine machine;
-    const PackedWeight table = machine.pack(random_bf16(37 * 8, 11), 37, 8);
-    const TensorView ids = machine.upload(std::vector<int32_t>{3, id}, {2});
-    const TensorView out(machine.allocate(2 * 8 * 2), DType::kBF16, {2, 8});
-    embedding(machine.stream(), {.token_ids = ids, .table = table, .out = out});
-    try {
-      machine.stream().synchronize();
-      FAIL() << "no error";
-    } catch (const Error& error) {
-      const std::string what = error.what();
-      // A GPU says where it is, not what.
-      const std::string value = testing::testing_cpu() ? std::to_string(id) : "";
-      EXPECT_NE(what.find("token_ids[1] is " + value), std::string::npos) << what;
-    }
-  }
-}
-
 }  // namespace
-}  // namespace sluice
+}  // namespace sluice::testing

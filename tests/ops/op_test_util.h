@@ -26,8 +26,9 @@ inline constexpr double kUnitF32 = 0x1p-24;  // half a unit in the last place of
 inline constexpr double kUnitBF16 = 0x1p-8;  // and of bf16
 
 // The device under test with one stream. Everything it allocates is full of NaN until a test writes
-// it, and host and kernels both reach it: device memory of the CPU device, pinned memory elsewhere.
-// After `synchronize` the host may read it.
+// it. `tensor` and `poisoned` give memory that host and kernels both reach: device memory of the
+// CPU device, pinned memory elsewhere; after `synchronize` the host may read it. `allocate` and
+// `upload` give device memory, which a GPU's host reaches by copies alone.
 class Machine {
  public:
   explicit Machine(int num_threads = 2)
@@ -66,6 +67,34 @@ class Machine {
     SLUICE_CHECK(view.num_elements() == static_cast<int64_t>(values.size()), "test tensor");
     if (!values.empty()) std::memcpy(view.bytes(), values.data(), view.num_bytes());
     return view;
+  }
+
+  std::byte* allocate(size_t num_bytes) {
+    const size_t size_bytes = std::max<size_t>(num_bytes, 1);
+    buffers_.push_back(device_->allocate(size_bytes, MemoryKind::kDevice));
+    stream_->fill(buffers_.back().data(), size_bytes, 0xFF);
+    return buffers_.back().data();
+  }
+
+  template <typename T>
+  TensorView upload(const std::vector<T>& values, std::initializer_list<int64_t> dims) {
+    const size_t num_bytes = values.size() * sizeof(T);
+    std::byte* data = allocate(num_bytes);
+    stream_->copy({.dst = data,
+                   .src = reinterpret_cast<const std::byte*>(values.data()),
+                   .num_bytes = num_bytes});
+    stream_->synchronize();
+    return TensorView(data, kDTypeOf<T>, dims);
+  }
+
+  template <typename T>
+  std::vector<T> download(const TensorView& view) {
+    std::vector<T> values(static_cast<size_t>(view.num_elements()));
+    stream_->copy({.dst = reinterpret_cast<std::byte*>(values.data()),
+                   .src = view.bytes(),
+                   .num_bytes = view.num_bytes()});
+    stream_->synchronize();
+    return values;
   }
 
  private:
@@ -131,6 +160,8 @@ inline std::vector<CpuIsa> runnable_isas() {
   }
   return isas;
 }
+
+inline CpuIsa best_kernels() { return runnable_isas().back(); }
 
 // For the names of tests: "avx2", or "gpu" where there are no levels.
 inline std::string kernels_name(CpuIsa isa) {

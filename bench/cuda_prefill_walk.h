@@ -1,0 +1,112 @@
+// One prefill of CUDA attention: its shape, its page lists, its calls, its work in FLOP and its
+// error against double precision.
+//
+// Used by cuda_attention_bench, which measures it. Thread rule: main thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cuda_workbench.h"
+#include "ops/attention.h"
+
+namespace sluice::bench {
+
+// Which pages the rows of a query page list: the first and newest tokens, and others by chance.
+struct Lists {
+  int32_t page_tokens = 0;  // 0: no lists
+  int32_t q_page_tokens = 0;
+  int32_t sink_tokens = 0;
+  int32_t recent_tokens = 0;
+  double density = 0;  // of each KV head for itself; 0: one list for all
+};
+
+struct PrefillShape {
+  const char* name;
+  int32_t num_rows;
+  int32_t num_tokens;  // the rows are the last of them
+  int32_t num_q_heads = 16;
+  int32_t num_kv_heads = 8;
+  int32_t head_dim = 128;
+  int32_t block_tokens = 256;
+  int32_t piece_tokens = 0;  // not 0: the walk is cut after every so many tokens
+  Lists lists = {};
+  // Not 0: a prompt as the engine attends it, in chunks of so many rows; each chunk attends its
+  // history and itself.
+  int32_t chunk_rows = 0;
+
+  // Of a row at a position, a token and a head: 2 products of head_dim channels.
+  double flop_per_pair() const { return 4.0 * num_q_heads * head_dim; }
+  // A causal row at position p sees p + 1 tokens.
+  double flop() const {
+    const double first = num_tokens - num_rows + 1;
+    return (first + num_tokens) / 2 * num_rows * flop_per_pair();
+  }
+};
+
+// The page lists of a shape; its rows must be the whole prompt.
+class ListTable {
+ public:
+  explicit ListTable(const PrefillShape& shape);
+
+  int32_t num_heads() const { return num_heads_; }
+  int32_t num_q_pages() const { return shape_.num_tokens / shape_.lists.q_page_tokens; }
+  const std::vector<int32_t>& list(int32_t head, int32_t q_page) const {
+    return lists_[static_cast<size_t>(head * num_q_pages() + q_page)];
+  }
+  // The lists of query pages [first, first + count) of every head.
+  // ids: [num_heads][count][width], counts: [num_heads][count].
+  struct Entries {
+    std::vector<int32_t> ids, counts;
+    int64_t width = 1;  // the longest list of the table
+  };
+  Entries entries(int32_t first, int32_t count) const;
+
+  // Of all pairs of a row and a token that the row lists and may see.
+  double flop() const;
+  // Of all tiles of 128 packed rows by 128 tokens that have a page of some row's list.
+  double tile_flop() const;
+
+ private:
+  std::vector<int32_t> make_list(int32_t head, int32_t q_page) const;
+
+  PrefillShape shape_;
+  int32_t num_heads_;
+  std::vector<std::vector<int32_t>> lists_;
+  int64_t width_ = 1;
+};
+
+// One sequence of random bf16 in device memory, and copies of a few rows that the host can read.
+class PrefillWalk {
+ public:
+  PrefillWalk(Workbench& bench, const PrefillShape& shape);
+
+  // Of the pairs that the rows see.
+  double flop() const { return lists_ ? lists_->flop() : shape_.flop(); }
+  // Of the tiles that the kernel for Hopper computes; 0: not known.
+  double tile_flop() const { return lists_ ? lists_->tile_flop() : 0; }
+
+  // All calls of one walk.
+  void enqueue();
+
+  // Relative error (norm of the difference over the norm) of the first, a middle and the last row.
+  double error();
+
+ private:
+  void make_state();
+  void make_lists();
+  void make_calls();
+  void make_chunk_calls(int32_t first_row, int32_t num_rows);
+  PageList lists_of_row(int32_t row);
+  void add_row_error(int32_t row, double& difference, double& norm);
+
+  Workbench& bench_;
+  PrefillShape shape_;
+  AttentionArgs args_;  // of all rows and tokens in one call
+  std::vector<AttentionArgs> calls_;
+  TensorView host_kv_, host_table_;
+  std::optional<ListTable> lists_;
+};
+
+}  // namespace sluice::bench

@@ -1,0 +1,30 @@
+// Packed weights in device memory, as the engine keeps them.
+//
+// Used by the tests of matrix products and packing. Thread rule: host thread.
+#pragma once
+
+#include <vector>
+
+#include "op_test_util.h"
+#include "ops/matmul.h"
+
+namespace sluice::testing {
+
+// Memory for a weight; its padding is NaN until pack_weight writes it.
+inline PackedWeight make_weight(Machine& machine, int64_t num_rows, int64_t num_cols) {
+  return {.data = machine.allocate(packed_weight_bytes(machine.device(), num_rows, num_cols)),
+          .num_rows = num_rows,
+          .num_cols = num_cols};
+}
+
+// values: [num_rows][num_cols]. Packed on return.
+template <typename T>
+PackedWeight pack(Machine& machine, std::vector<T> values, int64_t num_rows, int64_t num_cols) {
+  const PackedWeight weight = make_weight(machine, num_rows, num_cols);
+  pack_weight(machine.stream(),
+              {.src = TensorView(values.data(), kDTypeOf<T>, {num_rows, num_cols}), .dst = weight});
+  machine.synchronize();
+  return weight;
+}
+
+}  // namespace sluice::testing
