@@ -1,4 +1,4 @@
-// What a ListRecorder keeps is what the policy under it has listed, and nothing else changes.
+// A ListRecorder keeps exactly the lists of the policy that it wraps, and changes no result.
 #include "attention/list_recorder.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ TEST_F(ListRecorderTest, KeepsTheListsOfEveryLayerSequenceAndHead) {
   rig_.run(Phase::kDecode, kStep);
   ASSERT_EQ(recorder_.num_heads(), PolicyRig::kKvHeads);
   for (int32_t layer = 0; layer < PolicyRig::kLayers; ++layer) {
-    // Read first: asking the policy again records again.
+    // Read first: rig_.lists calls the policy again, which records again.
     std::vector<PageIds> kept;
     for (int64_t seq = 0; seq < 2; ++seq) {
       for (int64_t head = 0; head < PolicyRig::kKvHeads; ++head) {

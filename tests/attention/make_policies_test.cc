@@ -1,4 +1,4 @@
-// Names, pairs and options of policies: what is made, and what each error says.
+// make_policies: names, pairs and options of policies, and the text of each error.
 #include <functional>
 
 #include <gtest/gtest.h>

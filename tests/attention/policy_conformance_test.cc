@@ -1,4 +1,7 @@
-// What every policy has to keep, whatever it selects: run for each of them, by the same code.
+// The contract of a policy, tested for every policy with the same code: lists are sorted, causal
+// and within the budget; they do not depend on other sequences, on batch neighbours or on how a
+// prompt is cut; a budget that covers everything gives full attention; the output is attention over
+// the lists.
 //
 // A new policy gets a line in kCases.
 #include <algorithm>
@@ -23,11 +26,11 @@ struct PolicyCase {
   const char* label;
   const char* name;
   SparseOptions options;
-  // Pages of a list at most, the newest one included.
+  // The most pages in a list, including the newest one.
   int32_t max_pages;
 };
 
-// Recent tokens touch four pages at most, the newest one among them.
+// Recent tokens touch at most four pages, including the newest one.
 const PolicyCase kCases[] = {
     {"full", "full", {}, PolicyRig::kMaxTokens / kPage},
     {"quest",
@@ -148,7 +151,7 @@ TEST_P(PolicyConformance, NothingThatIsLeftOutWasListed) {
   PolicyRig rig = make_rig();
   if (!rig.rule(Phase::kPrefill).makes_page_lists()) return;
   rig.run(Phase::kPrefill, kPrompts);
-  constexpr int32_t kFirst = 192;  // rows from here on are asked about what is before
+  constexpr int32_t kFirst = 192;  // the first row whose lists are checked below
   const std::vector<PageIds> lists = rig.lists(Phase::kPrefill, {{0, kFirst, 108}});
   int num_left_out = 0;
   for (int32_t page = 0; page < kFirst / kPage; ++page) {
@@ -167,7 +170,7 @@ TEST_P(PolicyConformance, SelectsTheSameEveryTimeAndAfterOtherSequences) {
   const std::vector<BFloat16> once = rig.run(Phase::kDecode, decode_step(0));
   EXPECT_TRUE(same_bits(rig.run(Phase::kDecode, decode_step(0)), once));
 
-  // Other sequences have used the blocks meanwhile: nothing of them may be left.
+  // Other sequences have used the same blocks before: their data must have no effect.
   PolicyRig used = make_rig();
   used.run(Phase::kPrefill, {{0, 0, 512}, {1, 0, 512}, {2, 0, 512}});
   used.run(Phase::kPrefill, kPrompts);

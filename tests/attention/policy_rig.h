@@ -1,9 +1,9 @@
-// Sequences with random queries, keys and values in a device pool, as a policy and an executor see
-// them, pass by pass.
+// Runs passes over sequences with random queries, keys and values in a device pool, through a
+// policy and an executor.
 //
-// Used by the tests of policies. What a row holds depends on its sequence and position alone, never
-// on how rows were put into passes. Pool memory that no pass has written is NaN.
-// Thread rule: host thread; CPU device only, whose memory the host may read between passes.
+// Used by the tests of policies. The values of a row depend on its sequence and position alone, not
+// on the pass that the row is in. Pool memory that no pass has written is NaN. Thread rule: host
+// thread; CPU device only, whose memory the host may read between passes.
 #pragma once
 
 #include <algorithm>
@@ -74,8 +74,8 @@ class PolicyRig {
     return {first, first + out.num_elements()};
   }
 
-  // What the policy selects in a layer for rows that `run` has seen: the list of each row and KV
-  // head, in that order. REQUIRES: the phase makes page lists; prefill: one span.
+  // The policy's lists of a layer for rows that `run` has processed, ordered by row, then by KV
+  // head. REQUIRES: the phase makes page lists; prefill: one span.
   std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
                              int32_t layer = kLayers - 1) {
     const AttentionPass pass = make_pass(phase, spans);
@@ -104,8 +104,8 @@ class PolicyRig {
   }
   int32_t page_tokens() const { return page_tokens_; }  // of the last lists
 
-  // What `run` must have returned for these rows: softmax over the tokens of the policy's lists (or
-  // over all) in double precision.
+  // The expected result of `run` for these rows: attention over the tokens of the policy's lists
+  // (or over all tokens) in double precision.
   std::vector<double> expected_output(const std::vector<Span>& spans, Phase phase) {
     std::vector<PageIds> row_lists;
     if (rule(phase).makes_page_lists()) row_lists = lists(phase, spans);
@@ -158,8 +158,8 @@ class PolicyRig {
     return static_cast<float>(static_cast<int32_t>(x >> 40) - (1 << 23)) * 0x1p-22f;
   }
 
-  // Makes a key of sequence 0 four times the query of another position: whoever looks for the best
-  // keys has to find it. Before the key's position is run.
+  // Makes a key of sequence 0 four times the query of another position, so that it is the best key
+  // for that query. Call it before the key's position is run.
   struct Key {
     int32_t layer = kLayers - 1;
     int32_t kv_head = 0;
@@ -206,7 +206,7 @@ class PolicyRig {
     return pass;
   }
 
-  // Sequences lie across each other in the pool.
+  // Blocks of different sequences are interleaved in the pool.
   static int32_t block_of(int32_t seq, int32_t index) {
     return (kBlocksPerSeq - 1 - index) * kSeqs + seq;
   }
@@ -290,7 +290,7 @@ class PolicyRig {
   std::vector<Buffer> buffers_;
   std::map<Key, int32_t> planted_;  // -> position of the query
   int32_t page_tokens_ = 0;
-  // Last: idle before the memory goes.
+  // Last member, so that its destructor waits before the memory is freed.
   std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "compute", .num_threads = 2});
 };
 

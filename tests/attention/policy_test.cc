@@ -1,4 +1,4 @@
-// What the executor asks of a policy, and when.
+// Which functions of a policy the executor calls, and when.
 #include <gtest/gtest.h>
 
 #include "attention/executor.h"
@@ -14,7 +14,7 @@ class PolicyTest : public ::testing::Test {
   std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "compute"});
 };
 
-// Names everything in sequences of up to 100 tokens.
+// Selects everything in sequences of up to 100 tokens.
 class LongListsPolicy final : public Policy {
  public:
   LongListsPolicy(Phase phase, int* num_selections)

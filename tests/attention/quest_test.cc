@@ -1,4 +1,5 @@
-// Quest finds what it is made to find, and its memory is what it says.
+// Quest: the page of a key that resembles the query is selected, per head and per layer, in the
+// prompt and in decode; the reported memory of summaries and lists is exact.
 #include "attention/policies/quest.h"
 
 #include <algorithm>
@@ -68,7 +69,7 @@ TEST(Quest, LayersKeepTheirOwnSummaries) {
   }
 }
 
-// A key decoded a moment ago is summarised like those of the prompt.
+// Keys written by decode are summarised like those of the prompt.
 TEST(Quest, FindsDecodedKeys) {
   PolicyRig rig(make_policies("full+quest", kOptions));
   rig.plant({.kv_head = 0, .pos = 210}, 270);

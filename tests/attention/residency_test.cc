@@ -1,4 +1,4 @@
-// The contract of a residency, for both kinds: what the arrays of a pass say, and what happens to
+// The contract of Residency for both kinds: the arrays that describe a pass, and the lifetime of
 // tails as blocks fill and sequences end.
 #include "attention/residency.h"
 
@@ -42,11 +42,11 @@ OffloadedLimits offloaded_limits(int32_t num_resident_blocks) {
           .blocks_stay = num_resident_blocks > 0};
 }
 
-// A sequence with an id, and the arrays of the pass it is in. The CPU device's memory can be read
-// by the host; both sides are one memory here, as if the transfer were done.
+// Describes passes and checks their arrays. The host can read the CPU device's memory, so host and
+// device arrays are the same memory here and no transfer is needed.
 class ResidencyTest : public ::testing::Test {
  protected:
-  // Both kinds enqueue work on compute when they are made: it ends before their memory goes.
+  // The constructors enqueue work on compute; it must end before the memory is freed.
   void TearDown() override {
     compute_->synchronize();
     for (const auto& residency : made_) residency->synchronize();
@@ -92,7 +92,7 @@ class ResidencyTest : public ::testing::Test {
                                               offloaded_limits(num_resident_blocks), 1));
   }
 
-  // A prefill pass of one sequence as the engine runs it, without a model: its KV stays as it is.
+  // A prefill pass of one sequence as the engine runs it, with zeros in place of queries and KV.
   void prefill(OffloadedKv& kv, const SequenceRows& rows) {
     AttentionPass pass = describe(kv, Phase::kPrefill, {rows});
     std::vector<int32_t> numbers{0, static_cast<int32_t>(rows.num_rows)};
@@ -195,7 +195,7 @@ TEST_F(ResidencyTest, OffloadedPrefillRowsGoToTheStage) {
   EXPECT_FALSE(plan_.capturable);
 }
 
-// A pass that was given up is described again; the sequence keeps the one tail that it has.
+// A cancelled pass is described again; the sequence keeps its one tail.
 TEST_F(ResidencyTest, APassDescribedAgainTakesNoSecondTail) {
   auto* const kv = make_offloaded();
   SequenceKv a;

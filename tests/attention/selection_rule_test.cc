@@ -1,4 +1,5 @@
-// The host's counts against lists written out page by page from the rule's definition.
+// SelectionRule's counts on the host against lists that are written out page by page from the
+// rule's definition.
 #include "attention/selection_rule.h"
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 namespace sluice {
 namespace {
 
-// Pages that the definition in ops/page_selection.h names, `top_pages` of the others left open.
+// The pages that the definition in ops/page_selection.h always selects. The `top_pages` others
+// depend on scores.
 struct Named {
   std::set<int64_t> pages;
   int64_t num_pages = 0;
@@ -29,7 +31,7 @@ Named named_pages(const PageRule& rule, int32_t page_tokens, int64_t anchor_pos)
   return named;
 }
 
-// Rows have lists of their own, so a row's anchor is its position.
+// Every row has its own list, so a row's anchor is its position.
 SelectionRule selection_rule(const PageRule& rule, int32_t page_tokens) {
   return {.form = SelectionForm::kPageLists, .page_rule = rule, .page_tokens = page_tokens};
 }
@@ -119,7 +121,7 @@ TEST(SelectionRule, WithoutListsEverythingIsSelected) {
   EXPECT_TRUE(everything.may_select(64, 0, 16));
 }
 
-// What the device alone knows is never left out.
+// Only the device knows the mask, so the host must assume that every tile is selected.
 TEST(SelectionRule, TileMasksMaySelectAnything) {
   const SelectionRule masks{.form = SelectionForm::kTileMasks};
   EXPECT_TRUE(masks.selects());

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/count_of.h"
 #include "cli/needle/colour_scale.h"
 
 namespace sluice::cli {
@@ -57,18 +58,12 @@ HeatMap make_map(size_t columns, size_t rows) {
   return map;
 }
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 TEST(HeatMap, IsWellFormedAndHoldsEveryCell) {
   for (const auto& [columns, rows] : {std::pair<size_t, size_t>{1, 1}, {3, 5}, {16, 11}}) {
     const std::string svg = heat_map_svg(make_map(columns, rows));
     EXPECT_EQ(xml_fault(svg), "");
-    EXPECT_EQ(count(svg, "class=\"hm-cell\""), columns * rows);
-    EXPECT_EQ(count(svg, "3 of 4 found (75.0 %)"), columns * rows);
+    EXPECT_EQ(count_of(svg, "class=\"hm-cell\""), columns * rows);
+    EXPECT_EQ(count_of(svg, "3 of 4 found (75.0 %)"), columns * rows);
     EXPECT_NE(svg.find("Needle &lt;in&gt; a &quot;haystack&quot;"), std::string::npos);
     EXPECT_NE(svg.find("prefers-color-scheme:dark"), std::string::npos);
   }
@@ -79,7 +74,7 @@ TEST(HeatMap, ACellThatWasNotMeasuredSaysSo) {
   map.cells[0][1] = {};
   const std::string svg = heat_map_svg(map);
   EXPECT_NE(svg.find("2048 tokens, depth 0 %: not measured"), std::string::npos);
-  EXPECT_EQ(count(svg, "hm-void\""), 1u);
+  EXPECT_EQ(count_of(svg, "hm-void\""), 1u);
 }
 
 // The result stands first, so it is read even where a viewer cuts; and nothing has to be cut.
@@ -115,7 +110,7 @@ TEST(HeatMap, ThePageListsMissesHarmlessly) {
   EXPECT_NE(html.find("&lt;script&gt;"), std::string::npos);
   EXPECT_EQ(html.find('\x01'), std::string::npos);
   // Nothing is fetched from elsewhere.
-  EXPECT_EQ(count(html, "http"), count(html, "http://www.w3.org/2000/svg"));
+  EXPECT_EQ(count_of(html, "http"), count_of(html, "http://www.w3.org/2000/svg"));
 }
 
 TEST(ColourScale, GetsDarkerAllTheWay) {

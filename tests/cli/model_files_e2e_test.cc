@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "io/safetensors.h"
 #include "io/temp_dir.h"
@@ -16,12 +17,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr const char* kWarning = "sluice: warning: ";
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
-  return count;
-}
 
 // The bundled model in a directory of its own, whose files a test replaces.
 class ModelFiles : public testing::Test {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "cli/count_of.h"
 #include "cli/needle/recipe.h"
 #include "io/temp_dir.h"
 #include "sluice/error.h"
@@ -49,12 +50,6 @@ std::string long_text() {
 
 const char* const kPrompt = "{haystack}\n\n{question}";
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 TEST(NeedleRecipe, PromptsHaveExactlyTheLengthAskedFor) {
   const Haystack haystack(long_text(), "text", encode_words);
   const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
@@ -64,8 +59,8 @@ TEST(NeedleRecipe, PromptsHaveExactlyTheLengthAskedFor) {
         const NeedleItem item = recipe.make(7, length, depth, i);
         EXPECT_EQ(static_cast<int64_t>(item.prompt_ids.size()), length);
         EXPECT_EQ(item.prompt_ids, encode_words(item.user_message));
-        EXPECT_EQ(count(item.user_message, "The secret number of the"), 1u);
-        EXPECT_EQ(count(item.user_message, item.values[0]), 1u);
+        EXPECT_EQ(count_of(item.user_message, "The secret number of the"), 1u);
+        EXPECT_EQ(count_of(item.user_message, item.values[0]), 1u);
         EXPECT_TRUE(
             item.user_message.ends_with("What is the secret number of the " + item.key + "?"));
       }
@@ -125,7 +120,7 @@ TEST(NeedleRecipe, SeveralValuesOfOneKeyAreAllAskedFor) {
   const Haystack haystack(long_text(), "text", encode_words);
   const NeedleItem item = NeedleRecipe(kind, kPrompt, haystack, encode_words).make(5, 1024, 0, 0);
   ASSERT_EQ(item.values.size(), static_cast<size_t>(NeedleKind::kNumSeveralValues));
-  for (const std::string& value : item.values) EXPECT_EQ(count(item.user_message, value), 1u);
+  for (const std::string& value : item.values) EXPECT_EQ(count_of(item.user_message, value), 1u);
   EXPECT_NE(item.expected.find(item.values[0] + ", " + item.values[1]), std::string::npos);
   EXPECT_FALSE(is_correct(item, item.values[0] + ", " + item.values[1]));
   EXPECT_TRUE(is_correct(item, item.expected));
@@ -136,7 +131,7 @@ TEST(NeedleRecipe, ARepeatedHaystackStartsOverAtItsEnd) {
   const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
   const NeedleItem item = recipe.make(1, 1000, 50, 0);
   EXPECT_EQ(item.prompt_ids.size(), 1000u);
-  EXPECT_GT(count(item.user_message, "The grass is green."), 20u);
+  EXPECT_GT(count_of(item.user_message, "The grass is green."), 20u);
 }
 
 TEST(NeedleRecipe, NamesWhatIsTooShort) {

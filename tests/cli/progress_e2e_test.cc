@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "cli/terminal_under_test.h"
 #include "io/temp_dir.h"
@@ -18,12 +19,6 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 std::string needle_dir() { return (fs::path(SLUICE_SOURCE_DIR) / "models/needle").string(); }
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
 
 class Progress : public testing::Test {
  protected:
@@ -62,7 +57,7 @@ TEST_F(Progress, NeverWrapsInATerminal) {
   size_t stage = 0, num_at_stage = 0;
   std::vector<std::string> drawn_at(widths.size());
   const auto on_drawn = [&](int terminal, pid_t child, const std::string& drawn) {
-    const size_t num_updates = count(drawn, "\r\033[K");
+    const size_t num_updates = count_of(drawn, "\r\033[K");
     if (stage == 0 && drawn.find(" tok/s") == std::string::npos) num_at_stage = num_updates;
     if (stage >= widths.size() || num_updates < num_at_stage + 4) return;
     size_t begin = 0;
@@ -140,7 +135,7 @@ TEST_F(Progress, IsPlainElsewhere) {
   // A terminal makes "\r\n" of "\n".
   for (const std::string& text : {piped.err, dumb.drawn}) {
     EXPECT_EQ(text.find('\033'), std::string::npos) << text;
-    EXPECT_EQ(count(text, "\r"), count(text, "\r\n")) << text;
+    EXPECT_EQ(count_of(text, "\r"), count_of(text, "\r\n")) << text;
     EXPECT_NE(text.find("reading"), std::string::npos) << text;
     EXPECT_EQ(text.find("━"), std::string::npos) << text;
   }

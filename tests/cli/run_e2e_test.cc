@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <pty.h>
 
+#include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "io/temp_dir.h"
 
@@ -27,12 +28,6 @@ Words joined(Words words, const Words& more) {
 // `words` behind the command, on the bundled model with a small cache.
 Words on_needle(const std::string& command, const Words& words) {
   return joined({command, "-m", kNeedle, "--kv-offload", "off", "--kv-cache-bytes", "64M"}, words);
-}
-
-size_t count_of(const std::string& text, const std::string& part) {
-  size_t count = 0;
-  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
-  return count;
 }
 
 TEST(Conversation, AnswersEachLineOfAPipe) {

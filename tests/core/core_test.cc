@@ -13,7 +13,8 @@
 namespace sluice {
 namespace {
 
-// The nearest bf16 found by search instead of bit tricks: compares the two neighbours in double.
+// The nearest bf16, found by comparing the two neighbours in double precision instead of by bit
+// operations.
 float nearest_bf16(float value) {
   const uint32_t raw = std::bit_cast<uint32_t>(value);
   const float low = std::bit_cast<float>(raw & 0xffff0000u);

@@ -1,4 +1,5 @@
-// Every option has one row: its name, its range and its field, for all that read or check it.
+// The option tables: every option has one row with name, range and field, which all readers and
+// checks use.
 #include "sluice/option_row.h"
 
 #include <cmath>
@@ -52,7 +53,7 @@ TEST(OptionRows, DefaultsAreInRangeAndNamesAreUnique) {
   });
 }
 
-// Set what was read; an empty value is the default again.
+// A row writes the parsed value to its field; an empty value restores the default.
 TEST(OptionRows, FieldsKeepWhatTheyAreGiven) {
   for_each_row([](const auto& row, auto options) {
     const auto before = row.get(options);
@@ -69,7 +70,7 @@ TEST(OptionRows, FieldsKeepWhatTheyAreGiven) {
   });
 }
 
-// A whole number beyond either end is refused with name and value.
+// A whole number outside the range is refused with name and value.
 TEST(OptionRows, EndsOfRangesAreAllowedAndNothingBeyond) {
   for_each_row([](const auto& row, const auto&) {
     const OptionFacts& facts = row.facts;

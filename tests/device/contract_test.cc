@@ -1,9 +1,12 @@
 // The device contract (device/device.h) as a test, the same for every backend.
 //
-// Everything is done through the contract's own words (copies, fills, events) and the two hooks of
-// tests/support, so that a new backend passes it without touching it. Memory is in memory_test.cc,
-// graphs are in graph_test.cc. Expected bytes are written out by hand or computed by plain loops on
-// the host.
+// Uses only the contract's functions (copies, fills, events) and the hooks of tests/support, so
+// that a new backend needs no change here.
+//
+// Streams: work that runs early, late or out of order. Events: waits for the wrong version. Copies
+// and fills: bytes outside the range. Errors: failures that are lost or reach other streams. Memory
+// is in memory_test.cc; graphs are in graph_test.cc and graph_join_test.cc. Expected bytes are
+// written out by hand or computed by plain loops on the host.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -32,7 +35,7 @@ std::vector<std::byte> counting_bytes(size_t num_bytes) {
   return bytes;
 }
 
-// Long enough for a stream that wrongly goes on to be caught doing so.
+// Long enough that a stream that should be waiting would run its next task.
 void let_others_run() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
 class DeviceContract : public ::testing::TestWithParam<const char*> {
@@ -46,18 +49,6 @@ class DeviceContract : public ::testing::TestWithParam<const char*> {
 
   Buffer device_bytes(size_t num_bytes) {
     return device_->allocate(num_bytes, MemoryKind::kDevice);
-  }
-
-  // The text of the error that `wait` throws; empty when it throws none.
-  template <typename Wait>
-  static std::string error_of(Wait wait) {
-    try {
-      wait();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDevice);
-      return error.what();
-    }
-    return "";
   }
 
   std::unique_ptr<Device> device_;
@@ -105,7 +96,7 @@ TEST_P(DeviceContract, EnqueueReturnsBeforeTheWorkIsDone) {
 TEST_P(DeviceContract, StreamsRunSideBySide) {
   Gate gate;
   enqueue_gate(*a_, gate);
-  b_->synchronize();  // would hang if b stood behind a
+  b_->synchronize();  // would hang if b waited for a
   gate.open();
   a_->synchronize();
 }
@@ -152,7 +143,7 @@ TEST_P(DeviceContract, AWaitDoesNotWaitForALaterRecord) {
   b_->wait(*event);
   enqueue_gate(*a_, gate);
   a_->record(*event);
-  b_->synchronize();  // would hang if the wait took the version that came after it
+  b_->synchronize();  // would hang if the wait took the later version
   gate.open();
   a_->synchronize();
 }
@@ -227,7 +218,7 @@ TEST_P(DeviceContract, AnEventMayDieWhileWaitsArePending) {
     a_->record(*event);
     b_->wait(*event);
   }
-  auto other = device_->make_event();  // must not take over what the dead one was
+  auto other = device_->make_event();  // must not inherit the state of the destroyed event
   b_->record(*other);
   let_others_run();
   EXPECT_FALSE(other->query());
@@ -354,7 +345,7 @@ TEST_P(DeviceContract, EventsRecordedAfterAFailureArePoisonedAndEarlierOnesAreNo
   a_->record(*after);
   EXPECT_EQ(error_of([&] { before->synchronize(); }), "");
   for (int i = 0; i < 2; ++i) EXPECT_PLANTED(error_of([&] { after->synchronize(); }), "planted");
-  EXPECT_TRUE(after->query());  // reached, if not well
+  EXPECT_TRUE(after->query());  // reached, though poisoned
 }
 
 TEST_P(DeviceContract, PoisonTravelsWithEvents) {
@@ -374,7 +365,8 @@ TEST_P(DeviceContract, PoisonTravelsWithEvents) {
   for (Stream* stream : {b_.get(), c.get()}) {
     const std::string text = error_of([&] { stream->synchronize(); });
     EXPECT_PLANTED(text, "planted in a");
-    EXPECT_NE(text.find("'a'"), std::string::npos) << text;  // where it came from, not through
+    EXPECT_NE(text.find("'a'"), std::string::npos)
+        << text;  // the origin of the error, not the stream that passed it on
   }
   EXPECT_EQ(download(*bystander, buffer), bytes_of(64, 1));
 }

@@ -1,4 +1,4 @@
-// CpuIsa: the override's words, and what the machine says of itself in /proc/cpuinfo.
+// CpuIsa: the values of the environment override, and detection against /proc/cpuinfo.
 #include "device/cpu/cpu_features.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ bool kernel_reports(const std::string& flag) {
   return false;
 }
 
-// Flags that a level asks for beyond the level before it.
+// Flags that a level needs in addition to the level below it.
 struct LevelFlags {
   CpuIsa isa;
   std::vector<std::string> flags;
@@ -87,7 +87,7 @@ TEST(CpuFeatures, UnknownWordsAreErrors) {
   }
 }
 
-// In a process of its own, where nobody has asked for the level yet.
+// In a process of its own, where the level has not been read yet.
 TEST(CpuFeaturesDeathTest, TheEnvironmentIsReadWhenADeviceIsMade) {
   ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
   const auto try_with = [](const char* wanted) {

@@ -1,4 +1,5 @@
-// What the CPU device has beyond the contract: submit, tasks, traces, the link, memory, fuzzing.
+// The CPU device beyond the contract: submit, tasks, traces, the simulated link, memory, the
+// schedule fuzzer.
 //
 // The contract itself is in contract_test.cc. Times are only compared with lower bounds, or with
 // bounds wide enough for a busy machine.
@@ -32,8 +33,8 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Counts its live copies, to see that a Task owns what it captured exactly once. Atomic, since the
-// host destroys what it moved from while the worker may already run the task.
+// Counts its live copies, to check that a Task owns its captures exactly once. Atomic, since the
+// host destroys the moved-from object while the worker may already run the task.
 struct Tracked {
   explicit Tracked(std::atomic<int>* num_alive) : num_alive_(num_alive) { ++*num_alive_; }
   Tracked(Tracked&& other) noexcept : num_alive_(other.num_alive_) { ++*num_alive_; }
@@ -90,7 +91,7 @@ TEST(CpuStream, RunsTasksInOrderAndDropsCapturesInOrder) {
   for (int i = 0; i < 1000; ++i) EXPECT_EQ(order[i], i);
 }
 
-// Both are of the same kind, but the versions of an event live and die with its device.
+// Both devices are of the same kind, but the versions of an event belong to one device.
 TEST(CpuStream, RefusesEventsOfAnotherDevice) {
   const auto device = make_device("cpu");
   const auto other = make_device("cpu");
@@ -108,7 +109,8 @@ TEST(CpuStream, SleepsAndWakesBetweenBursts) {
     for (int i = 0; i < burst % 5; ++i) {
       as_cpu(*stream).submit("count", [&](ThreadTeam&) { ++num_run; });
     }
-    // Around the time that a worker spins before it sleeps, so that some bursts hit the change.
+    // Close to the time that a worker spins before it sleeps, so that some bursts arrive at the
+    // transition.
     std::this_thread::sleep_for(std::chrono::microseconds(burst % 60));
   }
   stream->synchronize();
@@ -159,7 +161,7 @@ TEST(CpuStream, ThreadsComeFromTheOptions) {
   };
   EXPECT_EQ(ask(1), 1);
   EXPECT_EQ(ask(2), 2);
-  EXPECT_EQ(ask(0), 3);  // the device's
+  EXPECT_EQ(ask(0), 3);  // the device's default
 }
 
 TEST(CpuStreamDeathTest, ACopyPastTheEndOfADeviceBufferIsCaught) {
@@ -192,7 +194,7 @@ TEST(CpuTrace, TellsWhatEachStreamRanAndWhen) {
     const auto device = make_device("cpu", {.trace = &sink});
     std::vector<std::byte> host(64);
     Buffer buffer = device->allocate(64, MemoryKind::kDevice);
-    const auto stream = device->make_stream({.name = "s"});  // dies first, with work pending
+    const auto stream = device->make_stream({.name = "s"});  // destroyed first, with work pending
     const auto event = device->make_event();
     const int64_t before_ns = now_ns();
     stream->copy({.dst = buffer.data(), .src = host.data(), .num_bytes = 64});
@@ -216,14 +218,14 @@ TEST(CpuTrace, TellsWhatEachStreamRanAndWhen) {
     EXPECT_GE(sink.all[2].end_ns - sink.all[2].begin_ns, 5'000'000);
     stream->copy({.dst = host.data(), .src = buffer.data(), .num_bytes = 64});
   }
-  ASSERT_EQ(sink.all.size(), 4u);  // the rest came when the stream died
+  ASSERT_EQ(sink.all.size(), 4u);  // the rest was reported when the stream was destroyed
   EXPECT_STREQ(sink.all[3].op_name, "copy d2h");
   EXPECT_EQ(sink.names, (std::vector<std::string>{"s", "s"}));
 }
 
 // ---- The simulated link ----
 
-// Seconds that it takes all of `streams` to copy `bytes` each, to or from the device.
+// Seconds until each of `streams` has copied `bytes` to or from the device.
 double seconds_to_copy(Device& device, std::vector<Stream*> streams, size_t bytes,
                        const std::vector<bool>& to_device) {
   std::vector<Buffer> buffers;
@@ -241,8 +243,8 @@ double seconds_to_copy(Device& device, std::vector<Stream*> streams, size_t byte
   return static_cast<double>(now_ns() - begin_ns) * 1e-9;
 }
 
-// The least of up to ten tries, fewer when one stays below `enough`: other work on the machine can
-// only make a try longer.
+// The shortest of up to ten tries; stops early after one below `enough`. Other work on the machine
+// can only make a try longer.
 template <typename Try>
 double least_seconds(double enough, const Try& one_try) {
   double least = one_try();
@@ -251,7 +253,8 @@ double least_seconds(double enough, const Try& one_try) {
 }
 
 TEST(SimulatedLink, CopiesTakeTheirTimeAndShareOneLinkPerDirection) {
-  constexpr double kAlone = 0.2;  // 5 MiB at 25 MiB/s: long against a busy machine's noise
+  constexpr double kAlone =
+      0.2;  // 5 MiB at 25 MiB/s: long compared with the noise of a busy machine
   const auto device = testing::make_hooked_device("cpu", {}, {.link_bytes_per_second = 25 * kMiB});
   const auto a = device->make_stream({.name = "a"});
   const auto b = device->make_stream({.name = "b"});

@@ -47,7 +47,7 @@ class GraphJoinContract : public ::testing::TestWithParam<const char*> {
     stream.copy({.dst = to.data() + first, .src = from.data() + first, .num_bytes = num_bytes});
   }
 
-  // On a: host -> x. On b and c: a half each of x -> y. On a: y -> z.
+  // On a: host -> x. On b and c: one half each of x -> y. On a: y -> z.
   void enqueue_diamond() {
     enqueue_copy(*a_, x_, host_);
     a_->record(*forked_);
@@ -90,7 +90,7 @@ TEST_P(GraphJoinContract, EachLaunchGoesThroughAllStreams) {
   }
 }
 
-// Launch behind launch, each on what the one before has left.
+// Each launch works on the result of the launch before it.
 TEST_P(GraphJoinContract, LaunchesOfOneStreamFollowOneAnother) {
   const std::unique_ptr<Graph> shift = a_->capture([&] {
     a_->record(*forked_);
@@ -181,7 +181,7 @@ TEST_P(GraphJoinContractDeathTest, AStreamThatJoinedMustBeWaitedFor) {
     b_->fill(x_.data(), kBytes, 1);
     b_->record(*b_done_);
     a_->wait(*b_done_);
-    b_->fill(y_.data(), kBytes, 1);  // after what a has waited for
+    b_->fill(y_.data(), kBytes, 1);  // after the work that a waited for
   }),
                "stream 'b' joined the capture of stream 'a' and was not waited for");
 }
@@ -207,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, GraphJoinContractDeathTest, ::testing::Values(
                          [](const auto& test) { return std::string(test.param); });
 
 // The CPU's failing op can be recorded (see graph_test.cc): on a stream that joined it fails the
-// launching stream, and nobody else's work that does not wait for it.
+// launching stream, but no other stream unless that waits for it.
 TEST(CpuGraphJoin, AnErrorOfAJoinedStreamReachesTheLaunchingOne) {
   const std::unique_ptr<Device> device = make_device("cpu");
   const std::unique_ptr<Stream> a = device->make_stream({.name = "a"});
@@ -235,8 +235,8 @@ TEST(CpuGraphJoin, AnErrorOfAJoinedStreamReachesTheLaunchingOne) {
   EXPECT_EQ(download(*b, buffer), bytes_of(0));
 }
 
-// A graph does not stand in the order of the streams that took part. (A GPU does not promise that a
-// stream which is held up holds up nobody else.)
+// A launch does not wait for the streams that took part in the capture. (CPU only: a GPU does not
+// guarantee that a blocked stream leaves other streams running.)
 TEST(CpuGraphJoin, ALaunchNeedsNoneOfTheStreamsThatTookPart) {
   const std::unique_ptr<Device> device = make_device("cpu");
   const Buffer buffer = device->allocate(kBytes, MemoryKind::kDevice);

@@ -1,6 +1,6 @@
 // Graphs of the device contract (Stream::capture and launch), the same for every backend.
 //
-// Through the contract's own words and the hooks of tests/support, as contract_test.cc.
+// Uses only the contract's functions and the hooks of tests/support, as contract_test.cc.
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -168,8 +168,8 @@ TEST_P(GraphContract, NothingIsAllocatedFromTheDevice) {
 INSTANTIATE_TEST_SUITE_P(Devices, GraphContract, ::testing::Values("cpu", "cuda"),
                          [](const auto& test) { return std::string(test.param); });
 
-// An op that fails inside a graph fails the stream under its own name. The CPU's hook enqueues an
-// op that can be recorded; a CUDA stream's failures come from outside of what it records.
+// An op that fails inside a graph fails the stream under the op's name. CPU only: its failure hook
+// is an op that can be recorded, that of CUDA is not.
 TEST(CpuGraph, AnErrorInsideNamesTheOp) {
   const std::unique_ptr<Device> device = make_device("cpu");
   const std::unique_ptr<Stream> stream = device->make_stream({.name = "a"});

@@ -1,4 +1,5 @@
-// HostMemory read from directories that look like /proc and /sys/fs/cgroup of real machines.
+// HostMemory, read from directories that imitate /proc and /sys/fs/cgroup of real machines: each
+// cgroup version, nested limits, and paths seen from inside a container.
 #include "device/host/host_memory.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ TEST_F(HostMemoryTest, WithoutGroupsIsTheMachines) {
   }
 }
 
-// Page cache in the group can be dropped, so it is not in use.
+// The kernel can drop the group's page cache, so it does not count as used.
 TEST_F(HostMemoryTest, Version2LimitsAndCountsWhatIsUsed) {
   put("proc/self/cgroup", "0::/pod/container\n");
   put("sys/fs/cgroup/pod/container/memory.max", "209715200\n");
@@ -60,7 +61,7 @@ TEST_F(HostMemoryTest, TheLowestLimitOfTheHierarchyCounts) {
   EXPECT_EQ(read().available_bytes, 100 * kMiB);
 }
 
-// A sibling group may have taken what a group could have.
+// A sibling group may have used the memory that the parent's limit leaves.
 TEST_F(HostMemoryTest, WhatIsAvailableIsTheLeastOfTheHierarchy) {
   put("proc/self/cgroup", "0::/pod/container\n");
   put("sys/fs/cgroup/pod/memory.max", "314572800\n");
@@ -81,7 +82,7 @@ TEST_F(HostMemoryTest, Version1LimitsInItsOwnHierarchy) {
   EXPECT_EQ(read().available_bytes, 150 * kMiB);
 }
 
-// Docker's own view: the path is the host's, the mount shows the container's group as its root.
+// As in Docker: the path is the host's, but the mount shows the container's group as its root.
 TEST_F(HostMemoryTest, ThePathOfTheHostIsNotThere) {
   put("proc/self/cgroup", "4:memory:/docker/1d2e\n0::/docker/1d2e\n");
   put("sys/fs/cgroup/memory/memory.limit_in_bytes", "209715200\n");

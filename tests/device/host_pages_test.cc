@@ -1,4 +1,5 @@
-// Backing pages by several threads: all of them, reported in order, and ended in peace.
+// Backing pages by several threads: every page once, progress reported in order, clean stops on
+// errors and low memory.
 #include "device/host/host_pages.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ Pages map_pages(size_t size_bytes) { return Pages(map_host_pages(size_bytes), Un
 
 size_t page_bytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 
-// Pages of the range that have memory behind them.
+// The number of pages of the range that are backed by memory.
 size_t num_backed(const Pages& pages, size_t size_bytes) {
   std::vector<unsigned char> backed((size_bytes + page_bytes() - 1) / page_bytes());
   EXPECT_EQ(mincore(pages.get(), size_bytes, backed.data()), 0);
@@ -87,7 +88,7 @@ TEST(HostPages, AnExceptionOfTheListenerEndsTheWork) {
   const Pages pages = map_pages(kBytes);
   BackPagesOptions options = small_pieces();
   options.piece_bytes = page_bytes();
-  options.available_bytes = [] {  // so slow that it cannot end by itself
+  options.available_bytes = [] {  // so slow that the work cannot finish first
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return kPlenty;
   };
@@ -96,7 +97,7 @@ TEST(HostPages, AnExceptionOfTheListenerEndsTheWork) {
   EXPECT_LT(num_backed(pages, kBytes), kBytes / page_bytes());
 }
 
-// Where a process that goes on would be ended by the system, the rest stays untouched.
+// Stops before the system would kill the process for lack of memory; the rest stays untouched.
 TEST(HostPages, StopsBeforeTheMachineRunsOutOfMemory) {
   constexpr size_t kBytes = 64 * kHugePageBytes;
   const Pages pages = map_pages(kBytes);

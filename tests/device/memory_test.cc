@@ -39,7 +39,7 @@ TEST_P(MemoryContract, BuffersAreAlignedAndKnowWhatTheyAre) {
       EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % 256, 0u);
       EXPECT_EQ(buffer.size_bytes(), size);
       EXPECT_EQ(buffer.kind(), kind);
-      a_->fill(buffer.data(), size, 1);  // all of it is there
+      a_->fill(buffer.data(), size, 1);  // all of it is writable
       a_->synchronize();
     }
   }
@@ -66,7 +66,7 @@ TEST_P(MemoryContract, BuffersMoveAndGiveBackAtOnce) {
   Buffer first = device_bytes(1000);
   Buffer second = device_bytes(2000);
   std::byte* data = second.data();
-  first = std::move(second);  // the 1000 bytes go back now, not when `second` dies
+  first = std::move(second);  // the 1000 bytes are freed now, not when `second` is destroyed
   EXPECT_EQ(device_->allocated_bytes(MemoryKind::kDevice), 2000u);
   EXPECT_EQ(first.data(), data);
   EXPECT_EQ(first.size_bytes(), 2000u);
@@ -106,7 +106,7 @@ TEST_P(MemoryContract, AllocationsSayHowFarTheyAre) {
       const auto on_progress = [&](size_t done, size_t total) {
         EXPECT_EQ(total, size);
         heard.push_back(done);
-        EXPECT_GE(device_->num_allocations(), 0);  // may be asked in between
+        EXPECT_GE(device_->num_allocations(), 0);  // may be called during the allocation
       };
       const Buffer buffer = device_->allocate(size, kind, on_progress);
       EXPECT_EQ(buffer.size_bytes(), size);

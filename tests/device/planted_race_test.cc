@@ -1,8 +1,8 @@
-// The planted races: a ring with a forgotten wait must be found by ThreadSanitizer, every time.
+// Planted races: ThreadSanitizer must report a ring with a forgotten wait, every time.
 //
-// Built in the tsan preset only. If these fail, some change lets information flow back from a
-// stream's worker (a mutex, a shared counter, a shared pool), and the race tests of the whole
-// project have gone blind.
+// Built in the tsan preset only. A failure means that some change lets information flow back from a
+// stream's worker (a mutex, a shared counter, a shared pool). ThreadSanitizer then sees an order
+// that the device does not promise, and no race test of the project finds missing waits.
 #include <string>
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ void expect_clean_every_time(const std::string& arguments) {
 TEST(PlantedRace, AForgottenFilledWaitIsFound) { expect_found_every_time("no_filled fast"); }
 TEST(PlantedRace, AForgottenDrainedWaitIsFound) { expect_found_every_time("no_drained fast"); }
 
-// Here everything happens in the right order by luck; the results are right.
+// The host pauses, so the order and the results are right by chance; only the wait is missing.
 TEST(PlantedRace, AForgottenFilledWaitIsFoundThoughNothingGoesWrong) {
   expect_found_every_time("no_filled slow");
 }
@@ -46,17 +46,17 @@ TEST(PlantedRace, AForgottenDrainedWaitIsFoundThoughNothingGoesWrong) {
   expect_found_every_time("no_drained slow");
 }
 
-// Events use their cells again; a used cell must not order its old users before its new ones.
+// Events reuse their cells; a reused cell must not order its former users before its new ones.
 TEST(PlantedRace, AnEventDoesNotInheritTheOrderOfAnotherOne) {
   expect_found_every_time("reused_event fast");
 }
 
-// The reader of a graph does not wait for what another stream of the capture brings.
+// The reader in a graph does not wait for the copy of another captured stream.
 TEST(PlantedRace, AForgottenWaitInsideAGraphIsFound) {
   expect_found_every_time("graph_no_filled fast");
 }
-// A stream that took part in a capture is not in order with the launches: neither with the reader
-// nor with the copy that it was itself given then.
+// A stream that took part in a capture is not ordered with the launches: neither with the reader
+// nor with its own captured copy.
 TEST(PlantedRace, AForgottenWaitBesideAGraphIsFound) {
   expect_found_every_time("graph_overtaken fast", "run_branch");
 }

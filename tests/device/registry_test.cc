@@ -1,4 +1,4 @@
-// make_device: which words it takes, and what it says to the others.
+// make_device: which names and options it accepts, and the errors for the others.
 #include <string>
 
 #include <gtest/gtest.h>

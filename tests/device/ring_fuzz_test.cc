@@ -1,8 +1,8 @@
 // Random rings of streams under the schedule fuzzer, against the same work done in sequence.
 //
-// The offload engine's patterns in small: loads run ahead through a ring of slots, compute reads
-// them and makes new blocks, write-back takes those to the host from double buffers, and later
-// loads read what was written back. Under ThreadSanitizer any report fails the program; everywhere
+// A small version of the offload engine's pattern: loads run ahead through a ring of slots, compute
+// reads the slots and makes new blocks, write-back copies these to the host from double buffers,
+// and later loads read them again. Under ThreadSanitizer any report fails the program; everywhere
 // the sums must be right. A failure prints the seed; SLUICE_TEST_SEED=N runs it alone.
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace sluice {
 namespace {
 
-// What one seed decides.
+// What a seed determines.
 struct Pattern {
   explicit Pattern(uint64_t seed) {
     std::mt19937_64 random(seed);
@@ -58,7 +58,7 @@ std::vector<uint32_t> in_sequence(const Pattern& pattern) {
   return blocks;
 }
 
-// The same on streams. Every member is one object of the ring; `step` is the pattern.
+// The same work on streams.
 class Ring {
  public:
   Ring(const Pattern& pattern, uint64_t seed)
@@ -86,7 +86,7 @@ class Ring {
   }
 
  private:
-  // Memory that goes round: `ready` after it was written, `free` after it was read.
+  // Memory that is reused: `ready` is recorded after it was written, `free` after it was read.
   struct Place {
     Buffer memory;
     std::unique_ptr<Event> ready;

@@ -1,8 +1,9 @@
-// A two-slot ring of streams with, on demand, one of its waits forgotten, once.
+// A two-slot ring of streams that leaves out one wait, once, when the arguments say so.
 //
 // Run by planted_race_test.cc under ThreadSanitizer, which must report the forgotten wait as a data
-// race, and must report nothing when all waits are there. It is the offload engine's pattern in
-// small: one transfer stream per slot, one compute stream, events "filled" and "drained" per slot.
+// race, and must report nothing when all waits are there. It is a small version of the offload
+// engine's pattern: one transfer stream per slot, one compute stream, events "filled" and "drained"
+// per slot.
 //
 //   ring_program complete|no_filled|no_drained|reused_event|graph|graph_no_filled|
 //                graph_overtaken fast|slow
@@ -83,8 +84,8 @@ int64_t run_ring(Forgotten forgotten, std::chrono::microseconds pause) {
   return sum;
 }
 
-// The event that the reader waits for is given what the writer's event has left behind; it must
-// not inherit the order of it, neither directly nor through the host.
+// The event that the reader waits for reuses the cell of the writer's event; it must not inherit
+// its order, neither directly nor through the host.
 int run_reused_event() {
   const auto device = make_device("cpu");
   Buffer slot = device->allocate(kBlockBytes, MemoryKind::kDevice);
@@ -95,7 +96,7 @@ int run_reused_event() {
   auto event = device->make_event();
   writer->copy({.dst = slot.data(), .src = source.data(), .num_bytes = kBlockBytes});
   writer->record(*event);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the writer is done, by luck
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the writer is done, by chance
   event.reset();
   event = device->make_event();
   third->record(*event);

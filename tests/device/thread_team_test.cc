@@ -1,5 +1,5 @@
-// ThreadTeam: every task exactly once, errors brought home, rounds after sleeps, helpers that
-// stall.
+// ThreadTeam: every task runs exactly once, errors reach the caller, helpers wake up after
+// sleeping, and helpers that stall are left out.
 #include "device/host/thread_team.h"
 
 #include <algorithm>
@@ -37,7 +37,8 @@ TEST_P(ThreadTeamOf, HelpersWakeUpAfterSleeping) {
     std::atomic<int64_t> sum{0};
     team.parallel_for(10, [&](int64_t task) { sum += task; });
     total += sum;
-    // Around the time that helpers spin before they sleep, so that some rounds hit the change.
+    // Close to the time that helpers spin before they sleep, so that some rounds start at the
+    // transition.
     std::this_thread::sleep_for(std::chrono::microseconds(round));
   }
   EXPECT_EQ(total, 100 * 45);
@@ -87,8 +88,8 @@ TEST_P(ThreadTeamOf, AnErrorOfAnyTaskIsThrownAndTheTeamGoesOn) {
   EXPECT_EQ(num_tasks_run, 1);
 }
 
-// A helper that is put aside in the middle of a task, again and again, is what a machine looks like
-// whose cores are taken. Here tasks of helpers sleep instead.
+// On a machine whose cores are busy, helpers are descheduled in the middle of a task again and
+// again. Here the helpers' tasks sleep instead.
 TEST(ThreadTeam, HelpersThatStallAreLeftAloneAndComeBackWhenTheyHelp) {
   ThreadTeam team(2, "test");
   const std::thread::id worker = std::this_thread::get_id();
@@ -120,7 +121,7 @@ TEST(ThreadTeam, TeamsWithoutWorkDieInPeace) {
 
 constexpr int64_t kMillisecond = 1'000'000;
 
-// Two threads that share the work evenly.
+// A round whose work two threads shared evenly.
 TeamRound even_round(int64_t lost_ns) {
   return {.own_tasks = 4, .other_tasks = 4, .own_ns = kMillisecond, .lost_ns = lost_ns};
 }
@@ -131,7 +132,7 @@ TEST(TeamGain, WaitingLessThanHelpersSaveKeepsTheTeamTogether) {
     gain.add(even_round(kMillisecond * 9 / 10), i);
     ASSERT_FALSE(gain.still_alone(i));
   }
-  gain.add(even_round(5 * kMillisecond), 1000);  // one stall does not outweigh what was saved
+  gain.add(even_round(5 * kMillisecond), 1000);  // one stall costs less than the helpers saved
   EXPECT_FALSE(gain.still_alone(1000));
 }
 

@@ -1,8 +1,9 @@
-// Decode steps as graphs: the same bits as step by step, padded or not, and graphs that come and
-// go.
+// Decode steps as graphs: which shapes share a graph, when graphs are captured, launched and
+// evicted, and in the engine the same bits as ungraphed steps. Arguments frozen in a graph and
+// padding that affects real rows would show.
 //
-// Runs on the device under test. The CPU records and replays graphs too, but only a test asks it
-// to: there, rows do not depend on each other, so that padding shows as a changed bit if it leaks.
+// Runs on the device under test. The CPU records and replays graphs too, but only in tests: rows
+// there do not depend on each other, so padding that affects a row shows as a changed bit.
 #include "engine/decode_graphs.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +47,7 @@ TEST(DecodeShapes, ContextsArePaddedToFewNumbers) {
   EXPECT_EQ(padded_kv_tokens(7, 512), 512);
 }
 
-// A stream that says what was asked of it.
+// A stream that records the calls it gets.
 class FakeStream final : public Stream {
  public:
   struct FakeGraph final : Graph {
@@ -116,7 +117,7 @@ TEST_F(DecodeGraphsTest, ShapesDoNotShareAGraph) {
 
 TEST_F(DecodeGraphsTest, TheOneUnusedForLongestGoes) {
   DecodeGraphs graphs(stream_, 2);
-  for (const int64_t n : {1, 1, 2, 2, 1, 3, 3}) run(graphs, n);  // 3 takes the place of 2
+  for (const int64_t n : {1, 1, 2, 2, 1, 3, 3}) run(graphs, n);  // 3 evicts 2
   EXPECT_EQ(graphs.num_graphs(), 2);
   EXPECT_EQ(stream_.num_graphs, 2);
   EXPECT_EQ(stream_.num_captures, 3);
@@ -143,7 +144,7 @@ struct Outcome {
   int64_t num_graph_launches = 0;
 };
 
-// All jobs together. kPlain: as the device's own plan would have it.
+// Runs all jobs together. kPlain: with the device's default plan.
 Outcome run_engine(EngineOptions options, const std::vector<Job>& jobs, Steps steps) {
   options.enforce_eager = steps != Steps::kGraphs;
   DeviceOptions device_options;
@@ -157,7 +158,7 @@ Outcome run_engine(EngineOptions options, const std::vector<Job>& jobs, Steps st
   return run;
 }
 
-// Ends at different times, so that a batch goes through most sizes; lengths around block borders.
+// Jobs end at different times, so that the batch has most sizes; lengths are around block borders.
 std::vector<Job> make_jobs() {
   std::vector<Job> jobs;
   for (int64_t i = 0; i < 10; ++i) {
@@ -190,7 +191,7 @@ TEST(DecodeGraphsInTheEngine, PaddingChangesNoBitWhereRowsAreIndependent) {
                   "graphs");
 }
 
-// Suppressed ends and likely tokens are arguments that some steps have and others have not.
+// Suppressed end tokens and top log-probabilities are arguments that only some steps have.
 TEST(DecodeGraphsInTheEngine, RequestsWithExtrasGetThem) {
   EngineOptions options = tiny_options(kModel);
   std::vector<Job> jobs = make_jobs();
@@ -209,7 +210,8 @@ TEST(DecodeGraphsInTheEngine, RequestsWithExtrasGetThem) {
   }
 }
 
-// Contexts that grow over the border of a shape. The golden models end before the first one.
+// Contexts that grow across the border of a shape. The golden models' contexts end before the first
+// border.
 TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
   const TempDir directory;
   directory.write("config.json", R"({
@@ -229,8 +231,8 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
   expect_all_same(graphs.outputs, padded.outputs, "across 1024 tokens");
 }
 
-// Bit for bit on every device: only where KV lives differs. Steps for which nothing has to come are
-// replayed (gather_graphs_test.cc has what lies between).
+// Bit for bit on every device, since only the place of KV differs. Steps without transfers are
+// replayed; gather_graphs_test.cc tests steps that change between the two.
 TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
   EngineOptions options = tiny_options(kModel);
   options.prefill_chunk_tokens = options.max_num_batched_tokens = 64;
@@ -248,7 +250,7 @@ TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
   expect_all_same(in_place.outputs, resident.outputs, "in place");
 }
 
-// Policies select inside the graph, by lists that only the device sees.
+// Policies select inside the graph, with lists that only the device reads.
 TEST(DecodeGraphsInTheEngine, SelectionsAreReplayedToo) {
   for (const char* policy : {"full+quest", "full+streaming"}) {
     EngineOptions options = tiny_options(kModel);

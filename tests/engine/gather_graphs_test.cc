@@ -1,7 +1,8 @@
-// Decode steps that gather pages from the host, or for which nothing has to come, replayed as
-// graphs: the same bits and the same counts as step by step, whatever happens between two steps.
+// Offloaded decode steps, with gathers or without transfers, replayed as graphs: the same bits and
+// counters as ungraphed steps, whatever happens between two steps (flushes, preemption, other
+// prefills, evicted blocks).
 //
-// Runs on the device under test; the CPU replays because the test asks it to.
+// Runs on the device under test; the CPU replays graphs only in tests.
 #include <gtest/gtest.h>
 
 #include "engine/llm_engine.h"
@@ -42,7 +43,7 @@ EngineOptions offloaded(const std::string& policy, const Place& place) {
   if (policy != "full") {
     options.sparse.page_tokens = 16;
     options.sparse.sink_tokens = options.sparse.recent_tokens = 16;
-    options.sparse.threshold_tokens = 40;  // below it a list has everything
+    options.sparse.threshold_tokens = 40;  // shorter sequences select everything
   }
   if (policy.ends_with("quest")) options.sparse.topk_tokens = 48;
   options.kv.offload = testing::kv_offload_named(place.mode);
@@ -78,8 +79,9 @@ std::vector<RequestOutput> run(const EngineOptions& options, const std::vector<J
   return testing::run_jobs(*make_engine(options, steps), jobs);
 }
 
-// More than a batch: sequences come and go. Some have no sealed block at first, some are below the
-// threshold; all cross block borders, so that tails are flushed between replays.
+// More jobs than a batch holds, so that sequences start and end. Some have no sealed block at
+// first, some are below the threshold; all cross block borders, so that tails are flushed between
+// replays.
 std::vector<Job> make_jobs() {
   std::vector<Job> jobs;
   for (const int64_t length : {3, 15, 16, 33, 70, 127, 250}) {
@@ -147,7 +149,7 @@ TEST(GatherGraphs, PaddingChangesNoBitWhereRowsAreIndependent) {
   }
 }
 
-// Blocks go to other sequences, and computed rows are prompts again.
+// Preempted sequences lose their blocks and compute their rows again as prompts.
 TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
   std::vector<Job> jobs;
   for (const int64_t length : {200, 205, 210}) {
@@ -165,17 +167,11 @@ TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
   EXPECT_GT(graphs->stats().num_graph_launches, 20);
 }
 
-// Two requests decode while others come in the middle: one is cancelled behind its first chunk,
-// when loads for the second are under way into the slots that the next replay takes; one stays.
+// Two requests decode while others arrive. All but one of these are cancelled after their first
+// chunk, when loads for the second chunk are already on the way to slots that the next replay uses.
 std::vector<RequestOutput> run_with_visitors(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
-  const auto steps = [&](int count) {
-    for (int i = 0; i < count && engine.has_unfinished(); ++i) {
-      for (RequestOutput& output : engine.step()) {
-        finished.push_back(std::move(output));
-      }
-    }
-  };
+  const auto steps = [&](int count) { testing::run_steps(engine, count, finished); };
   engine.add_request(random_tokens(100, 1), sampled(80, 1));
   engine.add_request(random_tokens(45, 2), sampled(70, 2));
   steps(8);
@@ -216,9 +212,9 @@ TEST(GatherGraphs, TheScheduleOfStreamsDoesNotMatter) {
   }
 }
 
-// ---- What lies on the device as a whole is read there -----------------------------------------
+// ---- Sequences that are completely on the device ---------------------------------------------
 
-// Places of the sealed blocks: none, some, enough for short sequences, enough for all.
+// Places for resident blocks: none, some, enough for short sequences, enough for all.
 TEST(InPlace, AnyBudgetGivesTheSameBits) {
   for (const std::string& policy : kPoliciesInPlace) {
     for (const int32_t block_tokens : {16, 64}) {
@@ -251,7 +247,7 @@ struct Crossing {
   int64_t num_graphs;
 };
 
-// A context outgrows its 12 places, and then short ones have room again.
+// A context outgrows its 12 places; later, short contexts fit again.
 Crossing run_crossing(const std::string& policy, int32_t resident_blocks, Steps steps) {
   EngineOptions options = offloaded(policy, {"chunked", 16, 2, 2, resident_blocks});
   options.max_num_seqs = 1;

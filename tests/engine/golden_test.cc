@@ -1,4 +1,5 @@
-// The whole engine against transformers: logits of tiny random models and greedy continuations.
+// The whole engine against transformers: logits of tiny random models of every family, and greedy
+// continuations.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -13,9 +14,9 @@ using testing::Golden;
 
 class GoldenTest : public ::testing::TestWithParam<std::string> {};
 
-// The oracle is float32 over the same bf16 weights, so what is left is the rounding of activations
-// to bf16. transformers rounds at the same places and at more (scores, probabilities), so its own
-// error in bf16 is the bound.
+// The reference is float32 over the same bf16 weights, so the error is the rounding of activations
+// to bf16. transformers in bf16 rounds at the same places and at more (scores, probabilities), so
+// its own error is the bound.
 TEST_P(GoldenTest, LogitsMatchTransformers) {
   const Golden golden = testing::read_golden(GetParam());
   LLM llm(testing::tiny_options(GetParam()));

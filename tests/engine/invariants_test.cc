@@ -1,7 +1,7 @@
 // Invariants 5 to 11 of docs/architecture.md as metamorphic pairs: two ways to compute the same
 // thing must give the same bits (on a GPU: alike, where the height of a matrix product changes).
-// Log-probabilities of the 20 most likely tokens of every step are the fingerprint: a single
-// changed bit in a logit shows in them.
+// Runs are compared by the log-probabilities of the 20 most likely tokens of every step: a single
+// changed bit in a logit shows in them. Leaks: counters after many requests.
 #include <cstring>
 
 #include <gtest/gtest.h>
@@ -23,6 +23,7 @@ using testing::expect_all_same;
 using testing::expect_same_bits;
 using testing::Job;
 using testing::random_tokens;
+using testing::run_jobs;
 using testing::sampled;
 using testing::tiny_options;
 
@@ -38,17 +39,7 @@ std::vector<Job> make_jobs() {
   return jobs;
 }
 
-std::vector<RequestOutput> run_together(LLM& llm, const std::vector<Job>& jobs) {
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  for (const Job& job : jobs) {
-    prompts.emplace_back(job.prompt);
-    params.push_back(job.params);
-  }
-  return llm.generate(prompts, params);
-}
-
-// Each request alone, in an engine that has never seen another.
+// Each request alone, in a new engine.
 std::vector<RequestOutput> run_in_fresh_engines(const EngineOptions& options,
                                                 const std::vector<Job>& jobs) {
   std::vector<RequestOutput> outputs;
@@ -59,7 +50,7 @@ std::vector<RequestOutput> run_in_fresh_engines(const EngineOptions& options,
   return outputs;
 }
 
-// The reference is computed once: an engine for every job.
+// The reference is computed once, with an engine for each job.
 class Invariants : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
@@ -77,20 +68,20 @@ class Invariants : public ::testing::Test {
 
 TEST_F(Invariants, AloneEqualsBatched) {
   LLM llm(tiny_options(kModel));
-  expect_all_alike(run_together(llm, jobs_), reference_, "batched");
+  expect_all_alike(run_jobs(llm, jobs_), reference_, "batched");
 }
 
 TEST_F(Invariants, OrderOfRequestsDoesNotMatter) {
   LLM llm(tiny_options(kModel));
   std::vector<Job> reversed(jobs_.rbegin(), jobs_.rend());
-  std::vector<RequestOutput> outputs = run_together(llm, reversed);
+  std::vector<RequestOutput> outputs = run_jobs(llm, reversed);
   std::reverse(outputs.begin(), outputs.end());
   expect_all_alike(outputs, reference_, "reversed");
 }
 
 TEST_F(Invariants, SecondRequestEqualsFreshEngine) {
   LLM llm(tiny_options(kModel));
-  run_together(llm, {{random_tokens(333, 99), sampled(50, 99)}});
+  run_jobs(llm, {{random_tokens(333, 99), sampled(50, 99)}});
   std::vector<RequestOutput> outputs;
   for (const Job& job : jobs_) outputs.push_back(llm.generate({job.prompt}, job.params)[0]);
   expect_all_same(outputs, reference_, "second request");
@@ -98,8 +89,8 @@ TEST_F(Invariants, SecondRequestEqualsFreshEngine) {
 
 TEST_F(Invariants, PrefixHitEqualsCold) {
   LLM llm(tiny_options(kModel));
-  run_together(llm, jobs_);
-  const std::vector<RequestOutput> warm = run_together(llm, jobs_);
+  run_jobs(llm, jobs_);
+  const std::vector<RequestOutput> warm = run_jobs(llm, jobs_);
   EXPECT_EQ(warm.back().num_cached_tokens, 192) << "200 tokens are 12 full blocks and 8 tokens";
   expect_all_alike(warm, reference_, "prefix hit");
 }
@@ -109,8 +100,7 @@ TEST_F(Invariants, BlockSizeDoesNotMatter) {
     EngineOptions options = tiny_options(kModel);
     options.kv.block_size = block_size;
     LLM llm(options);
-    expect_all_alike(run_together(llm, jobs_), reference_,
-                     "block_size " + std::to_string(block_size));
+    expect_all_alike(run_jobs(llm, jobs_), reference_, "block_size " + std::to_string(block_size));
   }
 }
 
@@ -120,7 +110,7 @@ TEST_F(Invariants, ChunkSizeDoesNotMatter) {
     options.max_num_batched_tokens = 512;
     options.prefill_chunk_tokens = chunk;
     LLM llm(options);
-    expect_all_alike(run_together(llm, jobs_), reference_, "chunk " + std::to_string(chunk));
+    expect_all_alike(run_jobs(llm, jobs_), reference_, "chunk " + std::to_string(chunk));
   }
 }
 
@@ -129,7 +119,7 @@ TEST_F(Invariants, NumberOfThreadsDoesNotMatter) {
     EngineOptions options = tiny_options(kModel);
     options.num_threads = threads;
     LLM llm(options);
-    expect_all_same(run_together(llm, jobs_), reference_, "threads " + std::to_string(threads));
+    expect_all_same(run_jobs(llm, jobs_), reference_, "threads " + std::to_string(threads));
   }
 }
 
@@ -140,12 +130,12 @@ TEST_F(Invariants, PreemptionLosesNothing) {
   options.kv.cache_bytes = 20 * block_bytes;  // the longest job alone needs 15 blocks
   options.max_model_len = 256;
   LLM llm(options);
-  expect_all_alike(run_together(llm, jobs_), reference_, "preempted");
+  expect_all_alike(run_jobs(llm, jobs_), reference_, "preempted");
   EXPECT_GT(llm.stats().num_preemptions, 0) << "the test did not preempt anything";
 }
 
-// Between two attentions a pass goes by tiles of rows (2048 on a CPU, 8192 on a GPU): three of
-// them, the last one short, with KV on the device and in host memory.
+// Between two attentions a pass is processed in tiles of rows (2048 on a CPU, 8192 on a GPU). Here
+// it has three, the last one short, with KV on the device and in host memory.
 TEST(RowTiles, APassOfManyTilesEqualsOneOfFewRows) {
   EngineOptions options;
   options.model = (testing::source_dir() / "models/needle").string();
@@ -193,7 +183,7 @@ TEST(InvariantsOfAllFamilies, BatchedChunkedAndAloneAgree) {
     const std::vector<RequestOutput> alone = run_in_fresh_engines(options, jobs);
     options.prefill_chunk_tokens = 5;
     LLM llm(options);
-    expect_all_alike(run_together(llm, jobs), alone, model);
+    expect_all_alike(run_jobs(llm, jobs), alone, model);
   }
 }
 
@@ -235,7 +225,7 @@ TEST(Memory, WhatIsTakenIsWhatWasPlanned) {
             engine.plan().memory.device_used_bytes());
 }
 
-// With graphs (also where the plan has none) and without.
+// The parameter: with graphs (also where the plan has none) or without.
 class Leaks : public ::testing::TestWithParam<bool> {};
 
 TEST_P(Leaks, ThousandsOfShortRequestsWithCancellationLeaveNothing) {
@@ -272,7 +262,7 @@ TEST_P(Leaks, ThousandsOfShortRequestsWithCancellationLeaveNothing) {
   EXPECT_EQ(engine.device().allocated_bytes(MemoryKind::kDevice), bytes_before);
   engine.blocks().check_invariants({});
 
-  // And the engine still answers as a fresh one.
+  // The engine still gives the answers of a new one.
   const Job job{random_tokens(60, 77), sampled(20, 77)};
   engine.add_request(job.prompt, job.params);
   RequestOutput last;

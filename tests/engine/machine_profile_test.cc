@@ -1,4 +1,5 @@
-// The file of measured links: kept per GPU, ignored when it cannot be used, and what is made of it.
+// The file of measured link rates: one entry per GPU, ignored when it is invalid; and the choice of
+// transfers that follows from it.
 #include "engine/plan/machine_profile.h"
 
 #include <cstdlib>
@@ -121,7 +122,7 @@ TEST(TransferChoiceTest, ACpuCopiesUnlessToldOtherwise) {
             std::vector<std::string>{"transfers: copies (kv_copy_bytes)"});
 }
 
-// A GPU of this machine: the default until something was measured, then that.
+// For a GPU of this machine: the default until it has been measured, then the measured choice.
 TEST(TransferChoiceTest, AGpuTakesWhatWasMeasured) {
   if (!why_no_gpu().empty()) GTEST_SKIP() << "skipped: no GPU";
   const TempDir folder;

@@ -1,6 +1,7 @@
-// The bundled model against transformers: logits all over a prompt of 1K and of 8K, and the answer.
+// The bundled model against transformers: logits at positions spread over a prompt of 1K and of 8K
+// tokens, and the answer.
 //
-// Two ctest entries share this program, one for each length. What is compared with was written by
+// Two ctest entries share this program, one for each length. The expected values were written by
 // tools/golden/make_needle_golden.py.
 #include <cmath>
 #include <cstdio>
@@ -65,7 +66,7 @@ NeedleGolden read_needle_golden(const std::string& name) {
   return golden;
 }
 
-// By the tool that every Debian has; "" when it could not be run.
+// Runs sha256sum; "" when that fails.
 std::string sha256_of(const std::string& path) {
   const auto close = [](FILE* pipe) { pclose(pipe); };
   const std::unique_ptr<FILE, decltype(close)> pipe(

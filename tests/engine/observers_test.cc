@@ -1,5 +1,5 @@
-// What was moved is reported by phase and layer as the formulas say, and a timeline shows streams
-// that run one thing at a time while loads run ahead of compute.
+// Observations: bytes and loads per phase and layer must match the formulas. Timelines: each stream
+// runs one op at a time, and loads run ahead of compute.
 #include <map>
 
 #include <gtest/gtest.h>
@@ -52,7 +52,8 @@ TEST(Observers, PrefillMovesWhatTheFormulasSay) {
     const auto token_bytes = static_cast<int64_t>(engine.plan().kv_layout.token_bytes()) / kLayers;
     EXPECT_EQ(prefill.num_steps, layerwise ? 1 : kChunks);
     EXPECT_EQ(prefill.num_tokens, kPrompt);
-    // Chunk i takes i slots of 64 tokens for each layer. Two slots: the rest of them wait.
+    // Chunk i takes i slots of 64 tokens for each layer. There are two slots, so the other loads
+    // wait.
     EXPECT_EQ(prefill.num_loads, layerwise ? 0 : kLayers * (1 + 2 + 3));
     EXPECT_EQ(prefill.num_slot_waits, layerwise ? 0 : 0 + (4 - 2) + (6 - 2));
     ASSERT_EQ(prefill.layers.size(), static_cast<size_t>(kLayers));
@@ -86,7 +87,8 @@ TEST(Observers, DecodeMovesAllSealedBlocksEachStep) {
 
 TEST(Observers, PhasesAddUpToTheCounters) {
   LlmEngine engine = make_engine(offloaded("chunked", 3));
-  for (int i = 0; i < 2; ++i) run_one(engine);  // the second finds most of its prompt on the host
+  for (int i = 0; i < 2; ++i)
+    run_one(engine);  // the second run finds most of its prompt on the host
   const Observations seen = engine.observations();
   const TransferCounters& counters = offload_of(engine).counters();
   EXPECT_EQ(seen.kv_offload, "chunked");
@@ -139,7 +141,7 @@ std::vector<Span> named(const std::vector<Span>& spans, const std::string& name)
 
 class TimelineFile : public ::testing::Test {
  protected:
-  // The rows of a chunked prefill with four slots and nothing after it.
+  // The timeline rows of a chunked prefill with four slots, without decode.
   Rows record() {
     EngineOptions options = offloaded("chunked", 4);
     options.timeline_path = (directory_.path() / "timeline.json").string();
@@ -168,7 +170,7 @@ TEST_F(TimelineFile, EveryStreamRunsOneThingAtATime) {
 }
 
 // Chunk i makes i loads for each layer; loads take the slots in turn. Attention runs over each
-// load and then over the chunk itself.
+// loaded slot and then over the chunk itself.
 TEST_F(TimelineFile, LoadsOfTheNextLayerBeginBeforeTheLayerIsDone) {
   const Rows rows = record();
   std::vector<std::vector<Span>> copies;

@@ -1,5 +1,6 @@
-// Faults while KV is offloaded: no room, failing streams, cancellation. Whatever happens, errors
-// are clear, the others go on, nothing leaks, and an engine can always be destroyed.
+// Faults while KV is offloaded: a failing stream, a full host tier, cancellation. Each must give a
+// clear error, leave other requests running and leak nothing, and the engine can always be
+// destroyed.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -43,7 +44,7 @@ EngineOptions offloaded(const std::string& mode, int64_t num_host_blocks) {
   return options;
 }
 
-// The device under test, which remembers its streams, so that a test can make one fail.
+// The device under test; it keeps pointers to its streams, so that a test can make one fail.
 class StreamSpy final : public Device {
  public:
   explicit StreamSpy(std::map<std::string, Stream*>& streams) : streams_(streams) {}
@@ -114,7 +115,7 @@ TEST_P(OffloadFailingStream, IsThrownByStepAndTheEngineCanBeDestroyed) {
   ASSERT_EQ(streams.count(GetParam().stream), 1u);
   testing::enqueue_failure(*streams.at(GetParam().stream), "the cable was pulled");
 
-  for (int attempt = 0; attempt < 3; ++attempt) {  // it stays failed, and says so every time
+  for (int attempt = 0; attempt < 3; ++attempt) {  // it stays failed and throws every time
     const std::string text = run_until_error(engine);
     EXPECT_NE(text.find(testing::kFailingOp), std::string::npos) << text;
     EXPECT_NE(text.find("the cable was pulled"), std::string::npos) << text;
@@ -152,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Streams, OffloadFailingStream, ::testing::ValuesIn(fail
 
 // ---- No room ----------------------------------------------------------------------------------
 
-// Each fits alone, together they do not: the newest gives way in the middle of its decode, while
+// Each request fits alone, but not all together: the newest is preempted during its decode, while
 // the older ones get a token in every step.
 TEST(OffloadFaults, AFullHostTierPreemptsTheNewestAndTheOthersGoOn) {
   EngineOptions options = offloaded("chunked", 10);
@@ -213,7 +214,7 @@ TEST(OffloadFaults, WhatCanNeverFitIsRefusedBeforeAnyWork) {
   }
 }
 
-// A request that has to wait for room is admitted when another one ends.
+// A request that waits for blocks is admitted when another one ends.
 TEST(OffloadFaults, APromptThatDoesNotFitYetWaits) {
   LlmEngine engine(offloaded("layerwise", 8), plain_parts());
   const std::vector<Job> jobs{{random_tokens(90, 1), sampled(20, 1)},
@@ -225,9 +226,9 @@ TEST(OffloadFaults, APromptThatDoesNotFitYetWaits) {
 
 // ---- Cancellation -----------------------------------------------------------------------------
 
-// The long request is cancelled after every number of steps: before its first chunk, between any
-// two chunks whose history streams through the ring, at any place of its decode. A step ends when
-// compute has consumed its loads, so there is no finer place to cancel.
+// Cancels the long request after every possible number of steps: before its first chunk, between
+// any two chunks whose history flows through the ring, and anywhere in its decode. A step ends when
+// compute has consumed its loads, so there is no finer point to cancel at.
 TEST(OffloadFaults, CancellingLeavesTheOtherUnharmed) {
   const Job other{random_tokens(40, 2), sampled(24, 2)};
   const auto reference = testing::run_engine(testing::tiny_options(kModel), {other});
@@ -269,7 +270,7 @@ TEST(OffloadFaults, LoadingSaysHowMuchIsPinnedAndThenReadsWeights) {
   EXPECT_EQ(heard.back().share, 1);
 }
 
-// Ctrl-C while host memory is pinned, or while weights are read.
+// An interrupt while host memory is pinned, or while weights are read.
 TEST(OffloadFaults, LoadingCanBeInterruptedAtEveryStage) {
   struct Interrupted {};
   using Stage = LoadProgress::Stage;
@@ -288,13 +289,13 @@ int num_random_requests() {
 
 Job random_job(std::mt19937_64& random) {
   const auto prompt_tokens = static_cast<int64_t>(1 + random() % 60);
-  const uint64_t prompt_seed = random() % 50;  // few, so that prefixes are found again
+  const uint64_t prompt_seed = random() % 50;  // few seeds, so that prefixes occur again
   return {random_tokens(prompt_tokens, prompt_seed),
           sampled(static_cast<int32_t>(1 + random() % 20), static_cast<int64_t>(random() % 1000))};
 }
 
-// SLUICE_TEST_REQUESTS=10000 runs more of them. The tier is small: there are preemptions, evictions
-// and prefix hits all the time.
+// SLUICE_TEST_REQUESTS=10000 runs more of them. The host tier is small, so that preemptions,
+// evictions and prefix hits are frequent.
 TEST(OffloadFaults, RandomRequestsWithCancellationLeaveTheEngineAsNew) {
   for (const char* mode : {"chunked", "layerwise"}) {
     LlmEngine engine(offloaded(mode, 14), plain_parts());

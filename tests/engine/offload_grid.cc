@@ -1,8 +1,9 @@
-// The whole metamorphic grid of offloading: every configuration gives the bits of resident KV.
+// The full grid of offload configurations: each must give the bits of resident KV.
 //
 // Label slow; offload_test.cc is the sampled part that runs every time. Blocks of 16 to 256 tokens
-// run on a tiny model of 512 positions and decode past two block borders where those allow it; the
-// prompts of blocks of 1024 tokens need the bundled model, and cross one border in decode.
+// run on a tiny model of 512 positions and decode past two block borders where the positions
+// suffice. Blocks of 1024 tokens need the longer context of the bundled model, and cross one border
+// in decode.
 #include <algorithm>
 #include <map>
 #include <string>

@@ -1,8 +1,8 @@
-// Transfers hide behind compute, and compute behind transfers: runs over a link whose rate makes
-// transfers last from half to four times as long as compute.
+// Transfers must overlap with compute: runs over a simulated link whose rate makes transfers last
+// from half to four times as long as compute.
 //
-// Prints what was measured. What is asserted is generous, since the machine may be busy with other
-// things; at equal lengths a ring without overlap would need twice the longer one.
+// Prints the measured times. The asserted bounds are wide, since the machine may be busy with other
+// work; with equal times a ring without overlap would take twice as long.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -26,8 +26,8 @@ using testing::sampled;
 
 constexpr double kGenerous = 1.5;
 
-// A request whose steps are measured. Decode gets a context of its own: its steps are short, so
-// that only many bytes per wake-up of a stream say something about overlap.
+// A request whose steps are measured. Decode has a longer context than prefill: its steps are
+// short, and with few bytes per step a stream's wake-ups would dominate the time.
 struct Workload {
   const char* name;
   int64_t prompt_tokens;
@@ -37,7 +37,7 @@ struct Workload {
   std::vector<double> transfer_shares;
 };
 const Workload kPrefill{"prefill", 2048, 256, 0, 5, {0.5, 1, 2, 4}};
-const Workload kDecode{"decode", 8192, 1024, 30, 1, {2, 4}};  // transfer is what binds it
+const Workload kDecode{"decode", 8192, 1024, 30, 1, {2, 4}};  // decode is bound by transfers
 
 struct Step {
   double seconds = 1e9;
@@ -66,8 +66,8 @@ double loaded_bytes(const LlmEngine& engine) {
   return static_cast<double>(std::accumulate(bytes.begin(), bytes.end(), int64_t{0}));
 }
 
-// Adds up equal steps as their fastest, since nothing makes a step too fast; decode steps are all
-// equal. Rate 0: no limit.
+// Runs the workload. The time of a step is its fastest over the repeats, since disturbances can
+// only make it slower; all decode steps count as one step. Rate 0: no limit.
 std::vector<Step> run(const Workload& workload, int64_t link_bytes_per_second) {
   auto device = testing::make_hooked_device("cpu", {.num_threads = 1},
                                             {.link_bytes_per_second = link_bytes_per_second});
@@ -93,8 +93,9 @@ std::vector<Step> run(const Workload& workload, int64_t link_bytes_per_second) {
 }
 
 // Throttles the link so that transfers take `transfer_share` of the compute time. Returns the wall
-// time over the sum of each step's longer one. The printed ratio to the longer total includes what
-// no step can overlap: an early chunk hardly uses the link, a late one waits for it.
+// time divided by the sum over steps of the longer of the two times. The printed ratio to the
+// longer total is worse, since single steps cannot balance: an early chunk hardly uses the link, a
+// late one waits for it.
 double measure(const Workload& workload, const std::vector<Step>& free, double transfer_share) {
   double compute = 0, bytes = 0;
   for (const Step& step : free) {

@@ -1,8 +1,9 @@
-// Offloaded equals resident, bit for bit: the promise of Sluice as a grid of metamorphic pairs.
+// Offloaded KV gives the results of resident KV, bit for bit; and the bytes that move, the memory
+// that is taken and the chosen sizes follow their formulas.
 //
-// Resident dense is the reference; every offloaded configuration has to give the same tokens and
-// the same bits of log-probability. On a GPU that holds for equal blocks and chunks; for the rest,
-// alike.
+// The reference is resident KV with full attention: every offloaded configuration must give the
+// same tokens and the same bits of log-probability. On a GPU that holds for equal blocks and
+// chunks; otherwise results must be alike (support/run_bits.h).
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -27,7 +28,9 @@ using testing::Job;
 using testing::offload_of;
 using testing::random_tokens;
 using testing::run_engine;
+using testing::run_jobs;
 using testing::sampled;
+using testing::second_turn;
 using testing::tiny_options;
 
 constexpr const char* kModel = "qwen3-group2-tied";
@@ -98,8 +101,8 @@ TEST(Offload, EqualsResidentOverTheGrid) {
   }
 }
 
-// What a GPU promises bit for bit: residency, slots, slot sizes and the way that blocks take, with
-// equal blocks and chunks.
+// What a GPU promises bit for bit, with equal blocks and chunks: residency, slots, slot sizes and
+// the kind of transfer do not matter.
 TEST(Offload, ResidencySlotsAndTransfersNeverChangeABit) {
   for (const int32_t chunk_tokens : {64, 512}) {
     const std::vector<Job> jobs = jobs_for(64);
@@ -129,18 +132,12 @@ TEST(Offload, AloneEqualsBatched) {
   }
 }
 
-// Another turn of a conversation, and an equal prompt: blocks of the host tier are found again and
-// come back through the ring instead of being computed.
+// The second turn of a conversation finds the blocks of the first in the host tier; they are loaded
+// through the ring instead of being computed.
 TEST(Offload, PrefixHitsOnHostBlocksEqualCold) {
   for (const char* mode : {"chunked", "layerwise"}) {
     LLM llm(offloaded({mode, 3, 4, 16, 64}));
-    const std::vector<int32_t> first = random_tokens(200, 1);
-    const RequestOutput turn = llm.generate({first}, sampled(30, 1))[0];
-    std::vector<int32_t> second = first;
-    second.insert(second.end(), turn.token_ids.begin(), turn.token_ids.end());
-    const std::vector<int32_t> question = random_tokens(50, 2);
-    second.insert(second.end(), question.begin(), question.end());
-
+    const std::vector<int32_t> second = second_turn(llm);
     const RequestOutput warm = llm.generate({second}, sampled(30, 2))[0];
     EXPECT_EQ(warm.num_cached_tokens, 224) << "229 tokens had KV: 14 full blocks";
     const std::vector<RequestOutput> cold =
@@ -149,20 +146,14 @@ TEST(Offload, PrefixHitsOnHostBlocksEqualCold) {
   }
 }
 
-// The host tier is too small for all: sequences are preempted and come back.
+// The host tier is too small for all jobs: sequences are preempted and resumed.
 TEST(Offload, PreemptionLosesNothing) {
   const std::vector<Job> jobs = jobs_for(16);
   EngineOptions options = offloaded({"chunked", 2, 4, 16, 64});
   options.max_model_len = 128;
   options.kv.host_bytes = 9 * 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // 9 blocks
   LLM llm(options);
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  for (const Job& job : jobs) {
-    prompts.emplace_back(job.prompt);
-    params.push_back(job.params);
-  }
-  expect_all_alike(llm.generate(prompts, params), resident_reference(jobs), "preempted");
+  expect_all_alike(run_jobs(llm, jobs), resident_reference(jobs), "preempted");
   EXPECT_GT(llm.stats().num_preemptions, 0);
   // Prompts differ, so only a preempted sequence can find blocks: its own, still on the host.
   int64_t num_prompt_tokens = 0;
@@ -173,8 +164,8 @@ TEST(Offload, PreemptionLosesNothing) {
               llm.stats().num_cached_tokens);
 }
 
-// Delays between the tasks of all streams: whatever order they allow must give the same bits. (On a
-// GPU those of the same passes without delays: resident ones have other heights.)
+// Delays between the tasks of all streams: every schedule must give the same bits. (On a GPU the
+// reference is the same passes without delays, since resident passes have other heights.)
 TEST(Offload, ScheduleOfStreamsDoesNotMatter) {
   const std::vector<Job> jobs = jobs_for(16);
   for (const char* mode : {"chunked", "layerwise"}) {
@@ -196,8 +187,8 @@ int64_t sum(const std::vector<int64_t>& values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-// Blocks that stay on the device are read there and need not flow; whatever the budget, the bits
-// are the same. Larger budgets load less, and one that holds everything loads nothing.
+// Blocks that stay on the device are not loaded. Every budget gives the same bits; larger budgets
+// load less, and one that holds everything loads nothing.
 TEST(Offload, ResidencyChangesBytesAndNoBit) {
   const std::vector<Job> jobs = jobs_for(16);
   const std::vector<RequestOutput> reference = resident_reference(jobs);
@@ -225,7 +216,7 @@ TEST(Offload, ResidencyChangesBytesAndNoBit) {
   }
 }
 
-// What moves is what the formulas say.
+// The bytes that move match the formulas.
 TEST(Offload, MovesExactlyTheBytesItMust) {
   constexpr int64_t kPrompt = 256, kChunk = 64;
   const std::vector<Job> jobs{{random_tokens(kPrompt, 1), sampled(1, 1)}};
@@ -238,7 +229,7 @@ TEST(Offload, MovesExactlyTheBytesItMust) {
     const TransferCounters& counters = offload_of(engine).counters();
     constexpr int64_t kChunks = kPrompt / kChunk;
     for (size_t layer = 0; layer < counters.loaded_bytes.size(); ++layer) {
-      // Chunk i streams in what i chunks before it have written; layer-wise reads nothing back.
+      // Chunk i loads the KV of the i chunks before it; layer-wise prefill loads nothing.
       EXPECT_EQ(counters.loaded_bytes[layer],
                 layerwise ? 0 : kChunks * (kChunks - 1) / 2 * kChunk * token_bytes);
       EXPECT_EQ(counters.written_bytes[layer], kPrompt * token_bytes) << "one copy of the KV";
@@ -273,8 +264,7 @@ TEST(Offload, TapsOfKeysAndValuesEqualResident) {
   for (size_t i = 0; i < 4; ++i) EXPECT_EQ(a.taps[i].data, b.taps[i].data) << a.taps[i].name;
 }
 
-// What is left to the engine: a slot of all that the longest sequence has, and no more, where that
-// is less than a slot's tokens.
+// The default slot is no larger than the longest sequence.
 TEST(Offload, ASlotIsNoLongerThanTheLongestSequence) {
   const std::vector<Job> jobs = jobs_for(64);
   for (const char* mode : {"chunked", "layerwise"}) {
@@ -293,7 +283,7 @@ TEST(Offload, CancellationGivesEverythingBack) {
   for (int round = 0; round < 50; ++round) {
     const SequenceId a = engine.add_request(random_tokens(100 + round, 1), sampled(20, 1));
     engine.add_request(random_tokens(30, 2), sampled(5, 1));
-    for (int i = 0; i < round % 7; ++i) engine.step();  // in the middle of prefill or decode
+    for (int i = 0; i < round % 7; ++i) engine.step();  // ends in the middle of prefill or decode
     engine.cancel_request(a);
     while (engine.has_unfinished()) engine.step();
   }

@@ -1,11 +1,12 @@
-// Forgotten waits on a GPU, where no sanitizer orders streams: only wrong bits give them away.
+// Missing waits on a GPU, where no sanitizer checks the order of streams: only wrong bits reveal
+// them.
 //
-// Leaves out one needed wait of the offload engine after the other, with the streams slowed down
-// that would have been waited for, and expects that the bits differ from the resident run's or that
-// the run dies. Freed slots, stages and tails hold NaN in a Debug build. Which waits are needed
-// ThreadSanitizer has told (offload_waits_needed.h); bits tell less, since wrong bytes may come too
-// late or not be read. So every kind has to be missed at least once, and a table says how many of
-// those tried were: the first of each range (a minute), or with SLUICE_EVERY_WAIT=1 all.
+// Leaves out one needed wait of the offload engine per run, slows down the streams that it would
+// have waited for, and expects other bits than those of the resident run, or an error. Freed slots,
+// stages and tails hold NaN in a Debug build. Which waits are needed is known from ThreadSanitizer
+// (offload_waits_needed.h). Bits reveal fewer of them, since wrong bytes may arrive too late or not
+// be read. So at least one missing wait of each kind must be detected, and a table prints how many
+// were: of the first wait of each range, or with SLUICE_EVERY_WAIT=1 of all.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -24,9 +25,10 @@ using testing::run_without;
 
 struct Kind {
   const char* name;
-  const char* awaited;  // the streams whose work is waited for
-  // Not where nobody reads what goes wrong: a load for a step that did not come ("unused"), the
-  // last block of a sequence that has ended ("tail left"; where it goes on, it waits otherwise).
+  const char* awaited;  // the streams that the wait is for
+  // False where the wrong bytes are never read: a load for a step that was not run ("unused"), the
+  // last block of a sequence that has ended ("tail left"; a sequence that continues has another
+  // wait).
   bool shows_in_bits = true;
 };
 constexpr Kind kKinds[kNumWaitKinds] = {
@@ -37,7 +39,8 @@ constexpr Kind kKinds[kNumWaitKinds] = {
 std::unique_ptr<Device> device_with_slow(const char* streams) {
   testing::TestHooks hooks;
   hooks.slow_streams = streams;
-  // It does little, and what forgets to wait for it comes late, too.
+  // Write-back does little, and the work that fails to wait for it starts late, so it needs a
+  // longer delay.
   if (hooks.slow_streams == "write-back") hooks.slow_stream_delay_us = 5000;
   return testing::make_test_device({}, hooks);
 }
@@ -68,7 +71,7 @@ bool is_missed(const std::string& mode, SkippedWait skipped,
   try {
     return !same_bits(run_without(mode, skipped, device_with_slow(slow)).outputs, reference);
   } catch (const std::exception&) {
-    return true;  // a NaN in the logits, or whatever else comes of other people's bytes
+    return true;  // a NaN in the logits, or another effect of wrong bytes
   }
 }
 

@@ -1,7 +1,8 @@
-// Which waits of offload_waits_run must not be left out, by mode and kind.
+// The waits of offload_waits_run that must not be left out, by mode and kind.
 //
-// Used by offload_waits_test (ThreadSanitizer, which tells why each of the others is redundant) and
-// offload_waits_gpu_test (bits). The numbers follow from the jobs. Thread rule: none.
+// Used by offload_waits_test (ThreadSanitizer; its head says why each of the other waits is
+// redundant) and offload_waits_gpu_test (bits). The numbers follow from the jobs. Thread rule: any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +40,7 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
             {WaitKind::kTailLeft, 5, 5},    {WaitKind::kUnused, 0, 1}};
   }
   // Loads of the layer-wise run: 0-189 19 decode steps of 10 (a tail is flushed before 100),
-  // 190-221 and 222-253 the short jobs, 254-255 those that were meant for the job that stopped
-  // early.
+  // 190-221 and 222-253 the short jobs, 254-255 early loads for the job that then stopped.
   if (mode == "layerwise") {
     return {{WaitKind::kFilled, 0, 253},    {WaitKind::kDrained, 2, 189},
             {WaitKind::kDrained, 192, 221}, {WaitKind::kDrained, 224, 253},
@@ -52,10 +52,10 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
             {WaitKind::kUnused, 0, 1}};
   }
   // Loads of the run that gathers: 0-23 history of the chunks, 24-175 19 decode steps with 4
-  // gathers a layer, 176-255 and 256-335 the short jobs with one gather a layer, and two from the
-  // step after their tail was flushed on, 336-367 history of the last prompts and the job between
-  // them. Of a decode step the first two "drained" are compute's, and there is one "on host": 24-42
-  // of the first job, 43-58 and 59-74 of the short ones, 75-106 of the last prompts.
+  // gathers a layer, 176-255 and 256-335 the short jobs with one gather a layer (two after their
+  // tail was flushed), 336-367 history of the last prompts and the job between them. Of a decode
+  // step the first two "drained" are compute's, and there is one "on host": 24-42 of the first job,
+  // 43-58 and 59-74 of the short ones, 75-106 of the last prompts.
   if (mode == "gather") {
     return {{WaitKind::kFilled, 0, 367},     {WaitKind::kDrained, 2, 23},
             {WaitKind::kDrained, 26, 26},    {WaitKind::kDrained, 102, 102},
@@ -70,11 +70,12 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
             {WaitKind::kWritten, 11, 20},    {WaitKind::kSelected, 0, 1},
             {WaitKind::kSelected, 148, 149}, {WaitKind::kSelected, 152, 311}};
   }
-  // Waits of the run that is replayed: the first decode step has the eight loads of two layers and
-  // runs as it is (8 "drained", the first two of them compute's), the second is recorded (again 8),
-  // later ones wait for two slots and for one write-back. Behind the eleventh come the visitor's
-  // loads, "drained" 34-35 and "on host" 11-12, which nobody reads: compute's next, 36-37, is for
-  // them. Tails were flushed before the fifth decode step and every sixteenth from there.
+  // Waits of the replayed run: the first decode step has eight loads for its two layers and runs
+  // without a graph (8 "drained", the first two of them compute's); the second is recorded (8
+  // again); later ones wait for two slots and for one write-back. After the eleventh come the
+  // visitor's loads, "drained" 34-35 and "on host" 11-12, which are never read; compute's next
+  // waits, 36-37, are for them. Tails are flushed before the fifth decode step and every sixteenth
+  // after it.
   if (mode == "replay") {
     return {
         {WaitKind::kFilled, 0, 7},    {WaitKind::kDrained, 10, 10}, {WaitKind::kDrained, 14, 14},

@@ -1,7 +1,7 @@
-// offload_waits_run.h as a program, to be run under ThreadSanitizer by offload_waits_test.cc.
+// Runs offload_waits_run.h as a program. offload_waits_test.cc starts it under ThreadSanitizer.
 //
-// Exit code 0: the bits are those of a resident run; 1: they are not. A data race exits with the
-// code that TSAN_OPTIONS says.
+// Exit code 0: the bits are those of a resident run; 1: they are not. After a data race the code is
+// the one set in TSAN_OPTIONS.
 //
 //   offload_waits_program MODE               prints the number of waits of each kind
 //   offload_waits_program MODE KIND INDEX    leaves that one out; KIND is a number

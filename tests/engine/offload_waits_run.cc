@@ -13,9 +13,9 @@ namespace {
 
 constexpr const char* kModel = "qwen3-group2-tied";
 
-// One sequence after the other. The first takes three chunks; the short ones end just when their
-// tail is flushed, so that nothing but the wait for it lies between that and its next use; one ends
-// by a stop token, when loads for its next step are under way already.
+// The sequences run one after the other. The first takes three chunks. The short ones end when
+// their tail is flushed, so that only the wait protects the tail from its next use. One ends by a
+// stop token, when loads for its next step have already been enqueued.
 std::vector<Job> make_jobs() {
   std::vector<Job> jobs{
       {random_tokens(150, 1), sampled(20, 1)}, {random_tokens(8, 2), sampled(25, 2)},
@@ -57,17 +57,12 @@ EngineOptions offloaded(const std::string& mode) {
   return options;
 }
 
-// Decodes across two block borders. The visitor goes after the first of its three chunks, when
-// loads for the second are under way to the slots that the next step of the other one takes.
+// Decodes across two block borders. A second request is cancelled after the first of its three
+// chunks, when loads for the second chunk are on the way to the slots that the next decode step
+// uses.
 std::vector<RequestOutput> run_visited(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
-  const auto steps = [&](int count) {
-    for (int i = 0; i < count && engine.has_unfinished(); ++i) {
-      for (RequestOutput& output : engine.step()) {
-        finished.push_back(std::move(output));
-      }
-    }
-  };
+  const auto steps = [&](int count) { run_steps(engine, count, finished); };
   engine.add_request(random_tokens(60, 1), sampled(40, 1));
   steps(12);
   const SequenceId visitor = engine.add_request(random_tokens(150, 2), sampled(1, 2));
@@ -97,7 +92,8 @@ WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_p
 }
 
 std::vector<RequestOutput> run_resident(const std::string& mode) {
-  EngineOptions options = offloaded(mode);  // on a GPU the passes must have the same heights
+  EngineOptions options =
+      offloaded(mode);  // the same options, so that passes have the same heights on a GPU
   options.kv.offload = KvOffload::kOff;
   options.kv.device_bytes.reset();
   LlmEngine engine(options, {.device = make_test_device()});

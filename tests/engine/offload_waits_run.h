@@ -1,4 +1,4 @@
-// A small offloaded run with, on demand, one wait of the offload engine left out.
+// A small offloaded run that can leave out one wait of the offload engine.
 //
 // Shared by offload_waits_program (CPU device, ThreadSanitizer) and offload_waits_gpu_test (bits).
 // Thread rule: host thread.
@@ -20,9 +20,9 @@ struct WaitsRun {
 };
 
 // MODE is chunked or layerwise, which stream all KV; gather: chunked, and decode gathers pages; or
-// replay: the same as graphs, and another request comes and is cancelled in between (CPU only: a
-// wait that is left out of a capture is a failed check).
-// Errors: whatever an engine with a race in it may throw.
+// replay: gather with graphs, and another request that is cancelled (CPU only: on a GPU a capture
+// without the wait fails a check).
+// Errors: any that an engine with a race may throw.
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device);
 
 // The same jobs with resident KV, on the device under test.

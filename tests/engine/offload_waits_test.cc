@@ -1,12 +1,11 @@
-// Every wait of the offload engine is needed, or it is known why not.
+// Every wait of the offload engine is needed, or listed below as redundant.
 //
-// Built in the tsan preset only: leaves out one wait after the other in a run of its own
-// (offload_waits_program.cc) and expects that ThreadSanitizer reports a race, or that the run dies
-// of the NaN in a freed slot. Which index is which follows from the jobs of the program; the first
-// test fails when that changes. SLUICE_EVERY_WAIT=1 takes every wait of the ranges below, not
-// samples.
+// Built in the tsan preset only. Leaves out one wait per run (offload_waits_program.cc) and expects
+// a race report of ThreadSanitizer, or an error from the NaN in a freed slot. The indices of waits
+// follow from the program's jobs; the first test fails when they change. SLUICE_EVERY_WAIT=1 tests
+// every wait of the ranges below instead of samples.
 //
-// Waits that nobody misses are redundant because the order is there already:
+// Waits whose omission is not detected are redundant, because something else gives the order:
 //   drained     the first load of each slot in a job: the step before ended with a host wait for
 //               compute, the slot's last reader, and did not expect this one. Of gathers also the
 //               first two of a layer: what chose their pages came behind the slots' last readers;
@@ -39,8 +38,8 @@ testing::WatchedOutcome run_program(const std::string& arguments) {
   return testing::run_watched(SLUICE_WAITS_PROGRAM " " + arguments);
 }
 
-// The error of compute that has read a freed slot's NaN. The run may die of it before the late
-// write comes that ThreadSanitizer would report.
+// The error after compute has read a freed slot's NaN. It may end the run before the late write
+// that ThreadSanitizer would report.
 constexpr const char* kPoisonReached = "of the logits has NaN";
 
 void expect_all_caught(const std::string& mode) {
@@ -60,7 +59,7 @@ void expect_all_caught(const std::string& mode) {
   }
 }
 
-// Nothing is reported when all waits are there, and the ranges below mean what they say.
+// With all waits nothing is reported, and the numbers of waits are those that the ranges assume.
 TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
   const std::pair<const char*, const char*> modes[] = {
       {"chunked", "282\n284\n284\n26\n21\n10\n2\n0\n"},

@@ -1,5 +1,5 @@
-// Outputs of requests: pieces that join to the whole, at the cost of the whole, and each to the
-// caller that asked for it.
+// Outputs of requests: the pieces join to the whole text without repeating it, and each output goes
+// to the caller that made the request, also when callbacks throw.
 #include <map>
 #include <stdexcept>
 
@@ -28,7 +28,7 @@ Job delta_job(int64_t num_prompt_tokens, int32_t max_tokens, int64_t seed) {
   return job;
 }
 
-// What an output carries: the sum of the lengths of its parts.
+// The size of an output: the sum of the lengths of its parts.
 size_t carried(const RequestOutput& output) {
   size_t num = output.prompt_token_ids.size() + output.token_ids.size() + output.text.size();
   for (const auto& candidates : output.logprobs) num += candidates.size();
@@ -61,7 +61,7 @@ RequestOutput alone(const Job& job) { return testing::run_engine(tiny_options(kM
 
 // ---- Pieces -----------------------------------------------------------------------------------
 
-// Counted, not timed: an output that repeated what came before would carry the square.
+// Counts sizes: outputs that repeat earlier text would add up to a quadratic size.
 TEST(Outputs, PiecesTogetherCarryAsMuchAsTheWhole) {
   for (const int32_t max_tokens : {1, 20, 160}) {
     LLM llm(tiny_options(kModel));
@@ -89,7 +89,7 @@ TEST(Outputs, PiecesTogetherCarryAsMuchAsTheWhole) {
 TEST(Outputs, OnOutputIsGivenThePiecesOfWhatGenerateReturns) {
   LLM llm(tiny_options(kModel));
   Job jobs[] = {delta_job(30, 40, 1), delta_job(50, 9, 2)};
-  jobs[0].params.stop = {alone(jobs[0]).text.substr(20, 4)};  // held back while it comes
+  jobs[0].params.stop = {alone(jobs[0]).text.substr(20, 4)};  // held back until it is complete
   std::vector<RequestOutput> joined(2);
   size_t num_carried = 0;
   GenerateOptions options;
@@ -148,7 +148,7 @@ class OtherRequests : public ::testing::Test {
     for (const Job& job : others_) ids_.push_back(llm_.add_request(job.prompt, job.params));
   }
 
-  // The requests that were added before end with the answers that they have alone.
+  // Requests that were added before must end with the answers that they give alone.
   void expect_others_whole(const Answers& answers) const {
     ASSERT_EQ(answers.size(), others_.size());
     for (size_t i = 0; i < others_.size(); ++i) {
@@ -159,7 +159,7 @@ class OtherRequests : public ::testing::Test {
     }
   }
 
-  // Throws out of a callback of `generate`, and expects that only its own request goes.
+  // Throws from a callback of `generate` and expects that only its own request is dropped.
   void expect_thrown(const GenerateOptions& options) {
     EXPECT_THROW(llm_.generate({own_.prompt}, own_.params, options), std::runtime_error);
     expect_others_whole(drain(llm_));
@@ -234,7 +234,7 @@ TEST_F(OtherRequests, OutliveAQuestionThatThrows) {
   expect_thrown(options);
 }
 
-// Within a pass work is in the streams: it is given up first.
+// Within a pass the streams have work, which must be cancelled first.
 TEST(Outputs, WhatACallbackThrowsWithinAPassEndsTheCallAndLeavesTheEngineAsNew) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: on a GPU short passes are not watched";
   EngineOptions engine = tiny_options(kModel);

@@ -1,4 +1,5 @@
-// Memory plans of real shapes on machines that are not there: nothing is allocated.
+// Memory plans of real model shapes on simulated machines; nothing is allocated. Plans that do not
+// fit must name an option that helps.
 #include <gtest/gtest.h>
 
 #include "core/error.h"
@@ -39,7 +40,7 @@ bool mentions(const std::vector<std::string>& lines, const std::string& part) {
                      [&](const std::string& line) { return line.find(part) != std::string::npos; });
 }
 
-// The option that a remedy names, as the command line has it, put into options.
+// Applies the option that a remedy names, in command-line form, to `options`.
 void apply_remedy(const std::string& remedy, EngineOptions& options) {
   const std::string tail = " would be enough";
   ASSERT_TRUE(remedy.ends_with(tail)) << remedy;
@@ -68,7 +69,8 @@ void apply_remedy(const std::string& remedy, EngineOptions& options) {
   }
 }
 
-// Does not fit, says why with `why`, and the one option that it names is enough.
+// Expects a plan that does not fit, a reason that contains `why`, and that the named option alone
+// makes it fit.
 void expect_remedy(EngineOptions options, const HostMemory& host, const std::string& why,
                    const std::string& option) {
   const EnginePlan plan = plan_on(options, host);
@@ -97,7 +99,7 @@ TEST(Plan, AutoFitsALongContextModelByItself) {
   }
 }
 
-// What there is memory for is used: more than the 74,752 tokens of a tier of 4 GiB.
+// Uses the available memory: more than the 74,752 tokens of a host tier of 4 GiB.
 TEST(Plan, AutoUsesTheMemoryThereIs) {
   EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
   options.kv.offload = KvOffload::kAuto;
@@ -116,7 +118,7 @@ TEST(Plan, AutoIsNeverLayerwiseWhenChunksWereAskedFor) {
   EXPECT_EQ(plan_on(options, host).kv_offload, KvOffload::kChunked);
 }
 
-// Fewer sequences only where nothing else helps, and not where their number was given.
+// The number of sequences is lowered only when nothing else helps, and not when it was given.
 TEST(Plan, AutoLowersTheNumberOfSequencesAndSaysSo) {
   EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
   options.kv.offload = KvOffload::kAuto;
@@ -172,7 +174,7 @@ TEST(Plan, NothingIsNamedWhereNothingHelps) {
       << plan.memory.remedy;
 }
 
-// The process itself needs some of a container's memory, and what is used there already is gone.
+// The process itself needs some of a container's memory, and memory in use there is not available.
 TEST(Plan, StaysWithinAContainer) {
   EngineOptions options = shape_options("needle");
   options.max_num_seqs = 8;

@@ -1,4 +1,4 @@
-// What a user may ask of an LLM and how it answers: ends of texts, cancellation, bad requests.
+// Requests to an LLM: how texts end, log-probabilities, cancellation, and errors for bad requests.
 #include <cmath>
 #include <limits>
 
@@ -141,7 +141,7 @@ TEST_F(Requests, RefuseWhatCanNeverFit) {
                {std::to_string(limit), "max_model_len", "shorten"});
   expect_error([&] { llm_.generate({prompt_}, greedy(static_cast<int32_t>(limit))); },
                ErrorCode::kDoesNotFit, {"max_tokens is " + std::to_string(limit)});
-  // The longest that fits does run to its end: no assertion at the last token.
+  // The longest request that fits must run to its end without a failed check at the last token.
   EXPECT_EQ(llm_.generate({random_tokens(limit - 2, 1)}, greedy(2))[0].token_ids.size(), 2u);
 }
 
@@ -217,8 +217,8 @@ TEST(EngineOptionsTest, RefuseWhatIsImpossible) {
   refused(ErrorCode::kModel, {"no-such-dir"}, [](EngineOptions& o) { o.model = "no-such-dir"; });
 }
 
-// What a text's next token would be is the same whether the text was a prompt or was put into the
-// engine token by token, across two block borders.
+// The next token of a text is the same whether the text was a prompt or was fed token by token,
+// across two block borders.
 TEST(ReplaceLastToken, DecodesAGivenText) {
   const std::vector<int32_t> text = random_tokens(75, 11);
   constexpr int64_t kPromptTokens = 30;

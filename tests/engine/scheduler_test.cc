@@ -1,4 +1,4 @@
-// The scheduler without a model: who runs when, within which limits, and who gives way.
+// The scheduler without a model: the order of prefill and decode, limits, and preemption.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// LLM::score: against the logits of a trace and the engine's own log-probabilities, in tiles of any
-// size, and what it refuses.
+// LLM::score against the logits of a trace and against the engine's own log-probabilities, with
+// tiles of any size; and errors for texts that have no score.
 #include "engine/score.h"
 
 #include <bit>
@@ -43,7 +43,7 @@ TEST(Score, IsTheLogSoftmaxOfTheTracedLogits) {
     for (size_t id = 0; id < kVocab; ++id) sum += std::exp(static_cast<long double>(row[id]));
     const auto expected = static_cast<double>(row[tokens[i + 1]] - std::log(sum));
     EXPECT_EQ(scores[i].token_id, tokens[i + 1]);
-    // The score is rounded to float once; double sums are exact beside that.
+    // The score is rounded to float once; the error of the double sums is negligible.
     EXPECT_NEAR(static_cast<double>(scores[i].logprob), expected, 1e-6 * (1 + std::abs(expected)));
     const float top = *std::max_element(row, row + kVocab);
     EXPECT_EQ(row[scores[i].top_token_id], top) << i;
@@ -51,7 +51,7 @@ TEST(Score, IsTheLogSoftmaxOfTheTracedLogits) {
   }
 }
 
-// What the sampler says of the tokens that it chose is what `score` says of the same text.
+// The sampler's log-probabilities of its tokens equal those of `score` for the same text.
 TEST(Score, AgreesWithTheEnginesOwnLogprobs) {
   EngineOptions options = tiny_options(kModel);
   options.enable_prefix_caching = false;
@@ -110,7 +110,7 @@ TEST(Score, CancelsBetweenTilesAndTheEngineGoesOn) {
   LLM::ScoreOptions cancel;
   cancel.should_cancel = [n = 0]() mutable { return ++n == 2; };
   EXPECT_EQ(llm.score(tokens, cancel).size(), 16u);
-  // What a callback throws gives everything back as well: the cache would soon be full.
+  // A callback that throws must release all blocks; otherwise the cache would soon be full.
   LLM::ScoreOptions thrower;
   thrower.on_progress = [](int64_t) { throw std::runtime_error("stop"); };
   for (int i = 0; i < 20; ++i) EXPECT_THROW(llm.score(tokens, thrower), std::runtime_error);
@@ -137,7 +137,7 @@ TEST(ScoreRow, NamesLogitsThatAreNotFinite) {
            {0, kNan, 1}, {kNan, 0, 1}, {0, 1, kInf}, {-kInf, -kInf, -kInf}, {kNan, kNan, kNan}}) {
     EXPECT_THROW(score_row(row, 0, 3), Error);
   }
-  // A forbidden token is no fault of the row.
+  // A token with logit -inf is valid input.
   EXPECT_EQ(score_row(std::vector<float>{-kInf, 0}, 0, 1).logprob, -kInf);
   EXPECT_EQ(score_row(std::vector<float>{7, 7}, 1, 1).top_token_id, 0) << "lowest id of equals";
 }

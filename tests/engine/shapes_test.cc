@@ -1,5 +1,5 @@
-// Model shapes at random: whatever a config.json may say either runs, with the same bits resident
-// and offloaded, or is refused with an Error. Nothing may abort.
+// Random model shapes: each config.json either runs, with the same bits resident and offloaded, or
+// is refused with an Error. Nothing may abort.
 #include <algorithm>
 #include <random>
 #include <string>
@@ -38,7 +38,7 @@ struct ModelShape {
   }
 };
 
-// Sizes that a power of two, a multiple of 8 or nothing divides; large ones are rare.
+// Random sizes, multiples of 1, 4 or 16; large ones are rare.
 class Shapes {
  public:
   explicit Shapes(uint64_t seed) : random_(seed) {}

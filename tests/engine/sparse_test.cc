@@ -1,8 +1,8 @@
-// Sparse policies in the engine: the same bits wherever KV lives and however a pass is cut, nothing
-// moved beyond the budget, and full attention where the budget covers everything.
+// Sparse policies in the engine: the same bits for every place of KV and every way to cut a pass,
+// no bytes moved beyond the budget, and full attention where the budget covers everything.
 //
-// The reference of a policy is itself with resident KV; that it differs from full attention is
-// tested as well, since otherwise nothing here would mean anything.
+// The reference of a policy is the same policy with resident KV. That it differs from full
+// attention is tested too, since otherwise the comparisons would prove nothing.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -25,6 +25,7 @@ using testing::random_tokens;
 using testing::run_engine;
 using testing::run_jobs;
 using testing::sampled;
+using testing::second_turn;
 
 constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
 constexpr int32_t kPage = 16;
@@ -63,15 +64,15 @@ EngineOptions offloaded(EngineOptions options, const Place& place) {
   return options;
 }
 
-// The same blocks, chunks and batches on the device: on a GPU, too, not a bit may differ.
+// Resident options with the same blocks, chunks and batches: no bit may differ, also on a GPU.
 EngineOptions alike_resident(const EngineOptions& options, const Place& place) {
   EngineOptions alike = offloaded(options, place);
   alike.kv.offload = KvOffload::kOff;
   return alike;
 }
 
-// Around a block border and far beyond the budget of five to six pages; decoding crosses more than
-// two borders of the smaller blocks.
+// Lengths around a block border and far beyond the budget of five to six pages; decoding crosses
+// more than two borders of the smaller blocks.
 std::vector<Job> make_jobs(int32_t block_tokens) {
   std::vector<Job> jobs;
   for (const int64_t length : {block_tokens - 1, block_tokens, block_tokens + 1, 250, 405}) {
@@ -146,10 +147,10 @@ std::vector<RequestOutput> with_blocks_of(int32_t block_size, const std::string&
   return run_engine(options, jobs);
 }
 
-// Pages are at absolute positions and have their bounds whatever blocks they lie in. On a GPU a
-// step adds up windows of gcd(block_size, 256) tokens: sizes with the same windows have the same
-// bits. Between others sums round differently, and a page that is chosen by a hair is then another
-// one.
+// Pages are at absolute positions and have the same bounds in blocks of any size. On a GPU a step
+// sums over windows of gcd(block_size, 256) tokens: block sizes with the same windows give the same
+// bits. Other sizes round differently, so that pages with nearly equal scores may be chosen
+// differently.
 TEST(Sparse, BlockSizesDoNotMatter) {
   const std::vector<Job> jobs = make_jobs(64);
   for (const std::string& policy : kPolicies) {
@@ -160,9 +161,9 @@ TEST(Sparse, BlockSizesDoNotMatter) {
   }
 }
 
-// On the CPU every token, bit for bit. On a GPU products of another height round differently, and
-// what follows from another page has no bound; what comes before the first selection has: full
-// attention chose the prompt's own token.
+// On the CPU every token, bit for bit. On a GPU products of another height round differently, and a
+// different page may change the result without bound. Only the first token can be compared there,
+// since full attention of the prompt gave it.
 void expect_alike_until_selected(std::vector<RequestOutput> outputs,
                                  std::vector<RequestOutput> reference, const std::string& what) {
   if (!testing::testing_cpu()) {
@@ -176,7 +177,7 @@ void expect_alike_until_selected(std::vector<RequestOutput> outputs,
   expect_all_alike(outputs, reference, what);
 }
 
-// Neither chunks, neighbours nor threads.
+// Chunks, batch neighbours and threads.
 TEST(Sparse, HowAPassIsCutDoesNotMatter) {
   const std::vector<Job> jobs = make_jobs(64);
   for (const std::string& policy : kPolicies) {
@@ -214,21 +215,16 @@ TEST(Sparse, ABudgetThatCoversEverythingIsFullAttention) {
   }
 }
 
-// Summaries belong to blocks, so a block that is found again needs no more than its id.
+// Summaries belong to blocks, so a block that is reused has its summaries.
 TEST(Sparse, PrefixHitsEqualCold) {
   for (const std::string& policy : kPolicies) {
     for (const bool on_host : {false, true}) {
       EngineOptions options = resident(policy);
       if (on_host) options = offloaded(options, {"chunked", 16, 3, 4});
       LLM llm(options);
-      const std::vector<int32_t> first = random_tokens(200, 1);
-      const RequestOutput turn = llm.generate({first}, sampled(30, 1))[0];
-      std::vector<int32_t> second = first;
-      second.insert(second.end(), turn.token_ids.begin(), turn.token_ids.end());
-      const std::vector<int32_t> question = random_tokens(50, 2);
-      second.insert(second.end(), question.begin(), question.end());
-
-      // Where phases select differently, what was decoded is not what a prompt would have been.
+      std::vector<int32_t> second = second_turn(llm);
+      // Where the phases select differently, decoded KV differs from the KV of a prompt, so it is
+      // cut out.
       if (policy != "streaming") second.erase(second.begin() + 192, second.begin() + 230);
       const RequestOutput warm = llm.generate({second}, sampled(30, 2))[0];
       EXPECT_GE(warm.num_cached_tokens, 192);
@@ -237,7 +233,7 @@ TEST(Sparse, PrefixHitsEqualCold) {
   }
 }
 
-// Of streaming a row reads the same pages in both phases: computed again, it is the same row.
+// With `streaming` a row reads the same pages in both phases, so recomputation gives the same row.
 TEST(Sparse, PreemptionLosesNothingOfStreaming) {
   const std::vector<Job> jobs = make_jobs(16);
   EngineOptions options = resident("streaming");
@@ -245,18 +241,12 @@ TEST(Sparse, PreemptionLosesNothingOfStreaming) {
   options.max_model_len = 448;
   options.kv.cache_bytes = 30 * kBlockBytes;
   LLM llm(options);
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  for (const Job& job : jobs) {
-    prompts.emplace_back(job.prompt);
-    params.push_back(job.params);
-  }
-  expect_all_alike(llm.generate(prompts, params), run_engine(resident("streaming"), jobs), "");
+  expect_all_alike(run_jobs(llm, jobs), run_engine(resident("streaming"), jobs), "");
   EXPECT_GT(llm.stats().num_preemptions, 0) << "the test did not preempt anything";
 }
 
-// What Quest decoded before a preemption is computed again as a prompt, which is another pass; but
-// preempted alike, host and device agree.
+// Rows that Quest decoded before a preemption are computed again as a prompt, with another
+// selection. With the same preemptions, offloaded and resident runs agree.
 TEST(Sparse, PreemptedAlikeOffloadedEqualsResident) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: passes have other heights on each side";
   std::vector<Job> jobs;
@@ -296,7 +286,7 @@ TEST(Sparse, ScheduleOfStreamsDoesNotMatter) {
   }
 }
 
-// Decode steps that are padded and replayed: rows of padding are nothing to a policy.
+// Padded and replayed decode steps: padding rows must not affect a policy.
 TEST(Sparse, ReplayedDecodeStepsEqualOthers) {
   const std::vector<Job> jobs = make_jobs(64);
   for (const std::string& policy : kPolicies) {
@@ -307,7 +297,7 @@ TEST(Sparse, ReplayedDecodeStepsEqualOthers) {
   }
 }
 
-// ---- What is moved, taken and reported --------------------------------------------------------
+// ---- Bytes moved, memory taken, counters ------------------------------------------------------
 
 struct DecodeBytes {
   int64_t per_step = 0;  // of one layer
@@ -326,7 +316,8 @@ DecodeBytes decode_bytes(const std::string& policy, int64_t context, size_t resi
 TEST(Sparse, DecodeMovesTheBudgetWhateverTheContext) {
   constexpr int64_t kPageBytes = 2 * kPage * 32 * sizeof(BFloat16);  // of one KV head
   for (const std::string& policy : kPolicies) {
-    // Sinks, 48 tokens by score, and the page before the newest one; the newest is in the tail.
+    // The sink page, 48 tokens by score, and the page before the newest one; the newest is in the
+    // tail.
     const int64_t pages = policy == "streaming" ? 1 + 1 : 1 + 3 + 1;
     for (const int64_t context : {160, 320, 448}) {
       const DecodeBytes bytes = decode_bytes(policy, context);
@@ -337,8 +328,8 @@ TEST(Sparse, DecodeMovesTheBudgetWhateverTheContext) {
   EXPECT_GT(decode_bytes("full", 448).per_step, decode_bytes("full+quest", 448).per_step * 4);
 }
 
-// What stays on the device is read there: all of it, or the blocks that there is room for (the
-// first of a sequence and the newest, which the window takes).
+// Resident blocks are read on the device: all blocks, or as many as fit (the first of a sequence
+// and the newest, which the window selects).
 TEST(Sparse, DecodeMovesNothingOfWhatStays) {
   const int64_t none_stays = decode_bytes("full+quest", 320).per_step;
   const DecodeBytes all_stays = decode_bytes("full+quest", 320, 40);
@@ -378,13 +369,14 @@ TEST(Sparse, SequencesThatFallBackAreCounted) {
   EXPECT_EQ(seen.prefill.density_selected, 1.0);
 }
 
-// A window that ends behind the first slotfuls: nobody reads them, so they do not come.
+// Slots between the sink and the window are not selected, so they are not loaded.
 TEST(Sparse, PrefillLeavesOutWhatNoListCanTake) {
   LlmEngine engine(offloaded(resident("streaming"), {"chunked", 16, 2, 2}),
                    {.device = testing::make_test_device()});
   run_jobs(engine, {{random_tokens(384, 1), sampled(1, 1)}});
   const PhaseObservations prefill = engine.observations().prefill;
-  // Chunk i of 64 tokens reads the slotful of 32 with the sink and the one before it.
+  // Chunk i of 64 tokens reads two slots of 32 tokens: the one with the sink and the one before the
+  // chunk.
   const int64_t slotfuls = 2 + 4 * 2;
   EXPECT_EQ(prefill.num_loads, 2 * slotfuls);
 }
@@ -411,7 +403,7 @@ TEST(Sparse, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   }
 }
 
-// Where the budget decides, KV and its summaries share what is left.
+// Where a memory budget limits the cache, KV and its summaries share it.
 TEST(Sparse, SummariesComeOutOfTheKvBudget) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: the limit is the CPU device's";
   EngineOptions options = resident("full+quest");

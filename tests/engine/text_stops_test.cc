@@ -1,4 +1,4 @@
-// Stop strings against a search of the whole text from its beginning.
+// Incremental search for stop strings against a search of the whole text.
 #include "engine/text_stops.h"
 
 #include <random>
@@ -23,8 +23,8 @@ TEST(TextStops, HidesWhatMayBecomeAStop) {
   EXPECT_EQ(visible_size("", {"x"}), 0u);
 }
 
-// Growing a random text piece by piece finds a stop exactly when it first appears, and what was
-// visible before is never taken back.
+// A random text that grows piece by piece: a stop is found exactly when it first appears, and
+// visible text is never withdrawn.
 TEST(TextStops, GrowingEqualsSearchingFromTheBeginning) {
   std::mt19937 random(1);
   const std::vector<std::string> stops{"aba", "bbab", "cc"};

@@ -1,4 +1,5 @@
-// LLM::trace: names, shapes and bits of what it captures, and patterns that match nothing.
+// LLM::trace: names, shapes and bits of the captured tensors, and errors for patterns that match
+// nothing.
 #include "engine/trace.h"
 
 #include <algorithm>
@@ -72,7 +73,7 @@ TEST(Trace, EveryTapHasItsShape) {
   }
 }
 
-// Sluice pads such heads; a trace has the model's channels, none of them a padding zero.
+// Sluice pads such heads; a trace must contain the model's channels alone.
 TEST(Trace, PaddedHeadsHaveTheModelsChannels) {
   LLM llm(tiny_options("llama-heads8-tied"));  // 8 q and 4 kv heads of 8
   auto taps = taps_by_name(llm.trace(random_tokens(kNumTokens, 3), {"layer.1.*"}));
@@ -92,8 +93,8 @@ TEST(Trace, ListOfNamesIsWhatThereIs) {
   EXPECT_EQ(names_of(run_trace({"*"})), expected);
 }
 
-// On a GPU products of another height round differently: bf16 keeps 8 bits, so that a change of the
-// last one is an error of 4e-6 of the power, and there are a few roundings on the way.
+// On a GPU products of another height round differently: bf16 keeps 8 bits, so a change of the last
+// bit is an error of 4e-6 of the power; the bound allows for a few such roundings.
 void expect_close(const TapTensor& a, const TapTensor& b) {
   ASSERT_EQ(a.shape, b.shape) << a.name;
   double error = 0, power = 0;
@@ -123,8 +124,8 @@ TEST(Trace, FirstResidualIsTheEmbedding) {
   expect_same_bits(residual, taps["embedding"]);
 }
 
-// Values are rows of v_proj, which rope leaves alone: two equal tokens give equal values in layer 0
-// and, at two positions, different keys.
+// Rope changes keys but not values: two equal tokens at two positions have equal values in layer 0
+// and different keys.
 TEST(Trace, KeysAreTakenAfterRope) {
   LLM llm(tiny_options(kModel));
   auto taps = taps_by_name(llm.trace({9, 9}, {"layer.0.[kv]"}));
@@ -156,7 +157,7 @@ TEST(Trace, PatternThatMatchesNothingIsNamed) {
       EXPECT_NE(std::string(error.what()).find(quoted), std::string::npos) << error.what();
     }
   }
-  // Nothing was lost: the engine goes on.
+  // The engine still works.
   EXPECT_EQ(llm.trace({5, 6}, {}).logits.shape, (Shape{2, 160}));
 }
 

@@ -1,5 +1,5 @@
-// Passes that are watched from inside: progress within a pass, and a cancelled one that leaves the
-// engine as if it had never been.
+// Watched passes: progress within a pass, and cancellation within a pass, which must leave the
+// engine in the state before it.
 #include <algorithm>
 
 #include <gtest/gtest.h>
@@ -60,7 +60,8 @@ EngineOptions options_of(const Setting& setting) {
   return options;
 }
 
-// An engine whose compute stream is late with every op, so that a pass is given up with work in it.
+// An engine whose compute stream starts every op late, so that work is pending when a pass is
+// cancelled.
 std::unique_ptr<LlmEngine> slow_engine(const EngineOptions& options) {
   LlmEngine::Parts parts{
       .device = testing::make_test_device({.num_threads = 2},
@@ -68,8 +69,8 @@ std::unique_ptr<LlmEngine> slow_engine(const EngineOptions& options) {
   return std::make_unique<LlmEngine>(options, std::move(parts));
 }
 
-// Gives a pass up, once, after it has heard of `num_parts` parts that are done. A pass of this
-// model has 5 (rows in, then attention and a tile of rows for each layer), and it hears of 3.
+// Cancels one pass after `num_parts` parts have been reported as done. A pass of this model has 5
+// parts (rows in, then attention and a tile of rows for each layer), of which 3 are reported.
 class GiveUpAfter {
  public:
   explicit GiveUpAfter(int num_parts) : num_parts_(num_parts) {}
@@ -94,7 +95,8 @@ constexpr int kHeardPerPass = 3;
 class WatchedPass : public ::testing::TestWithParam<Setting> {
  protected:
   const EngineOptions options_ = options_of(GetParam());
-  const Job long_job_{random_tokens(205, 1), sampled(6, 1)};  // ends within a block: takes a tail
+  const Job long_job_{random_tokens(205, 1),
+                      sampled(6, 1)};  // ends within a block, so that it has a tail
   const Job short_job_{random_tokens(40, 2), sampled(6, 2)};
   const std::vector<RequestOutput> reference_ =
       testing::run_engine(options_, {long_job_, short_job_});
@@ -119,7 +121,7 @@ TEST_P(WatchedPass, WatchingChangesNoBit) {
   expect_all_same(outputs, reference_, "watched");
 }
 
-// The requests of a pass that was given up are computed again.
+// The requests of a cancelled pass are computed again.
 TEST_P(WatchedPass, GivenUpAndRunAgainHasTheSameBits) {
   const auto engine = slow_engine(options_);
   for (int num_parts = 0; num_parts < kHeardPerPass; ++num_parts) {
@@ -141,7 +143,8 @@ TEST_P(WatchedPass, GivenUpAndRunAgainHasTheSameBits) {
   }
 }
 
-// Also between chunks, when there is history in the ring, and where no pass is given up any more.
+// Also between chunks, while the ring holds history, and after the last point at which a pass can
+// be cancelled.
 TEST_P(WatchedPass, CancelledLeavesTheEngineAsNew) {
   const auto engine = slow_engine(options_);
   for (const int num_parts : {0, 1, 2, 4, 8}) {
@@ -160,7 +163,7 @@ TEST_P(WatchedPass, CancelledLeavesTheEngineAsNew) {
     EXPECT_EQ(engine->blocks().num_used_blocks(), 0);
     if (has_offload(*engine)) {
       EXPECT_EQ(offload_of(*engine).tails().num_free(), engine->plan().offloaded.sizes.num_tails);
-      // A pass that ended has loaded for the next one.
+      // A pass that was not cancelled has enqueued loads for the next one.
       EXPECT_TRUE(offload_of(*engine).loader().can_load() || !watcher.has_given_up());
     }
     expect_all_alike(run_jobs(*engine, {long_job_, short_job_}), reference_,
@@ -181,7 +184,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 // ---- The public call --------------------------------------------------------------------------
 
-// The tests of WatchedPass say themselves how short a watched pass may be; here the engine does.
+// The tests of WatchedPass set the length from which a pass is watched; here the engine's default
+// applies.
 constexpr const char* kTooShort = "skipped: on a GPU passes of 400 tokens are not watched";
 
 TEST(WatchedGenerate, ReportsProgressWithinAPass) {

@@ -1,5 +1,5 @@
-// Any text as config.json, and what follows the first NUL as generation_config.json: an Error or a
-// configuration that keeps its promises.
+// Reads any text as config.json, and the text after the first NUL as generation_config.json: an
+// Error or a configuration that satisfies its invariants.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

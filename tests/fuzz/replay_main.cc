@@ -1,5 +1,5 @@
 // main() for fuzz targets in ordinary builds: runs every file of the directories given, and every
-// prefix and a few damaged copies of each, since libFuzzer is not there to make them.
+// prefix and a few damaged copies of each, since ordinary builds have no libFuzzer to make them.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>

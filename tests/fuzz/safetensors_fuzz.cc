@@ -1,4 +1,4 @@
-// Any bytes as a safetensors file: an Error or a header whose tensors tile the data exactly.
+// Reads any bytes as a safetensors file: an Error or a header whose tensors tile the data exactly.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -41,8 +41,8 @@ void parse(std::span<const std::byte> file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   parse(std::as_bytes(std::span(data, size)));
-  // Again with a header size that fits what looks like the header: almost no mutation of a file
-  // keeps the size right, and few inputs would come past the first rule.
+  // Once more with a header size computed from the bytes: mutations rarely keep the size right, so
+  // few inputs would pass the first check.
   if (size < 8) return 0;
   std::vector<uint8_t> file(data, data + size);
   const auto last_brace = std::find(file.rbegin(), file.rend() - 8, '}').base();

@@ -1,5 +1,6 @@
-// Any text as tokenizer.json: an Error or a tokenizer that keeps its promises. A first byte of 1
-// makes the rest a text for a fixed tokenizer, a first byte of 2 makes it a chat template.
+// Reads any text as tokenizer.json: an Error or a tokenizer that satisfies its invariants. A first
+// byte of 1 makes the rest a text for a fixed tokenizer, a first byte of 2 makes it a chat
+// template.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-// Reading whole files, and writing that leaves nothing half done, on a disk that fills up too.
+// Reading whole files, and writing that leaves the old file or the whole new one, also on a full
+// disk.
 #include "io/file.h"
 
 #include <csignal>

@@ -38,7 +38,7 @@ TEST(ParseJson, KeepsValuesExactly) {
       R"( {"a": [1, -2, 3.5, true, false, null, {}, []], "b": {"c": "\u00e9\ud83d\ude00\n"},
            "max": 18446744073709551615, "": 0} )",
       "a.json");
-  // The library's own builder agrees wherever neither limit is hit.
+  // The library's own parser agrees where no limit of ours is reached.
   EXPECT_EQ(document, nlohmann::json::parse(document.dump()));
   EXPECT_EQ(document["a"].size(), 8u);
   EXPECT_EQ(document["a"][1], -2);
@@ -97,7 +97,7 @@ TEST(ParseJson, LimitsDepthWithoutRecursion) {
   EXPECT_NE(parse_error(objects), "");
 }
 
-// Memory is some hundred bytes a value at most, so the number of values bounds it.
+// A value takes at most a few hundred bytes, so a limit on their number bounds the memory.
 TEST(ParseJson, LimitsTheNumberOfValues) {
   const auto list_of = [](size_t count) {
     std::string text(2 * count + 1, '0');
@@ -105,7 +105,7 @@ TEST(ParseJson, LimitsTheNumberOfValues) {
     text.front() = '[', text.back() = ']';
     return text;
   };
-  const std::string error = parse_error(list_of(kMaxJsonValues));  // and the list itself
+  const std::string error = parse_error(list_of(kMaxJsonValues));  // the list itself counts too
   EXPECT_NE(error.find("more than 8000000 values"), error.npos) << error;
   EXPECT_EQ(parse_error(list_of(100'000)), "");
 }

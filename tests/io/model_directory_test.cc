@@ -1,4 +1,5 @@
-// Model directories: single files and shards, and every way in which they can be wrong.
+// Model directories: single files and shards, and an error with a name for each way in which they
+// can be wrong.
 #include "io/model_directory.h"
 
 #include <algorithm>
@@ -149,8 +150,8 @@ TEST_F(CheckpointTest, RefusesShardNamesThatLeaveTheDirectory) {
   }
 }
 
-// A half-fetched download cache has links to nothing: neither absent nor a reason to look
-// elsewhere.
+// An incomplete download cache has dangling links: the file is not absent, and no other file may be
+// used instead.
 TEST_F(CheckpointTest, NamesALinkToNothing) {
   write_shard("model-1.safetensors", {"a"});
   write_index(R"({"a":"model-1.safetensors"})");
@@ -167,7 +168,7 @@ TEST_F(CheckpointTest, NamesALinkToNothing) {
   }
 }
 
-// What a file holds cannot fill the screen, fake a line or move the cursor.
+// Text from a file cannot flood the screen, imitate a line of ours or move the cursor.
 TEST_F(CheckpointTest, ShowsNamesAndShapesOfFilesShortAndPrintable) {
   const std::string evil = "x\\u001b[2J\\nsluice: all is well" + std::string(100'000, 'y');
   const auto is_tame = [](const std::string& text) {

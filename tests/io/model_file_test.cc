@@ -1,4 +1,4 @@
-// Files of models: what is refused and in which words, and files that change while they are read.
+// ModelFile: what is refused with which text, and files that change while they are read.
 #include "io/model_file.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// AsOrdinaryUser: permissions that refuse, for tests that may run as root.
+// AsOrdinaryUser: makes file permissions take effect in tests that may run as root.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-// Permissions mean nothing to root, so a test that is root goes on as another user meanwhile.
+// Root ignores permissions, so a test that runs as root becomes another user for the object's
+// lifetime.
 class AsOrdinaryUser {
  public:
   AsOrdinaryUser() { is_one_ = geteuid() != 0 || seteuid(65534) == 0; }

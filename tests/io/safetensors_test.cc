@@ -1,9 +1,9 @@
 // The cases of the reference implementation's own test-suite, and one case for each broken rule.
 //
 // Source of the byte strings marked "upstream": safetensors 0.4 to 0.8, safetensors/src/tensor.rs.
-// The verdicts of the others were compared with the Python package safetensors 0.8.0, which is
-// more lenient in two places: it keeps the last of two equal tensors, and it allows whitespace in
-// front of '{', against the rules that its documentation states.
+// The results for the others were compared with the Python package safetensors 0.8.0, which accepts
+// two things against its own documentation: two tensors of one name (it keeps the last one) and
+// whitespace before '{'.
 #include "io/safetensors.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// A file with this header and `data_bytes` zeros behind it.
+// A file with this header, followed by `data_bytes` zeros.
 std::string file_with(const std::string& header, size_t data_bytes = 0) {
   const uint64_t size = header.size();
   std::string file(8, '\0');
@@ -172,7 +172,8 @@ TEST(SafetensorsHeader, RefusesMetadataThatIsNotText) {
   EXPECT_TRUE(contains(error_of(file_with(R"({"__metadata__":"x"})")), "where an object"));
 }
 
-// A file that is damaged can only be fetched again, and every refusal says so (or what must be).
+// The only remedy for a damaged file is to fetch it again. Every refusal says so, or what is
+// allowed instead.
 TEST(SafetensorsHeader, EveryRefusalSaysWhatToDo) {
   const auto has_remedy = [](const std::string& text) {
     for (const char* remedy : {"fetch", "it must be", "is it ", "keep one"}) {

@@ -1,4 +1,5 @@
-// A decode step allocates nothing on the host either: operator new is counted for this program.
+// Counts operator new in this program: the block manager's decode steps must not allocate on the
+// host.
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -36,7 +37,8 @@ TEST(Allocation, DecodeStepsAllocateNothing) {
   const Tokens old = counting(0, 300 * kBlock);
   ASSERT_TRUE(manager.try_begin(kv, old, std::ssize(old)));
   manager.commit(kv, old, std::ssize(old));
-  manager.release(kv);  // leaves everything cached, and the block list's room for the next begin
+  manager.release(
+      kv);  // leaves all blocks cached, and the block list's capacity for the next begin
 
   const Tokens tokens = counting(100000, kNumSteps + 10);
   ASSERT_TRUE(manager.try_begin(kv, std::span(tokens).first(10), 10));

@@ -1,10 +1,10 @@
 // BlockManager against a naive model under random operations.
 //
-// The model keeps whole token prefixes in a map and free blocks in plain lists. Beside it runs a
-// simulated memory: a "kernel" writes, for each position, a number that stands for all tokens up to
-// it, and discarded blocks are wiped. Whatever the manager does, every valid token of every
-// sequence must hold the number of its own prefix: a wrong hit, an early reuse or a shared block
-// that is written again shows as a wrong number. Failures print the seed.
+// The model keeps whole token prefixes in a map and free blocks in plain lists. A simulated memory
+// runs beside it: a "kernel" writes, for each position, a number that identifies all tokens up to
+// it, and discarded blocks are wiped. Every valid token of every sequence must hold the number of
+// its own prefix at all times: a wrong hit, an early reuse or a write to a shared block shows as a
+// wrong number. Failures print the seed.
 #include <algorithm>
 #include <array>
 #include <list>
@@ -50,7 +50,8 @@ struct Model {
     if (holders[block]++ == 0) cached.remove(block);
   }
 
-  // Checks that `block` is one that may be given out now: blank, else the oldest cached one.
+  // Checks that `block` may be handed out now: a blank one, or the oldest cached one when none is
+  // blank.
   void take_new(int block) {
     if (blank.empty()) {
       ASSERT_EQ(block, cached.front()) << "not the least recently freed";
@@ -100,7 +101,7 @@ struct Model {
   std::set<int> blank;
   std::list<int> cached;  // oldest first
   std::map<int, int> holders;
-  std::map<Tokens, std::vector<int>> findable;  // whole prefix -> blocks; the first is hit
+  std::map<Tokens, std::vector<int>> findable;  // whole prefix -> blocks; a hit takes the first
   std::map<int, Tokens> prefix_of;
   std::vector<int> discarded;
 };
@@ -162,7 +163,8 @@ class Harness {
   int pick(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
   Live& random_live() { return *live_[static_cast<size_t>(pick(static_cast<int>(live_.size())))]; }
 
-  // Two-letter texts that often start like an earlier one, so that hits of every length occur.
+  // Texts of two letters that often share a prefix with an earlier one, so that hits of every
+  // length occur.
   Tokens random_prompt() {
     Tokens tokens;
     if (!history_.empty() && pick(4) > 0) {
@@ -174,7 +176,7 @@ class Harness {
     return tokens;
   }
 
-  // Interned prefixes: a number that stands for the first `length` tokens.
+  // The number that identifies the first `length` tokens.
   uint64_t content(const Tokens& tokens, int64_t length) {
     uint64_t node = 1;
     for (int64_t i = 0; i < length; ++i) {
@@ -314,7 +316,7 @@ void run(const BlockManagerOptions& options, uint64_t seed, int num_operations) 
     if (testing::Test::HasFatalFailure()) return;
   }
   const bool caching = options.enable_prefix_caching;
-  if (caching && options.num_blocks > 3) {  // a run in which nothing happens would prove little
+  if (caching && options.num_blocks > 3) {  // a run without hits would prove little
     EXPECT_GT(harness.num_hit_tokens(), 0);
     EXPECT_GT(harness.num_evicted_blocks(), 0);
   }
@@ -337,7 +339,7 @@ TEST(BlockManagerProperty, AgreesWithTheModel) {
   }
 }
 
-// The answers are the same when the hash says nothing or nearly nothing.
+// The results are the same with hashes that always or nearly always collide.
 TEST(BlockManagerProperty, AgreesWithTheModelUnderWeakHashes) {
   uint64_t seed = 100;
   for (const BlockHasher hasher : {constant_hash, two_bit_hash}) {

@@ -26,7 +26,7 @@ std::vector<int32_t> ids_of(const SequenceKv& kv) {
   return ids;
 }
 
-// Begins with room for what is not cached, and computes that.
+// Begins with blocks for the tokens that are not cached, and computes those.
 void prefill(BlockManager& manager, SequenceKv& kv, const Tokens& tokens) {
   const int64_t num_new = std::ssize(tokens) - manager.match_prefix(tokens).num_tokens;
   ASSERT_TRUE(manager.try_begin(kv, tokens, num_new));
@@ -46,8 +46,8 @@ void expect_counts(const BlockManager& manager, int32_t num_free, int32_t num_ca
   EXPECT_EQ(manager.num_used_blocks(), manager.num_blocks() - num_free);
 }
 
-// (prompt length, what of it may come from a cache that has seen all of it): whole blocks only, and
-// never the last token.
+// (prompt length, tokens that may come from a cache that holds the whole prompt): whole blocks
+// only, and never the last token.
 TEST(PrefixCaching, HitsAroundBlockBoundaries) {
   const std::vector<std::pair<int64_t, int64_t>> cases = {
       {1, 0}, {15, 0}, {16, 0}, {17, 16}, {31, 16}, {32, 16}, {33, 32}, {48, 32}, {49, 48}};
@@ -154,7 +154,7 @@ TEST(PrefixCaching, ACollisionIsNeverAHit) {
   EXPECT_EQ(manager.match_prefix(counting(0, 33)).num_tokens, 32);
 }
 
-// The last block of what was released first goes first; first blocks go last.
+// Eviction takes the sequence that was released first, from its last block to its first.
 TEST(Eviction, LeastRecentlyFreedFirstAndExtensionsBeforePrefixes) {
   BlockManager manager(options(5));
   const Tokens old = counting(0, 33);
@@ -283,8 +283,8 @@ TEST(Twins, ACopyThatIsCachedAlreadyMakesWay) {
   EXPECT_EQ(manager.match_prefix(tokens).num_tokens, 16);
 }
 
-// b extends a prefix of which it has a private copy; when a's copy is gone the extension must still
-// be reachable.
+// b extends a prefix of which it has a private copy; when a's copy is evicted the extension must
+// still be found.
 TEST(Twins, AnExtensionOutlivesTheOtherTwin) {
   BlockManager manager(options(4));
   SequenceKv a;
@@ -306,7 +306,8 @@ TEST(Twins, AnExtensionOutlivesTheOtherTwin) {
   EXPECT_EQ(manager.match_prefix(counting(0, 49)).num_tokens, 48);
 }
 
-// on_discard: exactly the blocks that nobody can read any more, at the moment they become so.
+// on_discard: called for exactly the blocks that can no longer be read, at the moment when that
+// becomes true.
 TEST(Discard, ReportsWhatCanNoLongerBeRead) {
   std::vector<int32_t> discarded;
   BlockManagerOptions watched = options(3);

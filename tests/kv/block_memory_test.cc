@@ -1,4 +1,5 @@
-// BlockMemory on the device under test: where the bytes are, and that poison hits one block only.
+// BlockMemory on the device under test: the addresses of blocks, and poison that fills one block
+// only.
 #include "kv/block_memory.h"
 
 #include <memory>

@@ -1,5 +1,6 @@
-// Gathers: pages that only the device knows come from the host tier into a slot, after their lists
-// and their blocks are there, and the device counts them.
+// Gathers: pages whose list only the device knows are copied from the host tier into a slot. Wrong
+// pages, gathers that overtake their lists or the write-back of their blocks, and wrong byte counts
+// would show.
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -31,7 +32,7 @@ constexpr int64_t kPageBytes = 2 * kPage * kHeadDim * sizeof(BFloat16);  // of o
 const std::vector<BlockId> kBlocks = {BlockId(7), BlockId(2), BlockId(5)};
 using Lists = std::vector<std::vector<int32_t>>;  // one for each head, or one for all
 
-// What is stored for a token: nothing else has the same bits.
+// The value of an element: different for every place.
 uint16_t element(int32_t layer, int32_t pos, int32_t head, bool is_value, int32_t d) {
   const int32_t bits = ((((layer * 256 + pos) * 2 + head) * 2 + (is_value ? 1 : 0)) * 16 + d);
   return static_cast<uint16_t>(bits);
@@ -48,7 +49,7 @@ class GatherTest : public ::testing::Test {
   }
   void TearDown() override { engine_->synchronize(); }
 
-  // Everything that kernels read, as one copy.
+  // All arrays that the gather reads, sent in one copy.
   struct DeviceLists {
     int32_t page_ids[kHeads * kMaxPages];
     int32_t page_count[kHeads];
@@ -79,7 +80,7 @@ class GatherTest : public ::testing::Test {
     for (int32_t layer = 0; layer < kLayout.num_layers; ++layer) write_layer(layer);
   }
   void write_layer(int32_t layer) {
-    compute_->synchronize();  // with the last layer's copy out of `host_`
+    compute_->synchronize();  // the last layer's copy must have read `host_`
     for (int32_t b = 0; b < kNumBlocks; ++b) {
       auto* block = reinterpret_cast<uint16_t*>(host_.data()) +
                     static_cast<size_t>(b) * kLayout.block_bytes() / sizeof(uint16_t);
@@ -100,7 +101,7 @@ class GatherTest : public ::testing::Test {
     engine_->write_back_stage(LayerId(layer), leaving);
   }
 
-  // A pass that gathers from one layer, and compute's work on it.
+  // Begins a pass of gathers from all blocks.
   void begin_pass() {
     engine_->loader().begin_gather_pass(kBlocks);
     engine_->loader().begin_gathers();
@@ -123,14 +124,14 @@ class GatherTest : public ::testing::Test {
              .num_entries = num_entries}});
   }
 
-  // Copies a slot to where `seen` looks, on compute.
+  // Copies a slot to `seen_`, on compute.
   void enqueue_read(SlotLease lease) {
     const KvBlocksView pages = as_pages(lease.use(*compute_), kPage);
     compute_->copy({.dst = seen_.data(), .src = pages.base, .num_bytes = seen_.size_bytes()});
     lease.release();
   }
 
-  // What compute saw of the last slot.
+  // The contents of the slot as compute reads them.
   std::vector<uint16_t> read(SlotLease lease) {
     enqueue_read(std::move(lease));
     return seen();
@@ -213,11 +214,11 @@ TEST_F(GatherTest, CountsWhatItReadAndNoMore) {
   EXPECT_EQ(engine_->counters().loaded_bytes[0], 0) << "counted by the device alone";
 }
 
-// Two of the three blocks stay, the newest.
+// The newest two of the three blocks stay on the device.
 TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
   OffloadSizes sizes = kSizes;
   sizes.num_resident_blocks = 2;
-  engine_->synchronize();  // before its memory goes
+  engine_->synchronize();  // before its memory is freed
   engine_.emplace(*device_, *compute_, kLayout, sizes);
   write_blocks();
   send_lists({{0, 3, 6, 11}});
@@ -238,7 +239,7 @@ TEST_F(GatherTest, ReadsWhatStaysWhereItIs) {
       << "pages 0 and 3 alone";
 }
 
-// Enqueued before the lists are made, it takes the pages that they will name.
+// A gather that is enqueued before its lists are on the device must read the new lists.
 TEST_F(GatherTest, DoesNotOvertakeTheLists) {
   write_blocks();
   send_lists({{0, 1, 2, 3}});
@@ -272,7 +273,7 @@ TEST_F(GatherTest, PassesTakeTheSlotsInTurnWithLoads) {
     expect_page(read(std::move(first)), 0, 1, 0, 7);
     expect_page(read(std::move(second)), 1, 1, 0, 7);
     engine_->loader().end_gather_pass(2);
-    // One is read, the other was for nothing.
+    // One load is read, the other is dropped unread.
     SlotLease load = engine_->loader().load(LayerId(0), std::vector{kBlocks[1]});
     SlotLease early = engine_->loader().load_early(LayerId(1), std::vector{kBlocks[2]});
     load.use(*compute_);
@@ -282,8 +283,8 @@ TEST_F(GatherTest, PassesTakeTheSlotsInTurnWithLoads) {
   EXPECT_EQ(engine_->counters().num_loads, 5 * 4);
 }
 
-// More gathers than slots, recorded once; each replay reads the lists and the blocks of its time,
-// and what is loaded in between does not disturb it.
+// More gathers than slots, recorded once: each replay reads the current lists and blocks, and loads
+// between replays do no harm.
 TEST_F(GatherTest, APassCanBeReplayed) {
   write_blocks();
   send_lists({{0, 1, 2}});
@@ -299,7 +300,7 @@ TEST_F(GatherTest, APassCanBeReplayed) {
     engine_->loader().fetch_gather_counts();
   };
   engine_->loader().begin_gather_pass(kBlocks);
-  enqueue();  // makes its kernels ready
+  enqueue();  // loads its kernels before the capture
   const std::unique_ptr<Graph> graph = compute_->capture(enqueue);
   engine_->loader().end_gather_pass(6);
   for (int32_t page = 2; page < 12; ++page) {

@@ -29,7 +29,7 @@ TEST(KvLayout, BlocksAreTokensTimesBlockSize) {
   EXPECT_EQ(layout(28, 8, 1024).block_bytes(), 4u << 20);
 }
 
-// 1M tokens at 1024-token blocks of 64 KV heads and 128 layers: past 32 bits in every product.
+// 1M tokens, blocks of 1024 tokens, 64 KV heads, 128 layers: every product exceeds 32 bits.
 TEST(KvLayout, BytesDoNotWrap) {
   EXPECT_EQ(layout(128, 64, 8192).block_bytes_all_layers(), size_t{128} * 64 * 2 * 8192 * 128 * 2);
 }

@@ -1,4 +1,6 @@
-// OffloadEngine on its own: bytes that left come back, in whatever order the streams run.
+// OffloadEngine alone: loads return the bytes that were written back, in any order that the streams
+// run in. Missing waits (for the write-back, for a tail that is still leaving), wrong runs of
+// copies and wrong counters would show.
 #include "kv/offload_engine.h"
 
 #include <iterator>
@@ -29,7 +31,7 @@ constexpr OffloadSizes kSizes{
 constexpr SequenceId kSequence(7);
 const auto kBlockBytes = static_cast<int64_t>(kLayout.block_bytes());
 
-// By copies alone, by kernels alone, and by what the runs of a load call for.
+// Copies alone, kernels alone, and the choice by the length of a load's runs.
 const size_t kCopyRunBytes[] = {0, size_t{1} << 40, 2 * kLayout.block_bytes()};
 
 std::vector<BlockId> ids(std::vector<int32_t> values) {
@@ -49,16 +51,18 @@ class OffloadEngineTest : public ::testing::Test {
     engine_.emplace(*device_, *compute_, kLayout, sizes);
   }
 
-  // Makes the engine anew.
+  // Replaces the engine by one with this setting.
   void use_copy_run_bytes(size_t copy_run_bytes) {
     OffloadSizes sizes = kSizes;
     sizes.copy_run_bytes = copy_run_bytes;
-    compute_->synchronize();  // an engine's constructor enqueues there
+    compute_->synchronize();  // the engine's constructor enqueues on it
     engine_.reset();
     engine_.emplace(*device_, *compute_, kLayout, sizes);
   }
 
-  void TearDown() override { compute_->synchronize(); }  // the engine's memory goes first
+  void TearDown() override {
+    compute_->synchronize();
+  }  // the engine's memory is freed before the stream
 
   void write(const KvBlocksView& view, int32_t index, uint8_t value) {
     compute_->fill(reinterpret_cast<std::byte*>(view.block(index)), kLayout.block_bytes(), value);
@@ -133,7 +137,7 @@ TEST_F(OffloadEngineTest, WhatLeftComesBack) {
   }
 }
 
-// The load is enqueued at once but the bytes are not there before the write-back is through.
+// The load is enqueued at once, but must not read before the write-back has ended.
 TEST_F(OffloadEngineTest, ALoadDoesNotOvertakeTheWriteBack) {
   for (const size_t copy_run_bytes : kCopyRunBytes) {
     use_copy_run_bytes(copy_run_bytes);
@@ -150,7 +154,7 @@ TEST_F(OffloadEngineTest, ALoadDoesNotOvertakeTheWriteBack) {
   }
 }
 
-// Runs of two blocks on average are long enough for copies here, shorter ones are not.
+// Here copies are chosen from an average run of two blocks on, and a kernel below.
 TEST_F(OffloadEngineTest, ShortRunsAreOneKernel) {
   use_copy_run_bytes(2 * kLayout.block_bytes());
   prefill(0, ids({4, 5, 6, 7}), {1, 2, 3, 4});
@@ -177,7 +181,8 @@ TEST_F(OffloadEngineTest, NeighboursAreOneCopy) {
   EXPECT_EQ(engine_->counters().num_loads, 2);
 }
 
-// Host neighbours that are apart in the stage (a partial block lay between) are two copies.
+// Blocks that are adjacent on the host but not in the stage (a partial block lay between) take two
+// copies.
 TEST_F(OffloadEngineTest, NeighboursOnOneSideOnlyAreTwoCopies) {
   const KvBlocksView stage = engine_->begin_stage(LayerId(0));
   for (int32_t i = 0; i < 3; ++i) write(stage, i, static_cast<uint8_t>(i + 1));
@@ -215,7 +220,7 @@ TEST_F(OffloadEngineTest, ATailLeavesInOneStridedCopy) {
   }
 }
 
-// A tail that is used again at once must not be written before its last block has left.
+// A tail that is reused at once must not be written before its last block has been copied out.
 TEST_F(OffloadEngineTest, ATailIsUsedAgainOnlyWhenItHasLeft) {
   for (int round = 0; round < 2 * kSizes.num_tails; ++round) {
     const TailId tail = engine_->tails().take(kSequence);
@@ -259,9 +264,9 @@ TEST_F(OffloadEngineTest, AnOldTicketDoesNotWaitForTheNewestWriteBack) {
   engine_->synchronize();
   Gate gate;
   enqueue_gate(*compute_, gate);
-  prefill(1, ids({1}), {1});  // held up on compute, and with it this write-back
+  prefill(1, ids({1}), {1});  // compute is blocked, and with it this write-back
   SlotLease lease = engine_->loader().load(LayerId(0), ids({0}));
-  // Read by another stream, since compute is held up.
+  // Read by another stream, since compute is blocked.
   const auto reader = device_->make_stream({.name = "reader"});
   reader->copy(
       {.dst = seen_.data(), .src = lease.use(*reader).base, .num_bytes = kLayout.block_bytes()});

@@ -1,4 +1,4 @@
-// PrefixIndex: chains, collisions under weak hashes, twins.
+// PrefixIndex: chains of blocks, collisions under weak hashes, equal blocks of two sequences.
 #include "kv/prefix_index.h"
 
 #include <gtest/gtest.h>
@@ -49,8 +49,8 @@ TEST(PrefixIndex, TheSameTokensAfterAnotherPrefixAreAnotherBlock) {
   EXPECT_FALSE(index.find(index.root(), counting(50, kBlock)).valid());
 }
 
-// With a hash that is always the same, only the comparison can tell blocks apart: other tokens, and
-// equal tokens after another prefix.
+// With a constant hash only the comparison distinguishes blocks: other tokens, and equal tokens
+// after another prefix.
 TEST(PrefixIndex, ACollisionNeverFindsTheWrongBlock) {
   PrefixIndex index = make_index(constant_hash);
   const Prefix a = index.insert(BlockId(0), index.root(), counting(0, kBlock));
@@ -97,7 +97,7 @@ TEST(PrefixIndex, TwinsShareAPrefixAndTheFirstIsFound) {
   EXPECT_EQ(index.find(index.prefix(BlockId(1)), counting(9, kBlock)), BlockId(2));
 }
 
-// An id that came back could make an old extension look like one of the new prefix.
+// A reused id could make an old extension look like an extension of the new prefix.
 TEST(PrefixIndex, IdsOfPrefixesAreNeverUsedAgain) {
   PrefixIndex index = make_index();
   const Prefix old = index.insert(BlockId(0), index.root(), counting(0, kBlock));

@@ -1,4 +1,4 @@
-// Which blocks keep their place on the device.
+// ResidentSet: which blocks keep a copy on the device, and which are evicted.
 #include "kv/resident_set.h"
 
 #include <gtest/gtest.h>

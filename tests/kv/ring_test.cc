@@ -1,4 +1,5 @@
-// Ring on its own: the slot state machine, the events behind it and the poison of freed slots.
+// Ring alone: the slot state machine (invariant 2), its events, the poison of freed slots, and
+// every forbidden order of calls.
 #include "kv/ring.h"
 
 #include <memory>
@@ -24,13 +25,15 @@ constexpr int32_t kSlotBlocks = 2;
 
 class RingTest : public ::testing::Test {
  protected:
-  void TearDown() override { compute_->synchronize(); }  // the ring's memory goes first
+  void TearDown() override {
+    compute_->synchronize();
+  }  // the ring's memory is freed before the stream
 
   void make_ring(int32_t num_slots) {
     ring_.emplace(*device_, kShape, num_slots, kSlotBlocks, gate_);
   }
 
-  // A lease whose slot was filled with `value` and ends its load.
+  // A lease whose slot was filled with `value`; its load has ended.
   SlotLease load(uint8_t value) {
     SlotLease lease = ring_->begin_load();
     lease.transfer().fill(lease.target().base, slot_bytes(), value);
@@ -46,7 +49,7 @@ class RingTest : public ::testing::Test {
 
   static size_t slot_bytes() { return Ring::bytes(kShape, 1, kSlotBlocks); }
 
-  Gate hold_;  // outlives the streams that it holds up
+  Gate hold_;  // outlives the streams that it blocks
   std::unique_ptr<Device> device_ = testing::make_test_device();
   WaitGate gate_;
   Buffer seen_ = device_->allocate(slot_bytes(), MemoryKind::kDevice);
@@ -98,8 +101,8 @@ TEST_F(RingTest, TheSlotFreeForLongestIsNext) {
   EXPECT_EQ(ring_->begin_load().target().base, order[0]);
 }
 
-// "filled" and "drained" do what they are for, seen from outside: with the reader held up, the next
-// load of the same slot must not overwrite what it is about to read.
+// "drained" from outside: while the reader is blocked, the next load of the same slot must not
+// overwrite the bytes that it will read.
 TEST_F(RingTest, ALoadWaitsForTheReadersOfTheSlot) {
   make_ring(1);
   SlotLease first = load(1);
@@ -107,7 +110,7 @@ TEST_F(RingTest, ALoadWaitsForTheReadersOfTheSlot) {
   enqueue_gate(*compute_, hold_);
   read(view);
   first.release();
-  SlotLease second = load(2);  // enqueued at once, though the first reader has not begun
+  SlotLease second = load(2);  // enqueued at once, although the first reader has not begun
   hold_.open();
   EXPECT_EQ(seen(), 1);
   read(second.use(*compute_));
@@ -143,12 +146,12 @@ TEST_F(RingTest, AFreedSlotIsPoisonedInDebug) {
   lease.use(*compute_);
   lease.release();
   lease = ring_->begin_load();
-  lease.loaded();  // nothing was loaded: what is there is what the last owner left
+  lease.loaded();  // nothing was loaded, so the slot has the bytes that it was freed with
   read(lease.use(*compute_));
   EXPECT_EQ(seen(), kNanByte);
 }
 
-// A pass that fails drops its leases wherever they are.
+// A pass that fails drops its leases in whatever state they are.
 TEST_F(RingTest, ADroppedLeaseGivesItsSlotBackInEveryState) {
   make_ring(2);
   { const SlotLease loading = ring_->begin_load(); }
@@ -169,7 +172,8 @@ TEST_F(RingTest, AMovedLeaseIsHeldOnce) {
   make_ring(2);
   SlotLease a = load(1);
   SlotLease b = std::move(a);
-  EXPECT_FALSE(a.held());  // NOLINT(bugprone-use-after-move): what a move leaves is the contract
+  EXPECT_FALSE(
+      a.held());  // NOLINT(bugprone-use-after-move): the state after a move is part of the contract
   EXPECT_TRUE(b.held());
   EXPECT_EQ(ring_->num_free(), 1);
   b.use(*compute_);

@@ -1,4 +1,5 @@
-// SequenceKv's own bookkeeping: valid counts, slots, the fixed lengths of prefill.
+// SequenceKv alone: valid counts of blocks (invariant 5) while a sequence is reserved, prefilled
+// and decoded.
 #include "kv/sequence_kv.h"
 
 #include <algorithm>
@@ -32,9 +33,9 @@ TEST(SequenceKv, HoldsNothingBeforeItBegins) {
   EXPECT_TRUE(kv.blocks().empty());
 }
 
-// The counts that go wrong when they are derived from a growing length: prompts around a block
-// boundary, then decoding one token at a time past three of them. The token sampled last is always
-// in the token list and never in the KV.
+// Counts that would be wrong if they were derived from the sequence's length: prompts around a
+// block boundary, then decoding one token at a time past three boundaries. The last sampled token
+// is in the token list but not in the KV.
 TEST(SequenceKv, CountsAcrossSeveralBoundaries) {
   for (int64_t prompt : {1, 15, 16, 17, 31, 32, 33, 48, 55}) {
     SCOPED_TRACE(prompt);

@@ -1,4 +1,4 @@
-// Tails by sequence: who holds which, and that memory in use is not given out.
+// Tails: which sequence holds which tail, and that a tail in use is not handed out.
 #include "kv/tails.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ TEST_F(TailsTest, GivingBackNothingChangesNothing) {
   EXPECT_EQ(tails_.num_free(), 3);
 }
 
-// One wait for each take: it is what keeps the write-back of the last block from losing bytes.
+// One wait for each take: it protects the last block, which may still be on its way to the host.
 TEST_F(TailsTest, EveryTakeWaitsForTheWriteBack) {
   for (int round = 1; round <= 5; ++round) {
     tails_.take(SequenceId(1));

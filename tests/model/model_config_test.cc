@@ -1,4 +1,5 @@
-// config.json of published models with their published sizes, and every way to get one wrong.
+// config.json of published models with their published sizes, and an error for each way in which
+// one can be wrong.
 //
 // Source: the keys below are those of the models' config.json on the Hugging Face hub; parameter
 // counts are the hub's "safetensors" counts of the same models.
@@ -47,7 +48,7 @@ const json kLlama31_8B = json::parse(R"({
   "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
   "vocab_size": 128256})");
 
-// `base` with the members of `changes` put over it; null takes a key away.
+// `base` with the members of `changes` set; null removes a key.
 json with(json base, const json& changes) {
   base.merge_patch(changes);
   return base;
@@ -301,7 +302,7 @@ TEST(ModelConfig, RefusesOtherArchitectures) {
   EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, json::object()), kList));
 }
 
-// A refusal says what would be accepted, or what to do.
+// Every error says what would be accepted, or what to do.
 TEST(ModelConfig, EveryRefusalHasARemedy) {
   const auto has_remedy = [](const std::string& text) {
     for (const char* remedy : {"choose a model", "; only ", "set it to", "keep the one", "; use ",

@@ -1,7 +1,8 @@
-// Rotary frequencies against double-precision golden values, and every way to describe them badly.
+// Rotary frequencies against double-precision golden values, and errors for invalid descriptions of
+// them.
 //
-// The golden values come from the papers' formulas (make_rope_golden.py). The same cases run
-// through the functions of transformers 5.23.0 agreed with them to 8e-7 relative, in float32.
+// The golden values come from the papers' formulas (make_rope_golden.py). The float32 functions of
+// transformers 5.23.0 agree with them to a relative 8e-7.
 #include "model/rope_scaling.h"
 
 #include <cmath>
@@ -43,7 +44,7 @@ TEST(RopeFrequencies, MatchGoldenValues) {
     ASSERT_EQ(found.inv_freq.size(), golden.inv_freq.size()) << golden.name;
     EXPECT_FLOAT_EQ(found.attention_factor, static_cast<float>(golden.attention_factor));
     for (size_t i = 0; i < golden.inv_freq.size(); ++i) {
-      // pow, two divisions and a blend in float: a few of its half-ulp steps of 6e-8.
+      // pow, two divisions and a blend in float: a few roundings of 6e-8 each.
       EXPECT_NEAR(found.inv_freq[i] / golden.inv_freq[i], 1.0, 1e-6) << golden.name << " " << i;
     }
   }
@@ -62,7 +63,8 @@ TEST(RopeConfig, DefaultsWithoutKeys) {
 }
 
 TEST(RopeConfig, FollowsTransformersPrecedence) {
-  // rope_scaling over rope_parameters, unless it is empty; theta inside over theta outside.
+  // rope_scaling has precedence over rope_parameters unless it is empty, theta inside over theta
+  // outside.
   EXPECT_EQ(read(R"("rope_scaling": {"type": "linear", "factor": 2},
                     "rope_parameters": {"rope_type": "yarn", "factor": 4})")
                 .rope.type,

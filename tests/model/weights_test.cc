@@ -1,4 +1,4 @@
-// Loading weights: which types are read, and files that are cut while they are read.
+// Loading weights: which types are read, and files that change while they are read.
 #include "model/weights.h"
 
 #include <cstring>
@@ -38,7 +38,7 @@ constexpr FileType kFileTypes[] = {
     {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
     {"I64", 64},        {"U64", 64}};
 
-// What a checkpoint of kConfig has: names and shapes.
+// The tensors of a checkpoint of kConfig: names and shapes.
 std::map<std::string, std::vector<int64_t>> tensors() {
   std::map<std::string, std::vector<int64_t>> all{{"model.embed_tokens.weight", {160, 64}},
                                                   {"model.norm.weight", {64}},
@@ -68,7 +68,8 @@ class WeightsTest : public testing::Test {
     weights_.emplace(parse_model_config({.config = kConfig}), *device_);
   }
 
-  // Writes all tensors as zeros in BF16, and `name` in `type`. Returns the size of size and header.
+  // Writes all tensors as zeros in BF16, but `name` in `type`. Returns the offset of the data: the
+  // length field and the header.
   size_t write_weights(const std::string& name = "", FileType type = {"BF16", 16}) {
     std::string header = "{";
     size_t offset = 0;
@@ -120,7 +121,7 @@ TEST_F(WeightsTest, RefusesEveryTypeThatItDoesNotConvert) {
   }
 }
 
-// Another program may cut a file whenever it likes: at every tensor, and to every length.
+// Another program may truncate a file at any time: at every tensor, and to every length.
 TEST_F(WeightsTest, AFileThatIsCutWhileItIsReadIsAnError) {
   const size_t header_bytes = write_weights();
   const fs::path path = dir_.path() / "model.safetensors";
@@ -135,7 +136,8 @@ TEST_F(WeightsTest, AFileThatIsCutWhileItIsReadIsAnError) {
           if (++num_done == cut_after) fs::resize_file(path, left);
         });
       });
-      EXPECT_TRUE(contains(text, path.string() + " was c"));  // cut, or changed when all was read
+      EXPECT_TRUE(contains(
+          text, path.string() + " was c"));  // "cut", or "changed" when all bytes had been read
       EXPECT_TRUE(contains(text, "load again when nothing writes to it"));
       EXPECT_EQ(num_done < num_tensors, text.find("was cut") != text.npos) << text;
     }

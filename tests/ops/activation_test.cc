@@ -72,7 +72,7 @@ TEST(Swiglu, ExtremeGatesKeepTheirLimits) {
   EXPECT_TRUE(std::isnan(element(args.out, 7)));
 }
 
-// Where the product lies between two bf16, it may be rounded to either.
+// A product close to the middle of two bf16 values may be rounded to either.
 std::vector<double> bound_of_gated(const std::vector<double>& expected, const TensorView& gate_up) {
   const int64_t width = gate_up.dim(1) / 2;
   std::vector<double> bound;

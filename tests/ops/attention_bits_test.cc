@@ -1,6 +1,8 @@
-// Decode attention (one row per sequence) on the device under test: against double precision, and
-// the promises that KV offload rests on: whatever residency, slots, batch and lists do to the calls
-// of a walk, its bits stay.
+// Decode attention (one row per sequence) on the device under test.
+//
+// MatchesTheReference*: a wrong number. The others compare two ways to make the calls of one walk
+// (cut, batched, listed, gathered, replayed as a graph) bit for bit: a walk whose arithmetic
+// depends on residency, slots, batch or lists, which would break KV offload.
 #include "attention_check.h"
 #include "ops/attention.h"
 #include "support/sanitizer.h"
@@ -8,7 +10,7 @@
 namespace sluice::testing {
 namespace {
 
-// Where windows (256 tokens at most) and blocks begin, end and are passed by one.
+// Lengths at, one below and one above the borders of windows (at most 256 tokens) and blocks.
 std::vector<SequenceShape> decode_sequences() {
   return {{.first_pos = 700}, {.first_pos = 0},   {.first_pos = 255},
           {.first_pos = 256}, {.first_pos = 131}, {.first_pos = 1}};
@@ -18,7 +20,7 @@ AttentionRun run_of(int32_t block_tokens) {
   return {.isa = best_kernels(), .block_tokens = block_tokens};
 }
 
-// About half of the first `num_pages` pages, others for each sequence and head.
+// About half of the first `num_pages` pages, different ones for each sequence and head.
 auto half_of(int32_t num_pages) {
   return [num_pages](int32_t seq, int32_t head, int32_t) {
     return half_of_pages(num_pages, static_cast<uint32_t>(seq * 31 + head + 1));
@@ -77,7 +79,7 @@ TEST(DecodeAttentionTest, ALargeHistoryMatchesTheReference) {
   expect_matches_reference(problem, run_of(1024));
 }
 
-// Windows are as small as blocks, so a GPU folds more of them than it holds at a time.
+// Windows are as small as blocks, so a GPU combines more windows than it holds at a time.
 TEST(DecodeAttentionTest, ManyWindowsAreFoldedInOrder) {
   for (const int32_t head_dim : {48, 64, 128, 256}) {
     SCOPED_TRACE(head_dim);
@@ -139,7 +141,7 @@ TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasInABatch) {
   }
 }
 
-// A GPU cuts the work of few sequences into smaller pieces.
+// A GPU splits the work of few sequences into smaller pieces.
 TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasAmongMany) {
   for (const int32_t head_dim : {64, 128}) {
     std::vector<SequenceShape> seqs(100);
@@ -157,8 +159,8 @@ TEST(DecodeAttentionTest, ASequenceAloneHasTheBitsItHasAmongMany) {
   }
 }
 
-// How many windows a call has decides how a GPU launches it: one kernel or two, of which shape. The
-// sequence without a history is done after the first part.
+// The number of windows decides how a GPU launches a call: one kernel or two, and their shapes. The
+// sequence without history has tokens in the first part only.
 TEST(DecodeAttentionTest, CallsOfAnyNumberOfWindowsHaveTheSameBits) {
   for (const int32_t head_dim : {64, 128}) {
     for (const int32_t group : {2, 5, 9}) {
@@ -200,8 +202,8 @@ TEST(DecodeAttentionTest, AListOfAllPagesIsNoList) {
   }
 }
 
-// One of `every` pages on average of the first `num_pages`, others for each sequence and head; some
-// lists are empty.
+// On average one in `every` of the first `num_pages` pages, different ones for each sequence and
+// head; some lists are empty.
 auto one_of(uint32_t every, int32_t num_pages) {
   return [every, num_pages](int32_t seq, int32_t head, int32_t) {
     std::mt19937 generator(static_cast<uint32_t>(seq * 31 + head + 1));
@@ -214,12 +216,12 @@ auto one_of(uint32_t every, int32_t num_pages) {
   };
 }
 
-// Tokens of a context that a GPU walks in another way than a short one. The CPU's walk has no such
-// border: under a sanitizer, which takes a minute for it, it gets a tenth of the history.
+// A GPU walks long contexts in another way than short ones, so these tests need long ones. The
+// CPU's walk has no such border: under a sanitizer, which is slow, it gets a tenth of the history.
 constexpr int32_t kLongScale = kSanitized ? 10 : 1;
 
-// Over the longest contexts, from 128K tokens on, a GPU deals out the windows that a list shows,
-// wherever they are; cut into shorter calls it does not.
+// From contexts of 128K tokens on, a GPU distributes only the windows that a list touches; in
+// shorter calls it distributes all windows.
 TEST(DecodeAttentionTest, ListsOverLongContextsHaveTheBitsOfShorterCalls) {
   for (const auto& [head_dim, num_kv_heads, group] :
        {std::tuple(64, 2, 3), {128, 1, 8}, {64, 1, 9}}) {
@@ -243,7 +245,7 @@ TEST(DecodeAttentionTest, ListsOverLongContextsHaveTheBitsOfShorterCalls) {
   }
 }
 
-// The same where a list's pages have been gathered, all of them or in parts.
+// The same for lists whose pages have been gathered, at once or in parts.
 TEST(DecodeAttentionTest, GatheredListsOverLongContextsHaveTheBitsOfPagesInPlace) {
   for (const auto& [head_dim, num_kv_heads, group] : {std::tuple(64, 2, 3), {128, 1, 7}}) {
     const AttentionProblem problem({.head_dim = head_dim,
@@ -256,13 +258,14 @@ TEST(DecodeAttentionTest, GatheredListsOverLongContextsHaveTheBitsOfPagesInPlace
       in_place.page_tokens = page_tokens;
       in_place.list_of = one_of(every, 132000 / kLongScale / page_tokens + 1);
       in_place.one_list_for_all_heads = every == 100;
-      in_place.splits = {kLongScale == 1 ? 65536 : 6144};  // so short that a GPU visits all windows
+      in_place.splits = {kLongScale == 1 ? 65536
+                                         : 6144};  // so short that a GPU distributes all windows
       const AttentionResult base = problem.run(in_place);
       size_t longest = 0;
       for (int32_t head = 0; head < num_kv_heads; ++head) {
         longest = std::max(longest, in_place.list_of(0, head, 0).size());
       }
-      // With all in one part, there is room for every page that the table has room for.
+      // The second value gathers the whole list in one part.
       for (const int32_t entries : {33, static_cast<int32_t>(longest) + 1}) {
         SCOPED_TRACE(fmt::format("{} x {}: one page in {} of {} in {}, parts of {}", group,
                                  head_dim, every, page_tokens, block_tokens, entries));
@@ -277,7 +280,7 @@ TEST(DecodeAttentionTest, GatheredListsOverLongContextsHaveTheBitsOfPagesInPlace
   }
 }
 
-// Parts of a list end anywhere: inside a window, with a page per part, with all in one part.
+// Parts of a list may end anywhere: inside a window, after every page, or only at the list's end.
 TEST(DecodeAttentionTest, GatheringInAnyPartsChangesNothing) {
   for (int32_t head_dim : {48, 64, 128}) {
     for (int32_t group : {3, 9}) {
@@ -316,8 +319,7 @@ TEST(DecodeAttentionTest, AFullGatheredListIsNoList) {
   }
 }
 
-// More windows than a GPU's scratch holds at once: the call works in rounds. Cut into short calls
-// it does not.
+// More windows than a GPU's scratch memory holds: the call works in rounds; the short calls do not.
 TEST(DecodeAttentionTest, AVeryLongHistoryHasTheBitsOfItsParts) {
   if (testing_cpu()) GTEST_SKIP() << "a GPU's";
   const AttentionProblem problem({.head_dim = 128,
@@ -358,7 +360,7 @@ TEST(DecodeAttentionTest, ANaNReachesTheHeadsThatReadIt) {
   }
 }
 
-// Rows that pad a batch see nothing and give 0, whatever their tables hold.
+// Rows that pad a batch have no tokens and give 0 for any contents of their tables.
 TEST(DecodeAttentionTest, ASequenceWithoutTokensGivesZero) {
   const AttentionProblem problem({.head_dim = 64, .seqs = {{.first_pos = 90}, {.first_pos = 40}}});
   Machine machine;
@@ -373,7 +375,7 @@ TEST(DecodeAttentionTest, ASequenceWithoutTokensGivesZero) {
   EXPECT_TRUE(std::memcmp(first.data(), problem.run(run_of(64)).out.data(), 512) == 0);
 }
 
-// One graph serves all lengths that its maxima cover: launches depend on nothing else.
+// One graph serves all lengths up to its maxima: the launches depend on the maxima alone.
 void expect_a_graph_follows_the_lengths(const AttentionProblem& problem, const AttentionRun& run,
                                         const std::vector<int32_t>& lengths) {
   Machine machine;
@@ -404,7 +406,7 @@ TEST(DecodeAttentionTest, AGraphFollowsTheLengths) {
   expect_a_graph_follows_the_lengths(problem, run_of(256), {1, 256, 700, 1401, 20});
 }
 
-// Blocks that stay go over the windows that there are, not those that the launch is made for.
+// Thread blocks loop over the existing windows, not over those that the launch was sized for.
 TEST(DecodeAttentionTest, AGraphFollowsTheLengthsOfAFewThousandTokens) {
   for (const int32_t head_dim : {64, 128}) {
     const AttentionProblem problem({.head_dim = head_dim,

@@ -1,5 +1,5 @@
-// What the attention tests ask of a run: the numbers of the double-precision reference within a
-// derived bound, or the bits of another run.
+// Checks of attention: the numbers of the double-precision reference within a derived bound, or the
+// bits of another run.
 //
 // Used by the attention tests and nowhere else. Thread rule: host thread.
 #pragma once
@@ -70,8 +70,8 @@ inline void expect_same_bits(const AttentionResult& a, const AttentionResult& b)
   EXPECT_TRUE(a.sum == b.sum) << "state.sum differs";
 }
 
-// Prefill from nothing, prefill after a history, decode: three lengths that are no multiple of
-// anything.
+// Prefill without history, prefill after a history, and decode. No length is a multiple of a tile,
+// except the single token.
 inline std::vector<SequenceShape> mixed_sequences() {
   return {{.num_rows = 45, .first_pos = 0},
           {.num_rows = 1, .first_pos = 131},

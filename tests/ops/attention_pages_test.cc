@@ -1,5 +1,7 @@
-// Attention over page lists: lists per head, shared, per query page, pages in place and gathered,
-// on the device under test, for every ISA that the CPU has.
+// Attention over page lists on the device under test, for every ISA that the CPU has: lists per
+// head, shared and per query page, pages in place and gathered. MatchesTheReference*: a page that
+// is missed, read twice or read wrongly. The others compare bits: arithmetic that depends on the
+// kind of list, on gathering or on the batch.
 #include "attention_check.h"
 #include "ops/attention.h"
 
@@ -24,7 +26,7 @@ TEST_P(AttentionPagesTest, MatchesTheReferenceOnOneListForAll) {
   expect_matches_reference(problem, {.isa = GetParam(), .pages = {{0, 2, 5, 7}}});
   expect_matches_reference(
       problem, {.isa = GetParam(), .block_tokens = 64, .pages = {{0, 2, 3}}, .page_tokens = 32});
-  // A row that sees no token gives 0; page 6 begins behind most rows.
+  // A row that sees no token gives 0; page 6 begins after the position of most rows.
   expect_matches_reference(problem, {.isa = GetParam(), .pages = {{6}}});
   expect_matches_reference(problem, {.isa = GetParam(), .pages = {std::vector<int32_t>{}}});
 }
@@ -52,7 +54,7 @@ TEST_P(AttentionPagesTest, MatchesTheReferenceOnListsThatDiffer) {
 TEST_P(AttentionPagesTest, MatchesTheReferenceOnGatheredPages) {
   for (const SequenceShape& seq :
        {SequenceShape{.num_rows = 1, .first_pos = 700}, {.num_rows = 33, .first_pos = 500}}) {
-    if (seq.num_rows > 1 && !testing_cpu()) continue;  // a GPU takes them for single rows only
+    if (seq.num_rows > 1 && !testing_cpu()) continue;  // a GPU supports them for single rows only
     for (const bool shared : {false, true}) {
       SCOPED_TRACE(fmt::format("{} rows, shared {}", seq.num_rows, shared));
       const AttentionProblem problem({.num_kv_heads = 3, .group = 4, .seqs = {seq}});
@@ -72,7 +74,7 @@ TEST_P(AttentionPagesTest, AFullListIsNoList) {
   const std::vector<int32_t> all = first_pages(9);
   expect_same_bits(base, problem.run({.isa = GetParam(), .pages = all}));
   expect_same_bits(base, problem.run({.isa = GetParam(), .splits = {48, 96}, .pages = all}));
-  // On a GPU the bits depend on the size of blocks.
+  // On a GPU the bits depend on the block size.
   const AttentionResult of_64 = problem.run({.isa = GetParam(), .block_tokens = 64});
   if (testing_cpu()) expect_same_bits(base, of_64);
   expect_same_bits(
@@ -112,7 +114,8 @@ TEST_P(AttentionPagesTest, AListServesASplitWalk) {
   }
 }
 
-// The history gathered in parts, the tail in place: one pass over the same pages in place.
+// The history gathered in parts and the tail in place must equal one walk over the same pages in
+// place.
 TEST_P(AttentionPagesTest, GatheringInAnyPartsChangesNothing) {
   const int32_t num_rows = testing_cpu() ? 7 : 1;
   const AttentionProblem problem(
@@ -135,7 +138,8 @@ TEST_P(AttentionPagesTest, GatheringInAnyPartsChangesNothing) {
   }
 }
 
-// Whatever shares its call, a row attends the list of its own query page: chunks leave no trace.
+// A row attends the list of its own query page, whichever rows share its call: chunking changes no
+// bit.
 TEST_P(AttentionPagesTest, ARowAloneHasTheBitsItHasInACrowd) {
   if (!testing_cpu()) GTEST_SKIP() << "a GPU has other kernels for a row alone";
   for (const int32_t group : {1, 4}) {

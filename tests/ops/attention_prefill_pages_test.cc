@@ -53,8 +53,8 @@ std::string describe(const Case& c) {
                      c.head_dim, c.group, c.block_tokens, c.page_tokens, c.q_page_tokens, c.shared);
 }
 
-// Pages of a part of a tile, a tile and more; query pages of a part of a CTA's rows, all and more,
-// and some that no multiple of them is aligned with.
+// Pages smaller than a tile, as large and larger; query pages smaller than a CTA's rows, as large
+// and larger, and some that are not aligned with them.
 const Case kCases[] = {
     {128, 2, 256, 32, 32, true}, {128, 2, 256, 16, 16},  {128, 1, 128, 16, 16},
     {128, 7, 128, 64, 48},       {128, 2, 128, 128, 64}, {128, 2, 256, 256, 128, true},
@@ -102,7 +102,7 @@ TEST(AttentionPrefillPages, MatchTheReferenceWhereTheRunEndsBeforeTheRows) {
   }
 }
 
-// More tiles than a GPU's kernel has stages, most of them left out.
+// More tiles than a GPU's kernel has pipeline stages, most of them not listed.
 TEST(AttentionPrefillPages, MatchTheReferenceAfterALongHistory) {
   for (const int32_t block_tokens : {64, 256}) {
     SCOPED_TRACE(block_tokens);
@@ -119,7 +119,8 @@ TEST(AttentionPrefillPages, AFullListIsNoList) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
-    const AttentionResult base = problem.run({.isa = best_kernels(), .block_tokens = c.block_tokens});
+    const AttentionResult base =
+        problem.run({.isa = best_kernels(), .block_tokens = c.block_tokens});
     AttentionRun run = run_of(c, nullptr);
     run.pages = first_pages(1024 / c.page_tokens);
     expect_same_bits(base, problem.run(run));
@@ -145,7 +146,7 @@ TEST(AttentionPrefillPages, CutsBetweenBlocksChangeNothing) {
   }
 }
 
-// Keys that no list names may be anything, and so may whole tiles.
+// Keys that are not listed may have any value, also whole tiles of them.
 TEST(AttentionPrefillPages, TokensThatAreNotListedHaveNoInfluence) {
   for (const Case& c : kCases) {
     SCOPED_TRACE(describe(c));
@@ -165,7 +166,7 @@ TEST(AttentionPrefillPages, TokensThatAreNotListedHaveNoInfluence) {
   }
 }
 
-// The batch is large enough that a CTA of a GPU works on several tiles of rows in turn.
+// The batch is large enough that a CTA processes several tiles of rows in turn.
 TEST(AttentionPrefillPages, ASequenceAloneHasTheBitsItHasInABatch) {
   AttentionShape shape{.head_dim = 64, .num_kv_heads = 8, .group = 1};
   for (int32_t i = 0; i < 200; ++i) {
@@ -173,8 +174,9 @@ TEST(AttentionPrefillPages, ASequenceAloneHasTheBitsItHasInABatch) {
   }
   shape.seqs[11] = {.num_rows = 700, .first_pos = 70};
   const AttentionProblem batch(shape);
-  AttentionRun run{.isa = best_kernels(), .block_tokens = 128, .page_tokens = 32, .q_page_tokens = 64};
-  // Whoever shares the batch, a sequence keeps its lists.
+  AttentionRun run{
+      .isa = best_kernels(), .block_tokens = 128, .page_tokens = 32, .q_page_tokens = 64};
+  // A sequence has the same lists alone and in the batch.
   const auto list_of = [](int32_t, int32_t head, int32_t q_page) {
     return scattered(32)(0, head, q_page);
   };

@@ -46,24 +46,25 @@ TEST(AttentionPrefill, MatchesTheReferenceWhenTheRunEndsBeforeTheRows) {
   for (const int32_t block_tokens : {64, 128}) {
     for (const int32_t limit : {1, 63, 65, 127, 129, 300}) {
       SCOPED_TRACE(fmt::format("block {} limit {}", block_tokens, limit));
-      expect_matches_reference(problem,
-                               {.isa = best_kernels(), .block_tokens = block_tokens, .kv_limit = limit});
+      expect_matches_reference(
+          problem, {.isa = best_kernels(), .block_tokens = block_tokens, .kv_limit = limit});
     }
   }
 }
 
-// What offloading does: the walk is cut between any two blocks.
+// Offloading cuts the walk between any two blocks.
 TEST(AttentionPrefill, CutsBetweenBlocksChangeNothing) {
   for (const int32_t head_dim : {48, 64, 128}) {
     for (const int32_t block_tokens : {16, 32, 64, 128, 256}) {
       SCOPED_TRACE(fmt::format("head_dim {} block {}", head_dim, block_tokens));
       const AttentionProblem problem(
           {.head_dim = head_dim, .group = 7, .seqs = ragged_sequences()});
-      const AttentionResult whole = problem.run({.isa = best_kernels(), .block_tokens = block_tokens});
+      const AttentionResult whole =
+          problem.run({.isa = best_kernels(), .block_tokens = block_tokens});
       std::vector<int32_t> all;
       for (int32_t cut = block_tokens; cut < 440; cut += block_tokens) all.push_back(cut);
-      expect_same_bits(whole,
-                       problem.run({.isa = best_kernels(), .block_tokens = block_tokens, .splits = all}));
+      expect_same_bits(
+          whole, problem.run({.isa = best_kernels(), .block_tokens = block_tokens, .splits = all}));
       expect_same_bits(whole, problem.run({.isa = best_kernels(),
                                            .block_tokens = block_tokens,
                                            .splits = {all[all.size() / 2]}}));
@@ -71,12 +72,12 @@ TEST(AttentionPrefill, CutsBetweenBlocksChangeNothing) {
   }
 }
 
-// A GPU does some tiles of a launch in two parts where many rows have a long history, and none of
-// so few rows that each tile has a multiprocessor.
+// A GPU splits some tiles of a launch in two when many rows have a long history. It splits none
+// when there are so few rows that each tile has a multiprocessor of its own.
 TEST(AttentionPrefill, ManyRowsAfterALongHistoryHaveTheBitsOfFew) {
   if (testing_cpu()) GTEST_SKIP() << "about launches on a GPU";
   constexpr int32_t kFewRows = 160;
-  // Of tiles of 128 rows and heads: two, five and thirteen for each multiprocessor of an H200.
+  // Two, five and thirteen tiles of 128 (row, head) pairs for each multiprocessor of an H200.
   for (const auto& [head_dim, num_rows, block_tokens] :
        {std::tuple(128, 300, 256), {128, 1100, 256}, {64, 3300, 256}, {64, 1100, 64}}) {
     SCOPED_TRACE(fmt::format("{} rows, head_dim {}", num_rows, head_dim));
@@ -107,7 +108,7 @@ TEST(AttentionPrefill, BlocksOfManyTilesChangeNothing) {
   }
 }
 
-// The batch is large enough that a CTA of a GPU works on several tiles in turn.
+// The batch is large enough that a CTA processes several tiles in turn.
 TEST(AttentionPrefill, ASequenceAloneHasTheBitsItHasInABatch) {
   AttentionShape shape{.head_dim = 64, .num_kv_heads = 8, .group = 1};
   for (int32_t i = 0; i < 200; ++i) {

@@ -1,4 +1,5 @@
-// A batch of sequences with random queries, keys and values, laid out in blocks as a test asks.
+// A batch of sequences with random queries, keys and values, in the block layout that a test
+// chooses.
 //
 // Used by the attention tests and nowhere else. The numbers depend on the shape and the seed, never
 // on the layout, so that two layouts of one problem must give the same bits.
@@ -39,7 +40,8 @@ struct AttentionShape {
   }
 };
 
-// How a problem is run; none of it may change a bit.
+// How a problem is run. No field may change a bit of the result, except lists and limits, which
+// change the problem.
 struct AttentionRun {
   CpuIsa isa = CpuIsa::kAvx2;
   int num_threads = 2;
@@ -47,12 +49,12 @@ struct AttentionRun {
   std::vector<int32_t> splits;  // positions, multiples of block_tokens, where the walk is cut
   // Pages to attend, the same for all lists; absent means all.
   std::optional<std::vector<int32_t>> pages;
-  // Lists that differ, by sequence, KV head and query page (position / q_page_tokens); overrides.
+  // A list for each sequence, KV head and query page (position / q_page_tokens). Overrides `pages`.
   std::function<std::vector<int32_t>(int32_t seq, int32_t head, int32_t q_page)> list_of;
   bool one_list_for_all_heads = false;
   int32_t page_tokens = 16;
   int32_t q_page_tokens = 0;
-  // Not 0: pages are gathered, so many entries of each list in a call, up to the first split. One
+  // Not 0: pages are gathered up to the first split, this many entries of each list per call. One
   // sequence only.
   int32_t gathered_entries = 0;
   // One past the last token that may be seen, for every sequence; absent means all.
@@ -129,7 +131,7 @@ class AttentionProblem {
     return rows;
   }
 
-  // Replaces every value by its absolute value: the reference of it bounds rounding errors.
+  // Replaces every value by its absolute value: attention over these bounds rounding errors.
   AttentionProblem with_absolute_values() const {
     AttentionProblem copy = *this;
     for (auto& values : copy.v_) {
@@ -138,7 +140,7 @@ class AttentionProblem {
     return copy;
   }
 
-  // NaN for the keys and the values of tokens of which a predicate says so.
+  // Replaces the keys and the values of the chosen tokens by NaN.
   AttentionProblem with_nan(const std::function<bool(int32_t)>& is_key_nan,
                             const std::function<bool(int32_t)>& is_value_nan) const {
     AttentionProblem copy = *this;
@@ -153,8 +155,8 @@ class AttentionProblem {
     return copy;
   }
 
-  // One call over tokens [begin, end) of every sequence (cut to its length). Blocks hold nothing
-  // else but NaN: unused blocks, and every token from kv_end on.
+  // One call over tokens [begin, end) of every sequence (cut to its length). Everything else in the
+  // blocks is NaN: unused blocks, and every token from kv_end on.
   AttentionArgs call(Machine& machine, const AttentionRun& run, int32_t begin, int32_t end) const {
     AttentionArgs args;
     args.scale = scale();
@@ -205,7 +207,7 @@ class AttentionProblem {
     const TensorView out =
         machine.tensor(DType::kBF16, {shape_.num_rows(), shape_.num_q_heads(), shape_.head_dim});
     const std::vector<AttentionArgs> parts = calls(machine, run);
-    // Twice: once to the state alone, once to the output.
+    // Twice: the first run gives the output, the second the state.
     AttentionState state;
     for (bool to_output : {true, false}) {
       state = new_state(machine);
@@ -222,8 +224,8 @@ class AttentionProblem {
     return {bytes_of(out), bytes_of(state.acc), bytes_of(state.max), bytes_of(state.sum)};
   }
 
-  // The same call with entries [first_entry, first_entry + num_entries) of its lists side by side
-  // and everything else out of reach.
+  // The same call over copies of the pages of entries [first_entry, first_entry + num_entries); the
+  // call cannot read other pages.
   AttentionArgs gathered(Machine& machine, AttentionArgs args, int32_t first_entry,
                          int32_t num_entries) const {
     const KvBlocksView from = args.kv;
@@ -331,7 +333,7 @@ class AttentionProblem {
       num_q_pages = std::max(num_q_pages, last_page - seq.first_pos / q_page_tokens + 1);
     }
     std::vector<std::vector<int32_t>> lists;
-    size_t width = 1;  // one more than any page_count says: must not be read
+    size_t width = 1;  // one more than the longest list: that entry must not be read
     for (int32_t seq = 0; seq < static_cast<int32_t>(shape_.seqs.size()); ++seq) {
       const int32_t first = shape_.seqs[static_cast<size_t>(seq)].first_pos / q_page_tokens;
       for (int32_t list = 0; list < num_heads * num_q_pages; ++list) {

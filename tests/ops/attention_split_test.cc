@@ -1,4 +1,5 @@
-// Which tiles of a prefill launch are done in two parts: the host's rule, which needs no GPU.
+// The rule that decides which tiles of a prefill launch are split in two. It runs on the host and
+// needs no GPU.
 #include <array>
 #include <cstdint>
 
@@ -12,8 +13,8 @@ namespace {
 constexpr int32_t kBlockTokens = 256;
 constexpr int32_t kMultiprocessors = 132;
 
-// A call of the rows that end a context, 8 KV heads of `group` query heads each, which sees a run
-// of `run_tokens`.
+// A call of the last rows of a context over a run of `run_tokens`, with 8 KV heads of `group` query
+// heads each.
 struct Call {
   int32_t num_rows = 0;
   int32_t context_tokens = 0;
@@ -26,7 +27,7 @@ struct Call {
 
   int32_t num_tiles() const { return (num_rows * group + 127) / 128 * 8; }
 
-  // Only shapes are looked at.
+  // choose_split reads shapes alone, so all views share one address.
   AttentionArgs args() const {
     static std::array<std::byte, 4> nothing;
     AttentionArgs args;
@@ -72,7 +73,7 @@ TEST(AttentionSplit, EvensOutRunsOfHistory) {
 TEST(AttentionSplit, LeavesUnevenTilesWhole) {
   EXPECT_EQ(whole_walk(16384, 16384).split().num_tiles, 0);
   EXPECT_EQ(whole_walk(16384, 32768).split().num_tiles, 0);
-  // The rows' own tokens after runs of history, and a run that only some of the rows see whole.
+  // The rows' own tokens after runs of history, and a run that only some rows see completely.
   Call own = whole_walk(4096, 65536);
   own.first = false;
   EXPECT_EQ(own.split().num_tiles, 0);
@@ -96,8 +97,8 @@ TEST(AttentionSplit, LeavesTilesOfSeveralSequencesWhole) {
   EXPECT_EQ(call.split().num_tiles, 0);
 }
 
-// AttentionPrefill.ManyRowsAfterALongHistoryHaveTheBitsOfFew compares split tiles with whole ones:
-// the calls of its many rows, whole and cut, and of its few.
+// AttentionPrefill.ManyRowsAfterALongHistoryHaveTheBitsOfFew compares split tiles with whole ones.
+// Checks that its calls of many rows, whole and cut, are split, and its call of few rows is not.
 TEST(AttentionSplit, SplitsWhatTheTestOfBitsAttends) {
   for (const int32_t num_rows : {300, 1100, 3300}) {
     Call call = whole_walk(num_rows, 10000 + num_rows);

@@ -1,5 +1,6 @@
-// Attention on the device under test: against double precision, and the pairs of runs that must
-// agree in every bit; on the CPU for every ISA that this machine has.
+// Attention on the device under test, on the CPU for every ISA that this machine has: against
+// double precision (a wrong number), and pairs of runs that must agree in every bit (arithmetic
+// that depends on splits, blocks, threads or batch).
 #include "ops/attention.h"
 
 #include "attention_check.h"
@@ -46,7 +47,7 @@ TEST_P(AttentionTest, MatchesTheReferenceWhenTheRunEndsInsideATileAndBeforeTheRo
 }
 
 TEST_P(AttentionTest, WidelySpreadScoresStayExact) {
-  // Scores of several hundred: early tiles are forgotten completely, weights underflow to 0.
+  // Scores of several hundred: the weights of early tiles underflow to 0.
   AttentionShape shape{.head_dim = 64, .num_kv_heads = 1, .group = 1};
   shape.seqs = {{.num_rows = 40, .first_pos = 200}};
   const AttentionProblem problem(shape);
@@ -72,7 +73,7 @@ TEST_P(AttentionTest, SplittingTheWalkAnywhereChangesNothing) {
   std::vector<int32_t> all;
   for (int32_t cut = 16; cut < 132; cut += 16) all.push_back(cut);
   expect_same_bits(whole, problem.run({.isa = GetParam(), .splits = all}));
-  if (!testing_cpu()) return;  // a GPU's tile grows with the block
+  if (!testing_cpu()) return;  // a GPU's tile depends on the block size
   expect_same_bits(whole,
                    problem.run({.isa = GetParam(), .block_tokens = 64, .splits = {64, 128}}));
 }
@@ -126,9 +127,9 @@ TEST_P(AttentionTest, OutputMayBeTheMemoryOfTheQueries) {
   EXPECT_TRUE(bytes_of(args.out) == problem.run({.isa = GetParam()}).out);
 }
 
-// A NaN or infinity in the cache reaches exactly the rows that see its token; for the others not a
-// bit changes, although they share tiles and instructions with those that do. A GPU's prefill
-// promises it for keys only: values that a row may not see get weight 0, and 0 * NaN is NaN.
+// A NaN or infinity in the cache changes exactly the rows that see its token, although other rows
+// share tiles and instructions with them. A GPU's prefill promises this for keys only: values that
+// a row may not see get weight 0, and 0 * NaN is NaN.
 TEST_P(AttentionTest, NonFiniteNumbersReachOnlyTheRowsThatSeeThem) {
   constexpr int32_t kRows = 37;
   constexpr int32_t kHeadDim = 64;

@@ -1,4 +1,4 @@
-// copy_blocks: every byte against memcpy, and nothing beside the blocks.
+// copy_blocks: every byte against memcpy, and no byte outside the blocks is written.
 #include "ops/copy_blocks.h"
 
 #include <algorithm>
@@ -87,7 +87,7 @@ TEST(CopyBlocksTest, LeavesWhatIsBetweenBlocksAlone) {
   expect_memcpy({.src_gap_bytes = 128, .dst_gap_bytes = 48});
 }
 
-// More than one task or launch can name.
+// More blocks than one task or launch can take.
 TEST(CopyBlocksTest, CopiesAnyNumberOfBlocks) {
   for (const size_t num_ids : {0, 1, 31, 32, 33, 959, 960, 961, 2500}) {
     SCOPED_TRACE(num_ids);

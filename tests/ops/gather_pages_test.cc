@@ -21,11 +21,11 @@ struct GatherShape {
   int32_t first_entry = 0;
   int32_t num_entries = 12;
   int32_t resident_of_8 =
-      -1;  // blocks that lie on the device as well; negative: no table of places
+      -1;  // blocks that are on the device as well; negative: no table of places
   uint32_t seed = 1;
 };
 
-// Lists of random length over all pages of the sequence, those behind kv_end too.
+// Lists of random length over all pages of the sequence, also those after kv_end.
 PageList random_lists(Machine& machine, const GatherShape& shape, std::mt19937& generator) {
   const int32_t num_pages = shape.num_blocks * shape.block_tokens / shape.page_tokens;
   const int64_t num_lists = shape.one_list_for_all_heads ? 1 : shape.num_kv_heads;
@@ -53,8 +53,8 @@ std::byte* random_blocks(Machine& machine, const KvBlocksView& blocks, uint32_t 
   return base;
 }
 
-// Some blocks, in places that have nothing to do with their ids. Their values are others, so that
-// it shows where a page was read.
+// Puts some blocks on the device, at places unrelated to their ids and with other values, so that
+// the result shows where a page was read.
 void add_residents(Machine& machine, const GatherShape& shape, GatherPagesArgs& args) {
   args.resident.shape = args.src.shape;
   args.resident.num_blocks = shape.num_blocks;
@@ -156,8 +156,8 @@ TEST(GatherPagesTest, ReadsResidentPagesWhereTheyAreAndDoesNotCountThem) {
   }
 }
 
-// What the pair of ops is for: pages gathered in parts and attended part by part have the bits of
-// the pages in place.
+// The purpose of the two ops: pages that are gathered and attended in parts give the bits of the
+// pages in place.
 TEST(GatherPagesTest, AttentionOverGatheredPagesHasTheBitsOfPagesInPlace) {
   const AttentionProblem problem(
       {.head_dim = 128, .num_kv_heads = 3, .seqs = {{.num_rows = 1, .first_pos = 1023}}});

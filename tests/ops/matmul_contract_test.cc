@@ -1,5 +1,5 @@
-// The shape contracts of pack_weight, matmul and embedding: a wrong shape is a mistake of the
-// caller, so it aborts and names the symbol.
+// The shape contracts of pack_weight, matmul and embedding: a wrong shape is an error of the
+// caller, so the op aborts and names the symbol.
 #include <memory>
 #include <vector>
 

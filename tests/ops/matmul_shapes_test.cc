@@ -1,6 +1,7 @@
 // Matrix products of the shapes that models have, through the public op on the device under test:
-// every number of rows around the borders between kernels, both types of output, with and without
-// a bias.
+// numbers of rows around the borders between kernels, both output types, with and without bias.
+// Also bits: rows that depend on padding, products that differ between runs, and weights packed in
+// parts or through staging memory.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -82,8 +83,8 @@ TEST_P(MatmulShapesTest, AreNearTheReference) {
   }
 }
 
-// What lets a decode step be padded: up to 16 rows, the bits of a row do not depend on how many
-// rows come with it. On the CPU device that holds for any number of rows.
+// Decode steps may be padded because, up to 16 rows, the bits of a row do not depend on the number
+// of rows. On the CPU device that holds for any number of rows.
 TEST_P(MatmulShapesTest, AFewRowsHaveTheBitsOfOne) {
   Machine machine;
   const reference::MatmulInput input = random_input(GetParam(), 16);
@@ -95,7 +96,7 @@ TEST_P(MatmulShapesTest, AFewRowsHaveTheBitsOfOne) {
   }
 }
 
-// And a product has the same bits whenever it is made.
+// A repeated product has the same bits.
 TEST_P(MatmulShapesTest, AreRepeatedBitForBit) {
   Machine machine;
   const reference::MatmulInput input = random_input(GetParam(), 130);
@@ -109,8 +110,8 @@ TEST_P(MatmulShapesTest, AreRepeatedBitForBit) {
   }
 }
 
-// Parts of any height share panels of a backend's layout, in whatever order they come: every row is
-// where it would be had all of them been packed at once, and so are the bits of a product.
+// Parts of any height, packed in any order, share panels of a backend's layout. The result must be
+// the weight that one call packs, and products must have the same bits.
 TEST(PackParts, OfAnyHeightShareAPanel) {
   constexpr int64_t kCols = 50;
   for (const std::vector<int64_t>& heights : std::vector<std::vector<int64_t>>{
@@ -143,7 +144,8 @@ TEST(PackParts, OfAnyHeightShareAPanel) {
   }
 }
 
-// A matrix that takes more than one round of any staging memory: no piece may be lost or overtaken.
+// A matrix that needs several rounds of any staging memory: no piece may be lost or overwritten too
+// early.
 template <typename T>
 void expect_large_matrix_survives(uint32_t step) {
   constexpr int64_t kRows = 2100;

@@ -33,7 +33,7 @@ reference::MatmulInput random_input(int64_t m, int64_t n, int64_t k, bool bias =
           .k = k};
 }
 
-// Through the kernel of `isa`; on another device than the CPU there is one, whatever `isa` says.
+// Uses the kernel of `isa` on the CPU. Other devices have one kernel and ignore `isa`.
 void run_matmul(Machine& machine, const MatmulArgs& args, CpuIsa isa) {
   if (testing_cpu()) {
     cpu::CpuOps(isa).matmul(machine.stream(), args);
@@ -42,7 +42,7 @@ void run_matmul(Machine& machine, const MatmulArgs& args, CpuIsa isa) {
   }
 }
 
-// out of one product with the kernel of `isa`, rows [0, m) of the input.
+// The output of one product with the kernel of `isa`, over rows [0, m) of the input.
 template <typename Out>
 std::vector<Out> product(Machine& machine, const reference::MatmulInput& input, int64_t m,
                          CpuIsa isa) {
@@ -58,9 +58,10 @@ std::vector<Out> product(Machine& machine, const reference::MatmulInput& input, 
   return machine.download<Out>(out);
 }
 
-// Bounds that follow from the types. Every order of summation of k products in f32, bias included,
-// errs by at most (k + 1) u sum|x w| (Higham 2002, section 3.1); rounding to the output's type adds
-// its own unit. NMSE: rounding errors of random sign add up like sqrt(k), with room of 4.
+// Bounds that follow from the types. The f32 sum of k products and a bias, in any order, has an
+// error of at most (k + 1) u sum|x w| (Higham 2002, section 3.1); rounding to the output type adds
+// its own unit. NMSE: rounding errors of random sign grow like sqrt(k); the bound leaves a factor
+// of 4.
 template <typename Out>
 void expect_near_reference(const std::vector<Out>& out, const reference::MatmulInput& input) {
   const reference::MatmulOutput truth = reference::matmul(input);
@@ -114,8 +115,7 @@ TEST_P(MatmulTest, ManyRowsAndSeveralBlocksOfKAreNearTheReference) {
   }
 }
 
-// Small integers leave no room for rounding: any mistake of layout is a wrong number, not a near
-// one.
+// Products of small integers are exact, so that an error of layout cannot pass as rounding.
 TEST_P(MatmulTest, IntegersAreExact) {
   Machine machine;
   const int64_t m = 19;
@@ -165,13 +165,13 @@ TEST_P(MatmulTest, ARowHasTheSameBitsAtEveryPosition) {
   }
 }
 
-// A poisoned row of x is a poisoned row of out, and a poisoned weight row is a column; nothing
-// else.
+// NaN in a row of x reaches that row of out alone, and NaN in a weight row that column alone.
 TEST_P(MatmulTest, NanAndInfinityStayInTheirRowAndColumn) {
   Machine machine;
   const int64_t m = 21;
   const int64_t n = 43;
-  const int64_t k = 45;  // not a multiple of the padding: what lies behind a row must not leak in
+  const int64_t k =
+      45;  // not a multiple of the padding: values after the end of a row must not be used
   auto input = random_input(m, n, k);
   for (auto& weight : input.weight) weight = BFloat16(0.5f + std::abs(static_cast<float>(weight)));
   input.x[4 * k + 44] = BFloat16(kNan);
@@ -226,7 +226,7 @@ TEST_P(MatmulTest, WritesOnlyItsOutput) {
   }
 }
 
-// AVX2 and AVX-512 make the same chain of fused multiply-adds, so even the ISA is invisible.
+// AVX2 and AVX-512 compute the same chain of fused multiply-adds, so the bits are equal.
 TEST(MatmulIsaTest, Avx512HasTheBitsOfAvx2) {
   if (!testing_cpu()) GTEST_SKIP() << "skipped: about the CPU's kernels";
   if (detected_isa() < CpuIsa::kAvx512) GTEST_SKIP() << "this machine has no AVX-512";
@@ -236,7 +236,7 @@ TEST(MatmulIsaTest, Avx512HasTheBitsOfAvx2) {
             product<float>(machine, input, 30, CpuIsa::kAvx2));
 }
 
-// The public op, as the model calls it, with the ISA that the environment chose.
+// The public op, as the model calls it, uses the ISA that detection and environment select.
 TEST(MatmulOpTest, UsesTheBestIsa) {
   Machine machine;
   const auto input = random_input(3, 48, 64, /*bias=*/true);

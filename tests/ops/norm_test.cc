@@ -43,8 +43,8 @@ TEST_P(NormTest, MatchesTheReference) {
   }
   rms_norm(machine.stream(), args);
   machine.synchronize();
-  // The sum of squares has hidden roundings of the same sign at worst, its root halves them; then a
-  // handful of products and one rounding to bf16.
+  // The sum of squares has `hidden` roundings, at worst of the same sign; the root halves their
+  // relative error; then follow a few products and one rounding to bf16.
   const double relative = (static_cast<double>(shape.hidden) / 2.0 + 8.0) * kUnitF32 + kUnitBF16;
   std::vector<double> bound;
   for (double value : expected) bound.push_back(relative * std::abs(value));

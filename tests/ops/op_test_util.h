@@ -38,7 +38,7 @@ class Machine {
     try {
       stream_->synchronize();
     } catch (const Error&) {
-      // a test that provokes an asynchronous error has looked at it already
+      // a test that provokes an asynchronous error has checked it already
     }
   }
 
@@ -127,8 +127,8 @@ inline double element(const TensorView& view, int64_t i) {
   return view.data<float>()[i];
 }
 
-// Asserts |actual - expected| <= bound[i] for every element; NaN and infinity must stand at the
-// same places. Also bounds the normalised mean square error by `nmse_bound`.
+// Asserts |actual - expected| <= bound[i] for every element; NaN and infinity must be at the same
+// places. Also bounds the normalised mean square error by `nmse_bound`.
 inline void expect_close(const TensorView& actual, const std::vector<double>& expected,
                          const std::vector<double>& bound, double nmse_bound) {
   ASSERT_EQ(actual.num_elements(), static_cast<int64_t>(expected.size()));
@@ -150,8 +150,8 @@ inline void expect_close(const TensorView& actual, const std::vector<double>& ex
   EXPECT_LE(error, nmse_bound * power) << "NMSE " << error / power;
 }
 
-// The levels that this machine can run, each with a kernel of its own. On another device than the
-// CPU there is one set of kernels, which goes by the first of them.
+// The ISA levels that this machine can run, each with its own kernels. Other devices than the CPU
+// have one set of kernels; the list has one entry for it.
 inline std::vector<CpuIsa> runnable_isas() {
   if (!testing_cpu()) return {CpuIsa::kScalar};
   std::vector<CpuIsa> isas;

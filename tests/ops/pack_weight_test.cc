@@ -77,7 +77,7 @@ TEST(PackWeightTest, AcceptsUnalignedMemory) {
   EXPECT_EQ(bits_of(unpack(machine, weight)), bits_of(values));
 }
 
-// As a file gives its bytes: in pieces, to several threads.
+// Reads from memory as from a file: in pieces, on several threads.
 class BytesReader final : public WeightReader {
  public:
   template <typename T>
@@ -161,7 +161,7 @@ TEST(EmbeddingTest, AnIdOutsideTheTableIsAnAsynchronousError) {
       FAIL() << "no error";
     } catch (const Error& error) {
       const std::string what = error.what();
-      // A GPU says where it is, not what.
+      // A GPU reports the place of the id, not its value.
       const std::string value = testing_cpu() ? std::to_string(id) : "";
       EXPECT_NE(what.find("token_ids[1] is " + value), std::string::npos) << what;
     }

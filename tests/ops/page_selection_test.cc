@@ -1,5 +1,6 @@
-// Bounds of keys, scores from them and lists from scores: against the definitions in double
-// precision, and the properties that policies build on.
+// Bounds of keys, and scores from bounds: against the definitions in double precision, and the
+// properties that policies rely on (a page's score bounds the scores of its keys). Lists from
+// scores are in select_pages_test.cc.
 #include "ops/page_selection.h"
 
 #include <limits>
@@ -21,7 +22,7 @@ struct CacheShape {
   uint32_t seed = 1;
 };
 
-// Sequences with random keys in shuffled blocks. What no token fills is NaN.
+// Sequences with random keys in shuffled blocks. Memory without a token is NaN.
 class Cache {
  public:
   Cache(Machine& machine, const CacheShape& shape) : machine_(machine), shape_(shape) {
@@ -70,7 +71,8 @@ class Cache {
             .page_tokens = shape_.page_tokens};
   }
 
-  // The call for rows [begin[s], end[s]) of each sequence, with the blocks from `begin` on in view.
+  // The call for rows [begin[s], end[s]) of each sequence; the block table starts at the block of
+  // begin[s].
   UpdateKeyBoundsArgs update(const std::vector<int32_t>& begin,
                              const std::vector<int32_t>& end) const {
     std::vector<int32_t> row_begin = {0};
@@ -148,7 +150,7 @@ class Cache {
   KeyBounds bounds_;
 };
 
-// Exact, zeros without their sign; NaN stands for what must not be touched.
+// Expects equal numbers, ignoring the sign of zeros. NaN marks elements that must not be written.
 void expect_exact(const TensorView& actual, const std::vector<double>& expected) {
   ASSERT_EQ(actual.num_elements(), static_cast<int64_t>(expected.size()));
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -238,7 +240,7 @@ TEST(KeyBoundsTest, ZerosInfinitiesAndDenormalsAreOrdered) {
   expect_bounds(machine, cache.update_all());
 }
 
-// f32 sums of head_dim terms in any order, each a product with one rounding.
+// Error bound of f32 sums of head_dim terms in any order, each a product with one rounding.
 std::vector<double> score_bounds(const ScorePagesArgs& args, const std::vector<double>& magnitude) {
   std::vector<double> bound;
   const auto head_dim = static_cast<double>(args.q.dim(2));
@@ -274,7 +276,7 @@ double dot(const BFloat16* a, const BFloat16* b, int32_t n) {
   return sum;
 }
 
-// The property that the choice of pages rests on: no key of a page scores higher than the page.
+// The property that page selection relies on: no key of a page scores higher than the page.
 TEST(ScorePagesTest, AreUpperBoundsOfEveryKeysScore) {
   for (uint32_t seed = 1; seed <= 5; ++seed) {
     constexpr int32_t kGroup = 2;
@@ -306,7 +308,7 @@ TEST(ScorePagesTest, AreUpperBoundsOfEveryKeysScore) {
         }
       }
     }
-    // The last page of 97 tokens has one, which reaches the bound: it is no empty promise.
+    // The last page of 97 tokens has one token, whose score reaches the bound: the bound is tight.
     EXPECT_LT(closest, 0.01);
   }
 }

@@ -1,5 +1,5 @@
-// Rotary embedding and the KV write against double precision; nothing but the named entries of the
-// KV cache is touched.
+// Rotary embedding and the KV write against double precision; only the given entries of the KV
+// cache may be written.
 #include "ops/rope.h"
 
 #include <set>
@@ -135,7 +135,7 @@ TEST_P(RopeTest, MatchesTheReference) {
   expect_close(machine.tensor(v, {count}), expected.v, std::vector<double>(v.size(), 0.0), 0.0);
 }
 
-// As where heads are padded with zeros, which count for nothing.
+// Heads that are padded with zeros: the padding must not count in the norm.
 TEST(RopeNorm, IsOverTheNamedChannels) {
   Machine machine;
   RopeAndWriteKvArgs args = make_args(machine, {32, 4, 2, 16, true});

@@ -1,4 +1,4 @@
-// The element-wise inner loops: every ISA gives the bits of the portable one, for any length.
+// The element-wise inner loops: every ISA gives the bits of the portable loop, for any length.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -27,7 +27,7 @@ INSTANTIATE_TEST_SUITE_P(Isas, RowKernelsOf, ::testing::Values(CpuIsa::kAvx2, Cp
 
 constexpr int64_t kLengths[] = {1, 7, 15, 16, 17, 31, 64, 100, 1000, 1024};
 
-// Numbers of all sizes, and what arithmetic stumbles over: zeros, infinities, a NaN.
+// Numbers of all sizes, with special values: zeros, infinities, a NaN.
 std::vector<uint16_t> bf16_numbers(int64_t n, uint32_t seed) {
   std::mt19937 generator(seed);
   std::vector<uint16_t> numbers;

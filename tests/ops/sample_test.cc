@@ -140,14 +140,15 @@ TEST(Sample, EveryFilterMatchesBruteForce) {
   EXPECT_GE(num_compared, 800);
 }
 
-// Vocabularies that a GPU shares out, at a length that vectors divide and one that they do not.
+// Vocabularies that a GPU splits between thread blocks, of a length that vectors divide and of one
+// that they do not.
 TEST(Sample, EveryFilterMatchesBruteForceOverLargeVocabularies) {
   std::mt19937 generator(10);
   int num_compared = 0;
   for (uint32_t round = 0; round < 12; ++round) {
     num_compared += compare_with_brute_force(round, round % 4 < 2 ? 20000 : 50021, generator);
   }
-  EXPECT_GE(num_compared, 80);  // borders lie closer where there are more tokens
+  EXPECT_GE(num_compared, 80);  // borders are closer where there are more tokens
 }
 
 TEST(Sample, OnlyKeptTokensAreEverDrawn) {
@@ -169,7 +170,7 @@ TEST(Sample, OnlyKeptTokensAreEverDrawn) {
   for (const auto& [id, count] : seen) {
     EXPECT_NE(std::find(kept.begin(), kept.end(), id), kept.end()) << id;
   }
-  EXPECT_EQ(seen.size(), kept.size());  // and every one of them sooner or later
+  EXPECT_EQ(seen.size(), kept.size());  // every kept token is drawn at some time
 }
 
 // Draws many tokens over seeds, or over positions of one seed, and compares the counts with the
@@ -200,7 +201,7 @@ void expect_softmax_distribution(bool vary_seed, float temperature) {
   const double degrees = static_cast<double>(vocab) - 1.0;
   const double cube = 1.0 - 2.0 / (9.0 * degrees) + 4.75 * std::sqrt(2.0 / (9.0 * degrees));
   EXPECT_LE(chi_square, degrees * cube * cube * cube);
-  EXPECT_GE(chi_square, degrees * 0.2);  // too regular would be wrong as well
+  EXPECT_GE(chi_square, degrees * 0.2);  // counts that are too regular are wrong as well
 }
 
 TEST(Sample, DrawsFromTheSoftmaxOverSeeds) { expect_softmax_distribution(true, 1.0f); }

@@ -35,7 +35,7 @@ class Selection {
     const int32_t longest = *std::max_element(shape.kv_end.begin(), shape.kv_end.end());
     int64_t num_q_pages = 1;
     if (shape.q_page_tokens > 0) num_q_pages = shape.num_rows / shape.q_page_tokens + 2;
-    // A query page may end behind the last row.
+    // A query page may end after the last row.
     const int64_t max_pages = (longest + shape.q_page_tokens) / shape.page_tokens + 2;
     args_.batch = {.row_begin = machine.tensor(row_begin, {num_seqs + 1}),
                    .first_pos = machine.tensor(first_pos, {num_seqs}),
@@ -124,7 +124,7 @@ TEST(SelectPagesTest, TakesWhatTheRuleSaysForQueryPages) {
   }
 }
 
-// A query page's list is the same in whichever pass its rows come.
+// A query page's list does not depend on the pass that its rows are in.
 TEST(SelectPagesTest, ListsOfQueryPagesDoNotDependOnTheCutOfThePrompt) {
   std::mt19937 generator(3);
   Machine machine;
@@ -167,7 +167,7 @@ TEST(SelectPagesTest, AnExampleByHand) {
   EXPECT_EQ(selection.lists(machine), (std::vector<std::vector<int32_t>>{all, all}));
 }
 
-// Scores that lie close together, far apart, and anywhere: NaN, infinities and denormals too.
+// Scores that are close together, far apart, or arbitrary with NaN, infinities and denormals.
 float score_of_kind(int kind, std::mt19937& generator) {
   const auto bits = static_cast<uint32_t>(generator());
   switch (kind) {
@@ -182,13 +182,13 @@ float score_of_kind(int kind, std::mt19937& generator) {
   }
 }
 
-// From lists that a block of threads holds at once to those of more than a cluster of blocks does.
+// Lists from those that one thread block holds to those that exceed a cluster of blocks.
 TEST(SelectPagesTest, LongListsOfScoresOfEveryKind) {
   std::mt19937 generator(8);
   for (const int32_t num_pages : {90, 1500, 8193, 20000, 70001}) {
     for (int kind = 0; kind < 4; ++kind) {
       for (const int32_t num_list_heads : {1, 2}) {
-        if (num_list_heads == 1 && kind != 2) continue;  // sums of heads have to be exact
+        if (num_list_heads == 1 && kind != 2) continue;  // sums over heads must be exact
         SCOPED_TRACE(fmt::format("{} pages, kind {}", num_pages, kind));
         Machine machine;
         Selection selection(machine, {.kv_end = {num_pages * 16}, .num_list_heads = num_list_heads},
@@ -206,7 +206,8 @@ TEST(SelectPagesTest, LongListsOfScoresOfEveryKind) {
   }
 }
 
-// Where a launch is made for the longest, blocks that share a short list have few pages or none.
+// The launch is sized for the longest list, so blocks that share a short list have few pages or
+// none.
 TEST(SelectPagesTest, ShortListsBesideLongOnes) {
   std::mt19937 generator(9);
   for (const int32_t num_list_heads : {1, 2}) {

@@ -1,5 +1,5 @@
-// What a TileMask means: the reference with a mask against the reference with the same tiles as
-// page lists, and what `attention` says of masks while no kernel reads them.
+// The meaning of a TileMask: the reference with a mask against the reference with the same tiles as
+// page lists; and the error of `attention` for masks while no kernel reads them.
 #include <gtest/gtest.h>
 
 #include "attention_problem.h"
@@ -12,7 +12,7 @@ namespace {
 constexpr int32_t kTile = kMaskTileTokens;
 constexpr int32_t kWords = 2;  // more than the tiles need
 
-// About half of the tiles, by what `entry` names.
+// About half of the tiles, by a hash of the entry.
 bool is_set(int32_t seq, int32_t head, int32_t q_tile, int32_t kv_tile) {
   return (static_cast<uint32_t>(((seq * 7 + head) * 11 + q_tile) * 13 + kv_tile) * 2654435761u >>
           16) %

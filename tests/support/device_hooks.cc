@@ -1,4 +1,4 @@
-// The hooks, backend by backend.
+// The hooks for each backend.
 #include "support/device_hooks.h"
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// What a test needs of a device that the contract does not offer: to hold it up and to make it
-// fail.
+// Test hooks that the device contract does not have: block a stream, make it fail; and small
+// helpers for tests of devices.
 //
 // Used by the contract suite and by fault tests of the folders above. Thread rule: host thread.
 #pragma once
@@ -8,14 +8,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "device/device.h"
 
 namespace sluice::testing {
 
-// Holds a stream up until the host opens it.
+// Blocks a stream until the host opens it.
 class Gate {
  public:
   void open() {
@@ -24,8 +27,8 @@ class Gate {
   }
   bool is_open() const { return open_.load(std::memory_order_acquire); }
 
-  // For devices that cannot see this object: a word of theirs that `open` sets to 1 as well.
-  // REQUIRES: not open yet; the word outlives the gate.
+  // For devices that cannot read this object: `open` also sets their word to 1. REQUIRES: not open
+  // yet; the word outlives the gate.
   void tell(volatile uint32_t* word) const { words_.push_back(word); }
 
  private:
@@ -47,8 +50,20 @@ void enqueue_gate(Stream& stream, const Gate& gate);
 std::unique_ptr<Device> make_device_if_present(std::string_view spec,
                                                const DeviceOptions& options = {});
 
-// Bytes in, bytes out, each through `stream` and with a host wait.
+// Copies to and from a buffer through `stream`, with a host wait.
 void upload(Stream& stream, const Buffer& to, const std::vector<std::byte>& from);
 std::vector<std::byte> download(Stream& stream, const Buffer& from);
+
+// The text of the device error that `wait` throws; empty when it throws none.
+template <typename Wait>
+std::string error_of(Wait wait) {
+  try {
+    wait();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kDevice);
+    return error.what();
+  }
+  return "";
+}
 
 }  // namespace sluice::testing

@@ -1,4 +1,4 @@
-// The hook that TestHooks describe.
+// Builds the delays and the link that TestHooks describe.
 #include "support/hooked_device.h"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Devices whose streams are late by a seed or by name, or whose link takes its time.
+// Devices whose streams are delayed by a seed or by name, or whose transfers take time.
 //
 // Used by race, schedule and overlap tests. Thread rule: host thread.
 #pragma once
@@ -15,8 +15,8 @@ namespace sluice::testing {
 struct TestHooks {
   uint64_t schedule_seed = 0;  // not 0 inserts seeded delays between a stream's tasks
 
-  // Streams whose names begin so begin every task late, which brings out who does not wait for
-  // them.
+  // Streams whose names begin with this text start every task late, so that missing waits for them
+  // show.
   std::string slow_streams;
   int64_t slow_stream_delay_us = 500;
 

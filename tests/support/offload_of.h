@@ -1,4 +1,4 @@
-// The offload engine of an LlmEngine whose KV is offloaded, for tests that look at its counters.
+// The offload engine of an LlmEngine whose KV is offloaded, for tests that read its counters.
 #pragma once
 
 #include "attention/offloaded_kv.h"

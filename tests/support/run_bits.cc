@@ -8,13 +8,14 @@
 
 #include "sluice/llm.h"
 #include "support/test_device.h"
+#include "support/tiny_models.h"
 
 namespace sluice::testing {
 namespace {
 
 constexpr float kNearTieNats = 0.1f;
 
-// Compares what both have among their most likely tokens; the tails of the two lists may differ.
+// Compares the tokens that both lists contain; the ends of the two lists may differ.
 void expect_near(const std::vector<TokenLogprob>& a, const std::vector<TokenLogprob>& b,
                  const std::string& what) {
   size_t num_common = 0;
@@ -84,6 +85,10 @@ void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<Req
 
 std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs) {
   LLM llm(options);
+  return run_jobs(llm, jobs);
+}
+
+std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<Job>& jobs) {
   std::vector<Prompt> prompts;
   std::vector<SamplingParams> params;
   for (const Job& job : jobs) {
@@ -103,6 +108,21 @@ std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& j
     }
   }
   return outputs;
+}
+
+void run_steps(LlmEngine& engine, int count, std::vector<RequestOutput>& finished) {
+  for (int i = 0; i < count && engine.has_unfinished(); ++i) {
+    for (RequestOutput& output : engine.step()) finished.push_back(std::move(output));
+  }
+}
+
+std::vector<int32_t> second_turn(LLM& llm) {
+  std::vector<int32_t> tokens = random_tokens(200, 1);
+  const RequestOutput first = llm.generate({tokens}, sampled(30, 1))[0];
+  tokens.insert(tokens.end(), first.token_ids.begin(), first.token_ids.end());
+  const std::vector<int32_t> question = random_tokens(50, 2);
+  tokens.insert(tokens.end(), question.begin(), question.end());
+  return tokens;
 }
 
 std::function<void(EnginePlan&)> forced_graphs(const EngineOptions& options) {

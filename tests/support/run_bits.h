@@ -1,4 +1,6 @@
-// Requests whose results carry bits: the metamorphic tests run them in two ways and compare.
+// Runs requests and compares their results bit for bit, for the metamorphic tests.
+//
+// Used by tests/engine. Thread rule: host thread.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +10,7 @@
 
 #include "engine/llm_engine.h"
 #include "sluice/engine_options.h"
+#include "sluice/llm.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 
@@ -27,20 +30,28 @@ void expect_same_bits(const RequestOutput& a, const RequestOutput& b, const std:
 void expect_all_same(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
                      const std::string& what);
 
-// The same where only the number of rows of a pass, or the blocks, differ. On the CPU that is
-// expect_all_same. A GPU rounds matrix products of another height otherwise: there, the 20 most
-// likely log-probabilities of every step agree within 0.1 nat, and so do the tokens up to the first
-// that differs; what follows it has another context.
+// For runs that differ only in the number of rows of a pass or in the size of blocks. On the CPU
+// this is expect_all_same. A GPU rounds matrix products of another height differently: there, the
+// 20 most likely log-probabilities of every step must agree within 0.1 nat up to the first token
+// that differs; later steps have another context.
 void expect_all_alike(const std::vector<RequestOutput>& a, const std::vector<RequestOutput>& b,
                       const std::string& what);
 
-// Runs all jobs together, in an engine of their own or in one that is there; whole outputs.
+// Runs all jobs together, in an engine of their own or in one that exists; whole outputs.
 std::vector<RequestOutput> run_engine(const EngineOptions& options, const std::vector<Job>& jobs);
+std::vector<RequestOutput> run_jobs(LLM& llm, const std::vector<Job>& jobs);
 std::vector<RequestOutput> run_jobs(LlmEngine& engine, const std::vector<Job>& jobs);
 
-// For LlmEngine::Parts::adjust_plan: decode steps are padded to few shapes and, but with
-// options.enforce_eager, replayed as graphs, also where the plan would do neither. Few graphs are
-// kept, so that they come and go.
+// Runs up to `count` steps, fewer when no request is left, and appends what finished.
+void run_steps(LlmEngine& engine, int count, std::vector<RequestOutput>& finished);
+
+// The prompt of a second turn: a prompt of 200 tokens, the 30 that `llm` answers (run here) and a
+// question of 50.
+std::vector<int32_t> second_turn(LLM& llm);
+
+// For LlmEngine::Parts::adjust_plan: pads decode steps to few shapes and, unless
+// options.enforce_eager is set, replays them as graphs, also where the plan would do neither. Few
+// graphs are kept, so that some are evicted.
 std::function<void(EnginePlan&)> forced_graphs(const EngineOptions& options);
 
 }  // namespace sluice::testing

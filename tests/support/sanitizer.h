@@ -1,11 +1,11 @@
-// Whether this build watches itself with a sanitizer, which makes a test 2 to 20 times slower.
+// Whether this build has a sanitizer, which makes a test 2 to 20 times slower.
 //
-// Tests use it to be smaller there: fewer of equal cases, contexts that are long for a GPU only.
+// Tests use it to run less: fewer similar cases, shorter contexts where only a GPU needs long ones.
 // Thread rule: any thread.
 #pragma once
 
 namespace sluice {
 
-inline constexpr bool kSanitized = sizeof(SLUICE_SANITIZER) > 1;  // a name and its end
+inline constexpr bool kSanitized = sizeof(SLUICE_SANITIZER) > 1;  // a name and its terminator
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ uint64_t next_random(uint64_t& state) {
 
 }  // namespace
 
-// The odd factor keeps a seed that is on from becoming 0.
+// The odd factor keeps a seed other than 0 from becoming 0.
 ScheduleFuzzer::ScheduleFuzzer(uint64_t seed, uint64_t stream_number,
                                std::chrono::microseconds slow_delay)
     : state_(seed * (2 * stream_number + 1)), slow_delay_(slow_delay) {}

@@ -1,7 +1,7 @@
 // ScheduleFuzzer: seeded delays between the tasks of a stream.
 //
-// A schedule that the machine would show once a week shows up in a test with a seed, and can be
-// called up again by it. Made by hooked_device.h. Thread rule: as StreamDelay.
+// A rare schedule occurs in a test with some seed, and occurs again with the same seed. Made by
+// hooked_device.h. Thread rule: as StreamDelay.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@ namespace sluice::testing {
 
 class ScheduleFuzzer final : public StreamDelay {
  public:
-  // `seed` 0: no delays by seed. Each task of the stream also begins late by `slow_delay`.
-  // Streams of one device are not delayed alike.
+  // `seed` 0: no seeded delays. Each task of the stream also starts `slow_delay` late. Streams of
+  // one device get different delays.
   ScheduleFuzzer(uint64_t seed, uint64_t stream_number, std::chrono::microseconds slow_delay);
 
   // Does nothing, yields or sleeps up to 200 us, as the seed decides; a slow stream also sleeps.

@@ -1,4 +1,4 @@
-// The seeds of a randomised test: how many, and from where.
+// The seeds of a randomised test, from the environment or by default.
 //
 // Used by property, fuzz and race tests. A test puts the seed into SCOPED_TRACE, so that a failure
 // prints it; SLUICE_TEST_SEED=N then runs that seed alone. Thread rule: host thread.

@@ -1,4 +1,4 @@
-// Reservations of the simulated link, and sleeping until they are over.
+// Reserves time on the simulated link and sleeps until it has passed.
 #include "support/simulated_link.h"
 
 #include <algorithm>
@@ -22,10 +22,10 @@ int64_t SimulatedLink::reserve(size_t num_bytes, int64_t earliest_ns) {
   return over_ns;
 }
 
-// The next piece follows where this one ended, not where the sleeper woke up: sleeping a little too
-// long must not slow the link down.
+// The next piece begins at the end of this reservation, not when the sleeper wakes up: oversleeping
+// must not slow the link down.
 void SimulatedLink::pass(size_t num_bytes, int64_t begin_ns) {
-  prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: sleeps end when they should, not 50 us later
+  prctl(PR_SET_TIMERSLACK, 1UL);  // of this thread: sleeps end on time, not the default 50 us later
   int64_t over_ns = begin_ns;
   for (size_t left = num_bytes; left > 0;) {
     const size_t piece = std::min(left, kPieceBytes);

@@ -1,7 +1,7 @@
 // Where the repository is, for tests that read its models and golden files.
 //
-// The build tells; the environment variable SLUICE_SOURCE_DIR overrules it for test programs that
-// were carried to another machine (tools/gpu/pack.sh). Thread rule: any thread.
+// The build sets it; the environment variable SLUICE_SOURCE_DIR overrides it for test programs that
+// were copied to another machine (tools/gpu/pack.sh). Thread rule: any thread.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Reads the environment; nothing is kept, so that a test may set it for itself.
+// Reads the environment at every call, so that a test may set it for itself.
 #include "support/test_device.h"
 
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // The device under test: SLUICE_TEST_DEVICE names it, "cpu" unless it is set.
 //
-// Used by tests that mean the same on every backend; ctest runs them once more with "cuda" where
-// the build has it. Tests of the CPU device's own options keep make_device("cpu"). Thread rule:
-// host thread.
+// Used by tests that are valid on every backend; ctest runs them once more with "cuda" where the
+// build has it. Tests of the CPU device's own options keep make_device("cpu"). Thread rule: host
+// thread.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ std::string test_device_spec();
 // Whether the device under test is a CPU. Tests of CPU kernels skip themselves otherwise.
 bool testing_cpu();
 
-// A new device under test. Errors: those of make_device; a GPU that is asked for and is not there
-// fails the test, it does not skip it.
+// A new device under test. Errors: those of make_device; a GPU that is requested but missing fails
+// the test, it does not skip it.
 std::unique_ptr<Device> make_test_device(const DeviceOptions& options = {},
                                          const TestHooks& hooks = {});
 

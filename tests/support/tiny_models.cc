@@ -58,8 +58,9 @@ EngineOptions tiny_options(const std::string& model_name) {
   options.max_num_seqs = 16;
   options.kv.block_size = 16;
   options.kv.cache_bytes = 4 << 20;
-  options.kv.offload = KvOffload::kOff;  // tests of other modes say so
-  options.kv.device_bytes = 0;  // offloaded blocks flow, also on a GPU that has room for them
+  options.kv.offload = KvOffload::kOff;  // tests of other modes set it
+  options.kv.device_bytes =
+      0;  // no blocks stay on the device, also on a GPU that has room for them
   return options;
 }
 

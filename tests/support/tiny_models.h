@@ -13,7 +13,7 @@ namespace sluice::testing {
 // Every model of tests/golden/models, sorted: all families, rope variants and group sizes.
 std::vector<std::string> tiny_model_names();
 
-// What transformers said about one of them (tools/golden/make_model_golden.py).
+// Reference results of transformers for one model (tools/golden/make_model_golden.py).
 struct Golden {
   std::vector<int32_t> prompt;
   std::vector<int32_t> greedy;  // continuation of the prompt
@@ -23,7 +23,7 @@ struct Golden {
 };
 Golden read_golden(const std::string& model_name);
 
-// Options of a small engine on the device under test for that model: few megabytes, two threads.
+// Options of a small engine for that model on the device under test: a few megabytes, two threads.
 EngineOptions tiny_options(const std::string& model_name);
 
 // The mode of that name: "off", "chunked", "layerwise" or "auto".

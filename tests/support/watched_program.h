@@ -1,4 +1,4 @@
-// Runs a program under ThreadSanitizer and collects what it says.
+// Runs a program built with ThreadSanitizer and collects its output.
 //
 // Used by the tests that plant races (tests/device/planted_race_test.cc) and leave out waits
 // (tests/engine/offload_waits_test.cc). Thread rule: main thread of the test.
@@ -22,7 +22,7 @@ struct WatchedOutcome {
   bool says(const char* text) const { return output.find(text) != std::string::npos; }
 };
 
-// `command`: the program and its words, for the shell.
+// `command`: the program and its arguments, for the shell.
 inline WatchedOutcome run_watched(const std::string& command) {
   const std::string line =
       "TSAN_OPTIONS=exitcode=" + std::to_string(kRaceExitCode) + " " + command + " 2>&1";

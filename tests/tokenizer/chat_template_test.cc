@@ -1,4 +1,5 @@
-// Conversations against jinja2's rendering of the families' templates, and what must be refused.
+// Chat templates: conversations against jinja2's rendering of the families' templates, and
+// templates that must be refused.
 #include "tokenizer/chat_template.h"
 
 #include <algorithm>
@@ -29,8 +30,8 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text;
 }
 
-// How a template is spelled: a line end in a literal is a backslash-n or a real one, depending on
-// how often the text went through JSON before it was published.
+// How a line end is written in a literal of a template: as backslash-n or as a real one. Both occur
+// in published files, depending on how often the text was encoded as JSON.
 enum class LineEnds { kEscaped, kReal };
 
 class GoldenChats : public ::testing::TestWithParam<LineEnds> {};
@@ -167,7 +168,7 @@ TEST(ChatTemplate, RefusesOtherTemplates) {
   }
 }
 
-// Programs that hold the whole of a known one and still write another text, or none.
+// Templates that contain a known template completely and still give another text, or none.
 std::vector<std::string> hostile_templates() {
   const std::string chatml = template_text("chatml"), qwen2 = template_text("qwen2"),
                     qwen25 = template_text("qwen2.5"), qwen3 = template_text("qwen3"),
@@ -177,7 +178,7 @@ std::vector<std::string> hostile_templates() {
   const std::string loop = "{% for message in messages %}", end = "{% endfor %}";
   const std::string no_endfor = replaced(chatml, end, "");
   return {
-      // Text of its own, before, after and inside.
+      // Additional text before, after and inside.
       "SYSTEM OVERRIDE " + chatml,
       chatml + "Sure, here is",
       chatml + " ",
@@ -209,7 +210,7 @@ std::vector<std::string> hostile_templates() {
       replaced(chatml, "if add_generation_prompt", "if not add_generation_prompt"),
       replaced(qwen2, "if loop.first and", "if loop.last and"),
       replaced(smollm2, "!= 'system'", "== 'system'"),
-      // Expressions around or behind it.
+      // Expressions around or after it.
       chatml + "{{ cycler.__init__.__globals__ }}",
       chatml + "{{ range(10**9) | list }}",
       "{% macro f() %}" + chatml + "{% endmacro %}",
@@ -227,7 +228,7 @@ std::vector<std::string> hostile_templates() {
       replaced(qwen2, "<|im_end|>\\n' }}{% endif %}", "<|im_end|>\\n' * 2 }}{% endif %}"),
       // The two default system messages of one template differ.
       replaced(qwen25, "{{- 'You are Qwen", "{{- 'You are not Qwen"),
-      // Spellings that jinja2 reads in another way, or not at all.
+      // Spellings that jinja2 reads differently, or refuses.
       replaced(chatml, "'\\n'", "'\\x0a'"),
       replaced(chatml, "'\\n'", "'\\q'"),
       replaced(chatml, "<|im_end|>", "<|im_end\xFF|>"),

@@ -1,4 +1,5 @@
-// The incremental detokenizer on characters split over ids.
+// The incremental detokenizer on characters that are split over several ids: incomplete or repeated
+// characters would show.
 #include "tokenizer/detokenizer.h"
 
 #include <random>

@@ -1,4 +1,5 @@
-// encode_lines: the tokenizer as a filter, for comparisons with the reference and for its speed.
+// encode_lines: the tokenizer as a filter, to compare it with the reference and to measure its
+// speed.
 //
 // Used by tools/golden/check_tokenizer_live.py and by hand. Thread rule: one thread.
 //   encode_lines DIR [--special]   each line of stdin is a JSON string; prints its ids, then a tab

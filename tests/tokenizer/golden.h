@@ -1,4 +1,4 @@
-// Reading tests/golden/tokenizer/, which tools/golden/make_tokenizer_golden.py wrote.
+// Reads tests/golden/tokenizer/, which tools/golden/make_tokenizer_golden.py writes.
 //
 // Used by the golden tests. Thread rule: free functions without state.
 #pragma once
@@ -28,7 +28,8 @@ inline std::string golden_text(const std::filesystem::path& name) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
-// The texts that all families were asked to encode: written out, then unit times count.
+// The texts that all families encode: first those written out, then those given as a unit and its
+// number of repetitions.
 inline std::vector<std::string> golden_strings() {
   const nlohmann::json document = golden_json("strings.json");
   auto texts = document.at("strings").get<std::vector<std::string>>();

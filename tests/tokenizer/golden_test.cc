@@ -1,4 +1,4 @@
-// Every family against the ids and texts that the `tokenizers` package gave.
+// Every tokenizer family against ids and texts from the `tokenizers` package.
 #include "tokenizer/golden.h"
 
 #include <array>
@@ -50,7 +50,7 @@ TEST_P(GoldenTokenizer, GivesTheSameTexts) {
   }
 }
 
-// The families' vocabularies without some of the bytes, as SmolLM2 and others are published.
+// Vocabularies that lack some bytes, like that of SmolLM2.
 TEST(GoldenMissingBytes, GivesTheSameIds) {
   const nlohmann::json golden = testing::golden_json("missing_bytes.json");
   ASSERT_GE(golden.at("vocabularies").size(), 6u);

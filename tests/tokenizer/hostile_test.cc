@@ -1,5 +1,5 @@
-// Texts made to be slow: a megabyte of one thing. The bound is wide (the goal is one second, most
-// take a tenth) because sanitizers and busy machines share it; quadratic time would take hours.
+// Texts that are hard for a tokenizer: a megabyte of one pattern. They reveal quadratic time, which
+// would take hours. The bound is wide because it also holds under sanitizers and on busy machines.
 #include <ctime>
 #include <string>
 

@@ -1,4 +1,4 @@
-// A tokenizer.json made in memory: the 256 bytes and whatever merges and changes a test needs.
+// A tokenizer.json made in memory: the 256 bytes, and the merges and changes that a test needs.
 //
 // Used by the tokenizer's tests and its fuzz target. Thread rule: free functions without state.
 #pragma once
@@ -34,7 +34,8 @@ inline std::string byte_chars(std::string_view bytes) {
   return text;
 }
 
-// Bytes have the ids 0 to 255, what a merge makes follows in order (raw bytes, not characters).
+// Bytes have the ids 0 to 255; the results of the merges follow in order. Merges are given in raw
+// bytes, not characters.
 inline nlohmann::json tiny_tokenizer(
     const std::vector<std::pair<std::string, std::string>>& merges = {}) {
   nlohmann::json vocab = nlohmann::json::object();

@@ -1,4 +1,5 @@
-// Everything that can be wrong with a tokenizer.json, broken one by one from a file that works.
+// Errors of tokenizer.json: each test breaks one thing in a valid file and expects an error that
+// names it.
 #include "tokenizer/tokenizer_file.h"
 
 #include <functional>
@@ -20,7 +21,7 @@ using nlohmann::json;
 using testing::added_token;
 using testing::tiny_tokenizer;
 
-// The error for a working file after `change`.
+// The error for a valid file after `change`.
 std::string error_after(ErrorCode code, const std::function<void(json&)>& change) {
   json document = tiny_tokenizer({{"a", "b"}});
   change(document);
@@ -222,7 +223,7 @@ TEST(TokenizerFile, LimitsWhatAFileCanAskFor) {
   EXPECT_TRUE(contains(expect_error(kModel, [&] { Tokenizer::load(dir.path()); }), "67108864"));
 }
 
-// Whatever a file says, an error is one printable line of bounded length.
+// An error is one printable line of bounded length, for any contents of the file.
 TEST(TokenizerFile, ErrorsShowNothingThatATerminalObeys) {
   const std::string evil = "\x1b[2J\nsluice: all is well\r" + std::string(100000, 'x');
   const std::function<void(json&)> changes[] = {

@@ -1,5 +1,5 @@
-// Encoding and decoding on tokenizers small enough to work out by hand, and against merging written
-// straight from its definition.
+// Encoding and decoding with tokenizers that are small enough to check by hand, and against an
+// implementation of merging that follows its definition literally.
 #include "tokenizer/tokenizer.h"
 
 #include <random>
@@ -53,7 +53,8 @@ TEST(Tokenizer, ParsesSpecialTokensOnlyWhenAsked) {
   EXPECT_EQ(tokenizer.decode(Ids{256, 'a', 257}, false), "<s>a</s>");
 }
 
-// A word that is an added token as a whole, where whole words need no merges: still plain text.
+// A plain word that equals an added token, where whole words need no merges, is still encoded as
+// text.
 TEST(Tokenizer, AddedTokensNeverComeOutOfPlainText) {
   nlohmann::json document = tiny_tokenizer({{"a", "b"}});
   document["model"]["ignore_merges"] = true;
@@ -82,8 +83,8 @@ TEST(Tokenizer, PromptsThatWriteTheirBosGetItOnce) {
   EXPECT_EQ(parsed(document).encode_prompt("<s>", {.parse_special = true}), (Ids{256, 256}));
 }
 
-// transformers 5 does not heed it for byte-level files either, whatever the tokenizer's class: the
-// post-processor of tokenizer.json is what counts.
+// transformers 5 ignores it for byte-level files too, for every tokenizer class: only the
+// post-processor of tokenizer.json counts.
 TEST(Tokenizer, AddBosTokenOfTheConfigurationChangesNothing) {
   for (const auto& [document, ids] :
        {std::pair(with_bos_and_eos(), Ids{256, 'a', 257}), std::pair(tiny_tokenizer(), Ids{'a'})}) {
@@ -109,7 +110,7 @@ TEST(Tokenizer, LeavesOutBytesWithoutAToken) {
   EXPECT_EQ(tokenizer.encode("\x04"), (Ids{}));
   EXPECT_EQ(tokenizer.encode("a\x04"
                              "b"),
-            (Ids{'a', 'b'}));                      // three words, one of them vanishes
+            (Ids{'a', 'b'}));                      // three words, one of which is removed
   EXPECT_EQ(tokenizer.encode("axb"), (Ids{256}));  // one word, the rest merges
   EXPECT_EQ(tokenizer.encode("\U000460B1"), (Ids{0x86, 0x82, 0xB1}));
   EXPECT_EQ(tokenizer.encode(std::string(1000, 'x')), (Ids{}));
@@ -250,8 +251,9 @@ std::vector<std::string> merged_by_definition(
   }
 }
 
-// Random merges over three letters in random order, so that later ones often rank lower: the order
-// a trained vocabulary never has, and the one where queues go wrong.
+// Random merges over three letters in random order, so that a merge of a longer token often has a
+// lower rank than its parts. Trained vocabularies never have that order, and implementations with
+// queues can fail on it.
 TEST(Tokenizer, MergesAsTheDefinitionSays) {
   for (uint32_t seed = 1; seed <= 25; ++seed) {
     SCOPED_TRACE(seed);

@@ -34,7 +34,7 @@ std::string utf8(std::initializer_list<char32_t> characters) {
 
 bool is_surrogate(char32_t c) { return c >= 0xD800 && c < 0xE000; }
 
-// Scripts younger than Unicode 9.0 are left alone on purpose; see nfc.cc.
+// Scripts newer than Unicode 9.0 are not normalised on purpose; see nfc.cc.
 bool is_young(char32_t c) { return c == 0x11938; }
 
 TEST(Nfc, EqualsUtf8procOnEveryCharacter) {
@@ -61,7 +61,7 @@ TEST(Nfc, EqualsUtf8procOnRandomSequences) {
   }
 }
 
-// utf8proc 2.8 drops U+11A7 behind a syllable; it is no trailing consonant and must stay.
+// utf8proc 2.8 drops U+11A7 after a syllable; it is not a trailing consonant and must stay.
 TEST(Nfc, KeepsTheCharacterBeforeTheTrailingConsonants) {
   EXPECT_EQ(nfc(utf8({0xAC00, 0x11A7})), utf8({0xAC00, 0x11A7}));
 }

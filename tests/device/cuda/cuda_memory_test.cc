@@ -1,4 +1,5 @@
-// Large pinned memory: made in another way than small, and the same to all who use it.
+// Large pinned memory is made in another way than small, but copies and kernels must see no
+// difference.
 #include <cstring>
 #include <memory>
 
@@ -25,7 +26,7 @@ class CudaMemoryTest : public ::testing::Test {
     stream_ = device_->make_stream({.name = "a"});
   }
 
-  // Bytes that differ from those a piece further on.
+  // Fills with bytes that differ from those one piece later.
   static void count_up(const Buffer& buffer) {
     auto* words = reinterpret_cast<uint32_t*>(buffer.data());
     for (size_t i = 0; i < buffer.size_bytes() / sizeof(uint32_t); ++i) {
@@ -50,7 +51,7 @@ TEST_F(CudaMemoryTest, SmallAndLargePinnedMemoryIsCopiedWhole) {
   }
 }
 
-// Pages are touched in pieces; no copy, row or kernel may notice where one ends.
+// The memory is backed in pieces; copies, rows and kernels must work across their borders.
 TEST_F(CudaMemoryTest, CopiesAndRowsGoAcrossPieces) {
   constexpr size_t kPiece = 64 * kMib;
   constexpr size_t kRow = 3 * kMib;
@@ -94,7 +95,7 @@ TEST_F(CudaMemoryTest, KernelsReachAllOfIt) {
   }
 }
 
-// What is given back is neither pinned nor known any more: the same address may be had again.
+// Freed memory is no longer pinned or registered: the same address can be allocated again.
 TEST_F(CudaMemoryTest, PinnedMemoryIsGivenBack) {
   for (int round = 0; round < 3; ++round) {
     const Buffer pinned = device_->allocate(4 * kLargePinnedBytes, MemoryKind::kPinned);

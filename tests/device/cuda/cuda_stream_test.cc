@@ -1,7 +1,7 @@
-// What the CUDA device adds to the contract: reports of kernels, failed launches, lost contexts,
-// and copies that the copy engines cannot make.
+// The CUDA device beyond the contract: reports of kernels, failed launches, lost contexts, and
+// copies that the copy engines cannot make.
 //
-// contract_test.cc runs on CUDA too; this file is about what only CUDA can do wrong.
+// contract_test.cc runs on CUDA too; this file tests what only CUDA can get wrong.
 #include "device/cuda/cuda_stream.h"
 
 #include <algorithm>
@@ -41,17 +41,6 @@ class CudaStreamTest : public ::testing::Test {
     cuda.submit("look_at_rows", [&](cudaStream_t handle) {
       launch_report(handle, cuda.report("look_at_rows", "row {} is bad"), kNumRows, bad_row);
     });
-  }
-
-  template <typename Wait>
-  static std::string error_of(Wait wait) {
-    try {
-      wait();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kDevice);
-      return error.what();
-    }
-    return "";
   }
 
   std::unique_ptr<Device> device_;
@@ -141,7 +130,7 @@ TEST_F(CudaStreamTest, AFailedLaunchPoisonsItsStreamAndNoOther) {
   EXPECT_EQ(download(*b_, buffer), std::vector<std::byte>(64, std::byte{1}));
 }
 
-// In a process of its own: after this error it cannot use the GPU any more.
+// In a process of its own, which cannot use the GPU after this error.
 TEST_F(CudaStreamDeathTest, ALostContextNamesTheNewestOpsOfAllStreams) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto crash = [&] {
@@ -150,7 +139,7 @@ TEST_F(CudaStreamDeathTest, ALostContextNamesTheNewestOpsOfAllStreams) {
     for (Stream* stream : {a_.get(), b_.get()}) {
       std::fprintf(stderr, "%s\n", error_of([&] { stream->synchronize(); }).c_str());
     }
-    a_.reset();  // in peace, as after any error
+    a_.reset();  // without an error, as after any failure
     b_.reset();
     std::_Exit(7);
   };
@@ -161,7 +150,7 @@ TEST_F(CudaStreamDeathTest, ALostContextNamesTheNewestOpsOfAllStreams) {
 
 // ---- Copies that the copy engines cannot make ----
 
-// Enqueueing must not wait for the stream, whatever memory it is about: this would hang.
+// Enqueueing a copy must not wait for the stream, for any kind of memory: this test would hang.
 TEST_F(CudaStreamTest, PageableMemoryIsCopiedInStreamOrder) {
   constexpr size_t kBytes = (size_t{5} << 20) + 3;  // several pieces
   std::vector<std::byte> first(kBytes), second(kBytes), third(kBytes);
@@ -217,8 +206,8 @@ TEST_F(CudaStreamTest, PageableMemoryIsCopiedWithStrides) {
   }
 }
 
-// Farther than cudaMemcpy2DAsync allows (cudaDeviceProp::memPitch), as the layers of a large host
-// tier are.
+// Row strides beyond the limit of cudaMemcpy2DAsync (cudaDeviceProp::memPitch), as between the
+// layers of a large host tier.
 TEST_F(CudaStreamTest, RowsMayBeFarApart) {
   constexpr size_t kStrideBytes = size_t{5} << 29;
   constexpr size_t kRowBytes = 4096;
@@ -267,7 +256,7 @@ TEST_F(CudaStreamTest, ATimelineHasEveryOpInOrderAndInHostTime) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   };
-  constexpr int64_t kSlackNs = 1'000'000;  // the two clocks are matched to some microseconds
+  constexpr int64_t kSlackNs = 1'000'000;  // the two clocks are synchronised to a few microseconds
   Collector collector;
   const auto device = make_device("cuda", {.trace = &collector});
   const Buffer buffer = device->allocate(size_t{64} << 20, MemoryKind::kDevice);

@@ -11,12 +11,12 @@
 namespace sluice::testing {
 namespace {
 
-// Kernels are loaded when the program starts: loading one waits for those that run, and a gate runs
-// until the test goes on.
+// Loads all kernels when the program starts: loading one later would wait for running kernels, and
+// a gate runs until the test opens it.
 const bool kLoadsEagerly = setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
 
-// A word per gate, zero, from pinned memory that lives as long as the program. Handed out in turn:
-// a gate is long gone when its word comes round again.
+// A word of pinned memory for each gate, set to zero. The memory lives as long as the program;
+// words are reused in turn, long after their last gate has been destroyed.
 volatile uint32_t* next_word() {
   constexpr size_t kNumWords = 1 << 14;
   static uint32_t* const words = [] {

@@ -1,7 +1,7 @@
 // The hooks of device_hooks.h on a CUDA stream, without a CUDA type.
 //
-// Used by device_hooks.cc only. A build without CUDA links stub_hooks.cc behind it. Thread rule:
-// host thread.
+// Used by device_hooks.cc only. A build without CUDA links stub_hooks.cc instead. Thread rule: host
+// thread.
 #pragma once
 
 #include "device/device.h"

@@ -1,4 +1,4 @@
-// What a build without CUDA links: nobody gets here, since it makes no CUDA stream.
+// Linked in builds without CUDA: never called, since such a build makes no CUDA stream.
 #include "support/cuda/cuda_hooks.h"
 
 namespace sluice::testing {

@@ -1,4 +1,4 @@
-// The kernels, and their launches.
+// The test kernels and their launches.
 #include "device/cuda/cuda_report.cuh"
 #include "support/cuda/test_kernels.h"
 

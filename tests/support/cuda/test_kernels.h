@@ -24,7 +24,7 @@ void launch_add_one(cudaStream_t stream, int32_t* value);
 // Traps: the context is lost.
 void launch_trap(cudaStream_t stream);
 
-// A launch that no GPU takes: blocks of 4096 threads.
+// A launch that every GPU refuses: blocks of 4096 threads.
 void launch_too_wide(cudaStream_t stream);
 
 }  // namespace sluice::testing
