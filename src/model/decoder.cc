@@ -1,5 +1,5 @@
-// The pass: embedding, then per layer (norm, qkv, rope + KV write, attention, o, norm, MLP),
-// logits.
+// The order of ops: embedding; per layer norm, qkv, rope and KV write, attention, o, norm, MLP;
+// then logits.
 #include "model/decoder.h"
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 namespace sluice {
 namespace {
 
+// An absent view means none: a span in the middle of a prompt.
 int64_t num_logit_rows(const DecoderInput& input) {
   return input.logit_rows.present() ? input.logit_rows.dim(0) : 0;
 }
@@ -29,8 +30,9 @@ struct Decoder::Pass {
   int64_t num_rows;
   int64_t row_tile;
   int32_t num_layers;
-  double attention_share;  // of the arithmetic of a layer
+  double attention_share;  // attention's fraction of a layer's arithmetic, for progress
 
+  // row_tile bounds every tile; only the last may be shorter.
   // Calls `fn(tile)` for consecutive tiles of rows.
   template <typename Fn>
   void for_each_tile(Fn fn) const {
@@ -39,11 +41,12 @@ struct Decoder::Pass {
     }
   }
 
-  // `done` layers of the pass are enqueued, 1.5 for one and the half of the next.
+  // `done` counts enqueued layers: 1.5 means one layer and half of the next.
   void report(double done) const {
     if (input.monitor != nullptr) input.monitor->on_part(stream, done / num_layers);
   }
 
+  // The name is built only when a sink is present: formatting costs more than the branch.
   void tap(LayerId layer, const char* what, int64_t row_begin, const TensorView& rows) const {
     if (taps == nullptr) return;
     tap_named(fmt::format("layer.{}.{}", layer.value, what), row_begin, rows);
@@ -53,6 +56,7 @@ struct Decoder::Pass {
   }
 };
 
+// Cuts all scratch tensors from `arena`. Used twice, to plan and to take, so the sizes agree.
 Decoder::Scratch Decoder::cut_scratch(Arena& arena, const ModelConfig& config,
                                       const DecoderLimits& limits) {
   const int64_t rows = limits.max_rows;
@@ -90,13 +94,14 @@ Decoder::Decoder(const ModelConfig& config, const Weights& weights, const Decode
   Arena arena(memory_.data(), memory_.size_bytes());
   scratch_ = cut_scratch(arena, config, limits);
   RopeFrequencies rope = rope_frequencies(config);
-  rope.inv_freq.resize(static_cast<size_t>(config.padded_head_dim() / 2));  // zeros turn nothing
+  // Padding channels get frequency 0: angle 0, no rotation.
+  rope.inv_freq.resize(static_cast<size_t>(config.padded_head_dim() / 2));
   attention_factor_ = rope.attention_factor;
   SLUICE_CHECK(rope.inv_freq.size() * sizeof(float) == scratch_.inv_freq.num_bytes());
   stream.copy({.dst = scratch_.inv_freq.bytes(),
                .src = reinterpret_cast<const std::byte*>(rope.inv_freq.data()),
                .num_bytes = scratch_.inv_freq.num_bytes()});
-  stream.synchronize();  // `rope` dies here
+  stream.synchronize();  // the copy reads `rope`, which ends with this function
 }
 
 TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInput& input,
@@ -123,13 +128,15 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   for (int32_t layer = 0; layer < config_.num_layers; ++layer) {
     attend(pass, LayerId(layer));
     pass.report(layer + pass.attention_share);
-    // A tile goes on to the next layer's attention at once: no other tile needs its delta.
+    // One loop does the end of this layer and the start of the next: `delta` has one tile's rows,
+    // and the next layer's first norm must read it before the next tile overwrites it.
     pass.for_each_tile([&](const RowTile& tile) {
       finish_layer(pass, LayerId(layer), tile);
       if (layer + 1 < config_.num_layers) {
         begin_layer(pass, LayerId(layer + 1), tile);
       } else if (num_logit_rows(input) > 0) {
-        norm_delta(pass, tile, weights_.final_norm());  // for the sum alone
+        // Only the sum in `residual` is used; project_logits norms the few rows it needs.
+        norm_delta(pass, tile, weights_.final_norm());
       }
       const double done =
           static_cast<double>(tile.begin + tile.count) / static_cast<double>(num_rows);
@@ -139,8 +146,12 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
   return project_logits(pass);
 }
 
-// Of the arithmetic of a layer, for progress alone: attention over everything before each row (with
-// several sequences: as if all were the longest) beside the matrix products.
+// Attention's share of a layer's multiply-adds; only progress reports depend on it.
+//
+//   attention = 2 * q_width * context * rows       (q k^T and p v)
+//   products  = hidden * (2 * q_width + kv_width + 3 * intermediate) * rows
+//
+// `context` is the mean over the rows of the longest sequence, taken for all sequences of the pass.
 double Decoder::attention_share(const AttentionPass& pass, int64_t num_rows) const {
   const double q_width = static_cast<double>(config_.num_q_heads) * config_.head_dim;
   const double kv_width = 2.0 * config_.num_kv_heads * config_.head_dim;
@@ -152,7 +163,8 @@ double Decoder::attention_share(const AttentionPass& pass, int64_t num_rows) con
   return attention / (attention + products);
 }
 
-// The first delta is the embedding, added to nothing.
+// Starts the residual stream: residual = 0, delta = embedding. The first norm then adds them like
+// any other delta.
 void Decoder::embed(const Pass& pass, const RowTile& tile) {
   const TensorView delta = scratch_.delta.rows(0, tile.count);
   const TensorView residual = scratch_.residual.rows(tile.begin, tile.count);
@@ -163,8 +175,11 @@ void Decoder::embed(const Pass& pass, const RowTile& tile) {
   pass.stream.fill(residual.bytes(), residual.num_bytes(), 0);
 }
 
+// The part of a layer before attention, for one tile: norm, q k v, rope, KV write. Queries go to
+// the buffer of all rows.
 void Decoder::begin_layer(const Pass& pass, LayerId layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
+  // Once per layer: with offload this call takes one of the two stage buffers.
   if (tile.begin == 0) write_target_ = pass.executor.write_target(*pass.input.pass, layer);
   const TensorView normed = scratch_.normed.rows(0, tile.count);
   const TensorView qkv = scratch_.qkv.rows(0, tile.count);
@@ -186,6 +201,8 @@ void Decoder::begin_layer(const Pass& pass, LayerId layer, const RowTile& tile) 
   pass.tap(layer, "q", tile.begin, q);
 }
 
+// Attention of all rows. The output overwrites the queries, so no second buffer of that size
+// exists. The scale uses the model's head_dim: padding channels add nothing to a score.
 void Decoder::attend(const Pass& pass, LayerId layer) {
   const TensorView q = scratch_.q.rows(0, pass.num_rows);
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
@@ -194,6 +211,8 @@ void Decoder::attend(const Pass& pass, LayerId layer) {
   pass.tap(layer, "attn_out", 0, q);
 }
 
+// The part of a layer after attention, for one tile: output projection, norm, MLP. Leaves the MLP's
+// output in `delta`; the next norm adds it.
 void Decoder::finish_layer(const Pass& pass, LayerId layer, const RowTile& tile) {
   const LayerWeights& w = weights_.layer(layer);
   const int64_t q_width = int64_t{config_.num_q_heads} * config_.padded_head_dim();
@@ -212,7 +231,7 @@ void Decoder::finish_layer(const Pass& pass, LayerId layer, const RowTile& tile)
   pass.tap(layer, "mlp_out", tile.begin, delta);
 }
 
-// Adds a tile's delta to the residual stream; `normed` is then the norm of the sum.
+// residual += delta, then normed = RMSNorm(residual) * weight, for one tile.
 void Decoder::norm_delta(const Pass& pass, const RowTile& tile, const TensorView& weight) {
   rms_norm(pass.stream, {.x = scratch_.delta.rows(0, tile.count),
                          .residual = scratch_.residual.rows(tile.begin, tile.count),
@@ -221,6 +240,8 @@ void Decoder::norm_delta(const Pass& pass, const RowTile& tile, const TensorView
                          .eps = config_.rms_norm_eps});
 }
 
+// Gathers the rows that need logits from the residual stream, norms them and applies the output
+// head.
 TensorView Decoder::project_logits(const Pass& pass) {
   const TensorView rows = pass.input.logit_rows;
   const int64_t count = num_logit_rows(pass.input);

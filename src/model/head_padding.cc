@@ -13,6 +13,7 @@ std::vector<std::byte> pad_heads(const HeadPadding& padding, std::span<const std
   const size_t half_bytes = static_cast<size_t>(padding.head_dim / 2) * unit_bytes;
   const size_t padded_half_bytes = static_cast<size_t>(padding.padded_head_dim / 2) * unit_bytes;
   SLUICE_CHECK(units.size() % (2 * half_bytes) == 0, "{} bytes", units.size());
+  // Half heads are consecutive on both sides, so half i needs no division into head and side.
   const size_t num_halves = units.size() / half_bytes;
   std::vector<std::byte> padded(num_halves * padded_half_bytes);  // zeros
   for (size_t i = 0; i < num_halves; ++i) {

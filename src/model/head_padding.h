@@ -1,11 +1,11 @@
-// Heads whose width is no multiple of 16, as they lie in memory.
+// Padding of heads whose width is no multiple of 16.
 //
-// Kernels and KV blocks take heads of whole vectors. A head of another width is widened with
-// channels of zero: channel c of its first half stays c, channel c of its second half goes to
-// padded / 2 + c, where rope looks for the partner of c. The weights make the added channels of q,
-// k and v zero, so they add nothing to a score and nothing to a norm, and the output projection has
-// columns of zeros for them. Used by model/weights and, to take the channels away again, by traces.
-// Thread rule: pure functions.
+// Kernels and KV blocks take heads of whole vectors of 16 channels. A narrower head is widened with
+// channels of zero: channel c of its first half stays at c, channel c of its second half moves to
+// padded / 2 + c, because rope pairs channel c with channel c + width / 2. The weights make the
+// added channels of q, k and v zero, so they add nothing to a score or a norm; the output
+// projection has columns of zeros for them. Used by model/weights, and by traces to remove the
+// padding again. Thread rule: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,25 @@
 
 namespace sluice {
 
+// The widths of a head, in channels.
 struct HeadPadding {
   int32_t head_dim = 0;         // even
   int32_t padded_head_dim = 0;  // even, at least head_dim
 
   bool present() const { return head_dim != padded_head_dim; }
-  // Units (rows, columns) of padded heads that `num_units` of the model's become.
+  // Number of units (rows or columns of a weight) after padding. REQUIRES: num_units is a multiple
+  // of head_dim.
   int64_t padded_units(int64_t num_units) const { return num_units / head_dim * padded_head_dim; }
 };
 
-// `units` is whole heads of `unit_bytes` each: rows of a weight, or single elements. Returns them
-// with zeros between. Cost: one copy.
+// Pads whole heads. A unit is one channel: a row of a weight, or one element. Returns the units
+// with zeros after each half head. Cost: one copy.
+// Shapes: units is [heads * head_dim] units of unit_bytes; the result [heads * padded_head_dim].
 std::vector<std::byte> pad_heads(const HeadPadding& padding, std::span<const std::byte> units,
                                  size_t unit_bytes);
 
-// The way back, for single elements. REQUIRES: whole padded heads.
+// Removes the padding from elements: [heads * padded_head_dim] to [heads * head_dim]. REQUIRES:
+// whole padded heads.
 std::vector<float> unpad_heads(const HeadPadding& padding, const std::vector<float>& values);
 
 }  // namespace sluice

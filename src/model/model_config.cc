@@ -1,5 +1,5 @@
-// Checks config.json key by key; ranges are wide enough for any real model and small enough that no
-// product of them overflows 64 bits.
+// Reads and checks config.json key by key. The ranges are wider than any published model and narrow
+// enough that no product of dimensions overflows 64 bits.
 #include "model/model_config.h"
 
 #include <algorithm>
@@ -15,11 +15,13 @@
 namespace sluice {
 namespace {
 
+// Upper limits; each fits int32.
 constexpr int64_t kMaxVocabSize = int64_t{1} << 24;
 constexpr int64_t kMaxHiddenSize = int64_t{1} << 18;
 constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 1024;
+// The widest head that attention and rope take (src/ops).
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
@@ -29,6 +31,8 @@ constexpr std::string_view kSupported = "Qwen3ForCausalLM, Qwen2ForCausalLM and 
   throw Error(ErrorCode::kUnsupported, std::move(message), where.name());
 }
 
+// The family of the model: from `architectures` if the file has that key, else from `model_type`.
+// Errors: kUnsupported for several architectures or an unknown one.
 Architecture read_architecture(const JsonObject& config) {
   const std::vector<std::string> names = config.find_strings("architectures");
   const std::string model_type = config.find_string("model_type").value_or("");
@@ -54,11 +58,13 @@ Architecture read_architecture(const JsonObject& config) {
   fail_unsupported(config, fmt::format("{} is not supported; {} are", found, kSupported));
 }
 
-// A dimension; the limits keep it within int32.
+// A dimension in [1, max]. Every `max` passed here fits int32.
 int32_t read_size(const JsonObject& config, std::string_view key, int64_t max) {
   return static_cast<int32_t>(config.get_int(key, 1, max));
 }
 
+// Sets the sizes that all families spell alike. Without num_key_value_heads every query head has a
+// KV head of its own (multi-head attention), as in transformers.
 void read_dimensions(const JsonObject& config, ModelConfig& model) {
   model.vocab_size = read_size(config, "vocab_size", kMaxVocabSize);
   model.hidden_size = read_size(config, "hidden_size", kMaxHiddenSize);
@@ -76,6 +82,8 @@ void read_dimensions(const JsonObject& config, ModelConfig& model) {
   model.rms_norm_eps = static_cast<float>(config.get_double("rms_norm_eps", 1e-12, 1.0));
 }
 
+// Sets head_dim: the key, else the family's default (Qwen3) or hidden_size / num_attention_heads.
+// Odd widths fail, because rope rotates pairs of channels.
 void read_head_dim(const JsonObject& config, ModelConfig& model) {
   constexpr std::string_view kRange = "an even integer from 2 to 256";
   if (config.has("head_dim")) {
@@ -100,11 +108,13 @@ void read_head_dim(const JsonObject& config, ModelConfig& model) {
   }
 }
 
+// Sets which optional weights the family has.
 void read_biases_and_norms(const JsonObject& config, ModelConfig& model) {
   const bool attention_bias = config.find_bool("attention_bias").value_or(false);
   model.qkv_bias = attention_bias;
   model.o_bias = attention_bias;
   if (model.architecture == Architecture::kQwen2) {  // fixed, whatever the key says
+    // transformers' Qwen2 hard-codes these two.
     model.qkv_bias = true;
     model.o_bias = false;
   }
@@ -112,7 +122,8 @@ void read_biases_and_norms(const JsonObject& config, ModelConfig& model) {
   model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
 }
 
-// Everything that would need code that is not there. Silence would give wrong text.
+// Fails on settings that change results and are not implemented; ignoring them would give wrong
+// text.
 void refuse_unsupported(const JsonObject& config) {
   const std::string activation = config.find_string("hidden_act").value_or("silu");
   if (activation != "silu") {
@@ -143,7 +154,8 @@ void refuse_unsupported(const JsonObject& config) {
   }
 }
 
-// `dtype` since transformers 4.56, `torch_dtype` before.
+// The type that the file gives for the weights: `dtype` since transformers 4.56, `torch_dtype`
+// before. Empty without either.
 std::optional<DType> read_dtype(const JsonObject& config) {
   const std::string_view key = config.has("dtype") ? "dtype" : "torch_dtype";
   const auto name = config.find_string(key);
@@ -155,7 +167,8 @@ std::optional<DType> read_dtype(const JsonObject& config) {
                                        key, describe_json(*name)));
 }
 
-// Appends the ids of `key` that are in the vocabulary and not there yet.
+// Appends the ids of `key` (an integer or a list) that are in the vocabulary and not yet in `ids`.
+// Ids outside it can never be sampled; they are dropped with a warning.
 void add_token_ids(const JsonObject& object, std::string_view key, ModelConfig& model,
                    std::vector<int32_t>& ids) {
   for (const int64_t id : object.find_ints(key, 0, kMaxVocabSize)) {
@@ -170,6 +183,7 @@ void add_token_ids(const JsonObject& object, std::string_view key, ModelConfig& 
   }
 }
 
+// Warns of keys of config.json that change results only for long contexts.
 void warn_of_ignored_keys(const JsonObject& config, std::vector<std::string>& warnings) {
   if (config.has("dual_chunk_attention_config")) {
     warnings.push_back(fmt::format(
@@ -178,16 +192,19 @@ void warn_of_ignored_keys(const JsonObject& config, std::vector<std::string>& wa
   }
 }
 
+// 0 fails: nucleus sampling would have no candidate.
 double read_top_p(const JsonObject& generation) {
   const double top_p = generation.get_double("top_p", 0.0, 1.0);
   if (top_p == 0.0) generation.fail("top_p", "above 0 and at most 1");
   return top_p;
 }
 
+// Warns of each sampling option that Sluice lacks, unless the file sets it to its neutral value.
 void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::string>& warnings) {
+  // An option of transformers' GenerationConfig and its neutral value.
   struct Neutral {
     const char* key;
-    double value;  // with which the option changes nothing
+    double value;  // with this value the option changes nothing
   };
   for (const auto& [key, value] :
        {Neutral{"repetition_penalty", 1.0}, Neutral{"no_repeat_ngram_size", 0.0},
@@ -201,6 +218,8 @@ void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::s
   }
 }
 
+// Reads generation_config.json. Its end tokens come first in eos_ids; parse_model_config appends
+// those of config.json.
 void read_generation(const JsonObject& generation, ModelConfig& model) {
   GenerationDefaults& defaults = model.generation;
   defaults.do_sample = generation.find_bool("do_sample");
@@ -213,8 +232,10 @@ void read_generation(const JsonObject& generation, ModelConfig& model) {
   add_token_ids(generation, "eos_token_id", model, model.eos_ids);
 }
 
+// Reads config.json except for eos_token_id, whose ids follow those of generation_config.json.
 ModelConfig read_config(const JsonObject& config) {
   ModelConfig model;
+  // The architecture comes first: head_dim and the biases depend on it.
   model.architecture = read_architecture(config);
   refuse_unsupported(config);
   read_dimensions(config, model);
@@ -243,6 +264,8 @@ std::string_view architecture_name(Architecture architecture) {
   return "?";
 }
 
+// Per layer: hidden * (q + k + v rows) + o, 3 * hidden * intermediate of the MLP, norms and biases.
+// Beside the layers: the embedding, the output head unless tied, and the final norm.
 int64_t ModelConfig::num_parameters() const {
   const int64_t hidden = hidden_size;
   const int64_t q_rows = int64_t{num_q_heads} * head_dim;

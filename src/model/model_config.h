@@ -1,6 +1,6 @@
 // ModelConfig: everything that config.json and generation_config.json say about a model, checked.
 //
-// Made by read_model_config, read by the weight loader, the decoder, the memory plan and the
+// Made by read_model_config; read by the weight loader, the decoder, the memory plan and the
 // command line. Thread rule: a value.
 #pragma once
 
@@ -22,7 +22,7 @@ enum class Architecture { kQwen3, kQwen2, kLlama };
 // The name in config.json's `architectures`: "Qwen3ForCausalLM".
 std::string_view architecture_name(Architecture architecture);
 
-// What generation_config.json asks for; empty where it says nothing.
+// Sampling defaults of generation_config.json. A member is empty where the file does not set it.
 struct GenerationDefaults {
   std::optional<bool> do_sample;  // false: greedy, whatever the temperature says
   std::optional<double> temperature;
@@ -32,8 +32,10 @@ struct GenerationDefaults {
   std::optional<int64_t> max_new_tokens;
 };
 
-inline constexpr size_t kMaxEosIds = 64;  // of a model
+// End tokens of one model. Bounds the array of suppressed ids that a pass carries (PassArrays).
+inline constexpr size_t kMaxEosIds = 64;
 
+// The shape of a model and its options, after all checks of read_model_config.
 struct ModelConfig {
   Architecture architecture = Architecture::kQwen3;
 
@@ -60,26 +62,28 @@ struct ModelConfig {
   std::optional<int32_t> bos_id;
   GenerationDefaults generation;
 
-  // What the files ask for and Sluice does not do, or what looks odd; to be shown to the user.
+  // Settings of the files that Sluice ignores, one sentence each, for the user.
   std::vector<std::string> warnings;
 
-  // Channels of a head as Sluice keeps it: kernels and KV blocks take whole vectors of 16. Where it
-  // is more than head_dim, zeros fill up both halves that rope pairs (model/head_padding.h).
+  // Channels of a head in memory: head_dim rounded up, since kernels and KV blocks take whole
+  // vectors of 16. The added channels are zeros at the end of each half of the head
+  // (model/head_padding.h).
   int32_t padded_head_dim() const { return (head_dim + 15) / 16 * 16; }
 
-  // Weights of the model; a tied output head is counted once.
+  // Elements of all weights, without padding. A tied output head counts once.
   int64_t num_parameters() const;
+  // Bytes of num_parameters() elements; device memory takes more (packing, head padding).
   size_t weight_bytes(DType weight_dtype) const;
 
-  // KV of one token over all layers, the padding of heads included.
+  // Bytes of the K and V of one token in all layers, padding of heads included.
   size_t kv_bytes_per_token(DType kv_dtype = DType::kBF16) const;
 };
 
-// Positions that the model's rotary frequencies are made for: max_position_embeddings, or what
-// linear and YaRN scaling stretch the original length to, as vLLM counts them.
+// Positions that the rotary frequencies support: max_position_embeddings; with linear scaling that
+// times `factor`, with YaRN the original length times `factor`, as in vLLM.
 int64_t max_positions(const ModelConfig& config);
 
-// The frequencies of the model's rope; see rope_scaling.h.
+// The frequencies of the model's rope for its head_dim; see rope_scaling.h.
 RopeFrequencies rope_frequencies(const ModelConfig& config);
 
 // Reads config.json and, where there is one, generation_config.json.
@@ -89,7 +93,7 @@ RopeFrequencies rope_frequencies(const ModelConfig& config);
 // architectures, activations, rope types, sliding windows, MLP biases and quantized weights.
 ModelConfig read_model_config(const ModelDirectory& directory);
 
-// The same from texts. The names open error texts.
+// The same from texts. The names appear in error messages.
 struct ModelConfigTexts {
   std::string_view config;
   std::optional<std::string_view> generation = {};  // none: there is no such file

@@ -1,7 +1,8 @@
-// PassMonitor: is told how much of a pass has been enqueued, and may end the pass.
+// PassMonitor: receives the progress of a pass while it is enqueued, and can end the pass.
 //
-// Made by engine/runner for long prefill passes (engine/pass_pacer.h); model/decoder calls it
-// after the attention of each layer and after each tile of rows. Thread rule: the engine's thread.
+// Implemented by engine/runner for long prefill passes (engine/pass_pacer.h). Called by
+// model/decoder after the attention of each layer and after each tile of rows. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include "device/device.h"
@@ -12,9 +13,9 @@ class PassMonitor {
  public:
   virtual ~PassMonitor() = default;
 
-  // Another part of the pass is enqueued on `stream`; with it, `share` (0 to 1, never falling) of
-  // the pass's arithmetic. May block the host. What it throws ends the pass: the parts that are
-  // enqueued still run, no other part is enqueued.
+  // One more part of the pass is on `stream`. `share`, 0 to 1 and never falling, is the fraction of
+  // the pass's arithmetic that is enqueued so far. May block the host. An exception from it ends
+  // the pass: parts already enqueued still run, and no further part is enqueued.
   virtual void on_part(Stream& stream, double share) = 0;
 };
 

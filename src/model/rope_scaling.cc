@@ -16,6 +16,7 @@
 namespace sluice {
 namespace {
 
+// Ranges of the file's values: far beyond any real model, and they keep the frequencies finite.
 constexpr double kMaxTheta = 1e18;
 constexpr double kMaxFactor = 1e6;
 constexpr double kMaxBeta = 1e6;
@@ -27,7 +28,7 @@ constexpr int64_t kMaxPositions = int64_t{1} << 30;
 }
 
 RopeType parse_type(const JsonObject& rope) {
-  // "type" is the name of the key before transformers 4.43.
+  // Before transformers 4.43 the key was "type".
   const std::string key = rope.has("rope_type") ? "rope_type" : "type";
   const std::string name = rope.find_string(key).value_or("default");
   for (RopeType type :
@@ -38,14 +39,15 @@ RopeType parse_type(const JsonObject& rope) {
                                      key, describe_json(name)));
 }
 
-// The object that describes the frequencies, if there is one. An empty rope_scaling counts as
-// absent, as in transformers, where it is falsy.
+// The object that describes the frequencies, or empty. An empty rope_scaling counts as absent,
+// since transformers tests it as a Python truth value.
 std::optional<JsonObject> find_description(const JsonObject& config) {
   auto scaling = config.find_object("rope_scaling");
   if (scaling && !scaling->keys().empty()) return scaling;
   return config.find_object("rope_parameters");
 }
 
+// The keys that transformers reads for `type`.
 std::set<std::string> known_keys(RopeType type) {
   std::set<std::string> keys = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
   if (type != RopeType::kDefault) keys.insert("factor");
@@ -59,6 +61,8 @@ std::set<std::string> known_keys(RopeType type) {
   return keys;
 }
 
+// Warns of keys that `type` does not use. A nested object under such a key holds parameters of one
+// layer type, which would change results: an error.
 void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>& warnings) {
   const std::set<std::string> known = known_keys(type);
   for (const std::string& key : rope.keys()) {
@@ -73,6 +77,7 @@ void check_keys(const JsonObject& rope, RopeType type, std::vector<std::string>&
   }
 }
 
+// Errors: kUnsupported unless all channels of a head rotate.
 void refuse_partial_rotation(const JsonObject& object) {
   const double share = object.find_double("partial_rotary_factor", 0.0, 1.0).value_or(1.0);
   if (share != 1.0) {
@@ -83,7 +88,8 @@ void refuse_partial_rotation(const JsonObject& object) {
   }
 }
 
-// A copy of the configuration may name the original length beside the description; it wins.
+// The length before scaling. config.json may hold it beside the description; that value wins, as in
+// transformers. Without either it is max_position_embeddings.
 int64_t read_original_positions(const JsonObject& config, const JsonObject& rope,
                                 int64_t max_positions) {
   constexpr std::string_view kKey = "original_max_position_embeddings";
@@ -91,6 +97,7 @@ int64_t read_original_positions(const JsonObject& config, const JsonObject& rope
   return owner.find_int(kKey, 1, kMaxPositions).value_or(max_positions);
 }
 
+// Equal factors would make the blend divide by zero.
 void read_llama3(const JsonObject& description, RopeConfig& rope) {
   rope.factor = description.get_double("factor", 1.0, kMaxFactor);
   rope.low_freq_factor = description.get_double("low_freq_factor", 1e-6, kMaxFactor);
@@ -101,11 +108,12 @@ void read_llama3(const JsonObject& description, RopeConfig& rope) {
   }
 }
 
-// A value of zero is falsy in Python and means the default there.
+// transformers writes `value or default`, where 0 selects the default.
 double nonzero_or(std::optional<double> value, double fallback) {
   return value && *value != 0.0 ? *value : fallback;
 }
 
+// Without `factor`, it follows from max_position_embeddings / original length.
 void read_yarn(const JsonObject& description, int64_t max_positions, RopeConfig& rope) {
   const double implied = static_cast<double>(max_positions) / rope.original_max_positions;
   rope.factor = description.find_double("factor", 1.0, kMaxFactor).value_or(implied);
@@ -124,7 +132,8 @@ void read_yarn(const JsonObject& description, int64_t max_positions, RopeConfig&
   rope.truncate = description.find_bool("truncate").value_or(true);
 }
 
-// theta^(2i / head_dim), in float as transformers computes it.
+// theta^(2i / head_dim) for each channel pair i, in f32 like transformers. inv_freq is the
+// reciprocal.
 std::vector<float> wavelength_ratios(double theta, int64_t head_dim) {
   std::vector<float> ratios(static_cast<size_t>(head_dim / 2));
   for (size_t i = 0; i < ratios.size(); ++i) {
@@ -134,7 +143,9 @@ std::vector<float> wavelength_ratios(double theta, int64_t head_dim) {
   return ratios;
 }
 
-// Long waves are divided by the factor, short ones kept, and those between blended.
+// Scales one frequency of Llama 3, by its wavelength w in positions and the original length L: w >
+// L / low_freq_factor gives inv_freq / factor, w < L / high_freq_factor keeps inv_freq, between
+// them a linear blend in L / w.
 float scale_llama3(float inv_freq, const RopeConfig& rope) {
   const double original = static_cast<double>(rope.original_max_positions);
   const float longest_kept = static_cast<float>(original / rope.high_freq_factor);
@@ -149,7 +160,8 @@ float scale_llama3(float inv_freq, const RopeConfig& rope) {
   return (1.0f - smooth) * inv_freq / factor + smooth * inv_freq;
 }
 
-// The channel pair (as a real number) that turns `rotations` times over the original context.
+// The channel pair, as a real number, that makes `rotations` turns over the original length L:
+// solves L = rotations * 2 pi * theta^(2i / head_dim) for i.
 double pair_of_rotations(double rotations, const RopeConfig& rope, int64_t head_dim) {
   const double positions_per_radian =
       static_cast<double>(rope.original_max_positions) / (rotations * 2.0 * std::numbers::pi);
@@ -157,7 +169,8 @@ double pair_of_rotations(double rotations, const RopeConfig& rope, int64_t head_
          (2.0 * std::log(rope.theta));
 }
 
-// The pairs between which YaRN goes over from keeping to dividing.
+// The channel pairs (low, high) between which YaRN blends: below low frequencies are kept, above
+// high they are divided by the factor.
 std::pair<double, double> yarn_range(const RopeConfig& rope, int64_t head_dim) {
   double low = pair_of_rotations(rope.beta_fast, rope, head_dim);
   double high = pair_of_rotations(rope.beta_slow, rope, head_dim);
@@ -171,6 +184,9 @@ std::pair<double, double> yarn_range(const RopeConfig& rope, int64_t head_dim) {
   return {low, high};
 }
 
+// Scale of cosines and sines, which acts as a temperature of the softmax: the given value, else
+// mscale(factor, mscale) / mscale(factor, mscale_all_dim), else mscale(factor, 1), with mscale(f,
+// m) = 0.1 m ln(f) + 1.
 float yarn_attention_factor(const RopeConfig& rope) {
   const auto scale_by = [&](double mscale) {
     return rope.factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;
@@ -182,6 +198,7 @@ float yarn_attention_factor(const RopeConfig& rope) {
   return static_cast<float>(scale_by(1.0));
 }
 
+// In: theta^(2i / head_dim). Out: inv_freq, blended by a ramp from low to high.
 void scale_yarn(const RopeConfig& rope, std::vector<float>& ratios) {
   const auto [low, high] = yarn_range(rope, static_cast<int64_t>(2 * ratios.size()));
   for (size_t i = 0; i < ratios.size(); ++i) {

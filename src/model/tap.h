@@ -1,9 +1,9 @@
-// TapSink: receives inner tensors of a pass, for comparison with a reference.
+// TapSink: receives intermediate tensors of a pass, for comparison with a reference.
 //
-// The decoder calls it at fixed points; without a sink it costs nothing. Names are those of
+// The decoder calls it at fixed points; without a sink the cost is one branch. Names are those of
 // docs/architecture.md: "embedding", "layer.3.q", "layer.3.attn_out" (before o_proj),
-// "layer.3.attn_proj" (after), "layer.3.mlp_out", "layer.3.residual", "final_norm". Keys and values
-// after rope are read from the KV cache itself by the engine ("layer.3.k", "layer.3.v"). Thread
+// "layer.3.attn_proj" (after), "layer.3.mlp_out", "layer.3.residual", "final_norm". The engine
+// reads keys and values after rope ("layer.3.k", "layer.3.v") from the KV cache instead. Thread
 // rule: called by the engine's thread; the data is ready in stream order.
 #pragma once
 
@@ -19,10 +19,11 @@ class TapSink {
  public:
   virtual ~TapSink() = default;
 
-  // True if `name` is to be captured; asked before the name's tensor is offered.
+  // True if tensor `name` should be captured. The decoder asks before it calls `tap`.
   virtual bool wants(const std::string& name) const = 0;
 
-  // Offers rows [row_begin, row_begin + rows.dim(0)) of tensor `name`; a pass gives them by tiles.
+  // Passes rows [row_begin, row_begin + rows.dim(0)) of tensor `name`, one tile of the pass per
+  // call. The next op may overwrite `rows`: an implementation enqueues its copy on `stream`.
   virtual void tap(Stream& stream, const std::string& name, int64_t row_begin,
                    const TensorView& rows) = 0;
 };

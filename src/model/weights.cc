@@ -12,13 +12,14 @@
 namespace sluice {
 namespace {
 
-// Some exporters keep the rotary buffers, and tied checkpoints may repeat the embedding as lm_head.
-// Both carry nothing that is not known already.
+// True for tensors that may be present and are not read: some exporters write the rotary
+// frequencies, and a checkpoint with a tied head may repeat the embedding as lm_head.
 bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
          (config.tie_word_embeddings && name == "lm_head.weight");
 }
 
+// Element `index` of packed values of a floating-point type, as f32.
 float element_as_float(const std::byte* data, DType dtype, int64_t index) {
   const std::byte* at = data + static_cast<size_t>(index) * dtype_bytes(dtype);
   if (dtype == DType::kF32) {
@@ -33,7 +34,8 @@ float element_as_float(const std::byte* data, DType dtype, int64_t index) {
   return static_cast<float>(BFloat16::from_bits(bits));
 }
 
-// Gives a tensor's bytes to the threads of pack_weight and keeps the first failure for the host.
+// Reads a tensor's bytes on the threads of pack_weight, which must not throw. Keeps the first
+// failure, under a lock since several threads read at once.
 class TensorReader final : public WeightReader {
  public:
   explicit TensorReader(const CheckpointTensor& tensor) : tensor_(tensor) {}
@@ -47,7 +49,7 @@ class TensorReader final : public WeightReader {
     }
   }
 
-  // REQUIRES: the stream that read was waited for.
+  // Throws the first failure. REQUIRES: the stream of pack_weight was synchronized.
   void rethrow_failure() const {
     if (failure_) std::rethrow_exception(failure_);
   }
@@ -58,8 +60,8 @@ class TensorReader final : public WeightReader {
   mutable std::exception_ptr failure_;
 };
 
-// Norm weights and biases: small, converted on the host. The stream is waited for, since the
-// converted values die with the caller; there are a few hundred of them in a model.
+// Copies a norm weight or a bias to the device. Synchronizes, since `values` belongs to the caller;
+// a model has a few hundred such small tensors.
 void store_vector(const WeightSource& source, const std::vector<BFloat16>& values, Stream& stream) {
   stream.copy({.dst = source.vector.bytes(),
                .src = reinterpret_cast<const std::byte*>(values.data()),
@@ -67,6 +69,7 @@ void store_vector(const WeightSource& source, const std::vector<BFloat16>& value
   stream.synchronize();
 }
 
+// Rounds each element to bf16, to nearest even.
 std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
   std::vector<BFloat16> values(bytes.size() / dtype_bytes(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
@@ -75,6 +78,7 @@ std::vector<BFloat16> as_bf16(std::span<const std::byte> bytes, DType dtype) {
   return values;
 }
 
+// For tensors that the host must rearrange or convert: vectors and padded heads.
 std::vector<std::byte> read_whole(const CheckpointTensor& tensor) {
   std::vector<std::byte> bytes(tensor.num_bytes);
   tensor.read(0, bytes);
@@ -85,7 +89,8 @@ void load_vector(const WeightSource& source, const CheckpointTensor& tensor, Str
   store_vector(source, as_bf16(read_whole(tensor), tensor.dtype), stream);
 }
 
-// The stream is waited for: a file that was cut is said at the tensor that found it.
+// Reads a matrix straight into its packed form, without a host copy of it. Synchronizes, so that
+// the error of a cut file names the tensor that was read.
 void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Stream& stream) {
   const TensorReader reader(tensor);
   pack_weight(stream, {.src = TensorView(nullptr, tensor.dtype, {source.shape[0], source.shape[1]}),
@@ -96,7 +101,7 @@ void load_matrix(const WeightSource& source, const CheckpointTensor& tensor, Str
   reader.rethrow_failure();
 }
 
-// SplitMix64: one multiply-shift chain per value, the same on every machine.
+// SplitMix64: advances `state` and returns 64 random bits, the same on every machine.
 // Source: Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators".
 uint64_t split_mix(uint64_t& state) {
   uint64_t z = (state += 0x9e3779b97f4a7c15u);
@@ -105,10 +110,11 @@ uint64_t split_mix(uint64_t& state) {
   return z ^ (z >> 31);
 }
 
-// Uniform values with mean `mean` and a deviation that keeps activations of random models in range
-// (1 / sqrt(columns) would; 0.02 is what models are initialised with).
+// Uniform values with the given mean and standard deviation 0.02, the usual initialisation of
+// transformers. It keeps the activations of random models finite.
 void fill_uniform(std::vector<BFloat16>& values, float mean, uint64_t& state) {
-  constexpr float kHalfWidth = 0.02f * 1.7320508f;  // a uniform's deviation is half width / sqrt 3
+  // A uniform distribution of half width w has standard deviation w / sqrt(3).
+  constexpr float kHalfWidth = 0.02f * 1.7320508f;
   for (BFloat16& value : values) {
     const float unit = static_cast<float>(split_mix(state) >> 40) * 0x1p-24f;  // [0, 1)
     value = BFloat16(mean + kHalfWidth * (2 * unit - 1));
@@ -117,6 +123,7 @@ void fill_uniform(std::vector<BFloat16>& values, float mean, uint64_t& state) {
 
 }  // namespace
 
+// An arena without memory only counts: the same layout code plans and takes.
 size_t Weights::device_bytes(const ModelConfig& config, Device& device) {
   Arena plan;
   Weights(config).lay_out(plan, device);
@@ -144,13 +151,15 @@ void Weights::add_rows(const std::string& name, const PackedWeight& matrix, int6
                       .vector = {}});
 }
 
+// head_begin counts heads of the packed matrix; the checkpoint's rows are num_heads unpadded heads.
 void Weights::add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
                             int64_t num_heads) {
   add_rows(name, matrix, head_begin * config_.padded_head_dim(), num_heads * config_.head_dim);
   sources_.back().heads = HeadAxis::kRows;
 }
 
-// A vector is a column: its rows are channels of heads.
+// A vector is stored as one column whose rows are head channels. Its shape in the checkpoint is
+// shorter than `vector` by the padding.
 void Weights::add_head_vector(const std::string& name, const TensorView& vector, float dummy_mean) {
   add_vector(name, vector, dummy_mean);
   int64_t& length = sources_.back().shape[0];
@@ -170,6 +179,7 @@ void Weights::add_vector(const std::string& name, const TensorView& vector, floa
                       .dummy_mean = dummy_mean});
 }
 
+// Cuts all memory and lists all expected tensors, in the order of the checkpoint's layers.
 void Weights::lay_out(Arena& arena, Device& device) {
   const int64_t hidden = config_.hidden_size;
   embedding_ = matrix(arena, device, config_.vocab_size, hidden);
@@ -185,6 +195,7 @@ void Weights::lay_out(Arena& arena, Device& device) {
   }
 }
 
+// gate_proj and up_proj share one matrix, which gated_product reads in one pass.
 void Weights::lay_out_layer(Arena& arena, Device& device, int32_t index) {
   const int64_t hidden = config_.hidden_size;
   const int64_t intermediate = config_.intermediate_size;
@@ -203,6 +214,7 @@ void Weights::lay_out_layer(Arena& arena, Device& device, int32_t index) {
   add_rows(prefix + "mlp.down_proj.weight", w.down, 0, hidden);
 }
 
+// q, k and v share one matrix, so one product computes all three.
 void Weights::lay_out_attention(Arena& arena, Device& device, const std::string& prefix,
                                 LayerWeights& w) {
   const int64_t hidden = config_.hidden_size;
@@ -230,6 +242,7 @@ void Weights::lay_out_attention(Arena& arena, Device& device, const std::string&
   }
   w.o = matrix(arena, device, hidden, q_rows);
   add_rows(prefix + "o_proj.weight", w.o, 0, hidden);
+  // The columns of o are head channels; the checkpoint has them without padding.
   sources_.back().shape[1] = num_q * config_.head_dim;
   sources_.back().heads = HeadAxis::kColumns;
   if (config_.o_bias) {
@@ -238,11 +251,13 @@ void Weights::lay_out_attention(Arena& arena, Device& device, const std::string&
   }
 }
 
+// True if the tensor has to be widened on the host before it is stored.
 bool Weights::pads(const WeightSource& source) const {
   return source.heads != HeadAxis::kNone && head_padding().present();
 }
 
-// Puts a tensor, or whole heads from the rows of one, into its place; `bytes` has source.shape.
+// Pads the heads of a tensor, or of consecutive heads of one, and stores them. `bytes` has
+// source.shape and type `dtype`. Synchronizes.
 void Weights::store_padded(const WeightSource& source, DType dtype,
                            std::span<const std::byte> bytes, Stream& stream) const {
   const HeadPadding padding = head_padding();
@@ -258,13 +273,14 @@ void Weights::store_padded(const WeightSource& source, DType dtype,
   pack_weight(stream, {.src = TensorView(padded.data(), dtype, {rows, cols}),
                        .dst = source.matrix,
                        .row_begin = source.row_begin});
-  stream.synchronize();  // the padded rows die here
+  stream.synchronize();  // pack_weight reads `padded`, which ends with this function
 }
 
+// Errors: kModel for tensors that are missing, mis-shaped, or neither expected nor ignorable.
 void Weights::check_names(const Checkpoint& checkpoint) const {
   std::vector<std::string> expected;
   for (const WeightSource& source : sources_) {
-    checkpoint.tensor(source.name, source.shape);  // throws when missing or mis-shaped
+    checkpoint.tensor(source.name, source.shape);  // throws if missing or mis-shaped
     expected.push_back(source.name);
   }
   for (const std::string& name : checkpoint.names()) {
@@ -299,11 +315,13 @@ void Weights::load(const Checkpoint& checkpoint, Stream& stream,
       on_progress(static_cast<double>(bytes_done) / static_cast<double>(checkpoint.num_bytes()));
     }
   }
+  // A file rewritten meanwhile may have given old and new tensors.
   checkpoint.require_unchanged();
 }
 
-// At most 1024 rows are drawn and then repeated: as good for timing, and an 8B model does not wait
-// for 8 billion random numbers. Where heads are padded, pieces are whole heads.
+// Fills one tensor with random values. Draws at most 1024 rows and repeats them: timing does not
+// depend on values, and drawing all weights of a large model would dominate the start. With padding
+// the slices are whole heads, since store_padded takes whole heads.
 void Weights::store_dummy(const WeightSource& source, uint64_t& state, Stream& stream) const {
   const HeadPadding padding = head_padding();
   const bool by_heads = pads(source) && source.heads == HeadAxis::kRows;
@@ -327,7 +345,7 @@ void Weights::store_dummy(const WeightSource& source, uint64_t& state, Stream& s
                            .row_begin = slice.row_begin});
     }
   }
-  stream.synchronize();  // the values die here
+  stream.synchronize();  // the copies read `values`, which ends with this function
 }
 
 void Weights::fill_dummy(uint64_t seed, Stream& stream,

@@ -1,9 +1,9 @@
-// Weights: the parameters of a model in device memory, and how they get there.
+// Weights: the parameters of a model in device memory, and how they are loaded.
 //
-// One list of expected tensors, made from the configuration alone, drives everything: the memory
-// plan, loading, dummy weights and the check for missing, extra and mis-shaped tensors. The three
-// families share their tensor names; what differs is whether biases and q/k norms are present.
-// Thread rule: the engine's thread.
+// One list of expected tensors, made from the configuration alone, drives the memory plan, loading,
+// dummy weights and the check for missing, extra and mis-shaped tensors. The three families share
+// their tensor names; they differ in which biases and q/k norms are present. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@
 
 namespace sluice {
 
-// Optional members are absent where the family has none.
-// Heads of q, k and v are `padded` channels wide: head_dim, or more (model/head_padding.h).
+// Parameters of one layer. Views are empty where the family has no such tensor. Heads of q, k and v
+// are `padded` channels wide: head_dim, or more (model/head_padding.h).
 struct LayerWeights {
   TensorView input_norm;  // bf16 [hidden]
   PackedWeight qkv;       // [(num_q_heads + 2 * num_kv_heads) * padded, hidden]: q, k, v
@@ -38,41 +38,43 @@ struct LayerWeights {
   PackedWeight down;      // [hidden, intermediate]
 };
 
-// Whether rows or columns of a tensor are channels of heads, which may have to be padded.
+// Which axis of a tensor is made of head channels and may have to be padded.
 enum class HeadAxis { kNone, kRows, kColumns };
 
-// One tensor of a checkpoint and its place. `matrix` or `vector` is set, not both.
+// One tensor of a checkpoint and its destination: `matrix` or `vector`, never both.
 struct WeightSource {
   std::string name;
-  std::vector<int64_t> shape;  // in the checkpoint
-  PackedWeight matrix;         // its rows from row_begin on
-  int64_t row_begin = 0;
+  std::vector<int64_t> shape;  // in the checkpoint, before padding
+  PackedWeight matrix;         // the tensor fills its rows from row_begin on
+  int64_t row_begin = 0;       // in `matrix`, padding included
   HeadAxis heads = HeadAxis::kNone;
-  TensorView vector;     // bf16, all of it
-  float dummy_mean = 0;  // of dummy weights: norms are about 1, everything else about 0
+  TensorView vector;     // bf16; the tensor fills all of it
+  float dummy_mean = 0;  // mean of dummy weights: 1 for norms, else 0
 };
 
 class Weights {
  public:
-  // Takes the memory; contents are undefined until `load` or `fill_dummy`.
+  // Takes the device memory. Contents are undefined until `load` or `fill_dummy` returns.
   Weights(const ModelConfig& config, Device& device);
 
   // Bytes of device memory that the constructor takes.
   static size_t device_bytes(const ModelConfig& config, Device& device);
 
-  // Compares names and shapes of a checkpoint with the configuration, from headers alone.
+  // Compares names and shapes of a checkpoint with the configuration. Reads file headers only.
   // Errors: kModel for a missing, extra or mis-shaped tensor, naming it.
   static void check(const ModelConfig& config, Device& device, const Checkpoint& checkpoint);
 
-  // Reads all tensors: one pass over the files, one conversion, no second copy of the weights.
-  // `on_progress` is told the share of bytes done. Returns when all is in device memory.
-  // Errors: kModel for a missing, extra or mis-shaped tensor and kUnsupported for one of a type
-  // that is not done, naming it, before anything is read; kModel for a file that is cut or changed
-  // while it is read.
+  // Reads all tensors in one pass over the files, converts each once, and keeps no second copy of
+  // the weights. `on_progress` receives the share of bytes done. Returns when all are in device
+  // memory.
+  // Errors: before anything is read, kModel for a missing, extra or mis-shaped tensor and
+  // kUnsupported for one of an unsupported type, naming it; later kModel for a file that is cut or
+  // changed while it is read.
   void load(const Checkpoint& checkpoint, Stream& stream,
             const std::function<void(double)>& on_progress = nullptr);
 
-  // Random weights, the same for the same seed on every machine.
+  // Random weights; equal seeds give equal weights on every machine. `on_progress` receives the
+  // share of tensors done.
   void fill_dummy(uint64_t seed, Stream& stream,
                   const std::function<void(double)>& on_progress = nullptr);
 
@@ -84,7 +86,9 @@ class Weights {
  private:
   void lay_out(Arena& arena, Device& device);
   void lay_out_layer(Arena& arena, Device& device, int32_t index);
+  // Cuts the memory of one matrix from `arena`.
   PackedWeight matrix(Arena& arena, Device& device, int64_t num_rows, int64_t num_cols);
+  // These add one entry to sources_: a whole matrix's rows, or rows or elements that are heads.
   void add_rows(const std::string& name, const PackedWeight& matrix, int64_t row_begin,
                 int64_t num_rows);
   void add_head_rows(const std::string& name, const PackedWeight& matrix, int64_t head_begin,
@@ -101,12 +105,12 @@ class Weights {
   void check_names(const Checkpoint& checkpoint) const;
 
   ModelConfig config_;
-  Buffer memory_;
+  Buffer memory_;  // all views below point into it
   std::vector<LayerWeights> layers_;
   PackedWeight embedding_;
   PackedWeight lm_head_;
   TensorView final_norm_;
-  std::vector<WeightSource> sources_;
+  std::vector<WeightSource> sources_;  // every expected tensor, in the order of loading
 };
 
 }  // namespace sluice
