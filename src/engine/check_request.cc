@@ -1,4 +1,4 @@
-// What LlmEngine refuses before anything is queued.
+// Checks of a request before it is queued: the errors of LlmEngine::add_request.
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -7,7 +7,8 @@
 
 namespace sluice {
 
-// Where the tokenizer has the id, the model's files do not belong together.
+// An id that the tokenizer produces but the model lacks means that the files do not belong together
+// (kModel); any other unknown id is the caller's error.
 void LlmEngine::fail_unknown_id(int32_t id) const {
   if (id >= 0 && !tokenizer_warnings_.empty() && id < tokenizer_->vocab_size()) {
     throw Error(ErrorCode::kModel,
@@ -21,6 +22,7 @@ void LlmEngine::fail_unknown_id(int32_t id) const {
        config_.vocab_size, config_.vocab_size - 1);
 }
 
+// Ids may come from the caller instead of the tokenizer.
 void LlmEngine::check_ids(const std::vector<int32_t>& ids) const {
   for (const int32_t id : ids) {
     if (id < 0 || id >= config_.vocab_size) fail_unknown_id(id);
@@ -50,7 +52,8 @@ void LlmEngine::check_request(const std::vector<int32_t>& prompt,
          params.stop_token_ids.size(), kMaxEndTokenIds - config_.eos_ids.size(),
          config_.eos_ids.size());
   }
-  if (params.logprobs && config_.vocab_size < kMaxLogprobs) {  // a row of them is always whole
+  // The op always writes kMaxLogprobs entries per row, so the vocabulary must have as many.
+  if (params.logprobs && config_.vocab_size < kMaxLogprobs) {
     fail(ErrorCode::kInvalidArgument,
          "logprobs is {}, but takes a vocabulary of at least {} tokens, and this has {}; leave it "
          "out",

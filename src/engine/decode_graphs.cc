@@ -1,4 +1,4 @@
-// Shapes, and the graph of each.
+// Padded shapes of decode steps, and a cache of their graphs.
 #include "engine/decode_graphs.h"
 
 #include <algorithm>
@@ -8,9 +8,12 @@
 namespace sluice {
 namespace {
 
+// Above 8 sequences, steps of 8: the padding stays small and the number of graphs too.
 constexpr int64_t kRowStep = 8;
+// Shorter contexts share one shape.
 constexpr int64_t kLeastKvTokens = 1024;
-constexpr int64_t kWholeOctaves = 4096;  // up to here a launch is for 2K tokens too many at most
+// Powers of two up to here: padding adds at most 2K tokens, which cost little.
+constexpr int64_t kWholeOctaves = 4096;
 
 }  // namespace
 
@@ -27,7 +30,7 @@ int64_t padded_kv_tokens(int64_t kv_tokens, int64_t limit) {
   int64_t tokens = kLeastKvTokens;
   while (tokens < kv_tokens) tokens *= 2;
   if (tokens > kWholeOctaves) {
-    const int64_t quarter = tokens / 8;  // of the octave that ends here
+    const int64_t quarter = tokens / 8;  // a quarter of the octave (tokens / 2, tokens]
     tokens = (kv_tokens + quarter - 1) / quarter * quarter;
   }
   return std::min(tokens, limit);
@@ -38,6 +41,8 @@ int64_t DecodeGraphs::num_graphs() const {
                        [](const auto& entry) { return entry.second.graph != nullptr; });
 }
 
+// First run of a shape: eager. Second: captured and launched. From then on: launched. A graph that
+// was dropped is captured again at once, since its entry stays.
 void DecodeGraphs::run(const DecodeShape& shape, const std::function<void()>& enqueue) {
   if (max_graphs_ == 0) return enqueue();
   const auto [it, is_new] = entries_.try_emplace(shape);
@@ -51,6 +56,8 @@ void DecodeGraphs::run(const DecodeShape& shape, const std::function<void()>& en
   ++num_launches_;
 }
 
+// Drops the least recently launched graph if the cache is full. Linear in the entries; runs only
+// before a capture, which costs far more.
 void DecodeGraphs::make_room() {
   if (num_graphs() < max_graphs_) return;
   auto oldest = entries_.end();
@@ -58,7 +65,7 @@ void DecodeGraphs::make_room() {
     if (!it->second.graph) continue;
     if (oldest == entries_.end() || it->second.last_run < oldest->second.last_run) oldest = it;
   }
-  // The shape stays known, since its kernels stay ready: next time it is captured at once.
+  // The entry stays: its kernels are loaded, so the next run can capture without an eager run.
   oldest->second.graph.reset();
 }
 

@@ -1,4 +1,5 @@
-// The public summary and plan, from headers alone.
+// Implements sluice/inspect.h: the summary of a model and its memory plan. Reads the configuration
+// only, never the weights.
 #include "sluice/inspect.h"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 namespace sluice {
 namespace {
 
+// "theta 1e+06, yarn factor 4 over 32768".
 std::string describe_rope(const RopeConfig& rope) {
   std::string text = fmt::format("theta {:g}", rope.theta);
   if (rope.type == RopeType::kDefault) return text;

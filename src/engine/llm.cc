@@ -1,4 +1,4 @@
-// The public face: prompts to ids, requests to the engine, outputs back in order.
+// Implements sluice/llm.h over LlmEngine: prompts to ids, requests to the engine, outputs in order.
 #include "sluice/llm.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace sluice {
 
 namespace {
 
-// The requests of one `generate` call: their outputs, and how far they are.
+// Collects the outputs of one `generate` call and reports its progress.
 class Collector {
  public:
   Collector(size_t num_requests, const GenerateOptions& options, const LlmEngine& engine)
@@ -23,6 +23,7 @@ class Collector {
     progress_.num_requests = static_cast<int64_t>(num_requests);
   }
 
+  // `index`: place of the prompt in the call, and of its output in the result.
   void add(SequenceId id, size_t index, size_t num_prompt_tokens) {
     index_of_[id.value] = index;
     progress_.num_prompt_tokens_total += static_cast<int64_t>(num_prompt_tokens);
@@ -30,6 +31,7 @@ class Collector {
 
   bool has(int64_t request_id) const { return index_of_.contains(request_id); }
 
+  // Adds a delta to its request's output, after showing it to the caller.
   // REQUIRES: has(output.request_id).
   void take(RequestOutput output) {
     const size_t index = index_of_.at(output.request_id);
@@ -38,8 +40,9 @@ class Collector {
     outputs_[index].append(std::move(output));
   }
 
-  // `num_rows_done`: of the pass that is running. What is done never falls, also where a pass is
-  // given up or a sequence is computed again.
+  // Calls on_progress. `num_rows_done`: rows done of the running pass. The reported number of
+  // prompt tokens never falls, even if a pass is cancelled or a sequence is computed again, and
+  // never exceeds the total, which recomputed tokens would.
   void report(int64_t num_rows_done = 0) {
     if (!options_.on_progress) return;
     const EngineStats now = engine_.stats();
@@ -58,14 +61,14 @@ class Collector {
  private:
   const GenerateOptions& options_;
   const LlmEngine& engine_;
-  const EngineStats before_;
+  const EngineStats before_;  // counts of earlier calls, to subtract
   std::vector<RequestOutput> outputs_;
-  std::map<int64_t, size_t> index_of_;
-  Progress progress_;
+  std::map<int64_t, size_t> index_of_;  // by request id
+  Progress progress_;                   // as last reported
 };
 
-// A `generate` call's view into a pass. What a callback throws there gives the pass up, and comes
-// out of `rethrow` when the engine is between steps again.
+// Callbacks of a `generate` call within a pass. An exception of one is stored and cancels the pass;
+// `rethrow` throws it when the engine is between steps.
 class PassCallbacks {
  public:
   PassCallbacks(const GenerateOptions& options, Collector& collector, int64_t min_rows)
@@ -75,7 +78,7 @@ class PassCallbacks {
                .should_cancel = [this] { return should_cancel(); },
                .min_rows = min_rows} {}
 
-  // Null when the caller does not look.
+  // Null if the caller has no callback, so that passes run without waits.
   const PassWatch* watch() const {
     return options_.on_progress || options_.should_cancel ? &watch_ : nullptr;
   }
@@ -92,6 +95,7 @@ class PassCallbacks {
   }
 
  private:
+  // Runs `call` unless an earlier callback has failed; stores its exception.
   template <typename Call>
   void guarded(const Call& call) {
     if (error_) return;
@@ -109,7 +113,7 @@ class PassCallbacks {
   std::exception_ptr error_;
 };
 
-// Taps of heads have the model's channels, whatever Sluice pads them to.
+// Removes the padding of heads, so that taps have the model's own width.
 void drop_padding(const ModelConfig& config, TapTensor& tap) {
   const HeadPadding padding{.head_dim = config.head_dim,
                             .padded_head_dim = config.padded_head_dim()};
@@ -127,6 +131,7 @@ class LLM::Impl {
   Impl(const EngineOptions& options, const std::function<void(const LoadProgress&)>& on_progress)
       : engine(options, on_progress) {}
 
+  // Token ids pass unchanged; text is encoded with the tokenizer's special tokens.
   std::vector<int32_t> to_ids(const Prompt& prompt) const {
     if (const auto* ids = std::get_if<std::vector<int32_t>>(&prompt)) return *ids;
     return engine.tokenizer().encode(std::get<std::string>(prompt));
@@ -137,10 +142,13 @@ class LLM::Impl {
   void run(Collector& collector, PassCallbacks& callbacks);
 
   LlmEngine engine;
-  // By request id: what requests of add_request got while `generate` ran, for the next `step`.
+  // By request id: outputs of add_request's requests that arrived while `generate` ran. The next
+  // `step` returns them.
   std::map<int64_t, RequestOutput> kept;
 };
 
+// Queues all prompts of a call. An error of one of several names its index; the caller then drops
+// the requests queued so far.
 void LLM::Impl::add_all(const std::vector<Prompt>& prompts,
                         const std::vector<SamplingParams>& params, OutputKind kind,
                         Collector& collector) {
@@ -157,6 +165,7 @@ void LLM::Impl::add_all(const std::vector<Prompt>& prompts,
   }
 }
 
+// Steps the engine until all requests of the call have ended. Requests of add_request run along.
 void LLM::Impl::run(Collector& collector, PassCallbacks& callbacks) {
   while (!collector.done()) {
     const bool is_cancelled = callbacks.should_cancel();
@@ -165,7 +174,7 @@ void LLM::Impl::run(Collector& collector, PassCallbacks& callbacks) {
       for (const auto& [id, index] : collector.index_of()) engine.cancel_request(SequenceId(id));
     }
     std::vector<RequestOutput> outputs = engine.step(callbacks.watch());
-    // Those of other requests first: a callback may throw.
+    // Outputs of other requests are stored before any callback, which may throw.
     const auto own = std::stable_partition(
         outputs.begin(), outputs.end(),
         [&](const RequestOutput& output) { return !collector.has(output.request_id); });
@@ -223,7 +232,7 @@ bool LLM::can_chat() const {
     const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
     return true;
   } catch (const Error&) {
-    return false;  // chat_prompt says why
+    return false;  // chat_prompt reports the reason
   }
 }
 
@@ -273,6 +282,7 @@ SamplingParams LLM::default_sampling_params() const {
   const GenerationDefaults& defaults = impl_->engine.config().generation;
   SamplingParams params;
   if (defaults.temperature) params.temperature = static_cast<float>(*defaults.temperature);
+  // do_sample false means greedy, even if a temperature is given.
   if (defaults.do_sample && !*defaults.do_sample) params.temperature = 0;
   if (defaults.top_k && *defaults.top_k > 0) params.top_k = static_cast<int32_t>(*defaults.top_k);
   if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);

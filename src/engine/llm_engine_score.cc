@@ -1,4 +1,4 @@
-// Scores of given texts: by prefill with all logits, or by decode along the text.
+// Log-probabilities of given texts: by prefill with all logits, or by decode steps over the text.
 #include <span>
 
 #include "engine/llm_engine.h"
@@ -15,7 +15,7 @@ std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
   const auto vocab = static_cast<size_t>(config_.vocab_size);
   std::vector<TokenScore> scores;
   run_all_logits(sequence, no_taps, [&](int64_t first_pos, std::span<const float> rows) {
-    // The row of a token has the logits of the next one; the last row of all has nothing to say.
+    // The row of a token has the logits of the next token, so the last row of the text is unused.
     for (size_t row = 0; row < rows.size() / vocab; ++row) {
       const size_t next = static_cast<size_t>(first_pos) + row + 1;
       if (next == tokens.size()) break;
@@ -27,7 +27,7 @@ std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
   return scores;
 }
 
-// The request samples at temperature 0; what it draws is replaced by the text before the next step.
+// The request samples greedily; each sampled token is replaced by the text's before the next step.
 std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tokens,
                                                  int64_t num_prompt_tokens,
                                                  const OnScored& on_scored) {
@@ -43,17 +43,18 @@ std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tok
   try {
     bool goes_on = true;
     for (size_t next = num_prompt; next < tokens.size() && goes_on; ++next) {
-      while (step().empty()) {  // spans of the prompt draw nothing
+      while (step().empty()) {  // spans of the prompt sample nothing
       }
       scores.push_back(score_row(runner_->first_logits(), tokens[next], next));
       goes_on = !on_scored || on_scored(static_cast<int64_t>(scores.size()));
       if (has_unfinished()) replace_last_token(id, tokens[next]);
     }
   } catch (...) {
-    drop_request(id);  // a caller's error leaves the engine as it was
+    drop_request(id);  // an error of on_scored leaves no request in the engine
     throw;
   }
-  drop_request(id);  // one that was given up; the last step has ended every other
+  drop_request(
+      id);  // after an early end; a request scored to its end is gone, and this does nothing
   return scores;
 }
 

@@ -1,4 +1,4 @@
-// Differences of counters, sums of selected tokens.
+// Turns running totals of the residency into counts per phase.
 #include "engine/observer.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@ Observer::Observer(const Residency& residency, const PolicyPair& policies,
       policy_name_(policies.name()),
       prefill_rule_(policies.rule(Phase::kPrefill, block)),
       decode_rule_(policies.rule(Phase::kDecode, block)) {
+  // Sizes the vectors once, so that a step allocates nothing.
   residency_.read_counters(before_);
   for (PhaseCounts* phase : {&prefill_, &decode_}) {
     phase->moved.loaded_bytes.resize(before_.loaded_bytes.size());
@@ -33,6 +34,8 @@ void Observer::begin_step(const Batch& batch) {
   }
 }
 
+// Adds up, over the rows of one sequence, the tokens that the policy selects and those it could
+// select. Evaluates the policy's rule per row; the device's lists are never read.
 void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
                               PhaseCounts& counts) {
   const int64_t first_pos = scheduled.sequence->kv.num_tokens();
@@ -43,11 +46,13 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
     counts.num_selected_tokens += selected.value_or(0);
     counts.num_visible_tokens += pos + 1;
   }
-  // Rows never attend to a smaller share than later ones do, so the last speaks for all.
+  // A fallback is a sequence whose last row attends to everything. Later rows attend to at most the
+  // same share, so the last row decides.
   ++counts.num_sequence_steps;
   counts.num_fallbacks += selected == first_pos + scheduled.num_rows ? 1 : 0;
 }
 
+// A load beyond the number of slots reuses a slot within the step, and so waits for its drain.
 void Observer::end_step(const Batch& batch) {
   PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
   residency_.read_counters(now_);
@@ -61,6 +66,8 @@ void Observer::end_step(const Batch& batch) {
   phase.num_slot_waits += std::max<int64_t>(0, num_loads - residency_.num_slots());
 }
 
+// Density is selected over visible tokens: 1 without a selecting policy, unknown if the rule cannot
+// tell. Density transferred is loaded bytes over the bytes that full attention would load.
 PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) const {
   PhaseObservations result{.num_steps = counts.num_steps,
                            .num_tokens = counts.num_tokens,

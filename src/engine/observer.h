@@ -1,8 +1,7 @@
-// Observer: splits what the residency counts into phases, and counts what policies select.
+// Observer: counts transfers by phase, and the tokens that policies select.
 //
-// LlmEngine calls it around every step; what it adds up becomes LLM::observations(). A step costs a
-// few additions per layer and no allocation, whether anyone looks or not; where a policy selects,
-// its rule is evaluated for each row.
+// LlmEngine calls it around every step; the sums become LLM::observations(). A step costs a few
+// additions per layer and no allocation. If a policy selects, its rule is evaluated for each row.
 // Thread rule: the engine's thread.
 #pragma once
 
@@ -22,27 +21,28 @@ class Observer {
   // REQUIRES: the residency outlives the observer.
   Observer(const Residency& residency, const PolicyPair& policies, const KvBlockShape& block);
 
-  // Before a batch is run: what full attention would have to load for it, and what it selects.
+  // Before a batch runs: counts what full attention would load for it and what the policy selects.
   void begin_step(const Batch& batch);
-  // After it was run and committed: what was moved.
+  // After the batch has run and was committed: adds the bytes moved since begin_step.
   void end_step(const Batch& batch);
 
-  // Memory is the caller's to fill in.
+  // The sums so far. Memory figures and the offload mode stay empty; the caller sets them.
   Observations observations() const;
 
  private:
+  // Sums over all steps of one phase.
   struct PhaseCounts {
     int64_t num_steps = 0;
-    int64_t num_tokens = 0;
-    int64_t num_slot_waits = 0;
-    int64_t history_bytes = 0;  // of one layer, all steps
+    int64_t num_tokens = 0;      // rows, all sequences
+    int64_t num_slot_waits = 0;  // loads that had to wait for a slot of the same step
+    int64_t history_bytes = 0;   // that full attention would load, of one layer
     TransferCounters moved;
-    // Where the policy selects.
-    int64_t num_sequence_steps = 0;
-    int64_t num_fallbacks = 0;
-    int64_t num_visible_tokens = 0;  // of all rows
+    // The rest counts only if the phase's policy selects.
+    int64_t num_sequence_steps = 0;  // sequences, summed over steps
+    int64_t num_fallbacks = 0;       // of these, with everything selected
+    int64_t num_visible_tokens = 0;  // tokens at or before each row, summed over rows
     int64_t num_selected_tokens = 0;
-    bool selected_is_known = true;
+    bool selected_is_known = true;  // false after a row whose rule gives no number
   };
 
   void count_selected(const ScheduledSequence& scheduled, Phase phase, PhaseCounts& counts);
@@ -56,8 +56,8 @@ class Observer {
   std::string policy_name_;
   SelectionRule prefill_rule_;
   SelectionRule decode_rule_;
-  TransferCounters before_;  // when the step began
-  TransferCounters now_;     // scratch of end_step, so that it allocates nothing
+  TransferCounters before_;  // totals when the step began
+  TransferCounters now_;     // totals at its end; a member, so that end_step allocates nothing
   PhaseCounts prefill_;
   PhaseCounts decode_;
 };

@@ -1,4 +1,4 @@
-// The one function that decides where each array of a pass lies.
+// The layout of a pass's arrays; the host and the device side both use it.
 #include "engine/pass_arrays.h"
 
 namespace sluice {

@@ -1,11 +1,11 @@
-// PassArrays: the small integer arrays that describe one pass, on the host and on the device.
+// PassArrays: the small arrays that describe one pass, on the host and on the device.
 //
-// engine/runner fills the pinned copy, one transfer brings all of it to the device, and the kernels
-// read it there. Where KV is, the arrays of the Residency say (attention/residency.h), which are
-// cut from the same memory before these. The arrays are cut to the size of each pass, by the same
-// function on both sides: a small pass is a small transfer, an offset can never disagree, and
-// passes of one size have their arrays in the same offsets (which graphs rely on). Thread rule: the
-// engine's thread; the pinned side may be rewritten only after the pass is done.
+// engine/runner fills the pinned copy, one transfer brings it to the device, and the kernels read
+// it there. The arrays of the Residency, which say where KV is (attention/residency.h), are cut
+// from the same memory before these. One function cuts the arrays to the size of each pass on both
+// sides: a small pass is a small transfer, offsets agree, and passes of one size have equal
+// offsets, which graphs rely on. Thread rule: the engine's thread; the pinned side may be rewritten
+// only after the pass is done.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,31 @@
 
 namespace sluice {
 
-inline constexpr int32_t kMaxEndTokenIds = 64;  // of the model and of a request, together
+// End tokens of the model and of one request together: a row of `suppressed`.
+inline constexpr int32_t kMaxEndTokenIds = 64;
 
 struct PassArrays {
   // Per row.
   TensorView token_ids;  // i32 [num_rows]
-  TensorView positions;  // i32 [num_rows]
+  TensorView positions;  // i32 [num_rows], absolute
   // Per sequence.
-  TensorView row_begin;  // i32 [num_seqs + 1]
-  TensorView first_pos;  // i32 [num_seqs]
-  TensorView kv_end;     // i32 [num_seqs]
+  TensorView row_begin;  // i32 [num_seqs + 1]: first row of each sequence, then num_rows
+  TensorView first_pos;  // i32 [num_seqs]: position of its first row
+  TensorView kv_end;     // i32 [num_seqs]: tokens of KV including this pass
   // Per sampled token.
-  TensorView logit_rows;   // i32 [num_seqs]
+  TensorView logit_rows;   // i32 [num_seqs]: row of the pass that each token is sampled from
   TensorView temperature;  // f32 [num_seqs]
-  TensorView top_k;        // i32 [num_seqs]
+  TensorView top_k;        // i32 [num_seqs], 0: no limit
   TensorView top_p;        // f32 [num_seqs]
   TensorView min_p;        // f32 [num_seqs]
   TensorView seed;         // i64 [num_seqs]
-  TensorView sample_pos;   // i64 [num_seqs]
-  TensorView suppressed;   // i32 [num_seqs, kMaxEndTokenIds]: must not be sampled yet
+  TensorView sample_pos;   // i64 [num_seqs]: position of the sampled token; keys its random draw
+  TensorView suppressed;   // i32 [num_seqs, kMaxEndTokenIds]: ids with probability 0; -1: unused
 
-  // `num_seqs` sequences and rows whose logits are wanted. No array is larger for smaller numbers,
-  // so what is planned for the largest pass holds all.
+  // Cuts the arrays for `num_rows` rows and `num_seqs` sequences and sampled tokens. Every array
+  // shrinks with both numbers, so memory planned for the largest pass holds any pass.
   static PassArrays cut(Arena& arena, int64_t num_rows, int64_t num_seqs);
+  // Bytes that `cut` takes of an arena, alignment included.
   static size_t bytes(int64_t num_rows, int64_t num_seqs);
 };
 

@@ -1,4 +1,4 @@
-// Marks in the compute stream, and the host's wait for them.
+// Event records in the compute stream, and the host's wait for them.
 #include "engine/pass_pacer.h"
 
 #include <algorithm>
@@ -22,6 +22,7 @@ void PassPacer::on_part(Stream& stream, double share) {
   stream.record(*newest.event);
   newest.share = share;
   if (++num_parts_ <= kPartsAhead) return;
+  // The part kPartsAhead before the newest: the next slot of the circular array.
   const Mark& oldest = marks_[num_parts_ % marks_.size()];
   wait_for(*oldest.event);
   if (watch_->on_progress) {
@@ -29,10 +30,10 @@ void PassPacer::on_part(Stream& stream, double share) {
   }
 }
 
-// Looks again and again instead of sleeping in the event, so that Ctrl-C is heard at once. Sleeps a
-// quarter of the time that it has waited already, at most kLongestSleep: after a layer's attention
-// (25 ms for 64K rows on a GPU) the two parts in the stream are row tiles of 1 ms each, and a host
-// that wakes up later than those leaves the device idle.
+// Polls the event instead of blocking in it, so that cancellation works at any time. Each sleep is
+// a quarter of the time already waited, at most kLongestSleep: the two parts that are still in the
+// stream may be row tiles of about 1 ms each, and the device would idle if the host woke up after
+// both. Errors: PassCancelled.
 void PassPacer::wait_for(const Event& event) const {
   using std::chrono::microseconds;
   using Clock = std::chrono::steady_clock;

@@ -1,10 +1,9 @@
-// PassPacer: lets the host run only a little ahead of the device within a long pass, so that the
+// PassPacer: keeps the host only a few parts ahead of the device within a long pass, so that the
 // caller sees progress and can end the pass.
 //
-// Used by Runner for passes that are watched; all others are enqueued without it. It changes what
-// is enqueued by one event record for each part, so no bit depends on it. Cost: while the host
-// waits for a part, the next ones are in the stream already, so the device does not idle.
-// Thread rule: the engine's thread.
+// Used by Runner for passes that are watched; all other passes are enqueued without it. It adds one
+// event record per part to the stream and changes no result. Cost: none on the device, since two
+// more parts are always in the stream while the host waits. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -17,12 +16,12 @@
 
 namespace sluice {
 
-// What a caller asks of a pass while it runs. Both are called on the engine's thread; either may be
-// null.
+// Callbacks of a caller that observes a running pass. Both are called on the engine's thread;
+// either may be empty.
 struct PassWatch {
-  std::function<void(int64_t num_rows_done)> on_progress;  // rows times the share that is done
-  std::function<bool()> should_cancel;  // asked many times a second; true ends the pass
-  int64_t min_rows = 0;                 // shorter passes are not watched
+  std::function<void(int64_t num_rows_done)> on_progress;  // rows of the pass times the share done
+  std::function<bool()> should_cancel;  // called every 20 to 400 us while waiting; true: end
+  int64_t min_rows = 0;                 // passes with fewer rows are not watched
 };
 
 // Thrown through the pass when it is cancelled. Runner::run catches it.
@@ -30,15 +29,18 @@ struct PassCancelled {};
 
 class PassPacer final : public PassMonitor {
  public:
+  // Makes the events once; a pass takes none.
   explicit PassPacer(Device& device);
 
-  // A pass of `num_rows` rows begins. REQUIRES: `watch` outlives the pass.
+  // Starts a pass of `num_rows` rows. REQUIRES: `watch` outlives the pass.
   void begin(const PassWatch& watch, int64_t num_rows);
 
-  // Waits until all parts but the newest two are done. Errors: PassCancelled.
+  // Records an event after the part, then waits until all parts but the newest two are done on the
+  // device. Errors: PassCancelled.
   void on_part(Stream& stream, double share) override;
 
  private:
+  // The end of one enqueued part, and the share of the pass that is done there.
   struct Mark {
     std::unique_ptr<Event> event;
     double share = 0;
@@ -46,9 +48,9 @@ class PassPacer final : public PassMonitor {
 
   void wait_for(const Event& event) const;
 
-  // Two: while one part runs, another waits in the stream, however late the host wakes up.
+  // Two: while one part runs, another is in the stream, even if the host wakes up late.
   static constexpr size_t kPartsAhead = 2;
-  std::array<Mark, kPartsAhead + 1> marks_;  // of part i: marks_[i % size]
+  std::array<Mark, kPartsAhead + 1> marks_;  // part i uses marks_[i % size]
   size_t num_parts_ = 0;                     // enqueued in this pass
   const PassWatch* watch_ = nullptr;
   int64_t num_rows_ = 0;

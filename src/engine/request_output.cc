@@ -1,4 +1,4 @@
-// Names of finish reasons, and outputs that are joined.
+// Names of finish reasons, and joining the deltas of a request.
 #include "sluice/request_output.h"
 
 #include <iterator>
@@ -20,6 +20,7 @@ std::string finish_reason_name(FinishReason reason) {
   return "";
 }
 
+// Lists and text grow; counts and reasons are those of the later output.
 void RequestOutput::append(RequestOutput next) {
   request_id = next.request_id;
   if (next.finished()) prompt_token_ids = std::move(next.prompt_token_ids);

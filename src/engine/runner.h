@@ -1,10 +1,10 @@
-// Runner: turns a scheduled batch into device work and brings the sampled tokens back.
+// Runner: executes a scheduled batch on the device and returns the sampled tokens.
 //
-// Used by LlmEngine once per step: describe the pass (PassArrays, and the arrays of the Residency
-// beside them), one transfer, the decoder, the sampler, one transfer back. All its memory is taken
-// at construction; a step allocates none of the device's. With `fixed_decode_shapes`, decode steps
-// are padded to one of few shapes and replayed as graphs (decode_graphs.h). Thread rule: the
-// engine's thread.
+// LlmEngine calls it once per step. A step: fill the pass's arrays (PassArrays and those of the
+// Residency), one transfer, the decoder, the sampler, one transfer back. All memory is taken at
+// construction; a step allocates no device memory. With `fixed_decode_shapes`, decode steps are
+// padded to one of few shapes and replayed as graphs (decode_graphs.h). Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -26,50 +26,52 @@ namespace sluice {
 
 class Runner {
  public:
-  // What the runner stands on; all of it outlives the runner.
+  // References and settings of a runner; all referenced objects outlive it.
   struct Parts {
     Device& device;
     Stream& compute;  // all work of a step is enqueued here
     Decoder& decoder;
     Residency& residency;
     int32_t block_tokens = 0;
-    std::vector<int32_t> eos_token_ids;
-    // Pads decode steps: for devices where another number of rows is another kernel, whose sums
-    // round differently, so that graphs and steps without them have the same bits.
+    std::vector<int32_t> eos_token_ids;  // the model's; suppressed until min_tokens are generated
+    // Pads decode steps. For devices on which another number of rows selects another kernel, whose
+    // sums round differently: steps with and without graphs then have the same shapes and bits.
     bool fixed_decode_shapes = false;
     int64_t max_decode_graphs = 0;  // 0: no graphs; REQUIRES: fixed_decode_shapes otherwise
   };
   Runner(const Parts& parts, const PassLimits& limits);
 
-  // Bytes of device memory (and as many of pinned memory) that the constructor takes, with
-  // `residency_bytes` for the arrays of the residency.
+  // Bytes that the constructor takes: this many of device memory and this many of pinned memory.
+  // `residency_bytes` is the part for the arrays of the residency.
   static size_t memory_bytes(const PassLimits& limits, size_t residency_bytes);
 
-  // Runs the batch and returns one token for each sequence that wants one, in batch order. The
-  // result is valid until the next call. Returns when all is done.
-  // `expect_next` may be asked for the next step's sequences, whose KV is fetched meanwhile.
-  // `watch`, if there is one, sees the pass from inside and may cancel it: nothing is returned
-  // then, no stream has work left, and what the pass has written belongs to reserved blocks of its
-  // sequences, which may be released or computed again. REQUIRES: no watch in a decode step; the
-  // batch's blocks are reserved and their rows not yet committed. Errors: kDevice or kUnsupported
-  // from the pass; the engine's KV is then in doubt.
+  // Runs the batch and returns one token for each sequence with wants_token, in batch order, valid
+  // until the next call. Blocks until the pass is done.
+  // `expect_next`: called if the residency can prefetch; returns the sequences of the next step.
+  // `watch`: if not null, observes the pass and may cancel it. The result of a cancelled pass is
+  // empty; no stream then has work left, and the pass has written only to reserved blocks of its
+  // sequences, which may be released or computed again.
+  // REQUIRES: no watch in a decode step; the batch's blocks are reserved and its rows not yet
+  // committed.
+  // Errors: kDevice or kUnsupported from the pass; the contents of the KV cache are then undefined.
   std::optional<std::span<const SampledToken>> run(const Batch& batch,
                                                    const Residency::ExpectNext& expect_next,
                                                    const PassWatch* watch = nullptr);
 
-  // Runs rows [kv.num_tokens(), + num_rows) of one sequence and returns the logits of each row
-  // (f32 [num_rows, vocab], host), with taps. For alignment, not for speed.
-  // REQUIRES: num_rows <= max_seqs, since there is room for that many rows of logits.
+  // Runs rows [kv.num_tokens(), + num_rows) of one sequence and returns the logits of every row:
+  // f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for traces and
+  // scores.
+  // REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.
   std::vector<float> run_with_all_logits(Sequence& sequence, int64_t num_rows, TapSink* taps);
 
-  // The logits from which the last pass drew the token of its first sequence (f32 [vocab], host).
-  // REQUIRES: that pass was run, and it drew one.
+  // The logits from which the last pass sampled the token of its first sequence: f32 [vocab], host
+  // memory. REQUIRES: that pass sampled one.
   std::vector<float> first_logits();
 
   const DecodeGraphs& graphs() const { return graphs_; }
 
  private:
-  // Host side of a step.
+  // Host side of a step: fills the pinned arrays.
   void describe(const Batch& batch, int64_t num_logit_rows);
   void list_rows(const Batch& batch);
   bool pads(const Batch& batch) const;
@@ -78,7 +80,7 @@ class Runner {
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_padding(int64_t num_seqs, const PassShape& shape);
 
-  // Device side; what is enqueued depends on shapes alone.
+  // Device side. What is enqueued depends on shapes alone, so that a graph can replay it.
   template <typename Enqueue>
   void run_pass(Enqueue enqueue);
   void enqueue_batch(const Batch& batch);
@@ -94,13 +96,13 @@ class Runner {
   DecodeGraphs graphs_;
   PassPacer pacer_;
 
-  // Of the pass being run.
+  // State of the current pass.
   AttentionPass pass_;
   std::vector<SequenceRows> rows_;
   PassPlan plan_;
   PassArrays host_;
   PassArrays device_;
-  size_t array_bytes_ = 0;  // that all arrays take on each side
+  size_t array_bytes_ = 0;  // of all arrays, on each side
   int64_t num_logit_rows_ = 0;
   PassMonitor* monitor_ = nullptr;  // the pacer, or null
 };

@@ -1,4 +1,4 @@
-// Parameters in, tokens out.
+// Fills the parameter arrays, enqueues the op, and reads the results.
 #include "engine/sampler.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 namespace sluice {
 
+// The likeliest tokens are cut last and only if some row returns them, so most transfers are small.
 Sampler::Results Sampler::cut(Arena& arena, int64_t num_rows, bool with_top) {
   Results r;
   r.token_ids = arena.tensor(DType::kI32, {num_rows});
@@ -42,11 +43,13 @@ void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays
   host.top_p.data<float>()[index] = params.top_p;
   host.min_p.data<float>()[index] = params.min_p;
   host.seed.data<int64_t>()[index] = sequence.seed;
+  // The draw depends on seed and position alone, so preemption or another batch repeats it.
   host.sample_pos.data<int64_t>()[index] = sequence.num_tokens();
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
 
   int32_t* suppressed = host.suppressed.rows(index, 1).data<int32_t>();
   std::fill_n(suppressed, host.suppressed.dim(1), -1);
+  // check_request has made sure that both lists fit the row.
   if (sequence.num_generated() < params.min_tokens) {
     wants_suppressed_ = true;
     suppressed = std::copy(eos_token_ids_.begin(), eos_token_ids_.end(), suppressed);
@@ -88,6 +91,7 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
                .num_bytes = results.used_bytes()});
 }
 
+// Results lie in batch order, one row for each sequence with wants_token; padding rows follow.
 std::span<const SampledToken> Sampler::collect(const Batch& batch, int64_t num_rows) {
   tokens_.clear();
   Arena results(host_memory_.data(), host_memory_.size_bytes());

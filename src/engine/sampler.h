@@ -1,7 +1,7 @@
-// Sampler: the parameters of each request, as arrays, and the sampled tokens, as structs.
+// Sampler: converts request parameters to arrays, and sampled rows to structs.
 //
-// Used by Runner at the end of a step. The drawing itself is the op `sample`; this file only knows
-// which request wants what. Thread rule: the engine's thread.
+// Used by Runner at the end of a step. The op `sample` does the arithmetic; this class only knows
+// which request needs which parameters. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,40 +19,45 @@
 
 namespace sluice {
 
+// A model's own end tokens always fit a row of PassArrays::suppressed.
 static_assert(kMaxEndTokenIds >= kMaxEosIds);
 
 // One sampled token. Made by the sampler, read by LlmEngine when it commits the step.
 struct SampledToken {
   Sequence* sequence = nullptr;
   int32_t token_id = 0;
-  float logprob = 0.0f;                    // natural log, of the raw distribution
-  std::vector<TokenLogprob> top_logprobs;  // as many as the request asked for
+  float logprob = 0.0f;                    // natural log, before temperature and truncation
+  std::vector<TokenLogprob> top_logprobs;  // params.logprobs entries, likeliest first
 };
 
 class Sampler {
  public:
-  // Takes the memory for `max_seqs` results.
+  // Takes pinned and device memory for `max_seqs` results.
   Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, Device& device);
 
+  // Bytes that the constructor takes of each kind of memory.
   static size_t result_bytes(int64_t max_seqs);
 
-  // Forgets the previous pass; called before the first `describe` of a pass.
+  // Clears the flags of the previous pass. REQUIRES: called before the first `describe` of a pass.
   void begin_pass();
 
-  // Writes row `index` of the parameter arrays for a sequence that wants a token.
+  // Writes row `index` of the parameter arrays for a sequence that samples a token.
   void describe(const Sequence& sequence, int64_t index, const PassArrays& host);
-  // The same for a row whose token is not read: greedy, which never fails on finite logits.
+  // The same for a padding row, whose token is not read. Greedy, which never fails on finite
+  // logits.
   static void describe_padding(int64_t index, const PassArrays& host);
 
-  // What the rows described so far want; the work of `enqueue` depends on nothing else but shapes.
+  // Whether any row described so far returns likeliest tokens or has suppressed ids. Beside shapes,
+  // these alone determine the launches of `enqueue`.
   bool wants_top() const { return wants_top_; }
   bool wants_suppressed() const { return wants_suppressed_; }
 
-  // Enqueues sampling from `logits` ([n, vocab]) with the uploaded arrays, and the transfer back.
+  // Enqueues sampling from `logits` (f32 [n, vocab]) with the device's arrays, and the transfer of
+  // the results to the host.
   void enqueue(Stream& stream, const TensorView& logits, const PassArrays& device);
 
-  // The tokens of the batch's sequences that wanted one, from the first rows of `num_rows` that
-  // were sampled. REQUIRES: the stream was waited for.
+  // The tokens of the batch's sequences with wants_token, from the first of `num_rows` sampled
+  // rows; valid until the next call. REQUIRES: the stream was synchronized.
   std::span<const SampledToken> collect(const Batch& batch, int64_t num_rows);
 
  private:
@@ -60,8 +65,8 @@ class Sampler {
   struct Results {
     TensorView token_ids;      // i32 [num_rows]
     TensorView logprobs;       // f32 [num_rows]
-    TensorView top_token_ids;  // i32 [num_rows, kMaxLogprobs], if wanted
-    TensorView top_logprobs;   // f32 [num_rows, kMaxLogprobs], if wanted
+    TensorView top_token_ids;  // i32 [num_rows, kMaxLogprobs]; empty unless wants_top
+    TensorView top_logprobs;   // f32 [num_rows, kMaxLogprobs]; empty unless wants_top
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
 
@@ -70,7 +75,7 @@ class Sampler {
   Buffer device_memory_;
   bool wants_top_ = false;  // of the pass being described
   bool wants_suppressed_ = false;
-  std::vector<SampledToken> tokens_;
+  std::vector<SampledToken> tokens_;  // the result of `collect`; keeps its capacity
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// What a request may ask for.
+// Range checks of one request's parameters; needs no model.
 #include "sluice/sampling_params.h"
 
 #include "core/error.h"

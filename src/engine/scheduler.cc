@@ -1,4 +1,4 @@
-// Prefill first, then decode; preempt the newest.
+// Prefill before decode, in order of arrival; preemption takes the newest.
 #include "engine/scheduler.h"
 
 #include <algorithm>
@@ -16,31 +16,35 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
   Batch batch{.phase = Phase::kPrefill, .sequences = {}};
-  int64_t rows_left = limits_.max_num_batched_tokens;
+  int64_t rows_left = limits_.max_num_batched_tokens;  // of this pass
   continue_prefills(batch, rows_left);
   admit_waiting(batch, rows_left);
   if (batch.sequences.empty()) schedule_decode(batch);
+  // The pool holds at least one longest request, so some sequence can always run.
   SLUICE_CHECK(!batch.sequences.empty(), "{} waiting, {} running", waiting_.size(),
                running_.size());
   return batch;
 }
 
-// A long prompt takes several steps; its blocks were all reserved when it was admitted, so half a
-// prefill never waits for memory that another half holds.
+// Adds the next span of every sequence whose prefill has begun. Their blocks were all reserved at
+// admission, so two half-done prefills can never wait for each other's memory.
 void Scheduler::continue_prefills(Batch& batch, int64_t& rows_left) {
   for (const auto& sequence : running_) {
     if (!sequence->kv.prefill_done()) schedule_span(batch, *sequence, rows_left);
   }
 }
 
+// Admits waiting sequences in order of arrival while rows, blocks and max_num_seqs allow. Blocks of
+// a cached prefix are taken instead of computed.
 void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
   while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
     const int64_t num_cached = blocks_.match_prefix(sequence.tokens).num_tokens;
     if (span_rows(sequence, num_cached, batch.num_rows(), rows_left) == 0) return;
     if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached)) {
-      return;  // in order of arrival: a small request does not overtake a large one for ever
+      return;  // no overtaking: small requests could delay a large one without end
     }
+    // After preemption the cached prefix may include generated tokens; only the prompt's count.
     sequence.output.num_cached_tokens =
         std::min(sequence.kv.num_cached_tokens(), sequence.num_prompt_tokens);
     running_.push_back(std::move(waiting_.front()));
@@ -49,8 +53,9 @@ void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
   }
 }
 
-// Rows that the sequence, with `num_done` tokens of KV, may have in a pass that has `rows_used`
-// already; 0 if it has to wait for the next pass.
+// Rows of the sequence's next span in a pass that already has `rows_used` rows, if `num_done`
+// tokens have KV; 0 if it must wait for the next pass. A span that ends before the sequence's last
+// token is cut to a multiple of span_align_tokens.
 int64_t Scheduler::span_rows(const Sequence& sequence, int64_t num_done, int64_t rows_used,
                              int64_t rows_left) const {
   if (num_done > 0 && limits_.max_rows_with_history > 0) {
@@ -62,15 +67,17 @@ int64_t Scheduler::span_rows(const Sequence& sequence, int64_t num_done, int64_t
   return num_rows / limits_.span_align_tokens * limits_.span_align_tokens;
 }
 
+// Adds the sequence's next span to the batch and subtracts its rows from `rows_left`.
 void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left) {
   const int64_t num_done = sequence.kv.num_tokens();
   const int64_t rows_used = batch.num_rows();
   const int64_t num_rows = span_rows(sequence, num_done, rows_used, rows_left);
   if (num_rows == 0) return;
+  // One span with history limits all rows of the pass: the softmax state covers every row.
   if (num_done > 0 && limits_.max_rows_with_history > 0) {
     rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
   }
-  // Spans do not share a block, so a partial one costs the pass a whole block.
+  // Spans do not share a block, so a partial block takes a whole block of the stage.
   const int64_t align = limits_.span_align_tokens;
   rows_left -= (num_rows + align - 1) / align * align;
   batch.sequences.push_back({.sequence = &sequence,
@@ -78,9 +85,11 @@ void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_le
                              .wants_token = num_rows == sequence.num_pending()});
 }
 
+// One row for every running sequence. Takes blocks from the newest sequences while the older ones
+// cannot reserve one; the loop ends early if it preempts the sequence that it serves.
 void Scheduler::schedule_decode(Batch& batch) {
   batch.phase = Phase::kDecode;
-  // Oldest first, so that a preempted sequence is newer than all scheduled so far.
+  // Oldest first, so that a preempted sequence is never one that is in the batch already.
   for (size_t i = 0; i < running_.size(); ++i) {
     while (i < running_.size() && !blocks_.try_reserve(running_[i]->kv, 1)) preempt_newest();
     if (i < running_.size()) {
@@ -96,11 +105,12 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
     const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
     const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
     const bool runs = scheduled != batch.sequences.end();
+    // Tokens with KV after the batch is committed.
     const int64_t num_done = sequence->kv.num_tokens() + (runs ? scheduled->num_rows : 0);
     if (num_done < sequence->kv.prefill_tokens()) {
       prefilling.push_back({&sequence->kv, num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
-      // A tail that this decode step fills is sealed when the step is committed.
+      // A block that this decode step fills is sealed only at commit, so it is not expected yet.
       const bool is_decode = batch.phase == Phase::kDecode;
       decoding.push_back({&sequence->kv, is_decode ? sequence->kv.num_tokens() : num_done});
     }
@@ -111,6 +121,8 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
   return waiting_.empty() || !has_room ? decoding : std::vector<ExpectedSequence>{};
 }
 
+// The sequence keeps its tokens; its KV is computed again when it is admitted. It goes to the front
+// of the queue, since it is older than every waiting request.
 void Scheduler::preempt_newest() {
   SLUICE_CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
@@ -120,6 +132,7 @@ void Scheduler::preempt_newest() {
   ++num_preemptions_;
 }
 
+// Everything keyed by the sequence is dropped (on_release) before its blocks become free.
 void Scheduler::release(Sequence& sequence) {
   if (on_release) on_release(sequence);
   blocks_.release(sequence.kv);

@@ -1,9 +1,9 @@
-// Scheduler: which sequences go through the model in the next step, and with how many tokens.
+// Scheduler: selects the sequences of the next step and the number of tokens of each.
 //
-// Prefill first, then decode; sequences join and leave between steps (continuous batching). When KV
-// runs out in decode, the newest sequence gives its blocks back and waits to be computed again:
-// nothing it generated is lost, and since sampling is seeded by position it goes on as it would
-// have. Used by LlmEngine. Thread rule: the engine's thread.
+// Prefill first, then decode; sequences join and leave between steps (continuous batching). If KV
+// blocks run out in decode, the newest sequence returns its blocks and waits to be computed again.
+// It keeps its tokens, and since draws are seeded by position it continues with the same tokens.
+// Used by LlmEngine. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@ namespace sluice {
 struct ScheduledSequence {
   Sequence* sequence = nullptr;
   int64_t num_rows = 0;      // tokens to compute: [kv.num_tokens(), + num_rows)
-  bool wants_token = false;  // these rows reach the end: sample the next token
+  bool wants_token = false;  // the rows include the last token: sample the next one
 };
 
-// What the runner gets: one phase, at least one sequence. Made by the scheduler for one step.
+// The work of one step: one phase, at least one sequence. Made by the scheduler, run by the runner.
 struct Batch {
   Phase phase = Phase::kPrefill;
   std::vector<ScheduledSequence> sequences;
 
+  // Tokens of all spans.
   int64_t num_rows() const {
     int64_t sum = 0;
     for (const ScheduledSequence& s : sequences) sum += s.num_rows;
@@ -38,13 +39,14 @@ struct Batch {
 };
 
 struct SchedulerLimits {
-  int32_t max_num_seqs = 0;            // running at once
+  int32_t max_num_seqs = 0;            // sequences that hold KV at the same time
   int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
   int64_t prefill_chunk_tokens = 0;    // longest span of one sequence in a pass
-  // A span that does not end its prompt is a multiple of this (the block size where the residency
-  // stages whole blocks, else 1); and rows of a pass in which a sequence has history, where softmax
-  // state is carried (0: no limit).
+  // A span that does not end its prompt is a multiple of this: the block size if the residency
+  // stages whole blocks, else 1.
   int64_t span_align_tokens = 1;
+  // Most rows of a pass in which some sequence has history, whose softmax state must be carried. 0:
+  // no limit.
   int64_t max_rows_with_history = 0;
 };
 
@@ -53,29 +55,31 @@ class Scheduler {
   // REQUIRES: the block manager outlives the scheduler.
   Scheduler(const SchedulerLimits& limits, BlockManager& blocks);
 
-  // Queues a sequence. REQUIRES: prompt + max_tokens fit the pool when alone (the engine checks),
-  // so that a waiting sequence can always run in the end.
+  // Queues a sequence. REQUIRES: its prompt + max_tokens fit the pool if it runs alone (the engine
+  // checks), so that every waiting sequence runs eventually.
   void add(std::unique_ptr<Sequence> sequence);
 
-  // Picks the next step and reserves its KV. Sequences in the batch stay owned by the scheduler.
-  // REQUIRES: has_unfinished().
+  // Selects the next step and reserves its KV blocks. The scheduler keeps the ownership of the
+  // sequences in the batch. Cost: linear in the running sequences.
   Batch schedule();
 
-  // What the step after `batch` will probably have, in its order; empty when that is hard to say.
-  // REQUIRES: the batch is scheduled and not committed.
+  // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A
+  // wrong guess costs transfers, never results.
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
 
-  // Called when a sequence loses its KV: preempted, finished or cancelled.
+  // Called before a sequence's blocks are returned: it was preempted, has finished or was
+  // cancelled.
   std::function<void(Sequence&)> on_release;
 
-  // Takes a finished or cancelled sequence out, gives its blocks back and returns it. Null if there
-  // is no such sequence.
+  // Removes a finished or cancelled sequence, returns its blocks and the sequence itself. Null if
+  // there is none with this id.
   std::unique_ptr<Sequence> remove(SequenceId id);
 
-  // Null if no such sequence has been admitted or it has ended.
+  // The running sequence with this id. Null if it waits, has ended, or never existed.
   Sequence* find_running(SequenceId id);
 
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
+  // Since construction.
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:

@@ -1,4 +1,4 @@
-// Log-softmax on the host.
+// logprob(id) = logit[id] - (max + log(sum(exp(logit - max)))), on the host.
 #include "engine/score.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ TokenScore score_row(std::span<const float> logits, int32_t token_id, size_t pos
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
   const double log_total = largest + std::log(sum);
-  // NaN anywhere makes the sum NaN, whatever max_element made of it.
+  // A NaN makes the sum NaN, even if max_element skipped it.
   if (!std::isfinite(log_total)) {
     fail(ErrorCode::kModel,
          "the logits for token {} of the text have NaN, infinity or no finite number; the model's "

@@ -11,10 +11,9 @@
 
 namespace sluice {
 
-// Log-softmax of `logits` at `token_id`, and the likeliest token (the lowest id of equals).
-// The sum is in double and in the order of ids, so that a row's score depends on nothing else.
-// Errors: kModel naming `position` when the logits have NaN, +inf or no finite number.
-// REQUIRES: an id of the vocabulary.
+// Natural-log softmax of `logits` (f32 [vocab]) at `token_id`, and the likeliest token (the lowest
+// id among equals). Sums in double and in the order of ids, so the result depends on this row
+// alone.
 TokenScore score_row(std::span<const float> logits, int32_t token_id, size_t position);
 
 }  // namespace sluice

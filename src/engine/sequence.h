@@ -1,8 +1,8 @@
-// Sequence: everything the engine knows about one request while it runs.
+// Sequence: all state of one request while it runs.
 //
-// Made by LlmEngine from a request, moved between queues by the scheduler, read by the runner.
-// All state of a sequence lives here and ids are never reused, so nothing can leak from one request
-// to the next. Thread rule: the engine's thread.
+// LlmEngine makes it from a request, the scheduler moves it between queues, the runner reads it.
+// Ids are never reused and no state lives elsewhere without this id as key, so nothing can leak
+// from one request to the next (invariant 6). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +32,7 @@ struct Sequence {
     output.request_id = id.value;
   }
 
+  // Prompt and generated tokens. The KV of the newest one is not computed yet.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
 
@@ -39,17 +40,18 @@ struct Sequence {
     return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt_tokens)};
   }
 
-  // Tokens whose KV has to be computed before the next one can be sampled.
+  // Tokens whose KV must be computed before the next token can be sampled; 1 in decode.
   int64_t num_pending() const { return num_tokens() - kv.num_tokens(); }
 
-  // Moves decoded text before `end` that the caller has not seen into the output.
+  // Appends the text bytes [num_shown_bytes, end) to the output.
   void show_text(size_t end) {
     SLUICE_CHECK(end >= num_shown_bytes, "{} bytes of text, {} were shown", end, num_shown_bytes);
     output.text.append(text, num_shown_bytes, end - num_shown_bytes);
     num_shown_bytes = end;
   }
 
-  // What came since the last call, for the caller; the prompt with the last one.
+  // Returns what was generated since the last call and starts a new output. Only the last output of
+  // a request carries the prompt's ids.
   RequestOutput take_output() {
     if (output.finished()) output.prompt_token_ids = prompt();
     RequestOutput next;
@@ -60,15 +62,15 @@ struct Sequence {
 
   SequenceId id;
   SamplingParams params;
-  int64_t seed = 0;             // params.seed, or one drawn for the request
-  std::vector<int32_t> tokens;  // the prompt, then what was generated
+  int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
+  std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
-  SequenceKv kv;
+  SequenceKv kv;  // its blocks, and the number of tokens whose KV is valid
 
   Detokenizer detokenizer;
-  std::string text;            // everything decoded
-  size_t num_shown_bytes = 0;  // of it; what may begin a stop string is held back
-  RequestOutput output;        // what the caller has not taken yet
+  std::string text;            // all generated text; cut at a stop string
+  size_t num_shown_bytes = 0;  // bytes of `text` in outputs; a possible stop string is held back
+  RequestOutput output;        // not yet taken by the caller
 };
 
 }  // namespace sluice

@@ -1,6 +1,4 @@
-// Stop strings: where a text ends, and how much of it may be shown before that is known.
-//
-// Used by LlmEngine after every token. Thread rule: free functions.
+// Stop strings: where a text ends, and how much of it may be shown before that is certain.
 #pragma once
 
 #include <cstddef>
@@ -12,16 +10,17 @@
 namespace sluice {
 
 struct StopMatch {
-  size_t position = 0;  // byte offset where the stop string begins
-  std::string_view stop;
+  size_t position = 0;    // byte offset where the stop string begins
+  std::string_view stop;  // views into the caller's list
 };
 
-// The earliest stop string in `text`, looking only where the bytes from `new_begin` on take part.
-// Cost: linear in the new bytes and the stop strings, so a long answer stays cheap.
+// The stop string that begins first in `text`, of those that include at least one byte from
+// `new_begin` on.
+// Cost: linear in the new bytes and the stop strings, not in the text. REQUIRES: no empty string.
 std::optional<StopMatch> find_stop(std::string_view text, size_t new_begin,
                                    const std::vector<std::string>& stops);
 
-// How many bytes of `text` cannot be part of a stop string that is still to be completed.
+// Number of leading bytes of `text` that no stop string can still include.
 size_t visible_size(std::string_view text, const std::vector<std::string>& stops);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// The trace event format: complete events ("X") and names of rows ("M"), times in microseconds.
+// Writes the trace event format: complete events ("X") and row names ("M"), times in microseconds.
 // Source: "Trace Event Format", the Catapult project.
 #include "engine/timeline.h"
 
@@ -16,7 +16,8 @@
 namespace sluice {
 namespace {
 
-// Rows from top to bottom: the engine's steps, compute, write-back, the slots by number, the rest.
+// Sort key of a stream's row. From top to bottom: the engine's steps, compute, write-back, the
+// slots by number, then all others.
 int row_order(const std::string& stream_name) {
   constexpr std::string_view kSlot = "slot ";
   if (stream_name == "engine") return 0;
@@ -31,8 +32,10 @@ int row_order(const std::string& stream_name) {
   return std::numeric_limits<int>::max();
 }
 
+// The format counts in microseconds; fractions keep the nanoseconds.
 double microseconds(int64_t ns) { return static_cast<double>(ns) * 1e-3; }
 
+// The two events that name row `row` and fix its place from the top.
 std::string row_text(const std::string& name, size_t row) {
   return fmt::format(
       ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{0},\"name\":\"thread_name\",\"args\":{{\"name\":\"{1}"
@@ -47,12 +50,12 @@ std::string row_text(const std::string& name, size_t row) {
 Timeline::Timeline(std::filesystem::path path) : path_(std::move(path)) { require_writable(path_); }
 
 void Timeline::require_writable(const std::filesystem::path& path) {
-  std::error_code unknown;  // what is no directory is found out by writing
+  std::error_code unknown;  // any other obstacle shows when the probe is opened
   if (std::filesystem::is_directory(path, unknown)) {
     fail(ErrorCode::kIo, "the timeline cannot be written to {}: it is a directory; name a file",
          path.string());
   }
-  AtomicFile probe(path);  // without a commit it leaves nothing
+  AtomicFile probe(path);  // never committed, so it leaves no file
 }
 
 void Timeline::take(const std::string& stream_name, std::vector<TraceSpan> spans) {
@@ -65,7 +68,7 @@ void Timeline::write() const {
   int64_t begin_ns = std::numeric_limits<int64_t>::max();
   for (const auto& [name, spans] : streams_) {
     rows.emplace_back(row_order(name), name);
-    for (const TraceSpan& span : spans) begin_ns = std::min(begin_ns, span.begin_ns);
+    for (const TraceSpan& span : spans) begin_ns = std::min(begin_ns, span.begin_ns);  // time 0
   }
   std::sort(rows.begin(), rows.end());
 

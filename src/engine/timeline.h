@@ -1,7 +1,7 @@
-// Timeline: what every stream ran and when, as a file for chrome://tracing or Perfetto.
+// Timeline: records what every stream ran and when, and writes it for chrome://tracing or Perfetto.
 //
-// LlmEngine makes one when EngineOptions::timeline_path is set and hands it to the device.
-// Thread rule: the engine's thread.
+// LlmEngine makes one if EngineOptions::timeline_path is set and gives it to the device. Memory
+// grows with every op until the engine ends. Thread rule: the engine's thread.
 #pragma once
 
 #include <filesystem>
@@ -15,21 +15,23 @@ namespace sluice {
 
 class Timeline final : public TraceSink {
  public:
-  // Errors: kIo when nothing can be written there: better now than after an hour.
+  // Errors: kIo if the file cannot be written, at once instead of at the end of the run.
   explicit Timeline(std::filesystem::path path);
 
-  // Errors: kIo naming the path and the reason. Leaves nothing behind.
+  // Tries to create the file; leaves nothing behind. Errors: kIo naming the path and the reason.
   static void require_writable(const std::filesystem::path& path);
 
+  // Appends the spans of one stream. The device calls it when the host synchronizes with the
+  // stream.
   void take(const std::string& stream_name, std::vector<TraceSpan> spans) override;
 
-  // Writes all spans taken so far, one row per stream; a later call writes the file anew.
-  // Errors: kIo; an older file stays whole then.
+  // Writes all spans taken so far, one row per stream. A later call replaces the file.
+  // Errors: kIo; an existing file then stays unchanged.
   void write() const;
 
  private:
   std::filesystem::path path_;
-  std::map<std::string, std::vector<TraceSpan>> streams_;
+  std::map<std::string, std::vector<TraceSpan>> streams_;  // by stream name
 };
 
 }  // namespace sluice

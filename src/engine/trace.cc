@@ -1,4 +1,4 @@
-// Taps to host tensors.
+// Copies taps to the host, and joins the pieces of each name.
 #include "engine/trace.h"
 
 #include <algorithm>
@@ -11,17 +11,20 @@
 namespace sluice {
 namespace {
 
+// Element `index` of a contiguous f32 or bf16 view.
 float value_at(const TensorView& view, int64_t index) {
   if (view.dtype() == DType::kF32) return view.data<float>()[index];
   return static_cast<float>(view.data<BFloat16>()[index]);
 }
 
+// A tensor of num_rows rows with the row shape of `view`, without data yet.
 TapTensor empty_like(const std::string& name, const TensorView& view, int64_t num_rows) {
   TapTensor tensor{.name = name, .shape = {num_rows}, .data = {}};
   for (int i = 1; i < view.rank(); ++i) tensor.shape.push_back(view.dim(i));
   return tensor;
 }
 
+// Shell pattern; `*` also matches dots, so "layer.*" covers all taps of all layers.
 bool matches(const std::string& pattern, const std::string& name) {
   return fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
 }
@@ -56,6 +59,7 @@ bool TraceRecorder::wants(const std::string& name) const {
                      [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
+// The piece gets its own buffer, since the next op may overwrite `rows`.
 TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, int64_t first_row,
                                                  const TensorView& rows) {
   Piece piece{.first_row = first_row,
@@ -74,6 +78,8 @@ void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t row_beg
   pieces_[name].push_back(copy_to_host(stream, first_pos_ + row_begin, rows));
 }
 
+// Copies block by block and synchronizes after each: one pinned block is enough, speed is not
+// needed.
 void TraceRecorder::tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
                            const BlockBytes& bytes_of) {
   const KvBlockShape& shape = layout.block;

@@ -1,6 +1,6 @@
-// TraceRecorder: collects the taps of a traced request on the host, as f32.
+// TraceRecorder: collects the taps of a traced request in host memory, as f32.
 //
-// Used by LLM::trace (D3) and so by tools/align. Slow on purpose: every tap is a transfer of its
+// Used by LLM::trace, and through it by tools/align. Slow by design: every tap is a transfer of its
 // own. Thread rule: the engine's thread.
 #pragma once
 
@@ -19,47 +19,50 @@
 
 namespace sluice {
 
-// Every name that a trace of a model with so many layers can give.
+// All tap names of a model with `num_layers` layers, in the order of computation.
 std::vector<std::string> tap_names(int32_t num_layers);
 
 class TraceRecorder final : public TapSink {
  public:
-  // `patterns` are shell patterns over tap names: "layer.*.attn_out".
+  // Shell patterns over tap names, such as "layer.*.attn_out". REQUIRES: the device outlives the
+  // recorder.
   TraceRecorder(std::vector<std::string> patterns, Device& device)
       : patterns_(std::move(patterns)), device_(device) {}
 
   // Errors: kInvalidArgument naming the first pattern that no tap of the model matches.
   void check_patterns(int32_t num_layers) const;
 
-  // Row 0 of the following taps is this position of the sequence.
+  // Sets the sequence position of row 0 of the taps that follow.
   void begin_pass(int64_t first_pos) { first_pos_ = first_pos; }
 
   bool wants(const std::string& name) const override;
   void tap(Stream& stream, const std::string& name, int64_t row_begin,
            const TensorView& rows) override;
 
-  // Reads keys and values (after rope) of a sequence back from its blocks, as "layer.i.k" and
-  // "layer.i.v", each [num_tokens, num_kv_heads, head_dim].
-  // `bytes_of` says where a block of a layer is, on the device or on the host.
+  // Copies keys and values (after rope) of a sequence from its blocks: "layer.i.k" and "layer.i.v",
+  // each [num_tokens, num_kv_heads, head_dim]. `bytes_of` returns the address of a block of a
+  // layer, in device or host memory.
   using BlockBytes = std::function<const std::byte*(LayerId layer, const SequenceBlock& block)>;
   void tap_kv(Stream& stream, const KvLayout& layout, const SequenceKv& kv,
               const BlockBytes& bytes_of);
 
-  // Everything that was tapped, by name. REQUIRES: the stream was waited for.
+  // Returns all tensors, taps ordered by name, then keys and values; the recorder is empty
+  // afterwards. REQUIRES: the stream was synchronized.
   std::vector<TapTensor> take();
 
  private:
+  // One tile of one tensor.
   struct Piece {
-    int64_t first_row = 0;
-    Buffer data;  // pinned; outlives the transfer
-    TensorView view;
+    int64_t first_row = 0;  // position in the sequence
+    Buffer data;            // pinned; outlives the transfer
+    TensorView view;        // of `data`, in the tensor's type and row shape
   };
   Piece copy_to_host(Stream& stream, int64_t first_row, const TensorView& rows);
 
   std::vector<std::string> patterns_;
   Device& device_;
   int64_t first_pos_ = 0;
-  std::map<std::string, std::vector<Piece>> pieces_;
+  std::map<std::string, std::vector<Piece>> pieces_;  // by tap name, in the order of arrival
   std::vector<TapTensor> kv_tensors_;
 };
 

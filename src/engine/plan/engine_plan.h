@@ -30,6 +30,7 @@ struct EnginePlan {
   PairLimits policies;
 };
 
+// Whether sealed blocks live in the host tier.
 inline bool offloads(const EnginePlan& plan) { return plan.kv_offload != KvOffload::kOff; }
 
 // Errors: kInvalidArgument for options that are out of range or contradict each other or the model,

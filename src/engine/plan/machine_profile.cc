@@ -14,12 +14,16 @@
 namespace sluice {
 namespace {
 
+// A file of another version is measured again, not converted.
 constexpr int64_t kVersion = 1;
+// Plausibility limits: a value beyond them means a broken file.
 constexpr double kMaxRate = 1e15;
 constexpr int64_t kMaxRunBytes = int64_t{1} << 40;
 
+// By GPU id.
 using Profiles = std::map<std::string, MachineProfile>;
 
+// Errors: kModel for a missing key or a value out of range.
 MachineProfile parse_profile(const JsonObject& entry) {
   return {.measured_on = entry.get_string("measured_on"),
           .copy_run_bytes = static_cast<size_t>(entry.get_int("copy_run_bytes", 0, kMaxRunBytes)),
@@ -38,7 +42,7 @@ nlohmann::ordered_json to_json(const MachineProfile& profile) {
           {"pinning_bytes_per_second", profile.pinning_bytes_per_second}};
 }
 
-// Empty when there is no file. Errors: kModel and kIo for one that cannot be used.
+// All entries of the file; empty if there is no file. Errors: kModel and kIo for an unusable file.
 Profiles read_profiles(const std::filesystem::path& path) {
   std::error_code unknown;
   if (path.empty() || !std::filesystem::exists(path, unknown)) return {};
@@ -59,7 +63,8 @@ std::filesystem::path machine_profile_path() {
   const auto folder_of = [](const char* name) {
     const char* value = std::getenv(name);
     const std::filesystem::path folder = value == nullptr ? "" : value;
-    return folder.is_absolute() ? folder : std::filesystem::path();  // others are to be ignored
+    // The XDG base directory specification says to ignore relative paths.
+    return folder.is_absolute() ? folder : std::filesystem::path();
   };
   std::filesystem::path cache = folder_of("XDG_CACHE_HOME");
   if (cache.empty() && !folder_of("HOME").empty()) cache = folder_of("HOME") / ".cache";
@@ -73,7 +78,7 @@ std::optional<MachineProfile> read_machine_profile(const std::filesystem::path& 
     const auto found = profiles.find(gpu_id);
     if (found != profiles.end()) return found->second;
   } catch (const Error& error) {
-    // A parser's remedies are about models.
+    // The JSON reader words its remedies for model files, so its message does not fit here.
     const std::string why = error.code() == ErrorCode::kIo
                                 ? error.message()
                                 : "it is not what this version of `sluice doctor` writes";
@@ -89,12 +94,12 @@ void write_machine_profile(const std::filesystem::path& path, const std::string&
   try {
     profiles = read_profiles(path);
   } catch (const Error&) {
-    // It cannot be used; what was in it is measured again.
+    // An unusable file is replaced; the other GPUs are measured again when doctor runs on them.
   }
   profiles[gpu_id] = profile;
   nlohmann::ordered_json gpus;
   for (const auto& [id, known] : profiles) gpus[id] = to_json(known);
-  std::error_code failed;  // then the file cannot be written either, which says why
+  std::error_code failed;  // ignored: write_file then fails and reports the reason
   std::filesystem::create_directories(path.parent_path(), failed);
   const nlohmann::ordered_json document = {{"version", kVersion}, {"gpus", gpus}};
   write_file(path, document.dump(1) + "\n");

@@ -1,4 +1,4 @@
-// Verdicts and their reasons.
+// Compares a plan's bytes with each limit and words the first one that is exceeded.
 #include "engine/plan/memory_fit.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// ", most of it for KV tails (14.2 GiB)": the largest entry of the device beside weights.
+// " (KV tails 14.2 GiB)": the largest device entry other than weights, or nothing.
 std::string largest_beside_weights(const MemoryPlan& memory) {
   const MemoryPlanEntry* largest = nullptr;
   for (const MemoryPlanEntry& entry : memory.entries) {
@@ -20,6 +20,7 @@ std::string largest_beside_weights(const MemoryPlan& memory) {
              : fmt::format(" ({} {})", largest->name, readable_bytes(largest->bytes));
 }
 
+// The device's budget, for the end of a sentence.
 std::string budget_text(const MemoryPlan& memory) {
   return fmt::format("{} of the device's {} are to be used{}",
                      readable_bytes(memory.device_budget_bytes),
@@ -27,6 +28,7 @@ std::string budget_text(const MemoryPlan& memory) {
                      memory.host_is_limited ? " in this container" : "");
 }
 
+// For a plan without a single KV block: the option, or what takes the memory instead.
 std::string why_no_block(const EngineOptions& options, const EnginePlan& plan) {
   const auto& given = offloads(plan) ? options.kv.host_bytes : options.kv.cache_bytes;
   const std::string block =
@@ -42,6 +44,8 @@ std::string why_no_block(const EngineOptions& options, const EnginePlan& plan) {
                      budget_text(plan.memory));
 }
 
+// For a plan that needs more device memory than its budget. A given KV cache size that alone
+// exceeds what weights and scratch leave is blamed first; else the largest entry is named.
 std::string why_over_budget(const EngineOptions& options, const EnginePlan& plan) {
   const MemoryPlan& memory = plan.memory;
   const size_t used = memory.device_used_bytes();
@@ -58,6 +62,7 @@ std::string why_over_budget(const EngineOptions& options, const EnginePlan& plan
                      largest_beside_weights(memory), budget_text(memory));
 }
 
+// For a plan whose host tier, pinned buffers and, on a CPU, device memory exceed the host's memory.
 std::string why_over_host(size_t used, size_t limit, const EnginePlan& plan) {
   return fmt::format("the host tier and what else is host memory take {}, but {} {}",
                      readable_bytes(used),
@@ -82,6 +87,7 @@ void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
   MemoryPlan& memory = plan.memory;
   const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
   const size_t device_used = memory.device_used_bytes();
+  // The limit is what a container has left, else the machine's total.
   const size_t host_used = memory.pinned_used_bytes() + (shared ? device_used : 0);
   const size_t host_limit =
       memory.host_is_limited ? memory.host_available_bytes : memory.host_memory_bytes;

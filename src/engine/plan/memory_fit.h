@@ -1,7 +1,7 @@
-// memory_fit: whether a plan fits, and why not.
+// memory_fit: whether a plan fits into memory, and the reason if it does not.
 //
-// Used by engine_plan.cc once all entries of a plan are there; plan_search adds what to change.
-// Thread rule: pure functions.
+// Used by engine_plan.cc when all entries of a plan are set; plan_search appends the option to
+// change. Thread rule: pure functions.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,15 @@
 
 namespace sluice {
 
+// For output with a unit of GiB.
 double gibibytes(size_t bytes);
 
 // "1 byte", "0.75 MiB", "14.2 GiB".
 std::string readable_bytes(size_t bytes);
 
-// Sets fits and, where it does not, the reason as `remedy`; takes max_model_len back to what the KV
-// cache holds, with a warning. `shared`: the device's memory is the host's.
+// Sets `fits` and, if false, the reason as `remedy`. Lowers max_model_len to what the KV cache
+// holds, with a warning; a given max_model_len above that does not fit instead. `shared`: device
+// memory is host memory.
 void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan);
 
 }  // namespace sluice

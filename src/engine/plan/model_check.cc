@@ -1,4 +1,4 @@
-// Each file is read as loading would read it; what it throws is a finding.
+// Reads each file as loading would read it; an error becomes a problem of the report.
 #include "engine/plan/model_check.h"
 
 #include <utility>
@@ -15,12 +15,14 @@
 namespace sluice {
 namespace {
 
-// A directory of a configuration alone is a shape to plan with.
+// True for a directory with a configuration but neither tokenizer nor weights, used for planning.
 bool is_shape_alone(const ModelDirectory& directory) {
   return !directory.find_file("tokenizer.json") && !directory.find_file("model.safetensors") &&
          !directory.find_file("model.safetensors.index.json");
 }
 
+// Compares the headers of the weight files with the configuration. Names and shapes are the same on
+// every device, so the CPU device serves here.
 void check_weights(const EngineOptions& options, const ModelDirectory& directory,
                    const ModelConfig& config, ModelCheck& check) {
   if (options.load_format == LoadFormat::kDummy) {
@@ -37,6 +39,8 @@ void check_weights(const EngineOptions& options, const ModelDirectory& directory
   }
 }
 
+// Loads the tokenizer and the chat template. A missing or unsupported template is no problem, since
+// the model still completes texts; `chat` says so.
 void check_tokenizer(const EngineOptions& options, const ModelDirectory& directory,
                      const ModelConfig& config, ModelCheck& check) {
   if (!brings_tokenizer(options, directory)) {
@@ -82,7 +86,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
 }
 
 std::vector<std::string> check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config) {
-  if (tokenizer.vocab_size() <= config.vocab_size) return {};  // models pad their embedding
+  // More rows than tokens are normal: many models pad their embedding.
+  if (tokenizer.vocab_size() <= config.vocab_size) return {};
   return {
       fmt::format("tokenizer.json has {} tokens, but the embedding has {} rows: texts with later "
                   "tokens will be refused; do both belong to one model?",

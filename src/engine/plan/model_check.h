@@ -1,7 +1,7 @@
-// model_check: what a model directory holds beside its configuration, looked at before loading.
+// model_check: checks of a model directory's files beside its configuration, before loading.
 //
-// LlmEngine loads its tokenizer here, and `sluice inspect` asks whether that would work. The public
-// entry points are in sluice/inspect.h. Thread rule: free functions.
+// LlmEngine loads its tokenizer through it; `sluice inspect` reports whether loading would succeed.
+// The public entry points are in sluice/inspect.h. Thread rule: free functions.
 #pragma once
 
 #include <memory>
@@ -15,15 +15,16 @@
 
 namespace sluice {
 
-// Whether the model's own tokenizer is used. Dummy weights may go with a config alone; a byte is
-// then a token.
+// True if the model's own tokenizer is used. False with skip_tokenizer_init, and for dummy weights
+// without tokenizer.json; each byte is then a token.
 bool brings_tokenizer(const EngineOptions& options, const ModelDirectory& directory);
 
-// The model's tokenizer or the one of bytes. Errors: those of Tokenizer::load.
+// The model's tokenizer, or the byte tokenizer. Errors: those of Tokenizer::load; kModel if
+// tokenizer.json is missing.
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
                                           const ModelDirectory& directory);
 
-// Warnings where tokenizer and embedding do not belong together; none when all is well.
+// A warning if the tokenizer has ids that the embedding lacks; empty otherwise.
 std::vector<std::string> check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config);
 
 }  // namespace sluice

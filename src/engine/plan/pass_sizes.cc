@@ -64,6 +64,7 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
                             const PassNeeds& needs) {
   const int64_t pass_tokens = choose_pass_tokens(options, traits, needs);
   const int64_t num_seqs = max_num_seqs(options);
+  // A decode pass has one row per sequence, which may be more than a prefill pass has.
   const int64_t max_rows = std::max(pass_tokens, num_seqs);
   const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
   return {

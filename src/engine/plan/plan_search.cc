@@ -1,4 +1,4 @@
-// Trials. A plan takes microseconds, a search some dozens of them.
+// Search by trial: one plan takes microseconds, and a search makes some dozens.
 #include "engine/plan/plan_search.h"
 
 #include <algorithm>
@@ -17,24 +17,25 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// The first that fits is the fastest.
+// In order of speed, fastest first.
 constexpr KvOffload kModesToTry[] = {KvOffload::kOff, KvOffload::kLayerwise, KvOffload::kChunked};
 
 // One option with another value that makes a plan fit.
 struct Remedy {
-  const char* option;  // as on the command line
+  const char* option;  // with dashes, as on the command line
   std::string value;
 };
 
-// A size that the command line reads; whole MiB where there are any.
+// A size in the command line's syntax; in whole MiB from 1 MiB on, so that the text is short.
 std::string size_text(size_t bytes) {
   return bytes >= kMiB ? fmt::format("{}M", bytes / kMiB) : fmt::format("{}", bytes);
 }
 size_t round_down(size_t bytes) { return bytes >= kMiB ? bytes / kMiB * kMiB : bytes; }
 size_t round_up(size_t bytes) { return (bytes + kMiB - 1) / kMiB * kMiB; }
 
-// Looks for the one option that is enough: first among those that were given, since they asked for
-// too much or too little, then among the others, the least harmful first.
+// Searches for one option whose change alone makes the plan fit. Options that were given come
+// first, since they caused the shortage; then the others, from the least to the most costly for the
+// user.
 class RemedySearch {
  public:
   RemedySearch(const EngineOptions& options, const EnginePlan& plan, const MakePlan& make)
@@ -50,18 +51,21 @@ class RemedySearch {
   }
 
  private:
+  // The plan of the changed options if it fits. Empty also if the change contradicts another
+  // option.
   std::optional<EnginePlan> plan_of(const EngineOptions& changed) const {
     try {
       validate_options(changed);
       EnginePlan plan = make_(changed);
       if (plan.memory.fits) return plan;
     } catch (const Error&) {
-      // The change contradicts another option.
+      // Contradictory options: this change is no remedy.
     }
     return std::nullopt;
   }
 
-  // The largest of start, start / 2, ... that fits.
+  // The largest of start, start / 2, ..., at least `least`, that fits. `set` writes it into
+  // options.
   template <typename Set>
   std::optional<Remedy> halve(const char* option, int64_t start, int64_t least, Set set) const {
     for (int64_t value = start; value >= least; value /= 2) {
@@ -72,7 +76,8 @@ class RemedySearch {
     return std::nullopt;
   }
 
-  // The KV cache or host tier: what the length asked for needs, or what there is room for.
+  // A size of the KV cache or of the host tier that fits: first the most there is room for, then
+  // just enough for one request of max_model_len.
   std::optional<Remedy> try_kv_bytes(const char* option,
                                      std::optional<size_t> KvOptions::*bytes) const {
     EngineOptions changed = options_;
@@ -93,6 +98,8 @@ class RemedySearch {
     return std::nullopt;
   }
 
+  // Sizes in bytes that are given (or, with false, left to defaults). Blocks that stay on the
+  // device are dropped only if their size was given; the default already takes only what is left.
   std::optional<Remedy> try_sizes(bool given) const {
     std::optional<Remedy> remedy;
     const bool kv_given = options_.kv.cache_bytes.has_value();
@@ -111,7 +118,7 @@ class RemedySearch {
     return remedy;
   }
 
-  // What is many times something: sequences, blocks, tokens of a pass.
+  // Counts that scale memory: sequences, ring, rows of a pass, tokens of a block.
   std::optional<Remedy> try_counts(bool given) const {
     std::optional<Remedy> remedy;
     if (options_.max_num_seqs.has_value() == given) {
@@ -132,6 +139,7 @@ class RemedySearch {
     return remedy;
   }
 
+  // Smaller or fewer ring slots; two are the fewest that overlap loads with compute.
   std::optional<Remedy> try_ring(bool given) const {
     const EngineOptions defaults;
     std::optional<Remedy> remedy;
@@ -147,6 +155,7 @@ class RemedySearch {
     return remedy;
   }
 
+  // Another offload mode, else a larger share of the device's memory.
   std::optional<Remedy> try_modes() const {
     for (const KvOffload mode : kModesToTry) {
       EngineOptions changed = options_;
@@ -165,10 +174,11 @@ class RemedySearch {
     return std::nullopt;
   }
 
+  // Shorter requests, the last resort.
   std::optional<Remedy> try_lengths() const {
     EngineOptions changed = options_;
     changed.max_model_len.reset();
-    const auto plan = plan_of(changed);  // the length follows what there is
+    const auto plan = plan_of(changed);  // without the option the length follows from the memory
     if (plan && options_.max_model_len.value_or(0) > plan->max_model_len) {
       return Remedy{"--max-model-len", fmt::format("{}", plan->max_model_len)};
     }
@@ -181,6 +191,7 @@ class RemedySearch {
   const MakePlan& make_;
 };
 
+// Appends the option that would be enough, or that none is, to the reason in memory.remedy.
 void add_remedy(const EngineOptions& options, const MakePlan& make, EnginePlan& plan) {
   if (plan.memory.fits) return;
   const std::optional<Remedy> remedy = RemedySearch(options, plan, make).find();
@@ -191,7 +202,7 @@ void add_remedy(const EngineOptions& options, const MakePlan& make, EnginePlan& 
                                                        : "a machine with more memory");
 }
 
-// How many sequences "auto" tries: what was asked for, or fewer and fewer.
+// Values of max_num_seqs that "auto" tries: the given one alone, else the default and fewer.
 std::vector<int32_t> counts_to_try(const EngineOptions& options) {
   if (options.max_num_seqs) return {*options.max_num_seqs};
   return {max_num_seqs(options), 64, 16, 4, 1};
@@ -202,14 +213,15 @@ bool allows(const EngineOptions& options, KvOffload mode) {
   return mode != KvOffload::kLayerwise || !options.prefill_chunk_tokens;
 }
 
-// What "auto" has found so far.
+// The best plan that "auto" has found so far.
 struct Choice {
   std::optional<EnginePlan> plan;
   int32_t num_seqs = 0;
-  std::optional<EnginePlan> resident;  // the first, to say why not
+  std::optional<EnginePlan> resident;  // the first plan tried: no offload, all sequences
 };
 
-// Fewer sequences or another mode for a few more tokens is no gain.
+// True if `plan` replaces the choice: it fits and reaches the requested length, or is longer by
+// more than 1/8. A smaller gain is not worth fewer sequences or a slower mode.
 bool is_better(const EnginePlan& plan, const Choice& choice, int64_t asked_len) {
   if (!plan.memory.fits) return false;
   if (!choice.plan || plan.max_model_len == asked_len) return true;
@@ -217,6 +229,8 @@ bool is_better(const EnginePlan& plan, const Choice& choice, int64_t asked_len) 
   return plan.max_model_len > so_far + so_far / 8;
 }
 
+// Tries modes for each number of sequences, most sequences and fastest mode first; returns at once
+// when a plan reaches the requested length.
 Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
   Choice choice;
   for (const int32_t num_seqs : counts_to_try(options)) {
@@ -236,7 +250,7 @@ Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& m
   return choice;
 }
 
-// Why the plan is what it is, against the resident one for all sequences.
+// One clause that explains the mode, by comparison with the resident plan for all sequences.
 std::string reason(const EnginePlan& plan, const EnginePlan& resident, int64_t asked_len) {
   if (!offloads(plan)) {
     return plan.max_model_len == asked_len ? "all KV fits on the device"
@@ -250,6 +264,8 @@ std::string reason(const EnginePlan& plan, const EnginePlan& resident, int64_t a
              : holds + ", nor for the activations of a whole prompt";
 }
 
+// The chosen plan with notes on the choice. If nothing fits: the smallest plan, chunked with the
+// fewest sequences, and its remedy.
 EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const MakePlan& make) {
   Choice choice = choose(options, asked_len, make);
   if (!choice.plan) {
@@ -261,7 +277,7 @@ EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const Make
     return plan;
   }
   EnginePlan& plan = *choice.plan;
-  // A user who did not ask for offload is told that KV flows, which is slower.
+  // Offload is slower, and the user has not requested it: a warning instead of a note.
   std::vector<std::string>& lines = offloads(plan) ? plan.memory.warnings : plan.memory.notes;
   lines.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload),
                               reason(plan, *choice.resident, asked_len)));

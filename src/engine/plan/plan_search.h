@@ -1,8 +1,8 @@
-// plan_search: from options to the plan that is followed: what "auto" chooses, and which one option
-// would be enough where nothing fits.
+// plan_search: from options to the final plan: resolves kv_offload "auto", and finds an option that
+// would make a plan fit.
 //
-// Used by make_engine_plan. A plan is made from options alone and takes no memory, so both are
-// answered by trying: every remedy that is named was planned and fits. Thread rule: pure functions.
+// Used by make_engine_plan. A plan depends on options alone and takes no memory, so both are found
+// by trial: every remedy that is named was planned and fits. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@ namespace sluice {
 // Plans options whose kv_offload is not "auto". Errors: kInvalidArgument, as make_engine_plan.
 using MakePlan = std::function<EnginePlan(const EngineOptions&)>;
 
-// The plan of `options`. With "auto": the first of off, layerwise and chunked that fits and does
-// not shorten `asked_len`, for as many sequences as were asked for, or for fewer where nothing was
-// said; where each shortens it, the one that does least. A plan that does not fit has a remedy.
+// The plan of `options`. With "auto": the first of off, layerwise and chunked that fits and reaches
+// `asked_len` tokens, for max_num_seqs sequences or, if that option is not given, for fewer. If
+// every plan shortens the length, the one that shortens it least, up to small differences. A plan
+// that does not fit has a remedy.
 EnginePlan search_plan(const EngineOptions& options, int64_t asked_len, const MakePlan& make);
 
 }  // namespace sluice

@@ -1,6 +1,8 @@
-// What a plan has to know of a kind of device; a new kind of device is a new value of it.
+// The defaults of a plan that depend on the kind of device. A new kind of device needs one more
+// value of this struct.
 //
-// Used by engine_plan.cc and pass_sizes.cc, which test no kind. Thread rule: any thread.
+// Used by engine_plan.cc and pass_sizes.cc, which never test the kind itself. Thread rule: any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +13,26 @@
 namespace sluice {
 
 struct PlanTraits {
-  // The device's memory is the host's: a control group limits it, and a block that stays there
-  // saves no copy.
+  // Device memory is host memory: a control group limits it, and keeping a block on the device as
+  // well would save no copy.
   bool shares_host_memory = false;
-  // Decode steps have few shapes and can become graphs.
+  // Decode steps are padded to few shapes and can be replayed as graphs.
   bool has_decode_shapes = false;
-  // Most KV bytes when nothing is said.
+  // Default upper limit of the KV cache, in bytes.
   size_t default_kv_bytes = 0;
-  // Tokens of one ring slot when nothing is said.
+  // Default tokens of one ring slot.
   int32_t slot_tokens = 0;
-  // Rows of one prefill pass when nothing is said, and of one whose chunks wait for history.
+  // Default rows of one prefill pass; chunk_tokens applies to chunked offload, whose passes must be
+  // long enough to hide the transfer of history.
   int64_t pass_tokens = 0;
   int64_t chunk_tokens = 0;
-  // Rows that go through projections and MLP at once.
+  // DecoderLimits::row_tile.
   int64_t row_tile = 0;
-  // Rows from which a prefill pass can take a second.
+  // Prefill passes of at least this many rows may take a second and are watched (pass_pacer.h).
   int64_t min_watched_rows = 0;
 };
 
+// The value for `kind`; static storage.
 const PlanTraits& plan_traits(DeviceKind kind);
 
 }  // namespace sluice

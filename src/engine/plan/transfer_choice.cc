@@ -1,4 +1,4 @@
-// Reading the measurement, and the words for it.
+// Selects the threshold between copies and kernel, and describes it in a note.
 #include "engine/plan/transfer_choice.h"
 
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// On the H200 copies of scattered runs reach 93 % of the kernel's rate at 1 MiB and 100 % at 2 MiB,
-// and they leave the multiprocessors alone.
+// Copies of scattered runs reach 93 % of a kernel's rate at 1 MiB and 100 % at 2 MiB (H200), and
+// they leave the multiprocessors free.
 constexpr size_t kDefaultCopyRunBytes = size_t{2} << 20;
 
 std::string size_text(size_t num_bytes) {
@@ -17,6 +17,7 @@ std::string size_text(size_t num_bytes) {
   return kib < 1024 ? fmt::format("{:.0f} KiB", kib) : fmt::format("{:.1f} MiB", kib / 1024);
 }
 
+// The note on the choice; `why` names its source.
 std::string describe(size_t copy_run_bytes, const std::string& why) {
   if (copy_run_bytes == 0) return fmt::format("transfers: copies ({})", why);
   return fmt::format("transfers: copies for runs of {} and more, a kernel below ({})",

@@ -1,7 +1,4 @@
-// Which way offloaded blocks take to the device: from which run length on copies are the better
-// one.
-//
-// Used by engine_plan.cc and cli/bench. Thread rule: reads a file, keeps no state.
+// transfer_choice: whether offloaded blocks are loaded by copies or by a kernel, by length of run.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +11,12 @@
 namespace sluice {
 
 struct TransferChoice {
-  size_t copy_run_bytes = 0;       // as OffloadSizes has it
+  size_t copy_run_bytes = 0;       // runs of at least this length are copied; 0: all runs
   std::vector<std::string> notes;  // what was chosen and why, one line each
 };
 
-// The option, what `sluice doctor` has measured of this GPU, or a default, in this order. A CPU
-// device copies, and says nothing, unless the option is given.
+// Takes, in this order: the option, the measurement of `sluice doctor` for this GPU, a default. A
+// CPU device always copies, and gets a note only if the option is set.
 TransferChoice choose_transfers(const EngineOptions& options, const Device& device);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Ranges by the rows of the options, and what contradicts each other.
+// Checks each option against its row, then pairs of options that contradict each other.
 #include "engine/plan/validate_options.h"
 
 #include "core/error.h"

@@ -1,6 +1,4 @@
-// Engine options on their own, before a model or a device is looked at.
-//
-// Used by engine_plan.cc. Thread rule: pure functions.
+// Checks of engine options that need neither a model nor a device.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +10,7 @@ namespace sluice {
 // Errors: kInvalidArgument naming option, value, range and remedy.
 void validate_options(const EngineOptions& options);
 
-// What was asked for, or the default.
+// The option, or its default.
 int32_t max_num_seqs(const EngineOptions& options);
 
 }  // namespace sluice
