@@ -1,6 +1,6 @@
-// Which source this program was built from; shown by --version and in every benchmark.
+// The source revision that this program was built from; shown by --version and by benchmarks.
 //
-// build_info.cc is made from build_info.cc.in when CMake configures. Thread rule: constants.
+// CMake writes build_info.cc from build_info.cc.in when it configures. Thread rule: constants.
 #pragma once
 
 #include <string_view>

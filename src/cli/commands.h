@@ -7,14 +7,16 @@
 
 namespace sluice::cli {
 
-// Exit codes, the same for every command.
+// Exit codes, the same for every command; --help lists them.
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailure = 1;
 inline constexpr int kExitUsage = 2;
 inline constexpr int kExitModel = 3;
 inline constexpr int kExitDoesNotFit = 4;
-inline constexpr int kExitInterrupted = 130;
+inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
 
+// Each returns kExitOk, kExitInterrupted after Ctrl-C or, from inspect, kExitModel or
+// kExitDoesNotFit for a model that cannot run.
 int run(const RunCommand& command);
 int tokenize(const TokenizeCommand& command);
 int score(const ScoreCommand& command);

@@ -1,4 +1,4 @@
-// The turns of a conversation.
+// Keeps the messages of a conversation and handles its commands.
 #include "cli/conversation.h"
 
 #include <algorithm>
@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kHelp =
     "/clear forgets what was said, /exit or Ctrl-D ends, Ctrl-C stops an answer";
 
+// The messages so far, from the system message on.
 class Conversation {
  public:
   Conversation(const std::string& system, const ConversationParts& parts)
@@ -22,6 +23,8 @@ class Conversation {
     if (!system_.empty()) messages_.push_back({.role = "system", .content = system_});
   }
 
+  // Adds a question and its answer. Without an answer (Ctrl-C, or it does not fit) the question is
+  // removed again.
   void ask(std::string question) {
     messages_.push_back({.role = "user", .content = std::move(question)});
     std::string text;
@@ -32,13 +35,13 @@ class Conversation {
       parts_.say(error.what());
     }
     if (text.empty()) {
-      messages_.pop_back();  // templates want questions and answers in turn
+      messages_.pop_back();  // chat templates require user and assistant to alternate
     } else {
       messages_.push_back({.role = "assistant", .content = std::move(text)});
     }
   }
 
-  // Obeys a command; false when there is none of that name, and it is a message.
+  // Executes a command; false if the line is no command and so a message.
   bool obey(const std::string& line) {
     if (line == "/clear") {
       clear();
@@ -72,6 +75,7 @@ bool converse(const std::string& system, const std::string& first, const Convers
       case LineReader::Result::kEnd:
         return true;
       case LineReader::Result::kInterrupted:
+        // Ctrl-C while typing: a hint on a terminal, the end elsewhere.
         if (!parts.absorb_interrupt()) return false;
         parts.say("(Ctrl-D or /exit ends)");
         continue;

@@ -1,6 +1,6 @@
-// A conversation in a terminal: a line is a message, the answer comes below it.
+// A conversation in a terminal: each input line is a message, followed by its answer.
 //
-// Used by run.cc, which knows how to answer; tests answer by themselves. Thread rule: main thread.
+// Used by run.cc, which supplies the answers; tests supply their own. Thread rule: main thread.
 #pragma once
 
 #include <functional>
@@ -13,21 +13,22 @@
 
 namespace sluice::cli {
 
+// The outside of a conversation, as functions.
 struct ConversationParts {
-  // Shows that a message is waited for, and reads it.
+  // Shows a prompt and reads the next line.
   std::function<LineReader::Result(std::string* line)> read_line;
-  // Answers the last message and returns the answer, which it has shown; "" where Ctrl-C came
-  // before its first word. Errors: kDoesNotFit ends the turn, others the conversation.
+  // Generates, shows and returns the answer to the last message; "" if Ctrl-C came before its first
+  // token. Errors: kDoesNotFit ends the turn, others the conversation.
   std::function<std::string(const std::vector<ChatMessage>& messages)> answer;
-  // A line for the person, apart from answers.
+  // Prints a line that is no part of an answer.
   std::function<void(std::string_view line)> say;
-  // Takes Ctrl-C back, so that the next one is heard. False: it ends the conversation.
+  // Clears the Ctrl-C flag. Returns false if Ctrl-C should end the conversation instead.
   std::function<bool()> absorb_interrupt;
 };
 
-// Talks until the end of input or /exit; `first` (may be "") is the first message. All messages are
-// kept and given to every answer, until /clear. A message without an answer is not kept.
-// Returns false when Ctrl-C ended it.
+// Runs until the end of input, /exit or Ctrl-C. `first`, unless empty, is the first message. Every
+// answer sees all messages since the start or the last /clear; a message without an answer is
+// removed. Returns false if Ctrl-C ended it.
 bool converse(const std::string& system, const std::string& first, const ConversationParts& parts);
 
 }  // namespace sluice::cli

@@ -1,4 +1,5 @@
-// sluice doctor: what this machine offers, and what is missing for more.
+// sluice doctor: reports the machine's processor, memory and GPU, and measures their rates. Runs on
+// the main thread.
 #include <fstream>
 #include <optional>
 #include <string>
@@ -23,23 +24,24 @@
 namespace sluice::cli {
 namespace {
 
-// Of the right column: beside the names it fits 80 columns.
+// Width of the right column: with the names beside it a row fits 80 columns.
 constexpr size_t kMaxTextCells = 60;
 
+// All results, before they become a table or JSON.
 struct Findings {
   std::string cpu_name;
   int num_cores = 0;
-  std::string isa;  // what kernels use
+  std::string isa;  // instruction set that the kernels use, which SLUICE_CPU_ISA may lower
   bool has_amx = false;
   size_t memory_bytes = 0;
   size_t free_bytes = 0;
-  std::string huge_pages;  // "[madvise]" of the kernel's choices
+  std::string huge_pages;  // the kernel's active setting: "madvise"
   int num_threads = 0;     // used for the measurement
   double dram_read_bytes_per_second = 0;
   bool has_gpu = false;
-  std::string gpu;  // its name, or why there is none
+  std::string gpu;  // name and memory, or why there is none
   std::optional<LinkFindings> link;
-  std::string why_no_link;  // with a GPU whose link could not be measured
+  std::string why_no_link;  // the error, if there is a GPU and `link` is empty
   bool lock_unlimited = false;
   size_t lock_limit_bytes = 0;  // ulimit -l
 };
@@ -54,6 +56,7 @@ std::string huge_page_mode() {
   return line.substr(begin + 1, end - begin - 1);
 }
 
+// A missing GPU is a finding, not an error.
 void look_for_gpu(Findings* findings) {
   try {
     const DeviceInfo info = make_device("cuda")->info();
@@ -65,6 +68,7 @@ void look_for_gpu(Findings* findings) {
   }
 }
 
+// A failed measurement is a finding as well: the rest of the report is still useful.
 void look_at_link(Findings* findings) {
   if (!findings->has_gpu) return;
   try {
@@ -74,6 +78,7 @@ void look_at_link(Findings* findings) {
   }
 }
 
+// Limit of locked memory (RLIMIT_MEMLOCK).
 void look_at_locking(Findings* findings) {
   rlimit limit = {};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
@@ -92,7 +97,7 @@ Findings examine(const DoctorCommand& command) {
   findings.free_bytes = cpu.free_memory_bytes;
   findings.huge_pages = huge_page_mode();
   findings.num_threads = command.engine.num_threads.value_or(findings.num_cores);
-  // Each step takes a second or some; Ctrl-C is heard between them.
+  // Each step takes up to a few seconds; Ctrl-C takes effect between them.
   const auto unless_interrupted = [] {
     if (interrupted()) throw Interrupted();
   };
@@ -115,6 +120,7 @@ std::string lock_limit_text(const Findings& findings) {
          " (ulimit -l; raise it before pinning a large KV cache)";
 }
 
+// Rows about the GPU's link; none without a GPU.
 void describe_link(const Findings& findings, Table* table) {
   if (!findings.has_gpu) return;
   if (!findings.link) {
@@ -154,6 +160,7 @@ std::string describe(const Findings& findings) {
   return table.to_string();
 }
 
+// null without a measurement.
 nlohmann::ordered_json link_findings_json(const Findings& findings) {
   if (!findings.link) return nullptr;
   const LinkFindings& found = *findings.link;

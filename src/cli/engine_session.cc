@@ -1,4 +1,4 @@
-// Loading an engine for a command.
+// Loads engines with a progress line, and names machines and models in results.
 #include "cli/engine_session.h"
 
 #include <filesystem>
@@ -15,7 +15,7 @@
 namespace sluice::cli {
 namespace {
 
-// "pinning 12.0 of 56.0 GiB"; nothing for weights, which are what "loading" makes one think of.
+// "pinning 12.0 of 56.0 GiB". Empty for weights, since the line's task "loading" already says it.
 std::string describe_stage(const LoadProgress& progress) {
   if (progress.stage == LoadProgress::Stage::kTokenizer) {
     return progress.share < 1 ? "reading the tokenizer" : "taking memory";
@@ -25,15 +25,16 @@ std::string describe_stage(const LoadProgress& progress) {
   return fmt::format("pinning {:.1f} of {:.1f} GiB", progress.share * total_gib, total_gib);
 }
 
-// Says what may change answers, each once: a benchmark loads the same engine many times.
+// Prints each warning once per process: a benchmark loads the same engine several times.
 void write_warnings(const std::vector<std::string>& warnings) {
-  static std::set<std::string> said;  // of the process, since standard error is
+  static std::set<std::string> said;  // per process, since standard error is shared
   for (const std::string& warning : warnings) {
     if (said.insert(warning).second) write_message("sluice: warning: " + warning);
   }
 }
 
-// What `make` makes with the progress function that it is given.
+// Returns make(on_progress), with a progress line while it runs. Errors: Interrupted if Ctrl-C came
+// before it returned.
 template <typename Make>
 auto load(const EngineOptions& options, const Make& make) {
   ProgressLine progress("loading " + model_name(options.model));

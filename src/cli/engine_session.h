@@ -1,6 +1,4 @@
-// Loading an engine for a command: progress while it loads, Ctrl-C, and what to say of errors.
-//
-// Used by run, needle and bench. Thread rule: main thread.
+// Loads an engine for a command, with a progress line and Ctrl-C; names the machine and the model.
 #pragma once
 
 #include <memory>
@@ -12,21 +10,21 @@
 
 namespace sluice::cli {
 
-// Loads the model, prints its warnings and, with `verbose`, what was chosen.
-// Errors: those of LLM's constructor. Interrupted when Ctrl-C comes while loading.
+// Loads the model and prints its warnings; with `verbose` also its notes on what was chosen.
+// Errors: those of LLM's constructor; Interrupted on Ctrl-C.
 LLM load_llm(const EngineOptions& options, bool verbose);
 
-// The engine under an LLM, with policies of the caller's that stand for the options' own; prints
-// its warnings.
-// Errors: as load_llm.
+// Loads an engine below LLM, with `policies` instead of those that the options name; prints its
+// warnings. For measurements that read a policy's state.
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
                                        std::unique_ptr<PolicyPair> policies);
 
-// Writes the timeline and says where, if one was asked for. Errors: those of LLM::write_timeline.
+// Writes the timeline and prints its path, if --timeline was given. Errors: those of
+// LLM::write_timeline.
 void write_timeline(LLM& llm, const EngineOptions& options);
 
-// The lock of the GPU that `device` names, waited for with a message; null where `device` is no
-// GPU. Errors: those of GpuLock.
+// Takes the lock of the GPU that `device` names; prints a message if it has to wait. Null if
+// `device` is no GPU. Errors: those of GpuLock.
 std::unique_ptr<GpuLock> lock_gpu(const std::string& device);
 
 // "AMD EPYC 7713, 2 threads": the machine line of every result.

@@ -1,4 +1,4 @@
-// Large copies, scattered runs, one large pinned allocation.
+// Measures large copies, scattered runs and one large pinned allocation, and stores the results.
 #include "cli/gpu_link.h"
 
 #include <algorithm>
@@ -14,10 +14,11 @@ namespace sluice::cli {
 namespace {
 
 constexpr const char* kGpu = "cuda";
-constexpr int32_t kRepeats = 5;
-// Enough for a rate, and little where little is left.
+constexpr int32_t kRepeats = 5;  // of each measurement; medians are kept
+// Enough for a stable rate; at most an eighth of the available memory is pinned.
 constexpr size_t kMostPinnedBytes = size_t{4} << 30;
 
+// Bytes per second of one pinned allocation.
 double measure_pinning(Device& device) {
   const size_t num_bytes = std::min(kMostPinnedBytes, available_memory_bytes() / 8);
   const auto start = std::chrono::steady_clock::now();
@@ -36,6 +37,7 @@ std::string today() {
   return text;
 }
 
+// Writes the profile file, or sets why_not_kept: doctor's findings are shown in either case.
 void keep(LinkFindings* findings) {
   const std::filesystem::path path = machine_profile_path();
   if (path.empty()) {

@@ -1,6 +1,6 @@
-// What `sluice doctor` measures of the GPU's link, and keeps for later runs.
+// Measurements of the GPU's link by `sluice doctor`, kept in a file for later runs.
 //
-// Thread rule: main thread, nothing else running.
+// Thread rule: main thread, with no other work on the GPU.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@ namespace sluice::cli {
 struct LinkFindings {
   LinkRates link;
   double pinning_bytes_per_second = 0;
-  size_t copy_run_bytes = 0;  // KvOptions::copy_bytes, measured
-  std::string kept_in;        // the file for later runs; empty: not kept
-  std::string why_not_kept;
+  size_t copy_run_bytes = 0;  // shortest run that copies serve best: KvOptions::copy_bytes
+  std::string kept_in;        // path of the profile file; empty: not written
+  std::string why_not_kept;   // the reason if kept_in is empty
 };
 
-// Of the first GPU. Takes about three seconds. Errors: those of make_device; kDoesNotFit.
+// Measures the first GPU; takes a few seconds. Errors: those of make_device; kDoesNotFit.
 LinkFindings measure_gpu_link();
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// The lock is flock(2): it belongs to the open file, so that it goes when the process does.
+// Implemented with flock(2): the lock belongs to the open file, so it ends with the process.
 #include "cli/gpu_lock.h"
 
 #include <cerrno>
@@ -19,6 +19,7 @@
 namespace sluice::cli {
 namespace {
 
+// flock cannot wait with a timeout, and a blocking wait would ignore should_stop.
 constexpr std::chrono::milliseconds kTimeBetweenTries(200);
 
 std::string environment(const char* name) {
@@ -26,8 +27,9 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// An existing file is opened without O_CREAT: systems that protect /tmp refuse to "create" the file
-// of another user. Reading is enough to lock; only the note about the holder needs more.
+// Opens the lock file, or creates it for all users. An existing file is opened without O_CREAT: a
+// kernel with fs.protected_regular refuses O_CREAT on another user's file in /tmp. Read access is
+// enough to lock; writing is needed only for the note about the holder.
 int open_lock_file(const std::string& path) {
   constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW;
   int file = open(path.c_str(), O_RDWR | kFlags);
@@ -35,7 +37,7 @@ int open_lock_file(const std::string& path) {
   if (file < 0 && errno == ENOENT) {
     file = open(path.c_str(), O_RDWR | O_CREAT | kFlags, 0666);
     if (file >= 0 && fchmod(file, 0666) != 0)
-      errno = 0;  // else others wait without knowing for whom
+      errno = 0;  // not fatal: other users can lock, but not write their note
   }
   if (file < 0) {
     fail(ErrorCode::kIo,
@@ -46,19 +48,19 @@ int open_lock_file(const std::string& path) {
   return file;
 }
 
-// "process 1234, sluice needle", as the holder wrote it.
+// "process 1234, sluice", as the holder wrote it; for the message to those who wait.
 std::string read_holder(const std::string& path) {
   std::ifstream file(path);
   std::string line;
   return std::getline(file, line) && !line.empty() ? line : "another process";
 }
 
+// Writes this process's id and name into the file. A failure is ignored: the lock works without it.
 void write_holder(int file) {
   std::ifstream own("/proc/self/comm");
   std::string name;
   std::getline(own, name);
   const std::string note = fmt::format("process {}, {}\n", getpid(), name);
-  // Only a note: a lock that cannot say whose it is, is a lock.
   if (ftruncate(file, 0) != 0) return;
   if (pwrite(file, note.data(), note.size(), 0) < 0) return;
 }
@@ -88,7 +90,9 @@ GpuLock::GpuLock(const std::string& path,
 }
 
 GpuLock::~GpuLock() {
-  if (file_ >= 0) close(file_);  // the file stays: removing it would let two hold "the" lock
+  // The file is not removed: a process that waits has it open and would lock a deleted file, while
+  // the next one creates and locks a new file.
+  if (file_ >= 0) close(file_);
 }
 
 bool GpuLock::try_lock() {

@@ -1,5 +1,5 @@
-// sluice inspect: what a model is, whether its files can be run and what of it fits, without
-// reading weights.
+// sluice inspect: describes a model, checks its files and plans its memory, without reading
+// weights. Runs on the main thread.
 #include "sluice/inspect.h"
 
 #include <fmt/format.h>
@@ -13,6 +13,7 @@
 namespace sluice::cli {
 namespace {
 
+// The model's shape, from its configuration.
 std::string describe_model(const ModelSummary& model) {
   Table table;
   table.align_left(1);
@@ -30,6 +31,7 @@ std::string describe_model(const ModelSummary& model) {
   return table.to_string();
 }
 
+// The state of weights, tokenizer and chat template.
 std::string describe_files(const ModelCheck& check) {
   Table table;
   table.align_left(1);
@@ -40,13 +42,14 @@ std::string describe_files(const ModelCheck& check) {
   return table.to_string();
 }
 
-// Entries as rows: what stands in two memories with the same size, as arrays and their copies on
-// the host do, is one row. The row with which the device's budget is used up is marked.
+// One row per entry. Two consecutive entries of equal name and size are an array and its pinned
+// copy and share a row. The entry that exceeds the device's budget first is marked.
 void add_entries(const MemoryPlan& plan, Table& table) {
   size_t device_bytes = 0;
   bool marked = false;
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     const MemoryPlanEntry& entry = plan.entries[i];
+    // The entry before has already been printed with this one.
     const bool is_copy =
         i > 0 && plan.entries[i - 1].name == entry.name && plan.entries[i - 1].bytes == entry.bytes;
     if (is_copy) continue;
@@ -63,6 +66,7 @@ void add_entries(const MemoryPlan& plan, Table& table) {
   }
 }
 
+// The plan as a table, then notes, warnings and the verdict.
 std::string describe_plan(const MemoryPlan& plan, const std::vector<std::string>& warnings) {
   Table table({"memory plan", "where", "size", ""});
   table.align_left(1);
@@ -87,12 +91,14 @@ std::string describe_plan(const MemoryPlan& plan, const std::vector<std::string>
   return text;
 }
 
+// One line for each file that cannot be used.
 std::string describe_problems(const ModelCheck& check) {
   std::string text;
   for (const std::string& problem : check.problems) text += "does not run: " + problem + "\n";
   return text;
 }
 
+// The same facts as the text report, as the JSON of --json.
 nlohmann::ordered_json plan_json(const ModelSummary& model, const ModelCheck& check,
                                  const MemoryPlan& plan) {
   nlohmann::ordered_json entries = nlohmann::ordered_json::array();
@@ -152,6 +158,7 @@ int inspect(const InspectCommand& command) {
     write_result(describe_model(model) + describe_files(check) + "\n" +
                  describe_plan(plan, warnings) + describe_problems(check));
   }
+  // Unusable files come before a plan that does not fit: more memory would not help.
   if (!check.problems.empty()) return kExitModel;
   return plan.fits ? kExitOk : kExitDoesNotFit;
 }

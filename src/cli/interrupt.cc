@@ -1,4 +1,4 @@
-// Ctrl-C.
+// A flag that the signal handler sets.
 #include "cli/interrupt.h"
 
 #include <atomic>
@@ -17,7 +17,7 @@ void on_interrupt(int) { flag.store(true, std::memory_order_relaxed); }
 void guard_interrupts() {
   struct sigaction action = {};
   action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESETHAND;  // the second signal finds the default action: it kills
+  action.sa_flags = SA_RESETHAND;  // the second signal has the default action: it ends the process
   sigaction(SIGINT, &action, nullptr);
 }
 

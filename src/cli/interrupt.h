@@ -1,18 +1,20 @@
-// Ctrl-C: the first one asks the work to end and keep what it has, the second one kills.
+// Ctrl-C: the first one requests an orderly end that keeps results, the second one ends the
+// process.
 //
-// The commands pass `interrupted` to the engine as should_cancel. Thread rule: the flag may be read
-// from any thread; guard_interrupts is called once, at the start of main.
+// The commands pass `interrupted` to the engine as should_cancel. Thread rule: any thread may read
+// the flag; guard_interrupts is called once, at the start of main.
 #pragma once
 
 namespace sluice::cli {
 
-// From now on the first SIGINT sets the flag; a second one ends the process at once.
+// Installs the handler: the first SIGINT sets the flag, a second one ends the process at once.
 void guard_interrupts();
+// True after the first SIGINT.
 bool interrupted();
-// Forgets a first SIGINT that has done what it was for; the next one is a first one again.
+// Clears the flag and installs the handler again, after a SIGINT that ended only one answer.
 void forget_interrupt();
 
-// Thrown where there is nothing to keep (while a model loads): main turns it into exit code 130.
+// Thrown if nothing is worth keeping yet, such as while a model loads; main returns exit code 130.
 struct Interrupted {};
 
 }  // namespace sluice::cli

@@ -1,6 +1,5 @@
-// JSON for output: invalid UTF-8 (a cut character in a model's text) becomes U+FFFD, never a throw.
-//
-// Include only in .cc files; nlohmann/json.hpp is slow to compile. Thread rule: pure function.
+// JSON for output. Invalid UTF-8, such as a character cut at the end of generated text, becomes
+// U+FFFD instead of an exception.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 
 namespace sluice::cli {
 
-// On one line when `indent` is negative.
+// The text with a final newline; on one line if `indent` is negative.
 inline std::string json_text(const nlohmann::ordered_json& value, int indent = -1) {
   return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -1,4 +1,5 @@
-// The program: reads the command line, runs one command, turns errors into exit codes.
+// The program: reads the command line, runs one command, and turns errors into exit codes. Runs on
+// the main thread.
 #include <csignal>
 #include <cstdio>
 #include <exception>
@@ -17,7 +18,7 @@
 namespace sluice::cli {
 namespace {
 
-// A smaller stack, which is every thread's, would end in a crash in the middle of the work.
+// Refuses a stack limit that would crash the program later: every thread has a stack of that size.
 // Errors: kDoesNotFit.
 void require_stack() {
   constexpr rlim_t kMinStackKib = 256;
@@ -29,6 +30,7 @@ void require_stack() {
        limit.rlim_cur / 1024, kMinStackKib);
 }
 
+// The exit code that --help promises for each kind of error.
 int exit_code_of(ErrorCode code) {
   switch (code) {
     case ErrorCode::kInvalidArgument:
@@ -47,6 +49,7 @@ int exit_code_of(ErrorCode code) {
   return kExitFailure;
 }
 
+// Prints help, or runs the command. Help needs no stack check, so it works under any limit.
 int run_outcome(const ParseOutcome& outcome) {
   if (!outcome.invocation) {
     write_result(outcome.help);
@@ -56,11 +59,12 @@ int run_outcome(const ParseOutcome& outcome) {
   return outcome.invocation->run();
 }
 
+// Catches every exception: nothing but an exit code and one message leaves the program.
 int run_program(const std::vector<std::string>& words) {
   try {
     guard_interrupts();
-    // Beyond a limit of a file's size (ulimit -f) write() then says so, instead of this signal that
-    // would end the program with temporary files left behind.
+    // With this signal ignored, write() beyond a file size limit (ulimit -f) returns an error; the
+    // signal's default action would end the program and leave temporary files.
     std::signal(SIGXFSZ, SIG_IGN);
     const ParseOutcome outcome = parse_command_line(words);
     for (const std::string& warning : outcome.warnings) write_message("sluice: " + warning);

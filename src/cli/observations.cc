@@ -1,4 +1,4 @@
-// Table and JSON of observations.
+// Table and JSON of the engine's transfer and selection counts.
 #include "cli/observations.h"
 
 #include <vector>
@@ -14,16 +14,19 @@ namespace {
 
 std::string bytes(int64_t num_bytes) { return format_bytes(static_cast<double>(num_bytes)); }
 
+// "-" where only the device knows the density.
 std::string percent(const std::optional<double>& density) {
   return density ? fmt::format("{:.1f} %", 100 * *density) : "-";
 }
 
+// The cells of one layer's row, without its number.
 std::vector<std::string> layer_cells(const LayerObservations& layer) {
   return {bytes(layer.h2d_bytes), bytes(layer.d2h_bytes), percent(layer.density_selected),
           percent(layer.density_transferred)};
 }
 
-// What a policy that selects in this phase has selected.
+// The density of a phase whose policy selects, and how often it fell back to everything; else
+// empty.
 std::string selection_line(const char* name, const PhaseObservations& phase) {
   if (phase.num_sequence_steps == 0) return {};
   std::string text = fmt::format("{} attention read {} of what was before each query", name,
@@ -35,6 +38,8 @@ std::string selection_line(const char* name, const PhaseObservations& phase) {
   return text + "\n";
 }
 
+// The totals of a phase and its table by layer; empty if the phase had no step. Consecutive layers
+// with equal cells share a row.
 std::string phase_table(const char* name, const PhaseObservations& phase) {
   if (phase.layers.empty() || phase.num_steps == 0) return {};
   std::string text = fmt::format(

@@ -1,6 +1,4 @@
-// How observations of KV offload are shown: a table and JSON.
-//
-// Used by run. Thread rule: pure functions.
+// Text and JSON of observations (sluice/observations.h).
 #pragma once
 
 #include <string>
@@ -11,10 +9,11 @@
 
 namespace sluice::cli {
 
-// A line of totals and a table by layer for each phase; layers in a row that are alike share a
-// line.
+// For each phase a line of totals and a table by layer, in which consecutive equal layers share a
+// row. No final newline.
 std::string observations_table(const Observations& observations);
 
+// All counts, unknown densities as null. Part of `run --json`.
 nlohmann::ordered_json observations_json(const Observations& observations);
 
 }  // namespace sluice::cli

@@ -20,11 +20,13 @@ const std::vector<std::string> kRunExamples = {
     "sluice run -m DIR --chat              # a conversation; Ctrl-D ends it",
     "sluice run -m DIR -f book.txt --chat \"Who did it?\""};
 
-// Read by other parts, by the project's tests and by its build; none is an option.
+// Variables named SLUICE_... that are no options: other parts, tests or the build read them. The
+// check for misspelt variables must not report them.
 const std::vector<std::string> kOtherVariables = {
     "CPU_ISA", "LOCK_DIR", "GPU_LOCK_HELD", "SOURCE_DIR", "EVERY_WAIT", "COMMIT",
     "VERSION", "TEST_",    "BUILD_",        "CUDA",       "CUDA_"};
 
+// The whole command line; built on first use.
 const ProgramSpec& program() {
   static const ProgramSpec spec = {
       .name = "sluice",

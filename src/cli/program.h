@@ -1,6 +1,4 @@
-// The command line of the program: from words to what they ask for.
-//
-// Used by main.cc. Thread rule: main thread, before anything starts.
+// The command line of the program: turns words into an invocation of a subcommand.
 #pragma once
 
 #include <string>
@@ -10,8 +8,8 @@
 
 namespace sluice::cli {
 
-// Reads `words` (without the program's name) and the environment.
-// Errors: kInvalidArgument naming the option, its value and what to write instead.
+// Reads `words` (without the program's name) and the environment; runs nothing.
+// Errors: kInvalidArgument naming the option, its value and a remedy.
 ParseOutcome parse_command_line(const std::vector<std::string>& words);
 
 }  // namespace sluice::cli

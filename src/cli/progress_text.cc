@@ -1,4 +1,4 @@
-// Layout of the progress line.
+// Lays out the progress line and estimates rates.
 #include "cli/progress_text.h"
 
 #include <algorithm>
@@ -11,10 +11,11 @@
 namespace sluice::cli {
 namespace {
 
+// A shorter bar would show too few steps; a longer one takes room from the text.
 constexpr int kMaxBarCells = 24;
 constexpr int kMinBarCells = 6;
 
-// Bytes of the UTF-8 character at the front of `text`; 1 for what is none.
+// Bytes of the UTF-8 character at the start of `text`; 1 if the bytes are no valid character.
 size_t character_size(std::string_view text) {
   const auto lead = static_cast<unsigned char>(text[0]);
   const size_t size = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
@@ -25,10 +26,11 @@ size_t character_size(std::string_view text) {
   return size;
 }
 
-// Up to U+07FF nothing is wide; beyond it, much is, and one cell too many does no harm.
+// An upper bound of the cells of a character, by its bytes. Characters of one or two bytes (up to
+// U+07FF) are never wide; longer ones may be, and one cell too many is harmless.
 int character_cells(size_t size) { return size >= 3 ? 2 : 1; }
 
-// A name on one line: no control characters, no bytes that are no UTF-8.
+// `text` with control characters and invalid UTF-8 replaced by "?", so that it stays on one line.
 std::string plain(std::string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -41,7 +43,7 @@ std::string plain(std::string_view text) {
   return result;
 }
 
-// The beginning of `text` that takes at most `cells`.
+// The longest prefix of `text` that takes at most `cells`.
 std::string cut_to_cells(std::string_view text, int cells) {
   size_t end = 0;
   while (end < text.size()) {
@@ -53,6 +55,7 @@ std::string cut_to_cells(std::string_view text, int cells) {
   return std::string(text.substr(0, end));
 }
 
+// A bar of `cells` cells, filled to the nearest cell.
 std::string bar(double share, int cells, bool is_utf8) {
   const int full = static_cast<int>(share * cells + 0.5);
   std::string text;
@@ -60,12 +63,13 @@ std::string bar(double share, int cells, bool is_utf8) {
   return text;
 }
 
-// What stands after share and task, in the order in which it is printed.
+// One part of the line after share and task; parts are printed in the order of parts_of.
 struct Part {
   std::string text;
-  int worth;  // the least is left out first
+  int worth;  // parts with the lowest value are left out first
 };
 
+// The parts that the state has values for.
 std::vector<Part> parts_of(const ProgressState& state) {
   std::vector<Part> parts;
   if (!state.detail.empty()) parts.push_back({": " + plain(state.detail), 2});
@@ -100,9 +104,10 @@ std::string format_duration(double seconds) {
 }
 
 std::string progress_text(int columns, const ProgressState& state, const ProgressStyle& style) {
+  // A text in the last column would make some terminals wrap.
   const int room = std::max(0, columns - 1);
   const double share = std::clamp(state.share.value_or(0), 0.0, 1.0);
-  // Rounded down: 100 % is only what is done.
+  // Rounded down, so that 100 % means done.
   std::string head = state.share ? fmt::format("{:3.0f} % ", std::floor(share * 100)) : "";
   head = cut_to_cells(head + plain(state.task), room);
   int left = room - text_cells(head);
@@ -113,6 +118,7 @@ std::string progress_text(int columns, const ProgressState& state, const Progres
   std::sort(by_worth.begin(), by_worth.end(),
             [](const Part* a, const Part* b) { return a->worth > b->worth; });
   std::vector<const Part*> kept;
+  // A part that does not fit is skipped; a shorter one of lower worth may still fit.
   for (const Part* part : by_worth) {
     const int cells = text_cells(part->text);
     if (cells > left) continue;
@@ -123,7 +129,7 @@ std::string progress_text(int columns, const ProgressState& state, const Progres
   for (const Part& part : parts) {
     if (std::find(kept.begin(), kept.end(), &part) != kept.end()) text += part.text;
   }
-  const int bar_cells = std::min(kMaxBarCells, left - 1);  // and a space
+  const int bar_cells = std::min(kMaxBarCells, left - 1);  // one cell for the space after it
   if (!style.has_bar || !state.share || bar_cells < kMinBarCells) return text;
   return bar(share, bar_cells, style.is_utf8) + " " + text;
 }
@@ -139,8 +145,9 @@ bool is_utf8_locale(const char* lc_all, const char* lc_ctype, const char* lang) 
 }
 
 void Pace::see(double amount, double seconds) {
+  // Ten samples a second bound the memory of the window.
   if (!seen_.empty() && seconds - seen_.back().first < 0.1) return;
-  if (!seen_.empty() && amount < seen_.back().second) seen_.clear();  // another task
+  if (!seen_.empty() && amount < seen_.back().second) seen_.clear();  // a new task has begun
   seen_.emplace_back(seconds, amount);
   while (seen_.size() > 2 && seconds - seen_.front().first > kWindowSeconds) seen_.pop_front();
 }
@@ -148,6 +155,7 @@ void Pace::see(double amount, double seconds) {
 double Pace::per_second() const {
   if (seen_.size() < 2) return 0;
   const double seconds = seen_.back().first - seen_.front().first;
+  // Less than half a second of samples gives no stable rate.
   return seconds < 0.5 ? 0 : (seen_.back().second - seen_.front().second) / seconds;
 }
 

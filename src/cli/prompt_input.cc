@@ -1,4 +1,4 @@
-// Blocking reads that a signal ends.
+// Blocking reads that Ctrl-C interrupts, and the texts that commands collect with them.
 #include "cli/prompt_input.h"
 
 #include <array>
@@ -19,7 +19,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int kPollMilliseconds = 100;
+constexpr int kPollMilliseconds = 100;  // the longest that Ctrl-C can stay unnoticed
 
 [[noreturn]] void refuse_read(int error) {
   fail(ErrorCode::kInvalidArgument,
@@ -27,8 +27,8 @@ constexpr int kPollMilliseconds = 100;
        std::strerror(error));
 }
 
-// The next bytes of `fd` in `block`; 0 at the end, nothing when Ctrl-C came first. Waits by poll
-// with a time limit: a signal between a look at the flag and a blocking read would go unheard.
+// Reads the next bytes of `fd` into `block`; 0 at the end, empty if Ctrl-C came first. Waits by
+// poll with a timeout: a signal between the check of the flag and a blocking read would be missed.
 std::optional<size_t> read_block(int fd, std::span<char> block) {
   for (;;) {
     if (interrupted()) return std::nullopt;
@@ -64,13 +64,14 @@ std::string read_stream(int fd, uint64_t max_bytes) {
       text.append(block.data(), *count);
     } catch (const std::bad_alloc&) {
       const size_t num_read = text.size();
-      text = std::string();  // so that the message has room
+      text = std::string();  // frees memory for the error message
       fail(ErrorCode::kDoesNotFit,
            "memory is used up after {} MiB of standard input; give a shorter text", num_read >> 20);
     }
   }
 }
 
+// Removes one newline only: further ones are the user's.
 std::string read_standard_input() {
   std::string text = read_stream(STDIN_FILENO);
   if (text.ends_with('\n')) text.pop_back();
@@ -86,6 +87,7 @@ std::vector<std::string> gather_prompts(const RunCommand& command) {
   for (const std::string& file : command.files) {
     if (!before.empty()) before += "\n\n";
     before += read_user_file("--file", file);
+    // Files are separated by one empty line, whatever newlines they end with.
     while (before.ends_with('\n')) before.pop_back();
   }
   std::vector<std::string> prompts = command.prompts;

@@ -1,4 +1,5 @@
-// sluice run: prompts in, text out as it comes.
+// sluice run: generates text for prompts, streamed, or holds a conversation. Runs on the main
+// thread.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -24,8 +25,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kDefaultMaxTokens = 512;
+constexpr int32_t kDefaultMaxTokens = 512;  // enough for most answers; shown by --help
 
+// The ids of one prompt: through the chat template with --chat, else as plain text.
 std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
                                    const std::string& prompt) {
   if (!command.chat) return llm.encode(prompt, {.parse_special = command.special});
@@ -35,8 +37,8 @@ std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
   return llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
 }
 
-// Parameters of each prompt. Where no --max-tokens was given the default shrinks to the room that
-// the prompt leaves; a limit that was given is the engine's to refuse.
+// Sampling parameters of each prompt. Without --max-tokens the default shrinks to the room that the
+// prompt leaves; a given limit is passed on, and the engine refuses it if it is too large.
 std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& llm,
                                         const std::vector<Prompt>& prompts) {
   SamplingParams shared = command.sampling.over(llm.default_sampling_params());
@@ -52,7 +54,7 @@ std::vector<SamplingParams> make_params(const RunCommand& command, const LLM& ll
   return all;
 }
 
-// When the tokens of one request came.
+// Arrival times of one request's tokens, in seconds since the start.
 struct Timing {
   std::optional<double> first_token_seconds;
   double last_token_seconds = 0;
@@ -64,13 +66,14 @@ struct Timing {
     last_token_seconds = now;
     if (!first_token_seconds) first_token_seconds = now;
   }
-  // Of the tokens after the first one; 0 when there are none.
+  // Rate of the tokens after the first, whose time is the prefill's; 0 with fewer than two tokens.
   double tokens_per_second() const {
     const double seconds = last_token_seconds - first_token_seconds.value_or(0);
     return num_tokens > 1 && seconds > 0 ? static_cast<double>(num_tokens - 1) / seconds : 0;
   }
 };
 
+// One list per generated token: the sampled token first, then the likeliest ones.
 nlohmann::ordered_json logprobs_json(const LLM& llm, const RequestOutput& output) {
   nlohmann::ordered_json positions = nlohmann::ordered_json::array();
   for (const std::vector<TokenLogprob>& position : output.logprobs) {
@@ -85,6 +88,7 @@ nlohmann::ordered_json logprobs_json(const LLM& llm, const RequestOutput& output
   return positions;
 }
 
+// The result of one prompt for --json.
 nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOutput& output,
                                    const Timing& timing) {
   nlohmann::ordered_json json = {{"index", index},
@@ -104,7 +108,7 @@ nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOu
   return json;
 }
 
-// Runs the requests; with one of them, its text is written while it comes.
+// Runs the requests of one call and writes their results. The text of a single request is streamed.
 class Session {
  public:
   Session(const RunCommand& command, LLM& llm, size_t num_prompts)
@@ -123,11 +127,12 @@ class Session {
     return outputs;
   }
 
+  // Writes what has not been streamed: JSON lines, texts with headings, or a final newline.
   void write(const std::vector<RequestOutput>& outputs) const {
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (command_.json) {
         nlohmann::ordered_json json = output_json(llm_, i, outputs[i], timings_[i]);
-        // Of the engine, so of all requests together: with the last one.
+        // Warnings and observations belong to the engine, so only the last line has them.
         if (i + 1 == outputs.size()) {
           json["warnings"] = llm_.warnings();
           json["observations"] = observations_json(llm_.observations());
@@ -174,6 +179,7 @@ class Session {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
 
+  // Takes one delta of a request.
   void see(size_t index, const RequestOutput& output) {
     timings_[index].see(output.token_ids.size(), since_start());
     if (!streams_ || output.text.empty()) return;
@@ -182,7 +188,8 @@ class Session {
     flush_results();
   }
 
-  // Prefill shows its share of the prompt tokens; after that text (or requests) shows progress.
+  // During prefill the line shows the share of prompt tokens. After it, a streamed text is progress
+  // enough, and several requests show how many have finished.
   void show(const Progress& progress) {
     if (streams_ && progress.num_generated_tokens > 0) return;
     const int64_t done = progress.num_prompt_tokens_done, total = progress.num_prompt_tokens_total;
@@ -202,11 +209,12 @@ class Session {
   std::vector<Timing> timings_;
   Clock::time_point start_;
   ProgressLine progress_{"reading"};
-  bool streams_ = false;
-  double seconds_ = 0;
+  bool streams_ = false;  // one request, as text: written as it is generated
+  double seconds_ = 0;    // of the whole call
 };
 
-// One turn of a conversation: the answer, streamed. The prefix cache has what was said before.
+// Generates and streams one answer of a conversation. Earlier turns come from the prefix cache.
+// Errors: kDoesNotFit if the conversation fills the context.
 std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
   const std::vector<int32_t> ids =
       llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
@@ -237,19 +245,20 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
   return outputs[0].text;
 }
 
-// For a person to type after; not a line, so no message.
+// Shows the input prompt. It is no whole line, so write_message does not fit.
 void write_prompt() {
   std::fputs("> ", stderr);
   std::fflush(stderr);
 }
 
+// Words and files on the command line are the first message.
 int run_conversation(const RunCommand& command) {
   const bool on_terminal = is_terminal(stdin);
   std::string first;
   if (!command.prompts.empty() || !command.files.empty()) first = gather_prompts(command)[0];
   LLM llm = load_llm(command.engine, command.verbose);
-  llm.chat_prompt(
-      {{.role = "user", .content = "?"}});  // a template that fails is said before typing
+  // A template that fails is reported now, not after the first message.
+  llm.chat_prompt({{.role = "user", .content = "?"}});
   LineReader lines(STDIN_FILENO);
   ConversationParts parts;
   parts.read_line = [&](std::string* line) {
@@ -262,7 +271,7 @@ int run_conversation(const RunCommand& command) {
     return answer(command, llm, messages);
   };
   parts.say = write_message;
-  // Without a terminal nobody is there to type something else.
+  // Without a terminal no further message can be expected, so Ctrl-C ends the conversation.
   parts.absorb_interrupt = [&] {
     if (on_terminal) forget_interrupt();
     return on_terminal;
@@ -273,14 +282,15 @@ int run_conversation(const RunCommand& command) {
   return ended ? kExitOk : kExitInterrupted;
 }
 
+// True with --interactive, and for --chat on a terminal without any prompt.
 bool is_conversation(const RunCommand& command) {
   if (command.interactive) return true;
   return command.chat && !command.json && command.prompts.empty() && command.files.empty() &&
          is_terminal(stdin);
 }
 
-// Most chat models go on with a question instead of answering it. Said once; not to programs, which
-// ask for JSON, and not where the prompt is ids.
+// Most chat models continue a question instead of answering it, so mention --chat. Not for --json,
+// whose reader is a program, and not for prompts of ids.
 void hint_at_chat(const RunCommand& command, const std::vector<std::string>& texts,
                   const LLM& llm) {
   const bool reads_text = !command.chat && !texts.empty() && !texts[0].empty();
@@ -291,7 +301,7 @@ void hint_at_chat(const RunCommand& command, const std::vector<std::string>& tex
 }  // namespace
 
 int run(const RunCommand& command) {
-  // Not after minutes of loading.
+  // Before loading, which may take minutes.
   if (command.chat) require_chat_template(command.engine.model);
   if (is_conversation(command)) return run_conversation(command);
   std::vector<std::string> texts;

@@ -1,4 +1,4 @@
-// sluice score: log-probabilities of given texts.
+// sluice score: prints the log-probability of each token of given texts. Runs on the main thread.
 #include <algorithm>
 #include <cmath>
 
@@ -15,10 +15,11 @@
 namespace sluice::cli {
 namespace {
 
+// Totals of one text. perplexity = exp(-sum / num_tokens).
 struct Sum {
   double sum = 0;
   size_t num_tokens = 0;
-  size_t num_greedy = 0;  // tokens that were the likeliest
+  size_t num_greedy = 0;  // tokens that were the likeliest at their position
 
   double mean() const { return num_tokens > 0 ? sum / static_cast<double>(num_tokens) : 0; }
   double perplexity() const { return std::exp(-mean()); }
@@ -34,12 +35,13 @@ Sum sum_of(const std::vector<TokenScore>& scores) {
   return sum;
 }
 
-// A token's text in one column: quoted, control characters as escapes, cut characters as U+FFFD.
+// A token's text in quotes: control characters as escapes, incomplete characters as U+FFFD.
 std::string quoted(const LLM& llm, int32_t token_id) {
   using Handler = nlohmann::json::error_handler_t;
   return nlohmann::json(llm.decode({token_id})).dump(-1, ' ', false, Handler::replace);
 }
 
+// One line per token, then the totals. The first num_unscored tokens have no score.
 std::string as_text(const LLM& llm, const std::vector<int32_t>& ids, size_t num_unscored,
                     const std::vector<TokenScore>& scores) {
   std::string text = fmt::format("{:>10}  {:>7}  {}\n", "logprob", "id", "token");
@@ -57,7 +59,8 @@ std::string as_text(const LLM& llm, const std::vector<int32_t>& ids, size_t num_
                     sum.num_tokens, sum.sum, sum.mean(), sum.perplexity(), sum.num_greedy);
 }
 
-// One entry for each token: null for the first ones, and for those that Ctrl-C left out.
+// One line of JSON with lists of one entry per token: null for the first num_unscored, and for
+// those left out by Ctrl-C.
 std::string as_json(size_t index, const std::vector<int32_t>& ids, size_t num_unscored,
                     const std::vector<TokenScore>& scores) {
   using Json = nlohmann::ordered_json;
@@ -83,6 +86,7 @@ std::string as_json(size_t index, const std::vector<int32_t>& ids, size_t num_un
                         {"perplexity", sum.perplexity()}});
 }
 
+// Scores one text, with progress. Ctrl-C ends it early with the scores so far.
 std::vector<TokenScore> score_text(LLM& llm, const std::vector<int32_t>& ids,
                                    int64_t decode_after) {
   ProgressLine progress("scoring");
@@ -102,7 +106,8 @@ int score(const ScoreCommand& command) {
   std::vector<std::string> texts;
   if (command.tokens.empty()) texts = gather_texts(command);
   EngineOptions options = command.engine;
-  options.enable_prefix_caching = false;  // every position is computed, none found
+  // Every position needs logits, and positions from the prefix cache have none.
+  options.enable_prefix_caching = false;
   LLM llm = load_llm(options, command.verbose);
   std::vector<std::vector<int32_t>> all_ids = command.tokens;
   for (const std::string& text : texts) all_ids.push_back(llm.encode(text));

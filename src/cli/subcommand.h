@@ -1,8 +1,8 @@
-// A subcommand as one row: name, help, function, options.
+// Builds the row of one subcommand: name, help, function, options.
 //
-// program.cc has the table. The options are a struct with three overloads: `declare` says what can
-// be given (cli/options/command_options.h, cli/options/bench_options.h), `check` what must not be
-// together (cli/options/option_checks.h), `warn` what is no error. Thread rule: main thread.
+// program.cc has the table. For the struct of options there are overloads of `declare` (the
+// options; cli/options/command_options.h, bench_options.h), `check` (contradictions;
+// option_checks.h) and, optionally, `warn`. Thread rule: main thread.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@
 
 namespace sluice::cli {
 
-// The use of a subcommand whose options are a C.
+// Calls `function` with options of type C.
 template <typename C>
 class InvocationOf final : public InvocationWith<C> {
  public:
@@ -31,7 +31,7 @@ class InvocationOf final : public InvocationWith<C> {
     if constexpr (requires { warn(this->options, warnings); }) warn(this->options, warnings);
   }
 
-  // Holds the lock that the options ask for while it runs.
+  // Holds the GPU's lock while the function runs, if the command has --gpu-lock and it is set.
   int run() const override {
     if constexpr (requires { this->options.gpu_lock; }) {
       const auto lock = this->options.gpu_lock ? lock_gpu(this->options.engine.device) : nullptr;
@@ -45,6 +45,7 @@ class InvocationOf final : public InvocationWith<C> {
   int (*function_)(const C&);
 };
 
+// A row of the table; C follows from the function's parameter.
 template <typename C>
 SubcommandSpec subcommand(std::string name, std::string summary, int (*function)(const C&),
                           std::vector<std::string> examples = {}) {

@@ -1,4 +1,4 @@
-// Text tables.
+// Pads cells to the widths of their columns; wraps long texts.
 #include "cli/table.h"
 
 #include <algorithm>
@@ -9,13 +9,14 @@
 namespace sluice::cli {
 namespace {
 
-// Columns that a UTF-8 text takes: code points, for the Latin text that our tables hold.
+// Terminal cells of a UTF-8 text, counted as code points: our tables hold no wide characters.
 size_t display_width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }));
 }
 
+// `text` filled with spaces to `width` cells; `left`: the text stands on the left.
 std::string padded(const std::string& text, size_t width, bool left) {
   const std::string fill(width - display_width(text), ' ');
   return left ? text + fill : fill + text;
@@ -66,7 +67,8 @@ std::string Table::to_string() const {
       const auto found = std::find_if(colours_.begin(), colours_.end(), [&](const Colour& c) {
         return row && c.row == *row && c.column == i;
       });
-      if (found != colours_.end()) cell = found->escape + cell + "\033[0m";
+      if (found != colours_.end())
+        cell = found->escape + cell + "\033[0m";  // after padding, so that widths stay right
       line += (i == 0 ? "" : "  ") + cell;
     }
     line.erase(line.find_last_not_of(' ') + 1);

@@ -1,4 +1,4 @@
-// Terminal output.
+// Writes results and messages; draws progress lines from the main thread and their tickers.
 #include "cli/terminal.h"
 
 #include <algorithm>
@@ -22,26 +22,28 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr auto kQuietTime = milliseconds(2000);
-constexpr auto kTerminalInterval = milliseconds(100);
-constexpr auto kTickInterval = milliseconds(500);  // of a task that says nothing
-constexpr auto kLogInterval = milliseconds(10000);
-constexpr int kDefaultColumns = 80;
-constexpr int kLogColumns = 200;
+constexpr auto kQuietTime = milliseconds(2000);        // short tasks show no line
+constexpr auto kTerminalInterval = milliseconds(100);  // between two draws
+constexpr auto kTickInterval = milliseconds(500);      // of a task without updates
+constexpr auto kLogInterval = milliseconds(10000);     // between two lines of a log file
+constexpr int kDefaultColumns = 80;                    // if the terminal does not report its width
+constexpr int kLogColumns = 200;                       // of a log file: everything fits
 constexpr const char* kClearLine = "\r\033[K";
 
-// Guards every ProgressLine and what it writes; main thread and tickers take it.
+// Protects all ProgressLines, the two variables below and standard error. The main thread and the
+// tickers take it.
 std::mutex progress_mutex;
 std::condition_variable ticker_wakes;
-ProgressLine* shown_line = nullptr;
+ProgressLine* shown_line = nullptr;    // on the terminal now
 std::vector<ProgressLine*> all_lines;  // the newest last
 
-// A terminal that moves its cursor.
+// True for a terminal that can move its cursor, so that a line can be overwritten.
 bool can_rewrite(FILE* stream) {
   const char* term = std::getenv("TERM");
   return is_terminal(stream) && term != nullptr && *term != '\0' && std::strcmp(term, "dumb") != 0;
 }
 
+// Read for each draw, since the window may be resized.
 int terminal_columns(FILE* stream) {
   winsize size = {};
   if (ioctl(fileno(stream), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
@@ -88,14 +90,14 @@ ProgressLine::ProgressLine(std::string task) : start_(Clock::now()), next_(start
     if (shown_line != nullptr) shown_line->hide();
     all_lines.push_back(this);
   }
-  // Ctrl-C is the main thread's: it has to come out of what it waits in.
+  // The ticker blocks all signals: SIGINT must reach the main thread and interrupt its wait.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     ticker_ = std::thread([this] { run_ticker(); });
   } catch (const std::system_error&) {
-    // Without it the line moves when the task says something.
+    // Without a ticker the line is drawn by `update` alone.
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
@@ -154,6 +156,7 @@ void ProgressLine::show_soon() {
 }
 
 void ProgressLine::show(Clock::time_point now) {
+  // An inner task hides the outer one until it ends.
   if (all_lines.back() != this) return;
   state_.seconds = seconds_since_start();
   state_.tokens_per_second = token_pace_.per_second();
@@ -184,6 +187,7 @@ void ProgressLine::hide() {
 
 void ProgressLine::run_ticker() {
   std::unique_lock lock(progress_mutex);
+  // Draws while the main thread is busy in one call; ends when the destructor sets is_over_.
   while (!ticker_wakes.wait_for(lock, kTickInterval, [this] { return is_over_; })) {
     const Clock::time_point now = Clock::now();
     if (is_active_ && now >= next_) show(now);

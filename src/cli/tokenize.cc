@@ -1,4 +1,5 @@
-// sluice tokenize: the ids of texts, without a model's weights.
+// sluice tokenize: prints the token ids of texts. Reads the tokenizer, no weights. Runs on the main
+// thread.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -14,13 +15,14 @@
 namespace sluice::cli {
 namespace {
 
+// Without an engine, so that a tokenizer alone is enough. Errors: kModel without tokenizer.json.
 Tokenizer load_tokenizer(const std::string& model) {
   const ModelDirectory directory(model);
   directory.require_file("tokenizer.json");
   return Tokenizer::load(directory.path());
 }
 
-// As `run` makes a prompt's ids.
+// The same ids as `run` would give the model, with and without --chat.
 std::vector<int32_t> encode(const TokenizeCommand& command, const Tokenizer& tokenizer,
                             const std::string& text) {
   if (!command.chat) return tokenizer.encode_prompt(text, {.parse_special = command.special});
@@ -31,6 +33,7 @@ std::vector<int32_t> encode(const TokenizeCommand& command, const Tokenizer& tok
   return tokenizer.encode(chat.render(messages, {}), /*add_special_tokens=*/false);
 }
 
+// `pieces` are the bytes of each token, which may be parts of characters.
 nlohmann::ordered_json ids_json(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
   nlohmann::ordered_json pieces = nlohmann::ordered_json::array();
   for (const int32_t id : ids) pieces.push_back(std::string(tokenizer.token_bytes(id)));

@@ -1,6 +1,6 @@
-// sluice trace: logits and inner tensors of one pass over some tokens, as a safetensors file.
+// sluice trace: writes logits and intermediate tensors of one prompt to a safetensors file.
 //
-// For tools/align/compare_layers.py and for anybody who wants to look inside.
+// Read by tools/align/compare_layers.py. Runs on the main thread.
 #include <fmt/format.h>
 
 #include "cli/commands.h"
@@ -23,6 +23,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+// An empty trace after Ctrl-C.
 LLM::Trace trace_with_progress(const TraceCommand& command, const std::vector<int32_t>& token_ids,
                                LLM* llm) {
   ProgressLine line("tracing");
@@ -35,6 +36,7 @@ LLM::Trace trace_with_progress(const TraceCommand& command, const std::vector<in
   return llm->trace(token_ids, command.taps, options);
 }
 
+// A view of the tensor, which must outlive the write.
 SafetensorsInput as_input(const TapTensor& tensor) {
   return {.name = tensor.name,
           .dtype = DType::kF32,
@@ -46,8 +48,9 @@ SafetensorsInput as_input(const TapTensor& tensor) {
 
 int trace(const TraceCommand& command) {
   EngineOptions options = command.engine;
-  options.enable_prefix_caching = false;  // every position is computed, none found
-  options.skip_tokenizer_init = !command.tokens.empty();
+  // Every position needs logits, and positions from the prefix cache have none.
+  options.enable_prefix_caching = false;
+  options.skip_tokenizer_init = !command.tokens.empty();  // ids need no tokenizer
   LLM llm = load_llm(options, command.verbose);
   const std::vector<int32_t> token_ids = gather_tokens(command, llm);
   const LLM::Trace result = trace_with_progress(command, token_ids, &llm);

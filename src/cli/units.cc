@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Three significant digits, in the largest unit with a value of at least one.
 #include "cli/units.h"
 
 #include <array>
