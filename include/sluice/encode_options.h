@@ -1,4 +1,4 @@
-// EncodeOptions: which special tokens count when a text becomes token ids.
+// EncodeOptions: how special tokens are treated when a text is encoded.
 //
 // Used by LLM::encode and the tokenizer. Thread rule: values only.
 #pragma once

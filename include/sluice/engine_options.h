@@ -1,4 +1,7 @@
-// EngineOptions: everything that shapes an engine, in vLLM's names.
+// EngineOptions: every option of an engine, named as in vLLM.
+//
+// Taken by LLM's constructor and by inspect.h; engine/plan checks it against the rows below and
+// turns it into a memory plan. Thread rule: plain values.
 #pragma once
 
 #include <array>
@@ -23,7 +26,7 @@ constexpr const char* load_format_name(LoadFormat format) {
   return kLoadFormatNames[static_cast<size_t>(format)];
 }
 
-// An empty optional means "not said": the comment says what is taken then.
+// An empty optional takes the default that its comment gives.
 struct EngineOptions {
   std::string model;  // a Hugging Face model directory
   LoadFormat load_format = LoadFormat::kAuto;
@@ -44,13 +47,13 @@ struct EngineOptions {
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
   bool enable_prefix_caching = true;
   // CUDA: launches every kernel of a decode step one by one instead of replaying a graph of them.
-  // The same results, slower; a tool for finding errors.
+  // Same results, slower; for debugging.
   bool enforce_eager = false;
 
   KvOptions kv;
   SparseOptions sparse;
 
-  // Given: what every stream runs is recorded, for LLM::write_timeline to write there.
+  // If set, the work of every stream is recorded; LLM::write_timeline writes it to this file.
   std::optional<std::string> timeline_path;
 
   int64_t seed = 0;  // of dummy weights and of requests without a seed
@@ -60,7 +63,7 @@ inline constexpr int32_t kDefaultMaxNumSeqs = 256;
 inline constexpr int32_t kMaxPassTokens = 1 << 24;
 inline constexpr int64_t kMaxModelLen = int64_t{1} << 30;
 
-// Fields that are declared by themselves, since not every command has them.
+// These rows have names, so that a command can declare one of them without the whole table.
 inline constexpr OptionRow kTimelineRow = option_row<&EngineOptions::timeline_path>(
     {.name = "timeline_path",
      .flags = "--timeline",

@@ -1,4 +1,5 @@
-// What a model is, whether it and its KV cache fit, and what its files lack: before it is loaded.
+// What is known of a model before it is loaded: its shape, its memory plan, the faults of its
+// files.
 //
 // Used by `sluice inspect`, `run` and `needle`. Thread rule: free functions without state.
 #pragma once
@@ -39,19 +40,19 @@ struct MemoryPlanEntry {
 
 struct MemoryPlan {
   std::vector<MemoryPlanEntry> entries;
-  size_t device_memory_bytes = 0;   // what the device has; a CPU's is host memory
-  size_t device_budget_bytes = 0;   // what gpu_memory_utilization leaves to Sluice
-  size_t host_memory_bytes = 0;     // what the machine has, or the control group (container)
-  size_t host_available_bytes = 0;  // of it, now
-  bool host_is_limited = false;     // by a control group
+  size_t device_memory_bytes = 0;   // total of the device; of a CPU: host memory
+  size_t device_budget_bytes = 0;   // share that gpu_memory_utilization allows
+  size_t host_memory_bytes = 0;     // of the machine, or the limit of its control group
+  size_t host_available_bytes = 0;  // of host_memory_bytes, at the time of the call
+  bool host_is_limited = false;     // host_memory_bytes is a limit of a control group
   int64_t num_blocks = 0;           // of the KV cache
   int32_t block_size = 0;           // tokens
   int64_t max_model_len = 0;        // longest request that fits
-  std::string kv_offload;           // "off", "chunked" or "layerwise": what "auto" became
+  std::string kv_offload;           // "off", "chunked" or "layerwise"; never "auto"
   bool fits = false;
-  std::string remedy;              // when it does not fit: why, and the one option that is enough
-  std::vector<std::string> notes;  // what was chosen and why, one line each
-  std::vector<std::string> warnings;  // what may be less than was asked for, or slow
+  std::string remedy;              // if it does not fit: why, and one option that would make it fit
+  std::vector<std::string> notes;  // automatic choices with their reasons, one line each
+  std::vector<std::string> warnings;  // options that were reduced or may be slow, one line each
 
   // Sums of the entries in device memory and in pinned host memory.
   size_t device_used_bytes() const { return used_bytes("device"); }
@@ -63,23 +64,24 @@ struct MemoryPlan {
   }
 };
 
-// What a model's files hold for `LLM` and `LLM::chat_prompt`, without loading the weights.
+// Whether a model's files are complete and consistent, from everything but the weights' values.
 struct ModelCheck {
   std::string weights;    // "3 files, 290 tensors", or why there are none
   std::string tokenizer;  // "49152 tokens", or why there is none
-  std::string chat;  // why chat_prompt refuses, which concerns no other prompt; "": it does not
-  std::vector<std::string> problems;  // what LLM's constructor would refuse; none: it loads
-  std::vector<std::string> warnings;  // what LLM::warnings would say of the files
+  std::string chat;  // why LLM::chat_prompt would fail (other prompts still work); "": it works
+  std::vector<std::string> problems;  // faults that LLM's constructor would throw; none: it loads
+  std::vector<std::string> warnings;  // those of LLM::warnings that concern the files
 };
 
-// Reads everything but the weights themselves, as `options` would have it: with dummy weights there
-// need be neither weights nor a tokenizer. A fault of a file is a problem, not an error.
+// Reads everything but the weights' values, under `options`: with LoadFormat::kDummy weights and
+// tokenizer may be absent. A fault of such a file is listed in `problems` and not thrown.
 // Errors: kModel and kUnsupported of config.json and generation_config.json, as
 // summarize_model.
 ModelCheck check_model(const EngineOptions& options);
 
-// Does nothing when the directory has a chat template that chat_prompt can follow: to be asked
-// before minutes of loading. Errors: those of LLM::chat_prompt; kModel for its files.
+// Throws unless the directory has a chat template that chat_prompt supports. A command calls it
+// before it loads weights, which may take minutes.
+// Errors: those of LLM::chat_prompt; kModel for its files.
 void require_chat_template(const std::string& model_dir);
 
 // Reads the headers only. Errors: kModel, kUnsupported as LLM's constructor gives them.

@@ -12,14 +12,14 @@
 
 namespace sluice {
 
-// Where KV lives. In a plan it is what was chosen, never kAuto.
+// Where KV lives. A plan resolves kAuto to one of the others.
 enum class KvOffload {
-  kAuto,       // the first of off, layerwise, chunked that fits; the plan says which and why
+  kAuto,       // the first of off, layerwise, chunked that fits; a note of the plan names it
   kOff,        // on the device
   kChunked,    // in pinned host memory; a prompt goes through all layers a chunk at a time, and the
                // chunks before it are streamed in
   kLayerwise,  // in pinned host memory; a whole prompt goes through one layer at a time and reads
-               // nothing back, for activations of the whole prompt on the device
+  // nothing back, but its activations must fit the device
 };
 
 inline constexpr const char* kKvOffloadNames[] = {"auto", "off", "chunked", "layerwise"};
@@ -28,34 +28,35 @@ constexpr const char* kv_offload_name(KvOffload mode) {
   return kKvOffloadNames[static_cast<size_t>(mode)];
 }
 
-// Empty means "not said" in all of them; results depend on none but block_size.
+// An empty field takes the default that its comment gives. No field changes results, within the
+// limits of invariant 7 (docs/architecture.md).
 struct KvOptions {
   KvOffload offload = KvOffload::kAuto;
   std::optional<int32_t> block_size;  // tokens of a block; empty: 256, offloaded 1024
-  // Size of the cache on the device; empty: what gpu_memory_utilization leaves.
+  // Size of the KV cache on the device, for kOff. Empty: what gpu_memory_utilization leaves.
   std::optional<size_t> cache_bytes;
   // Size of the host tier. Empty: what max_num_seqs sequences need, at most 4 GiB; with kAuto what
-  // one longest request needs, if that is more; either as far as there is memory.
+  // one longest request needs, if that is more; never more than the memory that is available.
   std::optional<size_t> host_bytes;
-  // Device memory for blocks that also stay there and need not flow. Empty: what the share leaves
-  // on a GPU, none on a CPU.
+  // Device memory for resident blocks: copies of host blocks that need no transfer. Empty: what
+  // gpu_memory_utilization leaves on a GPU, none on a CPU.
   std::optional<size_t> device_bytes;
   int32_t num_slots = 4;               // of the ring through which offloaded KV flows
   std::optional<int32_t> slot_blocks;  // blocks in a slot; empty: 4096 tokens, 32768 on a GPU
-  // Blocks come to the device by copies where those that are neighbours on the host make runs of
-  // this many bytes and more, and by a kernel where runs are shorter. 0: always by copies. Empty:
-  // what `sluice doctor` has measured on a GPU, copies on a CPU.
+  // Blocks are loaded by copies if the runs of neighbouring host blocks have at least this many
+  // bytes on average, and by one kernel if they are shorter. 0: always by copies. Empty: the value
+  // that `sluice doctor` measured on a GPU, always copies on a CPU.
   std::optional<size_t> copy_bytes;
 };
 
 inline constexpr int64_t kMaxKvBytes = int64_t{1} << 60;
-inline constexpr int64_t kMinBlockTokens = 16;  // and what a block is a multiple of
+inline constexpr int64_t kMinBlockTokens = 16;  // a block is a multiple of this
 inline constexpr int64_t kMaxBlockTokens = 8192;
 inline constexpr int32_t kMinKvSlots = 2;
 inline constexpr int32_t kMaxKvSlots = 64;
 inline constexpr int32_t kMaxSlotBlocks = 1 << 16;
 
-// Of KV wherever it lives.
+// Options of resident and of offloaded KV.
 inline constexpr std::array kKvOptionRows = {
     option_row<&KvOptions::block_size>({.name = "block_size",
                                         .min = kMinBlockTokens,
@@ -73,7 +74,7 @@ inline constexpr std::array kKvOptionRows = {
                                          .help = "size of the KV cache: 512M, 4G"}),
 };
 
-// Of offloaded KV.
+// Options of offloaded KV alone.
 inline constexpr std::array kKvOffloadRows = {
     option_row<&KvOptions::offload>(
         {.name = "kv_offload",

@@ -1,4 +1,4 @@
-// LLM: the engine as its users see it. What the command line uses is what you get.
+// LLM: the public interface of the engine. The command line uses the same interface.
 //
 //   sluice::LLM llm({.model = "models/needle"});
 //   auto outputs = llm.generate({"The capital of France is"}, {.temperature = 0, .max_tokens =
@@ -27,23 +27,24 @@
 
 namespace sluice {
 
-// Text (tokenized, with the model's BOS if it has one; special tokens in it are plain text, see
-// LLM::encode for the other way) or ids.
+// A text or token ids. A text is tokenized, with the model's BOS if it has one; special tokens
+// written in it are plain text (LLM::encode with parse_special turns them into ids).
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
 struct GenerateOptions {
-  // Called with what is new of each request that got a token or finished; `index` is its place in
-  // the call. Appended to each other, the outputs of a place are what generate returns there.
+  // Called after each step for each request that got a token or finished, with the new part of its
+  // output; `index` is that of its prompt. RequestOutput::append of all of them gives the output
+  // that generate returns at this index.
   std::function<void(size_t index, const RequestOutput& output)> on_output;
   std::function<void(const Progress& progress)> on_progress;
-  // Asked between steps, and many times a second within a long prefill pass; true ends all requests
-  // with kCancelled and keeps their text.
+  // Called between steps, and many times a second within a long prefill pass. True ends all
+  // requests of the call with kCancelled and keeps their text.
   std::function<bool()> should_cancel;
 };
 
 class LLM {
  public:
-  // Loads the model and takes all memory. What `on_progress` throws ends it.
+  // Loads the model and takes all memory. An exception from `on_progress` ends loading.
   // Errors: kModel (files of the model that cannot be read included), kUnsupported, kDoesNotFit
   // (before weights are read), kInvalidArgument; kIo for a timeline that cannot be written.
   explicit LLM(const EngineOptions& options,
@@ -52,15 +53,15 @@ class LLM {
   LLM(LLM&&) noexcept;
   LLM& operator=(LLM&&) noexcept;
 
-  // Runs all prompts to their end and returns one whole output per prompt, in order. Requests made
-  // by add_request run along; the next `step` returns what they got meanwhile.
-  // Errors: before any work and with the prompt's place in the context: kInvalidArgument,
+  // Runs all prompts to their end and returns one whole output per prompt, in order. Requests of
+  // add_request run in the same steps; the next `step` returns their outputs.
+  // Errors: before any work, with the index of the prompt in the context: kInvalidArgument,
   // kDoesNotFit for a prompt that can never fit. kDevice ends the call and leaves the engine
-  // unusable. What a callback throws ends the call and its requests, and no others.
+  // unusable. An exception from a callback ends the call and its requests, and no others.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const SamplingParams& params,
                                       const GenerateOptions& options = {});
-  // The same with parameters of its own for each prompt.
+  // As above, with one `params` for each prompt. Errors: kInvalidArgument if the sizes differ.
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
                                       const GenerateOptions& options = {});
@@ -73,23 +74,24 @@ class LLM {
   // Whether chat_prompt works for this model.
   bool can_chat() const;
 
-  // Log-probability of each token of a text after those before it, without the first one, which has
-  // none before it: what perplexity and choices between given answers are made of. Runs prefill as
-  // `trace` does, in passes of max_num_seqs rows whose logits are kept one pass at a time.
+  // Log-probability of each token given the tokens before it; the first token has no score. Used
+  // for perplexity and for choosing between given answers. Runs prefill as `trace` does, in passes
+  // of max_num_seqs rows; the logits of one pass at a time are kept.
   // Errors: kInvalidArgument for fewer than two tokens, for ids outside the vocabulary and where
   // positions are in the prefix cache; kDoesNotFit when the text leaves no room for one token more;
   // kModel for logits that are not finite. REQUIRES: no unfinished requests.
   struct ScoreOptions {
     std::function<void(int64_t num_scored)> on_progress;
     std::function<bool()> should_cancel;  // true ends the call with what was scored so far
-    // 0: all by prefill. More: this many tokens are read as a prompt and have no score; each token
-    // after them is scored by a decode step, as the policy for decode sees it. Less than the text.
+    // 0: every token is scored by prefill. Otherwise this many tokens are the prompt and have no
+    // score, and each token after them is scored by a decode step, under the policy for decode.
+    // REQUIRES: less than the number of tokens.
     int64_t decode_after = 0;
   };
   std::vector<TokenScore> score(const std::vector<int32_t>& token_ids, const ScoreOptions& options);
   std::vector<TokenScore> score(const std::vector<int32_t>& token_ids);
 
-  // The engine's own loop, for callers that add requests while others run:
+  // The engine's loop, for callers that add requests while others run:
   //
   //   while (llm.has_unfinished()) {
   //     for (RequestOutput& output : llm.step()) answers[output.request_id].append(output);
@@ -101,38 +103,41 @@ class LLM {
   void cancel_request(int64_t request_id);
   // Whether there is anything left for `step` to compute or to return.
   bool has_unfinished() const;
-  // At most one output of each request, as its output_kind says; none where a step computed a part
-  // of a prompt. Errors: kDevice, kModel for logits that are not finite.
+  // Runs one prefill or decode pass. Returns at most one output per request, of the kind that its
+  // output_kind asks for; none for a request of which the pass computed only a part of the prompt.
+  // Errors: kDevice, kModel for logits that are not finite.
   std::vector<RequestOutput> step();
 
   // The parameters that generation_config.json suggests, over SamplingParams' own defaults.
   SamplingParams default_sampling_params() const;
-  // What was chosen, one line each: sizes, devices.
+  // The automatic choices (sizes, devices), one line each.
   std::vector<std::string> notes() const;
-  // What may change answers or was ignored, one line each: keys of the model's files that are not
-  // supported, a shorter context than the model's, files that do not belong together. To be shown.
+  // What was ignored or may change answers, one line each: keys of the model's files that are not
+  // supported, a shorter context than the model's, files that do not belong together. A program
+  // should show them to its user.
   std::vector<std::string> warnings() const;
 
-  // The ids of a prompt. With parse_special a text may hold the model's control tokens, written
-  // out; a BOS at its front is not added again.
+  // The ids of a text. With parse_special the model's control tokens may be written out in it; a
+  // BOS at its front is then not added a second time.
   std::vector<int32_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
   std::string decode(const std::vector<int32_t>& token_ids) const;
   int64_t max_model_len() const;
-  std::string kv_offload() const;  // "off", "chunked" or "layerwise": what "auto" became
+  std::string kv_offload() const;  // "off", "chunked" or "layerwise"; never "auto"
   EngineStats stats() const;
-  Observations observations() const;  // what was moved, by phase and layer
+  Observations observations() const;  // bytes moved, by phase and layer
 
-  // Waits for all work and writes what the streams ran so far to EngineOptions::timeline_path, as
-  // JSON for chrome://tracing or Perfetto. Does nothing when no path was given.
-  // Errors: kIo; the first error of work that was pending.
+  // Waits for all work and writes the spans of all streams so far to EngineOptions::timeline_path,
+  // as JSON for chrome://tracing or Perfetto. Does nothing if no path was given.
+  // Errors: kIo; the first error of the work it waited for.
   void write_timeline();
 
-  // Logits (f32 [num_tokens, vocab]) of every position of `token_ids` in one request, and the taps
-  // whose names match one of `tap_patterns` ("layer.*.attn_out"): the alignment tool's entry.
+  // Runs `token_ids` as one request. Returns the logits (f32 [num_tokens, vocab]) of every position
+  // and the taps whose names match one of `tap_patterns` ("layer.*.attn_out"). Used to compare
+  // Sluice with a reference implementation.
   // Errors: kInvalidArgument for a pattern that no tap matches, and where positions are in the
   // prefix cache; those of generate.
-  // Of `options`, on_progress hears of prompt tokens and should_cancel is asked, between passes of
-  // some hundred tokens; a trace that is cancelled has no logits and no taps.
+  // Of `options`, on_progress (with counts of prompt tokens) and should_cancel are called, between
+  // passes of some hundred tokens. A cancelled trace has no logits and no taps.
   struct Trace {
     TapTensor logits;
     std::vector<TapTensor> taps;

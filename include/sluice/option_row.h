@@ -1,9 +1,9 @@
-// OptionRow: what there is to know of one option, in one place: its name, range, default and help,
-// and how to read and set its field.
+// OptionRow: the description of one option: name, range, default and help, and how to read and set
+// its field.
 //
-// The rows of a struct stand under it in its header, so a field and its row are added together. The
-// command line declares its options from them, the engine checks ranges with them; a server and
-// Python can do the same. Thread rule: constants.
+// The rows of a struct follow it in its header, so that a field and its row are added together. The
+// command line declares its options from them and the engine checks ranges with them; a server or
+// Python bindings can do the same (docs/adr/0015). Thread rule: constants.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@
 
 namespace sluice {
 
-// How a value is written and what its range is of.
+// The type of a value: how it is written as text, and which range fields of its row apply.
 enum class OptionKind {
   kFlag,      // on or off
   kWhole,     // a whole number: min, max, multiple_of
@@ -34,7 +34,7 @@ enum class OptionKind {
 };
 
 struct OptionFacts {
-  std::string_view name;  // "max_num_seqs": the name in errors, for a server and for Python
+  std::string_view name;  // "max_num_seqs": the field's name, used in errors
   // Names on the command line, as in "-m,--model". Empty: "--" and `name` with dashes. A value is
   // also read from the environment, from SLUICE_ and the long name: SLUICE_MAX_NUM_SEQS.
   std::string_view flags = {};
@@ -43,18 +43,19 @@ struct OptionFacts {
   int64_t min = 0;
   int64_t max = std::numeric_limits<int64_t>::max();
   int64_t multiple_of = 1;
-  // On the command line numbers from here to 0 stand for an option that is left out. 1: none does.
+  // On the command line a number from unset_from to 0 counts as "not given", as vLLM's -1 does.
+  // 1: no number does.
   int64_t unset_from = 1;
   double number_min = 0;
   double number_max = 1;
   bool above_min = false;                     // `number_min` itself is not allowed
   bool flag_value = true;                     // what a flag sets when it is given
-  std::span<const char* const> choices = {};  // by the value of the enumeration
-  std::string_view when_unset = {};           // what is taken when it is left out: the default
+  std::span<const char* const> choices = {};  // indexed by the value of the enumeration
+  std::string_view when_unset = {};           // the default, as shown in help and errors
   std::string_view help = {};
 };
 
-// A value of any option; an enumeration is its number.
+// A value of any option. Integers and enumerations are int64_t, floats are double.
 using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
                                  std::vector<int32_t>>;
 
@@ -62,8 +63,9 @@ using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector
 template <typename Options>
 struct OptionRow {
   OptionFacts facts;
-  std::optional<OptionValue> (*get)(const Options&);  // empty: nothing is said
-  // An empty value sets what a new `Options` has. REQUIRES: a value in range.
+  std::optional<OptionValue> (*get)(const Options&);  // empty: the field is an empty optional
+  // An empty value restores the field's initial value. REQUIRES: a value in range, of the kind's
+  // type.
   void (*set)(Options&, const std::optional<OptionValue>&);
 };
 

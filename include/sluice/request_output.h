@@ -1,6 +1,6 @@
-// RequestOutput: what a request has produced, as one piece or piece by piece.
+// RequestOutput: the answer of a request, whole or one part at a time.
 //
-// From LLM::generate and LLM::step, in the shape that vLLM's users know. Thread rule: plain values.
+// Returned by LLM::generate and LLM::step, with the field names of vLLM. Thread rule: plain values.
 #pragma once
 
 #include <cstdint>
@@ -33,11 +33,11 @@ struct TokenScore {
   float top_logprob = 0.0f;
 };
 
-// SamplingParams::output_kind says which it is: what is new since the request's last output, so
-// that all outputs of a request together are as long as its answer, or the whole answer at its end.
+// By SamplingParams::output_kind: kDelta, the part that is new since the request's last output;
+// kFinalOnly, the whole answer at its end.
 struct RequestOutput {
   int64_t request_id = 0;  // monotonic within an engine
-  // Set in the last output only: a streamed output should not carry a million ids per token.
+  // Set in the last output only, since a long prompt would otherwise be copied for every token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
 
@@ -52,8 +52,8 @@ struct RequestOutput {
 
   bool finished() const { return finish_reason != FinishReason::kNone; }
 
-  // Joins what came next to what came before: all outputs of a request, appended in order to an
-  // empty one, are its whole answer. Cost: linear in `next`.
+  // Appends the following part of the answer. All outputs of a request, appended in order to an
+  // empty one, give the whole answer. Cost: linear in `next`.
   void append(RequestOutput next);
 };
 

@@ -1,6 +1,7 @@
-// SamplingParams: how one request is sampled and when it ends, with vLLM's names.
+// SamplingParams: how the tokens of one request are sampled and when it ends, named as in vLLM.
 //
-// Thread rule: a value.
+// Passed to LLM::generate and LLM::add_request; the sampler and the stop rules of src/engine read
+// it. Thread rule: a value.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 namespace sluice {
 
-// What a request's outputs from LLM::step hold. LLM::generate sets this itself.
+// The contents of a request's outputs from LLM::step. LLM::generate overrides it.
 enum class OutputKind {
   kDelta,      // an output for each token, with what is new since the last one
   kFinalOnly,  // one output, at the end, with all of the answer
@@ -45,7 +46,7 @@ struct SamplingParams {
 
 inline constexpr int32_t kMaxLogprobs = 20;  // as vLLM allows
 
-// `seed` is a row of the engine's, too: a command sets both by one word.
+// EngineOptions has a row `seed` too; one option of the command line sets both fields.
 inline constexpr OptionRow kRequestSeedRow =
     option_row<&SamplingParams::seed>({.name = "seed",
                                        .when_unset = "drawn",

@@ -1,7 +1,7 @@
-// SparseOptions: which KV attention reads, and the options of the policies that choose it.
+// SparseOptions: the policies that select which KV attention reads, and their options.
 //
-// Part of EngineOptions; the policies read it (docs/policies.md says which policy uses which
-// option). A new option of a policy is a field and its row here. Thread rule: plain values.
+// Part of EngineOptions; read by src/attention/policies (docs/policies.md lists which policy uses
+// which option). A new option of a policy is a field and its row here. Thread rule: plain values.
 #pragma once
 
 #include <array>
@@ -17,16 +17,16 @@ struct SparseOptions {
   // "full", "streaming", or two policies, for prefill and for decode, as in "full+quest" and
   // "streaming+quest".
   std::string policy = "full";
-  // Empty: the policy's own default. One that the policy does not use is an error.
+  // Empty: the policy's own default. Setting one that the policy does not use is an error.
   std::optional<int32_t> topk_tokens;       // tokens that are chosen by score
-  std::optional<int32_t> page_tokens;       // chosen together: the unit of scores and lists
+  std::optional<int32_t> page_tokens;       // size of a page, the unit of scores and lists
   std::optional<int32_t> sink_tokens;       // always read from the start; beside topk
   std::optional<int32_t> recent_tokens;     // always read before the query; beside topk
   std::optional<int32_t> threshold_tokens;  // positions before this read everything
-  bool shared_list = false;                 // all KV heads of a layer choose together
+  bool shared_list = false;                 // one list for all KV heads of a layer
 };
 
-inline constexpr int32_t kMinPageTokens = 16;  // and what a page is a multiple of
+inline constexpr int32_t kMinPageTokens = 16;  // a page is a multiple of this
 inline constexpr int32_t kMaxPageTokens = 128;
 inline constexpr int64_t kMaxSparseTokens = int64_t{1} << 30;
 
