@@ -9,17 +9,18 @@
 
 namespace sluice::cuda {
 
-// Tokens of a window where block_tokens is a multiple of it, as in all usual block sizes.
+// Tokens of a window where block_tokens is a multiple of it, as in all usual block sizes. A bit
+// mask of its tiles has 16 bits.
 inline constexpr int32_t kMaxWindowTokens = 256;
 
 // The fold of few windows adds up halves, so at most this many windows of a sequence may be halves.
 inline constexpr int32_t kFewWindows = 32;
 
-// A cluster computes at most this many windows of a sequence and KV head.
+// The most windows of a sequence and KV head for one cluster: the portable cluster size.
 inline constexpr int32_t kMaxClusterWindows = 8;
 
-// A wave computes windows of at most this many sequences, this many windows a multiprocessor, and
-// this many query heads a KV head.
+// Limits of a wave: sequences (one per lane of a warp), windows a multiprocessor, and query heads a
+// KV head.
 inline constexpr int32_t kMaxWaveSequences = 32;
 inline constexpr int32_t kMaxWaveWindows = 4;
 inline constexpr int32_t kMaxWaveGroup = 8;

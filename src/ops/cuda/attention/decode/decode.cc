@@ -9,17 +9,13 @@
 #include <utility>
 
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention/decode/choice.h"
 #include "ops/cuda/attention/decode/kernels.h"
 #include "ops/cuda/attention/run.h"
 #include "ops/cuda/attention/scratch.h"
 
 namespace sluice::cuda {
 namespace {
-
-constexpr int32_t kMaxWindowTokens = 256;
-// From this many windows on (128K tokens), only windows that lists show are computed. Below, the
-// search of the lists takes longer than visiting all windows.
-constexpr int32_t kLeastDealtWindows = 512;
 
 int32_t ceil_div(int64_t value, int32_t by) { return static_cast<int32_t>((value + by - 1) / by); }
 
@@ -96,7 +92,7 @@ class Rounds {
     // If only shown windows are computed, the scratch holds no others: a list shows at most one
     // window per page.
     const int32_t most_found = std::min(num_windows, params_.max_pages);
-    if (lists_leave_windows_out(num_windows) && most_found <= max_windows_) {
+    if (deals_listed_windows(round_of(num_windows, false), lists()) && most_found <= max_windows_) {
       params_.num_found = num_found_;
       num_windows = most_found;
     }
@@ -155,75 +151,50 @@ class Rounds {
     } while (params_.first_window < num_windows);
   }
 
+  // The kernel that computes the windows; all but the cluster leave the fold to another one.
   void launch_round(bool is_only_round) {
-    const bool is_dealt = params_.num_found != nullptr;
-    const bool is_wave = is_fast() && is_only_round && fits_wave();
-    params_.records = is_fast() && !is_dealt && !is_wave && halves_fill_the_gpu() ? 2 : 1;
-    if (is_fast() && is_only_round && fits_clusters()) {
-      return launch_decode_in_cluster(stream_, params_);
-    }
-    if (is_dealt) {
-      launch_decode_listed_windows(stream_, params_);
-    } else if (is_wave) {
-      launch_decode_wave(stream_, params_);
-    } else if (params_.num_windows > 0) {
-      is_fast() ? launch_decode_windows(stream_, params_)
-                : launch_decode_windows_general(stream_, params_);
+    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
+    const DecodeChoice choice = choose_decode_kernel(
+        round_of(params_.num_windows, is_only_round),
+        {.compute_major = gpu.major, .num_multiprocessors = gpu.multiProcessorCount});
+    params_.records = choice.records;
+    switch (choice.kernel) {
+      case DecodeKernel::kCluster:
+        return launch_decode_in_cluster(stream_, params_);
+      case DecodeKernel::kWave:
+        launch_decode_wave(stream_, params_);
+        break;
+      case DecodeKernel::kListed:
+        launch_decode_listed_windows(stream_, params_);
+        break;
+      case DecodeKernel::kWindows:
+        if (params_.num_windows > 0) launch_decode_windows(stream_, params_);
+        break;
+      case DecodeKernel::kGeneral:
+        if (params_.num_windows > 0) launch_decode_windows_general(stream_, params_);
+        break;
     }
     launch_decode_combine(stream_, params_);
   }
 
-  // Whether the tensor-core kernels support the shape.
-  bool is_fast() const { return params_.head_dim == 64 || params_.head_dim == 128; }
-
-  // Whether a sequence's windows fit a cluster, and all clusters run at once: a block takes most of
-  // a multiprocessor's shared memory, and multiprocessors left over in a group of the GPU are too
-  // few for a cluster, hence 9/10.
-  bool fits_clusters() const {
-    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
-    const int32_t parts = params_.group <= 8 ? 1 : ceil_div(params_.group, 16);
-    const int64_t num_blocks = int64_t{params_.num_seqs} * params_.num_kv_heads * parts *
-                               std::bit_ceil(static_cast<uint32_t>(params_.num_windows));
-    return gpu.major >= 9 && params_.page_ids == nullptr &&
-           params_.window_tokens == kMaxWindowTokens && params_.num_windows > 0 &&
-           params_.num_windows <= kMaxClusterWindows &&
-           num_blocks <= gpu.multiProcessorCount * 9 / 10;
+  DecodeRound round_of(int32_t num_windows, bool is_only_round) const {
+    return {.head_dim = params_.head_dim,
+            .group = params_.group,
+            .num_kv_heads = params_.num_kv_heads,
+            .window_tokens = params_.window_tokens,
+            .num_seqs = params_.num_seqs,
+            .num_windows = num_windows,
+            .max_windows = max_windows_,
+            .is_only = is_only_round,
+            .has_lists = params_.page_ids != nullptr,
+            .deals_listed = params_.num_found != nullptr};
   }
 
-  // Whether one wave of persistent blocks is faster: there are some windows for each of them, but
-  // not many. Fewer windows than half of the multiprocessors were not measured; before Hopper a
-  // block has too little shared memory.
-  bool fits_wave() const {
-    const cudaDeviceProp& gpu = stream_.cuda_device().properties();
-    const int64_t num_windows =
-        int64_t{params_.num_seqs} * params_.num_windows * params_.num_kv_heads;
-    const int64_t num_blocks = gpu.multiProcessorCount;
-    return gpu.major >= 9 && params_.page_ids == nullptr && params_.group <= kMaxWaveGroup &&
-           params_.window_tokens == kMaxWindowTokens && params_.num_seqs <= kMaxWaveSequences &&
-           2 * num_windows >= num_blocks && num_windows <= kMaxWaveWindows * num_blocks;
-  }
-
-  // Whether to compute only the windows that lists show, of `num_windows`: if lists can show at
-  // most a quarter of the run. Not for a part of a gathered list, which may begin and end inside a
-  // window.
-  bool lists_leave_windows_out(int32_t num_windows) const {
-    const bool is_whole =
-        !params_.gathered || (params_.first_entry == 0 && params_.num_entries >= params_.max_pages);
-    return is_fast() && params_.page_ids != nullptr && is_whole && params_.group <= 8 &&
-           params_.window_tokens == kMaxWindowTokens &&
-           kMaxWindowTokens % params_.page_tokens == 0 && num_windows >= kLeastDealtWindows &&
-           int64_t{4} * params_.max_pages * params_.page_tokens <=
-               int64_t{num_windows} * kMaxWindowTokens;
-  }
-
-  // Whether windows are so few that each half should have a block of its own. The fold then adds
-  // the halves, in the same order.
-  bool halves_fill_the_gpu() const {
-    const int64_t num_windows = int64_t{params_.num_seqs} * params_.num_windows;
-    return params_.window_tokens == kMaxWindowTokens && params_.num_windows <= kFewWindows &&
-           2 * num_windows <= max_windows_ &&
-           num_windows * params_.num_kv_heads <=
-               2 * stream_.cuda_device().properties().multiProcessorCount;
+  DecodeLists lists() const {
+    return {.page_tokens = params_.page_tokens,
+            .max_pages = params_.max_pages,
+            .is_whole = !params_.gathered ||
+                        (params_.first_entry == 0 && params_.num_entries >= params_.max_pages)};
   }
 
   // The state that a round reads and writes: the call's own at the ends, the carry between rounds.

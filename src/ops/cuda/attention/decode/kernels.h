@@ -4,24 +4,14 @@
 #pragma once
 
 #include "device/cuda/cuda_stream.h"
+#include "ops/cuda/attention/decode/choice.h"
 #include "ops/cuda/attention/decode/params.h"
 
 namespace sluice::cuda {
 
-// Up to this many windows of a round may be halves, which the fold of few windows adds up.
-inline constexpr int32_t kFewWindows = 32;
-
-// The most windows of a sequence and KV head for one cluster: the portable cluster size.
-inline constexpr int32_t kMaxClusterWindows = 8;
-
 // Computes windows and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
 // windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
 void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
-
-// Limits of a wave of blocks: sequences (one per lane of a warp), and windows per multiprocessor.
-inline constexpr int32_t kMaxWaveSequences = 32;
-inline constexpr int32_t kMaxWaveWindows = 4;
-inline constexpr int32_t kMaxWaveGroup = 8;  // query heads a KV head
 
 // Computes the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
 // sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most

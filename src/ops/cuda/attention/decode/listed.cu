@@ -1,7 +1,7 @@
 // Decode attention over page lists, first phase: warps compute the windows that a list shows.
 //
 // Used by attention/decode/decode.cc for long contexts, where most windows may show nothing
-// (kLeastDealtWindows). Blocks divide the windows that a list shows among themselves
+// (deals_listed_windows). Blocks divide the windows that a list shows among themselves
 // (attention/decode/deal.cuh); a warp computes a window alone, tile by tile through a ring of
 // copies that continues into its next window. Bits of strips, halves and windows are those of
 // attention/decode/block.cu. Pages lie in place or have been gathered. Bound: latency, that of the

@@ -6,14 +6,14 @@
 
 #include <cstdint>
 
+#include "ops/cuda/attention/decode/choice.h"
 #include "ops/cuda/attention/decode/params.h"
 #include "ops/cuda/common.cuh"
 
 namespace sluice::cuda {
 
 inline constexpr int32_t kTileTokens = 16;
-inline constexpr int32_t kMaxWindowTokens = 256;  // so that a bit mask of tiles has 16 bits
-inline constexpr int32_t kStripTokens = 32;       // of a window, computed from the empty state
+inline constexpr int32_t kStripTokens = 32;  // of a window, computed from the empty state
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // A load that is issued at this point: the compiler would otherwise move it after the wait for
