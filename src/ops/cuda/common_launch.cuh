@@ -34,8 +34,8 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
-  // Percentage of the L1 cache's memory that becomes shared memory. -1: the driver decides. Each
-  // load in flight needs a line of the part that remains cache.
+  // Percentage of the L1 cache's memory that becomes shared memory. -1: unchanged, or more
+  // where the kernel needs it. Each load in flight needs a line of the part that remains cache.
   int shared_percent = -1;
   // Blocks of a cluster, neighbours along x; ignored before compute capability 9.0.
   int cluster_blocks = 0;  // 0: none

@@ -10,7 +10,8 @@
 namespace sluice::cuda {
 namespace {
 
-// Never closed: its kernels belong to the process.
+// Opens the version that the headers belong to. Never closed: its kernels stay loaded until the
+// process ends.
 void* open_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   for (const std::string& path : {name, "/usr/local/cuda/lib64/" + name}) {
@@ -22,6 +23,7 @@ void* open_library() {
        name, dlerror(), CUBLAS_VER_MAJOR);
 }
 
+// Sets `function`, or throws kUnsupported for a library that is too old.
 template <typename Function>
 void find(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));

@@ -1,4 +1,4 @@
-// The functions of cuBLASLt that Sluice calls, found when the first matrix product needs them.
+// The functions of cuBLASLt that Sluice calls, loaded when the first matrix product needs them.
 //
 // Opened at run time: linked in statically the library adds hundreds of megabytes to every program,
 // and linked as a shared one it keeps a program from starting where it is not installed. Used by
@@ -9,6 +9,7 @@
 
 namespace sluice::cuda {
 
+// One pointer per function; none is null.
 struct CublasLtLibrary {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;
@@ -26,10 +27,11 @@ struct CublasLtLibrary {
   decltype(&cublasLtMatmul) matmul;
 };
 
-// Errors: kUnsupported naming the library and what to do, when it is not there.
+// Opens the library on the first call. Errors: throws kUnsupported, which names the library and the
+// remedy, if it cannot be opened or lacks a function.
 const CublasLtLibrary& cublaslt();
 
-// Errors: kDevice naming `call` and the status, unless it is CUBLAS_STATUS_SUCCESS.
+// Errors: throws kDevice, which names `call` and the status, unless it is CUBLAS_STATUS_SUCCESS.
 void check_cublaslt(cublasStatus_t status, const char* call);
 
 }  // namespace sluice::cuda

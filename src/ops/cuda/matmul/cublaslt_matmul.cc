@@ -1,8 +1,8 @@
 // Descriptors, algorithms and calls of cuBLASLt.
 //
-// The library thinks in columns: our row-major out [m, n] is its n x m matrix D, the weight [n, k]
-// its k x n matrix A, used transposed, and x [m, k] its k x m matrix B. A bias of D's rows is then
-// our bias [n].
+// The library's matrices are column-major: the row-major out [m, n] is its n x m matrix D, the
+// weight [n, k] its k x n matrix A, used transposed, and x [m, k] its k x m matrix B. Its bias over
+// the rows of D is then the bias [n].
 #include "ops/cuda/matmul/cublaslt_matmul.h"
 
 #include <bit>
@@ -27,6 +27,7 @@ bool is_multiple_of(const void* data, uintptr_t num_bytes) {
   return reinterpret_cast<uintptr_t>(data) % num_bytes == 0;
 }
 
+// 256 if all operands are that aligned, which lets the library choose faster algorithms, else 16.
 int32_t alignment_of(const MatmulArgs& args) {
   const bool wide = is_multiple_of(args.x.bytes(), 256) && is_multiple_of(args.out.bytes(), 256) &&
                     is_multiple_of(args.weight.data, 256);
@@ -39,7 +40,7 @@ void set_desc(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribut
                  "cublasLtMatmulDescSetAttribute");
 }
 
-// How an algorithm may be chosen.
+// Owns the constraints on the choice of an algorithm.
 class Preference {
  public:
   Preference() {
@@ -91,7 +92,7 @@ struct CublasLtMatmul::Plan {
   Plan& operator=(const Plan&) = delete;
 
  private:
-  // Columns lie one after the other.
+  // Without padding: the leading dimension is the number of rows.
   static void make_layout(cublasLtMatrixLayout_t& layout, cudaDataType_t type, int64_t rows,
                           int64_t columns) {
     check_cublaslt(cublaslt().layout_create(&layout, type, static_cast<uint64_t>(rows),

@@ -1,10 +1,8 @@
 // Matrix products with many rows, through cuBLASLt.
 //
-// Measured with 2,048 and 16,384 rows: 560 to 790 TFLOP/s on the matrices of an 0.6B and an 8B
-// model, where a product of 8192^3 ran at 710 (NVIDIA H200, 2026-11-21). Made once per stream
-// (matmul/state.h), since products of two streams may not share a workspace. Which algorithm a
-// product uses depends on its shape and alignment alone, so the same product has the same bits
-// every time. Thread rule: the thread that enqueues on the stream.
+// Made once per stream (matmul/state.h), since products of two streams may not share a workspace.
+// The algorithm of a product depends on its shape and alignment alone, so the same product has the
+// same bits every time. Thread rule: the thread that enqueues on the stream.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +20,7 @@ namespace sluice::cuda {
 
 class CublasLtMatmul {
  public:
-  // Cost: opens the library (about 0.2 s, once per process) and allocates the workspace.
+  // Cost: opens the library (a fraction of a second, once per process) and allocates the workspace.
   explicit CublasLtMatmul(Device& device);
   ~CublasLtMatmul();
   CublasLtMatmul(const CublasLtMatmul&) = delete;
@@ -30,11 +28,12 @@ class CublasLtMatmul {
 
   // out = x * weight^T (+ bias). May be captured in a graph.
   // REQUIRES: k and n are multiples of 8, all memory is aligned to 16 bytes; a bias comes with
-  // bf16. Cost: the first product of a shape asks the library for an algorithm, 50 to 100 us.
+  // bf16. Cost: the first product of a shape asks the library for an algorithm.
   // Errors: throws kDevice when the library has no algorithm.
   void run(cudaStream_t stream, const MatmulArgs& args);
 
  private:
+  // The key of a plan: everything that the choice of an algorithm may depend on.
   struct Shape {
     int64_t m, n, k;
     DType out;
@@ -46,6 +45,8 @@ class CublasLtMatmul {
   };
   struct Plan;
 
+  // The plan of `shape`, made on first use. plans_ grows by one entry per shape and is never
+  // trimmed.
   Plan& plan_for(const Shape& shape);
   std::unique_ptr<Plan> make_plan(const Shape& shape);
   cublasLtMatmulAlgo_t choose_algorithm(const Shape& shape, const Plan& plan);

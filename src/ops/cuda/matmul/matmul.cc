@@ -22,6 +22,8 @@ int num_multiprocessors(CudaStream& stream) {
   return stream.cuda_device().properties().multiProcessorCount;
 }
 
+// Few rows: skinny kernel. Shapes or alignments without vectors: matmul_any. All others: the
+// library.
 void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
   const int64_t n = args.weight.num_rows;
   const bool vectors = has_vectors(args.x, args.weight);
@@ -53,8 +55,8 @@ size_t CudaOps::packed_weight_bytes(int64_t num_rows, int64_t num_cols) const {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Up to 16 rows go to a kernel of our own, bound by reading the weight, where a row's bits do not
-// depend on how many rows come with it; more rows go to cuBLASLt.
+// Up to 16 rows go to a kernel of Sluice, bound by reading the weight, whose bits of a row do not
+// depend on the number of rows; more rows go to cuBLASLt.
 // Order: the first product of a stream allocates (ops/cuda/matmul/cublaslt_matmul.h), so it cannot
 // be captured in a graph.
 void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
@@ -63,7 +65,8 @@ void CudaOps::matmul(Stream& on, const MatmulArgs& args) const {
   stream.submit("matmul", [&](cudaStream_t handle) { multiply(stream, handle, args); });
 }
 
-// One kernel for up to 16 rows, of the same promise; more rows get `matmul` and `swiglu`.
+// One kernel for up to 16 rows, with the same guarantee; more rows go through `matmul` and
+// `swiglu`.
 void CudaOps::gated_product(Stream& on, const GatedProductArgs& args) const {
   CudaStream& stream = as_cuda(on);
   if (args.x.dim(0) == 0) return;

@@ -1,16 +1,15 @@
 // out [m, n] = x [m, k] * weight [n, k]^T for at most 16 rows.
 //
 // Bound: bytes, 2 n k, the weight once. Tile: a block has 8 to 32 weight rows and all of k; its
-// warps deal out chunks of 64 columns and add up their sums in ascending order of warps at the end.
-// Measured with 1 row, weights' bytes over the rate of a device-to-device copy (NVIDIA H200,
-// 2026-11-21): 8B model's gate_up 98 %, qkv 95 %, down 90 %, o 77 %; 0.6B model's logits 100 %,
-// gate_up 76 %, qkv 57 %, o 57 %, down 54 %. The last four take 1.7 to 3.9 us, most of it latency;
-// cuBLASLt takes 5.6 to 6.8.
+// warps take chunks of 64 columns in turn, and their sums are added in ascending order of warps at
+// the end. Share with 1 row, of the rate of a device-to-device copy: 90 to 100 % for large weights,
+// some 55 % for small ones, whose time is mostly latency (docs/kernels/cuda_ops.md). Thread rule:
+// enqueue only.
 //
-// The tensor cores do the arithmetic, as m16n8k16 with x for its 16 rows and 8 weight rows for its
-// columns. A lane loads 16 bytes, 8 neighbouring columns of one weight row, and uses them as they
-// are: the sum over k does not care which column is called which, as long as x is permuted in the
-// same way, so nothing passes through shared memory. Lane 4 g + t has columns 8 t to 8 t + 7 of a
+// The arithmetic is m16n8k16 on tensor cores, with x for its 16 rows and 8 weight rows for its
+// columns. A lane loads 16 bytes, 8 neighbouring columns of one weight row, and uses them unchanged
+// as operands: the sum over k does not depend on the names of columns, as long as x is permuted
+// alike, so nothing passes through shared memory. Lane 4 g + t has columns 8 t to 8 t + 7 of a
 // group of 32; pairs 0 and 1 of them are a fragment's two k-pairs in a first product, pairs 2 and 3
 // in a second.
 #include <type_traits>
@@ -26,15 +25,15 @@ namespace {
 constexpr int kTileRows = 8;       // weight rows of one product
 constexpr int kChunkColumns = 64;  // 128 bytes of a row
 constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
-// 64 KiB, so that the L1 cache has a line for each load in flight also after decode attention: an
-// 8B model's step is 13 % faster for it.
+// 64 KiB of shared memory, so that the L1 cache has a line for each load in flight, also after a
+// kernel of decode attention, which takes most of it as shared memory.
 constexpr int kSharedPercent = 28;
-// 132 KiB where the first pieces are all: a multiprocessor divides its cache again only when it is
-// idle, so kernels that start early should ask for about what attention before them asks for. 2 %
-// of an 0.6B model's layer with 4 rows, nothing with 1 or 16; 164 KiB are 2 % better with 4 and 6 %
-// worse with 1. An 8B model's products, which go on loading, would lose 1 %, with 164 KiB 3 to 6 %.
+// 132 KiB for products that load all of their weight at once: a multiprocessor changes the division
+// of its cache only when it is idle, so kernels that start early should ask for about as much as
+// attention before them. Products that continue to load would lose more by the smaller cache.
 constexpr int kOneRoundSharedPercent = 57;
 
+// MatmulArgs or GatedProductArgs as plain pointers and sizes.
 struct SkinnyCall {
   const uint16_t* x;
   const uint16_t* weight;
@@ -43,7 +42,7 @@ struct SkinnyCall {
   int32_t m;
   int32_t n;
   int32_t k;
-  int32_t gated;  // how many columns of out the gate leaves of n; 0: there is no gate
+  int32_t gated;  // columns of out after the gate, n / 2; 0: there is no gate
 };
 
 // Streamed once: it must not push x out of L1. Not a load of constants, which the compiler would
@@ -97,6 +96,7 @@ __device__ inline float sum_of_warps(const float* sums, int row, int column) {
   return sum;
 }
 
+// Writes a block's rows of out^T, plus bias; sums are in shared memory as sum_of_warps reads them.
 template <int kTiles, int kWarps, typename Out>
 __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
   constexpr int kColumns = kTiles * kTileRows;
@@ -111,8 +111,8 @@ __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
   }
 }
 
-// The same, after the gate: the first half of the tiles are gates, the other one what they let
-// through. Both are rounded as if they had been written.
+// The same, after the gate: the first half of the tiles are gates, the second half `up`. Both are
+// rounded to bf16 as if `matmul` had written them, so that the bits are those of two ops.
 template <int kTiles, int kWarps>
 __device__ inline void write_gated(const SkinnyCall& call, const float* sums) {
   constexpr int kColumns = kTiles / 2 * kTileRows;
@@ -128,13 +128,13 @@ __device__ inline void write_gated(const SkinnyCall& call, const float* sums) {
   }
 }
 
-// What a lane has to do with: its rows of the tiles and its columns of each half of a chunk.
+// The rows and columns of a lane.
 struct Lane {
   int group_row;    // of x and of each tile
   int half_column;  // of 32
   int first_row;    // of the weight
   int first_column;
-  int rows_to_second_half;  // of the tiles, from where they would be without a gate
+  int rows_to_second_half;  // added to the row in the second half of the tiles: `up` with a gate
 };
 
 // The pieces of the weight that a lane holds at a time.
@@ -192,7 +192,7 @@ struct WeightRound {
           }
         }
       }
-      __syncwarp();  // or the compiler puts each load right before its use, one after the other
+      __syncwarp();  // otherwise the compiler would sink each load to its use and serialise them
 #pragma unroll
       for (int c = 0; c < kChunksAtOnce; ++c) {
 #pragma unroll
@@ -205,8 +205,8 @@ struct WeightRound {
   }
 };
 
-// Blocks that have to fit on a multiprocessor at a time: all of a shape's blocks are one wave then,
-// also with 16 rows.
+// The least number of blocks per multiprocessor, which limits registers: the blocks of a shape are
+// then one wave, also with 16 rows.
 template <int kTiles, int kWarps>
 constexpr int kLeastBlocks = kWarps == 12 || (kTiles == 3 && kWarps == 16) ? 2 : 1;
 
@@ -227,8 +227,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, (kLeastBlocks<kTiles, kW
   // A weight is no kernel's output (common_launch.cuh), so its first pieces are on their way before
   // x exists.
   round.load(call, lane, lane.first_column);
-  // Now, so that its weight comes while x is waited for: 6 % of an 0.6B model's layer, 1 % of an
-  // 8B's.
+  // After the loads, so that the next kernel's loads of its weight start while this one waits for
+  // x, but not before this one's.
   let_next_kernel_start();
   wait_for_earlier_work();
   for (int begin = lane.first_column; begin < call.k;) {
@@ -290,6 +290,7 @@ void launch(CudaStream& stream, const SkinnyCall& call, DType out, int warps) {
   SLUICE_CHECK(false, "matmul: {} tiles, {} warps", kTiles, warps);
 }
 
+// The overloads of launch turn tiles, warps and types into template parameters, one at a time.
 void launch(CudaStream& stream, const SkinnyCall& call, DType out, const SkinnyShape& shape) {
   switch (shape.tiles) {
     case 1:
@@ -349,8 +350,8 @@ SkinnyCall make_call(const MatmulArgs& args) {
 }  // namespace
 
 // One wave of blocks with as many loads in flight as there is room for, as far as n allows; fewer
-// warps where there are many blocks anyway. Found by measuring 12 shapes on the matrices of an 0.6B
-// and an 8B model, in whole layers (NVIDIA H200, 2026-11-21).
+// warps when there are many blocks anyway. The limits are the fastest of 12 shapes in whole layers
+// of a small and a large model (docs/kernels/cuda_ops.md).
 SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors) {
   if (n <= 8 * num_multiprocessors) return {.tiles = k <= 2048 ? 2 : 1, .warps = 16};
   if (n <= 16 * num_multiprocessors) return {.tiles = 2, .warps = 16};
@@ -360,7 +361,7 @@ SkinnyShape skinny_shape(int64_t n, int64_t k, int num_multiprocessors) {
   return {.tiles = 4, .warps = 4};
 }
 
-// One wave of blocks of 70 registers a thread.
+// The same, for kernels of 70 registers a thread; n counts gates and `up`.
 SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors) {
   if (n <= 16 * num_multiprocessors) return {.tiles = 2, .warps = 16};
   if (n <= 48 * num_multiprocessors) return {.tiles = 2, .warps = 8};

@@ -14,10 +14,10 @@ class CudaStream;
 
 namespace cuda {
 
-inline constexpr int64_t kMaxSkinnyRows = 16;
+inline constexpr int64_t kMaxSkinnyRows = 16;  // the rows of a tensor-core product
 
-// How the work is cut; chosen by the weight's shape alone, so that a row has the same bits however
-// many rows come with it.
+// The division of the work; chosen by the weight's shape alone, so that the bits of a row do not
+// depend on the number of rows.
 struct SkinnyShape {
   int tiles = 1;  // of 8 weight rows, per block: 1 to 4
   int warps = 8;  // that share the sums over k: 4, 8 or 16; 12 with 2 tiles
@@ -31,13 +31,13 @@ SkinnyShape gated_shape(int64_t n, int64_t k, int num_multiprocessors);
 // bytes.
 void matmul_skinny(CudaStream& stream, const MatmulArgs& args, const SkinnyShape& shape);
 
-// The same product, behind which columns i and i + intermediate become column i of out.
+// The same product with the gate: columns i and i + intermediate become column i of out.
 void gated_skinny(CudaStream& stream, const GatedProductArgs& args, const SkinnyShape& shape);
 
-// Any shape at any alignment, one warp per element of out: for models too odd to be fast.
+// Any shape at any alignment, one warp per element of out: slow, for unusual shapes.
 void matmul_any(CudaStream& stream, const MatmulArgs& args);
 
-// out += bias, for f32.
+// out[i][j] += bias[j], for f32 output, to which the library cannot add a bf16 bias.
 void add_bias(CudaStream& stream, const TensorView& bias, const TensorView& out);
 
 }  // namespace cuda

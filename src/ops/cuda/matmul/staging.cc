@@ -9,7 +9,8 @@
 namespace sluice::cuda {
 namespace {
 
-// One thread reads 15 GB/s of memory and less of the page cache; the link moves 55.
+// One thread reads some 15 GB/s of memory and less of the page cache, the link moves 55: several
+// threads are needed, and 8 suffice.
 int num_copy_threads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
 }
@@ -35,6 +36,7 @@ void WeightStaging::run(cudaStream_t stream, size_t num_bytes, const Fetch& fetc
   for (size_t offset = 0; offset < num_bytes; offset += kPieceBytes) {
     const size_t count = std::min(kPieceBytes, num_bytes - offset);
     std::byte* piece = pinned_.data() + static_cast<size_t>(next_) * kPieceBytes;
+    // The copy that last read this place has ended; an event never recorded counts as passed.
     check_cuda(cudaEventSynchronize(read_[next_]), "cudaEventSynchronize");
     fetch_piece(fetch, offset, {piece, count});
     enqueue(piece, offset, count);
@@ -43,6 +45,7 @@ void WeightStaging::run(cudaStream_t stream, size_t num_bytes, const Fetch& fetc
   }
 }
 
+// Divides a piece among the threads, in shares small enough to balance them.
 void WeightStaging::fetch_piece(const Fetch& fetch, size_t offset, std::span<std::byte> piece) {
   constexpr size_t kShare = size_t{256} << 10;
   const auto num_shares = static_cast<int64_t>((piece.size() + kShare - 1) / kShare);

@@ -1,4 +1,4 @@
-// Host memory to device memory at the speed of the link: pieces through pinned memory.
+// Copies host memory to the device at the speed of the link, in pieces through pinned memory.
 //
 // Used by pack_weight while a model loads. Several threads read the next piece from memory or the
 // page cache while the link moves those before it.
@@ -27,7 +27,7 @@ class WeightStaging {
 
   static constexpr size_t kPieceBytes = size_t{8} << 20;
 
-  // Brings a part of the source, from `offset` on, to pinned memory; called by several threads.
+  // Fills `pinned` with the source's bytes from `offset` on; several threads call it at once.
   using Fetch = std::function<void(size_t offset, std::span<std::byte> pinned)>;
 
   // Fetches `num_bytes` piece by piece into pinned memory and calls

@@ -1,7 +1,7 @@
-// What matrix products keep for one CUDA stream: the library's handle, its workspace, and pinned
+// The state of matrix products for one CUDA stream: the library's handle, its workspace, and pinned
 // memory through which weights are loaded.
 //
-// Made part by part, by the first op that needs it. Thread rule: as op_state.h.
+// Each part is created by the first op that needs it. Thread rule: as op_state.h.
 #pragma once
 
 #include <memory>

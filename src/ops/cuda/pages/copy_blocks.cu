@@ -1,9 +1,9 @@
-// copy_blocks on CUDA: the ids travel in the launch, a few warps move 4 KiB at a time.
+// copy_blocks on CUDA: the ids are kernel parameters, and a few warps move 4 KiB at a time.
 //
-// Bound: the bus, as of gather_pages.cu, with the same shape: 64 warps on 4
-// multiprocessors, 8 independent 16-byte loads per lane in flight. One H200, 2026-11-21, scattered
-// blocks of 64 KiB to 8 MiB: 50.7 to 51.1 GB/s; copies reach 17.4 at 64 KiB, 47.7 at 1 MiB, 51.2 at
-// 2 MiB, 54.2 at 8 MiB.
+// Bound: the bus, as of gather_pages.cu. Tile: as there, 64 warps on 4 multiprocessors, 8
+// independent 16-byte loads per lane in flight. Share: some 92 % of one large copy for blocks of
+// any size from 64 KiB on; copies by the copy engine are slower below about 2 MiB a block. Thread
+// rule: enqueue only.
 #include <algorithm>
 
 #include "device/cuda/cuda_check.h"
@@ -20,10 +20,11 @@ constexpr int kLoads = 8;  // in flight per lane
 constexpr int kWarpLoadBytes = kWarpThreads * 16;
 constexpr uint32_t kPieceBytes = kLoads * kWarpLoadBytes;
 
-// Arguments of a launch may take 4096 bytes on every GPU and driver. A call of more ids is several
-// launches, which follow each other without a gap that matters (12 MiB and more each).
+// Parameters of a launch may take 4096 bytes on every GPU and driver. A call of more ids becomes
+// several launches; each moves enough bytes that the gaps between them do not matter.
 constexpr size_t kIdsPerLaunch = 960;
 
+// `ids` are indices of blocks of src; block j of dst receives block ids[j].
 struct CopyCall {
   const std::byte* src;
   int64_t src_stride_bytes;
@@ -35,6 +36,7 @@ struct CopyCall {
 };
 static_assert(sizeof(CopyCall) <= 4096);
 
+// grid: kBlocks, whatever the number of ids; a warp takes a piece of kPieceBytes at a time.
 __global__ void __launch_bounds__(kThreads)
     copy_blocks_kernel(const __grid_constant__ CopyCall call) {
   const uint32_t lane = threadIdx.x % kWarpThreads;
@@ -63,6 +65,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Whether all blocks of a view begin at multiples of 16 bytes.
 bool are_aligned(const KvBlocksView& kv) {
   return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
 }

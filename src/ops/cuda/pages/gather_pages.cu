@@ -1,10 +1,10 @@
-// gather_pages on CUDA: a few warps that never wait for one thing only.
+// gather_pages on CUDA: a few warps with many independent loads in flight each.
 //
-// Bound: the bus (PCIe 5 x16: 55 GB/s for one large copy). A warp takes 4
-// KiB of a page's keys or values at a time, 8 independent 16-byte loads per lane, and looks up its
-// next page while they are under way. 64 warps keep 256 KiB in flight, more than twice what the bus
-// needs at 2 us a read; they occupy 4 multiprocessors, so that a matrix product beside them loses
-// little. One H200, 2026-11-21: 51.2 GB/s, 92 % of one copy, for runs of 4 to 32 KiB.
+// Bound: the bus. Tile: a warp takes 4 KiB of a page's keys or values at a time, 8 independent
+// 16-byte loads per lane, and finds its next page while they are in flight. 64 warps keep 256 KiB
+// in flight, more than twice what a bus of 55 GB/s needs at 2 us a read; they occupy 4
+// multiprocessors, so that a matrix product that runs at the same time loses little. Share: some 92
+// % of one large copy, for runs of 4 to 32 KiB. Thread rule: enqueue only.
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
@@ -14,15 +14,15 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kBlocks = 4;
-// Where pages may lie on the device, memory is faster than what 64 warps have in flight; those of
-// more that read the bus all the same only wait there.
+// With resident pages: device memory is faster than what 64 warps can keep in flight. Additional
+// warps that read over the bus only wait for it.
 constexpr int kBlocksWithResidents = 16;
 constexpr int kThreads = 512;
 constexpr int kLoads = 8;  // in flight per lane
 constexpr int kWarpLoadBytes = kWarpThreads * 16;
 constexpr int kPieceBytes = kLoads * kWarpLoadBytes;
 
-// Blocks of either side, in bytes.
+// The layout of blocks in bytes; src, resident and dst have one each.
 struct Blocks {
   std::byte* base;
   int64_t stride_bytes;
@@ -30,6 +30,7 @@ struct Blocks {
   int64_t value_bytes;  // from the keys of a head to its values
 };
 
+// GatherPagesArgs as plain pointers and sizes.
 struct GatherCall {
   Blocks src;
   Blocks resident;
@@ -50,7 +51,8 @@ struct GatherCall {
   int32_t run_bytes;  // keys (or values) of a page
 };
 
-// Up to kPieceBytes of one run; none: the entry does not exist or is not on the host.
+// Up to kPieceBytes of the keys or values of a page. num_bytes 0: the entry does not exist or is
+// not on the host, and nothing is copied.
 struct Piece {
   const std::byte* src;
   std::byte* dst;
@@ -58,7 +60,7 @@ struct Piece {
   bool is_resident;
 };
 
-// Entries of the call that some list has.
+// The number of entries of this call in the longest list: pieces after it need not be visited.
 __device__ inline int32_t num_listed(const GatherCall& call) {
   int32_t most = 0;
   for (int32_t h = 0; h < call.num_list_heads; ++h) {
@@ -67,7 +69,8 @@ __device__ inline int32_t num_listed(const GatherCall& call) {
   return most;
 }
 
-// Piece `index`, where pieces run fastest over the bytes of a page, then heads, then entries.
+// Piece `index`: pieces are numbered over the bytes of a run, then keys and values, then heads,
+// then entries.
 __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_t kv_end) {
   const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
   const auto offset = static_cast<int32_t>(index % pieces_per_run) * kPieceBytes;
@@ -84,7 +87,7 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
   const int32_t index_of_block = page / call.pages_per_block;
   const int64_t page_in_block = page % call.pages_per_block;
   const int32_t place = call.places == nullptr ? -1 : call.places[index_of_block];
-  // Blocks of both sides are alike but for where they lie.
+  // src and resident have the same block shape, so their offsets inside a block are the same.
   const std::byte* src =
       place >= 0 ? call.resident.base + place * call.resident.stride_bytes
                  : call.src.base + call.block_ids[index_of_block] * call.src.stride_bytes;
@@ -96,6 +99,8 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
           .is_resident = place >= 0};
 }
 
+// grid: blocks that take pieces in turn. The next piece is found between the loads and the stores
+// of this one, so that the lookup overlaps with the loads.
 __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall call) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
@@ -163,6 +168,7 @@ GatherCall make_call(const GatherPagesArgs& args) {
   };
 }
 
+// Whether all blocks of a view begin at multiples of 16 bytes.
 bool are_aligned(const KvBlocksView& kv) {
   return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
 }

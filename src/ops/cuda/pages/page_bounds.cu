@@ -1,8 +1,8 @@
-// Key bounds and the scores that follow from them, on CUDA.
+// Key bounds, and page scores from them, on CUDA.
 //
-// Both are bound by bytes: of keys, and of bounds. Scores on one H200,
-// 2026-11-21: 85 % of the rate of a device-to-device copy over 270 MB of bounds and more, 62 % over
-// 34 MB. Key bounds make a layer of a 0.6B shape's decode step 2.3 us longer, at 1K of context.
+// Both are bound by bytes: of keys, and of bounds; with few pages by latency. Share of scores: 85 %
+// of the rate of a device-to-device copy with many bounds, less with few
+// (docs/kernels/cuda_attention.md). Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kPairOfInfinity = 0x7f807f80;  // bf16
 constexpr uint32_t kPairOfMinusInfinity = 0xff80ff80;
 
+// Minima and maxima of pairs of bf16. A NaN loses against a number (hmin2, hmax2).
 __device__ __forceinline__ uint32_t smaller(uint32_t a, uint32_t b) {
   const __nv_bfloat162 result = __hmin2(*reinterpret_cast<const __nv_bfloat162*>(&a),
                                         *reinterpret_cast<const __nv_bfloat162*>(&b));
@@ -26,6 +27,7 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&result);
 }
 
+// UpdateKeyBoundsArgs as plain pointers and sizes.
 struct BoundsCall {
   const int32_t* row_begin;
   const int32_t* first_pos;
@@ -43,11 +45,11 @@ struct BoundsCall {
   int32_t head_dim;
 };
 
-constexpr int kBoundsLoads = 16;  // of a lane at once, so that a decode step waits once
+constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step waits once
 
 // Bound: bytes of the keys of the pages that are touched; in decode, latency. A warp reads one page
-// of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. Where the page has no more tokens
-// its last is read again, which changes no bound.
+// of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. After the page's last token the
+// last is read again, which changes no bound.
 // grid: pages that a sequence's rows may touch x KV heads x sequences.
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
@@ -99,6 +101,8 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
       }
     }
   }
+  // Lanes with the same channels hold different tokens. Not a tree: their number need not be
+  // a power of two.
   for (int32_t other = 1; other < tokens_at_once; ++other) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -117,6 +121,7 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   *reinterpret_cast<Bf16x8*>(to + call.head_dim) = high;
 }
 
+// ScorePagesArgs as plain pointers and sizes.
 struct ScoreCall {
   const uint16_t* q;
   const uint16_t* minmax;
@@ -134,7 +139,7 @@ struct ScoreCall {
 
 constexpr int kPagesPerWarp = 16;
 constexpr int kScoreWarps = 4;
-constexpr int kScoreLoads = 8;  // of two rows, before the first is used
+constexpr int kScoreLoads = 8;  // in flight per lane, of each of two pages
 
 // Bounds of a page and head: 2 * head_dim numbers.
 __device__ inline const uint16_t* bounds_of(const ScoreCall& call, int32_t seq, int32_t head,
@@ -160,6 +165,7 @@ __device__ inline Bf16x8 split_query(const uint16_t* q, int32_t element, int32_t
   return query;
 }
 
+// d += a b: a 16x16 (pages x channels), b 16x8 (channels x heads), d 16x8.
 __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                          uint32_t a3, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -168,10 +174,11 @@ __device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Bound: bytes of bounds. A warp scores 16 pages of one head against its queries, 8 at a time, on
-// tensor cores; the order of channels is the one of attention/decode/block.cu.
-// Heads run fastest, since the bounds of a page's heads are neighbours.
-// grid: KV heads x 64 pages x sequences.
+// Bound: bytes of bounds. A warp scores 16 pages of one KV head against its query heads, 8 at a
+// time, on tensor cores. A lane uses its 16-byte loads as operands directly: the sum over channels
+// does not depend on their names, as long as queries are permuted alike. Heads run fastest in the
+// grid, since the bounds of a page's heads are neighbours in memory. grid: KV heads x 64 pages x
+// sequences.
 __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCall call) {
   let_next_kernel_start();
   const int32_t head = blockIdx.x;
@@ -213,7 +220,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCa
         multiply(d, a[i].z, b[i].z, a[i].w, b[i].w, query.pairs[2], query.pairs[3]);
       }
     }
-    // Heads after the last are copies of it.
+    // Columns after the last head hold copies of it, which do not change the maximum.
     best[0] = fmaxf(best[0], fmaxf(d[0], d[1]));
     best[1] = fmaxf(best[1], fmaxf(d[2], d[3]));
   }

@@ -1,13 +1,11 @@
 // From scores to lists on CUDA: a block of threads, or a cluster of blocks, per list.
 //
-// Bound: latency of some six passes over the scores of one list. A block
-// holds 8192 in registers; a longer list has a cluster of up to eight blocks, as long as there is
-// room for all of them at once, and what no registers hold is read again from the L1 cache. The
-// best pages are found by their smallest score: 2048 bins of even width lie over the range of the
-// scores, the bin of the threshold is the next range, and two rounds nearly always settle it, since
-// few scores share a bin then. Nothing is sorted, since lists are in order of page. One H200,
-// 2026-11-22: 5 us for 2048 candidates, 7 to 8 for 8192, 12 for 16384, 11 to 12 for 32768 and 12 to
-// 14 for 65536 (14 to 16, 28 to 32 and 65 to 76 with one block).
+// Bound: latency of some six passes over the scores of one list. Tile: a block holds 8192 scores in
+// registers; a longer list has a cluster of up to eight blocks, as long as all clusters run at
+// once, and scores that no register holds are read again from the L1 cache. A list takes all pages
+// above a threshold (pages/page_threshold.cuh) and as many equal to it as are missing; nothing is
+// sorted, since lists are in order of page. Times: docs/kernels/cuda_attention.md. Thread rule:
+// enqueue only.
 #include <algorithm>
 #include <bit>
 
@@ -24,6 +22,7 @@ namespace {
 
 using namespace selection;  // thresholds
 
+// SelectPagesArgs as plain pointers and sizes.
 struct SelectCall {
   const float* scores;  // null: no top pages
   const int32_t* first_pos;
@@ -52,6 +51,8 @@ struct PageRanges {
   __device__ int32_t num_taken() const { return sink_end + num_top + num_pages - recent_begin; }
 };
 
+// Applies PageRule (ops/page_selection.h) to one list. Where all candidates would be taken anyway,
+// no scores are needed and the list is all pages.
 __device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, int32_t q_page) {
   const int32_t last_row = call.kv_end[seq] - 1;
   int32_t anchor = last_row;
@@ -70,7 +71,8 @@ __device__ inline PageRanges find_ranges(const SelectCall& call, int32_t seq, in
   return {sink_end, call.rule.top_pages, recent_begin, num_pages};
 }
 
-// How many candidates of lower blocks pass the threshold, as num_passing; `own` are this block's.
+// The number of candidates of lower-ranked blocks that pass the threshold: x above it, y equal to
+// it. `own` are this block's.
 __device__ inline int2 num_passing_before(int2 own, Shared& shared) {
   if (threadIdx.x < kWarpThreads) push_to_blocks(shared.num_passing_of_blocks, own);
   ClusterBlocks::sync();
@@ -82,7 +84,9 @@ __device__ inline int2 num_passing_before(int2 own, Shared& shared) {
   return sum;
 }
 
-// Writes the candidates that the threshold lets pass, ascending.
+// Writes the candidates that pass the threshold, ascending: all above it, and the first
+// threshold.num_wanted of those equal to it. Two passes: counts per warp, then places from a prefix
+// sum over lanes, warps and blocks.
 template <bool kClustered>
 __device__ inline void write_top(const Keys& keys, const Range& threshold, int32_t* out,
                                  Shared& shared) {
@@ -121,7 +125,7 @@ __device__ inline void write_top(const Keys& keys, const Range& threshold, int32
   });
 }
 
-// Pages that need no scores, and the number of all.
+// Writes the pages that need no scores (sinks and recent pages) and the length of the list.
 __device__ inline void write_others(const SelectCall& call, const PageRanges& ranges, int32_t list,
                                     int32_t* out) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -145,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
   const int32_t seq = list / call.num_q_pages / call.num_list_heads;
   PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
-  if constexpr (kClustered) ClusterBlocks::sync();  // all have begun and may be reached into
+  if constexpr (kClustered) ClusterBlocks::sync();  // all blocks have begun and can be written to
   wait_for_earlier_work();                          // tables may be read before, scores may not
   if (ranges.num_taken() > call.max_pages ||
       (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
@@ -185,8 +189,8 @@ SelectCall make_call(const SelectPagesArgs& args) {
   };
 }
 
-// How many blocks share a list: as many as hold its scores in registers, where the GPU has clusters
-// and room for all of them at once.
+// Blocks per list: a power of two that holds its scores in registers, if the GPU has clusters,
+// halved until all lists run at once.
 int blocks_of_a_list(const cudaDeviceProp& gpu, int32_t max_scores, int64_t num_lists) {
   if (gpu.major < 9) return 1;
   const auto wanted = (static_cast<unsigned>(max_scores) + kHeldScores - 1) / kHeldScores;

@@ -1,8 +1,10 @@
-// The threshold of a list on CUDA: which of its pages have the largest scores.
+// The threshold of a page list on CUDA: the smallest score among its num_wanted best pages.
 //
-// Used by pages/page_selection.cu, which writes the pages that the threshold lets pass. Thread
-// rule: device code; all kThreads threads of a block call these together, and all blocks of a
-// cluster that share a list.
+// Used by pages/page_selection.cu, which writes the pages that pass the threshold. A radix search:
+// 2048 bins of even width cover the range of the scores, the bin of the threshold is the next
+// range, and two rounds nearly always suffice, since few scores share a bin then. Scores are
+// compared as integers of the same order, so the result is exact. Thread rule: device code; all
+// kThreads threads of a block call these together, and all blocks of a cluster that share a list.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +24,8 @@ inline constexpr int kBatch = 8;  // scores that a thread loads at once
 inline constexpr int kMaxListBlocks = 8;
 inline constexpr int kHeldScores = kThreads * kBatch;  // that a block has in registers
 
-// Pages [begin, end), and scores of which their list goes by the sum.
+// Pages [begin, end). A page's score for the list is the sum over `num_summed` heads, head_stride
+// floats apart, in ascending order.
 struct Candidates {
   const float* scores;
   int64_t head_stride;
@@ -31,7 +34,7 @@ struct Candidates {
   int32_t end;
 };
 
-// The part of this block, of those that share the list.
+// The part of the candidates that this block handles, of the blocks that share the list.
 __device__ inline Candidates part_of_block(Candidates all) {
   const auto count = static_cast<int32_t>(ClusterBlocks::count());
   const int32_t of_block = (all.end - all.begin + count - 1) / count;
@@ -48,14 +51,15 @@ __device__ __forceinline__ uint32_t key_of(float score) {
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// Where the threshold is: among the keys [low, low + last], of which the `num_wanted` largest are
-// taken, and all above them. With last == 0 it is settled.
+// The threshold is among the keys [low, low + last]; the `num_wanted` largest of these are taken,
+// and all keys above them. With last == 0 the threshold is `low`.
 struct Range {
   uint32_t low;
   uint32_t last;
   int32_t num_wanted;
 };
 
+// Shared memory of a block; some 17 KiB, most of them bins.
 struct Shared {
   Range range;
   alignas(8) int32_t bins[kNumBins];      // read two at a time
@@ -68,8 +72,8 @@ struct Shared {
   int2 num_passing_of_blocks[kMaxListBlocks];
 };
 
-// Gives every block that shares the list what this one found. REQUIRES: the first warp calls it,
-// each lane with the same value. Order: seen after the cluster's next barrier.
+// Writes this block's value to every block that shares the list. REQUIRES: the first warp calls it,
+// each lane with the same value. Order: visible after the cluster's next barrier.
 template <typename T>
 __device__ __forceinline__ void push_to_blocks(T (&of_blocks)[kMaxListBlocks], const T& own) {
   const unsigned block = threadIdx.x;
@@ -77,8 +81,9 @@ __device__ __forceinline__ void push_to_blocks(T (&of_blocks)[kMaxListBlocks], c
   *ClusterBlocks::of_block(&of_blocks[ClusterBlocks::rank()], block) = own;
 }
 
-// The candidates of this thread's warp, a page a lane, ascending. The first kBatch of a lane are
-// all there are in lists of up to 8192, and stay in registers.
+// The keys of this thread's warp: a contiguous range of pages, one per lane and turn, ascending.
+// The first kBatch turns, all of a list of up to 8192, stay in registers; later ones are loaded in
+// each pass.
 class Keys {
  public:
   __device__ explicit Keys(const Candidates& candidates)
@@ -102,7 +107,7 @@ class Keys {
   }
 
  private:
-  // Several loads are under way at once.
+  // Loads kBatch turns at once, so that their latencies overlap.
   __device__ __forceinline__ void load(int32_t first_turn, uint32_t (&keys)[kBatch]) const {
     const int32_t first = own_ + first_turn * kWarpThreads;
     const int32_t count = min(num_turns_ - first_turn, kBatch);
@@ -137,7 +142,8 @@ class Keys {
   uint32_t first_[kBatch];
 };
 
-// Begins with the range of all keys. REQUIRES, as what follows: every thread calls it.
+// Sets shared.range to the range of all keys, over all blocks of the list. REQUIRES, as for the
+// functions below: every thread calls it.
 template <bool kClustered>
 __device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
@@ -169,13 +175,13 @@ __device__ inline void find_key_range(const Keys& keys, int32_t num_wanted, Shar
       reduce();
     }
   }
-  // The first round's barrier comes before any reads it.
+  // Read after the barrier of the first round.
   if (threadIdx.x == 0) shared.range = {low, high - low, num_wanted};
 }
 
-// Adds up the bins of all blocks that share the list: each block a part of them, which it pushes to
-// the others. (Where each block read all bins of all, 65,536 candidates took 18 us instead of 13.)
-// Order: after a barrier of the cluster; seen after the next, which lets bins be cleared, too.
+// Adds up the bins of all blocks that share the list: each block sums a part of the bins and writes
+// it to the others; if each block read all bins of all blocks, the remote reads would dominate.
+// Order: after a barrier of the cluster; visible after the next, after which bins may be cleared.
 __device__ inline void add_up_bins(Shared& shared) {
   const unsigned num_blocks = ClusterBlocks::count();
   const unsigned num_threads = kNumBins / 2 / num_blocks;  // two bins a thread
@@ -196,7 +202,9 @@ __device__ inline void add_up_bins(Shared& shared) {
   }
 }
 
-// Finds the bin in which the largest keys come to range.num_wanted; it is the next range.
+// Finds the bin that contains the num_wanted-th largest key of the range, and makes it the next
+// range. One thread finds it: each has kBinsPerThread neighbouring bins and the count of all bins
+// above.
 __device__ inline void choose_bin(const Range& range, int32_t shift, const int32_t* bins,
                                   Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
@@ -228,7 +236,7 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, const int32
     if (0 < num_wanted && num_wanted <= counts[i]) {
       const uint32_t first = (threadIdx.x * kBinsPerThread + i) << shift;
       const uint32_t last = min((1u << shift) - 1, range.last - first);
-      // Nothing is left to settle where all of the bin is taken.
+      // If the whole bin is taken, the threshold is just below it and no equal key is taken.
       shared.range = num_wanted == counts[i] ? Range{range.low + first - 1, 0, 0}
                                              : Range{range.low + first, last, num_wanted};
     }
@@ -236,7 +244,8 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, const int32
   }
 }
 
-// Settles the threshold, 11 bits of the range a round; all blocks of a list find the same.
+// Finds the threshold, 11 bits of the range a round; all blocks of a list get the same. Ends after
+// at most three rounds, since keys have 32 bits.
 template <bool kClustered>
 __device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Shared& shared) {
   find_key_range<kClustered>(keys, num_wanted, shared);
@@ -258,7 +267,7 @@ __device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Sha
       __syncthreads();
     }
     choose_bin(range, shift, kClustered ? shared.all_bins : shared.bins, shared);
-    // Bins are read before their sums are: after the barrier between, they may be cleared.
+    // choose_bin has read the bins before its own barrier, so the next round may clear them.
   }
 }
 

@@ -1,4 +1,7 @@
 // SwiGLU and row gathering on CUDA. Both are bound by bytes.
+//
+// SwiGLU here follows products of many rows; for few rows the gate is part of the product
+// (ops/cuda/matmul/skinny.cu). Thread rule: enqueue only.
 #include <algorithm>
 
 #include "device/cuda/cuda_stream.h"
@@ -21,8 +24,9 @@ struct SwigluCall {
 constexpr int kSwigluThreads = 256;
 constexpr int kSwigluVectors = 2;  // per thread, so that four loads of 16 bytes are in flight
 
-// Bound: bytes, 6 per element of out. Tile: 2 x 8 elements a thread, of any row. Measured with
-// 16,384 rows: 99 to 103 % of a device-to-device copy (NVIDIA H200, 2026-11-21).
+// Bound: bytes, 6 per element of out. Tile: 2 x 8 elements a thread, of any row. Share: the rate of
+// a device-to-device copy with many rows (docs/kernels/cuda_ops.md). Indices are 32 bits wide,
+// which the check of num_elements in CudaOps::swiglu allows.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_vectors(SwigluCall call) {
   const auto vectors_per_row = static_cast<uint32_t>(call.intermediate / 8);
   const auto num_vectors = static_cast<uint32_t>(call.num_rows) * vectors_per_row;
@@ -65,6 +69,7 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_elements(SwigluCall cal
       float_to_bf16(silu_times(bf16_to_float(gate[0]), bf16_to_float(gate[call.intermediate])));
 }
 
+// Vectors where width and alignment allow them; both kernels compute the same numbers.
 void launch_swiglu(CudaStream& stream, const SwigluCall& call) {
   const bool vectors =
       call.intermediate % 8 == 0 && is_aligned(call.gate_up) && is_aligned(call.out);

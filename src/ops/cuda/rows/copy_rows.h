@@ -13,8 +13,8 @@ class CudaStream;
 
 namespace cuda {
 
-// out[i] = table[indices[i]]: rows of `width` bf16. An index outside the table is reported, and
-// its row is zero. Called inside CudaStream::submit.
+// out[i] = table[indices[i]]: rows of `width` bf16. An index outside the table is reported with its
+// place i, and row i of `out` becomes zero. Called inside CudaStream::submit.
 struct CopyRowsCall {
   const uint16_t* table;
   const int32_t* indices;

@@ -1,8 +1,8 @@
 // RMSNorm on CUDA: a row stays in registers between its one read and its one write.
 //
-// Bound: bytes, 2 per element read and written, 8 with a residual (two reads, two writes).
-// Tile: one row per 32 to 512 threads, up to 4 vectors of 16 bytes a thread. Measured with 16,384
-// rows: 90 to 96 % of a device-to-device copy; one row 0.7 to 1.2 us (NVIDIA H200, 2026-11-21).
+// Bound: bytes, 4 per element, 8 with a residual (two reads, two writes); latency with few rows.
+// Tile: one row per 32 to 512 threads, up to 4 vectors of 16 bytes a thread. Share: 90 to 96 % of a
+// device-to-device copy with many rows (docs/kernels/cuda_ops.md). Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/common_launch.cuh"
@@ -12,6 +12,7 @@
 namespace sluice::cuda {
 namespace {
 
+// RmsNormArgs as plain pointers and sizes.
 struct NormCall {
   const uint16_t* x;
   uint16_t* residual;  // or null
@@ -25,8 +26,8 @@ struct NormCall {
 
 constexpr int kBlockThreads = 256;  // blocks of several rows, one warp each
 
-// `kRowThreads` threads hold a row of up to kRowThreads * 4 vectors. Which threads and in which
-// order they add depends on `hidden` alone, so a row has the same bits in every batch.
+// `kRowThreads` threads hold a row of up to kRowThreads * 4 vectors. The threads of a row and their
+// order of addition depend on `hidden` alone, so a row has the same bits in every batch.
 template <int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kBlockThreads)
     norm_rows(NormCall call) {
@@ -83,8 +84,8 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
   }
 }
 
-// Few rows that norm_rows<32> would give to one warp each: one vector a thread, so that a decode
-// step does not wait for a warp to go through four of them. The same sums in the same order.
+// Few rows that norm_rows<32> would give to one warp each. Here a thread has one vector instead of
+// four, which shortens the latency of a decode step. The same sums in the same order.
 constexpr int kFewRows = 16;
 constexpr int kFewRowThreads = kWarpThreads * kNormVectors;
 
@@ -108,6 +109,7 @@ __global__ void __launch_bounds__(kFewRowThreads) norm_few_rows(NormCall call) {
   }
   squares[threadIdx.x] = vector_squares(row);
   __syncthreads();
+  // Thread t adds the vectors that lane t of norm_rows<32> holds; all warps compute the same sum.
   float sum = 0.0f;
 #pragma unroll
   for (int v = 0; v < kNormVectors; ++v) {
@@ -118,7 +120,7 @@ __global__ void __launch_bounds__(kFewRowThreads) norm_few_rows(NormCall call) {
   if (exists) reinterpret_cast<Bf16x8*>(call.out)[index] = scaled(row, weight, scale);
 }
 
-// Any hidden size at any alignment, one block a row, two passes: for models too odd to be fast.
+// Any hidden size at any alignment, one block a row, two passes: slow, for unusual shapes.
 // A thread writes only elements that it alone reads, so `out` may be `x` here too.
 __global__ void __launch_bounds__(kBlockThreads) norm_rows_any(NormCall call) {
   __shared__ float partials[kBlockThreads / kWarpThreads];
@@ -145,6 +147,7 @@ __global__ void __launch_bounds__(kBlockThreads) norm_rows_any(NormCall call) {
   }
 }
 
+// Blocks of at least kBlockThreads threads, with as many rows as that takes.
 template <int kRowThreads>
 void launch_rows(CudaStream& stream, const NormCall& call) {
   constexpr int kThreads = kRowThreads > kBlockThreads ? kRowThreads : kBlockThreads;

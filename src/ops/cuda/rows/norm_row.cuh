@@ -1,7 +1,7 @@
-// The arithmetic of RMSNorm: in which order a row's squares are added, and what becomes of them.
+// The arithmetic of RMSNorm: the order in which a row's squares are added, and the scaling.
 //
-// Used by the kernels of norm.cu, which give a row to different threads and have to agree bit for
-// bit. Hence sums with no freedom of contraction. Thread rule: device code.
+// Used by the kernels of norm.cu, which distribute a row differently and must agree bit for bit,
+// hence explicit roundings; norm_scale is used by rope.cu, too. Thread rule: device code.
 #pragma once
 
 #include "ops/cuda/common.cuh"
@@ -14,6 +14,8 @@ namespace sluice::cuda {
 inline constexpr int kNormVectors = 4;
 inline constexpr int kMaxNormThreads = 512;
 
+// Threads per row: the fewest that hold it, in the sizes that norm_rows is instantiated for. Below
+// 8192 elements it is a half or a quarter more than needed in exchange for fewer instantiations.
 inline int norm_row_threads(int64_t hidden) {
   constexpr int64_t kPerWarp = kWarpThreads * kNormVectors * 8;
   if (hidden <= kPerWarp) return 32;
@@ -32,6 +34,7 @@ __device__ inline Bf16x8 add_rounded(const Bf16x8& a, const Bf16x8& b) {
   return pack(x);
 }
 
+// The sum of 8 squares in one fixed order.
 __device__ inline float vector_squares(const Bf16x8& vector) {
   float x[8], sums[4];
   unpack(vector, x);
@@ -40,12 +43,13 @@ __device__ inline float vector_squares(const Bf16x8& vector) {
   return __fadd_rn(__fadd_rn(sums[0], sums[1]), __fadd_rn(sums[2], sums[3]));
 }
 
-// The hardware's reciprocal root, within 2 units: a division and an exact root would take longer
-// than the loads that a single row waits for.
+// 1 / sqrt(mean + eps) by the hardware's approximation, within 2 units in the last place: an exact
+// root and a division would take longer than the loads of a single row.
 __device__ inline float norm_scale(float squares, float one_over_hidden, float eps) {
   return rsqrtf(__fmaf_rn(squares, one_over_hidden, eps));
 }
 
+// weight * (x * scale), rounded once.
 __device__ inline Bf16x8 scaled(const Bf16x8& vector, const Bf16x8& weight, float scale) {
   float x[8], w[8];
   unpack(vector, x);

@@ -1,4 +1,5 @@
-// Rotary embedding on CUDA, fused with the q/k norm before it and the KV write after it.
+// Rotary embedding on CUDA, fused with the q/k norm before it and the KV write after it: q, k and v
+// of a row are read once and written once. Thread rule: enqueue only.
 #include <algorithm>
 #include <bit>
 
@@ -23,11 +24,10 @@ struct AnglesCall {
 
 constexpr int kAngleThreads = 128;
 
-// The angle is the f32 product that transformers takes; its cosine and sine go through double. At
-// position 1,000,000 the angle has 4 bits after the point, and sinf would reduce it in local memory
-// and be off by up to 2 units. Bound: about 100 double operations an angle, not its 8 bytes; once
-// per pass. Tile: an angle a thread. Measured: 10.6 us for 16,384 rows, 0.8 for one (NVIDIA H200,
-// 2026-11-21).
+// The angle is the f32 product that transformers computes; its cosine and sine are taken in double.
+// At position 1,000,000 the angle has 4 bits after the point, and sinf would reduce it in local
+// memory and be off by up to 2 units. Bound: about 100 double operations an angle, not its 8 bytes;
+// once per pass. Tile: an angle a thread.
 __global__ void __launch_bounds__(kAngleThreads) write_angles(AnglesCall call) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kAngleThreads + threadIdx.x;
   const int64_t row = index / call.half;
@@ -66,6 +66,7 @@ struct Channels {
   Bf16x8 high = {};
 };
 
+// first ? a : b, register by register (see its use).
 __device__ inline Channels select(bool first, const Channels& a, const Channels& b) {
   Channels chosen;
 #pragma unroll
@@ -76,7 +77,7 @@ __device__ inline Channels select(bool first, const Channels& a, const Channels&
   return chosen;
 }
 
-// And their angles, the same for all heads of a row.
+// The cosines and sines of a thread's eight pairs, the same for all heads of a row.
 struct Turn {
   float cosines[8];
   float sines[8];
@@ -91,8 +92,8 @@ __device__ inline void load_floats(const float* source, float (&values)[8]) {
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-// Their rope(norm(x)). The `kLanes` lanes that share a head all come here, those without channels
-// with zeros.
+// rope(norm(x)) of a thread's channels. All `kLanes` lanes that share a head call it, those without
+// channels with zeros, which leave the sum of squares as it is.
 template <int kLanes>
 __device__ inline Channels rope_head(const Channels& x, const Channels& norm_weight,
                                      const Turn& turn, const RopeCall& call) {
@@ -123,8 +124,8 @@ __device__ inline Channels rope_head(const Channels& x, const Channels& norm_wei
   return {pack(low), pack(high)};
 }
 
-// Where the row's head goes: q_out, or a key or value of its KV block (the layout of
-// ops/kv_blocks.h); null when nowhere.
+// The destination of a row's head: q_out, or the key or value in its KV block (the layout of
+// ops/kv_blocks.h); null for k and v of a row whose kv_rows entry is -1.
 __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int head, int kv_row) {
   const int head_dim = call.kv.shape.head_dim;
   if (head < call.num_q_heads) return call.q_out + (row * call.num_q_heads + head) * head_dim;
@@ -140,9 +141,9 @@ __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int h
 }
 
 // Bound: bytes, 4 per element of qkv; cos_sin is read once per row, and again from L1 by the other
-// lanes. Tile: one row a block, or a share of its heads where there are few rows; kLanes lanes hold
-// a head, 16 channels each, and walk over heads with the angles and the norms' weights of their
-// channels in registers and the next head's channels on their way.
+// lanes. Tile: one row a block, or a share of its heads with few rows; kLanes lanes hold a head, 16
+// channels each, and walk over heads with the angles and the norms' weights of their channels in
+// registers, while the next head's channels are being loaded.
 template <int kLanes>
 __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   constexpr int kHeadsAtOnce = kRopeThreads / kLanes;
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   const uint16_t* qkv = call.qkv + row * num_heads * shape.head_dim;
 
   let_next_kernel_start();
-  // Parts of the model, so before the wait.
+  // Weights of the model are never written by a kernel, so they can be read before the wait.
   const Channels q_weight = load(call.q_norm, call.q_norm != nullptr);
   const Channels k_weight = load(call.k_norm, call.k_norm != nullptr);
   wait_for_earlier_work();
@@ -181,7 +182,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
     if (threadIdx.x == 0) fail_row(call.report, row);
     kv_row = -1;
   }
-  // As many rounds for every lane of a warp, since the shuffles of rope_head need all of them.
+  // The same number of rounds for all lanes of a warp, since the shuffles of rope_head need all.
   for (int first = first_head; first < num_heads; first += step, head += step) {
     const int next_head = head + step;
     const Channels next = load(qkv + next_head * shape.head_dim, next_head < num_heads);
@@ -198,6 +199,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   }
 }
 
+// A head of head_dim channels takes head_dim / 16 lanes, rounded up to a power of two.
 void launch_rope(CudaStream& stream, const RopeCall& call) {
   const unsigned lanes = std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16));
   LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};

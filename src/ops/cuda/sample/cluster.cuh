@@ -1,8 +1,8 @@
-// How a cluster of blocks works on one row of logits: which block has which tokens, sums over all
-// of them, and the order in which filters keep tokens.
+// One row of logits on a cluster of blocks: the distribution of tokens over threads, reductions
+// over all of them, and the order in which filters keep tokens.
 //
-// Used by sample/select.cuh and sample.cu only. Every function here is called by all threads of the
-// cluster, in the same order.
+// Used by sample/select.cuh, sample/draw.cuh and sample.cu only. Thread rule: device code;
+// functions with a barrier are called by all threads of the cluster, in the same order.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace sluice::cuda {
 
 inline constexpr int kSampleThreads = 512;  // of a block
 inline constexpr int kSampleWarps = kSampleThreads / kWarpThreads;
-inline constexpr int kMaxRowBlocks = 8;
-inline constexpr int kMaxReducedWords = 4;
-inline constexpr int kDigitBins = 2048;
+inline constexpr int kMaxRowBlocks = 8;            // of a row: the portable cluster size
+inline constexpr int kMaxReducedWords = 4;         // of 64 bits, of a reduced value
+inline constexpr int kDigitBins = 2048;            // of a digit of 11 bits
 inline constexpr int kMaxListed = kSampleThreads;  // tokens that one block puts in order
 
 // Shared memory of one block; the blocks of a cluster read and write each other's.
@@ -32,9 +32,10 @@ struct SampleShared {
   uint64_t listed[kMaxListed];  // places, in any order
   uint64_t sorted[kMaxListed];  // and the highest first
   uint32_t num_listed;
-  uint64_t top[kMaxListed];  // what becomes of the list of log-probabilities
+  uint64_t top[kMaxListed];  // places of the tokens whose log-probabilities are written
 };
 
+// The inputs of one row.
 struct SampleRow {
   const float* logits;
   int32_t vocab;
@@ -44,8 +45,8 @@ struct SampleRow {
 };
 
 // The place of a token in the order in which filters keep tokens, larger first: by value, then by
-// lower id. Every token of a row has a place of its own and none has 0, so any prefix of the order
-// is `place > limit`.
+// lower id. Places of a row are distinct and never 0, so every prefix of the order is the set of
+// tokens with `place > limit` for some limit.
 __device__ inline uint64_t place_of(float value, int32_t id) {
   const uint32_t bits = __float_as_uint(value + 0.0f);  // -0 is 0
   const uint32_t key = bits ^ (bits >> 31 != 0 ? 0xffffffffu : 0x80000000u);
@@ -59,14 +60,13 @@ __device__ inline float value_at(uint64_t place) {
   return __uint_as_float(key ^ (key >> 31 != 0 ? 0x80000000u : 0xffffffffu));
 }
 
-// The tokens of a row, dealt to the threads of its blocks in groups of 4 neighbouring ids, which
-// share a call of Philox. Which thread has a group depends on `vocab` alone.
+// The tokens of a row, distributed over the threads of its blocks in groups of 4 neighbouring ids,
+// which share a call of Philox. The thread of a group depends on `vocab` alone.
 //
 // kHeld: a thread keeps its groups in shared memory, so that the row is read from memory once and
 // values can be replaced. Otherwise every pass reads the logits again.
 //
-// Passed by value and made of values: what a thread looks up in every round is to stay in
-// registers.
+// Passed by value, so that the members stay in registers.
 template <bool kHeld>
 class Tokens {
  public:
@@ -78,7 +78,7 @@ class Tokens {
         group_stride_(static_cast<int>(ClusterBlocks::count() * kSampleThreads)),
         num_groups_((row.vocab + 3) / 4) {}
 
-  // Notes the suppressed ids. Order: before a barrier of the block, which is before `load`.
+  // Sets the bits of groups with suppressed ids. Order: a barrier of the block before `load`.
   __device__ void note_suppressed() const {
     for (int i = threadIdx.x; i < row_.num_suppressed; i += kSampleThreads) {
       const uint32_t group = static_cast<uint32_t>(row_.suppressed[i]) / 4;
@@ -112,7 +112,7 @@ class Tokens {
     }
   }
 
-  // The same, again.
+  // The same calls in a later pass, from shared memory if the row is held there.
   template <typename Fn>
   __device__ void visit(Fn&& fn) const {
     const float4* held = held_;
@@ -124,7 +124,7 @@ class Tokens {
     }
   }
 
-  // The same with values that fn replaces; what is held stays replaced.
+  // As `visit`, but fn may replace the values; replacements are kept if the row is held.
   template <typename Fn>
   __device__ void update(Fn&& fn) const {
     float4* held = held_;
@@ -151,6 +151,7 @@ class Tokens {
   }
 
  private:
+  // Four logits; -inf beyond the vocabulary.
   __device__ float4 load_group(int group) const {
     const float* source = row_.logits + 4 * static_cast<int64_t>(group);
     if (row_.aligned) return *reinterpret_cast<const float4*>(source);
@@ -166,7 +167,8 @@ class Tokens {
   int num_groups_;
 };
 
-// Order: before anything else of a block; afterwards every block may reach into every other.
+// Prepares the shared memory of a block. Order: first call of a block; after it every block may
+// access every other's shared memory.
 template <bool kHeld>
 __device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
   for (int i = threadIdx.x; i < 64; i += kSampleThreads) shared.banned_groups[i] = 0;
@@ -176,12 +178,13 @@ __device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
   ClusterBlocks::sync();
 }
 
-// Groups that one thread has at most.
+// An upper bound of the groups of one thread, which sizes the shared memory.
 inline int groups_of_a_thread(int32_t vocab, int num_blocks) {
   const int per_round = 4 * kSampleThreads * num_blocks;
   return (vocab + per_round - 1) / per_round;
 }
 
+// __shfl_xor_sync for a struct of 64-bit words.
 template <typename T>
 __device__ T shuffle_xor(const T& value, int step) {
   uint64_t words[sizeof(T) / 8];
@@ -228,9 +231,9 @@ class Reducer {
   template <typename T, typename Combine>
   __device__ T operator()(T value, Combine combine) {
     value = of_block(value, combine);
-    // Two places in turn, so that a fast block does not overwrite what a slow one still reads: it
-    // cannot be two barriers ahead. Pushed, so that no block reads another's memory after the
-    // barrier.
+    // Two buffers alternate, so that a fast block does not overwrite values that a slow one still
+    // reads: it cannot be two barriers ahead. Blocks write to each other instead of reading, so
+    // that reads after the barrier are local.
     turn_ ^= 1;
     if (threadIdx.x < num_blocks_) {
       put(ClusterBlocks::of_block(shared_.sums[turn_][block_], threadIdx.x), value);
@@ -261,8 +264,8 @@ class Reducer {
   int turn_ = 0;
 };
 
-// The sum of `value` over the lower threads of the block; `warp_sums` is shared memory that nobody
-// uses until the next barrier.
+// The sum of `value` over the lower threads of the block. `warp_sums` is shared memory that must
+// not be used otherwise until the next barrier.
 template <typename T>
 __device__ T sum_before(T value, T* warp_sums) {
   static_assert(kSampleWarps <= kWarpThreads);

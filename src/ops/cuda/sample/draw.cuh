@@ -1,5 +1,5 @@
-// The Gumbel-max draw: the argmax over tokens of scaled + g, g = -ln(-ln(u)), in double as every
-// backend does it.
+// The Gumbel-max draw: the argmax over tokens of scaled + g, g = -ln(-ln(u)), in double as on every
+// backend, so that all draw the same tokens.
 //
 // Used by sample.cu only. Thread rule: device code; a GumbelMax is a thread's own.
 #pragma once
@@ -22,13 +22,13 @@ __device__ inline Winner better(const Winner& a, const Winner& b) {
   return b_wins ? b : a;
 }
 
-// Chosen without an index, which would put the words in memory.
+// words[i] by selects: a variable index would put the words into local memory.
 __device__ inline uint32_t word_at(const PhiloxWords& words, int i) {
   return i == 0 ? words[0] : i == 1 ? words[1] : i == 2 ? words[2] : words[3];
 }
 
-// Not inlined: it is needed once in thousands of tokens, and two logarithms in double would take
-// registers from every loop around it.
+// Not inlined: few tokens need it, and two logarithms in double would take registers from every
+// loop around it.
 __device__ __noinline__ double add_noise(float scaled, uint32_t word) {
   return scaled - log(-log(uniform_open(word)));
 }
@@ -40,9 +40,10 @@ __device__ inline Winner noisy(uint64_t place, int64_t seed, int64_t position) {
   return {add_noise(value_at(place), word_at(words, id % 4)), place};
 }
 
-// Most tokens are beaten without a logarithm: the noise is at most 33 ln(2), and since -ln(u) is at
-// least 1 - u, a token can only win where 1 - u < e^(scaled - best). Both tests are in f32 with
-// room for their rounding, against a bound that the best value is known to reach.
+// The best of the tokens offered to one thread. Most tokens are rejected without a logarithm: the
+// noise is at most 33 ln(2), and since -ln(u) is at least 1 - u, a token can only win where
+// 1 - u < e^(scaled - best). Both tests are in f32 with a margin for rounding, against a lower
+// bound of the best value.
 class GumbelMax {
  public:
   __device__ GumbelMax(int64_t seed, int64_t position) : seed_(seed), position_(position) {}

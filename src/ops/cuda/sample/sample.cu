@@ -1,20 +1,20 @@
-// Sampling on CUDA: the logits are read once, then a few passes over what a cluster of blocks holds
-// of them in shared memory; no sort of the vocabulary, no scratch memory.
+// Sampling on CUDA: a cluster of blocks reads the logits of a row once into shared memory and makes
+// a few passes over them there; no sort of the vocabulary, no scratch memory.
 //
 // Every filter keeps a prefix of one order (place_of), so a set of kept tokens is one number:
-//   top-k   up to 512: the first k are listed in order by one block (sample/select.cuh), and what
-//           remains to be done concerns the list alone; above: the k-th place is selected
-//   top-p   without a list: a token is kept when the weight before it is less than top_p of all,
-//           and that has to be known of one token only, the Gumbel winner of the whole set. If it
-//           is kept, it is the winner of the kept set as well; if not, nothing from it on is kept,
-//           and the winner of the tokens before it is looked at next. A winner is kept with
-//           probability top_p or more, so one pass is the rule; each further one halves what is
-//           left.
+//   top-k   up to 512: one block lists the first k in order (sample/select.cuh), and the other
+//           filters work on the list; above: the k-th place is selected
+//   top-p   without a list: a token is kept if the weight before it is less than top_p of the
+//   total,
+//           and this is tested for one token only, the Gumbel winner of the whole set. If it is
+//           kept, it is the winner of the kept set, too; if not, no token from it on is kept, and
+//           the winner of the tokens before it is tested next. A winner is kept with probability
+//           top_p or more, so mostly one pass suffices; each further pass halves the rest.
 //
-// Bound: bytes, 4 a token; at few rows the latency of 3 or 4 barriers of the cluster instead. Tile:
-// a row on 8 blocks of 512 threads, or on one block up to 16,384 tokens. Measured at 151,936 tokens
-// (NVIDIA H200, 2026-11-21), 1 row and 256 rows: greedy 8.7 and 110 us (33 % of a device-to-device
-// copy's rate), top-k 20 with top-p 0.95 19 and 216 us, top-p alone 25 and 325 us.
+// Bound: bytes, 4 a token; with few rows the latency of 3 or 4 barriers of the cluster instead.
+// Tile: a row on 8 blocks of 512 threads, or on one block up to 16,384 tokens. Share: a third of
+// the rate of a device-to-device copy, greedy with many rows (docs/kernels/cuda_ops.md). Thread
+// rule: enqueue only.
 #include <cfloat>
 #include <climits>
 #include <cmath>
@@ -37,6 +37,7 @@ namespace {
 // Rows of up to this many tokens are the work of a single block.
 constexpr int32_t kVocabOfOneBlock = 16384;
 
+// `aligned`: groups of 4 logits can be loaded as vectors.
 struct CudaSampleCall : SampleCall {
   bool aligned = false;
   CudaReport bad_logits = {};
@@ -53,7 +54,7 @@ struct RowParams {
   int64_t position;
 };
 
-// What a block knows while it works on its row.
+// The state of a block while it works on its row.
 template <bool kHeld>
 struct RowWork {
   SampleShared& shared;
@@ -64,7 +65,8 @@ struct RowWork {
   int64_t row;
 };
 
-// By the first thread of a block. Order: `finish_fetch` before the barrier.
+// Starts asynchronous copies of the row's parameters, which overlap with the first pass. The first
+// thread of a block calls it. Order: `finish_fetch` before the barrier.
 __device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, RowParams& params) {
   __pipeline_memcpy_async(&params.temperature, call.temperature + row, sizeof(float));
   __pipeline_memcpy_async(&params.top_p, call.top_p + row, sizeof(float));
@@ -76,7 +78,7 @@ __device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, RowP
 }
 __device__ inline void finish_fetch() { __pipeline_wait_prior(0); }
 
-// What the first pass finds out.
+// The result of the first pass.
 struct Peak {
   float largest;    // of all logits
   float allowed;    // of those that are not suppressed
@@ -109,6 +111,7 @@ __device__ Peak find_peak(const RowWork<kHeld>& work) {
   });
 }
 
+// Sum of e^(value - largest) over four values: f32 terms, added to a double by the callers.
 __device__ inline double sum_of_exp(const float (&values)[4], float largest) {
   float sums[4];
 #pragma unroll
@@ -124,7 +127,7 @@ __device__ double sum_raw(const RowWork<kHeld>& work, float largest) {
   return work.reduce(sum, [](double a, double b) { return a + b; });
 }
 
-// Puts the places of the likeliest tokens into shared.top of the first block.
+// Writes the places of the num_top largest raw logits to shared.top of the first block, in order.
 template <bool kHeld>
 __device__ void list_top(const RowWork<kHeld>& work, float largest) {
   const auto for_each_token = [&](auto fn) {
@@ -191,7 +194,7 @@ __device__ void for_each_scaled(const RowWork<kHeld>& work, const Scaling& scali
   });
 }
 
-// What a pass over candidates adds up.
+// The sums of a pass over candidates, and its Gumbel winner.
 struct Tally {
   double mass;     // of e^scaled
   double raw_sum;  // as sum_raw, or 0
@@ -239,7 +242,8 @@ __device__ Tally tally_after(const RowWork<kHeld>& work, const Scaling& scaling,
   return work.reduce(tally, [](const Tally& a, const Tally& b) { return sum_of(a, b); });
 }
 
-// The last place that a large top_k leaves out, or that of no candidate.
+// The limit of a large top_k (select_limit), or one below all candidates if there are at most
+// top_k.
 template <bool kHeld>
 __device__ uint64_t top_k_limit(const RowWork<kHeld>& work, const Scaling& scaling) {
   const auto for_each_place = [&](auto fn) {
@@ -265,6 +269,8 @@ __device__ int32_t draw(const RowWork<kHeld>& work, const Scaling& scaling, Tall
   Winner winner = tally.winner;
   double wanted = tally.mass * static_cast<double>(top_p);
   bool limits_top_k = work.params.top_k > 0;
+  // The first round applies top_k, if there is one; each later round tests the winner against
+  // top_p.
   while (limits_top_k || top_p < 1.0f) {
     const uint64_t limit = limits_top_k ? top_k_limit(work, scaling) : winner.place;
     tally = tally_after(work, scaling, limit, peak_id);
@@ -311,7 +317,7 @@ __device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scalin
           .place);
 }
 
-// A row that cannot be sampled is reported; what it leaves is a token that exists.
+// Reports a row that cannot be sampled and writes id 0, so that later kernels read a valid token.
 __device__ void give_up(const CudaSampleCall& call, int64_t row, const CudaReport& report) {
   if (ClusterBlocks::rank() != 0) return;
   if (threadIdx.x == 0) {
@@ -325,7 +331,7 @@ __device__ void give_up(const CudaSampleCall& call, int64_t row, const CudaRepor
   }
 }
 
-// In the first block. `log_total` is ln(sum of e^logit).
+// Writes the row's outputs; the first block calls it. `log_total` is ln(sum of e^logit).
 __device__ void write_row(const SampleShared& shared, const CudaSampleCall& call, int64_t row,
                           int32_t id, double log_total) {
   const auto logprob = [&](int32_t token) {
@@ -344,6 +350,8 @@ __device__ void write_row(const SampleShared& shared, const CudaSampleCall& call
   }
 }
 
+// One row. All branches depend on values that are the same in all threads of the cluster, so that
+// all reach the same barriers.
 template <bool kHeld>
 __device__ void sample_row(const RowWork<kHeld>& work) {
   const CudaSampleCall& call = work.call;
@@ -373,6 +381,7 @@ __device__ void sample_row(const RowWork<kHeld>& work) {
   write_row(work.shared, call, work.row, id, static_cast<double>(peak.largest) + log(raw_sum));
 }
 
+// grid: rows x blocks of a row, which are a cluster. kHeld: the row fits the blocks' shared memory.
 template <bool kHeld>
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall call) {
   __shared__ SampleShared shared;

@@ -1,16 +1,17 @@
 // The first k tokens of a row's order, without sorting the row.
 //
-// Used by sample.cu only. A coarse histogram of the values says how many tokens the first k and
-// their neighbours are. Where that is few, as it nearly always is, they are listed and the first
-// block puts them in order; otherwise a radix selection finds the k-th place exactly. Thread rule:
-// as sample/cluster.cuh.
+// Used by sample.cu only. A coarse histogram of the values gives the number of tokens in the bins
+// up to that of the k-th. If it is small, as it nearly always is, these tokens are listed and the
+// first block sorts them; otherwise a radix selection finds the k-th place exactly. Thread rule: as
+// sample/cluster.cuh.
 #pragma once
 
 #include "ops/cuda/sample/cluster.cuh"
 
 namespace sluice::cuda {
 
-// Values are at most 0, the largest of a row is 0; a bin is 1/16 wide and the last has the rest.
+// The coarse bin of a value. Values are at most 0, the largest of a row is 0; a bin is 1/16 wide,
+// and the last bin has all values below -32.
 inline constexpr int kCoarseBins = kSampleThreads;
 __device__ inline int coarse_bin(float value) {
   return static_cast<int>(fminf(-16.0f * value, static_cast<float>(kCoarseBins - 1)));
@@ -50,14 +51,15 @@ __device__ void find_bin(SampleShared& shared, uint32_t k, BinOf bin_of) {
   __syncthreads();
 }
 
+// Zeroes this block's bins, with a barrier of the block.
 __device__ inline void clear_histogram(SampleShared& shared, int num_bins) {
   for (int bin = threadIdx.x; bin < num_bins; bin += kSampleThreads) shared.histogram[bin] = 0;
   __syncthreads();
 }
 
-// The limit behind which the first k places are: exactly k tokens have place > limit. A radix
-// selection, 11 or 10 bits a pass; three passes choose the value, and only ties at the border need
-// the others, which choose among ids. `for_each_place(fn)` calls fn(place) for every token.
+// The limit that the first k places exceed: exactly k tokens have place > limit. A radix selection,
+// 11 or 10 bits a pass; three passes determine the value, and only ties at the border need the
+// other three, which choose among ids. `for_each_place(fn)` calls fn(place) for every token.
 // REQUIRES: k >= 1; there are at least k tokens.
 template <typename ForEachPlace>
 __device__ uint64_t select_limit(SampleShared& shared, uint32_t k, ForEachPlace for_each_place) {
@@ -82,8 +84,8 @@ __device__ uint64_t select_limit(SampleShared& shared, uint32_t k, ForEachPlace 
   }
 }
 
-// Adds the coarse bins of a thread's tokens to its block's histogram. The last bin, where most
-// tokens of a sharp distribution are, is counted in a register first.
+// Adds the coarse bins of a thread's tokens to its block's histogram. The last bin, which has most
+// tokens of a sharp distribution, is counted in a register, since atomics on it would serialise.
 class CoarseCounter {
  public:
   __device__ explicit CoarseCounter(SampleShared& shared) : shared_(shared) {}
@@ -135,6 +137,7 @@ __device__ uint32_t list_first(SampleShared& shared, uint32_t k, ForEachToken fo
   if (ClusterBlocks::rank() != 0) return 0;
   const uint32_t count = shared.num_listed;
   const uint64_t mine = threadIdx.x < count ? shared.listed[threadIdx.x] : 0;
+  // Sorts by counting: the position of a token is the number of larger places.
   uint32_t position = 0;
   for (uint32_t i = 0; i < count; ++i) position += shared.listed[i] > mine ? 1 : 0;
   if (threadIdx.x < count) shared.sorted[position] = mine;

@@ -1,6 +1,6 @@
 // Decode attention on CUDA: cuts a call into rounds that fit the scratch, and chooses the kernels
 // of each round. Every choice depends on shapes and upper bounds only, so that a graph can replay
-// it, and every kernel gives the same bits. Thread rule: host thread, enqueue only.
+// it, and all kernels for a head_dim give the same bits. Thread rule: host thread, enqueue only.
 #include "ops/cuda/attention/decode/decode.h"
 
 #include <algorithm>

@@ -41,7 +41,7 @@ __device__ inline float weighted(float acc, float weight) {
   return weight < 0.0f ? -0.0f : __fmul_rn(acc, weight);
 }
 
-// The state of one channel; every thread of a head keeps the sum, too.
+// The state of one channel: its acc, and the sum of the head.
 struct Channel {
   float acc = 0.0f;
   float sum = 0.0f;
