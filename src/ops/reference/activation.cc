@@ -1,4 +1,4 @@
-// out = gate / (1 + exp(-gate)) * up.
+// out = gate / (1 + exp(-gate)) * up. A row of gate_up is all gates, then all ups.
 #include "ops/reference/activation.h"
 
 #include <cmath>

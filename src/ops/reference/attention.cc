@@ -11,12 +11,12 @@ namespace {
 // One query head of one row.
 struct Head {
   int64_t seq = 0;
-  int32_t position = 0;
+  int32_t position = 0;  // absolute
   int64_t q_head = 0;
   int64_t num_q_heads = 0;
   int32_t kv_head = 0;
-  int32_t q_page = 0;  // counted from the one that holds the sequence's first row
-  const BFloat16* q = nullptr;
+  int32_t q_page = 0;           // counted from the one that holds the sequence's first row
+  const BFloat16* q = nullptr;  // [head_dim]
 };
 
 // The index of the token's page in the list of the head's query page; -1 if the page is not listed,
@@ -30,6 +30,7 @@ int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
   const int32_t count = pages.page_count.data<int32_t>()[list];
   const auto index =
       static_cast<int32_t>(std::find(ids, ids + count, token / pages.page_tokens) - ids);
+  // Gathered pages outside the call's entries belong to another call of the list.
   const bool here = !pages.gathered ||
                     (index >= pages.first_entry && index < pages.first_entry + pages.num_entries);
   return index < count && here ? index : -1;
@@ -38,6 +39,7 @@ int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
 // Whether the mask lets the head's row attend to the tile of the token.
 bool is_set(const TileMask& mask, const Head& head, int32_t token) {
   const int64_t num_heads = mask.bits.dim(1);
+  // A mask has an entry for all heads, for each KV head or for each query head.
   const int64_t list_head = num_heads == 1                  ? 0
                             : num_heads == head.num_q_heads ? head.q_head
                                                             : head.kv_head;
@@ -69,6 +71,8 @@ std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head)
 // The keys (or, with `values`, the values) of a token: head_dim numbers.
 const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token, bool values) {
   const KvBlockShape& shape = args.kv.shape;
+  // A gathered page is a block of its own, found by its index in the list; any other token through
+  // the block table of its run.
   int32_t block = 0;
   if (args.pages.gathered) {
     block = listed_at(args.pages, head, token) - args.pages.first_entry;
@@ -139,6 +143,7 @@ std::vector<double> attention(const AttentionArgs& args) {
   for_each_head(args, [&](const Head& head) {
     const std::vector<int32_t> tokens = visible_tokens(args, head);
     const std::vector<double> score = scores(args, head, tokens);
+    // out = sum over tokens of exp(score - lse) * v.
     const double lse = log_sum_exp(score);
     std::vector<double> acc(head_dim);
     for (size_t t = 0; t < tokens.size(); ++t) {

@@ -5,6 +5,7 @@ namespace sluice::reference {
 
 GatheredPages gather_pages(const GatherPagesArgs& args) {
   const size_t dst_bytes = static_cast<size_t>(args.dst.num_blocks) * args.dst.stride_bytes;
+  // A copy of dst as it is now, over which the listed pages are written.
   GatheredPages result{.dst = {args.dst.base, args.dst.base + dst_bytes}};
   const KvBlocksView dst{.base = result.dst.data(),
                          .stride_bytes = args.dst.stride_bytes,
@@ -18,8 +19,9 @@ GatheredPages gather_pages(const GatherPagesArgs& args) {
       if (entry >= pages.page_count.data<int32_t>()[list]) continue;
       const int32_t page = pages.page_ids.data<int32_t>()[list * pages.page_ids.dim(3) + entry];
       const int32_t begin = page * pages.page_tokens;
-      if (begin >= args.kv_end.data<int32_t>()[0]) continue;
+      if (begin >= args.kv_end.data<int32_t>()[0]) continue;  // not on the host
       const int32_t entry_of_block = begin / args.src.shape.block_tokens;
+      // A place of 0 or more: the block is resident and is read there.
       const int32_t place =
           args.places.present() ? args.places.data<int32_t>()[entry_of_block] : -1;
       const KvBlocksView& src = place >= 0 ? args.resident : args.src;

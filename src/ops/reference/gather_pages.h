@@ -1,4 +1,4 @@
-// gather_pages byte by byte. Used by tests only.
+// gather_pages from its definition, element by element. Used by tests only.
 // Thread rule: a pure function over host-readable memory.
 #pragma once
 

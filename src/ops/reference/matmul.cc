@@ -1,4 +1,5 @@
-// out[i][j] = sum over l of x[i][l] * weight[j][l], plus bias[j].
+// out[i][j] = sum over l of x[i][l] * weight[j][l], plus bias[j], and the same sum of absolute
+// terms.
 #include "ops/reference/matmul.h"
 
 #include <cmath>

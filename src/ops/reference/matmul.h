@@ -1,6 +1,6 @@
 // The matrix product in double precision, written from its equation.
 //
-// Used by tests as the truth that every backend is measured against. Thread rule: pure function.
+// Used by tests, which compare every backend with it. Thread rule: pure function.
 #pragma once
 
 #include <cstdint>

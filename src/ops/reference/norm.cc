@@ -1,4 +1,4 @@
-// out = weight * r / sqrt(mean(r^2) + eps).
+// out = weight * r / sqrt(mean(r^2) + eps), where r is x, or bf16(residual + x).
 #include "ops/reference/norm.h"
 
 #include <cmath>

@@ -9,7 +9,8 @@
 namespace sluice::reference {
 
 // What `out` must be, [m, hidden]; reads x and residual, writes neither. A residual sum is rounded
-// to bf16 as the contract says, since the rounded sum is what the norm sees.
+// to bf16 as in the contract, since the norm reads the rounded sum. Called before the op, which
+// replaces the residual.
 std::vector<double> rms_norm(const RmsNormArgs& args);
 
 }  // namespace sluice::reference

@@ -9,7 +9,8 @@
 namespace sluice::reference {
 namespace {
 
-// Element offset of the minima of a page and head in `minmax`; the maxima follow.
+// Element offset of the minima of a page and head in `minmax`; the maxima follow after head_dim
+// elements.
 int64_t bounds_offset(const KeyBounds& bounds, const TensorView& block_ids, int64_t seq,
                       int32_t page, int64_t head) {
   const int64_t pages_per_block = bounds.minmax.dim(1);
@@ -75,10 +76,11 @@ std::vector<int32_t> list_of(const SelectPagesArgs& args, int64_t seq, int64_t h
   const int32_t page_tokens = args.pages.page_tokens;
   const int32_t q_page_tokens = args.pages.q_page_tokens;
   const int32_t last_row = args.kv_end.data<int32_t>()[seq] - 1;
+  // Names and cases are those of PageRule (ops/page_selection.h).
   const int32_t anchor = q_page_tokens > 0 ? q_page * q_page_tokens : last_row;
   const int32_t end = q_page_tokens > 0 ? anchor + q_page_tokens - 1 : last_row;
   if (last_row < 0 || anchor > last_row) return {};
-  std::set<int32_t> taken;
+  std::set<int32_t> taken;  // ascending, as lists are
   std::vector<int32_t> others;
   for (int32_t page = 0; page <= end / page_tokens; ++page) {
     const int32_t last_token = (page + 1) * page_tokens - 1;
@@ -89,6 +91,7 @@ std::vector<int32_t> list_of(const SelectPagesArgs& args, int64_t seq, int64_t h
       others.push_back(page);  // ascending, which the stable sort keeps among equal scores
     }
   }
+  // Descending by score; the best top_pages of them are taken.
   std::stable_sort(others.begin(), others.end(), [&](int32_t a, int32_t b) {
     return score_for_list(args, seq, head, a) > score_for_list(args, seq, head, b);
   });
@@ -110,6 +113,7 @@ std::vector<double> key_bounds(const UpdateKeyBoundsArgs& args) {
   const int64_t head_dim = minmax.dim(4);
   for (int64_t seq = 0; seq < args.batch.first_pos.dim(0); ++seq) {
     const int32_t first_row = args.batch.first_pos.data<int32_t>()[seq];
+    // From the first token of the page that holds the first row.
     const int32_t end = first_row + row_begin[seq + 1] - row_begin[seq];
     for (int32_t token = first_row / page_tokens * page_tokens; token < end; ++token) {
       if (has_no_id(args.block_ids, seq, token / args.kv.shape.block_tokens)) continue;
@@ -146,6 +150,7 @@ std::vector<double> page_scores(const ScorePagesArgs& args, std::vector<double>*
       for (int64_t head = 0; head < num_heads; ++head) {
         const int64_t at = bounds_offset(args.bounds, args.block_ids, seq, page, head);
         const auto to = static_cast<size_t>((seq * num_heads + head) * max_pages + page);
+        // The maximum over the query heads that share the KV head.
         for (int64_t g = 0; g < group; ++g) {
           const int64_t row = (seq * args.q.dim(1) + head * group + g) * head_dim;
           const Score score = score_of(args.q.data<BFloat16>() + row,

@@ -27,6 +27,7 @@ void append_rotated(const BFloat16* x, const RopeAndWriteKvArgs& args, const Ten
   const size_t begin = out.size();
   out.resize(begin + static_cast<size_t>(head_dim));
   for (int i = 0; i < half; ++i) {
+    // (a + ib)(cos + i sin) = (a cos - b sin) + i(b cos + a sin).
     const std::complex<double> turn(cos_sin[i], cos_sin[half + i]);
     const std::complex<double> pair(values[static_cast<size_t>(i)],
                                     values[static_cast<size_t>(i + half)]);
@@ -44,6 +45,7 @@ std::vector<double> rope_angles(const RopeAnglesArgs& args) {
     const auto position = static_cast<float>(args.positions.data<int32_t>()[row]);
     for (int part = 0; part < 2; ++part) {
       for (int64_t i = 0; i < half; ++i) {
+        // An f32 product, converted afterwards: both factors are float.
         const double angle = position * args.inv_freq.data<float>()[i];
         out.push_back(args.attention_factor * (part == 0 ? std::cos(angle) : std::sin(angle)));
       }
@@ -58,6 +60,7 @@ RopeAndWriteKvResult rope_and_write_kv(const RopeAndWriteKvArgs& args) {
   const int64_t num_kv = args.kv.shape.num_kv_heads;
   RopeAndWriteKvResult result;
   for (int64_t row = 0; row < args.qkv.dim(0); ++row) {
+    // A row of qkv is q heads, k heads, v heads; x walks over them.
     const BFloat16* x = args.qkv.data<BFloat16>() + row * args.qkv.dim(1);
     const float* cos_sin = args.cos_sin.data<float>() + row * head_dim;
     for (int64_t head = 0; head < num_q; ++head, x += head_dim) {

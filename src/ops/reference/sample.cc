@@ -37,6 +37,7 @@ std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const Token& a, const Token& b) { return a.scaled > b.scaled; });
   const double largest = tokens.front().scaled;
+  // Subtracting the largest changes no probability and keeps exponentials at most 1.
   for (Token& token : tokens) {
     token.scaled = (token.scaled - largest) / (temperature == 0.0f ? 1.0 : temperature);
   }
@@ -64,7 +65,7 @@ void apply_top_p(double top_p, std::vector<Token>& tokens, double& margin) {
     reached += std::exp(tokens[count++].scaled);
     margin = std::min(margin, std::abs(reached / total - top_p));
   }
-  tokens.resize(std::max<size_t>(count, 1));
+  tokens.resize(std::max<size_t>(count, 1));  // never none, whatever top_p
 }
 
 }  // namespace
@@ -75,6 +76,7 @@ KeptTokens kept_tokens(const SampleArgs& args, int64_t row) {
   if (args.temperature.data<float>()[row] == 0.0f) {
     tokens.resize(1);
   } else {
+    // The order of the filters is the contract's; each sees what the one before it left.
     apply_min_p(args.min_p.data<float>()[row], tokens, kept.margin);
     const int32_t top_k = args.top_k.data<int32_t>()[row];
     if (top_k > 0 && top_k < static_cast<int32_t>(tokens.size())) {
@@ -82,6 +84,7 @@ KeptTokens kept_tokens(const SampleArgs& args, int64_t row) {
     }
     apply_top_p(args.top_p.data<float>()[row], tokens, kept.margin);
   }
+  // Probabilities among the kept tokens, which sum to 1.
   double total = 0.0;
   for (const Token& token : tokens) total += std::exp(token.scaled);
   for (const Token& token : tokens) {

@@ -21,10 +21,11 @@ struct KeptTokens {
 // Applies suppression, temperature, min-p, top-k and top-p to one row, in this order.
 KeptTokens kept_tokens(const SampleArgs& args, int64_t row);
 
-// The token of each row: argmax of ln(probability) + Gumbel noise over the kept tokens.
+// The token of each row, [m]: argmax of ln(probability) + Gumbel noise over the kept tokens. An id
+// is exact as a double.
 std::vector<double> sample(const SampleArgs& args);
 
-// log-softmax of the raw logits of one row, [vocab].
+// log-softmax of the raw logits of one row, [vocab]: suppression and filters do not change it.
 std::vector<double> log_softmax(const SampleArgs& args, int64_t row);
 
 }  // namespace sluice::reference

@@ -38,7 +38,7 @@ void score_tiles_amx(const AmxChunk& chunk, const AmxScratch& s, int32_t tile, i
   const int64_t block_stride = static_cast<int64_t>(padded(head_dim)) * kLanes;
   const uint16_t* q = s.q + block * block_stride;
   const uint16_t* k0 = chunk.keys[tile];
-  const uint16_t* k1 = chunk.keys[tile + kTiles - 1];
+  const uint16_t* k1 = chunk.keys[tile + kTiles - 1];  // k0 again for a single tile
   const int64_t stride0 = chunk.key_stride_bytes[tile];
   const int64_t stride1 = chunk.key_stride_bytes[tile + kTiles - 1];
   _tile_zero(0);
@@ -128,6 +128,7 @@ bool softmax_tile(const float* scores, __m512i seen, float scale, uint16_t* p, f
   const __mmask16 moved = _mm512_cmp_ps_mask(new_max, old_max, _CMP_NEQ_UQ);
   const __m512 decay = exp_nonpositive<Avx512Vector>(_mm512_sub_ps(old_max, new_max));
   const __m512 rescale = _mm512_mask_mov_ps(_mm512_set1_ps(1.0f), moved, decay);
+  // The sum of 16 weights in a fixed order: pairs of tokens, pairs 4 apart, then a tree of four.
   __m512 partial[4];
 #pragma GCC unroll 8
   for (int pair = 0; pair < 8; ++pair) {

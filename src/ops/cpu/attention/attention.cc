@@ -31,19 +31,19 @@ const AttentionKernel& kernel_of(CpuIsa isa) {
 
 // AttentionArgs as plain pointers, captured by value in the task.
 struct AttentionCall {
-  AttentionItem item;  // what all items share
-  const int32_t* row_begin;
-  const int32_t* first_pos;
+  AttentionItem item;        // what all items share
+  const int32_t* row_begin;  // [num_seqs + 1]
+  const int32_t* first_pos;  // [num_seqs], as kv_begin and kv_end
   const int32_t* kv_begin;
   const int32_t* kv_end;
   int32_t num_seqs;
   int32_t num_kv_heads;
-  int32_t max_rows;
-  int32_t max_blocks;
+  int32_t max_rows;    // of the longest sequence
+  int32_t max_blocks;  // width of the block table
 
-  const int32_t* page_count;
-  int32_t max_pages;
-  int32_t num_list_heads;  // num_kv_heads, or 1 when they share a list
+  const int32_t* page_count;  // [num_seqs][num_list_heads][num_q_pages]
+  int32_t max_pages;          // width of a list
+  int32_t num_list_heads;     // num_kv_heads, or 1 when they share a list
   int32_t num_q_pages;
   int32_t q_page_tokens;
   int32_t first_entry;  // of the lists; the others are skipped
@@ -193,6 +193,7 @@ int32_t rows_per_item(const AttentionCall& call, const AttentionKernel& kernel, 
 RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int num_threads) {
   const int32_t rows = rows_per_item(call, kernel, num_threads);
   const int32_t q_page = call.q_page_tokens;
+  // Without query pages all runs belong to page 0.
   if (q_page == 0)
     return {rows, std::numeric_limits<int32_t>::max(), (call.max_rows + rows - 1) / rows};
   const int32_t runs_per_q_page = (q_page + rows - 1) / rows;
@@ -203,6 +204,7 @@ RowCut cut_rows(const AttentionCall& call, const AttentionKernel& kernel, int nu
 void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTeam& team) {
   const RowCut cut = cut_rows(call, kernel, team.num_threads());
   const int64_t per_run = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
+  // The same for all calls of a shape, so that a thread's scratch grows once.
   const size_t scratch_bytes =
       kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
   team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {

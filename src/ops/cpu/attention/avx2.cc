@@ -58,6 +58,7 @@ struct Avx2Vector {
   static Register zero_below(Register v, Register test, Register limit) {
     return _mm256_andnot_ps(_mm256_cmp_ps(test, limit, _CMP_LT_OQ), v);
   }
+  // Lanes below `count` keep v; any count is valid, also one below 0 or above 8.
   static Register fill_from(Register v, int count, Register fill) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     const __m256i keep = _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane);

@@ -67,6 +67,7 @@ void load_rows(const AttentionItem& item, const FmaScratch& s) {
     for (int32_t d = 0; d < head_dim; d += Vector::kLanes) {
       Vector::store(q + d, Vector::load_bf16(item.q + source + d));
     }
+    // State rows lie as in q: acc has q's offsets, max and sum one number per head.
     if (item.first) {
       for (int32_t d = 0; d < head_dim; ++d) acc[d] = 0.0f;
       s.max[m] = -__builtin_inff();
@@ -86,6 +87,7 @@ template <typename Vector>
 void load_values(const TileSource& source, int32_t head_dim, float* v) {
   for (int32_t t = 0; t < source.num_tokens; ++t) {
     const uint16_t* from = source.v + static_cast<int64_t>(t) * head_dim;
+    // v is [panel][token of the chunk][16 channels].
     float* to = v + t * kTileTokens;
     for (int32_t d = 0; d < head_dim; d += kTileTokens) {
       for (int i = 0; i < kPerTile<Vector>; ++i) {
@@ -168,13 +170,14 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
   Chunk chunk;
   Chunk next;
   for (take(chunk); chunk.num_tiles > 0; chunk = next) {
-    take(next);
+    take(next);  // one chunk ahead, so that load_chunk can prefetch it
     load_chunk<Vector>(item, chunk, next, s);
     count_seen(item, chunk, s);
     // Rows before `begin` see nothing of this chunk; rounded down to a whole group of kMaxRows.
     const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
     int32_t begin = max_of(0, min_of(item.num_rows, blind_rows)) * item.group;
     begin -= begin % Vector::kMaxRows;
+    // Phase by phase over all rows: K and V of the chunk stay in cache.
     for (int32_t m = begin; m < num_query_rows; m += Vector::kMaxRows) {
       score_rows<Vector, Vector::kMaxRows>(s, m, min_of(Vector::kMaxRows, num_query_rows - m),
                                            head_dim, item.scale, chunk.num_tiles);

@@ -29,8 +29,10 @@ template <typename Vector>
 inline typename Vector::Register exp_nonpositive(typename Vector::Register x) {
   using Register = typename Vector::Register;
   const Register low = Vector::broadcast(-87.33f);
+  // Clamped, so that 2^n stays a normal number; the result is set to 0 below. max keeps a NaN.
   const Register t = Vector::max(low, x);
   const Register n = Vector::round_to_int(Vector::mul(t, Vector::broadcast(1.44269504088896341f)));
+  // r = t - n ln(2), with ln(2) in two parts, of which the first has few bits: n times it is exact.
   Register r = Vector::fma(n, Vector::broadcast(-0.693359375f), t);
   r = Vector::fma(n, Vector::broadcast(2.12194440e-4f), r);
   Register poly = Vector::broadcast(1.9875691500e-4f);
@@ -148,7 +150,7 @@ inline float update_tile(float* p, int32_t count, float* max, float* sum) {
 #pragma GCC unroll 4
   for (int v = 0; v < kPer; ++v) {
     score[v] = Vector::load(p + v * Vector::kLanes);
-    if (count < kTileTokens) {
+    if (count < kTileTokens) {  // the row sees a part of the tile only
       score[v] = Vector::fill_from(score[v], count - v * Vector::kLanes, lowest);
     }
     folded = Vector::max(folded, score[v]);
@@ -183,7 +185,7 @@ void softmax_rows(const FmaScratch& s, int32_t begin, int32_t num_query_rows, in
     int32_t moved = 0;
     for (int32_t tile = 0; tile < num_tiles; ++tile) {
       const int32_t count = min_of(kTileTokens, s.seen[m] - tile * kTileTokens);
-      if (count <= 0) break;
+      if (count <= 0) break;  // `seen` is a prefix: later tiles are invisible, too
       alpha[tile] = update_tile<Vector>(p + tile * kTileTokens, count, s.max + m, s.sum + m);
       moved |= (alpha[tile] != 1.0f ? 1 : 0) << tile;
     }
@@ -220,6 +222,7 @@ void value_kernel(const ValueRun& run) {
   }
   for (int32_t begin = 0; begin < run.num_tokens; begin += kTileTokens) {
     const int32_t tile = begin / kTileTokens;
+    // Some row's maximum rose; the alpha of the other rows is 1, which changes no bit.
     if ((run.moved >> tile) & 1) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {

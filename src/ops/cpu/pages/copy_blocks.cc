@@ -16,6 +16,7 @@ namespace {
 // Ids that a task carries by value, since the caller's list need not outlive the call.
 constexpr size_t kIdsPerTask = 32;
 
+// Block j of dst receives block ids[j] of src.
 struct CopyCall {
   const std::byte* src;
   size_t src_stride_bytes;

@@ -1,4 +1,4 @@
-// Copies listed pages from pinned host memory, head by head and entry by entry.
+// Copies listed pages from pinned host memory or resident blocks, head by head and entry by entry.
 //
 // Bound by memory. Thread rule: enqueue only; entries run on the stream's team.
 #include <algorithm>
@@ -16,20 +16,22 @@ struct GatherCall {
   KvBlocksView src;
   KvBlocksView resident;
   KvBlocksView dst;
-  const int32_t* block_ids;
-  const int32_t* places;  // null: nothing is resident
-  const int32_t* kv_end;
-  const int32_t* page_ids;
-  const int32_t* page_count;
-  int64_t* num_bytes;  // null: not counted
-  bool is_metered;     // the stream counts bytes, so they are computed even without num_bytes
+  const int32_t* block_ids;   // [num_ids]: indices in src, in order of position
+  const int32_t* places;      // [num_ids], indices in resident or negative; null: nothing resident
+  const int32_t* kv_end;      // [1]
+  const int32_t* page_ids;    // [num_list_heads][max_pages]
+  const int32_t* page_count;  // [num_list_heads]
+  int64_t* num_bytes;         // null: not counted
+  bool is_metered;  // the stream counts bytes, so they are computed even without num_bytes
   int32_t num_ids;
   int32_t num_list_heads;
   int32_t max_pages;
   int32_t first_entry;
   int32_t num_entries;
 
+  // Entries of all heads, whether their lists are that long or not.
   int64_t num_copies() const { return int64_t{dst.shape.num_kv_heads} * num_entries; }
+  // Keys, or values, of one page: contiguous in src and dst.
   size_t half_page_bytes() const {
     return static_cast<size_t>(dst.shape.block_tokens) * dst.shape.head_dim * sizeof(BFloat16);
   }
@@ -62,6 +64,7 @@ void copy_page(const GatherCall& call, int64_t index, int32_t token) {
   const int32_t entry = token / from.block_tokens;
   SLUICE_CHECK(entry < call.num_ids, "gather_pages: token {} is behind {} block ids", token,
                call.num_ids);
+  // Both sources have the shape of src; only base, stride and index differ.
   const bool resident = is_resident(call, token);
   const KvBlocksView& blocks = resident ? call.resident : call.src;
   const int32_t block = resident ? call.places[entry] : call.block_ids[entry];

@@ -84,7 +84,7 @@ float score_page(const float* q, int32_t num_heads, int32_t head_dim, const uint
   constexpr int kVectors = kScoreLanes / Lanes::kLanes;
   alignas(64) float minmax[2 * kMaxHeadDim];
   widen<Lanes>(bounds, 2 * head_dim, minmax);
-  float best = 0.0f;
+  float best = 0.0f;  // replaced by the first head's score, which may be negative
   for (int32_t head = 0; head < num_heads; ++head) {
     const float* query = q + static_cast<int64_t>(head) * head_dim;
     Floats sum[kVectors] = {};
@@ -100,6 +100,7 @@ float score_page(const float* q, int32_t num_heads, int32_t head_dim, const uint
     }
     alignas(64) float lanes[kScoreLanes];
     for (int v = 0; v < kVectors; ++v) store(lanes + v * Lanes::kLanes, sum[v]);
+    // The maximum over heads keeps the first of equal scores; a NaN never replaces a number.
     const float score = halving_sum(lanes);
     best = head == 0 || score > best ? score : best;
   }

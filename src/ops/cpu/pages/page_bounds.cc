@@ -22,7 +22,7 @@ const PageKernels& kernels_of(CpuIsa isa) {
 
 // KeyBounds and the ids that lead to them, as plain pointers.
 struct BoundsTable {
-  uint16_t* minmax;
+  uint16_t* minmax;          // bf16 [num_blocks][pages_per_block][num_kv_heads][2][head_dim]
   const int32_t* block_ids;  // [num_seqs][max_ids]
   int32_t max_ids;
   int32_t num_blocks;
@@ -37,6 +37,7 @@ struct BoundsTable {
     const int32_t index = page / pages_per_block;
     SLUICE_CHECK(index < max_ids, "page {} of sequence {} is behind its {} block ids", page, seq,
                  max_ids);
+    // Checked here, since tables are read by the task and not by the call.
     const int32_t id = block_ids[static_cast<int64_t>(seq) * max_ids + index];
     SLUICE_CHECK(id < num_blocks, "block id {} of {}", id, num_blocks);
     if (id < 0) return nullptr;
@@ -63,10 +64,10 @@ BoundsTable make_table(const KeyBounds& bounds, const TensorView& block_ids) {
 struct UpdateCall {
   BoundsTable bounds;
   KvBlocksView kv;
-  const int32_t* row_begin;
-  const int32_t* first_pos;
-  const int32_t* kv_begin;
-  const int32_t* block_table;
+  const int32_t* row_begin;    // [num_seqs + 1]
+  const int32_t* first_pos;    // [num_seqs]
+  const int32_t* kv_begin;     // [num_seqs]
+  const int32_t* block_table;  // [num_seqs][max_blocks]
   int32_t num_seqs;
   int32_t max_blocks;
   int32_t max_rows;
@@ -90,6 +91,7 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
                call.kv.num_blocks);
   const auto* keys = reinterpret_cast<const uint16_t*>(call.kv.block(block)) +
                      static_cast<int64_t>(begin % shape.block_tokens) * shape.head_dim;
+  // The last page may be incomplete; it is computed again when tokens are added.
   const int32_t num_tokens = std::min(call.bounds.page_tokens, end - begin);
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
     kernels.bound_keys(keys + shape.k_offset(head), num_tokens, shape.head_dim,
@@ -101,9 +103,9 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
 
 struct ScoreCall {
   BoundsTable bounds;
-  const uint16_t* q;
-  const int32_t* kv_end;
-  float* scores;
+  const uint16_t* q;      // bf16 [num_seqs][num_q_heads][head_dim]
+  const int32_t* kv_end;  // [num_seqs]
+  float* scores;          // [num_seqs][num_kv_heads][max_pages]
   int32_t num_seqs;
   int32_t num_q_heads;
   int32_t max_pages;
@@ -125,6 +127,7 @@ void score_range(const ScoreCall& call, const PageKernels& kernels, int32_t seq,
   const int32_t group = call.num_q_heads / num_heads;
   const int64_t q_elements = static_cast<int64_t>(call.num_q_heads) * call.bounds.head_dim;
   auto* q = reinterpret_cast<float*>(thread_scratch(static_cast<size_t>(q_elements) * 4));
+  // Converted once per range; a range is long enough that this costs little.
   for (int64_t i = 0; i < q_elements; ++i) q[i] = bf16_to_float(call.q[seq * q_elements + i]);
   for (int32_t page = begin; page < end; ++page) {
     const uint16_t* bounds = call.bounds.page(seq, page);
@@ -146,6 +149,7 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
     longest = std::max(longest, num_pages_of(call, seq));
   }
   if (longest == 0) return;
+  // The cost of a page: its bounds, for each query head.
   const int32_t page_elements = 2 * call.num_q_heads * call.bounds.head_dim;
   const int32_t pages_per_task =
       std::max(1, static_cast<int32_t>(kElementsPerTask) / page_elements);

@@ -18,12 +18,12 @@ namespace sluice::cpu {
 namespace {
 
 struct SelectCall {
-  const float* scores;  // null: no top pages
-  const int32_t* first_pos;
-  const int32_t* kv_end;
+  const float* scores;       // [num_seqs][num_score_heads][max_scores]; null: no top pages
+  const int32_t* first_pos;  // [num_seqs]
+  const int32_t* kv_end;     // [num_seqs]
   PageRule rule;
-  int32_t* page_ids;
-  int32_t* page_count;
+  int32_t* page_ids;    // [num_seqs][num_list_heads][num_q_pages][max_pages]
+  int32_t* page_count;  // [num_seqs][num_list_heads][num_q_pages]
   int32_t num_seqs;
   int32_t num_list_heads;
   int32_t num_q_pages;
@@ -91,6 +91,7 @@ void take_top(const SelectCall& call, const ListId& list, const PageRanges& rang
   SLUICE_CHECK(ranges.recent_begin <= call.max_scores,
                "select_pages: sequence {} has {} pages before the recent ones, scores hold {}",
                list.seq, ranges.recent_begin, call.max_scores);
+  // Scratch for max_scores candidates, whatever the list: the thread then allocates once.
   auto* candidates = reinterpret_cast<Candidate*>(
       thread_scratch(static_cast<size_t>(call.max_scores) * sizeof(Candidate)));
   Candidate* end = candidates;
@@ -158,7 +159,7 @@ void CpuOps::select_pages(Stream& stream, const SelectPagesArgs& args) const {
   as_cpu(stream).submit("select_pages", [call = make_call(args)](ThreadTeam& team) {
     const int64_t num_lists =
         static_cast<int64_t>(call.num_seqs) * call.num_list_heads * call.num_q_pages;
-    // Picking the best of n costs about as much as eight elements of a memory-bound op each.
+    // Selecting among n candidates costs about as much as 8 n elements of a memory-bound op.
     const int64_t list_elements = call.max_pages + int64_t{8} * call.max_scores;
     for_row_ranges(team, num_lists, list_elements, [&](int64_t begin, int64_t end) {
       for (int64_t index = begin; index < end; ++index) write_list(call, index);

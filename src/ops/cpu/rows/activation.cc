@@ -14,18 +14,18 @@ namespace sluice::cpu {
 namespace {
 
 struct SwigluCall {
-  const uint16_t* gate_up;
-  uint16_t* out;
+  const uint16_t* gate_up;  // bf16 [num_rows][2 * intermediate]: gate, then up
+  uint16_t* out;            // bf16 [num_rows][intermediate]
   int64_t num_rows;
   int64_t intermediate;
   const RowKernels* kernels;
 };
 
 struct GatherCall {
-  const uint16_t* x;
-  const int32_t* indices;
-  uint16_t* out;
-  int64_t num_rows;  // of x
+  const uint16_t* x;       // bf16 [num_rows][hidden]
+  const int32_t* indices;  // [num_indices]
+  uint16_t* out;           // bf16 [num_indices][hidden]
+  int64_t num_rows;        // of x
   int64_t num_indices;
   int64_t hidden;
 };

@@ -10,10 +10,10 @@ namespace sluice::cpu {
 namespace {
 
 struct RmsNormCall {
-  const uint16_t* x;
-  uint16_t* residual;  // or null
-  const uint16_t* weight;
-  uint16_t* out;
+  const uint16_t* x;       // bf16 [num_rows][hidden]
+  uint16_t* residual;      // the same shape, updated in place; or null
+  const uint16_t* weight;  // bf16 [hidden]
+  uint16_t* out;           // as x, and may be x
   int64_t num_rows;
   int64_t hidden;
   float eps;

@@ -16,9 +16,9 @@ namespace sluice::cpu {
 namespace {
 
 struct AnglesCall {
-  const int32_t* positions;
-  const float* inv_freq;
-  float* cos_sin;
+  const int32_t* positions;  // [num_rows], absolute
+  const float* inv_freq;     // [half]
+  float* cos_sin;            // [num_rows][2][half]: cosines, then sines
   int64_t num_rows;
   int64_t half;  // head_dim / 2
   float attention_factor;
@@ -39,12 +39,12 @@ void angle_rows(const AnglesCall& call, int64_t begin, int64_t end) {
 }
 
 struct RopeCall {
-  const uint16_t* qkv;
-  const uint16_t* q_norm;  // or null
-  const uint16_t* k_norm;
-  const float* cos_sin;
-  uint16_t* q_out;
-  const int32_t* kv_rows;
+  const uint16_t* qkv;     // bf16 [num_rows][q heads, k heads, v heads][head_dim]
+  const uint16_t* q_norm;  // bf16 [head_dim], or null: no norm
+  const uint16_t* k_norm;  // null exactly when q_norm is
+  const float* cos_sin;    // [num_rows][2][head_dim / 2]
+  uint16_t* q_out;         // bf16 [num_rows][num_q_heads][head_dim]
+  const int32_t* kv_rows;  // [num_rows]: token slot in `kv`, or -1
   KvBlocksView kv;
   int64_t num_rows;
   int32_t num_q_heads;

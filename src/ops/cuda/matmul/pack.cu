@@ -2,8 +2,8 @@
 // staging memory over the link.
 //
 // Used once per weight while a model loads. Bound: the link. Tile: pieces of 8 MiB; a converting
-// thread reads single elements, 64 or 128 bytes a warp. Thread rule: enqueue only, but the host's
-// threads have read the source when the call returns.
+// thread reads single elements, 64 or 128 bytes a warp. Thread rule: as CudaStream::submit; the
+// call returns when the source has been read, and after a conversion when the stream is idle.
 #include <cstring>
 #include <span>
 

@@ -96,7 +96,7 @@ __device__ inline float sum_of_warps(const float* sums, int row, int column) {
   return sum;
 }
 
-// Writes a block's rows of out^T, plus bias; sums are in shared memory as sum_of_warps reads them.
+// Writes a block's columns of out, plus bias; `sums` is as sum_of_warps reads it.
 template <int kTiles, int kWarps, typename Out>
 __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
   constexpr int kColumns = kTiles * kTileRows;
@@ -112,7 +112,7 @@ __device__ inline void write_sums(const SkinnyCall& call, const float* sums) {
 }
 
 // The same, after the gate: the first half of the tiles are gates, the second half `up`. Both are
-// rounded to bf16 as if `matmul` had written them, so that the bits are those of two ops.
+// rounded to bf16 as if `matmul` had written them (the contract of gated_product).
 template <int kTiles, int kWarps>
 __device__ inline void write_gated(const SkinnyCall& call, const float* sums) {
   constexpr int kColumns = kTiles / 2 * kTileRows;

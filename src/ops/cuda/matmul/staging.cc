@@ -9,8 +9,8 @@
 namespace sluice::cuda {
 namespace {
 
-// One thread reads some 15 GB/s of memory and less of the page cache, the link moves 55: several
-// threads are needed, and 8 suffice.
+// One thread reads some 15 GB/s of memory and less of the page cache, while the link moves
+// 55, so one thread would halve the rate and more.
 int num_copy_threads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, 8);
 }

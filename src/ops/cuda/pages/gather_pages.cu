@@ -35,12 +35,12 @@ struct GatherCall {
   Blocks src;
   Blocks resident;
   Blocks dst;
-  const int32_t* block_ids;
-  const int32_t* places;  // null: nothing is resident
-  const int32_t* kv_end;
-  const int32_t* page_ids;
-  const int32_t* page_count;
-  unsigned long long* num_bytes;  // null: not counted
+  const int32_t* block_ids;       // [num_blocks]: indices in src, in order of position
+  const int32_t* places;          // [num_blocks], indices in resident or negative; null: none
+  const int32_t* kv_end;          // [1]
+  const int32_t* page_ids;        // [num_list_heads][max_pages]
+  const int32_t* page_count;      // [num_list_heads]
+  unsigned long long* num_bytes;  // [1], added to; null: not counted
   int32_t num_kv_heads;
   int32_t num_list_heads;
   int32_t max_pages;
@@ -83,6 +83,7 @@ __device__ inline Piece find_piece(const GatherCall& call, int64_t index, int32_
   const int32_t entry = call.first_entry + j;
   if (entry >= call.page_count[list]) return {};
   const int32_t page = call.page_ids[static_cast<int64_t>(list) * call.max_pages + entry];
+  // 64 bits: a list may run far ahead of kv_end.
   if (static_cast<int64_t>(page) * call.page_tokens >= kv_end) return {};
   const int32_t index_of_block = page / call.pages_per_block;
   const int64_t page_in_block = page % call.pages_per_block;
@@ -129,6 +130,7 @@ __global__ void __launch_bounds__(kThreads) gather_pages_kernel(const GatherCall
     if (!piece.is_resident) num_bytes += piece.num_bytes;
     piece = next;
   }
+  // All lanes of a warp counted the same pieces, so one adds for the warp.
   if (lane == 0 && num_bytes > 0 && call.num_bytes != nullptr) {
     atomicAdd(call.num_bytes, num_bytes);
   }
@@ -181,6 +183,7 @@ void CudaOps::gather_pages(Stream& on, const GatherPagesArgs& args) const {
                "blocks must begin at 16 bytes");
   if (args.pages.num_entries == 0) return;
   stream.submit("gather_pages", [&](cudaStream_t handle) {
+    // The grid depends on the kind of call, not on lists, so that a graph can replay it.
     const int num_blocks = args.places.present() ? kBlocksWithResidents : kBlocks;
     gather_pages_kernel<<<num_blocks, kThreads, 0, handle>>>(make_call(args));
   });

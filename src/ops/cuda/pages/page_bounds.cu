@@ -29,14 +29,14 @@ __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) {
 
 // UpdateKeyBoundsArgs as plain pointers and sizes.
 struct BoundsCall {
-  const int32_t* row_begin;
-  const int32_t* first_pos;
-  const int32_t* kv_begin;
-  const int32_t* block_table;
-  const int32_t* block_ids;
+  const int32_t* row_begin;    // [num_seqs + 1]
+  const int32_t* first_pos;    // [num_seqs]
+  const int32_t* kv_begin;     // [num_seqs]
+  const int32_t* block_table;  // [num_seqs][max_blocks]: where blocks lie now
+  const int32_t* block_ids;    // [num_seqs][max_ids]: their entries in minmax, or negative
   const std::byte* kv_base;
   int64_t kv_stride_bytes;
-  uint16_t* minmax;
+  uint16_t* minmax;  // bf16 [block][page of block][num_kv_heads][2][head_dim]
   int32_t max_blocks;
   int32_t max_ids;
   int32_t block_tokens;
@@ -84,6 +84,7 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
     low.pairs[i] = kPairOfInfinity;
     high.pairs[i] = kPairOfMinusInfinity;
   }
+  // Lanes that are left over when head_dim does not divide 256 read nothing.
   const int32_t first_token = lane / pieces < tokens_at_once ? lane / pieces : end - begin;
   for (int32_t first = first_token; first < end - begin; first += kBoundsLoads * tokens_at_once) {
     Bf16x8 key[kBoundsLoads];
@@ -123,11 +124,11 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
 
 // ScorePagesArgs as plain pointers and sizes.
 struct ScoreCall {
-  const uint16_t* q;
-  const uint16_t* minmax;
-  const int32_t* block_ids;
-  const int32_t* kv_end;
-  float* scores;
+  const uint16_t* q;         // bf16 [num_seqs][num_kv_heads * group][head_dim]
+  const uint16_t* minmax;    // as in BoundsCall
+  const int32_t* block_ids;  // [num_seqs][max_ids]
+  const int32_t* kv_end;     // [num_seqs]
+  float* scores;             // [num_seqs][num_kv_heads][max_pages]
   int32_t max_ids;
   int32_t max_pages;
   int32_t page_tokens;
@@ -137,7 +138,7 @@ struct ScoreCall {
   int32_t head_dim;
 };
 
-constexpr int kPagesPerWarp = 16;
+constexpr int kPagesPerWarp = 16;  // the rows of a tensor-core product
 constexpr int kScoreWarps = 4;
 constexpr int kScoreLoads = 8;  // in flight per lane, of each of two pages
 
@@ -280,7 +281,7 @@ void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) con
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
                        is_aligned(args.bounds.minmax.bytes());
   SLUICE_CHECK(aligned, "blocks and bounds must begin at 16 bytes");
-  // n rows touch at most this many pages.
+  // n rows touch at most ceil((n - 1) / page_tokens) + 1 pages, wherever they begin.
   const int32_t pages =
       (args.batch.max_rows + 2 * args.bounds.page_tokens - 2) / args.bounds.page_tokens;
   const dim3 grid(static_cast<unsigned>(pages), static_cast<unsigned>(args.kv.shape.num_kv_heads),

@@ -24,12 +24,12 @@ using namespace selection;  // thresholds
 
 // SelectPagesArgs as plain pointers and sizes.
 struct SelectCall {
-  const float* scores;  // null: no top pages
-  const int32_t* first_pos;
-  const int32_t* kv_end;
+  const float* scores;       // [num_seqs][num_score_heads][max_scores]; null: no top pages
+  const int32_t* first_pos;  // [num_seqs]
+  const int32_t* kv_end;     // [num_seqs]
   PageRule rule;
-  int32_t* page_ids;
-  int32_t* page_count;
+  int32_t* page_ids;    // [num_seqs][num_list_heads][num_q_pages][max_pages]
+  int32_t* page_count;  // [num_seqs][num_list_heads][num_q_pages]
   int32_t num_list_heads;
   int32_t num_q_pages;
   int32_t max_pages;  // of a list
@@ -109,6 +109,8 @@ __device__ inline void write_top(const Keys& keys, const Range& threshold, int32
     above += before.x;
     equal += before.y;
   }
+  // `above` and `equal` count the candidates before this turn of the warp. A candidate's place is
+  // the number of taken ones before it: all above the threshold, and at most num_wanted equal ones.
   const uint32_t lower_lanes = (1u << lane) - 1;
   keys.for_each([&](int32_t page, uint32_t key) {
     const bool is_above = key > threshold.low;
@@ -144,13 +146,15 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   let_next_kernel_start();
   __shared__ Shared shared;
   const unsigned num_blocks = kClustered ? ClusterBlocks::count() : 1;
-  const bool is_first_block = !kClustered || ClusterBlocks::rank() == 0;
+  const bool is_first_block =
+      !kClustered || ClusterBlocks::rank() == 0;  // writes what needs no scores
   const auto list = static_cast<int32_t>(blockIdx.x / num_blocks);
   const int32_t list_head = list / call.num_q_pages % call.num_list_heads;
   const int32_t seq = list / call.num_q_pages / call.num_list_heads;
   PageRanges ranges = find_ranges(call, seq, list % call.num_q_pages);
   if constexpr (kClustered) ClusterBlocks::sync();  // all blocks have begun and can be written to
   wait_for_earlier_work();                          // tables may be read before, scores may not
+  // A list that does not fit is reported and left empty; readers of lists see a valid one.
   if (ranges.num_taken() > call.max_pages ||
       (ranges.num_top > 0 && ranges.recent_begin > call.max_scores)) {
     if (is_first_block && threadIdx.x == 0) fail_row(call.report, list);
@@ -159,6 +163,7 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   int32_t* out = call.page_ids + static_cast<int64_t>(list) * call.max_pages;
   if (is_first_block) write_others(call, ranges, list, out);
   if (ranges.num_top == 0) return;
+  // One list for all heads: its scores are sums over the heads.
   const bool is_shared = call.num_list_heads == 1;
   const int64_t first_head = static_cast<int64_t>(seq) * call.num_score_heads + list_head;
   const Candidates candidates{call.scores + first_head * call.max_scores, call.max_scores,
@@ -222,7 +227,7 @@ void CudaOps::select_pages(Stream& on, const SelectPagesArgs& args) const {
                    call);
       return;
     }
-    // Without scores there is little to do per list.
+    // Without scores a list is two ranges of ids, for which few threads suffice.
     const unsigned threads = args.scores.present() ? kThreads : 128;
     launch_early(stream, select<false>, {.grid = dim3(num_lists), .block = dim3(threads)}, call);
   });

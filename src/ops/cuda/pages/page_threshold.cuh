@@ -65,7 +65,7 @@ struct Shared {
   alignas(8) int32_t bins[kNumBins];      // read two at a time
   alignas(8) int32_t all_bins[kNumBins];  // of all blocks that share the list together
   int32_t bin_sums[kNumWarps];
-  uint2 key_ranges[kNumWarps];  // smallest and largest
+  uint2 key_ranges[kNumWarps];  // smallest and largest key of each warp
   int2 num_passing[kNumWarps];  // above the threshold, equal to it
   // Of each block that shares the list, pushed by it.
   uint2 key_ranges_of_blocks[kMaxListBlocks];
@@ -217,6 +217,8 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, const int32
     counts[i] = bins[threadIdx.x * kBinsPerThread + i];
     own += counts[i];
   }
+  // `above` becomes the count of higher warps, then also of higher lanes, then of higher bins.
+  // Warps that do not contain the wanted rank return early.
   const int32_t of_warp = __reduce_add_sync(kFullWarp, own);
   if (lane == 0) shared.bin_sums[warp] = of_warp;
   __syncthreads();
@@ -249,6 +251,8 @@ __device__ inline void choose_bin(const Range& range, int32_t shift, const int32
 template <bool kClustered>
 __device__ inline Range find_threshold(const Keys& keys, int32_t num_wanted, Shared& shared) {
   find_key_range<kClustered>(keys, num_wanted, shared);
+  // Invariant: the threshold is in shared.range, whose num_wanted counts the wanted keys inside it;
+  // each round narrows the range to one bin.
   while (true) {
     for (int32_t bin = threadIdx.x; bin < kNumBins; bin += kThreads) shared.bins[bin] = 0;
     __syncthreads();

@@ -15,8 +15,8 @@ namespace sluice::cuda {
 namespace {
 
 struct SwigluCall {
-  const uint16_t* gate_up;
-  uint16_t* out;
+  const uint16_t* gate_up;  // bf16 [num_rows][2 * intermediate]: gate, then up
+  uint16_t* out;            // bf16 [num_rows][intermediate]
   int64_t num_rows;
   int32_t intermediate;
 };
@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_vectors(SwigluCall call
   for (int v = 0; v < kSwigluVectors; ++v) {
     const uint32_t index = first + v * kSwigluThreads;
     if (index >= num_vectors) continue;
-    // out's vector i of row r is gate_up's vector i of row r, and i + vectors_per_row for `up`.
+    // Rows of gate_up are twice as long as rows of out: vector i of row r has its gate at vector
+    // 2 r * vectors_per_row + i, and `up` vectors_per_row further.
     const uint64_t source = uint64_t{index} + index / vectors_per_row * vectors_per_row;
     gates[v] = gate_up[source];
     ups[v] = gate_up[source + vectors_per_row];
@@ -57,7 +58,8 @@ __global__ void __launch_bounds__(kSwigluThreads) swiglu_vectors(SwigluCall call
   }
 }
 
-// Any width at any alignment, one element a thread.
+// Any width at any alignment, one element a thread: models whose intermediate size is no multiple
+// of 8.
 __global__ void __launch_bounds__(kSwigluThreads) swiglu_elements(SwigluCall call) {
   const int64_t index = static_cast<int64_t>(blockIdx.x) * kSwigluThreads + threadIdx.x;
   const int64_t row = index / call.intermediate;
@@ -90,6 +92,7 @@ void CudaOps::swiglu(Stream& on, const SwigluArgs& args) const {
       .num_rows = args.out.dim(0),
       .intermediate = static_cast<int32_t>(args.out.dim(1)),
   };
+  // The vector kernel counts vectors of 8 in 32 bits.
   const int64_t num_elements = call.num_rows * call.intermediate;
   SLUICE_CHECK(num_elements < int64_t{1} << 34, "swiglu: {} elements", num_elements);
   if (num_elements == 0) return;
@@ -107,6 +110,7 @@ void CudaOps::gather_rows(Stream& on, const GatherRowsArgs& args) const {
       .width = args.x.dim(1),
       .report = {},
   };
+  // A bad index is found on the device only, hence a report that the next host wait throws.
   stream.submit("gather_rows", [&](cudaStream_t) {
     call.report = stream.report("gather_rows", "indices[{}] is outside the rows of x");
     copy_rows(stream, call);

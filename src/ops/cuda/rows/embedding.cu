@@ -11,7 +11,7 @@ namespace sluice::cuda {
 namespace {
 
 constexpr int kCopyThreads = 128;
-constexpr int kElementsPerBlock = kCopyThreads * 8;  // of one row
+constexpr int kElementsPerBlock = kCopyThreads * 8;  // of one row: one vector per thread
 
 // Bound: bytes, 4 per element. Tile: 1024 elements of one row a block, 16 bytes a thread. Share: 73
 // % of a device-to-device copy for many random rows. grid: rows x pieces of a row.
@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pieces(CopyRowsCall call) {
   const int64_t begin = static_cast<int64_t>(blockIdx.y) * kElementsPerBlock;
   const int64_t end = min(call.width, begin + kElementsPerBlock);
   for (int64_t i = begin + threadIdx.x * kPerPiece; i < end; i += kCopyThreads * kPerPiece) {
-    Piece piece = {};
+    Piece piece = {};  // zeros for an unknown index: later kernels get finite numbers
     if (known) piece = *reinterpret_cast<const Piece*>(call.table + index * call.width + i);
     *reinterpret_cast<Piece*>(call.out + row * call.width + i) = piece;
   }
@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(kCopyThreads) copy_pieces(CopyRowsCall call) {
 
 void copy_rows(CudaStream& stream, const CopyRowsCall& call) {
   if (call.num_indices * call.width == 0) return;
+  // Without alignment for vectors, single elements, in eight turns.
   const bool vectors = call.width % 8 == 0 && is_aligned(call.table) && is_aligned(call.out);
   const dim3 grid(static_cast<unsigned>(call.num_indices),
                   static_cast<unsigned>((call.width + kElementsPerBlock - 1) / kElementsPerBlock));

@@ -14,10 +14,10 @@ namespace {
 
 // RmsNormArgs as plain pointers and sizes.
 struct NormCall {
-  const uint16_t* x;
-  uint16_t* residual;  // or null
-  const uint16_t* weight;
-  uint16_t* out;
+  const uint16_t* x;       // bf16 [num_rows][hidden]
+  uint16_t* residual;      // the same shape, updated in place; or null
+  const uint16_t* weight;  // bf16 [hidden]
+  uint16_t* out;           // as x, and may be x
   int64_t num_rows;
   int32_t hidden;
   float one_over_hidden;
@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
   const int thread = threadIdx.x % kRowThreads;
   const int row_of_block = threadIdx.x / kRowThreads;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + row_of_block;
-  const bool exists = row < call.num_rows;
+  const bool exists = row < call.num_rows;  // false in the last block only
   const int num_vectors = call.hidden / 8;
   const int64_t offset = row * num_vectors;
   const auto* x = reinterpret_cast<const Bf16x8*>(call.x) + offset;
@@ -66,6 +66,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
 #pragma unroll
   for (int v = 0; v < kNormVectors; ++v) {
     if (call.residual != nullptr) {
+      // The norm reads the rounded sum, as the next layer does (ops/norm.h).
       rows[v] = add_rounded(old[v], rows[v]);
       const int index = thread + v * kRowThreads;
       if (exists && index < num_vectors) residual[index] = rows[v];
@@ -140,6 +141,7 @@ __global__ void __launch_bounds__(kBlockThreads) norm_rows_any(NormCall call) {
   }
   squares = row_sum<kBlockThreads>(squares, partials);
   const float scale = norm_scale(squares, call.one_over_hidden, call.eps);
+  // The second pass reads what the first left: the updated residual, or x.
   const uint16_t* source = call.residual != nullptr ? residual : x;
   for (int i = threadIdx.x; i < call.hidden; i += kBlockThreads) {
     const float value = bf16_to_float(source[i]) * scale;
@@ -157,7 +159,10 @@ void launch_rows(CudaStream& stream, const NormCall& call) {
                {dim3(static_cast<unsigned>(num_blocks)), dim3(kThreads)}, call);
 }
 
+// A row beyond 16,384 elements or without vectors goes to norm_rows_any. The choice of
+// norm_few_rows changes no bit.
 void launch(CudaStream& stream, const NormCall& call) {
+  // is_aligned(null) is true: a call without residual can have vectors.
   const bool vectors = call.hidden % 8 == 0 && is_aligned(call.x) && is_aligned(call.residual) &&
                        is_aligned(call.weight) && is_aligned(call.out);
   if (!vectors || call.hidden > kMaxNormThreads * kNormVectors * 8) {

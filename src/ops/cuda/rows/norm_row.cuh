@@ -14,8 +14,8 @@ namespace sluice::cuda {
 inline constexpr int kNormVectors = 4;
 inline constexpr int kMaxNormThreads = 512;
 
-// Threads per row: the fewest that hold it, in the sizes that norm_rows is instantiated for. Below
-// 8192 elements it is a half or a quarter more than needed in exchange for fewer instantiations.
+// Threads per row: the smallest instantiation of norm_rows that holds `hidden` elements; 32 threads
+// hold 1024, 512 hold 16,384.
 inline int norm_row_threads(int64_t hidden) {
   constexpr int64_t kPerWarp = kWarpThreads * kNormVectors * 8;
   if (hidden <= kPerWarp) return 32;
@@ -24,7 +24,7 @@ inline int norm_row_threads(int64_t hidden) {
   return kMaxNormThreads;
 }
 
-// bf16(a + b), 8 times.
+// bf16(a + b) of eight pairs: the residual addition of ops/norm.h.
 __device__ inline Bf16x8 add_rounded(const Bf16x8& a, const Bf16x8& b) {
   float x[8], y[8];
   unpack(a, x);

@@ -13,10 +13,11 @@
 namespace sluice::cuda {
 namespace {
 
+// RopeAnglesArgs as plain pointers and sizes.
 struct AnglesCall {
-  const int32_t* positions;
-  const float* inv_freq;
-  float* cos_sin;
+  const int32_t* positions;  // [num_rows], absolute
+  const float* inv_freq;     // [half]
+  float* cos_sin;            // [num_rows][2][half]: cosines, then sines
   int64_t num_rows;
   int32_t half;  // head_dim / 2
   float attention_factor;
@@ -43,22 +44,23 @@ __global__ void __launch_bounds__(kAngleThreads) write_angles(AnglesCall call) {
   cosines[call.half + channel] = call.attention_factor * static_cast<float>(sine);
 }
 
+// RopeAndWriteKvArgs as plain pointers and sizes.
 struct RopeCall {
-  const uint16_t* qkv;
-  const uint16_t* q_norm;  // or null
-  const uint16_t* k_norm;
-  const float* cos_sin;
-  uint16_t* q_out;
-  const int32_t* kv_rows;
+  const uint16_t* qkv;     // bf16 [num_rows][q heads, k heads, v heads][head_dim]
+  const uint16_t* q_norm;  // bf16 [head_dim], or null: no norm
+  const uint16_t* k_norm;  // null exactly when q_norm is
+  const float* cos_sin;    // [num_rows][2][head_dim / 2]
+  uint16_t* q_out;         // bf16 [num_rows][num_q_heads][head_dim]
+  const int32_t* kv_rows;  // [num_rows]: token slot in `kv`, or -1
   KvBlocksView kv;
   int32_t num_rows;
   int32_t num_q_heads;
   float norm_eps;
-  float one_over_norm_channels;
+  float one_over_norm_channels;  // channels beyond norm_channels are zeros and add nothing
   CudaReport report;
 };
 
-constexpr int kRopeThreads = 128;
+constexpr int kRopeThreads = 128;  // 16 heads of 128 channels at a time
 
 // The channels [8 part, 8 part + 8) of both halves of a head: the eight pairs of one thread.
 struct Channels {
@@ -83,7 +85,7 @@ struct Turn {
   float sines[8];
 };
 
-// REQUIRES: 16-byte alignment.
+// Eight neighbouring floats in two loads. REQUIRES: 16-byte alignment.
 __device__ inline void load_floats(const float* source, float (&values)[8]) {
   const auto* vectors = reinterpret_cast<const float4*>(source);
   const float4 low = vectors[0];
@@ -115,6 +117,7 @@ __device__ inline Channels rope_head(const Channels& x, const Channels& norm_wei
       b[i] = high_weight[i] * (b[i] * scale);
     }
   }
+  // (a, b) times cos + i sin, as a complex number.
   float low[8], high[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -133,6 +136,7 @@ __device__ inline uint16_t* head_target(const RopeCall& call, int64_t row, int h
   const int num_kv_heads = call.kv.shape.num_kv_heads;
   const int block_tokens = call.kv.shape.block_tokens;
   const int kv_head = head - call.num_q_heads;
+  // A block is [kv_head][K, V][block_tokens][head_dim]: `line` counts its [kv_head][K, V].
   const bool is_value = kv_head >= num_kv_heads;
   const int64_t line = is_value ? 2 * (kv_head - num_kv_heads) + 1 : 2 * kv_head;
   std::byte* block = call.kv.base + kv_row / block_tokens * call.kv.stride_bytes;
@@ -151,7 +155,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   const int64_t row = blockIdx.x;
   const int part = threadIdx.x % kLanes;
   const int half = shape.head_dim / 2;
-  const bool active = part < half / 8;
+  const bool active = part < half / 8;  // false where head_dim / 16 is no power of two
   const int num_rotated = call.num_q_heads + shape.num_kv_heads;  // the rest are values
   const int num_heads = num_rotated + shape.num_kv_heads;
   const auto load = [&](const uint16_t* source, bool exists) {
@@ -178,6 +182,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   const float* angles = call.cos_sin + row * shape.head_dim + (active ? 8 * part : 0);
   load_floats(angles, turn.cosines);
   load_floats(angles + half, turn.sines);
+  // A row outside the blocks is reported and not written; every block of the row reports it.
   if (kv_row < -1 || kv_row / shape.block_tokens >= call.kv.num_blocks) {
     if (threadIdx.x == 0) fail_row(call.report, row);
     kv_row = -1;
@@ -186,7 +191,7 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
   for (int first = first_head; first < num_heads; first += step, head += step) {
     const int next_head = head + step;
     const Channels next = load(qkv + next_head * shape.head_dim, next_head < num_heads);
-    // By value: a choice between two places would put both into local memory.
+    // By value: selecting between two addresses would put both into local memory.
     const Channels weight = select(head < call.num_q_heads, q_weight, k_weight);
     const Channels turned = rope_head<kLanes>(channels, weight, turn, call);
     if (head < num_rotated) channels = turned;
@@ -203,7 +208,8 @@ __global__ void __launch_bounds__(kRopeThreads, 6) rope_rows(RopeCall call) {
 void launch_rope(CudaStream& stream, const RopeCall& call) {
   const unsigned lanes = std::bit_ceil(static_cast<unsigned>(call.kv.shape.head_dim / 16));
   LaunchShape shape = {dim3(static_cast<unsigned>(call.num_rows)), dim3(kRopeThreads)};
-  // Few rows: each block takes a share of the heads and has no second round.
+  // Fewer rows than multiprocessors: several blocks share a row, one round of heads each, which
+  // shortens the latency of a decode step.
   if (call.num_rows < stream.cuda_device().properties().multiProcessorCount) {
     const auto num_heads = static_cast<unsigned>(call.num_q_heads + 2 * call.kv.shape.num_kv_heads);
     const unsigned at_once = kRopeThreads / lanes;
@@ -261,6 +267,7 @@ void CudaOps::rope_and_write_kv(Stream& on, const RopeAndWriteKvArgs& args) cons
       .one_over_norm_channels = 1.0f / static_cast<float>(args.norm_channels),
       .report = {},
   };
+  // Both halves of a head are loaded in vectors of 8, hence multiples of 16.
   SLUICE_CHECK(call.kv.shape.head_dim % 16 == 0 && is_aligned(call.qkv) && is_aligned(call.q_out) &&
                    is_aligned(call.kv.base) && call.kv.stride_bytes % 16 == 0,
                "rope_and_write_kv: head_dim {} and the memory must allow vectors of 16 bytes",

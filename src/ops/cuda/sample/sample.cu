@@ -46,10 +46,10 @@ struct CudaSampleCall : SampleCall {
 
 // The row's parameters, fetched while its first pass runs.
 struct RowParams {
-  float temperature;
-  float top_p;
-  float min_p;
-  int32_t top_k;
+  float temperature;  // 0: greedy
+  float top_p;        // 1: keeps all
+  float min_p;        // 0: keeps all
+  int32_t top_k;      // 0 or less: keeps all
   int64_t seed;
   int64_t position;
 };
@@ -363,6 +363,7 @@ __device__ void sample_row(const RowWork<kHeld>& work) {
   const RowParams& params = work.params;
   int32_t id = peak.id;
   double raw_sum = 0.0;
+  // Greedy needs the sum for the log-probability only.
   if (params.temperature == 0.0f) {
     raw_sum = sum_raw(work, peak.largest);
   } else {
@@ -408,6 +409,7 @@ void launch(CudaStream& stream, const CudaSampleCall& call) {
   const int num_blocks = has_clusters && call.vocab > kVocabOfOneBlock ? kMaxRowBlocks : 1;
   const size_t held_bytes = sizeof(float4) * kSampleThreads *
                             static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
+  // A vocabulary that does not fit is read from memory in every pass.
   const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
   void (*kernel)(CudaSampleCall) = holds ? sample_rows<true> : sample_rows<false>;
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(call.num_rows * num_blocks)),

@@ -11,7 +11,7 @@
 namespace sluice::cuda {
 
 // The coarse bin of a value. Values are at most 0, the largest of a row is 0; a bin is 1/16 wide,
-// and the last bin has all values below -32.
+// and the last bin has all lower values.
 inline constexpr int kCoarseBins = kSampleThreads;
 __device__ inline int coarse_bin(float value) {
   return static_cast<int>(fminf(-16.0f * value, static_cast<float>(kCoarseBins - 1)));

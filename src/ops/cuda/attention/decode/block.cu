@@ -24,8 +24,8 @@ using namespace decode;  // strips
 // half.
 template <typename C>
 struct Strips {
-  float2 max_sums[kMaxWarps][C::kHeads];
-  float2 first_half[C::kHeads];
+  float2 max_sums[kMaxWarps][C::kHeads];  // of each warp's strip
+  float2 first_half[C::kHeads];           // of the window's first half, when it has been added up
 };
 
 // The part of a window that a block computes at a time.
@@ -114,6 +114,7 @@ __device__ __forceinline__ void work_out_half(const DecodeParams& p, const Decod
       (blockIdx.y * 2 * kMaxWarps + strip_index) * kNumbersOf<C> * kWarpThreads + lane;
   Partial<C> partial;
   work_out(p, strip, p.resumed_windows + first_number, window.resumes, lane, rooms[warp], partial);
+  // The cut of a gathered list: each warp's registers are kept for the next part.
   if (C::kListed && window.is_open) {
     for_each_number(partial, [&](float& number, int place_of_number) {
       p.open_windows[first_number + place_of_number * kWarpThreads] = number;
@@ -167,6 +168,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarpThreads, 3) decode_windows(con
   auto* rooms = reinterpret_cast<Room<C>*>(shared);
   const Place place = make_place<C>(p);
   let_next_kernel_start();
+  // Few windows: neighbouring blocks compute the halves of one.
   if (p.records == 2) {
     Half half = {.window = static_cast<int32_t>(blockIdx.x / 2)};
     half.index = half.record = blockIdx.x % 2;

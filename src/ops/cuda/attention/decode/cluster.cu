@@ -61,9 +61,10 @@ __device__ __forceinline__ void push(float2* mine, uint32_t rank, float2 value) 
 // Results of all windows for the chunks that this block folds: [number][window]. Chunk c of the
 // heads is number c / blocks of block c % blocks.
 struct Inbox {
-  float4* acc;  // kQuadsOfChunk each
+  float4* acc;  // kQuadsOfChunk for each entry
   float2* max_sums;
   uint32_t shift;  // the cluster has 1 << shift blocks, and at most as many windows
+  // The block of a chunk, its number there, and the entry of a number and window.
   __device__ uint32_t rank_of(int32_t chunk) const { return chunk & ((1u << shift) - 1); }
   __device__ int32_t number_of(int32_t chunk) const { return chunk >> shift; }
   __device__ int32_t place_of(int32_t number, int32_t window) const {
@@ -151,7 +152,8 @@ __device__ __forceinline__ void fold(const DecodeParams& p, const Place& place,
                   chunk % kChunks * kChunk + lane, i);
   }
   if (p.out != nullptr) return;
-  // All chunks of a head have read the state's maximum and sum.
+  // The state may be updated in place: after this barrier all chunks of a head have read its
+  // maximum and sum, and one of them writes the new ones.
   arrive_at_cluster();
   wait_for_cluster();
   for (int32_t i = warp; chunk_of(i) < num_chunks; i += kWarps) {
@@ -193,6 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_in_cluster(const DecodePar
     strip = make_strip<C>(p, window, place.kv_head, warp);
   }
   const uint16_t* queries = p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim;
+  // Addresses are computed during the wait for the earlier kernel.
   keep_here(strip.keys[0]);
   keep_here(queries);
   wait_for_earlier_work();  // tables may be read before, queries and KV may not

@@ -95,6 +95,7 @@ __device__ inline void make_steps(float2 own, float& max, const Stretch& stretch
   const float of_warp = max_of_lanes_so_far(own.x);
   if (lane == kWarpThreads - 1) stretch.warp_max[warp] = of_warp;
   __syncthreads();
+  // The running maximum before this warp's windows; `max` goes on to the end of the stretch.
   float before = max;
   for (int32_t w = 0; w < num_warps; ++w) {
     if (w == warp) before = max;
@@ -329,6 +330,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine_few(const DecodePa
     channel.sum = p.from.sum[index];
     if (is_channel) channel.acc = p.from.acc[index * head_dim + number];
   }
+  // A warp scans the maxima of 32 windows at a time, in order of position.
   Records<kRecords> records[Loads::kGroups];
   FoldStep steps[Loads::kGroups];
 #pragma unroll

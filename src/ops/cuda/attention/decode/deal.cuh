@@ -70,6 +70,8 @@ __device__ inline List make_list(const DecodeParams& p, const DecodeRow& row, in
 template <typename Fn>
 __device__ __forceinline__ void for_each_entry(const List& list, int32_t begin, int32_t end,
                                                int32_t lane, Fn fn) {
+  // The window of the entry before the current one, over lanes and steps: a page is the first of
+  // its window when the entry before it has another.
   int32_t before = begin > 0 && begin < end ? list.window_of(list.ids[begin - 1]) : -1;
   for (int32_t first = begin; first < end; first += kLoadsAtOnce * kWarpThreads) {
     int32_t pages[kLoadsAtOnce];
@@ -106,6 +108,7 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
   const int32_t lane = thread % kWarpThreads;
   const int32_t warp = thread / kWarpThreads;
   if (thread < kMostDealt) dealt.windows[thread].tiles = 0;
+  // Stretches are multiples of 32 entries: only the last step over the list is incomplete.
   const int32_t stretch =
       (list.count + kWarps * kWarpThreads - 1) / (kWarps * kWarpThreads) * kWarpThreads;
   const int32_t begin = min(warp * stretch, list.count);
@@ -162,7 +165,7 @@ __device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& r
         make_window<false>(p, row, place.seq, place.kv_head, listed.index, block, 0);
     listed.keys = kGathered ? block_keys(p, block, place.kv_head) : window.keys;
     listed.num_tokens = min(row.kv_end - window.begin, kMaxWindowTokens);
-    listed.tiles &= window.tiles;
+    listed.tiles &= window.tiles;  // without tiles after the row's last token
   }
   __syncthreads();
 }

@@ -37,6 +37,8 @@ void add_pages(const AttentionArgs& args, DecodeParams& params) {
 DecodeParams make_params(const AttentionArgs& args) {
   const int32_t num_q_heads = static_cast<int32_t>(args.q.dim(1));
   const KvBlockShape& shape = args.kv.shape;
+  // Windows follow the blocks that gathered pages came from, so that they are those of pages in
+  // place.
   const int32_t block_tokens =
       args.pages.gathered ? args.pages.source_block_tokens : shape.block_tokens;
   const int32_t window_tokens = decode_window_tokens(block_tokens);
@@ -96,6 +98,7 @@ class Rounds {
       params_.num_found = num_found_;
       num_windows = most_found;
     }
+    // Limited by the scratch for windows and by the counters, one per sequence and query head.
     const int64_t seqs_at_once =
         std::max<int64_t>(1, std::min(max_windows_ / std::max(1, num_windows),
                                       AttentionScratch::kMaxCounters / params_.num_q_heads));

@@ -275,6 +275,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) tiles.ask();
   if (warp >= share.count) return;
+  // The queries came with the first group of copies.
   tiles.wait();
   Queries<C> queries;
   load_queries(ring.queries, lane, queries);
@@ -299,6 +300,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
 template <typename C, bool kGathered>
 void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_lists = p.num_kv_heads * p.num_seqs;
+  // Three blocks fit a multiprocessor (launch bounds).
   const int32_t most = 3 * stream.cuda_device().properties().multiProcessorCount;
   const int32_t wanted = std::min((p.num_windows + kWarps - 1) / kWarps, most / num_lists);
   const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);

@@ -28,20 +28,20 @@ struct DecodeParams {
   DecodeState to;
   bool zero_is_empty = true;  // start from the empty state where the run begins at token 0, too
 
-  const int32_t* row_begin = nullptr;
-  const int32_t* first_pos = nullptr;
-  const int32_t* kv_begin = nullptr;
-  const int32_t* kv_end = nullptr;
-  const int32_t* block_table = nullptr;
+  const int32_t* row_begin = nullptr;    // [seqs + 1], of all sequences of the call
+  const int32_t* first_pos = nullptr;    // [seqs]
+  const int32_t* kv_begin = nullptr;     // [seqs]
+  const int32_t* kv_end = nullptr;       // [seqs]
+  const int32_t* block_table = nullptr;  // [seqs][max_blocks]
   const std::byte* kv_base = nullptr;
   int64_t kv_stride_bytes = 0;
   int32_t max_blocks = 0;  // width of the block table
   int32_t block_tokens = 0;
 
-  const int32_t* page_ids = nullptr;  // null: every token
-  const int32_t* page_count = nullptr;
-  int32_t num_list_heads = 0;  // 1 or num_kv_heads
-  int32_t max_pages = 0;       // width of a list
+  const int32_t* page_ids = nullptr;    // [seqs][num_list_heads][max_pages]; null: every token
+  const int32_t* page_count = nullptr;  // [seqs][num_list_heads]
+  int32_t num_list_heads = 0;           // 1 or num_kv_heads
+  int32_t max_pages = 0;                // width of a list
   int32_t page_tokens = 0;
   bool gathered = false;
   int32_t first_entry = 0;
@@ -68,11 +68,13 @@ struct DecodeParams {
 
   int32_t num_q_heads = 0;
   int32_t num_kv_heads = 0;
-  int32_t group = 0;
+  int32_t group = 0;  // query heads per KV head
   int32_t head_dim = 0;
   int32_t window_tokens = 0;  // 1 << window_shift, since it divides 256
   int32_t window_shift = 0;
   int32_t windows_per_block = 0;
+  // The round: sequences [first_seq, first_seq + num_seqs), and of each run windows [first_window,
+  // first_window + num_windows), those that exist.
   int32_t first_seq = 0;
   int32_t num_seqs = 0;
   int32_t first_window = 0;

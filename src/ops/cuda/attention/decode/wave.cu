@@ -41,6 +41,7 @@ class Sequences {
     kv_begin_ = row.kv_begin;
     kv_end_ = row.kv_end;
     const int32_t own = lane < p.num_seqs ? min(row.num_windows, p.num_windows) : 0;
+    // A prefix sum over the sequences gives each the numbers [begin_, end_) of its windows.
     end_ = own * p.num_kv_heads;
 #pragma unroll
     for (int step = 1; step < kMaxWaveSequences; step *= 2) {
@@ -171,8 +172,8 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
   keep_here(source.strip.keys[0]);
   keep_here(source.queries);
   number += static_cast<int32_t>(gridDim.x);
-  Task next = sequences.task(number);
-  wait_for_earlier_work();  // tables may be read before, queries and KV may not
+  Task next = sequences.task(number);  // one window ahead, so that its block is known in time
+  wait_for_earlier_work();             // tables may be read before, queries and KV may not
   if (task.round_seq < 0) return;
   copy_strip(source.strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, source.queries,
              p.group, lane, rooms[warp]);
