@@ -69,9 +69,9 @@ struct PageList {
 // when query tile first_q_tile + i of sequence s attends to KV tile 32 w + b. Tiles are
 // kMaskTileTokens rows or tokens at absolute positions, and the tiles of all rows of the call
 // have an entry. A bit serves calls of every run: tiles or parts of tiles outside [kv_begin,
-// kv_end) are skipped, and tokens after a row's own position stay invisible to it. All bits set
-// give the bits of no mask. Only the reference computes with masks so far; `attention` refuses
-// them.
+// kv_end) are skipped, and tokens after a row's own position stay invisible to it. With all
+// bits set the result has the bits of a call without a mask. Only the reference computes with masks
+// so far; `attention` refuses them.
 struct TileMask {
   TensorView bits;  // i32 [num_seqs, list_heads, num_q_tiles, num_words]; list_heads: 1 for all
                     // heads, num_kv_heads or num_q_heads

@@ -41,7 +41,7 @@ struct PackWeightArgs {
   TensorView src;         // bf16, f16 or f32 [n, num_cols], in HOST memory; no data with `reader`
   PackedWeight dst;       // rows [row_begin, row_begin + n) of it are written
   int64_t row_begin = 0;  // any, so that q, k and v of any height can be packed side by side
-  const WeightReader* reader = nullptr;  // gives the bytes of `src` in place of memory
+  const WeightReader* reader = nullptr;  // reads the bytes of `src` instead of memory
 };
 
 // Converts rows of a checkpoint's matrix to bf16 and lays them out for `matmul`. Other rows of

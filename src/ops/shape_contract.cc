@@ -1,4 +1,4 @@
-// The comparisons behind ShapeContract and the sentences that say which symbol is wrong.
+// The comparisons of ShapeContract, and the messages that name the symbol that is wrong.
 #include "ops/shape_contract.h"
 
 #include "core/error.h"

@@ -118,8 +118,8 @@ struct Avx512Vector {
   static __m256 lower_half(Register v) { return _mm512_castps512_ps256(v); }
   static __m256 upper_half(Register v) { return _mm512_extractf32x8_ps(v, 1); }
 
-  // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Pairs of channels travel as one 32-bit
-  // number through a 16x16 transpose and are told apart at the end. Tokens from num_tokens on are
+  // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Pairs of channels are transposed as
+  // one 32-bit number and separated at the end. Tokens from num_tokens on are
   // not read; their place gets copies of the last one.
   static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out,
                              TilePrefetch& ahead) {

@@ -1,5 +1,5 @@
-// What a build without CUDA kernels links in place of their table. It is never reached: such a
-// build makes no CUDA device.
+// Linked instead of the table of CUDA kernels in a build without them. It is never called: such a
+// build creates no CUDA device.
 #include "core/error.h"
 #include "ops/cuda/cuda_ops_door.h"
 

@@ -31,7 +31,7 @@ const AttentionKernel& kernel_of(CpuIsa isa) {
 
 // AttentionArgs as plain pointers, captured by value in the task.
 struct AttentionCall {
-  AttentionItem item;        // what all items share
+  AttentionItem item;        // the fields that all items share
   const int32_t* row_begin;  // [num_seqs + 1]
   const int32_t* first_pos;  // [num_seqs], as kv_begin and kv_end
   const int32_t* kv_begin;

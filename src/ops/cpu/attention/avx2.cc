@@ -78,8 +78,8 @@ struct Avx2Vector {
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
   }
 
-  // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Pairs of channels travel as one 32-bit
-  // number through 8x8 transposes and are told apart at the end, which halves the shuffles. Tokens
+  // k[16 tokens][head_dim] bf16 to out[head_dim][16] f32. Pairs of channels are transposed as
+  // one 32-bit number and separated at the end, which halves the shuffles. Tokens
   // from num_tokens on are not read; their place gets copies of the last one.
   static void transpose_keys(const uint16_t* k, int32_t num_tokens, int32_t head_dim, float* out,
                              TilePrefetch& ahead) {

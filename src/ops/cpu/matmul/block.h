@@ -72,7 +72,7 @@ inline void write_lanes(const MatmulProblem& problem, int64_t row, int64_t colum
   }
 }
 
-// The same for any number of them, at the end of a row.
+// write_lanes for `count` sums, one by one: the end of a row when n is no multiple of 16.
 inline void write_tail(const MatmulProblem& problem, int64_t row, int64_t column, int64_t count,
                        const float* sums) {
   const int64_t offset = row * problem.n + column;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kChunkK = 64;  // source columns in flight: two cache lines of each bf16 row
 
-// What a task needs: plain values, since the args' views do not outlive their caller.
+// The data of a task: plain values, since the args' views do not outlive their caller.
 struct PackProblem {
   const std::byte* src = nullptr;        // [row_end - row_begin][k], of any type, at any alignment
   const WeightReader* reader = nullptr;  // in place of src
@@ -62,9 +62,9 @@ void pack_row_chunk(const std::byte* row, int64_t begin, int64_t end, int64_t k,
   }
 }
 
-// The bytes of `num_rows` source rows from `row` on. What a reader gives is in the thread's
-// scratch, small enough for its second-level cache, so that reading a file costs one copy out of
-// the page cache.
+// The bytes of `num_rows` source rows from `row` on. Rows from a reader are in the
+// thread's scratch, small enough for its second-level cache, so that reading a file costs one copy
+// out of the page cache.
 const std::byte* fetch_rows(const PackProblem& problem, int64_t row, int64_t num_rows,
                             int64_t row_bytes) {
   if (problem.reader == nullptr) return problem.src + row * row_bytes;

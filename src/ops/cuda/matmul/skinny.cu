@@ -29,7 +29,7 @@ constexpr int kLoadsInFlight = 8;  // of 16 bytes of the weight, per thread
 // kernel of decode attention, which takes most of it as shared memory.
 constexpr int kSharedPercent = 28;
 // 132 KiB for products that load all of their weight at once: a multiprocessor changes the division
-// of its cache only when it is idle, so kernels that start early should ask for about as much as
+// of its cache only when it is idle, so kernels that start early should request about as much as
 // attention before them. Products that continue to load would lose more by the smaller cache.
 constexpr int kOneRoundSharedPercent = 57;
 

@@ -30,9 +30,10 @@ class WeightStaging {
   // Fills `pinned` with the source's bytes from `offset` on; several threads call it at once.
   using Fetch = std::function<void(size_t offset, std::span<std::byte> pinned)>;
 
-  // Fetches `num_bytes` piece by piece into pinned memory and calls
-  // enqueue(pinned, offset, num_bytes) for each, which enqueues its reading on `stream`.
-  // Cost: returns when the last piece has been fetched, not when it has been read.
+  // Fetches `num_bytes` piece by piece into pinned memory. For each piece it calls
+  // enqueue(pinned, offset, num_bytes), which enqueues the reading of the piece on `stream`; a
+  // place is filled again only after its event says that the piece has been read. Cost: returns
+  // when the last piece has been fetched, not when it has been read.
   void run(cudaStream_t stream, size_t num_bytes, const Fetch& fetch,
            const std::function<void(const std::byte*, size_t, size_t)>& enqueue);
 

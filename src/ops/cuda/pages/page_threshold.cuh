@@ -16,7 +16,7 @@ namespace sluice::cuda::selection {
 
 inline constexpr int kThreads = 1024;
 inline constexpr int kNumWarps = kThreads / kWarpThreads;
-static_assert(kNumWarps == kWarpThreads);  // a lane looks at each warp's sum
+static_assert(kNumWarps == kWarpThreads);  // a lane reads each warp's sum
 inline constexpr int kLog2Bins = 11;
 inline constexpr int kNumBins = 1 << kLog2Bins;
 inline constexpr int kBinsPerThread = kNumBins / kThreads;

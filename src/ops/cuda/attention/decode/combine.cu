@@ -95,7 +95,7 @@ __device__ inline void make_steps(float2 own, float& max, const Stretch& stretch
   const float of_warp = max_of_lanes_so_far(own.x);
   if (lane == kWarpThreads - 1) stretch.warp_max[warp] = of_warp;
   __syncthreads();
-  // The running maximum before this warp's windows; `max` goes on to the end of the stretch.
+  // The running maximum before this warp's windows; `max` becomes that after the stretch.
   float before = max;
   for (int32_t w = 0; w < num_warps; ++w) {
     if (w == warp) before = max;

@@ -33,11 +33,11 @@ struct Config {
   static constexpr int kSteps = kHeadDim / 16;  // of a product with K; row tiles of one with V
   static constexpr int kPieces = kHeadDim / 8;  // of 16 bytes, of a token
   static constexpr int kRowsOfCopy = kWarpThreads / kPieces;  // that a warp copies at once
-  static constexpr int kRowFloats = kHeadDim + 4;             // of what a strip came to, of a head
+  static constexpr int kRowFloats = kHeadDim + 4;             // of a strip's acc, per head
 };
 
 // Right operands of a lane: [.][i][2 * step + half] is channels 32 i + 16 step + 8 half + 2 c and
-// the one behind it, of head g.
+// the next one, of head g.
 template <typename C>
 struct Queries {
   uint32_t data[C::kHeadTiles][C::kSteps / 2][4];

@@ -27,7 +27,8 @@ struct ListConfig : Config<kHeadDim, kTileTokens> {
 // which touch one query page of 16 more than they fill.
 inline constexpr int kMaxLists = kRowsPerTile / 16 + 1;
 
-// What a stage holds; written before its K is asked for, read before its K is given back.
+// Describes the tile in a stage. The producer writes it before it starts the copy of K, consumers
+// read it before they release K.
 struct StageList {
   static constexpr int32_t kIsLast = 1;     // of the tile of rows
   static constexpr int32_t kIsPartial = 2;  // some list has not all of it
@@ -103,7 +104,7 @@ __device__ __forceinline__ int produce_listed(const PrefillParams& p, const Pref
     if (lane == 0) {
       copy_placed<C>(map, tile, placed, 0, tiles.k[stage.index], tiles.k_full[stage.index]);
     }
-    // The walk goes on while V waits for its place.
+    // The next tile is found while V waits for a free stage.
     const PlacedTile next = next_placed(p, tile, walk);
     if (lane == 0) {
       barrier_wait(shared_address(&tiles.v_empty[stage.index]), stage.parity ^ 1);
@@ -153,7 +154,7 @@ struct ListReader {
     begin = word & ~StageList::kFlags;
     is_partial = (word & StageList::kIsPartial) != 0;
     self.num_kv_tiles = (word & StageList::kIsLast) != 0 ? i + 1 : i + 2;
-    __syncwarp();  // all lanes have read before one of them gives the stage back
+    __syncwarp();  // all lanes have read before one of them releases the stage
   }
 };
 
@@ -185,7 +186,7 @@ __device__ __forceinline__ int attend_listed(Consumer<C>& self, const PrefillLis
   load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
   ListReader<C> at = make_reader<C>(self.p, lists, tile, stages, warp_row + lane / 4);
 
-  // What the last of this warpgroup's rows sees, and the first.
+  // One past the last token that the last and the first of this warpgroup's rows see.
   const int own_end =
       group_row < tile.num_rows ? tile.limit(group_row + C::kGroupRows - 1, self.p.group) : 0;
   const int whole_end = tile.limit(group_row, self.p.group);
