@@ -79,7 +79,7 @@ void update_page(const UpdateCall& call, const PageKernels& kernels, int32_t seq
   const int32_t end = call.first_pos[seq] + call.row_begin[seq + 1] - call.row_begin[seq];
   const int32_t page = call.first_pos[seq] / call.bounds.page_tokens + index;
   const int32_t begin = page * call.bounds.page_tokens;
-  if (begin >= end || end == call.first_pos[seq]) return;
+  if (begin >= end || end == call.first_pos[seq]) return;  // the page has no row, or there are none
   uint16_t* bounds = call.bounds.page(seq, page);
   if (bounds == nullptr) return;
   const KvBlockShape& shape = call.kv.shape;

@@ -110,6 +110,7 @@ void take_top(const SelectCall& call, const ListId& list, const PageRanges& rang
 // Writes list `index`: sinks, the best of the middle, recent pages. Sorted, since each part is.
 void write_list(const SelectCall& call, int64_t index) {
   const int64_t head_index = index / call.num_q_pages;
+  // Lists are numbered by sequence, head and query page, the last running fastest.
   const ListId list{.seq = static_cast<int32_t>(head_index / call.num_list_heads),
                     .head = static_cast<int32_t>(head_index % call.num_list_heads),
                     .q_page = static_cast<int32_t>(index % call.num_q_pages)};

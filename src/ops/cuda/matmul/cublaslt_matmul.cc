@@ -119,10 +119,12 @@ void CublasLtMatmul::run(cudaStream_t stream, const MatmulArgs& args) {
                     .has_bias = args.bias.present(),
                     .alignment_bytes = alignment_of(args)};
   Plan& plan = plan_for(shape);
+  // Plans are shared by all weights of a shape; only the bias is part of the descriptor.
   if (shape.has_bias) {
     set_desc(plan.desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
              static_cast<const void*>(args.bias.bytes()));
   }
+  // D = 1 * A B + 0 * C; C is not read and may be D's memory.
   constexpr float kOne = 1.0f;
   constexpr float kZero = 0.0f;
   check_cublaslt(
@@ -151,7 +153,7 @@ std::unique_ptr<CublasLtMatmul::Plan> CublasLtMatmul::make_plan(const Shape& sha
   const cublasStatus_t status = cublaslt().algo_check(
       handle_, plan->desc, plan->weight, plan->x, plan->out, plan->out, &plan->algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS || result.workspaceSize > workspace_.size_bytes()) {
-    plan->algorithm = choose_algorithm(shape, *plan);
+    plan->algorithm = choose_algorithm(shape, *plan);  // for this m alone
   }
   return plan;
 }

@@ -31,6 +31,7 @@ void multiply(CudaStream& stream, cudaStream_t handle, const MatmulArgs& args) {
     return matmul_skinny(stream, args,
                          skinny_shape(n, args.weight.num_cols, num_multiprocessors(stream)));
   }
+  // The library is given vectors of 16 bytes in all operands.
   if (!vectors || n % 8 != 0 || !is_multiple_of_16(args.out.bytes())) {
     return matmul_any(stream, args);
   }

@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t block = id < 0 ? 0
                                : call.block_table[static_cast<int64_t>(seq) * call.max_blocks +
                                                   offset / call.block_tokens];
-  wait_for_earlier_work();  // tables may be read before, keys may not
-  if (id < 0) return;
+  wait_for_earlier_work();                   // tables may be read before, keys may not
+  if (id < 0) return;                        // no row touches the page, or its block has no bounds
   const int32_t pieces = call.head_dim / 8;  // of 16 bytes, per token
   const int32_t tokens_at_once = kWarpThreads / pieces;
   const int32_t lane = threadIdx.x;
@@ -189,6 +189,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCa
   const int32_t num_pages =
       min((max(call.kv_end[seq], 0) + call.page_tokens - 1) / call.page_tokens, call.max_pages);
   const int32_t first_page = warp * kPagesPerWarp;
+  // Pages are the rows of a product: lane 4 g + c has rows g and g + 8. Heads are its columns.
   const int32_t low_page = first_page + lane / 4;
   const int32_t high_page = low_page + 8;
   // Pages after the last are scored as the last, and not written.
@@ -225,6 +226,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarpThreads) score(const ScoreCa
     best[0] = fmaxf(best[0], fmaxf(d[0], d[1]));
     best[1] = fmaxf(best[1], fmaxf(d[2], d[3]));
   }
+  // The four lanes of a row have two columns each.
 #pragma unroll
   for (int step = 1; step < 4; step *= 2) {
     best[0] = fmaxf(best[0], __shfl_xor_sync(kFullWarp, best[0], step));

@@ -169,6 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   const Candidates candidates{call.scores + first_head * call.max_scores, call.max_scores,
                               is_shared ? call.num_score_heads : 1, ranges.sink_end,
                               ranges.recent_begin};
+  // Candidates are the pages between sinks and recent ones.
   const Keys keys(kClustered ? part_of_block(candidates) : candidates);
   const Range threshold = find_threshold<kClustered>(keys, ranges.num_top, shared);
   write_top<kClustered>(keys, threshold, out + ranges.sink_end, shared);

@@ -24,7 +24,7 @@ struct NormCall {
   float eps;
 };
 
-constexpr int kBlockThreads = 256;  // blocks of several rows, one warp each
+constexpr int kBlockThreads = 256;  // of blocks with several rows, of kRowThreads threads each
 
 // `kRowThreads` threads hold a row of up to kRowThreads * 4 vectors. The threads of a row and their
 // order of addition depend on `hidden` alone, so a row has the same bits in every batch.
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kRowThreads > kBlockThreads ? kRowThreads : kB
     }
     squares = __fadd_rn(squares, vector_squares(rows[v]));
   }
-  // Every row of a block takes part, since the sum has a barrier.
+  // Threads of rows that do not exist take part, with zeros, since the sum has a barrier.
   squares = row_sum<kRowThreads>(squares, partials[row_of_block]);
   const float scale = norm_scale(squares, call.one_over_hidden, call.eps);
 

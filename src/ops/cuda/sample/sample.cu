@@ -274,6 +274,7 @@ __device__ int32_t draw(const RowWork<kHeld>& work, const Scaling& scaling, Tall
   while (limits_top_k || top_p < 1.0f) {
     const uint64_t limit = limits_top_k ? top_k_limit(work, scaling) : winner.place;
     tally = tally_after(work, scaling, limit, peak_id);
+    // top_p is a share of the mass that top_k left.
     if (limits_top_k) {
       wanted = tally.mass * static_cast<double>(top_p);
       limits_top_k = false;

@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_in_cluster(const DecodePar
   const auto warp = static_cast<int32_t>(threadIdx.x / kWarpThreads);
   auto* rooms = reinterpret_cast<Room<C>*>(shared);
   Inbox inbox;
-  inbox.shift = __popc(gridDim.x - 1);
+  inbox.shift = __popc(gridDim.x - 1);  // gridDim.x is a power of two
   inbox.acc = reinterpret_cast<float4*>(rooms + kWarps);
   const int32_t num_chunks = min(p.group, C::kHeads) * (C::kHeadDim / kChunk);
   inbox.max_sums = reinterpret_cast<float2*>(
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_in_cluster(const DecodePar
   keep_here(strip.keys[0]);
   keep_here(queries);
   wait_for_earlier_work();  // tables may be read before, queries and KV may not
-  if (row.row < 0) return;
+  if (row.row < 0) return;  // for all blocks of the cluster, which have the same sequence
   if (has_window) {
     copy_strip(strip, static_cast<int64_t>(p.block_tokens) * C::kHeadDim, queries, place.num_heads,
                lane, rooms[warp]);

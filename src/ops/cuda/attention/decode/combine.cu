@@ -184,6 +184,7 @@ __device__ inline float fold_all(const Windows<kHeadDim>& windows, int32_t count
     if (warp == 1) fold_chain(stretch.keep, stretch.sum, in_stretch, channel.sum);
     if (!is_last) __syncthreads();  // the stretch has been read
   }
+  // The sum goes from the second warp to all threads.
   if (warp == 1) stretch.warp_max[0] = channel.sum;
   __syncthreads();
   channel.sum = stretch.warp_max[0];
@@ -211,6 +212,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   const DecodeRow row = decode_row(p, p.first_seq + blockIdx.y);
   const auto number = static_cast<int32_t>(threadIdx.x);
   const int32_t channel_index = static_cast<int32_t>(blockIdx.z) * kChannels + number;
+  // Every warp loads the block's 32 channels, of other windows; threads of the first warp own one.
   const int32_t of_lane = blockIdx.z * kChannels + number % kWarpThreads;
   const bool is_channel = number < kChannels && channel_index < p.head_dim;
   const int64_t first_partial = partial_index(p, blockIdx.y, blockIdx.x, 0);
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(kMaxThreads) decode_combine(const DecodeParams
   keep_here(windows.acc);
   wait_for_earlier_work();
   Loads loads;
-  load_stretch(windows, 0, loads);
+  load_stretch(windows, 0, loads);  // before the test of the row, which may still be loading
   if (row.row < 0) return;
   float max = -INFINITY;
   Channel channel;
@@ -398,7 +400,7 @@ void launch_decode_combine(CudaStream& stream, const DecodeParams& p) {
   if (p.num_windows <= kMostFewWindows) return launch_few<1>(stream, p);
   const dim3 grid(static_cast<unsigned>(p.num_q_heads), static_cast<unsigned>(p.num_seqs),
                   static_cast<unsigned>((p.head_dim + kChannels - 1) / kChannels));
-  // As many windows at once as there are, up to a limit.
+  // A thread per window, up to kMaxThreads; more windows are folded in several stretches.
   const int32_t warps = (p.num_windows + kWarpThreads - 1) / kWarpThreads;
   const int32_t threads = std::clamp(warps * kWarpThreads, kWarpThreads, kMaxThreads);
   launch_early(stream,

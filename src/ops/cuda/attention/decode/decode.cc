@@ -144,6 +144,7 @@ class Rounds {
   // Rounds of one group of sequences, in order of position: windows that exceed the scratch go to a
   // later round, and the state is carried between rounds.
   void run_sequences(int32_t num_windows) {
+    // Even a sequence alone may exceed the scratch: then `most` windows a round.
     const auto most = static_cast<int32_t>(std::min<int64_t>(max_windows_, num_windows));
     params_.first_window = 0;
     do {
@@ -154,7 +155,8 @@ class Rounds {
     } while (params_.first_window < num_windows);
   }
 
-  // The kernel that computes the windows; all but the cluster leave the fold to another one.
+  // One kernel for the windows and one for the fold; a cluster does both. Sets params_.records,
+  // which both kernels read.
   void launch_round(bool is_only_round) {
     const cudaDeviceProp& gpu = stream_.cuda_device().properties();
     const DecodeChoice choice = choose_decode_kernel(
@@ -211,6 +213,7 @@ class Rounds {
     const bool is_later_part = args_.pages.gathered && args_.pages.first_entry > 0;
     const bool is_first_round = params_.first_window == 0;
     params_.from = !is_first_round ? carry_ : args_.first ? DecodeState{} : own;
+    // Later rounds and later parts start from a state also where the run begins at token 0.
     params_.zero_is_empty = is_first_round && !is_later_part;
     params_.to = is_last_round ? own : carry_;
     const bool writes_out = is_last_round && args_.last;
@@ -232,6 +235,7 @@ int32_t decode_window_tokens(int32_t block_tokens) {
 }
 
 void decode_attention(CudaStream& stream, const AttentionArgs& args) {
+  // Kernels copy pieces of 16 bytes.
   const bool is_aligned = reinterpret_cast<uintptr_t>(args.kv.base) % 16 == 0 &&
                           args.kv.stride_bytes % 16 == 0 &&
                           reinterpret_cast<uintptr_t>(args.q.bytes()) % 16 == 0;

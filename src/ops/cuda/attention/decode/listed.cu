@@ -179,7 +179,8 @@ __device__ __forceinline__ void score_half(const DecodeParams& p, uint32_t tiles
   }
 }
 
-// Computes half a window of which something is listed.
+// Computes half a window with at least one listed tile: the scores of all its tiles, then P V strip
+// by strip. Tiles come from the ring in this order.
 template <typename C, typename TileRing>
 __device__ __forceinline__ void work_out_half(const DecodeParams& p, uint32_t tiles,
                                               int32_t num_tokens, int32_t lane,
@@ -239,6 +240,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
         float& written = acc[16 * m + 8 * b];
         float value = half.acc[m][2 * b + head];
         if (is_second) {
+          // An empty first half was not written: its memory must not be used.
           const float before = weights.first < 0.0f ? 0.0f : written;
           value = sum_of_halves(before, value, weights);
         }

@@ -185,6 +185,7 @@ __global__ void __launch_bounds__(kThreads, 1) decode_wave(const DecodeParams p)
     float* acc = accs + turn * acc_floats<C>(p.group);
     store_strip(p.group, lane, partial, acc + warp * p.group * C::kRowFloats, max_sums[turn][warp]);
     __syncthreads();
+    // No barrier after it: the next window's strips go to the other buffer.
     store_window<C>(p, task, max_sums[turn], acc);
     task = next;
     number += static_cast<int32_t>(gridDim.x);
