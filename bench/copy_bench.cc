@@ -23,7 +23,7 @@ struct Sides {
   const Buffer* from;
 };
 
-// Bytes per second of copies of `num_bytes` each, one behind the other all over the buffers.
+// Bytes per second of copies of `num_bytes` each, at consecutive places of the buffers.
 double copy_rate(Stream& stream, const Sides& sides, size_t num_bytes) {
   const size_t num_copies = std::min<size_t>(kPoolBytes / num_bytes, 4096);
   const Timing timing = measure(
@@ -39,7 +39,7 @@ double copy_rate(Stream& stream, const Sides& sides, size_t num_bytes) {
   return static_cast<double>(num_copies * num_bytes) / timing.median;
 }
 
-// The same for rows that lie 16 times their width apart on the host.
+// The same for strided copies of rows that are 16 times their width apart on the host.
 double strided_rate(Stream& stream, const Sides& sides, size_t row_bytes) {
   const size_t num_rows = kPoolBytes / 16 / row_bytes;
   const Timing timing = measure(

@@ -58,8 +58,8 @@ class Workbench {
     std::copy(values.begin(), values.end(), data);
     return TensorView(data, DType::kI32, dims);
   }
-  // Normally distributed bf16, from a table of 64 K numbers: speed depends on how often a maximum
-  // moves.
+  // Normally distributed bf16, from a table of 64 K numbers. Not constants: the speed depends on
+  // how often the running maximum changes.
   TensorView tensor(DType dtype, std::initializer_list<int64_t> dims) {
     TensorView view(nullptr, dtype, dims);
     const int64_t count = view.num_elements();

@@ -3,7 +3,7 @@
 //
 //   cpu_matmul_bench [--threads 1,2] [--isa avx512,amx] [--quick]
 //
-// With `--isa avx2` alone oneDNN is held to AVX2 too; otherwise it uses what the machine has.
+// With `--isa avx2` alone oneDNN is limited to AVX2 too; otherwise it uses the machine's best ISA.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -102,7 +102,7 @@ void print_prefill(const Shape& shape, int num_threads, CpuIsa isa, const Effort
   fmt::print("\n");
 }
 
-// All weights of the model once, as a decode step of `m` sequences reads them.
+// The matrix products of one decode step: reads all weights of the model once.
 class DecodeStep {
  public:
   DecodeStep(Workbench& bench, int64_t max_rows) : bench_(bench) {

@@ -70,8 +70,8 @@ std::vector<PrefillShape> shapes() {
   };
 }
 
-// A window as `streaming` lists it, with query pages of its own pages and larger ones, and blocks
-// chosen by chance.
+// Windows as `streaming` lists them, with query pages as large as its pages and larger, and pages
+// chosen at random.
 std::vector<PrefillShape> list_shapes() {
   const auto shape = [](const char* name, const Lists& lists) {
     return PrefillShape{.name = name, .num_rows = 32768, .num_tokens = 32768, .lists = lists};
@@ -96,10 +96,10 @@ std::vector<PrefillShape> list_shapes() {
   return shapes;
 }
 
-// Sustained, so that the clock is the one that the card holds under load.
+// Long enough that the GPU's clock has settled under load.
 constexpr Effort kEffort{.min_repetitions = 5, .min_seconds = 0.3};
 
-// The bound: FLOP/s of a large matrix product in this run.
+// The bound: FLOP/s of a large matrix product, measured in this run.
 double product_rate(Workbench& bench) {
   constexpr int64_t kSize = 8192;
   constexpr int kRepeats = 10;
@@ -117,7 +117,7 @@ double product_rate(Workbench& bench) {
   return 2.0 * kSize * kSize * kSize * kRepeats / timing.median;
 }
 
-// One call for each `repeats` walks: enough of them that a launch and a wait are noise.
+// Times several walks at once, so many that a launch and a wait do not matter.
 class Repeated {
  public:
   Repeated(Workbench& bench, PrefillWalk& walk)
@@ -141,8 +141,8 @@ class Repeated {
   int count_;
 };
 
-// Time of the cut walk over that of the same rows in one go. They take turns, since the clock
-// follows the card's temperature; the median of pairs.
+// Time of the cut walk divided by that of the same rows in one call. The two alternate, since the
+// clock follows the GPU's temperature; returns the median over pairs.
 double cost_of_cuts(Workbench& bench, PrefillShape shape, PrefillWalk& cut) {
   constexpr int kTurns = 9;
   constexpr Effort kTurn{.min_repetitions = 2, .min_seconds = 0.03};

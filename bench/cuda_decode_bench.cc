@@ -4,7 +4,7 @@
 //   cuda_decode_bench [SECTION...]      of: attention lists selection gather; all without one
 //   cuda_decode_bench 4x8192x2...       attention of sequences x tokens x query heads of a KV head
 //
-// Times are those of graph replays. Calls go round over sets of blocks that together are several
+// Times are those of graph replays. Calls rotate over sets of blocks that together are several
 // times the L2, so that nothing is read from there.
 #include <algorithm>
 #include <cstdio>
@@ -52,14 +52,14 @@ struct DecodeShape {
   int32_t group;
   int32_t head_dim = 128;
   int32_t num_kv_heads = 8;
-  int32_t made_for_tokens = 0;  // what the launch is made for, when that is more
+  int32_t made_for_tokens = 0;  // the length that the launch is sized for, when that is more
   int32_t block_tokens = kBlockTokens;
 
   size_t bytes_per_token() const { return size_t{4} * head_dim * num_kv_heads; }
   size_t kv_bytes() const { return bytes_per_token() * num_seqs * num_tokens; }
 };
 
-// Calls of one shape over as many sets of blocks as it takes to leave the L2 behind.
+// Calls of one shape that rotate over enough sets of blocks to exceed the L2.
 class DecodeCalls {
  public:
   DecodeCalls(Workbench& bench, const DecodeShape& shape) : shape_(shape) {
@@ -101,7 +101,7 @@ class DecodeCalls {
   std::vector<TensorView> tables_;
 };
 
-// The copy is measured beside each shape: the card is slower after half a minute of work.
+// The copy rate is measured again for each shape, since the GPU's clock falls as it gets warm.
 void print_attention(Workbench& bench, const DecodeShape& shape) {
   const double copy_rate = bench.copy_rate();
   const double small_rate = bench.copy_rate(std::min(shape.kv_bytes() / 2, size_t{4} << 30));
@@ -172,7 +172,7 @@ void run_lists(Workbench& bench, double copy_rate) {
   }
 }
 
-// The same where the listed pages have been gathered.
+// The same for gathered pages.
 void run_gathered_lists(Workbench& bench, double copy_rate) {
   constexpr int32_t kPageTokens = 32;
   constexpr int32_t kListedTokens = 2048;
@@ -212,7 +212,7 @@ constexpr int32_t kSelectionHeads = 8;
 constexpr int32_t kSelectionGroup = 4;
 constexpr int32_t kSelectionHeadDim = 128;
 
-// A call for one of `num_sets` sets of bounds; block_ids is left out.
+// A call over one of `num_sets` sets of bounds; the caller sets block_ids.
 ScorePagesArgs make_score(Workbench& bench, const SelectionShape& shape, int64_t num_sets) {
   const int64_t rows = shape.num_seqs;
   const int64_t num_blocks = rows * (shape.num_tokens / kBlockTokens) * num_sets;
@@ -328,8 +328,8 @@ void run_gather(Workbench& bench) {
   bench.free_all();
 }
 
-// Prints a shape that is named on the command line, as 4x8192x2, or 4x8192x2x16384 where launches
-// are made for more tokens; false: it is none.
+// Prints a shape given on the command line as 4x8192x2, or 4x8192x2x16384 with launches sized for
+// more tokens. False: `text` is no shape.
 bool run_named(Workbench& bench, const char* text) {
   DecodeShape shape{};
   const int num_read = std::sscanf(text, "%dx%dx%dx%d", &shape.num_seqs, &shape.num_tokens,

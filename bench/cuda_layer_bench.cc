@@ -1,12 +1,12 @@
-// Layers of a decode step as the decoder enqueues them: what a kernel costs among its neighbours,
-// with which it shares room on the multiprocessors and behind which it hides, is not what it costs
-// back to back (cuda_ops_bench).
+// Layers of a decode step as the decoder enqueues them. The cost of a kernel among its neighbours,
+// with which it shares multiprocessors and overlaps, differs from its cost back to back
+// (cuda_ops_bench).
 //
 //   cuda_layer_bench [CONTEXT [MOST_ROWS]]   tokens of context of each row (1024); of 1, 4 and 16
 //                                            rows those up to MOST_ROWS (16)
 //
 // Times are those of graph replays over many layers with weights and KV of their own, so that
-// nothing is read from L2. What an op costs is the difference that leaving it out makes.
+// nothing is read from L2. The cost of an op is the time saved by leaving it out.
 #include <cstdlib>
 #include <vector>
 
@@ -32,7 +32,7 @@ struct Model {
   int64_t intermediate;
   int num_layers;
 
-  // What a layer has to read: its weights, and keys and values of each row.
+  // Bytes that a layer must read: its weights, and the keys and values of each row.
   double bytes(int64_t rows, int64_t context) const {
     const int64_t weights = hidden * (qkv_width() + q_width() + 3 * intermediate);
     return 2.0 * static_cast<double>(weights + rows * context * 2 * num_kv_heads * kHeadDim);
@@ -131,7 +131,7 @@ class Step {
     batch_ = {.row_begin = bench_.tensor(row_begin),
               .first_pos = bench_.tensor(std::vector<int32_t>(count, context)),
               .max_rows = 1,
-              .max_kv_tokens = 2 * context};  // the class of shapes that the engine pads to
+              .max_kv_tokens = 2 * context};  // the shape that the engine pads to
   }
 
   void enqueue(Op without) {

@@ -4,8 +4,8 @@
 //
 //   cuda_ops_bench [SECTION...]      of: rows matmul sample load; all of them without one
 //
-// Times are those of graph replays over several sets of buffers, so neither launch gaps nor L2 are
-// part of them unless the line says so.
+// Times are those of graph replays over several sets of buffers, so they include neither launch
+// gaps nor hits in L2 unless the line says so.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -195,7 +195,7 @@ void bench_rows(Workbench& bench, double rate) {
   }
 }
 
-// Our choice of kernel and, where that is not cuBLASLt, cuBLASLt beside it.
+// Our choice of kernel and, when that is not cuBLASLt, cuBLASLt for comparison.
 void bench_product(Workbench& bench, const Shape& shape, int64_t m, double copy, double flops) {
   const double num_bytes = 2.0 * static_cast<double>(shape.n * shape.k + m * shape.k + m * shape.n);
   const double flop = 2.0 * static_cast<double>(m * shape.n * shape.k);
@@ -230,7 +230,7 @@ void bench_matmul(Workbench& bench, double copy) {
   fmt::print("product of 8192^3: {:.0f} TFLOP/s\n", flops * 1e-12);
   for (const Shape& shape : kShapes) {
     for (const int64_t m : {1, 4, 16, 64}) bench_product(bench, shape, m, copy, flops);
-    if (shape.n > 100000) continue;  // logits are made for a row a sequence
+    if (shape.n > 100000) continue;  // logits are computed for one row per sequence
     for (const int64_t m : {2048, 16384}) bench_product(bench, shape, m, copy, flops);
   }
 }

@@ -11,14 +11,14 @@
 namespace sluice::bench {
 namespace {
 
-// What the host reads: pinned, in memory of the bench.
+// Integers in pinned memory, for the reference on the host.
 TensorView host_integers(Workbench& bench, const std::vector<int32_t>& values) {
   std::byte* bytes = bench.allocate(values.size() * 4, MemoryKind::kPinned);
   std::copy(values.begin(), values.end(), reinterpret_cast<int32_t*>(bytes));
   return TensorView(bytes, DType::kI32, {std::ssize(values)});
 }
 
-// The same numbers, in one dimension.
+// Copies a tensor to pinned memory. Returns it with one dimension.
 TensorView to_host(Workbench& bench, const TensorView& view) {
   std::byte* bytes = bench.allocate(view.num_bytes(), MemoryKind::kPinned);
   bench.stream().copy({.dst = bytes, .src = view.bytes(), .num_bytes = view.num_bytes()});
@@ -211,7 +211,7 @@ void PrefillWalk::add_row_error(int32_t row, double& difference, double& norm) {
   const std::vector<double> expected = reference::attention(host);
   for (size_t i = 0; i < expected.size(); ++i) {
     const double actual = static_cast<float>(out.data<BFloat16>()[i]);
-    // NaN must not pass.
+    // A comparison with NaN is false, so NaN counts as an infinite error.
     difference += std::isnan(actual) ? INFINITY : (actual - expected[i]) * (actual - expected[i]);
     norm += expected[i] * expected[i];
   }

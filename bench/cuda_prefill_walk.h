@@ -13,13 +13,13 @@
 
 namespace sluice::bench {
 
-// Which pages the rows of a query page list: the first and newest tokens, and others by chance.
+// The pages that the rows of a query page list: the first and newest tokens, and others at random.
 struct Lists {
   int32_t page_tokens = 0;  // 0: no lists
   int32_t q_page_tokens = 0;
   int32_t sink_tokens = 0;
   int32_t recent_tokens = 0;
-  double density = 0;  // of each KV head for itself; 0: one list for all
+  double density = 0;  // share of random pages, for each KV head; 0: one list for all heads
 };
 
 struct PrefillShape {
@@ -30,13 +30,13 @@ struct PrefillShape {
   int32_t num_kv_heads = 8;
   int32_t head_dim = 128;
   int32_t block_tokens = 256;
-  int32_t piece_tokens = 0;  // not 0: the walk is cut after every so many tokens
+  int32_t piece_tokens = 0;  // not 0: the walk is cut into calls of this many tokens
   Lists lists = {};
-  // Not 0: a prompt as the engine attends it, in chunks of so many rows; each chunk attends its
-  // history and itself.
+  // Not 0: the prompt is attended as in the engine, in chunks of this many rows; each chunk attends
+  // its history and itself.
   int32_t chunk_rows = 0;
 
-  // Of a row at a position, a token and a head: 2 products of head_dim channels.
+  // FLOP of a row and a token it sees: for each head 2 products over head_dim channels.
   double flop_per_pair() const { return 4.0 * num_q_heads * head_dim; }
   // A causal row at position p sees p + 1 tokens.
   double flop() const {
@@ -63,9 +63,9 @@ class ListTable {
   };
   Entries entries(int32_t first, int32_t count) const;
 
-  // Of all pairs of a row and a token that the row lists and may see.
+  // FLOP of all pairs of a row and a token that the row lists and may see.
   double flop() const;
-  // Of all tiles of 128 packed rows by 128 tokens that have a page of some row's list.
+  // FLOP of all tiles of 128 packed rows by 128 tokens that contain a page of some row's list.
   double tile_flop() const;
 
  private:
@@ -82,9 +82,9 @@ class PrefillWalk {
  public:
   PrefillWalk(Workbench& bench, const PrefillShape& shape);
 
-  // Of the pairs that the rows see.
+  // FLOP of the pairs that the rows attend.
   double flop() const { return lists_ ? lists_->flop() : shape_.flop(); }
-  // Of the tiles that the kernel for Hopper computes; 0: not known.
+  // FLOP of the tiles that the kernel for Hopper computes; 0: not known.
   double tile_flop() const { return lists_ ? lists_->tile_flop() : 0; }
 
   // All calls of one walk.
@@ -103,7 +103,7 @@ class PrefillWalk {
 
   Workbench& bench_;
   PrefillShape shape_;
-  AttentionArgs args_;  // of all rows and tokens in one call
+  AttentionArgs args_;  // the whole walk as one call
   std::vector<AttentionArgs> calls_;
   TensorView host_kv_, host_table_;
   std::optional<ListTable> lists_;

@@ -1,5 +1,5 @@
-// What the benchmarks of CUDA kernels work with: a GPU, a stream, tensors of random numbers, and
-// times by the GPU's clock.
+// Shared by the benchmarks of CUDA kernels: a GPU, a stream, tensors of random numbers, and times
+// by the GPU's clock.
 //
 // Used by cuda_{attention,decode,layer,ops}_bench. Thread rule: main thread.
 #pragma once
@@ -43,8 +43,8 @@ class Workbench {
   CudaDevice& device() { return device_; }
   CudaStream& stream() { return as_cuda(*stream_); }
 
-  // Device memory is cut from one large piece while that lasts, as the engine's is: KV in an
-  // allocation of 1 GiB was up to 9 % slower to read in some processes, and not in others.
+  // Device memory is cut from one large allocation while that lasts, as in the engine: separate
+  // allocations are slower to read in some processes.
   std::byte* allocate(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice) {
     if (kind == MemoryKind::kDevice && arena_.used_bytes() + num_bytes <= kArenaBytes) {
       return arena_.take(num_bytes);
@@ -53,8 +53,8 @@ class Workbench {
     return buffers_.back().data();
   }
 
-  // Zeros would be faster than real data for some kernels, so: normally distributed numbers, bf16
-  // but for f32. Each call begins elsewhere among them, so that no query is a key.
+  // Normally distributed numbers, since some kernels are faster on zeros; f32 for that dtype, else
+  // bf16. Each call begins at another place of the table, so that no query equals a key.
   std::byte* noise(size_t num_bytes, MemoryKind kind = MemoryKind::kDevice,
                    DType dtype = DType::kBF16) {
     std::byte* data = allocate(num_bytes, kind);
@@ -99,7 +99,7 @@ class Workbench {
   // Seconds of one call of enqueue(i), i = 0, 1, ...: the median over replays of a graph of
   // `num_calls` calls.
   double seconds(int num_calls, const std::function<void(int)>& enqueue) {
-    enqueue(0);  // what the first call makes is not part of the graph
+    enqueue(0);  // the first call may initialise things, which a graph must not contain
     stream_->synchronize();
     const auto graph = stream_->capture([&] {
       for (int i = 0; i < num_calls; ++i) enqueue(i);
@@ -107,7 +107,7 @@ class Workbench {
     return median_seconds([&] { stream_->launch(*graph); }) / num_calls;
   }
 
-  // Of what `enqueue` puts on the stream.
+  // Median seconds of the work that `enqueue` puts on the stream, by the GPU's clock.
   double median_seconds(const std::function<void()>& enqueue) {
     constexpr int kWarmUps = 2;
     cudaEvent_t begin, end;
@@ -129,9 +129,8 @@ class Workbench {
     return samples[samples.size() / 2];
   }
 
-  // Bytes per second, read plus written, of device-to-device copies of so many bytes (read), one
-  // after the other over more than the L2 holds. Not from a graph: there a copy takes another way
-  // and reaches two thirds of it.
+  // Bytes per second, read plus written, of consecutive device-to-device copies of `copy_bytes`
+  // each, over more memory than the L2 holds. Not from a graph, where copies are slower.
   double copy_rate(size_t copy_bytes = kCopiedBytes) {
     std::byte* from = noise(kCopiedBytes);
     std::byte* to = allocate(kCopiedBytes);

@@ -16,7 +16,7 @@ void keep(const T& value) {
   asm volatile("" : : "m"(value) : "memory");
 }
 
-// Each returns the floating-point operations that it did.
+// Each returns the number of floating-point operations that it executed.
 __attribute__((target("avx2,fma"))) double run_avx2() {
   __m256 sums[12];
   for (auto& sum : sums) sum = _mm256_set1_ps(1.0f);
@@ -49,7 +49,8 @@ struct alignas(64) TileConfig {
   uint8_t num_rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// In memory for good: GCC 12 believes that loading it reads eight bytes.
+// Static: GCC 12 assumes that loading it reads only eight bytes, and would leave the rest of a
+// local unset.
 constexpr TileConfig kTileConfig;
 
 __attribute__((target("amx-tile,amx-bf16"))) double run_amx() {

@@ -1,5 +1,5 @@
-// How many multiply-adds a second the cores do when nothing but registers is touched: the bound of
-// the attention kernels. Used by cpu_attention_bench. Thread rule: main thread.
+// The rate of multiply-adds on registers alone: the bound of the attention kernels. Used by
+// cpu_attention_bench. Thread rule: main thread.
 #pragma once
 
 #include "device/cpu/cpu_features.h"

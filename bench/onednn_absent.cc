@@ -1,4 +1,4 @@
-// Stands in where oneDNN is not installed: the benchmark then prints no comparison.
+// Replaces onednn_matmul.cc where oneDNN is not installed: the benchmark then prints no comparison.
 #include "onednn_matmul.h"
 
 namespace sluice::bench {

@@ -1,4 +1,5 @@
-// One oneDNN product: weights reordered once into the layout it asks for, then executed at will.
+// One oneDNN product: weights are reordered once into the layout that oneDNN chooses, then the
+// product can run any number of times.
 #include "onednn_matmul.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// oneDNN's matrix product, the comparator for ours. It is no part of the product.
+// oneDNN's matrix product, for comparison with ours. Sluice itself does not use it.
 //
 // Used by cpu_matmul_bench. bench/CMakeLists.txt links onednn_matmul.cc where oneDNN is installed
 // and onednn_absent.cc where it is not. Thread rule: main thread.
@@ -18,15 +18,15 @@ struct OneDnnShape {
   int num_threads = 1;
 };
 
-// Holds oneDNN to AVX2, so that it is compared with equal instructions on a wider CPU.
-// REQUIRES: called before the first product.
+// Limits oneDNN to AVX2, to compare equal instructions on a CPU that has more. REQUIRES: called
+// before the first product.
 void limit_onednn_to_avx2();
 
-// The instructions that oneDNN uses here; empty when it is not there.
+// The instruction set that oneDNN uses here; empty without oneDNN.
 std::string onednn_isa();
 
-// A callable that multiplies once, with the weights already in oneDNN's own layout; empty when
-// oneDNN is not there or refuses the types on this machine.
+// A callable that multiplies once, with the weights already in oneDNN's own layout; empty without
+// oneDNN, or when it refuses the types on this machine.
 std::function<void()> make_onednn_matmul(const OneDnnShape& shape);
 
 }  // namespace sluice::bench

@@ -1,4 +1,5 @@
-// What every benchmark prints and how it times: machine, commit, median and spread.
+// Timing and output that all benchmarks share: machine, commit, median and spread; and a few
+// helpers of their main programs.
 //
 // Used by the programs of bench/. An absolute time alone is no result, so each line of a benchmark
 // also names a bound measured in the same run. Thread rule: main thread.
@@ -57,7 +58,7 @@ inline void print_header(const char* name) {
              std::thread::hardware_concurrency(), cpu_isa_name(best_isa()), SLUICE_COMMIT);
 }
 
-// "a,b" to its words.
+// Splits "a,b" at commas.
 inline std::vector<std::string> split(std::string_view list) {
   std::vector<std::string> words;
   for (size_t begin = 0; begin <= list.size();) {

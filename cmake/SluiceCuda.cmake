@@ -1,5 +1,5 @@
-# SLUICE_CUDA: whether the CUDA backend is built. After this file it is ON or OFF; the sources say
-# which they are by the lists in src/device and src/ops, never by #ifdef.
+# SLUICE_CUDA: whether the CUDA backend is built. After this file it is ON or OFF. The source lists
+# in src/device and src/ops depend on it; no #ifdef does.
 set(SLUICE_CUDA AUTO CACHE STRING
   "Build the CUDA backend: ON, OFF or AUTO (where there are a GPU and nvcc)")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -7,8 +7,8 @@ set(sluice_oldest_nvcc 12.4)
 
 find_program(SLUICE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
 
-# The GPU of this machine, "9.0" or so; empty without one. Kernels are built for it, and for Hopper
-# where nothing else is known.
+# The compute capability of this machine's GPU, such as "9.0"; empty without one. Kernels are built
+# for it, or for Hopper when it is unknown.
 execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader --id=0
   OUTPUT_VARIABLE sluice_gpu RESULT_VARIABLE no_gpu ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
 set(sluice_architecture 90a)
@@ -18,8 +18,8 @@ endif()
 set(SLUICE_CUDA_ARCHITECTURES ${sluice_architecture} CACHE STRING
   "GPUs to build kernels for: a list of 80, 86, 89, 90a")
 
-# AUTO asks whether this machine could run what it builds: a toolkit alone (a build server, say) is
-# asked for with ON.
+# AUTO builds the backend if this machine could run it: a machine that only has the toolkit (such as
+# a build server) needs ON.
 if(SLUICE_CUDA STREQUAL AUTO)
   set(SLUICE_CUDA OFF)
   if(SLUICE_NVCC AND NOT SLUICE_SANITIZE AND (no_gpu EQUAL 0 OR EXISTS /dev/nvidia0))
@@ -45,7 +45,7 @@ if(SLUICE_CUDA)
   endif()
   set(CMAKE_CUDA_COMPILER "${SLUICE_NVCC}")
   set(CMAKE_CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}")
-  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # starts where there is no CUDA, and says so
+  set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the program also starts without CUDA, and reports that
   if(CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE}")
   endif()
@@ -61,6 +61,6 @@ if(SLUICE_CUDA)
   add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=${host_warnings}>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>"
                       "$<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>")
-  # fmt 9 takes nvcc for a compiler without constexpr, and then does not compile as C++20.
+  # fmt 9 treats nvcc as a compiler without constexpr, and then does not compile as C++20.
   add_compile_definitions("$<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>")
 endif()

@@ -12,14 +12,14 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
-# One set of floating-point rules everywhere: no reassociation and no silent contraction, since bits
-# must not depend on how the compiler felt. Kernels that want fused multiply-add say so themselves.
-# Designated initialisers leave members to their defaults on purpose, which GCC 12 calls missing.
+# One set of floating-point rules everywhere: no reassociation and no implicit contraction, so that
+# results do not depend on the compiler's choices. Kernels use fused multiply-add explicitly.
+# Designated initialisers omit members on purpose, which GCC 12 reports as missing.
 set(sluice_warnings -Wall -Wextra -Werror -Wshadow -Wno-missing-field-initializers)
 set(sluice_cxx_options ${sluice_warnings} -Wnon-virtual-dtor -ffp-contract=off)
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${sluice_cxx_options}>")
 if(SLUICE_SANITIZE)
-  # A finding of UBSan must end the program: a line on stderr fails no test.
+  # A finding of UBSan must end the program, since a line on stderr would not fail a test.
   add_compile_options(-fsanitize=${SLUICE_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer -g1)
   add_link_options(-fsanitize=${SLUICE_SANITIZE})

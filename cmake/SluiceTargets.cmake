@@ -1,6 +1,6 @@
 # sluice_folder(name SOURCES ... DEPENDS ...): the static library of one folder of src/. LIBRARIES
-# have code to link; HEADERS are libraries of headers alone; OBJECTS are object libraries whose
-# objects belong to the folder.
+# have code to link; HEADERS are header-only libraries; OBJECTS are object libraries whose objects
+# belong to the folder.
 function(sluice_folder name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES;HEADERS;OBJECTS" ${ARGN})
   set(objects ${ARG_OBJECTS})
@@ -37,12 +37,12 @@ function(sluice_library)
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
-# sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry.
-# The entry's name is the program's name; labels are those of design section 8. With GPU the
-# program tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
-# name_gpu, that asks for the GPU. TEXT: what the test reads is the text of programs that it starts,
-# and other tests run their threads; ThreadSanitizer builds label it slow. COST: about how many
-# seconds it takes under ThreadSanitizer; ctest starts the longest ones first.
+# sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry. The
+# entry's name is the program's name; labels are those of design section 8. With GPU the program
+# tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
+# name_gpu, that asks for the GPU. TEXT: the test only checks the output of programs whose threads
+# other tests cover; ThreadSanitizer builds label it slow. COST: its approximate seconds under
+# ThreadSanitizer; ctest starts the longest ones first.
 function(sluice_test name)
   cmake_parse_arguments(ARG "GPU;TEXT" "TIMEOUT;COST" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(ARG_TEXT AND SLUICE_SANITIZE MATCHES thread)
@@ -72,14 +72,16 @@ function(sluice_test name)
   endif()
 endfunction()
 
-# sluice_gpu_program(kind folder target): a program that tools/gpu/pack.sh can carry to a GPU.
+# sluice_gpu_program(kind folder target): a program that tools/gpu/pack.sh can copy to a machine
+# with a GPU.
 function(sluice_gpu_program kind folder target)
   set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_PROGRAMS ${target})
   set_property(GLOBAL APPEND_STRING PROPERTY SLUICE_GPU_PROGRAM_LINES
     "${kind} ${folder} $<TARGET_FILE:${target}>\n")
 endfunction()
 
-# Called once all targets are known: the list for pack.sh and a target that builds what is on it.
+# Called after all targets are defined: writes the list for pack.sh and adds a target that builds
+# its programs.
 function(sluice_finish_gpu_programs)
   get_property(programs GLOBAL PROPERTY SLUICE_GPU_PROGRAMS)
   get_property(lines GLOBAL PROPERTY SLUICE_GPU_PROGRAM_LINES)

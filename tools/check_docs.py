@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Follows the links of the documents and runs the commands that they show, so that none goes stale.
+"""Checks the links of the documents and runs the commands that they show.
 
 A fenced block whose opening line is ```sh run``` (or ```sh run exit=3```) is run by bash in the
-repository's root, with the program of the release build on the PATH; it has to end with status 0 (or
-the one given). Blocks that say only ```sh``` are shown to readers and not run. Links to files of the
+repository's root, with the program of the release build on the PATH; it must end with status 0 (or
+the one given). Blocks that say only ```sh``` are not run. Links to files of the
 repository must name a file that exists and, behind a #, one of its headings.
 
     python3 tools/check_docs.py [--build build/release] [FILES]
@@ -36,7 +36,7 @@ def blocks(path):
 
 
 def anchor(heading):
-    """The name that a heading is linked by, as GitHub makes it."""
+    """The anchor that GitHub gives to a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
@@ -47,7 +47,7 @@ def anchors(path):
 
 
 def broken_links(path):
-    """Line and target of each link to a file or a heading that is not there."""
+    """Line and target of each link to a missing file or heading."""
     text = path.read_text(encoding="utf-8")
     for match in LINK.finditer(text):
         name, heading = match.groups()

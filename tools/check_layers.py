@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Checks the ladder of folders and the house rules that a machine can check.
+"""Checks the ladder of folders and the style rules that a program can check.
 
 A folder of src/ may include only folders of a smaller rank (docs/architecture.md has the table), the
-public headers include only each other, no files include each other in a circle, CUDA headers stay
-under */cuda/, and preprocessor conditions stay in one pair of files. Public headers have a place on
-the ladder, too: those that only hold values are at its foot, and the roof (the classes that the
-engine stands behind) may be included by the engine and by what is above it. Files of src/ and
+public headers include only each other, there are no include cycles, CUDA headers stay under */cuda/,
+and preprocessor conditions stay in one pair of files. Public headers have ranks, too: those that
+only hold values have the lowest, and the roof (the classes that the engine implements) may be
+included only by the engine and by folders above it. Files of src/ and
 include/ include nothing of tests/ or bench/. Every op in src/ops/*.h states its contract: a sentence
 and the slots of OP_SLOTS, none of them empty. Also: line length, file length, #pragma once, and no
-path of somebody's machine.
+absolute path of a developer's machine.
 
     python3 tools/check_layers.py [--root DIR]     prints one line per finding; exit 1 if there is one
 """
@@ -24,19 +24,19 @@ RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "at
 # Public headers that the engine implements; all others are values that every folder may include.
 ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
 ROOF_RANK = RANKS["engine"]
-# Where readers find the same ranks, a row each.
+# The document with the same ranks, one row for each folder.
 TABLE = "docs/architecture.md"
 TABLE_ROW = re.compile(r"^\| (\d+) \| `(\w+)/` \|", re.MULTILINE)
-# What an op's comment must say. Source is not among them: most copies and lookups have none.
+# The slots that an op's comment must have. Source is not required: most copies and lookups have none.
 OP_SLOTS = ("Shapes", "Types", "Aliasing", "Order", "Errors")
 CXX_SUFFIXES = {".h", ".cc", ".cpp", ".cu", ".cuh"}
 TEXT_SUFFIXES = CXX_SUFFIXES | {".py", ".sh", ".cmake", ".md", ".txt", ".json", ".html", ".svg"}
 MAX_COLUMNS = 100
 MAX_PYTHON_COLUMNS = 120
 MAX_LINES = 450
-# Folders of what is built, run and compiled.
+# Folders with code and scripts.
 MADE_HERE = {"build", "out", "__pycache__"}
-# The one file that may ask the preprocessor what this build is.
+# The only file that may have preprocessor conditions.
 CONDITIONAL_FILE = "src/device/debug_fill.h"
 CUDA_HEADER = re.compile(r"(cuda|cublas|cudnn|nccl|nvml|nvtx|cub/|thrust/|mma\.h)")
 OP = re.compile(r"((?://.*\n)*)^\w[\w:<>]* (\w+)\(Stream& \w+,\s+const \w+Args& \w+\);", re.MULTILINE)
@@ -58,7 +58,7 @@ def git_files(root):
 
 
 def source_files(root):
-    """What git has; without it, as after unpacking an archive, every file but what was made here."""
+    """The files of git; without git (an unpacked archive), all files except build outputs."""
     names = git_files(root)
     if names is None:
         names = (p.relative_to(root).as_posix() for p in root.rglob("*"))
@@ -71,7 +71,7 @@ def line_of(text, offset):
 
 
 def folder_of(path):
-    """The ladder's name of a file's folder: "kv" for src/kv/x.h, "sluice" for the public API."""
+    """The folder's name in the table of ranks: "kv" for src/kv/x.h, "sluice" for the public API."""
     parts = path.split("/")
     if len(parts) > 2 and parts[0] == "src":
         return parts[1]
@@ -104,7 +104,7 @@ class Checker:
         return self.findings
 
     def check_text(self, path, text):
-        """Length of lines and files, and paths of a machine."""
+        """Checks the length of lines and of the file, and absolute paths."""
         for match in MACHINE_PATH.finditer(text):
             self.report(path, line_of(text, match.start()), "absolute path of a machine")
         suffix = Path(path).suffix
@@ -132,7 +132,7 @@ class Checker:
                 self.check_rank(path, line, folder, name)
 
     def resolve(self, path, name, quoted):
-        """The project file that an include names, or None. Angles reach public headers only."""
+        """The project file that an include names, or None. Angle brackets find public headers only."""
         if not quoted:
             return "include/" + name if "include/" + name in self.files else None
         if path.startswith("include/"):
@@ -147,7 +147,7 @@ class Checker:
         return None
 
     def check_rank(self, path, line, folder, name):
-        """The rule of the ladder, for files of src/ and of the public API."""
+        """Checks the ranks of an include, for files of src/ and of the public API."""
         first = name.split("/")[0]
         if folder == "sluice":
             if first in RANKS:
@@ -161,7 +161,7 @@ class Checker:
                                     f"(rank {RANKS[first]})")
 
     def check_table(self):
-        """The table of ranks in the documents is that of this file."""
+        """Checks that the document has the ranks of this file."""
         if TABLE not in self.files:
             return
         written = {folder: int(rank) for rank, folder in TABLE_ROW.findall(self.files[TABLE])}
@@ -171,7 +171,7 @@ class Checker:
                                       f"{RANKS.get(folder)} in tools/check_layers.py")
 
     def check_targets(self):
-        """What only the included file tells: whether it is the roof, or no part of the house."""
+        """Checks that depend on the included file: the roof, and files outside src/ and include/."""
         roof = self.roof()
         for path, targets in self.edges.items():
             folder = folder_of(path)
@@ -193,7 +193,7 @@ class Checker:
             found |= more
 
     def check_ops(self, path, text):
-        """The contract of every op of a public op header: a sentence, then the slots."""
+        """Checks the contract of every op of a public op header: a sentence, then the slots."""
         if Path(path).parent.as_posix() != "src/ops" or not path.endswith(".h"):
             return
         for match in OP.finditer(text):
@@ -219,7 +219,7 @@ class Checker:
                         f"#{match.group(1)} outside {CONDITIONAL_FILE}")
 
     def check_cycles(self):
-        """Depth-first search over the includes; reports each circle once, at the include that closes it."""
+        """Depth-first search over the includes; reports each cycle once, at the include that closes it."""
         done, stack = set(), []
 
         def visit(path):

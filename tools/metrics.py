@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prints the numbers that say whether the house is in order, each beside its limit.
+"""Prints metrics of the source tree, each with its limit.
 
     python3 tools/metrics.py [--root DIR] [--check] [--worst N]
 
-What is counted:
+The metrics:
 
 - include cycles, upward includes: findings of tools/check_layers.py, public headers counted.
 - function length: lines from the first of the signature to the closing brace, of functions of src/
@@ -11,8 +11,8 @@ What is counted:
 - files: C++, CUDA, Python and shell of the whole tree; lines as `wc -l` counts them.
 - folders: files that lie directly in a folder of src/, include/, tests/, bench/ or tools/.
 - comments: lines of src/ and include/ with a comment over lines with code; a line with both is both.
-- files per op: C++ files of src/ops that name the op or its arguments, and one test; source lists are
-  not counted. The median over all ops, since large ones have several kernels and helpers.
+- files per op: C++ files of src/ops that name the op or its arguments, and one test, without source
+  lists. The median over all ops, since large ones have several kernels and helpers.
 
 With --check the exit status is 1 when a number is past its limit. --worst N names the N worst.
 """
@@ -25,18 +25,18 @@ from pathlib import Path
 
 from check_layers import CXX_SUFFIXES, OP, Checker, read_tree
 
-# The text up to a brace that opens no function: a scope, or a value.
+# Text before a brace that does not open a function: a scope, or a value.
 SCOPE = re.compile(r"^(?:inline\s+)?(?:namespace|class|struct|union|enum|extern)\b")
 TEMPLATE = re.compile(r"^template\s*<")
 SPACE = re.compile(r"\s+")
-# Comments, literals and preprocessor lines, in the order in which they hide each other.
+# Comments, literals and preprocessor lines. An earlier alternative wins where several match.
 TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'''
                    r"""(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'|^[ \t]*\#(?:[^\n]*\\\n)*[^\n]*""",
                    re.DOTALL | re.MULTILINE)
 
 
 def blank(match):
-    """Spaces in place of a token; its line ends stay, so that lines keep their numbers."""
+    """Replaces a token by spaces but keeps its line ends, so that lines keep their numbers."""
     return re.sub(r"[^\n]", " ", match.group(0))
 
 
@@ -45,7 +45,7 @@ def code_of(text):
 
 
 def comments_of(text):
-    """The text with everything but comments blanked."""
+    """The text with everything except comments replaced by spaces."""
     def keep(match):
         return match.group(0) if match.group(0).startswith(("//", "/*")) else blank(match)
     spans, end = [], 0
@@ -56,7 +56,7 @@ def comments_of(text):
 
 
 def without_template(head):
-    """The declaration behind its template<...>, whose parameters may be called class."""
+    """The declaration after its template<...>, whose parameters may contain the word class."""
     while TEMPLATE.match(head):
         depth, end = 0, len(head)
         for i, char in enumerate(head):
@@ -69,7 +69,7 @@ def without_template(head):
 
 
 def opens_function(head):
-    """Whether a brace behind `head`, in a scope that holds declarations, opens a function's body."""
+    """Whether a brace after `head`, in a scope with declarations, opens the body of a function."""
     if not head or head[-1] not in " \n":
         return False  # clang-format puts no space before a brace that initialises
     head = without_template(SPACE.sub(" ", head).strip())
@@ -81,8 +81,8 @@ def opens_function(head):
 def functions(text):
     """Name, first line and number of lines of each function that a C++ file defines."""
     code = code_of(text)
-    found, scopes = [], []  # of open braces: None, or where the function's signature begins
-    start = 0               # of the declaration that is being read
+    found, scopes = [], []  # scopes: for each open brace, None or the start of the function's signature
+    start = 0               # start of the current declaration
     for match in re.finditer(r"[{};]|\b(?:public|private|protected)\s*:", code):
         char, at = match.group(0), match.start()
         inside = any(scope is not None for scope in scopes)
@@ -95,7 +95,7 @@ def functions(text):
             else:
                 scopes.append(None)
                 if head and head[-1] not in " \n":
-                    continue  # a value inside of a declaration: int x{1}, or of a constructor
+                    continue  # a value in a declaration (int x{1}) or in a constructor's initialisers
         elif char == "}" and scopes:
             begin = scopes.pop()
             if begin is not None:
@@ -128,7 +128,7 @@ def folder_counts(files):
 
 
 def op_counts(files):
-    """Op -> number of files that it takes: those of src/ops that name it, and one test."""
+    """Op -> number of its files: those of src/ops that name it, and one test."""
     near = {path: code_of(text) for path, text in files.items() if is_cxx(path)
             and path.startswith(("src/ops/", "tests/ops/"))}
     counts = {}
@@ -145,13 +145,13 @@ def op_counts(files):
 
 
 def percentile(numbers, share):
-    """The smallest number that is not below `share` of them."""
+    """The smallest of the numbers that is not below `share` of them."""
     ordered = sorted(numbers)
     return ordered[max(0, -(-len(ordered) * share // 100) - 1)] if ordered else 0
 
 
 class Metric:
-    """A number, its limit, and what is worst in it."""
+    """A number, its limit, and its worst cases."""
 
     def __init__(self, name, value, limit, worst=(), at_least=False):
         self.name, self.value, self.limit = name, value, limit

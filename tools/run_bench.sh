@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make bench` runs: every benchmark beside the bound that it measures in the same run.
+# Run by `make bench`: every benchmark, each with the bound that it measures in the same run.
 #
 #   tools/run_bench.sh build/bench
 set -eu

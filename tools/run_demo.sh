@@ -1,12 +1,12 @@
 #!/bin/sh
-# What `make demo` shows: a question about a fact hidden in a long text, then the needle grid.
+# Run by `make demo`: a question about a fact hidden in a long text, then the needle grid.
 # SLUICE, MODEL and OUT come from the Makefile.
 set -eu
 
 text="$OUT/long-text.txt"
 mkdir -p "$OUT"
 
-# The fact goes into the middle of the text, behind the end of a sentence.
+# The fact is inserted in the middle of the text, after the end of a sentence.
 awk -v fact="The secret number of the amber robin is 4815162." '
   { lines[NR] = $0 }
   END {

@@ -5,9 +5,9 @@
 #   tools/setup.sh test      and to run the tests
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
-#   tools/setup.sh ci        as test, and for the style guards of .ci/run
+#   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
-# Uses root or sudo only when something is missing. Prints nothing when nothing is.
+# Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
 set -eu
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
@@ -49,7 +49,8 @@ fi
 echo "setup: installing$missing"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The lists may be old or absent (a fresh container); try with what is there only if that fails.
+# The package lists may be old or absent (a fresh container). If the update fails, apt uses those
+# that it has.
 $as_root apt-get update -q >"$log" 2>&1 || echo "setup: apt-get update failed; using the lists here"
 # shellcheck disable=SC2086  # a list of words
 if ! $as_root env DEBIAN_FRONTEND=noninteractive \

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prefill attention through PyTorch (cuDNN, FlashAttention-2) beside cuda_attention_bench, in one run.
 
-Causal, bf16, normally distributed data, batch 1; as sustained as cuda_attention_bench's lines, so at
-the clock that the card holds under load. KV heads are contiguous here, in blocks there.
+Causal, bf16, normally distributed data, batch 1; measured as long as cuda_attention_bench's lines, so
+at the clock that the GPU holds under load. KV heads are contiguous here, in blocks there.
 
     tools/with-gpu python3 bench/compare/attention.py --bench build/cuda/bench/cuda_attention_bench
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 
-# Name of the shape there; tokens, query heads, KV heads, head_dim.
+# Name of the shape in cuda_attention_bench -> tokens, query heads, KV heads, head_dim.
 SHAPES = [
     ("prompt 4K", 4096, 16, 8, 128),
     ("prompt 16K", 16384, 16, 8, 128),
@@ -23,7 +23,7 @@ SHAPES = [
     ("32 / 8 heads 16K", 16384, 32, 8, 128),
     ("head_dim 64 16K", 16384, 16, 8, 64),
 ]
-MIN_SECONDS = 0.3  # and so many calls in a row that a launch and a wait are noise
+MIN_SECONDS = 0.3  # and enough calls in a row that a launch and a wait do not matter
 FLOP_IN_A_ROW = 1e13
 
 
@@ -65,7 +65,7 @@ def torch_rates(torch, tokens, q_heads, kv_heads, head_dim):
 
 
 def sluice_rate(bench, name):
-    """TFLOP/s of the line of cuda_attention_bench whose shape has exactly this name; it exits where there is none."""
+    """TFLOP/s of the line of cuda_attention_bench whose shape has exactly this name; exits if there is none."""
     done = subprocess.run([bench, "--shape", name], stdout=subprocess.PIPE, text=True, check=True)
     for line in done.stdout.splitlines():
         if line.startswith(name) and " ms " in line and line[len(name) : 36].strip() == "":

@@ -2,7 +2,7 @@
 """The same work on Sluice and on other engines of this machine, as one table with ratios.
 
 Dummy weights of a published shape, prompts of the same lengths (random ids), one GPU, one engine at a
-time. What is not installed is said to be not installed; what fails is said to have failed.
+time. Engines that are not installed, and runs that fail, are reported as such.
 
     tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
         [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,...] [--work prefill,decode]
@@ -26,7 +26,7 @@ ENGINES = "sluice,transformers,vllm,nanovllm,sluice_offloaded,transformers_offlo
 
 
 def table_rows(args):
-    """(key, title) of everything that an engine may have measured."""
+    """(key, title) of all rates that an engine may have measured."""
     prefills = sorted({*workload.PREFILL_LENGTHS, *args.offloaded_lengths})
     decodes = sorted({*workload.DECODE_LENGTHS, *args.offloaded_lengths})
     return (
@@ -46,7 +46,7 @@ def sluice_bench(args, name, *options):
 
 
 def described(rates, raw):
-    """The rates with the version and everything that was printed."""
+    """The rates, with the version and all output."""
     any_result = next(iter(raw.values()))
     engine = f"sluice {any_result['version']} ({any_result['commit']})"
     return rates | {"engine": engine, "raw": raw}
@@ -119,7 +119,7 @@ def cell(result, key, sluice):
 
 def print_table(results, rows):
     names = list(results)
-    # Whom an engine is compared with.
+    # The engine that each engine is compared with.
     peers = {name: results.get("sluice_offloaded" if name.endswith("_offloaded") else "sluice", {}) for name in names}
     print("| work | " + " | ".join(names) + " |")
     print("|---" * (len(names) + 1) + "|")

@@ -28,7 +28,7 @@ def make_model(directory):
 
 
 def ids_tensor(lengths, vocab_size, seed):
-    """Prompts side by side, filled up on the left, and the mask of what is prompt."""
+    """Prompts padded on the left to one length, and the mask of real tokens."""
     longest = max(lengths)
     rows = [[0] * (longest - n) + workload.token_ids(n, vocab_size, seed + i) for i, n in enumerate(lengths)]
     mask = [[0] * (longest - n) + [1] * n for n in lengths]
@@ -76,7 +76,7 @@ def measure_decode(model, length, offloaded):
 
 
 def measure_throughput(model):
-    """Static batching: all requests in one batch, filled up to the longest prompt and answer."""
+    """Static batching: all requests in one batch, padded to the longest prompt and answer."""
     requests = workload.requests()
     ids, mask = ids_tensor([n for n, _ in requests], model.config.vocab_size, seed=0)
     num_steps = max(n for _, n in requests)

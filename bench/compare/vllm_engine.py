@@ -38,7 +38,7 @@ def main():
     for length in workload.PREFILL_LENGTHS:
         result[f"prefill_{length}"] = length / best([length], [1], 0.6)
     for length in workload.DECODE_LENGTHS:
-        # The difference of two lengths of output leaves the decode steps alone.
+        # The difference of two output lengths is the time of the decode steps alone.
         more = best([length], [workload.DECODE_TOKENS + 1], 0.6) - best([length], [1], 0.6)
         result[f"decode_{length}"] = workload.DECODE_TOKENS / more
     requests = workload.requests()

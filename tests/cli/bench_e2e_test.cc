@@ -1,4 +1,5 @@
-// Benchmarks of what moves, from outside: their counts are exact, their rates are rates.
+// The bench subcommands as programs: byte counts must match their formulas, rates must be
+// plausible, and every error ends before anything is measured.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -35,7 +36,7 @@ Json json_of(const Words& words) {
   return Json::parse(outcome.out);
 }
 
-// A few blocks of context and of ring, one run without a warm-up.
+// Small settings: a few blocks of context and of ring, one run without a warm-up.
 Words small_kv(const std::string& command, const std::string& lengths) {
   return {"bench",
           command,
@@ -87,7 +88,8 @@ TEST(BenchFromOutside, TransferMeasuresEveryShape) {
     ++rows_of_group[result.at("group")];
     expect_spread(result.at("bytes_per_second"));
     EXPECT_GE(result.at("unit_bytes"), 2048);
-    // Small copies may come from a CPU's cache, and a machine may stumble over the bound.
+    // Small copies may come from a CPU's cache, and the bound may have been measured at a busy
+    // moment.
     expect_share(result.at("share_of_bound"), 1000);
   }
   std::vector<int> counts;
@@ -97,7 +99,7 @@ TEST(BenchFromOutside, TransferMeasuresEveryShape) {
       << "gathers, engine, sizes, runs, rows";
 }
 
-// The largest number with a point that stands before " %".
+// The largest decimal number before " %" in the text.
 double largest_share(const std::string& text) {
   double largest = 0;
   for (size_t at = text.find(" %"); at != text.npos; at = text.find(" %", at + 1)) {
@@ -120,7 +122,7 @@ TEST(BenchFromOutside, TransferPrintsATableForEachShape) {
   }
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
-  // A share above all that the link can do is explained where there is one.
+  // A share above the link's rate must come with an explanation.
   const double largest = largest_share(outcome.out);
   EXPECT_GT(largest, 1);
   if (std::abs(largest - 105) > 0.2) {
@@ -144,7 +146,7 @@ TEST(BenchFromOutside, DecodeAndPrefillSayWhatWasMeasured) {
   EXPECT_NE(prefill.out.find("pp16"), std::string::npos) << prefill.out;
 }
 
-// Bytes against the formulas of docs/offload.md, shares against the rates beside them.
+// Bytes must match the formulas of docs/offload.md, shares the rates in the same row.
 TEST(BenchFromOutside, OffloadCountsWhatMovesAndComparesWithResident) {
   const Json json = json_of(joined(small_kv("offload", "256,512"), {"--chunks", "128,1K"}));
   expect_link(json);
@@ -239,7 +241,8 @@ TEST(BenchFromOutside, SparseTakesTheEnginesOwnOptionsForOneRow) {
   EXPECT_EQ(json.at("results")[1].at("budget_tokens"), 64);
 }
 
-// A row for each layer and one for all; a budget of everything has all of it from the step before.
+// A row for each layer and one for all layers; with a budget of everything, all pages were selected
+// in the step before.
 TEST(BenchFromOutside, OverlapComparesTheListsOfSteps) {
   const Json json = json_of({"bench", "overlap", model_dir(), "--device", "cpu", "--lengths", "1K",
                              "--budgets", "128,2K", "--steps", "8", "--sparse-page-tokens", "16"});
@@ -262,7 +265,7 @@ TEST(BenchFromOutside, OverlapComparesTheListsOfSteps) {
   }
 }
 
-// Nothing is measured before all of it is known to be possible.
+// All settings are checked before anything is measured.
 TEST(BenchFromOutside, BadOptionsAreErrors) {
   const std::vector<std::pair<Words, std::string>> lines = {
       {{"bench", "transfer", "--bytes", "1M"}, "--bytes"},

@@ -1,4 +1,5 @@
-// What a conversation keeps, forgets and says, with answers that the test makes up.
+// The state of a conversation: which messages it keeps and drops, and its output, with scripted
+// answers.
 #include "cli/conversation.h"
 
 #include <deque>
@@ -12,8 +13,8 @@ namespace {
 
 using Result = LineReader::Result;
 
-// Types `lines`; "^C" is Ctrl-C. Answers "re: QUESTION", "" to "silence", and has no room for
-// "long".
+// Types `lines`; "^C" is Ctrl-C. The answers are "re: QUESTION", "" to "silence", and a full
+// context for "long".
 struct Talk {
   std::deque<std::string> lines;
   bool on_terminal = true;

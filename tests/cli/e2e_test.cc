@@ -1,5 +1,5 @@
-// The program from outside: exit codes, streams, files, Ctrl-C. On a model of a few random layers
-// that speaks with the bundled model's tokenizer.
+// The program from outside: exit codes, output streams, files, Ctrl-C. Uses a tiny model with
+// random weights and the bundled model's tokenizer.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -43,7 +43,7 @@ class Program : public testing::Test {
   static std::string model_dir() { return path("tiny"); }
   static std::string path(const std::string& name) { return (directory_->path() / name).string(); }
 
-  // `words` behind the command, on the tiny model.
+  // `words` after the command, on the tiny model.
   static std::vector<std::string> on_tiny(const std::string& command,
                                           std::vector<std::string> words) {
     std::vector<std::string> all = {
@@ -113,7 +113,7 @@ TEST_F(Program, PromptsComeFromStandardInputAndFiles) {
   EXPECT_NE(ids({"--chat", "A long document.\n\nWhat is it?"}, ""), expected);
 }
 
-// The chat template by hand gives the same ids as --chat, and only with --special.
+// The chat template written out in the prompt gives the ids of --chat, but only with --special.
 TEST_F(Program, ControlTokensInAPromptCountWhenAsked) {
   const auto ids = [&](std::vector<std::string> words) {
     words.insert(words.end(), {"-n", "1", "--json"});
@@ -189,7 +189,7 @@ TEST_F(Program, ModelErrorsEndWithThree) {
       EXPECT_NE(outcome.err.find(name), std::string::npos) << outcome.err;
     }
   }
-  // Weights are missing: the tiny model has none.
+  // The tiny model has no weights.
   EXPECT_EQ(run_sluice({"run", "-m", model_dir(), "--kv-cache-bytes", "64M", "hi"}).exit_code, 3);
 }
 

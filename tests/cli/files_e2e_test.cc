@@ -1,5 +1,5 @@
-// The program and files that cannot be read or written: whatever they are, the right exit code, one
-// line that names the file, and nothing half written left behind.
+// The program with files that cannot be read or written: the right exit code, one line that names
+// the file, and no partly written file is left.
 #include <algorithm>
 #include <span>
 
@@ -24,7 +24,7 @@ const char* const kTinyConfig = R"({
   "num_hidden_layers": 1, "num_key_value_heads": 1, "rms_norm_eps": 1e-06,
   "tie_word_embeddings": true, "eos_token_id": 4095, "vocab_size": 4096})";
 
-// What stands in place of a file.
+// What takes the place of a file.
 enum class Broken { kFifo, kDirectory, kLinkToNothing, kLinkLoop };
 constexpr Broken kAllBroken[] = {Broken::kFifo, Broken::kDirectory, Broken::kLinkToNothing,
                                  Broken::kLinkLoop};
@@ -43,7 +43,7 @@ class Files : public testing::Test {
   fs::path model() const { return dir_.path() / "model"; }
   std::string path(const std::string& name) const { return (dir_.path() / name).string(); }
 
-  // Small and without weights; a program that hangs is ended by an alarm, with status 142.
+  // Runs with small settings and no weights; an alarm ends a program that hangs, with status 142.
   Outcome run(std::vector<std::string> words, std::vector<std::string> environment = {},
               const std::function<void()>& limit = nullptr) const {
     words.insert(words.end(), {"-m", model().string()});
@@ -69,7 +69,7 @@ class Files : public testing::Test {
     if (how == Broken::kLinkLoop) fs::create_symlink(file.filename(), file);
   }
 
-  // The command refuses the model because of `name`, whatever stands there.
+  // The command must refuse the model because of `name`, for every kind of Broken.
   void expect_refusal(const std::vector<std::string>& words, const std::string& name,
                       std::span<const Broken> ways) {
     const fs::path file = model() / name, kept = dir_.path() / "kept";
@@ -116,7 +116,7 @@ TEST_F(Files, OfAModelMustBeReadableForEveryCommand) {
   expect_refusal({"run", "hi", "--load-format", "auto"}, "model.safetensors", kAllBroken);
 }
 
-// Paths that the file system refuses: errors with a text of ours, never "unexpected".
+// Paths that the file system refuses give a specific error, not "unexpected".
 TEST_F(Files, PathsThatCannotBeAreErrors) {
   fs::create_symlink("loop", path("loop"));
   dir_.write("plain", "");
@@ -154,7 +154,8 @@ TEST_F(Files, BeyondAFileSizeLimitNothingStays) {
   EXPECT_TRUE(fs::is_empty(path("out")));
 }
 
-// Not enough address space is a matter of memory at every step (or of the loader of programs).
+// Too little address space must give the error for memory at every point (or end in the dynamic
+// loader).
 TEST_F(Files, TooLittleMemoryEndsWithFour) {
   if (kSanitized) {
     GTEST_SKIP() << "skipped: a sanitizer maps terabytes of address space for itself";
@@ -170,7 +171,7 @@ TEST_F(Files, TooLittleMemoryEndsWithFour) {
   }
 }
 
-// A stand-in for rsvg-convert, whose picture is the sixth word.
+// Replaces rsvg-convert by a script; the picture's path is its sixth word.
 class Picture : public Files {
  protected:
   Outcome needle_with(const std::string& script) {

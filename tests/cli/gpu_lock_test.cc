@@ -1,7 +1,8 @@
-// The lock for a shared GPU: waits, says for whom, and is given back however its holder ends.
+// The lock for a shared GPU: waiting, the name of the holder, and release when the holder ends in
+// any way.
 //
-// Needs no GPU: a lock is a file. Holders are child processes, since a lock within one process says
-// nothing. Thread rule: the test's thread forks while it is alone.
+// Needs no GPU: a lock is a file. Holders are child processes, since the lock only excludes other
+// processes. Thread rule: the test forks while it has one thread.
 #include "cli/gpu_lock.h"
 
 #include <csignal>
@@ -38,7 +39,7 @@ class GpuLockTest : public ::testing::Test {
       char byte = 1;
       if (write(ready[1], &byte, 1) != 1) _exit(1);
       if (read(quit_[0], &byte, 1) < 0) _exit(1);
-      _exit(0);  // without a destructor: the kernel has to give the lock back
+      _exit(0);  // without destructors: the kernel must release the lock
     }
     close(ready[1]);
     close(quit_[0]);
@@ -53,7 +54,7 @@ class GpuLockTest : public ::testing::Test {
     waitpid(holder_, nullptr, 0);
   }
 
-  // Tries `tries` times; false when the lock was not to be had.
+  // Tries `tries` times; false when the lock could not be taken.
   bool can_lock(int tries, std::string* holder = nullptr) {
     try {
       const GpuLock lock(

@@ -1,4 +1,5 @@
-// The heat map: well-formed XML with every cell in it, and colours that can be told apart.
+// The heat map: well-formed XML with every cell, colours that get darker with the value, and
+// legible text.
 #include "cli/needle/heat_map.h"
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 namespace sluice::cli {
 namespace {
 
-// A checker of well-formedness for the XML that we write: tags nest, attributes are quoted, and no
-// reserved character stands alone. Returns what is wrong, or "".
+// Checks that XML is well-formed, as far as ours needs: tags nest, attributes are quoted, reserved
+// characters are escaped. Returns the fault, or "".
 std::string xml_fault(std::string_view text) {
   std::vector<std::string> open;
   for (size_t i = 0; i < text.size();) {
@@ -77,7 +78,7 @@ TEST(HeatMap, ACellThatWasNotMeasuredSaysSo) {
   EXPECT_EQ(count_of(svg, "hm-void\""), 1u);
 }
 
-// The result stands first, so it is read even where a viewer cuts; and nothing has to be cut.
+// The result comes first in a title, in case a viewer cuts it; here nothing must be cut.
 TEST(HeatMap, LongTitlesAreWrapped) {
   HeatMap map = make_map(1, 1);
   std::string long_name = "a-model-whose-name-is-much-longer-than-a-line";
@@ -109,7 +110,7 @@ TEST(HeatMap, ThePageListsMissesHarmlessly) {
   EXPECT_EQ(html.find("<script"), std::string::npos);
   EXPECT_NE(html.find("&lt;script&gt;"), std::string::npos);
   EXPECT_EQ(html.find('\x01'), std::string::npos);
-  // Nothing is fetched from elsewhere.
+  // The page loads nothing from the network.
   EXPECT_EQ(count_of(html, "http"), count_of(html, "http://www.w3.org/2000/svg"));
 }
 
@@ -121,7 +122,7 @@ TEST(ColourScale, GetsDarkerAllTheWay) {
   for (int i = 0; i < 100; ++i) EXPECT_GT(lightness(i / 100.0), lightness((i + 1) / 100.0)) << i;
 }
 
-// WCAG 2 asks for 4.5 for small text.
+// WCAG 2 requires a contrast of 4.5 for small text.
 TEST(ColourScale, TextIsLegibleOnEveryColour) {
   const auto luminance = [](Rgb c) {
     const auto linear = [](double v) {

@@ -1,5 +1,5 @@
-// Model directories that are not as they should be: what `inspect` says of them is what `run` does,
-// and what changes answers is always said.
+// Faulty model directories: `inspect` must report what `run` does, and anything that changes
+// answers must give a warning.
 #include <span>
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kWarning = "sluice: warning: ";
 
-// The bundled model in a directory of its own, whose files a test replaces.
+// A directory with links to the bundled model's files, which a test can replace.
 class ModelFiles : public testing::Test {
  protected:
   ModelFiles() {
@@ -55,7 +55,7 @@ class ModelFiles : public testing::Test {
     return run_sluice(words);
   }
 
-  // Neither runs, both with exit code 3, and inspect names the file.
+  // run and inspect must end with exit code 3, and inspect must name the file.
   void expect_refused(const std::string& name) const {
     const Outcome ran = run({"hi"});
     EXPECT_EQ(ran.exit_code, 3) << ran.err;
@@ -68,7 +68,7 @@ class ModelFiles : public testing::Test {
     EXPECT_EQ(Json::parse(json.out).at("files").at("problems").size(), 1u) << json.out;
   }
 
-  // Said by run, by its JSON and by both forms of inspect, once each.
+  // run, its JSON and both forms of inspect must each give the warning once.
   void expect_warned(const std::string& text) const {
     const Outcome ran = run({"hi"});
     EXPECT_EQ(ran.exit_code, 0) << ran.err;
@@ -117,7 +117,7 @@ TEST_F(ModelFiles, InspectMissesTheWeights) {
   expect_refused("model.safetensors");
 }
 
-// A configuration alone is a shape to plan with: there is nothing broken in it.
+// A configuration alone is a valid shape to plan with, not a broken model.
 TEST_F(ModelFiles, AShapeAloneIsPlanned) {
   for (const char* name : {"model.safetensors", "tokenizer.json", "tokenizer_config.json"}) {
     remove(name);
@@ -127,7 +127,7 @@ TEST_F(ModelFiles, AShapeAloneIsPlanned) {
   EXPECT_NE(page.out.find("--load-format dummy"), std::string::npos) << page.out;
 }
 
-// Raw prompts work, so this is no fault; --chat is refused before weights are looked at.
+// Raw prompts work, so this is not an error; --chat is refused before weights are read.
 TEST_F(ModelFiles, AnUnknownChatTemplateIsSaidBeforeLoading) {
   set("tokenizer_config.json", "chat_template", "{{ messages | tojson }}");
   const Outcome page = inspect();
@@ -183,7 +183,7 @@ TEST_F(ModelFiles, TokensBeyondTheEmbeddingAreSaidAndAFaultOfTheModel) {
   }
 }
 
-// A NaN in one weight is found with the first token and is the model's fault.
+// A NaN in one weight is detected at the first token and reported as an error of the model.
 TEST_F(ModelFiles, WeightsThatAreNoNumbersNameTheModel) {
   std::string bytes = slurp(directory_.path() / "model.safetensors");
   uint64_t begin = 0;
@@ -203,7 +203,7 @@ TEST_F(ModelFiles, WeightsThatAreNoNumbersNameTheModel) {
   EXPECT_EQ(ran.err.find("stream 'compute'"), std::string::npos) << ran.err;
 }
 
-// The row with which the budget is used up is marked, and one option named.
+// The row that exceeds the budget is marked, and one option is named.
 TEST_F(ModelFiles, InspectMarksWhatIsTooMuch) {
   const Outcome page =
       run_sluice({"inspect", model(), "--kv-offload", "off", "--kv-cache-bytes", "1T"});

@@ -1,4 +1,4 @@
-// The needle recipe with tokenizers that count in a way a person can check.
+// The needle recipe, with tokenizers whose counts are easy to check by hand.
 #include <cctype>
 #include <set>
 
@@ -12,7 +12,7 @@
 namespace sluice::cli {
 namespace {
 
-// One token a word, and one for each mark and digit; three more for a chat template. Words split
+// One token per word, punctuation mark and digit, and three more for a chat template. Words split
 // only at spaces and marks, as with the patterns of real tokenizers.
 std::vector<int32_t> encode_words(std::string_view message) {
   std::vector<int32_t> ids = {1, 2};
@@ -27,7 +27,7 @@ std::vector<int32_t> encode_words(std::string_view message) {
   return ids;
 }
 
-// Four characters a token, whatever they are: pieces never add up to their sum.
+// Four characters per token: the counts of pieces do not add up to the count of the whole.
 std::vector<int32_t> encode_quads(std::string_view message) {
   return std::vector<int32_t>(message.size() / 4 + 5);
 }
@@ -89,7 +89,7 @@ TEST(NeedleRecipe, AnItemDependsOnItsOwnNumbersAlone) {
            {8, 512, 50, 0}, {7, 513, 50, 0}, {7, 512, 51, 0}, {7, 512, 50, 1}}) {
     values.insert(recipe.make(seed, length, depth, index).values[0]);
   }
-  EXPECT_EQ(values.size(), 5u);  // all fresh
+  EXPECT_EQ(values.size(), 5u);  // all different
 }
 
 TEST(NeedleRecipe, TheNeedleIsAtItsDepth) {
@@ -103,11 +103,11 @@ TEST(NeedleRecipe, TheNeedleIsAtItsDepth) {
     ASSERT_EQ(item.user_message.substr(at, needle.size()), needle);
     const auto before =
         static_cast<double>(encode_words(item.user_message.substr(0, at)).size() - 3);
-    // Half of the longest sentence (14 tokens) is as near as a sentence's end can be.
+    // The nearest end of a sentence is within half of the longest sentence (14 tokens).
     EXPECT_NEAR(before, depth / 100.0 * 2016, 16) << depth;
     EXPECT_EQ(at == 0, depth == 0);
     EXPECT_EQ(item.user_message.find("Line", at) == std::string::npos, depth == 100);
-    // A sentence's end: nothing is cut in two.
+    // The needle is after the end of a sentence.
     if (at > 0) {
       EXPECT_EQ(item.user_message.substr(at - 2, 2), ". ");
     }
@@ -146,8 +146,8 @@ TEST(NeedleRecipe, NamesWhatIsTooShort) {
   }
 }
 
-// A binary file can be two sentences, one of them endless: what is encoded to cut it stays a small
-// multiple of the prompt, not of the square of the file.
+// A binary file may be two sentences, one of them very long: the text that is encoded to cut it
+// must be a small multiple of the prompt, not quadratic in the file's size.
 TEST(NeedleRecipe, CutsALongSentenceInLinearTime) {
   std::string text = "One short line. It";
   for (int i = 0; i < 200000; ++i)
@@ -164,7 +164,7 @@ TEST(NeedleRecipe, CutsALongSentenceInLinearTime) {
     num_encoded = 0;
     const NeedleItem item = recipe.make(7, length, 50, 0);
     EXPECT_EQ(static_cast<int64_t>(item.prompt_ids.size()), length);
-    // Some 30 pieces a try, none longer than two prompts of 4 bytes a token.
+    // About 30 pieces per try, none longer than two prompts at 4 bytes per token.
     EXPECT_LT(num_encoded, static_cast<size_t>(length) * 8 * 60 * 4);
   }
 }
@@ -185,7 +185,7 @@ TEST(NeedleTemplates, FillsEveryPlaceholderOnce) {
   EXPECT_EQ(fill_template("{key}: {value}", "value", "7"), "{key}: 7");
 }
 
-// An empty value would be found in every answer.
+// Every answer contains an empty value.
 TEST(NeedleTemplates, RefusesEmptyTexts) {
   const TempDir directory;
   const std::string text = R"({"format": 1, "prompt": "{haystack} {question}",

@@ -1,4 +1,5 @@
-// KV offload from outside: wherever KV lives, the bundled model says the same, to the token.
+// KV offload from outside: the bundled model gives the same tokens wherever KV is; moved bytes and
+// selections are reported.
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -15,7 +16,7 @@ using Words = std::vector<std::string>;
 
 std::string model_dir() { return (fs::path(SLUICE_SOURCE_DIR) / "models/needle").string(); }
 
-// Small blocks and slots, so that a few hundred tokens take several loads per layer.
+// Small blocks and slots, so that a few hundred tokens need several loads per layer.
 Words small_ring(const std::string& mode) {
   Words words = {"--kv-offload", mode, "--block-size", "64", "--max-num-seqs", "4"};
   const Words sizes = mode == "off" ? Words{"--kv-cache-bytes", "64M"}
@@ -57,7 +58,7 @@ Json answers(const Words& words, const std::string& input) {
 TEST(OffloadFromOutside, RunSaysTheSameWhereverKvLives) {
   const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
   std::vector<Words> samplings = {{"--temperature", "1", "--top-k", "0", "--seed", "11"}};
-  // Greedy runs make the same waits as sampled ones: under a sanitizer one kind is enough.
+  // Greedy runs make the same waits as sampled ones, so under a sanitizer one kind is enough.
   if (!kSanitized) samplings.push_back({"--temperature", "0"});
   for (const Words& sampling : samplings) {
     const Words run = joined({"run", "-m", model_dir(), "--json", "-n", "70", "--ignore-eos"},
@@ -120,7 +121,8 @@ TEST(OffloadFromOutside, WhatWasMovedIsShownAndRecorded) {
   }
 }
 
-// A budget far below the prompt: the same text wherever KV lives, and no more moved than chosen.
+// A budget far below the prompt: the same text wherever KV is, and no more bytes moved than
+// selected.
 TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
   const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
   const Words run = {"run",
@@ -163,7 +165,7 @@ TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
   EXPECT_NE(plan.out.find("page lists"), std::string::npos) << plan.out;
 }
 
-// Nothing is said of offload, and the KV cache has room for a part of the prompt only.
+// No offload option is given, and the KV cache has room for a part of the prompt only.
 TEST(OffloadFromOutside, APromptThatDoesNotFitJustRunsAndOneLineSaysSo) {
   const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
   const Words run = {"run", "-m", model_dir(), "--json", "-n", "8", "--temperature", "0"};

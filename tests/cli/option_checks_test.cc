@@ -1,4 +1,5 @@
-// Options that would have no effect, names of other programs, variables that nothing reads, ranges.
+// Checks beyond single values: options without effect, option names of other programs, unknown
+// environment variables, ranges.
 #include "cli/options/option_checks.h"
 
 #include <algorithm>
@@ -135,7 +136,7 @@ TEST(Variables, OfOtherCommandsAndOfTheProjectPass) {
   EXPECT_EQ(warnings_of(kRun), Words());
 }
 
-// Images set it for their own bookkeeping.
+// Container images set it for their own use.
 TEST(Variables, VersionAndHelpAreNoOptions) {
   const ScopedEnvironment version("SLUICE_VERSION", "1.2");
   const ScopedEnvironment help("SLUICE_HELP", "1");
@@ -179,7 +180,7 @@ TEST(ForeignOptions, ContextSizeIsNotAChat) {
   EXPECT_TRUE(parse<RunCommand>(joined(kRun, {"-c", "--", "4096"})).chat);
 }
 
-// Every answer has to be true: `run` has what it names, and has nothing of the foreign name.
+// Every hint must be true: `run` has the option that it names, and none of the foreign name.
 TEST(ForeignOptions, TableNamesOptionsThatThereAre) {
   const std::string help = parse<PrintCommand>({"run", "--help"}).text;
   const auto has = [&](std::string_view name) {
@@ -200,7 +201,7 @@ TEST(ForeignOptions, CommandsKeepTheirOwn) {
             std::string::npos);
 }
 
-// The engine refuses what is larger (its tests); the command line must not promise more.
+// The engine refuses larger values (see its tests), so the command line must not accept them.
 TEST(Ranges, AreTheEngines) {
   expect({{{"--max-num-seqs", "4096"}, ""},
           {{"--max-num-seqs", "4097"}, "from 1 to 4096"},

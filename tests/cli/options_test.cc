@@ -1,4 +1,4 @@
-// The command line: what is accepted lands in the right field, what is wrong is named.
+// The command line: accepted values reach the right field, and errors name the option.
 #include "cli/options/options.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Units and tables.
+// Units and tables in the program's output.
 #include <gtest/gtest.h>
 
 #include "cli/table.h"

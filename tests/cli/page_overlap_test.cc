@@ -31,7 +31,7 @@ TEST(PageOverlap, WindowsEndWhereTheySay) {
   EXPECT_EQ(overlap.add_step({100}).last_16, 0) << "seventeen steps ago";
 }
 
-// Three caches of 2, 4 and 6 pages; after two steps the recency list is 3 4 | 1 2.
+// Three caches of 2, 4 and 6 pages. After two steps the pages by recency are 3 4 | 1 2.
 TEST(PageOverlap, CachesHoldTheMostRecentlyUsedPages) {
   PageOverlap overlap({2, 4, 6});
   EXPECT_EQ(overlap.add_step({1, 2}).caches, (Shares{0, 0, 0}));

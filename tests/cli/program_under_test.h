@@ -1,4 +1,4 @@
-// Runs the program `sluice` as a user would and collects what it said.
+// Runs the program `sluice` as a user would and collects its output.
 //
 // Used by the e2e tests. Thread rule: main thread of the test.
 #pragma once
@@ -35,14 +35,14 @@ struct Invocation {
   std::string output_path;               // standard output goes there instead of into Outcome::out
   std::vector<std::string> environment;  // "NAME=value", over the test's own
   std::function<void()> in_child;        // before the program starts: limits and alarms
-  // Asked whenever there is new output; true sends SIGINT, once.
+  // Called whenever there is new output; true sends SIGINT, once.
   std::function<bool(const Outcome& so_far)> interrupt_when;
-  // Sends SIGINT once, this long after the program has begun to handle it. A time since the start
-  // would end a program that loads slowly before its first line.
+  // Sends SIGINT once, this long after the program has installed its handler. Counted from the
+  // start, it could end a slow program before its first line.
   std::optional<std::chrono::milliseconds> interrupt_after;
 };
 
-// Whether the process has a handler for SIGINT by now, as the kernel tells it.
+// Whether the process has a handler for SIGINT, according to /proc.
 inline bool handles_interrupt(pid_t process) {
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
   for (std::string line; std::getline(status, line);) {
@@ -52,7 +52,7 @@ inline bool handles_interrupt(pid_t process) {
   return false;
 }
 
-// Says once when an invocation's signal is due.
+// Decides when an invocation's signal is due; true once.
 class InterruptClock {
  public:
   explicit InterruptClock(const Invocation& invocation) : invocation_(invocation) {}

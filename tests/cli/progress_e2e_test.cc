@@ -1,4 +1,5 @@
-// Progress from outside: in terminals of several widths, in pipes, and Ctrl-C within long work.
+// Progress from outside: lines in terminals of several widths and in pipes, and Ctrl-C within long
+// work.
 #include <chrono>
 #include <filesystem>
 
@@ -51,7 +52,7 @@ TEST(LineEmulator, SeesALineThatIsTooLong) {
   EXPECT_EQ(emulator.num_wrapped(), 1);
 }
 
-// The width changes while the program runs; each update has to look again.
+// The width changes while the program runs; each update must read it again.
 TEST_F(Progress, NeverWrapsInATerminal) {
   const std::vector<int> widths = {80, 40, 20};
   size_t stage = 0, num_at_stage = 0;
@@ -106,16 +107,16 @@ TEST_F(Progress, WithinAPassMovesAndControlCIsHeard) {
       run_in_terminal(one_long_pass(), 80, {"TERM=xterm", "LC_ALL=C"}, on_drawn);
   EXPECT_EQ(run.exit_code, 130);
   ASSERT_GE(shares.size(), 3u) << run.drawn;
-  // A layer or two of what takes a minute or more as a whole.
+  // Within a layer or two of a pass that takes a minute or more.
   EXPECT_LT(Clock::now() - interrupted_at, std::chrono::seconds(60));
   EXPECT_NE(run.drawn.find("| 0 generated"), std::string::npos) << run.drawn;
   for (const char* box : {"━", "┄"}) EXPECT_EQ(run.drawn.find(box), std::string::npos);
   EXPECT_NE(run.drawn.find("...."), std::string::npos) << "an ASCII bar: " << run.drawn;
 }
 
-// What is no terminal, or a dumb one, gets plain lines.
+// Pipes and dumb terminals get plain lines.
 TEST_F(Progress, IsPlainElsewhere) {
-  // Lines about loading come first where that takes more than two seconds, as under a sanitizer.
+  // Lines about loading come first when loading takes more than two seconds, as under a sanitizer.
   const auto has_line_of_reading = [](const std::string& text) {
     const size_t at = text.find("reading");
     return at != std::string::npos && text.find('\n', at) != std::string::npos;
@@ -144,7 +145,7 @@ TEST_F(Progress, IsPlainElsewhere) {
 
 // ---- Ctrl-C elsewhere -------------------------------------------------------------------------
 
-// Long work is given up at once, whatever it would have taken; the bound is for a busy machine.
+// Long work must be cancelled at once; the bound allows for a busy machine.
 Outcome expect_heard(const std::vector<std::string>& words, std::chrono::milliseconds after) {
   const Outcome outcome = run_sluice(Invocation{.words = words, .interrupt_after = after});
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
@@ -188,7 +189,7 @@ TEST_F(Progress, ALengthAtTheModelsLimitLeavesRoomForTheAnswer) {
                                      "--max-model-len", "1K", "-o", path("limit")});
   EXPECT_EQ(beyond.exit_code, 4) << beyond.err;
 
-  // The prompts by which another engine can be asked the same.
+  // The prompts in a form that other engines can run.
   std::istringstream lines(slurp(path("limit/prompts.jsonl")));
   size_t i = 0;
   for (std::string line; std::getline(lines, line); ++i) {

@@ -1,4 +1,4 @@
-// The progress line's layout: it fits every width, and says what matters most.
+// The progress line's layout: it fits every width and drops the least important parts first.
 #include "cli/progress_text.h"
 
 #include <gtest/gtest.h>

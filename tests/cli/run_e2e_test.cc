@@ -1,5 +1,5 @@
-// The front door from outside: conversations through a pipe and a terminal, tokenize, score,
-// prompts as ids, and what is said to a newcomer. On the bundled model, or on none.
+// The everyday commands from outside: conversations through a pipe and a terminal, tokenize, score,
+// prompts as ids, and hints for new users. Uses the bundled model, or none.
 #include <chrono>
 #include <cmath>
 
@@ -25,7 +25,7 @@ Words joined(Words words, const Words& more) {
   return words;
 }
 
-// `words` behind the command, on the bundled model with a small cache.
+// `words` after the command, on the bundled model with a small cache.
 Words on_needle(const std::string& command, const Words& words) {
   return joined({command, "-m", kNeedle, "--kv-offload", "off", "--kv-cache-bytes", "64M"}, words);
 }
@@ -38,7 +38,7 @@ TEST(Conversation, AnswersEachLineOfAPipe) {
                                      "What is the secret number of the purple castle?\n"
                                      "/clear\nhello\n/exit\nnever asked\n"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  // The second question needs what the first message said.
+  // The second question needs the first message.
   const size_t end_of_first = outcome.out.find('\n');
   EXPECT_NE(outcome.out.find("7391846", end_of_first), std::string::npos) << outcome.out;
   EXPECT_EQ(count_of(outcome.err, "first token after"), 3u) << outcome.err;
@@ -69,7 +69,7 @@ TEST(Conversation, WithoutATemplateEndsBeforeItBegins) {
   EXPECT_NE(outcome.err.find("template"), std::string::npos) << outcome.err;
 }
 
-// The program on a terminal of its own: what it writes, and what the test types.
+// The program on a terminal of its own: reads its output and types input.
 class Terminal {
  public:
   explicit Terminal(const Words& words) {
@@ -96,9 +96,9 @@ class Terminal {
     ASSERT_EQ(write(fd_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
-  // Reads until `part` comes after what was typed last; false at the end or after some minutes.
+  // Reads until `part` appears after the last typed text; false at the end or after some minutes.
   bool shows(const std::string& part) { return shows_with(part, 0); }
-  // The same, and then something else.
+  // Reads until `part` appears and more output after it.
   bool shows_more_than(const std::string& part) { return shows_with(part, 1); }
 
   int exit_code() {
@@ -145,12 +145,12 @@ TEST(Conversation, OnATerminalNeedsNoOption) {
   Terminal terminal(
       on_needle("run", {"--chat", "--temperature", "0", "-n", "15000", "--ignore-eos"}));
   ASSERT_TRUE(terminal.shows("\n> ")) << terminal.text();
-  // An answer that would take long: Ctrl-C ends it, not the program.
+  // Ctrl-C ends a long answer, not the program.
   terminal.type("hello\n");
   ASSERT_TRUE(terminal.shows_more_than("hello\r\n")) << terminal.text();
   terminal.type("\x03");
   ASSERT_TRUE(terminal.shows("(stopped)\r\n> ")) << terminal.text();
-  // At the prompt it takes back what was typed.
+  // At the prompt, Ctrl-C discards the typed text.
   terminal.type("half a mess\x03");
   ASSERT_TRUE(terminal.shows("(Ctrl-D or /exit ends)\r\n> ")) << terminal.text();
   terminal.type("/help\n");
@@ -302,7 +302,7 @@ TEST(Newcomer, FilesThatCannotBeReadAreUsage) {
   });
 }
 
-// Runs `command` by the shell, as the program behind $0.
+// Runs `command` in a shell where $0 is the program.
 Outcome run_by_shell(const std::string& command) {
   return run_sluice(
       Invocation{.words = {"-c", command, SLUICE_PROGRAM, kNeedle}, .program = "/bin/sh"});
@@ -316,7 +316,7 @@ TEST(StandardInput, ThatIsADirectoryIsAnError) {
 }
 
 TEST(StandardInput, HearsControlC) {
-  // A pipe that nobody writes to: the program waits for its first byte.
+  // A pipe without a writer's bytes: the program waits for the first one.
   TempDir directory;
   Invocation invocation{
       .words = {"-c", "mkfifo \"$2\"; exec 3<>\"$2\"; exec \"$0\" run -m \"$1\" - <&3",

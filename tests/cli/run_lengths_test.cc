@@ -1,4 +1,4 @@
-// From which run length on copies are chosen, from rates as they could be measured.
+// The run length from which copies are chosen, for simulated measured rates.
 #include "cli/bench/run_lengths.h"
 
 #include <utility>

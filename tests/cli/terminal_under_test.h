@@ -64,8 +64,8 @@ inline TerminalRun run_in_terminal(std::vector<std::string> words, int columns,
   return run;
 }
 
-// A terminal that knows what progress lines need: characters, newlines, carriage returns and
-// "\033[K". Counts the lines that got longer than the terminal is wide, which wrap.
+// Emulates the part of a terminal that progress lines use: characters, newlines, carriage returns
+// and "\033[K". Counts lines that are longer than the terminal is wide and so wrap.
 class LineEmulator {
  public:
   explicit LineEmulator(int columns) : columns_(columns) {}
@@ -79,7 +79,7 @@ class LineEmulator {
         i = bytes.find_first_of("ABCDHJKm", i);
         if (i == std::string::npos) return;
       } else if ((c & 0xC0) != 0x80 && ++column_ == columns_) {
-        ++num_wrapped_;  // the cursor is at the edge: what follows goes to the next row
+        ++num_wrapped_;  // the cursor is at the edge: the character goes to the next row
       }
     }
   }

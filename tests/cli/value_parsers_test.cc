@@ -1,4 +1,4 @@
-// Every way a value can be wrong, and that the error names option and value.
+// Invalid values of every kind; each error must name option and value.
 #include "cli/options/value_parsers.h"
 
 #include <limits>
@@ -52,7 +52,7 @@ TEST(ParseNumber, SaysItsRangeAsPeopleReadIt) {
             "--x: '-1' is not a number from 0 to 3.4e+38");
 }
 
-// No limit of a type in digits: whoever reads "9223372036854775807" has to count them.
+// Limits of integer types are not printed in digits: "9223372036854775807" is hard to read.
 TEST(EveryRange, HasNoNumberOfManyDigits) {
   constexpr int64_t kMax64 = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMax32 = std::numeric_limits<int32_t>::max();

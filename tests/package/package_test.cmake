@@ -14,7 +14,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/first)
-file(RENAME ${WORK}/first ${WORK}/prefix)  # no path of the first place may be left
+file(RENAME ${WORK}/first ${WORK}/prefix)  # no installed file may contain the old path
 
 # The public headers and nothing else of the tree.
 file(GLOB_RECURSE headers RELATIVE ${WORK}/prefix/include ${WORK}/prefix/include/*)

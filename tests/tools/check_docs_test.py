@@ -1,4 +1,4 @@
-"""check_docs.py on documents with blocks that pass, fail and are not to be run."""
+"""check_docs.py on documents with blocks that pass, fail or are only shown, and with broken links."""
 
 import os
 import subprocess

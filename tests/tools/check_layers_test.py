@@ -75,7 +75,7 @@ class Ladder(unittest.TestCase):
 
 
 class Roof(unittest.TestCase):
-    """Public headers are on the ladder, too."""
+    """The rules for public headers."""
     LLM = {"include/sluice/llm.h": HEADER + '#include "sluice/options.h"\n',
            "include/sluice/options.h": HEADER}
 

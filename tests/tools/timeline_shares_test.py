@@ -1,4 +1,4 @@
-"""timeline_shares.py on a made-up prefill of two steps: stretches, shares, and files that are none."""
+"""timeline_shares.py on a made-up prefill of two steps: stretches, shares, and invalid files."""
 
 import json
 import subprocess
@@ -8,10 +8,10 @@ import unittest
 from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parents[2] / "tools/timeline/timeline_shares.py"
-# Two passes, then a token; name, microseconds.
+# Two passes, then a token. Each entry: name, microseconds.
 PREFILL = [("copy h2d", 40), ("embedding", 100), ("matmul", 200), ("attention", 500), ("wait", 100),
            ("copy h2d", 50), ("embedding", 100), ("attention", 700), ("swiglu", 50), ("sample", 50)]
-GAP = 15  # after each
+GAP = 15  # microseconds after each span
 
 
 def trace_of(ops):
@@ -41,7 +41,7 @@ class TimelineShares(unittest.TestCase):
         done = self.run_script(trace_of(PREFILL))
         self.assertEqual(done.returncode, 0, done.stderr)
         cells = [cell.strip() for cell in done.stdout.splitlines()[-1].strip("|").split("|")]
-        # The copy before the first embedding is not part of it; the one between the passes is other work.
+        # The copy before the first embedding is not in the stretch; the one between the passes is other work.
         whole = (1850 + 8 * GAP) / 1e3
         gaps = 100 + 8 * GAP
         self.assertEqual(cells, ["chunked", f"{whole:.1f}", f"1.2 ({1.2 / whole:.1%})", f"0.2 ({0.2 / whole:.1%})",

@@ -1,4 +1,4 @@
-"""timeline_svg.py on a made-up step of four layers: lanes, boxes, windows, and files that are none."""
+"""timeline_svg.py on a made-up step of four layers: lanes, boxes, windows, and invalid files."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "tools/timeline/timeline_svg.py"
 SVG = "{http://www.w3.org/2000/svg}"
 LAYER = ["rms_norm", "matmul", "rope_and_write_kv", "wait", "attention", "attention", "matmul", "rms_norm", "matmul",
          "swiglu", "matmul"]
-DURATION = {"attention": 300, "wait": 40}  # others 20 microseconds
+DURATION = {"attention": 300, "wait": 40}  # microseconds; all others 20
 LAYER_US = sum(DURATION.get(name, 20) for name in LAYER)
 STEP_US = 4 * LAYER_US
 LANES = ["engine", "compute", "slot 0", "slot 1", "slot 10", "write-back"]
@@ -37,7 +37,7 @@ def made_up_rows():
 
 
 def trace_of(rows):
-    """The text of a timeline; rows in an order of their own."""
+    """The text of a timeline; its rows are not in the order of lanes."""
     events = [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "sluice"}}]
     for number, name in enumerate(sorted(rows, reverse=True)):
         events.append({"ph": "M", "pid": 1, "tid": number, "name": "thread_name", "args": {"name": name}})
@@ -47,7 +47,7 @@ def trace_of(rows):
 
 
 class Picture:
-    """What a picture shows, in its own order."""
+    """The elements of a picture, in its order."""
 
     def __init__(self, text):
         self.text = text

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares every layer of Sluice with transformers: where does the first difference come from?
+"""Compares every layer of Sluice with transformers, to find where the first difference arises.
 
 Three runs of the same tokens through the same bf16 weights:
-  oracle     transformers computing in float32: the truth
-  yardstick  transformers computing in bfloat16: what rounding costs an implementation that is right
+  oracle     transformers computing in float32: the reference
+  yardstick  transformers computing in bfloat16: the rounding error of a correct implementation
   Sluice     `sluice trace --taps '*'`
 Printed per tensor: the normalised mean square error against the oracle, sum (x - o)^2 / sum o^2, of
 Sluice and of the yardstick, and the position where Sluice is worst. A row is flagged, and the exit
@@ -14,7 +14,7 @@ Usage, in a build directory with the program:
   python3 tools/align/compare_layers.py --model models/needle --sluice build/release/sluice \\
       --prompt "Once upon a time"
   python3 tools/align/compare_layers.py --model tests/golden/models/* --sluice build/release/sluice
-Without --tokens, --prompt or --file: random ids from --seed, --num-tokens of them.
+Without --tokens, --prompt or --file: --num-tokens random ids from --seed.
 Exit status: 0 aligned, 1 some tensor is not, 2 usage or a program that failed.
 Needs: torch, transformers 5, safetensors. Knows Qwen3, Qwen2 and Llama.
 """
@@ -36,7 +36,7 @@ TAPS_OF_A_LAYER = ["residual", "q", "k", "v", "attn_out", "attn_proj", "mlp_out"
 
 
 class Failure(Exception):
-    """Nothing could be compared; its text is for the user."""
+    """The comparison could not be made. The text is for the user."""
 
 
 class Recorder:
@@ -104,14 +104,14 @@ def run_transformers(model_dir, token_ids, dtype):
 
 
 def kv_cache_bytes(config, num_tokens):
-    """Room for the traced sequence: without it a Sluice engine takes most of the machine."""
+    """Bytes of KV for the traced sequence; without a limit an engine takes most of the memory."""
     heads = config.num_key_value_heads
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return config.num_hidden_layers * 2 * heads * head_dim * 2 * (num_tokens + 1024)
 
 
 def cache_size(config, num_tokens, extra):
-    """The option that bounds resident KV; offloaded KV has others, which `extra` may set."""
+    """The option that limits resident KV; `extra` may set those of offloaded KV."""
     if any(word.startswith("--kv-offload") and word != "--kv-offload=off" for word in extra):
         return []
     return ["--kv-offload=off", "--kv-cache-bytes", str(kv_cache_bytes(config, num_tokens))]
@@ -165,7 +165,7 @@ def compare(model_dir, token_ids, args):
                 raise Failure(f"{name} has shape {list(sluice[name].shape)}, "
                               f"with transformers {list(oracle[name].shape)}")
             ours, theirs = nmse(sluice[name], oracle[name]), nmse(yardstick[name], oracle[name])
-            bad = not ours <= FLAG_FACTOR * theirs  # a NaN is bad as well
+            bad = not ours <= FLAG_FACTOR * theirs  # so that NaN counts as bad
             flagged += [name] * bad
             ratio = f"{ours / theirs:6.2f}" if theirs > 0 else "     -"
             print(f"{name.split('.')[-1]:<10} {ours:9.2e} {theirs:9.2e} {ratio}  "

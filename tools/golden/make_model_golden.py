@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tiny random models and what transformers says about them, for tests/engine/golden_test.cc.
+"""Makes tiny random models and their results with transformers, for tests/engine/golden_test.cc.
 
 Each model has bf16 weights; the oracle runs the same weights in float32, so that what is compared is
 Sluice's own rounding. Written per model: config.json, model.safetensors (bf16), golden.safetensors

@@ -51,7 +51,7 @@ CHATML = [plain(t, True) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>"
 THINK = [plain("<think>", False), plain("</think>", False)]
 LLAMA = [plain(t, True) for t in ("<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>",
                                   "<|end_header_id|>", "<|eot_id|>")]
-# Every flag an added token can have, contents that overlap, and contents that are no ASCII.
+# Every flag that an added token can have, overlapping contents, and contents that are not ASCII.
 ODD = CHATML + [
     AddedToken("[WORD]", single_word=True, normalized=False),
     AddedToken("abc", single_word=True, normalized=False),
@@ -113,7 +113,7 @@ def save(name, tokenizer, directory):
         document["model"]["merges"] = [" ".join(m) for m in document["model"]["merges"]]
     if name == "llama3":
         document["model"]["ignore_merges"] = True
-        # Tokens that no merge makes any more, so that only the whole piece can give them.
+        # Tokens that no merge produces any more, so that only a whole piece can give them.
         whole_only = ("\u0120the", "ing", "\u0120is")
         merges = document["model"]["merges"]
         document["model"]["merges"] = [m for m in merges if "".join(m) not in whole_only]
@@ -149,7 +149,7 @@ def expected(tokenizer, texts):
 
 
 def decodings(tokenizer, rng):
-    """Random ids, so that characters are cut and special tokens stand anywhere."""
+    """Random ids, so that characters are split and special tokens are anywhere."""
     out = []
     size = tokenizer.get_vocab_size()
     for _ in range(60):
@@ -276,7 +276,7 @@ def make_chats(provenance):
 
 
 def dump(document):
-    """One line for each member, ASCII only: small, and differences can be read."""
+    """JSON with one line per member, ASCII only: small, with readable diffs."""
     lines = [f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}"
              for key, value in document.items()]
     return "{" + ",\n".join(lines) + "}\n"

@@ -61,7 +61,7 @@ BLOCKS = [
     (0x1EE00, 0x1EEFF), (0x1F100, 0x1F1FF), (0x1F300, 0x1F6FF), (0x1F900, 0x1F9FF),
     (0x20000, 0x2A6DF), (0x2F800, 0x2FA1F), (0xE0000, 0xE007F), (0xF0000, 0xF00FF),
 ]
-# What changed between Unicode 15.0 and 16.0: letters and numbers of young scripts.
+# Added between Unicode 15.0 and 16.0: letters and numbers of new scripts.
 YOUNG_BLOCKS = [
     (0x1C80, 0x1C8F), (0xA7C0, 0xA7FF), (0x105C0, 0x105FF), (0x10D40, 0x10D8F), (0x10EC0, 0x10EFF),
     (0x11380, 0x113FF), (0x116D0, 0x116EF), (0x11BC0, 0x11BFF), (0x13460, 0x13480),
@@ -106,7 +106,7 @@ def fixed_strings():
 
 
 def random_strings(rng, count):
-    """Mixtures; young scripts only where no mark of theirs can need normalizing."""
+    """Mixtures of scripts; new scripts only without marks that would need normalizing."""
     def from_block(first, last, length):
         return "".join(chr(rng.randint(first, last)) for _ in range(length))
 

@@ -7,8 +7,8 @@
 #             ops, engine, ...), `tests`, `benches` or `all`
 #   -b BUILD  build folder of the preset cuda (build/cuda)
 #   -o OUT    archive, or a folder when it ends with / (BUILD/sluice-gpu.tar.xz)
-#   -d        also the models and golden files that tests/engine and sluice read (15 MB); leave it
-#             out where a checkout is at hand and say where with SLUICE_SOURCE_DIR
+#   -d        also pack the models and golden files that tests/engine and sluice read (15 MB); not
+#             needed where SLUICE_SOURCE_DIR names a checkout
 #
 # Build first: cmake --preset cuda && cmake --build --preset cuda --target gpu_programs
 # Run there: run_bundle.sh, which is in the archive too.
@@ -64,8 +64,8 @@ while read -r kind folder path; do
 done <"$list"
 [ -f "$bundle/programs.txt" ] || fail "nothing is called '$*'; $list has the names"
 
-# Shared libraries that another machine may lack. The C and C++ runtimes are its own, and so are the
-# driver and CUDA's libraries, which are large and opened by name.
+# Shared libraries that another machine may lack. Not packed: the C and C++ runtimes and the driver,
+# which every machine has, and CUDA's libraries, which are large and opened by name.
 for program in "$bundle"/bin/*; do
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// {print $3}'
 done | sort -u | while read -r library; do

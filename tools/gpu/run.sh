@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make gpu-test`, `make gpu-bench` and `make gpu-sanitize` run: builds the preset cuda and
-# runs it here when this machine has a GPU. Where it has none, says how to carry it to one that has.
+# Run by `make gpu-test`, `make gpu-bench` and `make gpu-sanitize`: builds the preset cuda and runs
+# it if this machine has a GPU. Otherwise prints how to copy it to a machine that has one.
 #
 #   tools/gpu/run.sh test|bench|sanitize [NAME...]
 set -euo pipefail

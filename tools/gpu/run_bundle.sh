@@ -4,7 +4,7 @@
 #   run_bundle.sh [-l LOGS] [-t SECONDS] [-f FILTER] [-s TOOLS] BUNDLE [MODE] [NAME...]
 #
 #   BUNDLE      the archive, or its unpacked folder
-#   MODE        test: every test program on the GPU (as if nothing was said)
+#   MODE        test: every test program on the GPU (the default)
 #               bench: every benchmark
 #               sanitize: compute-sanitizer over the tests of ops and device, and over runs of
 #               sluice with KV in host memory (NAME offload)
@@ -107,17 +107,16 @@ selected() {
   done <"$bundle/programs.txt"
 }
 
-# sanitized TOOL LABEL COMMAND...: with compute-sanitizer. Calls that fail are what some tests are
-# about. racecheck does not see the barriers of cuBLAS's kernels (nvjet) and reports what they
-# guard.
+# sanitized TOOL LABEL COMMAND...: runs COMMAND with compute-sanitizer. Failing API calls are not
+# reported, since some tests provoke them. racecheck does not recognise the barriers of cuBLAS's
+# kernels (nvjet) and would report accesses that they order.
 sanitized() {
   execute "$1 $2" compute-sanitizer --tool "$1" --error-exitcode 9 --report-api-errors no \
     --kernel-name-exclude kernel_substring=nvjet "${@:3}"
 }
 
-# A short prompt through the ring and some decode steps, with all history and with listed pages.
-# Passes have 16 rows at most, since cuBLAS's kernels, which products of more rows need, crash under
-# racecheck.
+# A short prompt through the ring and a few decode steps, with all history and with listed pages.
+# Passes have at most 16 rows: larger products use cuBLAS's kernels, which crash under racecheck.
 sanitize_offload() {
   local run=("$bundle/bin/sluice" bench offload "$SLUICE_SOURCE_DIR/models/needle"
     --modes chunked --lengths 320 --decode-tokens 6 --repeats 0 --block-size 16 --chunks 16

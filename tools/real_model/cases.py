@@ -1,4 +1,4 @@
-"""What compare.py asks the real model: texts, chats, prompts. Fixed, so that recorded answers stay true.
+"""The inputs of compare.py: texts, chats, prompts. Fixed, so that recorded answers stay valid.
 
 Used by compare.py and oracle.py. Standard library only.
 """
@@ -23,7 +23,7 @@ CONTROL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", 
 
 
 def texts():
-    """For the tokenizer; every script, every kind of space, and what the file treats specially."""
+    """Texts for the tokenizer: every script, every kind of space, and the file's special cases."""
     out = MISSING_BYTES + strings.SENTENCES + strings.SPACES + strings.CONTRACTIONS
     out += [text for token in CONTROL_TOKENS for text in (token, f"a {token} b", token * 2)]
     out += [chr(c) for c in range(256)] + [f"{n} {n * 1234567}" for n in (0, 7, 42, 1999)]
@@ -49,7 +49,7 @@ def austen(num_words, first=0):
 
 
 def logit_texts(long):
-    """Name -> text whose logits are compared; `long` adds one that only live runs can afford."""
+    """Name -> text whose logits are compared; `long` adds one that is too slow to be recorded."""
     code = "\n\n".join(s for s in strings.SENTENCES if s.isascii())
     out = {"english": austen(150), "scripts": "\n".join(strings.SENTENCES), "code": code}
     if long:
@@ -58,7 +58,7 @@ def logit_texts(long):
 
 
 def long_prompt():
-    """Some 7,000 tokens of 8,192: a question that the whole of a text is in front of."""
+    """About 7,000 of 8,192 tokens: a long text, then a question about it."""
     return austen(4900, 1000) + "\n\nWho is the heroine of this novel? Answer with her name."
 
 

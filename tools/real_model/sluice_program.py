@@ -1,4 +1,4 @@
-"""Runs the program `sluice` (and encode_lines) for compare.py and reads what they write.
+"""Runs the program `sluice` (and encode_lines) for compare.py and reads their output.
 
 Standard library only, so that CI can compare with recorded values without PyTorch.
 """
@@ -11,7 +11,7 @@ import tempfile
 
 
 class Failure(Exception):
-    """Nothing could be compared; its text is for the user."""
+    """The comparison could not be made. The text is for the user."""
 
 
 def run(words, text=None):
@@ -32,11 +32,11 @@ def encode(program, model, texts, parse_special):
     return [[int(i) for i in line.split("\t", 1)[0].split()] for line in lines]
 
 
-# Else an engine takes, and a debug build fills, most of the machine.
+# By default an engine takes most of the memory, and a debug build also fills it.
 MEMORY = ["--kv-cache-bytes", "512M"]
 
 
-# Without a limit an engine takes most of the machine, and a debug build fills it.
+# By default an engine takes most of the memory, and a debug build also fills it.
 RESIDENT_LIMIT = ["--kv-offload", "off", "--kv-cache-bytes", "512M"]
 
 
@@ -45,7 +45,7 @@ def engine_options(options):
 
 
 class Sluice:
-    """One program and one model; every call starts the program anew, as a user does."""
+    """One program and one model; every call starts the program again."""
 
     def __init__(self, program, model, extra):
         self.program, self.model, self.extra = program, model, extra

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""How well sparse policies find needles, and what they move: the table of docs/policies.md.
+"""Measures how well sparse policies find needles and how much they move: the table of docs/policies.md.
 
 Runs `sluice needle` once for each row of the grid below, with KV on the device and on the host, and
 prints a Markdown table: needles found, the share of tokens that decode attended to, and the bytes
-that it brought from host memory for each generated token. Rows that were run before are read from
---out, so an interrupted grid goes on where it ended.
+that it loaded from host memory for each generated token. Rows that were run before are read from
+--out, so an interrupted grid continues.
 
 Usage, in a build directory with the program:
   python3 tools/sparse/needle_grid.py --sluice build/release/sluice --model models/needle \\
@@ -19,10 +19,10 @@ import subprocess
 import sys
 
 EXIT_DIFFERENT, EXIT_FAILED = 1, 2
-# On a GPU whatever fits would stay there and nothing would move.
+# By default a GPU would keep all KV that fits, and nothing would move.
 CHUNKED = ["--kv-offload", "chunked", "--kv-device-bytes", "0"]
 LAYERWISE = ["--kv-offload", "layerwise", "--kv-device-bytes", "0"]
-# Nothing is kept but what scores choose, so that a row's budget is what its name says.
+# No sink and no recent tokens, so that a row's budget is the number in its name.
 BARE = ["--sparse-sink-tokens", "0", "--sparse-recent-tokens", "0"]
 
 
@@ -43,7 +43,7 @@ GRID = [("full, KV on the device", []), ("full, chunked", CHUNKED), ("full, laye
         *[quest(topk, 32) for topk in (32, 64, 128, 256, 512, 1024, 2048)],
         *[quest(topk, page) for page in (16, 64) for topk in (32, 64, 128, 256)],
         window("full+streaming", 1024), window("streaming", 1024)]
-# The same arithmetic in other places: the same answers.
+# The same arithmetic with KV at another place must give the same answers.
 PAIRS = [("full, KV on the device", "full, chunked"), ("full, KV on the device", "full, layerwise"),
          ("full+quest, topk 256, page 32, KV on the device", "full+quest, topk 256, page 32"),
          ("full+quest, topk 256, page 32, layerwise", "full+quest, topk 256, page 32")]

@@ -1,4 +1,4 @@
-"""Reads the timelines that `sluice run --timeline FILE` writes (docs/offload.md), as they are or behind gzip."""
+"""Reads the timelines that `sluice run --timeline FILE` writes (docs/offload.md), plain or compressed with gzip."""
 
 import collections
 import gzip
@@ -8,14 +8,14 @@ from pathlib import Path
 
 Span = collections.namedtuple("Span", "kind name begin end")  # microseconds
 
-# A span's kind is "other" for names that are not here, and "step" on the row `engine`.
+# Kinds of spans by name. Other names have the kind "other"; spans on the row `engine` are "step".
 KIND_OF_NAME = {"attention": "attention", "matmul": "matmul", "copy h2d": "h2d", "copy d2h": "d2h",
                 "gather_pages": "gather", "wait": "wait"}
 FILLS_SLOT = ("h2d", "gather")
 
 
 class TimelineError(Exception):
-    """What the user has to know: the thing, the value and what to do."""
+    """An error for the user. The text names the thing, the value and the remedy."""
 
 
 def read_rows(path):
@@ -40,7 +40,7 @@ def read_rows(path):
 
 
 def with_kinds(lane, spans):
-    """Spans with their kinds. The first wait behind a load of a slot ends when compute has drained the slot."""
+    """Spans with their kinds. The first wait after a load of a slot ends when compute has drained the slot."""
     result, before = [], None
     for span in spans:
         kind = "step" if lane == "engine" else KIND_OF_NAME.get(span.name, "other")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Prints where the device's time goes between a prompt and its next token: one row for each timeline.
+"""Prints how the device spends the time between a prompt and its next token: one row per timeline.
 
 Reads files that `--timeline FILE` writes (docs/offload.md). A stretch begins with the first embedding
 after a token was sampled and ends with the next `sample`, so a prefill of several passes is one
-stretch. Of each file the last stretch counts, or the one that --stretch says; the first of a process
-holds what only happens once.
+stretch. Of each file the last stretch is used, or the one given by --stretch; the first of a process
+includes one-time work.
 
     python3 tools/timeline/timeline_shares.py resident.json chunked.json layerwise.json
 
-Exit status: 0 done, 2 a file is no timeline, or has no such stretch.
+Exit status: 0 done, 2 a file is not a timeline, or has no such stretch.
 """
 
 import argparse
@@ -22,7 +22,7 @@ FIRST_OP, LAST_OP = "embedding", "sample"
 
 
 def stretches(spans):
-    """Lists of compute's spans, each from an embedding to the next sample."""
+    """The stretches: lists of compute's spans, each from an embedding to the next sample."""
     result, current = [], []
     for span in spans:
         if current or span.name == FIRST_OP:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws a stretch of a timeline as a picture: a lane for each stream, a box for what it ran.
+"""Draws a stretch of a timeline as a picture: a lane for each stream, a box for each op.
 
-Reads the file that `sluice run --timeline FILE` writes (docs/offload.md, or the same behind gzip) and
+Reads the file that `sluice run --timeline FILE` writes (docs/offload.md; plain or gzip) and
 writes a self-contained SVG for documents, readable on light and dark pages. The stretch is some layers
-in the middle of a step, or milliseconds of one. Boxes too narrow to be seen are drawn as one, in the
-colour of what took most of the time; in a browser the boxes say what they are.
+in the middle of a step, or milliseconds of one. Boxes too narrow to be seen are merged into one, in
+the colour of the kind with the most time; in a browser boxes have tooltips.
 
     python3 tools/timeline/timeline_svg.py timeline.json --step 3 --layers 2 --out picture.svg
     python3 tools/timeline/timeline_svg.py timeline.json --step -1 --ms 10:12.5 --out picture.svg
@@ -26,7 +26,7 @@ EXIT_FAILED = 2
 FIRST_OF_LAYER, ROPE, ATTENTION = "rms_norm", "rope_and_write_kv", "attention"
 Box = collections.namedtuple("Box", "kind begin end spans")  # one or more spans
 
-# Kind of work -> colour, words of the legend. In the legend's order.
+# Kind of work -> colour and text of the legend, in the legend's order.
 KINDS = {
     "attention": ("#2f6fde", "attention"),
     "matmul": ("#7a4fd0", "matrix product"),
@@ -42,14 +42,14 @@ SHORT = {"copy h2d": "copy", "copy d2h": "copy", "gather_pages": "gather", "rms_
          "rope_and_write_kv": "rope", "select_pages": "select", "score_pages": "score",
          "update_key_bounds": "bounds"}
 
-PALE = ("wait", "held")  # nothing runs
+PALE = ("wait", "held")  # kinds in which nothing runs
 
-# Points.
+# Sizes in points.
 LEFT, RIGHT, TOP, LANE, GAP, AXIS, LEGEND, LEGEND_LINE, MARGIN = 98, 70, 84, 30, 9, 40, 30, 20, 20
 HEIGHTS = {"engine": 18, "compute": 44}
-LABEL_SIZE, CHARACTER = 10.5, 0.55  # of a box's label; a character's width over the size
-LEAST_LAYER = 20  # between the lines of layers
-NARROW = 3  # a box narrower than this has no air beside it, and nobody could point at it
+LABEL_SIZE, CHARACTER = 10.5, 0.55  # of a box's label, and a character's width as a share of it
+LEAST_LAYER = 20  # between the lines of two layers
+NARROW = 3  # boxes narrower than this have no gap beside them and no tooltip
 FONT = "Inter, 'Segoe UI', 'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif"
 STYLE = """.tl-back{fill:#ffffff}.tl-ink{fill:#1c2330}.tl-soft{fill:#5b6575}
 .tl-lane{fill:#f1f3f7}.tl-grid{stroke:#1c2330;stroke-opacity:.09}.tl-layer{stroke:#1c2330;stroke-opacity:.45}
@@ -65,20 +65,20 @@ STYLE = """.tl-back{fill:#ffffff}.tl-ink{fill:#1c2330}.tl-soft{fill:#5b6575}
 
 
 def lane_order(name):
-    """Engine, compute, the slots by number, write-back, the rest."""
+    """Order of lanes: engine, compute, the slots by number, write-back, the rest."""
     if name.startswith("slot "):
         return 2, int(name[5:]), name
     return {"engine": 0, "compute": 1, "write-back": 3}.get(name, 4), 0, name
 
 
 def clip(spans, begin, end):
-    """Spans that lie in a stretch, cut to it."""
+    """The spans within a stretch, clipped to it."""
     return [s._replace(begin=max(s.begin, begin), end=min(s.end, end))
             for s in spans if s.begin < end and s.end > begin]
 
 
 def layer_begins(spans):
-    """When each layer of a step begins: at the norm before its first write of keys and values."""
+    """The time at which each layer of a step begins: the norm before its first write of KV."""
     begins, norm, attended = [], None, True
     for span in spans:
         if span.name == FIRST_OF_LAYER:
@@ -107,7 +107,7 @@ def find_stretch(rows, options):
             raise TimelineError(f"--layers: {options.layers} and one to end at are more than step {number} shows "
                                 f"({len(layers)}); give fewer, or --ms BEGIN:END")
         first = (len(layers) - options.layers) // 2
-        # A little of what comes before and after.
+        # A margin before and after.
         begin, end = layers[first], layers[first + options.layers]
         begin, end = begin - 0.02 * (end - begin), end + 0.02 * (end - begin)
     if not any(clip(spans, begin, end) for spans in rows.values()):
@@ -120,7 +120,7 @@ def find_stretch(rows, options):
 
 
 def make_boxes(spans, us_per_point):
-    """A box for each span; of neighbours narrower than a point, one for each point or so that they fill."""
+    """A box for each span; neighbours narrower than a point are merged to boxes of about a point."""
     boxes, narrow = [], []
 
     def end_narrow():
@@ -150,7 +150,7 @@ def make_boxes(spans, us_per_point):
 
 
 def describe(box, origin):
-    """What a browser shows for a box."""
+    """The tooltip of a box."""
     if len(box.spans) == 1:
         what = box.spans[0].name
     else:
@@ -189,7 +189,7 @@ class Canvas:
 
 
 def draw_ground(canvas, name, boxes, y, height):
-    """The lane itself, its name, and how much of the time it worked."""
+    """A lane, its name, and its share of busy time."""
     right = canvas.width - RIGHT
     canvas.add(f'<rect class="tl-lane" x="{LEFT}" y="{y}" width="{right - LEFT}" height="{height}" rx="3"/>')
     canvas.text(LEFT - 12, y + height / 2 + 4.3, name, "tl-ink", 12.5, "end")
@@ -201,7 +201,7 @@ def draw_ground(canvas, name, boxes, y, height):
 
 
 def draw_boxes(canvas, name, boxes, y, height):
-    """Work over waits. What a slot holds has the colour of what brought it."""
+    """Draws work over waits. The time that a slot holds KV has the colour of its load."""
     canvas.add(f'<g transform="translate(0 {y})" data-lane="{html.escape(name)}">')
     loaded = "h2d"
     for box in boxes:
@@ -237,7 +237,7 @@ def draw_box(canvas, box, height, colour_of, labelled):
 
 
 def box_label(box, width):
-    """The span's name where it fits; a wait has its time too."""
+    """Writes the span's name where it fits, and the time of a wait."""
     if len(box.spans) > 1:
         return ""
     span = box.spans[0]
@@ -261,7 +261,7 @@ def draw_axis(canvas, y, bottom):
 
 
 def draw_layers(canvas, layers, y, bottom):
-    """A line where each layer begins on `compute`; its number behind it. None where they would be a fence."""
+    """A line and a number where each layer begins on `compute`; none where lines would be too close."""
     places = [canvas.x(begin) for begin in layers.values()]
     distance = min((b - a for a, b in zip(places, places[1:])), default=math.inf)
     if distance < LEAST_LAYER:
@@ -274,7 +274,7 @@ def draw_layers(canvas, layers, y, bottom):
 
 
 def place_legend(kinds, width):
-    """Where each kind of the picture goes: x and line."""
+    """The place in the legend of each kind in the picture: x and line."""
     places, x, line = {}, LEFT, 0
     for kind, (_, words) in KINDS.items():
         if kind not in kinds or kind == "step":

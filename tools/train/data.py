@@ -1,6 +1,6 @@
 """Training rows: conversations about long texts with facts hidden in them, packed to one length.
 
-A row is [length + 1] token ids with a class for each: what its prediction counts for in the loss.
+A row is [length + 1] token ids with a class for each, which selects its weight in the loss.
 Used by train.py through a DataLoader; every worker owns one RowMaker. A sentence may be inserted
 where the previous token is exactly ".", "!" or "?" and the next one starts with a space: there
 the tokens of the pieces, put side by side, are the tokens of the whole text.

@@ -1,4 +1,4 @@
-// Answers a prompt through the installed library, streaming: answer MODEL PROMPT NUM_TOKENS.
+// Streams the answer to a prompt through the installed library: answer MODEL PROMPT NUM_TOKENS.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
