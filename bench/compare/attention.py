@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prefill attention through PyTorch (cuDNN, FlashAttention-2) beside cuda_attention_bench, in one run.
+"""Prefill attention through PyTorch (cuDNN, FlashAttention-2) next to cuda_attention_bench, in one run.
 
 Causal, bf16, normally distributed data, batch 1; measured as long as cuda_attention_bench's lines, so
 at the clock that the GPU holds under load. KV heads are contiguous here, in blocks there.

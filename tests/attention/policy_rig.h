@@ -130,10 +130,10 @@ class PolicyRig {
     return out;
   }
 
-  // Largest error of a number of the output. Inputs are at most 2. A score has kHeadDim products
-  // and additions of at most 4, two roundings each; a weight is off by twice the score's error, by
-  // the rounding of exp and of as many sums as there are tokens, and where a kernel rounds it, by
-  // half a unit of bf16; the output is an average of values, rounded to bf16.
+  // Bound of the error of one output value. Inputs are at most 2. A score is the sum of kHeadDim
+  // products of at most 4, with two roundings each. The error of a weight is twice the score's
+  // error, the rounding of exp and of one addition per token, and half a unit of bf16 where a
+  // kernel rounds weights. The output is an average of values, rounded to bf16.
   static double output_bound(double expected) {
     constexpr double kUnitF32 = 0x1p-24, kUnitBF16 = 0x1p-8, kLargest = 2.0;
     constexpr double kScore =

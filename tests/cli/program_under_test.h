@@ -79,7 +79,7 @@ class InterruptClock {
   bool is_sent_ = false;
 };
 
-// Reads both pipes until they close; sends the signal when it is asked for.
+// Reads both pipes until they close; sends the signal when it is due.
 inline void collect(const Invocation& invocation, pid_t child, int out_fd, int err_fd,
                     Outcome* outcome) {
   pollfd fds[2] = {{out_fd, POLLIN, 0}, {err_fd, POLLIN, 0}};

@@ -1,4 +1,4 @@
-// A two-slot ring of streams that leaves out one wait, once, when the arguments say so.
+// A two-slot ring of streams that leaves out one wait, once, as its arguments select.
 //
 // Run by planted_race_test.cc under ThreadSanitizer, which must report the forgotten wait as a data
 // race, and must report nothing when all waits are there. It is a small version of the offload
@@ -8,11 +8,11 @@
 //   ring_program complete|no_filled|no_drained|reused_event|graph|graph_no_filled|
 //                graph_overtaken fast|slow
 //
-// With "slow" the host pauses after each block, so that every load has long finished when its
-// block is read: the sums come out right and only the missing order is wrong.
-// "reused_event" is no ring: it reads what another stream wrote after waiting for a third one.
-// "graph" is one load and its reader, replayed: with the reader's wait too late, or with a slot
-// that its transfer stream overwrites beside a launch without having waited for it.
+// "slow": the host pauses after each block, so that every load has finished when its block is read.
+// The sums are right then, and only the missing order is wrong.
+// "reused_event": no ring. A stream waits for another stream than the one whose bytes it reads.
+// "graph": one load and its reader, replayed. In "graph_no_filled" the reader waits too late; in
+// "graph_overtaken" the transfer stream overwrites the slot without waiting for the launch.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -45,7 +45,7 @@ struct Slot {
   Buffer memory;
 };
 
-// Named in ThreadSanitizer's reports, so planted_race_test.cc can tell what they are about.
+// Named in ThreadSanitizer's reports, so that planted_race_test.cc can identify the race.
 [[gnu::noinline]] void attend(const std::byte* slot, int64_t& sum) {
   for (int i = 0; i < kBlockLength; ++i) sum += reinterpret_cast<const int32_t*>(slot)[i];
 }

@@ -6,21 +6,21 @@
 // every wait of the ranges below instead of samples.
 //
 // Waits whose omission is not detected are redundant, because something else gives the order:
-//   drained     the first load of each slot in a job: the step before ended with a host wait for
-//               compute, the slot's last reader, and did not expect this one. Of gathers also the
-//               first two of a layer: what chose their pages came behind the slots' last readers;
-//               and compute's, unless the slot's last load was for nothing
-//   on host     blocks that were loaded before since they were written (compute has seen that load
-//               end, and the host has waited for compute); in a prefill also those loads whose slot
-//               waits for a "drained" that compute recorded after it waited for "stage left"
-//   stage left  nothing has left yet, or decode has loaded what left since
-//   written     the flush of a tail: it follows the host wait that ends a decode step
-//   tail left   nothing has left yet, or what left was loaded since by the sequence that goes on;
-//               where decode gathers, compute waits for what has left by itself
-//   selected    the third gather of a layer and later ones: a slot that is used again is drained
-//               behind the lists
-// They stay: each costs one queue entry, and the order that makes them redundant is the runner's
-// (one host wait per step), not the offload engine's.
+//   drained     the first load of each slot in a job, unless it was enqueued early: the step before
+//               it ended with a host wait for compute, the slot's last reader. For gathers also the
+//               first two of a layer, whose pages compute selected after the slots' last readers;
+//               and compute's own waits, unless the slot's last load was dropped unread
+//   on host     blocks that were already loaded after they were written (compute has waited for
+//               that load, and the host for compute); in prefill also loads whose slot waits for a
+//               "drained" that compute recorded after it had waited for "stage left"
+//   stage left  the first use of a stage, or decode has loaded the blocks since they left
+//   written     the flush of a tail, since it follows the host wait that ends a decode step
+//   tail left   the first use of a tail, or its sequence has loaded the block since it left; for
+//               decode that gathers, another wait of compute orders the two
+//   selected    the third gather of a layer and later ones: they wait for "drained" of a slot, which
+//               compute recorded after the lists
+// These waits are kept: each costs one queue entry, and they are redundant only because of the
+// runner (one host wait per step), which the offload engine does not depend on.
 #include <algorithm>
 #include <cstdlib>
 #include <string>

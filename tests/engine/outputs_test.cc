@@ -168,7 +168,7 @@ class OtherRequests : public ::testing::Test {
 
   LLM llm_{tiny_options(kModel)};
   const Job own_ = delta_job(40, 12, 9);
-  // One ends while `own_` runs, one goes on, one has a single output.
+  // One request ends while `own_` runs, one continues, one has a single output.
   const std::vector<Job> others_{
       delta_job(20, 3, 1), delta_job(25, 60, 2), {random_tokens(33, 3), sampled(5, 3)}};
   std::vector<int64_t> ids_;

@@ -1,7 +1,7 @@
 // BlockManager against a naive model under random operations.
 //
 // The model keeps whole token prefixes in a map and free blocks in plain lists. A simulated memory
-// runs beside it: a "kernel" writes, for each position, a number that identifies all tokens up to
+// accompanies it: a "kernel" writes, for each position, a number that identifies all tokens up to
 // it, and discarded blocks are wiped. Every valid token of every sequence must hold the number of
 // its own prefix at all times: a wrong hit, an early reuse or a write to a shared block shows as a
 // wrong number. Failures print the seed.

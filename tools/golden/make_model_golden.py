@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Makes tiny random models and their results with transformers, for tests/engine/golden_test.cc.
 
-Each model has bf16 weights; the oracle runs the same weights in float32, so that what is compared is
-Sluice's own rounding. Written per model: config.json, model.safetensors (bf16), golden.safetensors
+Each model has bf16 weights; the oracle runs the same weights in float32, so that the difference is
+Sluice's own rounding error. Written per model: config.json, model.safetensors (bf16), golden.safetensors
 (logits f32 [prompt, vocab]) and golden.json (prompt ids, greedy continuation, versions).
 
 Usage: python3 tools/golden/make_model_golden.py [--out tests/golden/models] [NAME ...]
@@ -29,7 +29,7 @@ COMMON = dict(
     num_hidden_layers=2,
     max_position_embeddings=512,
     rms_norm_eps=1e-6,
-    initializer_range=0.12,  # large enough that greedy choices are no coin tosses
+    initializer_range=0.12,  # large enough that greedy choices are rarely near ties
     bos_token_id=0,
     eos_token_id=1,
     pad_token_id=None,
@@ -39,7 +39,7 @@ LLAMA3_ROPE = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_fre
                    original_max_position_embeddings=32)
 YARN_ROPE = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)
 
-# name -> (model type, heads, kv heads, head_dim, tied, rope scaling), and what it has of its own
+# name -> (model type, heads, kv heads, head_dim, tied, rope scaling), and its special settings
 MODELS = {
     "qwen3-group2-tied": ("qwen3", 4, 2, 32, True, None),
     "qwen3-group1-untied": ("qwen3", 2, 2, 64, False, None),
@@ -49,7 +49,7 @@ MODELS = {
     "llama-group4-llama3": ("llama", 4, 1, 16, True, LLAMA3_ROPE),
     "llama-group2-linear": ("llama", 4, 2, 16, False, dict(rope_type="linear", factor=4.0)),
     "llama-group1-default": ("llama", 4, 4, 16, False, None),
-    # Sizes that are multiples of nothing. The first is karpathy/tinyllamas' stories260K.
+    # Sizes that vector widths and tiles do not divide. The first is karpathy/tinyllamas' stories260K.
     "llama-heads8-tied": ("llama", 8, 4, 8, True, None),
     "qwen3-heads22-untied": ("qwen3", 3, 1, 22, False, None),
     "qwen2-heads10-llama3": ("qwen2", 5, 5, 10, True, LLAMA3_ROPE),
@@ -117,7 +117,7 @@ def write_golden(name, out):
         "python": platform.python_version(),
         "prompt": prompt[0].tolist(),
         "greedy": greedy,
-        # What transformers itself loses in bf16: the yardstick for Sluice's error.
+        # The error of transformers in bf16: the bound for Sluice's error.
         "bf16_nmse": float(((bf16_logits - logits) ** 2).sum() / (logits ** 2).sum()),
         "margins": [round(m, 4) for m in margins],
     }, indent=1) + "\n")

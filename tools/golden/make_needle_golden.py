@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Makes what transformers says about the bundled model, for tests/engine/needle_golden_test.cc.
+"""Makes the results of transformers for the bundled model, for tests/engine/needle_golden_test.cc.
 
 A needle in a haystack of 1,024 and of 8,192 tokens, asked for in the model's chat format. The
 oracle runs the model's bf16 weights in float32. Written: golden.safetensors (per prompt the token
 ids and the oracle's logits at NUM_POSITIONS positions) and golden.json (the recipe of each prompt,
 the greedy answer with the margin of each choice, the error of transformers itself in bf16,
-versions, and the hash of the weights all this belongs to). Run it again whenever they change.
+versions, and the hash of the weights). Run it again when the weights change.
 
 Usage: python3 tools/golden/make_needle_golden.py [--model models/needle] [--out DIR]
 Needs: torch, transformers, safetensors (versions as in golden.json).
@@ -97,7 +97,7 @@ def golden_of_prompt(maker, oracle, bf16, name):
     tokens, margins = greedy(oracle, ids)
     facts = dict(name=name, recipe=recipe, positions=positions.tolist(), greedy=tokens,
                  margins=margins, answer=maker.tokenizer.decode(tokens),
-                 # What transformers itself loses in bf16: the yardstick for Sluice's error.
+                 # The error of transformers in bf16: the bound for Sluice's error.
                  bf16_nmse=float((rounded - logits).square().sum() / logits.square().sum()))
     return {f"{name}.token_ids": ids[0], f"{name}.logits": logits.contiguous()}, facts
 

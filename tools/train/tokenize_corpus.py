@@ -23,7 +23,7 @@ from needles import FactMaker
 from vocabulary import QWEN2_PATTERN, SPECIAL_TOKENS, VOCAB_SIZE
 
 SEED = 1
-NUM_FACTS = 40_000  # sentences of the retrieval task that the BPE sees beside the corpus
+NUM_FACTS = 40_000  # sentences of the retrieval task that the BPE is trained on in addition to the corpus
 NUM_WORDS = 8_000
 NUM_PHRASES = 20_000
 CHAT_TEMPLATE = (

@@ -61,7 +61,7 @@ TEST_F(CudaMemoryTest, CopiesAndRowsGoAcrossPieces) {
   const Buffer on_device = device_->allocate(kRows * kRow, MemoryKind::kDevice);
   count_up(pinned);
   std::memset(back.data(), 0, back.size_bytes());
-  const size_t first = kPiece - kRow / 2;  // every row lies on a border
+  const size_t first = kPiece - kRow / 2;  // every row crosses a border
   const auto copy = [&](std::byte* dst, size_t dst_stride, const std::byte* src,
                         size_t src_stride) {
     stream_->copy_2d({.dst = dst,
