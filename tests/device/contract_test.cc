@@ -3,10 +3,12 @@
 // Uses only the contract's functions (copies, fills, events) and the hooks of tests/support, so
 // that a new backend needs no change here.
 //
-// Streams: work that runs early, late or out of order. Events: waits for the wrong version. Copies
-// and fills: bytes outside the range. Errors: failures that are lost or reach other streams. Memory
-// is in memory_test.cc; graphs are in graph_test.cc and graph_join_test.cc. Expected bytes are
-// written out by hand or computed by plain loops on the host.
+// The groups reveal: streams, work that runs early, late or out of order; events, waits for the
+// wrong version; copies and fills, bytes outside the range; errors, failures that are lost or that
+// reach other streams.
+//
+// Memory is in memory_test.cc; graphs are in graph_test.cc and graph_join_test.cc. Expected bytes
+// are written out by hand or computed by plain loops on the host.
 #include <algorithm>
 #include <chrono>
 #include <string>

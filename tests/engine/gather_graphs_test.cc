@@ -167,8 +167,8 @@ TEST(GatherGraphs, PreemptedAlikeTheyEqualOthers) {
   EXPECT_GT(graphs->stats().num_graph_launches, 20);
 }
 
-// Two requests decode while others arrive. All but one of these are cancelled after their first
-// chunk, when loads for the second chunk are already on the way to slots that the next replay uses.
+// Two requests decode while others arrive. All but one of these are cancelled within their prompt,
+// when loads for its next chunk are already on the way to slots that the next replay uses.
 std::vector<RequestOutput> run_with_visitors(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
   const auto steps = [&](int count) { testing::run_steps(engine, count, finished); };

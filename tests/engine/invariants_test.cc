@@ -1,7 +1,8 @@
 // Invariants 5 to 11 of docs/architecture.md as metamorphic pairs: two ways to compute the same
 // thing must give the same bits (on a GPU: alike, where the height of a matrix product changes).
 // Runs are compared by the log-probabilities of the 20 most likely tokens of every step: a single
-// changed bit in a logit shows in them. Leaks: counters after many requests.
+// changed bit in a logit shows in them. The Leaks tests compare memory and block counters after
+// many requests.
 #include <cstring>
 
 #include <gtest/gtest.h>

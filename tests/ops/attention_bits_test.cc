@@ -1,8 +1,8 @@
 // Decode attention (one row per sequence) on the device under test.
 //
-// MatchesTheReference*: a wrong number. The others compare two ways to make the calls of one walk
-// (cut, batched, listed, gathered, replayed as a graph) bit for bit: a walk whose arithmetic
-// depends on residency, slots, batch or lists, which would break KV offload.
+// MatchesTheReference* reveal wrong numbers. The other tests compare, bit for bit, two ways to make
+// the calls of one walk (cut, batched, listed, gathered, replayed as a graph). They reveal
+// arithmetic that depends on residency, slots, batch or lists, which would break KV offload.
 #include "attention_check.h"
 #include "ops/attention.h"
 #include "support/sanitizer.h"

@@ -70,8 +70,8 @@ inline void expect_same_bits(const AttentionResult& a, const AttentionResult& b)
   EXPECT_TRUE(a.sum == b.sum) << "state.sum differs";
 }
 
-// Prefill without history, prefill after a history, and decode. No length is a multiple of a tile,
-// except the single token.
+// Prefill without history, prefill after a history, and decode. No length is a multiple of a tile
+// of 16 tokens.
 inline std::vector<SequenceShape> mixed_sequences() {
   return {{.num_rows = 45, .first_pos = 0},
           {.num_rows = 1, .first_pos = 131},

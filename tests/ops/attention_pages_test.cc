@@ -1,7 +1,7 @@
 // Attention over page lists on the device under test, for every ISA that the CPU has: lists per
-// head, shared and per query page, pages in place and gathered. MatchesTheReference*: a page that
-// is missed, read twice or read wrongly. The others compare bits: arithmetic that depends on the
-// kind of list, on gathering or on the batch.
+// head, shared and per query page, pages in place and gathered. MatchesTheReference* reveal pages
+// that are missed, read twice or read wrongly. The other tests compare bits and reveal arithmetic
+// that depends on the kind of list, on gathering or on the batch.
 #include "attention_check.h"
 #include "ops/attention.h"
 

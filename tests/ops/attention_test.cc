@@ -1,6 +1,6 @@
 // Attention on the device under test, on the CPU for every ISA that this machine has: against
-// double precision (a wrong number), and pairs of runs that must agree in every bit (arithmetic
-// that depends on splits, blocks, threads or batch).
+// double precision, which reveals wrong numbers, and in pairs of runs that must agree in every bit,
+// which reveal arithmetic that depends on splits, blocks, threads or batch.
 #include "ops/attention.h"
 
 #include "attention_check.h"

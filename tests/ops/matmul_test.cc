@@ -1,10 +1,10 @@
 // Matrix products on the device under test, on the CPU with the kernels of every ISA that this
 // machine has.
 //
-// Groups: near the double-precision reference for every tail of every dimension (a wrong edge of a
-// kernel), exact on small integers (a wrong layout), the same bits for a row whatever its
-// neighbours, position and threads (invariant 7), NaN in its row and column alone (padding that is
-// read), and nothing written outside the output.
+// Comparison with double precision for every tail of every dimension reveals wrong edges of
+// kernels; exact products of small integers, wrong layouts; bits of a row for other neighbours,
+// positions and threads, breaches of invariant 7; NaN inputs, reads of padding; canaries, writes
+// outside the output.
 #include "ops/matmul.h"
 
 #include <cmath>
