@@ -17,8 +17,8 @@
 //   written     the flush of a tail, since it follows the host wait that ends a decode step
 //   tail left   the first use of a tail, or its sequence has loaded the block since it left; for
 //               decode that gathers, another wait of compute orders the two
-//   selected    the third gather of a layer and later ones: they wait for "drained" of a slot, which
-//               compute recorded after the lists
+//   selected    the third gather of a layer and later ones: they wait for a "drained" that compute
+//               recorded after the lists
 // These waits are kept: each costs one queue entry, and they are redundant only because of the
 // runner (one host wait per step), which the offload engine does not depend on.
 #include <algorithm>
