@@ -25,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kDefaultMaxTokens = 512;  // enough for most answers; shown by --help
+constexpr int32_t kDefaultMaxTokens = 512;  // enough for most answers
 
 // The ids of one prompt: through the chat template with --chat, else as plain text.
 std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,

@@ -1,5 +1,5 @@
-// sluice bench decode and prefill: tokens per second, and how near they are to what the machine's
-// memory and arithmetic allow.
+// sluice bench decode and prefill: measures tokens per second, and their share of what memory and
+// arithmetic allow. Runs on the main thread.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -17,18 +17,19 @@
 namespace sluice::cli {
 namespace {
 
+// One batch at a time, with room for the longest request.
 EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
   EngineOptions engine = command.engine;
-  engine.enable_prefix_caching = false;  // a repeat has to compute what it measures
+  engine.enable_prefix_caching = false;  // every repeat must compute its whole prompt
   if (!engine.max_model_len) engine.max_model_len = longest;
   engine.max_num_seqs = std::max(command.batch, 1);
   return engine;
 }
 
-// The change of the engine's counters over one batch of `batch` prompts.
+// Runs one batch and returns the engine's counters as differences: steps and times.
 EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_tokens,
                           int32_t vocab_size, int32_t repeat) {
-  // Different prompts each time: real ones differ, and caches of any kind must not help.
+  // Different prompts each time, so that no cache helps.
   const auto seed = static_cast<uint64_t>(command.engine.seed) + repeat * uint64_t{65536};
   std::vector<Prompt> prompts;
   for (int32_t i = 0; i < command.batch; ++i) {
@@ -56,14 +57,15 @@ struct Rates {
   double work;
 };
 
+// One prompt length: spreads of both rates.
 struct Row {
   int64_t prompt_tokens;
   Spread tokens;
   Spread work;
 };
 
-// Measures each prompt length: one batch to warm up, then `repeats` that count. The engine lives
-// here alone, so that the bounds are measured without its memory.
+// Measures each prompt length: one batch to warm up, then `repeats` measured ones. The engine
+// exists only in this function, so that the bounds are measured while its memory is free.
 template <typename RatesOf>
 std::vector<Row> measure_rows(const BenchCommand& command, int64_t longest, const Work& work,
                               RatesOf&& rates_of) {
@@ -93,12 +95,12 @@ int64_t longest_prompt(const BenchCommand& command) {
   return *std::max_element(command.prompt_lengths.begin(), command.prompt_lengths.end());
 }
 
-// What is printed around the rows.
+// Texts and bound of a benchmark, printed around its rows.
 struct Comparison {
   std::string name;         // "decode"
   std::string test;         // llama-bench's name of a row, {} for the prompt's tokens: "pp{}"
   std::string work_unit;    // "GB/s"
-  std::string description;  // of what was counted
+  std::string description;  // what was counted as work
   Bound bound;
 };
 
@@ -146,7 +148,7 @@ int bench_decode(const BenchDecodeCommand& command) {
   const Bound before = measure_memory_rate(command.engine);
   const auto kv_bytes = static_cast<double>(work.model.kv_bytes_per_token);
   const auto rates_of = [&](double prompt_tokens, const EngineStats& stats) -> Rates {
-    // The first token comes from prefill, so there is a decode step less than tokens.
+    // Prefill samples the first token, so there is one decode step less than tokens.
     const double steps = command.output_tokens - 1;
     const double mean_context = prompt_tokens + command.output_tokens / 2.0;
     const double step_bytes = work.decode_weight_bytes() + command.batch * mean_context * kv_bytes;

@@ -1,4 +1,4 @@
-// Differences of the engine's counters around one prompt.
+// Measures by differences of the engine's counters around one prompt.
 #include "cli/bench/kv_run.h"
 
 #include <algorithm>
@@ -17,9 +17,9 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int32_t kOffloadedBlockTokens = 1024;  // the engine's own choice
+constexpr int32_t kOffloadedBlockTokens = 1024;  // the engine's default with offload
 
-// Counters of one phase at one time.
+// Running totals of one phase.
 struct PhaseCount {
   double seconds = 0;
   double h2d_bytes = 0;
@@ -35,7 +35,7 @@ PhaseCount count_of(const PhaseObservations& phase, int64_t phase_ns) {
   return count;
 }
 
-// What the policy has selected; else the mean of the layers.
+// The density of the phase; else the mean over layers; empty if any layer's is unknown.
 std::optional<double> selected_in(const PhaseObservations& phase) {
   if (phase.density_selected) return phase.density_selected;
   double sum = 0;
@@ -47,7 +47,7 @@ std::optional<double> selected_in(const PhaseObservations& phase) {
   return sum / static_cast<double>(phase.layers.size());
 }
 
-// Both phases of an engine at one time.
+// Running totals of both phases, read from an engine.
 struct Counts {
   PhaseCount prefill, decode;
 
@@ -59,7 +59,7 @@ struct Counts {
   }
 };
 
-// What one phase took in each run.
+// One phase of all runs of a row.
 class PhaseRuns {
  public:
   explicit PhaseRuns(double num_tokens) : num_tokens_(num_tokens) {}
@@ -86,6 +86,7 @@ class PhaseRuns {
   double h2d_bytes_ = 0, d2h_bytes_ = 0;
 };
 
+// One run: a random prompt, greedy decoding to the full length. Errors: Interrupted.
 void run_prompt(LLM& llm, const KvWork& work, int32_t vocab_size, uint64_t seed) {
   SamplingParams params;
   params.temperature = 0;
@@ -97,13 +98,15 @@ void run_prompt(LLM& llm, const KvWork& work, int32_t vocab_size, uint64_t seed)
   if (interrupted()) throw Interrupted();
 }
 
+// Options that every row shares, and sizes for exactly one request where none were given.
 void complete_options(const KvWork& work, const ModelSummary& model, EngineOptions* engine) {
-  engine->enable_prefix_caching = false;  // a repeat has to compute what it measures
+  engine->enable_prefix_caching = false;  // every run must compute its whole prompt
   engine->max_num_seqs = 1;
   if (engine->kv.offload == KvOffload::kOff)
-    engine->kv.device_bytes.reset();  // not an option there
+    engine->kv.device_bytes.reset();  // resident KV is all on the device; the option is refused
   if (!engine->max_model_len) engine->max_model_len = work.prompt_tokens + work.decode_tokens;
-  // A pass is no longer than the longest request unless it is told; a chunk of the list may be.
+  // The default pass is at most as long as the longest request; a chunk from a list may be longer
+  // and needs a longer pass.
   const int64_t longest = *engine->max_model_len;
   if (!engine->max_num_batched_tokens && engine->prefill_chunk_tokens.value_or(0) > longest) {
     engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
@@ -115,6 +118,7 @@ void complete_options(const KvWork& work, const ModelSummary& model, EngineOptio
   }
 }
 
+// Loads the row's engine and runs its prompts. Errors: those of LLM; Interrupted.
 KvResult measure(const KvRow& row, int32_t vocab_size) {
   const KvWork& work = row.work;
   LLM llm = load_llm(row.engine, false);
@@ -122,7 +126,7 @@ KvResult measure(const KvRow& row, int32_t vocab_size) {
   PhaseRuns decode(work.decode_tokens - 1);
   for (int32_t i = 0; i <= work.repeats; ++i) {
     const Counts before(llm);
-    // Other prompts each time: caches of any kind must not help.
+    // A different prompt for each run, so that no cache helps.
     run_prompt(llm, work, vocab_size, static_cast<uint64_t>(row.engine.seed) + i * uint64_t{65536});
     if (i == 0 && work.repeats > 0) continue;
     const Counts after(llm);
@@ -146,7 +150,7 @@ void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
     try {
       row.result = measure(row, vocab_size);
     } catch (const Error& error) {
-      // The plan knows what there is; what other programs take meanwhile it cannot know.
+      // The plan fitted, but other programs have taken memory since.
       if (error.code() != ErrorCode::kDoesNotFit) throw;
       row.does_not_fit = error.message();
     }

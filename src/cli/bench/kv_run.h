@@ -1,7 +1,8 @@
-// One configuration of KV, one length of prompt: loaded, warmed up and measured by phase.
+// Runs one prompt length with one KV configuration: loads an engine, warms up and measures by
+// phase.
 //
 // Used by `sluice bench offload` and `sluice bench sparse`, whose rows are such runs. Thread rule:
-// main thread, nothing else running.
+// main thread, with no other load.
 #pragma once
 
 #include <cstdint>
@@ -17,59 +18,61 @@
 
 namespace sluice::cli {
 
+// What every run of a row does.
 struct KvWork {
   int64_t prompt_tokens = 0;
-  int32_t decode_tokens = 0;  // generated: the first comes from prefill, so there is a step less
-  int32_t repeats = 0;        // after one run to warm up; 0 measures the first
+  int32_t decode_tokens = 0;  // generated; prefill samples the first, so there is one step less
+  int32_t repeats = 0;        // runs after one to warm up; 0 measures the first run
 };
 
-// A phase of one run; bytes and seconds are those of a median run.
+// One phase of a row. Seconds are the median over runs; bytes are equal in all runs.
 struct PhaseResult {
   Spread tokens_per_second;
-  double num_tokens = 0;
+  double num_tokens = 0;  // of one run
   double seconds = 0;
-  double h2d_bytes = 0;
+  double h2d_bytes = 0;  // all layers
   double d2h_bytes = 0;
-  std::optional<double> density_selected;  // where the engine knows it
+  std::optional<double> density_selected;  // empty if only the device knows
 
   // Bytes per second in both directions together.
   double link_rate() const { return (h2d_bytes + d2h_bytes) / seconds; }
-  // Share of the link's time in the busier direction: 1 means that the phase waits for nothing
-  // else.
+  // Time that the busier direction of the link needs for these bytes, over the phase's time. 1
+  // means that the phase is limited by the link.
   double link_share(const LinkRates& link) const;
 };
 
+// The measurement of a row.
 struct KvResult {
-  std::string kv_offload;  // what "auto" became
+  std::string kv_offload;  // the mode used; "auto" is resolved
   PhaseResult prefill;
   PhaseResult decode;
   double device_peak_bytes = 0;
   double pinned_peak_bytes = 0;
 };
 
-// One row of a benchmark: what to run and, afterwards, what came of it.
+// One row of a benchmark: its configuration and, after the run, its result.
 struct KvRow {
   EngineOptions engine;
   KvWork work;
   std::optional<KvResult> result;
-  double planned_device_bytes = 0;  // what `sluice inspect` says
-  std::string does_not_fit;         // without a result: what would have to change
+  double planned_device_bytes = 0;  // device memory of the plan, as `sluice inspect` prints it
+  std::string does_not_fit;         // the reason and remedy if there is no result
 };
 
-// Completes the options of every row: one sequence, no prefix reuse, room for the longest request
-// on the host. Plans them all, so that options that do not go together end the command before
-// anything was measured, then loads, measures and frees one after the other. A row that does not
-// fit says so and is passed over. The link is measured before and after, without an engine. Errors:
-// kInvalidArgument and those of LLM but kDoesNotFit; Interrupted.
+// Completes and plans the options of all rows, then loads, measures and frees one engine after the
+// other. Planning all first means that contradictory options end the command before a measurement.
+// A row that does not fit is skipped and says why. The link is measured before and after, without
+// an engine; returns the larger rates.
+// Errors: kInvalidArgument and those of LLM except kDoesNotFit; Interrupted.
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model);
 
-// kExitDoesNotFit when no row has a result.
+// kExitDoesNotFit if no row has a result, else kExitOk.
 int exit_code_for(const std::vector<KvRow>& rows);
 
-// "32K, chunked": what a person calls a row.
+// "32K, chunked": names a row in messages.
 std::string row_label(const KvRow& row);
 
-// Lines for the rows that have no result; empty when all have one.
+// One line for each row without a result.
 std::string unfit_rows_text(const std::vector<KvRow>& rows);
 
 // A phase as JSON: tokens, bytes, rates and shares of the link.
@@ -80,11 +83,11 @@ std::string percent_or_dash(const std::optional<double>& share);
 nlohmann::ordered_json number_or_null(const std::optional<double>& value);
 // "median of 3 runs after one to warm up".
 std::string describe_repeats(int32_t repeats);
-// The median, with the spread where there is one.
+// The median; with the spread if there was more than one run.
 std::string rate_cell(const Spread& tokens_per_second);
-// Device memory taken, and its share of what was planned. REQUIRES: the row has a result.
+// Peak of device memory, and its share of the plan. REQUIRES: the row has a result.
 std::string peak_cell(const KvRow& row);
-// Rate in GB/s and share of the link.
+// "12.30  45.6 %": GB/s in both directions and link_share.
 std::string link_cell(const PhaseResult& phase, const LinkRates& link);
 
 }  // namespace sluice::cli

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kGpuBytes = size_t{512} << 20;
 constexpr size_t kCpuBytes = size_t{64} << 20;
-constexpr int32_t kRepeats = 5;
+constexpr int32_t kRepeats = 5;  // of a bound for other benchmarks
 
 void fill_random(const Buffer& buffer) {
   uint64_t state = 1;
@@ -45,6 +45,7 @@ Spread measure_transfer(size_t num_bytes, int32_t repeats,
     const auto start = std::chrono::steady_clock::now();
     enqueue_and_wait();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    // The first run warms up: pages are touched, kernels are loaded.
     if (i > 0) rates.push_back(static_cast<double>(num_bytes) / taken.count());
   }
   return spread_of(rates);
@@ -64,6 +65,7 @@ LinkRates measure_link(const LinkMemory& memory, Stream& up, Stream& down, int32
     down.copy({.dst = host, .src = device, .num_bytes = all});
     down.synchronize();
   });
+  // Disjoint halves, so that neither direction reads what the other writes.
   link.both = measure_transfer(2 * half, repeats, [&] {
     up.copy({.dst = device, .src = host, .num_bytes = half});
     down.copy({.dst = host + half, .src = device + half, .num_bytes = half});
@@ -81,6 +83,7 @@ LinkRates measure_link(const EngineOptions& engine) {
   return measure_link(memory, *up, *down, kRepeats);
 }
 
+// For each direction the measurement with the larger median, with its own spread.
 LinkRates larger(const LinkRates& a, const LinkRates& b) {
   const auto of = [&](Spread LinkRates::*rate) {
     return (a.*rate).median >= (b.*rate).median ? a.*rate : b.*rate;

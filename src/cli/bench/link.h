@@ -1,8 +1,8 @@
-// The link between host and device, measured: what every transfer is compared with.
+// Measures the link between host and device: the bound of every transfer.
 //
-// Used by `sluice bench transfer`, `offload` and `sparse`, in the run whose transfers they bound.
-// On the CPU device the "link" is one thread that copies memory. Thread rule: main thread, nothing
-// else running.
+// Used by `sluice bench transfer`, `offload` and `sparse`, in the run whose transfers they bound,
+// and by `sluice doctor`. On the CPU device the "link" is one thread that copies memory. Thread
+// rule: main thread, with no other load.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace sluice::cli {
 
-// Pinned and device memory that transfers are measured in. The host's part holds pseudo-random
-// bytes, so that no link that compresses can flatter.
+// Pinned and device memory for transfers. The host's part holds pseudo-random bytes, which a
+// compressing link could not shorten.
 struct LinkMemory {
   Buffer host;
   Buffer device;
@@ -26,28 +26,30 @@ struct LinkMemory {
   size_t num_bytes() const { return host.size_bytes(); }
 };
 
-// Bytes per second, by the host's clock.
+// Bytes per second of large copies, by the host's clock.
 struct LinkRates {
   Spread to_device;  // one large copy
-  Spread to_host;
-  Spread both;  // one in each direction at once: their sum
+  Spread to_host;    // one large copy
+  Spread both;       // one copy in each direction at the same time: the sum of both
 };
 
-// Large enough that the host's wait (10 us) is a small part: 512 MiB on a GPU, 64 MiB on a CPU,
-// where it is also beyond most caches.
+// Bytes to copy in one measurement: 512 MiB on a GPU, so that launch and wait are a negligible
+// part; 64 MiB on a CPU, which exceeds most caches.
 size_t link_bytes(const Device& device);
 
-// Bytes per second of `enqueue_and_wait`, which moves `num_bytes`: once to warm up, then `repeats`.
+// Bytes per second of `enqueue_and_wait`, which moves `num_bytes`: one run to warm up, then
+// `repeats` measured ones. Errors: Interrupted.
 Spread measure_transfer(size_t num_bytes, int32_t repeats,
                         const std::function<void()>& enqueue_and_wait);
 
-// The best that any transfer can reach. `up` and `down` are streams of the memory's device.
+// Rates of large copies, the bound of all transfers. `up` and `down` are streams of the memory's
+// device.
 LinkRates measure_link(const LinkMemory& memory, Stream& up, Stream& down, int32_t repeats);
 
-// The same with memory and streams of its own, given back on return.
+// The same with memory and streams of its own, freed on return.
 LinkRates measure_link(const EngineOptions& engine);
 
-// Of two measurements the larger, so that a disturbance of one does not flatter.
+// The larger of two measurements in each direction: a disturbed one is too low.
 LinkRates larger(const LinkRates& a, const LinkRates& b);
 
 // "one copy 55.4 GB/s to the device, 55.3 to the host, 101 both at once".

@@ -1,4 +1,5 @@
-// sluice bench load: how long a model takes to load, and how much memory at the peak.
+// sluice bench load: measures the time and the peak memory of loading a model. Runs on the main
+// thread.
 #include <chrono>
 #include <fstream>
 #include <string>
@@ -18,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A line of the kernel's account of this process, in bytes; 0 where there is none.
+// A value of /proc/self/status in bytes ("VmRSS", "VmHWM"); 0 if there is none.
 double status_bytes(const std::string& name) {
   std::ifstream file("/proc/self/status");
   std::string word;
@@ -29,15 +30,18 @@ double status_bytes(const std::string& name) {
   return 0;
 }
 
-// Lets the kernel count the peak from here on.
+// Resets the kernel's peak of resident memory (VmHWM) to the current value.
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
+// One load of the model.
 struct Load {
   double load_seconds;
-  double first_token_seconds;  // from the start of loading to the first token of a one-token prompt
-  double peak_bytes;           // of resident memory above what there was before
+  double first_token_seconds;  // from the start of loading, with a prompt of one token
+  double peak_bytes;           // peak of resident memory during the load, minus that before it
 };
 
+// Loads the model, generates one token and frees it. The first load may read the files from disk;
+// later ones find them in the page cache.
 Load measure_load(const EngineOptions& engine) {
   reset_peak();
   const double before = status_bytes("VmRSS");

@@ -1,4 +1,4 @@
-// Measurements and bounds of `sluice bench`.
+// Measures bounds, and writes results of `sluice bench` in one form.
 #include "cli/bench/measure.h"
 
 #include <algorithm>
@@ -20,14 +20,15 @@
 namespace sluice::cli {
 namespace {
 
+// Large enough to reach the full rate; a larger product would only take longer.
 constexpr int64_t kMatmulSize = 2048;
 constexpr int64_t kGpuMatmulSize = 8192;
-constexpr size_t kCopyBytes = size_t{256} << 20;
+constexpr size_t kCopyBytes = size_t{256} << 20;  // far beyond the L2 cache of a GPU
 constexpr int kRepeats = 5;
-constexpr int kGpuCalls = 4;  // in one measurement, so that the host's wait is a small part of it
+constexpr int kGpuCalls = 4;  // calls per measurement: the host's wait becomes a small part
 
-// Memory of a square product. Random values: a GPU runs products of constants faster than of what
-// models hold, and NaN or denormal numbers can take another time on a CPU.
+// Operands of a square matrix product in device memory. The values are random: a GPU multiplies
+// constants faster than typical values, and on a CPU NaN and denormal numbers can be slower.
 class MatmulProblem {
  public:
   MatmulProblem(Device& device, Stream& stream, int64_t size)
@@ -36,6 +37,7 @@ class MatmulProblem {
         out_(device.allocate(num_bytes(), MemoryKind::kDevice)),
         weight_(device.allocate(packed_weight_bytes(device, size, size), MemoryKind::kDevice)) {
     std::vector<BFloat16> values(static_cast<size_t>(size * size));
+    // Uniform in [-1, 1) from 24 random bits.
     uint64_t state = 1;
     for (BFloat16& value : values) {
       state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
@@ -44,7 +46,7 @@ class MatmulProblem {
     const TensorView source(values.data(), DType::kBF16, {size, size});
     pack_weight(stream, {.src = source, .dst = args().weight});
     stream.copy({.dst = x_.data(), .src = source.bytes(), .num_bytes = num_bytes()});
-    stream.synchronize();  // `values` dies here
+    stream.synchronize();  // the copies read `values`, which ends with this scope
   }
 
   MatmulArgs args() const {
@@ -61,7 +63,8 @@ class MatmulProblem {
   Buffer x_, out_, weight_;
 };
 
-// Of one call of `enqueue`: the best of a few measurements, after one that warms up.
+// Seconds of one call of `enqueue`: the best of a few measurements after a warm-up. A bound is what
+// the machine can do, so the best one counts.
 template <typename Enqueue>
 double best_seconds(Stream& stream, Enqueue&& enqueue) {
   const int num_calls = stream.device().kind() == DeviceKind::kCpu ? 1 : kGpuCalls;
@@ -109,7 +112,7 @@ Bound measure_matmul_flops(const EngineOptions& engine) {
                          : fmt::format("Sluice's own bf16 product of {0} x {0} x {0} with {1} "
                                        "threads",
                                        size, threads),
-          .per_second = 2 * n * n * n / seconds};
+          .per_second = 2 * n * n * n / seconds};  // a multiply and an add per product
 }
 
 Bound measure_memory_rate(const EngineOptions& engine) {
@@ -127,7 +130,7 @@ Bound measure_memory_rate(const EngineOptions& engine) {
     stream->copy({.dst = to.data(), .src = from.data(), .num_bytes = kCopyBytes});
   });
   return {.name = "copy within device memory, read plus written",
-          .per_second = 2 * static_cast<double>(kCopyBytes) / seconds};
+          .per_second = 2 * static_cast<double>(kCopyBytes) / seconds};  // read and written
 }
 
 Bound larger(Bound a, const Bound& b) {
@@ -159,7 +162,7 @@ int resolve_threads(std::optional<int32_t> num_threads) {
 
 std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint64_t seed) {
   std::vector<int32_t> ids(static_cast<size_t>(num_tokens));
-  uint64_t state = seed * 2 + 1;
+  uint64_t state = seed * 2 + 1;  // different seeds start different sequences
   for (int32_t& id : ids) {
     state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
     id = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size));

@@ -1,5 +1,5 @@
-// sluice bench offload: what it costs that KV lives in host memory, over modes, contexts and the
-// sizes of what flows. KV on the device is the reference, in the same run.
+// sluice bench offload: measures the cost of KV in host memory, over modes, contexts and transfer
+// sizes. KV on the device, in the same run, is the reference. Runs on the main thread.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -18,8 +18,8 @@
 namespace sluice::cli {
 namespace {
 
-// Every engine in `engines` once for each value of one of its options, which `set` sets; 0 leaves
-// the option out, as on the command line. An empty list leaves it as it is.
+// Replaces each engine by one engine per value of an option, which `set` sets. A value of 0 unsets
+// the option, as on the command line. An empty list changes nothing.
 template <typename T, typename Set>
 void vary(const std::vector<T>& values, std::vector<EngineOptions>* engines, Set set) {
   if (values.empty()) return;
@@ -37,7 +37,7 @@ std::optional<int32_t> unless_zero(int32_t value) {
   return value == 0 ? std::nullopt : std::optional(value);
 }
 
-// The engines of one mode. What does not apply to the mode is not varied.
+// All combinations of the lists for one mode. Options that the mode does not have are not varied.
 std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command, KvOffload mode) {
   std::vector<EngineOptions> engines = {command.engine};
   engines[0].kv.offload = mode;
@@ -57,6 +57,7 @@ std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command, KvOf
   return engines;
 }
 
+// Rows in the order of the tables: by length, then mode, then sizes.
 std::vector<KvRow> make_rows(const BenchOffloadCommand& command) {
   std::vector<KvRow> rows;
   for (const int64_t length : command.lengths) {
@@ -75,8 +76,8 @@ std::vector<KvRow> make_rows(const BenchOffloadCommand& command) {
   return rows;
 }
 
-// A phase's speed as a share of the fastest run of the same length with KV on the device; none
-// without one.
+// Speed of a phase over that of the fastest row of the same length with KV on the device; empty if
+// there is no such row.
 std::optional<double> share_of_resident(const std::vector<KvRow>& rows, const KvRow& row,
                                         PhaseResult KvResult::*phase) {
   double fastest = 0;
@@ -93,7 +94,7 @@ std::string or_default(std::optional<int32_t> tokens) {
   return tokens ? format_tokens(*tokens) : "default";
 }
 
-// What a row was, for both tables.
+// The columns that describe a row, the same in both tables.
 std::vector<std::string> configuration_cells(const KvRow& row) {
   const EngineOptions& engine = row.engine;
   const bool flows = engine.kv.offload != KvOffload::kOff;
@@ -113,6 +114,7 @@ std::vector<std::string> joined(std::vector<std::string> a, const std::vector<st
   return a;
 }
 
+// A table for prefill and one for decode.
 std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
   const std::vector<std::string> configuration = {"context", "KV",    "chunk",
                                                   "slots",   "block", "stays"};
@@ -140,7 +142,7 @@ std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
   return prefill.to_string() + "\n" + decode.to_string();
 }
 
-// What was asked for; null where it was left to the engine.
+// The option's value; null if the engine chose it.
 template <typename T>
 nlohmann::ordered_json given_or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);

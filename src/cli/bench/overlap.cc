@@ -1,8 +1,8 @@
-// sluice bench overlap: how much of what a decode step reads the steps before have read, and so
-// what a cache of pages on the device could save.
+// sluice bench overlap: measures the share of a decode step's pages that earlier steps have read,
+// and so what a cache of pages on the device could save.
 //
-// The engine decodes along a given text: every step's token is the text's, not the model's, and the
-// lists are those that its policy made.
+// The engine decodes along a given text: each sampled token is replaced by the text's, and the
+// lists are those of the policy. Runs on the main thread.
 #include <algorithm>
 #include <filesystem>
 
@@ -28,8 +28,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr int64_t kCacheBudgets[] = {1, 2, 4};  // sizes of the caches
+constexpr int64_t kCacheBudgets[] = {1, 2, 4};  // sizes of the simulated caches, in budgets
 
+// The result for one length and one budget.
 struct Row {
   int64_t context_tokens = 0;
   int32_t budget_tokens = 0;
@@ -38,6 +39,7 @@ struct Row {
   OverlapSummary all;
 };
 
+// The first num_tokens tokens of the text. Errors: kInvalidArgument if it is shorter.
 std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Tokenizer& tokenizer,
                                  int64_t num_tokens) {
   const std::filesystem::path file =
@@ -55,13 +57,14 @@ std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Token
   return ids;
 }
 
-// Compares the lists of one engine's steps: a PageOverlap for each layer and head.
+// Compares the lists of an engine's steps, with one PageOverlap per layer and KV head.
 class StepComparer {
  public:
   StepComparer(const ListRecorder& recorder, const SelectionRule& rule, int32_t num_layers)
       : recorder_(recorder), rule_(rule), heads_(num_layers), steps_(num_layers) {}
 
-  // Takes the step that has just ended, whose row is at `position`.
+  // Reads the lists of the step that has just ended, whose row is at `position`. Pages of sinks and
+  // window are left out, since every step reads them. `counts` is false for warm-up steps.
   void take(int64_t position, bool counts) {
     const PageRule& rule = rule_.page_rule;
     const int64_t first_recent = rule_.first_recent_page(position);
@@ -72,13 +75,14 @@ class StepComparer {
         SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
                      pages.size(), position);
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
-        if (pages.empty()) continue;  // the text is no longer than what is always read
+        if (pages.empty()) continue;  // sinks and window cover the whole text
         const StepOverlap overlap = heads_[layer][static_cast<size_t>(head)].add_step(pages);
         if (counts) steps_[layer].push_back(overlap);
       }
     }
   }
 
+  // Means per layer and over all layers. Errors: kInvalidArgument if no step had a page to compare.
   Row row(int64_t context_tokens, int32_t budget_tokens) const {
     Row row{.context_tokens = context_tokens,
             .budget_tokens = budget_tokens,
@@ -111,6 +115,7 @@ class StepComparer {
   std::vector<std::vector<StepOverlap>> steps_;  // by layer, of all heads
 };
 
+// One sequence, no prefix cache, and room for the text and all steps.
 EngineOptions engine_of(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
   EngineOptions engine = command.engine;
   engine.sparse.topk_tokens = budget;
@@ -122,7 +127,7 @@ EngineOptions engine_of(const BenchOverlapCommand& command, int64_t length, int3
   return engine;
 }
 
-// Begins a request that will decode so many steps, and runs its prompt.
+// Adds a request that will decode num_steps steps, and runs its prefill.
 SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_steps) {
   SamplingParams params;
   params.temperature = 0;
@@ -136,6 +141,7 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
   return id;
 }
 
+// One engine: prefill of `length` tokens, kWindow warm-up steps, then the steps that count.
 Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
   const EngineOptions options = engine_of(command, length, budget);
   std::unique_ptr<PolicyPair> policies = make_policies(options);
@@ -150,6 +156,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) 
   for (int64_t step = 0; step < num_steps; ++step) {
     if (interrupted()) throw Interrupted();
     const int64_t position = length + step;
+    // The row of this step is the text's token at `position`.
     engine.replace_last_token(id, text[static_cast<size_t>(position)]);
     engine.step();
     comparer.take(position, step >= PageOverlap::kWindow);
@@ -172,6 +179,7 @@ std::vector<std::string> cells_of(const Row& row, const std::string& layer,
           percent(summary.mean.caches[2])};
 }
 
+// "layer" is null for all layers together; write_rows sets it for the others.
 ordered_json json_of(const Row& row, const OverlapSummary& summary) {
   ordered_json caches = ordered_json::array();
   for (size_t i = 0; i < summary.mean.caches.size(); ++i) {

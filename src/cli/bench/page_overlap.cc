@@ -1,4 +1,4 @@
-// Ages of pages in steps, and their places in a list by recency.
+// Keeps the last step of each page, and a list of pages by recency.
 #include "cli/bench/page_overlap.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace sluice::cli {
 namespace {
 
-constexpr double kLowShare = 0.1;
+constexpr double kLowShare = 0.1;  // the quantile of previous_p10
 
 }  // namespace
 
@@ -22,17 +22,19 @@ StepOverlap PageOverlap::add_step(const std::vector<int32_t>& pages) {
   for (const int32_t page : listed) {
     const auto seen = last_step_.find(page);
     if (seen == last_step_.end()) continue;
-    const int64_t age = step_ - seen->second;
+    const int64_t age = step_ - seen->second;  // 1: the step before listed the page
     if (age <= 1) overlap.previous += share;
     if (age <= 4) overlap.last_4 += share;
     if (age <= kWindow) overlap.last_16 += share;
   }
+  // An LRU cache of n pages holds the n newest, the first n of the list.
   for (size_t place = 0; place < recency_.size(); ++place) {
     if (!listed.contains(recency_[place])) continue;
     for (size_t i = 0; i < cache_pages_.size(); ++i) {
       if (static_cast<int64_t>(place) < cache_pages_[i]) overlap.caches[i] += share;
     }
   }
+  // Only now the list changes: this step's pages move to the front.
   std::erase_if(recency_, [&](int32_t page) { return listed.contains(page); });
   recency_.insert(recency_.begin(), pages.begin(), pages.end());
   for (const int32_t page : listed) last_step_[page] = step_;

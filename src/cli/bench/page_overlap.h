@@ -1,7 +1,7 @@
-// PageOverlap: what the page lists of successive decode steps have in common, and what a cache of
-// pages would therefore hold.
+// PageOverlap: compares the page lists of successive decode steps, to estimate what a cache of
+// pages on the device would hit.
 //
-// Used by `sluice bench overlap`, for each layer and KV head. Thread rule: one thread.
+// Used by `sluice bench overlap`, one for each layer and KV head. Thread rule: one thread.
 #pragma once
 
 #include <cstdint>
@@ -10,42 +10,42 @@
 
 namespace sluice::cli {
 
-// Of the pages of one step, the share that ...
+// Shares of one step's pages, 0 to 1.
 struct StepOverlap {
-  double previous = 0;         // the step before had too
-  double last_4 = 0;           // one of the four steps before had
-  double last_16 = 0;          // one of the sixteen before
-  std::vector<double> caches;  // each LRU cache held when the step began
+  double previous = 0;         // also listed by the step before
+  double last_4 = 0;           // also listed by one of the four steps before
+  double last_16 = 0;          // also listed by one of the sixteen steps before
+  std::vector<double> caches;  // in each LRU cache when the step began
 };
 
 class PageOverlap {
  public:
-  static constexpr int32_t kWindow = 16;  // steps before the widest window is full
+  static constexpr int32_t kWindow = 16;  // steps of the widest window; also the warm-up
 
-  // `cache_pages`: how many pages each cache holds.
+  // `cache_pages`: the sizes of the simulated caches, in pages.
   explicit PageOverlap(std::vector<int64_t> cache_pages) : cache_pages_(std::move(cache_pages)) {}
 
-  // Takes the next step's pages (each once, in any order) and compares them with those before. A
-  // step looks into the caches with its whole list before it changes them, as a gather would: a
-  // cache as large as a list holds exactly the step before.
+  // Compares the next step's pages (each once, in any order) with those of earlier steps. A step
+  // looks up its whole list before it changes the caches, as a gather would; a cache of one list's
+  // size therefore holds exactly the step before.
   // REQUIRES: at least one page.
   StepOverlap add_step(const std::vector<int32_t>& pages);
 
  private:
   std::vector<int64_t> cache_pages_;
-  int64_t step_ = 0;
-  std::unordered_map<int32_t, int64_t> last_step_;  // of each page seen: the newest that had it
-  // Pages seen, newest first. LRU caches of all sizes are beginnings of this one list.
+  int64_t step_ = 0;                                // steps added so far
+  std::unordered_map<int32_t, int64_t> last_step_;  // by page: the newest step that listed it
+  // All pages seen, newest first. Its first n pages are the contents of an LRU cache of n pages.
   std::vector<int32_t> recency_;
 };
 
 struct OverlapSummary {
   int64_t num_steps = 0;
   StepOverlap mean;
-  double previous_p10 = 0;  // nine of ten steps share at least this much with the one before
+  double previous_p10 = 0;  // 10th percentile of `previous`
 };
 
-// REQUIRES: at least one step, all with as many caches.
+// Means over steps. REQUIRES: at least one step, all with the same number of caches.
 OverlapSummary summarize(const std::vector<StepOverlap>& steps);
 
 }  // namespace sluice::cli

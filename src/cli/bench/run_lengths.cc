@@ -1,4 +1,4 @@
-// One permutation of the memory's runs, moved in two ways.
+// Moves the same permutation of runs by copies and by the copy kernel.
 #include "cli/bench/run_lengths.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace {
 
 constexpr size_t kShortestRun = size_t{4} << 10;
 constexpr size_t kLongestRun = size_t{8} << 20;
-// Enough to see the cost of a call, few enough that short runs do not take seconds.
+// Bounds the time of short runs, and is enough to average over the cost of a call.
 constexpr size_t kMaxRuns = 4096;
-constexpr double kAsGood = 0.95;
+constexpr double kAsGood = 0.95;  // copies leave the multiprocessors free, so 5 % less is as good
 
-// The memory as blocks of `run_bytes`.
+// A view of the memory as blocks of `run_bytes`, the form that copy_blocks takes.
 KvBlocksView as_runs(const Buffer& memory, size_t run_bytes) {
   constexpr int32_t kHeadDim = 128;
   const auto tokens = static_cast<int32_t>(run_bytes / (2 * kHeadDim * sizeof(BFloat16)));
@@ -25,7 +25,7 @@ KvBlocksView as_runs(const Buffer& memory, size_t run_bytes) {
           .shape = {.num_kv_heads = 1, .head_dim = kHeadDim, .block_tokens = tokens}};
 }
 
-// Even runs, then odd ones.
+// Ids of all even runs, then of all odd ones, so that no run follows its neighbour.
 std::vector<BlockId> runs_apart(int32_t num_runs) {
   std::vector<BlockId> ids;
   for (const int32_t first : {0, 1}) {
@@ -35,6 +35,7 @@ std::vector<BlockId> runs_apart(int32_t num_runs) {
   return ids;
 }
 
+// Scattered on the host, contiguous on the device, as loads into a ring slot are.
 RunLength measure_run_length(const TransferBench& bench, size_t run_bytes) {
   const KvBlocksView src = as_runs(bench.memory.host, run_bytes);
   const KvBlocksView dst = as_runs(bench.memory.device, run_bytes);
@@ -83,6 +84,7 @@ void measure_runs(const TransferBench& bench, std::vector<Transfer>* results) {
   }
 }
 
+// From the longest run down to the first at which copies are slower.
 size_t choose_copy_run_bytes(const std::vector<RunLength>& lengths) {
   size_t chosen = 2 * lengths.back().run_bytes;
   for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {

@@ -1,5 +1,6 @@
-// sluice bench sparse: how much faster decoding becomes, and how much less flows, when a policy
-// chooses what attention reads. The policy "full" is the reference, in the same run.
+// sluice bench sparse: measures how much faster decode becomes, and how much less is transferred,
+// if a policy selects what attention reads. The policy "full", in the same run, is the reference.
+// Runs on the main thread.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -17,11 +18,13 @@
 namespace sluice::cli {
 namespace {
 
+// Tokens that a policy reads per step.
 using Budget = std::optional<int32_t>;
 
-// The option that says how much a policy reads in decode; none where that is everything.
+// The option that limits how much the policy reads in decode; null for "full". A pair
+// "prefill+decode" is judged by its decode policy.
 Budget SparseOptions::*budget_option(const std::string& policy) {
-  const std::string decode = policy.substr(policy.find('+') + 1);  // all of it without a plus
+  const std::string decode = policy.substr(policy.find('+') + 1);  // npos + 1 = 0: the whole name
   if (decode == "full") return nullptr;
   if (decode == "streaming") return &SparseOptions::recent_tokens;
   return &SparseOptions::topk_tokens;
@@ -32,13 +35,13 @@ Budget budget_of(const KvRow& row) {
   return option ? row.engine.sparse.*option : Budget();
 }
 
-// The reference: the same engine without a policy and its options.
+// The reference: the same engine without a policy.
 EngineOptions full_engine(EngineOptions engine) {
   engine.sparse = {};
   return engine;
 }
 
-// What was listed; else the option itself, if it was given; else a few.
+// Budgets to measure: the list, else the option if given, else three defaults.
 std::vector<int32_t> budgets_of(const BenchSparseCommand& command, const Budget& given) {
   if (!command.budgets.empty()) return command.budgets;
   if (given) return {*given};
@@ -65,6 +68,7 @@ std::vector<EngineOptions> make_engines(const BenchSparseCommand& command) {
   return engines;
 }
 
+// One row per length and engine.
 std::vector<KvRow> make_rows(const BenchSparseCommand& command) {
   std::vector<KvRow> rows;
   for (const int64_t length : command.lengths) {
@@ -81,10 +85,10 @@ std::vector<KvRow> make_rows(const BenchSparseCommand& command) {
   return rows;
 }
 
-// A row beside the reference of its length.
+// A row relative to the reference of its length; empty if the reference has no result.
 struct Comparison {
-  std::optional<double> speed;        // of decoding: 2 is twice as fast
-  std::optional<double> transferred;  // bytes to the device in decode
+  std::optional<double> speed;        // ratio of decode rates: 2 is twice as fast
+  std::optional<double> transferred;  // ratio of bytes to the device in decode
 };
 
 Comparison compare(const std::vector<KvRow>& rows, const KvRow& row) {

@@ -1,4 +1,5 @@
-// sluice bench throughput: many requests of mixed lengths at once, as a server meets them.
+// sluice bench throughput: measures many requests of mixed lengths at once, like a server's load.
+// Runs on the main thread.
 #include <chrono>
 #include <sstream>
 #include <string>
@@ -19,12 +20,13 @@
 namespace sluice::cli {
 namespace {
 
+// Tokens of one request; the answer has exactly output_tokens.
 struct RequestSize {
   int32_t prompt_tokens = 0;
   int32_t output_tokens = 0;
 };
 
-// Lines of "prompt_tokens output_tokens".
+// Reads lines of "prompt_tokens output_tokens". Errors: kInvalidArgument naming the line.
 std::vector<RequestSize> read_sizes(const std::string& path) {
   std::istringstream lines(read_user_file("--requests", path));
   std::vector<RequestSize> sizes;
@@ -45,7 +47,7 @@ std::vector<RequestSize> read_sizes(const std::string& path) {
   return sizes;
 }
 
-// `least` to `most` tokens in and out, drawn evenly.
+// Random lengths, uniform in [least_tokens, most_tokens]; the seed fixes them.
 std::vector<RequestSize> draw_sizes(const BenchThroughputCommand& command) {
   const int32_t span = command.most_tokens - command.least_tokens + 1;
   const std::vector<int32_t> draws = random_prompt(2 * int64_t{command.num_requests}, span,
@@ -57,13 +59,14 @@ std::vector<RequestSize> draw_sizes(const BenchThroughputCommand& command) {
   return sizes;
 }
 
+// Sums and maxima over all requests.
 struct Totals {
   double prompt_tokens = 0;
   double output_tokens = 0;
   double prefill_flops = 0;
   double decode_kv_bytes = 0;
   int32_t longest_output = 0;
-  int64_t longest = 0;
+  int64_t longest = 0;  // prompt and answer of one request
 };
 
 Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {
@@ -80,8 +83,9 @@ Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {
   return totals;
 }
 
-// Seconds below which the machine cannot come: prefill at the rate of large products, then as many
-// steps as the longest answer has tokens, each reading the weights, and every context once a token.
+// A lower bound of the time in seconds: prefill at the rate of large products; then as many steps
+// as the longest answer has tokens, each of which reads all weights; and each request's context
+// once per token.
 double floor_seconds(const Totals& totals, const Work& work, const Bound& flops,
                      const Bound& memory) {
   const double decode_bytes =
@@ -89,7 +93,7 @@ double floor_seconds(const Totals& totals, const Work& work, const Bound& flops,
   return totals.prefill_flops / flops.per_second + decode_bytes / memory.per_second;
 }
 
-// Wall seconds of all requests together.
+// Wall time in seconds of all requests together. Errors: Interrupted.
 double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t vocab_size,
                     uint64_t seed) {
   std::vector<Prompt> prompts;
@@ -112,6 +116,7 @@ double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t voc
   return taken.count();
 }
 
+// Seconds of each measured repeat.
 std::vector<double> measure(const BenchThroughputCommand& command,
                             const std::vector<RequestSize>& sizes, const Totals& totals,
                             const Work& work) {
@@ -121,7 +126,7 @@ std::vector<double> measure(const BenchThroughputCommand& command,
   LLM llm = load_llm(engine, false);
   const auto seed = static_cast<uint64_t>(command.engine.seed);
   std::vector<double> seconds;
-  // The first pass warms up: kernels are loaded and shapes are captured in it.
+  // The first run warms up: kernels are loaded and graphs captured.
   for (int32_t i = 0; i <= command.repeats; ++i) {
     const double taken =
         measure_once(llm, sizes, work.model.vocab_size, seed + i * uint64_t{65536});

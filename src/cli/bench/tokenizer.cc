@@ -1,4 +1,5 @@
-// sluice bench tokenizer: bytes of text encoded per second on one core.
+// sluice bench tokenizer: measures the rate of encoding text on one thread. Runs on the main
+// thread.
 #include "tokenizer/tokenizer.h"
 
 #include <chrono>
@@ -47,6 +48,7 @@ int bench_tokenizer(const BenchTokenizerCommand& command) {
   unless_interrupted();
   progress.clear();
   const Spread rate = spread_of(rates);
+  // For the machine's name only: encoding uses one thread.
   EngineOptions one_thread;
   one_thread.num_threads = 1;
   write_bench(

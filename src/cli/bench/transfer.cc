@@ -1,4 +1,5 @@
-// sluice bench transfer: how near to one large copy KV comes in the shapes in which it moves.
+// sluice bench transfer: compares the rates of KV transfers in all their shapes with one large
+// copy. Runs on the main thread.
 #include "cli/bench/transfer.h"
 
 #include <algorithm>
@@ -17,10 +18,12 @@
 namespace sluice::cli {
 namespace {
 
+// Median rate over the median of the bound; above 1 only by noise.
 double share_of_bound(const Transfer& transfer, const LinkRates& link) {
   return transfer.bytes_per_second.median / (link.*transfer.bound).median;
 }
 
+// "45.10  81.4 %": GB/s and share of the bound.
 std::string cell(const Transfer& transfer, const LinkRates& link) {
   return fmt::format("{:.2f} {:5.1f} %", transfer.bytes_per_second.median * 1e-9,
                      100 * share_of_bound(transfer, link));
@@ -28,12 +31,13 @@ std::string cell(const Transfer& transfer, const LinkRates& link) {
 
 constexpr size_t kTableColumns = 80;
 
-// The table with the ways from `first` on that fit beside the rows; at least one.
+// A table of the columns from `first` on that fit 80 columns beside the row names; at least one.
 struct GroupTable {
   std::string text;
   size_t num_ways;
 };
 
+// `rows` have the cells of all ways, in the order of `header`; cell 0 is the row's name.
 GroupTable table_of_ways(const std::vector<std::string>& header,
                          const std::vector<std::vector<std::string>>& rows, size_t first) {
   const auto width_of = [&](size_t column) {
@@ -55,7 +59,7 @@ GroupTable table_of_ways(const std::vector<std::string>& header,
   return {table.to_string(), end - first};
 }
 
-// A group's rows down, its ways across, in as many tables as 80 columns ask for.
+// All results of a group: one line per row, one column per way, split into tables of 80 columns.
 std::string group_table(const std::string& group, const std::vector<Transfer>& transfers,
                         const LinkRates& link) {
   std::vector<std::string> header = {group}, rows;
@@ -87,6 +91,7 @@ std::string group_table(const std::string& group, const std::vector<Transfer>& t
   return text;
 }
 
+// Groups in the order of measurement.
 std::string all_tables(const std::vector<Transfer>& transfers, const LinkRates& link) {
   std::string text, last_group;
   for (const Transfer& transfer : transfers) {
@@ -97,7 +102,7 @@ std::string all_tables(const std::vector<Transfer>& transfers, const LinkRates& 
   return text;
 }
 
-// The line to read first: what the engine reaches, of its largest blocks.
+// The line to read first: the rates of the engine's largest blocks, measured last.
 std::string summary(const std::vector<Transfer>& transfers, const LinkRates& link) {
   const auto describe = [&](std::string_view way) {
     const Transfer* found = nullptr;
@@ -161,6 +166,7 @@ int bench_transfer(const BenchTransferCommand& command) {
   }
   const LinkRates link = larger(before, measure_link(memory, *up, *down, command.repeats));
   progress.clear();
+  // The notes say which threshold between copies and kernel was used, and why.
   std::string notes;
   for (const std::string& note : choice.notes) notes += note + "\n";
   const std::string text = fmt::format(

@@ -1,8 +1,8 @@
-// What `sluice bench transfer` measures: the shapes in which KV crosses the link.
+// The measurements of `sluice bench transfer`: the shapes in which KV crosses the link.
 //
 // transfer.cc is the command; transfer_copies.cc measures plain copies and gathers, run_lengths.cc
 // scattered runs, transfer_kv.cc the same bytes through the OffloadEngine. Thread rule: main
-// thread, nothing else running.
+// thread, with no other load.
 #pragma once
 
 #include <cstddef>
@@ -14,43 +14,44 @@
 
 namespace sluice::cli {
 
-// How the name of measure_engine's group begins.
+// Prefix of the name of measure_engine's group; the summary line searches for it.
 inline constexpr const char* kEngineGroup = "through the offload engine";
 
-// One measured shape.
+// One measured shape: a cell of a table.
 struct Transfer {
   std::string group;      // "copies back to back"
-  std::string row;        // of the group's table: "64.0 KiB"
-  std::string way;        // its column: "H2D strided"
-  size_t unit_bytes = 0;  // of the copy, row, run or block that the row is about
+  std::string row;        // row of the group's table: "64.0 KiB"
+  std::string way;        // column of that table: "H2D strided"
+  size_t unit_bytes = 0;  // bytes of the copy, row, run or block that the row is about
   Spread bytes_per_second;
-  Spread LinkRates::*bound = nullptr;  // one large copy in that direction, or both at once
+  Spread LinkRates::*bound = nullptr;  // one large copy in the same direction, or both at once
 };
 
-// What is measured on and with. One stream for each direction.
+// Device, memory and streams of all measurements. Each appends its results.
 struct TransferBench {
   Device& device;
   const LinkMemory& memory;
   Stream& up;    // host to device
   Stream& down;  // device to host
   int32_t repeats = 0;
-  size_t copy_run_bytes = 0;  // what an engine would choose
+  size_t copy_run_bytes = 0;  // the threshold that an engine would choose (transfer_choice.h)
 };
 
 // Copies of 4 KiB to 16 MiB, enqueued back to back on one stream, spread over the memory.
 void measure_sizes(const TransferBench& bench, std::vector<Transfer>* results);
 
-// Rows that are far apart on the host and side by side on the device, as one block of every layer
-// is: in strided copies, row by row, and, for comparison, where they are contiguous on both sides.
+// Rows that are far apart on the host and contiguous on the device, like one block of every layer:
+// by strided copies, by one copy per row and, for comparison, contiguous on both sides.
 void measure_rows(const TransferBench& bench, std::vector<Transfer>* results);
 
-// Pages that a list on the device names, half of all that there are, drawn for each KV head.
+// Pages named by a list on the device, half of all pages, drawn at random for each KV head.
 void measure_gathers(const TransferBench& bench, std::vector<Transfer>* results);
 
 // Scattered runs by copies and by a kernel (run_lengths.h).
 void measure_runs(const TransferBench& bench, std::vector<Transfer>* results);
 
-// Blocks through ring, stage and tails; scattered ones in both ways.
+// Blocks through ring, stage and tails of an OffloadEngine; scattered ones by copies and by the
+// kernel.
 void measure_engine(const TransferBench& bench, std::vector<Transfer>* results);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Plain copies, strided copies and gathers.
+// Measures plain copies, strided copies and gathers.
 #include <algorithm>
 #include <numeric>
 
@@ -12,14 +12,15 @@
 namespace sluice::cli {
 namespace {
 
-// Calls in one measurement at most: enough to see the cost of a call, few enough that small copies
-// do not take seconds.
+// Most calls in one measurement: enough to average over the cost of a call, few enough that small
+// copies take no seconds.
 constexpr size_t kMaxCalls = 4096;
 
-// Rows of the host's side lie this many times their width apart.
+// Distance of rows on the host, in widths of a row.
 constexpr size_t kStride = 16;
 
 constexpr size_t kKib = 1024;
+// The rows of the tables.
 constexpr size_t kCopySizes[] = {4 * kKib,    16 * kKib,   64 * kKib,   256 * kKib,
                                  1024 * kKib, 4096 * kKib, 16384 * kKib};
 constexpr size_t kRowSizes[] = {2 * kKib, 8 * kKib, 32 * kKib, 128 * kKib, 1024 * kKib};
@@ -27,7 +28,7 @@ constexpr int32_t kPageTokens[] = {16, 32, 64, 128};
 
 std::string row_name(size_t num_bytes) { return format_bytes(static_cast<double>(num_bytes)); }
 
-// A copy from one side of the memory to the other, at the same offsets or not.
+// One direction over the link, with its bound.
 struct Direction {
   const char* name;
   bool to_device;
@@ -36,10 +37,12 @@ struct Direction {
 constexpr Direction kDirections[] = {{"H2D", true, &LinkRates::to_device},
                                      {"D2H", false, &LinkRates::to_host}};
 
+// Each direction has its own stream and, on a GPU, its own copy engine.
 Stream& stream_of(const TransferBench& bench, const Direction& direction) {
   return direction.to_device ? bench.up : bench.down;
 }
 
+// Enqueues one copy between the two sides of the memory.
 void copy(const TransferBench& bench, const Direction& direction, size_t host_offset,
           size_t device_offset, size_t num_bytes) {
   std::byte* const host = bench.memory.host.data() + host_offset;
@@ -50,7 +53,7 @@ void copy(const TransferBench& bench, const Direction& direction, size_t host_of
              .num_bytes = num_bytes});
 }
 
-// The bytes of one measurement of rows: `num_rows` rows side by side are a column; kStride columns
+// The rows of one measurement. `num_rows` rows at distance kStride form a column; kStride columns
 // fill the memory.
 struct Rows {
   size_t row_bytes;
@@ -62,6 +65,7 @@ struct Rows {
   }
 };
 
+// Enqueues one strided copy of a column, which is contiguous on the device.
 void copy_column(const TransferBench& bench, const Direction& direction, const Rows& rows,
                  size_t column) {
   std::byte* const host = bench.memory.host.data() + rows.host_offset(column, 0);
@@ -76,7 +80,7 @@ void copy_column(const TransferBench& bench, const Direction& direction, const R
                 .num_rows = rows.num_rows});
 }
 
-// The three ways to move the same rows, column by column.
+// Moves the same rows in three ways, column by column: strided, contiguous and row by row.
 void measure_direction_of_rows(const TransferBench& bench, const Direction& direction,
                                const Rows& rows, std::vector<Transfer>* results) {
   Stream& stream = stream_of(bench, direction);
@@ -99,6 +103,7 @@ void measure_direction_of_rows(const TransferBench& bench, const Direction& dire
     const size_t offset = column * rows.column_bytes();
     copy(bench, direction, offset, offset, rows.column_bytes());
   });
+  // Columns that stay within kMaxCalls.
   const size_t affordable = std::max<size_t>(1, kMaxCalls / rows.num_rows);
   measure("row by row", std::min(kStride, affordable), [&](size_t column) {
     for (size_t row = 0; row < rows.num_rows; ++row) {
@@ -108,7 +113,7 @@ void measure_direction_of_rows(const TransferBench& bench, const Direction& dire
   });
 }
 
-// Pages of one layer's blocks in the host's memory, and lists of half of them.
+// One layer's blocks in host memory, and lists on the device that name half of their pages.
 class GatherProblem {
  public:
   GatherProblem(const TransferBench& bench, int32_t page_tokens)
@@ -122,6 +127,7 @@ class GatherProblem {
     upload_lists();
   }
 
+  // K and V of a page are separate runs.
   size_t run_bytes() const {
     return static_cast<size_t>(page_tokens_) * kBlock.head_dim * sizeof(BFloat16);
   }
@@ -131,7 +137,7 @@ class GatherProblem {
 
   void enqueue() const { gather_pages(bench_.up, args()); }
 
-  // What the op itself says that it has read since the lists were made.
+  // The op's own count of bytes read since the lists were made; guards against a wrong list.
   int64_t bytes_read() const {
     const Buffer fetched = bench_.device.allocate(sizeof(int64_t), MemoryKind::kPinned);
     bench_.up.copy({.dst = fetched.data(), .src = count_.data(), .num_bytes = sizeof(int64_t)});
@@ -148,6 +154,7 @@ class GatherProblem {
     return static_cast<size_t>(kHeads * num_pages_ + kHeads + num_blocks_ + 1);
   }
 
+  // Fills all arrays on the host and copies them at once.
   void upload_lists() {
     const Buffer pinned = bench_.device.allocate(words_.size_bytes(), MemoryKind::kPinned);
     auto* out = reinterpret_cast<int32_t*>(pinned.data());
@@ -160,10 +167,11 @@ class GatherProblem {
     out[num_blocks_] = num_blocks_ * kBlock.block_tokens;
     bench_.up.copy({.dst = words_.data(), .src = pinned.data(), .num_bytes = words_.size_bytes()});
     bench_.up.fill(count_.data(), count_.size_bytes(), 0);
-    bench_.up.synchronize();  // `pinned` dies here
+    bench_.up.synchronize();  // the copy reads `pinned`, which ends with this scope
   }
 
-  // One page of every pair of neighbours, by the throw of a coin: sorted, and half of all.
+  // One page of each pair of neighbours, at random: a sorted list of half of all pages, without
+  // runs of more than two.
   std::vector<int32_t> draw_pages(uint64_t seed) const {
     const std::vector<int32_t> coins = random_prompt(num_entries_, 2, seed + 1);
     std::vector<int32_t> pages;
@@ -208,6 +216,7 @@ class GatherProblem {
 void measure_sizes(const TransferBench& bench, std::vector<Transfer>* results) {
   for (const size_t size : kCopySizes) {
     const size_t num_calls = std::min(kMaxCalls, bench.memory.num_bytes() / size);
+    // Spread over the whole memory and aligned to 1 KiB.
     const size_t stride = bench.memory.num_bytes() / num_calls / kKib * kKib;
     for (const Direction& direction : kDirections) {
       results->push_back({.group = "copies back to back, one stream",
@@ -244,6 +253,7 @@ void measure_gathers(const TransferBench& bench, std::vector<Transfer>* results)
       problem.enqueue();
       bench.up.synchronize();
     });
+    // One more run than repeats, to warm up.
     const int64_t expected = (bench.repeats + 1) * static_cast<int64_t>(problem.num_bytes());
     const int64_t read = problem.bytes_read();
     SLUICE_CHECK(read == expected, "gather_pages read {} bytes of {}", read, expected);

@@ -1,4 +1,4 @@
-// Blocks through the OffloadEngine, as prefill and decode move them.
+// Moves blocks through an OffloadEngine, as prefill and decode do, without their compute.
 #include <algorithm>
 #include <span>
 
@@ -11,18 +11,20 @@
 namespace sluice::cli {
 namespace {
 
+// A small engine with realistic shapes: more layers would only repeat the same transfers.
 constexpr int32_t kLayers = 4;
 constexpr int32_t kSlots = 4;
 constexpr int32_t kTails = 4;
-constexpr int32_t kSlotTokens = 4096;  // what a slot holds by default on a CPU
+constexpr int32_t kSlotTokens = 4096;  // the default of a CPU (plan_traits.cc)
 constexpr int32_t kBlockTokens[] = {256, 1024};
 
+// Heads of a model of about 8B parameters.
 constexpr KvLayout layout_of(int32_t block_tokens) {
   return {.num_layers = kLayers,
           .block = {.num_kv_heads = 8, .head_dim = 128, .block_tokens = block_tokens}};
 }
 
-// Host blocks for as many bytes as the plain copies have; an even number, for two halves.
+// An engine whose host tier has about `num_bytes`. The number of blocks is even, for two halves.
 OffloadSizes sizes_for(const KvLayout& layout, size_t num_bytes, size_t copy_run_bytes) {
   const auto fitting = static_cast<int32_t>(num_bytes / layout.block_bytes_all_layers());
   const int32_t slot_blocks = kSlotTokens / layout.block.block_tokens;
@@ -36,6 +38,7 @@ OffloadSizes sizes_for(const KvLayout& layout, size_t num_bytes, size_t copy_run
 
 using Ids = std::span<const BlockId>;
 
+// An engine, and the transfers to measure on it; synchronize() ends them.
 class EngineProblem {
  public:
   EngineProblem(const TransferBench& bench, int32_t block_tokens, size_t copy_run_bytes)
@@ -56,8 +59,8 @@ class EngineProblem {
   Ids apart() const { return apart_; }
   size_t bytes_of(Ids ids) const { return ids.size() * layout_.block_bytes_all_layers(); }
 
-  // Each layer's blocks come through the ring, slot by slot, and are let go unread: decode whose
-  // compute takes no time.
+  // Loads each layer's blocks through the ring, slot by slot, and releases each slot unread: decode
+  // with compute that takes no time.
   void load(Ids ids) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       for_each_slot_of(ids, [&](Ids slot) {
@@ -68,12 +71,12 @@ class EngineProblem {
     }
   }
 
-  // Passes of a slot's tokens leave layer by layer: prefill whose compute takes no time.
+  // Writes back passes of a slot's tokens, layer by layer: prefill with compute that takes no time.
   void write_back(Ids ids) {
     for_each_slot_of(ids, [&](Ids pass) { write_back_pass(pass); });
   }
 
-  // A pass leaves while the blocks of an earlier one come: chunked prefill.
+  // Writes one pass back while the blocks of an earlier one are loaded: chunked prefill.
   void load_and_write_back(Ids old_ids, Ids new_ids) {
     for_each_slot_of(new_ids, [&](Ids pass) {
       load(old_ids.subspan(static_cast<size_t>(pass.data() - new_ids.data()), pass.size()));
@@ -81,7 +84,8 @@ class EngineProblem {
     });
   }
 
-  // One block of every layer at a time, each in one strided copy: decode that fills its tails.
+  // Writes back one block of all layers at a time, each in one strided copy: decode that fills
+  // tails.
   void flush_tails(Ids ids) {
     constexpr SequenceId kSequence(0);
     for (const BlockId id : ids) {
@@ -90,12 +94,14 @@ class EngineProblem {
     }
   }
 
+  // Waits for all transfers.
   void synchronize() {
     engine_.synchronize();
     compute_->synchronize();
   }
 
  private:
+  // Calls fn(part) for consecutive parts of at most a slot's blocks.
   template <typename Fn>
   void for_each_slot_of(Ids ids, Fn fn) const {
     const auto slot_blocks = static_cast<size_t>(sizes_.slot_blocks);
@@ -122,7 +128,8 @@ class EngineProblem {
   std::vector<BlockId> neighbours_, apart_;
 };
 
-// Through an engine whose loads are copies for runs of `copy_run_bytes` and more.
+// Measures transfers of an engine that copies runs of at least `copy_run_bytes` and uses the kernel
+// for shorter ones.
 class EngineMeasurement {
  public:
   EngineMeasurement(const TransferBench& bench, int32_t block_tokens, size_t copy_run_bytes,
@@ -157,10 +164,11 @@ class EngineMeasurement {
   std::vector<Transfer>* results_;
 };
 
-// Runs of one block, in both ways, whichever an engine would choose.
+// Runs of one block by copies alone and by the kernel alone, whatever an engine would choose.
 void measure_scattered(const TransferBench& bench, int32_t block_tokens,
                        std::vector<Transfer>* results) {
   for (const bool by_kernel : {false, true}) {
+    // No run reaches half of the address space, and every run reaches 0.
     EngineMeasurement engine(bench, block_tokens, by_kernel ? SIZE_MAX / 2 : 0, results);
     EngineProblem& problem = engine.problem();
     problem.write_back(problem.neighbours());
@@ -169,6 +177,7 @@ void measure_scattered(const TransferBench& bench, int32_t block_tokens,
   }
 }
 
+// Write-back comes first, since a load waits for the write-back of its block.
 void measure_block_size(const TransferBench& bench, int32_t block_tokens,
                         std::vector<Transfer>* results) {
   {

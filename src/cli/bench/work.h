@@ -1,7 +1,7 @@
-// Work: the bytes and operations that a model cannot do without, counted from its dimensions.
+// Work: the least bytes and operations that a model needs, counted from its dimensions.
 //
-// Used by the commands of `sluice bench` to say how near a measurement is to its bound.
-// Thread rule: plain values.
+// Used by the commands of `sluice bench` to compute the share of a bound. Thread rule: plain
+// values.
 #pragma once
 
 #include <string>
@@ -12,21 +12,24 @@ namespace sluice::cli {
 
 struct Work {
   ModelSummary model;
-  double table_elements;  // of one embedding table
+  double table_elements;  // vocab_size * hidden_size: the embedding, and the head unless tied
 
   explicit Work(const std::string& model_dir)
       : model(summarize_model(model_dir)),
         table_elements(static_cast<double>(model.vocab_size) * model.hidden_size) {}
 
-  // Weights that a decode step reads: all but the rows of a table that is only looked up.
+  // Bytes of weights that a decode step reads: all except an embedding table that is not also the
+  // output head, of which it reads one row per sequence.
   double decode_weight_bytes() const {
     constexpr double kBytesPerElement = 2;  // bf16
     const auto all = static_cast<double>(model.num_parameters);
     return kBytesPerElement * (model.tied_embeddings ? all : all - table_elements);
   }
 
-  // The products of every prompt token (two operations for each weight outside the tables), the
-  // logits of the last one, and causal attention: half of all pairs, two products each.
+  // Operations of a prompt's prefill:
+  //   2 * layer weights * tokens                          matrix products
+  //   2 * vocab_size * hidden_size                        logits of the last token
+  //   4 * layers * q heads * head_dim * n (n + 1) / 2     causal attention: q k^T and p v
   double prefill_flops(double num_tokens) const {
     const auto all = static_cast<double>(model.num_parameters);
     const double layers = all - table_elements * (model.tied_embeddings ? 1 : 2);
@@ -35,7 +38,8 @@ struct Work {
     return 2 * layers * num_tokens + 2 * table_elements + attention;
   }
 
-  // KV that decoding reads for a request: its context once for every token after the first.
+  // Bytes of KV that decoding reads for one request: the whole context once for every token after
+  // the first, that is the sum of prompt_tokens + i over the steps i.
   double decode_kv_bytes(double prompt_tokens, double output_tokens) const {
     const double steps = output_tokens - 1;
     return static_cast<double>(model.kv_bytes_per_token) * steps * (prompt_tokens + steps / 2);

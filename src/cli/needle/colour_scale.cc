@@ -1,4 +1,4 @@
-// The sequential colour scale.
+// Interpolates the scale's stops in OKLab.
 #include "cli/needle/colour_scale.h"
 
 #include <algorithm>
@@ -10,22 +10,26 @@
 namespace sluice::cli {
 namespace {
 
-// Even steps from 0 to 1. Linear in OKLab between them.
+// Colours of the shares 0, 1/4, ... 1; between them linear in OKLab, where equal distances look
+// equal.
 constexpr std::array<Rgb, 5> kStops = {{{0xff, 0xc8, 0x57},
                                         {0xf2, 0x8a, 0x62},
                                         {0xc0, 0x57, 0x8a},
                                         {0x6b, 0x44, 0x9f},
                                         {0x23, 0x3a, 0x82}}};
 
+// A colour in OKLab: lightness and two colour axes.
 struct Lab {
   double l, a, b;
 };
 
+// Decodes an sRGB channel to linear light, [0, 1]. Source: IEC 61966-2-1.
 double to_linear(uint8_t channel) {
   const double c = channel / 255.0;
   return c <= 0.04045 ? c / 12.92 : std::pow((c + 0.055) / 1.055, 2.4);
 }
 
+// Encodes linear light as an sRGB channel. Interpolated colours may leave [0, 1], so it clamps.
 uint8_t from_linear(double c) {
   const double encoded = c <= 0.0031308 ? c * 12.92 : 1.055 * std::pow(c, 1 / 2.4) - 0.055;
   return static_cast<uint8_t>(std::lround(std::clamp(encoded, 0.0, 1.0) * 255));
@@ -42,6 +46,7 @@ Lab to_lab(Rgb rgb) {
           0.0259040371 * l + 0.7827717662 * m - 0.8086757660 * s};
 }
 
+// The inverse of to_lab, from the same source.
 Rgb from_lab(Lab lab) {
   const auto cube = [](double x) { return x * x * x; };
   const double l = cube(lab.l + 0.3963377774 * lab.a + 0.2158037573 * lab.b);
@@ -52,6 +57,7 @@ Rgb from_lab(Lab lab) {
           from_linear(-0.0041960863 * l - 0.7034186147 * m + 1.7076147010 * s)};
 }
 
+// Relative luminance as WCAG 2 defines it.
 double luminance(Rgb rgb) {
   return 0.2126 * to_linear(rgb.red) + 0.7152 * to_linear(rgb.green) + 0.0722 * to_linear(rgb.blue);
 }
@@ -67,6 +73,7 @@ Rgb share_colour(double share) {
 }
 
 Rgb text_colour_on(Rgb background) {
+  // Contrast ratio of WCAG 2: (lighter + 0.05) / (darker + 0.05).
   const double light = luminance(background);
   const double with_white = 1.05 / (light + 0.05);
   const double with_black = (light + 0.05) / 0.05;

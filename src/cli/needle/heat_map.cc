@@ -1,4 +1,4 @@
-// Draws the heat map.
+// Lays out and writes the heat map as SVG and HTML text. All coordinates are SVG user units.
 #include "cli/needle/heat_map.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ constexpr double kLeft = 92;  // axis title and depth labels
 constexpr double kTop = 84;   // the title; every line of subtitle and notes adds its own height
 constexpr double kSubtitleHeight = 24;
 constexpr double kNoteHeight = 18;
-// Sizes of letters, and how wide one is of the sans-serif fonts, at most on average, in their size.
+// Font sizes, and an upper bound of the mean letter width of sans-serif fonts, as a share of the
+// size.
 constexpr double kSubtitleSize = 14.5;
 constexpr double kNoteSize = 11.5;
 constexpr double kLetterWidth = 0.56;
@@ -26,10 +27,10 @@ constexpr double kBottom = 74;     // length labels and axis title
 constexpr double kLegend = 124;    // colour bar and its labels
 constexpr double kGap = 3;         // between cells
 constexpr double kMinWidth = 760;  // of the picture: room for the title lines
-constexpr int kLegendSteps = 100;
+constexpr int kLegendSteps = 100;  // of the colour bar; fine enough to look continuous
 
-// rsvg-convert skips the media query, so pictures made from it are light. currentColor would be
-// black there; the fallback colours stand first for that reason.
+// rsvg-convert ignores the media query, so its pictures are light. Classes with fixed colours are
+// used because it draws currentColor as black.
 constexpr std::string_view kStyle = R"(<style>
 .hm-back{fill:#ffffff}
 .hm-ink{fill:#1c2330}
@@ -49,13 +50,15 @@ constexpr std::string_view kStyle = R"(<style>
 constexpr std::string_view kFont =
     "font-family=\"Inter, 'Segoe UI', 'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
+// True for the first byte of a UTF-8 character.
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
 size_t num_characters(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
-// The ends of a text of more than `max_chars` characters: names differ there.
+// Both ends of a text of more than `max_chars` characters with "…" between: long names differ at
+// their ends.
 std::string shorten(std::string_view text, size_t max_chars) {
   if (num_characters(text) <= max_chars) return std::string(text);
   const size_t kept = max_chars < 3 ? 1 : (max_chars - 1) / 2;
@@ -67,7 +70,7 @@ std::string shorten(std::string_view text, size_t max_chars) {
   return std::string(text.substr(0, front)) + "…" + std::string(text.substr(back));
 }
 
-// Where things are; derived from the number of rows and columns once.
+// Positions and sizes, derived once from the numbers of rows and columns.
 struct Layout {
   std::vector<std::string> subtitle, notes;  // lines
   double cell_width, cell_height, grid_width, grid_height, width, height, top;
@@ -75,6 +78,7 @@ struct Layout {
   explicit Layout(const HeatMap& map) {
     const auto columns = static_cast<double>(std::max<size_t>(map.lengths.size(), 1));
     const auto rows = static_cast<double>(std::max<size_t>(map.depths.size(), 1));
+    // Cells shrink as the grid grows, but keep room for a number of three digits.
     cell_width = std::clamp(720 / columns, 46.0, 132.0);
     cell_height = std::clamp(360 / rows, 26.0, 60.0);
     grid_width = columns * cell_width;
@@ -93,13 +97,15 @@ struct Layout {
   }
 };
 
+// Attributes of a text element.
 struct TextStyle {
   double size = 13;
   std::string_view css_class = "hm-ink";
   std::string_view anchor = "middle";
-  std::string_view extra = "";
+  std::string_view extra = "";  // further attributes, as XML
 };
 
+// A text element; escapes `text`.
 std::string text_at(double x, double y, std::string_view text, const TextStyle& style) {
   return fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:g}\" class=\"{}\" text-anchor=\"{}\"{}{}>{}"
@@ -108,6 +114,8 @@ std::string text_at(double x, double y, std::string_view text, const TextStyle& 
       escape_xml(text));
 }
 
+// A cell with its share in percent, a second line "found/total" if it is high enough, and a
+// tooltip. A cell that was not measured is empty with a dash.
 std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size_t column) {
   const HeatMapCell& cell = map.cells[row][column];
   const double x = kLeft + static_cast<double>(column) * layout.cell_width + kGap / 2;
@@ -144,6 +152,7 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
       tooltip, x, y, width, height, fill, label);
 }
 
+// Labels of rows and columns, and the titles of both axes.
 std::string draw_axes(const HeatMap& map, const Layout& layout) {
   std::string svg;
   for (size_t row = 0; row < map.depths.size(); ++row) {
@@ -167,8 +176,8 @@ std::string draw_axes(const HeatMap& map, const Layout& layout) {
   return svg;
 }
 
-// The colour bar, 100 % at the top, as many small steps: gradients between sRGB colours would not
-// be the scale that the cells use.
+// The colour bar, 100 % at the top, drawn in many small steps: an SVG gradient interpolates in sRGB
+// and would not match the cells' scale.
 std::string draw_legend(const Layout& layout) {
   const double x = kLeft + layout.grid_width + 34, width = 16;
   const double height = std::min(layout.grid_height - kGap, 260.0);
@@ -176,6 +185,7 @@ std::string draw_legend(const Layout& layout) {
   std::string svg;
   for (int i = 0; i < kLegendSteps; ++i) {
     const double step = height / kLegendSteps;
+    // 0.6 of overlap hides seams between steps.
     svg += fmt::format(
         "<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{:.1f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", x,
         y + i * step, width, step + 0.6, hex(share_colour(1 - (i + 0.5) / kLegendSteps)));
@@ -190,6 +200,7 @@ std::string draw_legend(const Layout& layout) {
   return svg;
 }
 
+// Title, then the wrapped lines of subtitle and notes.
 std::string draw_titles(const HeatMap& map, const Layout& layout) {
   const double x = kLeft + kGap / 2;
   std::string svg =
@@ -225,6 +236,7 @@ p{color:var(--soft)}
 </style>
 )";
 
+// A table of all wrong answers.
 std::string draw_misses(const std::vector<Miss>& misses) {
   if (misses.empty()) return "<h2>Misses</h2>\n<p>None: every needle was found.</p>\n";
   std::string html = fmt::format(
@@ -301,7 +313,7 @@ std::string escape_xml(std::string_view text) {
         escaped += "&quot;";
         break;
       default:
-        // XML 1.0 has no way to write most control characters.
+        // XML 1.0 cannot represent most control characters.
         escaped += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     }
   }

@@ -1,7 +1,7 @@
-// The heat map of a needle test as SVG and as a web page that holds everything it needs.
+// The heat map of a needle test, as SVG and as a self-contained web page.
 //
-// Used by report.cc. Hand-written SVG: it has to look the same in browsers (light and dark) and in
-// rsvg-convert, which knows neither scripts nor CSS variables. Thread rule: pure functions.
+// Used by report.cc. Hand-written SVG, since it must look the same in browsers (light and dark) and
+// in rsvg-convert, which supports neither scripts nor CSS variables. Thread rule: pure functions.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@ struct HeatMapCell {
   int32_t num_total = 0;  // 0: not measured
 };
 
+// Everything that the picture shows.
 struct HeatMap {
   std::string title;                            // "Needle in a haystack"
   std::string subtitle;                         // result, model, policy and mode; wrapped
@@ -26,6 +27,7 @@ struct HeatMap {
   std::vector<std::vector<HeatMapCell>> cells;  // [depth][length]
 };
 
+// A wrong answer, for the list below the picture.
 struct Miss {
   int64_t length_tokens = 0;
   int32_t depth_percent = 0;
@@ -33,21 +35,22 @@ struct Miss {
   std::string got;
 };
 
-// What the page says below the picture.
+// The picture, and what the page shows below it.
 struct HeatMapPage {
   HeatMap map;
   std::vector<std::pair<std::string, std::string>> settings;  // name and value
   std::vector<Miss> misses;
 };
 
+// REQUIRES: `cells` has depths.size() rows of lengths.size() cells.
 std::string heat_map_svg(const HeatMap& map);
 std::string heat_map_html(const HeatMapPage& page);
 
-// `text` in lines of at most `max_chars` characters, broken at spaces; a word that is longer than a
-// line is shortened in its middle.
+// `text` in lines of at most `max_chars` characters, broken at spaces; a longer word is shortened
+// in its middle.
 std::vector<std::string> wrap_text(std::string_view text, size_t max_chars);
 
-// `text` with the characters that XML reserves, and control characters, made harmless.
+// `text` with XML's reserved characters escaped and control characters replaced by spaces.
 std::string escape_xml(std::string_view text);
 
 }  // namespace sluice::cli

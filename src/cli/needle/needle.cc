@@ -1,4 +1,5 @@
-// sluice needle: hides facts in long texts, asks the model for them, and draws what it found.
+// sluice needle: hides facts in long texts, asks the model for them and draws a heat map of the
+// answers. Runs on the main thread.
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -27,12 +28,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Room for a model that answers with a few more words than expected.
 constexpr int32_t kAnswerSlackTokens = 8;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// The file of --templates, else the model's, else the built-in set. Only a missing file of the
+// model falls back; a broken one is an error.
 NeedleTemplates find_templates(const NeedleCommand& command) {
   if (!command.templates.empty()) {
     return as_user_file("--templates", [&] { return read_needle_templates(command.templates); });
@@ -42,11 +46,14 @@ NeedleTemplates find_templates(const NeedleCommand& command) {
   return parse_needle_templates(read_model_file(path), path.string());
 }
 
+// A haystack, and its name in reports.
 struct NamedText {
   std::string name;
   std::string text;
 };
 
+// The repeated sentences, the file of --haystack, or the model's haystack.txt. Errors:
+// kInvalidArgument if there is none.
 NamedText find_haystack(const NeedleCommand& command, const NeedleTemplates& templates) {
   if (command.haystack == "repeated") return {"repeated", templates.repeated_haystack};
   if (!command.haystack.empty()) {
@@ -60,10 +67,11 @@ NamedText find_haystack(const NeedleCommand& command, const NeedleTemplates& tem
        command.engine.model);
 }
 
-// The most tokens that an answer of this kind takes, and a few more.
+// An upper bound of the tokens of an answer of this kind, or --max-tokens.
 int64_t answer_room(const NeedleKind& kind, std::optional<int32_t> max_tokens, const LLM& llm) {
   if (max_tokens) return *max_tokens;
   std::vector<std::string> values = kind.values;
+  // Numbers with equally many digits take about as many tokens; 999... stands for all.
   if (values.empty()) values.emplace_back(static_cast<size_t>(kind.value_digits), '9');
   const auto num_tokens = [&](const std::string& text) {
     return static_cast<int64_t>(llm.encode(text).size());
@@ -77,8 +85,8 @@ int64_t answer_room(const NeedleKind& kind, std::optional<int32_t> max_tokens, c
          kAnswerSlackTokens;
 }
 
-// Lengths that the model has, but no room for an answer after them: they shrink by it, and one line
-// says so. Errors: kDoesNotFit for a length that is beyond the model.
+// Shortens lengths that leave no room for an answer within max_model_len, and prints a line for
+// each. Errors: kDoesNotFit for a length beyond the limit itself.
 void fit_lengths(const NeedleKind& kind, const LLM& llm, NeedleCommand* command) {
   const int64_t limit = llm.max_model_len();
   const int64_t longest = limit - answer_room(kind, command->max_tokens, llm);
@@ -100,7 +108,7 @@ void fit_lengths(const NeedleKind& kind, const LLM& llm, NeedleCommand* command)
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
 }
 
-// Asks one item; `on_progress` hears how many of its prompt's tokens are done.
+// Asks one item. `on_progress` receives the number of prompt tokens done.
 NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
                  const std::function<void(int64_t)>& on_progress) {
   SamplingParams params;
@@ -130,7 +138,7 @@ NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
   return result;
 }
 
-// Text of a model on one line.
+// `text` with control characters replaced by spaces: an answer may have newlines.
 std::string on_one_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20) c = ' ';
@@ -138,17 +146,19 @@ std::string on_one_line(std::string text) {
   return text;
 }
 
+// The line of one answer for --verbose.
 std::string describe(const NeedleResult& result) {
   return fmt::format("{:>5} {:3} %  {}  {}  {}", format_tokens(result.item.length_tokens),
                      result.item.depth_percent, result.correct ? "found " : "missed",
                      format_seconds(result.total_seconds), on_one_line(result.got));
 }
 
-// Asks the whole grid, shortest prompts first, until the end or Ctrl-C.
-// Errors: Interrupted while a prompt is made; the results before stand.
+// Asks the whole grid, shortest prompts first, until the end or Ctrl-C. Results go to the report.
+// Errors: Interrupted while a prompt is made; results so far are kept.
 void ask_all(LLM& llm, const NeedleRecipe& recipe, NeedleReport* report) {
   const NeedleCommand& command = report->command;
   const int64_t per_length = std::ssize(command.depths) * command.needles;
+  // Progress counts prompt tokens, since long prompts take most of the time.
   int64_t total_tokens = 0, done_tokens = 0;
   for (const int64_t length : command.lengths) total_tokens += per_length * length;
 
@@ -168,7 +178,8 @@ void ask_all(LLM& llm, const NeedleRecipe& recipe, NeedleReport* report) {
         NeedleResult result =
             ask(llm, recipe.make(seed, length, depth, i), command.max_tokens, on_progress);
         done_tokens += length;
-        if (interrupted() && !result.correct) return;  // cut short: says nothing of the model
+        // An answer that Ctrl-C cut off does not count as a miss.
+        if (interrupted() && !result.correct) return;
         if (command.verbose) {
           progress.clear();
           write_message(describe(result));
@@ -183,14 +194,14 @@ void ask_all(LLM& llm, const NeedleRecipe& recipe, NeedleReport* report) {
 
 int needle(const NeedleCommand& given) {
   NeedleCommand command = given;
-  const ModelDirectory directory(command.engine.model);  // its errors come before those of texts
+  const ModelDirectory directory(command.engine.model);  // reports a wrong directory first
   const NeedleTemplates templates = find_templates(command);
   const NeedleKind& kind = templates.kind(command.kind);
   const NamedText text = find_haystack(command, templates);
   prepare_output_dir(command.out);
 
   const EngineOptions engine = command.engine;
-  require_chat_template(engine.model);  // not after minutes of loading
+  require_chat_template(engine.model);  // before loading, which may take minutes
   LLM llm = load_llm(engine, command.verbose);
   fit_lengths(kind, llm, &command);
   const PromptEncoder encode = [&](std::string_view message) {
@@ -216,7 +227,7 @@ int needle(const NeedleCommand& given) {
   try {
     ask_all(llm, recipe, &report);
   } catch (const Interrupted&) {
-    // While a prompt was made: what was asked before is reported.
+    // Ctrl-C while a prompt was made: the results so far are reported.
   }
   report.complete = !interrupted();
   report.seconds = seconds_since(start);

@@ -1,4 +1,4 @@
-// Makes needle items: text of an exact length with facts hidden in it.
+// Fits sentences to an exact number of tokens, and hides facts between them.
 #include "cli/needle/recipe.h"
 
 #include <algorithm>
@@ -11,18 +11,19 @@
 namespace sluice::cli {
 namespace {
 
-// More than enough: the first try is off only where joining pieces merges or splits a token.
+// Tries to reach the exact length. The first one misses only if joining pieces merges or splits a
+// token.
 constexpr size_t kMaxTries = 16;
-// Sentences between the places where two tries look for the last sentence.
+// Distance, in sentences, between the places where two tries search for the last sentence.
 constexpr size_t kSearchStride = 37;
-// How many whole sentences may give way to others that fill the length exactly.
+// Most whole sentences that are dropped to make room for one that fills the length exactly.
 constexpr size_t kMaxDropped = 5;
-// A sentence cut shorter than this may not have room for a word and a full stop.
+// Least tokens of a cut sentence: room for a word and a full stop.
 constexpr int64_t kMinCutTokens = 4;
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// SplitMix64: the same numbers on every machine, unlike the distributions of <random>.
+// SplitMix64: equal numbers on every machine, unlike the distributions of <random>.
 // Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
 class Random {
  public:
@@ -40,14 +41,16 @@ class Random {
   uint64_t state_;
 };
 
+// A seed from the run's seed and the item's place in the grid, mixed one after the other.
 uint64_t item_seed(uint64_t seed, int64_t length_tokens, int32_t depth_percent, int32_t index) {
   uint64_t mixed = seed;
   for (const int64_t part : {length_tokens, int64_t{depth_percent}, int64_t{index}}) {
     mixed = Random(mixed ^ static_cast<uint64_t>(part)).next();
   }
-  return mixed >> 1;  // fits a signed integer of any JSON reader
+  return mixed >> 1;  // 63 bits: fits the signed integer of JSON readers
 }
 
+// A value of the kind's list, or a number of value_digits digits without a leading zero.
 std::string random_value(const NeedleKind& kind, Random* random) {
   if (!kind.values.empty()) return kind.values[random->below(kind.values.size())];
   std::string digits(1, static_cast<char>('1' + random->below(9)));
@@ -57,6 +60,7 @@ std::string random_value(const NeedleKind& kind, Random* random) {
   return digits;
 }
 
+// A byte of 0x80 or more begins a letter outside ASCII.
 std::vector<std::string> split_sentences(std::string_view text) {
   std::vector<std::string> sentences;
   size_t begin = 0;
@@ -74,8 +78,8 @@ std::vector<std::string> split_sentences(std::string_view text) {
   return sentences;
 }
 
-// Where a text may be cut before a full stop: not in the middle of a character, and not where a
-// mark or a space would meet the full stop.
+// Offsets at which the text may be cut and a full stop added: at the end of a whole character that
+// belongs to a word.
 std::vector<size_t> word_ends(std::string_view text) {
   std::vector<size_t> ends;
   for (size_t size = 1; size < text.size(); ++size) {
@@ -93,7 +97,7 @@ Haystack::Haystack(std::string_view text, std::string_view name, const PromptEnc
     fail(ErrorCode::kInvalidArgument,
          "{}: no two sentences in it; a haystack is text whose sentences end with '. '", name);
   }
-  // Measured after another sentence, so that neither a template's trimming nor a BOS counts.
+  // Measured after another sentence, so that neither trimming by a template nor a BOS token counts.
   const auto base = static_cast<int64_t>(encode("So.").size());
   for (const std::string& sentence : sentences_) {
     num_tokens_.push_back(static_cast<int64_t>(encode("So. " + sentence).size()) - base);
@@ -101,7 +105,7 @@ Haystack::Haystack(std::string_view text, std::string_view name, const PromptEnc
   }
 }
 
-// The pieces of an item while its length is being fitted.
+// The parts of an item while its length is fitted.
 struct NeedleRecipe::Draft {
   std::vector<std::string> needles;
   std::string question;
@@ -117,10 +121,10 @@ NeedleRecipe::NeedleRecipe(NeedleKind kind, std::string prompt, const Haystack& 
       haystack_(haystack),
       encode_(std::move(encode)) {}
 
-// Sentences that add up to `num_tokens`: in the text's order, then up to kMaxDropped of the last
-// give way to one sentence from elsewhere of just the length that is left, else one is cut.
-// `attempt` makes each try look elsewhere: where the first choice merged with its neighbour into
-// another number of tokens, the next one may not.
+// Fills draft->sentences with sentences of `num_tokens` tokens in total. First in the text's order;
+// then up to kMaxDropped of the last ones are replaced by one sentence from elsewhere with exactly
+// the remaining tokens; if there is none, one sentence is cut. Each `attempt` searches elsewhere,
+// since the choice of the last one may have merged tokens with its neighbour.
 void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) const {
   auto& sentences = draft->sentences;
   sentences.clear();
@@ -157,8 +161,8 @@ void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) con
   if (cut_tokens > 0) sentences.emplace_back(std::move(cut), cut_tokens);
 }
 
-// The beginning of the text from sentence `first` on that has, with a full stop, `num_tokens`, or a
-// few less; and how many it has.
+// The text from sentence `first` on, cut to `num_tokens` tokens with a full stop, or a few less;
+// returns it with its number of tokens. Empty if no cut is short enough.
 std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_tokens) const {
   std::string text = haystack_.sentence(first);
   for (int64_t have = haystack_.num_tokens(first); have <= num_tokens;) {
@@ -171,9 +175,9 @@ std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_t
   const auto tokens_to = [&](size_t i) {
     return static_cast<int64_t>(encode_("So. " + piece_to(i)).size()) - base;
   };
-  // The first end with that many tokens, by steps that double and then by halves: what is encoded
-  // is never twice as long as the result, however long the text. More text is nearly always more
-  // tokens.
+  // The first end with at least that many tokens. Steps double, then halve (galloping search), so
+  // no encoded text is more than about twice as long as the result. Assumes that more text has more
+  // tokens, which merges break rarely.
   const auto first_with = [&](int64_t tokens) {
     size_t low = 0, high = 0;
     for (size_t step = 1; high < ends.size() && tokens_to(high) < tokens; step *= 2) {
@@ -201,13 +205,15 @@ std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_t
   return {piece_to(end), tokens};
 }
 
+// Tokens of the sentences alone; needles and question are counted with the bare prompt.
 int64_t NeedleRecipe::total_tokens(const Draft& draft) {
   int64_t total = 0;
   for (const auto& [text, tokens] : draft.sentences) total += tokens;
   return total;
 }
 
-// The user message: needles at the sentence ends nearest to their depths, then the question.
+// The user message: the haystack with needles at the sentence borders nearest to their depths, and
+// the question.
 std::string NeedleRecipe::assemble(const Draft& draft) const {
   const auto total = static_cast<double>(total_tokens(draft));
   std::string haystack;
@@ -215,7 +221,8 @@ std::string NeedleRecipe::assemble(const Draft& draft) const {
     if (!haystack.empty()) haystack += ' ';
     haystack += text;
   };
-  // Several needles of one key share the text behind the depth evenly.
+  // The position of a needle in tokens. Several needles of one key are spread evenly over the text
+  // after the depth.
   const auto place = [&](size_t needle) {
     const double depth = draft.depth_percent / 100.0;
     const double share = static_cast<double>(needle) / static_cast<double>(draft.needles.size());
@@ -224,7 +231,7 @@ std::string NeedleRecipe::assemble(const Draft& draft) const {
   size_t needle = 0;
   int64_t before = 0;
   for (const auto& [text, tokens] : draft.sentences) {
-    // This sentence's start is nearer to the place than its end.
+    // The place is nearer to the start of this sentence than to its end.
     while (needle < draft.needles.size() &&
            place(needle) < static_cast<double>(before) + static_cast<double>(tokens) / 2) {
       add(draft.needles[needle++]);
@@ -233,7 +240,7 @@ std::string NeedleRecipe::assemble(const Draft& draft) const {
     before += tokens;
   }
   while (needle < draft.needles.size()) add(draft.needles[needle++]);
-  // The question last: a text that happens to hold "{question}" must not be filled.
+  // The question is filled in before the haystack is inserted, whose text may contain "{question}".
   const size_t at = prompt_.find("{haystack}");
   std::string before_text = fill_template(prompt_.substr(0, at), "question", draft.question);
   std::string after_text = fill_template(prompt_.substr(at + std::string_view("{haystack}").size()),
@@ -262,6 +269,7 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
   item.expected = fill_template(fill_template(kind_.answer, "key", item.key), "value", listed);
   draft.first_sentence = random.below(haystack_.num_sentences());
 
+  // The prompt without haystack: its tokens are the fixed part of the length.
   item.user_message = assemble(draft);
   item.prompt_ids = encode_(item.user_message);
   const auto bare_tokens = static_cast<int64_t>(item.prompt_ids.size());
@@ -277,9 +285,10 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
     std::string message = assemble(draft);
     std::vector<int32_t> ids = encode_(message);
     const auto have = static_cast<int64_t>(ids.size());
-    // What joining the pieces added or took; the next try expects the same.
+    // Tokens that joining the pieces has added (or, if negative, removed); the next try expects the
+    // same.
     const int64_t joining = have - bare_tokens - total_tokens(draft);
-    // Never longer than asked for: the longest that fits is kept in case none is exact.
+    // A prompt must not exceed its length. The longest that fits is kept in case no try is exact.
     if (have <= length_tokens && ids.size() > item.prompt_ids.size()) {
       item.user_message = std::move(message);
       item.prompt_ids = std::move(ids);
@@ -290,6 +299,7 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
   return item;
 }
 
+// "1234" within "91234" is no match: the neighbours must not be letters or digits.
 bool is_correct(const NeedleItem& item, std::string_view answer) {
   return std::all_of(item.values.begin(), item.values.end(), [&](const std::string& value) {
     for (size_t at = answer.find(value); at != std::string_view::npos;

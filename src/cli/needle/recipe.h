@@ -1,8 +1,8 @@
-// The recipe of a needle item: a text of exactly so many tokens with a fact hidden at some depth.
+// Makes needle items: prompts of an exact number of tokens with a fact hidden at some depth.
 //
-// Used by needle.cc; knows nothing of the engine beyond a function that counts the tokens of a
-// prompt. Deterministic: an item depends on its seed, length, depth and number alone, not on the
-// grid that it is part of. Thread rule: a NeedleRecipe belongs to one thread.
+// Used by needle.cc. Needs no engine, only a function that encodes a prompt. Deterministic: an item
+// depends on its seed, length, depth and index alone, not on the grid that it is part of. Thread
+// rule: a NeedleRecipe belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,31 @@
 
 namespace sluice::cli {
 
-// The ids of the whole prompt that `user_message` becomes, chat template included.
+// Returns the ids of the whole prompt for `user_message`, chat template included.
 using PromptEncoder = std::function<std::vector<int32_t>(std::string_view user_message)>;
 
+// One prompt with its expected answer.
 struct NeedleItem {
-  uint64_t seed = 0;  // of this item; with length and depth it makes the item again
+  uint64_t seed = 0;  // of this item; its length, depth and this make the same item again
   int64_t length_tokens = 0;
   int32_t depth_percent = 0;
   std::string key;
-  std::vector<std::string> values;  // all must be in the answer
+  std::vector<std::string> values;  // the answer must contain all of them
   std::string expected;             // the whole answer
   std::string user_message;
   std::vector<int32_t> prompt_ids;
 };
 
-// Sentences of a text with the tokens that each adds to a prompt.
+// The sentences of a text, with the number of tokens that each adds to a prompt.
 class Haystack {
  public:
-  // Splits behind ".", "!" or "?" before a space and a letter: there the tokens of the pieces are
-  // the tokens of the whole.
-  // Errors: kInvalidArgument naming `name` when the text has fewer than two sentences.
+  // Splits after ".", "!" or "?" before a space and a letter. There tokenizers do not merge across
+  // the border, so the tokens of the pieces add up to those of the whole.
+  // Errors: kInvalidArgument naming `name` if the text has fewer than two sentences. Cost: encodes
+  // every sentence once.
   Haystack(std::string_view text, std::string_view name, const PromptEncoder& encode);
 
+  // Indices beyond the end start over at the first sentence.
   size_t num_sentences() const { return sentences_.size(); }
   const std::string& sentence(size_t i) const { return sentences_[i % sentences_.size()]; }
   int64_t num_tokens(size_t i) const { return num_tokens_[i % sentences_.size()]; }
@@ -51,12 +54,13 @@ class Haystack {
 
 class NeedleRecipe {
  public:
+  // `prompt` has the placeholders {haystack} and {question}. REQUIRES: the haystack outlives this.
   NeedleRecipe(NeedleKind kind, std::string prompt, const Haystack& haystack, PromptEncoder encode);
 
-  // The item number `index` of a cell. Its prompt has exactly `length_tokens` tokens: the haystack
-  // is whole sentences from a random place on (it starts over at its end), the last of them chosen
-  // to fill the length; only if none fits is a last sentence cut.
-  // Errors: kInvalidArgument when the length has no room for question and needle.
+  // Makes item `index` of a cell. Its prompt has exactly `length_tokens` tokens: whole sentences of
+  // the haystack from a random one on, the last of them chosen to fill the length. If no sentence
+  // fits, the last one is cut; if tokens merge in every try, the prompt is a few tokens shorter.
+  // Errors: kInvalidArgument if the length has no room for question and needle.
   NeedleItem make(uint64_t seed, int64_t length_tokens, int32_t depth_percent, int32_t index) const;
 
  private:
@@ -72,7 +76,7 @@ class NeedleRecipe {
   PromptEncoder encode_;
 };
 
-// Whether `answer` holds every value of the item, each as a word of its own.
+// True if `answer` contains every value of the item, each as a whole word.
 bool is_correct(const NeedleItem& item, std::string_view answer);
 
 }  // namespace sluice::cli

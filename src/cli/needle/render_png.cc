@@ -1,4 +1,4 @@
-// Runs rsvg-convert; no shell, so that no character of a path means anything.
+// Runs rsvg-convert without a shell, so that no character of a path has a special meaning.
 #include "cli/needle/render_png.h"
 
 #include <cerrno>
@@ -17,20 +17,22 @@ namespace sluice::cli {
 namespace {
 
 constexpr const char* kProgram = "rsvg-convert";
-constexpr const char* kZoom = "2";  // sharp on screens of twice the density
+constexpr const char* kZoom = "2";  // sharp on high-density screens
 
-// A path that starts with a dash would be an option; absolute paths never do.
+// The path as an absolute one, since a relative path may start with a dash and would be an option.
 std::string as_word(const std::filesystem::path& path) {
-  std::error_code error;  // when the working directory is gone
+  std::error_code error;  // set if the working directory was removed
   const std::filesystem::path absolute = std::filesystem::absolute(path, error);
   return error ? "./" + path.string() : absolute.string();
 }
 
+// The outcome of running the program.
 struct Conversion {
-  int start_error = 0;  // why the program could not be started; 0 when it was
-  int status = 0;       // as waitpid tells it
+  int start_error = 0;  // errno of a failed start; 0: it ran
+  int status = 0;       // as waitpid returns it
 };
 
+// Blocks until the program ends.
 Conversion convert(const std::filesystem::path& svg, const std::filesystem::path& png) {
   std::vector<std::string> words = {kProgram,   "--zoom",     kZoom,
                                     "--output", as_word(png), as_word(svg)};
@@ -49,6 +51,7 @@ Conversion convert(const std::filesystem::path& svg, const std::filesystem::path
 }  // namespace
 
 std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png) {
+  // Renamed only when complete, so that an older picture stays whole on failure.
   const std::filesystem::path unfinished = png.string() + ".part";
   const auto [start_error, status] = convert(svg, unfinished);
   if (start_error != 0) {

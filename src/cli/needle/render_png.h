@@ -1,6 +1,4 @@
-// A PNG from an SVG by the program rsvg-convert, if the machine has it.
-//
-// Used by report.cc. Thread rule: main thread.
+// Converts an SVG to a PNG with the program rsvg-convert, if it is installed.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +6,8 @@
 
 namespace sluice::cli {
 
-// Returns "" when `png` was written, or one line that says how to get the program.
-// Errors: kIo when the program failed, as on a full disk; an older `png` stays whole then.
+// Returns "" if `png` was written, or one line that says how to get the program.
+// Errors: kIo if the program failed, for example on a full disk; an existing `png` stays unchanged.
 std::string render_png(const std::filesystem::path& svg, const std::filesystem::path& png);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Tables and files of a needle test.
+// Writes the table and the files of a needle test.
 #include "cli/needle/report.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@
 namespace sluice::cli {
 namespace {
 
+// 0 for an empty cell.
 double percent(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -27,6 +28,7 @@ double percent(int64_t part, int64_t whole) {
 std::string build_name() { return fmt::format("sluice {} ({})", build_version(), build_commit()); }
 
 template <typename T>
+// The index of `value`; the list's size if it is not there.
 size_t index_of(const std::vector<T>& list, T value) {
   return static_cast<size_t>(std::find(list.begin(), list.end(), value) - list.begin());
 }
@@ -37,6 +39,7 @@ std::string join_tokens(const std::vector<int64_t>& lengths) {
   return text;
 }
 
+// One answer; without the prompt, which is large (needle_prompts).
 nlohmann::ordered_json item_json(const NeedleResult& result) {
   const NeedleItem& item = result.item;
   return {{"seed", item.seed},
@@ -52,7 +55,7 @@ nlohmann::ordered_json item_json(const NeedleResult& result) {
           {"total_seconds", result.total_seconds}};
 }
 
-// "topk" of "sparse_topk_tokens", "shared list" of "sparse_shared_list".
+// The option's name without prefix and unit: "topk" for "sparse_topk_tokens".
 std::string short_name(const OptionFacts& facts) {
   std::string name(facts.name.substr(facts.name.find('_') + 1));
   if (name.ends_with("_tokens")) name.resize(name.rfind('_'));
@@ -60,7 +63,8 @@ std::string short_name(const OptionFacts& facts) {
   return name;
 }
 
-// "topk 512, page 32", what was given; "default" if nothing was.
+// The options of the policy that differ from their defaults, "topk 512, page 32"; "default" if
+// none.
 std::string sparse_options(const EngineOptions& engine) {
   std::string text;
   for (const auto& row : kSparseOptionRows) {
@@ -72,6 +76,7 @@ std::string sparse_options(const EngineOptions& engine) {
   return text.empty() ? "default" : text;
 }
 
+// What the page and the JSON list as settings, by name.
 std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport& report) {
   const NeedleCommand& command = report.command;
   const EngineOptions& engine = command.engine;
@@ -202,11 +207,12 @@ void prepare_output_dir(const std::filesystem::path& dir) {
     fail(ErrorCode::kIo, "--out: {} cannot be made: {}; give another directory", dir.string(),
          error.message());
   }
-  // The destructor of an AtomicFile without commit() takes the file away again.
+  // Without commit() the file is removed again.
   AtomicFile probe(dir / "needle.json");
   probe.write("{}");
 }
 
+// The JSON comes first: it is the result that cannot be drawn again.
 std::vector<std::string> write_report(const NeedleReport& report) {
   const std::filesystem::path dir = report.command.out;
   HeatMapPage page{.map = make_heat_map(report), .settings = settings_of(report), .misses = {}};

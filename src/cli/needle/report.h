@@ -1,6 +1,4 @@
-// The results of a needle test: table, JSON, heat map; also of one that was interrupted.
-//
-// Used by needle.cc. Thread rule: values and free functions.
+// The results of a needle test, complete or interrupted, as table, JSON and heat map.
 #pragma once
 
 #include <filesystem>
@@ -14,48 +12,53 @@
 
 namespace sluice::cli {
 
+// One answer.
 struct NeedleResult {
   NeedleItem item;
-  std::string got;
-  bool correct = false;
+  std::string got;       // the model's answer
+  bool correct = false;  // is_correct (recipe.h)
   std::string finish_reason;
   double first_token_seconds = 0;  // from the request to the first token
-  double total_seconds = 0;
+  double total_seconds = 0;        // from the request to the last
 };
 
+// A whole test.
 struct NeedleReport {
-  NeedleCommand command;
+  NeedleCommand command;  // with the lengths that were used
   std::string haystack_name;
   std::string machine;
-  std::string kv_offload;  // what the engine uses: "off", "chunked" or "layerwise"
+  std::string kv_offload;  // the mode in use: "off", "chunked" or "layerwise"
   Observations observations;
-  std::vector<NeedleResult> results;
-  double seconds = 0;
-  bool complete = true;  // false after Ctrl-C
+  std::vector<NeedleResult> results;  // in the order asked
+  double seconds = 0;                 // of all questions, without loading
+  bool complete = true;               // false after Ctrl-C
 
   int64_t num_correct() const;
 };
 
+// Counts found needles per cell, with titles from the settings.
 HeatMap make_heat_map(const NeedleReport& report);
+// Settings, cells, observations and every answer.
 std::string needle_json(const NeedleReport& report);
-// A line of JSON for each result: what the user says and the ids of the whole prompt, so that
-// another engine can be asked the same. Not in needle_json: a prompt of a million tokens takes some
-// 12 MB, and seed, length, depth, kind and haystack make it again.
+// One line of JSON per result with the user message and the ids of the whole prompt, for other
+// engines. Not part of needle_json, since a prompt of a million tokens takes some 12 MB and can be
+// made again from seed, length, depth, kind and haystack.
 std::string needle_prompts(const NeedleReport& report);
-// Depths down, lengths across, share found in each cell.
+// A row per depth, a column per length, and the share found in each cell.
 std::string needle_table(const NeedleReport& report, bool colours);
 
-// Makes the directory and proves that it can be written, before hours of work depend on it.
+// Makes the directory and checks that files can be written there, before the test, which may take
+// hours.
 // Errors: kIo naming the path and the reason.
 void prepare_output_dir(const std::filesystem::path& dir);
 
-// Writes needle.json, needle.svg, needle.html and, with --save-prompts, prompts.jsonl. Returns the
-// lines to print: the files.
-// Errors: kIo; files written before stay whole.
+// Writes needle.json, needle.svg, needle.html and, with --save-prompts, prompts.jsonl. Returns
+// lines that name the files.
+// Errors: kIo; files that are complete stay.
 std::vector<std::string> write_report(const NeedleReport& report);
 
-// Makes needle.png from needle.svg where rsvg-convert is installed. Returns the line to print: the
-// file, or how to get it. Errors: kIo when it cannot be written; nothing of it stays then.
+// Makes needle.png from needle.svg if rsvg-convert is installed. Returns a line that names the file
+// or says how to get the program. Errors: kIo if the file cannot be written; no part of it stays.
 std::string write_picture(const NeedleReport& report);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Reads needle_templates.json.
+// Reads and checks needle_templates.json.
 #include "cli/needle/templates.h"
 
 #include <string_view>
@@ -14,6 +14,7 @@
 namespace sluice::cli {
 namespace {
 
+// A list of at least one text, none of them empty.
 std::vector<std::string> read_strings(const JsonObject& object, std::string_view key) {
   const nlohmann::json& list = object.get(key);
   if (!list.is_array() || list.empty()) {
@@ -36,7 +37,7 @@ std::vector<std::string> read_strings(const JsonObject& object, std::string_view
   return texts;
 }
 
-// A text that must name `placeholder`.
+// A text that must contain `placeholder`.
 std::string read_template(const JsonObject& object, std::string_view key,
                           std::string_view placeholder) {
   std::string text = object.get_string(key);
@@ -47,6 +48,8 @@ std::string read_template(const JsonObject& object, std::string_view key,
   return text;
 }
 
+// One entry of "kinds". Without "values" the values are numbers of "value_digits" digits, at most
+// 18, which fit 64 bits.
 NeedleKind read_kind(const JsonObject& object) {
   NeedleKind kind;
   kind.name = object.get_string("name");
@@ -81,7 +84,7 @@ NeedleTemplates read_needle_templates(const std::filesystem::path& path) {
 NeedleTemplates parse_needle_templates(std::string_view text, const std::string& name) {
   const nlohmann::json document = parse_json(text, name);
   const JsonObject root(document, name);
-  root.get_int("format", 1, 1);
+  root.get_int("format", 1, 1);  // refuses files of a later format
   const nlohmann::json& kinds = root.get("kinds");
   if (!kinds.is_array() || kinds.empty()) {
     fail(ErrorCode::kModel, "{}: \"kinds\" is {}; it must be a list of objects", root.name(),
@@ -97,6 +100,7 @@ NeedleTemplates parse_needle_templates(std::string_view text, const std::string&
   return templates;
 }
 
+// 144 keys from two lists, so that the items of a cell rarely share one.
 NeedleTemplates default_needle_templates() {
   NeedleKind number;
   number.name = "number";

@@ -1,7 +1,7 @@
-// What is hidden and asked in the needle test: sentences with a key and a value, and questions.
+// Texts of the needle test: sentences with a key and a value, and questions about them.
 //
-// Read from needle_templates.json of a model (the format is described in models/needle's card); a
-// built-in set serves models without one. Thread rule: values only.
+// Read from a model's needle_templates.json (models/needle's card describes the format); a built-in
+// set serves models without one. Thread rule: values only.
 #pragma once
 
 #include <cstdint>
@@ -16,31 +16,33 @@ struct NeedleKind {
   std::string name;      // "number"
   std::string needle;    // "The secret number of the {key} is {value}."
   std::string question;  // "What is the secret number of the {key}?"
-  std::string answer;    // the whole answer expected, for its length in tokens
+  std::string answer;    // the whole expected answer; its length limits the model's
   std::vector<std::string> keys;
-  // Values are drawn from the list, or are numbers of so many digits when the list is empty.
+  // Values are drawn from this list; if it is empty, they are numbers of value_digits digits.
   std::vector<std::string> values;
   int32_t value_digits = 0;
-  // With a separator, one key gets kNumSeveralValues needles and the answer lists their values.
+  // With a separator, a key has kNumSeveralValues needles, and the answer lists their values.
   std::string separator;
 
   int32_t num_values() const { return separator.empty() ? 1 : kNumSeveralValues; }
   static constexpr int32_t kNumSeveralValues = 3;
 };
 
+// A set of kinds with the texts that they share.
 struct NeedleTemplates {
   std::vector<NeedleKind> kinds;
   std::string repeated_haystack;  // sentences for --haystack repeated
   std::string prompt;             // "{haystack}\n\n{question}"
 
-  // Errors: kInvalidArgument listing the kinds there are.
+  // Errors: kInvalidArgument listing the known kinds.
   const NeedleKind& kind(const std::string& name) const;
 };
 
-// Errors: kModel naming the file and the key that is wrong; kIo when it cannot be read.
+// Reads a file. Errors: kModel naming the file and the wrong key; kIo if it cannot be read.
 NeedleTemplates read_needle_templates(const std::filesystem::path& path);
-// The same from the text of a file; `name` opens error texts.
+// The same from the text of a file; `name` is its name in error messages.
 NeedleTemplates parse_needle_templates(std::string_view text, const std::string& name);
+// The built-in set: one kind, "number".
 NeedleTemplates default_needle_templates();
 
 // `text` with every "{name}" replaced by `value`.

@@ -1,4 +1,5 @@
-// Declares the options of every subcommand of bench. The words users see are here.
+// Declares the options of all subcommands of bench, and sets defaults that differ from the
+// engine's.
 #include "cli/options/bench_options.h"
 
 #include <string>
@@ -12,6 +13,7 @@
 namespace sluice::cli {
 namespace {
 
+// --bytes of bench transfer, which is no engine option.
 constexpr OptionFacts kTransferBytes = {.name = "bytes",
                                         .kind = OptionKind::kBytes,
                                         .min = 1,
@@ -20,9 +22,11 @@ constexpr OptionFacts kTransferBytes = {.name = "bytes",
                                         .when_unset = "512M on a GPU, 64M on a CPU",
                                         .help = "pinned memory to copy, 32M or more"};
 
-// Unless a mode is given: two results compare only where KV lives in the same place.
+// The default mode of benchmarks. `auto` would let the memory of the machine decide where KV lives,
+// and results of two machines could not be compared.
 constexpr KvOffload kMeasured = KvOffload::kOff;
 
+// A comma-separated list of token counts, each from `min` on; replaces the default.
 template <typename T>
 void token_list(OptionSet& set, std::string_view name, std::string help, std::vector<T>* list,
                 int64_t min) {
@@ -34,6 +38,7 @@ void token_list(OptionSet& set, std::string_view name, std::string help, std::ve
   });
 }
 
+// A comma-separated list of whole numbers in [min, max]; replaces the default.
 void integer_list(OptionSet& set, std::string_view name, std::string help,
                   std::vector<int32_t>* list, int64_t min, int64_t max) {
   set.value(name, "LIST", std::move(help), [=](std::string_view source, std::string_view value) {
@@ -44,7 +49,7 @@ void integer_list(OptionSet& set, std::string_view name, std::string help,
   });
 }
 
-// A mode that is measured; 'auto' is none.
+// A mode of KV offload. 'auto' is refused, since a row measures one mode.
 KvOffload read_mode(std::string_view source, const std::string& text) {
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}) {
     if (text == kv_offload_name(mode)) return mode;
@@ -52,6 +57,7 @@ KvOffload read_mode(std::string_view source, const std::string& text) {
   fail(ErrorCode::kInvalidArgument, "{}: '{}' is not one of off, chunked, layerwise", source, text);
 }
 
+// Options of bench decode and bench prefill.
 void declare_bench(OptionSet& set, BenchCommand* bench) {
   declare_model_word(set, &bench->engine);
   set.group("Work");
@@ -67,7 +73,7 @@ void declare_bench(OptionSet& set, BenchCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
-// What bench offload and bench sparse share.
+// Options of bench offload and bench sparse; their own configurations follow.
 void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
   declare_model_word(set, &bench->engine);
   set.group("Work");
@@ -80,6 +86,7 @@ void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
   set.group("Configurations, each a row (left out: the option's own value)");
 }
 
+// Declared last, so that --help shows it after the configurations.
 void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
@@ -147,7 +154,7 @@ void declare(OptionSet& set, BenchTransferCommand* bench) {
 
 void declare(OptionSet& set, BenchOffloadCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
-  bench->engine.kv.device_bytes = 0;  // all that can flow does
+  bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
   declare_kv_work(set, bench);
   set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
             [=](std::string_view source, std::string_view value) {
@@ -173,7 +180,7 @@ void declare(OptionSet& set, BenchOffloadCommand* bench) {
 void declare(OptionSet& set, BenchSparseCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
   bench->engine.kv.offload = KvOffload::kChunked;
-  bench->engine.kv.device_bytes = 0;  // all that can flow does
+  bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
   declare_kv_work(set, bench);
   set.value("--policies", "LIST", "of --sparse-policy; full is always measured (full+quest)",
             [=](std::string_view source, std::string_view value) {
@@ -185,7 +192,8 @@ void declare(OptionSet& set, BenchSparseCommand* bench) {
   declare_kv_output(set, bench);
 }
 
-// Sinks and window are quest's own; said here, since the command has to know them.
+// The values of sinks and window are the defaults of quest, set here because the command needs
+// them.
 void declare(OptionSet& set, BenchOverlapCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.sparse.policy = "full+quest";

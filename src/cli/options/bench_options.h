@@ -1,6 +1,6 @@
-// Options of `sluice bench ...`; cli/options/option_checks.h checks them.
+// Declares the options of `sluice bench ...`; cli/options/option_checks.h checks them.
 //
-// Used by subcommand.h. Thread rule: main thread, before anything starts.
+// Used by subcommand.h. Thread rule: main thread, before other threads start.
 #pragma once
 
 #include "cli/options/option_set.h"
@@ -8,6 +8,7 @@
 
 namespace sluice::cli {
 
+// Each sets the defaults of `bench`, which outlives the set, and declares its options.
 void declare(OptionSet& set, BenchDecodeCommand* bench);
 void declare(OptionSet& set, BenchPrefillCommand* bench);
 void declare(OptionSet& set, BenchThroughputCommand* bench);

@@ -1,4 +1,4 @@
-// Declares every option of every subcommand but those of bench. The words users see are here, in
+// Declares the options of all subcommands except bench. User-visible texts are here, in
 // bench_options.cc and in the rows of sluice/engine_options.h and sluice/sampling_params.h.
 #include "cli/options/command_options.h"
 
@@ -9,6 +9,7 @@
 namespace sluice::cli {
 namespace {
 
+// --max-tokens of needle: another default than that of run, so a row of its own.
 constexpr OptionFacts kAnswerTokens = {.name = "max_tokens",
                                        .flags = "-n,--max-tokens",
                                        .kind = OptionKind::kTokens,
@@ -18,11 +19,13 @@ constexpr OptionFacts kAnswerTokens = {.name = "max_tokens",
                                        .when_unset = "the expected one and 8 more",
                                        .help = "longest answer"};
 
+// Declares the sampling options of run and records which were given, since the model's own defaults
+// apply to the others only. The seed is also the engine's, which derives seeds from it.
 void declare_sampling(OptionSet& set, RunCommand* run) {
   SamplingOptions* sampling = &run->sampling;
   set.group("Sampling (defaults: the model's generation_config.json)");
   for (const auto& row : kSamplingRows) {
-    // The rows are constants, so their names live on.
+    // `row` may be captured by reference: the table is a constant.
     add_option(set, row.facts, [=, &row](const std::optional<OptionValue>& value) {
       sampling->given.insert(row.facts.name);
       set_or_append(row, value, &sampling->params);
@@ -31,7 +34,7 @@ void declare_sampling(OptionSet& set, RunCommand* run) {
   }
 }
 
-// What `tokenize` and `score` read.
+// The words and files of `tokenize` and `score`.
 void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
   set.positional(
       "TEXT...", help + "; - reads standard input",
@@ -190,7 +193,7 @@ SamplingParams SamplingOptions::over(SamplingParams defaults) const {
   for (const auto& row : kSamplingRows) {
     if (given.contains(row.facts.name)) row.set(merged, row.get(params));
   }
-  if (given.contains("stop_token_ids")) {  // beside the model's own
+  if (given.contains("stop_token_ids")) {  // in addition to the model's own
     merged.stop_token_ids.insert(merged.stop_token_ids.begin(), own_ids.begin(), own_ids.end());
   }
   return merged;

@@ -1,6 +1,6 @@
-// Declares the options of every subcommand but those of bench (cli/options/bench_options.h).
+// Declares the options of all subcommands except those of bench (cli/options/bench_options.h).
 //
-// Used by subcommand.h. Thread rule: main thread, before anything starts.
+// Used by subcommand.h. Thread rule: main thread, before other threads start.
 #pragma once
 
 #include "cli/options/option_set.h"
@@ -8,6 +8,7 @@
 
 namespace sluice::cli {
 
+// Each declares options that write into the command, which outlives the set.
 void declare(OptionSet& set, RunCommand* run);
 void declare(OptionSet& set, TokenizeCommand* tokenize);
 void declare(OptionSet& set, ScoreCommand* score);

@@ -1,4 +1,4 @@
-// The table of other programs' names. Only what Sluice calls otherwise or does not have.
+// The table of other programs' options: those that Sluice names differently or does not have.
 #include "cli/options/foreign_options.h"
 
 #include <algorithm>
@@ -10,6 +10,8 @@
 namespace sluice::cli {
 namespace {
 
+// Each row: names, our option, advice. The first row with a name counts. Tests check that `run` has
+// each of our options.
 constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-c", "--max-model-len",
      "llama.cpp's -c is the context size; -c here is --chat, so write --chat (or --) before a "
@@ -90,6 +92,7 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "there is no speculative decoding yet"},
 });
 
+// True if `wanted` is one of the names, which are separated by spaces.
 bool has_name(std::string_view names, std::string_view wanted) {
   for (size_t begin = 0; begin < names.size();) {
     const size_t end = std::min(names.find(' ', begin), names.size());
@@ -99,7 +102,7 @@ bool has_name(std::string_view names, std::string_view wanted) {
   return false;
 }
 
-// "4096", "32K".
+// A whole number, with an optional K or M: "4096", "32K".
 bool is_number(std::string_view word) {
   if (!word.empty() && std::string_view("kKmM").find(word.back()) != std::string_view::npos) {
     word.remove_suffix(1);
@@ -118,9 +121,10 @@ std::optional<std::string> foreign_answer(std::string_view name, std::string_vie
       std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
                    [name](const ForeignOption& option) { return has_name(option.names, name); });
   if (found == kForeignOptions.end()) return std::nullopt;
+  // -c is also ours, for --chat; only a number after it shows that a context size was meant.
   if (found->before_number ? !has(name) || !is_number(next) : has(name)) return std::nullopt;
   if (found->ours.empty()) return std::string(found->advice);
-  // A command without our option has nothing of this kind; `run` has all of them.
+  // A command without the option cannot have an equivalent; `run` has all of them.
   const std::string ours = has(found->ours)
                                ? fmt::format("here it is {}", found->ours)
                                : fmt::format("`sluice run` has {} for it", found->ours);

@@ -1,6 +1,4 @@
-// What to answer to an option of vLLM, llama.cpp or transformers: ours, or why there is none.
-//
-// Used by option_set.cc for options that a command does not have. Thread rule: pure functions.
+// Answers for options of vLLM, llama.cpp and transformers: our name for it, or why there is none.
 #pragma once
 
 #include <functional>
@@ -11,19 +9,20 @@
 
 namespace sluice::cli {
 
+// One row: options of other programs with one answer.
 struct ForeignOption {
-  std::string_view names;  // separated by blanks
-  std::string_view ours;   // our option, or "" where the advice has all there is to say
-  std::string_view advice;
-  // Ours has this name as well, with another meaning: answered only where a number follows.
+  std::string_view names;   // separated by spaces
+  std::string_view ours;    // our option, or "" if there is none
+  std::string_view advice;  // appended to the answer, or the whole answer; may be ""
+  // We use the same name with another meaning: answer only if a number follows it.
   bool before_number = false;
 };
 
 // The whole table, for tests.
 std::span<const ForeignOption> foreign_options();
 
-// What to say to the option `name` before the word `next` ("": none) in a command whose options
-// `has` knows; nothing when it is the command's own, or unknown here too.
+// The answer for option `name` before the word `next` ("": none), in a command whose own options
+// `has` knows. Empty if the command has this option, or if the table does not.
 std::optional<std::string> foreign_answer(std::string_view name, std::string_view next,
                                           const std::function<bool(std::string_view)>& has);
 

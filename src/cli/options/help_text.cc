@@ -1,4 +1,4 @@
-// Two columns, words moved to the next line where they do not fit.
+// Lays out help in two columns, with the right one wrapped at words.
 #include "cli/options/help_text.h"
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 namespace sluice::cli {
 namespace {
 
-constexpr size_t kHelpColumn = 30;
-constexpr size_t kLeastWidth = 60;
-constexpr size_t kMostWidth = 100;
-constexpr size_t kUsualWidth = 80;
+constexpr size_t kHelpColumn = 30;  // where the right column begins
+constexpr size_t kLeastWidth = 60;  // leaves 30 columns for the help text
+constexpr size_t kMostWidth = 100;  // longer lines are hard to read
+constexpr size_t kUsualWidth = 80;  // without a terminal
 
-// `text` broken at spaces to fit between the columns `begin_column` and `width`.
+// `text` wrapped at spaces into the columns [begin_column, width). A longer word stands alone.
 std::string wrapped(std::string_view text, size_t begin_column, size_t width) {
   std::string result;
   size_t column = begin_column;
@@ -35,6 +35,7 @@ std::string wrapped(std::string_view text, size_t begin_column, size_t width) {
   return result;
 }
 
+// An option and its help. A long option stands on a line of its own above its help.
 std::string help_line(std::string left, const std::string& help, size_t width) {
   left = "  " + left;
   if (left.size() + 1 > kHelpColumn) {
@@ -45,6 +46,7 @@ std::string help_line(std::string left, const std::string& help, size_t width) {
   return left + wrapped(help, kHelpColumn, width) + "\n";
 }
 
+// The paragraphs that end every help text.
 std::string footer(const ProgramSpec& program, size_t width) {
   std::string text;
   for (const std::string& paragraph : program.footer) {

@@ -10,10 +10,10 @@
 
 namespace sluice::cli {
 
-// Columns of the terminal behind standard output, between 60 and 100; 80 where there is none.
+// Width of the terminal at standard output, limited to [60, 100] columns; 80 without a terminal.
 size_t help_width();
 
-// --help of the program (no `spec`), or of a subcommand that only has others below it.
+// --help of the program (`spec` is null) or of a group of subcommands.
 std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec, size_t width);
 
 // --help of a subcommand with the options of `set`.

@@ -1,4 +1,4 @@
-// Checks across options, one function for each command.
+// Checks across options, one overload for each command.
 #include "cli/options/option_checks.h"
 
 #include <algorithm>
@@ -9,7 +9,8 @@
 namespace sluice::cli {
 namespace {
 
-constexpr size_t kMinTransferBytes = size_t{32} << 20;  // what the largest blocks take
+// Two of the largest blocks that bench/transfer_kv.cc measures: 16 MiB over all its layers.
+constexpr size_t kMinTransferBytes = size_t{32} << 20;
 
 void require_model(const std::string& model) {
   if (!model.empty()) return;
@@ -17,7 +18,7 @@ void require_model(const std::string& model) {
        "no model given; add --model DIR or set SLUICE_MODEL (models/needle is a small one)");
 }
 
-// Refuses `names` where they are given: "--kv-host-bytes is given, but <why>".
+// Fails if any of `names` was given: "--kv-host-bytes is given, but <why>".
 void refuse_given(const Given& given, std::initializer_list<const char*> names,
                   const std::string& why) {
   for (const char* name : names) {
@@ -27,8 +28,8 @@ void refuse_given(const Given& given, std::initializer_list<const char*> names,
   }
 }
 
-// Two words of which one alone would count. A variable beside a word is no contradiction: the
-// command line wins.
+// Fails if both options are words of the command line, since only `winner` would take effect. A
+// variable beside a word is no contradiction: the command line wins.
 void refuse_both(const Given& given, const char* winner, const char* loser) {
   const auto is_word = [&](const char* name) {
     const auto found = given.find(name);
@@ -39,6 +40,7 @@ void refuse_both(const Given& given, const char* winner, const char* loser) {
        loser, winner);
 }
 
+// For --kv-offload off.
 void refuse_offload_sizes(const Given& given) {
   refuse_given(given,
                {"--kv-host-bytes", "--kv-device-bytes", "--num-kv-slots", "--kv-slot-blocks",
@@ -47,13 +49,15 @@ void refuse_offload_sizes(const Given& given) {
                "chunked, layerwise or auto");
 }
 
+// For KV in the host tier, which has no device pool.
 void refuse_cache_size(const Given& given) {
   refuse_given(given, {"--kv-cache-bytes"},
                "KV is offloaded, which does not use it; --kv-host-bytes and --kv-device-bytes are "
                "its sizes");
 }
 
-// `auto` may end in either, so everything counts.
+// Checks that every command with an engine needs. With `auto` either mode may be chosen, so both
+// kinds of sizes are accepted.
 void check_engine(const EngineOptions& engine, const Given& given) {
   require_model(engine.model);
   if (engine.kv.offload == KvOffload::kOff) refuse_offload_sizes(given);
@@ -61,12 +65,14 @@ void check_engine(const EngineOptions& engine, const Given& given) {
     refuse_cache_size(given);
 }
 
+// The first "-" would read all of standard input and leave the second empty.
 void refuse_second_stdin(const std::vector<std::string>& words) {
   if (std::count(words.begin(), words.end(), "-") > 1) {
     fail(ErrorCode::kInvalidArgument, "'-' is given twice; standard input can be read once");
   }
 }
 
+// With --tokens the ids are the whole prompt; text options would be ignored.
 void refuse_text_beside_tokens(bool has_tokens, const std::vector<std::string>& words,
                                const Given& given) {
   if (!has_tokens) return;
@@ -87,6 +93,7 @@ void refuse_special_in_chat(bool special, bool chat) {
 
 bool is_chat(const RunCommand& run) { return run.chat || run.interactive; }
 
+// A given --max-tokens only: its default grows to --min-tokens.
 void check_sampling(const SamplingOptions& sampling) {
   const SamplingParams& params = sampling.params;
   if (sampling.given.contains("max_tokens") && params.min_tokens > params.max_tokens) {
@@ -136,6 +143,7 @@ void check(TokenizeCommand* tokenize, const Given&) {
   refuse_special_in_chat(tokenize->special, tokenize->chat);
 }
 
+// A policy pair such as full+quest acts in decode, which a score by prefill never reaches.
 void check(ScoreCommand* score, const Given& given) {
   check_engine(score->engine, given);
   refuse_second_stdin(score->texts);
@@ -149,6 +157,7 @@ void check(ScoreCommand* score, const Given& given) {
   refuse_text_beside_tokens(!score->tokens.empty(), score->texts, given);
 }
 
+// Sorts the axes of the grid and removes repeated values.
 void check(NeedleCommand* needle, const Given& given) {
   check_engine(needle->engine, given);
   const auto sort_unique = [](auto* list) {
@@ -161,6 +170,7 @@ void check(NeedleCommand* needle, const Given& given) {
 
 void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->engine, given); }
 
+// The prompt comes from exactly one of three options.
 void check(TraceCommand* trace, const Given& given) {
   check_engine(trace->engine, given);
   const int num_given = (trace->tokens.empty() ? 0 : 1) + (trace->prompt.empty() ? 0 : 1) +
@@ -176,6 +186,7 @@ void check(TraceCommand* trace, const Given& given) {
 void check(BenchDecodeCommand* bench, const Given& given) { check_engine(bench->engine, given); }
 void check(BenchPrefillCommand* bench, const Given& given) { check_engine(bench->engine, given); }
 
+// A file of lengths replaces the three options that describe random ones.
 void check(BenchThroughputCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   if (!bench->requests.empty()) {
@@ -187,13 +198,15 @@ void check(BenchThroughputCommand* bench, const Given& given) {
        bench->least_tokens, bench->most_tokens);
 }
 
+// --bytes must hold the blocks of all measurements.
 void check(BenchTransferCommand* bench, const Given&) {
   if (bench->num_bytes.value_or(kMinTransferBytes) >= kMinTransferBytes) return;
   fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
        *bench->num_bytes);
 }
 
-// --kv-offload is one mode instead of the list. Sizes of any row count, whichever rows there are.
+// --kv-offload replaces the list of modes. Sizes are accepted for every mode, since rows differ.
+// An option of the engine and the list that varies it exclude each other.
 void check(BenchOffloadCommand* bench, const Given& given) {
   EngineOptions& engine = bench->engine;
   require_model(engine.model);
@@ -212,6 +225,7 @@ void check(BenchOffloadCommand* bench, const Given& given) {
   refuse_both(given, "--device-bytes", "--kv-device-bytes");
 }
 
+// A --sparse-policy replaces the list of policies.
 void check(BenchSparseCommand* bench, const Given& given) {
   require_model(bench->engine.model);
   refuse_both(given, "--sparse-policy", "--policies");
@@ -219,6 +233,7 @@ void check(BenchSparseCommand* bench, const Given& given) {
   if (bench->engine.sparse.policy != "full") bench->policies = {bench->engine.sparse.policy};
 }
 
+// Budgets: the list, else --sparse-topk-tokens, else a few powers of two.
 void check(BenchOverlapCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   refuse_both(given, "--budgets", "--sparse-topk-tokens");
@@ -231,6 +246,7 @@ void check(BenchTokenizerCommand* bench, const Given&) { require_model(bench->en
 void check(BenchLoadCommand* bench, const Given& given) { check_engine(bench->engine, given); }
 
 void warn(const RunCommand& run, std::vector<std::string>* warnings) {
+  // "-" is standard input, no forgotten quotes.
   const auto is_word = [](const std::string& prompt) {
     return prompt != "-" && prompt.find_first_of(" \t\n") == std::string::npos;
   };

@@ -1,10 +1,11 @@
-// Options that several commands share. The words users see are in the rows of EngineOptions.
+// Options that several commands share. Their names and help texts are in the rows of EngineOptions.
 #include "cli/options/option_groups.h"
 
 #include "cli/options/option_rows.h"
 
 namespace sluice::cli {
 
+// The order here is the order in --help.
 void declare_engine(OptionSet& set, EngineOptions* engine) {
   set.group("Engine");
   add_options(set, kEngineOptionRows, engine);

@@ -1,7 +1,7 @@
 // Options that several commands share, each declared once.
 //
-// Used by options.cc and bench_options.cc. Thread rule: main thread, before
-// anything starts.
+// Used by command_options.cc and bench_options.cc. Thread rule: main thread, before other threads
+// start.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,19 @@
 
 namespace sluice::cli {
 
+// Upper limits of options whose field is an int32, and of token counts.
 inline constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 
-// Everything of EngineOptions but timeline and seed.
+// All of EngineOptions except timeline and seed, which only some commands have.
 void declare_engine(OptionSet& set, EngineOptions* engine);
 void declare_timeline(OptionSet& set, EngineOptions* engine);
 void declare_seed(OptionSet& set, EngineOptions* engine);
 
-// Takes the model directory as a word as well as by --model.
+// Accepts the model directory as a word, in addition to --model.
 void declare_model_word(OptionSet& set, EngineOptions* engine);
 
-// For commands that work for longer than a moment.
+// Adds --gpu-lock (cli/gpu_lock.h), for commands that run for a while.
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock);
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// One reader for each kind of option.
+// Reads and describes values by the kind of their row.
 #include "cli/options/option_rows.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace sluice::cli {
 namespace {
 
-// What stands for a value in help: "N" of "--top-k N".
+// The value's placeholder in help: "N" of "--top-k N".
 std::string placeholder(const OptionFacts& facts) {
   if (!facts.placeholder.empty()) return std::string(facts.placeholder);
   switch (facts.kind) {
@@ -36,6 +36,7 @@ std::string placeholder(const OptionFacts& facts) {
   return "";
 }
 
+// "off, chunked, layerwise".
 std::string listed(std::span<const char* const> choices) {
   return fmt::format("{}", fmt::join(choices, ", "));
 }
@@ -48,6 +49,7 @@ std::string help_text(const OptionFacts& facts) {
   return fmt::format("{} ({}{})", help, facts.unset_from == 0 ? "0: " : "", facts.when_unset);
 }
 
+// The index of the word in the row's choices.
 int64_t read_choice(const OptionFacts& facts, std::string_view source, std::string_view text) {
   const auto found = std::find(facts.choices.begin(), facts.choices.end(), text);
   if (found == facts.choices.end()) {
@@ -57,7 +59,8 @@ int64_t read_choice(const OptionFacts& facts, std::string_view source, std::stri
   return found - facts.choices.begin();
 }
 
-// A number of the row's kind, from the least that the command line takes on.
+// A number in the syntax of the row's kind. The lower bound includes unset_from, the number that
+// stands for an unset option; read_whole checks the row's own minimum.
 int64_t read_count(const OptionFacts& facts, std::string_view source, std::string_view text) {
   const int64_t least = facts.unset_from <= 0 ? facts.unset_from : facts.min;
   if (facts.kind == OptionKind::kTokens) return parse_token_count(source, text, least, facts.max);
@@ -65,6 +68,7 @@ int64_t read_count(const OptionFacts& facts, std::string_view source, std::strin
   return static_cast<int64_t>(parse_byte_size(source, text, static_cast<size_t>(facts.max)));
 }
 
+// A whole number in range, or empty for a number that means "unset" (from unset_from to 0).
 std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view source,
                                       std::string_view text) {
   const int64_t value = read_count(facts, source, text);
@@ -91,6 +95,7 @@ std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::stri
                                              std::string_view text) {
   switch (facts.kind) {
     case OptionKind::kFlag:
+      // A flag may switch something off: flag_value is the field's value if the flag is set.
       return parse_bool(source, text) == facts.flag_value;
     case OptionKind::kWhole:
     case OptionKind::kTokens:
@@ -116,6 +121,7 @@ void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target) {
   set.value(names, placeholder(facts), help_text(facts),
             [=](std::string_view source, std::string_view text) {
               const bool is_flag = facts.kind == OptionKind::kFlag;
+              // SLUICE_NAME=0 means that the flag is not given.
               if (is_flag && !parse_bool(source, text)) return;
               target(read_option_value(facts, source, text));
             });

@@ -1,8 +1,8 @@
-// Options of the command line from rows (sluice/option_row.h): names, help and ranges are the
-// row's.
+// Makes command line options from the rows of sluice/option_row.h, which have names, help and
+// ranges.
 //
-// Used by option_groups.cc, options.cc and bench_options.cc. Thread rule: main thread, before
-// anything starts.
+// Used by option_groups.cc, command_options.cc and bench_options.cc. Thread rule: main thread,
+// before other threads start.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace sluice::cli {
 
-// Receives a value in range; empty: the number stands for an option that is left out.
+// Receives a value in range, or empty if the number given means an unset option.
 using OptionTarget = std::function<void(const std::optional<OptionValue>&)>;
 
-// The value that `text` writes. `source` is what an error should name.
+// Parses `text` by the row's kind. `source` is the name for error messages.
 // Errors: kInvalidArgument naming source, text and what is allowed.
 std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::string_view source,
                                              std::string_view text);
 
-// Declares one option. A flag that is given as 0 does not reach `target`.
+// Declares one option. `target` is not called for a flag set to 0.
 void add_option(OptionSet& set, const OptionFacts& facts, OptionTarget target);
 
-// Sets a field; texts are added to those that it has.
+// Sets a field. Lists of texts grow, since their options may be repeated.
 template <typename Options>
 void set_or_append(const OptionRow<Options>& row, const std::optional<OptionValue>& value,
                    Options* options) {
@@ -39,13 +39,14 @@ void set_or_append(const OptionRow<Options>& row, const std::optional<OptionValu
   row.set(*options, texts);
 }
 
-// Declares the option of a field.
+// Declares the option of a field of `options`, which outlives the set.
 template <typename Options>
 void add_option(OptionSet& set, const OptionRow<Options>& row, Options* options) {
   add_option(set, row.facts,
              [=](const std::optional<OptionValue>& value) { set_or_append(row, value, options); });
 }
 
+// Declares an option for every row, in the order of the table.
 template <typename Rows, typename Options>
 void add_options(OptionSet& set, const Rows& rows, Options* options) {
   for (const auto& row : rows) add_option(set, row, options);

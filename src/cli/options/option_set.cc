@@ -1,4 +1,4 @@
-// Splits a command line into a subcommand, options and words.
+// Splits a command line into a subcommand, options and words, then reads the environment.
 #include "cli/options/option_set.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ std::string environment_name(std::string_view long_name) {
   return result;
 }
 
-// Every variable that some option of some command reads, without its prefix.
+// The variables that options of any command read, without their prefix.
 std::set<std::string> known_variables(const ProgramSpec& program) {
   std::set<std::string> known;
   for (const SubcommandSpec& spec : program.subcommands) {
@@ -44,6 +44,7 @@ std::set<std::string> known_variables(const ProgramSpec& program) {
   return known;
 }
 
+// An entry that ends in '_' stands for all names with that prefix.
 bool is_other_variable(const ProgramSpec& program, std::string_view name) {
   return std::any_of(program.other_variables.begin(), program.other_variables.end(),
                      [name](const std::string& other) {
@@ -51,8 +52,9 @@ bool is_other_variable(const ProgramSpec& program, std::string_view name) {
                      });
 }
 
-// A warning for each variable SLUICE_* that nothing reads. Not an error: an environment is shared,
-// and Kubernetes, for one, sets SLUICE_SERVICE_HOST where a service is called sluice.
+// A warning for each variable SLUICE_* that no option reads, probably a misspelling. Not an error,
+// since other programs set variables too: Kubernetes sets SLUICE_SERVICE_HOST for a service called
+// sluice.
 std::vector<std::string> unknown_variables(const ProgramSpec& program) {
   const std::set<std::string> known = known_variables(program);
   std::vector<std::string> warnings;
@@ -71,14 +73,14 @@ std::vector<std::string> unknown_variables(const ProgramSpec& program) {
   return warnings;
 }
 
-// Reads the words after a subcommand's name and then the environment.
+// Reads the words after a subcommand's name, then the environment, and records what was given.
 class WordReader {
  public:
   WordReader(const ProgramSpec& program, const SubcommandSpec& spec, const OptionSet& set)
       : program_(program), spec_(spec), set_(set) {}
 
-  // Stops as soon as `stop` is set, by the flag for help: whoever asks for it may have erred
-  // already.
+  // Stops as soon as `stop` returns true, which the flag for help sets: help is printed even if
+  // later words are wrong.
   void read(const std::vector<std::string>& words, size_t first,
             const std::function<bool()>& stop) {
     for (size_t i = first; i < words.size() && !stop(); ++i) {
@@ -99,6 +101,7 @@ class WordReader {
   const Given& given() const { return given_; }
 
  private:
+  // Errors: kInvalidArgument if the command takes no words.
   void read_positional(const std::string& word) {
     if (!set_.positional().reader) {
       fail(ErrorCode::kInvalidArgument, "unknown word '{}'; `{} {} --help` lists what there is",
@@ -107,8 +110,8 @@ class WordReader {
     set_.positional().reader(set_.positional().long_name, word);
   }
 
-  // "--name value", "--name=value", "-n value" or "-nvalue". Returns how many further words it
-  // took.
+  // Reads "--name value", "--name=value", "-n value" or "-nvalue". Returns the number of further
+  // words used, 0 or 1.
   size_t read_option(const std::string& word, const std::string* next) {
     const bool is_long = word.starts_with("--");
     const size_t name_size = is_long ? std::min(word.find('='), word.size()) : 2;
@@ -120,6 +123,7 @@ class WordReader {
       option.reader(option.long_name, std::string_view(word).substr(begin));
       return 0;
     }
+    // A flag without a value.
     if (option.kind.empty()) {
       option.reader(option.long_name, "1");
       return 0;
@@ -139,7 +143,7 @@ class WordReader {
     });
   }
 
-  // Options of vLLM and llama.cpp, unless this command has one of that name.
+  // Refuses options of other programs, naming ours, unless this command has an option of that name.
   void refuse_foreign(const std::string& word, const std::string* next) const {
     const std::string name = word.starts_with("--") ? word.substr(0, word.find('=')) : word;
     const auto answer =
@@ -147,6 +151,7 @@ class WordReader {
     if (answer) fail(ErrorCode::kInvalidArgument, "unknown option '{}': {}", name, *answer);
   }
 
+  // Errors: kInvalidArgument for an unknown option, with the nearest known name.
   const Option& find(const std::string& name) const {
     std::vector<std::string> known;
     for (const Option& option : set_.options()) {
@@ -157,6 +162,8 @@ class WordReader {
          name, suggestion(name, known), program_.name, spec_.name);
   }
 
+  // Reads the variables of all options that the command line has not set. An empty variable counts
+  // as unset.
   void read_environment() {
     for (const Option& option : set_.options()) {
       if (option.environment.empty() || given_.contains(option.long_name)) continue;
@@ -170,9 +177,10 @@ class WordReader {
   const ProgramSpec& program_;
   const SubcommandSpec& spec_;
   const OptionSet& set_;
-  Given given_;
+  Given given_;  // in the order of reading the command line wins, so the environment comes last
 };
 
+// Fails with the commands that exist. `word` is what was read instead; null if the line ended.
 [[noreturn]] void refuse_command(const ProgramSpec& program, const std::string& prefix,
                                  const std::string* word) {
   std::vector<std::string> known;
@@ -250,8 +258,8 @@ std::string last_word(const std::string& name) { return name.substr(name.find(' 
 
 namespace {
 
-// Follows words down to a subcommand with options; `*num_used` says how many it took. Null, and
-// `help` filled, where help or the version is asked for on the way.
+// Follows words to a subcommand that has options and adds their number to `*num_used`. Null if help
+// or the version is requested on the way; `help` then has the text.
 const SubcommandSpec* find_subcommand(const ProgramSpec& program,
                                       const std::vector<std::string>& words, size_t* num_used,
                                       std::string* help) {
@@ -281,7 +289,7 @@ const SubcommandSpec* find_subcommand(const ProgramSpec& program,
 }  // namespace
 
 ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::string>& words) {
-  // `sluice help run` is `sluice run --help`.
+  // `sluice help run` means `sluice run --help`.
   if (!words.empty() && words[0] == "help") {
     std::vector<std::string> asked(words.begin() + 1, words.end());
     asked.emplace_back("--help");
@@ -307,6 +315,7 @@ ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::stri
         wants_help ? help_of_command(program, *spec, set, help_width()) : program.version + "\n";
     return outcome;
   }
+  // Checks run only now: options may come in any order.
   invocation->finish(reader.given(), &outcome.warnings);
   outcome.invocation = std::move(invocation);
   return outcome;

@@ -1,7 +1,7 @@
-// The command line as data: one struct per subcommand.
+// The options of each subcommand as a struct.
 //
-// The row of a subcommand (program.cc) hands it to the command. Every option can also be given as
-// SLUICE_<NAME>; the command line wins. Thread rule: values only.
+// Filled by the declare functions, passed to the command (program.cc). Every option can also be
+// given as SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,13 @@
 
 namespace sluice::cli {
 
-// Only what the user gave; the rest comes from the model's generation_config.json.
+// Sampling options that the user gave. Defaults for the others come from the model's
+// generation_config.json.
 struct SamplingOptions {
-  SamplingParams params;             // the fields of `given` count
+  SamplingParams params;             // only the fields named in `given` are used
   std::set<std::string_view> given;  // names of kSamplingRows
 
-  // `defaults` with what was given put over it.
+  // `defaults`, overridden by the options given. Stop token ids are added to those of `defaults`.
   SamplingParams over(SamplingParams defaults) const;
 };
 
@@ -31,18 +32,18 @@ struct RunCommand {
   SamplingOptions sampling;
   std::vector<std::string> prompts;          // "-" is standard input
   std::vector<std::string> files;            // put before each prompt
-  std::vector<std::vector<int32_t>> tokens;  // prompts as ids; then there are none as text
+  std::vector<std::vector<int32_t>> tokens;  // prompts as ids, instead of text
   bool special = false;                      // control tokens in a raw prompt count as tokens
-  bool chat = false;
-  bool interactive = false;  // a conversation, whatever standard input is
-  std::string system;
-  bool enable_thinking = true;
+  bool chat = false;                         // use the model's chat template
+  bool interactive = false;                  // a conversation, even without a terminal
+  std::string system;                        // system message of a chat; "": none
+  bool enable_thinking = true;               // passed to the chat template
   bool json = false;
-  bool verbose = false;
+  bool verbose = false;   // print notes, and with KV offload observations
   bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
 };
 
-// What `tokenize` and `score` read.
+// Options that `tokenize` and `score` share.
 struct TextsCommand {
   EngineOptions engine;
   std::vector<std::string> texts;  // "-" is standard input
@@ -58,22 +59,23 @@ struct TokenizeCommand : TextsCommand {
 
 struct ScoreCommand : TextsCommand {
   std::vector<std::vector<int32_t>> tokens;  // texts as ids
-  int64_t decode_after = 0;                  // tokens; 0: all by prefill
+  int64_t decode_after = 0;  // tokens of the prefill; those after them are decoded. 0: all prefill
   bool verbose = false;
   bool gpu_lock = false;
 };
 
+// `sluice needle`: a grid of lengths and depths with several needles per cell.
 struct NeedleCommand {
   EngineOptions engine;
   std::vector<int64_t> lengths = {1024, 2048, 4096};   // tokens of the whole prompt
   std::vector<int32_t> depths = {0, 25, 50, 75, 100};  // percent of the text before the needle
-  int32_t needles = 4;                                 // fresh ones per cell
+  int32_t needles = 4;                                 // different needles per cell
   std::string kind = "number";                         // of needle_templates.json
   std::string haystack;                                // a file, "repeated", or "" for the model's
   std::string templates;                               // a file; "" for the model's
   std::string out = "needle-results";
   bool save_prompts = false;          // as prompts.jsonl
-  std::optional<int32_t> max_tokens;  // empty: the expected answer and a few more
+  std::optional<int32_t> max_tokens;  // empty: the expected answer's length and a few more
   bool verbose = false;
   bool gpu_lock = false;
 };
@@ -85,27 +87,27 @@ struct InspectCommand {
 
 struct TraceCommand {
   EngineOptions engine;
-  std::vector<int32_t> tokens;  // one of the three says what to run
+  std::vector<int32_t> tokens;  // exactly one of tokens, prompt and file is given
   std::string prompt;
   std::string file;
-  std::vector<std::string> taps;  // patterns over the names of taps
-  std::string out;
+  std::vector<std::string> taps;  // shell patterns over names of taps
+  std::string out;                // the safetensors file
   bool verbose = false;
   bool gpu_lock = false;
 };
 
 struct DoctorCommand {
-  EngineOptions engine;  // the threads alone
+  EngineOptions engine;  // only num_threads
   bool json = false;
 };
 
-// What `sluice bench decode` and `sluice bench prefill` share.
+// Options that `sluice bench decode` and `sluice bench prefill` share; declare sets the defaults.
 struct BenchCommand {
   EngineOptions engine;
-  std::vector<int64_t> prompt_lengths;
-  int32_t output_tokens = 0;
-  int32_t batch = 1;
-  int32_t repeats = 0;
+  std::vector<int64_t> prompt_lengths;  // tokens; one row of the result each
+  int32_t output_tokens = 0;            // of each prompt
+  int32_t batch = 1;                    // prompts at a time
+  int32_t repeats = 0;                  // measurements of each row
   bool json = false;
   bool gpu_lock = false;
 };
@@ -115,33 +117,33 @@ struct BenchPrefillCommand : BenchCommand {};
 struct BenchThroughputCommand {
   EngineOptions engine;
   int32_t num_requests = 256;
-  int32_t least_tokens = 100;  // of a prompt, and of an answer
+  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer
   int32_t most_tokens = 1024;
-  std::string requests;  // a file of lengths; "": they are drawn
-  int32_t repeats = 1;
+  std::string requests;  // a file of lengths; "": random lengths
+  int32_t repeats = 1;   // after one to warm up
   bool json = false;
   bool gpu_lock = false;
 };
 
 struct BenchTransferCommand {
-  EngineOptions engine;             // the device alone
+  EngineOptions engine;             // only the device
   std::optional<size_t> num_bytes;  // empty: by device
   int32_t repeats = 5;
   bool json = false;
   bool gpu_lock = false;
 };
 
-// What `sluice bench offload` and `sluice bench sparse` share.
+// Options that `sluice bench offload` and `sluice bench sparse` share.
 struct BenchKvCommand {
   EngineOptions engine;
   std::vector<int64_t> lengths = {4096};  // tokens of the prompts
-  int32_t decode_tokens = 16;
-  int32_t repeats = 1;  // after one to warm up
+  int32_t decode_tokens = 16;             // after each prompt
+  int32_t repeats = 1;                    // after one to warm up; 0 measures the first
   bool json = false;
   bool gpu_lock = false;
 };
 
-// An empty list stands for the engine option of the same meaning.
+// Every combination of the lists is measured. An empty list means the engine's own option.
 struct BenchOffloadCommand : BenchKvCommand {
   std::vector<KvOffload> modes = {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise};
   std::vector<int32_t> chunks;
@@ -153,14 +155,14 @@ struct BenchOffloadCommand : BenchKvCommand {
 
 struct BenchSparseCommand : BenchKvCommand {
   std::vector<std::string> policies = {"full+quest"};
-  std::vector<int32_t> budgets;  // tokens; empty: the policy's option, or a few
+  std::vector<int32_t> budgets;  // selected tokens; empty: the policy's option, or a few values
 };
 
 struct BenchOverlapCommand {
   EngineOptions engine;
   std::vector<int64_t> lengths = {8192};  // tokens before the first decode step
-  std::vector<int32_t> budgets;           // tokens; empty: the policy's option, or a few
-  int32_t steps = 64;                     // that are compared
+  std::vector<int32_t> budgets;           // as above
+  int32_t steps = 64;                     // decode steps that are compared
   std::string file;                       // text; "": the model's haystack.txt
   bool json = false;
   bool gpu_lock = false;
@@ -168,7 +170,7 @@ struct BenchOverlapCommand {
 
 struct BenchTokenizerCommand {
   EngineOptions engine;
-  std::string file;
+  std::string file;  // text; "": the model's haystack.txt
   int32_t repeats = 5;
   bool json = false;
 };

@@ -1,4 +1,4 @@
-// Edit distance.
+// Suggestions by edit distance.
 #include "cli/options/suggestion.h"
 
 #include <algorithm>
@@ -8,7 +8,8 @@
 namespace sluice::cli {
 namespace {
 
-// Number of single-letter edits between two names.
+// Levenshtein distance: insertions, deletions and replacements that turn `a` into `b`. Keeps one
+// row of the table; row[j] is the distance of the read part of `a` to the first j letters of `b`.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

@@ -1,6 +1,4 @@
-// The known name that a misspelt one may have meant.
-//
-// Used for options, commands and environment variables. Thread rule: pure functions.
+// Suggests a known name for a misspelt one.
 #pragma once
 
 #include <string>
@@ -9,11 +7,11 @@
 
 namespace sluice::cli {
 
-// The name of `known` that the fewest single-letter edits turn `wrong` into, if that are at most a
-// third of its letters; else "".
+// The name of `known` with the smallest edit distance to `wrong`, if that is at most a third of the
+// letters of `wrong`; else "".
 std::string nearest(std::string_view wrong, const std::vector<std::string>& known);
 
-// "; did you mean --top-k?" when a known name is near, else ";".
+// "; did you mean --top-k?" if a known name is near, else ";".
 std::string suggestion(std::string_view wrong, const std::vector<std::string>& known);
 
 }  // namespace sluice::cli

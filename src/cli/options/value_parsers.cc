@@ -1,4 +1,4 @@
-// Strict readings of option values.
+// Strict parsers of option values.
 #include "cli/options/value_parsers.h"
 
 #include <algorithm>
@@ -14,31 +14,34 @@
 namespace sluice::cli {
 namespace {
 
-// The number at the start of `text`, and how many characters it took; nothing when there is none.
+// A number at the start of a text, and the number of characters it took.
 template <typename T>
 struct Prefix {
   T value{};
   size_t num_chars = 0;
 };
 
+// Empty if the text starts with no number or with one out of the type's range.
 template <typename T>
 std::optional<Prefix<T>> read_prefix(std::string_view text) {
   Prefix<T> prefix;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), prefix.value);
-  if (status != std::errc()) return std::nullopt;  // not a number, or out of the type's range
+  if (status != std::errc()) return std::nullopt;
   prefix.num_chars = static_cast<size_t>(end - text.data());
   return prefix;
 }
 
-// 1024^n for "K", "M", "G", "T" (either case), 1 for "", nothing for another letter.
+// 1024^n for "K", "M", "G", "T" in either case, 1 for "", empty for anything else.
 std::optional<int64_t> unit_factor(std::string_view unit) {
   if (unit.empty()) return 1;
   if (unit.size() > 1) return std::nullopt;
+  // Clearing bit 0x20 turns an ASCII letter into upper case.
   const size_t power = std::string_view("KMGT").find(static_cast<char>(unit[0] & ~0x20));
   if (power == std::string_view::npos) return std::nullopt;
   return int64_t{1} << (10 * (power + 1));
 }
 
+// ASCII only, whatever the locale.
 std::string lower(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(), [](char c) {
@@ -47,14 +50,14 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-// "2^63 - 1" for the limits of types, which nobody knows by their digits.
+// An integer, with the limits of types as powers: "2^63 - 1".
 std::string describe_integer(int64_t value) {
   if (value == std::numeric_limits<int64_t>::max()) return "2^63 - 1";
   if (value == std::numeric_limits<int32_t>::max()) return "2^31 - 1";
   return std::to_string(value);
 }
 
-// "32K", "16M"; and 1024M, since there is no larger unit of tokens.
+// "32K", "16M". 2^30 tokens are "1024M", since tokens have no larger unit.
 std::string describe_tokens(int64_t tokens) {
   constexpr int64_t kMega = int64_t{1} << 20;
   if (tokens >= kMega && tokens % kMega == 0) return fmt::format("{}M", tokens / kMega);
@@ -67,6 +70,7 @@ std::string describe_bytes(size_t bytes) {
   return bytes % kGiga == 0 ? fmt::format("{}G", bytes / kGiga) : std::to_string(bytes);
 }
 
+// "from 0 to 1", or "above 0 and at most 1".
 std::string describe(const NumberRange& range) {
   const auto text = [](double value) { return fmt::format("{:.3g}", value); };
   if (range.above_min)
@@ -92,7 +96,7 @@ int64_t parse_integer(std::string_view option, std::string_view text, int64_t mi
 
 double parse_number(std::string_view option, std::string_view text, const NumberRange& range) {
   const auto prefix = read_prefix<double>(text);
-  // from_chars reads "nan" and "inf" too; the comparison is written so that NaN fails it.
+  // from_chars accepts "nan" and "inf"; isfinite refuses both.
   const bool usable = prefix && prefix->num_chars == text.size() && std::isfinite(prefix->value) &&
                       prefix->value >= range.min && prefix->value <= range.max &&
                       !(range.above_min && prefix->value == range.min);
@@ -107,6 +111,7 @@ int64_t parse_token_count(std::string_view option, std::string_view text, int64_
   const auto prefix = read_prefix<int64_t>(text);
   const auto factor = prefix ? unit_factor(text.substr(prefix->num_chars)) : std::nullopt;
   int64_t tokens = 0;
+  // Units up to M, and no product that overflows.
   const bool usable = factor && *factor <= int64_t{1} << 20 &&
                       !__builtin_mul_overflow(prefix->value, *factor, &tokens) && tokens >= min &&
                       tokens <= max;
@@ -121,6 +126,7 @@ int64_t parse_token_count(std::string_view option, std::string_view text, int64_
 size_t parse_byte_size(std::string_view option, std::string_view text, size_t max) {
   const auto prefix = read_prefix<double>(text);
   std::string_view unit = prefix ? text.substr(prefix->num_chars) : std::string_view();
+  // "GiB" means the same as "G".
   if (unit.size() > 1 && unit.ends_with("iB")) unit.remove_suffix(2);
   const auto factor = unit_factor(unit);
   const double bytes = prefix && factor ? prefix->value * static_cast<double>(*factor) : -1;
