@@ -18,6 +18,7 @@ class Conversation {
     clear();
   }
 
+  // Drops all turns; the system message stays.
   void clear() {
     messages_.clear();
     if (!system_.empty()) messages_.push_back({.role = "system", .content = system_});
@@ -67,6 +68,8 @@ bool is_blank(const std::string& line) {
 
 }  // namespace
 
+// Reads, executes or answers line after line. The message given on the command line is answered
+// first.
 bool converse(const std::string& system, const std::string& first, const ConversationParts& parts) {
   Conversation conversation(system, parts);
   if (!first.empty()) conversation.ask(first);

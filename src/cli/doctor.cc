@@ -86,6 +86,7 @@ void look_at_locking(Findings* findings) {
   findings->lock_limit_bytes = findings->lock_unlimited ? 0 : limit.rlim_cur;
 }
 
+// Runs all measurements, some seconds each, with a progress line. Errors: Interrupted.
 Findings examine(const DoctorCommand& command) {
   Findings findings;
   const DeviceInfo cpu = make_device("cpu")->info();
@@ -114,6 +115,7 @@ Findings examine(const DoctorCommand& command) {
   return findings;
 }
 
+// A small limit makes pinning fail, so the text names the remedy.
 std::string lock_limit_text(const Findings& findings) {
   if (findings.lock_unlimited) return "unlimited";
   return format_bytes(static_cast<double>(findings.lock_limit_bytes)) +
@@ -136,6 +138,7 @@ void describe_link(const Findings& findings, Table* table) {
   table->add({"kept in", found.kept_in.empty() ? "no file: " + found.why_not_kept : found.kept_in});
 }
 
+// The report as a table of two columns.
 std::string describe(const Findings& findings) {
   Table table;
   table.align_left(1);
@@ -171,6 +174,7 @@ nlohmann::ordered_json link_findings_json(const Findings& findings) {
   return json;
 }
 
+// The report for programs: numbers without units in their values, units in the keys.
 nlohmann::ordered_json findings_json(const Findings& findings) {
   return {{"cpu_name", findings.cpu_name},
           {"num_cores", findings.num_cores},

@@ -88,6 +88,7 @@ std::unique_ptr<GpuLock> lock_gpu(const std::string& device) {
 }
 
 std::string machine_name(const EngineOptions& options) {
+  // One thread: the device is made only to ask for its kind and name.
   const std::unique_ptr<Device> device = make_device(options.device, {.num_threads = 1});
   if (device->kind() != DeviceKind::kCpu) return device->info().name;
   const int machine_threads = static_cast<int>(std::thread::hardware_concurrency());
@@ -98,6 +99,7 @@ std::string machine_name(const EngineOptions& options) {
 
 std::string model_name(const std::string& model_dir) {
   std::filesystem::path path = std::filesystem::path(model_dir).lexically_normal();
+  // "models/needle/" has an empty last part.
   if (!path.has_filename()) path = path.parent_path();
   return path.filename().string();
 }

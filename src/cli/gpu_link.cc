@@ -64,6 +64,7 @@ LinkFindings measure_gpu_link() {
   const auto device = make_device(kGpu);
   LinkFindings findings;
   findings.pinning_bytes_per_second = measure_pinning(*device);
+  // The pinned test allocation is freed by now, so both never exist together.
   const LinkMemory memory(*device, link_bytes(*device));
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});

@@ -10,6 +10,7 @@
 
 namespace sluice::cli {
 
+// Rates are medians of several measurements, in bytes per second.
 struct LinkFindings {
   LinkRates link;
   double pinning_bytes_per_second = 0;

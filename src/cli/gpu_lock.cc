@@ -22,6 +22,7 @@ namespace {
 // flock cannot wait with a timeout, and a blocking wait would ignore should_stop.
 constexpr std::chrono::milliseconds kTimeBetweenTries(200);
 
+// An unset variable counts as empty.
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -78,6 +79,7 @@ GpuLock::GpuLock(const std::string& path,
     : path_(path) {
   if (environment("SLUICE_GPU_LOCK_HELD") == path) return;
   file_ = open_lock_file(path);
+  // Polls; on_wait runs once, before the first sleep.
   for (bool waited = false; !try_lock(); waited = true) {
     if (!waited) on_wait(read_holder(path));
     if (should_stop()) {
@@ -97,6 +99,7 @@ GpuLock::~GpuLock() {
 
 bool GpuLock::try_lock() {
   if (flock(file_, LOCK_EX | LOCK_NB) == 0) return true;
+  // EINTR counts as "held": the loop tries again.
   if (errno == EWOULDBLOCK || errno == EINTR) return false;
   const std::string why = std::strerror(errno);
   close(file_);

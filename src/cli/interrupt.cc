@@ -7,6 +7,8 @@
 namespace sluice::cli {
 namespace {
 
+// Set by the handler, read by any thread. Nothing else is published through it, so relaxed order
+// is enough.
 std::atomic<bool> flag{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may not lock");
 

@@ -47,6 +47,7 @@ std::string phase_table(const char* name, const PhaseObservations& phase) {
       phase.num_tokens, phase.num_steps, phase.num_loads, phase.num_slot_waits, phase.num_copies);
   Table table({"layer", "to the device", "to the host", "selected", "transferred"});
   LayerObservations total;
+  // [first, end) is a run of layers with equal cells.
   for (size_t first = 0; first < phase.layers.size();) {
     std::vector<std::string> cells = layer_cells(phase.layers[first]);
     size_t end = first;
@@ -63,6 +64,7 @@ std::string phase_table(const char* name, const PhaseObservations& phase) {
   return text + table.to_string();
 }
 
+// null where only the device knows the density.
 nlohmann::ordered_json density_json(const std::optional<double>& density) {
   return density ? nlohmann::ordered_json(*density) : nlohmann::ordered_json(nullptr);
 }

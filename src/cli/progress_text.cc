@@ -97,6 +97,7 @@ int text_cells(std::string_view text) {
 }
 
 std::string format_duration(double seconds) {
+  // The clamp keeps estimates that are negative or infinite printable.
   const auto whole = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
@@ -135,6 +136,7 @@ std::string progress_text(int columns, const ProgressState& state, const Progres
 }
 
 bool is_utf8_locale(const char* lc_all, const char* lc_ctype, const char* lang) {
+  // POSIX: LC_ALL wins over LC_CTYPE, which wins over LANG.
   for (const char* value : {lc_all, lc_ctype, lang}) {
     if (value == nullptr || *value == '\0') continue;
     std::string name(value);

@@ -42,6 +42,7 @@ std::optional<size_t> read_block(int fd, std::span<char> block) {
   }
 }
 
+// A terminal would wait for input without a word; a prompt was probably forgotten.
 [[noreturn]] void refuse_terminal() {
   fail(ErrorCode::kInvalidArgument,
        "no prompt; give one as a word, with --file FILE or on standard input");
@@ -56,6 +57,7 @@ std::string read_stream(int fd, uint64_t max_bytes) {
     const std::optional<size_t> count = read_block(fd, block);
     if (!count) throw Interrupted();
     if (*count == 0) return text;
+    // Checked before the append: an endless stream must not exhaust memory.
     if (text.size() + *count > max_bytes) {
       fail(ErrorCode::kInvalidArgument,
            "standard input has more than the limit of {} bytes; is it the right text?", max_bytes);
@@ -125,6 +127,7 @@ LineReader::Result LineReader::next(std::string* line) {
       pending_.erase(0, newline + 1);
       return Result::kLine;
     }
+    // The last line may lack a newline.
     if (at_end_) {
       if (pending_.empty()) return Result::kEnd;
       *line = std::exchange(pending_, {});

@@ -60,6 +60,7 @@ struct Timing {
   double last_token_seconds = 0;
   size_t num_tokens = 0;
 
+  // Adds tokens that arrived at `now`.
   void see(size_t num_new_tokens, double now) {
     if (num_new_tokens == 0) return;
     num_tokens += num_new_tokens;
@@ -164,6 +165,7 @@ class Session {
       text += fmt::format(", {:.0f} tok/s",
                           static_cast<double>(stats.num_prompt_tokens) / prefill_seconds);
     }
+    // One request: its decode rate. Several overlap: all tokens over the whole time.
     const double rate = outputs.size() == 1 ? timings_[0].tokens_per_second()
                                             : static_cast<double>(generated) / seconds_;
     text += fmt::format(" | {} generated", generated);
@@ -300,6 +302,7 @@ void hint_at_chat(const RunCommand& command, const std::vector<std::string>& tex
 
 }  // namespace
 
+// Texts are read before the model is loaded, so that a missing file is reported at once.
 int run(const RunCommand& command) {
   // Before loading, which may take minutes.
   if (command.chat) require_chat_template(command.engine.model);

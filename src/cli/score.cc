@@ -104,6 +104,7 @@ std::vector<TokenScore> score_text(LLM& llm, const std::vector<int32_t>& ids,
 
 int score(const ScoreCommand& command) {
   std::vector<std::string> texts;
+  // Before loading, which may take minutes.
   if (command.tokens.empty()) texts = gather_texts(command);
   EngineOptions options = command.engine;
   // Every position needs logits, and positions from the prefix cache have none.
@@ -116,6 +117,7 @@ int score(const ScoreCommand& command) {
     if (!command.json && all_ids.size() > 1) {
       write_result(fmt::format("--- {} of {} ---\n", i + 1, all_ids.size()));
     }
+    // The first token has no token before it; with --decode-after the whole prefill has no score.
     const auto num_unscored = static_cast<size_t>(std::max<int64_t>(1, command.decode_after));
     write_result(command.json ? as_json(i, all_ids[i], num_unscored, scores)
                               : as_text(llm, all_ids[i], num_unscored, scores));

@@ -28,6 +28,7 @@ class InvocationOf final : public InvocationWith<C> {
 
   void finish(const Given& given, std::vector<std::string>* warnings) override {
     check(&this->options, given);
+    // `warn` is an overload that only some commands have.
     if constexpr (requires { warn(this->options, warnings); }) warn(this->options, warnings);
   }
 

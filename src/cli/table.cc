@@ -27,6 +27,7 @@ std::string padded(const std::string& text, size_t width, bool left) {
 Table::Table(std::vector<std::string> header) : header_(std::move(header)) {}
 
 void Table::add(std::vector<std::string> cells) {
+  // Without a header the first row decides the number of columns.
   const size_t num_columns = !header_.empty() ? header_.size()
                              : rows_.empty()  ? cells.size()
                                               : rows_.front().size();
@@ -60,6 +61,7 @@ std::string Table::to_string() const {
     return std::find(left_columns_.begin(), left_columns_.end(), column) != left_columns_.end();
   };
   std::string text;
+  // `row` is null for the header, which has no colours.
   const auto add_line = [&](const std::vector<std::string>& cells, const size_t* row) {
     std::string line;
     for (size_t i = 0; i < cells.size(); ++i) {

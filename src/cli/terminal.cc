@@ -107,6 +107,7 @@ ProgressLine::~ProgressLine() {
     const std::lock_guard lock(progress_mutex);
     hide();
     std::erase(all_lines, this);
+    // All tickers wait on one condition variable; the others check their own flag and wait again.
     is_over_ = true;
     ticker_wakes.notify_all();
   }
@@ -134,6 +135,7 @@ void ProgressLine::update_tokens(int64_t num_done, int64_t num_total, std::strin
 void ProgressLine::set_task(std::string_view task) {
   const std::lock_guard lock(progress_mutex);
   if (state_.task == task) return;
+  // Rates of the old task mean nothing for the new one.
   state_ = {};
   state_.task = task;
   share_pace_ = token_pace_ = {};
@@ -149,6 +151,7 @@ double ProgressLine::seconds_since_start() const {
   return std::chrono::duration<double>(Clock::now() - start_).count();
 }
 
+// Draws if enough time has passed. The caller holds the mutex, here and in show and hide.
 void ProgressLine::show_soon() {
   is_active_ = true;
   const Clock::time_point now = Clock::now();
@@ -160,6 +163,7 @@ void ProgressLine::show(Clock::time_point now) {
   if (all_lines.back() != this) return;
   state_.seconds = seconds_since_start();
   state_.tokens_per_second = token_pace_.per_second();
+  // Remaining share over the rate of the last seconds; empty until that is known.
   state_.seconds_left.reset();
   const double pace = share_pace_.per_second();
   if (state_.share && pace > 0) state_.seconds_left = (1 - *state_.share) / pace;

@@ -14,6 +14,7 @@
 namespace sluice::cli {
 namespace {
 
+// The ids given, or those of --prompt or --file as plain text.
 std::vector<int32_t> gather_tokens(const TraceCommand& command, const LLM& llm) {
   if (!command.tokens.empty()) return command.tokens;
   return llm.encode(command.file.empty() ? command.prompt : read_user_file("--file", command.file));

@@ -15,6 +15,7 @@ std::string format_bytes(double bytes) {
     bytes /= 1024;
     ++unit;
   }
+  // Bytes have no fraction.
   if (unit == 0) return fmt::format("{:.0f} B", bytes);
   return fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : bytes < 100 ? 1 : 0, kUnits[unit]);
 }

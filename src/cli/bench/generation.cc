@@ -22,6 +22,7 @@ EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;  // every repeat must compute its whole prompt
   if (!engine.max_model_len) engine.max_model_len = longest;
+  // Room for the batch alone: every prompt of it runs from the start.
   engine.max_num_seqs = std::max(command.batch, 1);
   return engine;
 }
@@ -29,7 +30,8 @@ EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
 // Runs one batch and returns the engine's counters as differences: steps and times.
 EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_tokens,
                           int32_t vocab_size, int32_t repeat) {
-  // Different prompts each time, so that no cache helps.
+  // Different prompts each time, so that no cache helps. Repeats are 65536 seeds apart, the largest
+  // batch, so that no prompt occurs twice.
   const auto seed = static_cast<uint64_t>(command.engine.seed) + repeat * uint64_t{65536};
   std::vector<Prompt> prompts;
   for (int32_t i = 0; i < command.batch; ++i) {
@@ -104,6 +106,7 @@ struct Comparison {
   Bound bound;
 };
 
+// One line per prompt length: token rate, work rate and share of the bound.
 void write_comparison(const BenchCommand& command, const Comparison& comparison,
                       const std::vector<Row>& rows) {
   Table table({"prompt", "llama-bench", "tok/s", comparison.work_unit, "of the bound"});
@@ -112,6 +115,7 @@ void write_comparison(const BenchCommand& command, const Comparison& comparison,
   for (const Row& row : rows) {
     const double share = row.work.median / comparison.bound.per_second;
     largest_share = std::max(largest_share, share);
+    // The name that llama-bench gives to the same measurement, for comparisons.
     const std::string test = fmt::format(fmt::runtime(comparison.test), row.prompt_tokens);
     table.add({format_tokens(row.prompt_tokens), test, format_spread(row.tokens),
                fmt::format("{:.2f}", row.work.median * 1e-9),
@@ -143,6 +147,8 @@ void write_comparison(const BenchCommand& command, const Comparison& comparison,
 
 }  // namespace
 
+// Work of a step in bytes: Work::decode_weight_bytes once, and each sequence's KV at the mean
+// context of the answer.
 int bench_decode(const BenchDecodeCommand& command) {
   const Work work(command.engine.model);
   const Bound before = measure_memory_rate(command.engine);
@@ -169,6 +175,7 @@ int bench_decode(const BenchDecodeCommand& command) {
   return kExitOk;
 }
 
+// Work of a prompt: Work::prefill_flops.
 int bench_prefill(const BenchPrefillCommand& command) {
   const Work work(command.engine.model);
   const Bound before = measure_matmul_flops(command.engine);

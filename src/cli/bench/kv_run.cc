@@ -26,6 +26,7 @@ struct PhaseCount {
   double d2h_bytes = 0;
 };
 
+// Bytes summed over layers; `phase_ns` is the time of all its steps.
 PhaseCount count_of(const PhaseObservations& phase, int64_t phase_ns) {
   PhaseCount count{.seconds = static_cast<double>(phase_ns) * 1e-9};
   for (const LayerObservations& layer : phase.layers) {
@@ -64,6 +65,7 @@ class PhaseRuns {
  public:
   explicit PhaseRuns(double num_tokens) : num_tokens_(num_tokens) {}
 
+  // Adds one run, as the difference of two totals.
   void add(const PhaseCount& before, const PhaseCount& after) {
     seconds_.push_back(after.seconds - before.seconds);
     rates_.push_back(num_tokens_ / seconds_.back());
@@ -112,6 +114,7 @@ void complete_options(const KvWork& work, const ModelSummary& model, EngineOptio
     engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
   }
   if (!engine->kv.host_bytes) {
+    // Whole blocks for the longest request and no more: pinning takes time.
     const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
     const int64_t num_blocks = (longest + block - 1) / block;
     engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
@@ -123,11 +126,13 @@ KvResult measure(const KvRow& row, int32_t vocab_size) {
   const KvWork& work = row.work;
   LLM llm = load_llm(row.engine, false);
   PhaseRuns prefill(static_cast<double>(work.prompt_tokens));
+  // Prefill samples the first token.
   PhaseRuns decode(work.decode_tokens - 1);
   for (int32_t i = 0; i <= work.repeats; ++i) {
     const Counts before(llm);
     // A different prompt for each run, so that no cache helps.
     run_prompt(llm, work, vocab_size, static_cast<uint64_t>(row.engine.seed) + i * uint64_t{65536});
+    // The first run warms up, unless it is the only one.
     if (i == 0 && work.repeats > 0) continue;
     const Counts after(llm);
     prefill.add(before.prefill, after.prefill);
@@ -141,6 +146,7 @@ KvResult measure(const KvRow& row, int32_t vocab_size) {
           .pinned_peak_bytes = static_cast<double>(seen.pinned_peak_bytes)};
 }
 
+// Measures every row that fits its plan.
 void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
   ProgressLine progress("measuring");
   double done = 0;
@@ -167,9 +173,11 @@ LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& mo
   for (KvRow& row : *rows) {
     complete_options(row.work, model, &row.engine);
     const MemoryPlan plan = plan_memory(row.engine);
+    // `inspect` would print the same plan; peak_cell compares the run with it.
     row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());
     if (!plan.fits) row.does_not_fit = plan.remedy;
   }
+  // All rows run on the same device.
   const EngineOptions& any = rows->front().engine;
   const LinkRates before = measure_link(any);
   measure_rows(rows, model.vocab_size);
@@ -223,6 +231,7 @@ std::string describe_repeats(int32_t repeats) {
 }
 
 std::string rate_cell(const Spread& rate) {
+  // A spread of one run would repeat the median.
   if (rate.min < rate.max) return format_spread(rate);
   return fmt::format("{:.{}f}", rate.median, rate.median >= 100 ? 0 : 2);
 }

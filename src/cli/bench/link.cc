@@ -17,6 +17,7 @@ constexpr size_t kGpuBytes = size_t{512} << 20;
 constexpr size_t kCpuBytes = size_t{64} << 20;
 constexpr int32_t kRepeats = 5;  // of a bound for other benchmarks
 
+// Pseudo-random 64-bit words; a few bytes at the end may stay as they are.
 void fill_random(const Buffer& buffer) {
   uint64_t state = 1;
   for (size_t offset = 0; offset + sizeof(state) <= buffer.size_bytes(); offset += sizeof(state)) {

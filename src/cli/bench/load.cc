@@ -50,10 +50,12 @@ Load measure_load(const EngineOptions& engine) {
   LLM llm = load_llm(engine, false);
   Load load{};
   load.load_seconds = seconds();
+  // Read before the first request, whose activations are no part of loading.
   load.peak_bytes = status_bytes("VmHWM") - before;
   SamplingParams params;
   params.temperature = 0;
   params.max_tokens = 1;
+  // Token 0 is in every vocabulary.
   llm.generate({std::vector<int32_t>{0}}, params);
   load.first_token_seconds = seconds();
   return load;

@@ -165,6 +165,7 @@ std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint6
   uint64_t state = seed * 2 + 1;  // different seeds start different sequences
   for (int32_t& id : ids) {
     state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
+    // The upper bits: the low bits of this generator have short periods.
     id = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size));
   }
   return ids;
@@ -173,6 +174,7 @@ std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint6
 void write_bench(bool json, nlohmann::ordered_json result, const std::string& machine,
                  const std::string& text) {
   if (json) {
+    // A result without its machine and revision could not be compared with another.
     result["machine"] = machine;
     result["version"] = build_version();
     result["commit"] = build_commit();

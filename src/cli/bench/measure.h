@@ -27,6 +27,7 @@ Spread spread_of(std::vector<double> values);
 
 // "61.2 (60.8 to 61.5)".
 std::string format_spread(const Spread& spread);
+// Keys "median", "min" and "max", in the unit of the values.
 nlohmann::ordered_json spread_json(const Spread& spread);
 
 // The most that a device can do per second, measured in the same run.
@@ -42,7 +43,7 @@ Bound measure_matmul_flops(const EngineOptions& engine);
 
 // Bytes per second from memory to the processor: DRAM reads by all threads on a CPU; a copy within
 // device memory on a GPU, counting bytes read and bytes written.
-// Cost: 512 MiB on a GPU, and about half a second.
+// Cost: 512 MiB, and about half a second.
 Bound measure_memory_rate(const EngineOptions& engine);
 
 // The larger of two measurements of a bound, taken before and after a benchmark: a disturbed one is

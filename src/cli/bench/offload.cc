@@ -33,6 +33,7 @@ void vary(const std::vector<T>& values, std::vector<EngineOptions>* engines, Set
   *engines = std::move(varied);
 }
 
+// 0 stands for an unset option.
 std::optional<int32_t> unless_zero(int32_t value) {
   return value == 0 ? std::nullopt : std::optional(value);
 }
@@ -90,6 +91,7 @@ std::optional<double> share_of_resident(const std::vector<KvRow>& rows, const Kv
   return ((*row.result).*phase).tokens_per_second.median / fastest;
 }
 
+// A count of tokens as text.
 std::string or_default(std::optional<int32_t> tokens) {
   return tokens ? format_tokens(*tokens) : "default";
 }
@@ -148,6 +150,7 @@ nlohmann::ordered_json given_or_null(const std::optional<T>& value) {
   return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
 }
 
+// The row's options; then its results, or why it has none.
 nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row,
                                 const LinkRates& link) {
   nlohmann::ordered_json json = {
@@ -178,6 +181,7 @@ nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row
 }  // namespace
 
 int bench_offload(const BenchOffloadCommand& command) {
+  // Everything is measured before a line is printed: shares need the reference rows.
   const ModelSummary model = summarize_model(command.engine.model);
   std::vector<KvRow> rows = make_rows(command);
   const LinkRates link = measure_rows_and_link(&rows, model);

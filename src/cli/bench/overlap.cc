@@ -72,6 +72,7 @@ class StepComparer {
       for (int64_t head = 0; head < recorder_.num_heads(); ++head) {
         if (std::ssize(heads_[layer]) == head) heads_[layer].emplace_back(cache_pages(rule));
         std::vector<int32_t> pages = recorder_.pages(LayerId(static_cast<int32_t>(layer)), 0, head);
+        // A list of another length would be that of another step.
         SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
                      pages.size(), position);
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
@@ -103,6 +104,7 @@ class StepComparer {
   }
 
  private:
+  // Cache sizes in pages: multiples of the pages that a step selects by score.
   static std::vector<int64_t> cache_pages(const PageRule& rule) {
     std::vector<int64_t> sizes;
     for (const int64_t budgets : kCacheBudgets) sizes.push_back(budgets * rule.top_pages);
@@ -134,6 +136,7 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
   params.ignore_eos = true;
   params.max_tokens = static_cast<int32_t>(num_steps + 1);
   const SequenceId id = engine.add_request(std::move(prompt), params);
+  // A long prompt takes several steps; the last one samples the first token.
   while (engine.stats().num_generated_tokens == 0) {
     if (interrupted()) throw Interrupted();
     engine.step();
@@ -145,6 +148,7 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
 Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
   const EngineOptions options = engine_of(command, length, budget);
   std::unique_ptr<PolicyPair> policies = make_policies(options);
+  // The recorder wraps the decode policy of `policies`, which the engine then owns.
   const ListRecorder& recorder = record_lists(*policies);
   const std::unique_ptr<LlmEngine> loaded = load_engine(options, std::move(policies));
   LlmEngine& engine = *loaded;
@@ -166,6 +170,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) 
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 
+// Leaves out the cache of one budget, which equals the previous step.
 std::vector<std::string> cells_of(const Row& row, const std::string& layer,
                                   const OverlapSummary& summary) {
   return {format_tokens(row.context_tokens),
@@ -192,6 +197,7 @@ ordered_json json_of(const Row& row, const OverlapSummary& summary) {
           {"last_16", summary.mean.last_16},      {"lru_caches", caches}};
 }
 
+// A line per layer and one for all layers, for every length and budget.
 void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows) {
   Table table(
       {"context", "budget", "layer", "last step", "p10", "last 4", "last 16", "LRU 2x", "LRU 4x"});

@@ -18,6 +18,7 @@ struct StepOverlap {
   std::vector<double> caches;  // in each LRU cache when the step began
 };
 
+// The history of one list: one layer, one KV head.
 class PageOverlap {
  public:
   static constexpr int32_t kWindow = 16;  // steps of the widest window; also the warm-up
@@ -39,8 +40,9 @@ class PageOverlap {
   std::vector<int32_t> recency_;
 };
 
+// Means over the steps of one layer, or of all layers.
 struct OverlapSummary {
-  int64_t num_steps = 0;
+  int64_t num_steps = 0;  // lists compared: steps times heads
   StepOverlap mean;
   double previous_p10 = 0;  // 10th percentile of `previous`
 };

@@ -17,6 +17,7 @@ constexpr double kAsGood = 0.95;  // copies leave the multiprocessors free, so 5
 
 // A view of the memory as blocks of `run_bytes`, the form that copy_blocks takes.
 KvBlocksView as_runs(const Buffer& memory, size_t run_bytes) {
+  // One KV head: K and V of `tokens` tokens fill a run exactly. kShortestRun gives 8 tokens.
   constexpr int32_t kHeadDim = 128;
   const auto tokens = static_cast<int32_t>(run_bytes / (2 * kHeadDim * sizeof(BFloat16)));
   return {.base = memory.data(),

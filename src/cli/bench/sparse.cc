@@ -30,6 +30,7 @@ Budget SparseOptions::*budget_option(const std::string& policy) {
   return &SparseOptions::topk_tokens;
 }
 
+// The budget of a row; empty if its policy reads everything.
 Budget budget_of(const KvRow& row) {
   const auto option = budget_option(row.engine.sparse.policy);
   return option ? row.engine.sparse.*option : Budget();
@@ -91,6 +92,7 @@ struct Comparison {
   std::optional<double> transferred;  // ratio of bytes to the device in decode
 };
 
+// REQUIRES: the row has a result.
 Comparison compare(const std::vector<KvRow>& rows, const KvRow& row) {
   const auto is_reference = [&](const KvRow& other) {
     return other.work.prompt_tokens == row.work.prompt_tokens &&
@@ -102,10 +104,12 @@ Comparison compare(const std::vector<KvRow>& rows, const KvRow& row) {
   const PhaseResult& theirs = full->result->decode;
   Comparison comparison;
   comparison.speed = ours.tokens_per_second.median / theirs.tokens_per_second.median;
+  // Nothing is transferred if KV is on the device.
   if (theirs.h2d_bytes > 0) comparison.transferred = ours.h2d_bytes / theirs.h2d_bytes;
   return comparison;
 }
 
+// One line per row with a result.
 std::string table(const std::vector<KvRow>& rows, const LinkRates& link) {
   Table table({"context", "policy", "budget", "decode tok/s", "of full", "H2D per token",
                "selected", "transferred", "link GB/s, share", "prefill tok/s",
@@ -127,6 +131,7 @@ std::string table(const std::vector<KvRow>& rows, const LinkRates& link) {
   return table.to_string();
 }
 
+// Shares are null without a reference, or where only the device knows them.
 nlohmann::ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row,
                                 const LinkRates& link) {
   nlohmann::ordered_json budget_json = nullptr;

@@ -77,6 +77,7 @@ Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {
     totals.prefill_flops += work.prefill_flops(size.prompt_tokens);
     totals.decode_kv_bytes += work.decode_kv_bytes(size.prompt_tokens, size.output_tokens);
     totals.longest_output = std::max(totals.longest_output, size.output_tokens);
+    // max_model_len must hold the longest request.
     totals.longest =
         std::max(totals.longest, int64_t{size.prompt_tokens} + int64_t{size.output_tokens});
   }
@@ -100,6 +101,7 @@ double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t voc
   std::vector<SamplingParams> params;
   for (const RequestSize& size : sizes) {
     prompts.emplace_back(random_prompt(size.prompt_tokens, vocab_size, seed + prompts.size()));
+    // Sampled at a usual temperature, since sampling is part of a server's work.
     params.push_back({.temperature = 0.6f, .max_tokens = size.output_tokens, .ignore_eos = true});
   }
   ProgressLine line("generating");
@@ -110,6 +112,7 @@ double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t voc
                 static_cast<double>(progress.num_requests));
   };
   const auto start = std::chrono::steady_clock::now();
+  // Only this call is timed; making the prompts is not.
   llm.generate(prompts, params, options);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   if (interrupted()) throw Interrupted();
@@ -121,7 +124,7 @@ std::vector<double> measure(const BenchThroughputCommand& command,
                             const std::vector<RequestSize>& sizes, const Totals& totals,
                             const Work& work) {
   EngineOptions engine = command.engine;
-  engine.enable_prefix_caching = false;
+  engine.enable_prefix_caching = false;  // every repeat must compute its prompts
   if (!engine.max_model_len) engine.max_model_len = totals.longest;
   LLM llm = load_llm(engine, false);
   const auto seed = static_cast<uint64_t>(command.engine.seed);

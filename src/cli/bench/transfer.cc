@@ -62,6 +62,7 @@ GroupTable table_of_ways(const std::vector<std::string>& header,
 // All results of a group: one line per row, one column per way, split into tables of 80 columns.
 std::string group_table(const std::string& group, const std::vector<Transfer>& transfers,
                         const LinkRates& link) {
+  // Rows and ways in the order of their first result.
   std::vector<std::string> header = {group}, rows;
   for (const Transfer& transfer : transfers) {
     if (transfer.group != group) continue;
@@ -117,6 +118,7 @@ std::string summary(const std::vector<Transfer>& transfers, const LinkRates& lin
                      describe("write-back"));
 }
 
+// For describe_noise: a share above 1 means a disturbed bound.
 double largest_share(const std::vector<Transfer>& transfers, const LinkRates& link) {
   double largest = 0;
   for (const Transfer& transfer : transfers) {
@@ -149,6 +151,7 @@ int bench_transfer(const BenchTransferCommand& command) {
   progress.set_task("measuring");
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});
+  // The bound is measured before and after; the larger one counts.
   const LinkRates before = measure_link(memory, *up, *down, command.repeats);
   const TransferChoice choice = choose_transfers(command.engine, *device);
   const TransferBench bench{.device = *device,
@@ -161,7 +164,7 @@ int bench_transfer(const BenchTransferCommand& command) {
   double done = 0;
   for (const auto measure :
        {measure_sizes, measure_rows, measure_gathers, measure_runs, measure_engine}) {
-    progress.update(done++ / 5);
+    progress.update(done++ / 5);  // a fifth per group; their times differ, but none takes long
     measure(bench, &transfers);
   }
   const LinkRates link = larger(before, measure_link(memory, *up, *down, command.repeats));
@@ -176,6 +179,7 @@ int bench_transfer(const BenchTransferCommand& command) {
       summary(transfers, link), format_bytes(static_cast<double>(num_bytes)),
       format_repeats(command.repeats), describe_link(link),
       describe_noise(largest_share(transfers, link)), notes, all_tables(transfers, link));
+  // For the machine's name: transfers use no compute threads.
   EngineOptions one_thread = command.engine;
   one_thread.num_threads = 1;
   write_bench(command.json,

@@ -60,6 +60,7 @@ struct Rows {
   size_t num_rows;
 
   size_t column_bytes() const { return row_bytes * num_rows; }
+  // Rows of one column are kStride widths apart.
   size_t host_offset(size_t column, size_t row) const {
     return (row * kStride + column) * row_bytes;
   }
@@ -70,6 +71,7 @@ void copy_column(const TransferBench& bench, const Direction& direction, const R
                  size_t column) {
   std::byte* const host = bench.memory.host.data() + rows.host_offset(column, 0);
   std::byte* const device = bench.memory.device.data() + column * rows.column_bytes();
+  // Only the host's side has gaps between rows.
   const size_t host_stride = kStride * rows.row_bytes;
   stream_of(bench, direction)
       .copy_2d({.dst = direction.to_device ? device : host,
@@ -121,7 +123,7 @@ class GatherProblem {
         num_blocks_(static_cast<int32_t>(bench.memory.num_bytes() / kBlock.block_bytes())),
         page_tokens_(page_tokens),
         num_pages_(num_blocks_ * (kBlock.block_tokens / page_tokens)),
-        num_entries_(num_pages_ / 2),
+        num_entries_(num_pages_ / 2),  // per head
         words_(bench.device.allocate(num_words() * sizeof(int32_t), MemoryKind::kDevice)),
         count_(bench.device.allocate(sizeof(int64_t), MemoryKind::kDevice)) {
     upload_lists();
@@ -131,6 +133,7 @@ class GatherProblem {
   size_t run_bytes() const {
     return static_cast<size_t>(page_tokens_) * kBlock.head_dim * sizeof(BFloat16);
   }
+  // Bytes of K and V that all lists name.
   size_t num_bytes() const {
     return static_cast<size_t>(num_entries_) * kBlock.num_kv_heads * 2 * run_bytes();
   }
@@ -163,6 +166,7 @@ class GatherProblem {
       std::fill_n(std::copy(pages.begin(), pages.end(), out), num_pages_ - num_entries_, 0);
     }
     out = std::fill_n(out, kHeads, num_entries_);
+    // The sequence consists of all blocks in order, each full.
     std::iota(out, out + num_blocks_, 0);
     out[num_blocks_] = num_blocks_ * kBlock.block_tokens;
     bench_.up.copy({.dst = words_.data(), .src = pinned.data(), .num_bytes = words_.size_bytes()});
@@ -181,6 +185,7 @@ class GatherProblem {
     return pages;
   }
 
+  // Views of `words_` in the order of num_words.
   GatherPagesArgs args() const {
     auto* const words = reinterpret_cast<int32_t*>(words_.data());
     int32_t* const counts = words + kHeads * num_pages_;
@@ -215,6 +220,7 @@ class GatherProblem {
 
 void measure_sizes(const TransferBench& bench, std::vector<Transfer>* results) {
   for (const size_t size : kCopySizes) {
+    // Small sizes are limited by the number of calls, large ones by the memory.
     const size_t num_calls = std::min(kMaxCalls, bench.memory.num_bytes() / size);
     // Spread over the whole memory and aligned to 1 KiB.
     const size_t stride = bench.memory.num_bytes() / num_calls / kKib * kKib;

@@ -64,6 +64,7 @@ class EngineProblem {
   void load(Ids ids) {
     for (int32_t layer = 0; layer < kLayers; ++layer) {
       for_each_slot_of(ids, [&](Ids slot) {
+        // use: compute waits for the load; release: the slot is free when compute gets there.
         SlotLease lease = engine_.loader().load(LayerId(layer), slot);
         lease.use(*compute_);
         lease.release();
@@ -110,6 +111,7 @@ class EngineProblem {
     }
   }
 
+  // One prefill pass whose blocks become `pass`, staged and written back layer by layer.
   void write_back_pass(Ids pass) {
     std::vector<StagedBlock> staged;
     for (const BlockId id : pass) {
@@ -141,6 +143,7 @@ class EngineMeasurement {
 
   EngineProblem& problem() { return problem_; }
 
+  // Adds the rate of `enqueue`, which moves all layers of the blocks `ids`.
   template <typename Enqueue>
   void measure(const std::string& way, Ids ids, Spread LinkRates::*bound, Enqueue enqueue) {
     results_->push_back(
@@ -171,6 +174,7 @@ void measure_scattered(const TransferBench& bench, int32_t block_tokens,
     // No run reaches half of the address space, and every run reaches 0.
     EngineMeasurement engine(bench, block_tokens, by_kernel ? SIZE_MAX / 2 : 0, results);
     EngineProblem& problem = engine.problem();
+    // A load needs a block that was written back before.
     problem.write_back(problem.neighbours());
     engine.measure(by_kernel ? "scattered, kernel" : "scattered, copies", problem.apart(),
                    &LinkRates::to_device, [&] { problem.load(problem.apart()); });

@@ -10,6 +10,7 @@
 
 namespace sluice::cli {
 
+// The dimensions of a model, and the work that follows from them.
 struct Work {
   ModelSummary model;
   double table_elements;  // vocab_size * hidden_size: the embedding, and the head unless tied

@@ -75,6 +75,7 @@ struct Layout {
   std::vector<std::string> subtitle, notes;  // lines
   double cell_width, cell_height, grid_width, grid_height, width, height, top;
 
+  // An empty map gets one empty row and column of space.
   explicit Layout(const HeatMap& map) {
     const auto columns = static_cast<double>(std::max<size_t>(map.lengths.size(), 1));
     const auto rows = static_cast<double>(std::max<size_t>(map.depths.size(), 1));
@@ -134,7 +135,7 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
     const Rgb colour = share_colour(share);
     fill = fmt::format("fill=\"{}\"", hex(colour));
     const std::string ink = fmt::format("fill=\"{}\"", hex(text_colour_on(colour)));
-    const bool two_lines = height >= 40;
+    const bool two_lines = height >= 40;  // room for "found/total" below the share
     label = text_at(x + width / 2, middle + (two_lines ? 1 : 5), fmt::format("{:.0f}", share * 100),
                     {.size = two_lines ? 17.0 : 13.0, .css_class = "hm-number", .extra = ink});
     if (two_lines) {
@@ -190,6 +191,7 @@ std::string draw_legend(const Layout& layout) {
         "<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{:.1f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", x,
         y + i * step, width, step + 0.6, hex(share_colour(1 - (i + 0.5) / kLegendSteps)));
   }
+  // A short bar has room for three labels only.
   for (int percent = 0; percent <= 100; percent += height < 120 ? 50 : 25) {
     const double line_y = y + height * (1 - percent / 100.0);
     svg += fmt::format("<path class=\"hm-line\" d=\"M{:.1f} {:.1f}h5\"/>\n", x + width, line_y);
@@ -290,6 +292,7 @@ std::vector<std::string> wrap_text(std::string_view text, size_t max_chars) {
   while (!text.empty()) {
     const size_t end = std::min(text.find(' '), text.size());
     if (!short_words.empty()) short_words += ' ';
+    // wrap_words would give a long word a line of its own, longer than the picture.
     short_words += shorten(text.substr(0, end), max_chars);
     text.remove_prefix(std::min(end + 1, text.size()));
   }

@@ -12,6 +12,7 @@
 
 namespace sluice::cli {
 
+// Needles of one length and depth.
 struct HeatMapCell {
   int32_t num_correct = 0;
   int32_t num_total = 0;  // 0: not measured

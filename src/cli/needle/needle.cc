@@ -115,6 +115,7 @@ NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
   params.temperature = 0;
   params.max_tokens = max_tokens.value_or(static_cast<int32_t>(llm.encode(item.expected).size()) +
                                           kAnswerSlackTokens);
+  // The engine refuses a request that could exceed its context.
   const int64_t room = llm.max_model_len() - static_cast<int64_t>(item.prompt_ids.size());
   params.max_tokens = static_cast<int32_t>(std::min<int64_t>(params.max_tokens, room));
 
@@ -198,6 +199,7 @@ int needle(const NeedleCommand& given) {
   const NeedleTemplates templates = find_templates(command);
   const NeedleKind& kind = templates.kind(command.kind);
   const NamedText text = find_haystack(command, templates);
+  // Everything that can fail without the model fails before it is loaded.
   prepare_output_dir(command.out);
 
   const EngineOptions engine = command.engine;
@@ -205,6 +207,7 @@ int needle(const NeedleCommand& given) {
   LLM llm = load_llm(engine, command.verbose);
   fit_lengths(kind, llm, &command);
   const PromptEncoder encode = [&](std::string_view message) {
+    // Counting a haystack's tokens calls this for every sentence, so Ctrl-C is checked here.
     if (interrupted()) throw Interrupted();
     return llm.chat_prompt({{.role = "user", .content = std::string(message)}},
                            {.enable_thinking = false, .date = {}});

@@ -21,6 +21,7 @@ constexpr size_t kMaxDropped = 5;
 // Least tokens of a cut sentence: room for a word and a full stop.
 constexpr int64_t kMinCutTokens = 4;
 
+// ASCII letters and digits.
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
 // SplitMix64: equal numbers on every machine, unlike the distributions of <random>.
@@ -135,12 +136,14 @@ void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) con
     left -= haystack_.num_tokens(next++);
   }
   if (left <= 0) return;
+  // Removes the last sentence and returns its tokens to `left`.
   const auto drop_last = [&] {
     left += sentences.back().second;
     sentences.pop_back();
     --next;
   };
   for (size_t i = attempt % kMaxDropped; i > 0 && !sentences.empty(); --i) drop_last();
+  // The state to return to if no sentence fits and one must be cut.
   const std::vector<std::pair<std::string, int64_t>> start = sentences;
   const int64_t start_left = left;
   for (size_t dropped = 0; dropped < kMaxDropped; ++dropped) {
@@ -165,6 +168,7 @@ void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) con
 // returns it with its number of tokens. Empty if no cut is short enough.
 std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_tokens) const {
   std::string text = haystack_.sentence(first);
+  // Enough text that a cut of it can have num_tokens.
   for (int64_t have = haystack_.num_tokens(first); have <= num_tokens;) {
     text += " " + haystack_.sentence(++first);
     have += haystack_.num_tokens(first);
@@ -195,6 +199,8 @@ std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_t
     }
     return low;
   };
+  // One more word may add several tokens; then the end before it must do, and of all ends with its
+  // number of tokens the first.
   size_t end = first_with(num_tokens);
   if (end == ends.size() || tokens_to(end) > num_tokens) {
     if (end == 0) return {};
@@ -255,6 +261,7 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
   item.length_tokens = length_tokens;
   item.depth_percent = depth_percent;
   Random random(item.seed);
+  // The order of these draws is part of the format: another order makes other items of a seed.
   item.key = kind_.keys[random.below(kind_.keys.size())];
   Draft draft;
   draft.depth_percent = depth_percent;

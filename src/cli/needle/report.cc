@@ -69,6 +69,7 @@ std::string sparse_options(const EngineOptions& engine) {
   std::string text;
   for (const auto& row : kSparseOptionRows) {
     const std::optional<OptionValue> value = row.get(engine.sparse);
+    // The only text option is the policy's name, which has a line of its own.
     if (row.facts.kind == OptionKind::kText || value == row.get({})) continue;
     text += (text.empty() ? "" : ", ") + short_name(row.facts);
     if (const auto* number = std::get_if<int64_t>(&*value)) text += fmt::format(" {}", *number);
@@ -124,6 +125,7 @@ HeatMap make_heat_map(const NeedleReport& report) {
   map.depths = command.depths;
   map.cells.assign(map.depths.size(), std::vector<HeatMapCell>(map.lengths.size()));
   for (const NeedleResult& result : report.results) {
+    // Every result is of a cell: its length and depth come from the command's lists.
     HeatMapCell& cell = map.cells[index_of(map.depths, result.item.depth_percent)]
                                  [index_of(map.lengths, result.item.length_tokens)];
     ++cell.num_total;
@@ -188,6 +190,7 @@ std::string needle_table(const NeedleReport& report, bool colours) {
     table.add(cells);
     for (size_t column = 0; column < map.lengths.size(); ++column) {
       const HeatMapCell& cell = map.cells[row][column];
+      // A cell without a result keeps the terminal's own colours.
       if (!colours || cell.num_total == 0) continue;
       const double share = static_cast<double>(cell.num_correct) / cell.num_total;
       table.colour(row, column + 1, terminal_colours(share));

@@ -96,6 +96,8 @@ void declare_kv_output(OptionSet& set, BenchKvCommand* bench) {
 
 }  // namespace
 
+// Dummy weights by default: the time of a step does not depend on their values, and a shape alone
+// is enough to run.
 void declare(OptionSet& set, BenchDecodeCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.load_format = LoadFormat::kDummy;
@@ -107,6 +109,7 @@ void declare(OptionSet& set, BenchDecodeCommand* bench) {
   declare_bench(set, bench);
 }
 
+// One token per prompt: prefill samples it, so no decode step runs.
 void declare(OptionSet& set, BenchPrefillCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.load_format = LoadFormat::kDummy;
@@ -116,6 +119,7 @@ void declare(OptionSet& set, BenchPrefillCommand* bench) {
   declare_bench(set, bench);
 }
 
+// Lengths of prompts and answers are drawn from one range, unless --requests names a file.
 void declare(OptionSet& set, BenchThroughputCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   bench->engine.load_format = LoadFormat::kDummy;
@@ -138,6 +142,7 @@ void declare(OptionSet& set, BenchThroughputCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// No model: only a device and an amount of memory.
 void declare(OptionSet& set, BenchTransferCommand* bench) {
   set.group("Work");
   add_option(set, kDeviceRow, &bench->engine);
@@ -152,6 +157,8 @@ void declare(OptionSet& set, BenchTransferCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// Every list varies one option of the engine. 0 in the lists of chunks, slot blocks and block sizes
+// means that option's default.
 void declare(OptionSet& set, BenchOffloadCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
   bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
@@ -177,6 +184,7 @@ void declare(OptionSet& set, BenchOffloadCommand* bench) {
   declare_kv_output(set, bench);
 }
 
+// Offloaded by default: there a policy saves transfers as well as arithmetic.
 void declare(OptionSet& set, BenchSparseCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
   bench->engine.kv.offload = KvOffload::kChunked;
@@ -214,6 +222,7 @@ void declare(OptionSet& set, BenchOverlapCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// No engine options: the tokenizer runs without one.
 void declare(OptionSet& set, BenchTokenizerCommand* bench) {
   declare_model_word(set, &bench->engine);
   set.group("Work");
@@ -225,6 +234,7 @@ void declare(OptionSet& set, BenchTokenizerCommand* bench) {
   set.set_flag("--json", "print JSON", &bench->json);
 }
 
+// Real weights by default, since reading them is what is measured.
 void declare(OptionSet& set, BenchLoadCommand* bench) {
   bench->engine.kv.offload = kMeasured;
   declare_model_word(set, &bench->engine);

@@ -45,6 +45,7 @@ void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
 
 }  // namespace
 
+// Sampling defaults come from the model, so these options only override it.
 void declare(OptionSet& set, RunCommand* run) {
   set.positional(
       "PROMPT...",
@@ -83,6 +84,7 @@ void declare(OptionSet& set, RunCommand* run) {
   declare_gpu_lock(set, &run->gpu_lock);
 }
 
+// Only --model of the engine's options: nothing is loaded except the tokenizer.
 void declare(OptionSet& set, TokenizeCommand* tokenize) {
   set.group("Text");
   declare_texts(set, "a text; each is a line of ids", tokenize);
@@ -96,6 +98,7 @@ void declare(OptionSet& set, TokenizeCommand* tokenize) {
   add_option(set, kModelRow, &tokenize->engine);
 }
 
+// The seed matters for dummy weights alone, since scoring samples nothing.
 void declare(OptionSet& set, ScoreCommand* score) {
   set.group("Text");
   declare_texts(set, "a text to score", score);
@@ -114,6 +117,7 @@ void declare(OptionSet& set, ScoreCommand* score) {
   declare_gpu_lock(set, &score->gpu_lock);
 }
 
+// Each list option replaces the default of its list.
 void declare(OptionSet& set, NeedleCommand* needle) {
   set.group("Grid");
   set.value("--lengths", "LIST", "tokens of the prompts (1K,2K,4K)",
@@ -153,6 +157,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
   declare_gpu_lock(set, &needle->gpu_lock);
 }
 
+// All engine options, since every one may change the plan.
 void declare(OptionSet& set, InspectCommand* inspect) {
   declare_model_word(set, &inspect->engine);
   set.group("Output");
@@ -181,12 +186,14 @@ void declare(OptionSet& set, TraceCommand* trace) {
   declare_gpu_lock(set, &trace->gpu_lock);
 }
 
+// The measurement of memory depends on the number of threads; nothing else is configurable.
 void declare(OptionSet& set, DoctorCommand* doctor) {
   set.group("Options");
   add_option(set, kThreadsRow, &doctor->engine);
   set.set_flag("--json", "print JSON", &doctor->json);
 }
 
+// Copies each field that was given, by its row.
 SamplingParams SamplingOptions::over(SamplingParams defaults) const {
   SamplingParams merged = std::move(defaults);
   const std::vector<int32_t> own_ids = merged.stop_token_ids;

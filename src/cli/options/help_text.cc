@@ -83,6 +83,7 @@ std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& sp
   if (positional.reader) text += " [" + positional.long_name + "]";
   text += "\n";
   if (positional.reader) text += "\n" + help_line(positional.long_name, positional.help, width);
+  // A title precedes the first option of each group; groups are consecutive.
   std::string group;
   for (const Option& option : set.options()) {
     if (option.group != group) text += "\n" + option.group + ":\n";

@@ -115,6 +115,7 @@ void check(RunCommand* run, const Given& given) {
     refuse_given(given, {"--no-thinking", "--enable-thinking"},
                  "only a chat template asks for thoughts; add --chat");
   }
+  // Standard input is the conversation, and the answers are text for a person.
   if (run->interactive) {
     refuse_given(given, {"--json"}, "a conversation is text; leave --json or --interactive out");
     if (std::count(run->prompts.begin(), run->prompts.end(), "-") > 0) {
@@ -130,6 +131,7 @@ void check(RunCommand* run, const Given& given) {
   if (run->sampling.params.logprobs && !run->json) {
     fail(ErrorCode::kInvalidArgument, "--logprobs: only --json shows them; add --json");
   }
+  // Defaults of the model are unknown here, so only given values are compared.
   check_sampling(run->sampling);
   refuse_second_stdin(run->prompts);
 }

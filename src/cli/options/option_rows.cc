@@ -84,6 +84,7 @@ std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view
   return value;
 }
 
+// Empty texts are refused: an unset shell variable is the likely cause.
 std::string read_text(std::string_view source, std::string_view text) {
   if (text.empty()) fail(ErrorCode::kInvalidArgument, "{}: its value is empty", source);
   return std::string(text);

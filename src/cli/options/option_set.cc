@@ -238,6 +238,7 @@ void OptionSet::text(std::string_view names, std::string kind, std::string help,
         });
 }
 
+// Without a variable name, read_environment and unknown_variables skip it.
 void OptionSet::asks(std::string_view names, std::string help, bool* target) {
   set_flag(names, std::move(help), target);
   options_.back().environment.clear();
@@ -296,6 +297,7 @@ ParseOutcome parse_words(const ProgramSpec& program, const std::vector<std::stri
     return parse_words(program, asked);
   }
   ParseOutcome outcome;
+  // Help of groups needs no environment, so variables are checked only for a command that is found.
   size_t num_used = 0;
   const SubcommandSpec* spec = find_subcommand(program, words, &num_used, &outcome.help);
   if (spec == nullptr) return outcome;

@@ -27,6 +27,7 @@ struct SamplingOptions {
   SamplingParams over(SamplingParams defaults) const;
 };
 
+// `sluice run`: one batch of prompts, or a conversation.
 struct RunCommand {
   EngineOptions engine;
   SamplingOptions sampling;
@@ -52,7 +53,7 @@ struct TextsCommand {
 };
 
 struct TokenizeCommand : TextsCommand {
-  bool special = false;
+  bool special = false;  // these three as in RunCommand
   bool chat = false;
   std::string system;
 };
@@ -85,6 +86,7 @@ struct InspectCommand {
   bool json = false;
 };
 
+// `sluice trace`: one prefill with all logits and the tensors that match `taps`.
 struct TraceCommand {
   EngineOptions engine;
   std::vector<int32_t> tokens;  // exactly one of tokens, prompt and file is given
@@ -114,6 +116,7 @@ struct BenchCommand {
 struct BenchDecodeCommand : BenchCommand {};
 struct BenchPrefillCommand : BenchCommand {};
 
+// `sluice bench throughput`: all requests are queued at once.
 struct BenchThroughputCommand {
   EngineOptions engine;
   int32_t num_requests = 256;
@@ -125,6 +128,7 @@ struct BenchThroughputCommand {
   bool gpu_lock = false;
 };
 
+// `sluice bench transfer`: needs no model.
 struct BenchTransferCommand {
   EngineOptions engine;             // only the device
   std::optional<size_t> num_bytes;  // empty: by device
@@ -153,11 +157,13 @@ struct BenchOffloadCommand : BenchKvCommand {
   std::vector<size_t> device_bytes;
 };
 
+// Every policy with every budget, beside the policy "full".
 struct BenchSparseCommand : BenchKvCommand {
   std::vector<std::string> policies = {"full+quest"};
   std::vector<int32_t> budgets;  // selected tokens; empty: the policy's option, or a few values
 };
 
+// `sluice bench overlap`: every length with every budget.
 struct BenchOverlapCommand {
   EngineOptions engine;
   std::vector<int64_t> lengths = {8192};  // tokens before the first decode step
@@ -175,6 +181,7 @@ struct BenchTokenizerCommand {
   bool json = false;
 };
 
+// `sluice bench load`: each repeat loads the model anew.
 struct BenchLoadCommand {
   EngineOptions engine;
   int32_t repeats = 5;

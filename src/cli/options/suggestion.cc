@@ -28,6 +28,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string nearest(std::string_view wrong, const std::vector<std::string>& known) {
   std::string best;
+  // One more than the largest distance that still counts as near.
   size_t best_distance = 1 + wrong.size() / 3;
   for (const std::string& name : known) {
     const size_t distance = edit_distance(wrong, name);

@@ -65,6 +65,7 @@ std::string describe_tokens(int64_t tokens) {
   return describe_integer(tokens);
 }
 
+// In GiB where that is exact, else in bytes.
 std::string describe_bytes(size_t bytes) {
   constexpr size_t kGiga = size_t{1} << 30;
   return bytes % kGiga == 0 ? fmt::format("{}G", bytes / kGiga) : std::to_string(bytes);
@@ -129,6 +130,7 @@ size_t parse_byte_size(std::string_view option, std::string_view text, size_t ma
   // "GiB" means the same as "G".
   if (unit.size() > 1 && unit.ends_with("iB")) unit.remove_suffix(2);
   const auto factor = unit_factor(unit);
+  // -1 and NaN both fail the comparison below.
   const double bytes = prefix && factor ? prefix->value * static_cast<double>(*factor) : -1;
   if (!(bytes >= 0 && bytes <= static_cast<double>(kMaxByteSize))) {
     fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a size; write 512M, 4G or a number of bytes",
@@ -151,6 +153,7 @@ bool parse_bool(std::string_view option, std::string_view text) {
 std::vector<std::string> split_list(std::string_view option, std::string_view text) {
   std::vector<std::string> items;
   size_t begin = 0;
+  // Runs once more at the end of the text, so "a," has an empty last item.
   while (begin <= text.size()) {
     const size_t end = std::min(text.find(',', begin), text.size());
     if (end == begin) {
