@@ -30,7 +30,7 @@ constexpr int kDefaultColumns = 80;                    // if the terminal does n
 constexpr int kLogColumns = 200;                       // of a log file: everything fits
 constexpr const char* kClearLine = "\r\033[K";
 
-// Protects all ProgressLines, the two variables below and standard error. The main thread and the
+// Protects all ProgressLines, the variables below and standard error. The main thread and the
 // tickers take it.
 std::mutex progress_mutex;
 std::condition_variable ticker_wakes;

@@ -53,8 +53,8 @@ std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tok
     drop_request(id);  // an error of on_scored leaves no request in the engine
     throw;
   }
-  drop_request(
-      id);  // after an early end; a request scored to its end is gone, and this does nothing
+  // Needed after an early end; a request scored to its end is gone already.
+  drop_request(id);
   return scores;
 }
 

@@ -60,7 +60,7 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);
 
   // Selects the next step and reserves its KV blocks. The scheduler keeps the ownership of the
-  // sequences in the batch. Cost: linear in the running sequences.
+  // sequences in the batch.
   Batch schedule();
 
   // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A

@@ -97,7 +97,7 @@ int64_t read_original_positions(const JsonObject& config, const JsonObject& rope
   return owner.find_int(kKey, 1, kMaxPositions).value_or(max_positions);
 }
 
-// Equal factors would make the blend divide by zero.
+// Reads the keys of type llama3. Equal factors would make the blend divide by zero.
 void read_llama3(const JsonObject& description, RopeConfig& rope) {
   rope.factor = description.get_double("factor", 1.0, kMaxFactor);
   rope.low_freq_factor = description.get_double("low_freq_factor", 1e-6, kMaxFactor);
@@ -113,7 +113,7 @@ double nonzero_or(std::optional<double> value, double fallback) {
   return value && *value != 0.0 ? *value : fallback;
 }
 
-// Without `factor`, it follows from max_position_embeddings / original length.
+// Reads the keys of type yarn. Without `factor` it is max_position_embeddings / original length.
 void read_yarn(const JsonObject& description, int64_t max_positions, RopeConfig& rope) {
   const double implied = static_cast<double>(max_positions) / rope.original_max_positions;
   rope.factor = description.find_double("factor", 1.0, kMaxFactor).value_or(implied);
@@ -143,9 +143,10 @@ std::vector<float> wavelength_ratios(double theta, int64_t head_dim) {
   return ratios;
 }
 
-// Scales one frequency of Llama 3, by its wavelength w in positions and the original length L: w >
-// L / low_freq_factor gives inv_freq / factor, w < L / high_freq_factor keeps inv_freq, between
-// them a linear blend in L / w.
+// Scales one frequency as Llama 3 does, by its wavelength w in positions and the original length L:
+//   w > L / low_freq_factor    inv_freq / factor
+//   w < L / high_freq_factor   inv_freq
+//   between                    a blend of both, linear in L / w
 float scale_llama3(float inv_freq, const RopeConfig& rope) {
   const double original = static_cast<double>(rope.original_max_positions);
   const float longest_kept = static_cast<float>(original / rope.high_freq_factor);
@@ -184,9 +185,8 @@ std::pair<double, double> yarn_range(const RopeConfig& rope, int64_t head_dim) {
   return {low, high};
 }
 
-// Scale of cosines and sines, which acts as a temperature of the softmax: the given value, else
-// mscale(factor, mscale) / mscale(factor, mscale_all_dim), else mscale(factor, 1), with mscale(f,
-// m) = 0.1 m ln(f) + 1.
+// Scale of cosines and sines, which acts as a temperature of the softmax: the given value; else the
+// ratio of m(mscale) and m(mscale_all_dim); else m(1). Here m(x) = 0.1 x ln(factor) + 1.
 float yarn_attention_factor(const RopeConfig& rope) {
   const auto scale_by = [&](double mscale) {
     return rope.factor <= 1.0 ? 1.0 : 0.1 * mscale * std::log(rope.factor) + 1.0;

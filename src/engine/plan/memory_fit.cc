@@ -87,8 +87,8 @@ void judge_fit(const EngineOptions& options, bool shared, EnginePlan& plan) {
   MemoryPlan& memory = plan.memory;
   const int64_t capacity = int64_t{plan.num_blocks} * plan.kv_layout.block.block_tokens;
   const size_t device_used = memory.device_used_bytes();
-  // The limit is what a container has left, else the machine's total.
   const size_t host_used = memory.pinned_used_bytes() + (shared ? device_used : 0);
+  // The limit is what a container has left, else the machine's total.
   const size_t host_limit =
       memory.host_is_limited ? memory.host_available_bytes : memory.host_memory_bytes;
   if (device_used > memory.device_budget_bytes) {
