@@ -66,7 +66,7 @@ std::string describe_noise(double largest_share);
 // Threads of an engine with this option: all hardware threads if it is empty.
 int resolve_threads(std::optional<int32_t> num_threads);
 
-// Pseudo-random token ids in [0, vocab_size). Prompts of different seeds share no prefix, so a
+// Pseudo-random token ids in [0, vocab_size). Different seeds give unrelated prompts, so a
 // prefix cache cannot speed up a repeat.
 std::vector<int32_t> random_prompt(int64_t num_tokens, int32_t vocab_size, uint64_t seed);
 
