@@ -38,8 +38,8 @@ Error Error::in(std::string_view outer) const {
 
 void check_failed(std::string_view condition, std::string_view message, const char* file,
                   int line) {
-  // The one place that writes without being asked: the process is about to abort, and a silent
-  // abort would cost a day of search.
+  // The only output of the library that no caller asked for: the process is about to abort, and
+  // without the text the cause would be lost.
   std::fprintf(stderr, "sluice: %s:%d: check failed: %.*s %.*s\n", file, line,
                static_cast<int>(condition.size()), condition.data(),
                static_cast<int>(message.size()), message.data());

@@ -19,15 +19,15 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Reports a broken invariant of Sluice itself and aborts; never returns.
-// The builtins name the caller's place, as std::source_location would, which clang 14 lacks.
+// Reports a broken invariant of Sluice itself and aborts; never returns. The builtins give the
+// caller's file and line, as std::source_location would, which clang 14 lacks.
 [[noreturn]] void check_failed(std::string_view condition, std::string_view message,
                                const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 }  // namespace sluice
 
-// Aborts with the condition, a formatted message and the place when an invariant of ours is broken.
-// It stays in release builds: it guards memory that kernels will touch and costs one branch.
+// Aborts with the condition, a formatted message, file and line if the condition is false. Also in
+// release builds: it guards memory that kernels will touch and costs one branch.
 #define SLUICE_CHECK(condition, ...)                                     \
   do {                                                                   \
     if (!(condition)) [[unlikely]] {                                     \

@@ -1,7 +1,8 @@
-// Strong ids: a block is not a slot is not a layer, and the compiler checks it.
+// Strong ids: blocks, slots, layers and others have integer ids of distinct types, so that the
+// compiler rejects a mix-up.
 //
 // Used wherever an integer names a thing. Ids of sequences are monotonic and never reused, so state
-// can never leak from an old sequence to a new one. Thread rule: values only.
+// cannot pass from an old sequence to a new one (invariant 6). Thread rule: values only.
 #pragma once
 
 #include <compare>
@@ -11,7 +12,7 @@
 
 namespace sluice {
 
-// An integer that only compares with ids of the same kind.
+// An integer that compares only with ids of the same kind; -1, the default, names nothing.
 template <typename Tag, typename Rep>
 struct StrongId {
   Rep value = -1;

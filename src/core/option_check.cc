@@ -1,4 +1,4 @@
-// One sentence for each kind of range.
+// The checks of each kind of option and the texts of their errors.
 #include "core/option_check.h"
 
 #include <algorithm>
@@ -8,11 +8,12 @@
 namespace sluice {
 namespace {
 
-// "; leave it out for 256", where there is something to say.
+// "; leave it out for 256", or "" for an option whose row names no default.
 std::string remedy(const OptionFacts& facts) {
   return facts.when_unset.empty() ? "" : fmt::format("; leave it out for {}", facts.when_unset);
 }
 
+// Checks an integer against min, max and multiple_of.
 void check_whole(const OptionFacts& facts, int64_t value) {
   const bool in_range = value >= facts.min && value <= facts.max;
   if (in_range && value % facts.multiple_of == 0) return;
@@ -22,6 +23,7 @@ void check_whole(const OptionFacts& facts, int64_t value) {
        multiple, facts.min, facts.max, remedy(facts));
 }
 
+// Checks a number against [number_min, number_max], without number_min if above_min is set.
 void check_number(const OptionFacts& facts, double value) {
   // Written so that NaN fails it.
   const bool in_range = value >= facts.number_min && value <= facts.number_max &&
@@ -32,7 +34,7 @@ void check_number(const OptionFacts& facts, double value) {
        facts.above_min ? "and at most" : "to", facts.number_max, remedy(facts));
 }
 
-// An enumeration that was cast from a number without a name.
+// Checks that an enumeration has a name: a caller may have cast any number to it.
 void check_choice(const OptionFacts& facts, int64_t value) {
   if (value >= 0 && value < static_cast<int64_t>(facts.choices.size())) return;
   std::string names;
@@ -41,6 +43,8 @@ void check_choice(const OptionFacts& facts, int64_t value) {
   fail(ErrorCode::kInvalidArgument, "{} is {}, which is none of: {}", facts.name, value, names);
 }
 
+// The part of "-n,--max-tokens" after the comma (long_ones) or before it. Flags without a comma are
+// the long name alone.
 std::string_view flags_of(const OptionFacts& facts, bool long_ones) {
   const size_t comma = facts.flags.find(',');
   if (comma == std::string_view::npos) return long_ones ? facts.flags : std::string_view();

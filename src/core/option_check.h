@@ -1,5 +1,5 @@
-// Values of options against their rows (sluice/option_row.h), for all that do not come from a
-// command line: the engine's own options and the parameters of a request.
+// Checks values of options against their rows (sluice/option_row.h): the engine's options and the
+// parameters of a request, which may be set by a program, and those of the command line.
 //
 // Used by engine/plan/validate_options, attention/make_policies and the command line. Thread rule:
 // pure functions.

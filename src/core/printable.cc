@@ -1,4 +1,4 @@
-// Escapes bytes, not characters: which encoding the terminal has is not known here.
+// Replaces bytes, not characters, since the terminal's encoding is unknown.
 #include "core/printable.h"
 
 namespace sluice {

@@ -1,7 +1,7 @@
 // printable(): text from a file or a command line, made fit for an error message.
 //
 // Used wherever a message quotes text from outside: escape sequences must not reach the terminal,
-// a newline must not look like a second message, and a megabyte must not fill the screen.
+// a newline must not look like a second message, and a long text must be cut.
 // Thread rule: a free function without state.
 #pragma once
 

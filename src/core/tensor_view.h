@@ -1,7 +1,7 @@
 // TensorView: a typed, shaped, non-owning view of contiguous row-major memory.
 //
-// What passes between model, ops and kernels. It does not know where its memory lives; the owner
-// (device/Buffer) does. Thread rule: a value; the memory behind it follows stream order.
+// Passed between model, ops and kernels. It does not record the kind of its memory; the owner
+// (device/Buffer) does. Thread rule: a value; access to its memory follows stream order.
 #pragma once
 
 #include <array>

@@ -14,6 +14,7 @@
 namespace sluice {
 namespace {
 
+// Throws kIo "cannot <what> <path>: <reason>" with a remedy for the errno `error`.
 [[noreturn]] void fail_write(const std::filesystem::path& path, std::string_view what, int error) {
   std::string_view remedy = "choose a path in a directory that you may write";
   if (error == ENOSPC || error == EDQUOT) remedy = "free some space or choose another place";
@@ -21,7 +22,7 @@ namespace {
   fail(ErrorCode::kIo, "cannot {} {}: {}; {}", what, path.string(), std::strerror(error), remedy);
 }
 
-// Closes on every way out of a function that reads.
+// Closes a descriptor on every exit of a function, exceptions included.
 struct FdCloser {
   int fd;
   ~FdCloser() { ::close(fd); }
@@ -41,6 +42,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
     fail(ErrorCode::kIo, "{} is a directory; name a file", path.string());
   }
   std::string text;
+  // Only a hint: a FIFO has no size, and a file may grow while it is read.
   if (S_ISREG(status.st_mode) && static_cast<uint64_t>(status.st_size) <= max_bytes) {
     text.reserve(static_cast<size_t>(status.st_size));
   }
@@ -75,6 +77,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
   SLUICE_CHECK(fd_ >= 0, "write to {} after its commit", path_.string());
+  // A write may be short (a signal, a nearly full disk): the rest is written by the next one.
   while (!bytes.empty()) {
     const ssize_t count = ::write(fd_, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) continue;
@@ -87,11 +90,12 @@ void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 
 void AtomicFile::commit() {
   SLUICE_CHECK(fd_ >= 0, "second commit of {}", path_.string());
-  // mkstemp makes files private; a result is an ordinary file that follows the umask.
+  // mkstemp gives mode 0600; the result gets the ordinary mode under the umask. umask can only be
+  // read by setting it, so it is set and restored.
   const mode_t mask = ::umask(0);
   ::umask(mask);
   if (::fchmod(fd_, 0666 & ~mask) != 0) fail_write(path_, "set the permissions of", errno);
-  // Some file systems report a full disk only when the data reaches it.
+  // Some file systems report a full disk only when data is flushed.
   if (::fsync(fd_) != 0) fail_write(path_, "write", errno);
   const int closed = ::close(std::exchange(fd_, -1));
   if (closed != 0) fail_write(path_, "write", errno);

@@ -1,4 +1,4 @@
-// Whole files in and out: reading into a string, and writing that is all or nothing.
+// Reads whole files into strings, and writes files that appear only when complete.
 //
 // Used by the JSON reader, the safetensors writer and everything that writes results.
 // Thread rule: free functions keep no state; an AtomicFile belongs to one thread.
@@ -13,11 +13,13 @@
 
 namespace sluice {
 
+// Default limit of a file read into a string: a wrong file name should not fill the memory.
 inline constexpr uint64_t kMaxTextFileBytes = uint64_t{256} << 20;
 
 // Reads a file that fits a string.
 //
-// For files that a user names, FIFOs included (`-f <(command)`); those of a model: read_model_file.
+// For files that a user names, FIFOs included (`-f <(command)`). Files of a model directory are
+// read with read_model_file.
 // Errors: kIo naming the path: absent, a directory, unreadable, or larger than `max_bytes`.
 std::string read_file(const std::filesystem::path& path, uint64_t max_bytes = kMaxTextFileBytes);
 
@@ -33,13 +35,15 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
+  // Appends to the temporary file. REQUIRES for all three: not committed (checked).
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
+  // Flushes the data to disk and gives the file its name, replacing a file of that name.
   void commit();
 
  private:
   std::filesystem::path path_;
-  std::filesystem::path temporary_;
+  std::filesystem::path temporary_;  // empty after commit()
   int fd_ = -1;
 };
 

@@ -1,5 +1,5 @@
-// A SAX handler that builds the document itself, so that depth and duplicate keys are refused
-// while parsing: nlohmann's own builder keeps the last of two equal keys and has no depth limit.
+// A SAX handler that builds the document, so that duplicate keys and deep nesting are refused while
+// parsing: nlohmann's own builder keeps the last of two equal keys and has no depth limit.
 #include "io/json.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// Reads bytes and remembers how far the lexer has come; SAX callbacks are not told.
+// An input iterator that publishes the lexer's position, which SAX callbacks do not receive.
 class CountingIterator {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -41,12 +41,14 @@ class CountingIterator {
   const char** reached_;
 };
 
+// Builds one document; each callback of the parser adds one value, key or container. Callbacks
+// return true to go on; errors leave as exceptions.
 class DocumentBuilder : public nlohmann::json_sax<json> {
  public:
   DocumentBuilder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
   json build() {
-    // nlohmann's lexer takes a NUL for the end of the text and would ignore what follows it.
+    // nlohmann's lexer ends the text at a NUL and would ignore the rest.
     if (const size_t nul = text_.find('\0'); nul != text_.npos) {
       fail_at(nul + 1, "not valid JSON: a NUL byte; fetch the file again or repair it");
     }
@@ -70,6 +72,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   bool end_array() override { return close(); }
 
   bool key(std::string& key) override {
+    // The member starts as null; place() then assigns the value that follows the key.
     auto [slot, inserted] = open_.back()->get_ref<json::object_t&>().emplace(key, nullptr);
     if (!inserted) {
       fail_at(position(),
@@ -82,7 +85,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
 
   bool parse_error(size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
-    // "[json.exception.parse_error.101] parse error at line ...": the tag says nothing to a user.
+    // Drops the tag of "[json.exception.parse_error.101] parse error at line ...".
     std::string_view reason = error.what();
     if (const size_t tag_end = reason.find("] "); tag_end != reason.npos) {
       reason.remove_prefix(tag_end + 2);
@@ -92,6 +95,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   }
 
  private:
+  // Bytes that the lexer has read so far.
   size_t position() const { return static_cast<size_t>(reached_ - text_.data()); }
 
   [[noreturn]] void fail_at(size_t position, const std::string& message) const {
@@ -99,7 +103,8 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
                 std::string(name_));
   }
 
-  // Puts a value where the document is open: the root, a member, or the end of an array.
+  // Stores a value at the current place (the root, the member of the last key, or the end of the
+  // innermost open array) and returns its address.
   json* place(json value) {
     if (++num_values_ > kMaxJsonValues) {
       fail_at(position(), fmt::format("more than {} values; no model file has that many: is it the "
@@ -124,6 +129,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
     return true;
   }
 
+  // Starts an object or array; values go into it until close().
   bool open(json container) {
     if (open_.size() == static_cast<size_t>(kMaxJsonDepth)) {
       fail_at(position(),
@@ -147,6 +153,8 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   std::vector<json*> open_;  // containers that are not closed yet, outermost first
 };
 
+// Whether `value` is an integer in [min, max]. nlohmann stores non-negative literals as uint64_t,
+// which may exceed int64_t, so the two kinds are compared separately.
 bool in_range(const json& value, int64_t min, int64_t max) {
   if (value.is_number_unsigned()) {
     const uint64_t number = value.get<uint64_t>();
@@ -170,7 +178,7 @@ json read_json_file(const std::filesystem::path& path) {
 std::string describe_json(const json& value) {
   if (value.is_object()) return fmt::format("an object of {}", value.size());
   if (value.is_array()) return fmt::format("a list of {}", value.size());
-  // Of a long string only as much as is shown: its dump would be another copy.
+  // Cut a long string before dump(), which would copy all of it.
   if (value.is_string() && value.get_ref<const std::string&>().size() > kMaxShownChars) {
     return describe_json(value.get_ref<const std::string&>().substr(0, kMaxShownChars));
   }
@@ -224,6 +232,7 @@ std::optional<int64_t> JsonObject::find_int(std::string_view key, int64_t min, i
 std::optional<double> JsonObject::find_double(std::string_view key, double min, double max) const {
   const json* value = find(key);
   if (!value) return std::nullopt;
+  // A wrong type becomes NaN, which fails the range check below.
   const double number = value->is_number() ? value->get<double>() : std::nan("");
   if (!(number >= min && number <= max)) {
     fail(key, fmt::format("a number from {} to {}", min, max));
@@ -281,6 +290,7 @@ std::vector<int64_t> JsonObject::find_ints(std::string_view key, int64_t min, in
   const json* value = find(key);
   if (!value) return {};
   std::vector<int64_t> numbers;
+  // A single integer is read as a list of one.
   const json one_item = value->is_array() ? json() : json::array({*value});
   for (const json& item : value->is_array() ? *value : one_item) {
     if (!in_range(item, min, max)) {

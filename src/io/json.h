@@ -20,9 +20,9 @@ namespace sluice {
 // Nesting beyond this is refused; nlohmann's copy and destructor recurse once per level.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Documents of more values (keys apart) are refused before they take memory, which is some 16 to
-// 100 bytes each. The largest real ones, tokenizers with merges as pairs, have 2 million; a header
-// of a million tensors would have 8 million.
+// Documents with more values (keys not counted) are refused; each value takes 16 to 100 bytes of
+// memory. The largest real documents, tokenizers with merges as pairs, have 2 million; a
+// safetensors header of a million tensors would have 8 million.
 inline constexpr size_t kMaxJsonValues = 8'000'000;
 
 // Parses a whole document; `name` (a file name) opens every error text.
@@ -52,7 +52,9 @@ class JsonObject {
   JsonObject(nlohmann::json&& value, std::string name) = delete;  // it would dangle
 
   const std::string& name() const { return name_; }
+  // Whether the key is present and not null.
   bool has(std::string_view key) const;
+  // All keys, those with null included, in the order of the map (alphabetical).
   std::vector<std::string> keys() const;
 
   const nlohmann::json& get(std::string_view key) const;
@@ -73,10 +75,12 @@ class JsonObject {
   // A list of strings; empty when the key is absent.
   std::vector<std::string> find_strings(std::string_view key) const;
 
-  // Throws the error "name: key is <found>; it must be <allowed>", for rules getters cannot say.
+  // Throws the error "name: key is <found>; it must be <allowed>", for rules that the getters do
+  // not check.
   [[noreturn]] void fail(std::string_view key, std::string_view allowed) const;
 
  private:
+  // Null if the key is absent or its value is null.
   const nlohmann::json* find(std::string_view key) const;
 
   const nlohmann::json* value_;

@@ -1,4 +1,5 @@
-// Opens weight files by name or by index, and checks that index and shards agree exactly.
+// Opens weight files by name or by index, and checks that the index and the shards list the same
+// tensors.
 #include "io/model_directory.h"
 
 #include <algorithm>
@@ -19,6 +20,7 @@ namespace {
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
+// Throws kModel with a formatted message; `context` is the file.
 template <typename... Args>
 [[noreturn]] void fail_model(std::string context, fmt::format_string<Args...> format,
                              Args&&... args) {
@@ -26,8 +28,8 @@ template <typename... Args>
               std::move(context));
 }
 
-// A shard is a plain file name: an index must not reach outside of its directory, and error texts
-// show the name as part of a path.
+// Whether `name` is a file name without directories or control characters: an index must not refer
+// to files outside its directory, and error texts print the name as part of a path.
 bool is_plain_file_name(std::string_view name) {
   constexpr size_t kLongestName = 255;  // of Linux's file systems
   const auto is_plain = [](char c) {
@@ -37,7 +39,8 @@ bool is_plain_file_name(std::string_view name) {
          std::ranges::all_of(name, is_plain);
 }
 
-// Other types lie in checkpoints too (quantized weights in I32 or U8): they would need code.
+// Whether the loader can convert the type to bf16. Checkpoints with quantized weights have I32 or
+// U8 tensors, which are not supported.
 bool is_weight_type(std::optional<DType> dtype) {
   return dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32;
 }
@@ -63,11 +66,13 @@ std::map<std::string, std::string> read_weight_map(const std::filesystem::path& 
   return shard_of;
 }
 
+// By the name alone; the file is not opened.
 bool is_gguf(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
   return extension == ".gguf" || extension == ".GGUF";
 }
 
+// Whether any file of the directory is named as GGUF; false for a directory that cannot be read.
 bool has_gguf(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entries(directory, error);
@@ -75,6 +80,7 @@ bool has_gguf(const std::filesystem::path& directory) {
                      [](const auto& entry) { return is_gguf(entry.path()); });
 }
 
+// Users of llama.cpp often pass a GGUF: this error says how to get the model in the right format.
 [[noreturn]] void refuse_gguf(const std::filesystem::path& path, std::string_view what) {
   fail(ErrorCode::kModel,
        "{} {}, which Sluice does not read; fetch the Hugging Face repository that it was made from "
@@ -82,8 +88,8 @@ bool has_gguf(const std::filesystem::path& directory) {
        path.string(), what);
 }
 
-// "org/name" as on huggingface.co: two plain names, and no local directory of the first one, which
-// would make it a path with a misspelt end.
+// Whether the path has the form "org/name" of huggingface.co: two plain names. If a local directory
+// of the first name exists, the path is more likely a misspelt local one.
 bool looks_like_repository(const std::filesystem::path& path) {
   const std::string text = path.string();
   const size_t slash = text.find('/');
@@ -98,6 +104,7 @@ bool looks_like_repository(const std::filesystem::path& path) {
          !std::filesystem::exists(organisation, error);
 }
 
+// What to do about a model directory that does not exist.
 std::string remedy_of_absence(const std::filesystem::path& path) {
   if (!looks_like_repository(path)) return "check --model";
   return fmt::format(
@@ -149,6 +156,7 @@ Checkpoint::Checkpoint(const ModelDirectory& directory) {
   }
 }
 
+// Reads the header of one weight file and enters its tensors.
 void Checkpoint::add_file(const std::filesystem::path& path) {
   ModelFile file(path);
   SafetensorsHeader header = read_safetensors_header(file);
@@ -165,6 +173,8 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
   files_.push_back(std::move(file));
 }
 
+// Opens each shard of the index once, then compares in both directions: every tensor of the shards
+// is in the index, and every tensor of the index is in the shard that it names.
 void Checkpoint::add_shards(const ModelDirectory& directory,
                             const std::filesystem::path& index_path) {
   const std::map<std::string, std::string> shard_of = read_weight_map(index_path);

@@ -19,7 +19,8 @@
 
 namespace sluice {
 
-// Where the files of a model are. Opening it reads nothing but the directory.
+// The directory of a model's files. Its constructor checks that config.json exists and reads no
+// file.
 class ModelDirectory {
  public:
   // Errors: kModel naming the path when it is absent, is no directory, or has no config.json.
@@ -52,7 +53,7 @@ struct CheckpointTensor {
   void read(size_t offset, std::span<std::byte> dst) const {
     file->read(file_offset + offset, dst);
   }
-  // Asks for all bytes ahead; returns at once.
+  // Starts read-ahead of all bytes; returns at once.
   void will_need() const { file->will_need(file_offset, num_bytes); }
 };
 
@@ -86,15 +87,17 @@ class Checkpoint {
   void require_unchanged() const;
 
  private:
+  // The place and type of one tensor, from the header of its file.
   struct Entry {
-    size_t file = 0;
-    uint64_t begin = 0;
+    size_t file = 0;     // index in files_
+    uint64_t begin = 0;  // bytes [begin, end) of the file
     uint64_t end = 0;
-    std::string dtype_name;
+    std::string dtype_name;  // as in the file, for errors
     std::optional<DType> dtype;
     std::vector<int64_t> shape;
   };
 
+  // Errors of both: those of the constructor.
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
 
@@ -103,8 +106,8 @@ class Checkpoint {
   uint64_t num_bytes_ = 0;
 };
 
-// "[3, 128]", for error texts and listings; after eight dimensions, more than any
-// weight has, only their number is said.
+// "[3, 128]", for error texts and listings. After eight dimensions, more than any weight has, only
+// the number of the others is printed.
 std::string shape_string(std::span<const int64_t> shape);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// POSIX reading by position, with a remedy for each reason why a file cannot be read.
+// POSIX reading by position; each error of the system gets a remedy.
 #include "io/model_file.h"
 
 #include <cerrno>
@@ -17,10 +17,12 @@
 namespace sluice {
 namespace {
 
+// Time of the last modification in nanoseconds since 1970.
 int64_t modified_ns_of(const struct stat& status) {
   return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
+// What a user can do about the errno `error` of a file.
 std::string_view remedy_of(int error) {
   switch (error) {
     case ENOENT:
@@ -40,6 +42,8 @@ std::string_view remedy_of(int error) {
   }
 }
 
+// Throws "cannot <action> <path>". A link without a target is named as such: caches of downloads
+// are links, and one that was cut off leaves a dangling one.
 [[noreturn]] void fail_access(const std::filesystem::path& path, std::string_view action,
                               int error) {
   std::error_code no_link;
@@ -53,6 +57,7 @@ std::string_view remedy_of(int error) {
        path.string(), std::strerror(error), remedy_of(error));
 }
 
+// Status of an open file. Errors: kModel if it is no regular file.
 struct stat regular_status(int fd, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) fail_access(path, "open", errno);
@@ -101,6 +106,7 @@ void ModelFile::read(uint64_t offset, std::span<std::byte> dst) const {
   SLUICE_CHECK(offset <= num_bytes_ && dst.size() <= num_bytes_ - offset,
                "bytes {} to {} of {} in {}", offset, offset + dst.size(), num_bytes_,
                path_.string());
+  // pread may return less than asked for; 0 means that the file has become shorter.
   while (!dst.empty()) {
     const ssize_t count = ::pread(fd_, dst.data(), dst.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -117,7 +123,7 @@ void ModelFile::read(uint64_t offset, std::span<std::byte> dst) const {
 }
 
 void ModelFile::will_need(uint64_t offset, uint64_t num_bytes) const {
-  // Only advice: a refusal costs speed and nothing else.
+  // Only a hint to the kernel, so its result is ignored.
   (void)::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes),
                         POSIX_FADV_WILLNEED);
 }

@@ -1,9 +1,9 @@
 // The files of a model: regular files only, read by position.
 //
-// Used by everything that reads a model directory, so that a FIFO, a link to nothing or a closed
-// folder gets one text and one error code everywhere. Nothing is mapped: a file that another
-// program cuts while it is read (a download that starts again, a network disk) would end the
-// process with SIGBUS, while a read that comes up short is an error like any other.
+// Used by everything that reads a model directory, so that a FIFO, a dangling link or an unreadable
+// folder gives the same text and error code everywhere. Files are not mapped: if another program
+// truncates a file while it is read (a restarted download, a network disk), access to a mapping
+// would end the process with SIGBUS, while a short read is an ordinary error.
 // Thread rule: immutable after construction; may be read from any thread at once.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace sluice {
 
 class ModelFile {
  public:
-  // Opens the file without waiting for anybody, as opening a FIFO would.
+  // Opens the file. Does not block, not even on a FIFO, which is refused.
   //
   // Errors: kModel naming the path and what to do: absent, a link to nothing or to itself,
   // unreadable, a directory, another special file. kDoesNotFit when memory is used up.
@@ -37,11 +37,11 @@ class ModelFile {
   // Errors: kModel when the file has become shorter meanwhile or the disk fails.
   void read(uint64_t offset, std::span<std::byte> dst) const;
 
-  // Asks the kernel to read a range ahead; returns at once.
+  // Asks the kernel to read the range into its page cache; returns at once.
   void will_need(uint64_t offset, uint64_t num_bytes) const;
 
-  // Errors: kModel when size or time of the file are not what they were when it was opened: what
-  // was read may be of two versions.
+  // Errors: kModel if the file's size or modification time has changed since it was opened: the
+  // bytes read may be of two versions.
   void require_unchanged() const;
 
  private:
@@ -55,9 +55,9 @@ class ModelFile {
 std::string read_model_file(const std::filesystem::path& path,
                             uint64_t max_bytes = kMaxTextFileBytes);
 
-// Whether a file that a model may have or not is there. Only a name that does not exist is absent:
-// a link to nothing (a download that was cut off) counts as there, and reading it says what is
-// wrong. Errors: kModel when the folder does not let one look.
+// Whether an optional file of a model exists. A dangling link (an interrupted download) counts as
+// existing, and reading it gives an error that says so. Errors: kModel if the folder cannot be
+// searched.
 bool model_file_exists(const std::filesystem::path& path);
 
 }  // namespace sluice

@@ -1,4 +1,5 @@
-// Checks the rules of the format in this order: size, JSON, each tensor, all tensors together.
+// Checks the rules of the format in this order: sizes, JSON, each tensor, then the layout of all
+// tensors.
 #include "io/safetensors.h"
 
 #include <algorithm>
@@ -22,13 +23,15 @@ static_assert(std::endian::native == std::endian::little, "tensors are used as t
 constexpr uint64_t kSizeBytes = 8;  // the header size in front of the header
 constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
 
+// A type of the format; `dtype` is empty if Sluice has no use for it. F4 and F6 have fewer than 8
+// bits, hence bits and not bytes.
 struct OfficialDType {
   std::string_view name;
   uint64_t bits;
   std::optional<DType> dtype;
 };
 
-// In the reference implementation's order, narrow to wide, which the writer's order follows.
+// In the order of the reference implementation, narrow to wide; the writer sorts tensors by it.
 constexpr std::array<OfficialDType, 22> kOfficialDTypes = {{
     {"BOOL", 8, {}},
     {"F4", 4, {}},
@@ -54,6 +57,7 @@ constexpr std::array<OfficialDType, 22> kOfficialDTypes = {{
     {"U64", 64, {}},
 }};
 
+// Throws kModel with a formatted message; the file's name is the context.
 template <typename... Args>
 [[noreturn]] void fail_file(std::string_view name, fmt::format_string<Args...> format,
                             Args&&... args) {
@@ -81,6 +85,7 @@ uint64_t header_size(std::span<const std::byte> first, uint64_t file_bytes, std:
   return size;
 }
 
+// The entry of kOfficialDTypes for the tensor's "dtype". Errors: kModel if there is none.
 const OfficialDType& find_dtype(const JsonObject& tensor) {
   const std::string name = tensor.get_string("dtype");
   for (const OfficialDType& official : kOfficialDTypes) {
@@ -89,13 +94,14 @@ const OfficialDType& find_dtype(const JsonObject& tensor) {
   tensor.fail("dtype", "a type of the safetensors format, such as BF16, F16 or F32");
 }
 
+// A list of non-negative integers. find_ints alone would accept a single integer, too.
 std::vector<int64_t> int_list(const JsonObject& tensor, std::string_view key) {
   if (!tensor.get(key).is_array()) tensor.fail(key, "a list of integers");
   return tensor.find_ints(key, 0, kInt64Max);
 }
 
-// Bytes of the tensor by its shape. Multiplies in the order of the dimensions and the type last, as
-// the reference does, so the same shapes count as overflowing.
+// Bytes of a tensor of this shape. Multiplies the dimensions in order and the type's bits last, as
+// the reference does, so that the same shapes count as overflowing.
 uint64_t shape_bytes(const JsonObject& tensor, std::span<const int64_t> shape, uint64_t bits) {
   uint64_t total = 1;
   bool overflow = false;
@@ -117,6 +123,7 @@ uint64_t shape_bytes(const JsonObject& tensor, std::span<const int64_t> shape, u
   return total / 8;
 }
 
+// One tensor of the header. begin and end still count from the first data byte.
 SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor) {
   const OfficialDType& official = find_dtype(tensor);
   SafetensorsEntry entry;
@@ -146,10 +153,11 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor) 
   return entry;
 }
 
+// The object __metadata__, which maps text to text.
 std::map<std::string, std::string> parse_metadata(const JsonObject& metadata) {
   std::map<std::string, std::string> result;
   for (const std::string& key : metadata.keys()) {
-    // Not get_string, whose error shows the key as it is.
+    // Not get_string: its error would print the key unquoted.
     const nlohmann::json value = metadata.has(key) ? metadata.get(key) : nullptr;
     if (!value.is_string()) {
       fail_file(metadata.name(), "{} is {}; it must be a string, fetch the file again",
@@ -160,7 +168,7 @@ std::map<std::string, std::string> parse_metadata(const JsonObject& metadata) {
   return result;
 }
 
-// Tensors in the order of their bytes must follow each other exactly and end with the file.
+// `tensors` are sorted by offset. They must cover [0, data_bytes) without gap or overlap.
 void check_layout(const std::vector<SafetensorsEntry>& tensors, uint64_t data_bytes,
                   std::string_view name) {
   uint64_t reached = 0;
@@ -186,7 +194,7 @@ void check_layout(const std::vector<SafetensorsEntry>& tensors, uint64_t data_by
   }
 }
 
-// Everything after the header size.
+// Parses the header's text. Offsets of the result count from the start of the file.
 SafetensorsHeader parse_header(std::string_view text, uint64_t file_bytes, std::string_view name) {
   if (!text.starts_with('{')) {
     fail_file(name, "header does not start with '{{'; is it a safetensors file?");
@@ -235,15 +243,18 @@ SafetensorsHeader read_safetensors_header(const ModelFile& file) {
 
 namespace {
 
-// The place of a type in the reference implementation's order.
+// Index of the type in kOfficialDTypes; wider types have a larger rank.
 size_t dtype_rank(DType dtype) {
   size_t rank = 0;
   while (kOfficialDTypes[rank].dtype != dtype) ++rank;
   return rank;
 }
 
+// `text` as a JSON string.
 std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
+// The header of tensors in file order, padded with spaces to a multiple of 8 bytes. Keys are
+// written by hand, because nlohmann would sort them and the reference does not.
 std::string render_header(std::span<const SafetensorsInput* const> tensors,
                           const std::map<std::string, std::string>& metadata) {
   std::string header = "{";

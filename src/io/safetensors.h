@@ -20,13 +20,14 @@
 
 namespace sluice {
 
+// Limit of the header's size in the reference implementation.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
 // One tensor of a file, as its header says.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_name;      // as in the file: "BF16"
-  std::optional<DType> dtype;  // nothing for an official type that Sluice has no use for
+  std::optional<DType> dtype;  // empty for a type of the format that Sluice does not use
   std::vector<int64_t> shape;  // outermost first; empty for a scalar
   uint64_t begin = 0;          // bytes [begin, end) counted from the start of the file
   uint64_t end = 0;
@@ -49,7 +50,7 @@ struct SafetensorsHeader {
 // Source: https://huggingface.co/docs/safetensors, section "Format", and its reference parser.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file, std::string_view name);
 
-// The same of a file, of which only the header is read. Errors: also those of ModelFile::read.
+// As above; reads the header only. Errors: also those of ModelFile::read.
 SafetensorsHeader read_safetensors_header(const ModelFile& file);
 
 // A tensor to be written; `bytes` must be as long as shape and dtype say.
