@@ -1,4 +1,5 @@
-// Joins and waits of a capture, by one small vector clock for each stream.
+// Joins and waits of a capture, with one vector clock per stream: entry i of a stream's clock is
+// the number of steps of stream i that its next step comes after.
 #include "device/capture.h"
 
 #include <algorithm>
@@ -64,7 +65,7 @@ bool CaptureMember::wait(const CapturePoint& point, const std::string& stream_na
   }
   SLUICE_CHECK(capture_ == point.capture, "stream '{}' waits for an event of another capture",
                stream_name);
-  add_step();  // a stream that only waits must be waited for, too
+  add_step();  // a stream that only waits must be joined as well
   std::vector<int64_t>& reached = capture_->streams_[index_].reached;
   reached.resize(std::max(reached.size(), point.reached.size()));
   for (size_t i = 0; i < point.reached.size(); ++i) {

@@ -1,9 +1,10 @@
-// Capture: which streams take part in a Stream::capture, and which stream has waited for what in
-// it.
+// Capture: which streams take part in a Stream::capture, and which steps of the others each of them
+// has waited for.
 //
 // Used by the streams and events of both backends, so that both refuse the same mistakes with the
-// same text: CUDA would find most of them, but only on a machine with a GPU. It keeps clocks only;
-// what is recorded is the backend's. Thread rule: the host thread that enqueues.
+// same text: CUDA would detect most of them, but only on a machine with a GPU. It keeps one vector
+// clock per stream; the recorded work is kept by the backend. Thread rule: the host thread that
+// enqueues.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +17,13 @@ namespace sluice {
 
 class Capture;
 
-// What an event stands for that was recorded inside a capture.
+// The state of an event that was recorded inside a capture.
 struct CapturePoint {
-  std::shared_ptr<Capture> capture;  // null: recorded outside, or never
-  size_t number = 0;                 // of the capture's points, in order
-  std::vector<int64_t> reached;      // what it covers of each stream
+  std::shared_ptr<Capture> capture;  // null: recorded outside a capture, or never
+  size_t number = 0;                 // index among the capture's points, in order of recording
+  std::vector<int64_t> reached;      // [stream]: steps that come before the event
 
-  // REQUIRES (checked): the host may ask for it, which means that no capture has it.
+  // Checks that the event was recorded outside a capture, before the host queries it or waits.
   void check_outside() const;
 };
 
@@ -34,17 +35,17 @@ class Capture {
   size_t num_points() const { return num_points_; }
   size_t num_streams() const { return streams_.size(); }
 
-  // Ends it. REQUIRES (checked): the first stream has waited for all that the others were given.
+  // Ends the capture. REQUIRES (checked): the first stream has waited for all steps of the others.
   void close();
-  // Ends it, whatever the streams have done.
+  // Ends the capture without that check, after an exception.
   void abandon() noexcept { is_open_ = false; }
 
  private:
   friend class CaptureMember;
   struct Member {
     std::string stream_name;
-    int64_t num_steps = 0;         // that it was given
-    std::vector<int64_t> reached;  // steps of each stream that its next one comes after
+    int64_t num_steps = 0;         // recorded on this stream so far
+    std::vector<int64_t> reached;  // [stream]: steps that its next step comes after
   };
   size_t add_stream(const std::string& stream_name);
 
@@ -53,7 +54,7 @@ class Capture {
   std::vector<Member> streams_;  // the first began the capture
 };
 
-// A stream's part in a capture; none most of the time.
+// A stream's membership in a capture; empty most of the time.
 class CaptureMember {
  public:
   // Whether the stream takes part in a capture now.
@@ -64,7 +65,7 @@ class CaptureMember {
 
   // The stream begins a capture.
   void begin(std::shared_ptr<Capture> capture, const std::string& stream_name);
-  // It was given some work. Outside of a capture nothing.
+  // Counts a step of the stream. Outside of a capture it does nothing.
   void add_step();
   // The point of an event that the stream records; an empty one outside of a capture.
   CapturePoint record();

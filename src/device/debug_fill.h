@@ -1,7 +1,8 @@
-// kDebugFill: whether memory that was not written yet is filled with NaN.
+// kDebugFill: whether memory that was not written yet is filled with NaN, so that a stale read
+// shows in the results.
 //
-// Asked by the CPU device for fresh memory and by the KV pools for freed slots and blocks. This is
-// the one place that looks at the build type. Thread rule: a constant.
+// Used by the devices for fresh memory and by the KV pools for freed slots, blocks, stages and
+// tails. No other file depends on the build type. Thread rule: a constant.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ inline constexpr bool kDebugFill = false;
 inline constexpr bool kDebugFill = true;
 #endif
 
-// A byte that, repeated, is NaN in every float format.
+// Repeated, this byte is a NaN in f32, bf16 and f16.
 inline constexpr uint8_t kNanByte = 0xFF;
 
 }  // namespace sluice

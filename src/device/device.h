@@ -1,8 +1,8 @@
-// Device, Stream, Event, Buffer: the contract that the CPU and CUDA backends both keep.
+// Device, Stream, Event, Buffer: the contract of the CPU and CUDA backends.
 //
-// Everything above this folder enqueues work through these four types, in the same way on every
-// backend. tests/device/contract_test.cc is this file as a test; it runs on every backend.
-// Thread rule: one host thread enqueues (the engine's); the work itself runs elsewhere.
+// All code above this folder enqueues work through these four types, in the same way on every
+// backend. tests/device/contract_test.cc tests each statement of this file on every backend.
+// Thread rule: one host thread enqueues (the engine's); the work runs on other threads or the GPU.
 #pragma once
 
 #include <cstddef>
@@ -22,20 +22,20 @@ class TraceSink;  // device/trace.h
 
 enum class DeviceKind { kCpu, kCuda };
 
-// Where a byte lives. kPinned is host memory that a copy engine can reach; kDevice is what kernels
-// work on. On the CPU device kDevice is an arena of its own, so that a byte that was never
-// transferred is never visible to a kernel.
+// Kinds of memory. kPinned is host memory that copy engines can access; kernels work on kDevice. On
+// the CPU device kDevice memory is separate too, so that a kernel cannot read a byte that was never
+// transferred.
 enum class MemoryKind { kHost, kPinned, kDevice };
 
 std::string_view memory_kind_name(MemoryKind kind);
 
-// Is told how many bytes of a long allocation are done, from 0 to all, never falling, on the thread
-// that allocates. What it throws ends the allocation, which then holds nothing.
+// Called on the allocating thread during a long allocation; `done_bytes` never decreases. An
+// exception from it ends the allocation and frees what was taken.
 using AllocationProgress = std::function<void(size_t done_bytes, size_t total_bytes)>;
 
-// Owner of one allocation; gives it back when it dies.
+// Owner of one allocation, which its destructor frees.
 //
-// REQUIRES: no work that touches the memory is pending on any stream when the Buffer dies.
+// REQUIRES: no work that uses the memory is pending on any stream when the Buffer is destroyed.
 class Buffer {
  public:
   Buffer() = default;
@@ -43,7 +43,7 @@ class Buffer {
       : device_(device), data_(data), size_bytes_(size_bytes), kind_(kind) {}
   Buffer(Buffer&& other) noexcept { swap(other); }
   Buffer& operator=(Buffer&& other) noexcept {
-    Buffer taken(std::move(other));  // so that what this one held is given back now
+    Buffer taken(std::move(other));  // frees this object's old memory on return
     swap(taken);
     return *this;
   }
@@ -101,11 +101,11 @@ struct Copy2dArgs {
 // Work recorded once and launched many times (Stream::capture), of one stream or of several that
 // wait for each other.
 //
-// What it holds are the arguments as they were: the same memory, the same shapes. Whatever changes
-// between two launches is read from memory by the work itself. It belongs to the stream that
-// launches it: what was recorded on other streams is not in their order when it is launched.
-// REQUIRES: outlives its launches, and so does the memory that its work touches; one stream at a
-// time launches it.
+// It keeps the arguments of the recorded work: the same memory and shapes at each launch. Values
+// that change between launches are read from memory by the work itself. A launch is ordered on the
+// launching stream only, not on the other streams that were recorded.
+// REQUIRES: the graph and the memory that its work uses outlive its launches; one stream at a time
+// launches it.
 class Graph {
  public:
   virtual ~Graph() = default;
@@ -113,10 +113,10 @@ class Graph {
 
 // An in-order queue of asynchronous work. There is no default stream and no current stream.
 //
-// Errors: the first asynchronous error is kept with the op's name. Work enqueued on the stream
-// after it is skipped, events recorded after it are poisoned, a stream that waits for a poisoned
-// event is poisoned too, and every host wait on a poisoned event or stream throws the error. A
-// skipped op is never silent: code that looks at its result must wait, and that wait throws.
+// Errors: a stream keeps its first asynchronous error, with the op's name, and is then poisoned:
+// later work is skipped, events recorded later are poisoned, a stream that waits for a poisoned
+// event is poisoned too, and every host wait on a poisoned event or stream throws the error. Code
+// that reads the result of a skipped op must wait first, and that wait throws.
 class Stream {
  public:
   // Blocks until the work enqueued so far is done (or skipped); never throws.
@@ -129,7 +129,7 @@ class Stream {
   virtual void copy(const CopyArgs& args) = 0;
   virtual void copy_2d(const Copy2dArgs& args) = 0;
 
-  // Sets every byte to `value` (0xFF makes NaN of every float format: used to poison).
+  // Sets every byte to `value`. Order: after all earlier work of this stream.
   virtual void fill(std::byte* dst, size_t num_bytes, uint8_t value) = 0;
 
   virtual void record(Event& event) = 0;
@@ -139,15 +139,15 @@ class Stream {
   // Errors: throws the first asynchronous error of the stream.
   virtual void synchronize() = 0;
 
-  // Records what `enqueue` puts on this stream (copies, fills and ops) instead of running it. Other
-  // streams of the device may take part: one joins when it waits for an event that was recorded
-  // inside the capture, and what it is given from then on is recorded as well.
-  // REQUIRES (checked): waits inside are for events recorded inside, so what the work needs from
-  // outside must be waited for before a launch; this stream has waited at the end for all that the
-  // others were given, their records included; nothing is launched inside. An event recorded inside
-  // has no version outside of it: it is recorded again before it is waited for or asked.
-  // REQUIRES: nothing is allocated inside, and ops have run on this device before, so that nothing
-  // is made ready inside.
+  // Records the work that `enqueue` puts on this stream (copies, fills and ops) instead of running
+  // it. Another stream of the device joins when it waits for an event that was recorded inside the
+  // capture; its work is then recorded as well.
+  // REQUIRES (checked): waits inside are for events recorded inside, so the launching stream must
+  // wait for everything that the work needs from outside; at the end this stream has waited for all
+  // work and records of the others; nothing is launched inside. An event recorded inside has no
+  // version outside: it must be recorded again before it is waited for or queried.
+  // REQUIRES: nothing is allocated inside, and the ops have run on this device before, so that
+  // one-time preparations are done.
   // Errors: those of `enqueue`; nothing is recorded then.
   template <typename Enqueue>
   std::unique_ptr<Graph> capture(Enqueue&& enqueue) {
@@ -161,14 +161,14 @@ class Stream {
     return end_capture();
   }
 
-  // Enqueues the recorded work: after all earlier work of this stream, each part in the order in
-  // which it was recorded, all of it before later work of this stream. Other streams, those that
-  // took part in the capture included, are ordered with it through this stream alone. An error
-  // inside is an error of the stream as ever. REQUIRES: a graph of this device.
+  // Enqueues the recorded work after all earlier and before all later work of this stream, each
+  // stream's part in its recorded order. Other streams, also those that took part in the capture,
+  // are ordered with it only through events of this stream. An error inside is an error of this
+  // stream. REQUIRES: a graph of this device.
   virtual void launch(const Graph& graph) = 0;
 
  private:
-  // What `capture` is made of.
+  // The parts of `capture`. Exactly one of the other two follows begin_capture.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<Graph> end_capture() = 0;
   virtual void abandon_capture() noexcept = 0;
@@ -176,10 +176,10 @@ class Stream {
 
 struct StreamOptions {
   std::string name;     // shown in errors and timelines
-  int num_threads = 1;  // CPU: worker plus helpers of its ops, 0 for the device's; CUDA: ignored
+  int num_threads = 1;  // CPU: worker and helpers, 0: the device's number; CUDA: ignored
 };
 
-// What `sluice doctor` prints and planners ask.
+// Printed by `sluice doctor`; the plan takes the memory sizes from it.
 struct DeviceInfo {
   std::string name;               // "AMD EPYC ... (avx2)" or "NVIDIA H200"
   size_t total_memory_bytes = 0;  // of the device
@@ -187,7 +187,7 @@ struct DeviceInfo {
   int num_cores = 0;              // hardware threads, or multiprocessors
 };
 
-// A place that computes. Makes everything above; outlives everything it made.
+// Makes streams, events and buffers. REQUIRES: outlives all of them.
 class Device {
  public:
   virtual ~Device() = default;
@@ -204,13 +204,13 @@ class Device {
   Buffer allocate(size_t size_bytes, MemoryKind kind) {
     return allocate(size_bytes, kind, nullptr);
   }
-  // The same for what may take seconds, as pinning many GiB does. `on_progress` may be null, and
-  // otherwise is told of the end at least.
+  // The same with progress, for allocations that may take seconds, such as pinning many GiB.
+  // `on_progress` may be null; otherwise it is called at least once, at the end.
   virtual Buffer allocate(size_t size_bytes, MemoryKind kind,
                           const AllocationProgress& on_progress) = 0;
 
-  // Allocations made since the device was made, and bytes alive now, per kind. Tests assert that a
-  // decode step allocates nothing; `inspect` and observers report the bytes.
+  // Allocations since the device was made (never decreases); bytes allocated now and at most, per
+  // kind. Tests assert that a decode step allocates nothing; `inspect` and observers report bytes.
   virtual int64_t num_allocations() const = 0;
   virtual size_t allocated_bytes(MemoryKind kind) const = 0;
   virtual size_t peak_allocated_bytes(MemoryKind kind) const = 0;
@@ -233,11 +233,11 @@ struct DeviceOptions {
 // missing when CUDA was asked for and is not there.
 std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options = {});
 
-// What tells the GPU that `spec` names from all others ("GPU-1b3f...", as nvidia-smi prints it);
-// empty when it names the CPU. Takes no memory of the GPU. Errors: those of make_device.
+// The unique id of the GPU named by `spec` ("GPU-1b3f...", as nvidia-smi prints it); empty for the
+// CPU. Takes no memory of the GPU. Errors: those of make_device.
 std::string gpu_id(std::string_view spec);
 
-// Why "auto" means the CPU here, in one clause; empty when it means a GPU.
+// Why "auto" selects the CPU on this machine, in one clause; empty if it selects a GPU.
 std::string why_no_gpu();
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
-// DeviceHook: what tests attach to a device, to delay its streams and to meter its link.
+// DeviceHook: lets tests and benchmarks delay the streams of a device and slow down its link.
 //
-// Implemented in tests/support. Devices of make_device have none: each task then costs a comparison
-// with null. Thread rule: said at each function.
+// Implemented in tests/support. A device of make_device has none; each task then costs one
+// comparison with null. Thread rule: stated at each function.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace sluice {
 
-// Across the link between host and device memory.
+// Direction of a transfer between host and device memory.
 enum class TransferDirection { kToDevice, kToHost };
 
-// Holds one stream up between its tasks.
+// Delays one stream between its tasks.
 //
 // Called by one thread at a time, in the order of the stream: on the CPU device by its worker, on
 // CUDA by the driver's thread for host functions.
@@ -30,16 +30,17 @@ class DeviceHook {
  public:
   virtual ~DeviceHook() = default;
 
-  // For the n-th stream of the device, counted from 1; null: it is not delayed. Host thread.
+  // Called by make_stream for the n-th stream of the device, counted from 1. Null: the stream is
+  // not delayed. Host thread.
   virtual std::unique_ptr<StreamDelay> make_delay(std::string_view stream_name,
                                                   uint64_t stream_number) = 0;
 
-  // Whether `after_transfer` is to be called. A GPU's link is real: a device on CUDA refuses a hook
-  // that meters.
+  // Whether the device calls `after_transfer`. A CUDA device refuses a hook that returns true,
+  // since its link cannot be slowed down.
   virtual bool meters_transfers() const = 0;
 
-  // `num_bytes` were moved since `begin_ns` (now_ns); may sleep, and the stream is late by that.
-  // Any worker, several at a time.
+  // Called after a transfer of `num_bytes` that began at `begin_ns` (now_ns of host/waiting.h). May
+  // sleep, which delays the stream. Called on workers, on several at a time.
   virtual void after_transfer(TransferDirection direction, size_t num_bytes, int64_t begin_ns) = 0;
 };
 

@@ -1,6 +1,6 @@
-// make_device: chooses the backend that an option names.
+// make_device: selects the backend named by an option.
 //
-// The only place that knows all backends. Thread rule: any thread.
+// The only file that includes all backends. Thread rule: any thread.
 #include <charconv>
 #include <utility>
 
@@ -13,6 +13,7 @@
 namespace sluice {
 namespace {
 
+// Throws for a name that is none of the documented ones.
 [[noreturn]] void fail_unknown(std::string_view spec) {
   fail(ErrorCode::kInvalidArgument, "unknown device '{}'; say 'cpu', 'cuda', 'cuda:N' or 'auto'",
        spec);
@@ -31,6 +32,7 @@ int cuda_ordinal(std::string_view spec) {
   return ordinal;
 }
 
+// Resolves "auto": the first GPU if there is one, else the CPU.
 std::string_view settle_auto(std::string_view spec) {
   if (spec != "auto") return spec;
   return num_cuda_devices() > 0 ? "cuda" : "cpu";

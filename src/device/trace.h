@@ -1,8 +1,8 @@
-// TraceSink: receives what each stream of a device ran and when.
+// TraceSink: receives the spans (op, begin, end) that each stream of a device ran.
 //
-// Given in DeviceOptions::trace for a timeline; without one nothing is recorded, at no cost. Thread
-// rule: `take` is called on the host thread only; a stream collects its spans in a buffer of its
-// own, so that tracing never orders two streams.
+// Set in DeviceOptions::trace for a timeline; without it nothing is recorded. Thread rule: `take`
+// is called on the host thread only; each stream collects its spans in its own buffer, so that
+// tracing never orders two streams.
 #pragma once
 
 #include <cstdint>

@@ -14,6 +14,7 @@
 namespace sluice {
 namespace {
 
+// Resolves 0 to all usable cores. Errors: kInvalidArgument outside 0 to 1024.
 int checked_num_threads(int num_threads) {
   constexpr int kMaxThreads = 1024;
   if (num_threads < 0 || num_threads > kMaxThreads) {
@@ -25,6 +26,7 @@ int checked_num_threads(int num_threads) {
 
 }  // namespace
 
+// The affinity mask, not the number of cores: containers and taskset restrict it.
 int num_usable_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
@@ -37,7 +39,7 @@ CpuDevice::CpuDevice(const DeviceOptions& options, std::unique_ptr<DeviceHook> h
       memory_(options.memory_limit_bytes),
       hook_(std::move(hook)),
       transfer_meter_(hook_ != nullptr && hook_->meters_transfers() ? hook_.get() : nullptr) {
-  best_isa();  // an impossible SLUICE_CPU_ISA is an error now, not in the first kernel
+  best_isa();  // reports a wrong SLUICE_CPU_ISA now, not in the first kernel
 }
 
 CpuDevice::~CpuDevice() {
@@ -62,6 +64,7 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
   StreamOptions settled = options;
   settled.num_threads =
       options.num_threads == 0 ? num_threads_ : checked_num_threads(options.num_threads);
+  // Counted also without a hook, so that stream numbers do not depend on whether there is one.
   ++num_streams_made_;
   std::unique_ptr<StreamDelay> delay;
   if (hook_ != nullptr) delay = hook_->make_delay(options.name, num_streams_made_);
@@ -76,7 +79,7 @@ Buffer CpuDevice::allocate(size_t size_bytes, MemoryKind kind,
                            const AllocationProgress& on_progress) {
   if (size_bytes == 0) return Buffer();
   Buffer buffer(this, memory_.allocate(size_bytes, kind), size_bytes, kind);
-  if (on_progress) on_progress(size_bytes, size_bytes);  // throws, and the buffer goes back
+  if (on_progress) on_progress(size_bytes, size_bytes);  // if it throws, the buffer is freed
   return buffer;
 }
 

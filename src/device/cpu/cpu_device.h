@@ -1,7 +1,7 @@
-// CpuDevice: the CPU behind the device contract; memory, links and events for its streams.
+// CpuDevice: the CPU as a Device; owns the memory, the event cells and the hook of its streams.
 //
-// Made by make_device("cpu"); its parts are shared with CpuStream, nothing else. Thread rule: one
-// host thread makes things and enqueues; nothing here is touched by two workers, except a hook.
+// Made by make_device("cpu"); only CpuStream uses its parts. Thread rule: one host thread makes
+// objects and enqueues; workers share nothing of it but the hook.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace sluice {
 
 class CpuDevice final : public Device {
  public:
-  // `hook` is null but for tests.
+  // `hook` is null except in tests and benchmarks.
   CpuDevice(const DeviceOptions& options, std::unique_ptr<DeviceHook> hook);
   // REQUIRES: its streams and buffers are gone (checked).
   ~CpuDevice() override;
@@ -36,9 +36,10 @@ class CpuDevice final : public Device {
   // For CpuStream.
   const CpuMemory& memory() const { return memory_; }
   EventCellPool& event_cells() { return event_cells_; }
-  // What hears of transfers; null: nothing does.
+  // The hook if it meters transfers, else null.
   DeviceHook* transfer_meter() const { return transfer_meter_; }
   TraceSink* trace() const { return options_.trace; }
+  // Called by a stream's destructor, so that ~CpuDevice can check that none is left.
   void stream_gone() { --num_streams_; }
 
  private:

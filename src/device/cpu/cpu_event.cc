@@ -1,4 +1,4 @@
-// Cells: signalling, waiting, and reuse that orders no two streams.
+// Signalling, waiting for and reusing cells. Reuse must not order two streams.
 #include "device/cpu/cpu_event.h"
 
 #include "device/host/waiting.h"
@@ -21,7 +21,7 @@ const Error* wait_cell(EventCell& cell) {
   };
   if (!spin_until(reached)) {
     while (!reached()) {
-      // Relaxed: the signaller learns that a thread sleeps, and must be ordered with nothing else.
+      // Relaxed: it only tells the signaller that a thread sleeps, and must not order anything.
       if (state == EventCell::kPendingSleepers ||
           cell.state.compare_exchange_weak(state, EventCell::kPendingSleepers,
                                            std::memory_order_relaxed)) {
@@ -38,25 +38,25 @@ EventCell& EventCellPool::take() {
   const std::lock_guard lock(mutex_);
   EventCell* cell = find_unused();
   if (cell == nullptr) cell = all_.emplace_back(std::make_unique<EventCell>()).get();
-  // A store with release, not relaxed: it also makes ThreadSanitizer forget what earlier users of
-  // the cell published, which would otherwise order them before the next waiter.
+  // Release, not relaxed: for ThreadSanitizer a release store replaces what earlier users of the
+  // cell published, which would otherwise order them before the next waiter.
   cell->state.store(EventCell::kPending, std::memory_order_release);
   cell->num_users.store(1, std::memory_order_relaxed);
   return *cell;
 }
 
-// The loads are relaxed on purpose: an acquire would tell the host how far the streams have come.
-// All fields that a used cell gets back are atomic, and the stores of its next life depend on the
-// load that saw the count at zero, which the old users left as their last word.
+// Returns a cell that no stream uses, or null. The loads are relaxed on purpose: an acquire would
+// order the host after the streams. That is safe: the reset fields are atomic, and the stores that
+// reset them depend on the load that saw the count at zero, the last write of the old users.
 EventCell* EventCellPool::find_unused() {
-  constexpr int kMaxLooks = 4;  // one long wait at the front must not hold up the others
+  constexpr int kMaxLooks = 4;  // a cell with a long wait must not block the others
   for (int i = 0; i < kMaxLooks && !returned_.empty(); ++i) {
     EventCell* cell = returned_.front();
     returned_.pop_front();
     const bool used = cell->num_users.load(std::memory_order_relaxed) != 0;
     const bool poisoned = cell->state.load(std::memory_order_relaxed) == EventCell::kPoisoned;
     if (!used && !poisoned) return cell;
-    // A poisoned cell keeps its error for those who still read it, and is never used again.
+    // A poisoned cell keeps its error for readers that come later, and is never reused.
     if (used) returned_.push_back(cell);
   }
   return nullptr;

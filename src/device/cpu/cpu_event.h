@@ -1,9 +1,9 @@
-// EventCell, its pool, and CpuEvent: what streams of the CPU device wait for.
+// EventCell, its pool, and CpuEvent: the events of the CPU device.
 //
-// Each recorded version of an event has a cell of its own. A counter per event or per stream would
-// be smaller, but a late waiter would then be ordered after later versions too, and
-// ThreadSanitizer would not see a slot that was refilled too early.
-// Thread rule: said at each function; the pool belongs to the host side.
+// Each recorded version of an event has its own cell. A counter per event or per stream would be
+// smaller, but it would order a late waiter after later versions as well, and ThreadSanitizer would
+// not report a slot that is refilled too early.
+// Thread rule: stated at each function; the pool is used by host threads only.
 #pragma once
 
 #include <atomic>
@@ -21,42 +21,43 @@ namespace sluice {
 
 // One version of an event: pending, then done or poisoned, once.
 //
-// The only order it carries is that of an event: from the worker that signals to whoever waits.
+// It orders the signalling worker's work before the waiter's, and nothing else.
 struct alignas(64) EventCell {
   enum State : uint32_t { kPending = 0, kPendingSleepers = 1, kDone = 2, kPoisoned = 3 };
 
   std::atomic<uint32_t> state{kPending};
-  // The recording stream until it has signalled, and each waiting stream until it has looked.
+  // One for the recording stream until it has signalled, and one for each waiting stream until its
+  // wait has returned. Reused only at 0.
   std::atomic<uint32_t> num_users{0};
   std::unique_ptr<const Error> error;  // written before kPoisoned is published, then constant
 };
 
-// Publishes the end of the work that `cell` captured; `error` is not null when that failed.
+// Publishes that the work captured by `cell` has ended; `error` is not null if it failed.
 // Called by the recording worker, once.
 void signal_cell(EventCell& cell, const Error* error);
 
 // Blocks until `cell` is signalled; returns its error or null. Called by workers and the host.
 const Error* wait_cell(EventCell& cell);
 
-// A worker's last word about a cell.
+// Ends a worker's use of a cell; the worker must not touch it afterwards.
 void drop_user(EventCell& cell);
 
-// Cells of one device. They are used again, and freed only with the device, when no worker is left:
-// counting references for deletion would need an order between the streams that share a cell.
+// Cells of one device. Cells are reused, and freed only with the device, when no worker is left:
+// freeing by reference count would have to order the streams that share a cell.
 class EventCellPool {
  public:
-  // A pending cell with one user, the stream that is going to signal it.
+  // A pending cell with one user, the stream that will signal it.
   // Cost: allocates only while the number of pending versions grows.
   EventCell& take();
 
-  // The host has no more use for `cell`; workers may still have.
+  // Ends the host's use of `cell`. Workers may still use it; it is reused after they are done.
   void give_back(EventCell& cell);
 
  private:
   EventCell* find_unused();
 
-  std::mutex mutex_;  // between host threads only
-  std::deque<EventCell*> returned_;
+  std::mutex mutex_;  // protects the pool between host threads; workers never lock it
+  std::deque<EventCell*> returned_;  // given back, oldest first; perhaps still in use
   std::vector<std::unique_ptr<EventCell>> all_;
 };
 
@@ -68,7 +69,7 @@ class CpuEvent final : public Event {
   bool query() const override;
   void synchronize() const override;
 
-  // Whether the device that has `pool` made it.
+  // Whether the device that owns `pool` made this event.
   bool is_of(const EventCellPool& pool) const { return &pool_ == &pool; }
 
   // A new version, to be signalled by the stream that records it.
@@ -77,7 +78,7 @@ class CpuEvent final : public Event {
   // The newest version; null when never recorded.
   EventCell* newest() const { return newest_; }
 
-  // What it stands for when it was last recorded inside a capture.
+  // Set if the event was last recorded inside a capture, else empty.
   const CapturePoint& point() const { return point_; }
   void set_point(CapturePoint point) { point_ = std::move(point); }
 

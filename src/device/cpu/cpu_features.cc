@@ -18,8 +18,8 @@ namespace {
 constexpr std::array kAllIsas{CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16,
                               CpuIsa::kAmx};
 
-// Asks Linux for the tile registers, which a process may not touch without permission. It holds for
-// all threads, also those started before.
+// Requests the AMX tile registers from Linux; a process may not use them without permission. The
+// permission covers all threads, also those already running.
 // Source: Linux Documentation/arch/x86/xstate.rst.
 bool request_amx_permission() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
@@ -27,6 +27,8 @@ bool request_amx_permission() {
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
+// CPUID leaf 7: bf16 tile products and tile registers; the kernel's permission comes last, so that
+// it is requested only where there is AMX.
 bool has_amx_bf16() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
@@ -35,7 +37,7 @@ bool has_amx_bf16() {
   return (edx & kAmxBf16) != 0 && (edx & kAmxTile) != 0 && request_amx_permission();
 }
 
-// Asked by hand, since not every compiler's builtin knows the word.
+// CPUID leaf 1. Not __builtin_cpu_supports, since some compilers do not accept "f16c".
 bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   constexpr unsigned kF16c = 1u << 29;
@@ -101,6 +103,7 @@ CpuIsa best_isa() {
 }
 
 std::string cpu_brand_name() {
+  // CPUID leaves 0x80000002 to 0x80000004 give 16 characters each.
   std::array<unsigned, 12> words{};
   for (unsigned i = 0; i < 3; ++i) {
     unsigned* w = &words[4 * i];

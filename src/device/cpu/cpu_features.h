@@ -1,8 +1,8 @@
 // CpuIsa: which vector instructions the kernels of this process may use.
 //
 // Read by src/ops/cpu for run-time dispatch and by `sluice doctor`. The environment variable
-// SLUICE_CPU_ISA lowers it (scalar, avx2, avx512, avx512bf16, amx), so that one machine can test
-// every variant. Thread rule: any thread; the answer is found once.
+// SLUICE_CPU_ISA lowers the level (scalar, avx2, avx512, avx512bf16, amx), so that one machine can
+// test every variant. Thread rule: any thread; detection runs once.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// Each level includes the ones before it, so `isa >= CpuIsa::kAvx2` asks "may I use AVX2".
+// Each level includes the ones before it: AVX2 may be used if `isa >= CpuIsa::kAvx2`.
 enum class CpuIsa {
   kScalar,
   kAvx2,        // with FMA and F16C
@@ -22,15 +22,16 @@ enum class CpuIsa {
 // "scalar", "avx2", ...: the words of SLUICE_CPU_ISA.
 std::string_view cpu_isa_name(CpuIsa isa);
 
-// The highest level that this machine and its operating system offer, whatever the environment
-// says. Asks the kernel for the AMX tile state the first time (a request for the whole process).
+// The highest level that this machine and its operating system support; ignores the environment.
+// The first call requests the AMX tile state from the kernel, for the whole process.
 CpuIsa detected_isa();
 
-// The level to use: `detected_isa()`, or what SLUICE_CPU_ISA asks for.
+// The level to use: that of SLUICE_CPU_ISA, or `detected_isa()` if it is not set.
 // Errors: kInvalidArgument for an unknown word; kUnsupported for a level the machine lacks.
 CpuIsa best_isa();
 
-// What `best_isa` decides, without the environment: `wanted` empty means `detected`.
+// The rule of `best_isa` as a pure function, for tests: `wanted` empty means `detected`.
+// Errors: those of best_isa.
 CpuIsa choose_isa(std::string_view wanted, CpuIsa detected);
 
 // "Intel(R) Xeon(R) ...", as the processor calls itself.

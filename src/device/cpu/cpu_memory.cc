@@ -1,5 +1,5 @@
-// Allocation: small ones from the heap (where AddressSanitizer guards their ends), large ones
-// mapped and backed as they are used, so that a plan that is larger than its use costs nothing.
+// Small allocations come from the heap, where AddressSanitizer guards their ends. Large ones are
+// mapped and backed as they are touched, so that planned but unused memory costs nothing.
 #include "device/cpu/cpu_memory.h"
 
 #include <algorithm>
@@ -19,6 +19,7 @@ size_t round_up(size_t size, size_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
+// "512 bytes" or "3.5 MiB", for error texts.
 std::string format_bytes(size_t num_bytes) {
   constexpr double kMiB = 1 << 20;
   if (num_bytes < (size_t{1} << 20)) return fmt::format("{} bytes", num_bytes);
@@ -66,6 +67,7 @@ void CpuMemory::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) 
 
 bool CpuMemory::is_device(const std::byte* data, size_t num_bytes) const {
   const std::lock_guard lock(mutex_);
+  // The last range that begins at or before `data` is the only one that can contain it.
   auto range = device_ranges_.upper_bound(data);
   if (range == device_ranges_.begin()) return false;
   --range;
@@ -95,7 +97,7 @@ size_t CpuMemory::peak_bytes(MemoryKind kind) const {
 
 size_t CpuMemory::limit_bytes(MemoryKind kind) const { return usage(kind).limit_bytes; }
 
-// Null when the system has no more.
+// Null if the system has not enough memory. deallocate() frees by the same size threshold.
 std::byte* CpuMemory::take_from_system(size_t size_bytes) {
   if (size_bytes >= kHugePageBytes) return map_host_pages(size_bytes);
   return static_cast<std::byte*>(std::aligned_alloc(kAlignment, round_up(size_bytes, kAlignment)));

@@ -1,6 +1,6 @@
 // CpuStream: the one-way queue, its worker, and the copies.
 //
-// The first half runs on the host, the second on the worker; the border is marked.
+// Functions of the first half run on the host, those of the second half on the worker.
 #include "device/cpu/cpu_stream.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace sluice {
 
-// REQUIRES: next is the only field that the host touches after publishing a node.
+// An entry of the queue. After publishing a node the host may access only its `next`.
 struct CpuStream::Node {
   std::atomic<Node*> next{nullptr};
   NodeKind kind = NodeKind::kTask;
@@ -28,7 +28,7 @@ struct CpuStream::Node {
   std::vector<EventCell*> cells;
 };
 
-// What the streams of a capture record into.
+// The graph under construction, shared by all streams of a capture.
 struct CpuStream::Recording final : Capture {
   std::unique_ptr<CpuGraph> graph = std::make_unique<CpuGraph>();
 };
@@ -38,7 +38,7 @@ namespace {
 constexpr uint32_t kWorkerSleeps = 1;  // bit of posted_
 constexpr uint32_t kOnePosted = 2;     // posted_ counts in the bits above
 
-// The copies have names, which reports of races then show.
+// Named functions and not lambdas, so that ThreadSanitizer's reports name them.
 size_t run_copy(const CopyArgs& args) {
   std::memcpy(args.dst, args.src, args.num_bytes);
   return args.num_bytes;
@@ -96,7 +96,7 @@ Device& CpuStream::device() const { return device_; }
 void CpuStream::push(Node* node) {
   Node* before = std::exchange(tail_, node);
   before->next.store(node, std::memory_order_release);  // from here on `before` is the worker's
-  // Counted after it was published: a worker that reads the count knows there is a node to come.
+  // Counted after publishing: a worker that reads the new count will find the node.
   const uint32_t posted = posted_.fetch_add(kOnePosted, std::memory_order_relaxed);
   if ((posted & kWorkerSleeps) != 0) futex_wake_all(posted_);
 }
@@ -113,7 +113,8 @@ void CpuStream::submit(const char* op_name, Task task) {
 
 DeviceHook* CpuStream::transfer_meter() const { return device_.transfer_meter(); }
 
-// Copies within one side do not go over the link.
+// Names the copy by its direction. Copies within one side do not cross the link and are not
+// metered.
 template <typename Copy>
 void CpuStream::submit_copy(bool from_device, bool to_device, Copy copy) {
   if (from_device == to_device) {
@@ -147,7 +148,7 @@ void CpuStream::copy_2d(const Copy2dArgs& args) {
 
 void CpuStream::fill(std::byte* dst, size_t num_bytes, uint8_t value) {
   if (num_bytes == 0) return;
-  device_.memory().is_device(dst, num_bytes);  // checks that the range does not run past its buffer
+  device_.memory().is_device(dst, num_bytes);  // for its check that the range lies in one buffer
   submit("fill", [=](ThreadTeam&) { std::memset(dst, value, num_bytes); });
 }
 
@@ -166,7 +167,10 @@ void CpuStream::abandon_capture() noexcept {
   recording.graph.reset();
 }
 
+// Appends a step to this stream's branch and counts the waits for each point: a launch adds this
+// many users to the point's cell.
 void CpuStream::add_captured(CpuGraph::Step step) {
+  // Records and waits are counted by CaptureMember itself.
   if (step.kind == CpuGraph::Kind::kTask) capture_.add_step();
   CpuGraph& graph = *static_cast<Recording&>(capture_.capture()).graph;
   graph.num_waits.resize(capture_.capture().num_points());
@@ -175,7 +179,8 @@ void CpuStream::add_captured(CpuGraph::Step step) {
   graph.branches[capture_.index()].push_back(std::move(step));
 }
 
-// The workers change nothing of the graph that a later launch could see, hence the const_cast.
+// Each launch gives every point of the graph a new cell. Running a task needs a mutable Task, hence
+// the const_cast; tasks do not change (see submit), so later launches see the same graph.
 void CpuStream::launch(const Graph& graph) {
   SLUICE_CHECK(!capture_.active(), "a launch inside a capture");
   SLUICE_CHECK(dynamic_cast<const CpuGraph*>(&graph) != nullptr, "a graph of another device");
@@ -196,6 +201,7 @@ void CpuStream::launch(const Graph& graph) {
   for (EventCell* cell : cells) device_.event_cells().give_back(*cell);
 }
 
+// Enqueues one branch of a graph on this stream; `cells` are this launch's, by point.
 void CpuStream::push_branch(CpuGraph& graph, size_t index, const std::vector<EventCell*>& cells) {
   auto* node = new Node;
   node->kind = NodeKind::kGraph;
@@ -204,7 +210,7 @@ void CpuStream::push_branch(CpuGraph& graph, size_t index, const std::vector<Eve
   push(node);
 }
 
-// Cells of another device's pool may be gone with that device while a worker here still looks.
+// Cells of another device's pool may be freed with that device while a worker here still waits.
 void CpuStream::check_of_device(const Event& event) const {
   const auto* own = dynamic_cast<const CpuEvent*>(&event);
   SLUICE_CHECK(own != nullptr && own->is_of(device_.event_cells()),
@@ -247,8 +253,8 @@ void CpuStream::synchronize() {
   if (error != nullptr) throw Error(*error);
 }
 
-// REQUIRES: the host has synchronized with the worker, and the worker has nothing to do. What the
-// branches have done lies before that.
+// Hands the spans to the trace sink. REQUIRES: the host has synchronized with the worker, and the
+// worker is idle. The branches' work has ended then too, since graphs join them.
 void CpuStream::flush_trace() {
   for (const auto& branch : branches_) static_cast<CpuStream&>(*branch).flush_trace();
   if (spans_.empty()) return;
@@ -272,7 +278,8 @@ void CpuStream::run_worker() {
   }
 }
 
-// The next node. Frees the one before it, which the host has left behind by publishing a successor.
+// Waits for the next node and returns it. Frees the node before it, which the host no longer uses
+// once a successor is published.
 CpuStream::Node* CpuStream::take() {
   Node* next = nullptr;
   const auto published = [&] {
@@ -288,8 +295,8 @@ CpuStream::Node* CpuStream::take() {
   return next;
 }
 
-// Sleeps unless more was posted than taken. The host counts after publishing, so a count that is
-// ahead means that the node is about to become visible.
+// Sleeps while the number of posted nodes equals the number taken. The host counts after
+// publishing, so a larger count means that a node is visible or about to be.
 void CpuStream::sleep_until_posted() {
   const uint32_t idle = num_taken_ * kOnePosted;
   uint32_t posted = idle;
@@ -305,7 +312,7 @@ void CpuStream::execute(Node& node) {
   switch (node.kind) {
     case NodeKind::kTask:
       if (error_ == nullptr) run_task(node.op_name, node.task);
-      node.task.reset();  // what it captured dies in stream order, not when the node is freed
+      node.task.reset();  // destroys its values in stream order, not when the node is freed
       return;
     case NodeKind::kGraph:
       run_branch(node);
@@ -321,8 +328,8 @@ void CpuStream::execute(Node& node) {
   }
 }
 
-// Touches nothing of the graph after its last step: once the launching stream has come there, the
-// graph may be gone. A poisoned stream still records and waits, as ever.
+// Must not access the graph after its last step: once the launching stream has passed that point,
+// the graph may be destroyed. A poisoned stream still records and waits, as outside a graph.
 void CpuStream::run_branch(Node& node) {
   for (CpuGraph::Step& step : node.steps) {
     switch (step.kind) {
@@ -340,6 +347,7 @@ void CpuStream::run_branch(Node& node) {
   }
 }
 
+// Runs a task; an exception becomes the stream's error, with the stream and op as context.
 void CpuStream::run_task(const char* op_name, Task& task) {
   const bool tracing = device_.trace() != nullptr;
   const int64_t begin_ns = tracing ? now_ns() : 0;
@@ -359,7 +367,8 @@ void CpuStream::run_task(const char* op_name, Task& task) {
   if (tracing) spans_.push_back({op_name, begin_ns, now_ns()});
 }
 
-// A poisoned stream still waits: what it would have touched may be in use until then.
+// Takes over the error of a poisoned event. A poisoned stream still waits: until then other streams
+// may use the memory that its skipped work was ordered after.
 void CpuStream::wait_for(EventCell& cell) {
   const bool tracing = device_.trace() != nullptr;
   const int64_t begin_ns = tracing ? now_ns() : 0;

@@ -1,8 +1,8 @@
 // CpuStream: a stream as one worker thread; enqueueing never waits for it.
 //
-// src/ops/cpu enqueues kernels with `submit`; all other code uses the Stream contract. Information
-// flows from the host to the worker only (see below), so that ThreadSanitizer reports a missing
-// event wait as the data race it would be on a GPU.
+// src/ops/cpu enqueues kernels with `submit`; all other code uses the Stream contract. The host
+// never reads what the worker writes, except in host waits, so that ThreadSanitizer reports a
+// missing event wait as the data race that it would be on a GPU (docs/adr/0001).
 // Thread rule: one host thread enqueues; tasks run on the worker, in order.
 #pragma once
 
@@ -27,8 +27,8 @@ namespace sluice {
 class CpuDevice;
 struct EventCell;
 
-// The steps of each stream of a capture, in the order in which they were submitted. The first
-// branch runs on the worker of the stream that launches it, the others on workers of their own.
+// The steps of each stream of a capture (a branch), in order of submission. The first branch runs
+// on the worker of the launching stream, each other branch on a worker of its own.
 class CpuGraph final : public Graph {
  public:
   enum class Kind { kTask, kRecord, kWait };
@@ -42,11 +42,11 @@ class CpuGraph final : public Graph {
   std::vector<uint32_t> num_waits;  // for each point
 };
 
-// The queue is a linked list with one producer. The host publishes a node with a release store of
-// its predecessor's `next`, the worker takes it with an acquire load and frees it; the worker
-// writes nothing that the host reads. A mutex, a condition variable, a shared counter or
-// std::atomic::wait would tell the host, and through it every other stream, how far this worker has
-// come: an order that no GPU gives. A host wait is the one way back, as on a GPU.
+// The queue is a linked list with one producer and one consumer. The host publishes a node with a
+// release store to its predecessor's `next`; the worker takes it with an acquire load and frees it.
+// The worker writes nothing that the host reads. A mutex, a condition variable, a shared counter or
+// std::atomic::wait would order the host, and through it every other stream, after this worker's
+// past work, which a GPU does not do. Only host waits do that, as on a GPU.
 class CpuStream final : public Stream {
  public:
   CpuStream(CpuDevice& device, const StreamOptions& options, std::unique_ptr<StreamDelay> delay);
@@ -55,15 +55,15 @@ class CpuStream final : public Stream {
   Device& device() const override;
   const std::string& name() const override { return name_; }
 
-  // Enqueues `task`; it runs on the worker after all earlier work of this stream. A task that is
-  // captured runs at every launch, so it must leave what it captured as it was.
+  // Enqueues `task`; it runs on the worker after all earlier work of this stream. Inside a capture
+  // it runs at every launch, so it must not change the values that its lambda holds.
   // `op_name` names it in errors and timelines. REQUIRES: op_name lives as long as the stream.
   // Cost: one allocation of about 320 bytes and, when the worker sleeps, one system call.
   // Errors: an exception that leaves the task poisons the stream (see Stream).
   void submit(const char* op_name, Task task);
 
-  // The same for a task that moves bytes over the link: `size_t transfer(ThreadTeam&)` returns how
-  // many, where is_metered().
+  // The same for a task that moves bytes over the link. `size_t transfer(ThreadTeam&)` returns the
+  // number of bytes moved; it is used only if is_metered().
   template <typename Transfer>
   void submit_transfer(const char* op_name, TransferDirection direction, Transfer transfer) {
     submit(op_name, [transfer, direction, meter = transfer_meter()](ThreadTeam& team) {
@@ -112,15 +112,16 @@ class CpuStream final : public Stream {
   CpuDevice& device_;
   const std::string name_;
 
-  // Host: the last node published. The worker never frees it before it has a successor.
+  // Host: the last node published. The worker frees a node only after it has a successor.
   Node* tail_;
-  CaptureMember capture_;  // host; not active: what is submitted runs
-  // Host: run what graphs launched here have recorded on other streams. Not those streams' workers:
-  // their order would hide a wait that is missing between a graph and what they do beside it.
+  CaptureMember capture_;  // host; while active, work is recorded
+  // Host: streams that run the other branches of graphs launched here. The streams that were
+  // recorded are not used for it: their own order would hide a missing wait between the graph and
+  // their work.
   std::vector<std::unique_ptr<Stream>> branches_;
 
-  // Both: nodes published, times two; bit 0 says that the worker sleeps. All accesses are relaxed:
-  // it only counts, so it carries no order.
+  // Both sides: twice the number of nodes published; bit 0 is set while the worker sleeps. All
+  // accesses are relaxed, so it orders nothing.
   alignas(64) std::atomic<uint32_t> posted_{0};
 
   // Worker only (the host reads `spans_` after it has synchronized).

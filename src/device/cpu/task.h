@@ -1,8 +1,9 @@
-// Task: what a CPU stream runs, a move-only callable kept inside the queue's node.
+// Task: a move-only callable stored inside a queue node of a CPU stream.
 //
-// Made by src/ops/cpu from a lambda that captures its POD Args by value; run once by the stream's
-// worker. std::function would need a copyable target and allocate for every op of a decode step.
-// Thread rule: made on the host, published to the worker, run and destroyed there.
+// Made by src/ops/cpu from a lambda that captures its POD Args by value; run by the stream's
+// worker, once or, in a graph, at every launch. std::function would need a copyable target and
+// would allocate for every op of a decode step. Thread rule: made on the host, published to the
+// worker, run there; a task outside of graphs is destroyed there as well.
 #pragma once
 
 #include <concepts>
@@ -17,10 +18,10 @@ class ThreadTeam;
 
 // A callable `void(ThreadTeam&)` of at most kInlineBytes.
 //
-// Cost: constructing and moving are as cheap as moving the callable; no allocation ever. A callable
-// that is too large does not compile: capture a pointer to memory that lives until the op has run.
+// Cost: that of constructing and moving the callable; it never allocates. A callable that is too
+// large does not compile: capture a pointer to memory that lives until the op has run.
 // Capture values, not std::shared_ptr: its reference count would order the streams that share it,
-// and ThreadSanitizer would no longer see a wait that is missing between them.
+// and ThreadSanitizer would not report a missing wait between them.
 class Task {
  public:
   static constexpr size_t kInlineBytes = 256;
@@ -67,6 +68,7 @@ class Task {
     void (*destroy)(void* callable) noexcept;
   };
 
+  // The three operations of one callable type; Task stores a pointer to them, as a vtable would.
   template <typename Callable>
   static constexpr Ops kOpsOf{
       [](void* callable, ThreadTeam& team) { (*static_cast<Callable*>(callable))(team); },
