@@ -17,8 +17,8 @@ std::string cuda_error_text(cudaError_t status);
 // Whether `status` means that the context is lost: every later call of the process fails with it.
 bool is_sticky(cudaError_t status);
 
-// Errors: throws kDevice with `call` and the text of `status` unless it is cudaSuccess. Takes the
-// error out of the runtime, so that no later check reports it again.
+// Errors: throws kDevice with `call` and the text of `status` unless it is cudaSuccess. Clears the
+// runtime's last error, so that no later check reports it again.
 void check_cuda(cudaError_t status, const char* call);
 
 }  // namespace sluice

@@ -1,10 +1,10 @@
 // Copies and fills of a CUDA stream, for all kinds of memory.
 //
 // Copy engines move bytes between pinned and device memory. For other kinds the runtime's
-// asynchronous calls would wait for the stream on the host (pageable memory) or run at once (host
-// to host, filling pinned memory), which the contract forbids: there, a host function in stream
-// order does the host's part. It is slow (memcpy of one host thread, about 20 us a piece) and only
-// used for loading and tests.
+// asynchronous calls would block the host until the stream is done (pageable memory) or run at once
+// (host to host, filling pinned memory), which the contract forbids. A host function in stream
+// order does the host's part instead. It is slow (memcpy on the driver's single thread, and a fixed
+// cost per piece) and used only for loading and tests.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -16,8 +16,9 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{2} << 20;  // a piece of a staged copy
-constexpr size_t kMaxStrideBytes = 0x7fffffff;     // of a strided copy: cudaDeviceProp::memPitch
+constexpr size_t kStagingBytes = size_t{2}
+                                 << 20;         // one piece of a staged copy
+constexpr size_t kMaxStrideBytes = 0x7fffffff;  // limit of strided copies: cudaDeviceProp::memPitch
 
 struct HostFill {
   std::byte* dst;
@@ -25,6 +26,7 @@ struct HostFill {
   uint8_t value;
 };
 
+// Host functions: they run on the driver's thread and must not call CUDA.
 void run_copy(const Copy2dArgs& args) {
   for (size_t row = 0; row < args.num_rows; ++row) {
     std::memcpy(args.dst + row * args.dst_stride_bytes, args.src + row * args.src_stride_bytes,
@@ -34,7 +36,8 @@ void run_copy(const Copy2dArgs& args) {
 
 void run_fill(const HostFill& args) { std::memset(args.dst, args.value, args.num_bytes); }
 
-// Enqueues `kRun(args)` as a host function. Not run after a CUDA error; `args` is lost then.
+// Enqueues `kRun(args)` as a host function. After a CUDA error CUDA does not run it, and its copy
+// of `args` leaks.
 template <auto kRun, typename Args>
 void launch_on_host(cudaStream_t handle, const Args& args) {
   auto kept = std::make_unique<Args>(args);
@@ -46,8 +49,10 @@ void launch_on_host(cudaStream_t handle, const Args& args) {
   kept.release();
 }
 
+// A copy by a copy engine. REQUIRES: both sides are pinned or device memory.
 void launch_copy(cudaStream_t handle, const Copy2dArgs& args) {
-  // The rows of a tail of all layers go as far apart as the layers of the host tier are.
+  // Rows may be further apart than a strided copy allows: those of a tail in all layers have the
+  // layer stride of the host tier. They are copied one by one.
   const bool is_too_wide = std::max(args.dst_stride_bytes, args.src_stride_bytes) > kMaxStrideBytes;
   if (args.num_rows == 1 || is_too_wide) {
     for (size_t row = 0; row < args.num_rows; ++row) {
@@ -68,12 +73,14 @@ size_t extent_bytes(const Copy2dArgs& args, size_t stride_bytes) {
   return (args.num_rows - 1) * stride_bytes + args.row_bytes;
 }
 
+// The op's name in errors and timelines.
 const char* copy_name(bool from_device, bool to_device) {
   if (from_device) return to_device ? "copy d2d" : "copy d2h";
   return to_device ? "copy h2d" : "copy h2h";
 }
 
-// The part of `args` that starts at `row`, `offset_bytes` into it.
+// The part of `args` that begins `offset_bytes` into `row` and fits the staging buffer: several
+// whole rows, or a part of one row longer than the buffer.
 Copy2dArgs piece_of(const Copy2dArgs& args, size_t row, size_t offset_bytes) {
   const size_t rows_per_piece = std::max<size_t>(1, kStagingBytes / args.row_bytes);
   Copy2dArgs piece = args;
@@ -117,12 +124,14 @@ void CudaStream::copy_2d(const Copy2dArgs& args) {
   });
 }
 
+// Host to host: a host function copies in stream order.
 void CudaStream::copy_on_host(const Copy2dArgs& args) {
   SLUICE_CHECK(!capture_.active(), "a copy from host to host has no place in a graph");
   launch_on_host<run_copy>(handle_, args);
 }
 
-// Through pinned memory, piece by piece. One piece is enough: the pieces of a stream run in order.
+// Between pageable and device memory, through a pinned buffer. One buffer suffices, since the
+// pieces run in stream order: each is out of the buffer before the next one is copied in.
 void CudaStream::copy_staged(const Copy2dArgs& args, bool to_device) {
   SLUICE_CHECK(!capture_.active(), "a copy of pageable memory has no place in a graph");
   std::byte* staged = staging();
@@ -149,6 +158,7 @@ void CudaStream::copy_staged(const Copy2dArgs& args, bool to_device) {
   }
 }
 
+// The stream's staging buffer, allocated by the first staged copy.
 std::byte* CudaStream::staging() {
   if (staging_ == nullptr) {
     void* data = nullptr;

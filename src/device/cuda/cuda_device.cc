@@ -13,10 +13,11 @@
 namespace sluice {
 namespace {
 
-// Each word has a cache line of its own, so that a poll of one stream does not wait for another.
+// Each report word has its own cache line, so that streams do not share one.
 constexpr size_t kReportStride = 64;
 constexpr size_t kReportsPerPage = 64;
 
+// Errors: kUnsupported if there is no GPU or fewer than ordinal + 1.
 void require_gpu(int ordinal) {
   const int count = num_cuda_devices();
   if (count == 0) {
@@ -34,7 +35,7 @@ void require_gpu(int ordinal) {
 int num_cuda_devices() {
   int count = 0;
   if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();  // no driver is an answer
+  cudaGetLastError();  // no driver counts as no GPU; clear the error
   return 0;
 }
 
@@ -58,6 +59,7 @@ std::string why_no_cuda() {
   return status == cudaSuccess ? "" : "the CUDA driver says: " + cuda_error_text(status);
 }
 
+// Formats the UUID as nvidia-smi does: groups of 4, 2, 2, 2 and 6 bytes.
 std::string cuda_device_id(int ordinal) {
   require_gpu(ordinal);
   cudaDeviceProp properties = {};
@@ -143,7 +145,8 @@ void CudaDevice::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind)
   memory_.deallocate(data, size_bytes, kind);
 }
 
-// Ledgers and their words live as long as the device: events may still point to them.
+// Ledgers and their words live as long as the device, since events may refer to them after their
+// stream is gone. Words come from pinned pages of kReportsPerPage each.
 CudaLedger& CudaDevice::make_ledger(const std::string& stream_name) {
   const size_t slot = ledgers_.size() % kReportsPerPage;
   if (slot == 0) {
@@ -159,6 +162,8 @@ CudaLedger& CudaDevice::make_ledger(const std::string& stream_name) {
   return *ledgers_.back();
 }
 
+// Every later call would return the sticky error, so the first text is kept: it has the ops that
+// were newest when it happened.
 SharedError CudaDevice::fault(cudaError_t status) {
   cudaGetLastError();
   if (sticky_error_ != nullptr) return sticky_error_;

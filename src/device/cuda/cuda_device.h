@@ -1,8 +1,8 @@
-// CudaDevice: one NVIDIA GPU behind the device contract; its memory, streams and properties.
+// CudaDevice: one NVIDIA GPU as a Device; owns its memory, ledgers and properties.
 //
-// Made by make_device("cuda"); its parts are shared with CudaStream and CudaEvent, and src/ops/cuda
-// asks it for its properties. Thread rule: one host thread makes things and enqueues; it need not
-// be the thread that made the device.
+// Made by make_device("cuda"); CudaStream and CudaEvent use its parts, and src/ops/cuda reads its
+// properties. Thread rule: one host thread makes objects and enqueues; it need not be the thread
+// that made the device.
 #pragma once
 
 #include <memory>
@@ -21,10 +21,9 @@ namespace sluice {
 
 class CudaDevice final : public Device {
  public:
-  // Ignored option: num_threads, which is about the CPU device's workers. `hook` is null but for
-  // tests.
-  // Errors: kUnsupported when there is no such GPU; kInvalidArgument for a hook that meters
-  // transfers, since a real link cannot be slowed down and a test of that would mean nothing.
+  // Ignores options.num_threads. `hook` is null except in tests and benchmarks.
+  // Errors: kUnsupported if there is no such GPU; kInvalidArgument for a hook that meters
+  // transfers, since a real link cannot be slowed down.
   CudaDevice(int ordinal, const DeviceOptions& options, std::unique_ptr<DeviceHook> hook);
   // REQUIRES: its streams and buffers are gone (checked).
   ~CudaDevice() override;
@@ -44,24 +43,25 @@ class CudaDevice final : public Device {
   int ordinal() const { return ordinal_; }
   const cudaDeviceProp& properties() const { return properties_; }
 
-  // Makes this GPU the calling thread's, as the runtime requires before most calls.
-  // Cost: tens of nanoseconds when it is already.
+  // Selects this GPU on the calling thread, which the runtime requires before most calls.
+  // Cost: tens of nanoseconds if it is selected already.
   void make_current() const;
 
   // For CudaStream and CudaEvent.
   const CudaMemory& memory() const { return memory_; }
   TraceSink* trace() const { return options_.trace; }
-  // Null: the next stream is not delayed.
+  // The delay of the next stream, or null. Called once for each stream, to count them.
   std::unique_ptr<StreamDelay> make_delay(const std::string& stream_name) {
     ++num_streams_made_;
     return hook_ != nullptr ? hook_->make_delay(stream_name, num_streams_made_) : nullptr;
   }
+  // The ledger of a new stream, owned by the device.
   CudaLedger& make_ledger(const std::string& stream_name);
   void stream_gone() { --num_streams_; }
 
-  // The error of a host wait or launch that failed with `status`: names the newest ops of all
-  // streams, since the runtime does not say which of them it was. A sticky one is kept, and is the
-  // answer from then on.
+  // The error for a host wait or launch that failed with `status`. It names the newest ops of all
+  // streams, since the runtime does not say which op failed. A sticky error is kept and returned by
+  // all later calls.
   SharedError fault(cudaError_t status);
 
  private:

@@ -1,7 +1,7 @@
-// Functions that reach the CUDA backend without a CUDA type.
+// The interface to the CUDA backend, without CUDA types.
 //
-// Used by registry.cc and by code that explains why there is no GPU. A build without CUDA links
-// stub.cc instead. Thread rule: any thread.
+// Used by registry.cc. Implemented by cuda_device.cc, and by stub.cc in a build without CUDA.
+// Thread rule: any thread.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ std::string why_no_cuda();
 
 // Errors of both: kUnsupported with one sentence that says what is missing.
 std::string cuda_device_id(int ordinal);  // see gpu_id in device/device.h
-// `hook` is null but for tests (device/device_hook.h).
+// `hook` is null except in tests and benchmarks (device/device_hook.h).
 std::unique_ptr<Device> make_cuda_device(int ordinal, const DeviceOptions& options,
                                          std::unique_ptr<DeviceHook> hook);
 

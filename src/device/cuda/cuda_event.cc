@@ -8,7 +8,7 @@ namespace sluice {
 
 CudaEvent::CudaEvent(CudaDevice& device) : device_(device) {
   device.make_current();
-  // Without timing: recording is cheaper, and timelines have events of their own.
+  // Without timing: recording is cheaper, and timelines use their own events.
   check_cuda(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "cudaEventCreate");
 }
 
@@ -17,7 +17,7 @@ CudaEvent::~CudaEvent() { cudaEventDestroy(handle_); }
 bool CudaEvent::query() const {
   point_.check_outside();
   const cudaError_t status = cudaEventQuery(handle_);
-  if (status == cudaErrorNotReady) cudaGetLastError();  // an answer, not an error
+  if (status == cudaErrorNotReady) cudaGetLastError();  // not an error: clear it
   return status != cudaErrorNotReady;
 }
 

@@ -1,8 +1,8 @@
-// CudaEvent: a CUDA event with what its newest version depends on.
+// CudaEvent: a CUDA event and the ops that its newest version depends on.
 //
-// The runtime's events have the contract's versions already: a wait takes the version that was
-// recorded when the wait is called, and an event may be destroyed while waits are pending. Made by
-// CudaDevice, recorded by CudaStream. Thread rule: the host thread that enqueues.
+// CUDA's events have the versions of the contract: a wait refers to the version that exists when
+// the wait is called, and an event may be destroyed while waits are pending. Made by CudaDevice,
+// recorded by CudaStream. Thread rule: the host thread that enqueues.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -35,8 +35,8 @@ class CudaEvent final : public Event {
  private:
   CudaDevice& device_;
   cudaEvent_t handle_ = nullptr;
-  CudaPast past_;
-  CapturePoint point_;  // empty when it was last recorded outside of a capture
+  CudaPast past_;       // of the newest version
+  CapturePoint point_;  // empty if last recorded outside of a capture
 };
 
 // The CUDA event behind `event`. REQUIRES: an event of a CUDA device (checked).

@@ -1,4 +1,4 @@
-// Counts serials, keeps the names of ops, and reads the report word.
+// Counts serials, keeps the names of the newest ops, and reads the report word.
 #include "device/cuda/cuda_ledger.h"
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 namespace sluice {
 namespace {
 
-// Whether op `a` was given before or with `b`. Serials wrap; two that are compared are never 2^31
-// ops apart.
+// Whether serial `a` is not after `b`. Serials wrap at 2^32; two that are compared are less than
+// 2^31 ops apart.
 bool at_or_before(uint32_t a, uint32_t b) { return static_cast<int32_t>(b - a) >= 0; }
 
 }  // namespace
 
 uint32_t CudaLedger::add_op(const char* op_name) {
-  if (++serial_ == 0) ++serial_;
+  if (++serial_ == 0) ++serial_;  // 0 means "in a graph" in a report
   newest_[serial_ % kNumNewest] = op_name;
   return serial_;
 }
@@ -29,6 +29,7 @@ std::string CudaLedger::newest_ops() const {
   return names;
 }
 
+// Messages are few and compared by content: the same op reports again in every step.
 CudaReport CudaLedger::make_report(const char* op_name, const char* text, bool in_graph) {
   const auto known = std::find_if(messages_.begin(), messages_.end(), [&](const Message& message) {
     return std::strcmp(message.op_name, op_name) == 0 && std::strcmp(message.text, text) == 0;
@@ -44,8 +45,7 @@ CudaReport CudaLedger::make_report(const char* op_name, const char* text, bool i
 
 SharedError CudaLedger::reported(uint32_t serial) {
   if (reported_ == nullptr) {
-    // The device writes this word at any time; a host that waited for the kernel sees what it
-    // wrote.
+    // A kernel may write this word at any time; after a wait for that kernel its value is visible.
     const uint64_t word = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
     if (word == 0) return nullptr;
     reported_ = read_word(word);
@@ -55,6 +55,7 @@ SharedError CudaLedger::reported(uint32_t serial) {
   return reported_;
 }
 
+// Unpacks a report (layout: cuda_report.h) and makes its error.
 SharedError CudaLedger::read_word(uint64_t word) const {
   const size_t index = (word >> 56) - 1;
   const uint64_t row = (word >> 32) & kMaxReportedRow;

@@ -1,9 +1,10 @@
-// CudaLedger and CudaPast: which ops a stream was given, and which errors a wait must throw.
+// CudaLedger and CudaPast: the ops that each stream was given, and the errors that a wait must
+// throw.
 //
-// CUDA itself knows neither names of ops nor errors of one stream. A launch that fails is known on
-// the host at once; a kernel that reports bad input is found out at a host wait. For the second, a
-// wait has to know which ops of which streams it depends on, so streams and events carry a small
-// vector clock. Used by CudaStream and CudaEvent. Thread rule: the host thread that enqueues.
+// CUDA has neither names of ops nor errors of one stream. A failed launch is known on the host at
+// once; a kernel's report of bad input is read at a host wait. Such a wait must know which ops of
+// which streams it depends on, so streams and events carry a vector clock (docs/adr/0006). Used by
+// CudaStream and CudaEvent. Thread rule: the host thread that enqueues.
 #pragma once
 
 #include <array>
@@ -21,8 +22,8 @@ namespace sluice {
 // An error that several streams and events share once it has spread.
 using SharedError = std::shared_ptr<const Error>;
 
-// What one stream was given. Owned by the device, which outlives streams and events, so that an
-// event may point here after its stream died.
+// The ops of one stream. Owned by the device, which outlives streams and events, so that an event
+// may refer to it after its stream is gone.
 class CudaLedger {
  public:
   // `word` is pinned memory, zero, and outlives the ledger.
@@ -31,18 +32,19 @@ class CudaLedger {
 
   const std::string& stream_name() const { return stream_name_; }
 
-  // Notes an op and returns its serial, which is never 0.
+  // Counts an op and returns its serial, which is never 0.
   uint32_t add_op(const char* op_name);
   uint32_t newest_serial() const { return serial_; }
 
   // The newest ops, newest first: "matmul, rms_norm"; empty when there were none.
   std::string newest_ops() const;
 
-  // A report for the newest op; `text` is a fmt format with one {} for the row.
-  // REQUIRES: op_name and text live as long as the device; at most 255 different ones.
+  // A report for kernels of the newest op; `text` is a fmt format with one {} for the row. With
+  // `in_graph` the report has no serial, since a graph's ops run at any later time.
+  // REQUIRES: op_name and text live as long as the device; at most 255 different pairs.
   CudaReport make_report(const char* op_name, const char* text, bool in_graph);
 
-  // The error that a kernel of an op up to `serial` reported, or null.
+  // The error reported by a kernel of an op up to `serial` or of a graph; null if there is none.
   SharedError reported(uint32_t serial);
 
  private:
@@ -63,21 +65,21 @@ class CudaLedger {
   uint32_t reported_serial_ = 0;
 };
 
-// What some point in a stream's work depends on, and the error known of it.
+// The ops that a point in a stream's work depends on (a vector clock), and their known error.
 class CudaPast {
  public:
-  // Everything `ledger` was given up to `serial` is part of this past.
+  // Adds all ops of `ledger` up to `serial`.
   void reach(CudaLedger* ledger, uint32_t serial);
 
-  // Adds what an event captured. Keeps its own error if it has one.
+  // Adds the past of an event or graph. Keeps its own error if it has one.
   void join(const CudaPast& other);
 
   // The first error known on the host, from an op that failed when it was enqueued.
   const SharedError& error() const { return error_; }
   void set_error(SharedError error) { error_ = std::move(error); }
 
-  // `error`, or what a kernel of this past reported, if anything.
-  // REQUIRES: the host has waited for the work, or an earlier report may be missed.
+  // The first report of a kernel of this past, else error(); null if there is neither.
+  // REQUIRES: the host has waited for the work; otherwise a report may be missed.
   SharedError find_error() const;
 
  private:

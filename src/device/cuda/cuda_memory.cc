@@ -22,8 +22,7 @@ std::string mib(size_t num_bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(num_bytes) / (1 << 20));
 }
 
-// In debug builds, so that a byte that was never written shows. Not on the default stream, which
-// would wait for nothing here but is used nowhere.
+// For debug builds. On a stream of its own, since the default stream is not used (invariant 1).
 void fill_with_nan(std::byte* data, size_t num_bytes) {
   cudaStream_t stream = nullptr;
   check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
@@ -32,6 +31,7 @@ void fill_with_nan(std::byte* data, size_t num_bytes) {
   check_cuda(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
+// Whether pin_host_memory allocates it; deallocate() decides by the same rule.
 bool is_large_pinned(size_t size_bytes, MemoryKind kind) {
   return kind == MemoryKind::kPinned && size_bytes >= kLargePinnedBytes;
 }
@@ -40,7 +40,7 @@ bool is_large_pinned(size_t size_bytes, MemoryKind kind) {
 
 std::byte* CudaMemory::allocate(size_t size_bytes, MemoryKind kind,
                                 const AllocationProgress& on_progress) {
-  // Not under the lock: it takes seconds, and on_progress may ask for the counters.
+  // Not under the lock: it takes seconds, and on_progress may read the counters.
   const bool fits_machine = size_bytes <= machine_memory_bytes();
   std::byte* pinned = nullptr;
   if (is_large_pinned(size_bytes, kind) && fits_machine) {
@@ -58,9 +58,9 @@ std::byte* CudaMemory::allocate(size_t size_bytes, MemoryKind kind,
   return data;
 }
 
-// Null when there is no more.
+// Allocates without counting; null if the memory does not suffice.
 std::byte* CudaMemory::take(size_t size_bytes, MemoryKind kind) const {
-  // More than the machine has: asked for in earnest, the kernel would end a process over it.
+  // Linux would grant more than the machine has and later kill a process.
   if (kind != MemoryKind::kDevice && size_bytes > machine_memory_bytes()) return nullptr;
   if (kind == MemoryKind::kHost) {
     const size_t rounded = (size_bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -83,6 +83,7 @@ std::byte* CudaMemory::take(size_t size_bytes, MemoryKind kind) const {
   return static_cast<std::byte*>(data);
 }
 
+// Throws the error for an allocation that does not fit, with what is left of its kind.
 void CudaMemory::fail_to_fit(size_t size_bytes, MemoryKind kind) const {
   if (kind != MemoryKind::kDevice) {
     fail(ErrorCode::kDoesNotFit,
@@ -112,7 +113,7 @@ void CudaMemory::deallocate(std::byte* data, size_t size_bytes, MemoryKind kind)
     return;
   }
   ranges_.erase(data);
-  // Failures are of no use here: after a lost context everything fails, and the driver cleans up.
+  // Errors are ignored: after a lost context every call fails, and the driver frees the memory.
   if (is_large_pinned(size_bytes, kind)) {
     unpin_host_memory(data, size_bytes);
   } else if (kind == MemoryKind::kPinned) {

@@ -1,7 +1,7 @@
-// CudaMemory: allocations of a CUDA device, counted, capped, and told apart by address.
+// CudaMemory: allocations of a CUDA device, with counters, a limit, and a lookup by address.
 //
-// Used by CudaDevice and, to choose how a copy is made, by its streams.
-// Thread rule: host threads; a mutex keeps them apart.
+// Used by CudaDevice, and by its streams to choose how a copy is made.
+// Thread rule: host threads; a mutex protects all fields.
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ class CudaMemory {
   std::byte* allocate(size_t size_bytes, MemoryKind kind, const AllocationProgress& on_progress);
   void deallocate(std::byte* data, size_t size_bytes, MemoryKind kind) noexcept;
 
-  // What lies at `data`; kHost for everything that this device did not allocate.
+  // The kind of memory at `data`; kHost for memory that this device did not allocate.
   // REQUIRES: a range that begins in an allocation ends in it (checked).
   MemoryKind kind_at(const std::byte* data, size_t num_bytes) const;
 

@@ -19,12 +19,14 @@ std::string gib(size_t num_bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(num_bytes) / (1 << 30));
 }
 
+// The process's limit of locked memory, for the error text of a failed registration.
 std::string lock_limit() {
   rlimit limit = {};
   if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "unlimited";
   return gib(limit.rlim_cur);
 }
 
+// Throws the error for memory that ran out after `done_bytes` were backed.
 [[noreturn]] void fail_to_back(size_t size_bytes, size_t done_bytes) {
   fail(ErrorCode::kDoesNotFit,
        "{} of pinned memory do not fit: with {} of them taken, {} of the machine's memory were "
@@ -35,6 +37,7 @@ std::string lock_limit() {
 }  // namespace
 
 std::byte* pin_host_memory(size_t size_bytes, const AllocationProgress& on_progress) {
+  // Unmaps the pages on every error below.
   const auto unmap = [size_bytes](std::byte* data) { unmap_host_pages(data, size_bytes); };
   std::unique_ptr<std::byte, decltype(unmap)> pages(map_host_pages(size_bytes), unmap);
   if (pages == nullptr) fail_to_back(size_bytes, 0);

@@ -7,9 +7,9 @@
 
 namespace sluice::cuda {
 
-// Reports `row`, unless something was reported before. When several threads report at once, one of
-// them wins, and it is not said which: the host gets one true message.
-// Cost: nothing unless called; a read and a write over the bus when called.
+// Reports `row`, unless an earlier report is there. If several threads report at once, one of the
+// reports is kept, unspecified which; a 64-bit store is never torn.
+// Cost: a read and a write over the bus when called.
 __device__ inline void fail_row(const CudaReport& report, int64_t row) {
   volatile uint64_t* word = report.word;
   if (*word != 0) return;

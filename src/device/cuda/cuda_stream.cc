@@ -11,7 +11,8 @@
 namespace sluice {
 namespace {
 
-// A named range on the host's row of a profiler's timeline. Costs a test of a pointer without one.
+// Names the enqueueing of an op in a profiler's timeline. Without a profiler it costs a test of a
+// pointer.
 class ProfilerRange {
  public:
   explicit ProfilerRange(const char* name) { nvtxRangePushA(name); }
@@ -42,6 +43,8 @@ CudaStream::~CudaStream() {
 
 Device& CudaStream::device() const { return device_; }
 
+// `submit` without its template. Errors of the enqueued work become the stream's error here: both
+// what `enqueue` throws and what the runtime reports as its last error.
 void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   if (poisoned()) return;
   device_.make_current();
@@ -63,20 +66,22 @@ void CudaStream::run(const char* op_name, const Enqueue& enqueue) {
   if (tracing) trace_->end();
 }
 
-// Holds the stream up, also in a graph: there at every launch. Host functions of all streams share
-// one thread of the driver, so at most one stream is held up at a time.
+// Delays the stream, in a graph at every launch. The driver runs host functions of all streams on
+// one thread, so at most one stream is delayed at a time.
 void CudaStream::delay() {
   const auto call = [](void* delay) { static_cast<StreamDelay*>(delay)->delay(); };
   const cudaError_t status = cudaLaunchHostFunc(handle_, call, delay_.get());
   if (status != cudaSuccess) poison("delay", status);
 }
 
+// Sets the stream's error unless it has one.
 void CudaStream::poison(const char* op_name, const Error& error) {
   if (poisoned()) return;
   past_.set_error(std::make_shared<const Error>(
       error.in(fmt::format("stream '{}', op '{}'", name(), op_name))));
 }
 
+// The same for an error of the runtime; a sticky one may be of any stream, so the device words it.
 void CudaStream::poison(const char* op_name, cudaError_t status) {
   if (poisoned()) return;
   if (is_sticky(status)) {
@@ -92,7 +97,7 @@ CudaReport CudaStream::report(const char* op_name, const char* text) {
 
 void CudaStream::begin_capture() {
   capture_.begin(std::make_shared<Capture>(), name());
-  // Thread-local: an allocation by this thread while it captures is an error, not a surprise.
+  // Thread-local: CUDA refuses unsafe calls of this thread (cudaMalloc) during the capture.
   submit("begin capture", [](cudaStream_t handle) {
     check_cuda(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal),
                "cudaStreamBeginCapture");
@@ -103,7 +108,7 @@ std::unique_ptr<Graph> CudaStream::end_capture() {
   capture_.capture().close();
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
-  // Also when poisoned: the stream must leave the capturing state.
+  // When poisoned too: the stream must leave the capturing state.
   cudaError_t status = cudaStreamEndCapture(handle_, &graph);
   if (status == cudaSuccess && !poisoned()) status = cudaGraphInstantiate(&executable, graph, 0);
   if (graph != nullptr) cudaGraphDestroy(graph);
@@ -133,7 +138,7 @@ void CudaStream::launch(const Graph& graph) {
 void CudaStream::record(Event& event) {
   CudaEvent& target = as_cuda(event);
   device_.make_current();
-  // A poisoned stream records too: what it ran before may still be at work.
+  // A poisoned stream records too: its earlier work may still be running.
   const cudaError_t status = cudaEventRecord(target.handle(), handle_);
   if (status != cudaSuccess) poison("record", status);
   past_.reach(&ledger_, ledger_.newest_serial());
@@ -141,7 +146,7 @@ void CudaStream::record(Event& event) {
   target.set_point(capture_.record());
 }
 
-// A poisoned stream still waits: what it would have touched may be in use until then.
+// A poisoned stream still waits: until then other streams may use the memory of its skipped work.
 void CudaStream::wait(const Event& event) {
   const CudaEvent& source = as_cuda(event);
   const bool is_captured = capture_.wait(source.point(), name());

@@ -34,9 +34,9 @@ class CudaGraph final : public Graph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
-  // Null when the stream was poisoned while it captured; it skips the launch then.
+  // Null if the stream was poisoned during the capture; launches are then skipped.
   cudaGraphExec_t executable() const { return executable_; }
-  // Of all streams that took part: whose kernels may report, and errors of the capture.
+  // The ops of all streams that took part, whose kernels may report, and errors of the capture.
   const CudaPast& past() const { return past_; }
 
  private:
@@ -44,18 +44,18 @@ class CudaGraph final : public Graph {
   const CudaPast past_;
 };
 
-// What src/ops/cuda keeps for one stream between calls: a library's workspace, staging memory. Made
-// by the first op that needs it; dies with the stream, after the stream's work.
+// State that src/ops/cuda keeps for one stream between calls: a library's workspace, staging
+// memory. Made by the first op that needs it; destroyed with the stream, after its work has ended.
 class CudaOpState {
  public:
   virtual ~CudaOpState() = default;
 };
 
-// Errors, in CUDA's terms. An op that cannot be launched poisons the stream at once. A kernel that
-// reports bad input (`report`) is found out at a host wait that depends on it, which throws and
-// poisons; what was enqueued between the two did run, on whatever the kernel left, so a kernel that
-// reports must still write harmless values. A sticky CUDA error names the newest ops of all
-// streams, since the runtime does not say which one it was.
+// Errors on CUDA. An op that cannot be launched poisons the stream at once. A kernel's report of
+// bad input (`report`) is read at a host wait that depends on it, which throws and poisons; work
+// that was enqueued in between did run on the kernel's output, so a kernel that reports must still
+// write harmless values. A sticky CUDA error names the newest ops of all streams, since the runtime
+// does not say which op failed.
 class CudaStream final : public Stream {
  public:
   CudaStream(CudaDevice& device, const std::string& name);
@@ -97,14 +97,14 @@ class CudaStream final : public Stream {
   void launch(const Graph& graph) override;
 
  private:
-  // A function without ownership: submit runs it before it returns.
+  // A reference to a callable: submit calls it before it returns.
   struct Enqueue {
     void (*call)(const void* fn, cudaStream_t handle);
     const void* fn;
   };
 
-  // While capturing, copies must be between pinned and device memory and fills of device memory:
-  // the others need the host each time (checked).
+  // During a capture only copies between pinned and device memory and fills of device memory are
+  // allowed (checked): the others need host functions with their own arguments.
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   void abandon_capture() noexcept override;
@@ -128,7 +128,7 @@ class CudaStream final : public Stream {
   CaptureMember capture_;
   std::byte* staging_ = nullptr;              // pinned, made by the first copy that needs it
   std::unique_ptr<CudaTrace> trace_;          // null: no timeline
-  const std::unique_ptr<StreamDelay> delay_;  // null: none; used by host functions
+  const std::unique_ptr<StreamDelay> delay_;  // null: none; called by host functions
   std::unique_ptr<CudaOpState> op_state_;
 };
 

@@ -30,6 +30,7 @@ CudaTrace::~CudaTrace() {
   }
 }
 
+// An event with timing, reused if possible: creating one is slow.
 cudaEvent_t CudaTrace::take_event() {
   cudaEvent_t event = nullptr;
   if (unused_.empty()) {
@@ -41,8 +42,8 @@ cudaEvent_t CudaTrace::take_event() {
   return event;
 }
 
-// The event is reached while the host waits for it, so the two differ by a wake-up of some
-// microseconds, the same for all spans until the next reference.
+// The host reads its clock when its wait for the event returns, some microseconds after the event.
+// This error is the same for all spans until the next reference.
 void CudaTrace::mark_reference() {
   cudaEventRecord(reference_, handle_);
   cudaEventSynchronize(reference_);

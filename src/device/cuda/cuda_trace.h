@@ -1,7 +1,7 @@
-// CudaTrace: when the ops of one stream ran, from timing events around each.
+// CudaTrace: measures when the ops of one stream ran, by timing events around each.
 //
-// Made by a CudaStream only for a timeline, since two more events for each op cost some
-// microseconds. Thread rule: the host thread that enqueues.
+// Made by a CudaStream only for a timeline, since two more events per op cost some microseconds.
+// Thread rule: the host thread that enqueues.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ class CudaTrace {
   CudaTrace(const CudaTrace&) = delete;
   CudaTrace& operator=(const CudaTrace&) = delete;
 
-  // Around what is enqueued between the two.
+  // The span of the work that is enqueued between the two calls. REQUIRES: not nested.
   void begin(const char* op_name);
   void end();
 
   // The spans since the last call, in host time. REQUIRES: the host has synchronized with the
-  // stream. Empty after a CUDA error.
+  // stream. After a CUDA error spans are missing.
   std::vector<TraceSpan> take();
 
  private:
@@ -41,8 +41,8 @@ class CudaTrace {
   const cudaStream_t handle_;
   std::vector<cudaEvent_t> unused_;
   std::vector<Pending> pending_;
-  // A point in time on both clocks. Taken again at each `take`, because CUDA gives differences as a
-  // float of milliseconds, which is only good to a microsecond for ten seconds or so.
+  // One point in time on both clocks. Renewed at each `take`, because CUDA returns differences as a
+  // float of milliseconds, which resolves a microsecond for about ten seconds only.
   cudaEvent_t reference_ = nullptr;
   int64_t reference_ns_ = 0;
 };

@@ -1,4 +1,4 @@
-// What a build without CUDA links in place of the CUDA backend: it says what is missing.
+// Linked instead of the CUDA backend in a build without CUDA; its errors say what is missing.
 #include "core/error.h"
 #include "device/cuda/cuda_door.h"
 
@@ -10,6 +10,7 @@ std::string why_no_cuda() { return "this build of Sluice has no CUDA backend"; }
 
 namespace {
 
+// Used by both functions below, so that the text is the same.
 [[noreturn]] void fail_without_cuda(int ordinal) {
   fail(ErrorCode::kUnsupported,
        "device 'cuda:{}' was asked for, but {}; use the device 'cpu', or build with the CUDA "

@@ -1,8 +1,8 @@
 // Walks the control groups from the process's own up to the root.
 //
-// In a container /proc/self/cgroup may name the path that the host knows, while /sys/fs/cgroup
-// shows the container's own group at its root: directories that are not there are skipped, and the
-// root is always looked at.
+// In a container /proc/self/cgroup may give the host's path of the group, while /sys/fs/cgroup
+// shows the container's own group as its root: directories that do not exist are skipped, and the
+// root is always read.
 #include "device/host/host_memory.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ constexpr GroupFiles kVersion2 = {.limit = "memory.max",
                                   .inactive_cache = "inactive_file",
                                   .active_cache = "active_file"};
 
-// Nothing for "max" and for files that are not there.
+// The number in a file; empty for "max" and for a file that does not exist.
 std::optional<size_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   uint64_t value = 0;
@@ -45,7 +45,7 @@ std::optional<size_t> read_number(const fs::path& path) {
   return static_cast<size_t>(value);
 }
 
-// The number after `key` in lines of "key number"; 0 where there is none.
+// The number after `key` in a file of lines "key number"; 0 if there is none.
 size_t read_keyed(const fs::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -57,7 +57,7 @@ size_t read_keyed(const fs::path& path, std::string_view key) {
   return 0;
 }
 
-// Collects what the groups above a process leave of a machine's memory.
+// Visits the control groups of a process and keeps the lowest limit and the least available memory.
 class GroupWalk {
  public:
   GroupWalk(fs::path mounts, HostMemory physical)
@@ -82,6 +82,8 @@ class GroupWalk {
   HostMemory memory() const { return memory_; }
 
  private:
+  // Visits the group, its parents and the root of the mount. ".." at the front means a group
+  // outside of the container's view.
   void visit_up_from(const fs::path& mount, fs::path group, const GroupFiles& files) {
     group = group.relative_path().lexically_normal();
     while (!group.empty() && group != "." && *group.begin() != "..") {
@@ -91,6 +93,7 @@ class GroupWalk {
     visit(mount, files);
   }
 
+  // Page cache counts as available: the kernel drops it before it ends a process.
   void visit(const fs::path& group, const GroupFiles& files) {
     const std::optional<size_t> limit = read_number(group / files.limit);
     if (!limit || *limit >= physical_bytes_) return;  // version 1 writes a huge number for "none"
@@ -108,6 +111,7 @@ class GroupWalk {
   HostMemory memory_;
 };
 
+// Memory of the machine without control groups; sysconf where /proc/meminfo cannot be read.
 HostMemory physical_memory(const fs::path& root) {
   constexpr size_t kKib = 1024;
   const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));

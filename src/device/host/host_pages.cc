@@ -1,4 +1,4 @@
-// Maps host memory; several threads touch its pages.
+// Maps host memory, and backs it by touching its pages on several threads.
 #include "device/host/host_pages.h"
 
 #include <algorithm>
@@ -18,15 +18,17 @@
 namespace sluice {
 namespace {
 
+// Zeroing is bound by memory bandwidth, which a few cores reach.
 constexpr int kMaxThreads = 16;
 constexpr auto kReportInterval = std::chrono::milliseconds(50);
-// Left to the rest of the machine beside the pieces that are under way.
+// Memory left to other programs, in addition to one piece for each thread.
 constexpr size_t kReserveBytes = size_t{512} << 20;
 
 size_t round_up(size_t size, size_t multiple) {
   return (size + multiple - 1) / multiple * multiple;
 }
 
+// One write per page makes the system back it with zeros.
 void touch(std::byte* data, size_t num_bytes) {
   const auto page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (size_t offset = 0; offset < num_bytes; offset += page_bytes) {
@@ -34,7 +36,8 @@ void touch(std::byte* data, size_t num_bytes) {
   }
 }
 
-// Hands out pieces to its threads and tells the caller's thread how far they are.
+// Distributes pieces to its threads; the calling thread waits and reports progress. All fields
+// after mutex_ are protected by it.
 class PageBacker {
  public:
   PageBacker(std::byte* data, size_t size_bytes, const BackPagesOptions& options, int num_threads)
@@ -46,7 +49,7 @@ class PageBacker {
     for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
   }
 
-  // Also after an exception of on_progress: no further piece begins.
+  // After an exception from on_progress too: no further piece begins, and begun ones are finished.
   ~PageBacker() {
     stop();
     for (std::thread& thread : threads_) thread.join();
@@ -54,6 +57,7 @@ class PageBacker {
   PageBacker(const PageBacker&) = delete;
   PageBacker& operator=(const PageBacker&) = delete;
 
+  // Returns whether all pieces were backed. Wakes every kReportInterval to report progress.
   bool wait(const AllocationProgress& on_progress) {
     std::unique_lock lock(mutex_);
     while (num_running_ > 0) {
@@ -65,7 +69,7 @@ class PageBacker {
   }
 
  private:
-  // The lock is not held while the caller's function runs.
+  // Calls on_progress without the lock, since it may be slow and may throw.
   void report(std::unique_lock<std::mutex>& lock, const AllocationProgress& on_progress) const {
     const size_t done_bytes = done_bytes_;
     lock.unlock();
@@ -78,6 +82,7 @@ class PageBacker {
     next_offset_ = size_bytes_;
   }
 
+  // A thread: takes pieces until none is left or the machine's memory is too low.
   void work() {
     std::unique_lock lock(mutex_);
     while (next_offset_ < size_bytes_) {
@@ -107,12 +112,12 @@ class PageBacker {
   size_t next_offset_ = 0;
   size_t done_bytes_ = 0;
   int num_running_;
-  std::vector<std::thread> threads_;  // last: they use the rest
+  std::vector<std::thread> threads_;  // last: the threads use the fields above
 };
 
 }  // namespace
 
-// Maps one huge page more than needed and gives the ends back.
+// mmap aligns to small pages only: this maps one huge page more and unmaps both ends.
 std::byte* map_host_pages(size_t size_bytes) {
   if (size_bytes > SIZE_MAX - 2 * kHugePageBytes) return nullptr;
   const size_t kept_bytes = round_up(size_bytes, kHugePageBytes);
@@ -125,7 +130,7 @@ std::byte* map_host_pages(size_t size_bytes) {
   std::byte* data = begin + skip_bytes;
   if (skip_bytes > 0) munmap(begin, skip_bytes);
   if (skip_bytes < kHugePageBytes) munmap(data + kept_bytes, kHugePageBytes - skip_bytes);
-  madvise(data, kept_bytes, MADV_HUGEPAGE);  // a wish: fewer TLB misses where it is granted
+  madvise(data, kept_bytes, MADV_HUGEPAGE);  // a hint: fewer TLB misses if granted
   return data;
 }
 

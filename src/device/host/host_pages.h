@@ -1,7 +1,7 @@
-// Large host memory: mapped in huge pages, and backed by real pages by several threads at once.
+// Large host memory: mapped in huge pages, and backed with physical pages by several threads.
 //
-// Used by CpuMemory, whose memory is backed as it is used, and by the CUDA device, which needs all
-// of it before it can pin it. Thread rule: the range belongs to the caller.
+// Used by CpuMemory, whose memory is backed as it is touched, and by the CUDA device, which needs
+// every page backed before it can pin the range. Thread rule: the range belongs to the caller.
 #pragma once
 
 #include <cstddef>
@@ -13,22 +13,22 @@ namespace sluice {
 
 inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// Private memory of zeros, `size_bytes` rounded up to whole huge pages, at a huge page's border.
-// Null when the system has no more. Cost: none before the pages are touched.
+// Private zeroed memory, `size_bytes` rounded up to whole huge pages and aligned to one. Null if
+// the system refuses. Cost: none before pages are touched.
 std::byte* map_host_pages(size_t size_bytes);
 void unmap_host_pages(std::byte* data, size_t size_bytes) noexcept;
 
 struct BackPagesOptions {
   int num_threads = 0;  // 0: all usable cores, at most 16
   size_t piece_bytes = size_t{64} << 20;
-  std::function<size_t()> available_bytes;  // what the machine has left; tests give their own
+  std::function<size_t()> available_bytes;  // empty: available_memory_bytes(); tests set their own
 };
 
-// Has the system back fresh pages now, which it does otherwise one by one as they are touched.
-// Returns true when all are there, and false when the machine's memory ran so low that the next
-// pieces could have ended a process over it. `on_progress` is told how many bytes are backed, not
-// falling, on the calling thread; may be null. Errors: what it throws ends the work.
-// Cost: zeroing; a core does some 5 to 10 GB/s, several share the work.
+// Backs all pages of a fresh mapping now instead of at their first access. Returns false, with part
+// of the pages backed, if so little memory is available that the next pieces might make the kernel
+// kill a process. `on_progress` (may be null) is called on the calling thread with the number of
+// bytes backed, which never decreases. Errors: an exception from on_progress ends the work.
+// Cost: zeroing every page, divided among the threads.
 bool back_host_pages(std::byte* data, size_t size_bytes, const BackPagesOptions& options,
                      const AllocationProgress& on_progress);
 

@@ -18,9 +18,9 @@ constexpr size_t kNumStreams = 4;  // per thread, as the matrix product reads we
 constexpr size_t kRunBytes = 4 * kLineBytes;
 constexpr int kNumPasses = 7;
 
-// One load per cache line moves all of it and leaves the core idle, and several streams, a few
-// lines of each at a time, keep more lines in flight than one: what is measured is memory, not the
-// core.
+// Reads one word of each cache line, which transfers the whole line and needs little of the core.
+// Reading several streams in turn, a few lines of each, keeps more lines in flight than one stream,
+// so that memory is the bound. Returns a sum, so that the loads are not removed.
 uint64_t read_lines(const std::byte* data, size_t num_bytes) {
   const size_t stream_bytes = num_bytes / kNumStreams / kRunBytes * kRunBytes;
   uint64_t sums[kNumStreams] = {};

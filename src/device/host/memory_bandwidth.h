@@ -1,4 +1,4 @@
-// How fast this machine reads its DRAM: the bound that decoding is measured against.
+// Measures the read bandwidth of this machine's DRAM, the bound of decoding on the CPU device.
 //
 // Used by bench/ and by `sluice bench` and `sluice doctor`. Thread rule: one caller at a time;
 // other work on the machine lowers the number.
@@ -6,11 +6,10 @@
 
 namespace sluice {
 
-// Bytes per second that `num_threads` threads read together, each its own share of a buffer far
-// larger than the last-level cache, in huge pages where the system grants them: the best of several
-// passes, so that a bound is never flattered by a disturbance.
-// Cost: 512 MiB of memory and about half a second, given back on return.
-// Errors: kDoesNotFit when the memory is not there.
+// Bytes per second that `num_threads` threads read together, each its own part of a buffer in huge
+// pages that exceeds most last-level caches. The fastest of several passes, since a bound that
+// other programs lowered would make results look better than they are. Cost: 512 MiB of memory and
+// about half a second, given back on return. Errors: kDoesNotFit when the memory is not there.
 double measure_dram_read_bytes_per_second(int num_threads);
 
 }  // namespace sluice

@@ -1,9 +1,8 @@
 // TeamGain: whether the helpers of a thread team save more time than they cost.
 //
-// Used by ThreadTeam, on the worker alone. Where other programs use the cores, a helper is
-// descheduled in the middle of a task for milliseconds, and every op waits for it: two threads then
-// do a tenth of the work of one. This cannot be known in advance; it is measured.
-// Thread rule: one thread.
+// Used by ThreadTeam, on the worker only. If other programs use the cores, a helper is descheduled
+// for milliseconds in the middle of a task, and the op waits for it: two threads can then be slower
+// than one. Whether that happens can only be measured. Thread rule: one thread.
 #pragma once
 
 #include <algorithm>
@@ -13,33 +12,36 @@
 
 namespace sluice {
 
-// One call of parallel_for as the worker saw it.
+// Measurements of one call of parallel_for, taken by the worker.
 struct TeamRound {
   int64_t own_tasks = 0;    // that the worker ran itself
   int64_t other_tasks = 0;  // that helpers ran
   int64_t own_ns = 0;       // how long its own tasks took
-  int64_t lost_ns = 0;      // how long it woke helpers before, and waited for them afterwards
+  int64_t lost_ns = 0;      // waking helpers before, plus waiting for them afterwards
 };
 
-// Keeps a balance of the time that helpers saved. Their tasks would have cost the worker as long as
-// its own did; what it lost goes off. When the balance falls below kDebtNs, the worker is alone
-// for a while, then tries again: first kFirstAloneNs, twice as long after each trial that fails.
-// A stalled helper costs some 5 ms, so trials cost less than a tenth of the time.
+// Keeps a balance of the time that helpers saved: (mean time of the worker's own tasks) * (tasks of
+// helpers) - (time lost to waking and waiting). When the balance falls below kDebtNs, the worker
+// runs alone for kFirstAloneNs and then tries again; each failed trial doubles that time. A stalled
+// helper costs some milliseconds, so with these constants trials cost less than a tenth of the
+// time.
 class TeamGain {
  public:
   static constexpr int64_t kDebtNs = -3'000'000;
-  static constexpr int64_t kCreditNs = 10'000'000;  // more is forgotten, so that debt shows soon
+  static constexpr int64_t kCreditNs =
+      10'000'000;  // upper limit, so that a stall soon makes a debt
   static constexpr int64_t kFirstAloneNs = 100'000'000;
   static constexpr int64_t kLongestAloneNs = 1'600'000'000;
 
-  // True while the worker should not ask its helpers. Reads the clock only in such a time.
+  // True while the worker should not wake its helpers. Reads the clock only during such a period.
   bool alone() { return alone_until_ns_ != 0 && still_alone(now_ns()); }
 
+  // Adds a round that ended at `time_ns` and perhaps begins a period alone.
   void add(const TeamRound& round, int64_t time_ns) {
     if (round.own_tasks == 0) return;  // nothing to compare with
     const int64_t saved_ns = round.own_ns / round.own_tasks * round.other_tasks;
     balance_ns_ = std::min(balance_ns_ + saved_ns - round.lost_ns, kCreditNs);
-    if (balance_ns_ >= kCreditNs) next_alone_ns_ = kFirstAloneNs;  // this trial has paid
+    if (balance_ns_ >= kCreditNs) next_alone_ns_ = kFirstAloneNs;  // the trial succeeded
     if (balance_ns_ >= kDebtNs) return;
     alone_until_ns_ = time_ns + next_alone_ns_;
     next_alone_ns_ = std::min(2 * next_alone_ns_, kLongestAloneNs);

@@ -1,10 +1,10 @@
 // ThreadTeam: rounds of work by a worker and its helpers.
 //
-// The worker publishes a job and then its number of tasks; whoever takes a task (num_left_) may
-// read the job until it reports the task as done (pending_). A late helper therefore finds no task
-// and touches nothing, and the worker waits for tasks that were taken, not for threads.
-// The worker opens a round with a release, helpers acquire it with a task and report back with a
-// release that the worker acquires. All of it stays inside one stream, which is ordered anyway.
+// The worker publishes a job and then its number of tasks. A thread that has taken a task from
+// num_left_ may read the job until it has reported the task in pending_. A late helper finds no
+// task and touches nothing, and the worker waits for tasks that were taken, not for threads. The
+// worker's release of num_left_ is acquired by a helper with its task; the helper's release of
+// pending_ is acquired by the worker. All of this stays inside one stream, which is ordered anyway.
 #include "device/host/thread_team.h"
 
 #include <system_error>
@@ -21,8 +21,8 @@ namespace {
 constexpr uint32_t kHelperSleeps = 1;                  // bit of round_
 constexpr uint32_t kRoundStep = 2;                     // round_ counts in the bits above
 constexpr uint32_t kWorkerSleeps = uint32_t{1} << 31;  // bit of pending_
-// pending_ goes below zero while the worker is not waiting yet; it must not reach that bit's
-// values.
+// Before the worker waits, pending_ is minus the number of reported tasks, modulo 2^32. The limit
+// on tasks keeps those values apart from the sleep bit's.
 constexpr int64_t kMaxTasks = int64_t{1} << 29;
 
 }  // namespace
@@ -52,6 +52,7 @@ void ThreadTeam::stop() {
   for (std::thread& helper : helpers_) helper.join();
 }
 
+// Runs one round with helpers and records what it gained.
 void ThreadTeam::dispatch(const Job& job) {
   SLUICE_CHECK(job.num_tasks < kMaxTasks, "{} tasks in one call", job.num_tasks);
   job_ = job;
@@ -75,9 +76,10 @@ void ThreadTeam::dispatch(const Job& job) {
   }
 }
 
+// Opens a round: increments its number, which helpers wait for, and wakes those that sleep.
 void ThreadTeam::begin_round() {
   const uint32_t before = round_.load(std::memory_order_relaxed) & ~kHelperSleeps;
-  // Clears the sleep bit: whoever sleeps is woken now, and sets it again before the next sleep.
+  // Clears the sleep bit: sleeping helpers are woken now, and set it again before they sleep.
   const uint32_t old = round_.exchange(before + kRoundStep, std::memory_order_release);
   if ((old & kHelperSleeps) != 0) futex_wake_all(round_);
 }
@@ -86,7 +88,7 @@ void ThreadTeam::begin_round() {
 uint32_t ThreadTeam::run_tasks() {
   uint32_t num_taken = 0;
   while (num_left_.load(std::memory_order_relaxed) > 0) {
-    // Acquires the job: the value was stored with a release, and every decrement continues it.
+    // Acquires the job: the count was stored with a release, and each decrement continues that.
     const int64_t left = num_left_.fetch_sub(1, std::memory_order_acquire);
     if (left <= 0) break;
     run_task(job_.num_tasks - left);
@@ -95,7 +97,8 @@ uint32_t ThreadTeam::run_tasks() {
   return num_taken;
 }
 
-// After a failure the rest is taken, but not run.
+// Runs one task; after a failure tasks are taken and counted, but not run. The first thread that
+// sets failed_ stores the exception.
 void ThreadTeam::run_task(int64_t task) noexcept {
   if (failed_.load(std::memory_order_relaxed)) return;
   try {
@@ -113,11 +116,11 @@ void ThreadTeam::run_helper() {
     const uint32_t num_done = run_tasks();
     if (num_done == 0) continue;
     const uint32_t old = pending_.fetch_sub(num_done, std::memory_order_release);
-    if (old == (kWorkerSleeps | num_done)) futex_wake_all(pending_);  // the last one out
+    if (old == (kWorkerSleeps | num_done)) futex_wake_all(pending_);  // the last task of the round
   }
 }
 
-// Returns the number of a round after `seen`; a helper that was put aside may have missed some.
+// Waits for a round after `seen` and returns its number; a descheduled helper may skip rounds.
 uint32_t ThreadTeam::await_round(uint32_t seen) {
   uint32_t round = 0;
   const auto opened = [&] {
@@ -134,8 +137,8 @@ uint32_t ThreadTeam::await_round(uint32_t seen) {
   return round & ~kHelperSleeps;
 }
 
-// Returns when helpers have reported `num_others` tasks. Before, pending_ held what they had
-// reported so far, as a negative number.
+// Returns when helpers have reported `num_others` tasks. Reports before this call have made
+// pending_ negative; adding num_others gives the number still missing.
 void ThreadTeam::await_pending(uint32_t num_others) {
   uint32_t pending = pending_.fetch_add(num_others, std::memory_order_acquire) + num_others;
   const auto finished = [&] {
@@ -150,7 +153,7 @@ void ThreadTeam::await_pending(uint32_t num_others) {
       futex_wait(pending_, sleeping);
     }
   }
-  // The sleep bit: nothing else writes between rounds.
+  // Clears the sleep bit; no helper writes pending_ between rounds.
   pending_.store(0, std::memory_order_relaxed);
 }
 

@@ -1,6 +1,6 @@
-// ThreadTeam: the threads that one CPU stream may use for the op it is running.
+// ThreadTeam: the threads of one CPU stream for the op that it runs.
 //
-// Handed to every Task; used by src/ops/cpu. Each stream owns its helpers: a pool shared by two
+// Passed to every Task; used by src/ops/cpu. Each stream has its own helpers: a pool shared by two
 // streams would order them and hide a missing wait from ThreadSanitizer.
 // Thread rule: `parallel_for` is called by the stream's worker only, never nested.
 #pragma once
@@ -28,14 +28,13 @@ class ThreadTeam {
   int num_threads() const { return num_threads_; }
 
   // Calls `fn(task)` for every task in [0, num_tasks), each once, and returns when all are done.
-  // Which thread runs a task may differ from run to run: a result must not depend on it. The call
-  // waits for tasks that a helper has begun, never for a helper that has begun none: one whose core
-  // is taken by another program holds up nothing. Where helpers cost more time than they save, the
-  // worker runs all tasks alone for a while (see TeamGain).
-  // Cost: a few microseconds while the helpers are awake (they spin briefly after each call), plus
-  // one atomic decrement per task; a single task runs inline.
-  // Errors: rethrows the first exception of `fn`, after all begun tasks have ended; tasks not yet
-  // begun are left out.
+  // Results must not depend on which thread runs a task. The call waits only for tasks that a
+  // helper has begun, so a helper whose core is used by another program delays nothing unless it
+  // has a task. If helpers cost more time than they save, the worker runs all tasks alone for a
+  // while (see TeamGain). Cost: a few microseconds while the helpers are awake (they spin briefly
+  // after each call), plus one atomic decrement per task; a single task runs inline. Errors:
+  // rethrows the first exception of `fn`, after all begun tasks have ended; tasks not begun by then
+  // are skipped.
   template <typename F>
   void parallel_for(int64_t num_tasks, F&& fn) {
     if (num_threads_ == 1 || num_tasks <= 1 || gain_.alone()) {
@@ -72,12 +71,13 @@ class ThreadTeam {
   std::exception_ptr error_;  // written by the thread that set failed_
   TeamGain gain_;             // the worker's
 
-  // Round number in the upper bits; bit 0 says that a helper sleeps (or is about to).
+  // Round number in the upper bits; bit 0 is set if a helper sleeps or is about to.
   alignas(64) std::atomic<uint32_t> round_{0};
   std::atomic<bool> stopping_{false};
-  // Tasks of this round that no thread has taken; below zero after late helpers looked.
+  // Tasks of this round that no thread has taken; negative after late helpers tried to take one.
   alignas(64) std::atomic<int64_t> num_left_{0};
-  // Tasks that helpers still have to finish; the top bit says that the worker sleeps.
+  // While the worker waits: tasks that helpers have not reported yet; the top bit is set while it
+  // sleeps. Before it waits: minus the number of tasks reported.
   alignas(64) std::atomic<uint32_t> pending_{0};
   std::atomic<bool> failed_{false};
 

@@ -1,8 +1,8 @@
-// Spinning and sleeping that order no two threads: raw futexes, and a spin that yields.
+// Waiting that orders no two threads: raw futexes, and a spin that yields.
 //
-// Used by the CPU streams, events and thread teams. A futex called by its number is invisible to
-// ThreadSanitizer, so going to sleep and waking up order nothing: only the acquire loads of the
-// caller do. Thread rule: any thread.
+// Used by the CPU streams, events and thread teams. ThreadSanitizer does not see a raw futex system
+// call, so sleeping and waking order nothing; only the caller's acquire loads do. Thread rule: any
+// thread.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline int64_t now_ns() {
       .count();
 }
 
-// Sleeps while `word` holds `expected`. May return early: the caller looks again.
+// Sleeps while `word` holds `expected`. May return early: the caller must check again.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
   syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, nullptr, nullptr, 0);
 }
@@ -34,12 +34,12 @@ inline void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// How long a thread looks before it sleeps. Waking a sleeper costs 5 to 50 us, the ops of a decode
-// step follow each other faster than that; longer would steal time where threads outnumber cores.
+// Time to spin before sleeping. Waking a thread costs 5 to 50 us, and the ops of a decode step
+// follow each other faster than that; a longer spin would waste cores if threads outnumber them.
 inline constexpr int64_t kSpinNs = 20'000;
 
-// Looks until `ready()` is true, for about kSpinNs; returns what it last said. Gives way to other
-// threads about every microsecond.
+// Polls `ready()` until it is true, for about kSpinNs; returns its last value. Yields the core
+// about every microsecond.
 template <typename Ready>
 bool spin_until(const Ready& ready) {
   if (ready()) return true;
