@@ -1,8 +1,7 @@
 // BlockLru: a set of block ids in the order they were added, with removal from the middle.
 //
-// Used by BlockManager for blocks that are free but still worth finding. Links live in arrays
-// indexed by block id: every operation is O(1) and nothing is allocated after construction. Thread
-// rule: one host thread.
+// Used by BlockManager for cached blocks. The links are an array indexed by block id: every
+// operation is O(1), and nothing is allocated after construction. Thread rule: one host thread.
 #pragma once
 
 #include <cstdint>

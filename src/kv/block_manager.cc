@@ -1,3 +1,4 @@
+// The state changes of blocks: taking, sealing, dropping, evicting; and the checks of the states.
 #include "kv/block_manager.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace sluice {
 
 namespace {
 
-// Before anything is sized by them.
+// Checks the options before the first member is sized by them.
 const BlockManagerOptions& checked(const BlockManagerOptions& options) {
   SLUICE_CHECK(options.num_blocks > 0 && options.block_tokens > 0, "{} blocks of {} tokens",
                options.num_blocks, options.block_tokens);
@@ -36,7 +37,8 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
   for (int32_t i = options.num_blocks; i > 0; --i) blank_.push_back(BlockId(i - 1));
 }
 
-// Visits the cached blocks of a prompt in order, always leaving at least one token.
+// Calls visit(id) for the findable blocks of a prompt's prefix, in order; at least one token is
+// left.
 template <typename Visit>
 void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const {
   if (!enable_prefix_caching_ || tokens.empty()) return;
@@ -70,7 +72,7 @@ bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> toke
   if (match.num_free_blocks + num_new_blocks > num_free_blocks()) return false;
 
   sequence.begin(block_tokens_, std::ssize(tokens), index_.root());
-  // All hits are taken before anything is evicted to make room for the new blocks.
+  // All hits are taken first, so that taking the new blocks cannot evict them.
   walk_cached_prefix(tokens, [&](BlockId id) {
     take_findable(id);
     sequence.append_sealed(id, index_.prefix(id));
@@ -109,6 +111,7 @@ void BlockManager::commit(SequenceKv& sequence, std::span<const int32_t> all_tok
   }
 }
 
+// Seals the full tail: enters it into the index, so that other sequences can find it.
 void BlockManager::seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens) {
   if (enable_prefix_caching_) {
     const auto block_tokens = static_cast<size_t>(block_tokens_);
@@ -125,7 +128,8 @@ void BlockManager::release(SequenceKv& sequence) {
   sequence.reset();
 }
 
-// A block for new tokens. REQUIRES: a free block.
+// A block for new tokens, with one holder: a blank one, else the oldest cached. REQUIRES: a free
+// one.
 BlockId BlockManager::take_free() {
   if (blank_.empty()) {
     evict(cached_.oldest());
@@ -137,13 +141,15 @@ BlockId BlockManager::take_free() {
   return id;
 }
 
+// Adds a holder to a block that was found; a cached block becomes held.
 void BlockManager::take_findable(BlockId id) {
   if (holders(id) == 0) cached_.remove(id);
   ++holders(id);
 }
 
-// Takes one holder from `id`. Of twins the one that was used last stays cached: it has to outlive
-// the extensions that were released just before it.
+// Removes one holder from `id`. Without holders it becomes cached, or blank if it is not findable
+// or has a held twin. Of two unheld twins the one dropped last stays cached, since it must outlive
+// its extensions, which were dropped just before it.
 void BlockManager::drop(BlockId id) {
   SLUICE_CHECK(holders(id) > 0, "block {} has no holder", id.value);
   if (--holders(id) > 0) return;
@@ -158,6 +164,7 @@ void BlockManager::drop(BlockId id) {
   cached_.add(id);
 }
 
+// A cached block becomes blank: it cannot be found any more.
 void BlockManager::evict(BlockId id) {
   cached_.remove(id);
   index_.erase(id);
@@ -186,7 +193,8 @@ void BlockManager::check_invariants(std::span<const SequenceKv* const> sequences
   check_prefixes();
 }
 
-// Every block is blank, cached or held, and blank ones are not findable while cached ones are.
+// Checks that every block is in exactly one of the states blank, cached and held, that no blank
+// block is findable, and that every cached one is.
 void BlockManager::check_states() const {
   std::vector<bool> is_blank(num_holders_.size());
   for (BlockId id : blank_) {
@@ -209,6 +217,7 @@ void BlockManager::check_states() const {
                cached_.size());
 }
 
+// Checks that the prefix of every findable block is findable.
 void BlockManager::check_prefixes() const {
   std::unordered_set<int64_t> findable = {index_.root().id};
   for (int32_t i = 0; i < num_blocks(); ++i) {

@@ -1,7 +1,7 @@
-// BlockManager: decides which block of the pool, or of the host tier, belongs to which sequences.
+// BlockManager: assigns the blocks of the pool, or of the host tier, to sequences.
 //
 // Used by engine/scheduler (match, begin, reserve, release) and engine/llm_engine (commit). It
-// deals in ids only and never touches KV bytes. Every block is in exactly one state:
+// handles ids only and never accesses KV bytes. Every block is in exactly one state:
 //
 //            taken                sealed                 last holder leaves
 //   blank -----------> held private ------> held findable -----------------> cached
@@ -38,8 +38,8 @@ struct BlockManagerOptions {
   int32_t block_tokens = 0;  // accepted by validate_block_tokens
   bool enable_prefix_caching = true;
 
-  // Called when what a block holds can no longer be read by anyone, before the block is given out
-  // again: debug builds poison it. Must not call back into the manager.
+  // Called when a block becomes blank: no sequence can read it any more, and it has not been taken
+  // again. Debug builds poison it. Must not call back into the manager.
   std::function<void(BlockId)> on_discard = {};
 
   // For tests: a fixed seed (otherwise drawn per manager) and another hash.
@@ -47,7 +47,7 @@ struct BlockManagerOptions {
   BlockHasher hasher = xxh3_block_hash;
 };
 
-// What the cache has of a prompt.
+// The part of a prompt that is cached.
 struct PrefixMatch {
   int64_t num_tokens = 0;       // a multiple of block_tokens, always less than the prompt
   int64_t num_free_blocks = 0;  // of the matched blocks, those without a holder: taking them uses
@@ -64,8 +64,8 @@ class BlockManager {
  public:
   explicit BlockManager(const BlockManagerOptions& options);
 
-  // How much of a prompt is cached. At least one token is always left to compute, since somebody
-  // has to produce the logits: a prompt of exactly n cached blocks matches n - 1. Changes nothing.
+  // How much of a prompt is cached. At least one token is always left to compute, since the first
+  // output needs logits: a prompt of exactly n cached blocks matches n - 1. Changes nothing.
   PrefixMatch match_prefix(std::span<const int32_t> tokens) const;
 
   // Gives `sequence` the cached blocks of its prompt and reserves blocks for `num_new_tokens` more.
@@ -74,15 +74,15 @@ class BlockManager {
   // REQUIRES: the sequence is not begun; tokens is not empty.
   bool try_begin(SequenceKv& sequence, std::span<const int32_t> tokens, int64_t num_new_tokens);
 
-  // Makes sure that blocks exist for `num_new_tokens` after the sequence's valid ones; those that
-  // it has reserved already count. All or nothing: false, with nothing changed, when there are not
-  // enough free blocks. A decode step asks for 1.
+  // Reserves blocks for `num_new_tokens` after the sequence's valid tokens; blocks that are
+  // reserved already count. All or nothing: false, with nothing changed, if there are not enough
+  // free blocks. Called with 1 for a decode step.
   bool try_reserve(SequenceKv& sequence, int64_t num_new_tokens);
 
   // Marks the next `num_new_tokens` of `all_tokens` as valid and makes blocks that became full
-  // findable. `all_tokens` is the sequence from its first token; those past the committed ones (the
-  // one just sampled) are not looked at.
-  // Order: call it once the pass that computed their KV cannot fail any more, or is enqueued on the
+  // findable. `all_tokens` is the sequence from its first token; tokens after the committed ones
+  // (the one just sampled) are not read.
+  // Order: after the pass that computed their KV can no longer fail, or once it is enqueued on the
   // stream on which every later reader is enqueued as well.
   // REQUIRES: blocks for the tokens are reserved.
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);

@@ -1,4 +1,4 @@
-// One allocation, cut by layer and block.
+// One allocation, addressed by layer and block.
 #include "kv/block_memory.h"
 
 #include "core/error.h"
@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-// Before anything is allocated by them.
+// The allocation's size; checks the sizes before anything is allocated.
 size_t checked_bytes(const KvLayout& layout, int32_t num_blocks) {
   SLUICE_CHECK(layout.num_layers > 0 && num_blocks > 0 && layout.block_bytes() > 0,
                "{} layers of {} blocks of {} bytes", layout.num_layers, num_blocks,
@@ -15,7 +15,7 @@ size_t checked_bytes(const KvLayout& layout, int32_t num_blocks) {
   return static_cast<size_t>(num_blocks) * layout.block_bytes_all_layers();
 }
 
-// An error says which option asks for less.
+// Allocates the host tier; an error names the option that sets its size.
 Buffer allocate_pinned(Device& device, size_t num_bytes, const AllocationProgress& on_progress) {
   try {
     return device.allocate(num_bytes, MemoryKind::kPinned, on_progress);

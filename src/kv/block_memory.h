@@ -1,9 +1,8 @@
 // BlockMemory: KV blocks of every layer in one allocation, on the device or on the host.
 //
 // ResidentKv has a DevicePool; OffloadEngine has a HostTier and, for blocks that stay on the
-// device, DevicePlaces. Which block belongs to which sequence is the BlockManager's business; this
-// only knows where the bytes are. Thread rule: one host thread; the memory itself follows stream
-// order.
+// device, DevicePlaces. It gives addresses only; BlockManager assigns blocks to sequences. Thread
+// rule: one host thread; access to the memory follows stream order.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +20,7 @@ class BlockMemory {
  public:
   // All blocks of one layer; entry i is the block with BlockId i.
   KvBlocksView layer(LayerId layer_id) const;
+  // The first byte of one block of one layer. REQUIRES (checked): both ids are in range.
   std::byte* block(LayerId layer_id, BlockId id) const;
 
   // Debug builds (kDebugFill): fills the block with NaN in every layer, so that a read of a block
@@ -47,7 +47,7 @@ class BlockMemory {
   Buffer buffer_;
 };
 
-// Memory of the device.
+// KV blocks in device memory.
 class DevicePool : public BlockMemory {
  public:
   // REQUIRES: num_layers, num_blocks and the block's dimensions are positive.
@@ -55,10 +55,10 @@ class DevicePool : public BlockMemory {
   DevicePool(Device& device, const KvLayout& layout, int32_t num_blocks);
 };
 
-// Pinned memory of the host.
+// KV blocks in pinned host memory.
 class HostTier : public BlockMemory {
  public:
-  // As above; `on_progress` is told how much of it is pinned. Errors: also what on_progress throws.
+  // As above; `on_progress` reports the bytes pinned. Errors: also those that on_progress throws.
   HostTier(Device& device, const KvLayout& layout, int32_t num_blocks,
            const AllocationProgress& on_progress = nullptr);
 };

@@ -1,8 +1,9 @@
 // DevicePlaces: the device memory of blocks that stay there with offloaded KV.
 //
-// Part of OffloadEngine. A place holds one block of every layer: first those of resident blocks
-// (kv/resident_set.h says which), then the tails, so that a sequence that has nothing elsewhere is
-// read as one run. Thread rule: one host thread; the memory itself follows stream order.
+// Part of OffloadEngine. A place holds one block in every layer. The places of resident blocks
+// (assigned by kv/resident_set.h) come first, then the tails; both share one allocation, so that
+// attention reads a sequence that is completely on the device in one run. Thread rule: one host
+// thread; access to the memory follows stream order.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +19,14 @@ class DevicePlaces {
   DevicePlaces(Device& device, const KvLayout& layout, int32_t num_residents, int32_t num_tails)
       : num_residents_(num_residents), memory_(device, layout, num_residents + num_tails) {}
 
-  // Of one layer; entry i is place i.
+  // The places of one layer; entry i is place i. `residents` has those of resident blocks only.
   KvBlocksView all(LayerId layer) const { return memory_.layer(layer); }
   KvBlocksView residents(LayerId layer) const {
     KvBlocksView view = all(layer);
     view.num_blocks = num_residents_;
     return view;
   }
-  // Entry i is tail i.
+  // The tails of one layer; entry i is tail i.
   KvBlocksView tails(LayerId layer) const {
     KvBlocksView view = all(layer);
     view.base += static_cast<size_t>(num_residents_) * view.stride_bytes;

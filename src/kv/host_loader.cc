@@ -1,4 +1,4 @@
-// Loads by copies or by one kernel; gathers after the lists.
+// Loads blocks by copies or by one kernel, and gathers pages by lists on the device.
 #include "kv/host_loader.h"
 
 #include <algorithm>
@@ -12,11 +12,12 @@
 namespace sluice {
 namespace {
 
-// For for_each_run: neighbours in the host tier.
+// The condition of for_each_run: block i follows block i - 1 in the host tier.
 auto follows_in(std::span<const BlockId> blocks) {
   return [blocks](size_t i) { return blocks[i].value == blocks[i - 1].value + 1; };
 }
 
+// The number of copies that would load `blocks`.
 int64_t num_runs(std::span<const BlockId> blocks) {
   int64_t count = 0;
   for_each_run(blocks.size(), follows_in(blocks), [&](size_t, size_t) { ++count; });
@@ -32,7 +33,7 @@ size_t HostLoader::pinned_bytes(const KvLayout& layout, const Sizes& sizes) {
 
 size_t HostLoader::device_bytes(const KvLayout& layout, const Sizes& sizes) {
   return Ring::bytes(layout.block, sizes.num_slots, sizes.slot_blocks) +
-         pinned_bytes(layout, sizes);  // the counts of gathers are on both sides
+         pinned_bytes(layout, sizes);  // gather counts, which have a copy on each side
 }
 
 HostLoader::HostLoader(const Parts& parts, const KvLayout& layout, const Sizes& sizes)
@@ -61,6 +62,8 @@ void HostLoader::count_load(LayerId layer, std::span<const BlockId> blocks) {
       static_cast<int64_t>(blocks.size() * layout_.block_bytes());
 }
 
+// Whether the runs of neighbouring blocks are shorter than copy_run_bytes on average: the fixed
+// cost of a copy would then exceed that of the kernel.
 bool HostLoader::is_scattered(std::span<const BlockId> blocks) const {
   return blocks.size() * layout_.block_bytes() <
          static_cast<size_t>(num_runs(blocks)) * copy_run_bytes_;
@@ -87,14 +90,14 @@ SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks)
   return lease;
 }
 
-// The blocks may have another owner by now, whose write-back must not overtake the load.
+// A new owner may write the blocks soon; its write-back must not overtake the load that reads them.
 void HostLoader::drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks) {
   count_load(layer, blocks);
   ring_.wait_for_unread(parts_.write_back.stream());
   lease = SlotLease();  // gives the slot back
 }
 
-// The last layer of a block is the last to leave, so its ticket speaks for all of them.
+// A block's layers are written back in order, so the last layer's ticket covers all of them.
 void HostLoader::begin_gather_pass(std::span<const BlockId> blocks) {
   ring_.begin_pass(parts_.compute);
   in_gather_pass_ = true;
@@ -109,6 +112,7 @@ void HostLoader::end_gather_pass(int64_t num_gathers) {
   parts_.counters.num_copies += num_gathers;
 }
 
+// The element of gather_counts_ for this slot and layer; the gather adds its bytes to it.
 TensorView HostLoader::gather_count(SlotId slot, LayerId layer) const {
   const auto index = static_cast<size_t>(slot.value * layout_.num_layers + layer.value);
   return TensorView(gather_counts_.data() + index * sizeof(int64_t), DType::kI64, {1});

@@ -1,9 +1,9 @@
-// HostLoader: the way from host to device: loads of whole blocks and gathers of listed pages, both
-// into slots of the ring.
+// HostLoader: transfers from host to device: loads of whole blocks and gathers of listed pages,
+// both into slots of the ring.
 //
-// Part of OffloadEngine; attention/offload_executor calls it. A gather is a load whose pages
-// compute has chosen a moment ago: the host enqueues it without knowing which, and the device
-// counts the bytes. Thread rule: the engine's thread.
+// Part of OffloadEngine; attention/offload_executor calls it. A gather reads a list that compute
+// has just made on the device: the host enqueues it without knowing the pages, and the device
+// counts the bytes (invariant 12). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,12 @@
 
 namespace sluice {
 
-// Pages of one sequence's sealed blocks that only the device knows.
+// Pages of one sequence's sealed blocks, named by a list on the device.
 struct GatherRequest {
   TensorView block_ids;  // i32 [max_blocks]: the sequence's BlockIds from position 0 on
   TensorView places;     // i32 [max_blocks]: the PlaceIds of those that are resident; absent: none
-  TensorView kv_end;     // i32 [1]: where the sealed blocks end
-  PageList pages;        // of this sequence; first_entry and num_entries say which
+  TensorView kv_end;     // i32 [1]: tokens in the sealed blocks
+  PageList pages;        // this sequence's list; first_entry and num_entries select a part
 };
 
 class HostLoader {
@@ -39,18 +39,19 @@ class HostLoader {
     size_t copy_run_bytes = 0;  // see OffloadSizes
     bool has_residents = false;
   };
-  // What it reads from and waits for; all of it outlives the loader.
+  // The objects it works with. REQUIRES: all outlive the loader.
   struct Parts {
     Device& device;
     Stream& compute;  // everything that reads leases is enqueued on it
     const HostTier& host;
     const DevicePlaces& places;
     WriteBack& write_back;
-    TransferCounters& counters;  // what gathers move is not in it: gathered_bytes()
+    TransferCounters& counters;  // without gathers, see gathered_bytes()
     WaitGate& gate;
   };
   HostLoader(const Parts& parts, const KvLayout& layout, const Sizes& sizes);
 
+  // Memory that a loader of these sizes takes: ring and gather counts.
   static size_t device_bytes(const KvLayout& layout, const Sizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const Sizes& sizes);
 
@@ -59,38 +60,38 @@ class HostLoader {
   int32_t num_slots() const { return ring_.num_slots(); }
 
   // Enqueues the transfer of blocks of one layer into the next slot: a copy for each run of
-  // neighbouring ids, or one kernel where they are short. Returns at once. REQUIRES: can_load(); 1
-  // to slot_blocks() blocks, all written back before.
+  // neighbouring ids, or one kernel if the runs are short. Returns at once; block i of the slot is
+  // blocks[i]. REQUIRES: can_load(); 1 to slot_blocks() blocks, each with a write-back enqueued.
   SlotLease load(LayerId layer, std::span<const BlockId> blocks);
 
-  // The same for a pass that will probably come, so that the link does not idle between passes. It
-  // is counted when it turns out whether the pass came: `adopt` it then, or `drop` it.
-  // REQUIRES: also, it is adopted or dropped before any of its blocks is written again.
+  // The same, before the pass that is expected to read it, so that the link is used between passes.
+  // It is not counted yet: call `adopt` if the pass comes, else `drop`.
+  // REQUIRES: also, adopted or dropped before any of its blocks is written again.
   SlotLease load_early(LayerId layer, std::span<const BlockId> blocks);
   void adopt(LayerId layer, std::span<const BlockId> blocks) { count_load(layer, blocks); }
   void drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks);
 
-  // A pass that gathers takes all slots. Compute waits here for all that its gathers need from
-  // outside: for the slots, and until `blocks`, all that the lists of the pass could name and that
-  // are not to be read where they are resident, are on the host. What is enqueued from here to the
-  // end may therefore be recorded and replayed (Stream::capture): the loader then sees its begin
-  // and its end alone. REQUIRES: no lease is held.
+  // Begins a pass that gathers, which uses all slots. Compute waits for everything that the gathers
+  // need from outside: until the slots are drained, and until `blocks` are on the host, which are
+  // all blocks that the lists of the pass may name and that are not read from resident places. The
+  // work from here to end_gather_pass may therefore be captured and replayed (Stream::capture); in
+  // a replay only the begin and the end call this loader. REQUIRES: no lease is held.
   void begin_gather_pass(std::span<const BlockId> blocks);
-  // `num_gathers` were enqueued or replayed. REQUIRES: no lease is held.
+  // Ends it; `num_gathers` gathers were enqueued or replayed. REQUIRES: no lease is held.
   void end_gather_pass(int64_t num_gathers);
 
-  // Gathers are for lists that compute has been given the work to make: what is enqueued there by
-  // now. Call it once a layer, then gather any number of times.
+  // Marks the lists of a layer as enqueued on compute: the following gathers wait for the work
+  // enqueued there so far. Call it once per layer, before the layer's gathers.
   void begin_gathers() { parts_.compute.record(*selected_); }
-  // Enqueues the transfer of listed pages into the next slot, whose blocks are then to be seen
-  // `as_pages`: head h of block j is entry first_entry + j of its list. Returns at once.
-  // REQUIRES: in a gather pass; can_load(); the entries fit a slot; the lists stay as they are
-  // until compute has used the lease.
+  // Enqueues the transfer of listed pages into the next slot, to be read as pages (`as_pages`):
+  // head h of page j is entry first_entry + j of that head's list. Returns at once. REQUIRES: in a
+  // gather pass; can_load(); the entries fit a slot; the lists do not change until compute has used
+  // the lease.
   SlotLease gather(LayerId layer, const GatherRequest& request);
-  // After everything enqueued on compute so far, brings the counts of the gathers that compute has
-  // used to the host. Call it at the end of a pass that gathered.
+  // Enqueues on compute a copy of the gather counts to the host. They include every gather whose
+  // slot compute has read by then. Call it at the end of a pass that gathered.
   void fetch_gather_counts();
-  // Since construction. REQUIRES: the host has waited for compute since the last fetch.
+  // Bytes since construction. REQUIRES: the host has waited for compute since the last fetch.
   int64_t gathered_bytes(LayerId layer) const;
 
   // `writer` waits for every load that has no reader yet (Ring::wait_for_unread).
@@ -106,13 +107,12 @@ class HostLoader {
   KvLayout layout_;
   size_t copy_run_bytes_;
   bool has_residents_;
-  // i64 [slot][layer]: bytes that gathers into this slot have read. A row is written by its slot's
-  // stream alone.
+  // i64 [slot][layer]: bytes gathered into this slot. A row is written by its slot's stream only.
   Buffer gather_counts_;
   Buffer fetched_counts_;  // pinned copy
   std::unique_ptr<Event> selected_;
   bool in_gather_pass_ = false;
-  Ring ring_;  // last: its streams end before what they touch goes
+  Ring ring_;  // last: its streams end before the members that they use
 };
 
 }  // namespace sluice

@@ -1,3 +1,4 @@
+// Views of blocks as pages, and the limits of a block's size.
 #include "kv/kv_layout.h"
 
 #include "core/error.h"

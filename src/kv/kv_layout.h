@@ -1,6 +1,6 @@
-// KvLayout: how many bytes of KV a block, a token and a pool take.
+// KvLayout: the sizes in bytes of a block, a token and a pool of KV.
 //
-// Used where memory is planned (engine, `inspect`) and by the pools that take it. The bytes of one
+// Used by the memory plan (engine, `inspect`) and by the pools that allocate. The bytes of one
 // block are defined in ops/kv_blocks.h; this adds the layers. Thread rule: plain values.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace sluice {
 inline constexpr int32_t kDefaultBlockTokens = 256;            // resident KV
 inline constexpr int32_t kDefaultOffloadedBlockTokens = 1024;  // fewer, larger transfers
 
-// Ids 0, 1, ... of layers. Not a view of <ranges>, whose adaptors clang-tidy 14 cannot read.
+// The ids 0, 1, ... of layers. Not a view of <ranges>, which clang-tidy 14 cannot parse.
 class LayerRange {
  public:
   class Iterator {
@@ -62,7 +62,7 @@ constexpr int64_t blocks_for_tokens(int64_t num_tokens, int32_t block_tokens) {
   return (num_tokens + block_tokens - 1) / block_tokens;
 }
 
-// The same memory as blocks of `page_tokens` tokens: memory for pages gathered from many blocks.
+// The same memory as blocks of `page_tokens` tokens, for pages gathered from many blocks.
 // REQUIRES: the blocks lie side by side; block_tokens is a multiple of page_tokens.
 KvBlocksView as_pages(const KvBlocksView& blocks, int32_t page_tokens);
 

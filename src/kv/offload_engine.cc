@@ -1,4 +1,4 @@
-// Where blocks go from one part to another: stage and tails to the host, and to their places.
+// Moves blocks between the parts: from stage and tails to the host tier and to resident places.
 #include "kv/offload_engine.h"
 
 #include "core/error.h"
@@ -17,6 +17,7 @@ HostLoader::Sizes loader_sizes(const OffloadSizes& sizes) {
           .has_residents = sizes.num_resident_blocks > 0};
 }
 
+// Counters at zero, with one element per layer.
 TransferCounters counters_of(const KvLayout& layout) {
   const auto num_layers = static_cast<size_t>(layout.num_layers);
   TransferCounters counters;
@@ -73,7 +74,8 @@ void OffloadEngine::count_written(LayerId layer, size_t num_blocks) {
 }
 
 void OffloadEngine::write_back_stage(LayerId layer, std::span<const StagedBlock> blocks) {
-  if (blocks.empty()) return;  // compute alone has used the stage
+  if (blocks.empty())
+    return;  // only compute has used the stage, so the next begin_stage need not wait
   keep_staged(layer, blocks);
   const TicketId ticket = write_back_.begin();
   Stream& stream = write_back_.stream();
@@ -97,8 +99,8 @@ void OffloadEngine::write_back_stage(LayerId layer, std::span<const StagedBlock>
   stream.record(stage_.left(layer));
 }
 
-// Copies what may stay to its place. On compute, before the write-back may let go of the stage and
-// after the readers of whatever had the place before.
+// Copies staged blocks that become resident to their places. On compute: before the write-back
+// marks the stage as left, and after the readers of the block that had the place before.
 void OffloadEngine::keep_staged(LayerId layer, std::span<const StagedBlock> blocks) {
   if (residents_.num_places() == 0) return;
   const bool is_last = layer.value + 1 == layout_.num_layers;
@@ -114,6 +116,7 @@ void OffloadEngine::keep_staged(LayerId layer, std::span<const StagedBlock> bloc
   }
 }
 
+// The same for a full tail, all layers at once.
 void OffloadEngine::keep_tail(TailId tail, BlockId host_id, bool begins_sequence) {
   const PlaceId place = residents_.admit(host_id, begins_sequence);
   if (!place.valid()) return;
@@ -155,9 +158,9 @@ void OffloadEngine::flush_tail(SequenceId sequence, BlockId host_id, bool begins
   tails_.give_back(sequence);
 }
 
-// In order with the write-backs of the block's next owner, and after all loads of the last one: a
-// block is discarded between passes, when compute has consumed every load of its holders but those
-// for a pass that has not come yet.
+// Runs between passes. Compute has then consumed every load of the block except early loads for a
+// pass that has not come. The NaN fill is on the write-back stream: after those loads (it waits for
+// them) and before the write-back of the block's next owner.
 void OffloadEngine::discard(BlockId host_id) {
   const PlaceId place = residents_.place_of(host_id);
   residents_.remove(host_id);
@@ -168,6 +171,7 @@ void OffloadEngine::discard(BlockId host_id) {
   }
 }
 
+// Fills the block on the host, and its resident copy if there is one, with NaN.
 void OffloadEngine::poison(LayerId layer, BlockId host_id, PlaceId place) {
   write_back_.stream().fill(host_.block(layer, host_id), layout_.block_bytes(), kNanByte);
   if (place.valid()) {

@@ -1,14 +1,13 @@
-// OffloadEngine: the one gateway for every KV byte between host and device.
+// OffloadEngine: all transfers of KV between host and device go through it.
 //
-// attention/offloaded_kv and its executor use it. It takes ids and gives leases; it knows neither
-// policies nor the block manager, and of a sequence its id alone. It owns the memory and joins its
-// parts where blocks go from one to another:
+// Used by attention/offloaded_kv and its executor. It takes ids and returns leases; it knows
+// neither policies nor the block manager, and sequences by id only. It owns the memory and moves
+// blocks between its parts:
 //
 //   host tier   all sealed blocks of all sequences, pinned                    block_memory.h
 //   loader      ring of slots through which blocks of the history come        host_loader.h, ring.h
 //   stage       the KV that a prefill pass writes                             stage.h
-//   residents   sealed blocks that the device has room for: they need not     resident_set.h
-//               flow
+//   residents   sealed blocks with a copy on the device: they need no load    resident_set.h
 //   tails       the unsealed block of every running sequence, all layers,     tails.h
 //               while it grows
 //   places      memory of residents and tails                                 device_places.h
@@ -61,11 +60,13 @@ struct StagedBlock {
 
 class OffloadEngine {
  public:
-  // Takes all memory. REQUIRES: `compute` outlives the engine; everything that reads leases, stages
-  // and tails is enqueued on it. `on_progress` is told how much of the host tier is pinned.
+  // Allocates all memory. REQUIRES: `compute` outlives the engine; everything that reads leases,
+  // stages and tails is enqueued on it. `on_progress` reports the bytes of the host tier that are pinned.
+  // Errors: kDoesNotFit; those that on_progress throws.
   OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
                 const AllocationProgress& on_progress = nullptr);
 
+  // Memory that an engine of these sizes takes; the plan calls them.
   static size_t device_bytes(const KvLayout& layout, const OffloadSizes& sizes);
   static size_t pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes);
 
@@ -73,26 +74,25 @@ class OffloadEngine {
   const HostLoader& loader() const { return loader_; }
   Tails& tails() { return tails_; }
   const Tails& tails() const { return tails_; }
-  // Which host blocks are resident, and where. What it says holds for the pass that is enqueued
-  // next.
+  // Which host blocks are resident, and where. Valid for the pass that is enqueued next.
   const ResidentSet& residents() const { return residents_; }
-  // The memory of both, to be read by work on compute.
+  // Memory of residents and tails. REQUIRES: it is read by work on compute only.
   const DevicePlaces& places() const { return places_; }
 
-  // Where a pass writes the KV of `layer`. Compute waits until what layer - 2 wrote there has left.
+  // Where a pass writes the KV of `layer`. Compute waits until the KV of layer - 2 has left it.
   KvBlocksView begin_stage(LayerId layer);
   const KvBlocksView& stage(LayerId layer) const { return stage_.view(layer); }
-  // Sends full blocks of the layer's stage to the host, after everything enqueued on compute so
+  // Copies full blocks of the layer's stage to the host, after everything enqueued on compute so
   // far. Ends the use of the stage: compute must not write to it after this call.
   void write_back_stage(LayerId layer, std::span<const StagedBlock> blocks);
 
-  // The last, partly filled block of a prefill moves from the stage to the tail, on compute.
+  // Copies the last, partly filled block of a prefill from the stage to the tail, on compute.
   void move_to_tail(LayerId layer, StageId stage_id, TailId tail);
-  // Sends the full tail of a sequence to the host, all layers in one strided copy, and gives the
+  // Copies the full tail of a sequence to the host, all layers in one strided copy, and gives the
   // tail back. REQUIRES: the sequence holds one.
   void flush_tail(SequenceId sequence, BlockId host_id, bool begins_sequence = false);
 
-  // What a host block holds can no longer be read. Debug builds fill it with NaN.
+  // Forgets the contents of a host block, which no sequence reads any more. Debug: fills with NaN.
   void discard(BlockId host_id);
 
   const KvLayout& layout() const { return layout_; }
@@ -101,7 +101,7 @@ class OffloadEngine {
   const TransferCounters& counters() const { return counters_; }
   int64_t num_waits(WaitKind kind) const { return gate_.num_waits(kind); }
 
-  // Waits until every load and every write-back is through. For taps, timelines and tests.
+  // Waits until all loads, write-backs and compute have ended. For taps, timelines and tests.
   void synchronize();
 
  private:
@@ -119,7 +119,7 @@ class OffloadEngine {
   DevicePlaces places_;
   Stage stage_;
   Tails tails_;
-  WriteBack write_back_;  // after what it touches
+  WriteBack write_back_;  // after the memory that it uses
   HostLoader loader_;
 };
 

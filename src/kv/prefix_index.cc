@@ -1,3 +1,4 @@
+// A hash table with chaining over arrays; entries are indexed by block id.
 #include "kv/prefix_index.h"
 
 #include <algorithm>
@@ -32,7 +33,8 @@ BlockId PrefixIndex::find(Prefix parent, std::span<const int32_t> tokens) const 
   return find_hashed(hasher_(parent.hash, tokens), parent, tokens);
 }
 
-// Induction over blocks makes the comparison complete: `parent.id` stands for all earlier tokens.
+// Comparing the block's own tokens and `parent.id` is complete by induction: a prefix id names all
+// tokens before the block.
 BlockId PrefixIndex::find_hashed(uint64_t hash, Prefix parent,
                                  std::span<const int32_t> tokens) const {
   SLUICE_CHECK(std::ssize(tokens) == block_tokens_, "{} tokens", tokens.size());

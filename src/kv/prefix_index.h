@@ -2,11 +2,10 @@
 //
 // Used by BlockManager only. Full blocks are keyed by a chained hash: hash(block) = XXH3 of its
 // token ids, seeded with the hash of the block before it; the first block is seeded with a random
-// number drawn per process, so that nobody outside can aim for collisions. The hash only finds
-// candidates: a hit also compares the token ids and the identity of the prefix before them, all the
-// way from the first token, so a collision can cost a hit and never returns the wrong block. Cost:
-// 4 bytes a token (the ids), against 56 to 144 KiB of KV. Nothing is allocated after construction.
-// Thread rule: one host thread.
+// number drawn per index, so that prompts cannot be made to collide. The hash only finds
+// candidates: a hit also compares the token ids and the id of the prefix before them, so that a
+// collision never returns a wrong block. Cost: 4 bytes per token (its id), far less than its KV.
+// Nothing is allocated after construction. Thread rule: one host thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +16,7 @@
 
 namespace sluice {
 
-// A token sequence of whole blocks, by name. Two equal ids are the same tokens from position 0 on.
+// Names a token sequence of whole blocks. Equal ids mean the same tokens from position 0 on.
 // One token sequence may get a new id after its block was evicted; ids are never used again.
 struct Prefix {
   uint64_t hash = 0;  // seeds the hash of the next block
@@ -44,8 +43,9 @@ class PrefixIndex {
   // The block that holds `tokens` (exactly block_tokens of them) after `parent`; invalid when none.
   BlockId find(Prefix parent, std::span<const int32_t> tokens) const;
 
-  // Enters block `id` as a holder of `tokens` after `parent` and returns the longer prefix. Blocks
-  // entered for the same tokens are twins: they share one prefix id, and `find` returns the first.
+  // Enters block `id` as a holder of `tokens` after `parent` and returns the prefix that ends with
+  // it. Blocks entered for the same tokens are twins: they share one prefix id, and `find` returns
+  // the first.
   // REQUIRES: `id` is not entered.
   Prefix insert(BlockId id, Prefix parent, std::span<const int32_t> tokens);
 

@@ -1,4 +1,4 @@
-// Places and their order.
+// Gives places to blocks and takes them back in order of admission.
 #include "kv/resident_set.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ PlaceId ResidentSet::place_of(BlockId id) const {
 
 PlaceId ResidentSet::admit(BlockId id, bool begins_sequence) {
   if (num_places_ == 0) return {};
-  remove(id);  // written again: what was there is old
+  remove(id);  // the block is written again: its old copy is stale
   if (free_places_.empty()) make_room();
   entry(id) = {.place = free_places_.back(), .begins_sequence = begins_sequence};
   free_places_.pop_back();
@@ -33,6 +33,7 @@ void ResidentSet::complete(BlockId id) {
   if (place_of(id).valid()) entry(id).is_complete = true;
 }
 
+// Frees the place of the oldest block that begins no sequence, or of the oldest one if all do.
 void ResidentSet::make_room() {
   const auto is_inner = [this](BlockId id) { return !entry(id).begins_sequence; };
   const auto inner = std::find_if(order_.begin(), order_.end(), is_inner);

@@ -1,10 +1,9 @@
-// ResidentSet: which blocks of the host tier also lie on the device, so that they need not flow.
+// ResidentSet: which blocks of the host tier have a copy on the device, so that they need no load.
 //
-// Owned by OffloadEngine, which has the memory. A budget of device memory turns "offloaded or not"
-// into a dial: with room for half of the blocks, half of the bytes flow. Every block here is on the
-// host as well, so making room costs no transfer. The newest blocks and the first of each sequence
-// stay longest: a block that comes in takes the place of the oldest one that begins no sequence.
-// Thread rule: the engine's thread.
+// Owned by OffloadEngine, which has the memory. With places for half of the blocks, half of the
+// bytes are transferred. Every resident block is on the host as well, so making room costs no
+// transfer. The newest blocks and the first block of each sequence stay longest: a new block takes
+// the place of the oldest one that begins no sequence. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +24,15 @@ class ResidentSet {
   // The place of a block whose copy is complete; not valid when it has none.
   PlaceId find(BlockId id) const;
 
-  // Gives a block a place, perhaps another block's; not valid when there are no places. The copy is
-  // complete, and is found, after `complete`. Until the caller's copy of a layer is enqueued, what
-  // a pass in progress reads of the other block in that layer is still there.
+  // Gives a block a place, perhaps that of another block, which then has none; not valid if
+  // num_places() is 0. `find` returns it after `complete`. A pass in progress may still read the
+  // other block in a layer until the caller enqueues its copy of that layer.
   PlaceId admit(BlockId id, bool begins_sequence);
   void complete(BlockId id);
   // The place of a block that was admitted, complete or not; not valid when it has none.
   PlaceId place_of(BlockId id) const;
 
-  // The block's contents are gone, and so is its place.
+  // Frees the place of a block whose contents are discarded; no effect without one.
   void remove(BlockId id);
 
  private:
@@ -50,7 +49,7 @@ class ResidentSet {
   int32_t num_places_;
   std::vector<Entry> entries_;  // of every host block; empty when there are no places
   std::vector<PlaceId> free_places_;
-  std::deque<BlockId> order_;  // blocks that have a place, the one admitted first in front
+  std::deque<BlockId> order_;  // blocks that have a place, in order of admission
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// The slot state machine.
+// The state machine of slots; each step checks the state before it.
 #include "kv/ring.h"
 
 #include <algorithm>
@@ -119,7 +119,7 @@ void Ring::synchronize() {
 
 void Ring::give_back(SlotId id) {
   Slot& slot = this->slot(id);
-  // A slot that has not been read is drained when its load is through.
+  // A slot that was never read is drained when its load has ended.
   Stream& last = slot.state == State::kInUse ? *slot.reader : *slot.transfer;
   if (kDebugFill) {
     last.fill(slot.view.base, slot.view.stride_bytes * static_cast<size_t>(slot_blocks_), kNanByte);

@@ -5,9 +5,10 @@
 //   free --begin_load--> loading --loaded--> filled --use--> in use --release--> free
 //
 // "filled" and "drained" are events of the slot: a reader's stream waits for the first before it
-// touches the slot, the slot's next load waits for the second before it overwrites it. A SlotLease
-// is the only way to a slot's memory and walks these states in order; anything else is a failed
-// check. Each slot has a transfer stream of its own, so loads overlap each other and the computing.
+// reads the slot, the slot's next load waits for the second before it overwrites it. Only a
+// SlotLease gives access to a slot's memory, and it goes through these states in order; any other
+// order is a failed check. Each slot has a transfer stream of its own, so that loads overlap each
+// other and compute.
 // Thread rule: the engine's thread.
 #pragma once
 
@@ -36,13 +37,13 @@ class SlotLease {
   bool held() const { return ring_ != nullptr; }
   SlotId slot() const { return slot_; }
 
-  // While loading: where to copy to, and the stream to copy on.
+  // While loading: the stream to copy on, and the memory to copy to.
   Stream& transfer() const;
   const KvBlocksView& target() const;
   // Ends the load: records "filled" on the transfer stream.
   void loaded();
 
-  // `reader` waits for "filled"; the blocks may be read by work enqueued on it from now on.
+  // `reader` waits for "filled"; work enqueued on it after this call may read the blocks.
   const KvBlocksView& use(Stream& reader);
   // Records "drained" on the reader and gives the slot back.
   void release();
@@ -74,16 +75,16 @@ class Ring {
   // REQUIRES: num_free() > 0.
   SlotLease begin_load();
 
-  // A pass whose loads are all enqueued after something that `reader` has done in it, and that may
-  // be recorded: `reader` waits for "drained" of every slot, so that the first load of each need
-  // not, and slots are taken in order of their numbers. At its end every slot is "drained" when
-  // `reader` is through with what it was given by then, be it enqueued or launched as a graph.
-  // REQUIRES for both: all slots are free.
+  // Encloses a pass that may be captured, in which every load waits for earlier work of `reader`.
+  // begin_pass: `reader` waits for "drained" of every slot, so that the first load of each slot
+  // need not, and slots are taken in order of their numbers, so that every replay uses the same
+  // ones. end_pass: records "drained" of every slot after the work that `reader` was given,
+  // enqueued or launched as a graph. REQUIRES for both: all slots are free.
   void begin_pass(Stream& reader);
   void end_pass(Stream& reader);
 
-  // `writer` waits for every load that has no reader yet, once for each: it is the stream that will
-  // write to where they read from.
+  // `writer`, which will overwrite the source of these loads, waits for every load that has no
+  // reader yet, once for each.
   void wait_for_unread(Stream& writer);
 
   void synchronize();  // waits until every load is through
@@ -95,9 +96,9 @@ class Ring {
     State state = State::kFree;
     KvBlocksView view;
     Stream* reader = nullptr;
-    bool writer_waits = false;  // for this load, in wait_for_unread
-    bool is_drained = false;    // the next load comes after "drained"
-    // Streams last: they finish before the events and the memory go.
+    bool writer_waits = false;  // wait_for_unread has waited for this load
+    bool is_drained = false;    // begin_pass has waited, so the next load need not
+    // Streams last: they end before the events and the memory are freed.
     std::unique_ptr<Event> filled;
     std::unique_ptr<Event> drained;
     std::unique_ptr<Stream> transfer;

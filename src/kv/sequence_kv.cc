@@ -1,3 +1,4 @@
+// Counts of valid tokens, and the changes that BlockManager makes.
 #include "kv/sequence_kv.h"
 
 #include "core/error.h"

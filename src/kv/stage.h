@@ -1,7 +1,7 @@
-// Stage: where a prefill pass writes its KV, two buffers for even and odd layers, so that one is
-// written while the other leaves for the host.
+// Stage: the memory into which a prefill pass writes its KV: two buffers, for even and odd layers,
+// so that one is written while the other is copied to the host.
 //
-// Part of OffloadEngine. Thread rule: one host thread; the memory itself follows stream order.
+// Part of OffloadEngine. Thread rule: one host thread; access to the memory follows stream order.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class Stage {
   std::byte* block(LayerId layer, StageId id) const {
     return reinterpret_cast<std::byte*>(view(layer).block(id.value));
   }
-  // To be recorded when the write-back of the layer's buffer is enqueued.
+  // Recorded by the caller when it has enqueued the write-back of the layer's buffer.
   Event& left(LayerId layer) { return *buffers_[of(layer)].left; }
 
  private:

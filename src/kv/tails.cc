@@ -1,4 +1,4 @@
-// Free tails in a queue, taken ones by sequence.
+// A queue of free tails and a sorted list of the taken ones.
 #include "kv/tails.h"
 
 #include <algorithm>
@@ -17,6 +17,7 @@ Tails::Tails(Device& device, Stream& compute, WaitGate& gate, int32_t num_tails)
   }
 }
 
+// The hold of the sequence, or the place where it would be inserted.
 std::vector<Tails::Hold>::const_iterator Tails::hold_of(SequenceId sequence) const {
   return std::ranges::lower_bound(holds_, sequence, {}, &Hold::sequence);
 }

@@ -1,4 +1,4 @@
-// Tails: which sequence holds which tail, the device block in which its unsealed block grows.
+// Tails: which sequence holds which tail, the device memory of its unsealed block.
 //
 // Owned by OffloadEngine, which has the memory. A sequence takes a tail with its first token after
 // the sealed blocks and gives it back when the block is full and on its way to the host, or when
@@ -23,15 +23,15 @@ class Tails {
   // The tail of a sequence; not valid when it holds none.
   TailId find(SequenceId sequence) const;
 
-  // Gives a sequence a tail. Compute waits until what the tail held before has left.
+  // Gives a sequence a tail. Compute waits until the tail's previous contents have left.
   // REQUIRES: the sequence holds none; a tail is free.
   TailId take(SequenceId sequence);
 
-  // Ends the hold of a sequence; no effect when it holds none. What the tail holds is lost unless
-  // its write-back is enqueued.
+  // Ends the hold of a sequence; no effect if it holds none. The tail's contents are lost unless
+  // their write-back is enqueued.
   void give_back(SequenceId sequence);
 
-  // To be recorded when the write-back of a tail is enqueued.
+  // Recorded by the caller when it has enqueued the write-back of a tail.
   Event& left(TailId tail) { return *left_[static_cast<size_t>(tail.value)]; }
 
   int32_t num_tails() const { return static_cast<int32_t>(left_.size()); }

@@ -1,7 +1,7 @@
-// WaitGate: every cross-stream wait of the offload machinery goes through one of these.
+// WaitGate: counts the cross-stream waits of KV offload, all of which go through it.
 //
-// Used by Ring and OffloadEngine. It exists for one test: an engine that forgets one of its waits,
-// whichever, must be caught. Thread rule: the engine's thread.
+// Used by the parts of OffloadEngine. It exists for tests/engine/offload_waits_test.cc, which
+// leaves out each wait in turn and must detect it. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// What is waited for, and what waits.
+// Each kind: the stream that waits, and what it waits for.
 enum class WaitKind {
   kFilled,     // compute: a slot's load
   kDrained,    // slot, compute before a pass that gathers: the readers of what it held before
@@ -25,7 +25,7 @@ enum class WaitKind {
 };
 inline constexpr size_t kNumWaitKinds = 8;
 
-// The index-th wait of a kind, counted from 0; none when negative.
+// Leaves out the index-th wait of a kind, counted from 0; none if negative.
 struct SkippedWait {
   WaitKind kind = WaitKind::kFilled;
   int64_t index = -1;

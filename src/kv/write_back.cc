@@ -1,4 +1,4 @@
-// Tickets and their events.
+// Tickets and their events: a ring of events serves all tickets.
 #include "kv/write_back.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace sluice {
 namespace {
 
-// Write-backs whose events are kept. An older ticket is covered by the oldest event there is, since
-// write-backs end in order; waiting for that one is later than necessary and never wrong.
+// Number of newest write-backs whose events are kept. For an older ticket the oldest kept event is
+// used: write-backs end in order, so that wait may be longer than necessary, but never too short.
 constexpr size_t kTicketEvents = 64;
 
 }  // namespace
@@ -30,6 +30,7 @@ TicketId& WriteBack::ticket_of(LayerId layer, BlockId id) {
                   static_cast<size_t>(id.value)];
 }
 
+// The event to wait for: that of the ticket, or the oldest kept one.
 Event& WriteBack::event_of(TicketId ticket) {
   const auto kept = static_cast<int64_t>(kTicketEvents);
   const int64_t oldest = newest_.value - kept + 1;

@@ -1,8 +1,9 @@
-// WriteBack: the way from device to host: one stream, and a ticket for every block that left on it.
+// WriteBack: transfers from device to host: one stream, and a ticket for every block that left on
+// it.
 //
 // Part of OffloadEngine. Every (layer, block) of the host tier has the ticket of the write-back
-// that brought it; who reads the block waits for the event of that ticket, and so never overtakes
-// the write. Thread rule: the engine's thread.
+// that wrote it; a reader of the block waits for the event of that ticket (invariant 4). Thread
+// rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -19,21 +20,21 @@ namespace sluice {
 
 class WriteBack {
  public:
-  // REQUIRES: `compute` and `gate` outlive it; memory that write-backs touch goes after it.
+  // REQUIRES: `compute`, `gate` and the memory that write-backs use outlive it.
   WriteBack(Device& device, Stream& compute, int32_t num_layers, int32_t num_host_blocks,
             WaitGate& gate);
 
-  // What stream() gets between `begin` and `end` is one write-back: it runs after everything that
-  // is enqueued on compute at `begin`.
+  // The work enqueued on stream() between `begin` and `end` is one write-back. It runs after all
+  // work that was enqueued on compute before `begin`.
   TicketId begin();
   void end(TicketId ticket);
   Stream& stream() { return *stream_; }
 
-  // The block of a layer comes to the host with this write-back; its contents are gone.
+  // Sets or clears the ticket of a block: this write-back writes it; its contents are discarded.
   void set_ticket(LayerId layer, BlockId id, TicketId ticket) { ticket_of(layer, id) = ticket; }
   void forget(LayerId layer, BlockId id) { ticket_of(layer, id) = TicketId(); }
 
-  // `reader` waits until all of the blocks are on the host. REQUIRES: each was written.
+  // `reader` waits until all blocks are on the host. REQUIRES (checked): each has a ticket.
   void wait_until_on_host(Stream& reader, LayerId layer, std::span<const BlockId> blocks);
 
  private:
@@ -46,8 +47,8 @@ class WriteBack {
   std::vector<TicketId> tickets_;  // [layer][host block]: not valid when never written
   TicketId newest_{0};
   std::vector<std::unique_ptr<Event>> events_;  // ticket % size
-  std::unique_ptr<Event> written_;              // compute has written what the next one reads
-  std::unique_ptr<Stream> stream_;              // last: it ends before its events go
+  std::unique_ptr<Event> written_;  // recorded on compute by begin(): the source is written
+  std::unique_ptr<Stream> stream_;  // last: it ends before its events are freed
 };
 
 }  // namespace sluice
