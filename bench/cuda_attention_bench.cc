@@ -117,7 +117,7 @@ double product_rate(Workbench& bench) {
   return 2.0 * kSize * kSize * kSize * kRepeats / timing.median;
 }
 
-// Times several walks at once, so many that a launch and a wait do not matter.
+// Times several walks at once, enough that a launch and a wait do not matter.
 class Repeated {
  public:
   Repeated(Workbench& bench, PrefillWalk& walk)

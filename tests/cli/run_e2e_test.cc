@@ -44,7 +44,7 @@ TEST(Conversation, AnswersEachLineOfAPipe) {
   EXPECT_EQ(count_of(outcome.err, "first token after"), 3u) << outcome.err;
   EXPECT_NE(outcome.err.find("of them cached"), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find("(forgotten)"), std::string::npos);
-  EXPECT_EQ(outcome.err.find("> "), std::string::npos) << "nobody types";
+  EXPECT_EQ(outcome.err.find("> "), std::string::npos) << "no prompt: input is no terminal";
 }
 
 TEST(Conversation, AFullContextIsSaidAndTheNextTurnGoesOn) {

@@ -52,7 +52,7 @@ void expect_all_caught(const std::string& mode) {
       const std::string what =
           mode + " " + std::to_string(static_cast<int>(range.kind)) + " " + std::to_string(index);
       const testing::WatchedOutcome outcome = run_program(what);
-      EXPECT_NE(outcome.exit_code, 0) << "nobody missed wait " << what;
+      EXPECT_NE(outcome.exit_code, 0) << "without an error: wait " << what;
       EXPECT_TRUE(outcome.says("data race") || outcome.says(kPoisonReached))
           << what << outcome.output;
     }
