@@ -1,5 +1,5 @@
-// Leftmost-longest search over a sorted list: the range of contents that share the text's next
-// bytes shrinks byte by byte, which is a trie without its nodes.
+// Leftmost-longest search in a sorted list: each further byte of the text narrows the range of
+// contents that begin with the bytes read, as walking down a trie would.
 #include "tokenizer/added_tokens.h"
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 namespace sluice {
 namespace {
 
+// \w and \s of the reference's regular expressions.
 bool is_word(char32_t c) { return unicode::PropertyTable::get()[c] & unicode::kWord; }
 bool is_space(char32_t c) { return unicode::PropertyTable::get()[c] & unicode::kSpace; }
 
@@ -16,7 +17,7 @@ unsigned char byte_at(const std::string& content, size_t depth) {
   return static_cast<unsigned char>(content[depth]);
 }
 
-// Where the white space at the end of text[0, end) begins, but not before `limit`.
+// The start of the white space that ends at `end`, at least `limit`.
 size_t strip_left(std::string_view text, size_t end, size_t limit) {
   while (end > limit) {
     const unicode::Decoded last = unicode::decode_last(text.substr(0, end));
@@ -26,6 +27,7 @@ size_t strip_left(std::string_view text, size_t end, size_t limit) {
   return end;
 }
 
+// The end of the white space that starts at `begin`.
 size_t strip_right(std::string_view text, size_t begin) {
   while (begin < text.size()) {
     const unicode::Decoded next = unicode::decode(text.data() + begin);
@@ -39,6 +41,7 @@ size_t strip_right(std::string_view text, size_t begin) {
 
 AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
+  // Stable: of equal contents the first in the file stays first, and longest_at returns it.
   std::stable_sort(tokens_.begin(), tokens_.end(),
                    [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   for (const AddedToken& token : tokens_) first_byte_[byte_at(token.content, 0)] = true;
@@ -47,7 +50,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
 const AddedToken* AddedTokenMatcher::longest_at(std::string_view text) const {
   const AddedToken* longest = nullptr;
   auto first = tokens_.begin();
-  auto last = tokens_.end();  // tokens in [first, last) share text[0, depth) and are longer
+  auto last = tokens_.end();  // contents in [first, last) begin with text[0, depth) and are longer
   for (size_t depth = 0; depth < text.size() && first != last; ++depth) {
     const auto byte = static_cast<unsigned char>(text[depth]);
     first = std::partition_point(
@@ -77,6 +80,7 @@ bool AddedTokenMatcher::accept(std::string_view text, size_t done, Match& match)
 
 void AddedTokenMatcher::split(std::string_view text, const std::vector<TextRegion>& regions,
                               std::vector<TextPart>& out) const {
+  // `pos` is where the next match may begin; `done` may be beyond it after a token with rstrip.
   size_t done = 0;  // everything before is in `out`
   size_t pos = 0;
   for (const TextRegion& region : regions) {
@@ -92,6 +96,7 @@ void AddedTokenMatcher::split(std::string_view text, const std::vector<TextRegio
       }
       Match match{token, pos, pos + token->content.size()};
       pos = match.end;
+      // A special token that is not allowed here is skipped whole: none is looked for inside it.
       if (token->special && !region.parse_special) continue;
       if (!accept(text, done, match)) continue;
       if (done < match.begin) out.push_back({-1, done, match.begin});

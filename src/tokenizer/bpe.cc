@@ -1,4 +1,4 @@
-// Hash tables for vocabulary and merges, and the two ways to merge a piece.
+// Hash tables for vocabulary and merges, and the two algorithms that merge a piece.
 #include "tokenizer/bpe.h"
 
 #include <algorithm>
@@ -14,6 +14,8 @@
 namespace sluice {
 namespace {
 
+// Pieces up to this length are merged by a quadratic scan on the stack, which is faster for words;
+// longer ones by a queue.
 constexpr size_t kShortPieceBytes = 128;
 constexpr uint32_t kNoNode = UINT32_MAX;
 
@@ -25,8 +27,9 @@ struct Node {
   Merge merge{kNoRank, -1};  // with the next symbol
 };
 
-// Places of one rank, smallest first. Merging goes from left to right, so places nearly always come
-// in order and a plain queue serves; the first that does not turns the rest into a heap.
+// Places of one rank, smallest first. Places are nearly always pushed in ascending order, since
+// merging goes from left to right, so this is a plain queue; the first place out of order turns it
+// into a heap.
 class Places {
  public:
   bool empty() const { return first_ == places_.size(); }
@@ -56,12 +59,12 @@ class Places {
 
  private:
   std::vector<uint32_t> places_;
-  size_t first_ = 0;  // what comes before was popped; 0 in a heap
+  size_t first_ = 0;  // elements before it were popped; 0 for a heap
   bool is_heap_ = false;
 };
 
-// Pairs that may merge, the lowest rank first and the leftmost of equals. A heap over the distinct
-// ranks only: hostile text has many pairs but few ranks, or many ranks with few pairs each.
+// Pairs that may merge: the lowest rank first, and the leftmost pair of equal ranks. The heap holds
+// each distinct rank once, so that its size does not grow with repeated pairs.
 class PairQueue {
  public:
   struct Entry {
@@ -88,11 +91,13 @@ class PairQueue {
   std::unordered_map<uint32_t, Places> places_;
 };
 
-// Twice as many slots as entries, so that probing stays short.
+// Slots of a hash table: a power of two, at least twice the entries, so that probing stays short.
 size_t slots_for(size_t num_entries) { return std::bit_ceil(2 * num_entries + 2); }
 
 }  // namespace
 
+// Multiplies by the odd constant 2^64 / golden ratio, eight bytes at a time; the shift feeds the
+// high bits, which a product mixes best, back into the low ones.
 uint64_t hash_bytes(std::string_view bytes) {
   constexpr uint64_t kFactor = 0x9E3779B97F4A7C15u;
   uint64_t hash = bytes.size() * kFactor;
@@ -116,6 +121,7 @@ uint64_t hash_bytes(std::string_view bytes) {
 
 Vocabulary::Vocabulary(size_t num_ids) : entries_(num_ids), slots_(slots_for(num_ids)) {}
 
+// Linear probing. The lower half of the hash selects the slot, the upper half is the tag.
 size_t Vocabulary::probe(std::string_view bytes, uint64_t hash) const {
   const size_t mask = slots_.size() - 1;
   const auto tag = static_cast<uint32_t>(hash >> 32);
@@ -162,6 +168,7 @@ MergeTable::MergeTable(size_t num_merges) : slots_(slots_for(num_merges)) {
   shift_ = 64 - std::countr_zero(slots_.size());
 }
 
+// Linear probing, as in find().
 void MergeTable::set(int32_t left, int32_t right, Merge merge) {
   const uint64_t key = key_of(left, right);
   size_t slot = slot_of(key);
@@ -172,6 +179,7 @@ void MergeTable::set(int32_t left, int32_t right, Merge merge) {
 BpeMerger::BpeMerger(const Vocabulary& vocabulary, MergeTable merges, UnknownByte unknown)
     : fuse_unknown_(unknown.fuse), merges_(std::move(merges)) {
   for (size_t byte = 0; byte < id_of_byte_.size(); ++byte) {
+    // A byte without a token of its own gets the unknown token, or -1 to be left out.
     const char one = static_cast<char>(byte);
     const auto id = vocabulary.find({&one, 1});
     is_unknown_[byte] = !id;
@@ -179,6 +187,7 @@ BpeMerger::BpeMerger(const Vocabulary& vocabulary, MergeTable merges, UnknownByt
   }
 }
 
+// Writes without branches: an id that is left out or fused is overwritten by the next one.
 size_t BpeMerger::byte_ids(std::string_view piece, int32_t* ids) const {
   size_t count = 0;
   bool fuses = false;  // whether an unknown byte here joins the one before
@@ -200,6 +209,8 @@ void BpeMerger::encode(std::string_view piece, std::vector<int32_t>& out) const 
   }
 }
 
+// Repeats: find the lowest rank by a scan, merge that pair, and look up the pairs on both sides of
+// it again. Quadratic in the length, without allocation.
 void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) const {
   int32_t ids[kShortPieceBytes + 1];
   Merge merges[kShortPieceBytes + 1];  // merges[i] joins ids[i] and ids[i + 1]
@@ -211,6 +222,8 @@ void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) 
       if (merges[i].rank < merges[best].rank) best = i;
     }
     if (merges[best].rank == kNoRank) break;
+    // Joins ids[best] and ids[best + 1], closes the gap, and renews the merges of the new
+    // neighbours.
     ids[best] = merges[best].id;
     --count;
     for (size_t i = best + 1; i < count; ++i) ids[i] = ids[i + 1];
@@ -221,12 +234,14 @@ void BpeMerger::encode_short(std::string_view piece, std::vector<int32_t>& out) 
   out.insert(out.end(), ids, ids + count);
 }
 
+// The same result by a linked list of symbols and a queue of pairs; n log n.
 void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) const {
   std::vector<int32_t> ids(piece.size());
   const uint32_t count = static_cast<uint32_t>(byte_ids(piece, ids.data()));
   if (count == 0) return;
   std::vector<Node> nodes(count);
   PairQueue queue;
+  // Looks up the merge of node i with its next one and queues it.
   const auto refresh = [&](uint32_t i) {
     Node& node = nodes[i];
     node.merge =
@@ -240,7 +255,8 @@ void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) c
   for (uint32_t i = 0; i < count; ++i) refresh(i);
   while (!queue.empty()) {
     const auto [rank, i] = queue.pop();
-    // An entry is stale once the pair at its place has another rank; a rank belongs to one pair.
+    // Entries are not removed when a neighbour merges. One is stale if the pair at its place now
+    // has another rank; the rank identifies the pair.
     Node& node = nodes[i];
     if (node.merge.rank != rank) continue;
     Node& gone = nodes[node.next];

@@ -1,7 +1,7 @@
 // Byte-pair encoding of one piece of text over a vocabulary of byte strings.
 //
-// Used by Tokenizer: filled while loading, then read only. Thread rule: const calls may come from
-// any thread.
+// Used by Tokenizer; filled while loading, constant afterwards. Thread rule: const functions may be
+// called from any thread.
 #pragma once
 
 #include <array>
@@ -29,17 +29,20 @@ class Vocabulary {
   bool has(int32_t id) const;
   // The bytes of a token; empty for an id that is absent or out of range.
   std::string_view bytes(int32_t id) const;
+  // The indexed id with exactly these bytes.
   std::optional<int32_t> find(std::string_view bytes) const;
 
  private:
+  // The bytes of one id: arena_[offset, offset + num_bytes).
   struct Entry {
     uint64_t offset = 0;
     uint32_t num_bytes = 0;
     bool present = false;
   };
   struct Slot {
-    int32_t id = -1;   // -1 is free
-    uint32_t tag = 0;  // the hash's upper half: most misses never look at the bytes
+    int32_t id = -1;  // -1 is free
+    uint32_t tag =
+        0;  // upper half of the hash: most unequal entries are rejected without reading bytes
   };
   // The slot of `bytes`, or the free one where they would go.
   size_t probe(std::string_view bytes, uint64_t hash) const;
@@ -49,14 +52,14 @@ class Vocabulary {
   std::vector<Slot> slots_;  // open addressing
 };
 
-// What a merge makes of two neighbours. A lower rank merges first.
+// The result of merging two neighbours: token `id`. A lower rank merges first.
 struct Merge {
   uint32_t rank;
   int32_t id;
 };
 inline constexpr uint32_t kNoRank = UINT32_MAX;
 
-// Merges by the pair of ids they join.
+// Merges by the pair of ids that they join: a hash table with linear probing.
 class MergeTable {
  public:
   explicit MergeTable(size_t num_merges = 0);
@@ -90,14 +93,16 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-// What stands for a byte that has no token of its own. Vocabularies often lack bytes that their
-// training text never held: SmolLM2's has 235.
+// The replacement of a byte that has no token. Vocabularies often lack bytes that do not occur in
+// their training text: SmolLM2's has 235.
 struct UnknownByte {
   int32_t id = -1;    // negative: the byte is left out
   bool fuse = false;  // neighbouring unknown bytes share one token
 };
 
-// Merges a piece down to tokens: again and again the pair of lowest rank, the leftmost of equals.
+// Merges the bytes of a piece into tokens: repeatedly the pair of lowest rank, of equal ones the
+// leftmost, until no neighbours have a merge.
+// Source: Sennrich et al. 2016, arXiv 1508.07909, over bytes as in GPT-2.
 class BpeMerger {
  public:
   BpeMerger(const Vocabulary& vocabulary, MergeTable merges, UnknownByte unknown = {});
@@ -114,7 +119,7 @@ class BpeMerger {
  private:
   void encode_short(std::string_view piece, std::vector<int32_t>& out) const;
   void encode_long(std::string_view piece, std::vector<int32_t>& out) const;
-  // Writes the tokens of the bytes to `ids` (room for one per byte) and returns how many there are.
+  // Writes the tokens of the bytes to `ids` (room for one per byte) and returns their number.
   size_t byte_ids(std::string_view piece, int32_t* ids) const;
 
   std::array<int32_t, 256> id_of_byte_{};

@@ -1,4 +1,4 @@
-// The alphabet as a table from code points below U+0144 to bytes.
+// The alphabet as a table from code points (below U+0144) to bytes.
 #include "tokenizer/byte_level.h"
 
 #include <array>
@@ -12,6 +12,8 @@ namespace {
 constexpr char32_t kAlphabetEnd = 0x100 + 68;
 constexpr int16_t kNoByte = -1;
 
+// Inverts GPT-2's bytes_to_unicode: printable bytes are their own code point, and the other 68 get
+// the code points from U+0100 on, in order of the bytes.
 constexpr std::array<int16_t, kAlphabetEnd> make_alphabet() {
   std::array<int16_t, kAlphabetEnd> byte_of{};
   for (auto& byte : byte_of) byte = kNoByte;

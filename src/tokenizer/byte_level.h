@@ -1,6 +1,6 @@
-// The byte-level alphabet: 256 printable characters that stand for the 256 bytes in a vocabulary.
+// The byte-level alphabet: 256 printable characters that represent the 256 bytes in a vocabulary.
 //
-// Used while loading, to turn tokens into the bytes they mean; encoding itself works on raw bytes.
+// Used while loading, to convert tokens to their bytes; encoding works on raw bytes.
 // Thread rule: everything here may be used from any thread.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// The bytes that `content` (valid UTF-8) spells, or nothing when a character of it is no byte.
+// The bytes that `content` (valid UTF-8) represents; empty if a character is not of the alphabet.
 //
 // Source: GPT-2's bytes_to_unicode: printable Latin-1 stands for itself, the other 68 bytes follow
 // from U+0100 in order, so a space is U+0120.

@@ -1,4 +1,5 @@
-// Writes the smallest tokenizer.json there is and loads it.
+// Writes a minimal tokenizer.json and parses it, so that no other way to make a Tokenizer is
+// needed.
 #include "tokenizer/byte_tokenizer.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// The byte-level alphabet has no character from here on.
+// All characters of the byte-level alphabet are below this.
 constexpr uint32_t kAlphabetEnd = 0x180;
 
 // UTF-8 of a code point below 0x800.

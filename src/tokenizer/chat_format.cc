@@ -1,4 +1,5 @@
-// Compares a template's tokens with those of the known programs, and names the first difference.
+// Compares a template's tokens with those of the known programs; an error names the first token
+// that differs from the most similar one.
 #include "tokenizer/chat_format.h"
 
 #include <algorithm>
@@ -18,6 +19,7 @@ namespace {
 
 using Kind = JinjaToken::Kind;
 
+// Throws kUnsupported; `why` continues "the model's chat template".
 [[noreturn]] void refuse(std::string_view why) {
   fail(ErrorCode::kUnsupported,
        "the model's chat template {}; Sluice follows the whole templates of ChatML, Qwen1.5 to "
@@ -27,7 +29,8 @@ using Kind = JinjaToken::Kind;
        why);
 }
 
-// Whether `value` is `pattern`; what kAnyText stands for must be the same wherever it stands.
+// Whether `value` matches `pattern`, in which one kAnyText matches any text. The first match sets
+// `any_text`; later ones in the same template must equal it.
 bool literal_equals(std::string_view pattern, std::string_view value,
                     std::optional<std::string>& any_text) {
   const size_t hole = pattern.find(kAnyText);
@@ -41,7 +44,7 @@ bool literal_equals(std::string_view pattern, std::string_view value,
   return true;
 }
 
-// How many tokens a template begins with that are those of a known one.
+// The number of tokens at the front of `given` that match those of `known`.
 size_t num_equal_tokens(const std::vector<JinjaToken>& known, const std::vector<JinjaToken>& given,
                         std::optional<std::string>& any_text) {
   size_t i = 0;
@@ -55,13 +58,14 @@ size_t num_equal_tokens(const std::vector<JinjaToken>& known, const std::vector<
   return i;
 }
 
-// Names the token where a template leaves the known program that it follows longest.
+// Throws the error for a template whose first difference from every known program is at the latest
+// at token `place`. Shows the tag that holds the token and its line.
 [[noreturn]] void refuse_at(const JinjaProgram& program, size_t place) {
   constexpr size_t kShownBytes = 60;
   if (place == program.tokens.size()) refuse("ends before its program is complete");
   const std::string_view source = program.source;
   const size_t at = program.tokens[place].offset;
-  // From where its tag begins, unless that is far away.
+  // Show from the start of the token's tag, unless that is far before the token.
   size_t begin = at;
   for (size_t i = place;
        i > 0 && program.tokens[i].kind != Kind::kBegin && program.tokens[i].kind != Kind::kText &&
@@ -77,11 +81,13 @@ size_t num_equal_tokens(const std::vector<JinjaToken>& known, const std::vector<
                      printable(shown.substr(0, shown.find('\n'))), line + 1));
 }
 
+// Fills in what a known format takes from the template: here the default system message.
 ChatMlFormat complete(ChatMlFormat format, std::optional<std::string> any_text, std::string_view) {
   format.default_system = std::move(any_text);
   return format;
 }
 
+// Here the BOS token and the default date.
 Llama3Format complete(Llama3Format format, std::optional<std::string> any_text,
                       std::string_view bos_token) {
   if (bos_token.empty()) {
@@ -90,7 +96,8 @@ Llama3Format complete(Llama3Format format, std::optional<std::string> any_text,
   }
   format.bos_token = bos_token;
   format.default_date = any_text.value_or("");
-  // Dates are written as plain text; one that holds a control token would not be.
+  // The default date is written as plain text, while Jinja's output parses special tokens: a date
+  // with one would give other ids.
   if (format.default_date.find('<') != std::string::npos) {
     refuse(fmt::format("has the date \"{}\"", printable(format.default_date)));
   }

@@ -1,7 +1,8 @@
-// Tells from a Jinja template's text which of the known chat formats it is.
+// Recognises the chat format of a Jinja template from its text.
 //
-// Used by ChatTemplate. A template is known as a whole or not at all: whatever else it does could
-// change the text in a way that Sluice does not follow. Thread rule: free functions without state.
+// Used by ChatTemplate. The whole template must be a known one: any other statement in it could
+// change the text in a way that Sluice does not reproduce. Thread rule: free functions without
+// state.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace sluice {
 
-// Longer templates are refused unread; those known have less than 5 KiB.
+// Longer templates are refused without lexing; the known ones have less than 5 KiB.
 inline constexpr size_t kMaxTemplateBytes = size_t{64} << 10;
 
 // The format of a template, with its variations. Errors: as ChatTemplate's constructor.

@@ -1,4 +1,4 @@
-// Writes conversations in the recognised format.
+// Writes conversations in the recognised format, as the model's Jinja template would.
 #include "tokenizer/chat_template.h"
 
 #include <algorithm>
@@ -11,7 +11,8 @@
 namespace sluice {
 namespace {
 
-// Segments under construction.
+// Collects segments: text() of the template, in which special tokens are parsed, and content() of
+// messages, in which they are plain text.
 class Writer {
  public:
   void text(std::string_view fixed) { segments_.push_back({std::string(fixed), true}); }
@@ -22,6 +23,7 @@ class Writer {
   std::vector<TextSegment> segments_;
 };
 
+// Errors: kInvalidArgument; the templates give other roles (tools) a meaning that Sluice lacks.
 void check_messages(std::span<const ChatMessage> messages) {
   if (messages.empty()) {
     fail(ErrorCode::kInvalidArgument, "a conversation has no messages; give it at least one");
@@ -34,6 +36,7 @@ void check_messages(std::span<const ChatMessage> messages) {
   }
 }
 
+// Python's lstrip('\n') and rstrip('\n').
 std::string_view strip_newlines_left(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
 }
@@ -42,7 +45,8 @@ std::string_view strip_newlines_right(std::string_view text) {
   return text.substr(0, text.find_last_not_of('\n') + 1);
 }
 
-// Jinja's trim, which is Python's str.strip(): white space and the four information separators.
+// Jinja's trim, which is Python's str.strip(): removes Unicode white space and U+001C to U+001F.
+// Repairs the text first, since it decodes whole characters.
 std::string trim(std::string_view text) {
   std::string repaired;
   unicode::append_repaired(text, false, repaired);
@@ -64,12 +68,14 @@ std::string trim(std::string_view text) {
   return repaired.substr(begin, end - begin);
 }
 
-// An answer taken apart as Qwen3's template does.
+// An answer split into its thought and the rest, as Qwen3's template does.
 struct Answer {
   std::string_view thought;
   std::string_view rest;
 };
 
+// content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n'), and
+// content.split('</think>')[-1].lstrip('\n'). Without </think> there is no thought.
 Answer split_answer(std::string_view content) {
   constexpr std::string_view kOpen = "<think>", kClose = "</think>";
   const size_t first_close = content.find(kClose);
@@ -82,7 +88,8 @@ Answer split_answer(std::string_view content) {
   return {strip_newlines_left(thought), strip_newlines_left(rest)};
 }
 
-// The last message in which the user asks something (and does not hand in a tool's answer).
+// Index of the last user message that is not the answer of a tool; that of the last message if
+// there is none (ns.last_query_index of Qwen3's template).
 size_t last_query(std::span<const ChatMessage> messages) {
   for (size_t i = messages.size(); i-- > 0;) {
     const std::string_view content = messages[i].content;
@@ -93,6 +100,7 @@ size_t last_query(std::span<const ChatMessage> messages) {
   return messages.size() - 1;
 }
 
+// An answer of the assistant in Qwen3's format, with or without its thought.
 void write_thoughtful_answer(const Answer& answer, bool show_thought, Writer& out) {
   if (show_thought) {
     out.text("<think>\n");
@@ -104,6 +112,7 @@ void write_thoughtful_answer(const Answer& answer, bool show_thought, Writer& ou
   }
 }
 
+// The ChatML family. kQwen3Answer in known_templates.cc has the rule for thoughts.
 void render(const ChatMlFormat& format, std::span<const ChatMessage> messages,
             const ChatOptions& options, bool add_generation_prompt, Writer& out) {
   if (format.default_system && messages[0].role != "system") {
@@ -130,6 +139,7 @@ void write_llama3_header(std::string_view role, Writer& out) {
   out.text(fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role));
 }
 
+// The Llama 3 family. A dated system part takes the text of a first system message.
 void render(const Llama3Format& format, std::span<const ChatMessage> messages,
             const ChatOptions& options, bool add_generation_prompt, Writer& out) {
   out.text(format.bos_token);

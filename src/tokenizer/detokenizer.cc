@@ -1,4 +1,4 @@
-// Holds back an incomplete character and nothing else.
+// Keeps back the bytes of an incomplete character only.
 #include "tokenizer/detokenizer.h"
 
 #include "tokenizer/unicode.h"

@@ -11,15 +11,15 @@
 
 namespace sluice {
 
-// What all calls return, put together, equals Tokenizer::decode of all ids.
+// The concatenated results of all calls equal Tokenizer::decode of all ids.
 class Detokenizer {
  public:
   // Aliasing: `tokenizer` must outlive this object.
   explicit Detokenizer(const Tokenizer& tokenizer, bool skip_special = true)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
-  // Takes the next id and returns the characters that are complete now, perhaps none. Bytes that
-  // can never become a character come out as U+FFFD as soon as that is known.
+  // Adds the next id and returns the characters that it completes, perhaps none. Bytes that cannot
+  // become a character give U+FFFD as soon as that is known.
   std::string push(int32_t id);
 
   // Ends the text: bytes of a character that was never finished become one U+FFFD. The object is

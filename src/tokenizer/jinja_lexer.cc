@@ -1,4 +1,4 @@
-// Text and tags in turn. Source: jinja2's lexer.py, with its two options for line ends around tags.
+// Lexes text and tags alternately. Source: jinja2's lexer.py, with trim_blocks and lstrip_blocks.
 #include "tokenizer/jinja_lexer.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace {
 
 using Kind = JinjaToken::Kind;
 
-// jinja2 knows more white space; a template that has such is refused for its odd characters.
+// jinja2 accepts more white space; any other character of it gives a kInvalid token.
 constexpr std::string_view kSpaces = " \t\n\r\v\f";
 
 bool is_word(char c) {
@@ -19,6 +19,7 @@ bool is_word(char c) {
 
 bool is_punctuation(char c) { return c > ' ' && c < '\x7F' && !is_word(c); }
 
+// The source with \n for each of \r\n and \r, without its last line end, as jinja2 reads it.
 std::string with_plain_line_ends(std::string_view source) {
   std::string text;
   for (size_t i = 0; i < source.size(); ++i) {
@@ -29,6 +30,7 @@ std::string with_plain_line_ends(std::string_view source) {
   return text;
 }
 
+// One pass over the source; pos_ is the next byte to lex.
 class Lexer {
  public:
   explicit Lexer(std::string_view source) { program_.source = with_plain_line_ends(source); }
@@ -51,13 +53,13 @@ class Lexer {
     program_.tokens.push_back({kind, std::move(value), offset});
   }
 
-  // Ends the list: whatever follows is not understood.
+  // Ends the list with a kInvalid token at `offset`.
   void give_up(size_t offset) {
     add(Kind::kInvalid, {}, offset);
     failed_ = true;
   }
 
-  // Where the next {{, {% or {# is, or the end.
+  // The position of the next {{, {% or {#, or the end.
   size_t find_tag() const {
     for (size_t at = text().find('{', pos_); at != text().npos; at = text().find('{', at + 1)) {
       const std::string_view next = text().substr(at + 1, 1);
@@ -66,7 +68,8 @@ class Lexer {
     return text().size();
   }
 
-  // The text up to a tag, without the white space that the tag takes away.
+  // Adds the text up to the tag at `open`. "{%-" removes all white space before it; lstrip_blocks
+  // removes blanks between the start of a line and a {% or {# tag.
   void add_text(size_t open) {
     std::string_view piece = text().substr(pos_, open - pos_);
     const std::string_view tag = text().substr(open, 3);
@@ -82,6 +85,7 @@ class Lexer {
     if (!piece.empty()) add(Kind::kText, std::string(piece), pos_);
   }
 
+  // Lexes one tag, with its delimiters. "+" signs, which switch trimming off, are not handled.
   void lex_tag() {
     const size_t open = pos_;
     const std::string opening(rest().substr(0, 2));
@@ -105,6 +109,7 @@ class Lexer {
     }
   }
 
+  // Skips {# ... #}; it affects the white space around it as a block does.
   void skip_comment(size_t open) {
     const size_t close = text().find("#}", pos_);
     if (close == text().npos) return give_up(open);
@@ -114,7 +119,8 @@ class Lexer {
     after_tag(sign == '-', true);
   }
 
-  // Drops the white space that a tag takes away behind it.
+  // Skips white space after a tag: all of it after "-%}", one line end after a block or comment
+  // (trim_blocks).
   void after_tag(bool strips, bool takes_line_end) {
     if (strips) {
       pos_ = std::min(text().find_first_not_of(kSpaces, pos_), text().size());
@@ -124,6 +130,7 @@ class Lexer {
     line_starting_ = text()[pos_ - 1] == '\n';
   }
 
+  // One token inside a tag: a string, a word or number, or an operator of one or two characters.
   void lex_expression_token() {
     const char c = rest()[0];
     if (c == '\'' || c == '"') return lex_string(c);
@@ -139,13 +146,14 @@ class Lexer {
     add(Kind::kOperator, std::string(text().substr(begin, pos_ - begin)), begin);
   }
 
+  // A literal with its escapes resolved. Unknown escapes give kInvalid.
   void lex_string(char quote) {
     const size_t begin = pos_++;
     std::string value;
     for (; pos_ < text().size() && text()[pos_] != quote; ++pos_) {
       char c = text()[pos_];
       if (c == '\\') {
-        // Of Python's escapes those that chat templates have.
+        // The escapes that occur in chat templates.
         constexpr std::string_view kEscapes = "ntr\\'\"", kMeanings = "\n\t\r\\'\"";
         const size_t which = ++pos_ < text().size() ? kEscapes.find(text()[pos_]) : kEscapes.npos;
         if (which == kEscapes.npos) return give_up(begin);
@@ -160,7 +168,7 @@ class Lexer {
 
   JinjaProgram program_;
   size_t pos_ = 0;
-  bool line_starting_ = true;  // whether pos_ follows a line end that a tag took away
+  bool line_starting_ = true;  // whether the byte before pos_ was a line end, skipped or not
   bool failed_ = false;
 };
 
@@ -168,8 +176,8 @@ bool is(const JinjaToken& token, Kind kind, std::string_view value) {
   return token.kind == kind && token.value == value;
 }
 
-// x['role'] to x.role, for the two keys of a message: it has no attributes of these names, so the
-// two spellings mean the same.
+// Replaces x['role'] by x.role, and the same for 'content'. A message has no attributes of these
+// names, so both forms give the same value.
 void unify_members(std::vector<JinjaToken>& tokens) {
   for (size_t i = 1; i + 2 < tokens.size(); ++i) {
     const bool has_owner =
@@ -185,7 +193,8 @@ void unify_members(std::vector<JinjaToken>& tokens) {
   }
 }
 
-// {{ a + 'x' + 'y' + b }} to {{ a + 'xy' + b }}: only where nothing binds tighter than the sum.
+// Replaces {{ a + 'x' + 'y' + b }} by {{ a + 'xy' + b }}, if no operator before or after the two
+// literals binds tighter than +.
 void join_literals(std::vector<JinjaToken>& tokens) {
   const auto op = [&](size_t i, std::string_view v) { return is(tokens[i], Kind::kOperator, v); };
   const auto starts = [&](size_t i) {

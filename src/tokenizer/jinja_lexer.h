@@ -1,8 +1,9 @@
-// A Jinja template as a list of tokens, so that programs can be compared whatever their layout.
+// Splits a Jinja template into tokens, so that templates can be compared independently of layout.
 //
-// Used by chat_format.cc, which knows a few whole programs; nothing here executes anything. Follows
-// the lexer of jinja2 with trim_blocks and lstrip_blocks, as transformers sets them. What it is not
-// sure of becomes a kInvalid token, which no known program has. Thread rule: a free function.
+// Used by chat_format.cc, which compares with known templates; nothing is executed. Follows the
+// lexer of jinja2 with trim_blocks and lstrip_blocks, as transformers sets them. Source text that
+// it does not handle becomes a kInvalid token, which no known template has. Thread rule: a free
+// function.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +15,13 @@ namespace sluice {
 
 struct JinjaToken {
   enum class Kind {
-    kText,      // what stands outside of tags and is written as it is
+    kText,      // text outside of tags, which is written unchanged
     kBegin,     // {{ or {%
     kEnd,       // }} or %}
     kWord,      // a name, keyword or number
-    kString,    // a literal; value is what it means, not how it is spelled
+    kString,    // a literal; value is its text without quotes and escapes
     kOperator,  // == and the like, or one punctuation mark
-    kInvalid    // the rest of a source that this lexer cannot follow
+    kInvalid    // the rest of a source that this lexer does not handle
   };
   Kind kind = Kind::kInvalid;
   std::string value;
@@ -34,9 +35,9 @@ struct JinjaProgram {
 
 // Two programs of equal kinds and values write the same text for a conversation.
 //
-// White space in tags, trimmed white space around them, comments, and how a literal is quoted and
-// escaped leave no trace: a backslash-n and a real line end in a literal are the same character.
-// x['role'] and x['content'] become x.role and x.content; neighbours in a sum of literals are one.
+// White space in tags, trimmed white space around them, comments, and the quotes and escapes of
+// literals do not change the tokens: \n and a line end in a literal are the same character.
+// x['role'] and x['content'] become x.role and x.content; adjacent literals of a sum become one.
 JinjaProgram lex_jinja(std::string_view source);
 
 }  // namespace sluice

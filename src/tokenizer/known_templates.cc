@@ -1,4 +1,5 @@
-// The templates of the supported families in a layout of our own; lexing makes layouts alike.
+// The templates of the supported families. Their layout differs from the models' files; the lexer
+// gives the same tokens. Parts that several templates share are separate constants.
 #include "tokenizer/known_templates.h"
 
 #include <initializer_list>
@@ -7,6 +8,7 @@
 namespace sluice {
 namespace {
 
+// ChatML: a default system message if the conversation has none.
 constexpr std::string_view kChatMlDefault = R"jinja(
   {%- if loop.first and messages[0].role != 'system' -%}
     {{ '<|im_start|>system\n@<|im_end|>\n' }}
@@ -21,6 +23,7 @@ constexpr std::string_view kChatMlMessage = R"jinja(
 {%- endif -%}
 )jinja";
 
+// Qwen2.5, whole. The parts for tools are only compared: Sluice passes no tools.
 constexpr std::string_view kQwen25 = R"jinja({%- if tools %}
   {{- '<|im_start|>system\n' }}
   {%- if messages[0]['role'] == 'system' %}
@@ -82,6 +85,7 @@ constexpr std::string_view kQwen25 = R"jinja({%- if tools %}
 {%- endif %}
 )jinja";
 
+// Qwen3: the system message and the tools.
 constexpr std::string_view kQwen3System = R"jinja({%- if tools %}
   {{- '<|im_start|>system\n' }}
   {%- if messages[0].role == 'system' %}
@@ -103,6 +107,7 @@ constexpr std::string_view kQwen3System = R"jinja({%- if tools %}
 {%- endif %}
 )jinja";
 
+// Qwen3: ns.last_query_index, the last user message that is not a tool's answer.
 constexpr std::string_view kQwen3Query =
     R"jinja({%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
@@ -127,6 +132,7 @@ constexpr std::string_view kQwen3User = R"jinja({%- for message in messages %}
   {%- elif message.role == "assistant" %}
 )jinja";
 
+// Qwen3: splits an answer into thought and content.
 constexpr std::string_view kQwen3Thought = R"jinja(    {%- set reasoning_content = '' %}
     {%- if message.reasoning_content is string %}
       {%- set reasoning_content = message.reasoning_content %}
@@ -139,6 +145,7 @@ constexpr std::string_view kQwen3Thought = R"jinja(    {%- set reasoning_content
     {%- endif %}
 )jinja";
 
+// Qwen3: writes an answer; the thought only after the last query.
 constexpr std::string_view kQwen3Answer = R"jinja(    {%- if loop.index0 > ns.last_query_index %}
       {%- if loop.last or (not loop.last and reasoning_content) %}
         {{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning_content.strip('\n')
@@ -186,7 +193,7 @@ constexpr std::string_view kQwen3ToolsEnd = R"jinja(    {{- '\n</tool_response>'
 {%- endfor %}
 )jinja";
 
-// As first published: contents are taken to be strings, and the parts come in another order.
+// The first release of Qwen3: without tests for strings, and with its parts in another order.
 constexpr std::string_view kQwen3FirstQuery = R"jinja(
 {%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
 {%- for message in messages[::-1] %}
@@ -217,7 +224,7 @@ constexpr std::string_view kQwen3FirstThought = R"jinja({%- for message in messa
     {%- endif %}
 )jinja";
 
-// Models that never think: the answer is written as it is.
+// Qwen3-Instruct, which never thinks: the answer is written unchanged.
 constexpr std::string_view kQwen3PlainAnswer = R"jinja(
     {{- '<|im_start|>' + message.role + '\n' + content }}
 )jinja";
@@ -227,6 +234,7 @@ constexpr std::string_view kPrompt = R"jinja({%- if add_generation_prompt %}
 {%- endif %}
 )jinja";
 
+// Qwen3: enable_thinking = false starts the answer with an empty thought.
 constexpr std::string_view kQwen3Asks = R"jinja({%- if add_generation_prompt %}
   {{- '<|im_start|>assistant\n' }}
   {%- if enable_thinking is defined and enable_thinking is false %}
@@ -260,6 +268,7 @@ constexpr std::string_view kLlama3Prompt = R"jinja(
 {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' -}}
 )jinja";
 
+// Llama 3.1 and 3.2, which differ in the date only.
 constexpr std::string_view kLlama31 = R"jinja({{- bos_token }}
 {%- if custom_tools is defined %}
   {%- set tools = custom_tools %}
@@ -378,6 +387,7 @@ constexpr std::string_view kLlama31Rest = R"jinja({%- endif %}
 {%- endif %}
 )jinja";
 
+// The template that consists of `pieces`, in order.
 KnownTemplate known(std::variant<ChatMlFormat, Llama3Format> format,
                     std::initializer_list<std::string_view> pieces) {
   std::string text;

@@ -1,4 +1,4 @@
-// The chat templates that Sluice can write out, as whole programs.
+// The chat templates that Sluice supports, as complete Jinja programs.
 //
 // Used by chat_format.cc. They come from the models: ChatML as many ship it, Qwen1.5, Qwen2,
 // Qwen2.5, Qwen3 (its first release, the present one, and the Thinking and Instruct models),
@@ -13,16 +13,18 @@
 
 namespace sluice {
 
-// In the literals of a known program this stands for any text: the default system message or the
-// default date. All such places of one template hold the same text.
+// A wildcard in the literals of a known program: the default system message or the default date.
+// All wildcards of one template match the same text.
 inline constexpr char kAnyText = '@';
 
 struct KnownTemplate {
   std::vector<JinjaToken> tokens;
-  // What it writes; bos_token and the texts that kAnyText stands for are still empty.
+  // The format it writes. bos_token and the texts matched by kAnyText are empty; chat_format.cc
+  // sets them.
   std::variant<ChatMlFormat, Llama3Format> format;
 };
 
+// All supported templates, lexed at the first call.
 const std::vector<KnownTemplate>& known_templates();
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Canonical decomposition, ordering and composition of the segments that need it.
+// Decomposes, orders and composes the segments that NFC may change; other text is copied.
 #include "tokenizer/nfc.h"
 
 #include <algorithm>
@@ -13,11 +13,13 @@
 namespace sluice::unicode {
 namespace {
 
+// Hangul syllables compose by arithmetic. Source: The Unicode Standard, section 3.12.
 constexpr char32_t kHangulSBase = 0xAC00, kHangulLBase = 0x1100, kHangulVBase = 0x1161,
                    kHangulTBase = 0x11A7;
 constexpr char32_t kHangulLCount = 19, kHangulVCount = 21, kHangulTCount = 28,
                    kHangulSCount = kHangulLCount * kHangulVCount * kHangulTCount;
 
+// A character with its canonical combining class; 0 is a starter.
 struct Mark {
   char32_t c;
   int combining_class;
@@ -27,10 +29,10 @@ struct Range {
   char32_t first, last;
 };
 
-// Characters younger than Unicode 9.0 that combine or decompose. The tokenizers that models were
-// trained with normalize by Unicode 9.0, where these were unassigned and so did nothing; ids are
-// equal only if they do nothing here. The last four are whole scripts of Unicode 16.0, for a
-// utf8proc newer than Debian's (15.0).
+// Characters added after Unicode 9.0 that combine or decompose. The reference tokenizers normalize
+// by Unicode 9.0, where these were unassigned and did not change; treating them as inert here gives
+// the same ids. The last four ranges are whole scripts of Unicode 16.0, for a utf8proc newer than
+// Debian's (15.0).
 constexpr Range kYoung[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},
     {0x0C3C, 0x0C3C},   {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x1715, 0x1715},
@@ -44,12 +46,14 @@ constexpr Range kYoung[] = {
     {0x1E4EC, 0x1E4EF}, {0x105C0, 0x105FF}, {0x11380, 0x113FF}, {0x16100, 0x1613F},
     {0x16D40, 0x16D7F}};
 
+// Whether `c` is in kYoung.
 bool is_young(char32_t c) {
   return c >= kYoung[0].first &&
          std::any_of(std::begin(kYoung), std::end(kYoung),
                      [c](const Range& range) { return c >= range.first && c <= range.last; });
 }
 
+// The class by Unicode 9.0: 0 for characters that are younger.
 int combining_class(char32_t c) {
   const int value = utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->combining_class;
   return value != 0 && is_young(c) ? 0 : value;
@@ -61,6 +65,7 @@ bool has_decomposition(char32_t c) {
   return property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0 && !is_young(c);
 }
 
+// The key of a pair in the table of compositions.
 uint64_t pair_key(char32_t first, char32_t second) {
   return static_cast<uint64_t>(first) << 32 | second;
 }
@@ -82,7 +87,7 @@ void decompose(char32_t c, std::vector<Mark>& out) {
   }
 }
 
-// What utf8proc makes of two characters in composition: the composite, or 0.
+// The primary composite of two characters by utf8proc, or 0.
 char32_t utf8proc_composite(char32_t first, char32_t second) {
   utf8proc_int32_t buffer[2] = {static_cast<utf8proc_int32_t>(first),
                                 static_cast<utf8proc_int32_t>(second)};
@@ -91,8 +96,8 @@ char32_t utf8proc_composite(char32_t first, char32_t second) {
   return count == 1 ? static_cast<char32_t>(buffer[0]) : 0;
 }
 
-// Primary composites outside Hangul. A composite's full decomposition ends in the second half of
-// its pair; the first half is whatever the rest composes to, which a shorter composite names.
+// Pairs of characters and their primary composites. For a composite with full decomposition p1..pn
+// the pair is (composition of p1..pn-1, pn). Composites outside Hangul are in a table.
 class Compositions {
  public:
   static const Compositions& get() {
@@ -130,6 +135,8 @@ class Compositions {
     }
   }
 
+  // Adds the pair of a composite, unless it is excluded from composition (utf8proc then does not
+  // compose the pair).
   void add(char32_t composite, const std::vector<Mark>& parts) {
     char32_t first = parts[0].c;
     for (size_t i = 1; i + 1 < parts.size() && first != 0; ++i) {
@@ -158,13 +165,15 @@ void order_marks(std::vector<Mark>& marks) {
   }
 }
 
-// Source: The Unicode Standard, section 3.11, D117 (canonical composition algorithm).
+// Composes ordered marks in place. Source: The Unicode Standard, section 3.11, D117 (canonical
+// composition algorithm).
 void compose(std::vector<Mark>& marks) {
   const Compositions& compositions = Compositions::get();
   size_t kept = 0;
   size_t starter = SIZE_MAX;  // the last starter that was kept
   for (const Mark mark : marks) {
-    // Blocked: something kept since the starter has a class as high, or is a starter itself.
+    // A mark is blocked if the last one kept since the starter has at least its class. Classes are
+    // in ascending order, so the last one kept has the highest.
     const bool adjacent = starter != SIZE_MAX && kept == starter + 1;
     const bool reachable =
         starter != SIZE_MAX && (adjacent || marks[kept - 1].combining_class < mark.combining_class);
@@ -179,6 +188,7 @@ void compose(std::vector<Mark>& marks) {
   marks.resize(kept);
 }
 
+// Appends the NFC form of one segment. `marks` is scratch, reused between segments.
 void append_segment(std::string_view segment, std::vector<Mark>& marks, std::string& out) {
   marks.clear();
   for (size_t pos = 0; pos < segment.size();) {
@@ -205,7 +215,8 @@ void append_nfc(std::string_view text, std::string& out) {
       pos += static_cast<size_t>(decoded.num_bytes);
       continue;
     }
-    // From the fixed character before up to the next one: nothing outside can interact.
+    // The segment runs from the fixed character before `pos` to the next fixed one; characters
+    // outside cannot interact with it.
     out.append(text.substr(copied, segment - copied));
     size_t end = pos;
     while (end < text.size()) {
@@ -224,13 +235,13 @@ void mark_nfc_fixed(std::vector<uint8_t>& properties) {
   const auto clear = [&properties](char32_t c) {
     properties[c] &= static_cast<uint8_t>(~kNfcFixed);
   };
-  // What may compose with a character before it, or must be reordered.
+  // Characters that may compose with the character before them.
   for (const auto& [pair, composite] : Compositions::get().pairs()) {
     clear(static_cast<char32_t>(pair & 0xFFFFFFFF));
   }
   for (char32_t i = 0; i < kHangulVCount; ++i) clear(kHangulVBase + i);
   for (char32_t i = 1; i < kHangulTCount; ++i) clear(kHangulTBase + i);
-  // What NFC replaces by itself: every decomposition that does not compose back.
+  // Characters that are reordered, and those whose decomposition does not compose back.
   std::vector<Mark> marks;
   for (char32_t c = 0xC0; c < properties.size(); ++c) {
     if (combining_class(c) != 0) clear(c);

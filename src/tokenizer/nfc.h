@@ -1,8 +1,8 @@
-// NFC, the one normalization that the supported tokenizers ask for.
+// NFC, the only normalization that the supported tokenizers use.
 //
-// Used by tokenizer.cc for files whose normalizer says so. Own code over utf8proc's properties,
-// because utf8proc's canonical ordering takes quadratic time on a long run of combining marks.
-// Thread rule: everything here may be used from any thread.
+// Used by tokenizer.cc and tokenizer_file.cc for files whose normalizer is NFC. Implemented over
+// utf8proc's properties, because utf8proc's own canonical ordering takes quadratic time on a long
+// run of combining marks. Thread rule: everything here may be used from any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace sluice::unicode {
 // character is copied.
 void append_nfc(std::string_view text, std::string& out);
 
-// Sets kNfcFixed in `properties` (one byte per code point) for every character that NFC leaves
-// alone whatever precedes it. Called once, while the property table is made.
+// Sets kNfcFixed in `properties` (one byte per code point) for every character that NFC does not
+// change, whatever precedes it. Called once, while the property table is made.
 void mark_nfc_fixed(std::vector<uint8_t>& properties);
 
 }  // namespace sluice::unicode

@@ -1,6 +1,6 @@
-// One matcher per regular expression. Each alternative of an expression is tried in its order; the
-// properties of letters, numbers and spaces do not overlap, so greedy runs need no backtracking
-// except at the end of white space, where the answer is known from the run itself.
+// One matcher per regular expression; alternatives are tried in their order. Letters, numbers and
+// spaces are disjoint, so greedy runs need no backtracking, except that a run of white space may
+// give back its last character, which the run itself determines.
 #include "tokenizer/pre_tokenizer.h"
 
 namespace sluice {
@@ -27,7 +27,7 @@ constexpr Pattern kPatterns[] = {
      R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
      SplitKind::kLlama3}};
 
-// A place in the text together with what stands there; `bits` is kEnd after the last character.
+// A position in the text with the character there and its properties; at the end `bits` is kEnd.
 struct Cursor {
   static constexpr int kEnd = -1;
 
@@ -47,6 +47,7 @@ struct Cursor {
     return copy;
   }
   bool is(int wanted) const { return bits > 0 && (bits & wanted) != 0; }
+  // [^\s\p{L}\p{N}], and not the end.
   bool is_other() const { return bits >= 0 && (bits & (kLetter | kNumber | kSpace)) == 0; }
   bool is_newline() const { return c == '\r' || c == '\n'; }
   bool at_end() const { return bits == kEnd; }
@@ -69,6 +70,7 @@ struct Cursor {
   int bits = kEnd;
 
  private:
+  // Decodes the character at `at`.
   void load() {
     if (at == end) {
       c = 0, num_bytes = 0, bits = kEnd;
@@ -83,8 +85,8 @@ struct Cursor {
 
 char32_t lower_ascii(char32_t c) { return c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c; }
 
-// Bytes of 's 't 're 've 'm 'll 'd at `quote`, or 0. With `any_case`, letters compare by Unicode
-// simple case folding, under which U+017F (long s) is an s.
+// Length in bytes of 's 't 're 've 'm 'll or 'd at `quote`, or 0. With `any_case`, letters compare
+// by Unicode simple case folding, under which U+017F (long s) is an s.
 int contraction_bytes(const Cursor& quote, bool any_case) {
   if (quote.c != '\'') return 0;
   const Cursor first = quote.next();
@@ -97,7 +99,8 @@ int contraction_bytes(const Cursor& quote, bool any_case) {
   return b == (a == 'l' ? U'l' : U'e') ? 3 : 0;
 }
 
-// \s+(?!\S)|\s+ : a run of spaces, less its last one when something other follows.
+// \s+(?!\S)|\s+ : a run of white space, without its last character if a non-space follows and the
+// run is longer than one.
 const char* match_spaces(const Cursor& start) {
   Cursor cursor = start;
   const char* last = cursor.at;
@@ -109,7 +112,7 @@ const char* match_spaces(const Cursor& start) {
   return keep_all ? cursor.at : last;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ : as above, but up to the last line end of the run when there is one.
+// \s*[\r\n]+|\s+(?!\S)|\s+ : up to the last line end of the run if there is one, else as above.
 const char* match_lines_or_spaces(const Cursor& start) {
   Cursor cursor = start;
   const char* after_newline = nullptr;
@@ -125,6 +128,7 @@ const char* match_lines_or_spaces(const Cursor& start) {
   return keep_all ? cursor.at : last;
 }
 
+// The expression of GPT-2 (kPatterns). Returns the end of the piece.
 const char* match_gpt2(Cursor cursor) {
   if (const int bytes = contraction_bytes(cursor, false)) return cursor.at + bytes;
   const Cursor start = cursor;
@@ -141,16 +145,18 @@ const char* match_gpt2(Cursor cursor) {
   return cursor.at;
 }
 
+// \p{N}{1,max_digits}
 const char* match_digits(Cursor cursor, int max_digits) {
   for (int i = 0; i < max_digits && cursor.is(kNumber); ++i) cursor.advance();
   return cursor.at;
 }
 
-// The expression of Qwen2 and Llama 3, which differ in the digits of one piece.
+// The expression of Qwen2 and Llama 3, which differ in the number of digits of one piece.
 const char* match_cl100k(Cursor cursor, int max_digits) {
   if (const int bytes = contraction_bytes(cursor, true)) return cursor.at + bytes;
   if (cursor.is(kNumber)) return match_digits(cursor, max_digits);
   const Cursor start = cursor;
+  // [^\r\n\p{L}\p{N}]?\p{L}+ : numbers were matched above, so any other character may lead.
   if (!cursor.is(kLetter) && !cursor.is_newline()) cursor.advance();
   if (cursor.is(kLetter)) {
     cursor.skip_run(kLetter);
@@ -166,6 +172,7 @@ const char* match_cl100k(Cursor cursor, int max_digits) {
   return match_lines_or_spaces(start);
 }
 
+// The "Digits" pre-tokenizer: one numeric character or a run of them, or the text up to the next.
 const char* match_numeric(Cursor cursor, bool individual) {
   if (cursor.is(kNumeric)) {
     cursor.advance();

@@ -1,7 +1,7 @@
 // Cuts text into pieces (words, numbers, runs of spaces) that byte-pair merging never crosses.
 //
-// Used by Tokenizer. The regular expressions of the supported families are few, so each is matched
-// by hand: no backtracking, every character is looked at a constant number of times.
+// Used by Tokenizer. The supported families have few regular expressions, so each has its own
+// matcher: no backtracking, and each character is read a constant number of times.
 // Thread rule: a PreTokenizer is immutable.
 #pragma once
 

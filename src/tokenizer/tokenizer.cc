@@ -1,4 +1,5 @@
-// The way of a text: repair, added tokens, normalization, normalized added tokens, pieces, merges.
+// The steps of encoding: UTF-8 repair, raw added tokens, normalization, normalized added tokens,
+// pieces, merges.
 #include "tokenizer/tokenizer.h"
 
 #include <algorithm>
@@ -18,12 +19,13 @@
 namespace sluice {
 namespace {
 
-// Words of one stretch of text that were encoded already: a direct-mapped table whose entries point
-// back into the text and into the ids made from it, so it owns nothing. Text repeats its words so
-// much that this makes encoding three times faster.
+// The words of one text that were encoded before: a direct-mapped table whose entries refer to the
+// text and to the ids made from it, so that nothing is copied. Most words of a text are repeated.
+// A slot holds the last word with its hash.
 class WordCache {
  public:
-  // A table in proportion to the text and at most 512 KiB, so clearing it never dominates.
+  // The size is proportional to the text, so that clearing the table costs little; at most 32768
+  // entries (768 KiB). A text under 256 bytes gets no table.
   explicit WordCache(size_t text_bytes) {
     size_t num_entries = 0;
     if (text_bytes >= 256) {
@@ -40,7 +42,7 @@ class WordCache {
     size_t first_id = 0;  // index in the ids of the call
   };
 
-  // The place of `word`, filled or not; null for words that are not worth keeping.
+  // The entry for `word`, perhaps empty or of another word; null for words that are not cached.
   Entry* place(std::string_view word) {
     if (word.size() < 2 || word.size() > kMaxWordBytes || entries_.empty()) return nullptr;
     return &entries_[hash_bytes(word) & (entries_.size() - 1)];
@@ -51,6 +53,7 @@ class WordCache {
   std::vector<Entry> entries_;
 };
 
+// The added tokens that are searched in normalized or in raw text.
 std::vector<AddedToken> select_tokens(const TokenizerFile& file, bool normalized) {
   std::vector<AddedToken> selected;
   for (const AddedToken& token : file.added_tokens) {
@@ -61,13 +64,16 @@ std::vector<AddedToken> select_tokens(const TokenizerFile& file, bool normalized
 
 }  // namespace
 
+// The tables of a loaded tokenizer; constant after construction.
 struct Tokenizer::Impl {
   explicit Impl(TokenizerFile file, TokenizerConfig file_config);
 
   void encode_text(std::string_view text, const std::vector<TextRegion>& regions,
                    std::vector<int32_t>& ids) const;
+  // Encodes text without added tokens.
   void encode_plain(std::string_view text, std::vector<int32_t>& ids) const;
-  // Regions of text[begin, end), each normalized into `out`; returns where they end there.
+  // Appends the normalized text of `part` to `out`, region by region, since normalization must not
+  // join characters across a border. Returns the regions of `out`.
   std::vector<TextRegion> normalize(std::string_view text, const std::vector<TextRegion>& regions,
                                     const TextPart& part, std::string& out) const;
 
@@ -78,8 +84,8 @@ struct Tokenizer::Impl {
   PreTokenizer pre_tokenizer;
   AddedTokenMatcher raw_tokens;
   AddedTokenMatcher normalized_tokens;
-  std::vector<std::pair<std::string, int32_t>> added_ids;
-  std::vector<bool> special;  // by id
+  std::vector<std::pair<std::string, int32_t>> added_ids;  // content and id, for token_id()
+  std::vector<bool> special;                               // by id
   std::vector<int32_t> prefix_ids;
   std::vector<int32_t> suffix_ids;
   TokenizerConfig config;
@@ -154,7 +160,7 @@ void Tokenizer::Impl::encode_plain(std::string_view text, std::vector<int32_t>& 
   pre_tokenizer.split(text, [&](std::string_view word) {
     WordCache::Entry* entry = cache.place(word);
     if (entry && std::string_view(entry->word, entry->num_bytes) == word) {
-      // Appending a vector to itself: indices survive the growth that pointers would not.
+      // By index: push_back may move the ids.
       for (size_t i = 0; i < entry->num_ids; ++i) ids.push_back(ids[entry->first_id + i]);
       return;
     }
@@ -200,6 +206,7 @@ std::vector<int32_t> Tokenizer::encode_prompt(std::string_view utf8,
   if (!options.add_special_tokens || !options.parse_special) return ids;
   const std::vector<int32_t>& prefix = impl_->prefix_ids;
   const auto count = static_cast<ptrdiff_t>(prefix.size());
+  // The text begins with the prefix if the ids have it twice. An empty prefix erases nothing.
   const bool twice = ids.size() >= 2 * prefix.size() + impl_->suffix_ids.size() &&
                      std::equal(prefix.begin(), prefix.end(), ids.begin() + count);
   if (twice) ids.erase(ids.begin(), ids.begin() + count);

@@ -1,4 +1,4 @@
-// Tokenizer: text to token ids and back, as the model's own tokenizer.json says.
+// Tokenizer: converts text to token ids and back by the model's tokenizer.json.
 //
 // Used by the engine and the command line. Thread rule: immutable after loading; any number of
 // threads may call it.
@@ -17,8 +17,8 @@
 
 namespace sluice {
 
-// A stretch of text with its own rule for special tokens: a template's parts parse them, what the
-// user wrote does not.
+// A part of a text with its own rule for special tokens: they are parsed in the parts of a template
+// and not in the contents of messages.
 struct TextSegment {
   std::string text;
   bool parse_special = false;
@@ -46,19 +46,19 @@ class Tokenizer {
   // Errors: kInvalidArgument for a text of 4 GiB or more.
   std::vector<int32_t> encode(std::string_view utf8, const EncodeOptions& options = {}) const;
 
-  // The ids of a whole prompt: as encode(), but a text that begins with the special tokens which
-  // would be added before it (a BOS), and parses them, gets them once.
+  // The ids of a whole prompt: as encode(), but if options.parse_special is set and the text begins
+  // with the special tokens that would be added before it (a BOS), they are not added again.
   std::vector<int32_t> encode_prompt(std::string_view utf8, const EncodeOptions& options) const;
 
-  // The ids of segments as one text: words are cut as if there were no borders, but no added token
-  // is found across one, and each segment is repaired and normalized by itself.
+  // The ids of segments as one text: words may cross borders, added tokens may not, and each
+  // segment is repaired and normalized separately.
   std::vector<int32_t> encode(std::span<const TextSegment> segments, bool add_special_tokens) const;
 
-  // The text of ids: their bytes one after the other, ill-formed UTF-8 replaced by U+FFFD. Ids
-  // without a token (models pad their vocabulary) give nothing.
+  // The text of ids: their bytes concatenated, ill-formed UTF-8 replaced by U+FFFD. Ids without a
+  // token (models pad their vocabulary) give nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // The bytes a token stands for, perhaps half a character; empty for an id without a token.
+  // The bytes of a token, perhaps a part of a character; empty for an id without a token.
   std::string_view token_bytes(int32_t id) const;
 
   // The id of a token's bytes or of an added token's content.
@@ -68,7 +68,7 @@ class Tokenizer {
   int32_t vocab_size() const;
   bool is_special(int32_t id) const;
 
-  // From tokenizer_config.json: its content (empty when not named) and the id that has, if any.
+  // The BOS token of tokenizer_config.json: its content, empty if not named, and its id, if any.
   const std::string& bos_token() const;
   std::optional<int32_t> bos_id() const;
   // The model's Jinja text for ChatTemplate; empty when it has none.

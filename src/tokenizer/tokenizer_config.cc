@@ -1,4 +1,4 @@
-// tokenizer_config.json and chat_template.jinja.
+// Reads tokenizer_config.json and chat_template.jinja.
 #include "tokenizer/tokenizer_config.h"
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ std::string token_content(const JsonObject& config, std::string_view key) {
   return config.get_object(key).get_string("content");
 }
 
-// A template, or a list of named ones of which the one called "default" is for plain chat.
+// The value is a template, or a list of named ones, of which "default" is the one for plain chat.
 std::string template_text(const JsonObject& config) {
   constexpr std::string_view kKey = "chat_template";
   if (!config.has(kKey)) return {};

@@ -1,5 +1,5 @@
-// Walks the document part by part. A key that this code does not know is refused: it may mean
-// another id somewhere, and a wrong id is worse than no answer.
+// Reads the document part by part. An unknown key is refused: it might change ids, and wrong ids
+// would give wrong answers without an error.
 #include "tokenizer/tokenizer_file.h"
 
 #include <algorithm>
@@ -24,6 +24,7 @@ using nlohmann::json;
 constexpr std::string_view kSupported =
     "Sluice reads byte-level BPE as Qwen2/3, Llama 3, GPT-2 and SmolLM2 have it";
 
+// Throws kUnsupported for a well-formed value that Sluice does not implement.
 [[noreturn]] void refuse(const JsonObject& object, std::string_view key, std::string_view why) {
   const std::string found = object.has(key) ? describe_json(object.get(key)) : "missing";
   throw Error(ErrorCode::kUnsupported,
@@ -31,6 +32,7 @@ constexpr std::string_view kSupported =
               object.name());
 }
 
+// Refuses an object with a key that is not in `known`.
 void check_keys(const JsonObject& object, std::initializer_list<std::string_view> known) {
   for (const std::string& key : object.keys()) {
     if (std::find(known.begin(), known.end(), key) == known.end()) {
@@ -39,6 +41,7 @@ void check_keys(const JsonObject& object, std::initializer_list<std::string_view
   }
 }
 
+// Refuses a flag that has the value that Sluice does not implement.
 void require_absent_or(const JsonObject& object, std::string_view key, bool allowed) {
   const auto value = object.find_bool(key);
   if (value && *value != allowed) refuse(object, key, "this setting is not supported");
@@ -54,8 +57,8 @@ void for_each_object(const JsonObject& object, std::string_view key, Visit&& vis
   }
 }
 
-// Ids of contents. Most contents spell bytes and are found in the vocabulary's own index. Those
-// that do not, and added tokens, are kept here: neither can ever come out of merging.
+// Ids by content. Most contents represent bytes and are in the vocabulary's index. Contents that do
+// not, and added tokens outside the model's vocabulary, are kept here: merging never gives them.
 class ContentIndex {
  public:
   explicit ContentIndex(Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
@@ -65,7 +68,7 @@ class ContentIndex {
     if (const auto bytes = bytes_of_token(content)) return vocabulary_.add(id, *bytes, true);
     return odd_.emplace(content, id).second && vocabulary_.add(id, content, false);
   }
-  // The same for an added token that is none of the model's own.
+  // The same for an added token that is not in the model's vocabulary.
   bool add_apart(int32_t id, const std::string& content) {
     if (find(content) || vocabulary_.has(id)) return false;
     odd_.emplace(content, id);
@@ -84,6 +87,7 @@ class ContentIndex {
   std::unordered_map<std::string, int32_t> odd_;
 };
 
+// The id of a token. Errors: kModel if it is no integer from 0 to kMaxTokenIds - 1.
 int32_t checked_id(const JsonObject& owner, std::string_view content, const json& value) {
   const bool in_range = value.is_number_integer() && value >= 0 && value < kMaxTokenIds;
   if (!in_range) {
@@ -95,12 +99,14 @@ int32_t checked_id(const JsonObject& owner, std::string_view content, const json
   return value.get<int32_t>();
 }
 
+// Fills a TokenizerFile. Order: the normalizer comes before the tokens, since added tokens may be
+// normalized; merges and the template name tokens, so they come after.
 class FileReader {
  public:
   FileReader(const json& document, std::string_view name) : root_(document, std::string(name)) {}
 
   TokenizerFile read() {
-    // Truncation and padding belong to the code that batches; transformers resets them as well.
+    // Truncation and padding are ignored, as in transformers: they concern batches.
     check_keys(root_, {"version", "truncation", "padding", "added_tokens", "normalizer",
                        "pre_tokenizer", "post_processor", "decoder", "model"});
     const auto version = root_.find_string("version");
@@ -120,7 +126,7 @@ class FileReader {
 
  private:
   void read_model_settings(const JsonObject& model) {
-    // Old files leave the type out.
+    // Old files have no type.
     if (model.find_string("type").value_or("BPE") != "BPE") {
       refuse(model, "type", "not a byte-pair model");
     }
@@ -155,8 +161,8 @@ class FileReader {
     read_unknown(model);
   }
 
-  // In the order of ids, which is the order in which merges will ask for them: half the cache
-  // misses of the document's alphabetical order.
+  // The tokens sorted by id. Merges look tokens up in about this order, so storing them in it
+  // causes fewer cache misses than the document's alphabetical order.
   std::vector<std::pair<int32_t, const std::string*>> vocab_by_id(const JsonObject& model) const {
     const json& vocab = model.get("vocab");
     if (!vocab.is_object() || vocab.empty()) model.fail("vocab", "an object of tokens, not empty");
@@ -170,7 +176,8 @@ class FileReader {
     return tokens;
   }
 
-  // What stands for bytes without a token; a file where every byte has one may name anything.
+  // Reads the token for bytes that have none. If every byte has a token, unk_token is not used and
+  // may have any value.
   void read_unknown(const JsonObject& model) {
     int num_bytes = 0;
     for (int byte = 0; byte < 256; ++byte) {
@@ -186,7 +193,7 @@ class FileReader {
     const auto unknown = model.find_string("unk_token");
     file_.unknown.fuse = model.find_bool("fuse_unk").value_or(false);
     if (!unknown || num_bytes == 256) return;
-    // The reference looks it up among the model's own tokens only.
+    // As in the reference, it must be in the model's vocabulary; added tokens do not count.
     if (!model.get("vocab").contains(*unknown)) {
       model.fail("unk_token",
                  fmt::format("null or a token of vocab, which has {} of the 256 bytes", num_bytes));
@@ -194,7 +201,7 @@ class FileReader {
     file_.unknown.id = *index_.find(*unknown);
   }
 
-  // Says why a token was not added.
+  // Throws the error for a token that was not added: empty, a second id, or an id already taken.
   void check_token(const JsonObject& owner, const std::string& content, int32_t id,
                    bool added) const {
     if (content.empty()) {
@@ -233,6 +240,7 @@ class FileReader {
     });
   }
 
+  // The rank of a merge is its index in the list.
   void read_merges(const JsonObject& model) {
     const json& merges = model.get("merges");
     if (!merges.is_array() || merges.size() > kMaxMerges) {
@@ -248,7 +256,7 @@ class FileReader {
     }
   }
 
-  // "a b" (a token never holds a space of its own) or ["a", "b"].
+  // The two parts of "a b" (the alphabet has no space, so there is one) or ["a", "b"].
   std::pair<std::string, std::string> merge_parts(const JsonObject& model, const json& merge,
                                                   size_t i) const {
     if (merge.is_string()) {
@@ -292,9 +300,10 @@ class FileReader {
     }
   }
 
+  // Appends the steps of a pre-tokenizer; a Sequence is read recursively (kMaxJsonDepth limits it).
   void read_pre_tokenizer(const JsonObject& object) {
     const std::string type = object.get_string("type");
-    // Steps behind ByteLevel would see its alphabet instead of text.
+    // A step after ByteLevel would get its alphabet instead of text.
     if (byte_level_) refuse(object, "type", "a step after ByteLevel is not supported");
     if (type == "Sequence") {
       check_keys(object, {"type", "pretokenizers"});
@@ -345,6 +354,8 @@ class FileReader {
     }
   }
 
+  // Reads the template for one text: special tokens before and after the sequence A. "pair" is not
+  // used.
   void read_template(const JsonObject& object) {
     const JsonObject special_tokens = object.get_object("special_tokens");
     bool seen_text = false;

@@ -1,4 +1,4 @@
-// tokenizer.json as plain data: everything in it that changes an id, checked.
+// tokenizer.json as plain data: all of its settings that affect ids, checked.
 //
 // Used by Tokenizer::load. Thread rule: values only.
 #pragma once
@@ -18,19 +18,19 @@ struct TokenizerFile {
   Vocabulary vocabulary;  // the model's tokens and the added ones
   MergeTable merges;
   UnknownByte unknown;         // for bytes that have no token
-  bool ignore_merges = false;  // a piece that is a token as a whole is not built by merges
+  bool ignore_merges = false;  // a piece that is a token is used without merging
   bool nfc = false;
   std::vector<SplitKind> splits;
   std::vector<AddedToken> added_tokens;
   std::vector<int32_t> prefix_ids;  // what the post-processor puts before a text (BOS)
-  std::vector<int32_t> suffix_ids;  // and behind it
+  std::vector<int32_t> suffix_ids;  // and after it
 };
 
-// Ids at or above this are refused: they would only be a way to ask for gigabytes.
+// Ids at or above this are refused, since tables are as long as the largest id.
 inline constexpr int64_t kMaxTokenIds = int64_t{1} << 22;
-// The same for merges; the largest vocabularies have some 600,000.
+// Limit on merges; the largest vocabularies have some 600,000.
 inline constexpr size_t kMaxMerges = size_t{1} << 21;
-// And for the file, of which Qwen's has 11 MB and the largest 33.
+// Limit on the file; Qwen's has 11 MB, the largest 33 MB.
 inline constexpr uint64_t kMaxTokenizerFileBytes = uint64_t{64} << 20;
 
 // Reads the text of a tokenizer.json; `name` opens every error text.

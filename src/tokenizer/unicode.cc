@@ -15,9 +15,9 @@ struct Range {
   char32_t first, last;
 };
 
-// Debian's utf8proc knows Unicode 15.0, while the regular expressions of the reference tokenizers
-// follow 16.0. What became a letter or a number in between is added by hand so that both cut text
-// at the same places. Source: DerivedGeneralCategory of Unicode 15.1 and 16.0.
+// Debian's utf8proc has Unicode 15.0, while the regular expressions of the reference tokenizers use
+// 16.0. Letters and numbers added in between are listed here, so that both split text at the same
+// places. Source: DerivedGeneralCategory of Unicode 15.1 and 16.0.
 constexpr Range kNewLetters[] = {
     {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
     {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
@@ -28,15 +28,17 @@ constexpr Range kNewLetters[] = {
 constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
                                  {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
                                  {0x1E5F1, 0x1E5FA}};
-// The "Digits" pre-tokenizer uses its language's own tables, one version further (17.0).
+// The "Digits" pre-tokenizer of the reference uses Rust's tables, of Unicode 17.0.
 constexpr Range kNewNumerics[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
-// \w is Alphabetic, Mark, Nd, Pc and Join_Control: here what no general category tells.
+// \w is Alphabetic, Mark, Nd, Pc and Join_Control; these have another general category.
 constexpr Range kOtherWords[] = {
     {0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+// The property White_Space.
 constexpr Range kSpaces[] = {{0x09, 0x0D},     {0x20, 0x20},     {0x85, 0x85},     {0xA0, 0xA0},
                              {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029}, {0x202F, 0x202F},
                              {0x205F, 0x205F}, {0x3000, 0x3000}};
 
+// The bits that follow from the general category by utf8proc.
 uint8_t category_bits(char32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:
@@ -68,6 +70,7 @@ void set_ranges(const Range (&ranges)[n], int bits, std::vector<uint8_t>& flat) 
   }
 }
 
+// One byte of Property bits for each code point.
 std::vector<uint8_t> flat_properties() {
   std::vector<uint8_t> flat(0x110000);
   for (char32_t c = 0; c < 0x110000; ++c) flat[c] = category_bits(c);
@@ -119,13 +122,14 @@ void append(char32_t c, std::string& out) {
   }
 }
 
+// 0xC0 and 0xC1 would start overlong forms; leads above 0xF4 would exceed U+10FFFF.
 Utf8Unit next_unit(std::string_view bytes) {
   const auto byte = [bytes](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned lead = byte(0);
   if (lead < 0x80) return {Utf8Kind::kValid, 1};
   if (lead < 0xC2 || lead > 0xF4) return {Utf8Kind::kInvalid, 1};
   const int length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // Only the second byte is restricted further: no overlong forms, surrogates or above U+10FFFF.
+  // The second byte is restricted further: no overlong forms, surrogates, or above U+10FFFF.
   unsigned low = 0x80, high = 0xBF;
   if (lead == 0xE0) low = 0xA0;
   if (lead == 0xED) high = 0x9F;

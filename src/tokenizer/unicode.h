@@ -1,4 +1,4 @@
-// UTF-8 and the few Unicode properties that tokenization asks for.
+// UTF-8 and the Unicode properties that tokenization needs.
 //
 // Used inside src/tokenizer/ only. The property table is built from utf8proc on first use (a few
 // milliseconds) and never changes afterwards. Thread rule: everything here may be used from any
@@ -18,7 +18,7 @@ enum Property : uint8_t {
   kLetter = 1,    // \p{L}
   kNumber = 2,    // \p{N}
   kSpace = 4,     // \s, the White_Space property
-  kNumeric = 8,   // what the "Digits" pre-tokenizer isolates; \p{N} of a newer Unicode version
+  kNumeric = 8,   // characters that the "Digits" pre-tokenizer isolates; \p{N} of a newer Unicode
   kWord = 16,     // \w, for added tokens with single_word
   kNfcFixed = 32  // never changes under NFC and starts a new normalization segment
 };
@@ -31,6 +31,7 @@ class PropertyTable {
  public:
   // REQUIRES: c <= 0x10FFFF.
   uint8_t operator[](char32_t c) const { return pages_[page_of_[c >> 8]][c & 0xFF]; }
+  // The table; built by the first call, which C++ makes safe for several threads.
   static const PropertyTable& get();
 
  private:
@@ -58,9 +59,10 @@ inline Decoded decode(const char* p) {
 // The last character of `text`. REQUIRES: valid UTF-8, not empty.
 Decoded decode_last(std::string_view text);
 
+// Appends the UTF-8 form of `c`. REQUIRES: c <= 0x10FFFF.
 void append(char32_t c, std::string& out);
 
-// What stands at the start of some bytes.
+// Classification of the bytes at the start of a string.
 enum class Utf8Kind {
   kValid,      // a character of `num_bytes`
   kInvalid,    // `num_bytes` that together become one U+FFFD
