@@ -1,4 +1,4 @@
-// What both kinds of walk share: summaries and selection.
+// The part of a layer's attention that both kinds of walk share: summaries and selection.
 #include "attention/executor.h"
 
 namespace sluice {
@@ -21,7 +21,7 @@ Executor::Executor(PolicyPair& policies, const KvBlockShape& block)
       prefill_rule_(policies.rule(Phase::kPrefill, block)),
       decode_rule_(policies.rule(Phase::kDecode, block)) {}
 
-// A list of everything gives the bits of no list, and takes time to make.
+// Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {
   const SelectionRule& rule = this->rule(pass.phase);
   return rule.selects() && (needs_lists() || !rule.selects_all(pass.batch.max_kv_tokens));
@@ -31,7 +31,8 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   show_written(stream, pass, input.layer);
   const int64_t num_seqs = pass.kv_end.dim(0);
   const bool selects = this->selects(pass);
-  // A rectangle of the query pages of many sequences would be mostly empty, and large.
+  // Lists are a rectangle [sequence][query page]: for prefills of different length most of it would
+  // be empty, so the policy is asked for one sequence at a time.
   const bool one_by_one = pass.phase == Phase::kPrefill && selects;
   const int64_t step = one_by_one ? 1 : num_seqs;
   for (int64_t first = 0; first < num_seqs; first += step) {
@@ -51,6 +52,7 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   end_layer(pass, input.layer);
 }
 
+// Lets both policies summarise the keys of the pass while their blocks are on the device.
 void Executor::show_written(Stream& stream, const AttentionPass& pass, LayerId layer) {
   policies_.on_keys_written(stream, {.phase = pass.phase,
                                      .layer = layer,

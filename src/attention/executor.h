@@ -1,11 +1,11 @@
-// Executor: the walk over a sequence's KV that turns queries into attention output.
+// Executor: enqueues the attention of one layer over the KV of the sequences of a pass.
 //
-// model/decoder calls it once per layer. It shows the policies the keys that were written, asks the
-// one of the pass's phase what to attend to, and enqueues the attention op over the blocks where
-// they live. It computes nothing itself. A Residency (residency.h) owns one of two kinds:
-// ResidentExecutor (all in the device pool, one run) and OffloadExecutor (history through the ring,
-// several runs with a carried state). The walk is the same, and so are the bits (ops/attention.h).
-// Thread rule: the engine's thread.
+// model/decoder calls it once per layer. It passes the written keys to both policies, gets the
+// selection of the policy of the pass's phase, and enqueues the attention op over the blocks in
+// their memory. A Residency (residency.h) owns one of two kinds: ResidentExecutor (all KV in the
+// device pool, one run) and OffloadExecutor (history through the ring, several runs with a carried
+// state). Both visit the same tiles in the same order, so their results have the same bits
+// (ops/attention.h). Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,23 @@
 namespace sluice {
 
 // The rows, sequences and KV blocks of one pass through the layers.
-// Made by engine/runner once per pass, the views of KV by its Residency; read by model/decoder and
-// the executor for every layer. All views are device memory. Where not all KV of a sequence is in
-// one memory, the views speak of the blocks that the pass itself writes.
+// Made by engine/runner once per pass, its views of KV by the Residency; read by model/decoder and
+// the executor for every layer. All views are device memory. With offloaded KV, kv_begin,
+// block_table and kv_rows describe the blocks that the pass itself writes.
 struct AttentionPass {
   Phase phase = Phase::kPrefill;
   AttentionBatch batch;
-  TensorView kv_end;  // i32 [num_seqs]: tokens that exist once this pass has written its own
-  // By Residency::describe.
-  TensorView kv_begin;     // i32 [num_seqs]
+  TensorView kv_end;  // i32 [num_seqs]: tokens of each sequence, this pass included
+  // Set by Residency::describe.
+  TensorView kv_begin;     // i32 [num_seqs]: position of the first token in block_table
   TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks from kv_begin on
   TensorView block_ids;    // i32 [num_seqs, max_ids]: BlockIds from position 0 on, if a policy
                            // needs them
-  TensorView kv_rows;      // i32 [num_rows]: where each row's k and v go
+  TensorView kv_rows;      // i32 [num_rows]: block * block_tokens + offset for k and v; -1: none
 };
 
-// Neighbouring sequences of a pass that are walked together: all of them, or one.
+// The sequences of a pass that one walk covers: all of them, or one. Views as in AttentionPass, for
+// these sequences.
 struct PassPart {
   int64_t first_seq = 0;
   int64_t num_seqs = 0;
@@ -44,9 +45,10 @@ struct PassPart {
   TensorView block_ids;
 };
 
+// Sequences [first_seq, first_seq + num_seqs) of a pass. Rows stay those of the whole pass.
 PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs);
 
-// What one layer asks for. Made by model/decoder.
+// The queries and the output of one layer. Made by model/decoder.
 struct LayerInput {
   LayerId layer;
   TensorView q;    // bf16 [num_rows, num_q_heads, head_dim], after rope; k and v are written
@@ -61,7 +63,7 @@ class Executor {
   Executor(PolicyPair& policies, const KvBlockShape& block);
   virtual ~Executor() = default;
 
-  // Where this layer's new k and v are written before `attend`. Called once per layer.
+  // The blocks into which this layer's k and v are written before `attend`. Called once per layer.
   virtual KvBlocksView write_target(const AttentionPass& pass, LayerId layer) = 0;
 
   // Attention of every row of the pass over its sequence's KV, in stream order.
@@ -74,13 +76,14 @@ class Executor {
   }
 
  private:
-  // Where this layer's new k and v are now.
+  // The same blocks, after the write.
   virtual KvBlocksView written(const AttentionPass& pass, LayerId layer) const = 0;
-  // Whether `walk` wants lists of the pass, even if they name everything.
+  // Whether `walk` needs page lists in this pass, even if they name all pages.
   virtual bool needs_lists() const { return false; }
+  // Enqueues the attention of the rows of `part` under `selection`.
   virtual void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                     const LayerInput& input, const Selection& selection) = 0;
-  // Called when every part of the pass was walked.
+  // Called after the walks of all parts.
   virtual void end_layer(const AttentionPass&, LayerId /*layer*/) {}
 
   bool selects(const AttentionPass& pass) const;

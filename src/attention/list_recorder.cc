@@ -1,10 +1,11 @@
-// Lists to the host, in stream order.
+// Copies lists to the host, in stream order.
 #include "attention/list_recorder.h"
 
 namespace sluice {
 namespace {
 
-// The step before has ended, so nothing writes to a buffer that gives way to a larger one.
+// Copies `from` into `to`, which is replaced by a larger buffer if needed. The host has waited for
+// the previous step, so no transfer uses the old buffer.
 void copy_out(Stream& stream, Device& device, const TensorView& from, Buffer& to) {
   if (to.size_bytes() < from.num_bytes()) {
     to = device.allocate(from.num_bytes(), MemoryKind::kPinned);
@@ -21,7 +22,7 @@ void ListRecorder::initialize(Device& device, const KvLayout& layout, int32_t nu
   policy_->initialize(device, layout, num_blocks, limits);
 }
 
-// Lists are made even where they name all pages, so that every step has some.
+// The delegate's rule, but lists are made even if they name all pages, so that every step has some.
 SelectionRule ListRecorder::rule(const KvBlockShape& block) const {
   SelectionRule rule = policy_->rule(block);
   rule.lists_everything = true;
@@ -36,6 +37,7 @@ Selection ListRecorder::select(Stream& stream, const SelectInput& input) {
   return selection;
 }
 
+// Enqueues the copies of one layer's lists and remembers their shape.
 void ListRecorder::keep(Stream& stream, const PageList& pages, LayerLists& lists) {
   const TensorView& ids = pages.page_ids;
   SLUICE_CHECK(ids.dim(2) == 1, "{} query pages", ids.dim(2));

@@ -1,9 +1,9 @@
-// ListRecorder: a decode policy that leaves everything to another one and keeps its page lists on
-// the host.
+// ListRecorder: a decode policy that delegates to another one and copies its page lists to the
+// host.
 //
-// Used by measurements that ask what was chosen (`sluice bench overlap`) and by tests. An engine
-// without it pays nothing; with it every layer of a decode step has two small transfers more, and
-// steps are not replayed as graphs. Thread rule: as Policy.
+// Used by measurements of selections (`sluice bench overlap`) and by tests. Cost: two small
+// transfers in every layer of a decode step, and steps are not replayed as graphs. Thread rule: as
+// Policy.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ namespace sluice {
 
 class ListRecorder final : public Policy {
  public:
-  // REQUIRES: `policy` is of decode.
+  // REQUIRES: `policy` is a decode policy.
   explicit ListRecorder(std::unique_ptr<Policy> policy)
       : Policy(policy->name(), policy->phase()), policy_(std::move(policy)) {}
 
-  // What the last decode step has listed: ascending page ids of one sequence (its index in the
-  // pass), for one of `num_heads` KV heads (1: all share a list).
-  // REQUIRES: the policy makes page lists; the step is done, and the host has waited for it.
+  // The page list of the last decode step: ascending page ids of one sequence (by its index in the
+  // pass), for one of num_heads() KV heads (1: all heads share a list).
+  // REQUIRES: the policy makes page lists; the host has waited for the step.
   std::vector<int32_t> pages(LayerId layer, int64_t seq_index, int64_t head) const;
   int64_t num_heads() const { return layer_lists_.at(0).num_heads; }
 
@@ -53,7 +53,7 @@ class ListRecorder final : public Policy {
   std::vector<LayerLists> layer_lists_;
 };
 
-// Puts a recorder before the decode policy of a pair. Before the pair is initialized.
+// Wraps the decode policy of a pair in a recorder. REQUIRES: the pair is not initialized yet.
 ListRecorder& record_lists(PolicyPair& policies);
 
 }  // namespace sluice

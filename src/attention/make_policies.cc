@@ -1,4 +1,4 @@
-// The names of policies and the options that each of them uses.
+// make_policies: the table of policies with their names, phases and options, and its checks.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -21,11 +21,12 @@ std::unique_ptr<Policy> make(const SparseOptions& options) {
   return std::make_unique<P>(phase, options);
 }
 
+// One row per policy. A new policy needs a row here and nothing else in this file.
 struct PolicyEntry {
   std::string_view name;
-  MakePolicy make_prefill;  // null: the policy does not do that phase
+  MakePolicy make_prefill;  // null: the policy does not support the phase
   MakePolicy make_decode;
-  std::span<const std::string_view> options;  // that it uses: names of kSparseOptionRows
+  std::span<const std::string_view> options;  // names of the kSparseOptionRows that it uses
 
   MakePolicy make(Phase phase) const {
     return phase == Phase::kPrefill ? make_prefill : make_decode;
@@ -44,10 +45,12 @@ constexpr std::array kPolicies = {
                 make<StreamingPolicy, Phase::kDecode>, StreamingPolicy::kOptions},
 };
 
+// Whether the policy reads the option of this name.
 bool uses(const PolicyEntry& entry, std::string_view option) {
   return std::find(entry.options.begin(), entry.options.end(), option) != entry.options.end();
 }
 
+// The row of a policy. `value` is the whole option, for the error.
 const PolicyEntry& find(std::string_view name, std::string_view value) {
   for (const PolicyEntry& entry : kPolicies) {
     if (entry.name == name) return entry;
@@ -62,6 +65,7 @@ const PolicyEntry& find(std::string_view name, std::string_view value) {
        value, names);
 }
 
+// Throws the error for an option that neither policy reads (invariant 10), naming those that do.
 [[noreturn]] void refuse_unused(std::string_view option, std::string_view policy) {
   std::string users;
   for (const PolicyEntry& entry : kPolicies) {
@@ -73,7 +77,7 @@ const PolicyEntry& find(std::string_view name, std::string_view value) {
        option, policy, users);
 }
 
-// Every option that is given, but the policy's name itself, has to be one of `prefill` or `decode`.
+// Checks that every option that is set, except the policy's name, is used by `prefill` or `decode`.
 void check_used(const SparseOptions& options, const PolicyEntry& prefill, const PolicyEntry& decode,
                 std::string_view name) {
   SparseOptions unset;
@@ -86,7 +90,7 @@ void check_used(const SparseOptions& options, const PolicyEntry& prefill, const 
   }
 }
 
-// A name alone is for both phases.
+// Checks a single name, which stands for both phases.
 void require_both_phases(const PolicyEntry& policy) {
   if (policy.make_prefill && policy.make_decode) return;
   const bool lacks_prefill = !policy.make_prefill;
@@ -96,6 +100,7 @@ void require_both_phases(const PolicyEntry& policy) {
        lacks_prefill ? "full+" + std::string(policy.name) : std::string(policy.name) + "+full");
 }
 
+// Checks one half of "PREFILL+DECODE"; `remedy` is a value that works.
 void require_phase(const PolicyEntry& policy, Phase phase, std::string_view value,
                    const std::string& remedy) {
   if (policy.make(phase)) return;

@@ -1,4 +1,4 @@
-// The one function that decides where each array lies.
+// The layout of the arrays and the contents that do not depend on the sequences.
 #include "attention/offload_arrays.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 namespace sluice {
 namespace {
 
+// All elements of an array on the host.
 std::span<int32_t> elements(const TensorView& view) {
   return {view.data<int32_t>(), static_cast<size_t>(view.num_elements())};
 }

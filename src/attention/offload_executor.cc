@@ -1,4 +1,4 @@
-// History through the ring, own tokens where they lie.
+// Loads and gathers ahead of compute, and the attention over runs, gathered pages and own blocks.
 #include "attention/offload_executor.h"
 
 #include <algorithm>
@@ -9,12 +9,14 @@
 namespace sluice {
 namespace {
 
+// The carried softmax state of the largest pass: accumulator, maximum and sum, all f32.
 AttentionState cut_state(Arena& arena, int64_t max_rows, int64_t num_q_heads, int64_t head_dim) {
   return {.acc = arena.tensor(DType::kF32, {max_rows, num_q_heads, head_dim}),
           .max = arena.tensor(DType::kF32, {max_rows, num_q_heads}),
           .sum = arena.tensor(DType::kF32, {max_rows, num_q_heads})};
 }
 
+// The rows of one sequence of a pass.
 AttentionBatch batch_of(const AttentionPass& pass, int32_t seq_index) {
   AttentionBatch batch = pass.batch;
   batch.row_begin = pass.batch.row_begin.rows(seq_index, 2);
@@ -43,7 +45,7 @@ OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, i
 
 // ---- What a pass will move -------------------------------------------------------------------
 
-// A prefill streams its history: many rows with many lists take most of it. A decode step gathers.
+// A prefill loads its whole history, since the lists of its many rows together name most pages.
 bool OffloadExecutor::gathers(Phase phase) const {
   return phase == Phase::kDecode && rule(phase).makes_page_lists();
 }
@@ -53,6 +55,8 @@ OffloadExecutor::HistorySource OffloadExecutor::source_of(const AttentionPass& p
   return gathers(pass.phase) ? HistorySource::kGathers : HistorySource::kRuns;
 }
 
+// Whether a run must be attended to: false for passes that gather, and for a run that no row's list
+// can name (the middle of the context with "streaming").
 bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
   const HistoryRange& range = blocks.range;
   return !gathers(range.phase) &&
@@ -73,11 +77,12 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass&
 }
 
 void OffloadExecutor::end_pass() {
-  loading_.clear();  // leases of a pass that failed half-way
+  loading_.clear();  // leases left by a pass that failed
   if (std::exchange(source_, HistorySource::kRuns) != HistorySource::kGathers) return;
   offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
+// Selects the runs of the pass, and those of them that are not resident and must be loaded.
 void OffloadExecutor::plan_loads() {
   runs_.clear();
   loads_.clear();
@@ -89,9 +94,10 @@ void OffloadExecutor::plan_loads() {
   }
 }
 
-// The same for every sequence, as many slots as the longest list of the longest context takes: what
-// exists of it is known on the device, and an entry that does not costs a look at the list. So
-// passes of one shape enqueue the same, sequences without any history and rows of padding included.
+// Plans as many slots for every sequence as the longest possible list needs: the lengths of the
+// lists are known on the device only, and entries beyond the end of a list cost one comparison
+// there. So passes of one shape enqueue the same work, also for sequences without history and for
+// padding.
 void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   gathers_.clear();
   if (source_ != HistorySource::kGathers) return;
@@ -118,8 +124,8 @@ void OffloadExecutor::expect_next(std::vector<HistoryBlocks> history) {
   }
 }
 
-// Takes over the early loads that are the first of this pass; what differs is dropped, and so is
-// all that follows, since slots are used in order.
+// Takes over the early loads that equal the first loads of this pass. From the first difference on
+// they are dropped, since slots are used in order.
 void OffloadExecutor::adopt_early_loads() {
   const size_t per_layer = loads_.size();
   bool as_expected = per_layer > 0;
@@ -151,8 +157,8 @@ void OffloadExecutor::load_ahead() {
   }
 }
 
-// Fills every free slot with the next gathers of the layer. There is no going beyond the layer: the
-// next one's queries do not exist yet.
+// Fills every free slot with the next gathers of the layer; those of the next layer cannot be
+// enqueued, since its lists do not exist yet.
 void OffloadExecutor::gather_ahead(const AttentionPass& pass, LayerId layer,
                                    const PageList& pages) {
   while (next_gather_ < gathers_.size() && offload_.loader().can_load()) {
@@ -170,6 +176,7 @@ void OffloadExecutor::gather_ahead(const AttentionPass& pass, LayerId layer,
   }
 }
 
+// The oldest load: leases are used in the order in which they were enqueued.
 SlotLease OffloadExecutor::take_lease() {
   SLUICE_CHECK(!loading_.empty());
   SlotLease lease = std::move(loading_.front());
@@ -188,6 +195,7 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) 
   return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.places().tails(layer);
 }
 
+// The history first, then the own blocks: tiles must be visited in ascending order of position.
 void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
                            const LayerInput& input, const Selection& selection) {
   if (source_ == HistorySource::kInPlace) return attend_in_place(stream, pass, input, selection);
@@ -207,6 +215,7 @@ void OffloadExecutor::walk(Stream& stream, const AttentionPass& pass, const Pass
   attend_own(stream, pass, part, input, selection, first);
 }
 
+// The carried state of this pass's rows; absent if the own blocks are the only run.
 AttentionState OffloadExecutor::state_of(const LayerInput& input) const {
   if (kv_->history.empty() && source_ == HistorySource::kRuns) return {};
   const int64_t rows = input.q.dim(0);
@@ -215,10 +224,11 @@ AttentionState OffloadExecutor::state_of(const LayerInput& input) const {
           .sum = state_.sum.rows(0, rows)};
 }
 
+// Attends to one run, in its slot or in its resident places, and gives the slot to the next load.
 void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                                  const Selection& selection, size_t index) {
   const HistoryRun& run = kv_->history[runs_[index]];
-  // Not every walk begins at token 0: what no list can take is left out.
+  // By sequence and not by position: runs that no list can name are left out, perhaps the first.
   const bool first = index == 0 || kv_->history[runs_[index - 1]].seq_index != run.seq_index;
   SlotLease lease;
   if (!run.is_resident()) lease = take_lease();
@@ -241,6 +251,7 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
   load_ahead();
 }
 
+// The part of a sequence's lists that one slot holds.
 PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) const {
   PageList list = pages;
   list.page_ids = pages.page_ids.rows(gather.seq_index, 1);
@@ -254,6 +265,7 @@ PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) c
   return list;
 }
 
+// Attends to all gathers of a layer, slot by slot; a freed slot takes the next gather.
 void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const PageList& pages) {
   next_gather_ = 0;
@@ -278,8 +290,8 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
   }
 }
 
-// One run of all sequences, as from the pool: what has a place keeps it until compute, in whose
-// order another block comes there, has read it.
+// One run over all sequences, as with a pool. Blocks cannot lose their places before they are read,
+// since places are overwritten by copies on compute.
 void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const Selection& selection) {
   attention(stream, {.q = input.q,
@@ -294,6 +306,7 @@ void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                      .mask = selection.mask});
 }
 
+// The last run: the blocks that the pass itself has written.
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                                  const LayerInput& input, const Selection& selection, bool first) {
   attention(stream, {.q = input.q,
@@ -317,6 +330,7 @@ void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {
   if (is_last && source_ == HistorySource::kGathers) offload_.loader().fetch_gather_counts();
 }
 
+// Moves a layer's staged blocks on: full ones to the host, a partial one to the sequence's tail.
 void OffloadExecutor::send_staged(LayerId layer) {
   leaving_.clear();
   for (const StagedOutcome& outcome : kv_->staged) {

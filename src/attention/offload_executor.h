@@ -1,15 +1,15 @@
-// OffloadExecutor: the walk when KV lives on the host and flows through the ring.
+// OffloadExecutor: attention over KV that lives on the host and is loaded through the ring.
 //
-// Used by the engine with kv_offload "chunked" and "layerwise". Per layer: the history of every
-// sequence, slot by slot, then what the pass itself has written (stage or tails), with the softmax
-// state carried from run to run. Loads are enqueued as soon as a slot is free, so they run ahead of
-// compute by up to the number of slots, across blocks and across layers, and into the pass that is
-// expected next: the link does not idle while the host commits one step and schedules another.
-// In decode with a policy that makes lists nothing can be loaded before the layer's queries have
-// chosen; the listed pages are then gathered, and they alone. Where all sealed blocks of a decode
-// pass are resident nothing moves at all: it is one run over blocks in place, as with KV that is
-// not offloaded. What these two enqueue follows from the number of sequences and the longest
-// context, so they can be recorded and replayed. Thread rule: the engine's thread.
+// Part of OffloadedKv (kv_offload "chunked" and "layerwise"). Per layer: the history of every
+// sequence, slot by slot, then the blocks that the pass has written (stage or tails), with the
+// softmax state carried from run to run. Loads are enqueued as soon as a slot is free, so they run
+// ahead of compute by up to the number of slots, across blocks and layers, and into the pass that
+// is expected next, so that the link is used while the host commits one step and schedules another.
+// In decode with a policy that makes lists, nothing can be loaded before the layer's selection;
+// then only the listed pages are gathered. If all sealed blocks of a decode pass are resident,
+// nothing is transferred: it is one run over the blocks in place, as with resident KV. The work of
+// these two kinds of decode pass depends only on the number of sequences and the longest context,
+// so it can be captured and replayed. Thread rule: the engine's thread.
 #pragma once
 
 #include <deque>
@@ -22,33 +22,34 @@ namespace sluice {
 
 class OffloadExecutor final : public Executor {
  public:
-  // Takes the memory of the carried state for passes of up to `max_rows` rows that have history.
+  // Allocates the carried state for passes of up to `max_rows` rows that have history.
   // REQUIRES: policies and offload outlive the executor.
   OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
                   int64_t num_q_heads, Device& device);
 
   static size_t state_bytes(int64_t max_rows, int64_t num_q_heads, int64_t head_dim);
 
-  // Whether such a pass fetches listed pages instead of walking runs of history, unless all of it
-  // is in place.
+  // Whether passes of the phase gather listed pages instead of loading runs of history. (A pass in
+  // place does neither.)
   bool gathers(Phase phase) const;
 
-  // As those of Residency. REQUIRES: both passes stay as they are in between.
+  // As in Residency. REQUIRES: neither argument changes before end_pass.
   void begin_pass(const AttentionPass& pass, const OffloadedPass& kv);
   void end_pass();
 
-  // Called after end_pass, with the history that the next one will probably have.
+  // Called after end_pass: begins early loads of the history that the next pass probably has.
   void expect_next(std::vector<HistoryBlocks> history);
 
-  // Not where decode streams whole histories: slots and waits then differ from pass to pass.
+  // False if decode loads whole histories: slots and waits then differ from pass to pass.
   bool capturable(bool is_in_place) const {
     return (is_in_place || gathers(Phase::kDecode)) && policies().capturable();
   }
   KvBlocksView write_target(const AttentionPass& pass, LayerId layer) override;
 
  private:
-  // A slotful of listed pages of one sequence: those of entries [begin_pos, end_pos) / page_tokens
-  // of its lists that exist. kv_begin is begin_pos on the device: entry e is page e or a later one.
+  // One slot of listed pages of one sequence: entries [begin_pos, end_pos) / page_tokens of its
+  // lists, as far as they exist. kv_begin is begin_pos on the device. Lists are sorted and unique,
+  // so entry e is page e or a later one, and its position is at least e * page_tokens.
   struct Gather {
     int32_t seq_index = 0;
     int64_t begin_pos = 0;
@@ -56,8 +57,8 @@ class OffloadExecutor final : public Executor {
     TensorView kv_begin;
   };
 
-  // Where a pass finds its history: slot by slot and in resident runs; in slots into which listed
-  // pages are gathered; or all of it, and its own tokens, where it is.
+  // How a pass reads its history: in runs, loaded into slots or resident; as listed pages gathered
+  // into slots; or in place, together with its own tokens.
   enum class HistorySource { kRuns, kGathers, kInPlace };
 
   KvBlocksView written(const AttentionPass& pass, LayerId layer) const override;
@@ -91,17 +92,18 @@ class OffloadExecutor final : public Executor {
   AttentionState state_;
   const OffloadedPass* kv_ = nullptr;  // of the pass between begin_pass and end_pass
 
-  // What every layer of the pass walks, as indices of kv_->history, and what of it is loaded: in
-  // the order of use, all of layer 0, all of layer 1, ... Or else what it gathers.
+  // Indices of kv_->history, in order of use: the runs that each layer attends to, and those of
+  // them that are loaded. next_load_ counts loads over all layers: layer = next_load_ /
+  // loads_.size().
   std::vector<size_t> runs_;
   std::vector<size_t> loads_;
   size_t next_load_ = 0;
   HistorySource source_ = HistorySource::kRuns;  // from begin_pass to end_pass
-  std::vector<Gather> gathers_;                  // of each layer of the pass
-  size_t next_gather_ = 0;                       // of the layer
-  std::deque<SlotLease> loading_;
+  std::vector<Gather> gathers_;                  // of each layer; empty unless the pass gathers
+  size_t next_gather_ = 0;                       // of the current layer
+  std::deque<SlotLease> loading_;                // enqueued, not attended to yet; in order of use
 
-  // Loads for the pass that was expected; in the order in which it would use them.
+  // Loads for the expected pass, in the order in which it would use them.
   struct EarlyLoad {
     SlotLease lease;
     LayerId layer;
@@ -109,7 +111,7 @@ class OffloadExecutor final : public Executor {
   };
   std::vector<HistoryBlocks> expected_;
   std::deque<EarlyLoad> early_;
-  std::vector<StagedBlock> leaving_;  // scratch of send_staged
+  std::vector<StagedBlock> leaving_;  // scratch of send_staged, kept for its capacity
 };
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Passes over offloaded KV: where rows go, arrays, full tails.
+// Plans passes over offloaded KV, writes their arrays, and sends full tails to the host.
 #include "attention/offloaded_kv.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// Empty where the array has no columns.
+// Row `index` of a table on the host; empty if the table has no columns.
 std::span<int32_t> row_of(const TensorView& table, int64_t index) {
   const auto width = static_cast<size_t>(table.dim(1));
   return {table.data<int32_t>() + static_cast<size_t>(index) * width, width};
@@ -32,7 +32,7 @@ size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& l
   const int64_t slot_blocks = limits.sizes.slot_blocks;
   const int64_t num_slotfuls = (pass.max_blocks_per_seq + slot_blocks - 1) / slot_blocks;
   const int64_t max_blocks = pass.max_seqs * pass.max_blocks_per_seq;
-  // Blocks that stay on the device cut slotfuls short, each of them at the worst.
+  // Resident blocks split the runs that fill slots; in the worst case each block is a run.
   return OffloadArrays::bytes(
       {.num_rows = pass.max_rows,
        .num_seqs = pass.max_seqs,
@@ -74,6 +74,7 @@ std::span<const SequenceBlock> OffloadedKv::sealed_blocks(const SequenceKv& kv,
   return kv.blocks().first(static_cast<size_t>(num_tokens / layout_.block.block_tokens));
 }
 
+// Whether every sealed block of these sequences is resident.
 bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
   const ResidentSet& residents = offload_.residents();
   return std::ranges::all_of(sequences, [&](const SequenceRows& rows) {
@@ -83,7 +84,7 @@ bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
   });
 }
 
-// What has to come, or is to be read beside it.
+// Adds the sealed blocks of a sequence to the pass: as runs, or as blocks that gathers may read.
 void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   const int64_t num_tokens = kv.num_tokens();
   if (!executor_.gathers(phase_)) {
@@ -97,9 +98,9 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   }
 }
 
-// The sealed blocks of a sequence's first `num_tokens` tokens, as a pass that begins there reads
-// them: neighbours that stay on the device together, of the others as many together as a slot
-// holds.
+// The sealed blocks of a sequence's first `num_tokens` tokens as runs of a pass that begins there:
+// consecutive resident blocks are one run, and of the others as many as a slot holds. Empty if the
+// pass gathers.
 std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t num_tokens) const {
   const std::span<const SequenceBlock> sealed = sealed_blocks(kv, num_tokens);
   const Phase phase = num_tokens < kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
@@ -121,8 +122,9 @@ std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t
   return result;
 }
 
-// A span begins at a block border (the scheduler ensures it) and gets stage blocks of its own. Its
-// full blocks will leave for the host; a partial last one ends the prompt and becomes the tail.
+// Assigns stage blocks to the span of a sequence. A span begins at a block border (the scheduler
+// ensures it). Its full blocks are copied to the host; a partial last one ends the prompt and
+// becomes the tail.
 void OffloadedKv::plan_staged(PlannedRows& planned) {
   const auto& [id, kv, num_rows] = planned.rows;
   const int64_t block_tokens = layout_.block.block_tokens;
@@ -138,7 +140,7 @@ void OffloadedKv::plan_staged(PlannedRows& planned) {
       const auto block = static_cast<size_t>((planned.begin_pos + done) / block_tokens);
       outcome.host_id = kv->blocks()[block].id;
     } else {
-      // A pass that failed may have taken one already.
+      // The sequence may hold a tail already, from a pass that failed.
       outcome.tail = offload_.tails().find(id);
       if (!outcome.tail.valid()) outcome.tail = offload_.tails().take(id);
     }
@@ -147,6 +149,7 @@ void OffloadedKv::plan_staged(PlannedRows& planned) {
   }
 }
 
+// Finds the tail into which a decode row is written; a row at a block border takes a new one.
 void OffloadedKv::plan_tail(PlannedRows& planned) {
   const SequenceId id = planned.rows.id;
   const int64_t position = planned.rows.kv->num_tokens();
@@ -173,6 +176,8 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
 
 // ---- What the arrays of a pass say -----------------------------------------------------------
 
+// Sizes of the planned pass's arrays. Widths come from the shape where it is padded, so that passes
+// of one class have equal sizes.
 OffloadArrays::Sizes OffloadedKv::sizes_of(const PassShape& shape) const {
   const int64_t slot_blocks = limits_.sizes.slot_blocks;
   OffloadArrays::Sizes sizes{
@@ -214,11 +219,12 @@ void OffloadedKv::describe(const PassShape& shape, Arena& host, Arena& device,
   view_arrays(pass);
 }
 
+// Writes the array entries of one sequence, whose rows of the pass begin at `row_begin`.
 void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin) {
   const auto& [id, kv, num_rows] = planned.rows;
   const int64_t block_tokens = layout_.block.block_tokens;
   host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(planned.begin_pos);
-  // Neighbouring stage blocks: the offset in all of them is that from the first one.
+  // The own blocks are consecutive, so rows are numbered from the first one on.
   const int64_t first_row = planned.first * block_tokens + kv->num_tokens() - planned.begin_pos;
   for (int64_t i = 0; i < num_rows; ++i) {
     host_.kv_rows.data<int32_t>()[row_begin + i] = static_cast<int32_t>(first_row + i);
@@ -236,7 +242,7 @@ void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int6
   if (!places.empty()) write_block_places(planned, places);
 }
 
-// Places of the sealed blocks, where they have some, and of the tail after them.
+// Writes the places of the sealed blocks (-1: not resident) and of the tail after them.
 void OffloadedKv::write_block_places(const PlannedRows& planned, std::span<int32_t> row) const {
   int32_t* entry = row.data();
   for (const SequenceBlock& block :
@@ -247,7 +253,7 @@ void OffloadedKv::write_block_places(const PlannedRows& planned, std::span<int32
   std::fill(entry, row.data() + row.size(), -1);
 }
 
-// The runs of sealed blocks before the pass's own.
+// Writes the positions and block tables of the history runs and sets their device views.
 void OffloadedKv::write_history() {
   int64_t num_places = 0;
   for (size_t i = 0; i < pass_.history.size(); ++i) {
@@ -268,6 +274,7 @@ void OffloadedKv::write_history() {
   }
 }
 
+// Points both descriptions of the pass at the device's arrays.
 void OffloadedKv::view_arrays(AttentionPass& pass) {
   pass.kv_rows = device_.kv_rows;
   pass.kv_begin = device_.kv_begin;
@@ -281,8 +288,8 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
 
 // ---- After a pass ----------------------------------------------------------------------------
 
-// A decode step that fills its tail sends it to the host; the next token takes a fresh one. Full
-// blocks of a prefill have left from the stage.
+// A tail that a decode step has filled is copied to the host; the next token takes a new one. Full
+// blocks of a prefill were copied from the stage.
 void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
   if (phase_ != Phase::kDecode || kv.num_tokens() % layout_.block.block_tokens != 0) return;
   const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
@@ -306,7 +313,7 @@ const std::byte* OffloadedKv::block_bytes(SequenceId sequence, const SequenceBlo
   if (block.num_valid_tokens == layout_.block.block_tokens) {
     return offload_.host().block(layer, block.id);
   }
-  // A reserved block without tokens has no bytes: any tail will do.
+  // A reserved block without tokens has no bytes, so any valid address is returned.
   const TailId tail = offload_.tails().find(sequence);
   return offload_.places().block(layer, tail.valid() ? tail : TailId(0));
 }

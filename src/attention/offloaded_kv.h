@@ -1,8 +1,9 @@
-// OffloadedKv: sealed blocks live in the host tier and flow through the ring; what a pass writes
-// goes to the stage (prefill) or to the tails of its sequences (decode).
+// OffloadedKv: the Residency with sealed blocks in the host tier. A pass writes its KV to the stage
+// (prefill) or to the tails of its sequences (decode).
 //
-// The residency of kv_offload "chunked" and "layerwise". It describes passes and moves full blocks
-// on; OffloadExecutor walks. Thread rule: the engine's thread.
+// Made by LlmEngine for kv_offload "chunked" and "layerwise". It plans and describes passes and
+// sends full tails to the host; OffloadExecutor enqueues the attention. Thread rule: the engine's
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct OffloadedLimits {
 
 class OffloadedKv final : public Residency {
  public:
-  // Takes all memory. REQUIRES: policies and compute outlive it. `on_progress` is told how much of
-  // the host tier is pinned.
+  // Allocates all memory. REQUIRES: policies and compute outlive it. `on_progress` reports the
+  // bytes of the host tier that are pinned.
   OffloadedKv(PolicyPair& policies, Device& device, Stream& compute, const KvLayout& layout,
               const PassLimits& pass_limits, const OffloadedLimits& limits, int64_t num_q_heads,
               const AllocationProgress& on_progress = nullptr);
@@ -60,8 +61,8 @@ class OffloadedKv final : public Residency {
   // A sequence of the planned pass and the blocks of stage or tails that its rows are written to.
   struct PlannedRows {
     SequenceRows rows;
-    int64_t begin_pos = 0;  // of the first of them
-    int32_t first = 0;      // StageId, or TailId in decode; the others are the ones after it
+    int64_t begin_pos = 0;  // position of the first token of these blocks
+    int32_t first = 0;      // StageId, or TailId in decode, of the first; the rest follow it
     int32_t num_blocks = 0;
   };
 
@@ -84,7 +85,7 @@ class OffloadedKv final : public Residency {
   OffloadEngine offload_;
   OffloadExecutor executor_;
 
-  // Of the planned pass.
+  // Of the pass of the last plan_pass and describe.
   Phase phase_ = Phase::kPrefill;
   OffloadedPass pass_;
   std::vector<PlannedRows> planned_;

@@ -1,7 +1,7 @@
-// OffloadedPass: what a pass over offloaded KV has besides its AttentionPass.
+// OffloadedPass: the description of a pass over offloaded KV, in addition to its AttentionPass.
 //
 // Made by OffloadedKv once per pass, read by OffloadExecutor for every layer. kv_begin, block_table
-// and kv_rows of the AttentionPass speak of the pass's own blocks (stage or tails); the tokens
+// and kv_rows of the AttentionPass describe the pass's own blocks (stage or tails); the tokens
 // before them are `history`. All views are device memory. Thread rule: plain values.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// KV in host memory that a pass might need: whole blocks of one sequence.
+// Positions [begin_pos, end_pos) of sealed blocks that a pass may need, of one sequence.
 struct HistoryRange {
   Phase phase = Phase::kPrefill;
   int64_t first_row_pos = 0;  // position of the first row of the sequence in the pass
@@ -22,12 +22,12 @@ struct HistoryRange {
   int64_t end_pos = 0;
 };
 
-// A run of one sequence's blocks in order of position: a slotful that comes from the host tier, or
-// neighbours that stay on the device.
+// A run of one sequence's blocks in order of position: up to a slot's worth of blocks to load, or
+// consecutive resident blocks.
 struct HistoryBlocks {
   HistoryRange range;
   std::vector<BlockId> blocks;
-  std::vector<PlaceId> places;  // of resident blocks; empty: to be loaded
+  std::vector<PlaceId> places;  // of a resident run, one per block; empty: the run is loaded
 
   bool is_resident() const { return !places.empty(); }
 };
@@ -40,8 +40,8 @@ struct HistoryRun : HistoryBlocks {
   TensorView block_table;  // i32 [1, num_blocks]: PlaceIds, or 0, 1, 2, ... in the slot
 };
 
-// A block that a prefill pass writes to the stage, and where it goes afterwards: full ones to the
-// host, a last partial one to the sequence's tail.
+// A block that a prefill pass writes to the stage, and its destination: the host for a full block,
+// the sequence's tail for a partial last one.
 struct StagedOutcome {
   StageId stage_id;
   BlockId host_id;  // full blocks
@@ -50,18 +50,17 @@ struct StagedOutcome {
 };
 
 struct OffloadedPass {
-  bool is_in_place = false;           // decode: nothing has to come, all blocks of all sequences
-                                      // are on the device
-  std::vector<HistoryRun> history;    // in order of sequence, then position; none where the
-                                      // executor gathers, or in place
-  std::vector<BlockId> gathered;      // where it gathers: all blocks that lists could name and
-                                      // that are not resident
+  bool is_in_place = false;         // decode: all blocks of all sequences are on the device
+  std::vector<HistoryRun> history;  // in order of sequence, then position; empty if the pass
+  // gathers or is in place
+  std::vector<BlockId> gathered;  // if it gathers: the blocks that lists may name and that
+  // are not resident
   std::vector<StagedOutcome> staged;  // prefill only, in order of stage_id
   TensorView block_places;            // i32 [num_seqs, max_places]: PlaceIds of the sequence's
-                                      // blocks, or -1; absent: the pass does not ask
-  TensorView history_begin;           // i32 [num_seqs]: 0
-  TensorView slot_table;              // i32 [1, slot_blocks]: 0, 1, 2, ...
-  TensorView slot_begin;              // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
+  // blocks, or -1; absent if not needed
+  TensorView history_begin;  // i32 [num_seqs]: 0
+  TensorView slot_table;     // i32 [1, slot_blocks]: 0, 1, 2, ...
+  TensorView slot_begin;     // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
 };
 
 }  // namespace sluice

@@ -1,10 +1,10 @@
-// Policy: which KV a pass of one phase attends to. A pure selection: summaries and queries in, page
-// lists or tile masks out.
+// Policy: selects the KV that passes of one phase attend to. Its input are summaries of keys and
+// queries, its output page lists or tile masks.
 //
-// A policy moves nothing, waits for nothing and computes no attention; the executor does all three
-// for every policy. The engine holds a pair of them (policy_pair.h), one for prefill and one for
-// decode. To add one: derive from Policy in policies/, give it a row in make_policies.cc, and it is
-// run through tests/attention/policy_conformance_test.cc like all others.
+// A policy transfers nothing, waits for nothing and computes no attention; the executor does this
+// for all policies. The engine has a pair (policy_pair.h), one for prefill and one for decode. To
+// add a policy: derive from Policy in policies/ and add a row to make_policies.cc;
+// tests/attention/policy_conformance_test.cc then runs it as well.
 // Thread rule: the engine's thread; device work is enqueued on the stream that is passed in.
 #pragma once
 
@@ -23,7 +23,7 @@ enum class Phase { kPrefill, kDecode };
 
 std::string_view phase_name(Phase phase);
 
-// The largest selection that a policy must provide for. Made by PolicyPair.
+// The largest selection, by which a policy allocates memory. Made by PolicyPair.
 struct PolicyLimits {
   int64_t max_seqs = 0;    // sequences of one selection: those of a decode pass; 1 in prefill
   int64_t max_rows = 0;    // rows of one sequence in a pass; 1 in decode
@@ -32,37 +32,37 @@ struct PolicyLimits {
 
 // Device memory that a policy takes.
 struct PolicyMemory {
-  size_t summary_bytes = 0;  // what it keeps of every page of the KV cache
-  size_t list_bytes = 0;     // what one selection needs: scores, lists
+  size_t summary_bytes = 0;  // summaries of all pages of the KV cache
+  size_t list_bytes = 0;     // scratch and result of one selection: scores, lists
 };
 
 // Keys and values of one layer that a pass has just written. Made by the executor.
 struct WrittenKv {
   Phase phase = Phase::kPrefill;  // of the pass, not of the policy
   LayerId layer;
-  AttentionBatch batch;    // the rows they are of
-  KvBlocksView kv;         // where their blocks are now: pool, stage or tails
+  AttentionBatch batch;    // the rows that were written
+  KvBlocksView kv;         // the blocks, in pool, stage or tails
   TensorView kv_begin;     // i32 [num_seqs]: position of the first of those blocks
   TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks of `kv` from kv_begin on
   TensorView block_ids;    // i32 [num_seqs, max_ids]: BlockIds of the sequence from position 0 on
 };
 
-// What a policy may look at when it selects for one layer.
+// The input of one selection: one layer of one pass.
 struct SelectInput {
   LayerId layer;
   TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
   AttentionBatch batch;  // which rows belong to which sequence; prefill: of one sequence
-  TensorView kv_end;     // i32 [num_seqs]: tokens of each sequence that exist
+  TensorView kv_end;     // i32 [num_seqs]: tokens of each sequence, this pass included
   TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
 };
 
-// What the policy chose: page lists, a tile mask, or with neither everything. Never both.
+// The result of a selection: page lists, or a tile mask, or neither: everything. Never both.
 struct Selection {
   PageList pages;
   TileMask mask;
 };
 
-// A thing of one phase. A policy that serves both, such as streaming, is made twice.
+// A policy of one phase. For a policy that supports both, such as streaming, two objects are made.
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -72,31 +72,31 @@ class Policy {
   std::string_view name() const { return name_; }
   Phase phase() const { return phase_; }
 
-  // What the host may know of the selections. `form` does not depend on the block.
-  // Errors: kInvalidArgument when the policy's pages do not fit blocks of that shape.
+  // The properties of the selections that the host can compute. `form` does not depend on the
+  // block. Errors: kInvalidArgument when the policy's pages do not fit blocks of that shape.
   virtual SelectionRule rule(const KvBlockShape& block) const = 0;
 
-  // Whether decode steps may be recorded and replayed: what its functions enqueue depends on the
-  // shapes of their input alone, and rows of padding (kv_end 0, block ids -1) are nothing to them.
-  // Asked of the prefill policy, too, which hears of decoded keys.
+  // Whether decode steps with this policy may be captured and replayed: the work that its functions
+  // enqueue depends only on the shapes of their input, and they accept rows of padding (kv_end 0,
+  // block ids -1). Must hold for the prefill policy too, since it gets the keys of decode steps.
   virtual bool capturable() const { return false; }
 
-  // What `initialize` takes for this many blocks of pool or host tier.
+  // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {
     return {};
   }
-  // Takes the memory for summaries and lists; called once, after the KV cache was allocated.
+  // Allocates summaries and lists; called once, after the KV cache was allocated.
   virtual void initialize(Device&, const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) {}
 
-  // Called for every layer of every pass of either phase, when its keys and values are written and
-  // before any block can leave the device. What is kept of a block belongs to its id: a sequence
-  // that finds the block in the prefix cache finds its summary, too.
+  // Called for every layer of every pass of either phase, after its keys and values are written and
+  // before any block can leave the device. Summaries are indexed by block id, so that a sequence
+  // that finds a block in the prefix cache also has its summary.
   virtual void on_keys_written(Stream&, const WrittenKv&) {}
 
-  // Selects for one layer of one pass of the policy's phase. A prefill pass asks for one sequence
-  // after the other, so that lists of query pages need room for one; the last selection is read
-  // before the next is made.
-  // Order: lists are ready in stream order; the host never learns their contents.
+  // Selects for one layer of one pass of the policy's phase. In prefill it is called for one
+  // sequence at a time, so lists need memory for one sequence only; a selection is read, in stream
+  // order, before the next one overwrites it.
+  // Order: lists are ready in stream order; the host does not read them (invariant 12).
   virtual Selection select(Stream& stream, const SelectInput& input) = 0;
 
  protected:

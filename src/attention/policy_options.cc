@@ -1,4 +1,4 @@
-// Ranges by the rows of the options, and the page size that follows from options and block.
+// Checks the options by their rows and derives the page size.
 #include "attention/policy_options.h"
 
 #include "core/error.h"
@@ -7,6 +7,7 @@
 namespace sluice {
 namespace {
 
+// Larger pages give coarser selections, smaller ones more scores and lists per token.
 constexpr int32_t kDefaultPageTokens = 32;
 
 }  // namespace

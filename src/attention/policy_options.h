@@ -1,6 +1,6 @@
-// What the options of sparse policies must be, and the page size that follows from them.
+// Checks of the options of sparse policies, and the page size derived from them.
 //
-// The policies read SparseOptions themselves; an empty one is the policy's own default. Thread
+// Used by make_policies and by the policies, which read their other options themselves. Thread
 // rule: pure functions.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace sluice {
 
-// Errors: kInvalidArgument naming option, value and what is allowed.
+// Errors: kInvalidArgument naming option, value and allowed range.
 void validate(const SparseOptions& options);
 
-// Tokens of a page in blocks of that shape: what was asked for; else 32, or 16 where the block size
-// is no multiple of 32.
-// Errors: kInvalidArgument when a block is not a whole number of the pages that were asked for.
+// Tokens of a page in blocks of that shape: options.page_tokens; by default 32, or 16 if the block
+// size is no multiple of 32.
+// Errors: kInvalidArgument if options.page_tokens does not divide the block size.
 int32_t choose_page_tokens(const SparseOptions& options, const KvBlockShape& block);
 
 }  // namespace sluice

@@ -1,4 +1,4 @@
-// Two policies, each told of its own phase's sizes.
+// Passes calls on to both policies, each with the sizes of its own phase.
 #include "attention/policy_pair.h"
 
 #include <utility>
@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// A decode pass has a row of each sequence; a prefill is asked about one sequence at a time.
+// A prefill selection is for one sequence at a time; a decode selection has one row per sequence.
 PolicyLimits prefill_limits(const PairLimits& limits) {
   return {.max_seqs = 1, .max_rows = limits.max_prefill_rows, .max_tokens = limits.max_tokens};
 }
@@ -17,7 +17,7 @@ PolicyLimits decode_limits(const PairLimits& limits) {
   return {.max_seqs = limits.max_decode_seqs, .max_rows = 1, .max_tokens = limits.max_tokens};
 }
 
-// One clear error, wherever the pair came from.
+// Checks that a policy has the phase it is used for.
 void require_phase(const Policy& policy, Phase phase) {
   if (policy.phase() == phase) return;
   fail(ErrorCode::kUnsupported,

@@ -1,8 +1,7 @@
-// PolicyPair: one policy for prefill and one for decode ("streaming+quest"), as the engine holds
-// them.
+// PolicyPair: the engine's policies, one for prefill and one for decode ("streaming+quest").
 //
-// Made by make_policies from a name. Each selects in its own phase; both hear of all keys that are
-// written, since a decode policy has to know the keys of the prompt. Thread rule: as Policy.
+// Made by make_policies from a name. Each selects in its own phase; both get all keys that are
+// written, since a decode policy needs summaries of the prompt. Thread rule: as Policy.
 #pragma once
 
 #include <functional>
@@ -15,7 +14,7 @@
 
 namespace sluice {
 
-// The largest passes that a pair must provide for. Made by engine/engine_plan.
+// The largest passes, by which the policies allocate memory. Made by engine/plan.
 struct PairLimits {
   int64_t max_decode_seqs = 0;   // sequences of a decode pass, one row each
   int64_t max_prefill_rows = 0;  // rows of one sequence in a prefill pass
@@ -24,24 +23,24 @@ struct PairLimits {
 
 class PolicyPair {
  public:
-  // Errors: kUnsupported when a policy is not of the phase that it is given for.
+  // Errors: kUnsupported if a policy has another phase than the one it is given for.
   PolicyPair(std::string name, std::unique_ptr<Policy> prefill, std::unique_ptr<Policy> decode);
 
   const std::string& name() const { return name_; }
   Policy& of(Phase phase) const { return phase == Phase::kPrefill ? *prefill_ : *decode_; }
 
-  // Puts what `wrap` makes of the decode policy into its place. Before `initialize`.
-  // Errors: kUnsupported when that is not of decode.
+  // Replaces the decode policy by `wrap` of it. REQUIRES: before `initialize`.
+  // Errors: kUnsupported if the result is no decode policy.
   using Wrap = std::function<std::unique_ptr<Policy>(std::unique_ptr<Policy>)>;
   void wrap_decode(const Wrap& wrap);
 
-  // Whether block_ids must be given in passes: where one of the two selects.
+  // Whether passes must have block_ids: true if one of the two selects.
   bool needs_block_ids(const KvBlockShape& block) const;
   bool capturable() const { return prefill_->capturable() && decode_->capturable(); }
 
   SelectionRule rule(Phase phase, const KvBlockShape& block) const { return of(phase).rule(block); }
 
-  // The sum of both.
+  // Sums of both policies.
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks, const PairLimits& limits) const;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PairLimits& limits);
@@ -54,9 +53,9 @@ class PolicyPair {
   std::unique_ptr<Policy> decode_;
 };
 
-// Makes what `sparse_policy` names: one policy for both phases, or "PREFILL+DECODE".
-// Errors: kInvalidArgument naming the value and the names there are, a phase that a policy does not
-// do, and options that neither policy uses.
+// Makes the policies named by `sparse_policy`: one name for both phases, or "PREFILL+DECODE".
+// Errors: kInvalidArgument for an unknown name (listing all names), a phase that a policy does not
+// support, and options that neither policy uses.
 std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOptions& options = {});
 
 }  // namespace sluice

@@ -1,12 +1,11 @@
-// Residency: where KV lives, as one station between the engine and the memory of KV.
+// Residency: the interface between the engine and the memory in which KV lives.
 //
-// LlmEngine makes one of the two kinds: ResidentKv (all KV in the device pool) or OffloadedKv (in
-// the host tier; ring, stage and tails on the device). Everything that depends on that is
-// decided here: where the rows of a pass are written, what its arrays say, the walk over the
-// history
-// (`executor`), what happens to full blocks and to those of an ended sequence, and what is fetched
-// for the next step. The engine, its runner and its observer ask this contract and never which kind
-// it is; sequences know block ids alone. Thread rule: the engine's thread.
+// LlmEngine makes one of two kinds: ResidentKv (all KV in the device pool) or OffloadedKv (in the
+// host tier, with ring, stage and tails on the device). Everything that depends on the kind is
+// behind this interface: where the rows of a pass are written, its arrays, the attention over the
+// history (`executor`), the handling of full and discarded blocks, and prefetching for the next
+// step. The engine, its runner and its observer do not test the kind (docs/adr/0013); sequences
+// have block ids only. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +22,10 @@
 
 namespace sluice {
 
-// The largest pass that must fit. Made by engine/engine_plan.
+// The largest pass that must fit. Made by engine/plan/engine_plan.
 struct PassLimits {
   int64_t max_rows = 0;            // token rows
-  int64_t max_seqs = 0;            // sequences, and rows whose logits are wanted
+  int64_t max_seqs = 0;            // sequences, and rows whose logits are computed
   int64_t max_blocks_per_seq = 0;  // of KV
 };
 
@@ -37,26 +36,26 @@ struct SequenceRows {
   int64_t num_rows = 0;
 };
 
-// A sequence that the next step will probably have, and how many of its tokens are sealed by then.
-// Made by engine/scheduler.
+// A sequence that the next step will probably include, and the number of its tokens that are sealed
+// by then. Made by engine/scheduler.
 struct ExpectedSequence {
   const SequenceKv* kv = nullptr;
   int64_t num_sealed_tokens = 0;
 };
 
-// What `plan_pass` tells of a pass.
+// Properties of a planned pass, for graphs.
 struct PassPlan {
-  // A decode pass of this kind may be padded, recorded and replayed (engine/decode_graphs.h): what
-  // is enqueued for it depends on the shapes of the pass and on `variant` alone.
+  // A decode pass of this kind may be padded, captured and replayed (engine/decode_graphs.h): the
+  // work enqueued for it depends only on the shapes of the pass and on `variant`.
   bool capturable = false;
-  int32_t variant = 0;  // which of the residency's walks it takes
+  int32_t variant = 0;  // passes of different variants need different graphs
 };
 
 // The shapes of a pass's arrays, padding included.
 struct PassShape {
   int64_t num_rows = 0;
   int64_t num_seqs = 0;
-  // Block tables are as wide as sequences of this many tokens need; 0: as the longest of the pass.
+  // Block tables are wide enough for this many tokens; 0: for the longest sequence of the pass.
   int64_t table_tokens = 0;
 };
 
@@ -64,11 +63,11 @@ class Residency {
  public:
   virtual ~Residency() = default;
 
-  // The walk over KV where it lives. Used by model/decoder.
+  // Enqueues attention over the KV. Used by model/decoder.
   virtual Executor& executor() = 0;
 
-  // ---- A pass, in this order. Between `begin_pass` and `end_pass` lies what is recorded of a pass
-  // that is capturable, and only that.
+  // ---- A pass: the functions are called in this order. The work between `begin_pass` and
+  // `end_pass`, and only that, is what a capturable pass captures.
 
   // Decides where the rows of a pass go and how its history is read. May enqueue waits on compute.
   // REQUIRES: blocks for the rows are reserved and the rows are not committed.
@@ -82,13 +81,13 @@ class Residency {
   // Bytes of the arrays of the largest pass, on each side.
   virtual size_t array_bytes() const = 0;
 
-  // Called before anything of a pass is enqueued, and when all of it is, or has failed.
-  // REQUIRES: `pass` stays as it is in between.
+  // Called before the work of a pass is enqueued, and after all of it is enqueued or has failed.
+  // REQUIRES: `pass` does not change in between.
   virtual void begin_pass(const AttentionPass& pass) = 0;
   virtual void end_pass() = 0;
 
-  // Called after end_pass: may begin to fetch what the next step will probably read. A wrong guess
-  // costs transfers, never a result. `expect_next` is called only if there is something to fetch.
+  // Called after end_pass: may begin to load what the next step will probably read. A wrong
+  // prediction costs transfers and changes no result. `expect_next` is called only if needed.
   using ExpectNext = std::function<std::vector<ExpectedSequence>()>;
   virtual void prefetch(const ExpectNext& expect_next) = 0;
 
@@ -99,23 +98,23 @@ class Residency {
   virtual void committed(SequenceId sequence, const SequenceKv& kv) = 0;
   // The sequence loses its KV: preempted, finished or cancelled. Its blocks are released next.
   virtual void release(SequenceId sequence) = 0;
-  // What a block holds can no longer be read, and the block may be given out again.
+  // The contents of a block are no longer needed; the block may be reused.
   virtual void discard(BlockId id) = 0;
 
-  // Waits until all transfers of its own streams are through; compute is the caller's.
+  // Waits until all transfers have ended. REQUIRES: the caller waits for compute as well.
   virtual void synchronize() = 0;
 
   // ---- For observers and taps.
 
-  // Bytes of one layer that full attention to all sealed blocks of a sequence has to bring to the
+  // Bytes of one layer that full attention to all sealed blocks of a sequence would load to the
   // device.
   virtual int64_t flowing_bytes(const SequenceKv& kv) const = 0;
-  // Everything moved so far; a vector has no element where nothing ever moves. Allocates nothing
-  // when `counters` is one that was filled before. REQUIRES: the host has waited for the last pass.
+  // All transfers so far; the vectors stay empty if KV is never transferred. Allocates nothing if
+  // `counters` was filled before. REQUIRES: the host has waited for the last pass.
   virtual void read_counters(TransferCounters& counters) const = 0;
-  // Loads that a pass can have without using a slot again; 0 where nothing is loaded.
+  // Loads that a pass can have without reusing a slot; 0 if nothing is loaded.
   virtual int32_t num_slots() const = 0;
-  // Where the bytes of a sequence's block are: on the device or the host. REQUIRES: synchronized.
+  // Address of a sequence's block, on the device or the host. REQUIRES: synchronized.
   virtual const std::byte* block_bytes(SequenceId sequence, const SequenceBlock& block,
                                        LayerId layer) const = 0;
 };

@@ -1,4 +1,4 @@
-// One run from the pool.
+// One attention op over the pool.
 #include "attention/resident_executor.h"
 
 namespace sluice {

@@ -1,4 +1,4 @@
-// ResidentExecutor: the walk when all KV lives in the device pool. One run per layer.
+// ResidentExecutor: attention over KV in the device pool, in one run per layer.
 //
 // Part of ResidentKv. Thread rule: the engine's thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Block tables over the pool.
+// Writes the block tables and rows of passes over the pool.
 #include "attention/resident_kv.h"
 
 #include <algorithm>
@@ -37,6 +37,7 @@ PassPlan ResidentKv::plan_pass(Phase, std::span<const SequenceRows> sequences) {
   return {.capturable = policies_.capturable(), .variant = 0};
 }
 
+// Columns of the block table: those of the longest sequence, or the padded width of the shape.
 int64_t ResidentKv::table_width(const PassShape& shape) const {
   int64_t width = 0;
   for (const SequenceRows& rows : sequences_) {
@@ -59,7 +60,7 @@ void ResidentKv::describe(const PassShape& shape, Arena& host, Arena& device, At
     row_begin += rows.num_rows;
     int32_t* row_end = entry + width;
     for (const SequenceBlock& block : rows.kv->blocks()) *entry++ = block.id.value;
-    std::fill(entry, row_end, -1);  // never read: the sequence ends before
+    std::fill(entry, row_end, -1);  // padding; kv_end keeps readers in front of it
     entry = row_end;
   }
   std::fill(entry, written.block_table.data<int32_t>() + shape.num_seqs * width, -1);
@@ -71,6 +72,7 @@ void ResidentKv::describe(const PassShape& shape, Arena& host, Arena& device, At
   pass.block_ids = read.block_table;  // all blocks of a sequence are in it
 }
 
+// Writes the rows of the pool into which a sequence's new k and v go.
 void ResidentKv::write_rows(const SequenceRows& rows, const Arrays& host, int64_t row_begin) const {
   const int32_t block_tokens = pool_.layout().block.block_tokens;
   const int64_t first_pos = rows.kv->num_tokens();

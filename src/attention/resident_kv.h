@@ -1,7 +1,7 @@
-// ResidentKv: all KV lives in the device pool; a block table with the blocks of each sequence says
-// everything. Nothing moves.
+// ResidentKv: the Residency with all KV in the device pool; a block table per sequence describes
+// it, and nothing is transferred.
 //
-// The residency of kv_offload "off". Thread rule: the engine's thread.
+// Made by LlmEngine for kv_offload "off". Thread rule: the engine's thread.
 #pragma once
 
 #include "attention/residency.h"
@@ -12,7 +12,7 @@ namespace sluice {
 
 class ResidentKv final : public Residency {
  public:
-  // Takes the memory of the pool. REQUIRES: policies and compute outlive it.
+  // Allocates the pool. REQUIRES: policies and compute outlive it. Errors: kDoesNotFit.
   ResidentKv(PolicyPair& policies, Device& device, Stream& compute, const KvLayout& layout,
              int32_t num_blocks, const PassLimits& limits);
 

@@ -1,9 +1,10 @@
-// SelectionRule: what the host knows of a policy's selections. It never sees the lists themselves.
+// SelectionRule: the properties of a policy's selections that the host can compute without reading
+// the lists.
 //
-// select_pages (ops/page_selection.h) makes lists on the device, where only their contents depend
-// on scores: their sizes are counts that the host can repeat. Made by Policy::rule; read by the
-// executor (which history to load, how many slots a gather can need), by the observer and by
-// policies for the memory of their lists. Thread rule: a value; pure functions.
+// select_pages (ops/page_selection.h) makes lists on the device. Scores affect their contents only;
+// the host can compute their sizes. Made by Policy::rule; read by the executor (which history to
+// load, how many slots gathers may need), by the observer and by policies for the memory of their
+// lists. Thread rule: a value; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@ namespace sluice {
 enum class SelectionForm {
   kEverything,  // no lists: every row attends to all tokens before it
   kPageLists,   // their lengths follow a PageRule
-  kTileMasks,   // the device alone knows how many tiles are set
+  kTileMasks,   // the number of set tiles is known on the device only
 };
 
 struct SelectionRule {
@@ -25,24 +26,24 @@ struct SelectionRule {
   // kPageLists only.
   PageRule page_rule;
   int32_t page_tokens = 0;
-  int32_t q_page_tokens = 0;  // rows of a query page of this size share a list; 0: each has its own
+  int32_t q_page_tokens = 0;  // rows of a query page of this size share a list; 0: one list per row
   bool lists_everything = false;  // lists are made even where they name all pages (ListRecorder)
 
   bool selects() const { return form != SelectionForm::kEverything; }
   bool makes_page_lists() const { return form == SelectionForm::kPageLists; }
 
-  // Tokens of [0, position] that the row there attends to; empty where only the device knows.
+  // Tokens of [0, position] that the row there attends to; empty if only the device knows.
   std::optional<int64_t> num_selected_tokens(int64_t position) const;
 
   // Tokens of the pages of the longest list that a row can get in a sequence of up to `num_tokens`.
   int64_t max_selected_tokens(int64_t num_tokens) const;
 
-  // True only when every row of sequences of up to `num_tokens` attends to all before it. Such a
-  // pass needs no lists, unless its walk cannot do without.
+  // True only if every row of sequences of up to `num_tokens` tokens attends to all tokens before
+  // it. Such a pass needs no lists, except for gathers.
   bool selects_all(int64_t num_tokens) const;
 
-  // False only when no row at `first_row_pos` or later can attend to a token of
-  // [begin_pos, end_pos): those blocks need not be loaded.
+  // False only if no row at `first_row_pos` or later can attend to a token of [begin_pos, end_pos),
+  // so that these blocks need not be loaded.
   // REQUIRES: begin_pos and end_pos are multiples of page_tokens; end_pos <= first_row_pos.
   bool may_select(int64_t first_row_pos, int64_t begin_pos, int64_t end_pos) const;
 

@@ -1,4 +1,6 @@
-// full: the policy that selects everything. The baseline every other policy is compared with.
+// full: the policy that selects everything, for both phases. Other policies are compared with it.
+//
+// Made by make_policies; the default of sparse_policy. Thread rule: as Policy.
 #pragma once
 
 #include <span>

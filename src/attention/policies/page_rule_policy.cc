@@ -1,4 +1,4 @@
-// Options to a rule, a rule to the sizes of lists.
+// Derives the PageRule from the options, and the sizes of lists from the rule.
 #include "attention/policies/page_rule_policy.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 namespace sluice {
 namespace {
 
+// Pages that hold this many tokens, rounded up.
 int32_t pages_of(int32_t tokens, int32_t page_tokens) {
   return static_cast<int32_t>((int64_t{tokens} + page_tokens - 1) / page_tokens);
 }
@@ -35,18 +36,19 @@ SelectionRule PageRulePolicy::rule(const KvBlockShape& block) const {
           .q_page_tokens = list_of_ == ListOf::kQueryPage ? tokens : 0};
 }
 
-// Scores are added up into one list, or there are none.
+// Lists per sequence: 1 if the KV heads share one, by option or because there are no scores.
 int64_t PageRulePolicy::num_list_heads(const KvLayout& layout) const {
   const bool shared = options_.shared_list || list_of_ == ListOf::kQueryPage;
   return shared ? 1 : layout.block.num_kv_heads;
 }
 
-// Query pages that this many rows of one sequence can touch, wherever they begin.
+// Lists per head: query pages that `num_rows` consecutive rows can touch, or 1 for a decode row.
 int64_t PageRulePolicy::num_query_pages(int64_t num_rows, int32_t page_tokens) const {
   if (list_of_ == ListOf::kRow || num_rows == 0) return std::min<int64_t>(num_rows, 1);
   return (num_rows + page_tokens - 2) / page_tokens + 1;
 }
 
+// Takes the lists of the largest pass from an arena.
 PageRulePolicy::ListMemory PageRulePolicy::cut_memory(Arena& arena, const KvLayout& layout,
                                                       const PolicyLimits& limits) const {
   const SelectionRule rule = this->rule(layout.block);
@@ -81,6 +83,7 @@ int64_t PageRulePolicy::num_pages(const AttentionBatch& batch) const {
 PageList PageRulePolicy::cut_lists(int64_t num_seqs, const AttentionBatch& batch) const {
   const int64_t num_q_pages = num_query_pages(batch.max_rows, page_tokens());
   const int64_t num_lists = num_seqs * num_list_heads_ * num_q_pages;
+  // No list is longer than the longest context of the batch.
   const int64_t width = std::min(lists_.page_ids.dim(1), num_pages(batch));
   SLUICE_CHECK(num_lists <= lists_.page_count.dim(0), "{} lists of {}", num_lists,
                lists_.page_count.dim(0));

@@ -1,6 +1,8 @@
 // PageRulePolicy: base of the policies whose lists follow a PageRule (ops/page_selection.h).
 //
-// Holds their options and the memory of their lists. Used by quest and streaming.
+// A row's list has the pages of the first sink tokens, the pages of the newest recent tokens, and
+// of the pages between them the top_pages with the highest scores; before the threshold it has all
+// pages. This class has the options and the memory of the lists. Used by quest and streaming.
 // Thread rule: as Policy.
 #pragma once
 
@@ -21,20 +23,21 @@ class PageRulePolicy : public Policy {
                   const PolicyLimits& limits) override;
 
  protected:
+  // In tokens; the rule rounds up to pages. Values of the options replace these defaults.
   struct Budget {
     int32_t topk_tokens = 0;
     int32_t sink_tokens = 0;
     int32_t recent_tokens = 0;
     int32_t threshold_tokens = 0;
   };
-  // Which rows share a list: those of one page; or each row has its own, in decode only.
+  // Which rows share a list: those of one query page; or none, which is supported in decode only.
   enum class ListOf { kQueryPage, kRow };
   PageRulePolicy(std::string_view name, Phase phase, const SparseOptions& options,
                  const Budget& defaults, ListOf list_of);
 
-  // Views of the memory that `initialize` took: lists of `num_seqs` sequences, as large as the
-  // batch's longest context needs. select_pages writes them. Launches follow their shape, so short
-  // contexts do not pay for the longest.
+  // Views of the lists of `num_seqs` sequences in the memory of `initialize`, as wide as the
+  // batch's longest context needs; select_pages writes them. Kernels are launched by this shape, so
+  // that short contexts cost less than the longest possible one.
   PageList cut_lists(int64_t num_seqs, const AttentionBatch& batch) const;
   // Pages of the longest sequence of a batch.
   int64_t num_pages(const AttentionBatch& batch) const;

@@ -1,9 +1,10 @@
-// Bounds, scores, lists: three ops of ops/page_selection.h.
+// quest as three ops of ops/page_selection.h: bounds of keys, scores of pages, lists.
 #include "attention/policies/quest.h"
 
 namespace sluice {
 namespace {
 
+// Defaults of the options, in tokens.
 constexpr int32_t kTopkTokens = 2048;
 constexpr int32_t kSinkTokens = 16;
 constexpr int32_t kRecentTokens = 64;
@@ -18,6 +19,7 @@ QuestPolicy::QuestPolicy(const SparseOptions& options)
                       .threshold_tokens = 0},
                      ListOf::kRow) {}
 
+// The summaries: minimum and maximum per channel of every page, KV head and layer, by block id.
 TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const {
   const int32_t tokens = choose_page_tokens(options(), layout.block);
   return arena.tensor(DType::kBF16,
@@ -25,6 +27,7 @@ TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t
                        layout.block.num_kv_heads, 2, layout.block.head_dim});
 }
 
+// One score per sequence, KV head and page, for the largest decode pass.
 TensorView QuestPolicy::cut_scores(Arena& arena, const KvLayout& layout,
                                    const PolicyLimits& limits) const {
   const int32_t tokens = choose_page_tokens(options(), layout.block);
@@ -78,6 +81,7 @@ Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {
   const int64_t max_pages = num_pages(input.batch);
   SLUICE_CHECK(num_seqs <= scores_.dim(0) && max_pages <= scores_.dim(2), "{} sequences, {} pages",
                num_seqs, max_pages);
+  // Packed to the batch's longest context, as the lists are.
   const TensorView scores(scores_.bytes(), DType::kF32, {num_seqs, scores_.dim(1), max_pages});
   score_pages(stream, {.q = input.q,
                        .batch = input.batch,

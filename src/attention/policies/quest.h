@@ -1,11 +1,11 @@
-// quest: in decode, the pages whose keys could score highest with this query.
+// quest: a decode policy that selects the pages whose keys may have the highest scores.
 //
-// Each page of keys is summarised by its smallest and largest value per channel, from which an
-// upper bound of q.k follows for any query; the pages with the highest bounds are attended, beside
-// the first and the newest ones. Summaries are made when keys are written, and belong to block ids:
-// a block that is found in the prefix cache brings them along. Decode only.
-// Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md says where this differs.
-// Thread rule: as Policy.
+// Each page of keys is summarised by its minimum and maximum per channel. For a query q this gives
+// an upper bound of q.k over the page: sum over channels c of max(q[c] * min[c], q[c] * max[c]).
+// The pages with the highest bounds are attended to, together with the first and the newest pages.
+// Summaries are computed when keys are written and are indexed by block id, so a block of the
+// prefix cache keeps its summary. Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md says
+// where this differs. Thread rule: as Policy.
 #pragma once
 
 #include "attention/policies/page_rule_policy.h"
@@ -29,6 +29,7 @@ class QuestPolicy final : public PageRulePolicy {
   Selection select(Stream& stream, const SelectInput& input) override;
 
  private:
+  // The summaries of one layer.
   KeyBounds bounds(LayerId layer) const;
   TensorView cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
   TensorView cut_scores(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;

@@ -1,13 +1,14 @@
-// select_pages without scores.
+// streaming as one op: select_pages without scores.
 #include "attention/policies/streaming.h"
 
 namespace sluice {
 namespace {
 
+// Defaults of the options, in tokens.
 constexpr int32_t kSinkTokens = 64;
 constexpr int32_t kRecentTokens = 2048;
 
-// In a pair the budget is the other policy's.
+// Drops topk_tokens: in a pair it is an option of the other policy.
 SparseOptions without_topk(SparseOptions options) {
   options.topk_tokens.reset();
   return options;

@@ -1,8 +1,8 @@
-// streaming: the first tokens and a window of the newest ones, in prefill and decode.
+// streaming: selects the first tokens and a window of the newest ones, in prefill and decode.
 //
-// Needs neither summaries nor scores; all heads share a list, and so do the rows of one page, in
-// both phases: a row reads the same pages whether it came by prefill or by decode, so that a
-// sequence which is preempted and computed again goes on with the same bits.
+// It uses neither summaries nor scores. All heads share a list, and so do the rows of one page, in
+// both phases: a row reads the same pages in prefill and in decode, so a sequence that is preempted
+// and computed again continues with the same bits (invariant 7).
 // Source: Xiao et al. 2023, arXiv 2309.17453 (StreamingLLM), without moving positions together.
 // Thread rule: as Policy.
 #pragma once
