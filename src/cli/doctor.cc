@@ -93,6 +93,7 @@ Findings examine(const DoctorCommand& command) {
   findings.cpu_name = cpu_brand_name();
   findings.num_cores = static_cast<int>(std::thread::hardware_concurrency());
   findings.isa = cpu_isa_name(best_isa());
+  // Of the processor, whatever instruction set is in use.
   findings.has_amx = detected_isa() >= CpuIsa::kAmx;
   findings.memory_bytes = cpu.total_memory_bytes;
   findings.free_bytes = cpu.free_memory_bytes;

@@ -40,6 +40,7 @@ auto load(const EngineOptions& options, const Make& make) {
   ProgressLine progress("loading " + model_name(options.model));
   const auto on_progress = [&](const LoadProgress& loading) {
     if (interrupted()) throw Interrupted();
+    // The tokenizer is read in one call, so it has no share.
     const bool has_share = loading.stage != LoadProgress::Stage::kTokenizer;
     progress.update(has_share ? loading.share : 0, describe_stage(loading));
   };

@@ -58,6 +58,7 @@ void add_entries(const MemoryPlan& plan, Table& table) {
     const std::string where =
         has_copy ? entry.memory + ", " + plan.entries[i + 1].memory : entry.memory;
     if (entry.memory == "device") device_bytes += entry.bytes;
+    // device_bytes is the sum so far, so this is the entry that crosses the budget.
     const bool breaks = !marked && device_bytes > plan.device_budget_bytes;
     marked = marked || breaks;
     table.add({entry.name, where,
@@ -150,6 +151,7 @@ int inspect(const InspectCommand& command) {
   const MemoryPlan plan = plan_memory(command.engine);
   if (command.json) {
     write_result(json_text(plan_json(model, check, plan), 1));
+    // The verdict also goes to standard error, for a person who redirects the JSON.
     for (const std::string& problem : check.problems) write_message("does not run: " + problem);
     if (!plan.fits) write_message("does not fit: " + plan.remedy);
   } else {

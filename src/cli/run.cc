@@ -227,6 +227,7 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
         "(what was said takes {} tokens of {}; /clear starts anew, --max-model-len may allow more)",
         ids.size(), llm.max_model_len());
   }
+  // A given --max-tokens is cut to the room as well: a conversation goes on until it is full.
   std::vector<SamplingParams> params = make_params(command, llm, {ids});
   params[0].max_tokens = static_cast<int32_t>(std::min<int64_t>(room, params[0].max_tokens));
   params[0].min_tokens = std::min(params[0].min_tokens, params[0].max_tokens);
@@ -235,6 +236,7 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
   session.write(outputs);
   if (command.verbose) write_message(session.summary(outputs));
   if (interrupted()) {
+    // Ctrl-C ended this answer only; the next one ends the next answer.
     forget_interrupt();
     write_message("(stopped)");
   } else if (outputs[0].finish_reason == FinishReason::kLength) {
@@ -266,6 +268,7 @@ int run_conversation(const RunCommand& command) {
   parts.read_line = [&](std::string* line) {
     if (on_terminal) write_prompt();
     const LineReader::Result result = lines.next(line);
+    // Without the user's Enter the cursor is still after the input prompt.
     if (on_terminal && result != LineReader::Result::kLine) write_message("");
     return result;
   };

@@ -70,6 +70,7 @@ std::string as_json(size_t index, const std::vector<int32_t>& ids, size_t num_un
     top_ids.push_back(score.top_token_id);
     top_logprobs.push_back(score.top_logprob);
   }
+  // Lists of equal length can be read side by side.
   for (Json* list : {&logprobs, &top_ids, &top_logprobs}) {
     while (list->size() < ids.size()) list->push_back(nullptr);
   }

@@ -167,6 +167,7 @@ void ProgressLine::show(Clock::time_point now) {
   state_.seconds_left.reset();
   const double pace = share_pace_.per_second();
   if (state_.share && pace > 0) state_.seconds_left = (1 - *state_.share) / pace;
+  // A terminal overwrites its line; a log gets a new one, without a bar.
   if (can_rewrite(stderr)) {
     const std::string text = progress_text(terminal_columns(stderr), state_,
                                            {.has_bar = true, .is_utf8 = locale_is_utf8()});

@@ -208,10 +208,12 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
   Collector collector(prompts.size(), options, engine);
   PassCallbacks callbacks(options, collector, engine.plan().passes.min_watched_rows);
   try {
+    // Without a callback one output per request is enough.
     const OutputKind kind = options.on_output ? OutputKind::kDelta : OutputKind::kFinalOnly;
     impl_->add_all(prompts, params, kind, collector);
     impl_->run(collector, callbacks);
   } catch (...) {
+    // Requests of a failed call must not appear in a later step.
     for (const auto& [id, index] : collector.index_of()) engine.drop_request(SequenceId(id));
     throw;
   }
@@ -253,6 +255,7 @@ std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids,
          "decode_after is {}, but the text has {} tokens; give less, or 0 to score it by prefill",
          decode_after, token_ids.size());
   }
+  // False ends the scoring with the scores so far.
   const auto on_scored = [&](int64_t num_scored) {
     if (options.on_progress) options.on_progress(num_scored);
     return !options.should_cancel || !options.should_cancel();
@@ -273,6 +276,7 @@ bool LLM::has_unfinished() const { return !impl_->kept.empty() || impl_->engine.
 
 std::vector<RequestOutput> LLM::step() {
   if (impl_->kept.empty()) return impl_->engine.step();
+  // Outputs kept by a `generate` come first; the engine steps again in the next call.
   std::vector<RequestOutput> outputs;
   for (auto& [id, output] : std::exchange(impl_->kept, {})) outputs.push_back(std::move(output));
   return outputs;

@@ -75,35 +75,40 @@ class Runner {
   void describe(const Batch& batch, int64_t num_logit_rows);
   void list_rows(const Batch& batch);
   bool pads(const Batch& batch) const;
+  // The numbers of rows and sequences of the pass, padded in decode if `pads`.
   PassShape shape_of(const Batch& batch);
   void cut_arrays(const PassShape& shape, int64_t num_logit_rows);
+  // Writes the entries of sequence `index`, whose first row is `row_begin`.
   void write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin);
   void write_padding(int64_t num_seqs, const PassShape& shape);
 
   // Device side. What is enqueued depends on shapes alone, so that a graph can replay it.
   template <typename Enqueue>
   void run_pass(Enqueue enqueue);
+  // Enqueues the pass, as a graph where its shape allows one.
   void enqueue_batch(const Batch& batch);
+  // Copies logits to the host and waits for them.
   std::vector<float> to_host(const TensorView& logits);
+  // Enqueues the pass op by op: upload, decoder, sampler.
   void enqueue();
   TensorView forward(TapSink* taps);
 
   Parts parts_;
   PassLimits limits_;
-  Buffer host_memory_;
-  Buffer device_memory_;
+  Buffer host_memory_;    // pinned; the arrays of one pass
+  Buffer device_memory_;  // their copy
   Sampler sampler_;
   DecodeGraphs graphs_;
   PassPacer pacer_;
 
   // State of the current pass.
   AttentionPass pass_;
-  std::vector<SequenceRows> rows_;
-  PassPlan plan_;
+  std::vector<SequenceRows> rows_;  // what the residency plans with
+  PassPlan plan_;                   // its answer
   PassArrays host_;
   PassArrays device_;
-  size_t array_bytes_ = 0;  // of all arrays, on each side
-  int64_t num_logit_rows_ = 0;
+  size_t array_bytes_ = 0;          // of all arrays, on each side
+  int64_t num_logit_rows_ = 0;      // rows to sample, padding included
   PassMonitor* monitor_ = nullptr;  // the pacer, or null
 };
 

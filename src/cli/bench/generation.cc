@@ -81,7 +81,7 @@ std::vector<Row> measure_rows(const BenchCommand& command, int64_t longest, cons
     for (int32_t i = 0; i <= command.repeats; ++i) {
       progress.update(done++ / total, "prompts of " + format_tokens(length) + " tokens");
       const EngineStats stats = measure_batch(llm, command, length, work.model.vocab_size, i);
-      if (i == 0) continue;
+      if (i == 0) continue;  // the batch to warm up
       const Rates rates = rates_of(static_cast<double>(length), stats);
       token_rates.push_back(rates.tokens);
       work_rates.push_back(rates.work);

@@ -64,6 +64,7 @@ Load measure_load(const EngineOptions& engine) {
 }  // namespace
 
 int bench_load(const BenchLoadCommand& command) {
+  // The bound of memory: a load cannot take less than the weights.
   const ModelSummary model = summarize_model(command.engine.model);
   const auto weight_bytes = static_cast<double>(model.weight_bytes);
   std::vector<double> loads, first_tokens, peaks;

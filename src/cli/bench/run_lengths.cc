@@ -88,6 +88,7 @@ void measure_runs(const TransferBench& bench, std::vector<Transfer>* results) {
 // From the longest run down to the first at which copies are slower.
 size_t choose_copy_run_bytes(const std::vector<RunLength>& lengths) {
   size_t chosen = 2 * lengths.back().run_bytes;
+  // `chosen`: copies are as good for every run of at least this length.
   for (auto length = lengths.rbegin(); length != lengths.rend(); ++length) {
     if (length->by_copies.median < kAsGood * length->by_kernel.median) break;
     chosen = length->run_bytes;

@@ -35,6 +35,7 @@ std::vector<RequestSize> read_sizes(const std::string& path) {
     std::istringstream words(line);
     RequestSize size;
     std::string rest;
+    // `rest` catches a third word.
     if (!(words >> size.prompt_tokens >> size.output_tokens) || (words >> rest) ||
         size.prompt_tokens < 1 || size.output_tokens < 1) {
       fail(ErrorCode::kInvalidArgument,

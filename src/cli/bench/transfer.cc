@@ -74,6 +74,7 @@ std::string group_table(const std::string& group, const std::vector<Transfer>& t
   }
   std::vector<std::vector<std::string>> all_cells;
   for (const std::string& row : rows) {
+    // A row without a result in some way has an empty cell there.
     std::vector<std::string> cells(header.size());
     cells[0] = row;
     for (const Transfer& transfer : transfers) {

@@ -64,6 +64,7 @@ std::string render_png(const std::filesystem::path& svg, const std::filesystem::
     if (!error) return {};
   }
   std::error_code nothing_to_remove;
+  // The program may have failed before it made the file.
   std::filesystem::remove(unfinished, nothing_to_remove);
   fail(ErrorCode::kIo, "{} cannot be written: {}; the picture is in {}, too", png.string(),
        error ? error.message() : fmt::format("{} failed (status {})", kProgram, status),

@@ -123,6 +123,7 @@ HeatMap make_heat_map(const NeedleReport& report) {
   map.notes.push_back(build_name() + " · " + report.machine);
   map.lengths = command.lengths;
   map.depths = command.depths;
+  // Cells that an interrupted test has not reached stay at 0 of 0.
   map.cells.assign(map.depths.size(), std::vector<HeatMapCell>(map.lengths.size()));
   for (const NeedleResult& result : report.results) {
     // Every result is of a cell: its length and depth come from the command's lists.

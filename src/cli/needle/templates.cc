@@ -28,6 +28,7 @@ std::vector<std::string> read_strings(const JsonObject& object, std::string_view
            describe_json(item));
     }
     texts.push_back(item.get<std::string>());
+    // is_correct would find an empty value in any answer.
     if (texts.back().empty()) {
       fail(ErrorCode::kModel,
            "{}: \"{}\" holds an empty text, which every answer would contain; write one",

@@ -38,6 +38,7 @@ std::string wrapped(std::string_view text, size_t begin_column, size_t width) {
 // An option and its help. A long option stands on a line of its own above its help.
 std::string help_line(std::string left, const std::string& help, size_t width) {
   left = "  " + left;
+  // At least one space must separate the columns.
   if (left.size() + 1 > kHelpColumn) {
     left += "\n" + std::string(kHelpColumn, ' ');
   } else {

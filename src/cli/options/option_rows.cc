@@ -77,6 +77,7 @@ std::optional<OptionValue> read_whole(const OptionFacts& facts, std::string_view
     fail(ErrorCode::kInvalidArgument, "{}: {} is not {}from {} to {}", source, value,
          facts.unset_from == 0 ? "0 or " : "", facts.min, facts.max);
   }
+  // multiple_of is 1 where any number will do.
   if (value % facts.multiple_of != 0) {
     fail(ErrorCode::kInvalidArgument, "{}: {} is not a multiple of {}", source, value,
          facts.multiple_of);

@@ -31,6 +31,7 @@ std::string environment_name(std::string_view long_name) {
 std::set<std::string> known_variables(const ProgramSpec& program) {
   std::set<std::string> known;
   for (const SubcommandSpec& spec : program.subcommands) {
+    // Groups have no options.
     if (!spec.begin) continue;
     OptionSet set;
     const std::unique_ptr<Invocation> unused = spec.begin();
@@ -115,6 +116,7 @@ class WordReader {
   size_t read_option(const std::string& word, const std::string* next) {
     const bool is_long = word.starts_with("--");
     const size_t name_size = is_long ? std::min(word.find('='), word.size()) : 2;
+    // Before `find`: the answer for a foreign name is better than a guess at a misspelling.
     refuse_foreign(word, next);
     const Option& option = find(word.substr(0, name_size));
     given_[option.long_name] = option.long_name;

@@ -74,6 +74,7 @@ std::filesystem::path machine_profile_path() {
 std::optional<MachineProfile> read_machine_profile(const std::filesystem::path& path,
                                                    const std::string& gpu_id, std::string* note) {
   try {
+    // The whole file is checked, so one broken entry makes it unusable for every GPU.
     const Profiles profiles = read_profiles(path);
     const auto found = profiles.find(gpu_id);
     if (found != profiles.end()) return found->second;

@@ -98,6 +98,7 @@ ModelCheck check_model(const EngineOptions& options) {
   const ModelDirectory directory(options.model);
   const ModelConfig config = read_model_config(directory);
   ModelCheck check;
+  // No problem: `inspect` plans such a directory, and a note says how it can run.
   if (options.load_format != LoadFormat::kDummy && is_shape_alone(directory)) {
     check.weights = "none: a configuration alone, which runs with --load-format dummy";
     check.tokenizer = "none";

@@ -88,6 +88,7 @@ class RemedySearch {
     values.push_back(round_up(block_bytes * static_cast<size_t>(blocks_for_tokens(
                                                 tokens, plan_.kv_layout.block.block_tokens))));
     if (const auto plan = plan_of(changed)) {
+      // The size that the plan takes by itself if the option is left out.
       values.insert(values.begin(),
                     round_down(static_cast<size_t>(plan->num_blocks) * block_bytes));
     }

@@ -8,6 +8,7 @@
 namespace sluice {
 
 // Errors: kInvalidArgument naming option, value, range and remedy.
+// Also run on every option set that plan_search tries.
 void validate_options(const EngineOptions& options);
 
 // The option, or its default.
