@@ -15,15 +15,20 @@ inline constexpr int kExitModel = 3;
 inline constexpr int kExitDoesNotFit = 4;
 inline constexpr int kExitInterrupted = 130;  // 128 + SIGINT, as shells report it
 
-// Each returns kExitOk, kExitInterrupted after Ctrl-C or, from inspect, kExitModel or
-// kExitDoesNotFit for a model that cannot run.
+// Each returns kExitOk; inspect returns kExitModel or kExitDoesNotFit for a model that cannot run.
+// After Ctrl-C run, score and needle print what they have and return kExitInterrupted; trace writes
+// no file.
 int run(const RunCommand& command);
 int tokenize(const TokenizeCommand& command);
 int score(const ScoreCommand& command);
 int needle(const NeedleCommand& command);
 int inspect(const InspectCommand& command);
 int trace(const TraceCommand& command);
+// Also writes the machine profile, if a GPU is there (engine/plan/machine_profile.h).
 int doctor(const DoctorCommand& command);
+
+// Results go through write_bench (cli/bench/measure.h); Ctrl-C ends these without a result.
+// bench_offload and bench_sparse return kExitDoesNotFit if no row fits.
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);

@@ -30,11 +30,11 @@ constexpr size_t kMaxTextCells = 60;
 // All results, before they become a table or JSON.
 struct Findings {
   std::string cpu_name;
-  int num_cores = 0;
-  std::string isa;  // instruction set that the kernels use, which SLUICE_CPU_ISA may lower
+  int num_cores = 0;  // hardware threads
+  std::string isa;    // instruction set that the kernels use, which SLUICE_CPU_ISA may lower
   bool has_amx = false;
   size_t memory_bytes = 0;
-  size_t free_bytes = 0;
+  size_t free_bytes = 0;   // available now
   std::string huge_pages;  // the kernel's active setting: "madvise"
   int num_threads = 0;     // used for the measurement
   double dram_read_bytes_per_second = 0;

@@ -15,6 +15,7 @@
 
 namespace sluice::cli {
 
+// True if the stream is a terminal, not a file or a pipe.
 bool is_terminal(FILE* stream);
 // True for a terminal unless NO_COLOR is set or TERM is dumb.
 bool wants_colour(FILE* stream);

@@ -56,7 +56,7 @@ EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_
 // Tokens and work (bytes or operations) per second of one batch.
 struct Rates {
   double tokens;
-  double work;
+  double work;  // in the unit of the bound
 };
 
 // One prompt length: spreads of both rates.

@@ -46,7 +46,7 @@ struct KvResult {
   std::string kv_offload;  // the mode used; "auto" is resolved
   PhaseResult prefill;
   PhaseResult decode;
-  double device_peak_bytes = 0;
+  double device_peak_bytes = 0;  // most memory at one time, weights included
   double pinned_peak_bytes = 0;
 };
 

@@ -64,10 +64,10 @@ std::vector<RequestSize> draw_sizes(const BenchThroughputCommand& command) {
 struct Totals {
   double prompt_tokens = 0;
   double output_tokens = 0;
-  double prefill_flops = 0;
-  double decode_kv_bytes = 0;
-  int32_t longest_output = 0;
-  int64_t longest = 0;  // prompt and answer of one request
+  double prefill_flops = 0;    // Work::prefill_flops
+  double decode_kv_bytes = 0;  // Work::decode_kv_bytes
+  int32_t longest_output = 0;  // tokens
+  int64_t longest = 0;         // prompt and answer of one request
 };
 
 Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {

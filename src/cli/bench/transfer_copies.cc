@@ -30,9 +30,9 @@ std::string row_name(size_t num_bytes) { return format_bytes(static_cast<double>
 
 // One direction over the link, with its bound.
 struct Direction {
-  const char* name;
+  const char* name;  // "H2D", "D2H": part of a way's name
   bool to_device;
-  Spread LinkRates::*bound;
+  Spread LinkRates::*bound;  // one large copy in this direction
 };
 constexpr Direction kDirections[] = {{"H2D", true, &LinkRates::to_device},
                                      {"D2H", false, &LinkRates::to_host}};
@@ -209,11 +209,11 @@ class GatherProblem {
   }
 
   const TransferBench& bench_;
-  int32_t num_blocks_;
+  int32_t num_blocks_;  // that fit the memory
   int32_t page_tokens_;
-  int32_t num_pages_;
-  int32_t num_entries_;
-  Buffer words_, count_;
+  int32_t num_pages_;     // of each head
+  int32_t num_entries_;   // of each head's list
+  Buffer words_, count_;  // the lists; bytes read, counted by the op
 };
 
 }  // namespace

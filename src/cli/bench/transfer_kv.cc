@@ -127,7 +127,7 @@ class EngineProblem {
   OffloadSizes sizes_;
   std::unique_ptr<Stream> compute_;
   OffloadEngine engine_;
-  std::vector<BlockId> neighbours_, apart_;
+  std::vector<BlockId> neighbours_, apart_;  // all host blocks, in two orders
 };
 
 // Measures transfers of an engine that copies runs of at least `copy_run_bytes` and uses the kernel

@@ -25,7 +25,7 @@ struct HeatMap {
   std::vector<std::string> notes;               // settings, small print, each wrapped
   std::vector<int64_t> lengths;                 // columns
   std::vector<int32_t> depths;                  // rows, percent
-  std::vector<std::vector<HeatMapCell>> cells;  // [depth][length]
+  std::vector<std::vector<HeatMapCell>> cells;  // [depth][length], as `depths` and `lengths`
 };
 
 // A wrong answer, for the list below the picture.

@@ -33,6 +33,7 @@ struct NeedleReport {
   double seconds = 0;                 // of all questions, without loading
   bool complete = true;               // false after Ctrl-C
 
+  // Of `results`; unanswered items do not count.
   int64_t num_correct() const;
 };
 

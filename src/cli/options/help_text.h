@@ -17,6 +17,7 @@ size_t help_width();
 std::string help_of_group(const ProgramSpec& program, const SubcommandSpec* spec, size_t width);
 
 // --help of a subcommand with the options of `set`.
+// Groups in the order of declaration, then the footer and the examples.
 std::string help_of_command(const ProgramSpec& program, const SubcommandSpec& spec,
                             const OptionSet& set, size_t width);
 

@@ -19,6 +19,7 @@ inline constexpr int64_t kMaxTokens = int64_t{1} << 30;
 // All of EngineOptions except timeline and seed, which only some commands have.
 void declare_engine(OptionSet& set, EngineOptions* engine);
 void declare_timeline(OptionSet& set, EngineOptions* engine);
+// --seed: of dummy weights, of sampling without a seed of its own, of random prompts and needles.
 void declare_seed(OptionSet& set, EngineOptions* engine);
 
 // Accepts the model directory as a word, in addition to --model.
