@@ -1,4 +1,4 @@
-// The loop and the making of its parts.
+// Construction of the parts in order, the loop, and passes that return all logits.
 #include "engine/llm_engine.h"
 
 #include <algorithm>
@@ -68,7 +68,8 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
     tokenizer_warnings_ = check_vocabulary(*tokenizer_, config_);
   }
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer, .share = 1});
-  // Headers are checked before memory is taken: a missing shard should not cost a minute.
+  // Headers are checked before memory is allocated: pinning it takes up to a minute, and a missing
+  // shard should be reported at once.
   std::optional<Checkpoint> checkpoint;
   if (options.load_format != LoadFormat::kDummy) checkpoint.emplace(directory);
   make_runtime(options, parts, on_progress);
@@ -84,12 +85,12 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
 }
 
 LlmEngine::~LlmEngine() {
-  // Work may be pending after an error; the memory it touches goes next.
+  // Work may be pending after an error, and it uses memory that the members free.
   try {
     if (residency_) residency_->synchronize();
     if (compute_) compute_->synchronize();
   } catch (const Error&) {
-    // It was thrown to the caller of step() before.
+    // step() has thrown it to the caller already.
   }
 }
 
@@ -119,7 +120,7 @@ void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,
   scheduler_->on_release = [this](Sequence& sequence) { residency_->release(sequence.id); };
 }
 
-// Where KV lives, and the manager of its block ids.
+// The residency of KV, and the manager of its block ids.
 void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progress) {
   BlockManagerOptions block_options;
   block_options.num_blocks = plan_.num_blocks;
@@ -192,7 +193,7 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   return outputs;
 }
 
-// Numbers that are not finite come from the model, and only it can be mended.
+// Logits that are not finite come from the weights or their arithmetic; no option helps.
 std::optional<std::span<const SampledToken>> LlmEngine::run_batch(
     const Batch& batch, const Residency::ExpectNext& expect_next, const PassWatch* watch) {
   try {
@@ -247,7 +248,7 @@ void LlmEngine::append_token(const SampledToken& token) {
   output.finish_reason = finish_reason(sequence, token.token_id);
 
   const size_t new_begin = sequence.text.size();
-  // The end token ends the text and is no part of it.
+  // The end token is no part of the text.
   if (output.finish_reason != FinishReason::kStop) {
     sequence.text += sequence.detokenizer.push(token.token_id);
   }
@@ -274,15 +275,15 @@ FinishReason LlmEngine::finish_reason(const Sequence& sequence, int32_t token_id
   if (sequence.num_generated() >= sequence.params.min_tokens && is_end_token(sequence, token_id)) {
     return FinishReason::kStop;
   }
-  // Admission left room for max_tokens, so the model's length cannot be reached before.
+  // check_request left room for max_tokens, so the model's length cannot be reached before.
   return sequence.num_generated() >= sequence.params.max_tokens ? FinishReason::kLength
                                                                 : FinishReason::kNone;
 }
 
 void LlmEngine::finish(SequenceId id) { scheduler_->remove(id); }
 
-// Rows that one traced pass may have: there is room for logits of max_num_seqs rows, and
-// spans begin where the scheduler lets them.
+// Rows of one pass that returns all logits: the logits buffer has max_num_seqs rows, and the next
+// span must begin at a multiple of span_align_tokens.
 int64_t LlmEngine::trace_rows() const {
   const int64_t align = plan_.passes.scheduler.span_align_tokens;
   const int64_t max_with_history = plan_.passes.scheduler.max_rows_with_history;
@@ -298,6 +299,7 @@ int64_t LlmEngine::trace_rows() const {
   return rows / align * align;
 }
 
+// A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB.
 void LlmEngine::run_all_logits(Sequence& sequence, TraceRecorder& recorder,
                                const OnLogits& on_logits) {
   SLUICE_CHECK(!has_unfinished());
@@ -316,13 +318,12 @@ void LlmEngine::run_all_logits(Sequence& sequence, TraceRecorder& recorder,
     while (sequence.num_pending() > 0) {
       const int64_t num_rows = std::min(sequence.num_pending(), max_rows);
       const int64_t first_pos = sequence.kv.num_tokens();
-      recorder.begin_pass(first_pos);
       const std::vector<float> rows = runner_->run_with_all_logits(sequence, num_rows, &recorder);
       blocks_->commit(sequence.kv, sequence.tokens, num_rows);
       if (!on_logits(first_pos, rows)) break;
     }
   } catch (...) {
-    end_all_logits(sequence);  // a caller's error leaves the engine as it was
+    end_all_logits(sequence);  // after an error of the caller the engine holds no block of it
     throw;
   }
 }
@@ -354,7 +355,7 @@ LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceReco
   return logits;
 }
 
-// A tile of logits at a time: for a vocabulary of 151K a thousand rows would be 600 MB.
+// Taps of k and v are read from the blocks after the passes, since no buffer holds them per layer.
 void LlmEngine::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
   residency_->synchronize();
   const auto bytes_of = [&](LayerId layer, const SequenceBlock& block) {
@@ -371,7 +372,7 @@ Observations LlmEngine::observations() const {
   return observations;
 }
 
-// Streams hand over what they ran when the host synchronizes with them.
+// A stream gives its spans to the timeline when the host synchronizes with it.
 void LlmEngine::write_timeline() {
   if (!timeline_) return;
   compute_->synchronize();

@@ -1,4 +1,4 @@
-// One step on the device.
+// One step: describe the batch in arrays, copy them, run the pass, read the tokens.
 #include "engine/runner.h"
 
 #include <algorithm>
@@ -35,8 +35,8 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
   try {
     run_pass([&] { enqueue_batch(batch); });
   } catch (const PassCancelled&) {
-    // Transfers that the cancelled pass has not read must end, too: their blocks may get another
-    // owner, whose write-back waits for readers alone.
+    // Loads that the cancelled pass has not read must end as well: their blocks may get another
+    // owner, whose write-back does not wait for loads that compute never read.
     parts_.compute.synchronize();
     parts_.residency.synchronize();
     return std::nullopt;
@@ -101,7 +101,7 @@ void Runner::describe(const Batch& batch, int64_t num_logit_rows) {
   if (pads(batch)) write_padding(num_seqs, shape);
 }
 
-// What the residency is told of the batch, and the maxima of the pass.
+// Plans the pass with the residency, and sets the maxima that size the launches.
 void Runner::list_rows(const Batch& batch) {
   SLUICE_CHECK(
       std::ssize(batch.sequences) <= limits_.max_seqs && batch.num_rows() <= limits_.max_rows,
@@ -119,8 +119,8 @@ void Runner::list_rows(const Batch& batch) {
   }
 }
 
-// Also steps that are never captured: products then have the same heights wherever KV lives, and so
-// the same bits.
+// Steps that are never captured are padded as well: products then have the same number of rows, and
+// the same bits, for resident and offloaded KV.
 bool Runner::pads(const Batch& batch) const {
   return parts_.fixed_decode_shapes && batch.phase == Phase::kDecode;
 }
@@ -138,7 +138,7 @@ PassShape Runner::shape_of(const Batch& batch) {
   return shape;
 }
 
-// The arrays of the residency, then the others: one transfer brings all.
+// Arrays of the residency first, then those of PassArrays, in one range: one transfer copies all.
 void Runner::cut_arrays(const PassShape& shape, int64_t num_logit_rows) {
   Arena host(host_memory_.data(), host_memory_.size_bytes());
   Arena device(device_memory_.data(), device_memory_.size_bytes());
@@ -170,8 +170,7 @@ void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, i
   ++num_logit_rows_;
 }
 
-// Rows that fill the shape up: they attend to nothing, write nothing, and their tokens are not
-// read.
+// Rows of padding: they attend to nothing and write nothing; their tokens are not read.
 void Runner::write_padding(int64_t num_seqs, const PassShape& shape) {
   for (int64_t i = num_seqs; i < shape.num_seqs; ++i) {
     host_.token_ids.data<int32_t>()[i] = 0;
@@ -187,7 +186,7 @@ void Runner::write_padding(int64_t num_seqs, const PassShape& shape) {
 
 // ---- Device side -----------------------------------------------------------------------------
 
-// A pass with what its residency does before and after it, which is never part of a graph.
+// Runs the pass between begin_pass and end_pass of the residency, which are never part of a graph.
 template <typename Enqueue>
 void Runner::run_pass(Enqueue enqueue) {
   parts_.residency.begin_pass(pass_);

@@ -60,11 +60,8 @@ bool TraceRecorder::wants(const std::string& name) const {
 }
 
 // The piece gets its own buffer, since the next op may overwrite `rows`.
-TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, int64_t first_row,
-                                                 const TensorView& rows) {
-  Piece piece{.first_row = first_row,
-              .data = device_.allocate(rows.num_bytes(), MemoryKind::kPinned),
-              .view = {}};
+TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, const TensorView& rows) {
+  Piece piece{.data = device_.allocate(rows.num_bytes(), MemoryKind::kPinned), .view = {}};
   TensorView flat(piece.data.data(), rows.dtype(), {rows.num_elements()});
   if (rows.rank() == 2) flat = flat.reshape({rows.dim(0), rows.dim(1)});
   if (rows.rank() == 3) flat = flat.reshape({rows.dim(0), rows.dim(1), rows.dim(2)});
@@ -73,9 +70,9 @@ TraceRecorder::Piece TraceRecorder::copy_to_host(Stream& stream, int64_t first_r
   return piece;
 }
 
-void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t row_begin,
+void TraceRecorder::tap(Stream& stream, const std::string& name, int64_t /*row_begin*/,
                         const TensorView& rows) {
-  pieces_[name].push_back(copy_to_host(stream, first_pos_ + row_begin, rows));
+  pieces_[name].push_back(copy_to_host(stream, rows));
 }
 
 // Copies block by block and synchronizes after each: one pinned block is enough, speed is not

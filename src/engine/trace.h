@@ -32,9 +32,6 @@ class TraceRecorder final : public TapSink {
   // Errors: kInvalidArgument naming the first pattern that no tap of the model matches.
   void check_patterns(int32_t num_layers) const;
 
-  // Sets the sequence position of row 0 of the taps that follow.
-  void begin_pass(int64_t first_pos) { first_pos_ = first_pos; }
-
   bool wants(const std::string& name) const override;
   void tap(Stream& stream, const std::string& name, int64_t row_begin,
            const TensorView& rows) override;
@@ -53,15 +50,13 @@ class TraceRecorder final : public TapSink {
  private:
   // One tile of one tensor.
   struct Piece {
-    int64_t first_row = 0;  // position in the sequence
-    Buffer data;            // pinned; outlives the transfer
-    TensorView view;        // of `data`, in the tensor's type and row shape
+    Buffer data;      // pinned; outlives the transfer
+    TensorView view;  // of `data`, in the tensor's type and row shape
   };
-  Piece copy_to_host(Stream& stream, int64_t first_row, const TensorView& rows);
+  Piece copy_to_host(Stream& stream, const TensorView& rows);
 
   std::vector<std::string> patterns_;
   Device& device_;
-  int64_t first_pos_ = 0;
   std::map<std::string, std::vector<Piece>> pieces_;  // by tap name, in the order of arrival
   std::vector<TapTensor> kv_tensors_;
 };

@@ -61,7 +61,8 @@ struct StagedBlock {
 class OffloadEngine {
  public:
   // Allocates all memory. REQUIRES: `compute` outlives the engine; everything that reads leases,
-  // stages and tails is enqueued on it. `on_progress` reports the bytes of the host tier that are pinned.
+  // stages and tails is enqueued on it. `on_progress` reports the bytes of the host tier that are
+  // pinned.
   // Errors: kDoesNotFit; those that on_progress throws.
   OffloadEngine(Device& device, Stream& compute, const KvLayout& layout, const OffloadSizes& sizes,
                 const AllocationProgress& on_progress = nullptr);
