@@ -1,7 +1,7 @@
 // Device, Stream, Event, Buffer: the contract of the CPU and CUDA backends.
 //
 // All code above this folder enqueues work through these four types, in the same way on every
-// backend. tests/device/contract_test.cc tests each statement of this file on every backend.
+// backend. tests/device/contract_test.cc tests this contract on every backend.
 // Thread rule: one host thread enqueues (the engine's); the work runs on other threads or the GPU.
 #pragma once
 

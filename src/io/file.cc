@@ -64,6 +64,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t max_bytes) {
 }
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  // In the same directory, since rename works within one file system only.
   std::string pattern = path_.string() + ".XXXXXX";
   fd_ = ::mkstemp(pattern.data());
   if (fd_ < 0) fail_write(path_, "write", errno);

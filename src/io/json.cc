@@ -47,6 +47,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
  public:
   DocumentBuilder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
+  // Parses the whole text; any error leaves it as an exception.
   json build() {
     // nlohmann's lexer ends the text at a NUL and would ignore the rest.
     if (const size_t nul = text_.find('\0'); nul != text_.npos) {
@@ -175,6 +176,7 @@ json read_json_file(const std::filesystem::path& path) {
   return parse_json(read_file(path), path.string());
 }
 
+// Invalid UTF-8 is replaced, since cutting a string may split a character.
 std::string describe_json(const json& value) {
   if (value.is_object()) return fmt::format("an object of {}", value.size());
   if (value.is_array()) return fmt::format("a list of {}", value.size());

@@ -118,6 +118,7 @@ std::string remedy_of_absence(const std::filesystem::path& path) {
 ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(std::move(path)) {
   std::error_code error;
   const auto status = std::filesystem::status(path_, error);
+  // Before the other checks: a GGUF is no directory, and the error should say why it is refused.
   if (is_gguf(path_)) refuse_gguf(path_, "is a GGUF file");
   if (!std::filesystem::exists(status)) {
     fail(ErrorCode::kModel, "model directory {} cannot be opened: {}; {}", path_.string(),
@@ -213,6 +214,7 @@ std::vector<std::string> Checkpoint::names() const {
 
 bool Checkpoint::has(std::string_view name) const { return entries_.contains(name); }
 
+// All checks need the header only, so that a wrong model is refused before weights are read.
 CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64_t> shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
@@ -243,6 +245,7 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
           .file_offset = entry.begin};
 }
 
+// A tensor without a place would be ignored silently, for example a bias or an adapter.
 void Checkpoint::require_only(std::span<const std::string> expected) const {
   const std::set<std::string_view> known(expected.begin(), expected.end());
   std::vector<std::string> extra;

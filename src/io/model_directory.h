@@ -101,9 +101,9 @@ class Checkpoint {
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
 
-  std::vector<ModelFile> files_;
+  std::vector<ModelFile> files_;  // open as long as this object, for reading tensors
   std::map<std::string, Entry, std::less<>> entries_;
-  uint64_t num_bytes_ = 0;
+  uint64_t num_bytes_ = 0;  // of all tensors
 };
 
 // "[3, 128]", for error texts and listings. After eight dimensions, more than any weight has, only

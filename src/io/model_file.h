@@ -17,6 +17,7 @@
 
 namespace sluice {
 
+// One open regular file. Cost: one file descriptor.
 class ModelFile {
  public:
   // Opens the file. Does not block, not even on a FIFO, which is refused.
@@ -47,7 +48,7 @@ class ModelFile {
  private:
   std::filesystem::path path_;
   int fd_ = -1;
-  uint64_t num_bytes_ = 0;
+  uint64_t num_bytes_ = 0;  // this and the time: for require_unchanged
   int64_t modified_ns_ = 0;
 };
 

@@ -196,6 +196,7 @@ void check_layout(const std::vector<SafetensorsEntry>& tensors, uint64_t data_by
 
 // Parses the header's text. Offsets of the result count from the start of the file.
 SafetensorsHeader parse_header(std::string_view text, uint64_t file_bytes, std::string_view name) {
+  // The format does not allow white space before the object.
   if (!text.starts_with('{')) {
     fail_file(name, "header does not start with '{{'; is it a safetensors file?");
   }
@@ -204,6 +205,7 @@ SafetensorsHeader parse_header(std::string_view text, uint64_t file_bytes, std::
   SafetensorsHeader header;
   for (const auto& [key, value] : document.items()) {
     if (key == "__metadata__") {
+      // Counts as absent, as in the reference parser.
       if (value.is_null()) continue;
       header.metadata = parse_metadata(JsonObject(value, header_name + ": __metadata__"));
       continue;
@@ -211,6 +213,7 @@ SafetensorsHeader parse_header(std::string_view text, uint64_t file_bytes, std::
     const JsonObject tensor(value, fmt::format("{}: tensor {}", name, describe_json(key)));
     header.tensors.push_back(parse_entry(key, tensor));
   }
+  // By begin, then end: an empty tensor comes before the tensor that begins at the same byte.
   std::sort(header.tensors.begin(), header.tensors.end(), [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -285,10 +288,13 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Safete
                  tensor.name, tensor.bytes.size(), bytes);
     ordered.push_back(&tensor);
   }
+  // The reference's order: wider types first, so that every tensor is aligned to its type, then
+  // names.
   std::sort(ordered.begin(), ordered.end(), [](const auto* a, const auto* b) {
     return std::pair(dtype_rank(b->dtype), std::string_view(a->name)) <
            std::pair(dtype_rank(a->dtype), std::string_view(b->name));
   });
+  // JSON cannot hold two equal keys, so names must differ.
   std::vector<std::string_view> names;
   for (const SafetensorsInput* tensor : ordered) names.push_back(tensor->name);
   std::sort(names.begin(), names.end());

@@ -18,11 +18,11 @@ struct AddedToken {
   bool special = false;      // a control token: matched only where the caller allows it
   bool normalized = false;   // matched in the normalized text instead of the raw one
   bool single_word = false;  // only when no word character touches it
-  bool lstrip = false;       // takes white space on its left along
-  bool rstrip = false;       // the same on its right
+  bool lstrip = false;       // the match includes white space on its left
+  bool rstrip = false;       // and on its right
 };
 
-// A stretch of text that ends at `end` (it begins where the one before ends).
+// A part of a text with one rule for special tokens. It begins where the region before it ends.
 struct TextRegion {
   size_t end = 0;
   bool parse_special = false;
@@ -41,10 +41,11 @@ class AddedTokenMatcher {
   // `tokens` with the content to look for in each; empty contents are no tokens.
   explicit AddedTokenMatcher(std::vector<AddedToken> tokens = {});
 
-  // Cuts `text` at its added tokens and appends the parts to `out`; `regions` cover all of it.
+  // Splits `text` at its added tokens and appends the parts to `out`, without gaps; `regions` cover
+  // all of it.
   //
-  // At each place the longest content wins. A special token where the region does not allow it is
-  // passed over as a whole and stays text, as in the reference. No match crosses regions.
+  // At each position the longest content wins. A special token in a region that does not parse them
+  // is skipped as a whole and stays text, as in the reference. No match crosses regions.
   // Time: bytes times the logarithm of the number of tokens.
   void split(std::string_view text, const std::vector<TextRegion>& regions,
              std::vector<TextPart>& out) const;
@@ -57,11 +58,11 @@ class AddedTokenMatcher {
 
   // The longest token whose content starts at the front of `text`, or null.
   const AddedToken* longest_at(std::string_view text) const;
-  // Widens a match by its strip flags, or says no when it is not a word of its own.
+  // Extends a match by its strip flags; false if the token needs a word border that is not there.
   bool accept(std::string_view text, size_t done, Match& match) const;
 
   std::vector<AddedToken> tokens_;  // sorted by content
-  bool first_byte_[256] = {};
+  bool first_byte_[256] = {};       // whether a content begins with the byte
 };
 
 }  // namespace sluice

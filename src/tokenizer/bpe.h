@@ -47,7 +47,7 @@ class Vocabulary {
   // The slot of `bytes`, or the free one where they would go.
   size_t probe(std::string_view bytes, uint64_t hash) const;
 
-  std::string arena_;
+  std::string arena_;  // the bytes of all tokens
   std::vector<Entry> entries_;
   std::vector<Slot> slots_;  // open addressing
 };
@@ -76,6 +76,7 @@ class MergeTable {
   }
 
  private:
+  // No pair of ids has this key, since ids are not negative.
   static constexpr uint64_t kFree = UINT64_MAX;
   struct Slot {
     uint64_t key = kFree;
@@ -84,12 +85,13 @@ class MergeTable {
   static uint64_t key_of(int32_t left, int32_t right) {
     return static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
   }
+  // Multiplicative hashing: the top bits of the product depend on all bits of the key.
   size_t slot_of(uint64_t key) const {
     return static_cast<size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
   }
 
-  size_t mask_ = 0;
-  int shift_ = 63;
+  size_t mask_ = 0;  // slots_.size() - 1
+  int shift_ = 63;   // 64 - log2(slots_.size())
   std::vector<Slot> slots_;
 };
 
@@ -122,7 +124,7 @@ class BpeMerger {
   // Writes the tokens of the bytes to `ids` (room for one per byte) and returns their number.
   size_t byte_ids(std::string_view piece, int32_t* ids) const;
 
-  std::array<int32_t, 256> id_of_byte_{};
+  std::array<int32_t, 256> id_of_byte_{};  // of the unknown token, or -1, for unknown bytes
   std::array<bool, 256> is_unknown_{};
   bool fuse_unknown_ = false;
   MergeTable merges_;

@@ -115,6 +115,7 @@ std::variant<ChatMlFormat, Llama3Format> recognise_chat_format(std::string_view 
     refuse(fmt::format("is not UTF-8 from byte {} on", valid));
   }
   const JinjaProgram program = lex_jinja(jinja);
+  // The most tokens that any known template shares with this one: where the error points to.
   size_t longest = 0;
   for (const KnownTemplate& known : known_templates()) {
     std::optional<std::string> any_text;

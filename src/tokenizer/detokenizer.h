@@ -1,7 +1,7 @@
 // Detokenizer: the text of a growing list of ids, whole characters at a time.
 //
 // Used by the engine for streaming; one per request. Thread rule: belongs to one thread; the
-// tokenizer behind it may be shared.
+// tokenizer may be shared.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
+// Printable ASCII without words.
 bool is_punctuation(char c) { return c > ' ' && c < '\x7F' && !is_word(c); }
 
 // The source with \n for each of \r\n and \r, without its last line end, as jinja2 reads it.
@@ -172,6 +173,7 @@ class Lexer {
   bool failed_ = false;
 };
 
+// Whether a token has this kind and value.
 bool is(const JinjaToken& token, Kind kind, std::string_view value) {
   return token.kind == kind && token.value == value;
 }

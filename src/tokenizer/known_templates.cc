@@ -158,6 +158,7 @@ constexpr std::string_view kQwen3Answer = R"jinja(    {%- if loop.index0 > ns.la
     {%- endif %}
 )jinja";
 
+// Qwen3: calls of tools in an answer, and the answers of tools.
 constexpr std::string_view kQwen3Tools = R"jinja(    {%- if message.tool_calls %}
       {%- for tool_call in message.tool_calls %}
         {%- if (loop.first and content) or (not loop.first) %}
@@ -248,6 +249,7 @@ constexpr std::string_view kQwen3Thinks = R"jinja({%- if add_generation_prompt %
 {%- endif %}
 )jinja";
 
+// Llama 3: the messages; the end of a prompt is kLlama3Asks, or kLlama3Prompt in the first release.
 constexpr std::string_view kLlama3 = R"jinja({%- set loop_messages = messages -%}
 {%- for message in loop_messages -%}
   {%- set content = '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n'

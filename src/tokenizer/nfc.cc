@@ -121,6 +121,7 @@ class Compositions {
     return it == pairs_.end() ? 0 : it->second;
   }
 
+  // pair_key -> composite, without Hangul.
   const std::unordered_map<uint64_t, char32_t>& pairs() const { return pairs_; }
 
  private:

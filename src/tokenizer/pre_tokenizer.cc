@@ -12,6 +12,7 @@ using unicode::kNumeric;
 using unicode::kSpace;
 using unicode::PropertyTable;
 
+// A regular expression as tokenizer.json has it, letter for letter, and its matcher.
 struct Pattern {
   std::string_view regex;
   SplitKind kind;
@@ -62,6 +63,7 @@ struct Cursor {
     while (is_newline()) advance();
   }
 
+  // `c`, `num_bytes` and `bits` describe the character at `at`.
   const PropertyTable* table;
   const char* at;
   const char* end;

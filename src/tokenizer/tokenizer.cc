@@ -77,16 +77,16 @@ struct Tokenizer::Impl {
   std::vector<TextRegion> normalize(std::string_view text, const std::vector<TextRegion>& regions,
                                     const TextPart& part, std::string& out) const;
 
-  Vocabulary vocabulary;
+  Vocabulary vocabulary;  // before merger, which is made from it
   BpeMerger merger;
   bool ignore_merges;
-  bool nfc;
+  bool nfc;  // whether text is normalized
   PreTokenizer pre_tokenizer;
-  AddedTokenMatcher raw_tokens;
-  AddedTokenMatcher normalized_tokens;
+  AddedTokenMatcher raw_tokens;                            // searched in the text as given
+  AddedTokenMatcher normalized_tokens;                     // searched after normalization
   std::vector<std::pair<std::string, int32_t>> added_ids;  // content and id, for token_id()
   std::vector<bool> special;                               // by id
-  std::vector<int32_t> prefix_ids;
+  std::vector<int32_t> prefix_ids;  // what add_special_tokens puts before and after a text
   std::vector<int32_t> suffix_ids;
   TokenizerConfig config;
 };
@@ -165,6 +165,7 @@ void Tokenizer::Impl::encode_plain(std::string_view text, std::vector<int32_t>& 
       return;
     }
     const size_t first_id = ids.size();
+    // ignore_merges (Llama 3): a word that is a token may not be reachable by merges.
     const auto whole = ignore_merges ? vocabulary.find(word) : std::nullopt;
     if (whole) {
       ids.push_back(*whole);
@@ -221,6 +222,7 @@ std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments,
     unicode::append_repaired(segment.text, false, text);
     regions.push_back({text.size(), segment.parse_special});
   }
+  // Symbols of a long piece are indexed by uint32_t (bpe.cc).
   if (text.size() >= std::numeric_limits<uint32_t>::max()) {
     fail(ErrorCode::kInvalidArgument,
          "a text of {} bytes cannot be tokenized; split it below 4 GiB", text.size());

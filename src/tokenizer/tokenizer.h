@@ -66,6 +66,7 @@ class Tokenizer {
 
   // One more than the largest id. A model's logits may be wider.
   int32_t vocab_size() const;
+  // Whether `id` is an added token marked as special; false for ids out of range.
   bool is_special(int32_t id) const;
 
   // The BOS token of tokenizer_config.json: its content, empty if not named, and its id, if any.

@@ -43,6 +43,7 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
     const JsonObject config(document, path.string());
     result = {template_text(config), token_content(config, "bos_token")};
   }
+  // As in transformers, the separate file takes precedence.
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";
   if (model_file_exists(jinja)) result.chat_template = read_model_file(jinja);
   return result;

@@ -85,6 +85,7 @@ std::vector<uint8_t> flat_properties() {
 
 }  // namespace
 
+// Splits the flat table into pages and stores equal pages once; most pages of the code space are.
 PropertyTable::PropertyTable() {
   const std::vector<uint8_t> flat = flat_properties();
   std::map<std::array<uint8_t, 256>, uint16_t> known;
@@ -102,6 +103,7 @@ const PropertyTable& PropertyTable::get() {
   return table;
 }
 
+// Steps back over continuation bytes (10xxxxxx) to the lead byte.
 Decoded decode_last(std::string_view text) {
   size_t start = text.size() - 1;
   while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
@@ -162,6 +164,7 @@ size_t valid_prefix(std::string_view bytes) {
   return pos;
 }
 
+// Copies well-formed stretches whole and replaces one ill-formed sequence after each.
 size_t append_repaired(std::string_view bytes, bool hold_back, std::string& out) {
   size_t pos = 0;
   while (true) {

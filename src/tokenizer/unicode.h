@@ -80,11 +80,12 @@ struct Utf8Unit {
 // practice recommended for U+FFFD substitution.
 Utf8Unit next_unit(std::string_view bytes);
 
-// Bytes at the front of `bytes` that are well-formed UTF-8.
+// The number of bytes at the front of `bytes` that are well-formed UTF-8.
 size_t valid_prefix(std::string_view bytes);
 
-// Appends `bytes` to `out` with every ill-formed sequence replaced by U+FFFD. With `hold_back`, an
-// incomplete last character is left alone; returns how many bytes were consumed.
+// Appends `bytes` to `out` with every ill-formed sequence replaced by U+FFFD, and returns the
+// number of bytes consumed. With `hold_back` an incomplete last character is not consumed: more
+// bytes may complete it.
 size_t append_repaired(std::string_view bytes, bool hold_back, std::string& out);
 
 }  // namespace sluice::unicode

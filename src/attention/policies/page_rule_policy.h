@@ -62,7 +62,7 @@ class PageRulePolicy : public Policy {
   // From `initialize` on.
   SelectionRule rule_;
   int64_t num_list_heads_ = 0;
-  Buffer memory_;
+  Buffer memory_;  // of lists_
   ListMemory lists_;
 };
 

@@ -46,6 +46,7 @@ PolicyMemory QuestPolicy::memory(const KvLayout& layout, int32_t num_blocks,
   return memory;
 }
 
+// Two allocations, since bounds grow with the KV cache and scores with a decode pass.
 void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                              const PolicyLimits& limits) {
   PageRulePolicy::initialize(device, layout, num_blocks, limits);
@@ -62,6 +63,7 @@ void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num
   num_blocks_ = num_blocks;
 }
 
+// bounds_ is [layer][block]; a layer's rows are indexed by block id.
 KeyBounds QuestPolicy::bounds(LayerId layer) const {
   return {.minmax = bounds_.rows(layer.value * num_blocks_, num_blocks_),
           .page_tokens = page_tokens()};

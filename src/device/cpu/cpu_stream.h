@@ -135,7 +135,7 @@ class CpuStream final : public Stream {
   std::thread worker_;  // last: starts when everything above is there
 };
 
-// The CPU stream behind `stream`. REQUIRES: a stream of a CPU device.
+// `stream` as a CpuStream. REQUIRES: a stream of a CPU device (checked).
 CpuStream& as_cpu(Stream& stream);
 
 }  // namespace sluice

@@ -7,6 +7,7 @@ namespace sluice {
 
 std::string cuda_error_text(cudaError_t status) {
   std::string text = fmt::format("{} ({})", cudaGetErrorString(status), cudaGetErrorName(status));
+  // The build lacks this GPU's architecture: name the option that adds it.
   if (status == cudaErrorNoKernelImageForDevice) {
     text +=
         "; this build has no kernels for this GPU: build with its compute capability in "

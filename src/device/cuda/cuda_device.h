@@ -73,14 +73,15 @@ class CudaDevice final : public Device {
   cudaDeviceProp properties_ = {};
   CudaMemory memory_;
   const std::unique_ptr<DeviceHook> hook_;
+  // The first error that lost the context; every later call fails with it.
   SharedError sticky_error_;
-  std::vector<void*> report_pages_;  // pinned, kReportsPerPage words each
-  std::vector<std::unique_ptr<CudaLedger>> ledgers_;
+  std::vector<void*> report_pages_;                   // pinned, kReportsPerPage words each
+  std::vector<std::unique_ptr<CudaLedger>> ledgers_;  // of all streams ever made
   int num_streams_ = 0;
   uint64_t num_streams_made_ = 0;
 };
 
-// The CUDA device behind `device`. REQUIRES: it is one (checked).
+// `device` as a CudaDevice. REQUIRES: it is one (checked).
 CudaDevice& as_cuda(Device& device);
 const CudaDevice& as_cuda(const Device& device);
 

@@ -39,7 +39,7 @@ class CudaEvent final : public Event {
   CapturePoint point_;  // empty if last recorded outside of a capture
 };
 
-// The CUDA event behind `event`. REQUIRES: an event of a CUDA device (checked).
+// `event` as a CudaEvent. REQUIRES: an event of a CUDA device (checked).
 CudaEvent& as_cuda(Event& event);
 const CudaEvent& as_cuda(const Event& event);
 

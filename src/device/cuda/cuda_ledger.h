@@ -52,17 +52,17 @@ class CudaLedger {
     const char* op_name;
     const char* text;
   };
-  static constexpr uint32_t kNumNewest = 8;
+  static constexpr uint32_t kNumNewest = 8;  // ops per stream named in an error of an unknown op
 
   SharedError read_word(uint64_t word) const;
 
   const std::string stream_name_;
-  uint64_t* const word_;
-  uint32_t serial_ = 0;
+  uint64_t* const word_;  // the stream's report word (cuda_report.h)
+  uint32_t serial_ = 0;   // of the newest op; wraps, but is never 0 for an op
   std::array<const char*, kNumNewest> newest_ = {};
-  std::vector<Message> messages_;
-  SharedError reported_;
-  uint32_t reported_serial_ = 0;
+  std::vector<Message> messages_;  // a report has the index + 1
+  SharedError reported_;           // set once the word was read and was not 0
+  uint32_t reported_serial_ = 0;   // of that report; 0: of a graph
 };
 
 // The ops that a point in a stream's work depends on (a vector clock), and their known error.

@@ -71,6 +71,7 @@ std::byte* CudaMemory::take(size_t size_bytes, MemoryKind kind) const {
   if (kind == MemoryKind::kPinned) {
     status = cudaHostAlloc(&data, size_bytes, cudaHostAllocPortable | cudaHostAllocMapped);
   } else {
+    // The limit is this process's own; cudaMalloc knows only the GPU's.
     const size_t alive_bytes = usage(kind).alive_bytes;
     if (device_limit_bytes_ != 0 && size_bytes > device_limit_bytes_ - alive_bytes) return nullptr;
     status = cudaMalloc(&data, size_bytes);

@@ -33,6 +33,7 @@ CudaStream::~CudaStream() {
   cudaSetDevice(device_.ordinal());
   cudaStreamSynchronize(handle_);
   flush_trace();
+  // Both use the handle or memory of the stream, so they are destroyed before it.
   trace_.reset();
   op_state_.reset();
   cudaStreamDestroy(handle_);
@@ -128,6 +129,7 @@ void CudaStream::abandon_capture() noexcept {
 void CudaStream::launch(const Graph& graph) {
   SLUICE_CHECK(!capture_.active(), "a launch inside a capture");
   SLUICE_CHECK(dynamic_cast<const CudaGraph*>(&graph) != nullptr, "a graph of another device");
+  // Later waits depend on all streams that took part in the capture, whose kernels may report.
   past_.join(static_cast<const CudaGraph&>(graph).past());
   submit("graph", [&](cudaStream_t handle) {
     check_cuda(cudaGraphLaunch(static_cast<const CudaGraph&>(graph).executable(), handle),

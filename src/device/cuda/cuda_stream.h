@@ -122,9 +122,9 @@ class CudaStream final : public Stream {
   std::byte* staging();
 
   CudaDevice& device_;
-  CudaLedger& ledger_;
+  CudaLedger& ledger_;  // the device's, for this stream
   cudaStream_t handle_ = nullptr;
-  CudaPast past_;
+  CudaPast past_;  // what later work of this stream depends on, and the stream's error
   CaptureMember capture_;
   std::byte* staging_ = nullptr;              // pinned, made by the first copy that needs it
   std::unique_ptr<CudaTrace> trace_;          // null: no timeline
@@ -132,7 +132,7 @@ class CudaStream final : public Stream {
   std::unique_ptr<CudaOpState> op_state_;
 };
 
-// The CUDA stream behind `stream`. REQUIRES: a stream of a CUDA device (checked).
+// `stream` as a CudaStream. REQUIRES: a stream of a CUDA device (checked).
 CudaStream& as_cuda(Stream& stream);
 
 }  // namespace sluice

@@ -39,8 +39,8 @@ class CudaTrace {
   void mark_reference();
 
   const cudaStream_t handle_;
-  std::vector<cudaEvent_t> unused_;
-  std::vector<Pending> pending_;
+  std::vector<cudaEvent_t> unused_;  // for reuse
+  std::vector<Pending> pending_;     // spans since the last take()
   // One point in time on both clocks. Renewed at each `take`, because CUDA returns differences as a
   // float of milliseconds, which resolves a microsecond for about ten seconds only.
   cudaEvent_t reference_ = nullptr;
