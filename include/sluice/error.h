@@ -10,7 +10,7 @@
 
 namespace sluice {
 
-// What went wrong, coarse enough for a caller to act on. The command line maps these to exit codes.
+// The class of an error, by which a caller can act. The command line maps these to exit codes.
 enum class ErrorCode {
   kInvalidArgument,  // an option, a prompt or a parameter of a call
   kModel,            // a model directory, its configuration, weights or tokenizer

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// What config.json and the weight files' headers say.
+// The properties of a model by config.json and the headers of its weight files.
 struct ModelSummary {
   std::string architecture;  // "Qwen3ForCausalLM"
   int64_t num_parameters = 0;
@@ -67,7 +67,7 @@ struct MemoryPlan {
 // Whether a model's files are complete and consistent, from everything but the weights' values.
 struct ModelCheck {
   std::string weights;    // "3 files, 290 tensors", or why there are none
-  std::string tokenizer;  // "49152 tokens", or why there is none
+  std::string tokenizer;  // "49152 tokens", or why it cannot be read
   std::string chat;  // why LLM::chat_prompt would fail (other prompts still work); "": it works
   std::vector<std::string> problems;  // faults that LLM's constructor would throw; none: it loads
   std::vector<std::string> warnings;  // those of LLM::warnings that concern the files

@@ -37,7 +37,7 @@ struct OffloadArrays {
   TensorView block_ids;      // i32 [num_seqs, ids_per_seq]: BlockIds from position 0 on
   TensorView block_places;   // i32 [num_seqs, places_per_seq]: their PlaceIds, or -1
 
-  // Sizes grow with each number of Sizes, so memory for the largest pass suffices for all.
+  // The total grows with every number of Sizes, so memory for the largest pass suffices for all.
   static OffloadArrays cut(Arena& arena, const Sizes& sizes);
   static size_t bytes(const Sizes& sizes);
 

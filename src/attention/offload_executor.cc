@@ -43,7 +43,7 @@ OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, i
   state_ = cut_state(arena, max_rows, num_q_heads, offload.layout().block.head_dim);
 }
 
-// ---- What a pass will move -------------------------------------------------------------------
+// ---- Loads and gathers of a pass -------------------------------------------------------------
 
 // A prefill loads its whole history, since the lists of its many rows together name most pages.
 bool OffloadExecutor::gathers(Phase phase) const {
@@ -184,7 +184,7 @@ SlotLease OffloadExecutor::take_lease() {
   return lease;
 }
 
-// ---- The walk --------------------------------------------------------------------------------
+// ---- Attention -------------------------------------------------------------------------------
 
 KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, LayerId layer) {
   return pass.phase == Phase::kPrefill ? offload_.begin_stage(layer)

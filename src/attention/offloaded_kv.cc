@@ -45,7 +45,7 @@ size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& l
        .places_per_seq = limits.blocks_stay ? pass.max_blocks_per_seq : 0});
 }
 
-// ---- Where the rows of a pass go, and what comes ---------------------------------------------
+// ---- Planning a pass: targets of its rows, runs of its history -------------------------------
 
 PassPlan OffloadedKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
   phase_ = phase;
@@ -174,7 +174,7 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
   executor_.expect_next(std::move(history));
 }
 
-// ---- What the arrays of a pass say -----------------------------------------------------------
+// ---- The arrays of a pass --------------------------------------------------------------------
 
 // Sizes of the planned pass's arrays. Widths come from the shape where it is padded, so that passes
 // of one class have equal sizes.

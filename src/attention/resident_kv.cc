@@ -60,7 +60,7 @@ void ResidentKv::describe(const PassShape& shape, Arena& host, Arena& device, At
     row_begin += rows.num_rows;
     int32_t* row_end = entry + width;
     for (const SequenceBlock& block : rows.kv->blocks()) *entry++ = block.id.value;
-    std::fill(entry, row_end, -1);  // padding; kv_end keeps readers in front of it
+    std::fill(entry, row_end, -1);  // padding; kv_end keeps readers from it
     entry = row_end;
   }
   std::fill(entry, written.block_table.data<int32_t>() + shape.num_seqs * width, -1);

@@ -38,7 +38,7 @@ class ResidentKv final : public Residency {
                                LayerId layer) const override;
 
  private:
-  // Of one pass: block_table i32 [num_seqs, width], the others as AttentionPass has them.
+  // The arrays of one pass: block_table i32 [num_seqs, width], the others as in AttentionPass.
   struct Arrays {
     TensorView kv_rows, kv_begin, block_table;
     static Arrays cut(Arena& arena, const PassShape& shape, int64_t width);

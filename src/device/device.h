@@ -230,7 +230,7 @@ struct DeviceOptions {
 
 // Makes the device named by `spec`: "cpu", "cuda", "cuda:N" or "auto" (CUDA when there is one).
 // Errors: kInvalidArgument for another name; kUnsupported with one sentence that says what is
-// missing when CUDA was asked for and is not there.
+// missing if CUDA is requested and not available.
 std::unique_ptr<Device> make_device(std::string_view spec, const DeviceOptions& options = {});
 
 // The unique id of the GPU named by `spec` ("GPU-1b3f...", as nvidia-smi prints it); empty for the

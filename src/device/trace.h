@@ -24,7 +24,7 @@ class TraceSink {
   virtual ~TraceSink() = default;
 
   // The spans of one stream since the last call for it, in the order they ran.
-  // Order: called when the host synchronizes with the stream, and when the stream dies.
+  // Order: called when the host synchronizes with the stream, and when the stream is destroyed.
   virtual void take(const std::string& stream_name, std::vector<TraceSpan> spans) = 0;
 };
 

@@ -100,6 +100,7 @@ void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail_write(path_, "write", errno);
   const int closed = ::close(std::exchange(fd_, -1));
   if (closed != 0) fail_write(path_, "write", errno);
+  // Atomic: other programs see the old file or the new one.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_write(path_, "write", errno);
   temporary_.clear();
 }

@@ -72,6 +72,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
+  // Creates the member of the innermost open object that the next value will fill.
   bool key(std::string& key) override {
     // The member starts as null; place() then assigns the value that follows the key.
     auto [slot, inserted] = open_.back()->get_ref<json::object_t&>().emplace(key, nullptr);

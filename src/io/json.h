@@ -1,8 +1,9 @@
 // Strict JSON: parsing with limits, and typed, range-checked reading of objects.
 //
 // Used by everything that reads a file of a model directory. nlohmann/json.hpp is slow to compile,
-// so this header only names the type; include it in the .cc that walks a document by hand.
-// Thread rule: parsing keeps no state; a JsonObject is a view of a document that must outlive it.
+// so this header only declares the type; include it in a .cc that reads documents without
+// JsonObject. Thread rule: parsing keeps no state; a JsonObject is a view of a document that must
+// outlive it.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +58,7 @@ class JsonObject {
   // All keys, those with null included, in the order of the map (alphabetical).
   std::vector<std::string> keys() const;
 
+  // The value itself, for lists and objects without a getter; it may have any type but null.
   const nlohmann::json& get(std::string_view key) const;
   int64_t get_int(std::string_view key, int64_t min, int64_t max) const;
   double get_double(std::string_view key, double min, double max) const;

@@ -17,6 +17,7 @@
 namespace sluice {
 namespace {
 
+// The file names of transformers' save_pretrained.
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 

@@ -83,7 +83,7 @@ class Checkpoint {
   // Errors: kModel naming up to three tensors that are in the files but not in `expected`.
   void require_only(std::span<const std::string> expected) const;
 
-  // Errors: kModel when a file is not what it was when it was opened (ModelFile).
+  // Errors: kModel if a file has changed since it was opened (ModelFile::require_unchanged).
   void require_unchanged() const;
 
  private:

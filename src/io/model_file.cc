@@ -78,6 +78,7 @@ ModelFile::ModelFile(std::filesystem::path path) : path_(std::move(path)) {
     const struct stat status = regular_status(fd_, path_);
     num_bytes_ = static_cast<uint64_t>(status.st_size);
     modified_ns_ = modified_ns_of(status);
+    // The destructor does not run if a constructor throws.
   } catch (...) {
     ::close(fd_);
     throw;
@@ -145,6 +146,7 @@ std::string read_model_file(const std::filesystem::path& path, uint64_t max_byte
     fail(ErrorCode::kModel, "{} is larger than the limit of {} bytes; is it the right file?",
          path.string(), max_bytes);
   }
+  // Allocated after the check: a wrong file may be larger than the memory.
   std::string text(static_cast<size_t>(file.num_bytes()), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
@@ -152,6 +154,7 @@ std::string read_model_file(const std::filesystem::path& path, uint64_t max_byte
 
 bool model_file_exists(const std::filesystem::path& path) {
   struct stat status {};
+  // lstat does not follow links, so that a dangling one exists.
   if (::lstat(path.c_str(), &status) == 0) return true;
   if (errno != ENOENT) fail_access(path, "look at", errno);
   return false;

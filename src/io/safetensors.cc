@@ -72,6 +72,7 @@ uint64_t header_size(std::span<const std::byte> first, uint64_t file_bytes, std:
               "has {} bytes, but safetensors start with 8 bytes of header size; fetch it again",
               file_bytes);
   }
+  // Compared with the limit first: the text is allocated by this number.
   uint64_t size = 0;
   std::memcpy(&size, first.data(), kSizeBytes);
   if (size > kMaxSafetensorsHeaderBytes) {
@@ -113,6 +114,7 @@ uint64_t shape_bytes(const JsonObject& tensor, std::span<const int64_t> shape, u
     throw Error(ErrorCode::kModel, "shape overflows 64 bits; the file is damaged, fetch it again",
                 tensor.name());
   }
+  // Types of 4 and 6 bits may not fill their last byte.
   if (total % 8 != 0) {
     throw Error(ErrorCode::kModel,
                 fmt::format("shape fills {} bits, which is no whole number of bytes; the "
@@ -238,6 +240,7 @@ SafetensorsHeader read_safetensors_header(const ModelFile& file) {
   const std::string name = file.path().string();
   if (file.num_bytes() == 0) fail(ErrorCode::kModel, "{} is empty; fetch it again", name);
   std::array<std::byte, kSizeBytes> first{};
+  // A shorter file is refused by header_size, which then does not read `first`.
   if (file.num_bytes() >= kSizeBytes) file.read(0, first);
   std::string text(header_size(first, file.num_bytes(), name), '\0');
   file.read(kSizeBytes, std::as_writable_bytes(std::span(text)));
@@ -302,6 +305,7 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Safete
     fail(ErrorCode::kInvalidArgument, "{}: two tensors are named \"{}\"; names must differ",
          path.string(), *twice);
   }
+  // The file: 8 bytes of header size (little-endian, as this machine), header, tensors.
   const std::string header = render_header(ordered, metadata);
   const uint64_t size = header.size();
   AtomicFile file(path);

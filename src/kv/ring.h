@@ -59,7 +59,7 @@ class SlotLease {
 class Ring {
  public:
   // Takes num_slots * slot_blocks blocks of device memory as one allocation.
-  // REQUIRES: `gate` outlives the ring; what readers have enqueued is done when the ring dies.
+  // REQUIRES: `gate` outlives the ring; the readers' work has ended when the ring is destroyed.
   Ring(Device& device, const KvBlockShape& shape, int32_t num_slots, int32_t slot_blocks,
        WaitGate& gate);
 

@@ -15,13 +15,13 @@ namespace sluice {
 // Each kind: the stream that waits, and what it waits for.
 enum class WaitKind {
   kFilled,     // compute: a slot's load
-  kDrained,    // slot, compute before a pass that gathers: the readers of what it held before
-  kOnHost,     // slot, compute before a pass that gathers: the write-back of the blocks to load
-  kStageLeft,  // compute: the write-back of what the stage held before
-  kWritten,    // write-back: compute has written what leaves
-  kTailLeft,   // compute: the write-back of what the tail held before
-  kUnused,     // write-back: a load that is not going to be read, before its blocks change
-  kSelected,   // slot: the lists that say which pages it gathers
+  kDrained,    // slot, or compute before a pass that gathers: readers of the slot's old contents
+  kOnHost,     // slot, or compute before a pass that gathers: write-back of the blocks to load
+  kStageLeft,  // compute: write-back of the stage's old contents
+  kWritten,    // write-back: compute has written the blocks that it copies
+  kTailLeft,   // compute: write-back of the tail's old contents
+  kUnused,     // write-back: a load that will not be read, before its blocks change
+  kSelected,   // slot: the lists by which it gathers
 };
 inline constexpr size_t kNumWaitKinds = 8;
 

@@ -2,10 +2,12 @@
 //
 // Each page of keys is summarised by its minimum and maximum per channel. For a query q this gives
 // an upper bound of q.k over the page: sum over channels c of max(q[c] * min[c], q[c] * max[c]).
-// The pages with the highest bounds are attended to, together with the first and the newest pages.
+// The score of a page for a KV head is the maximum over its query heads. The pages with the highest
+// scores are attended to, together with the first and the newest pages.
 // Summaries are computed when keys are written and are indexed by block id, so a block of the
-// prefix cache keeps its summary. Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md says
-// where this differs. Thread rule: as Policy.
+// prefix cache keeps its summary.
+// Source: Tang et al. 2024, arXiv 2406.10774; docs/policies.md lists the differences.
+// Thread rule: as Policy.
 #pragma once
 
 #include "attention/policies/page_rule_policy.h"

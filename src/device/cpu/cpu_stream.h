@@ -132,7 +132,7 @@ class CpuStream final : public Stream {
   const std::unique_ptr<StreamDelay> delay_;  // null: none
 
   ThreadTeam team_;
-  std::thread worker_;  // last: starts when everything above is there
+  std::thread worker_;  // last: it starts when all members above are constructed
 };
 
 // `stream` as a CpuStream. REQUIRES: a stream of a CPU device (checked).

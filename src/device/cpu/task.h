@@ -50,7 +50,7 @@ class Task {
   }
   ~Task() { reset(); }
 
-  // Destroys the callable and what it captured.
+  // Destroys the callable and its captured values.
   void reset() noexcept {
     if (ops_ != nullptr) ops_->destroy(storage_);
     ops_ = nullptr;

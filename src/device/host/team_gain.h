@@ -48,7 +48,7 @@ class TeamGain {
     balance_ns_ = 0;
   }
 
-  // As alone(), at a given time.
+  // alone() at a given time.
   bool still_alone(int64_t time_ns) {
     if (time_ns >= alone_until_ns_) alone_until_ns_ = 0;
     return alone_until_ns_ != 0;
