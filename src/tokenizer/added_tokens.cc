@@ -64,6 +64,8 @@ const AddedToken* AddedTokenMatcher::longest_at(std::string_view text) const {
   return longest;
 }
 
+// Word borders are checked before white space is included, as in the reference. `done` limits
+// lstrip: white space that an earlier match has taken is not taken twice.
 bool AddedTokenMatcher::accept(std::string_view text, size_t done, Match& match) const {
   const AddedToken& token = *match.token;
   if (token.single_word) {

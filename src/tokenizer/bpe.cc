@@ -133,6 +133,7 @@ size_t Vocabulary::probe(std::string_view bytes, uint64_t hash) const {
   return slot;
 }
 
+// Appends the bytes to the arena; the index refers to them by id.
 bool Vocabulary::add(int32_t id, std::string_view bytes, bool indexed) {
   SLUICE_CHECK(id >= 0 && id < num_ids(), "id {} of {}", id, num_ids());
   Entry& entry = entries_[static_cast<size_t>(id)];
@@ -263,10 +264,12 @@ void BpeMerger::encode_long(std::string_view piece, std::vector<int32_t>& out) c
     node.id = node.merge.id;
     node.next = gone.next;
     if (node.next != kNoNode) nodes[node.next].previous = i;
+    // The right node left the list: its queued entries become stale.
     gone.merge.rank = kNoRank;
     if (node.previous != kNoNode) refresh(node.previous);
     refresh(i);
   }
+  // Node 0 is always the first: a merge keeps its left node.
   for (uint32_t i = 0; i != kNoNode; i = nodes[i].next) out.push_back(nodes[i].id);
 }
 

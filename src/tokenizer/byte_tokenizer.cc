@@ -26,6 +26,7 @@ Tokenizer make_byte_tokenizer() {
     const std::string character = utf8_of(code);
     const std::optional<std::string> bytes = bytes_of_token(character);
     if (!bytes) continue;
+    // The two characters of the alphabet that JSON escapes; there are no control characters.
     const bool escape = code == '"' || code == '\\';
     vocab += fmt::format("{}\"{}{}\": {}", vocab.empty() ? "" : ", ", escape ? "\\" : "", character,
                          static_cast<unsigned char>((*bytes)[0]));

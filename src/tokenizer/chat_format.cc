@@ -33,6 +33,7 @@ using Kind = JinjaToken::Kind;
 // `any_text`; later ones in the same template must equal it.
 bool literal_equals(std::string_view pattern, std::string_view value,
                     std::optional<std::string>& any_text) {
+  // The wildcard stands for the part of `value` between the text before and after it.
   const size_t hole = pattern.find(kAnyText);
   if (hole == pattern.npos) return pattern == value;
   const std::string_view before = pattern.substr(0, hole), after = pattern.substr(hole + 1);

@@ -118,6 +118,7 @@ void render(const ChatMlFormat& format, std::span<const ChatMessage> messages,
   if (format.default_system && messages[0].role != "system") {
     out.text("<|im_start|>system\n" + *format.default_system + "<|im_end|>\n");
   }
+  // Thoughts are shown in answers after this message only (edits_thoughts).
   const size_t query = last_query(messages);
   for (size_t i = 0; i < messages.size(); ++i) {
     out.text("<|im_start|>" + messages[i].role + "\n");
@@ -135,6 +136,7 @@ void render(const ChatMlFormat& format, std::span<const ChatMessage> messages,
   if (format.thinking_switch && !options.enable_thinking) out.text("<think>\n\n</think>\n\n");
 }
 
+// The header before each message of Llama 3.
 void write_llama3_header(std::string_view role, Writer& out) {
   out.text(fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role));
 }

@@ -99,6 +99,7 @@ class Lexer {
     while (!failed_) {
       pos_ = std::min(text().find_first_not_of(kSpaces, pos_), text().size());
       if (pos_ == text().size()) return give_up(open);
+      // "-}}" and "-%}" remove the white space after the tag.
       const bool strips = rest().starts_with("-" + closing);
       if (!strips && !rest().starts_with(closing)) {
         lex_expression_token();
@@ -190,6 +191,7 @@ void unify_members(std::vector<JinjaToken>& tokens) {
       continue;
     }
     tokens[i].value.assign(1, '.');  // = "." makes GCC 12 warn of an overlap at -O2
+    // [ becomes ".", the string becomes a name, and ] is removed.
     tokens[i + 1].kind = Kind::kWord;
     tokens.erase(tokens.begin() + static_cast<ptrdiff_t>(i) + 2);
   }

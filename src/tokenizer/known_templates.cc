@@ -121,6 +121,7 @@ constexpr std::string_view kQwen3Query =
 {%- endfor %}
 )jinja";
 
+// Qwen3: begins the loop over messages; contents that are not strings count as empty.
 constexpr std::string_view kQwen3User = R"jinja({%- for message in messages %}
   {%- if message.content is string %}
     {%- set content = message.content %}
@@ -244,6 +245,7 @@ constexpr std::string_view kQwen3Asks = R"jinja({%- if add_generation_prompt %}
 {%- endif %}
 )jinja";
 
+// Qwen3-Thinking: an answer begins inside a thought.
 constexpr std::string_view kQwen3Thinks = R"jinja({%- if add_generation_prompt %}
   {{- '<|im_start|>assistant\n<think>\n' }}
 {%- endif %}
@@ -281,6 +283,7 @@ constexpr std::string_view kLlama31 = R"jinja({{- bos_token }}
 {%- if not date_string is defined %}
 )jinja";
 
+// Llama 3.1 has a fixed date; 3.2 asks for today's (ChatTemplate::prints_today).
 constexpr std::string_view kLlama31Date = R"jinja(  {%- set date_string = "@" %}
 )jinja";
 

@@ -73,9 +73,11 @@ uint64_t pair_key(char32_t first, char32_t second) {
 // The full canonical decomposition of `c`, appended to `out`.
 void decompose(char32_t c, std::vector<Mark>& out) {
   if (is_young(c)) {
+    // Unassigned in Unicode 9.0: it decomposes to itself.
     out.push_back({c, 0});
     return;
   }
+  // No full canonical decomposition has more than 4 characters.
   utf8proc_int32_t buffer[8];
   int boundary = 0;
   const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), buffer, 8,
@@ -127,6 +129,7 @@ class Compositions {
  private:
   Compositions() {
     std::vector<Mark> parts;
+    // U+00C0 is the first character with a decomposition; planes 3 and up have no composites.
     for (char32_t c = 0xC0; c < 0x30000; ++c) {
       if (c >= kHangulSBase && c < kHangulSBase + kHangulSCount) continue;
       if (!has_decomposition(c)) continue;

@@ -35,6 +35,7 @@ class WordCache {
     entries_.resize(num_entries);
   }
 
+  // The ids of one word: num_ids of them from first_id on. An entry without a word is empty.
   struct Entry {
     const char* word = nullptr;
     uint32_t num_bytes = 0;
@@ -114,6 +115,7 @@ std::vector<TextRegion> Tokenizer::Impl::normalize(std::string_view text,
                                                    const TextPart& part, std::string& out) const {
   std::vector<TextRegion> result;
   size_t begin = part.begin;
+  // The first region that ends after `begin`.
   auto region =
       std::upper_bound(regions.begin(), regions.end(), begin,
                        [](size_t pos, const TextRegion& candidate) { return pos < candidate.end; });
@@ -132,6 +134,7 @@ std::vector<TextRegion> Tokenizer::Impl::normalize(std::string_view text,
 
 void Tokenizer::Impl::encode_text(std::string_view text, const std::vector<TextRegion>& regions,
                                   std::vector<int32_t>& ids) const {
+  // Two searches: raw tokens in the text, then, in what is left after normalization, the others.
   std::vector<TextPart> parts;
   std::vector<TextPart> normalized_parts;
   std::string normalized;

@@ -125,6 +125,8 @@ class FileReader {
   }
 
  private:
+  // Reads the settings of the BPE model except its tokens; refuses those that change ids in ways
+  // that Sluice does not implement.
   void read_model_settings(const JsonObject& model) {
     // Old files have no type.
     if (model.find_string("type").value_or("BPE") != "BPE") {
@@ -145,6 +147,7 @@ class FileReader {
     file_.ignore_merges = model.find_bool("ignore_merges").value_or(false);
   }
 
+  // Fills the vocabulary: the model's tokens, then added tokens that are not among them.
   void read_tokens(const JsonObject& model) {
     read_added_tokens();
     const auto tokens = vocab_by_id(model);
@@ -219,6 +222,7 @@ class FileReader {
                 owner.name());
   }
 
+  // Reads added_tokens; read_tokens detects ids that are used twice.
   void read_added_tokens() {
     if (!root_.has("added_tokens")) return;
     for_each_object(root_, "added_tokens", [this](const JsonObject& object) {
@@ -275,6 +279,7 @@ class FileReader {
                 model.name());
   }
 
+  // The id of a part or of the result of merge i. Errors: kModel if it is not in the vocabulary.
   int32_t merge_token(const JsonObject& model, size_t i, const std::string& content) const {
     const auto id = index_.find(content);
     if (!id) {
@@ -287,6 +292,7 @@ class FileReader {
     return *id;
   }
 
+  // NFC, alone or in a Sequence, which may also be empty.
   void read_normalizer(const JsonObject& object) {
     const std::string type = object.get_string("type");
     if (type == "NFC") {
@@ -325,6 +331,7 @@ class FileReader {
     }
   }
 
+  // A Split step whose regular expression is one of those with a matcher (pre_tokenizer.h).
   void read_split(const JsonObject& object) {
     check_keys(object, {"type", "pattern", "behavior", "invert"});
     if (object.get_string("behavior") != "Isolated") {
@@ -338,6 +345,7 @@ class FileReader {
     file_.splits.push_back(*kind);
   }
 
+  // Post-processors add special tokens; at most one template is supported.
   void read_post_processor(const JsonObject& object) {
     const std::string type = object.get_string("type");
     if (type == "Sequence") {
@@ -375,6 +383,7 @@ class FileReader {
     if (!seen_text) refuse(object, "single", "the template leaves the text out");
   }
 
+  // One name in a template may stand for several ids.
   void append_template_ids(const JsonObject& special_token, std::vector<int32_t>& ids) const {
     const int64_t last = file_.vocabulary.num_ids() - 1;
     for (const int64_t id : special_token.find_ints("ids", 0, last)) {
@@ -382,6 +391,7 @@ class FileReader {
     }
   }
 
+  // Only checks that decoding is byte-level, which Tokenizer::decode implements.
   void read_decoder(const JsonObject& object) const {
     const std::string type = object.get_string("type");
     if (type == "Sequence") {

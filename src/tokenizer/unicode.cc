@@ -63,6 +63,7 @@ uint8_t category_bits(char32_t c) {
   }
 }
 
+// Sets `bits` for every character of the ranges.
 template <size_t n>
 void set_ranges(const Range (&ranges)[n], int bits, std::vector<uint8_t>& flat) {
   for (const Range& range : ranges) {
@@ -110,6 +111,7 @@ Decoded decode_last(std::string_view text) {
   return decode(text.data() + start);
 }
 
+// UTF-8: 1 byte below U+0080, 2 below U+0800, 3 below U+10000, else 4.
 void append(char32_t c, std::string& out) {
   const auto put = [&out](char32_t byte) { out.push_back(static_cast<char>(byte)); };
   if (c < 0x80) {

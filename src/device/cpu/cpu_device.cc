@@ -64,7 +64,6 @@ std::unique_ptr<Stream> CpuDevice::make_stream(const StreamOptions& options) {
   StreamOptions settled = options;
   settled.num_threads =
       options.num_threads == 0 ? num_threads_ : checked_num_threads(options.num_threads);
-  // Counted also without a hook, so that stream numbers do not depend on whether there is one.
   ++num_streams_made_;
   std::unique_ptr<StreamDelay> delay;
   if (hook_ != nullptr) delay = hook_->make_delay(options.name, num_streams_made_);

@@ -16,8 +16,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kStagingBytes = size_t{2}
-                                 << 20;         // one piece of a staged copy
+constexpr size_t kStagingBytes = size_t{2} << 20;  // one piece of a staged copy
 constexpr size_t kMaxStrideBytes = 0x7fffffff;  // limit of strided copies: cudaDeviceProp::memPitch
 
 struct HostFill {

@@ -104,7 +104,7 @@ class CudaStream final : public Stream {
   };
 
   // During a capture only copies between pinned and device memory and fills of device memory are
-  // allowed (checked): the others need host functions with their own arguments.
+  // allowed (checked): the others use host functions that free their arguments, so they run once.
   void begin_capture() override;
   std::unique_ptr<Graph> end_capture() override;
   void abandon_capture() noexcept override;
