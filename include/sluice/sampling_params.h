@@ -1,7 +1,8 @@
 // SamplingParams: how the tokens of one request are sampled and when it ends, named as in vLLM.
 //
 // Passed to LLM::generate and LLM::add_request; the sampler and the stop rules of src/engine read
-// it. Thread rule: a value.
+// it.
+// Thread rule: a value.
 #pragma once
 
 #include <array>

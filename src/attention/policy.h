@@ -73,7 +73,8 @@ class Policy {
   Phase phase() const { return phase_; }
 
   // The properties of the selections that the host can compute. `form` does not depend on the
-  // block. Errors: kInvalidArgument when the policy's pages do not fit blocks of that shape.
+  // block.
+  // Errors: kInvalidArgument when the policy's pages do not fit blocks of that shape.
   virtual SelectionRule rule(const KvBlockShape& block) const = 0;
 
   // Whether decode steps with this policy may be captured and replayed: the work that its functions

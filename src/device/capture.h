@@ -35,7 +35,8 @@ class Capture {
   size_t num_points() const { return num_points_; }
   size_t num_streams() const { return streams_.size(); }
 
-  // Ends the capture. REQUIRES (checked): the first stream has waited for all steps of the others.
+  // Ends the capture.
+  // REQUIRES (checked): the first stream has waited for all steps of the others.
   void close();
   // Ends the capture without that check, after an exception.
   void abandon() noexcept { is_open_ = false; }

@@ -2,8 +2,8 @@
 //
 // Used by everything that reads a file of a model directory. nlohmann/json.hpp is slow to compile,
 // so this header only declares the type; include it in a .cc that reads documents without
-// JsonObject. Thread rule: parsing keeps no state; a JsonObject is a view of a document that must
-// outlive it.
+// JsonObject.
+// Thread rule: parsing keeps no state; a JsonObject is a view of a document that must outlive it.
 #pragma once
 
 #include <cstddef>

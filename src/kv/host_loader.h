@@ -39,7 +39,8 @@ class HostLoader {
     size_t copy_run_bytes = 0;  // see OffloadSizes
     bool has_residents = false;
   };
-  // The objects it works with. REQUIRES: all outlive the loader.
+  // The objects it works with.
+  // REQUIRES: all outlive the loader.
   struct Parts {
     Device& device;
     Stream& compute;  // everything that reads leases is enqueued on it

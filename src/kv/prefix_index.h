@@ -5,7 +5,8 @@
 // number drawn per index, so that prompts cannot be made to collide. The hash only finds
 // candidates: a hit also compares the token ids and the id of the prefix before them, so that a
 // collision never returns a wrong block. Cost: 4 bytes per token (its id), far less than its KV.
-// Nothing is allocated after construction. Thread rule: one host thread.
+// Nothing is allocated after construction.
+// Thread rule: one host thread.
 #pragma once
 
 #include <cstdint>

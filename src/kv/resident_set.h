@@ -3,7 +3,8 @@
 // Owned by OffloadEngine, which has the memory. With places for half of the blocks, half of the
 // bytes are transferred. Every resident block is on the host as well, so making room costs no
 // transfer. The newest blocks and the first block of each sequence stay longest: a new block takes
-// the place of the oldest one that begins no sequence. Thread rule: the engine's thread.
+// the place of the oldest one that begins no sequence.
+// Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>

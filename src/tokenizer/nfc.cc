@@ -13,7 +13,8 @@
 namespace sluice::unicode {
 namespace {
 
-// Hangul syllables compose by arithmetic. Source: The Unicode Standard, section 3.12.
+// Hangul syllables compose by arithmetic.
+// Source: The Unicode Standard, section 3.12.
 constexpr char32_t kHangulSBase = 0xAC00, kHangulLBase = 0x1100, kHangulVBase = 0x1161,
                    kHangulTBase = 0x11A7;
 constexpr char32_t kHangulLCount = 19, kHangulVCount = 21, kHangulTCount = 28,

@@ -2,7 +2,8 @@
 //
 // Used by tokenizer.cc and tokenizer_file.cc for files whose normalizer is NFC. Implemented over
 // utf8proc's properties, because utf8proc's own canonical ordering takes quadratic time on a long
-// run of combining marks. Thread rule: everything here may be used from any thread.
+// run of combining marks.
+// Thread rule: everything here may be used from any thread.
 #pragma once
 
 #include <cstdint>

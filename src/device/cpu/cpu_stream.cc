@@ -253,8 +253,9 @@ void CpuStream::synchronize() {
   if (error != nullptr) throw Error(*error);
 }
 
-// Hands the spans to the trace sink. REQUIRES: the host has synchronized with the worker, and the
-// worker is idle. The branches' work has ended then too, since graphs join them.
+// Hands the spans to the trace sink.
+// REQUIRES: the host has synchronized with the worker, and the worker is idle. The branches' work
+// has ended then too, since graphs join them.
 void CpuStream::flush_trace() {
   for (const auto& branch : branches_) static_cast<CpuStream&>(*branch).flush_trace();
   if (spans_.empty()) return;

@@ -2,8 +2,9 @@
 //
 // Made by src/ops/cpu from a lambda that captures its POD Args by value; run by the stream's
 // worker, once or, in a graph, at every launch. std::function would need a copyable target and
-// would allocate for every op of a decode step. Thread rule: made on the host, published to the
-// worker, run there; a task outside of graphs is destroyed there as well.
+// would allocate for every op of a decode step.
+// Thread rule: made on the host, published to the worker, run there; a task outside of graphs is
+// destroyed there as well.
 #pragma once
 
 #include <concepts>

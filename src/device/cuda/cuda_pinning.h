@@ -17,8 +17,8 @@ namespace sluice {
 inline constexpr size_t kLargePinnedBytes = size_t{64} << 20;
 
 // Zeroed memory, which kernels of all GPUs can access at the same address. `on_progress` may be
-// null and reports the backing of the pages, not their registration. Errors: kDoesNotFit naming the
-// size, what is left and a remedy; what on_progress throws.
+// null and reports the backing of the pages, not their registration.
+// Errors: kDoesNotFit naming the size, what is left and a remedy; what on_progress throws.
 std::byte* pin_host_memory(size_t size_bytes, const AllocationProgress& on_progress);
 void unpin_host_memory(std::byte* data, size_t size_bytes) noexcept;
 

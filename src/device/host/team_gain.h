@@ -2,7 +2,8 @@
 //
 // Used by ThreadTeam, on the worker only. If other programs use the cores, a helper is descheduled
 // for milliseconds in the middle of a task, and the op waits for it: two threads can then be slower
-// than one. Whether that happens can only be measured. Thread rule: one thread.
+// than one. Whether that happens can only be measured.
+// Thread rule: one thread.
 #pragma once
 
 #include <algorithm>

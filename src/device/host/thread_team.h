@@ -31,10 +31,11 @@ class ThreadTeam {
   // Results must not depend on which thread runs a task. The call waits only for tasks that a
   // helper has begun, so a helper whose core is used by another program delays nothing unless it
   // has a task. If helpers cost more time than they save, the worker runs all tasks alone for a
-  // while (see TeamGain). Cost: a few microseconds while the helpers are awake (they spin briefly
-  // after each call), plus one atomic decrement per task; a single task runs inline. Errors:
-  // rethrows the first exception of `fn`, after all begun tasks have ended; tasks not begun by then
-  // are skipped.
+  // while (see TeamGain).
+  // Cost: a few microseconds while the helpers are awake (they spin briefly after each call), plus
+  // one atomic decrement per task; a single task runs inline.
+  // Errors: rethrows the first exception of `fn`, after all begun tasks have ended; tasks not begun
+  // by then are skipped.
   template <typename F>
   void parallel_for(int64_t num_tasks, F&& fn) {
     if (num_threads_ == 1 || num_tasks <= 1 || gain_.alone()) {
