@@ -19,7 +19,7 @@ enum class KvOffload {
   kChunked,    // in pinned host memory; a prompt goes through all layers a chunk at a time, and the
                // chunks before it are streamed in
   kLayerwise,  // in pinned host memory; a whole prompt goes through one layer at a time and reads
-  // nothing back, but its activations must fit the device
+               // nothing back, but its activations must fit the device
 };
 
 inline constexpr const char* kKvOffloadNames[] = {"auto", "off", "chunked", "layerwise"};

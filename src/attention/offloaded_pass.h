@@ -50,17 +50,19 @@ struct StagedOutcome {
 };
 
 struct OffloadedPass {
-  bool is_in_place = false;         // decode: all blocks of all sequences are on the device
-  std::vector<HistoryRun> history;  // in order of sequence, then position; empty if the pass
-  // gathers or is in place
-  std::vector<BlockId> gathered;  // if it gathers: the blocks that lists may name and that
-  // are not resident
-  std::vector<StagedOutcome> staged;  // prefill only, in order of stage_id
-  TensorView block_places;            // i32 [num_seqs, max_places]: PlaceIds of the sequence's
-  // blocks, or -1; absent if not needed
+  // Decode: all blocks of all sequences are on the device.
+  bool is_in_place = false;
+  // In order of sequence, then position; empty if the pass gathers or is in place.
+  std::vector<HistoryRun> history;
+  // If it gathers: the blocks that lists may name and that are not resident.
+  std::vector<BlockId> gathered;
+  // Prefill only, in order of stage_id.
+  std::vector<StagedOutcome> staged;
+  // i32 [num_seqs, max_places]: PlaceIds of the sequence's blocks, or -1; absent if not needed.
+  TensorView block_places;
   TensorView history_begin;  // i32 [num_seqs]: 0
   TensorView slot_table;     // i32 [1, slot_blocks]: 0, 1, 2, ...
-  TensorView slot_begin;     // i32 [max_slotfuls]: 0, the tokens of a slot, of two, ...
+  TensorView slot_begin;     // i32 [max_slotfuls]: i * (tokens of a slot)
 };
 
 }  // namespace sluice

@@ -74,8 +74,8 @@ void OffloadEngine::count_written(LayerId layer, size_t num_blocks) {
 }
 
 void OffloadEngine::write_back_stage(LayerId layer, std::span<const StagedBlock> blocks) {
-  if (blocks.empty())
-    return;  // only compute has used the stage, so the next begin_stage need not wait
+  // Without full blocks only compute has used the stage, so the next begin_stage need not wait.
+  if (blocks.empty()) return;
   keep_staged(layer, blocks);
   const TicketId ticket = write_back_.begin();
   Stream& stream = write_back_.stream();

@@ -78,8 +78,9 @@ class Ring {
   // Encloses a pass that may be captured, in which every load waits for earlier work of `reader`.
   // begin_pass: `reader` waits for "drained" of every slot, so that the first load of each slot
   // need not, and slots are taken in order of their numbers, so that every replay uses the same
-  // ones. end_pass: records "drained" of every slot after the work that `reader` was given,
-  // enqueued or launched as a graph.
+  // ones.
+  // end_pass: records "drained" of every slot after the work that `reader` was given, enqueued or
+  // launched as a graph.
   // REQUIRES for both: all slots are free.
   void begin_pass(Stream& reader);
   void end_pass(Stream& reader);

@@ -40,9 +40,8 @@ class Vocabulary {
     bool present = false;
   };
   struct Slot {
-    int32_t id = -1;  // -1 is free
-    uint32_t tag =
-        0;  // upper half of the hash: most unequal entries are rejected without reading bytes
+    int32_t id = -1;   // -1 is free
+    uint32_t tag = 0;  // upper half of the hash: rejects most unequal entries without their bytes
   };
   // The slot of `bytes`, or the free one where they would go.
   size_t probe(std::string_view bytes, uint64_t hash) const;

@@ -17,14 +17,13 @@ namespace sluice {
 struct TokenizerFile {
   Vocabulary vocabulary;  // the model's tokens and the added ones
   MergeTable merges;
-  UnknownByte unknown;            // for bytes that have no token
-  bool ignore_merges = false;     // a piece that is a token is used without merging
-  bool nfc = false;               // the normalizer
-  std::vector<SplitKind> splits;  // steps of the pre-tokenizer, in order
-  std::vector<AddedToken>
-      added_tokens;                 // in the file's order; contents normalized if they match so
-  std::vector<int32_t> prefix_ids;  // what the post-processor puts before a text (BOS)
-  std::vector<int32_t> suffix_ids;  // and after it
+  UnknownByte unknown;                   // for bytes that have no token
+  bool ignore_merges = false;            // a piece that is a token is used without merging
+  bool nfc = false;                      // the normalizer
+  std::vector<SplitKind> splits;         // steps of the pre-tokenizer, in order
+  std::vector<AddedToken> added_tokens;  // in the file's order, contents ready to be searched
+  std::vector<int32_t> prefix_ids;       // what the post-processor puts before a text (BOS)
+  std::vector<int32_t> suffix_ids;       // and after it
 };
 
 // Ids at or above this are refused, since tables are as long as the largest id.

@@ -17,7 +17,6 @@ struct CudaReport {
   uint32_t serial = 0;  // 0: recorded in a graph, whose ops have no serial
 };
 
-inline constexpr uint64_t kMaxReportedRow =
-    (uint64_t{1} << 24) - 1;  // larger rows are reported as this
+inline constexpr uint64_t kMaxReportedRow = (uint64_t{1} << 24) - 1;  // larger rows become this
 
 }  // namespace sluice

@@ -29,8 +29,7 @@ struct TeamRound {
 class TeamGain {
  public:
   static constexpr int64_t kDebtNs = -3'000'000;
-  static constexpr int64_t kCreditNs =
-      10'000'000;  // upper limit, so that a stall soon makes a debt
+  static constexpr int64_t kCreditNs = 10'000'000;  // upper limit: a stall soon makes a debt
   static constexpr int64_t kFirstAloneNs = 100'000'000;
   static constexpr int64_t kLongestAloneNs = 1'600'000'000;
 
