@@ -1,0 +1,70 @@
+// TileRule: which KV tiles a query tile attends to, from the softmax mass that each of them holds.
+//
+// Used by the op that makes tile masks, on the CPU and as the reference of its CUDA kernel, and by
+// the policies of sparse prefill. Masses are integers, so that the order of additions cannot change
+// a choice. Thread rule: values; pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace sluice {
+
+// The unit of masses and of the shares in a rule: 1.0.
+inline constexpr uint32_t kMassOne = uint32_t{1} << 30;
+
+// Chooses among the tiles that are not forced.
+enum class TileChoice {
+  kCoverage,  // the heaviest tiles, until together with the forced ones they hold `share` of all
+  kTop,       // the `top_tiles` heaviest
+  kAlpha,     // every tile with at least `share` of the heaviest tile's mass, forced ones included
+};
+
+struct TileRule {
+  TileChoice choice = TileChoice::kCoverage;
+  uint32_t share = kMassOne;  // kCoverage, kAlpha: of kMassOne
+  bool is_share_of_rest =
+      false;                     // kCoverage: of the mass outside the forced tiles, not of all mass
+  int32_t top_tiles = 0;         // kTop: beside the forced tiles
+  int32_t sink_tokens = 128;     // tiles of the first tokens are forced,
+  int32_t recent_tokens = 128;   // and tiles with a token of [first row - recent_tokens, last row]
+  int32_t threshold_tokens = 0;  // query tiles whose first row is before it attend to everything,
+  int32_t tail_tokens = 128;     // and so do those with one of the prompt's last rows
+  int32_t min_tiles = 0;         // of a query tile, forced ones included: filled up by mass,
+  int32_t max_tiles = 0;         // and cut by mass; forced tiles stay. 0: no bound
+};
+
+// A query tile of a prompt of `prompt_end` tokens. It sees KV tiles 0 to q_tile.
+struct QueryTile {
+  int32_t q_tile = 0;
+  int64_t prompt_end = 0;
+
+  // Its last row. The prompt's last tile may be shorter than the others.
+  int64_t last_row() const;
+};
+
+// Whether the rule alone says that the tile attends to everything, whatever the masses are.
+bool attends_everything(const TileRule& rule, const QueryTile& tile);
+
+// Whether KV tile `kv_tile` is attended whatever its mass is. REQUIRES: kv_tile <= tile.q_tile.
+bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile);
+
+struct TileSelection {
+  std::vector<bool> is_set;  // [q_tile + 1]
+  bool is_everything = false;
+  int32_t num_cut = 0;  // tiles that the choice named and max_tiles cut off
+};
+
+// Applies the rule. `mass` is that of KV tiles 0 to q_tile without what columns hold, in units of
+// kMassOne; `column_mass` is held by columns that are attended as well and counts as covered. All
+// together are about kMassOne, or 0 where no probe row was usable: the tile then attends to
+// everything. Tiles are taken
+// by falling mass, of equal masses the lower tile first; the tile that reaches the share is taken.
+// REQUIRES: mass.size() == q_tile + 1, each at most kMassOne; column_mass <= kMassOne.
+// Source: coverage of the softmax mass as in Xu et al. 2025, arXiv 2503.16428 (XAttention); alpha
+// as in FlashPrefill, arXiv 2603.06199.
+TileSelection select_tiles(const TileRule& rule, const QueryTile& tile,
+                           std::span<const uint32_t> mass, uint64_t column_mass = 0);
+
+}  // namespace sluice
