@@ -65,21 +65,21 @@ void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   if (pages.gathered) check_gathered(args, shapes);
 }
 
-// Checks the shape of a tile mask, so that the reference can rely on it.
+// Checks the shape of a tile mask.
 void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
   if (!args.mask.present()) return;
   shapes.require(!args.pages.present(), "pages and mask must not both be present");
   shapes.expect("mask.bits", args.mask.bits, DType::kI32,
                 {"num_seqs", "num_mask_heads", "num_q_tiles", "num_words"});
   const int64_t heads = shapes["num_mask_heads"];
-  shapes.require(
-      heads == 1 || heads == args.kv.shape.num_kv_heads || heads == shapes["num_q_heads"],
-      "mask must have one entry for all heads, per KV head or per query head");
+  shapes.require(heads == 1 || heads == args.kv.shape.num_kv_heads,
+                 "mask must have one entry for all heads or per KV head");
+  shapes.require(args.mask.first_q_tile >= 0, "mask.first_q_tile must not be negative");
 }
 
-// No backend has a kernel for masks; only the reference computes with them.
+// CUDA has no kernel for masks yet.
 void refuse_mask(const AttentionArgs& args, const Device& device) {
-  if (!args.mask.present()) return;
+  if (!args.mask.present() || device.kind() == DeviceKind::kCpu) return;
   fail(ErrorCode::kUnsupported,
        "attention: tile masks have no kernel on {} yet; select page lists, or everything",
        device.info().name);

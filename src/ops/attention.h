@@ -70,11 +70,12 @@ struct PageList {
 // kMaskTileTokens rows or tokens at absolute positions, and the tiles of all rows of the call
 // have an entry. A bit serves calls of every run: tiles or parts of tiles outside [kv_begin,
 // kv_end) are skipped, and tokens after a row's own position stay invisible to it. With all
-// bits set the result has the bits of a call without a mask. Only the reference computes with masks
-// so far; `attention` refuses them.
+// bits set the result has the bits of a call without a mask. There are no masks per query head: at
+// equal tiles masks per KV head capture as much mass, and K and V are moved per KV head. On CUDA
+// `attention` refuses masks so far.
 struct TileMask {
   TensorView bits;  // i32 [num_seqs, list_heads, num_q_tiles, num_words]; list_heads: 1 for all
-                    // heads, num_kv_heads or num_q_heads
+                    // heads, or num_kv_heads
   int32_t first_q_tile = 0;
 
   bool present() const { return bits.present(); }
@@ -123,8 +124,8 @@ struct AttentionArgs {
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
-// Errors: the call throws kUnsupported for a mask; on CUDA also for gathered pages with several
-// rows a sequence, and in prefill for a scale that is not above 0. On CUDA a stream whose first
+// Errors: on CUDA the call throws kUnsupported for a mask, for gathered pages with several rows a
+// sequence, and in prefill for a scale that is not above 0. On CUDA a stream whose first
 // call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.

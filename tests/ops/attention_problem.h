@@ -54,6 +54,8 @@ struct AttentionRun {
   bool one_list_for_all_heads = false;
   int32_t page_tokens = 16;
   int32_t q_page_tokens = 0;
+  // The lists become a tile mask. Pages and query pages have kMaskTileTokens.
+  bool as_mask = false;
   // Not 0: pages are gathered up to the first split, this many entries of each list per call. One
   // sequence only.
   int32_t gathered_entries = 0;
@@ -332,17 +334,15 @@ class AttentionProblem {
       const int32_t last_page = (seq.num_kv_tokens() - 1) / q_page_tokens;
       num_q_pages = std::max(num_q_pages, last_page - seq.first_pos / q_page_tokens + 1);
     }
-    std::vector<std::vector<int32_t>> lists;
-    size_t width = 1;  // one more than the longest list: that entry must not be read
-    for (int32_t seq = 0; seq < static_cast<int32_t>(shape_.seqs.size()); ++seq) {
-      const int32_t first = shape_.seqs[static_cast<size_t>(seq)].first_pos / q_page_tokens;
-      for (int32_t list = 0; list < num_heads * num_q_pages; ++list) {
-        lists.push_back(run.list_of
-                            ? run.list_of(seq, list / num_q_pages, first + list % num_q_pages)
-                            : *run.pages);
-        width = std::max(width, lists.back().size() + 1);
-      }
+    const std::vector<std::vector<int32_t>> lists =
+        lists_of(run, q_page_tokens, num_heads, num_q_pages);
+    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
+    if (run.as_mask) {
+      args.mask = mask_of(machine, lists, {num_seqs, num_heads, num_q_pages});
+      return;
     }
+    size_t width = 1;  // one more than the longest list: that entry must not be read
+    for (const std::vector<int32_t>& list : lists) width = std::max(width, list.size() + 1);
     std::vector<int32_t> ids(lists.size() * width, 1 << 20);
     std::vector<int32_t> counts;
     for (size_t i = 0; i < lists.size(); ++i) {
@@ -350,12 +350,50 @@ class AttentionProblem {
                 ids.begin() + static_cast<int64_t>(i) * static_cast<int64_t>(width));
       counts.push_back(static_cast<int32_t>(lists[i].size()));
     }
-    const auto num_seqs = static_cast<int64_t>(shape_.seqs.size());
     args.pages.page_ids =
         machine.tensor(ids, {num_seqs, num_heads, num_q_pages, static_cast<int64_t>(width)});
     args.pages.page_count = machine.tensor(counts, {num_seqs, num_heads, num_q_pages});
     args.pages.page_tokens = run.page_tokens;
     args.pages.q_page_tokens = run.q_page_tokens;
+  }
+
+  // The lists of every sequence, head and query page, in this order.
+  std::vector<std::vector<int32_t>> lists_of(const AttentionRun& run, int32_t q_page_tokens,
+                                             int32_t num_heads, int32_t num_q_pages) const {
+    std::vector<std::vector<int32_t>> lists;
+    for (int32_t seq = 0; seq < static_cast<int32_t>(shape_.seqs.size()); ++seq) {
+      const int32_t first = shape_.seqs[static_cast<size_t>(seq)].first_pos / q_page_tokens;
+      for (int32_t list = 0; list < num_heads * num_q_pages; ++list) {
+        lists.push_back(run.list_of
+                            ? run.list_of(seq, list / num_q_pages, first + list % num_q_pages)
+                            : *run.pages);
+      }
+    }
+    return lists;
+  }
+
+  // The same tiles as bits. REQUIRES: all sequences begin in the same query tile, the mask's first.
+  TileMask mask_of(Machine& machine, const std::vector<std::vector<int32_t>>& lists,
+                   std::initializer_list<int64_t> entries) const {
+    const int32_t first_q_tile = shape_.seqs[0].first_pos / kMaskTileTokens;
+    for (const SequenceShape& seq : shape_.seqs) {
+      SLUICE_CHECK(seq.first_pos / kMaskTileTokens == first_q_tile, "first row {}", seq.first_pos);
+    }
+    int32_t num_words = 1;
+    for (const SequenceShape& seq : shape_.seqs) {
+      num_words = std::max(num_words, seq.num_kv_tokens() / (32 * kMaskTileTokens) + 1);
+    }
+    std::vector<int32_t> words;
+    for (const std::vector<int32_t>& list : lists) {
+      std::vector<uint32_t> entry(static_cast<size_t>(num_words));
+      for (const int32_t tile : list) {
+        if (tile < num_words * 32) entry[static_cast<size_t>(tile / 32)] |= 1u << (tile % 32);
+      }
+      words.insert(words.end(), entry.begin(), entry.end());
+    }
+    const int64_t* dims = entries.begin();
+    return {.bits = machine.tensor(words, {dims[0], dims[1], dims[2], num_words}),
+            .first_q_tile = first_q_tile};
   }
 
   AttentionShape shape_;

@@ -1,7 +1,8 @@
 // The meaning of a TileMask: the reference with a mask against the reference with the same tiles as
-// page lists; and the error of `attention` for masks while no kernel reads them.
+// page lists; and the op over masks against the reference, page lists and no mask at all.
 #include <gtest/gtest.h>
 
+#include "attention_check.h"
 #include "attention_problem.h"
 #include "core/error.h"
 #include "ops/reference/attention.h"
@@ -73,8 +74,6 @@ TEST_F(TileMaskTest, IsThePageListOfItsTiles) {
   masked.pages = {};
   masked.mask = mask(2, 2, 2, [](int32_t head) { return head; });
   EXPECT_EQ(reference::attention(masked), reference::attention(listed));
-  masked.mask = mask(6, 2, 2, [](int32_t head) { return head / 3; });
-  EXPECT_EQ(reference::attention(masked), reference::attention(listed)) << "by query head";
   run.list_of = [](int32_t seq, int32_t, int32_t q_tile) { return list_of(seq, 0, q_tile); };
   masked.mask = mask(1, 2, 2, [](int32_t) { return 0; });
   EXPECT_EQ(reference::attention(masked),
@@ -91,18 +90,123 @@ TEST_F(TileMaskTest, AllBitsAreNoMask) {
   EXPECT_EQ(reference::attention(masked), reference::attention(whole));
 }
 
-TEST_F(TileMaskTest, TheOpRefusesItAndSaysWhatToDo) {
-  AttentionArgs masked = without_selection();
-  masked.out = machine_.tensor(DType::kBF16, {151, 6, 16});
-  masked.mask = mask(2, 2, 2, [](int32_t head) { return head; });
-  try {
-    attention(machine_.stream(), masked);
-    FAIL() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    EXPECT_NE(error.message().find("tile masks have no kernel"), std::string::npos);
-    EXPECT_NE(error.message().find("page lists"), std::string::npos);
+// ---- The op ------------------------------------------------------------------------------------
+
+struct Case {
+  int32_t head_dim;
+  int32_t group;
+  int32_t block_tokens;
+  int32_t num_rows;
+  int32_t first_pos;
+  bool shared = false;
+};
+
+// Rows that fill their tiles or not, groups that divide 128 or not, blocks smaller and larger than
+// a tile.
+const Case kCases[] = {
+    {128, 1, 128, 3 * kTile, 5 * kTile}, {128, 2, 256, 3 * kTile - 1, 0},
+    {64, 3, 512, 2 * kTile + 1, kTile},  {128, 4, 128, 1, 7 * kTile, true},
+    {64, 7, 64, kTile, 33 * kTile},      {128, 8, 256, 2 * kTile, 2 * kTile, true},
+};
+
+AttentionProblem problem_of(const Case& c) {
+  return AttentionProblem({.head_dim = c.head_dim,
+                           .num_kv_heads = 2,
+                           .group = c.group,
+                           .seqs = {{.num_rows = c.num_rows, .first_pos = c.first_pos}},
+                           .seed = static_cast<uint32_t>(c.head_dim + c.group)});
+}
+
+// About half of the tiles, the diagonal among them.
+std::vector<int32_t> chosen(int32_t seq, int32_t head, int32_t q_tile) {
+  std::vector<int32_t> tiles = list_of(seq, head, q_tile);
+  if (tiles.empty() || tiles.back() != q_tile) tiles.push_back(q_tile);
+  return tiles;
+}
+
+AttentionRun masked_run(const Case& c) {
+  return {.isa = best_kernels(),
+          .block_tokens = c.block_tokens,
+          .list_of = chosen,
+          .one_list_for_all_heads = c.shared,
+          .page_tokens = kTile,
+          .q_page_tokens = kTile,
+          .as_mask = true};
+}
+
+std::string describe(const Case& c) {
+  return fmt::format("head_dim {} group {} blocks of {} rows {} from {}", c.head_dim, c.group,
+                     c.block_tokens, c.num_rows, c.first_pos);
+}
+
+TEST(TileMaskAttention, MatchesTheReference) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(describe(c));
+    expect_matches_reference(problem_of(c), masked_run(c));
   }
+}
+
+TEST(TileMaskAttention, HasTheBitsOfPageListsOfItsTiles) {
+  for (const Case& c : kCases) {
+    if (c.block_tokens % kTile != 0) continue;  // pages do not fit
+    SCOPED_TRACE(describe(c));
+    AttentionRun listed = masked_run(c);
+    listed.as_mask = false;
+    expect_same_bits(problem_of(c).run(listed), problem_of(c).run(masked_run(c)));
+  }
+}
+
+TEST(TileMaskAttention, AllBitsAreNoMaskAndCutsChangeNothing) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(describe(c));
+    const AttentionProblem problem = problem_of(c);
+    AttentionRun all = masked_run(c);
+    all.list_of = nullptr;
+    all.pages = first_pages(64);
+    const AttentionRun none{.isa = best_kernels(), .block_tokens = c.block_tokens};
+    expect_same_bits(problem.run(none), problem.run(all));
+    AttentionRun cut = masked_run(c);
+    if (c.first_pos < 4 * kTile) continue;
+    const int32_t step = std::max(c.block_tokens, kTile);
+    cut.splits = {step, 3 * step};
+    expect_same_bits(problem.run(masked_run(c)), problem.run(cut));
+  }
+}
+
+// NaN in keys and values of a tile that no row of the second query tile has set.
+TEST(TileMaskAttention, TilesThatAreNotSetHaveNoInfluence) {
+  const Case c{128, 2, 128, kTile, 6 * kTile};
+  const auto is_left_out = [](int32_t token) { return token / kTile == 2; };
+  const AttentionProblem problem = problem_of(c);
+  AttentionRun run = masked_run(c);
+  run.list_of = nullptr;
+  run.pages = {{0, 1, 3, 6}};
+  expect_same_bits(problem.run(run), problem.with_nan(is_left_out, is_left_out).run(run));
+}
+
+TEST(TileMaskAttention, EveryIsaMatchesTheReference) {
+  if (!testing_cpu()) GTEST_SKIP() << "about CPU kernels";
+  for (const CpuIsa isa : runnable_isas()) {
+    AttentionRun run = masked_run(kCases[1]);
+    run.isa = isa;
+    expect_matches_reference(problem_of(kCases[1]), run);
+  }
+}
+
+TEST(TileMaskContract, NamesTheRuleThatIsBroken) {
+  const AttentionProblem problem({.num_kv_heads = 3});
+  Machine machine;
+  AttentionArgs args = problem.call(machine, {.block_tokens = 64}, 0, 1000);
+  args.out = args.q;
+  args.mask.bits = machine.tensor(DType::kI32, {1, 2, 1, 1});
+  EXPECT_DEATH(attention(machine.stream(), args), "one entry for all heads or per KV head");
+  args.mask.bits = machine.tensor(DType::kI32, {2, 1, 1, 1});
+  EXPECT_DEATH(attention(machine.stream(), args), "mask.bits is .*num_seqs is 1");
+  args.mask.bits = machine.tensor(DType::kI32, {1, 1, 1, 1});
+  args.pages.page_ids = args.mask.bits;
+  args.pages.page_count = machine.tensor(DType::kI32, {1, 1, 1});
+  args.pages.page_tokens = 16;
+  EXPECT_DEATH(attention(machine.stream(), args), "must not both be present");
 }
 
 }  // namespace

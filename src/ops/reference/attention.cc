@@ -12,8 +12,6 @@ namespace {
 struct Head {
   int64_t seq = 0;
   int32_t position = 0;  // absolute
-  int64_t q_head = 0;
-  int64_t num_q_heads = 0;
   int32_t kv_head = 0;
   int32_t q_page = 0;           // counted from the one that holds the sequence's first row
   const BFloat16* q = nullptr;  // [head_dim]
@@ -39,10 +37,7 @@ int32_t listed_at(const PageList& pages, const Head& head, int32_t token) {
 // Whether the mask lets the head's row attend to the tile of the token.
 bool is_set(const TileMask& mask, const Head& head, int32_t token) {
   const int64_t num_heads = mask.bits.dim(1);
-  // A mask has an entry for all heads, for each KV head or for each query head.
-  const int64_t list_head = num_heads == 1                  ? 0
-                            : num_heads == head.num_q_heads ? head.q_head
-                                                            : head.kv_head;
+  const int64_t list_head = num_heads == 1 ? 0 : head.kv_head;
   const int64_t q_tile = head.position / kMaskTileTokens - mask.first_q_tile;
   const int64_t kv_tile = token / kMaskTileTokens;
   const int64_t entry = (head.seq * num_heads + list_head) * mask.bits.dim(2) + q_tile;
@@ -125,8 +120,6 @@ void for_each_head(const AttentionArgs& args, F&& fn) {
       for (int64_t h = 0; h < num_q_heads; ++h) {
         fn(Head{.seq = seq,
                 .position = position,
-                .q_head = h,
-                .num_q_heads = num_q_heads,
                 .kv_head = static_cast<int32_t>(h / group),
                 .q_page = q_page,
                 .q = args.q.data<BFloat16>() + (row * num_q_heads + h) * args.q.dim(2)});

@@ -14,7 +14,7 @@
 namespace sluice::cpu {
 namespace {
 
-static_assert(kTileTokens == kAttentionTile);
+static_assert(kTileTokens == kAttentionTile && kBitTileTokens == kMaskTileTokens);
 
 // Items per thread: several, since items differ in length and the system may preempt a thread.
 constexpr int64_t kItemsPerThread = 8;
@@ -48,6 +48,9 @@ struct AttentionCall {
   int32_t q_page_tokens;
   int32_t first_entry;  // of the lists; the others are skipped
   int32_t num_entries;
+
+  int32_t first_q_tile;  // of a mask
+  int32_t num_words;
 };
 
 // Gathered pages are found by their index in the list (block_table null), and only the entries of
@@ -65,6 +68,16 @@ void set_pages(const PageList& pages, AttentionCall& call) {
   call.item.block_table = nullptr;
   call.first_entry = pages.first_entry;
   call.num_entries = pages.num_entries;
+}
+
+// Query tiles are query pages of their size.
+void set_mask(const TileMask& mask, AttentionCall& call) {
+  call.item.tile_bits = reinterpret_cast<const uint32_t*>(mask.bits.data<int32_t>());
+  call.num_list_heads = static_cast<int32_t>(mask.bits.dim(1));
+  call.num_q_pages = static_cast<int32_t>(mask.bits.dim(2));
+  call.num_words = static_cast<int32_t>(mask.bits.dim(3));
+  call.q_page_tokens = kMaskTileTokens;
+  call.first_q_tile = mask.first_q_tile;
 }
 
 AttentionCall make_call(const AttentionArgs& args) {
@@ -100,6 +113,7 @@ AttentionCall make_call(const AttentionArgs& args) {
     call.max_blocks = static_cast<int32_t>(args.block_table.dim(1));
   }
   if (args.pages.present()) set_pages(args.pages, call);
+  if (args.mask.present()) set_mask(args.mask, call);
   return call;
 }
 
@@ -144,6 +158,22 @@ void set_list(const AttentionCall& call, int32_t seq, int32_t kv_head, int32_t q
   item.num_pages = std::min(call.num_entries, call.page_count[list] - call.first_entry);
 }
 
+// The words of the item's query tile and head.
+void set_bits(const AttentionCall& call, int32_t seq, int32_t kv_head, AttentionItem& item) {
+  const int32_t q_tile = item.first_pos / kMaskTileTokens - call.first_q_tile;
+  SLUICE_CHECK(q_tile >= 0 && q_tile < call.num_q_pages,
+               "attention: sequence {} has rows in query tile {}, the mask has tiles {} to {}", seq,
+               item.first_pos / kMaskTileTokens, call.first_q_tile,
+               call.first_q_tile + call.num_q_pages - 1);
+  SLUICE_CHECK(item.kv_end <= call.num_words * 32 * kMaskTileTokens,
+               "attention: sequence {} has {} tokens, the mask has bits for {}", seq, item.kv_end,
+               call.num_words * 32 * kMaskTileTokens);
+  const int32_t head = call.num_list_heads == 1 ? 0 : kv_head;
+  const int64_t entry =
+      (static_cast<int64_t>(seq) * call.num_list_heads + head) * call.num_q_pages + q_tile;
+  item.tile_bits += entry * call.num_words;
+}
+
 // The item of one run and KV head: the call's shared item with pointers moved to its rows and
 // heads.
 AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
@@ -171,6 +201,7 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
     item.block_table += static_cast<int64_t>(seq) * call.max_blocks;
   }
   if (item.page_ids != nullptr) set_list(call, seq, kv_head, run.q_page, item);
+  if (item.tile_bits != nullptr) set_bits(call, seq, kv_head, item);
   return item;
 }
 

@@ -12,7 +12,8 @@
 
 namespace sluice {
 
-inline constexpr int32_t kTileTokens = 16;  // kAttentionTile
+inline constexpr int32_t kTileTokens = 16;      // kAttentionTile
+inline constexpr int32_t kBitTileTokens = 128;  // kMaskTileTokens
 
 // The unit of work of a thread: consecutive rows of one sequence and the query heads of one KV
 // head. Strides are in elements. bf16 is passed as its bits.
@@ -38,9 +39,11 @@ struct AttentionItem {
   int32_t block_tokens = 0;
   const int32_t* block_table = nullptr;  // null: page_ids[i] is block i
 
-  const int32_t* page_ids = nullptr;  // null: all tokens
-  int32_t num_pages = 0;              // 0 or less: the list ended before this call's entries
-  int32_t page_tokens = 0;            // multiple of kTileTokens
+  // At most one of the two; null and null: all tokens.
+  const uint32_t* tile_bits = nullptr;  // bit b of word w: KV tile 32 w + b of kMaskTileTokens
+  const int32_t* page_ids = nullptr;
+  int32_t num_pages = 0;    // 0 or less: the list ended before this call's entries
+  int32_t page_tokens = 0;  // multiple of kTileTokens
 
   float scale = 1.0f;
   bool first = true;

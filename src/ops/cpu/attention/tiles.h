@@ -27,16 +27,19 @@ struct Tile {
 };
 
 // Enumerates the tiles that the last row of the item sees, in ascending order: all of them, or
-// those that the page list names. Earlier rows see a prefix of the same tiles.
+// those that the page list or the tile mask names. Earlier rows see a prefix of the same tiles.
 class TileCursor {
  public:
   explicit TileCursor(const AttentionItem& item)
-      : item_(item), end_(row_limit(item, item.num_rows - 1)) {
-    if (item.page_ids == nullptr) {
+      : item_(item),
+        end_(row_limit(item, item.num_rows - 1)),
+        page_tokens_(item.tile_bits != nullptr ? kBitTileTokens : item.page_tokens),
+        page_(item.tile_bits != nullptr ? item.kv_begin / kBitTileTokens : 0) {
+    if (has_pages()) {
+      next_page();
+    } else {
       position_ = item.kv_begin;
       page_end_ = end_;
-    } else {
-      next_page();
     }
   }
 
@@ -47,7 +50,7 @@ class TileCursor {
       if (position_ < page_end_) {
         tiles[count++] = {position_, block()};
         position_ += kTileTokens;
-      } else if (item_.page_ids == nullptr || !next_page()) {
+      } else if (!has_pages() || !next_page()) {
         break;
       }
     }
@@ -55,16 +58,35 @@ class TileCursor {
   }
 
  private:
-  // Goes on to the next listed page that has a token of this run; false after the last.
+  // Whether tiles are selected: by a list of pages, or by bits, which are pages of their own size.
+  bool has_pages() const { return item_.page_ids != nullptr || item_.tile_bits != nullptr; }
+
+  // Goes on to the next selected page that has a token of this run; false after the last.
   bool next_page() {
-    while (page_ < item_.num_pages) {
-      const int32_t begin = item_.page_ids[page_++] * item_.page_tokens;
+    for (int32_t id = next_id(); id >= 0; id = next_id()) {
+      const int32_t begin = id * page_tokens_;
       position_ = max_of(begin, item_.kv_begin);
-      page_end_ = min_of(begin + item_.page_tokens, end_);
+      page_end_ = min_of(begin + page_tokens_, end_);
       if (position_ < page_end_) return true;
     }
     position_ = page_end_ = end_;
     return false;
+  }
+
+  // The next page of the list, or the next bit before the last visible token; -1 after the last.
+  int32_t next_id() {
+    if (item_.tile_bits == nullptr) {
+      return page_ < item_.num_pages ? item_.page_ids[page_++] : -1;
+    }
+    while (page_ * kBitTileTokens < end_) {
+      const uint32_t rest = item_.tile_bits[page_ / 32] >> (page_ % 32);
+      if (rest != 0) {
+        page_ += __builtin_ctz(rest);
+        return page_++;
+      }
+      page_ = (page_ / 32 + 1) * 32;
+    }
+    return -1;
   }
 
   // A gathered page lies in the block of its index in the list; any other is found by its position.
@@ -75,7 +97,8 @@ class TileCursor {
 
   const AttentionItem& item_;
   const int32_t end_;
-  int32_t page_ = 0;
+  const int32_t page_tokens_;
+  int32_t page_;  // index in the list; with bits the next tile
   int32_t position_ = 0;
   int32_t page_end_ = 0;
 };
