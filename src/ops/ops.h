@@ -1,7 +1,7 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
+// page_selection.h, tile_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
 // (ops/*.cc) and then come here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
@@ -23,6 +23,7 @@
 #include "ops/page_selection.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
+#include "ops/tile_selection.h"
 
 namespace sluice {
 
@@ -50,6 +51,8 @@ class Ops {
   virtual void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const = 0;
   virtual void score_pages(Stream& stream, const ScorePagesArgs& args) const = 0;
   virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
+  virtual void score_tiles(Stream& stream, const ScoreTilesArgs& args) const = 0;
+  virtual void select_tiles(Stream& stream, const SelectTilesArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;

@@ -85,8 +85,8 @@ bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile) {
   return kv_tile * kTile < rule.sink_tokens || (kv_tile + 1) * kTile > first_recent;
 }
 
-TileSelection select_tiles(const TileRule& rule, const QueryTile& tile,
-                           std::span<const uint32_t> mass, uint64_t column_mass) {
+TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,
+                         std::span<const uint32_t> mass, uint64_t column_mass) {
   SLUICE_CHECK(std::ssize(mass) == tile.q_tile + 1, "{} masses for query tile {}", mass.size(),
                tile.q_tile);
   const bool has_mass =

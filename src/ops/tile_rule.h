@@ -64,7 +64,7 @@ struct TileSelection {
 // REQUIRES: mass.size() == q_tile + 1, each at most kMassOne; column_mass <= kMassOne.
 // Source: coverage of the softmax mass as in Xu et al. 2025, arXiv 2503.16428 (XAttention); alpha
 // as in FlashPrefill, arXiv 2603.06199.
-TileSelection select_tiles(const TileRule& rule, const QueryTile& tile,
-                           std::span<const uint32_t> mass, uint64_t column_mass = 0);
+TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,
+                         std::span<const uint32_t> mass, uint64_t column_mass = 0);
 
 }  // namespace sluice

@@ -1,5 +1,8 @@
-// Where probes are.
+// Where probes are, and the shape contracts of the two ops.
 #include "ops/tile_selection.h"
+
+#include "ops/ops.h"
+#include "ops/shape_contract.h"
 
 namespace sluice {
 
@@ -15,6 +18,10 @@ int32_t probes_per_tile(const TileProbes& probes) {
   return 0;
 }
 
+int64_t probe_width(const TileProbes& probes, int64_t head_dim) {
+  return probes.kind == TileProbeKind::kAntidiagonal ? probes.stride * head_dim : head_dim;
+}
+
 // The finalizer of MurmurHash3 over the probe's number; its low bits choose a row of the probe's
 // part of the tile. rows_per_tile is a power of two, and so is the part.
 int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile) {
@@ -25,6 +32,96 @@ int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile) {
   const int32_t part = kMaskTileTokens / rows_per_tile;
   return q_tile * kMaskTileTokens + index * part +
          static_cast<int32_t>(x & static_cast<uint32_t>(part - 1));
+}
+
+namespace {
+
+bool is_power_of_two(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
+
+void check_probes(const TileProbes& probes, ShapeContract& shapes) {
+  switch (probes.kind) {
+    case TileProbeKind::kRows:
+      return shapes.require(is_power_of_two(probes.rows_per_tile) && probes.rows_per_tile <= 16,
+                            "rows_per_tile must be 1, 2, 4, 8 or 16");
+    case TileProbeKind::kAntidiagonal:
+      return shapes.require(
+          is_power_of_two(probes.stride) && probes.stride >= 4 && probes.stride <= 32,
+          "stride must be 4, 8, 16 or 32");
+    case TileProbeKind::kPooled:
+      shapes.require(is_power_of_two(probes.key_pool_tokens) && probes.key_pool_tokens >= 8 &&
+                         probes.key_pool_tokens <= kMaskTileTokens,
+                     "key_pool_tokens must be a power of two from 8 to 128");
+      return shapes.require(probes.query_pool_tokens == 1 || probes.query_pool_tokens == 16 ||
+                                probes.query_pool_tokens == kMaskTileTokens,
+                            "query_pool_tokens must be 1, 16 or 128");
+  }
+}
+
+// Keys that are taken together lie in one block.
+void check_key_blocks(const ScoreTilesArgs& args, ShapeContract& shapes) {
+  const KvBlockShape& kv = args.kv.shape;
+  shapes.require(args.kv.base != nullptr || args.kv.num_blocks == 0, "kv must be present");
+  shapes.require(kv.head_dim == shapes["head_dim"], "kv.shape.head_dim must be head_dim of q");
+  shapes.require(kv.num_kv_heads > 0 && shapes["num_q_heads"] % kv.num_kv_heads == 0,
+                 "num_q_heads must be a multiple of num_kv_heads");
+  shapes.require(kMaskTileTokens % kv.block_tokens == 0 || kv.block_tokens % kMaskTileTokens == 0,
+                 "block_tokens must divide kMaskTileTokens or be a multiple of it");
+  const int32_t together = args.probes.kind == TileProbeKind::kAntidiagonal ? args.probes.stride
+                           : args.probes.kind == TileProbeKind::kPooled
+                               ? args.probes.key_pool_tokens
+                               : 1;
+  shapes.require(kv.block_tokens % together == 0, "stride and pools must divide block_tokens");
+}
+
+void check_batch_of_one(const AttentionBatch& batch, ShapeContract& shapes) {
+  shapes.bind("1", 1);
+  shapes.bind("2", 2);
+  shapes.expect("batch.first_pos", batch.first_pos, DType::kI32, {"1"});
+  shapes.expect("batch.row_begin", batch.row_begin, DType::kI32, {"2"});
+}
+
+int64_t num_q_tiles(const AttentionBatch& batch) {
+  return (batch.max_rows + kMaskTileTokens - 1) / kMaskTileTokens;
+}
+
+}  // namespace
+
+void score_tiles(Stream& stream, const ScoreTilesArgs& args) {
+  ShapeContract shapes("score_tiles");
+  shapes.expect("q", args.q, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
+  check_batch_of_one(args.batch, shapes);
+  check_probes(args.probes, shapes);
+  check_key_blocks(args, shapes);
+  shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"1"});
+  shapes.expect("kv_end", args.kv_end, DType::kI32, {"1"});
+  shapes.expect("block_table", args.block_table, DType::kI32, {"1", "max_blocks"});
+  shapes.bind("num_probes", num_q_tiles(args.batch) * probes_per_tile(args.probes));
+  shapes.bind("probe_width", probe_width(args.probes, shapes["head_dim"]));
+  shapes.expect("vectors", args.vectors, DType::kBF16,
+                {"num_q_heads", "num_probes", "probe_width"});
+  shapes.expect("records", args.records, DType::kF32,
+                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  ops_of(stream.device()).score_tiles(stream, args);
+}
+
+void select_tiles(Stream& stream, const SelectTilesArgs& args) {
+  ShapeContract shapes("select_tiles");
+  check_batch_of_one(args.batch, shapes);
+  shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");
+  shapes.bind("num_q_tiles", num_q_tiles(args.batch));
+  shapes.bind("num_probes", shapes["num_q_tiles"] * args.probes_per_tile);
+  shapes.expect("records", args.records, DType::kF32,
+                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  shapes.expect("mask.bits", args.mask.bits, DType::kI32,
+                {"1", "num_list_heads", "num_q_tiles", "num_words"});
+  shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
+                 "num_q_heads must be a multiple of num_list_heads");
+  shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],
+                 "mask must have a bit for every KV tile");
+  shapes.bind("3", 3);
+  shapes.expect("counts", args.counts, DType::kI64, {"3"});
+  shapes.require(args.rule.share <= kMassOne, "rule.share must be at most kMassOne");
+  ops_of(stream.device()).select_tiles(stream, args);
 }
 
 }  // namespace sluice

@@ -1,17 +1,20 @@
-// Records of KV tiles for the selection of tile masks: log-sum-exps of probe rows.
+// Selection of tile masks in prefill: records of KV tiles by probe rows, and masks from records.
 //
 // All policies of sparse prefill score tiles with the same record: R[x, J], the log-sum-exp of
 // probe row x over KV tile J. They differ in the probe rows and in what replaces the keys. The
 // softmax mass of a tile follows from the records of all tiles, and ops/tile_rule.h turns masses
 // into a mask. A record depends on its own tile alone, so that runs and kernels may be cut at any
-// tile border without changing a bit. Only the double-precision reference computes records so far.
-// Thread rule: plain values, pure functions.
+// tile border without changing a bit. Everything stays on the device. Tables (batch, kv_begin,
+// kv_end, block_table) are written as in ops/attention.h: never by a kernel. CUDA has no kernels
+// for these ops yet. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
 
 #include "core/tensor_view.h"
+#include "device/device.h"
 #include "ops/attention.h"
+#include "ops/tile_rule.h"
 
 namespace sluice {
 
@@ -44,23 +47,62 @@ struct TileProbes {
 // Probe rows of a query tile of kMaskTileTokens rows.
 int32_t probes_per_tile(const TileProbes& probes);
 
+// Elements of a probe vector: head_dim, or those of the `stride` rows of a cell.
+int64_t probe_width(const TileProbes& probes, int64_t head_dim);
+
 // Position of probe `index` of a query tile, of `rows_per_tile` (kRows), before it is clipped to
 // the last row there is. Probes ascend and differ between tiles, so that no fixed stride of a text
 // escapes all of them.
 int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile);
 
 struct ScoreTilesArgs {
-  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
-  AttentionBatch batch;  // rows of one sequence; its first_pos is a multiple of kMaskTileTokens
-  float scale = 1.0f;
+  TensorView q;            // bf16 [num_rows, num_q_heads, head_dim], after rope
+  AttentionBatch batch;    // of one sequence, whose first_pos is a multiple of kMaskTileTokens
+  float scale = 1.0f;      // score = scale * q.k
   KvBlocksView kv;         // a run of keys, as in AttentionArgs
   TensorView kv_begin;     // i32 [1]: multiple of kMaskTileTokens
   TensorView kv_end;       // i32 [1]
   TensorView block_table;  // i32 [1, max_blocks]
   TileProbes probes;
-  // f32 [num_q_heads, num_q_tiles * probes_per_tile, num_kv_tiles], natural log. Those of tiles of
-  // the run are written; -inf where the probe sees nothing of the tile.
-  TensorView records;
+  TensorView vectors;  // bf16 [num_q_heads, num_probes, probe_width]: scratch for probe vectors
+  TensorView records;  // f32 [num_q_heads, num_probes, num_kv_tiles], natural log
 };
+
+// records[h, x, J] = ln of the sum over the keys j of tile J that probe x of head h sees of
+// exp(score(x, j)), for the tiles of the run; -inf where it sees none, or does not exist. Probe x
+// is number x % probes_per_tile of the x / probes_per_tile-th query tile of the batch. Shapes:
+// num_probes = probes_per_tile * query tiles of batch.max_rows rows; num_kv_tiles covers kv_end;
+// num_q_heads is a multiple of num_kv_heads; block_tokens is a multiple of kMaskTileTokens or
+// divides it; stride and key_pool_tokens divide block_tokens. Types: products and sums in f32.
+// Pools are rounded to bf16. kRows: exact queries and keys. Aliasing: `vectors` and `records`
+// overlap nothing. Order: after the keys were written, in stream order; calls for several runs in
+// any order. Errors: those of every op (ops/ops.h); kUnsupported on CUDA. Source: see
+// TileProbeKind.
+void score_tiles(Stream& stream, const ScoreTilesArgs& args);
+
+struct SelectTilesArgs {
+  TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
+  int32_t probes_per_tile = 0;  // num_probes = probes_per_tile * query tiles
+  AttentionBatch batch;         // as in score_tiles
+  int64_t prompt_end = 0;       // tokens of the sequence's whole prompt
+  TileRule rule;
+  TileMask mask;      // bits are written; num_seqs 1, list_heads 1 or num_kv_heads; first_q_tile is
+                      // that of the batch
+  TensorView counts;  // i64 [3]: KV tiles set, visible and cut by max_tiles, of all list heads;
+                      // each call adds its own
+};
+
+// Writes the tiles that the rule takes for every list head and query tile of the batch. The mass of
+// tile J is the mean over the tile's usable probes and the heads of the list of exp(R[x, J] -
+// L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is not finite is
+// not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and take_tiles of
+// ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above the diagonal,
+// are 0. Shapes: num_kv_tiles at most 32 * num_words; num_q_tiles = num_probes / probes_per_tile.
+// Types: f32 records, i32 words of bits, i64 counts.
+// Aliasing: mask and counts overlap nothing.
+// Order: after score_tiles of all runs up to the batch's last row, in stream order.
+// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Source: ops/tile_rule.h.
+void select_tiles(Stream& stream, const SelectTilesArgs& args);
 
 }  // namespace sluice

@@ -40,6 +40,9 @@ class PlantedText {
     return PlantedText(num_tokens, numbers, numbers, num_kv_heads, group);
   }
 
+  int32_t num_tokens() const { return num_tokens_; }
+  int32_t num_q_heads() const { return num_kv_heads_ * group_; }
+
   // Rows [first_pos, num_tokens) against all keys, in blocks of `block_tokens`.
   ScoreTilesArgs call(Machine& machine, const TileProbes& probes, int32_t first_pos = 0,
                       int32_t block_tokens = 64) const {
@@ -57,6 +60,13 @@ class PlantedText {
     args.kv_begin = machine.tensor(std::vector<int32_t>{0}, {1});
     args.kv_end = machine.tensor(std::vector<int32_t>{num_tokens_}, {1});
     fill_blocks(machine, block_tokens, args);
+    const int64_t num_probes =
+        (num_rows + kMaskTileTokens - 1) / kMaskTileTokens * probes_per_tile(probes);
+    args.vectors =
+        machine.tensor(DType::kBF16, {num_q_heads, num_probes, probe_width(probes, kHeadDim)});
+    args.records = machine.tensor(
+        DType::kF32,
+        {num_q_heads, num_probes, (num_tokens_ + kMaskTileTokens - 1) / kMaskTileTokens});
     return args;
   }
 

@@ -40,71 +40,71 @@ const std::vector<uint32_t> kMass = {share(0.30), share(0.10), share(0.05),
 constexpr QueryTile kTile5{.q_tile = 5, .prompt_end = kLong};
 
 TEST(TileRule, CoverageTakesTheHeaviestUntilTheShareIsReached) {
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.5), kTile5, kMass)), (Tiles{0, 5})) << ".63 forced";
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.8), kTile5, kMass)), (Tiles{0, 3, 5})) << ".83";
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.84), kTile5, kMass)), (Tiles{0, 1, 3, 5}));
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.99), kTile5, kMass)), (Tiles{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.5), kTile5, kMass)), (Tiles{0, 5})) << ".63 forced";
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.8), kTile5, kMass)), (Tiles{0, 3, 5})) << ".83";
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.84), kTile5, kMass)), (Tiles{0, 1, 3, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.99), kTile5, kMass)), (Tiles{0, 1, 2, 3, 4, 5}));
 }
 
 TEST(TileRule, CoverageOfTheRestLeavesForcedMassOut) {
   TileRule rule = coverage(0.5);  // of .37: .185
   rule.is_share_of_rest = true;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5}));
   rule.share = share(0.6);  // .222
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
 }
 
 TEST(TileRule, MassOfColumnsCountsAsCovered) {
   std::vector<uint32_t> mass = kMass;
   mass[3] -= share(0.15);  // columns of tile 3 hold it
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.78), kTile5, mass, share(0.15))), (Tiles{0, 5}));
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.8), kTile5, mass, share(0.15))), (Tiles{0, 1, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.78), kTile5, mass, share(0.15))), (Tiles{0, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.8), kTile5, mass, share(0.15))), (Tiles{0, 1, 5}));
 }
 
 TEST(TileRule, TopCountsBesideTheForcedTiles) {
   TileRule rule{.choice = TileChoice::kTop, .top_tiles = 2, .recent_tokens = 0};
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
   rule.top_tiles = 0;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
   rule.top_tiles = 6;
-  EXPECT_TRUE(select_tiles(rule, kTile5, kMass).is_everything);
+  EXPECT_TRUE(take_tiles(rule, kTile5, kMass).is_everything);
 }
 
 TEST(TileRule, AlphaComparesWithTheHeaviestOfAllTiles) {
   TileRule rule{.choice = TileChoice::kAlpha, .share = share(0.30), .recent_tokens = 0};
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5})) << ".099";
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5})) << ".099";
   rule.share = share(0.31);
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5})) << ".102";
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5})) << ".102";
 }
 
 TEST(TileRule, EqualMassesGoToTheLowerTile) {
   const std::vector<uint32_t> even(6, share(1.0 / 6));
   TileRule rule{.choice = TileChoice::kTop, .top_tiles = 2, .recent_tokens = 0};
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, even)), (Tiles{0, 1, 2, 5}));
-  EXPECT_EQ(tiles_of(select_tiles(coverage(0.6), kTile5, even)), (Tiles{0, 1, 2, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, even)), (Tiles{0, 1, 2, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(coverage(0.6), kTile5, even)), (Tiles{0, 1, 2, 5}));
 }
 
 TEST(TileRule, ForcedTilesFollowTokensNotTiles) {
   TileRule rule{.choice = TileChoice::kTop, .sink_tokens = 129, .recent_tokens = 128};
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 4, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 4, 5}));
   rule.recent_tokens = 129;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 4, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 4, 5}));
   rule.sink_tokens = rule.recent_tokens = 0;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{5})) << "the diagonal always";
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{5})) << "the diagonal always";
 }
 
 TEST(TileRule, BoundsFillUpAndCutByMassButKeepForcedTiles) {
   TileRule rule = coverage(0.5);
   rule.min_tiles = 4;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5}));
   rule = coverage(0.9);
   rule.max_tiles = 3;
-  const TileSelection cut = select_tiles(rule, kTile5, kMass);
+  const TileSelection cut = take_tiles(rule, kTile5, kMass);
   EXPECT_EQ(tiles_of(cut), (Tiles{0, 3, 5}));
   EXPECT_EQ(cut.num_cut, 1) << "tile 1 would have been taken";
   rule.max_tiles = 1;
-  EXPECT_EQ(tiles_of(select_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
-  EXPECT_EQ(select_tiles(rule, kTile5, kMass).num_cut, 2);
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
+  EXPECT_EQ(take_tiles(rule, kTile5, kMass).num_cut, 2);
 }
 
 TEST(TileRule, RowsNearTheBeginAndTheEndOfThePromptAttendToEverything) {
@@ -125,7 +125,7 @@ TEST(TileRule, RowsNearTheBeginAndTheEndOfThePromptAttendToEverything) {
 }
 
 TEST(TileRule, WithoutAUsableProbeTheTileAttendsToEverything) {
-  EXPECT_TRUE(select_tiles(coverage(0.5), kTile5, std::vector<uint32_t>(6, 0)).is_everything);
+  EXPECT_TRUE(take_tiles(coverage(0.5), kTile5, std::vector<uint32_t>(6, 0)).is_everything);
 }
 
 // One tile after the other: the heaviest of those left, of equal ones the lowest.
@@ -166,7 +166,7 @@ TEST(TileRule, CoverageIsThatOfTheSlowRule) {
     rule.sink_tokens = static_cast<int32_t>(random() % 400);
     rule.recent_tokens = static_cast<int32_t>(random() % 400);
     const QueryTile tile{.q_tile = q_tile, .prompt_end = kLong};
-    EXPECT_EQ(tiles_of(select_tiles(rule, tile, mass)), slow_coverage(rule, tile, mass)) << round;
+    EXPECT_EQ(tiles_of(take_tiles(rule, tile, mass)), slow_coverage(rule, tile, mass)) << round;
   }
 }
 

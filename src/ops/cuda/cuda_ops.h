@@ -27,6 +27,8 @@ class CudaOps final : public Ops {
   void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const override;
   void score_pages(Stream& stream, const ScorePagesArgs& args) const override;
   void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
+  void score_tiles(Stream& stream, const ScoreTilesArgs& args) const override;
+  void select_tiles(Stream& stream, const SelectTilesArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

@@ -1,0 +1,8 @@
+// The inner loop of score_tiles for AVX-512. Thread rule: see tiles/kernels.h.
+#include "ops/cpu/tiles/kernels_impl.h"
+
+namespace sluice {
+
+const TileKernels& tile_kernels_avx512() { return kKernels; }
+
+}  // namespace sluice

@@ -1,0 +1,270 @@
+// score_tiles on the CPU: probe vectors first, then the KV tiles, each against all its probes.
+//
+// A task takes one tile of one KV head: it converts the tile's keys (or cells, or pools) to f32,
+// [element][key], once for all probes of the group's heads, and multiplies. Bound: arithmetic; a
+// probe takes 2 * 128 * head_dim operations a tile. Thread rule: enqueue only; tasks run on the
+// stream's team, with keys and scores in the scratch of its thread.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "core/error.h"
+#include "device/cpu/cpu_stream.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/scalar_math.h"
+#include "ops/cpu/thread_scratch.h"
+#include "ops/cpu/tiles/kernels.h"
+
+namespace sluice::cpu {
+namespace {
+
+constexpr int32_t kTile = kMaskTileTokens;
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+const TileKernels& kernels_of(CpuIsa isa) {
+  if (isa >= CpuIsa::kAvx512) return tile_kernels_avx512();
+  return isa >= CpuIsa::kAvx2 ? tile_kernels_avx2() : tile_kernels_portable();
+}
+
+// ScoreTilesArgs as plain pointers, captured by value in the task.
+struct ScoreCall {
+  const uint16_t* q;
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  const int32_t* kv_begin;
+  const int32_t* kv_end;
+  const int32_t* block_table;
+  KvBlocksView kv;
+  TileProbes probes;
+  float scale;
+  int32_t num_q_heads;
+  int32_t group;
+  int32_t head_dim;
+  int32_t num_probes;
+  int32_t per_tile;    // probes of a query tile
+  int32_t key_tokens;  // that one key vector stands for
+  int64_t width;       // elements of a probe vector and of a key vector
+  int32_t num_kv_tiles;
+  uint16_t* vectors;  // [num_q_heads][num_probes][width]
+  float* records;     // [num_q_heads][num_probes][num_kv_tiles]
+
+  int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
+  int32_t num_keys() const { return kTile / key_tokens; }
+  // Key vectors of a tile, filled up with zeros to whole lanes.
+  int32_t padded_keys() const { return (num_keys() + kKeyLanes - 1) / kKeyLanes * kKeyLanes; }
+};
+
+int32_t key_tokens_of(const TileProbes& probes) {
+  switch (probes.kind) {
+    case TileProbeKind::kRows:
+      return 1;
+    case TileProbeKind::kAntidiagonal:
+      return probes.stride;
+    case TileProbeKind::kPooled:
+      return probes.key_pool_tokens;
+  }
+  return 1;
+}
+
+ScoreCall make_call(const ScoreTilesArgs& args) {
+  return {.q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+          .row_begin = args.batch.row_begin.data<int32_t>(),
+          .first_pos = args.batch.first_pos.data<int32_t>(),
+          .kv_begin = args.kv_begin.data<int32_t>(),
+          .kv_end = args.kv_end.data<int32_t>(),
+          .block_table = args.block_table.data<int32_t>(),
+          .kv = args.kv,
+          .probes = args.probes,
+          .scale = args.probes.kind == TileProbeKind::kAntidiagonal
+                       ? args.scale / static_cast<float>(args.probes.stride)
+                       : args.scale,
+          .num_q_heads = static_cast<int32_t>(args.q.dim(1)),
+          .group = static_cast<int32_t>(args.q.dim(1)) / args.kv.shape.num_kv_heads,
+          .head_dim = static_cast<int32_t>(args.q.dim(2)),
+          .num_probes = static_cast<int32_t>(args.records.dim(1)),
+          .per_tile = probes_per_tile(args.probes),
+          .key_tokens = key_tokens_of(args.probes),
+          .width = args.vectors.dim(2),
+          .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
+          .vectors = reinterpret_cast<uint16_t*>(args.vectors.bytes()),
+          .records = args.records.data<float>()};
+}
+
+// The positions [begin, end) that a probe is made of, and the first position that it does not see.
+// Empty if the probe does not exist.
+struct ProbeRows {
+  int32_t begin = 0;
+  int32_t end = 0;
+  int32_t limit = 0;
+
+  bool exists() const { return begin < end; }
+};
+
+ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
+  const int32_t q_tile = *call.first_pos / kTile + probe / call.per_tile;
+  const int32_t index = probe % call.per_tile;
+  const int32_t end_pos = call.end_pos();
+  if (q_tile * kTile >= end_pos) return {};
+  if (call.probes.kind == TileProbeKind::kRows) {
+    const int32_t row = std::min(probe_row(q_tile, index, call.per_tile), end_pos - 1);
+    return {row, row + 1, row + 1};
+  }
+  const int32_t tokens = kTile / call.per_tile;
+  const int32_t begin = q_tile * kTile + index * tokens;
+  const int32_t end = std::min(begin + tokens, end_pos);
+  // A cell sees whole cells up to its own; a pool sees tokens up to its last row.
+  return {begin, end, call.probes.kind == TileProbeKind::kAntidiagonal ? begin + tokens : end};
+}
+
+// ---- Vectors of probes and keys ----------------------------------------------------------------
+
+// The mean or the channel-wise maximum of bf16 vectors, at(0) to at(count - 1).
+template <typename At, typename Put>
+void pool(bool maxima, int32_t count, int32_t head_dim, const At& at, const Put& put) {
+  for (int32_t d = 0; d < head_dim; ++d) {
+    float result = bf16_to_float(at(0)[d]);
+    for (int32_t i = 1; i < count; ++i) {
+      const float next = bf16_to_float(at(i)[d]);
+      result = maxima ? std::max(result, next) : result + next;
+    }
+    put(d, round_to_bf16(maxima ? result : result / static_cast<float>(count)));
+  }
+}
+
+void make_probe(const ScoreCall& call, int32_t q_head, int32_t probe) {
+  uint16_t* to =
+      call.vectors + (static_cast<int64_t>(q_head) * call.num_probes + probe) * call.width;
+  const ProbeRows rows = rows_of(call, probe);
+  std::fill_n(to, call.width, uint16_t{0});
+  if (!rows.exists()) return;
+  const auto row = [&](int32_t position) {
+    const int64_t index = position - *call.first_pos + call.row_begin[0];
+    return call.q + (index * call.num_q_heads + q_head) * call.head_dim;
+  };
+  switch (call.probes.kind) {
+    case TileProbeKind::kRows:
+      std::copy_n(row(rows.begin), call.head_dim, to);
+      return;
+    case TileProbeKind::kAntidiagonal:
+      // Key token t of a cell meets the row that lies as far from the cell's end.
+      for (int32_t position = rows.begin; position < rows.end; ++position) {
+        const int32_t t = call.probes.stride - 1 - (position - rows.begin);
+        std::copy_n(row(position), call.head_dim, to + static_cast<int64_t>(t) * call.head_dim);
+      }
+      return;
+    case TileProbeKind::kPooled:
+      pool(
+          call.probes.pools_maxima, rows.end - rows.begin, call.head_dim,
+          [&](int32_t i) { return row(rows.begin + i); },
+          [&](int32_t d, uint16_t number) { to[d] = number; });
+      return;
+  }
+}
+
+// The keys of a tile as f32 [width][padded_keys]; 0 for tokens that do not exist, which may be NaN
+// in memory.
+void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* keys) {
+  const int32_t padded = call.padded_keys();
+  std::fill_n(keys, call.width * padded, 0.0f);
+  const KvBlockShape& shape = call.kv.shape;
+  const auto key = [&](int32_t position) {
+    const int32_t entry = (position - *call.kv_begin) / shape.block_tokens;
+    return reinterpret_cast<const uint16_t*>(call.kv.block(call.block_table[entry])) +
+           shape.k_offset(kv_head) +
+           static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim;
+  };
+  for (int32_t j = 0; j < call.num_keys(); ++j) {
+    const int32_t begin = kv_tile * kTile + j * call.key_tokens;
+    const int32_t count = std::min(call.key_tokens, *call.kv_end - begin);
+    if (count <= 0) return;
+    if (call.probes.kind == TileProbeKind::kPooled) {
+      pool(
+          call.probes.pools_maxima, count, call.head_dim, [&](int32_t i) { return key(begin + i); },
+          [&](int32_t d, uint16_t number) { keys[d * padded + j] = bf16_to_float(number); });
+      continue;
+    }
+    for (int32_t t = 0; t < count; ++t) {
+      const uint16_t* from = key(begin + t);
+      float* to = keys + static_cast<int64_t>(t) * call.head_dim * padded + j;
+      for (int32_t d = 0; d < call.head_dim; ++d) to[d * padded] = bf16_to_float(from[d]);
+    }
+  }
+}
+
+// ---- Records -----------------------------------------------------------------------------------
+
+// The record of one probe from its sums with the key vectors of a tile.
+float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, float* sums) {
+  const int32_t begin = kv_tile * kTile;
+  const int32_t num_visible = std::min({rows.limit, *call.kv_end, begin + kTile}) - begin;
+  const int32_t count = (num_visible + call.key_tokens - 1) / call.key_tokens;
+  float largest = kNothing;
+  for (int32_t j = 0; j < count; ++j) {
+    sums[j] *= call.scale;
+    if (call.probes.kind == TileProbeKind::kPooled) {
+      const int32_t tokens = std::min(call.key_tokens, num_visible - j * call.key_tokens);
+      sums[j] += std::log(static_cast<float>(tokens));
+    }
+    largest = std::max(largest, sums[j]);
+  }
+  float sum = 0.0f;
+  for (int32_t j = 0; j < count; ++j) sum += std::exp(sums[j] - largest);
+  return largest + std::log(sum);
+}
+
+// All probes of the group's heads against one tile. Probes before the tile see nothing of it.
+void score_tile(const ScoreCall& call, const TileKernels& kernels, int32_t kv_head,
+                int32_t kv_tile) {
+  const int32_t padded = call.padded_keys();
+  const int64_t num_floats = (call.width + kProbesAtOnce) * padded;
+  auto* keys =
+      reinterpret_cast<float*>(thread_scratch(static_cast<size_t>(num_floats) * sizeof(float)));
+  float* sums = keys + call.width * padded;
+  load_keys(call, kv_head, kv_tile, keys);
+  for (int32_t head = kv_head * call.group; head < (kv_head + 1) * call.group; ++head) {
+    const int64_t first_record = static_cast<int64_t>(head) * call.num_probes;
+    for (int32_t first = 0; first < call.num_probes; first += kProbesAtOnce) {
+      const int32_t count = std::min(kProbesAtOnce, call.num_probes - first);
+      const uint16_t* vectors[kProbesAtOnce] = {};
+      ProbeRows rows[kProbesAtOnce];
+      bool any_sees = false;
+      for (int32_t i = 0; i < count; ++i) {
+        vectors[i] = call.vectors + (first_record + first + i) * call.width;
+        rows[i] = rows_of(call, first + i);
+        any_sees = any_sees || (rows[i].exists() && rows[i].limit > kv_tile * kTile);
+      }
+      if (any_sees) kernels.dot_keys(vectors, count, call.width, keys, padded, sums);
+      for (int32_t i = 0; i < count; ++i) {
+        const bool sees = rows[i].exists() && rows[i].limit > kv_tile * kTile;
+        call.records[(first_record + first + i) * call.num_kv_tiles + kv_tile] =
+            sees ? record_of(call, rows[i], kv_tile, sums + i * padded) : kNothing;
+      }
+    }
+  }
+}
+
+void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& team) {
+  team.parallel_for(int64_t{call.num_q_heads} * call.num_probes, [&](int64_t index) {
+    make_probe(call, static_cast<int32_t>(index / call.num_probes),
+               static_cast<int32_t>(index % call.num_probes));
+  });
+  const int32_t first_tile = *call.kv_begin / kTile;
+  const int32_t num_tiles = (*call.kv_end + kTile - 1) / kTile - first_tile;
+  SLUICE_CHECK(first_tile + num_tiles <= call.num_kv_tiles,
+               "score_tiles: {} KV tiles, records have room for {}", first_tile + num_tiles,
+               call.num_kv_tiles);
+  team.parallel_for(int64_t{call.kv.shape.num_kv_heads} * num_tiles, [&](int64_t index) {
+    score_tile(call, kernels, static_cast<int32_t>(index / num_tiles),
+               first_tile + static_cast<int32_t>(index % num_tiles));
+  });
+}
+
+}  // namespace
+
+void CpuOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
+  as_cpu(stream).submit("score tiles", [call = make_call(args), &kernels = kernels_of(isa_)](
+                                           ThreadTeam& team) { run_call(call, kernels, team); });
+}
+
+}  // namespace sluice::cpu

@@ -1,0 +1,248 @@
+// score_tiles and select_tiles on the CPU, against the double-precision references.
+//
+// Reveals: sums in another order per ISA, runs that do not add up, masses of the wrong heads, bits
+// above the diagonal or of rows that do not exist. (CUDA has no kernels for these ops yet.)
+#include "ops/reference/tile_selection.h"
+
+#include <bit>
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "ops/cpu/cpu_ops.h"
+#include "planted_text.h"
+#include "sluice/error.h"
+
+namespace sluice::testing {
+namespace {
+
+constexpr int32_t kTile = kMaskTileTokens;
+
+const TileProbes kProbes[] = {
+    {.rows_per_tile = 1},
+    {.rows_per_tile = 4},
+    {.rows_per_tile = 16},
+    {.kind = TileProbeKind::kAntidiagonal, .stride = 8},
+    {.kind = TileProbeKind::kAntidiagonal, .stride = 32},
+    {.kind = TileProbeKind::kPooled},
+    {.kind = TileProbeKind::kPooled, .key_pool_tokens = 64, .query_pool_tokens = 16},
+    {.kind = TileProbeKind::kPooled, .query_pool_tokens = 1, .pools_maxima = true},
+};
+
+std::string describe(const TileProbes& probes) {
+  return fmt::format("kind {} probes {} width {}", static_cast<int>(probes.kind),
+                     probes_per_tile(probes), probe_width(probes, PlantedText::kHeadDim));
+}
+
+void score(Machine& machine, const ScoreTilesArgs& args, CpuIsa isa = best_kernels()) {
+  cpu::CpuOps(isa).score_tiles(machine.stream(), args);
+  machine.synchronize();
+}
+
+// The chain of a sum of n products loses at most n units; pools are rounded to bf16 on both sides.
+double tolerance_of(const TileProbes& probes) {
+  const double products = static_cast<double>(probe_width(probes, PlantedText::kHeadDim));
+  const double chain = 16 * (products + kTile) * kUnitF32;
+  return probes.kind == TileProbeKind::kPooled ? chain + 16 * 2 * kUnitBF16 : chain;
+}
+
+TEST(ScoreTiles, MatchesTheReference) {
+  for (const TileProbes& probes : kProbes) {
+    SCOPED_TRACE(describe(probes));
+    for (const int32_t num_tokens : {2 * kTile, 2 * kTile + 1, 3 * kTile - 1, 3 * kTile + 70}) {
+      Machine machine;
+      const PlantedText text = PlantedText::random(num_tokens, 5, 2, 3);
+      const ScoreTilesArgs args = text.call(machine, probes, kTile);
+      score(machine, args);
+      const std::vector<double> expected = reference::score_tiles(args);
+      expect_close(args.records, expected,
+                   std::vector<double>(expected.size(), tolerance_of(probes)), 1e-4);
+    }
+  }
+}
+
+TEST(ScoreTiles, EveryIsaGivesTheSameBits) {
+  for (const TileProbes& probes : kProbes) {
+    SCOPED_TRACE(describe(probes));
+    Machine machine;
+    const ScoreTilesArgs args = PlantedText::random(3 * kTile + 9, 6, 1, 2).call(machine, probes);
+    score(machine, args, CpuIsa::kScalar);
+    const std::vector<std::byte> base = bytes_of(args.records);
+    for (const CpuIsa isa : runnable_isas()) {
+      score(machine, args, isa);
+      EXPECT_EQ(bytes_of(args.records), base) << static_cast<int>(isa);
+    }
+  }
+}
+
+// Each run writes its own tiles, in any order; blocks may be smaller or larger than a tile.
+TEST(ScoreTiles, RunsAndBlocksChangeNothing) {
+  for (const TileProbes& probes : kProbes) {
+    SCOPED_TRACE(describe(probes));
+    Machine machine;
+    const PlantedText text = PlantedText::random(5 * kTile + 3, 8);
+    const ScoreTilesArgs whole = text.call(machine, probes, kTile);
+    score(machine, whole);
+    for (const int32_t block_tokens : {64, 128, 256}) {
+      const ScoreTilesArgs all = text.call(machine, probes, kTile, block_tokens);
+      for (const int32_t begin : {2 * kTile, 0, 4 * kTile}) {
+        ScoreTilesArgs run = all;
+        run.kv_begin = machine.tensor(std::vector<int32_t>{begin}, {1});
+        run.kv_end = machine.tensor(
+            std::vector<int32_t>{std::min(begin + 2 * kTile, text.num_tokens())}, {1});
+        const int64_t first = begin / block_tokens;
+        const int64_t num_blocks = all.block_table.dim(1) - first;
+        run.block_table =
+            TensorView(all.block_table.bytes() + first * 4, DType::kI32, {1, num_blocks});
+        score(machine, run);
+      }
+      EXPECT_EQ(bytes_of(all.records), bytes_of(whole.records)) << block_tokens;
+    }
+  }
+}
+
+// Blocks are NaN from the last key on (PlantedText), so a read beyond it would reach a record; and
+// with threads the same bits.
+TEST(ScoreTiles, ThreadsChangeNothing) {
+  Machine alone(1);
+  Machine team(4);
+  const PlantedText text = PlantedText::random(3 * kTile + 1, 9, 2, 2);
+  const ScoreTilesArgs args = text.call(alone, kProbes[1]);
+  const ScoreTilesArgs shared = text.call(team, kProbes[1]);
+  score(alone, args);
+  score(team, shared);
+  EXPECT_EQ(bytes_of(args.records), bytes_of(shared.records));
+}
+
+// ---- select_tiles ------------------------------------------------------------------------------
+
+struct Selected {
+  std::vector<int32_t> words;
+  std::vector<int64_t> counts;
+};
+
+Selected select(Machine& machine, const ScoreTilesArgs& scored, const TileRule& rule,
+                int32_t num_list_heads, int64_t prompt_end) {
+  const int32_t per_tile = probes_per_tile(scored.probes);
+  const int64_t num_q_tiles = scored.records.dim(1) / per_tile;
+  SelectTilesArgs args{.records = scored.records,
+                       .probes_per_tile = per_tile,
+                       .batch = scored.batch,
+                       .prompt_end = prompt_end,
+                       .rule = rule};
+  args.mask = {.bits = machine.tensor(DType::kI32, {1, num_list_heads, num_q_tiles, 1}),
+               .first_q_tile = scored.batch.first_pos.data<int32_t>()[0] / kTile};
+  args.counts = machine.tensor(std::vector<int64_t>{10, 20, 30}, {3});
+  select_tiles(machine.stream(), args);
+  machine.synchronize();
+  return {values_of<int32_t>(args.mask.bits), values_of<int64_t>(args.counts)};
+}
+
+// The masses of the references, rounded down as the op does, through the same rule.
+std::vector<int32_t> expected_words(const ScoreTilesArgs& scored, const TileRule& rule,
+                                    int32_t num_list_heads, int64_t prompt_end) {
+  std::vector<double> records;
+  for (const float record : values_of<float>(scored.records)) records.push_back(record);
+  const int32_t per_tile = probes_per_tile(scored.probes);
+  const auto num_q_tiles = static_cast<int32_t>(scored.records.dim(1) / per_tile);
+  const auto num_kv_tiles = static_cast<int32_t>(scored.records.dim(2));
+  const std::vector<double> masses =
+      reference::tile_masses(records, {.num_q_heads = static_cast<int32_t>(scored.records.dim(0)),
+                                       .num_kv_heads = num_list_heads,
+                                       .num_q_tiles = num_q_tiles,
+                                       .probes_per_tile = per_tile,
+                                       .num_kv_tiles = num_kv_tiles});
+  const int32_t first = scored.batch.first_pos.data<int32_t>()[0] / kTile;
+  std::vector<int32_t> words;
+  for (int32_t entry = 0; entry < num_list_heads * num_q_tiles; ++entry) {
+    const int32_t q_tile = first + entry % num_q_tiles;
+    std::vector<uint32_t> mass;
+    for (int32_t j = 0; j <= q_tile; ++j) {
+      mass.push_back(static_cast<uint32_t>(
+          std::floor(masses[static_cast<size_t>(entry * num_kv_tiles + j)] * kMassOne)));
+    }
+    const TileSelection selection =
+        take_tiles(rule, {.q_tile = q_tile, .prompt_end = prompt_end}, mass);
+    uint32_t word = 0;
+    for (int32_t j = 0; j <= q_tile; ++j) {
+      word |= selection.is_set[static_cast<size_t>(j)] ? 1u << j : 0u;
+    }
+    words.push_back(static_cast<int32_t>(word));
+  }
+  return words;
+}
+
+TEST(SelectTiles, TakesTheTilesOfTheRule) {
+  const TileRule rules[] = {
+      {.share = kMassOne / 10 * 6, .recent_tokens = 0, .tail_tokens = 0},
+      {.choice = TileChoice::kTop, .top_tiles = 2, .tail_tokens = 0},
+      {.choice = TileChoice::kAlpha, .share = kMassOne / 3, .tail_tokens = 100}};
+  for (const TileProbes& probes : {kProbes[1], kProbes[3], kProbes[5]}) {
+    for (const TileRule& rule : rules) {
+      for (const int32_t num_list_heads : {1, 2}) {
+        Machine machine;
+        const PlantedText text = PlantedText::random(9 * kTile + 20, 12, 2, 2);
+        const ScoreTilesArgs args = text.call(machine, probes, 2 * kTile);
+        score(machine, args);
+        const Selected selected = select(machine, args, rule, num_list_heads, text.num_tokens());
+        EXPECT_EQ(selected.words, expected_words(args, rule, num_list_heads, text.num_tokens()))
+            << describe(probes) << ", choice " << static_cast<int>(rule.choice);
+        int64_t num_set = 0;
+        for (const int32_t word : selected.words)
+          num_set += std::popcount(static_cast<uint32_t>(word));
+        EXPECT_EQ(selected.counts[0], 10 + num_set) << "counts are added";
+        // Query tiles 2 to 9 see 3 to 10 tiles.
+        EXPECT_EQ(selected.counts[1], 20 + num_list_heads * (3 + 10) * 8 / 2);
+      }
+    }
+  }
+}
+
+// A later span of a prompt: the tail is that of the prompt, and query tiles beyond the rows of a
+// shorter sequence of the pass stay 0.
+TEST(SelectTiles, KnowsThePromptsEndAndItsRows) {
+  Machine machine;
+  const PlantedText text = PlantedText::random(4 * kTile, 13);
+  ScoreTilesArgs args = text.call(machine, kProbes[1], 2 * kTile);
+  score(machine, args);
+  const TileRule rule{.choice = TileChoice::kTop, .recent_tokens = 0, .tail_tokens = 1};
+  EXPECT_EQ(select(machine, args, rule, 1, 4 * kTile + 1).words, (std::vector<int32_t>{5, 9}));
+  EXPECT_EQ(select(machine, args, rule, 1, 4 * kTile).words, (std::vector<int32_t>{5, 15}));
+  args.batch.row_begin = machine.tensor(std::vector<int32_t>{0, kTile}, {2});
+  EXPECT_EQ(select(machine, args, rule, 1, 9 * kTile).words, (std::vector<int32_t>{5, 0}));
+}
+
+TEST(SelectTiles, ProbesThatAreNotFiniteCountForNothing) {
+  Machine machine;
+  const PlantedText text = PlantedText::random(4 * kTile, 14);
+  const ScoreTilesArgs args = text.call(machine, kProbes[1], 3 * kTile);
+  score(machine, args);
+  const TileRule rule{
+      .choice = TileChoice::kTop, .top_tiles = 1, .recent_tokens = 0, .tail_tokens = 0};
+  const Selected clean = select(machine, args, rule, 1, 1 << 20);
+  auto* records = args.records.data<float>();
+  for (int32_t j = 0; j < 4; ++j) records[j] = std::numeric_limits<float>::quiet_NaN();
+  const int32_t chosen = clean.words[0] & ~9;  // beside sink and diagonal
+  ASSERT_EQ(std::popcount(static_cast<uint32_t>(chosen)), 1);
+  for (int32_t probe = 1; probe < 4; ++probe) records[probe * 4 + (chosen == 2 ? 2 : 1)] += 50;
+  EXPECT_EQ(select(machine, args, rule, 1, 1 << 20).words[0], chosen == 2 ? 13 : 11)
+      << "the other tile, by the other three";
+  std::fill_n(records, 16, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(select(machine, args, rule, 1, 1 << 20).words[0], 15) << "everything";
+}
+
+TEST(TileSelectionContract, NamesTheRuleThatIsBroken) {
+  Machine machine;
+  const PlantedText text = PlantedText::random(2 * kTile, 15);
+  ScoreTilesArgs args = text.call(machine, {.rows_per_tile = 4});
+  args.probes.rows_per_tile = 3;
+  EXPECT_DEATH(score_tiles(machine.stream(), args), "rows_per_tile must be 1, 2, 4, 8 or 16");
+  args.probes = {.kind = TileProbeKind::kAntidiagonal, .stride = 12};
+  EXPECT_DEATH(score_tiles(machine.stream(), args), "stride must be 4, 8, 16 or 32");
+  args = text.call(machine, {.kind = TileProbeKind::kPooled, .key_pool_tokens = 128}, 0, 128);
+  args.kv.shape.block_tokens = 64;
+  EXPECT_DEATH(score_tiles(machine.stream(), args), "must divide block_tokens");
+}
+
+}  // namespace
+}  // namespace sluice::testing
