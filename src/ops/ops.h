@@ -1,8 +1,8 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the shapes once
-// (ops/*.cc) and then come here. A backend that lacks an op does not compile.
+// page_selection.h, tile_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the
+// shapes once (ops/*.cc) and then come here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;

@@ -70,14 +70,15 @@ struct ScoreTilesArgs {
 
 // records[h, x, J] = ln of the sum over the keys j of tile J that probe x of head h sees of
 // exp(score(x, j)), for the tiles of the run; -inf where it sees none, or does not exist. Probe x
-// is number x % probes_per_tile of the x / probes_per_tile-th query tile of the batch. Shapes:
-// num_probes = probes_per_tile * query tiles of batch.max_rows rows; num_kv_tiles covers kv_end;
-// num_q_heads is a multiple of num_kv_heads; block_tokens is a multiple of kMaskTileTokens or
-// divides it; stride and key_pool_tokens divide block_tokens. Types: products and sums in f32.
-// Pools are rounded to bf16. kRows: exact queries and keys. Aliasing: `vectors` and `records`
-// overlap nothing. Order: after the keys were written, in stream order; calls for several runs in
-// any order. Errors: those of every op (ops/ops.h); kUnsupported on CUDA. Source: see
-// TileProbeKind.
+// is number x % probes_per_tile of the batch's query tile x / probes_per_tile.
+// Shapes: num_probes = probes_per_tile * query tiles of batch.max_rows rows; num_kv_tiles covers
+// kv_end; num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a
+// multiple of it; stride and key_pool_tokens divide block_tokens.
+// Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
+// Aliasing: `vectors` and `records` overlap nothing.
+// Order: after the keys were written, in stream order; calls for several runs in any order.
+// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Source: see TileProbeKind.
 void score_tiles(Stream& stream, const ScoreTilesArgs& args);
 
 struct SelectTilesArgs {
@@ -93,11 +94,12 @@ struct SelectTilesArgs {
 };
 
 // Writes the tiles that the rule takes for every list head and query tile of the batch. The mass of
-// tile J is the mean over the tile's usable probes and the heads of the list of exp(R[x, J] -
-// L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is not finite is
-// not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and take_tiles of
-// ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above the diagonal,
-// are 0. Shapes: num_kv_tiles at most 32 * num_words; num_q_tiles = num_probes / probes_per_tile.
+// tile J is the mean over the tile's usable probes and the heads of the list of
+// exp(R[x, J] - L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is
+// not finite is not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and
+// take_tiles of ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above
+// the diagonal, are 0.
+// Shapes: num_kv_tiles at most 32 * num_words; num_q_tiles = num_probes / probes_per_tile.
 // Types: f32 records, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.
 // Order: after score_tiles of all runs up to the batch's last row, in stream order.
