@@ -80,8 +80,9 @@ void check_batch_of_one(const AttentionBatch& batch, ShapeContract& shapes) {
   shapes.expect("batch.row_begin", batch.row_begin, DType::kI32, {"2"});
 }
 
-int64_t num_q_tiles(const AttentionBatch& batch) {
-  return (batch.max_rows + kMaskTileTokens - 1) / kMaskTileTokens;
+void check_rows(const TileRows& rows, ShapeContract& shapes) {
+  shapes.require(rows.first >= 0 && rows.first % kMaskTileTokens == 0 && rows.count > 0,
+                 "rows.first must be a multiple of kMaskTileTokens, rows.count positive");
 }
 
 }  // namespace
@@ -90,12 +91,13 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args) {
   ShapeContract shapes("score_tiles");
   shapes.expect("q", args.q, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
   check_batch_of_one(args.batch, shapes);
+  check_rows(args.rows, shapes);
   check_probes(args.probes, shapes);
   check_key_blocks(args, shapes);
   shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"1"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"1"});
   shapes.expect("block_table", args.block_table, DType::kI32, {"1", "max_blocks"});
-  shapes.bind("num_probes", num_q_tiles(args.batch) * probes_per_tile(args.probes));
+  shapes.bind("num_probes", int64_t{args.rows.num_q_tiles()} * probes_per_tile(args.probes));
   shapes.bind("probe_width", probe_width(args.probes, shapes["head_dim"]));
   shapes.expect("vectors", args.vectors, DType::kBF16,
                 {"num_q_heads", "num_probes", "probe_width"});
@@ -108,12 +110,15 @@ void select_tiles(Stream& stream, const SelectTilesArgs& args) {
   ShapeContract shapes("select_tiles");
   check_batch_of_one(args.batch, shapes);
   shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");
-  shapes.bind("num_q_tiles", num_q_tiles(args.batch));
-  shapes.bind("num_probes", shapes["num_q_tiles"] * args.probes_per_tile);
+  check_rows(args.rows, shapes);
+  shapes.bind("num_probes", int64_t{args.rows.num_q_tiles()} * args.probes_per_tile);
   shapes.expect("records", args.records, DType::kF32,
                 {"num_q_heads", "num_probes", "num_kv_tiles"});
   shapes.expect("mask.bits", args.mask.bits, DType::kI32,
                 {"1", "num_list_heads", "num_q_tiles", "num_words"});
+  shapes.require(
+      args.rows.first / kMaskTileTokens + args.rows.num_q_tiles() <= shapes["num_q_tiles"],
+      "mask must have an entry for every query tile of rows");
   shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
                  "num_q_heads must be a multiple of num_list_heads");
   shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],

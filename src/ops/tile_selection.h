@@ -55,9 +55,20 @@ int64_t probe_width(const TileProbes& probes, int64_t head_dim);
 // escapes all of them.
 int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile);
 
+// Rows [first, first + count) of a sequence's rows in the batch, as far as they exist: a window of
+// a pass, so that records need not be kept for all of its rows. `first` is a multiple of
+// kMaskTileTokens. Results do not depend on how a pass is cut into windows.
+struct TileRows {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  int32_t num_q_tiles() const { return (count + kMaskTileTokens - 1) / kMaskTileTokens; }
+};
+
 struct ScoreTilesArgs {
-  TensorView q;            // bf16 [num_rows, num_q_heads, head_dim], after rope
-  AttentionBatch batch;    // of one sequence, whose first_pos is a multiple of kMaskTileTokens
+  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
+  AttentionBatch batch;  // of one sequence, whose first_pos is a multiple of kMaskTileTokens
+  TileRows rows;
   float scale = 1.0f;      // score = scale * q.k
   KvBlocksView kv;         // a run of keys, as in AttentionArgs
   TensorView kv_begin;     // i32 [1]: multiple of kMaskTileTokens
@@ -70,10 +81,10 @@ struct ScoreTilesArgs {
 
 // records[h, x, J] = ln of the sum over the keys j of tile J that probe x of head h sees of
 // exp(score(x, j)), for the tiles of the run; -inf where it sees none, or does not exist. Probe x
-// is number x % probes_per_tile of the batch's query tile x / probes_per_tile.
-// Shapes: num_probes = probes_per_tile * query tiles of batch.max_rows rows; num_kv_tiles covers
-// kv_end; num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a
-// multiple of it; stride and key_pool_tokens divide block_tokens.
+// is number x % probes_per_tile of query tile x / probes_per_tile of `rows`.
+// Shapes: num_probes = probes_per_tile * rows.num_q_tiles(); num_kv_tiles covers kv_end;
+// num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a multiple
+// of it; stride and key_pool_tokens divide block_tokens.
 // Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys were written, in stream order; calls for several runs in any order.
@@ -85,21 +96,23 @@ struct SelectTilesArgs {
   TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
   int32_t probes_per_tile = 0;  // num_probes = probes_per_tile * query tiles
   AttentionBatch batch;         // as in score_tiles
-  int64_t prompt_end = 0;       // tokens of the sequence's whole prompt
+  TileRows rows;
+  int64_t prompt_end = 0;  // tokens of the sequence's whole prompt
   TileRule rule;
-  TileMask mask;      // bits are written; num_seqs 1, list_heads 1 or num_kv_heads; first_q_tile is
-                      // that of the batch
+  TileMask mask;  // entries of the query tiles of `rows` are written; num_seqs 1, list_heads 1 or
+                  // num_kv_heads; first_q_tile is that of the batch
   TensorView counts;  // i64 [3]: KV tiles set, visible and cut by max_tiles, of all list heads;
                       // each call adds its own
 };
 
-// Writes the tiles that the rule takes for every list head and query tile of the batch. The mass of
+// Writes the tiles that the rule takes for every list head and query tile of `rows`. The mass of
 // tile J is the mean over the tile's usable probes and the heads of the list of
 // exp(R[x, J] - L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is
 // not finite is not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and
 // take_tiles of ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above
 // the diagonal, are 0.
-// Shapes: num_kv_tiles at most 32 * num_words; num_q_tiles = num_probes / probes_per_tile.
+// Shapes: num_kv_tiles at most 32 * num_words; num_probes = probes_per_tile * rows.num_q_tiles();
+// the mask's num_q_tiles covers `rows`.
 // Types: f32 records, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.
 // Order: after score_tiles of all runs up to the batch's last row, in stream order.

@@ -57,6 +57,7 @@ class PlantedText {
                   .first_pos = machine.tensor(std::vector<int32_t>{first_pos}, {1}),
                   .max_rows = num_rows,
                   .max_kv_tokens = num_tokens_};
+    args.rows = {.first = 0, .count = num_rows};
     args.kv_begin = machine.tensor(std::vector<int32_t>{0}, {1});
     args.kv_end = machine.tensor(std::vector<int32_t>{num_tokens_}, {1});
     fill_blocks(machine, block_tokens, args);

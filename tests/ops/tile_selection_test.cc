@@ -101,6 +101,50 @@ TEST(ScoreTiles, RunsAndBlocksChangeNothing) {
   }
 }
 
+// A pass in windows of rows: the records and the mask are those of all rows at once.
+TEST(ScoreTiles, WindowsOfRowsChangeNothing) {
+  for (const TileProbes& probes : kProbes) {
+    SCOPED_TRACE(describe(probes));
+    Machine machine;
+    const PlantedText text = PlantedText::random(7 * kTile + 30, 10, 2, 2);
+    const ScoreTilesArgs whole = text.call(machine, probes, 2 * kTile);
+    score(machine, whole);
+    const TileRule rule{.choice = TileChoice::kTop, .top_tiles = 2, .tail_tokens = 0};
+    const auto new_mask = [&] {
+      return TileMask{.bits = machine.tensor(DType::kI32, {1, 2, 6, 1}), .first_q_tile = 2};
+    };
+    const TensorView counts = machine.tensor(std::vector<int64_t>{0, 0, 0}, {3});
+    const TileMask expected = new_mask();
+    const int32_t per_tile = probes_per_tile(probes);
+    const auto select_rows = [&](const ScoreTilesArgs& args, const TileMask& mask) {
+      select_tiles(machine.stream(), {.records = args.records,
+                                      .probes_per_tile = per_tile,
+                                      .batch = args.batch,
+                                      .rows = args.rows,
+                                      .prompt_end = text.num_tokens(),
+                                      .rule = rule,
+                                      .mask = mask,
+                                      .counts = counts});
+      machine.synchronize();
+    };
+    select_rows(whole, expected);
+    const TileMask mask = new_mask();
+    for (const TileRows rows :
+         {TileRows{0, 2 * kTile}, TileRows{2 * kTile, 3 * kTile}, TileRows{5 * kTile, 30}}) {
+      ScoreTilesArgs part = whole;
+      const int64_t num_probes = int64_t{rows.num_q_tiles()} * per_tile;
+      part.rows = rows;
+      part.vectors =
+          machine.tensor(DType::kBF16, {text.num_q_heads(), num_probes, whole.vectors.dim(2)});
+      part.records =
+          machine.tensor(DType::kF32, {text.num_q_heads(), num_probes, whole.records.dim(2)});
+      score(machine, part);
+      select_rows(part, mask);
+    }
+    EXPECT_EQ(values_of<int32_t>(mask.bits), values_of<int32_t>(expected.bits));
+  }
+}
+
 // Blocks are NaN from the last key on (PlantedText), so a read beyond it would reach a record; and
 // with threads the same bits.
 TEST(ScoreTiles, ThreadsChangeNothing) {
@@ -128,6 +172,7 @@ Selected select(Machine& machine, const ScoreTilesArgs& scored, const TileRule& 
   SelectTilesArgs args{.records = scored.records,
                        .probes_per_tile = per_tile,
                        .batch = scored.batch,
+                       .rows = scored.rows,
                        .prompt_end = prompt_end,
                        .rule = rule};
   args.mask = {.bits = machine.tensor(DType::kI32, {1, num_list_heads, num_q_tiles, 1}),

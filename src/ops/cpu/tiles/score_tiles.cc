@@ -37,6 +37,7 @@ struct ScoreCall {
   const int32_t* block_table;
   KvBlocksView kv;
   TileProbes probes;
+  TileRows rows;
   float scale;
   int32_t num_q_heads;
   int32_t group;
@@ -49,6 +50,7 @@ struct ScoreCall {
   uint16_t* vectors;  // [num_q_heads][num_probes][width]
   float* records;     // [num_q_heads][num_probes][num_kv_tiles]
 
+  // One past the last row that exists.
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
   int32_t num_keys() const { return kTile / key_tokens; }
   // Key vectors of a tile, filled up with zeros to whole lanes.
@@ -76,6 +78,7 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
           .block_table = args.block_table.data<int32_t>(),
           .kv = args.kv,
           .probes = args.probes,
+          .rows = args.rows,
           .scale = args.probes.kind == TileProbeKind::kAntidiagonal
                        ? args.scale / static_cast<float>(args.probes.stride)
                        : args.scale,
@@ -102,7 +105,7 @@ struct ProbeRows {
 };
 
 ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
-  const int32_t q_tile = *call.first_pos / kTile + probe / call.per_tile;
+  const int32_t q_tile = (*call.first_pos + call.rows.first) / kTile + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   const int32_t end_pos = call.end_pos();
   if (q_tile * kTile >= end_pos) return {};

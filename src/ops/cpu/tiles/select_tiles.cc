@@ -31,7 +31,9 @@ struct SelectCall {
   int32_t num_list_heads;
   int32_t num_q_tiles;
   int32_t num_words;
-  int32_t first_q_tile;
+  int32_t first_q_tile;  // of the mask
+  int32_t first_entry;   // of the rows, in the mask
+  int32_t num_entries;
 };
 
 SelectCall make_call(const SelectTilesArgs& args) {
@@ -50,7 +52,9 @@ SelectCall make_call(const SelectTilesArgs& args) {
           .num_list_heads = static_cast<int32_t>(bits.dim(1)),
           .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
           .num_words = static_cast<int32_t>(bits.dim(3)),
-          .first_q_tile = args.mask.first_q_tile};
+          .first_q_tile = args.mask.first_q_tile,
+          .first_entry = args.rows.first / kTile,
+          .num_entries = args.rows.num_q_tiles()};
 }
 
 // The log-sum-exp of a probe's records; not finite where the probe is not usable.
@@ -78,15 +82,17 @@ uint32_t to_mass(float share) {
   return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
 }
 
-// Integer masses of tiles 0 to q_tile for the heads of a list; all 0 without a usable probe.
-std::vector<uint32_t> masses_of(const SelectCall& call, int32_t list_head, int32_t q_tile) {
+// Integer masses of the tiles that query tile `entry` of the rows sees, for the heads of a list;
+// all 0 without a usable probe.
+std::vector<uint32_t> masses_of(const SelectCall& call, int32_t list_head, int32_t entry) {
+  const int32_t q_tile = call.first_q_tile + call.first_entry + entry;
   std::vector<float> shares(static_cast<size_t>(q_tile) + 1);
   int32_t num_usable = 0;
   for (int32_t h = 0; h < call.heads_per_list; ++h) {
     const int64_t head = static_cast<int64_t>(list_head) * call.heads_per_list + h;
     for (int32_t i = 0; i < call.per_tile; ++i) {
-      const int64_t probe = head * call.num_probes +
-                            static_cast<int64_t>(q_tile - call.first_q_tile) * call.per_tile + i;
+      const int64_t probe =
+          head * call.num_probes + static_cast<int64_t>(entry) * call.per_tile + i;
       num_usable += add_shares(call.records + probe * call.num_kv_tiles, shares) ? 1 : 0;
     }
   }
@@ -102,16 +108,17 @@ void add_count(int64_t& count, int64_t value) {
 }
 
 void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
-  uint32_t* words =
-      call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + entry) * call.num_words;
+  const int32_t mask_entry = call.first_entry + entry;
+  uint32_t* words = call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + mask_entry) *
+                                    call.num_words;
   std::fill_n(words, call.num_words, 0u);
-  const QueryTile tile{.q_tile = call.first_q_tile + entry, .prompt_end = call.prompt_end};
+  const QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
   if (tile.q_tile * kTile >= *call.first_pos + call.row_begin[1] - call.row_begin[0]) return;
   const auto num_visible = static_cast<size_t>(tile.q_tile) + 1;
   const TileSelection selection =
       attends_everything(call.rule, tile)
           ? TileSelection{.is_set = std::vector<bool>(num_visible, true)}
-          : take_tiles(call.rule, tile, masses_of(call, list_head, tile.q_tile));
+          : take_tiles(call.rule, tile, masses_of(call, list_head, entry));
   int64_t num_set = 0;
   for (size_t j = 0; j < num_visible; ++j) {
     if (!selection.is_set[j]) continue;
@@ -127,9 +134,9 @@ void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
 
 void CpuOps::select_tiles(Stream& stream, const SelectTilesArgs& args) const {
   as_cpu(stream).submit("select tiles", [call = make_call(args)](ThreadTeam& team) {
-    team.parallel_for(int64_t{call.num_list_heads} * call.num_q_tiles, [&](int64_t index) {
-      write_list(call, static_cast<int32_t>(index / call.num_q_tiles),
-                 static_cast<int32_t>(index % call.num_q_tiles));
+    team.parallel_for(int64_t{call.num_list_heads} * call.num_entries, [&](int64_t index) {
+      write_list(call, static_cast<int32_t>(index / call.num_entries),
+                 static_cast<int32_t>(index % call.num_entries));
     });
   });
 }
