@@ -294,6 +294,24 @@ TEST_F(Program, NeedleWritesItsFiles) {
   EXPECT_NE(outcome.out.find("needle.html"), std::string::npos);
 }
 
+// Two values of a random model's answer are rarely right, but a row, a score and all files are
+// there.
+TEST_F(Program, NeedleScoresTheTasksOfRuler) {
+  for (const char* kind : {"vt", "fwe"}) {
+    const Outcome outcome =
+        run_sluice(on_tiny("needle", {"--kind", kind, "--lengths", "768", "--needles", "1", "-n",
+                                      "4", "--out", path(kind)}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("score "), std::string::npos) << outcome.out;
+    const Json json = Json::parse(slurp(path(std::string(kind) + "/needle.json")));
+    EXPECT_EQ(json.at("items").size(), std::string(kind) == "vt" ? 5u : 1u);
+    for (const Json& item : json.at("items")) {
+      EXPECT_EQ(item.at("prompt_tokens"), item.at("length"));
+      EXPECT_TRUE(item.at("score") >= 0 && item.at("score") <= 1);
+    }
+  }
+}
+
 TEST_F(Program, NeedleRefusesADirectoryThatCannotBeMade) {
   directory_->write("plain-file", "");
   const Outcome outcome = run_sluice(on_tiny("needle", {"--out", path("plain-file/sub")}));

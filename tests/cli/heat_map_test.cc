@@ -78,6 +78,16 @@ TEST(HeatMap, ACellThatWasNotMeasuredSaysSo) {
   EXPECT_EQ(count_of(svg, "hm-void\""), 1u);
 }
 
+TEST(HeatMap, ACellOfPartialScoresShowsTheirMean) {
+  HeatMap map = make_map(1, 1);
+  map.counts_share = true;
+  map.cells[0][0].partial_score = 0.4;
+  const std::string svg = heat_map_svg(map);
+  EXPECT_NE(svg.find("score 85.0 %, 3 of 4 complete"), std::string::npos);
+  EXPECT_NE(svg.find(">85</text>"), std::string::npos);
+  EXPECT_NE(svg.find(">n = 4</text>"), std::string::npos);
+}
+
 // The result comes first in a title, in case a viewer cuts it; here nothing must be cut.
 TEST(HeatMap, LongTitlesAreWrapped) {
   HeatMap map = make_map(1, 1);

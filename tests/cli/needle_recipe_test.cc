@@ -48,11 +48,12 @@ std::string long_text() {
   return text;
 }
 
-const char* const kPrompt = "{haystack}\n\n{question}";
+TemplateTask number_task() { return {number_kind(), "{haystack}\n\n{question}"}; }
 
 TEST(NeedleRecipe, PromptsHaveExactlyTheLengthAskedFor) {
   const Haystack haystack(long_text(), "text", encode_words);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_words);
   for (const int64_t length : {64, 100, 101, 257, 1024, 4096}) {
     for (const int32_t depth : {0, 33, 50, 100}) {
       for (int32_t i = 0; i < 3; ++i) {
@@ -70,7 +71,8 @@ TEST(NeedleRecipe, PromptsHaveExactlyTheLengthAskedFor) {
 
 TEST(NeedleRecipe, IsNeverLongerEvenIfTokensDoNotAddUp) {
   const Haystack haystack(long_text(), "text", encode_quads);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_quads);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_quads);
   for (const int64_t length : {64, 333, 1000, 2048}) {
     const NeedleItem item = recipe.make(1, length, 50, 0);
     EXPECT_LE(static_cast<int64_t>(item.prompt_ids.size()), length);
@@ -80,7 +82,8 @@ TEST(NeedleRecipe, IsNeverLongerEvenIfTokensDoNotAddUp) {
 
 TEST(NeedleRecipe, AnItemDependsOnItsOwnNumbersAlone) {
   const Haystack haystack(long_text(), "text", encode_words);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_words);
   const NeedleItem first = recipe.make(7, 512, 50, 0);
   EXPECT_EQ(recipe.make(7, 512, 50, 0).user_message, first.user_message);
   std::set<std::string> values = {first.values[0]};
@@ -94,7 +97,8 @@ TEST(NeedleRecipe, AnItemDependsOnItsOwnNumbersAlone) {
 
 TEST(NeedleRecipe, TheNeedleIsAtItsDepth) {
   const Haystack haystack(long_text(), "text", encode_words);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_words);
   for (const int32_t depth : {0, 10, 50, 75, 100}) {
     const NeedleItem item = recipe.make(3, 2048, depth, 0);
     const size_t at = item.user_message.find("The secret number of the");
@@ -118,7 +122,8 @@ TEST(NeedleRecipe, SeveralValuesOfOneKeyAreAllAskedFor) {
   NeedleKind kind = number_kind();
   kind.separator = ", ";
   const Haystack haystack(long_text(), "text", encode_words);
-  const NeedleItem item = NeedleRecipe(kind, kPrompt, haystack, encode_words).make(5, 1024, 0, 0);
+  const TemplateTask task(kind, "{haystack}\n\n{question}");
+  const NeedleItem item = NeedleRecipe(task, &haystack, encode_words).make(5, 1024, 0, 0);
   ASSERT_EQ(item.values.size(), static_cast<size_t>(NeedleKind::kNumSeveralValues));
   for (const std::string& value : item.values) EXPECT_EQ(count_of(item.user_message, value), 1u);
   EXPECT_NE(item.expected.find(item.values[0] + ", " + item.values[1]), std::string::npos);
@@ -128,7 +133,8 @@ TEST(NeedleRecipe, SeveralValuesOfOneKeyAreAllAskedFor) {
 
 TEST(NeedleRecipe, ARepeatedHaystackStartsOverAtItsEnd) {
   const Haystack haystack(default_needle_templates().repeated_haystack, "repeated", encode_words);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_words);
   const NeedleItem item = recipe.make(1, 1000, 50, 0);
   EXPECT_EQ(item.prompt_ids.size(), 1000u);
   EXPECT_GT(count_of(item.user_message, "The grass is green."), 20u);
@@ -136,7 +142,8 @@ TEST(NeedleRecipe, ARepeatedHaystackStartsOverAtItsEnd) {
 
 TEST(NeedleRecipe, NamesWhatIsTooShort) {
   const Haystack haystack(long_text(), "text", encode_words);
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, encode_words);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, encode_words);
   EXPECT_THROW(recipe.make(1, 20, 50, 0), Error);
   try {
     const Haystack bad("no sentence ends here", "my.txt", encode_words);
@@ -159,7 +166,8 @@ TEST(NeedleRecipe, CutsALongSentenceInLinearTime) {
   };
   const Haystack haystack(text, "binary", counting);
   EXPECT_LT(num_encoded, 2 * text.size());
-  const NeedleRecipe recipe(number_kind(), kPrompt, haystack, counting);
+  const TemplateTask task = number_task();
+  const NeedleRecipe recipe(task, &haystack, counting);
   for (const int64_t length : {100, 4096}) {
     num_encoded = 0;
     const NeedleItem item = recipe.make(7, length, 50, 0);
@@ -185,6 +193,20 @@ TEST(NeedleTemplates, FillsEveryPlaceholderOnce) {
   EXPECT_EQ(fill_template("{key}: {value}", "value", "7"), "{key}: 7");
 }
 
+// All of the values or nothing, as long as the item does not count shares.
+TEST(NeedleScore, IsTheShareOfValuesOnlyWhereSharesCount) {
+  NeedleItem item;
+  item.values = {"KQXRA", "LMNOP", "ZZTOP", "ABCDE"};
+  EXPECT_EQ(score(item, "KQXRA, LMNOP"), 0);
+  EXPECT_EQ(score(item, "ABCDE KQXRA LMNOP ZZTOP"), 1);
+  item.counts_share = true;
+  EXPECT_EQ(score(item, "KQXRA, LMNOP"), 0.5);
+  EXPECT_EQ(score(item, "kqxra and Lmnop, but not ABCDEF"), 0.5) << "case counts nothing";
+  EXPECT_EQ(score(item, ""), 0);
+  EXPECT_FALSE(is_correct(item, "KQXRA, LMNOP, ZZTOP"));
+  EXPECT_TRUE(is_correct(item, "kqxra lmnop zztop abcde"));
+}
+
 // Every answer contains an empty value.
 TEST(NeedleTemplates, RefusesEmptyTexts) {
   const TempDir directory;
@@ -199,6 +221,13 @@ TEST(NeedleTemplates, RefusesEmptyTexts) {
     EXPECT_NE(std::string(error.what()).find("\"values\" holds an empty text"), std::string::npos)
         << error.what();
   }
+}
+
+TEST(NeedleTemplates, RefusesTheNameOfABuiltInKind) {
+  const std::string text = R"({"format": 1, "prompt": "{haystack} {question}",
+      "repeated_haystack": "A b. C d.", "kinds": [{"name": "vt", "needle": "{key} {value}",
+      "question": "{key}?", "answer": "{value}", "keys": ["k"], "values": ["a"]}]})";
+  EXPECT_THROW(parse_needle_templates(text, "templates.json"), Error);
 }
 
 TEST(NeedleTemplates, ReadsTheBundledModelsFile) {

@@ -229,6 +229,8 @@ TEST(Options, NeedleGridIsSortedAndUnique) {
   EXPECT_EQ(needle.out, "here");
   EXPECT_EQ(needle.haystack, "repeated");
   EXPECT_EQ(needle.engine.seed, 9);
+  EXPECT_EQ(parse<NeedleCommand>({"needle", "-m", "d", "--kind", "fwe"}).depths,
+            std::vector<int32_t>{0});
 }
 
 using Modes = std::vector<KvOffload>;
@@ -363,6 +365,12 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"needle", "-m", "d", "--lengths", "10"}, "--lengths: '10' is not a number of tokens"},
       {{"needle", "-m", "d", "--depths", "0,101"}, "--depths: '101'"},
       {{"needle", "-m", "d", "--needles", "0"}, "--needles: '0'"},
+      {{"needle", "-m", "d", "--kind", "cwe", "--depths", "50"},
+       "--depths is given, but --kind cwe"},
+      {{"needle", "-m", "d", "--kind", "fwe", "--haystack", "f"},
+       "--haystack is given, but --kind"},
+      {{"needle", "-m", "d", "--kind", "vt", "--templates", "f"},
+       "--templates is given, but --kind"},
       {{"trace", "-m", "d", "-o", "x"}, "exactly one of --tokens, --prompt and --file"},
       {{"trace", "-m", "d", "-o", "x", "--tokens", "1", "--prompt", "p"}, "exactly one of"},
       {{"trace", "-m", "d", "--tokens", "1"}, "--out: no file given"},

@@ -131,7 +131,7 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
     label = text_at(x + width / 2, middle + 4, "–", {.size = 12, .css_class = "hm-soft"});
     tooltip = where + ": not measured";
   } else {
-    const double share = static_cast<double>(cell.num_correct) / cell.num_total;
+    const double share = cell.share();
     const Rgb colour = share_colour(share);
     fill = fmt::format("fill=\"{}\"", hex(colour));
     const std::string ink = fmt::format("fill=\"{}\"", hex(text_colour_on(colour)));
@@ -141,11 +141,14 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
     if (two_lines) {
       const std::string soft = ink + " fill-opacity=\"0.72\"";
       label += text_at(x + width / 2, middle + 16,
-                       fmt::format("{}/{}", cell.num_correct, cell.num_total),
+                       map.counts_share ? fmt::format("n = {}", cell.num_total)
+                                        : fmt::format("{}/{}", cell.num_correct, cell.num_total),
                        {.size = 10.5, .css_class = "hm-number", .extra = soft});
     }
-    tooltip = fmt::format("{}: {} of {} found ({:.1f} %)", where, cell.num_correct, cell.num_total,
-                          share * 100);
+    tooltip = map.counts_share ? fmt::format("{}: score {:.1f} %, {} of {} complete", where,
+                                             share * 100, cell.num_correct, cell.num_total)
+                               : fmt::format("{}: {} of {} found ({:.1f} %)", where,
+                                             cell.num_correct, cell.num_total, share * 100);
   }
   return fmt::format(
       "<g class=\"hm-cell\"><title>{}</title><rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" "

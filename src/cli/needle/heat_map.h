@@ -15,7 +15,11 @@ namespace sluice::cli {
 // Needles of one length and depth.
 struct HeatMapCell {
   int32_t num_correct = 0;
-  int32_t num_total = 0;  // 0: not measured
+  int32_t num_total = 0;     // 0: not measured
+  double partial_score = 0;  // sum of the scores of the other answers
+
+  // The mean score; 0 if not measured.
+  double share() const { return num_total == 0 ? 0 : (num_correct + partial_score) / num_total; }
 };
 
 // Everything that the picture shows.
@@ -26,6 +30,7 @@ struct HeatMap {
   std::vector<int64_t> lengths;                 // columns
   std::vector<int32_t> depths;                  // rows, percent
   std::vector<std::vector<HeatMapCell>> cells;  // [depth][length], as `depths` and `lengths`
+  bool counts_share = false;  // cells show mean scores, not how many needles were found
 };
 
 // A wrong answer, for the list below the picture.

@@ -13,6 +13,8 @@
 #include "cli/interrupt.h"
 #include "cli/needle/recipe.h"
 #include "cli/needle/report.h"
+#include "cli/needle/ruler_tasks.h"
+#include "cli/needle/task.h"
 #include "cli/needle/templates.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
@@ -27,9 +29,6 @@ namespace sluice::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Room for a model that answers with a few more words than expected.
-constexpr int32_t kAnswerSlackTokens = 8;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -67,29 +66,33 @@ NamedText find_haystack(const NeedleCommand& command, const NeedleTemplates& tem
        command.engine.model);
 }
 
-// An upper bound of the tokens of an answer of this kind, or --max-tokens.
-int64_t answer_room(const NeedleKind& kind, std::optional<int32_t> max_tokens, const LLM& llm) {
+// The built-in task of --kind, else that of the templates. Errors: kInvalidArgument listing the
+// known kinds.
+std::unique_ptr<NeedleTask> make_task(const NeedleCommand& command,
+                                      const NeedleTemplates& templates) {
+  if (std::unique_ptr<NeedleTask> task = make_ruler_task(command.kind)) return task;
+  return std::make_unique<TemplateTask>(templates.kind(command.kind), templates.prompt);
+}
+
+// An upper bound of the tokens of an answer to this task, or --max-tokens.
+int64_t answer_room(const NeedleTask& task, std::optional<int32_t> max_tokens, const LLM& llm) {
   if (max_tokens) return *max_tokens;
-  std::vector<std::string> values = kind.values;
-  // Numbers with equally many digits take about as many tokens; 999... stands for all.
-  if (values.empty()) values.emplace_back(static_cast<size_t>(kind.value_digits), '9');
-  const auto num_tokens = [&](const std::string& text) {
-    return static_cast<int64_t>(llm.encode(text).size());
-  };
-  int64_t key_tokens = 0, value_tokens = 0;
-  for (const std::string& key : kind.keys) key_tokens = std::max(key_tokens, num_tokens(key));
-  for (const std::string& value : values) {
-    value_tokens = std::max(value_tokens, num_tokens(kind.separator + value));
-  }
-  return num_tokens(kind.answer) + key_tokens + kind.num_values() * value_tokens +
-         kAnswerSlackTokens;
+  return task.answer_room(
+      [&](const std::string& text) { return static_cast<int64_t>(llm.encode(text).size()); });
+}
+
+// The most tokens of an answer to this item. Where parts of an answer count, the model may use a
+// sentence of its own.
+int64_t answer_limit(const NeedleItem& item, const LLM& llm) {
+  if (item.counts_share) return kRulerAnswerTokens;
+  return static_cast<int64_t>(llm.encode(item.expected).size()) + kAnswerSlackTokens;
 }
 
 // Shortens lengths that leave no room for an answer within max_model_len, and prints a line for
 // each. Errors: kDoesNotFit for a length beyond the limit itself.
-void fit_lengths(const NeedleKind& kind, const LLM& llm, NeedleCommand* command) {
+void fit_lengths(const NeedleTask& task, const LLM& llm, NeedleCommand* command) {
   const int64_t limit = llm.max_model_len();
-  const int64_t longest = limit - answer_room(kind, command->max_tokens, llm);
+  const int64_t longest = limit - answer_room(task, command->max_tokens, llm);
   for (int64_t& length : command->lengths) {
     if (length > limit || longest <= 0) {
       fail(ErrorCode::kDoesNotFit,
@@ -113,8 +116,7 @@ NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
                  const std::function<void(int64_t)>& on_progress) {
   SamplingParams params;
   params.temperature = 0;
-  params.max_tokens = max_tokens.value_or(static_cast<int32_t>(llm.encode(item.expected).size()) +
-                                          kAnswerSlackTokens);
+  params.max_tokens = max_tokens ? *max_tokens : static_cast<int32_t>(answer_limit(item, llm));
   // The engine refuses a request that could exceed its context.
   const int64_t room = llm.max_model_len() - static_cast<int64_t>(item.prompt_ids.size());
   params.max_tokens = static_cast<int32_t>(std::min<int64_t>(params.max_tokens, room));
@@ -134,6 +136,7 @@ NeedleResult ask(LLM& llm, NeedleItem item, std::optional<int32_t> max_tokens,
   result.total_seconds = seconds_since(start);
   result.got = output.text;
   result.correct = is_correct(item, output.text);
+  result.score = score(item, output.text);
   result.finish_reason = finish_reason_name(output.finish_reason);
   result.item = std::move(item);
   return result;
@@ -149,9 +152,13 @@ std::string on_one_line(std::string text) {
 
 // The line of one answer for --verbose.
 std::string describe(const NeedleResult& result) {
+  const std::string verdict = result.item.counts_share
+                                  ? fmt::format("{:4.0f} %", 100 * result.score)
+                              : result.correct ? "found "
+                                               : "missed";
   return fmt::format("{:>5} {:3} %  {}  {}  {}", format_tokens(result.item.length_tokens),
-                     result.item.depth_percent, result.correct ? "found " : "missed",
-                     format_seconds(result.total_seconds), on_one_line(result.got));
+                     result.item.depth_percent, verdict, format_seconds(result.total_seconds),
+                     on_one_line(result.got));
 }
 
 // Asks the whole grid, shortest prompts first, until the end or Ctrl-C. Results go to the report.
@@ -197,29 +204,32 @@ int needle(const NeedleCommand& given) {
   NeedleCommand command = given;
   const ModelDirectory directory(command.engine.model);  // reports a wrong directory first
   const NeedleTemplates templates = find_templates(command);
-  const NeedleKind& kind = templates.kind(command.kind);
-  const NamedText text = find_haystack(command, templates);
+  const std::unique_ptr<NeedleTask> task = make_task(command, templates);
+  const NamedText text =
+      task->has_haystack() ? find_haystack(command, templates) : NamedText{"made-up words", ""};
   // Everything that can fail without the model fails before it is loaded.
   prepare_output_dir(command.out);
 
   const EngineOptions engine = command.engine;
   require_chat_template(engine.model);  // before loading, which may take minutes
   LLM llm = load_llm(engine, command.verbose);
-  fit_lengths(kind, llm, &command);
+  fit_lengths(*task, llm, &command);
   const PromptEncoder encode = [&](std::string_view message) {
     // Counting a haystack's tokens calls this for every sentence, so Ctrl-C is checked here.
     if (interrupted()) throw Interrupted();
     return llm.chat_prompt({{.role = "user", .content = std::string(message)}},
                            {.enable_thinking = false, .date = {}});
   };
-  const Haystack haystack = [&] {
+  std::optional<Haystack> haystack;
+  if (task->has_haystack()) {
     const ProgressLine progress("counting the tokens of " + text.name);
-    return Haystack(text.text, text.name, encode);
-  }();
-  const NeedleRecipe recipe(kind, templates.prompt, haystack, encode);
+    haystack.emplace(text.text, text.name, encode);
+  }
+  const NeedleRecipe recipe(*task, haystack ? &*haystack : nullptr, encode);
 
   NeedleReport report{.command = command,
                       .haystack_name = text.name,
+                      .counts_share = task->counts_share(),
                       .machine = machine_name(engine),
                       .kv_offload = llm.kv_offload(),
                       .observations = {},

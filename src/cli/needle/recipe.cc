@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cmath>
+#include <unordered_map>
 #include <utility>
 
 #include "core/error.h"
@@ -24,24 +24,6 @@ constexpr int64_t kMinCutTokens = 4;
 // ASCII letters and digits.
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// SplitMix64: equal numbers on every machine, unlike the distributions of <random>.
-// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  // In [0, n). The bias of the remainder is below 2^-40 for the n we have.
-  size_t below(size_t n) { return static_cast<size_t>(next() % n); }
-
- private:
-  uint64_t state_;
-};
-
 // A seed from the run's seed and the item's place in the grid, mixed one after the other.
 uint64_t item_seed(uint64_t seed, int64_t length_tokens, int32_t depth_percent, int32_t index) {
   uint64_t mixed = seed;
@@ -49,16 +31,6 @@ uint64_t item_seed(uint64_t seed, int64_t length_tokens, int32_t depth_percent, 
     mixed = Random(mixed ^ static_cast<uint64_t>(part)).next();
   }
   return mixed >> 1;  // 63 bits: fits the signed integer of JSON readers
-}
-
-// A value of the kind's list, or a number of value_digits digits without a leading zero.
-std::string random_value(const NeedleKind& kind, Random* random) {
-  if (!kind.values.empty()) return kind.values[random->below(kind.values.size())];
-  std::string digits(1, static_cast<char>('1' + random->below(9)));
-  while (static_cast<int32_t>(digits.size()) < kind.value_digits) {
-    digits += static_cast<char>('0' + random->below(10));
-  }
-  return digits;
 }
 
 // A byte of 0x80 or more begins a letter outside ASCII.
@@ -90,6 +62,24 @@ std::vector<size_t> word_ends(std::string_view text) {
   return ends;
 }
 
+// "1234" within "91234" is no match: the neighbours must not be letters or digits.
+bool has_word(std::string_view text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    const size_t end = at + word.size();
+    const bool starts = at == 0 || !is_word(text[at - 1]);
+    const bool ends = end == text.size() || !is_word(text[end]);
+    if (starts && ends) return true;
+  }
+  return false;
+}
+
+// ASCII letters only: values of built-in kinds have no others.
+std::string to_lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return lower;
+}
+
 }  // namespace
 
 Haystack::Haystack(std::string_view text, std::string_view name, const PromptEncoder& encode)
@@ -108,49 +98,76 @@ Haystack::Haystack(std::string_view text, std::string_view name, const PromptEnc
 
 // The parts of an item while its length is fitted.
 struct NeedleRecipe::Draft {
-  std::vector<std::string> needles;
-  std::string question;
-  int32_t depth_percent = 0;
-  size_t first_sentence = 0;
-  std::vector<std::pair<std::string, int64_t>> sentences;  // text and tokens
+  NeedleFacts facts;
+  Random random;              // the state after the draw of the facts
+  TokenCounter num_tokens;    // remembers its results
+  size_t first_sentence = 0;  // of the haystack
+  std::vector<Piece> pieces;  // sentences, or the task's own text
 };
 
-NeedleRecipe::NeedleRecipe(NeedleKind kind, std::string prompt, const Haystack& haystack,
-                           PromptEncoder encode)
-    : kind_(std::move(kind)),
-      prompt_(std::move(prompt)),
+NeedleRecipe::NeedleRecipe(const NeedleTask& task, const Haystack* haystack, PromptEncoder encode)
+    : task_(task),
       haystack_(haystack),
-      encode_(std::move(encode)) {}
+      encode_(std::move(encode)),
+      base_tokens_(static_cast<int64_t>(encode_("So.").size())) {
+  SLUICE_CHECK((haystack != nullptr) == task.has_haystack());
+}
 
-// Fills draft->sentences with sentences of `num_tokens` tokens in total. First in the text's order;
+// Tokens that the text adds after a sentence, so that neither trimming by a template nor a BOS
+// token counts.
+int64_t NeedleRecipe::count_tokens(const std::string& text) const {
+  return static_cast<int64_t>(encode_("So. " + text).size()) - base_tokens_;
+}
+
+// Fills draft->pieces with a text of at most `num_tokens` tokens.
+// Errors: kInvalidArgument if the task's own text has no room.
+void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) const {
+  if (task_.has_haystack()) {
+    fill_from_haystack(draft, num_tokens, attempt);
+    return;
+  }
+  draft->pieces = task_.make_text({.facts = draft->facts,
+                                   .num_tokens = num_tokens,
+                                   .attempt = attempt,
+                                   .random = draft->random},
+                                  draft->num_tokens);
+  if (draft->pieces.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "--lengths: {} tokens beside the question have no room for the words of this kind; give "
+         "more",
+         num_tokens);
+  }
+}
+
+// Fills draft->pieces with sentences of `num_tokens` tokens in total. First in the text's order;
 // then up to kMaxDropped of the last ones are replaced by one sentence from elsewhere with exactly
 // the remaining tokens; if there is none, one sentence is cut. Each `attempt` searches elsewhere,
 // since the choice of the last one may have merged tokens with its neighbour.
-void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) const {
-  auto& sentences = draft->sentences;
+void NeedleRecipe::fill_from_haystack(Draft* draft, int64_t num_tokens, size_t attempt) const {
+  std::vector<Piece>& sentences = draft->pieces;
   sentences.clear();
   int64_t left = num_tokens;
   size_t next = draft->first_sentence;
-  while (left > 0 && haystack_.num_tokens(next) <= left) {
-    sentences.emplace_back(haystack_.sentence(next), haystack_.num_tokens(next));
-    left -= haystack_.num_tokens(next++);
+  while (left > 0 && haystack_->num_tokens(next) <= left) {
+    sentences.push_back({haystack_->sentence(next), haystack_->num_tokens(next)});
+    left -= haystack_->num_tokens(next++);
   }
   if (left <= 0) return;
   // Removes the last sentence and returns its tokens to `left`.
   const auto drop_last = [&] {
-    left += sentences.back().second;
+    left += sentences.back().num_tokens;
     sentences.pop_back();
     --next;
   };
   for (size_t i = attempt % kMaxDropped; i > 0 && !sentences.empty(); --i) drop_last();
   // The state to return to if no sentence fits and one must be cut.
-  const std::vector<std::pair<std::string, int64_t>> start = sentences;
+  const std::vector<Piece> start = sentences;
   const int64_t start_left = left;
   for (size_t dropped = 0; dropped < kMaxDropped; ++dropped) {
-    for (size_t i = 0; i < haystack_.num_sentences(); ++i) {
+    for (size_t i = 0; i < haystack_->num_sentences(); ++i) {
       const size_t candidate = next + attempt * kSearchStride + i;
-      if (haystack_.num_tokens(candidate) != left) continue;
-      sentences.emplace_back(haystack_.sentence(candidate), left);
+      if (haystack_->num_tokens(candidate) != left) continue;
+      sentences.push_back({haystack_->sentence(candidate), left});
       return;
     }
     if (sentences.empty()) break;
@@ -160,25 +177,22 @@ void NeedleRecipe::fill_to(Draft* draft, int64_t num_tokens, size_t attempt) con
   left = start_left;
   next = draft->first_sentence + sentences.size();
   while (left < kMinCutTokens && !sentences.empty()) drop_last();
-  auto [cut, cut_tokens] = cut_to(next + attempt * kSearchStride, left);
-  if (cut_tokens > 0) sentences.emplace_back(std::move(cut), cut_tokens);
+  Piece cut = cut_to(next + attempt * kSearchStride, left);
+  if (cut.num_tokens > 0) sentences.push_back(std::move(cut));
 }
 
 // The text from sentence `first` on, cut to `num_tokens` tokens with a full stop, or a few less;
 // returns it with its number of tokens. Empty if no cut is short enough.
-std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_tokens) const {
-  std::string text = haystack_.sentence(first);
+Piece NeedleRecipe::cut_to(size_t first, int64_t num_tokens) const {
+  std::string text = haystack_->sentence(first);
   // Enough text that a cut of it can have num_tokens.
-  for (int64_t have = haystack_.num_tokens(first); have <= num_tokens;) {
-    text += " " + haystack_.sentence(++first);
-    have += haystack_.num_tokens(first);
+  for (int64_t have = haystack_->num_tokens(first); have <= num_tokens;) {
+    text += " " + haystack_->sentence(++first);
+    have += haystack_->num_tokens(first);
   }
-  const auto base = static_cast<int64_t>(encode_("So.").size());
   const std::vector<size_t> ends = word_ends(text);
   const auto piece_to = [&](size_t i) { return text.substr(0, ends[i]) + "."; };
-  const auto tokens_to = [&](size_t i) {
-    return static_cast<int64_t>(encode_("So. " + piece_to(i)).size()) - base;
-  };
+  const auto tokens_to = [&](size_t i) { return count_tokens(piece_to(i)); };
   // The first end with at least that many tokens. Steps double, then halve (galloping search), so
   // no encoded text is more than about twice as long as the result. Assumes that more text has more
   // tokens, which merges break rarely.
@@ -211,47 +225,43 @@ std::pair<std::string, int64_t> NeedleRecipe::cut_to(size_t first, int64_t num_t
   return {piece_to(end), tokens};
 }
 
-// Tokens of the sentences alone; needles and question are counted with the bare prompt.
+// Tokens of the pieces alone; hidden sentences and question are counted with the bare prompt.
 int64_t NeedleRecipe::total_tokens(const Draft& draft) {
   int64_t total = 0;
-  for (const auto& [text, tokens] : draft.sentences) total += tokens;
+  for (const Piece& piece : draft.pieces) total += piece.num_tokens;
   return total;
 }
 
-// The user message: the haystack with needles at the sentence borders nearest to their depths, and
-// the question.
+// The user message: the text with hidden sentences at the borders nearest to their places, and the
+// question.
 std::string NeedleRecipe::assemble(const Draft& draft) const {
   const auto total = static_cast<double>(total_tokens(draft));
-  std::string haystack;
-  const auto add = [&](const std::string& text) {
-    if (!haystack.empty()) haystack += ' ';
-    haystack += text;
+  const std::vector<HiddenSentence>& hidden = draft.facts.sentences;
+  std::string text;
+  const auto add = [&](const std::string& piece) {
+    if (!text.empty()) text += ' ';
+    text += piece;
   };
-  // The position of a needle in tokens. Several needles of one key are spread evenly over the text
-  // after the depth.
-  const auto place = [&](size_t needle) {
-    const double depth = draft.depth_percent / 100.0;
-    const double share = static_cast<double>(needle) / static_cast<double>(draft.needles.size());
-    return (depth + (1 - depth) * share) * total;
-  };
-  size_t needle = 0;
+  size_t next = 0;
   int64_t before = 0;
-  for (const auto& [text, tokens] : draft.sentences) {
-    // The place is nearer to the start of this sentence than to its end.
-    while (needle < draft.needles.size() &&
-           place(needle) < static_cast<double>(before) + static_cast<double>(tokens) / 2) {
-      add(draft.needles[needle++]);
+  for (const Piece& piece : draft.pieces) {
+    // The place is nearer to the start of this piece than to its end.
+    while (next < hidden.size() &&
+           hidden[next].place * total <
+               static_cast<double>(before) + static_cast<double>(piece.num_tokens) / 2) {
+      add(hidden[next++].text);
     }
-    add(text);
-    before += tokens;
+    add(piece.text);
+    before += piece.num_tokens;
   }
-  while (needle < draft.needles.size()) add(draft.needles[needle++]);
-  // The question is filled in before the haystack is inserted, whose text may contain "{question}".
-  const size_t at = prompt_.find("{haystack}");
-  std::string before_text = fill_template(prompt_.substr(0, at), "question", draft.question);
-  std::string after_text = fill_template(prompt_.substr(at + std::string_view("{haystack}").size()),
-                                         "question", draft.question);
-  return before_text + haystack + after_text;
+  while (next < hidden.size()) add(hidden[next++].text);
+  // The question is filled in before the text is inserted, which may contain "{question}".
+  const std::string& prompt = task_.prompt();
+  const std::string& question = draft.facts.question;
+  const std::string_view placeholder = "{haystack}";
+  const size_t at = prompt.find(placeholder);
+  return fill_template(prompt.substr(0, at), "question", question) + text +
+         fill_template(prompt.substr(at + placeholder.size()), "question", question);
 }
 
 NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t depth_percent,
@@ -260,26 +270,36 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
   item.seed = item_seed(seed, length_tokens, depth_percent, index);
   item.length_tokens = length_tokens;
   item.depth_percent = depth_percent;
+  item.counts_share = task_.counts_share();
   Random random(item.seed);
   // The order of these draws is part of the format: another order makes other items of a seed.
-  item.key = kind_.keys[random.below(kind_.keys.size())];
-  Draft draft;
-  draft.depth_percent = depth_percent;
-  std::string listed;
-  for (int32_t i = 0; i < kind_.num_values(); ++i) {
-    item.values.push_back(random_value(kind_, &random));
-    listed += (i == 0 ? "" : kind_.separator) + item.values.back();
-    draft.needles.push_back(
-        fill_template(fill_template(kind_.needle, "key", item.key), "value", item.values.back()));
-  }
-  draft.question = fill_template(kind_.question, "key", item.key);
-  item.expected = fill_template(fill_template(kind_.answer, "key", item.key), "value", listed);
-  draft.first_sentence = random.below(haystack_.num_sentences());
+  NeedleFacts facts = task_.draw(depth_percent / 100.0, &random);
+  const size_t first = task_.has_haystack() ? random.below(haystack_->num_sentences()) : 0;
+  item.key = facts.key;
+  item.values = facts.values;
+  item.expected = facts.expected;
+  std::unordered_map<std::string, int64_t> counted;
+  const TokenCounter num_tokens = [&](const std::string& text) {
+    const auto [found, is_new] = counted.try_emplace(text);
+    if (is_new) found->second = count_tokens(text);
+    return found->second;
+  };
+  Draft draft{.facts = std::move(facts),
+              .random = random,
+              .num_tokens = num_tokens,
+              .first_sentence = first,
+              .pieces = {}};
+  fit(&draft, &item);
+  return item;
+}
 
-  // The prompt without haystack: its tokens are the fixed part of the length.
-  item.user_message = assemble(draft);
-  item.prompt_ids = encode_(item.user_message);
-  const auto bare_tokens = static_cast<int64_t>(item.prompt_ids.size());
+// Tries texts until the prompt has exactly the item's length.
+void NeedleRecipe::fit(Draft* draft, NeedleItem* item) const {
+  const int64_t length_tokens = item->length_tokens;
+  // The prompt without text: its tokens are the fixed part of the length.
+  item->user_message = assemble(*draft);
+  item->prompt_ids = encode_(item->user_message);
+  const auto bare_tokens = static_cast<int64_t>(item->prompt_ids.size());
   int64_t target = length_tokens - bare_tokens;
   if (target <= 0) {
     fail(ErrorCode::kInvalidArgument,
@@ -288,36 +308,39 @@ NeedleItem NeedleRecipe::make(uint64_t seed, int64_t length_tokens, int32_t dept
          length_tokens, bare_tokens);
   }
   for (size_t attempt = 0; attempt < kMaxTries; ++attempt) {
-    fill_to(&draft, target, attempt);
-    std::string message = assemble(draft);
+    fill_to(draft, target, attempt);
+    std::string message = assemble(*draft);
     std::vector<int32_t> ids = encode_(message);
     const auto have = static_cast<int64_t>(ids.size());
     // Tokens that joining the pieces has added (or, if negative, removed); the next try expects the
     // same.
-    const int64_t joining = have - bare_tokens - total_tokens(draft);
+    const int64_t joining = have - bare_tokens - total_tokens(*draft);
     // A prompt must not exceed its length. The longest that fits is kept in case no try is exact.
-    if (have <= length_tokens && ids.size() > item.prompt_ids.size()) {
-      item.user_message = std::move(message);
-      item.prompt_ids = std::move(ids);
+    if (have <= length_tokens && ids.size() > item->prompt_ids.size()) {
+      item->user_message = std::move(message);
+      item->prompt_ids = std::move(ids);
     }
     if (have == length_tokens) break;
     target = length_tokens - bare_tokens - joining;
   }
-  return item;
 }
 
-// "1234" within "91234" is no match: the neighbours must not be letters or digits.
+double score(const NeedleItem& item, std::string_view answer) {
+  if (!item.counts_share) {
+    return std::all_of(item.values.begin(), item.values.end(),
+                       [&](const std::string& value) { return has_word(answer, value); })
+               ? 1
+               : 0;
+  }
+  const std::string lower = to_lower(answer);
+  const auto num_found =
+      std::count_if(item.values.begin(), item.values.end(),
+                    [&](const std::string& value) { return has_word(lower, to_lower(value)); });
+  return static_cast<double>(num_found) / static_cast<double>(item.values.size());
+}
+
 bool is_correct(const NeedleItem& item, std::string_view answer) {
-  return std::all_of(item.values.begin(), item.values.end(), [&](const std::string& value) {
-    for (size_t at = answer.find(value); at != std::string_view::npos;
-         at = answer.find(value, at + 1)) {
-      const size_t end = at + value.size();
-      const bool starts = at == 0 || !is_word(answer[at - 1]);
-      const bool ends = end == answer.size() || !is_word(answer[end]);
-      if (starts && ends) return true;
-    }
-    return false;
-  });
+  return score(item, answer) == 1;
 }
 
 }  // namespace sluice::cli

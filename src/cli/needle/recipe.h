@@ -1,8 +1,8 @@
-// Makes needle items: prompts of an exact number of tokens with a fact hidden at some depth.
+// Makes needle items: prompts of an exact number of tokens with the facts of a task.
 //
-// Used by needle.cc. Needs no engine, only a function that encodes a prompt. Deterministic: an item
-// depends on its seed, length, depth and index alone, not on the grid that it is part of. Thread
-// rule: a NeedleRecipe belongs to one thread.
+// Used by needle.cc; task.h has the tasks. Needs no engine, only a function that encodes a prompt.
+// Deterministic: an item depends on its seed, length, depth and index alone, not on the grid that
+// it is part of. Thread rule: a NeedleRecipe belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/needle/templates.h"
+#include "cli/needle/task.h"
 
 namespace sluice::cli {
 
@@ -27,6 +27,7 @@ struct NeedleItem {
   std::string key;
   std::vector<std::string> values;  // the answer must contain all of them
   std::string expected;             // the whole answer
+  bool counts_share = false;        // an answer with some of the values has a score above 0
   std::string user_message;
   std::vector<int32_t> prompt_ids;
 };
@@ -54,27 +55,37 @@ class Haystack {
 
 class NeedleRecipe {
  public:
-  // `prompt` has the placeholders {haystack} and {question}. REQUIRES: the haystack outlives this.
-  NeedleRecipe(NeedleKind kind, std::string prompt, const Haystack& haystack, PromptEncoder encode);
+  // `haystack` is null for a task that makes its own text. REQUIRES: task and haystack outlive
+  // this.
+  NeedleRecipe(const NeedleTask& task, const Haystack* haystack, PromptEncoder encode);
 
   // Makes item `index` of a cell. Its prompt has exactly `length_tokens` tokens: whole sentences of
   // the haystack from a random one on, the last of them chosen to fill the length. If no sentence
   // fits, the last one is cut; if tokens merge in every try, the prompt is a few tokens shorter.
+  // A task that makes its own text fills the length with its words.
   // Errors: kInvalidArgument if the length has no room for question and needle.
   NeedleItem make(uint64_t seed, int64_t length_tokens, int32_t depth_percent, int32_t index) const;
 
  private:
   struct Draft;
+  void fit(Draft* draft, NeedleItem* item) const;
   void fill_to(Draft* draft, int64_t num_tokens, size_t attempt) const;
-  std::pair<std::string, int64_t> cut_to(size_t first, int64_t num_tokens) const;
+  void fill_from_haystack(Draft* draft, int64_t num_tokens, size_t attempt) const;
+  Piece cut_to(size_t first, int64_t num_tokens) const;
+  int64_t count_tokens(const std::string& text) const;
   static int64_t total_tokens(const Draft& draft);
   std::string assemble(const Draft& draft) const;
 
-  NeedleKind kind_;
-  std::string prompt_;
-  const Haystack& haystack_;
+  const NeedleTask& task_;
+  const Haystack* haystack_;
   PromptEncoder encode_;
+  int64_t base_tokens_;  // of a short sentence alone
 };
+
+// The share of the item's values that `answer` contains, each as a whole word; if the item does not
+// count shares, 1 for all values and else 0. A share ignores the case of letters, as RULER's
+// string_match_all.
+double score(const NeedleItem& item, std::string_view answer);
 
 // True if `answer` contains every value of the item, each as a whole word.
 bool is_correct(const NeedleItem& item, std::string_view answer);

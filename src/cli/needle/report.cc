@@ -20,9 +20,15 @@
 namespace sluice::cli {
 namespace {
 
-// 0 for an empty cell.
-double percent(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+// "29 of 30 found (96.7 %)", or "score 81.3 %, 12 of 30 complete" if parts of an answer count.
+std::string result_text(const NeedleReport& report) {
+  const double percent = 100 * report.mean_score();
+  if (report.counts_share) {
+    return fmt::format("score {:.1f} %, {} of {} complete", percent, report.num_correct(),
+                       report.results.size());
+  }
+  return fmt::format("{} of {} found ({:.1f} %)", report.num_correct(), report.results.size(),
+                     percent);
 }
 
 std::string build_name() { return fmt::format("sluice {} ({})", build_version(), build_commit()); }
@@ -49,6 +55,7 @@ nlohmann::ordered_json item_json(const NeedleResult& result) {
           {"expected", item.values},
           {"got", result.got},
           {"correct", result.correct},
+          {"score", result.score},
           {"finish_reason", result.finish_reason},
           {"prompt_tokens", item.prompt_ids.size()},
           {"first_token_seconds", result.first_token_seconds},
@@ -105,16 +112,21 @@ int64_t NeedleReport::num_correct() const {
                        [](const NeedleResult& result) { return result.correct; });
 }
 
+double NeedleReport::mean_score() const {
+  double sum = 0;
+  for (const NeedleResult& result : results) sum += result.score;
+  return results.empty() ? 0 : sum / static_cast<double>(results.size());
+}
+
 HeatMap make_heat_map(const NeedleReport& report) {
   const NeedleCommand& command = report.command;
-  const auto num_results = static_cast<int64_t>(report.results.size());
   HeatMap map;
-  map.title = "Needle in a haystack";
+  map.title = report.counts_share ? "RULER " + command.kind : "Needle in a haystack";
+  map.counts_share = report.counts_share;
   const std::string where_kv_lives =
       report.kv_offload == "off" ? "KV on the device" : report.kv_offload + " KV offload";
   map.subtitle =
-      fmt::format("{} of {} found ({:.1f} %) · {} · {} attention · {}", report.num_correct(),
-                  num_results, percent(report.num_correct(), num_results),
+      fmt::format("{} · {} · {} attention · {}", result_text(report),
                   model_name(command.engine.model), command.engine.sparse.policy, where_kv_lives);
   map.notes.push_back(fmt::format("{} fresh needle{} a cell in {} · seed {} · greedy{}",
                                   command.needles, command.needles == 1 ? "" : "s",
@@ -131,6 +143,7 @@ HeatMap make_heat_map(const NeedleReport& report) {
                                  [index_of(map.lengths, result.item.length_tokens)];
     ++cell.num_total;
     cell.num_correct += result.correct ? 1 : 0;
+    cell.partial_score += result.correct ? 0 : result.score;
   }
   return map;
 }
@@ -145,7 +158,8 @@ std::string needle_json(const NeedleReport& report) {
       cells.push_back({{"length", map.lengths[column]},
                        {"depth", map.depths[row]},
                        {"correct", map.cells[row][column].num_correct},
-                       {"total", map.cells[row][column].num_total}});
+                       {"total", map.cells[row][column].num_total},
+                       {"score", map.cells[row][column].share()}});
     }
   }
   nlohmann::ordered_json items = nlohmann::ordered_json::array();
@@ -154,6 +168,7 @@ std::string needle_json(const NeedleReport& report) {
                     {"complete", report.complete},
                     {"correct", report.num_correct()},
                     {"total", report.results.size()},
+                    {"score", report.mean_score()},
                     {"settings", settings},
                     {"cells", cells},
                     {"observations", observations_json(report.observations)},
@@ -184,24 +199,19 @@ std::string needle_table(const NeedleReport& report, bool colours) {
   for (size_t row = 0; row < map.depths.size(); ++row) {
     std::vector<std::string> cells = {fmt::format("{:3} %", map.depths[row])};
     for (const HeatMapCell& cell : map.cells[row]) {
-      cells.push_back(cell.num_total == 0
-                          ? "-"
-                          : fmt::format(" {:3.0f} % ", percent(cell.num_correct, cell.num_total)));
+      cells.push_back(cell.num_total == 0 ? "-" : fmt::format(" {:3.0f} % ", 100 * cell.share()));
     }
     table.add(cells);
     for (size_t column = 0; column < map.lengths.size(); ++column) {
       const HeatMapCell& cell = map.cells[row][column];
       // A cell without a result keeps the terminal's own colours.
       if (!colours || cell.num_total == 0) continue;
-      const double share = static_cast<double>(cell.num_correct) / cell.num_total;
-      table.colour(row, column + 1, terminal_colours(share));
+      table.colour(row, column + 1, terminal_colours(cell.share()));
     }
   }
-  const auto num_results = static_cast<int64_t>(report.results.size());
-  return table.to_string() +
-         fmt::format("{} of {} found ({:.1f} %) in {}{}\n", report.num_correct(), num_results,
-                     percent(report.num_correct(), num_results), format_seconds(report.seconds),
-                     report.complete ? "" : ", interrupted");
+  return table.to_string() + fmt::format("{} in {}{}\n", result_text(report),
+                                         format_seconds(report.seconds),
+                                         report.complete ? "" : ", interrupted");
 }
 
 void prepare_output_dir(const std::filesystem::path& dir) {

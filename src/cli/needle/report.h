@@ -17,6 +17,7 @@ struct NeedleResult {
   NeedleItem item;
   std::string got;       // the model's answer
   bool correct = false;  // is_correct (recipe.h)
+  double score = 0;      // score (recipe.h)
   std::string finish_reason;
   double first_token_seconds = 0;  // from the request to the first token
   double total_seconds = 0;        // from the request to the last
@@ -26,6 +27,7 @@ struct NeedleResult {
 struct NeedleReport {
   NeedleCommand command;  // with the lengths that were used
   std::string haystack_name;
+  bool counts_share = false;  // of the task
   std::string machine;
   std::string kv_offload;  // the mode in use: "off", "chunked" or "layerwise"
   Observations observations;
@@ -35,9 +37,10 @@ struct NeedleReport {
 
   // Of `results`; unanswered items do not count.
   int64_t num_correct() const;
+  double mean_score() const;  // 0 without results
 };
 
-// Counts found needles per cell, with titles from the settings.
+// Found needles and scores per cell, with titles from the settings.
 HeatMap make_heat_map(const NeedleReport& report);
 // Settings, cells, observations and every answer.
 std::string needle_json(const NeedleReport& report);
@@ -45,7 +48,7 @@ std::string needle_json(const NeedleReport& report);
 // engines. Not part of needle_json, since a prompt of a million tokens takes some 12 MB and can be
 // made again from seed, length, depth, kind and haystack.
 std::string needle_prompts(const NeedleReport& report);
-// A row per depth, a column per length, and the share found in each cell.
+// A row per depth, a column per length, and the mean score in each cell.
 std::string needle_table(const NeedleReport& report, bool colours);
 
 // Makes the directory and checks that files can be written there, before the test, which may take

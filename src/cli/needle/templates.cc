@@ -1,11 +1,14 @@
 // Reads and checks needle_templates.json.
 #include "cli/needle/templates.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/needle/ruler_tasks.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "io/file.h"
@@ -54,6 +57,10 @@ std::string read_template(const JsonObject& object, std::string_view key,
 NeedleKind read_kind(const JsonObject& object) {
   NeedleKind kind;
   kind.name = object.get_string("name");
+  if (std::find(kRulerKinds.begin(), kRulerKinds.end(), kind.name) != kRulerKinds.end()) {
+    fail(ErrorCode::kModel, "{}: \"name\" is \"{}\", a built-in kind; use another name",
+         object.name(), kind.name);
+  }
   kind.needle = read_template(object, "needle", "{value}");
   kind.question = object.get_string("question");
   kind.answer = read_template(object, "answer", "{value}");
@@ -73,8 +80,9 @@ const NeedleKind& NeedleTemplates::kind(const std::string& name) const {
   std::string known;
   for (const NeedleKind& kind : kinds) {
     if (kind.name == name) return kind;
-    known += (known.empty() ? "" : ", ") + kind.name;
+    known += kind.name + ", ";
   }
+  known += fmt::format("{}", fmt::join(kRulerKinds, ", "));
   fail(ErrorCode::kInvalidArgument, "--kind: '{}' is not one of: {}", name, printable(known, 400));
 }
 

@@ -13,7 +13,7 @@ namespace sluice::cli {
 
 // One kind of fact. "{key}" and "{value}" in the texts are replaced.
 struct NeedleKind {
-  std::string name;      // "number"
+  std::string name;      // "number"; not that of a built-in kind (ruler_tasks.h)
   std::string needle;    // "The secret number of the {key} is {value}."
   std::string question;  // "What is the secret number of the {key}?"
   std::string answer;    // the whole expected answer; its length limits the model's

@@ -138,7 +138,10 @@ void declare(OptionSet& set, NeedleCommand* needle) {
               100000);
   declare_seed(set, &needle->engine);
   set.group("Text");
-  set.text("--kind", "NAME", "kind of needle in needle_templates.json (number)", &needle->kind);
+  set.text("--kind", "NAME",
+           "kind of needle in needle_templates.json, or a RULER task: multikey, multivalue, vt, "
+           "cwe, fwe (number)",
+           &needle->kind);
   set.text("--haystack", "FILE", "text to hide it in, or 'repeated' (DIR/haystack.txt)",
            &needle->haystack);
   set.text("--templates", "FILE", "needles and questions (DIR/needle_templates.json)",

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <memory>
 
+#include <fmt/format.h>
+
+#include "cli/needle/ruler_tasks.h"
 #include "core/error.h"
 
 namespace sluice::cli {
@@ -159,9 +163,19 @@ void check(ScoreCommand* score, const Given& given) {
   refuse_text_beside_tokens(!score->tokens.empty(), score->texts, given);
 }
 
-// Sorts the axes of the grid and removes repeated values.
+// Sorts the axes of the grid and removes repeated values. A task that makes its own text has one
+// row, at depth 0.
 void check(NeedleCommand* needle, const Given& given) {
   check_engine(needle->engine, given);
+  const std::unique_ptr<NeedleTask> task = make_ruler_task(needle->kind);
+  if (task && !task->has_haystack()) {
+    refuse_given(given, {"--depths", "--haystack", "--templates"},
+                 fmt::format("--kind {} has a text of its own and no depths", needle->kind));
+    needle->depths = {0};
+  } else if (task && needle->haystack != "repeated") {
+    refuse_given(given, {"--templates"},
+                 fmt::format("--kind {} has facts and questions of its own", needle->kind));
+  }
   const auto sort_unique = [](auto* list) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());

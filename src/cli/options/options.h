@@ -71,7 +71,7 @@ struct NeedleCommand {
   std::vector<int64_t> lengths = {1024, 2048, 4096};   // tokens of the whole prompt
   std::vector<int32_t> depths = {0, 25, 50, 75, 100};  // percent of the text before the needle
   int32_t needles = 4;                                 // different needles per cell
-  std::string kind = "number";                         // of needle_templates.json
+  std::string kind = "number";                         // of needle_templates.json, or of RULER
   std::string haystack;                                // a file, "repeated", or "" for the model's
   std::string templates;                               // a file; "" for the model's
   std::string out = "needle-results";
