@@ -73,6 +73,10 @@ size_t count_chosen(const TileRule& rule, const QueryTile& tile, std::span<const
 
 int64_t QueryTile::last_row() const { return std::min((q_tile + 1) * kTile, prompt_end) - 1; }
 
+bool TileSelection::is_everything() const {
+  return std::find(is_set.begin(), is_set.end(), false) == is_set.end();
+}
+
 bool attends_everything(const TileRule& rule, const QueryTile& tile) {
   if (tile.q_tile * kTile < rule.threshold_tokens) return true;
   if (tile.last_row() >= tile.prompt_end - rule.tail_tokens) return true;
@@ -92,10 +96,9 @@ TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,
   const bool has_mass =
       column_mass > 0 || std::any_of(mass.begin(), mass.end(), [](uint32_t a) { return a > 0; });
   if (!has_mass || attends_everything(rule, tile)) {
-    return {.is_set = std::vector<bool>(mass.size(), true), .is_everything = true};
+    return {.is_set = std::vector<bool>(mass.size(), true)};
   }
   const std::vector<int32_t> others = by_falling_mass(rule, tile, mass);
-  const size_t num_forced = mass.size() - others.size();
   const auto besides_forced = [&](int32_t tiles) {
     return static_cast<size_t>(std::max<int64_t>(0, tiles - std::ssize(mass) + std::ssize(others)));
   };
@@ -103,7 +106,6 @@ TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,
   size_t count = std::min(others.size(), std::max(chosen, besides_forced(rule.min_tiles)));
   if (rule.max_tiles > 0) count = std::min(count, besides_forced(rule.max_tiles));
   TileSelection selection{.is_set = std::vector<bool>(mass.size(), false),
-                          .is_everything = num_forced + count == mass.size(),
                           .num_cut = static_cast<int32_t>(chosen - std::min(chosen, count))};
   for (int32_t j = 0; j <= tile.q_tile; ++j) {
     if (is_forced(rule, tile, j)) selection.is_set[static_cast<size_t>(j)] = true;

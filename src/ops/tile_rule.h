@@ -24,8 +24,8 @@ enum class TileChoice {
 struct TileRule {
   TileChoice choice = TileChoice::kCoverage;
   uint32_t share = kMassOne;  // kCoverage, kAlpha: of kMassOne
-  bool is_share_of_rest =
-      false;                     // kCoverage: of the mass outside the forced tiles, not of all mass
+  // kCoverage: the share is of the mass outside the forced tiles, not of all mass.
+  bool is_share_of_rest = false;
   int32_t top_tiles = 0;         // kTop: beside the forced tiles
   int32_t sink_tokens = 128;     // tiles of the first tokens are forced,
   int32_t recent_tokens = 128;   // and tiles with a token of [first row - recent_tokens, last row]
@@ -52,15 +52,16 @@ bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile);
 
 struct TileSelection {
   std::vector<bool> is_set;  // [q_tile + 1]
-  bool is_everything = false;
-  int32_t num_cut = 0;  // tiles that the choice named and max_tiles cut off
+  int32_t num_cut = 0;       // tiles that the choice named and max_tiles cut off
+
+  bool is_everything() const;
 };
 
 // Applies the rule. `mass` is that of KV tiles 0 to q_tile without what columns hold, in units of
 // kMassOne; `column_mass` is held by columns that are attended as well and counts as covered. All
 // together are about kMassOne, or 0 where no probe row was usable: the tile then attends to
-// everything. Tiles are taken
-// by falling mass, of equal masses the lower tile first; the tile that reaches the share is taken.
+// everything. Tiles are taken by falling mass, of equal masses the lower tile first; the tile that
+// reaches the share is taken.
 // REQUIRES: mass.size() == q_tile + 1, each at most kMassOne; column_mass <= kMassOne.
 // Source: coverage of the softmax mass as in Xu et al. 2025, arXiv 2503.16428 (XAttention); alpha
 // as in FlashPrefill, arXiv 2603.06199.

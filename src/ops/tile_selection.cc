@@ -1,6 +1,8 @@
 // Where probes are, and the shape contracts of the two ops.
 #include "ops/tile_selection.h"
 
+#include <bit>
+
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
 
@@ -36,7 +38,9 @@ int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile) {
 
 namespace {
 
-bool is_power_of_two(int32_t value) { return value > 0 && (value & (value - 1)) == 0; }
+bool is_power_of_two(int32_t value) {
+  return value > 0 && std::has_single_bit(static_cast<uint32_t>(value));
+}
 
 void check_probes(const TileProbes& probes, ShapeContract& shapes) {
   switch (probes.kind) {

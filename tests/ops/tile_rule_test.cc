@@ -67,7 +67,7 @@ TEST(TileRule, TopCountsBesideTheForcedTiles) {
   rule.top_tiles = 0;
   EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
   rule.top_tiles = 6;
-  EXPECT_TRUE(take_tiles(rule, kTile5, kMass).is_everything);
+  EXPECT_TRUE(take_tiles(rule, kTile5, kMass).is_everything());
 }
 
 TEST(TileRule, AlphaComparesWithTheHeaviestOfAllTiles) {
@@ -125,7 +125,7 @@ TEST(TileRule, RowsNearTheBeginAndTheEndOfThePromptAttendToEverything) {
 }
 
 TEST(TileRule, WithoutAUsableProbeTheTileAttendsToEverything) {
-  EXPECT_TRUE(take_tiles(coverage(0.5), kTile5, std::vector<uint32_t>(6, 0)).is_everything);
+  EXPECT_TRUE(take_tiles(coverage(0.5), kTile5, std::vector<uint32_t>(6, 0)).is_everything());
 }
 
 // One tile after the other: the heaviest of those left, of equal ones the lowest.

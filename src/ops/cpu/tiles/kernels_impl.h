@@ -7,19 +7,13 @@
 
 #include <cstring>
 
+#include "ops/cpu/scalar_math.h"
 #include "ops/cpu/tiles/kernels.h"
 
 namespace sluice {
 namespace {
 
 using KeyLanes = float __attribute__((vector_size(kKeyLanes * sizeof(float))));
-
-inline float from_bf16(uint16_t bits) {
-  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof(value));
-  return value;
-}
 
 // kProbes probes against kKeyLanes keys; the sums stay in registers.
 template <int kProbes>
@@ -30,7 +24,7 @@ void dot_lanes(const uint16_t* const* probes, int64_t width, const float* keys, 
     KeyLanes key;
     std::memcpy(&key, keys + e * num_keys, sizeof(key));
 #pragma GCC unroll 4
-    for (int i = 0; i < kProbes; ++i) acc[i] += from_bf16(probes[i][e]) * key;
+    for (int i = 0; i < kProbes; ++i) acc[i] += cpu::bf16_to_float(probes[i][e]) * key;
   }
 #pragma GCC unroll 4
   for (int i = 0; i < kProbes; ++i) {

@@ -212,7 +212,7 @@ float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, f
     largest = std::max(largest, sums[j]);
   }
   float sum = 0.0f;
-  for (int32_t j = 0; j < count; ++j) sum += std::exp(sums[j] - largest);
+  for (int32_t j = 0; j < count; ++j) sum += fast_exp(sums[j] - largest);
   return largest + std::log(sum);
 }
 

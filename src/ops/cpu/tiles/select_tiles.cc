@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/scalar_math.h"
 
 namespace sluice::cpu {
 namespace {
@@ -61,7 +62,7 @@ SelectCall make_call(const SelectTilesArgs& args) {
 float log_sum_exp(const float* records, int32_t count) {
   const float largest = *std::max_element(records, records + count);
   float sum = 0.0f;
-  for (int32_t j = 0; j < count; ++j) sum += std::exp(records[j] - largest);
+  for (int32_t j = 0; j < count; ++j) sum += fast_exp(records[j] - largest);
   return largest + std::log(sum);
 }
 
@@ -71,7 +72,7 @@ bool add_shares(const float* records, std::vector<float>& shares) {
   const float lse = log_sum_exp(records, count);
   if (!std::isfinite(lse)) return false;
   for (int32_t j = 0; j < count; ++j) {
-    shares[static_cast<size_t>(j)] += std::exp(records[j] - lse);
+    shares[static_cast<size_t>(j)] += fast_exp(records[j] - lse);
   }
   return true;
 }

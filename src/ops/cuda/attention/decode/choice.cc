@@ -7,7 +7,7 @@ namespace sluice::cuda {
 namespace {
 
 // Below this many windows (128K tokens) it is faster to visit all windows of a list than to search
-// the list for those it shows (docs/kernels/cuda_attention.md, "Windows that a list shows").
+// the list for those it shows (docs/kernels/cuda_attention.md).
 constexpr int32_t kLeastDealtWindows = 512;
 
 // The kernels on tensor cores have these head sizes only.
