@@ -77,6 +77,15 @@ class Policy {
   // Errors: kInvalidArgument when the policy's pages do not fit blocks of that shape.
   virtual SelectionRule rule(const KvBlockShape& block) const = 0;
 
+  // Prefill: the rows whose queries a row's list may depend on are those of its scope, `scope` rows
+  // at an absolute multiple of it, as far as they exist; beside them it depends on the keys up to
+  // the scope's end, the options and the prompt's end. Passes begin at multiples of the scope, so
+  // that chunks and prefix hits do not change a list. 1: lists depend on the row alone.
+  virtual int32_t prefill_scope_tokens() const { return 1; }
+  // Prefill: lists of the prompt's last rows, this many, depend on where the prompt ends. KV of
+  // scopes that hold one of them must not be found by other prompts.
+  virtual int32_t prefill_tail_tokens() const { return 0; }
+
   // Whether decode steps with this policy may be captured and replayed: the work that its functions
   // enqueue depends only on the shapes of their input, and they accept rows of padding (kv_end 0,
   // block ids -1). Must hold for the prefill policy too, since it gets the keys of decode steps.

@@ -77,8 +77,11 @@ void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
   shapes.require(args.mask.first_q_tile >= 0, "mask.first_q_tile must not be negative");
 }
 
-// CUDA has no kernel for masks yet.
+// No device has columns yet, and CUDA no kernel for masks.
 void refuse_mask(const AttentionArgs& args, const Device& device) {
+  if (args.columns.present()) {
+    fail(ErrorCode::kUnsupported, "attention: columns have no kernel yet; select tiles alone");
+  }
   if (!args.mask.present() || device.kind() == DeviceKind::kCpu) return;
   fail(ErrorCode::kUnsupported,
        "attention: tile masks have no kernel on {} yet; select page lists, or everything",

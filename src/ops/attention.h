@@ -71,14 +71,31 @@ struct PageList {
 // have an entry. A bit serves calls of every run: tiles or parts of tiles outside [kv_begin,
 // kv_end) are skipped, and tokens after a row's own position stay invisible to it. With all
 // bits set the result has the bits of a call without a mask. There are no masks per query head: at
-// equal tiles masks per KV head capture as much mass, and K and V are moved per KV head. On CUDA
-// `attention` refuses masks so far.
+// equal tiles masks per KV head capture as much mass, and K and V are moved per KV head.
 struct TileMask {
   TensorView bits;  // i32 [num_seqs, list_heads, num_q_tiles, num_words]; list_heads: 1 for all
                     // heads, or num_kv_heads
   int32_t first_q_tile = 0;
 
   bool present() const { return bits.present(); }
+};
+
+// Single tokens that prefill attends beside the tiles of a mask, with keys and values gathered side
+// by side (`gather_columns`). The rows of a segment, segment_tokens rows at an absolute multiple of
+// it, share their columns. Columns are visited after all tiles, in tiles of kMaskTileTokens
+// columns, so they belong to the call with `last`, whatever its run is. A row skips a column after
+// its own position, and a column whose KV tile is set for the row's query tile: it was attended
+// there. A tile of columns of which no row of a query tile keeps one is not visited.
+struct TileColumns {
+  TensorView positions;  // i32 [list_heads, num_segments, max_columns], ascending and unique;
+                         // list_heads as in the mask; max_columns a multiple of kMaskTileTokens
+  TensorView count;      // i32 [list_heads, num_segments]: columns of the segment
+  TensorView kv;  // bf16 [num_segments, num_kv_heads, 2 (K, V), max_columns, head_dim]; rows from
+                  // `count` up to the next multiple of kMaskTileTokens are 0
+  int32_t segment_tokens = 0;  // a multiple of kMaskTileTokens
+  int32_t first_segment = 0;   // the segment of entry 0; entries cover all rows of the call
+
+  bool present() const { return positions.present(); }
 };
 
 // The rows and sequences of one pass: made once by engine/runner, read by every layer.
@@ -103,7 +120,8 @@ struct AttentionArgs {
   TensorView block_table;  // i32 [num_seqs, max_blocks]: entry j is the index in `kv` of the block
                            // that holds tokens kv_begin[s] + [j, j + 1) * block_tokens
   PageList pages;
-  TileMask mask;  // absent when pages are present
+  TileMask mask;        // absent when pages are present
+  TileColumns columns;  // only beside a mask; num_seqs is 1
 
   AttentionState state;  // needed unless first && last
   bool first = true;     // start from the empty state instead of reading it; a sequence whose run
@@ -124,9 +142,9 @@ struct AttentionArgs {
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
-// Errors: on CUDA the call throws kUnsupported for a mask, for gathered pages with several rows a
-// sequence, and in prefill for a scale that is not above 0. On CUDA a stream whose first
-// call is captured has an asynchronous kDevice (prepare_ops).
+// Errors: kUnsupported for columns. On CUDA the call throws kUnsupported for a mask, for gathered
+// pages with several rows a sequence, and in prefill for a scale that is not above 0. On CUDA a
+// stream whose first call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);
