@@ -48,6 +48,7 @@ struct PrefillParams {
                                   // its tokens
   float4* handed_over = nullptr;  // registers after first parts: [split tile][consumer][...]
   uint32_t* is_handed = nullptr;  // flags [split tile][consumer]; zero between kernels
+  uint32_t* num_begun = nullptr;  // counts the CTAs that have begun; zero between kernels
 };
 
 // The page lists of a call, for the kernels that take them (ops/attention.h).

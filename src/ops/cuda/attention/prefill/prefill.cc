@@ -110,7 +110,8 @@ void split_tiles(const AttentionScratch& scratch, const Split& split, PrefillPar
   params.num_split = split.num_tiles;
   params.split_step = split.longest_second / static_cast<float>(split.num_tiles + 1);
   params.handed_over = reinterpret_cast<float4*>(scratch.data());
-  params.is_handed = scratch.counters();
+  params.num_begun = scratch.counters();
+  params.is_handed = scratch.counters() + 1;
 }
 
 // Tokens of a tile of the Hopper kernel, or 0: not this GPU, this build or this shape.

@@ -15,6 +15,23 @@
 
 namespace sluice::cuda::sm90 {
 
+// ---- Launch order.
+
+// Takes the CTA's place in launch order: the number of CTAs that have begun before it. CUDA does
+// not promise that CTAs begin in the order of their index, so with the index a CTA could wait for
+// one that has not begun. The counter wraps to 0 at the last CTA. Call it before begin_pipeline.
+template <typename C>
+__device__ __forceinline__ void take_ticket(const PrefillParams& p, Shared<C>& shared) {
+  if (threadIdx.x == 0) shared.ticket = atomicInc(p.num_begun, gridDim.x - 1);
+}
+
+// The CTA's place in launch order; its index will do where no CTA waits for another.
+template <bool kSplits, typename C>
+__device__ __forceinline__ int cta_index(const Shared<C>& shared) {
+  if constexpr (kSplits) return static_cast<int>(shared.ticket);
+  return static_cast<int>(blockIdx.x);
+}
+
 // ---- Producer: one thread.
 
 // Brings the KV tiles of one tile of rows; the first is the CTA's `step`-th.
@@ -51,7 +68,7 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
 template <typename C, bool kSplits>
 __device__ __forceinline__ void produce_all(const PrefillParams& p, const CUtensorMap* map,
                                             Shared<C>& shared) {
-  const ItemRange range(p);
+  const ItemRange range(p, cta_index<kSplits>(shared));
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
     const Item tile = item_at<kSplits>(p, i);
@@ -100,8 +117,7 @@ __device__ __forceinline__ void hand_over(const Consumer<C>& self, const Item& t
 }
 
 // Waits for the first part, loads its registers and resets the flag. No deadlock: the first part's
-// CTA has a lower index, and GPUs start CTAs in that order (CUDA does not promise it, but the scans
-// of CUB rely on it as well).
+// CTA took an earlier ticket, so it runs already, and first parts wait for nothing.
 template <typename C>
 __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& tile, RowPair& rows,
                                           float (&o)[C::kHeadDim / 2]) {
@@ -180,7 +196,7 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
                     shared.q[buffer][index]);
   };
-  const ItemRange range(p);
+  const ItemRange range(p, cta_index<kSplits>(shared));
   Item tile = item_at<kSplits>(p, range.begin);
   begin_queries(tile, 0);
   int step = 0;
@@ -215,6 +231,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
                    const __grid_constant__ CUtensorMap kv_map) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = aligned_shared<Shared<C>>(shared_bytes);
+  if constexpr (kSplits) take_ticket<C>(p, shared);
   begin_pipeline<C>(shared, &kv_map);
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();

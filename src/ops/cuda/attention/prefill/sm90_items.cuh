@@ -13,9 +13,10 @@ namespace sluice::cuda::sm90 {
 
 // Tiles of the same length end together, and the last wave of CTAs leaves multiprocessors idle. So
 // some tiles are computed in two parts: kFirst at the beginning of the launch and kSecond at its
-// end. Second parts become shorter from long to nearly nothing, first parts longer, so that
-// multiprocessors finish one after the other and the last parts fill the gaps. A second part
-// continues with the registers of its first, which is the same arithmetic.
+// end. A second part waits for its first, whose CTA has begun before it. Second parts become
+// shorter from long to nearly nothing, first parts longer, so that multiprocessors finish one after
+// the other and the last parts fill the gaps. A second part continues with the registers of its
+// first, which is the same arithmetic.
 enum class Part { kWhole, kFirst, kSecond };
 
 // A tile of rows and the part of its KV tokens, [kv_begin, kv_end), that this item attends.
@@ -25,12 +26,13 @@ struct Item : PrefillTile {
   int32_t first_block = 0;  // entry of the block table: the block at kv_begin
 };
 
-// Items [begin, end) of this CTA, in launch order.
+// Items [begin, end) of CTA `cta`, in launch order. Where there are parts, `cta` counts CTAs in the
+// order in which they begin (take_ticket of sm90.cuh), else it is the CTA's index.
 struct ItemRange {
   int begin;
   int end;
-  __device__ explicit ItemRange(const PrefillParams& p)
-      : begin(blockIdx.x * p.tiles_per_cta),
+  __device__ ItemRange(const PrefillParams& p, int cta)
+      : begin(cta * p.tiles_per_cta),
         end(min(begin + p.tiles_per_cta, p.num_tiles + p.num_split)) {}
 };
 

@@ -121,7 +121,7 @@ template <typename C>
 __device__ __forceinline__ void produce_all_listed(const PrefillParams& p,
                                                    const PrefillLists& lists,
                                                    const CUtensorMap* map, ListShared<C>& shared) {
-  const ItemRange range(p);
+  const ItemRange range(p, blockIdx.x);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
     const PrefillTile tile = tile_at(p, i, C::kNumRows);
@@ -235,7 +235,7 @@ __device__ __forceinline__ void consume_all_listed(const PrefillParams& p,
     copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
                     shared.tiles.q[buffer][index]);
   };
-  const ItemRange range(p);
+  const ItemRange range(p, blockIdx.x);
   PrefillTile tile = tile_at(p, range.begin, C::kNumRows);
   begin_queries(tile, 0);
   int step = 0;

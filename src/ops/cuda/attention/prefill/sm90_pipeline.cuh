@@ -46,6 +46,7 @@ struct alignas(1024) Shared {
   std::byte v[C::kStages][C::kTileBytes];
   uint64_t k_full[C::kStages], k_empty[C::kStages];
   uint64_t v_full[C::kStages], v_empty[C::kStages];
+  uint32_t ticket;  // of the CTA, in launches with split tiles
 };
 
 // Named barriers: 1 and 2 are the turns of consumers 0 and 1, 3 and 4 synchronise the threads of
