@@ -3,6 +3,8 @@
 # it if this machine has a GPU. Otherwise prints how to copy it to a machine that has one.
 #
 #   tools/gpu/run.sh test|bench|sanitize [NAME...]
+#
+# A run of all benchmarks on a GPU also writes docs/kernels/measured.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 mode="${1:?give test, bench or sanitize}"
@@ -24,3 +26,6 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 tools/gpu/pack.sh -o build/cuda/bundle/ all
 tools/with-gpu tools/gpu/run_bundle.sh build/cuda/bundle/sluice-gpu "$mode" "$@"
+if [ "$mode" = bench ] && [ $# -eq 0 ]; then
+  python3 tools/gpu/measured.py out/gpu >docs/kernels/measured.md
+fi
