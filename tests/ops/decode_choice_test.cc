@@ -11,7 +11,7 @@
 namespace sluice::cuda {
 
 void PrintTo(DecodeKernel kernel, std::ostream* out) {
-  constexpr const char* kNames[] = {"cluster", "wave", "listed", "windows", "general"};
+  constexpr const char* kNames[] = {"wave", "listed", "windows", "general"};
   *out << kNames[static_cast<int>(kernel)];
 }
 
@@ -35,27 +35,9 @@ DecodeKernel kernel_of(const DecodeRound& round, const DecodeGpu& gpu = kHopper)
   return choose_decode_kernel(round, gpu).kernel;
 }
 
-TEST(DecodeChoice, ShortSequencesTakeClustersWhileAllRunAtOnce) {
-  EXPECT_EQ(kernel_of(step(1, 1)), DecodeKernel::kCluster);
-  EXPECT_EQ(kernel_of(step(1, 2048)), DecodeKernel::kCluster) << "8 heads x 8 CTAs";
-  EXPECT_NE(kernel_of(step(1, 2049)), DecodeKernel::kCluster) << "9 windows";
-  EXPECT_EQ(kernel_of(step(3, 1024)), DecodeKernel::kCluster) << "96 CTAs of 118";
-  EXPECT_NE(kernel_of(step(4, 1024)), DecodeKernel::kCluster) << "128 CTAs of 118";
-  // 5 windows take clusters of 8, as 8 windows do.
-  EXPECT_EQ(kernel_of(step(2, 1024)), DecodeKernel::kCluster);
-  EXPECT_NE(kernel_of(step(2, 1025)), DecodeKernel::kCluster);
-}
-
-TEST(DecodeChoice, ManyQueryHeadsOfAKvHeadTakeSeveralCtas) {
-  DecodeRound round = step(1, 2048);
-  round.group = 8;
-  EXPECT_EQ(kernel_of(round), DecodeKernel::kCluster);
-  round.group = 32;  // two CTAs of 16 heads: 128 CTAs of 118
-  EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows);
-}
-
 TEST(DecodeChoice, AWaveTakesSomeWindowsForEachMultiprocessorButNotMany) {
-  EXPECT_EQ(kernel_of(step(1, 2304)), DecodeKernel::kWave) << "72 windows, 66 are half";
+  EXPECT_EQ(kernel_of(step(1, 2048)), DecodeKernel::kWindows) << "64 windows, 66 are half";
+  EXPECT_EQ(kernel_of(step(1, 2304)), DecodeKernel::kWave) << "72 windows";
   EXPECT_EQ(kernel_of(step(1, 16 * 1024)), DecodeKernel::kWave) << "512 windows of 528";
   EXPECT_EQ(kernel_of(step(1, 17 * 1024)), DecodeKernel::kWindows) << "544 windows of 528";
   EXPECT_EQ(kernel_of(step(32, 512)), DecodeKernel::kWave);
@@ -65,7 +47,7 @@ TEST(DecodeChoice, AWaveTakesSomeWindowsForEachMultiprocessorButNotMany) {
   EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << "more than 8 query heads";
 }
 
-// GPUs before Hopper have neither clusters nor the shared memory of the wave.
+// GPUs before Hopper do not have the shared memory of the wave.
 TEST(DecodeChoice, AmpereComputesEachWindowByItself) {
   for (const int32_t num_tokens : {1, 2048, 8192, 128 * 1024}) {
     EXPECT_EQ(kernel_of(step(1, num_tokens), kAmpere), DecodeKernel::kWindows) << num_tokens;
@@ -73,8 +55,8 @@ TEST(DecodeChoice, AmpereComputesEachWindowByItself) {
 }
 
 // A part of a call that is computed in several rounds carries state between them.
-TEST(DecodeChoice, SeveralRoundsAndListsAndSmallBlocksExcludeClusterAndWave) {
-  for (const int32_t num_tokens : {2048, 8192}) {
+TEST(DecodeChoice, SeveralRoundsAndListsAndSmallBlocksExcludeTheWave) {
+  for (const int32_t num_tokens : {2304, 8192}) {
     DecodeRound round = step(1, num_tokens);
     round.is_only = false;
     EXPECT_EQ(kernel_of(round), DecodeKernel::kWindows) << num_tokens;

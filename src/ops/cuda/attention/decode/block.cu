@@ -1,8 +1,8 @@
 // Decode attention, first phase: a block computes a window, or half of one, of one sequence and KV
 // head.
 //
-// Used by attention/decode/decode.cc for head_dim 64 and 128, unless cluster.cu (few sequences up
-// to 2K tokens), wave.cu (up to some 16K) or listed.cu (sparse lists) takes the call. Bound: bytes
+// Used by attention/decode/decode.cc for head_dim 64 and 128, unless wave.cu (few sequences of some
+// 2K to 16K tokens) or listed.cu (sparse lists) takes the call. Bound: bytes
 // of K and V over HBM bandwidth; latency with little KV. Tile: a warp has a strip of 32 tokens
 // (attention/decode/strip.cuh), so half a window of 256 is 4 warps that start all copies at once
 // and wait for memory once. K and V are copied to shared memory asynchronously: each load into

@@ -1,7 +1,7 @@
 // Blocks of decode attention: which heads a block computes, and how the strips of its warps are
 // added up.
 //
-// Used by block.cu, cluster.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
+// Used by block.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
 // code.
 #pragma once
 

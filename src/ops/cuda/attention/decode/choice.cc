@@ -1,8 +1,6 @@
 // Limits of each kernel, and from where on it is the fastest.
 #include "ops/cuda/attention/decode/choice.h"
 
-#include <bit>
-
 namespace sluice::cuda {
 namespace {
 
@@ -13,21 +11,11 @@ constexpr int32_t kLeastDealtWindows = 512;
 // The kernels on tensor cores have these head sizes only.
 bool is_fast(const DecodeRound& round) { return round.head_dim == 64 || round.head_dim == 128; }
 
-// The cluster and the wave keep most of a multiprocessor's shared memory, which GPUs before Hopper
-// do not have, and take neither lists nor small windows.
-bool may_hold_windows(const DecodeRound& round, const DecodeGpu& gpu) {
+// The wave keeps most of a multiprocessor's shared memory, which GPUs before Hopper do not have,
+// and takes neither lists nor small windows.
+bool may_be_wave(const DecodeRound& round, const DecodeGpu& gpu) {
   return is_fast(round) && round.is_only && !round.has_lists && gpu.compute_major >= 9 &&
          round.window_tokens == kMaxWindowTokens;
-}
-
-// All clusters must run at once. A CTA of them fills a multiprocessor, and the multiprocessors of
-// an incomplete group stay empty, so at most 90 % are counted on.
-bool fits_clusters(const DecodeRound& round, const DecodeGpu& gpu) {
-  if (round.num_windows < 1 || round.num_windows > kMaxClusterWindows) return false;
-  const int32_t parts = round.group <= 8 ? 1 : (round.group + 15) / 16;
-  const int64_t num_ctas = int64_t{round.num_seqs} * round.num_kv_heads * parts *
-                           std::bit_ceil(static_cast<uint32_t>(round.num_windows));
-  return num_ctas <= gpu.num_multiprocessors * 9 / 10;
 }
 
 int64_t windows_of_all_heads(const DecodeRound& round) {
@@ -54,10 +42,7 @@ bool splits_halves(const DecodeRound& round, const DecodeGpu& gpu) {
 
 DecodeChoice choose_decode_kernel(const DecodeRound& round, const DecodeGpu& gpu) {
   if (!is_fast(round)) return {.kernel = DecodeKernel::kGeneral};
-  if (may_hold_windows(round, gpu)) {
-    if (fits_clusters(round, gpu)) return {.kernel = DecodeKernel::kCluster};
-    if (fits_wave(round, gpu)) return {.kernel = DecodeKernel::kWave};
-  }
+  if (may_be_wave(round, gpu) && fits_wave(round, gpu)) return {.kernel = DecodeKernel::kWave};
   if (round.deals_listed) return {.kernel = DecodeKernel::kListed};
   return {.kernel = DecodeKernel::kWindows, .records = splits_halves(round, gpu) ? 2 : 1};
 }

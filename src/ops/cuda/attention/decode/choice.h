@@ -16,9 +16,6 @@ inline constexpr int32_t kMaxWindowTokens = 256;
 // The fold of few windows adds up halves, so at most this many windows of a sequence may be halves.
 inline constexpr int32_t kFewWindows = 32;
 
-// The most windows of a sequence and KV head for one cluster: the portable cluster size.
-inline constexpr int32_t kMaxClusterWindows = 8;
-
 // Limits of a wave: sequences (one per lane of a warp), windows a multiprocessor, and query heads a
 // KV head.
 inline constexpr int32_t kMaxWaveSequences = 32;
@@ -26,7 +23,6 @@ inline constexpr int32_t kMaxWaveWindows = 4;
 inline constexpr int32_t kMaxWaveGroup = 8;
 
 enum class DecodeKernel {
-  kCluster,  // cluster.cu: a cluster of CTAs computes the windows of a KV head and folds them
   kWave,     // wave.cu: one CTA a multiprocessor computes windows until none is left
   kListed,   // listed.cu: CTAs share out the windows that the page lists show
   kWindows,  // block.cu: a CTA for each window, or for each half

@@ -155,8 +155,7 @@ class Rounds {
     } while (params_.first_window < num_windows);
   }
 
-  // One kernel for the windows and one for the fold; a cluster does both. Sets params_.records,
-  // which both kernels read.
+  // One kernel for the windows and one for the fold. Sets params_.records, which both read.
   void launch_round(bool is_only_round) {
     const cudaDeviceProp& gpu = stream_.cuda_device().properties();
     const DecodeChoice choice = choose_decode_kernel(
@@ -164,8 +163,6 @@ class Rounds {
         {.compute_major = gpu.major, .num_multiprocessors = gpu.multiProcessorCount});
     params_.records = choice.records;
     switch (choice.kernel) {
-      case DecodeKernel::kCluster:
-        return launch_decode_in_cluster(stream_, params_);
       case DecodeKernel::kWave:
         launch_decode_wave(stream_, params_);
         break;

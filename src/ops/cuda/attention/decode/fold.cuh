@@ -1,7 +1,6 @@
 // One step of the fold of windows into the carried state of decode attention.
 //
-// Used by attention/decode/combine.cu and attention/decode/cluster.cu, which must give the same
-// bits:
+// Used by attention/decode/combine.cu, whose two kernels must give the same bits:
 //   state.acc = state.acc * exp(max - new max) + acc * exp(own max - new max), and so for the sum
 // Thread rule: device code.
 #pragma once

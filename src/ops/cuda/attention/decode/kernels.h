@@ -9,10 +9,6 @@
 
 namespace sluice::cuda {
 
-// Computes windows and folds them in one kernel. REQUIRES: the only round, 1 to kMaxClusterWindows
-// windows of kMaxWindowTokens, no list; head_dim is 64 or 128; compute capability 9.0.
-void launch_decode_in_cluster(CudaStream& stream, const DecodeParams& p);
-
 // Computes the windows of a round, few of them. REQUIRES: the only round, up to kMaxWaveSequences
 // sequences, windows of kMaxWindowTokens, no list; head_dim is 64 or 128, p.group at most
 // kMaxWaveGroup; compute capability 9.0.

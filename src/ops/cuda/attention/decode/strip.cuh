@@ -1,6 +1,6 @@
 // Strips of decode attention: one warp computes 32 tokens of a window for up to 16 heads.
 //
-// Used by block.cu, cluster.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
+// Used by block.cu, listed.cu and wave.cu of attention/decode. Thread rule: device
 // code, whole warps.
 //
 // Both products have tokens (or channels) in the 16 rows and query heads in the 8 columns of
