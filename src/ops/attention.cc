@@ -77,11 +77,27 @@ void check_mask(const AttentionArgs& args, ShapeContract& shapes) {
   shapes.require(args.mask.first_q_tile >= 0, "mask.first_q_tile must not be negative");
 }
 
-// No device has columns yet, and CUDA no kernel for masks.
+// Columns belong to segments of whole query tiles of one sequence, and lie beside a mask.
+void check_columns(const AttentionArgs& args, ShapeContract& shapes) {
+  const TileColumns& columns = args.columns;
+  if (!columns.present()) return;
+  shapes.require(args.mask.present(), "columns must lie beside a mask");
+  shapes.require(shapes["num_seqs"] == 1, "num_seqs must be 1 when columns are present");
+  shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
+  shapes.bind("2", 2);
+  shapes.expect("columns.positions", columns.positions, DType::kI32,
+                {"num_mask_heads", "num_segments", "max_columns"});
+  shapes.expect("columns.count", columns.count, DType::kI32, {"num_mask_heads", "num_segments"});
+  shapes.expect("columns.kv", columns.kv, DType::kBF16,
+                {"num_segments", "num_kv_heads", "2", "max_columns", "head_dim"});
+  shapes.require(shapes["max_columns"] % kMaskTileTokens == 0,
+                 "max_columns must be a multiple of kMaskTileTokens");
+  shapes.require(columns.segment_tokens > 0 && columns.segment_tokens % kMaskTileTokens == 0,
+                 "columns.segment_tokens must be a multiple of kMaskTileTokens");
+}
+
+// CUDA has no kernel for masks yet.
 void refuse_mask(const AttentionArgs& args, const Device& device) {
-  if (args.columns.present()) {
-    fail(ErrorCode::kUnsupported, "attention: columns have no kernel yet; select tiles alone");
-  }
   if (!args.mask.present() || device.kind() == DeviceKind::kCpu) return;
   fail(ErrorCode::kUnsupported,
        "attention: tile masks have no kernel on {} yet; select page lists, or everything",
@@ -110,6 +126,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
   check_kv(args, shapes);
   check_pages(args, shapes);
   check_mask(args, shapes);
+  check_columns(args, shapes);
   check_state(args, shapes);
   refuse_mask(args, stream.device());
   ops_of(stream.device()).attention(stream, args);

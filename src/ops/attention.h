@@ -82,10 +82,11 @@ struct TileMask {
 
 // Single tokens that prefill attends beside the tiles of a mask, with keys and values gathered side
 // by side (`gather_columns`). The rows of a segment, segment_tokens rows at an absolute multiple of
-// it, share their columns. Columns are visited after all tiles, in tiles of kMaskTileTokens
-// columns, so they belong to the call with `last`, whatever its run is. A row skips a column after
-// its own position, and a column whose KV tile is set for the row's query tile: it was attended
-// there. A tile of columns of which no row of a query tile keeps one is not visited.
+// it, share their columns. Columns are visited after all tiles, in ascending order, so they belong
+// to the call with `last`, whatever its run is. A row skips a column after its own position or from
+// kv_end on, and a column whose KV tile is set for the row's query tile: it was attended there.
+// CUDA visits tiles of kMaskTileTokens columns, less those of which no row of a query tile keeps
+// one; the CPU visits the columns that a query tile keeps side by side.
 struct TileColumns {
   TensorView positions;  // i32 [list_heads, num_segments, max_columns], ascending and unique;
                          // list_heads as in the mask; max_columns a multiple of kMaskTileTokens
@@ -142,7 +143,7 @@ struct AttentionArgs {
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
-// Errors: kUnsupported for columns. On CUDA the call throws kUnsupported for a mask, for gathered
+// Errors: on CUDA the call throws kUnsupported for a mask or columns, for gathered
 // pages with several rows a sequence, and in prefill for a scale that is not above 0. On CUDA a
 // stream whose first call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,

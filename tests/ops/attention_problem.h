@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "attention_columns.h"
 #include "op_test_util.h"
 #include "ops/attention.h"
 #include "ops/cpu/cpu_ops.h"
@@ -56,6 +57,9 @@ struct AttentionRun {
   int32_t q_page_tokens = 0;
   // The lists become a tile mask. Pages and query pages have kMaskTileTokens.
   bool as_mask = false;
+  // Columns beside the mask, of each KV head (or head 0 for all) and segment. One sequence only.
+  std::function<std::vector<int32_t>(int32_t head, int32_t segment)> columns_of;
+  int32_t segment_tokens = 4 * kMaskTileTokens;
   // Not 0: pages are gathered up to the first split, this many entries of each list per call. One
   // sequence only.
   int32_t gathered_entries = 0;
@@ -180,6 +184,7 @@ class AttentionProblem {
     args.kv_end = machine.tensor(kv_end, {num_seqs});
     fill_blocks(machine, run, kv_begin, kv_end, args);
     if (run.pages || run.list_of) fill_pages(machine, run, args);
+    if (run.columns_of) fill_columns(machine, run, args);
     return args;
   }
 
@@ -355,6 +360,20 @@ class AttentionProblem {
     args.pages.page_count = machine.tensor(counts, {num_seqs, num_heads, num_q_pages});
     args.pages.page_tokens = run.page_tokens;
     args.pages.q_page_tokens = run.q_page_tokens;
+  }
+
+  void fill_columns(Machine& machine, const AttentionRun& run, AttentionArgs& args) const {
+    const int32_t first = shape_.seqs[0].first_pos / run.segment_tokens;
+    const int32_t last = (shape_.seqs[0].num_kv_tokens() - 1) / run.segment_tokens;
+    args.columns = make_columns(machine, run.columns_of,
+                                {.num_lists = run.one_list_for_all_heads ? 1 : shape_.num_kv_heads,
+                                 .first_segment = first,
+                                 .num_segments = last - first + 1,
+                                 .segment_tokens = run.segment_tokens,
+                                 .num_kv_heads = shape_.num_kv_heads,
+                                 .head_dim = shape_.head_dim,
+                                 .k = k_[0].data(),
+                                 .v = v_[0].data()});
   }
 
   // The lists of every sequence, head and query page, in this order.

@@ -87,7 +87,7 @@ inline RowPlace row_place(const AttentionItem& item, int32_t m) {
 // ---- Phase 0: queries and state in -------------------------------------------------------------
 
 // Transposes 16 query rows into the columns of a block. A column without a query row gets q = 0
-// and, in load_state, a limit beyond every token, so that it never makes a tile need masking.
+// and, in set_limits, a limit beyond every token, so that it never makes a tile need masking.
 void load_queries(const AttentionItem& item, const AmxScratch& s, int32_t block) {
   const int32_t num_query_rows = item.num_rows * item.group;
   for (int32_t d = 0; d < item.head_dim; d += kAmxDepth) {
@@ -115,7 +115,6 @@ void load_state(const AttentionItem& item, const AmxScratch& s, int32_t block) {
     const bool carried = !item.first && m < num_query_rows;
     s.max[m] = carried ? item.max[row_place(item, m).state] : -__builtin_inff();
     s.sum[m] = carried ? item.sum[row_place(item, m).state] : 0.0f;
-    s.limit[m] = m < num_query_rows ? row_limit(item, m / item.group) : INT32_MAX;
   }
   for (int32_t d = 0; d < item.head_dim; d += kLanes) {
     __m512i r[16];
@@ -127,6 +126,14 @@ void load_state(const AttentionItem& item, const AmxScratch& s, int32_t block) {
     }
     transpose_16x16(r);
     for (int32_t i = 0; i < 16; ++i) _mm512_store_si512(acc + (d + i) * kLanes, r[i]);
+  }
+}
+
+// How far each row of all blocks sees in the walk of `item`.
+void set_limits(const AttentionItem& item, const AmxScratch& s, int32_t num_blocks) {
+  const int32_t num_query_rows = item.num_rows * item.group;
+  for (int32_t m = 0; m < num_blocks * kLanes; ++m) {
+    s.limit[m] = m < num_query_rows ? row_limit(item, m / item.group) : INT32_MAX;
   }
 }
 

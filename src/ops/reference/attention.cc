@@ -52,17 +52,6 @@ bool is_selected(const AttentionArgs& args, const Head& head, int32_t token) {
   return !args.pages.present() || listed_at(args.pages, head, token) >= 0;
 }
 
-// Tokens of the run up to the row's own position that are selected, ascending.
-std::vector<int32_t> visible_tokens(const AttentionArgs& args, const Head& head) {
-  const int32_t begin = args.kv_begin.data<int32_t>()[head.seq];
-  const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
-  std::vector<int32_t> tokens;
-  for (int32_t token = begin; token < end; ++token) {
-    if (is_selected(args, head, token)) tokens.push_back(token);
-  }
-  return tokens;
-}
-
 // The keys (or, with `values`, the values) of a token: head_dim numbers.
 const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token, bool values) {
   const KvBlockShape& shape = args.kv.shape;
@@ -80,15 +69,52 @@ const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token
   return args.kv.block(block) + begin + (token % shape.block_tokens) * shape.head_dim;
 }
 
+// Keys and values of a token that a head attends to: head_dim numbers each.
+struct Token {
+  const BFloat16* k = nullptr;
+  const BFloat16* v = nullptr;
+};
+
+// The columns of the head's segment before `end` whose tiles are not set.
+void add_columns(const AttentionArgs& args, const Head& head, int32_t end,
+                 std::vector<Token>& tokens) {
+  const TileColumns& columns = args.columns;
+  const int64_t list_head = columns.positions.dim(0) == 1 ? 0 : head.kv_head;
+  const int64_t segment = head.position / columns.segment_tokens - columns.first_segment;
+  const int64_t list = list_head * columns.positions.dim(1) + segment;
+  const int64_t max_columns = columns.positions.dim(2);
+  const int64_t head_dim = args.kv.shape.head_dim;
+  const BFloat16* k =
+      columns.kv.data<BFloat16>() +
+      (segment * args.kv.shape.num_kv_heads + head.kv_head) * 2 * max_columns * head_dim;
+  for (int32_t i = 0; i < columns.count.data<int32_t>()[list]; ++i) {
+    const int32_t position = columns.positions.data<int32_t>()[list * max_columns + i];
+    if (position >= end || is_set(args.mask, head, position)) continue;
+    tokens.push_back({.k = k + i * head_dim, .v = k + (max_columns + i) * head_dim});
+  }
+}
+
+// What the row sees: tokens of the run up to its own position that are selected, then columns.
+std::vector<Token> visible_tokens(const AttentionArgs& args, const Head& head) {
+  const int32_t begin = args.kv_begin.data<int32_t>()[head.seq];
+  const int32_t end = std::min(args.kv_end.data<int32_t>()[head.seq], head.position + 1);
+  std::vector<Token> tokens;
+  for (int32_t token = begin; token < end; ++token) {
+    if (!is_selected(args, head, token)) continue;
+    tokens.push_back({entry(args, head, token, false), entry(args, head, token, true)});
+  }
+  if (args.columns.present()) add_columns(args, head, end, tokens);
+  return tokens;
+}
+
 // scale * q.k for each of `tokens`.
 std::vector<double> scores(const AttentionArgs& args, const Head& head,
-                           const std::vector<int32_t>& tokens) {
+                           const std::vector<Token>& tokens) {
   std::vector<double> result;
-  for (int32_t token : tokens) {
-    const BFloat16* k = entry(args, head, token, false);
+  for (const Token& token : tokens) {
     double dot = 0.0;
     for (int32_t d = 0; d < args.kv.shape.head_dim; ++d) {
-      dot += static_cast<double>(static_cast<float>(head.q[d])) * static_cast<float>(k[d]);
+      dot += static_cast<double>(static_cast<float>(head.q[d])) * static_cast<float>(token.k[d]);
     }
     result.push_back(args.scale * dot);
   }
@@ -134,15 +160,14 @@ std::vector<double> attention(const AttentionArgs& args) {
   std::vector<double> out;
   const auto head_dim = static_cast<size_t>(args.kv.shape.head_dim);
   for_each_head(args, [&](const Head& head) {
-    const std::vector<int32_t> tokens = visible_tokens(args, head);
+    const std::vector<Token> tokens = visible_tokens(args, head);
     const std::vector<double> score = scores(args, head, tokens);
     // out = sum over tokens of exp(score - lse) * v.
     const double lse = log_sum_exp(score);
     std::vector<double> acc(head_dim);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      const BFloat16* v = entry(args, head, tokens[t], true);
       const double weight = std::exp(score[t] - lse);
-      for (size_t d = 0; d < head_dim; ++d) acc[d] += weight * static_cast<float>(v[d]);
+      for (size_t d = 0; d < head_dim; ++d) acc[d] += weight * static_cast<float>(tokens[t].v[d]);
     }
     out.insert(out.end(), acc.begin(), acc.end());
   });

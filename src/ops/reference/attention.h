@@ -9,8 +9,8 @@
 namespace sluice::reference {
 
 // What `out` must be, [num_rows, num_q_heads, head_dim], for a call with first && last: the softmax
-// over all visible tokens at once, no tiles and no running maximum. Page lists and tile masks are
-// applied token by token. A head that sees no token gives zeros.
+// over all visible tokens at once, no tiles and no running maximum. Page lists, tile masks and
+// columns are applied token by token. A head that sees no token gives zeros.
 std::vector<double> attention(const AttentionArgs& args);
 
 // The log-sum-exp of every row and query head, [num_rows, num_q_heads]; -inf where nothing is seen.

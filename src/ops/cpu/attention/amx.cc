@@ -333,17 +333,9 @@ void attend_blocks(const AttentionItem& item, const AmxChunk& chunk, const AmxSc
   value_chunk<kBlocks>(chunk, s, block, item.head_dim, works);
 }
 
-// One item: state in, chunks of tiles in ascending order, state or output out. Tile registers are
-// released at the end, since a thread with live tile data has a larger context to switch.
-void run_amx_item(const AttentionItem& item, std::byte* scratch) {
-  const int32_t num_query_rows = item.num_rows * item.group;
-  const int32_t num_blocks = num_blocks_of(num_query_rows);
-  size_t used_bytes = 0;
-  const AmxScratch s = carve_amx(scratch, num_query_rows, item.head_dim, &used_bytes);
-  for (int32_t block = 0; block < num_blocks; ++block) {
-    load_queries(item, s, block);
-    load_state(item, s, block);
-  }
+// The tiles of the item, chunk by chunk in ascending order, into the state in `s`.
+void walk(const AttentionItem& item, const AmxScratch& s, int32_t num_blocks) {
+  set_limits(item, s, num_blocks);
   TileCursor cursor(item);
   const auto take = [&cursor](AmxChunk& to) {
     to.num_tiles = cursor.take(to.tiles, kAmxChunkTiles);
@@ -353,12 +345,26 @@ void run_amx_item(const AttentionItem& item, std::byte* scratch) {
   for (take(chunk); chunk.num_tiles > 0; chunk = next) {
     take(next);
     prepare_chunk(item, chunk, next, s);
-    // Rows before `blind_rows` see nothing of this chunk.
-    const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
-    int32_t block = max_of(0, min_of(item.num_rows, blind_rows)) * item.group / kLanes;
+    // Blocks before this one see nothing of this chunk.
+    int32_t block = first_row_that_sees(item, chunk.tiles[0].position) * item.group / kLanes;
     for (; block + 2 <= num_blocks; block += 2) attend_blocks<2>(item, chunk, s, block);
     if (block < num_blocks) attend_blocks<1>(item, chunk, s, block);
   }
+}
+
+// One item: state in, tiles and columns, state or output out. Tile registers are released at the
+// end, since a thread with live tile data has a larger context to switch.
+void run_amx_item(const AttentionItem& item, std::byte* scratch) {
+  const int32_t num_query_rows = item.num_rows * item.group;
+  const int32_t num_blocks = num_blocks_of(num_query_rows);
+  size_t used_bytes = 0;
+  const AmxScratch s = carve_amx(scratch, num_query_rows, item.head_dim, &used_bytes);
+  for (int32_t block = 0; block < num_blocks; ++block) {
+    load_queries(item, s, block);
+    load_state(item, s, block);
+  }
+  walk(item, s, num_blocks);
+  if (item.columns != nullptr) walk(*item.columns, s, num_blocks);
   _tile_release();
   for (int32_t block = 0; block < num_blocks; ++block) store_block(item, s, block);
 }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device/cpu/cpu_stream.h"
+#include "ops/cpu/attention/columns.h"
 #include "ops/cpu/attention/kernel.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/thread_scratch.h"
@@ -51,6 +52,8 @@ struct AttentionCall {
 
   int32_t first_q_tile;  // of a mask
   int32_t num_words;
+
+  ColumnsCall columns;  // of the call with `last`
 };
 
 // Gathered pages are found by their index in the list (block_table null), and only the entries of
@@ -114,6 +117,7 @@ AttentionCall make_call(const AttentionArgs& args) {
   }
   if (args.pages.present()) set_pages(args.pages, call);
   if (args.mask.present()) set_mask(args.mask, call);
+  if (args.columns.present() && args.last) call.columns = make_columns_call(args.columns);
   return call;
 }
 
@@ -236,8 +240,9 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
   const RowCut cut = cut_rows(call, kernel, team.num_threads());
   const int64_t per_run = static_cast<int64_t>(call.num_seqs) * call.num_kv_heads;
   // The same for all calls of a shape, so that a thread's scratch grows once.
-  const size_t scratch_bytes =
+  const size_t kernel_bytes =
       kernel.scratch_bytes(std::max(kernel.max_query_rows, call.item.group), call.item.head_dim);
+  const size_t columns_bytes = column_scratch_bytes(call.columns, call.item.head_dim);
   team.parallel_for(per_run * cut.num_runs, [&](int64_t index) {
     // The last rows of a causal sequence see most tokens: they start first, and short items at the
     // end balance the threads.
@@ -246,7 +251,11 @@ void run_call(const AttentionCall& call, const AttentionKernel& kernel, ThreadTe
     const auto kv_head = static_cast<int32_t>(index % call.num_kv_heads);
     const RowRun run = cut.run(call, seq, run_index);
     if (run.num_rows <= 0) return;
-    kernel.run(make_item(call, seq, kv_head, run), thread_scratch(scratch_bytes));
+    AttentionItem item = make_item(call, seq, kv_head, run);
+    std::byte* scratch = thread_scratch(columns_bytes + kernel_bytes);
+    const AttentionItem columns = columns_of(call.columns, item, kv_head, scratch);
+    if (columns.kv_end > 0) item.columns = &columns;
+    kernel.run(item, scratch + columns_bytes);
   });
 }
 

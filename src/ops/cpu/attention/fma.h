@@ -158,13 +158,11 @@ void store_rows(const AttentionItem& item, const FmaScratch& s) {
   }
 }
 
-// One item: rows and state in, chunks of tiles in ascending order, results out.
+// The tiles of the item, chunk by chunk in ascending order, into the state in `s`.
 template <typename Vector>
-void run_item(const AttentionItem& item, std::byte* scratch) {
+void walk(const AttentionItem& item, const FmaScratch& s) {
   const int32_t num_query_rows = item.num_rows * item.group;
   const int32_t head_dim = item.head_dim;
-  const FmaScratch s = carve(scratch, num_query_rows, head_dim);
-  load_rows<Vector>(item, s);
   TileCursor cursor(item);
   const auto take = [&cursor](Chunk& to) { to.num_tiles = cursor.take(to.tiles, kChunkTiles); };
   Chunk chunk;
@@ -174,8 +172,7 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
     load_chunk<Vector>(item, chunk, next, s);
     count_seen(item, chunk, s);
     // Rows before `begin` see nothing of this chunk; rounded down to a whole group of kMaxRows.
-    const int32_t blind_rows = chunk.tiles[0].position - item.first_pos;
-    int32_t begin = max_of(0, min_of(item.num_rows, blind_rows)) * item.group;
+    int32_t begin = first_row_that_sees(item, chunk.tiles[0].position) * item.group;
     begin -= begin % Vector::kMaxRows;
     // Phase by phase over all rows: K and V of the chunk stay in cache.
     for (int32_t m = begin; m < num_query_rows; m += Vector::kMaxRows) {
@@ -188,6 +185,15 @@ void run_item(const AttentionItem& item, std::byte* scratch) {
                                            head_dim);
     }
   }
+}
+
+// One item: rows and state in, tiles and columns, results out.
+template <typename Vector>
+void run_item(const AttentionItem& item, std::byte* scratch) {
+  const FmaScratch s = carve(scratch, item.num_rows * item.group, item.head_dim);
+  load_rows<Vector>(item, s);
+  walk<Vector>(item, s);
+  if (item.columns != nullptr) walk<Vector>(*item.columns, s);
   store_rows<Vector>(item, s);
 }
 

@@ -45,9 +45,16 @@ struct AttentionItem {
   int32_t num_pages = 0;    // 0 or less: the list ended before this call's entries
   int32_t page_tokens = 0;  // multiple of kTileTokens
 
+  // Not null: one past the last token that each row sees, ascending; positions do not count.
+  const int32_t* row_limits = nullptr;
+
   float scale = 1.0f;
   bool first = true;
   bool last = true;
+
+  // Not null: columns, walked after the tiles of this item into the same state. The same rows; the
+  // KV is a copy of the columns side by side, and a column's position is its index in the copy.
+  const AttentionItem* columns = nullptr;
 };
 
 // REQUIRES of run: num_rows * group <= max(max_query_rows, group); 64-byte aligned scratch.

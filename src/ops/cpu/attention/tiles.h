@@ -17,6 +17,7 @@ inline int32_t max_of(int32_t a, int32_t b) { return a > b ? a : b; }
 
 // One past the last token that row `row` of the item sees.
 inline int32_t row_limit(const AttentionItem& item, int32_t row) {
+  if (item.row_limits != nullptr) return item.row_limits[row];
   return min_of(item.first_pos + row + 1, item.kv_end);
 }
 
@@ -102,6 +103,12 @@ class TileCursor {
   int32_t position_ = 0;
   int32_t page_end_ = 0;
 };
+
+// Rows of the item before this one see no tile from `position` on.
+inline int32_t first_row_that_sees(const AttentionItem& item, int32_t position) {
+  if (item.row_limits != nullptr) return 0;
+  return max_of(0, min_of(item.num_rows, position - item.first_pos));
+}
 
 // The keys and values of a tile, [tokens][head_dim] each. Only the first `num_tokens` may be read:
 // the rest of the block may be unwritten, or written by another stream now.
