@@ -96,11 +96,11 @@ void check_columns(const AttentionArgs& args, ShapeContract& shapes) {
                  "columns.segment_tokens must be a multiple of kMaskTileTokens");
 }
 
-// CUDA has no kernel for masks yet.
-void refuse_mask(const AttentionArgs& args, const Device& device) {
-  if (!args.mask.present() || device.kind() == DeviceKind::kCpu) return;
+// CUDA has no kernel for columns yet.
+void refuse_columns(const AttentionArgs& args, const Device& device) {
+  if (!args.columns.present() || device.kind() == DeviceKind::kCpu) return;
   fail(ErrorCode::kUnsupported,
-       "attention: tile masks have no kernel on {} yet; select page lists, or everything",
+       "attention: columns have no kernel on {} yet; select tiles without columns",
        device.info().name);
 }
 
@@ -128,7 +128,7 @@ void attention(Stream& stream, const AttentionArgs& args) {
   check_mask(args, shapes);
   check_columns(args, shapes);
   check_state(args, shapes);
-  refuse_mask(args, stream.device());
+  refuse_columns(args, stream.device());
   ops_of(stream.device()).attention(stream, args);
 }
 

@@ -71,7 +71,9 @@ struct PageList {
 // have an entry. A bit serves calls of every run: tiles or parts of tiles outside [kv_begin,
 // kv_end) are skipped, and tokens after a row's own position stay invisible to it. With all
 // bits set the result has the bits of a call without a mask. There are no masks per query head: at
-// equal tiles masks per KV head capture as much mass, and K and V are moved per KV head.
+// equal tiles masks per KV head capture as much mass, and K and V are moved per KV head. On CUDA
+// the first of several rows of a sequence is at a multiple of kMaskTileTokens, and a single row
+// with a mask has the bits of prefill, not of decode.
 struct TileMask {
   TensorView bits;  // i32 [num_seqs, list_heads, num_q_tiles, num_words]; list_heads: 1 for all
                     // heads, or num_kv_heads
@@ -143,9 +145,9 @@ struct AttentionArgs {
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
-// Errors: on CUDA the call throws kUnsupported for a mask or columns, for gathered
-// pages with several rows a sequence, and in prefill for a scale that is not above 0. On CUDA a
-// stream whose first call is captured has an asynchronous kDevice (prepare_ops).
+// Errors: on CUDA the call throws kUnsupported for columns, for gathered pages with several rows a
+// sequence, and in prefill and with a mask for a scale that is not above 0. On CUDA a stream whose
+// first call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);

@@ -102,12 +102,19 @@ struct Case {
 };
 
 // Rows that fill their tiles or not, groups that divide 128 or not, blocks smaller and larger than
-// a tile.
+// a tile, and head_dim and blocks of each of a GPU's kernels.
 const Case kCases[] = {
-    {128, 1, 128, 3 * kTile, 5 * kTile}, {128, 2, 256, 3 * kTile - 1, 0},
-    {64, 3, 512, 2 * kTile + 1, kTile},  {128, 4, 128, 1, 7 * kTile, true},
-    {64, 7, 64, kTile, 33 * kTile},      {128, 8, 256, 2 * kTile, 2 * kTile, true},
+    {128, 1, 128, 3 * kTile, 5 * kTile},    {128, 2, 256, 3 * kTile - 1, 0},
+    {64, 3, 512, 2 * kTile + 1, kTile},     {128, 4, 128, 1, 7 * kTile, true},
+    {64, 7, 64, kTile, 33 * kTile},         {128, 8, 256, 2 * kTile, 2 * kTile, true},
+    {128, 1, 256, 6 * kTile + 1, 0, true},  {64, 2, 128, 5 * kTile - 1, 3 * kTile},
+    {128, 2, 64, 3 * kTile + 1, 4 * kTile}, {128, 3, 16, 2 * kTile - 1, 4 * kTile, true},
+    {96, 2, 128, 2 * kTile + 1, 5 * kTile}, {48, 7, 32, kTile + 1, 2 * kTile},
+    {256, 2, 64, 2 * kTile, 3 * kTile},
 };
+
+// A GPU attends single rows without a mask with other kernels (decode) than those with one.
+bool has_bits_of_others(const Case& c) { return testing_cpu() || c.num_rows > 1; }
 
 AttentionProblem problem_of(const Case& c) {
   return AttentionProblem({.head_dim = c.head_dim,
@@ -149,6 +156,7 @@ TEST(TileMaskAttention, MatchesTheReference) {
 TEST(TileMaskAttention, HasTheBitsOfPageListsOfItsTiles) {
   for (const Case& c : kCases) {
     if (c.block_tokens % kTile != 0) continue;  // pages do not fit
+    if (!has_bits_of_others(c)) continue;
     SCOPED_TRACE(describe(c));
     AttentionRun listed = masked_run(c);
     listed.as_mask = false;
@@ -156,32 +164,156 @@ TEST(TileMaskAttention, HasTheBitsOfPageListsOfItsTiles) {
   }
 }
 
-TEST(TileMaskAttention, AllBitsAreNoMaskAndCutsChangeNothing) {
+TEST(TileMaskAttention, AllBitsAreNoMask) {
   for (const Case& c : kCases) {
+    if (!has_bits_of_others(c)) continue;
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
     AttentionRun all = masked_run(c);
     all.list_of = nullptr;
-    all.pages = first_pages(64);
-    const AttentionRun none{.isa = best_kernels(), .block_tokens = c.block_tokens};
+    all.pages = first_pages(64);  // tiles above the diagonal and after the last token, too
+    AttentionRun none{.isa = best_kernels(), .block_tokens = c.block_tokens};
     expect_same_bits(problem.run(none), problem.run(all));
-    AttentionRun cut = masked_run(c);
-    if (c.first_pos < 4 * kTile) continue;
-    const int32_t step = std::max(c.block_tokens, kTile);
-    cut.splits = {step, 3 * step};
-    expect_same_bits(problem.run(masked_run(c)), problem.run(cut));
+    none.kv_limit = all.kv_limit = c.first_pos + 77;
+    expect_same_bits(problem.run(none), problem.run(all));
   }
 }
 
-// NaN in keys and values of a tile that no row of the second query tile has set.
-TEST(TileMaskAttention, TilesThatAreNotSetHaveNoInfluence) {
-  const Case c{128, 2, 128, kTile, 6 * kTile};
-  const auto is_left_out = [](int32_t token) { return token / kTile == 2; };
-  const AttentionProblem problem = problem_of(c);
+// Where blocks are smaller than a tile, also cuts inside of tiles.
+TEST(TileMaskAttention, CutsChangeNothing) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(describe(c));
+    const AttentionProblem problem = problem_of(c);
+    const int32_t end = c.first_pos + c.num_rows;
+    AttentionRun run = masked_run(c);
+    const AttentionResult whole = problem.run(run);
+    for (const int32_t step : {c.block_tokens, 3 * c.block_tokens}) {
+      run.splits.clear();
+      for (int32_t cut = step; cut < end && std::ssize(run.splits) < 12; cut += step) {
+        run.splits.push_back(cut);
+      }
+      expect_same_bits(whole, problem.run(run));
+    }
+  }
+}
+
+// The runs in the middle have no set tile, and no row of the first tiles sees the last run.
+TEST(TileMaskAttention, RunsWithoutSetTilesChangeNothing) {
+  for (const Case& c : {Case{128, 2, 128, 3 * kTile, 6 * kTile}, Case{64, 1, 64, 70, 6 * kTile},
+                        Case{128, 3, 16, 130, 6 * kTile}}) {
+    SCOPED_TRACE(describe(c));
+    const AttentionProblem problem = problem_of(c);
+    AttentionRun run = masked_run(c);
+    run.list_of = [](int32_t, int32_t head, int32_t q_tile) {
+      return head == 0 ? std::vector<int32_t>{0, 1, q_tile} : std::vector<int32_t>{1};
+    };
+    const AttentionResult whole = problem.run(run);
+    expect_matches_reference(problem, run);
+    run.splits = {2 * kTile, 4 * kTile, 5 * kTile, 7 * kTile};
+    if (c.num_rows < kTile) run.splits.pop_back();
+    expect_same_bits(whole, problem.run(run));
+    run.splits = {kTile};  // KV head 1 has nothing in the first run
+    expect_same_bits(whole, problem.run(run));
+  }
+}
+
+TEST(TileMaskAttention, WithoutAnySetTileRowsAreZero) {
+  for (const Case& c : {kCases[0], kCases[8], kCases[10]}) {
+    SCOPED_TRACE(describe(c));
+    AttentionRun run = masked_run(c);
+    run.list_of = nullptr;
+    run.pages.emplace();
+    expect_matches_reference(problem_of(c), run);
+  }
+}
+
+TEST(TileMaskAttention, MatchesTheReferenceWhereTheRunEndsBeforeTheRows) {
+  for (const Case& c : {kCases[0], kCases[2], kCases[8], kCases[10]}) {
+    SCOPED_TRACE(describe(c));
+    for (const int32_t limit : {1, 127, 128, 129, 300, 4 * kTile + 1}) {
+      SCOPED_TRACE(limit);
+      AttentionRun run = masked_run(c);
+      run.kv_limit = limit;
+      expect_matches_reference(problem_of(c), run);
+    }
+  }
+}
+
+// More words of bits than a warp has lanes, most of them zero.
+TEST(TileMaskAttention, MatchesTheReferenceAfterALongHistory) {
+  constexpr int32_t kFirstTile = 1070;
+  const Case c{64, 2, 256, 30, kFirstTile * kTile};
   AttentionRun run = masked_run(c);
-  run.list_of = nullptr;
-  run.pages = {{0, 1, 3, 6}};
-  expect_same_bits(problem.run(run), problem.with_nan(is_left_out, is_left_out).run(run));
+  run.list_of = [](int32_t, int32_t head, int32_t) {
+    return head == 0 ? std::vector<int32_t>{0, 31, 32, 700, 1023, 1024, 1056, kFirstTile}
+                     : std::vector<int32_t>{1055, 1069};
+  };
+  const AttentionProblem problem = problem_of(c);
+  expect_matches_reference(problem, run);
+  const AttentionResult whole = problem.run(run);
+  run.splits = {32 * kTile, 1024 * kTile, 1056 * kTile};
+  expect_same_bits(whole, problem.run(run));
+}
+
+// The batch is large enough that a CTA computes several tiles of rows in turn.
+TEST(TileMaskAttention, ASequenceAloneHasTheBitsItHasInABatch) {
+  constexpr int32_t kFirstPos = 2 * kTile;
+  AttentionShape shape{.head_dim = 64, .num_kv_heads = 8, .group = 1, .seqs = {}};
+  for (int32_t i = 0; i < 200; ++i) {
+    shape.seqs.push_back({.num_rows = 2 + 7 * i % 41, .first_pos = kFirstPos});
+  }
+  shape.seqs[11] = {.num_rows = 700, .first_pos = kFirstPos};
+  const AttentionProblem batch(shape);
+  AttentionRun run = masked_run({64, 1, 128, 0, 0});
+  // A sequence has the same bits alone and in the batch.
+  run.list_of = [](int32_t, int32_t head, int32_t q_tile) { return chosen(0, head, q_tile); };
+  const AttentionResult together = batch.run(run);
+  const size_t row_bytes = 8 * 64 * sizeof(BFloat16);
+  for (const int32_t seq : {0, 10, 11, 12, 100, 199}) {
+    SCOPED_TRACE(seq);
+    const int32_t num_rows = shape.seqs[static_cast<size_t>(seq)].num_rows;
+    const AttentionResult alone = batch.rows_of(seq, 0, num_rows).run(run);
+    const auto begin = static_cast<int64_t>(static_cast<size_t>(batch.row_begin(seq)) * row_bytes);
+    EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.end(), together.out.begin() + begin));
+    EXPECT_TRUE(std::equal(alone.acc.begin(), alone.acc.end(), together.acc.begin() + 2 * begin));
+  }
+}
+
+// Each sequence has its own entries; one of them has a single row inside a tile.
+TEST(TileMaskAttention, SequencesOfABatchMatchTheReference) {
+  const AttentionProblem problem({.head_dim = 128,
+                                  .num_kv_heads = 2,
+                                  .group = 3,
+                                  .seqs = {{.num_rows = 300, .first_pos = 3 * kTile},
+                                           {.num_rows = 1, .first_pos = 3 * kTile + 50},
+                                           {.num_rows = kTile, .first_pos = 3 * kTile}}});
+  for (const int32_t block_tokens : {16, 64, 256}) {
+    for (const bool shared : {false, true}) {
+      SCOPED_TRACE(fmt::format("blocks of {} shared {}", block_tokens, shared));
+      AttentionRun run = masked_run({128, 3, block_tokens, 0, 0, shared});
+      expect_matches_reference(problem, run);
+      const AttentionResult whole = problem.run(run);
+      run.splits = {2 * 256};
+      expect_same_bits(whole, problem.run(run));
+    }
+  }
+}
+
+// NaN in keys and values of the tiles that no row has set.
+TEST(TileMaskAttention, TilesThatAreNotSetHaveNoInfluence) {
+  for (const Case& c : kCases) {
+    SCOPED_TRACE(describe(c));
+    const std::vector<int32_t> tiles = {0, 1, 3, c.first_pos / kTile};
+    const auto is_left_out = [&](int32_t token) {
+      return std::find(tiles.begin(), tiles.end(), token / kTile) == tiles.end();
+    };
+    const AttentionProblem problem = problem_of(c);
+    AttentionRun run = masked_run(c);
+    run.list_of = nullptr;
+    run.pages = tiles;
+    const AttentionProblem poisoned = problem.with_nan(is_left_out, is_left_out);
+    expect_same_bits(problem.run(run), poisoned.run(run));
+  }
 }
 
 TEST(TileMaskAttention, EveryIsaMatchesTheReference) {

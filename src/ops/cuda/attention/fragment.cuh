@@ -20,6 +20,9 @@ namespace sluice::cuda {
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
+// Position after the last token of a list: larger than every token.
+inline constexpr int32_t kNoToken = 0x7fffffff;
+
 // One CTA's work: a tile of packed rows of one sequence and KV head.
 struct PrefillTile {
   int32_t seq = 0;

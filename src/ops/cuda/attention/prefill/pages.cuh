@@ -14,9 +14,6 @@
 
 namespace sluice::cuda {
 
-// Position after the last token of a list: larger than every token.
-inline constexpr int32_t kNoToken = 0x7fffffff;
-
 // Index of a packed row's list among those of its sequence; rows after the last one have the list
 // of the last.
 __device__ inline int32_t list_of_row(const PrefillParams& p, const PrefillLists& lists,

@@ -62,4 +62,21 @@ struct PrefillLists {
   int32_t q_page_tokens = 0;  // 0: one list for all rows of a sequence
 };
 
+// The tile mask of a call, likewise.
+struct PrefillMask {
+  const uint32_t* bits = nullptr;  // [num_seqs][num_list_heads][num_q_tiles][num_words]
+  int32_t num_list_heads = 0;      // KV heads, or 1 when they share the bits
+  int32_t num_q_tiles = 0;
+  int32_t num_words = 0;
+  int32_t first_q_tile = 0;
+};
+
+// What a call selects: lists, a mask, or everything. They live on the host during the launch.
+struct PrefillSelection {
+  const PrefillLists* lists = nullptr;
+  const PrefillMask* mask = nullptr;
+
+  bool is_everything() const { return lists == nullptr && mask == nullptr; }
+};
+
 }  // namespace sluice::cuda

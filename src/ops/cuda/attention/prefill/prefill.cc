@@ -86,6 +86,14 @@ PrefillLists make_lists(const PageList& pages) {
           .q_page_tokens = pages.q_page_tokens};
 }
 
+PrefillMask make_mask(const TileMask& mask) {
+  return {.bits = reinterpret_cast<const uint32_t*>(mask.bits.data<int32_t>()),
+          .num_list_heads = static_cast<int32_t>(mask.bits.dim(1)),
+          .num_q_tiles = static_cast<int32_t>(mask.bits.dim(2)),
+          .num_words = static_cast<int32_t>(mask.bits.dim(3)),
+          .first_q_tile = mask.first_q_tile};
+}
+
 // Upper bounds: only the device knows where each sequence begins, and a sequence may waste a part
 // of its last tile.
 void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
@@ -131,22 +139,26 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   PrefillParams params = make_params(args, gpu);
   std::optional<PrefillLists> lists;
+  std::optional<PrefillMask> mask;
   if (args.pages.present()) lists = make_lists(args.pages);
-  const PrefillLists* or_none = lists ? &*lists : nullptr;
+  if (args.mask.present()) mask = make_mask(args.mask);
+  const PrefillSelection selection{.lists = lists ? &*lists : nullptr,
+                                   .mask = mask ? &*mask : nullptr};
   const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
     if (tile_tokens > 0) {
       count_tiles(args, sm90::kRowsPerTile, params);
       params.tiles_per_cta = tiles_per_cta(params, gpu);
-      if (or_none == nullptr) {
+      if (selection.is_everything()) {
         const LaunchTiles launch{params.num_tiles, params.tiles_per_cta, gpu.multiProcessorCount};
         split_tiles(attention_scratch(stream), choose_split(args, launch), params);
       }
       const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
-      check_cuda(sm90::launch_prefill(handle, params, or_none, map), "launch of prefill attention");
+      check_cuda(sm90::launch_prefill(handle, params, selection, map),
+                 "launch of prefill attention");
     } else {
       count_tiles(args, sm80::kRowsPerTile, params);
-      check_cuda(sm80::launch_prefill(handle, params, or_none), "launch of prefill attention");
+      check_cuda(sm80::launch_prefill(handle, params, selection), "launch of prefill attention");
     }
   });
 }

@@ -11,6 +11,7 @@
 
 #include "ops/cuda/attention/fragment.cuh"
 #include "ops/cuda/attention/prefill/pages.cuh"
+#include "ops/cuda/attention/prefill/set_tiles.cuh"
 #include "ops/cuda/attention/prefill/sm80.h"
 #include "ops/cuda/shared_copy.cuh"
 
@@ -198,6 +199,26 @@ struct ListWalk {
   __device__ void advance() { at = next; }
 };
 
+// The set tiles of a mask. All rows of the CTA share them, so nothing is masked for it.
+template <typename C>
+struct SetWalk {
+  SetTiles set;
+  int32_t token;
+  int32_t next_token = kNoToken;
+
+  __device__ SetWalk(const PrefillParams& p, const PrefillMask& of, const PrefillTile& tile)
+      : set(p, of, tile, C::kNumRows), token(set.next(tile.kv_begin)) {}
+
+  __device__ bool present() const { return token != kNoToken; }
+  __device__ int32_t begin() const { return token; }
+  __device__ void mask(float (&)[C::kTileTokens / 2]) const {}
+
+  __device__ void look_ahead() { next_token = set.next(token + C::kTileTokens); }
+  __device__ bool has_next() const { return next_token != kNoToken; }
+  __device__ int32_t next_begin() const { return next_token; }
+  __device__ void advance() { token = next_token; }
+};
+
 // Attends one tile of rows to all KV tiles of the walk and writes its output or state.
 template <typename C, typename Walk>
 __device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile& tile, Walk& walk,
@@ -260,6 +281,17 @@ __global__ void __launch_bounds__(C::kNumThreads)
   attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
 }
 
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads)
+    prefill_tiles_kernel(const __grid_constant__ PrefillParams p,
+                         const __grid_constant__ PrefillMask mask) {
+  extern __shared__ std::byte shared_bytes[];
+  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
+  if (tile.first_row >= tile.num_rows) return;
+  SetWalk<C> walk(p, mask, tile);
+  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+}
+
 template <typename C, typename... Args>
 cudaError_t launch_kernel(cudaStream_t stream, void (*kernel)(PrefillParams, Args...),
                           const PrefillParams& p, const Args&... args) {
@@ -272,9 +304,14 @@ cudaError_t launch_kernel(cudaStream_t stream, void (*kernel)(PrefillParams, Arg
 }
 
 template <typename C>
-cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists) {
-  if (lists == nullptr) return launch_kernel<C>(stream, prefill_kernel<C>, p);
-  return launch_kernel<C>(stream, prefill_lists_kernel<C>, p, *lists);
+cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSelection& selection) {
+  if (selection.lists != nullptr) {
+    return launch_kernel<C>(stream, prefill_lists_kernel<C>, p, *selection.lists);
+  }
+  if (selection.mask != nullptr) {
+    return launch_kernel<C>(stream, prefill_tiles_kernel<C>, p, *selection.mask);
+  }
+  return launch_kernel<C>(stream, prefill_kernel<C>, p);
 }
 
 }  // namespace sluice::cuda::sm80

@@ -12,16 +12,17 @@ namespace sluice::cuda::sm80 {
 // Packed rows of one CTA.
 inline constexpr int32_t kRowsPerTile = 64;
 
-// `lists`: the page lists, or null.
-cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists);
+// `selection`: what the call selects.
+cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p,
+                           const PrefillSelection& selection);
 
 // One kernel each for head_dim up to 64, 128 and 256; launch_prefill chooses. KV tiles divide a
 // block, so that no cut between blocks goes through a tile.
 cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,
-                               const PrefillLists* lists);
+                               const PrefillSelection& selection);
 cudaError_t launch_prefill_d128(cudaStream_t stream, const PrefillParams& p,
-                                const PrefillLists* lists);
+                                const PrefillSelection& selection);
 cudaError_t launch_prefill_d256(cudaStream_t stream, const PrefillParams& p,
-                                const PrefillLists* lists);
+                                const PrefillSelection& selection);
 
 }  // namespace sluice::cuda::sm80

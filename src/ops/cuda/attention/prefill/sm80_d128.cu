@@ -4,9 +4,9 @@
 namespace sluice::cuda::sm80 {
 
 cudaError_t launch_prefill_d128(cudaStream_t stream, const PrefillParams& p,
-                                const PrefillLists* lists) {
-  return p.block_tokens % 64 == 0 ? launch<Config<128, 64>>(stream, p, lists)
-                                  : launch<Config<128, 16>>(stream, p, lists);
+                                const PrefillSelection& selection) {
+  return p.block_tokens % 64 == 0 ? launch<Config<128, 64>>(stream, p, selection)
+                                  : launch<Config<128, 16>>(stream, p, selection);
 }
 
 }  // namespace sluice::cuda::sm80

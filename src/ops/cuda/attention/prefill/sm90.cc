@@ -9,10 +9,10 @@ int32_t tile_tokens(int32_t head_dim, int32_t block_tokens) {
   return block_tokens % 64 == 0 ? 64 : 0;
 }
 
-cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
-                           const CUtensorMap& kv_map) {
-  return p.head_dim == 64 ? launch_prefill_d64(stream, p, lists, kv_map)
-                          : launch_prefill_d128(stream, p, lists, kv_map);
+cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p,
+                           const PrefillSelection& selection, const CUtensorMap& kv_map) {
+  return p.head_dim == 64 ? launch_prefill_d64(stream, p, selection, kv_map)
+                          : launch_prefill_d128(stream, p, selection, kv_map);
 }
 
 }  // namespace sluice::cuda::sm90

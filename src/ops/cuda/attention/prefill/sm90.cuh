@@ -34,6 +34,20 @@ __device__ __forceinline__ int cta_index(const Shared<C>& shared) {
 
 // ---- Producer: one thread.
 
+// Brings K and V of the CTA's `step`-th KV tile, each as soon as its stage is empty.
+template <typename C>
+__device__ __forceinline__ void bring_tile(const CUtensorMap* map, Shared<C>& shared, int step,
+                                           int kv_head, int token, int block) {
+  const Stage<C> stage(step);
+  // The first round finds every stage empty: the phase before the first has parity 1.
+  barrier_wait(shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
+  copy_tile<C>(map, shared_address(shared.k[stage.index]),
+               shared_address(&shared.k_full[stage.index]), token, 2 * kv_head, block);
+  barrier_wait(shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
+  copy_tile<C>(map, shared_address(shared.v[stage.index]),
+               shared_address(&shared.v_full[stage.index]), token, 2 * kv_head + 1, block);
+}
+
 // Brings the KV tiles of one tile of rows; the first is the CTA's `step`-th.
 template <typename C, bool kSplits>
 __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMap* map,
@@ -53,14 +67,7 @@ __device__ __forceinline__ void produce(const PrefillParams& p, const CUtensorMa
       // Read ahead of the waits below, which hide its latency.
       if (i + 1 < num_kv_tiles) next_block = table[block_entry];
     }
-    const Stage<C> stage(step + i);
-    // The first round finds every stage empty: the phase before the first has parity 1.
-    barrier_wait(shared_address(&shared.k_empty[stage.index]), stage.parity ^ 1);
-    copy_tile<C>(map, shared_address(shared.k[stage.index]),
-                 shared_address(&shared.k_full[stage.index]), token, 2 * tile.kv_head, block);
-    barrier_wait(shared_address(&shared.v_empty[stage.index]), stage.parity ^ 1);
-    copy_tile<C>(map, shared_address(shared.v[stage.index]),
-                 shared_address(&shared.v_full[stage.index]), token, 2 * tile.kv_head + 1, block);
+    bring_tile<C>(map, shared, step + i, tile.kv_head, token, block);
   }
 }
 
@@ -186,9 +193,11 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile
   store_rows<C::kHeadDim>(self.p, rows, lane, o);
 }
 
-// All items of the CTA, for one warpgroup. q of the next item is copied while this one is attended.
-template <typename C, bool kSplits>
-__device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared) {
+// All items of the CTA, for one warpgroup; `make_item(i)` gives the i-th. q of the next item is
+// copied while this one is attended.
+template <typename C, bool kSplits, typename MakeItem>
+__device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared,
+                                            const ItemRange& range, const MakeItem& make_item) {
   // The shuffle tells the compiler that the value is uniform in a warp, and addresses with it.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
@@ -196,8 +205,7 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     copy_queries<C>(p, tile, tile.first_row + index * C::kGroupRows, thread,
                     shared.q[buffer][index]);
   };
-  const ItemRange range(p, cta_index<kSplits>(shared));
-  Item tile = item_at<kSplits>(p, range.begin);
+  Item tile = make_item(range.begin);
   begin_queries(tile, 0);
   int step = 0;
   for (int i = range.begin; i < range.end; ++i) {
@@ -211,7 +219,7 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
     self.meet();  // q is here, and no thread reads the other buffer any more
     Item next = tile;
     if (i + 1 < range.end) {
-      next = item_at<kSplits>(p, i + 1);
+      next = make_item(i + 1);
       begin_queries(next, buffer ^ 1);
     }
     const bool is_part = kSplits && tile.part != Part::kWhole;
@@ -238,7 +246,8 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
     if (threadIdx.x == 0) produce_all<C, kSplits>(p, &kv_map, shared);
   } else {
     take_registers<C::kConsumerRegisters>();
-    consume_all<C, kSplits>(p, shared);
+    const ItemRange range(p, cta_index<kSplits>(shared));
+    consume_all<C, kSplits>(p, shared, range, [&](int i) { return item_at<kSplits>(p, i); });
   }
 }
 

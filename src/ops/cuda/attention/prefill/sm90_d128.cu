@@ -4,8 +4,8 @@
 namespace sluice::cuda::sm90 {
 
 cudaError_t launch_prefill_d128(cudaStream_t stream, const PrefillParams& p,
-                                const PrefillLists* lists, const CUtensorMap& kv_map) {
-  return launch_head_dim<128>(stream, p, lists, kv_map);
+                                const PrefillSelection& selection, const CUtensorMap& kv_map) {
+  return launch_head_dim<128>(stream, p, selection, kv_map);
 }
 
 }  // namespace sluice::cuda::sm90

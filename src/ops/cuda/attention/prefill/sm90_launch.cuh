@@ -4,6 +4,7 @@
 
 #include "ops/cuda/attention/prefill/sm90.cuh"
 #include "ops/cuda/attention/prefill/sm90_lists.cuh"
+#include "ops/cuda/attention/prefill/sm90_tiles.cuh"
 
 namespace sluice::cuda::sm90 {
 
@@ -20,14 +21,18 @@ cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillPa
   return cudaGetLastError();
 }
 
-// Chooses the kernel: with lists, with split tiles, or neither.
+// Chooses the kernel: with lists, with a mask, with split tiles, or with none of them.
 template <int kHeadDim, int kTileTokens>
-cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
-                         const CUtensorMap& kv_map) {
+cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
+                         const PrefillSelection& selection, const CUtensorMap& kv_map) {
   using C = Config<kHeadDim, kTileTokens>;
   using L = ListConfig<kHeadDim, kTileTokens>;
-  if (lists != nullptr) {
-    return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *lists, kv_map);
+  if (selection.lists != nullptr) {
+    return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *selection.lists,
+                                    kv_map);
+  }
+  if (selection.mask != nullptr) {
+    return launch<C, Shared<C>>(stream, prefill_tiles_kernel<C>, p, p, *selection.mask, kv_map);
   }
   auto* kernel = p.num_split > 0 ? prefill_kernel<C, true> : prefill_kernel<C, false>;
   return launch<C, Shared<C>>(stream, kernel, p, p, kv_map);
@@ -35,11 +40,11 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p, const Pref
 
 // Chooses the KV tile: 128 tokens if they divide a block, else 64.
 template <int kHeadDim>
-cudaError_t launch_head_dim(cudaStream_t stream, const PrefillParams& p, const PrefillLists* lists,
-                            const CUtensorMap& kv_map) {
+cudaError_t launch_head_dim(cudaStream_t stream, const PrefillParams& p,
+                            const PrefillSelection& selection, const CUtensorMap& kv_map) {
   return tile_tokens(kHeadDim, p.block_tokens) == 128
-             ? launch_tiles<kHeadDim, 128>(stream, p, lists, kv_map)
-             : launch_tiles<kHeadDim, 64>(stream, p, lists, kv_map);
+             ? launch_tiles<kHeadDim, 128>(stream, p, selection, kv_map)
+             : launch_tiles<kHeadDim, 64>(stream, p, selection, kv_map);
 }
 
 }  // namespace sluice::cuda::sm90
