@@ -1,5 +1,5 @@
-// Prefill attention on CUDA: FLOP/s over long sequences and over page lists, what cutting the walk
-// costs, and a few rows of each shape against double precision.
+// Prefill attention on CUDA: FLOP/s over long sequences, page lists and tile masks, what cutting
+// the walk costs, and a few rows of each shape against double precision.
 //
 //   cuda_attention_bench [--shape SUBSTRING]
 #include <algorithm>
@@ -96,6 +96,34 @@ std::vector<PrefillShape> list_shapes() {
   return shapes;
 }
 
+// Random tiles beside the first and the diagonal, each KV head its own. The rate on visited tiles
+// is compared with that of the same rows without a mask.
+std::vector<PrefillShape> mask_shapes() {
+  const auto shape = [](const char* name, int32_t num_rows, double density) {
+    return PrefillShape{
+        .name = name,
+        .num_rows = num_rows,
+        .num_tokens = num_rows,
+        .lists = {128, 128, 128, 0, density, true},
+    };
+  };
+  std::vector<PrefillShape> shapes = {
+      shape("tiles 32K: all", 32768, 1.0),
+      shape("tiles 32K: 25 %", 32768, 0.25),
+      shape("tiles 32K: 10 a tile of rows", 32768, 8.0 / 128),
+      shape("tiles 128K: 7 %", 131072, 0.07),
+      shape("tiles 32K: 25 %, 32 / 8 heads", 32768, 0.25),
+      shape("tiles 32K: 25 %, head_dim 64", 32768, 0.25),
+      shape("tiles 32K: 25 % in pieces of 4K", 32768, 0.25),
+      shape("tiles 32K: 25 %, blocks of 16 (general)", 32768, 0.25),
+  };
+  shapes[4].num_q_heads = 32;
+  shapes[5].head_dim = 64;
+  shapes[6].piece_tokens = 4096;
+  shapes[7].block_tokens = 16;
+  return shapes;
+}
+
 // Long enough that the GPU's clock has settled under load.
 constexpr Effort kEffort{.min_repetitions = 5, .min_seconds = 0.3};
 
@@ -141,20 +169,34 @@ class Repeated {
   int count_;
 };
 
-// Time of the cut walk divided by that of the same rows in one call. The two alternate, since the
-// clock follows the GPU's temperature; returns the median over pairs.
-double cost_of_cuts(Workbench& bench, PrefillShape shape, PrefillWalk& cut) {
+// Time of a walk divided by that of another. The two alternate, since the clock follows the GPU's
+// temperature; returns the median over pairs.
+double time_ratio(Workbench& bench, PrefillWalk& walk, PrefillWalk& other) {
   constexpr int kTurns = 9;
   constexpr Effort kTurn{.min_repetitions = 2, .min_seconds = 0.03};
-  shape.piece_tokens = 0;
-  PrefillWalk whole(bench, shape);
+  Repeated repeated(bench, walk);
+  Repeated repeated_other(bench, other);
   std::vector<double> ratios;
   for (int turn = 0; turn < kTurns; ++turn) {
-    const double whole_seconds = Repeated(bench, whole).seconds(kTurn);
-    ratios.push_back(Repeated(bench, cut).seconds(kTurn) / whole_seconds);
+    const double other_seconds = repeated_other.seconds(kTurn);
+    ratios.push_back(repeated.seconds(kTurn) / other_seconds);
   }
   std::sort(ratios.begin(), ratios.end());
   return ratios[kTurns / 2];
+}
+
+// Time of the cut walk divided by that of the same rows in one call.
+double cost_of_cuts(Workbench& bench, PrefillShape shape, PrefillWalk& cut) {
+  shape.piece_tokens = 0;
+  PrefillWalk whole(bench, shape);
+  return time_ratio(bench, cut, whole);
+}
+
+// FLOP/s on visited tiles divided by those of the same calls without a mask.
+double rate_over_dense(Workbench& bench, PrefillShape shape, PrefillWalk& masked) {
+  shape.lists = {};
+  PrefillWalk dense(bench, shape);
+  return masked.tile_flop() / shape.tile_flop() / time_ratio(bench, masked, dense);
 }
 
 void print_shape(Workbench& bench, const PrefillShape& shape, double bound) {
@@ -168,6 +210,9 @@ void print_shape(Workbench& bench, const PrefillShape& shape, double bound) {
              shape.name, seconds * 1e3, rate / 1e12, 100 * rate / bound, 100 * timing.spread(),
              error);
   if (walk.tile_flop() > 0) fmt::print("  tiles {:.1f} TFLOP/s", walk.tile_flop() / seconds / 1e12);
+  if (shape.lists.as_mask) {
+    fmt::print(" ({:.1f} % of dense)", 100 * rate_over_dense(bench, shape, walk));
+  }
   if (shape.piece_tokens > 0) {
     fmt::print("  cuts cost {:.1f} %", 100 * (cost_of_cuts(bench, shape, walk) - 1));
   }
@@ -190,6 +235,7 @@ int run(int argc, char** argv) {
   fmt::print("causal, 16 query and 8 KV heads, head_dim 128, blocks of 256 unless named\n");
   std::vector<PrefillShape> all = shapes();
   for (const PrefillShape& shape : list_shapes()) all.push_back(shape);
+  for (const PrefillShape& shape : mask_shapes()) all.push_back(shape);
   for (const PrefillShape& shape : all) {
     if (std::string_view(shape.name).find(wanted) != std::string_view::npos) {
       print_shape(bench, shape, bound);

@@ -108,7 +108,9 @@ PrefillWalk::PrefillWalk(Workbench& bench, const PrefillShape& shape)
   args_ = attention_call(bench, call, call.seq_blocks());
   args_.block_table = reversed_table(bench, call.seq_blocks());
   if (shape.piece_tokens > 0) make_state();
-  if (shape.lists.page_tokens > 0) make_lists();
+  if (shape.lists.page_tokens > 0) lists_.emplace(shape);
+  if (lists_ && !shape.lists.as_mask) make_lists();
+  if (lists_ && shape.lists.as_mask) make_mask();
   make_calls();
 }
 
@@ -169,7 +171,6 @@ void PrefillWalk::make_state() {
 }
 
 void PrefillWalk::make_lists() {
-  lists_.emplace(shape_);
   const int64_t heads = lists_->num_heads();
   const int64_t q_pages = lists_->num_q_pages();
   const ListTable::Entries all = lists_->entries(0, lists_->num_q_pages());
@@ -177,6 +178,38 @@ void PrefillWalk::make_lists() {
                  .page_count = bench_.tensor(all.counts, {1, heads, q_pages}),
                  .page_tokens = shape_.lists.page_tokens,
                  .q_page_tokens = shape_.lists.q_page_tokens};
+}
+
+void PrefillWalk::make_mask() {
+  const int64_t q_tiles = lists_->num_q_pages();
+  const std::vector<int32_t> words = mask_words(0, lists_->num_q_pages());
+  const auto num_words = std::ssize(words) / (lists_->num_heads() * q_tiles);
+  args_.mask.bits = bench_.tensor(words, {1, lists_->num_heads(), q_tiles, num_words});
+}
+
+// The bits of query tiles [first_q_tile, first_q_tile + count) of every head.
+std::vector<int32_t> PrefillWalk::mask_words(int32_t first_q_tile, int32_t count) const {
+  const auto num_words = static_cast<size_t>(shape_.num_tokens / (32 * kMaskTileTokens) + 1);
+  std::vector<int32_t> words;
+  for (int32_t head = 0; head < lists_->num_heads(); ++head) {
+    for (int32_t q_tile = first_q_tile; q_tile < first_q_tile + count; ++q_tile) {
+      std::vector<uint32_t> bits(num_words);
+      for (const int32_t tile : lists_->list(head, q_tile)) {
+        bits[static_cast<size_t>(tile / 32)] |= 1u << (tile % 32);
+      }
+      words.insert(words.end(), bits.begin(), bits.end());
+    }
+  }
+  return words;
+}
+
+// The bits of one row, for the host.
+TileMask PrefillWalk::mask_of_row(int32_t row) {
+  const std::vector<int32_t> words = mask_words(row / kMaskTileTokens, 1);
+  const int64_t heads = lists_->num_heads();
+  const int64_t num_words = std::ssize(words) / heads;
+  return {.bits = host_integers(bench_, words).reshape({1, heads, 1, num_words}),
+          .first_q_tile = row / kMaskTileTokens};
 }
 
 // The lists of one row, for the host.
@@ -198,7 +231,8 @@ void PrefillWalk::add_row_error(int32_t row, double& difference, double& norm) {
                 .first_pos = host_integers(bench_, {shape_.num_tokens - shape_.num_rows + row}),
                 .max_rows = 1,
                 .max_kv_tokens = shape_.num_tokens};
-  if (lists_) host.pages = lists_of_row(row);
+  if (args_.pages.present()) host.pages = lists_of_row(row);
+  if (args_.mask.present()) host.mask = mask_of_row(row);
   host.kv_begin = host_integers(bench_, {0});
   host.kv_end = host_integers(bench_, {shape_.num_tokens});
   if (!host_kv_.present()) {

@@ -1,5 +1,5 @@
-// One prefill of CUDA attention: its shape, its page lists, its calls, its work in FLOP and its
-// error against double precision.
+// One prefill of CUDA attention: its shape, its page lists or tile mask, its calls, its work in
+// FLOP and its error against double precision.
 //
 // Used by cuda_attention_bench, which measures it. Thread rule: main thread.
 #pragma once
@@ -19,7 +19,8 @@ struct Lists {
   int32_t q_page_tokens = 0;
   int32_t sink_tokens = 0;
   int32_t recent_tokens = 0;
-  double density = 0;  // share of random pages, for each KV head; 0: one list for all heads
+  double density = 0;    // share of random pages, for each KV head; 0: one list for all heads
+  bool as_mask = false;  // the lists, of pages and query pages of 128, become a tile mask
 };
 
 struct PrefillShape {
@@ -42,6 +43,16 @@ struct PrefillShape {
   double flop() const {
     const double first = num_tokens - num_rows + 1;
     return (first + num_tokens) / 2 * num_rows * flop_per_pair();
+  }
+  // FLOP of all tiles of 128 packed rows by 128 tokens that the rows of a whole prompt visit
+  // without lists.
+  double tile_flop() const {
+    const int32_t rows = 128 * num_kv_heads / num_q_heads;
+    double num_tiles = 0;
+    for (int32_t begin = 0; begin < num_rows; begin += rows) {
+      num_tiles += (begin + rows - 1) / 128 + 1;
+    }
+    return num_tiles * rows * 128 * flop_per_pair();
   }
 };
 
@@ -98,7 +109,10 @@ class PrefillWalk {
   void make_lists();
   void make_calls();
   void make_chunk_calls(int32_t first_row, int32_t num_rows);
+  void make_mask();
+  std::vector<int32_t> mask_words(int32_t first_q_tile, int32_t count) const;
   PageList lists_of_row(int32_t row);
+  TileMask mask_of_row(int32_t row);
   void add_row_error(int32_t row, double& difference, double& norm);
 
   Workbench& bench_;

@@ -1,6 +1,6 @@
 // The work items of the Hopper prefill kernels: whole tiles of packed rows, or parts of them.
 //
-// Used by attention/prefill/sm90.cuh and attention/prefill/sm90_lists.cuh. Thread rule: pure.
+// Used by attention/prefill/sm90.cuh, sm90_lists.cuh and sm90_tiles.cuh. Thread rule: pure.
 #pragma once
 
 #include <cstdint>
