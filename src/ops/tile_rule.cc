@@ -5,12 +5,9 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "ops/attention.h"
 
 namespace sluice {
 namespace {
-
-constexpr int64_t kTile = kMaskTileTokens;
 
 // The tiles of [0, q_tile] that are not forced, heaviest first.
 std::vector<int32_t> by_falling_mass(const TileRule& rule, const QueryTile& tile,
@@ -71,22 +68,8 @@ size_t count_chosen(const TileRule& rule, const QueryTile& tile, std::span<const
 
 }  // namespace
 
-int64_t QueryTile::last_row() const { return std::min((q_tile + 1) * kTile, prompt_end) - 1; }
-
 bool TileSelection::is_everything() const {
   return std::find(is_set.begin(), is_set.end(), false) == is_set.end();
-}
-
-bool attends_everything(const TileRule& rule, const QueryTile& tile) {
-  if (tile.q_tile * kTile < rule.threshold_tokens) return true;
-  if (tile.last_row() >= tile.prompt_end - rule.tail_tokens) return true;
-  if (rule.choice == TileChoice::kTop) return rule.top_tiles >= tile.q_tile + 1;
-  return rule.choice == TileChoice::kCoverage && rule.share >= kMassOne;
-}
-
-bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile) {
-  const int64_t first_recent = tile.q_tile * kTile - rule.recent_tokens;
-  return kv_tile * kTile < rule.sink_tokens || (kv_tile + 1) * kTile > first_recent;
 }
 
 TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,

@@ -2,17 +2,27 @@
 //
 // Used by the op that makes tile masks, on the CPU and as the reference of its CUDA kernel, and by
 // the policies of sparse prefill. Masses are integers, so that the order of additions cannot change
-// a choice. Thread rule: values; pure functions.
+// a choice. What is constexpr is the kernel's as well. Thread rule: values; pure functions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
+
+#include "ops/attention.h"
 
 namespace sluice {
 
 // The unit of masses and of the shares in a rule: 1.0.
 inline constexpr uint32_t kMassOne = uint32_t{1} << 30;
+
+// A share of the softmax mass in units of kMassOne, rounded down; 0 for NaN, which no comparison
+// lets through.
+constexpr uint32_t to_mass(float share) {
+  if (!(share > 0.0f)) return 0;
+  return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
+}
 
 // Chooses among the tiles that are not forced.
 enum class TileChoice {
@@ -40,15 +50,27 @@ struct QueryTile {
   int32_t q_tile = 0;
   int64_t prompt_end = 0;
 
+  constexpr int64_t first_row() const { return int64_t{q_tile} * kMaskTileTokens; }
   // Its last row. The prompt's last tile may be shorter than the others.
-  int64_t last_row() const;
+  constexpr int64_t last_row() const {
+    return std::min(first_row() + kMaskTileTokens, prompt_end) - 1;
+  }
 };
 
 // Whether the rule alone says that the tile attends to everything, whatever the masses are.
-bool attends_everything(const TileRule& rule, const QueryTile& tile);
+constexpr bool attends_everything(const TileRule& rule, const QueryTile& tile) {
+  if (tile.first_row() < rule.threshold_tokens) return true;
+  if (tile.last_row() >= tile.prompt_end - rule.tail_tokens) return true;
+  if (rule.choice == TileChoice::kTop) return rule.top_tiles >= tile.q_tile + 1;
+  return rule.choice == TileChoice::kCoverage && rule.share >= kMassOne;
+}
 
 // Whether KV tile `kv_tile` is attended whatever its mass is. REQUIRES: kv_tile <= tile.q_tile.
-bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile);
+constexpr bool is_forced(const TileRule& rule, const QueryTile& tile, int32_t kv_tile) {
+  const int64_t first_token = int64_t{kv_tile} * kMaskTileTokens;
+  return first_token < rule.sink_tokens ||
+         first_token + kMaskTileTokens > tile.first_row() - rule.recent_tokens;
+}
 
 struct TileSelection {
   std::vector<bool> is_set;  // [q_tile + 1]

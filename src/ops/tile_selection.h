@@ -5,8 +5,8 @@
 // softmax mass of a tile follows from the records of all tiles, and ops/tile_rule.h turns masses
 // into a mask. A record depends on its own tile alone, so that runs and kernels may be cut at any
 // tile border without changing a bit. Everything stays on the device. Tables (batch, kv_begin,
-// kv_end, block_table) are written as in ops/attention.h: never by a kernel. CUDA has no kernels
-// for these ops yet. Thread rule: enqueue only.
+// kv_end, block_table) are written as in ops/attention.h: never by a kernel. Thread rule: enqueue
+// only.
 #pragma once
 
 #include <cstdint>
@@ -53,7 +53,18 @@ int64_t probe_width(const TileProbes& probes, int64_t head_dim);
 // Position of probe `index` of a query tile, of `rows_per_tile` (kRows), before it is clipped to
 // the last row there is. Probes ascend and differ between tiles, so that no fixed stride of a text
 // escapes all of them.
-int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile);
+//
+// The finalizer of MurmurHash3 over the probe's number; its low bits choose a row of the probe's
+// part of the tile. rows_per_tile is a power of two, and so is the part.
+constexpr int32_t probe_row(int32_t q_tile, int32_t index, int32_t rows_per_tile) {
+  uint32_t x = static_cast<uint32_t>(q_tile) * 16 + static_cast<uint32_t>(index) + 1;
+  x = (x ^ (x >> 16)) * 0x85ebca6bu;
+  x = (x ^ (x >> 13)) * 0xc2b2ae35u;
+  x ^= x >> 16;
+  const int32_t part = kMaskTileTokens / rows_per_tile;
+  return q_tile * kMaskTileTokens + index * part +
+         static_cast<int32_t>(x & static_cast<uint32_t>(part - 1));
+}
 
 // Rows [first, first + count) of a sequence's rows in the batch, as far as they exist: a window of
 // a pass, so that records need not be kept for all of its rows. `first` is a multiple of
@@ -88,9 +99,12 @@ struct ScoreTilesArgs {
 // Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys were written, in stream order; calls for several runs in any order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA kUnsupported unless head_dim is a multiple of 8.
 // Source: see TileProbeKind.
 void score_tiles(Stream& stream, const ScoreTilesArgs& args);
+
+// Partial sums of a log-sum-exp over records: a warp of a GPU, whole vectors of a CPU.
+inline constexpr int32_t kRecordLanes = 32;
 
 struct SelectTilesArgs {
   TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
@@ -111,12 +125,20 @@ struct SelectTilesArgs {
 // not finite is not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and
 // take_tiles of ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above
 // the diagonal, are 0.
+//
+// Equal records give equal bits on every device, because the arithmetic is fixed: exp and ln are
+// those of ops/portable_math.h. L is the largest record plus ln of a sum over kRecordLanes lanes:
+// lane l adds exp(R - largest) of tiles l, l + kRecordLanes, ... in ascending order, then the upper
+// half of the lanes is added to the lower half until one is left. The mean adds probes in ascending
+// order, heads outermost, and divides by the number of usable probes.
 // Shapes: num_kv_tiles at most 32 * num_words; num_probes = probes_per_tile * rows.num_q_tiles();
 // the mask's num_q_tiles covers `rows`.
 // Types: f32 records, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.
 // Order: after score_tiles of all runs up to the batch's last row, in stream order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported for more KV tiles than shared memory
+// has masses of, more than 3 million tokens on every GPU; an asynchronous error names a query tile
+// that lies beyond the records.
 // Source: ops/tile_rule.h.
 void select_tiles(Stream& stream, const SelectTilesArgs& args);
 

@@ -26,6 +26,21 @@ TEST(FastExp, StaysWithinTwoUnitsOfTheLastPlace) {
   EXPECT_TRUE(std::isnan(cpu::fast_exp(std::nanf(""))));
 }
 
+TEST(FastLog, StaysWithinTwoUnitsOfTheLastPlace) {
+  double worst = 0.0;
+  for (float x = 1.2e-38f; x < 3e38f; x *= 1.00001f) {
+    const double exact = std::log(static_cast<double>(x));
+    const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
+    worst = std::max(worst, std::abs(cpu::fast_log(x) - exact) / ulp);
+  }
+  EXPECT_LE(worst, 2.0);
+  EXPECT_EQ(cpu::fast_log(1.0f), 0.0f);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float other : {0.0f, -1.0f, infinity, -infinity, std::nanf("")}) {
+    EXPECT_TRUE(std::isnan(cpu::fast_log(other))) << other;
+  }
+}
+
 TEST(RoundToBf16, IsTheRoundingOfTheType) {
   std::mt19937 generator(5);
   for (int i = 0; i < 100000; ++i) {

@@ -12,7 +12,6 @@ namespace sluice {
 namespace {
 
 using cpu::bf16_to_float;
-using cpu::fast_exp;
 using cpu::round_to_bf16;
 
 // The sum of squares of `n` bf16 numbers in f32: element i goes to partial sum i mod 16.

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/scalar_math.h"
@@ -58,12 +58,17 @@ SelectCall make_call(const SelectTilesArgs& args) {
           .num_entries = args.rows.num_q_tiles()};
 }
 
-// The log-sum-exp of a probe's records; not finite where the probe is not usable.
+// The log-sum-exp of a probe's records; not finite where the probe is not usable: NaN and infinity
+// make the sum NaN.
 float log_sum_exp(const float* records, int32_t count) {
   const float largest = *std::max_element(records, records + count);
-  float sum = 0.0f;
-  for (int32_t j = 0; j < count; ++j) sum += fast_exp(records[j] - largest);
-  return largest + std::log(sum);
+  float lanes[kRecordLanes] = {};
+  int32_t j = 0;
+  for (; j + kRecordLanes <= count; j += kRecordLanes) {
+    for (int32_t l = 0; l < kRecordLanes; ++l) lanes[l] += fast_exp(records[j + l] - largest);
+  }
+  for (; j < count; ++j) lanes[j % kRecordLanes] += fast_exp(records[j] - largest);
+  return largest + fast_log(sum_lanes(lanes));
 }
 
 // Adds the probe's share of every tile to `shares`; false if it is not usable.
@@ -77,16 +82,12 @@ bool add_shares(const float* records, std::vector<float>& shares) {
   return true;
 }
 
-// 0 for NaN, which no comparison lets through.
-uint32_t to_mass(float share) {
-  if (!(share > 0.0f)) return 0;
-  return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
-}
-
 // Integer masses of the tiles that query tile `entry` of the rows sees, for the heads of a list;
 // all 0 without a usable probe.
 std::vector<uint32_t> masses_of(const SelectCall& call, int32_t list_head, int32_t entry) {
   const int32_t q_tile = call.first_q_tile + call.first_entry + entry;
+  SLUICE_CHECK(q_tile < call.num_kv_tiles, "select_tiles: query tile {}, records of {} KV tiles",
+               q_tile, call.num_kv_tiles);
   std::vector<float> shares(static_cast<size_t>(q_tile) + 1);
   int32_t num_usable = 0;
   for (int32_t h = 0; h < call.heads_per_list; ++h) {
