@@ -1,0 +1,67 @@
+// The parameters of the kernels of score_tiles: ScoreTilesArgs as plain pointers and sizes, and
+// their launches.
+//
+// Filled by tiles/score_tiles.cc. Thread rule: values; launches enqueue only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/cuda_report.h"
+#include "ops/tile_selection.h"
+
+namespace sluice::cuda {
+
+// Rows are packed: packed row r of a KV head is probe r / group of query head kv_head * group +
+// r % group, so that the heads of a group share the keys that a block loads, and rows ascend with
+// their query tile.
+struct ScoreCall {
+  const uint16_t* q = nullptr;  // bf16 [num_rows][num_q_heads][head_dim]
+  uint16_t* vectors = nullptr;  // bf16 [num_q_heads][num_probes][width]
+  float* records = nullptr;     // [num_q_heads][num_probes][num_kv_tiles]
+  const int32_t* row_begin = nullptr;
+  const int32_t* first_pos = nullptr;
+  const int32_t* kv_begin = nullptr;
+  const int32_t* kv_end = nullptr;
+  const int32_t* block_table = nullptr;
+  const std::byte* kv_base = nullptr;
+  int64_t kv_stride_bytes = 0;
+  TileProbes probes;
+  int32_t first_row = 0;  // of the window, counted from first_pos
+  int32_t num_q_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;
+  int32_t head_dim = 0;
+  int32_t block_tokens = 0;
+  int32_t num_probes = 0;
+  int32_t per_tile = 0;  // probes of a query tile
+  int32_t width = 0;     // elements of a probe vector
+  int32_t num_kv_tiles = 0;
+  int32_t num_run_tiles = 0;  // of the run, at most
+  int32_t num_splits = 1;     // blocks that share the rows of a group of keys
+  float scale = 0.0f;         // of a product of vectors
+  float pool_log = 0.0f;      // kPooled: ln(key_pool_tokens)
+  CudaReport report = {};     // of a KV tile beyond the records
+};
+
+// Makes the probe vectors, and writes -inf to all records of the run's tiles that launch_scores
+// leaves out: those above the diagonal and those of probes that do not exist.
+cudaError_t launch_probe_vectors(cudaStream_t stream, const ScoreCall& call);
+
+// How a kernel of launch_scores is launched.
+struct ScoreShape {
+  int32_t tiles_at_once = 0;  // KV tiles of a block
+  int32_t rows_at_once = 0;   // packed rows that a block multiplies at a time
+  size_t shared_bytes = 0;    // of a block
+};
+
+// Write the records of visible tiles, of rows and pools or of cells. Order: after
+// launch_probe_vectors.
+ScoreShape score_rows_shape(const ScoreCall& call);
+cudaError_t launch_score_rows(cudaStream_t stream, const ScoreCall& call);
+ScoreShape score_cells_shape(const ScoreCall& call);
+cudaError_t launch_score_cells(cudaStream_t stream, const ScoreCall& call);
+
+}  // namespace sluice::cuda

@@ -1,0 +1,39 @@
+// The kernels of score_tiles for antidiagonal cells: rows and keys of `stride` tokens, in steps.
+// Thread rule: enqueue only.
+#include "ops/cuda/tiles/score_kernel.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 8;  // more rows a block, so that fewer blocks load the same keys
+
+template <int kTileKeys>
+using Streamed = tiles::Config<kTileKeys, false, kWarps>;
+
+// Calls fn with the configuration of the call's stride.
+template <typename Fn>
+auto with_config(const ScoreCall& call, const Fn& fn) {
+  switch (call.probes.stride) {
+    case 4:
+      return fn(Streamed<32>());
+    case 8:
+      return fn(Streamed<16>());
+    case 16:
+      return fn(Streamed<8>());
+    default:
+      return fn(Streamed<4>());
+  }
+}
+
+}  // namespace
+
+ScoreShape score_cells_shape(const ScoreCall& call) {
+  return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
+}
+
+cudaError_t launch_score_cells(cudaStream_t stream, const ScoreCall& call) {
+  return with_config(call,
+                     [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,373 @@
+// Records of KV tiles by warp-wide matrix products (mma.sync): the kernel of score_tiles for every
+// kind of probe, on GPUs from sm_80 on.
+//
+// Bound: tensor-core FLOP/s, and for true rows exponentials as well, one for 2 head_dim operations.
+// Tile: 128 key vectors (keys, cells or pools) by 32 packed rows a warp. Keys and pools stay in
+// shared memory while all rows that see them pass; cells are too wide for that and come in steps of
+// 64 elements, as the rows do. A record is a function of its row and its tile alone: the order of
+// its sums does not depend on where a block begins. Included by tiles/score_rows.cu and
+// tiles/score_cells.cu, which instantiate it. Thread rule: device code.
+#pragma once
+
+#include "ops/cuda/attention/prefill/sm80.cuh"
+#include "ops/cuda/shared_copy.cuh"
+#include "ops/cuda/tiles/score_call.cuh"
+
+namespace sluice::cuda::tiles {
+
+inline constexpr int kKeysAtOnce = 128;
+inline constexpr int kStepElements = 64;  // 128 bytes of each vector
+inline constexpr int kStepPieces = kStepElements / 8;
+inline constexpr int kStages = 2;
+inline constexpr int kWarpRows = 32;
+
+// kTileKeys: key vectors of a KV tile. kIsResident: the keys of the block stay.
+template <int kTileKeysValue, bool kIsResidentValue, int kWarpsValue>
+struct Config {
+  static constexpr int kTileKeys = kTileKeysValue;
+  static constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
+  static constexpr bool kIsResident = kIsResidentValue;
+  static constexpr int kThreads = kWarpsValue * kWarpThreads;
+  static constexpr int kRows = kWarpsValue * kWarpRows;
+};
+
+// A step of some vectors. Rows of 128 bytes; 16-byte piece c of row r lies at c ^ (r % 8), so that
+// the eight rows that an ldmatrix reads at once are in different banks.
+template <int kVectors>
+using Panel = uint16_t[kVectors][kStepElements];
+
+template <int kVectors>
+__device__ __forceinline__ uint16_t* piece_of(Panel<kVectors>& panel, int vector, int piece) {
+  return &panel[vector][(piece ^ (vector % 8)) * 8];
+}
+
+// Where a packed row's records are, and what it sees.
+struct RowPlace {
+  int32_t record = 0;  // index of the row of records
+  int32_t limit = 0;   // first position that it does not see; 0: there is no such row
+};
+
+// Dynamic shared memory. Keys of 256 elements, and cells, fill the 99 KiB of the smallest GPUs.
+template <typename C>
+struct alignas(128) Shared {
+  Panel<C::kRows> rows[kStages];
+  const uint16_t* keys[kKeysAtOnce];  // the first token of each key vector
+  RowPlace places[C::kRows];
+
+  // They follow the struct: kStages, or as many as the width needs.
+  __device__ Panel<kKeysAtOnce>& key_panel(int32_t i) {
+    return reinterpret_cast<Panel<kKeysAtOnce>*>(this + 1)[i];
+  }
+};
+
+template <typename C>
+inline size_t shared_bytes(int32_t width) {
+  const int num_panels = C::kIsResident ? (width + kStepElements - 1) / kStepElements : kStages;
+  return sizeof(Shared<C>) + static_cast<size_t>(num_panels) * sizeof(Panel<kKeysAtOnce>);
+}
+
+// What a block does: key vectors from `first_token` on, and blocks of rows from `first_row` on,
+// every num_splits-th of them.
+template <typename C>
+struct Work {
+  int32_t kv_head;
+  int32_t first_token;
+  int32_t first_row;  // packed: the first that sees the first tile
+  int32_t end_row;    // one past the last that exists
+
+  __device__ Work(const ScoreCall& call, const ScoreRun& run)
+      : kv_head(static_cast<int32_t>(blockIdx.z)),
+        first_token(run.kv_begin + static_cast<int32_t>(blockIdx.x) * kKeysAtOnce * C::kKeyTokens) {
+    const int32_t hidden_tiles = max(first_token / kMaskTileTokens - run.first_q_tile, 0);
+    first_row =
+        hidden_tiles * call.per_tile * call.group + static_cast<int32_t>(blockIdx.y) * C::kRows;
+    end_row = first_token < run.kv_end ? num_existing_probes(call, run) * call.group : 0;
+  }
+  __device__ int32_t row_stride(const ScoreCall& call) const { return call.num_splits * C::kRows; }
+};
+
+// ---- Copies.
+
+// Begins to copy elements [first_element, first_element + 64) of packed rows from first_row on;
+// what does not exist becomes 0.
+template <typename C>
+__device__ __forceinline__ void copy_rows(const ScoreCall& call, const Work<C>& work,
+                                          int32_t first_row, int32_t first_element,
+                                          Panel<C::kRows>& to) {
+  constexpr int kVectorsAtOnce = C::kThreads / kStepPieces;
+  const int piece = threadIdx.x % kStepPieces;
+  int vector = threadIdx.x / kStepPieces;
+  const int32_t element = first_element + piece * 8;
+  int32_t probe = (first_row + vector) / call.group;
+  int32_t head = (first_row + vector) - probe * call.group;
+  const int32_t probe_step = kVectorsAtOnce / call.group;
+  const int32_t head_step = kVectorsAtOnce - probe_step * call.group;
+#pragma unroll
+  for (; vector < C::kRows; vector += kVectorsAtOnce) {
+    const bool is_there = first_row + vector < work.end_row && element < call.width;
+    const int64_t row =
+        static_cast<int64_t>(work.kv_head * call.group + head) * call.num_probes + probe;
+    const uint16_t* from = call.vectors + (is_there ? row * call.width + element : 0);
+    copy_16(piece_of(to, vector, piece), from, is_there);
+    probe += probe_step;
+    head += head_step;
+    if (head >= call.group) {
+      head -= call.group;
+      ++probe;
+    }
+  }
+}
+
+// The same of the key vectors.
+template <typename C>
+__device__ __forceinline__ void copy_keys(const ScoreCall& call, const ScoreRun& run,
+                                          const Work<C>& work, Shared<C>& shared,
+                                          int32_t first_element, Panel<kKeysAtOnce>& to) {
+  const int piece = threadIdx.x % kStepPieces;
+  const int32_t element = first_element + piece * 8;
+#pragma unroll
+  for (int vector = threadIdx.x / kStepPieces; vector < kKeysAtOnce;
+       vector += C::kThreads / kStepPieces) {
+    const int32_t num_tokens =
+        min(C::kKeyTokens, run.kv_end - (work.first_token + vector * C::kKeyTokens));
+    const bool is_there = element < num_tokens * call.head_dim;
+    copy_16(piece_of(to, vector, piece), is_there ? shared.keys[vector] + element : call.vectors,
+            is_there);
+  }
+}
+
+// Writes the pools of the block's keys; 0 where there are no tokens or channels.
+template <typename C>
+__device__ __forceinline__ void pool_keys(const ScoreCall& call, const ScoreRun& run,
+                                          const Work<C>& work, Shared<C>& shared) {
+  const int32_t num_steps = (call.width + kStepElements - 1) / kStepElements;
+  const int32_t row_pieces = num_steps * kStepPieces;
+  for (int32_t i = threadIdx.x; i < kKeysAtOnce * row_pieces; i += C::kThreads) {
+    const int32_t vector = i / row_pieces;
+    const int32_t piece = i % row_pieces;
+    const int32_t num_tokens =
+        min(C::kKeyTokens, run.kv_end - (work.first_token + vector * C::kKeyTokens));
+    Bf16x8 eight = {};
+    if (num_tokens > 0 && piece * 8 < call.head_dim) {
+      const uint16_t* from = shared.keys[vector] + piece * 8;
+      eight = pool_eight(call.probes.pools_maxima, num_tokens,
+                         [&](int32_t token) { return from + token * call.head_dim; });
+    }
+    *reinterpret_cast<Bf16x8*>(
+        piece_of(shared.key_panel(piece / kStepPieces), vector, piece % kStepPieces)) = eight;
+  }
+}
+
+// ---- Products.
+
+// s += rows keys^T over the 64 elements of a step, for the warp's 32 rows.
+template <int kRows>
+__device__ __forceinline__ void multiply_step(Panel<kRows>& rows, Panel<kKeysAtOnce>& keys,
+                                              float (&s)[2][64]) {
+  const int warp = threadIdx.x / kWarpThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+#pragma unroll
+  for (int piece = 0; piece < kStepPieces; piece += 2) {
+    uint32_t a[2][4];
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      const int row = warp * kWarpRows + m * 16 + lane % 16;
+      sm80::load_matrices(piece_of(rows, row, piece + lane / 16), a[m]);
+    }
+#pragma unroll
+    for (int key = 0; key < kKeysAtOnce; key += 16) {
+      uint32_t b[4];
+      const int own = key + lane / 16 * 8 + lane % 8;
+      sm80::load_matrices(piece_of(keys, own, piece + lane / 8 % 2), b);
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        sm80::multiply(&s[m][key / 2], a[m], b[0], b[1]);
+        sm80::multiply(&s[m][key / 2 + 4], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// ---- Records.
+
+// Of the lanes that hold the columns of one tile: the quad, a pair, or one.
+template <int kTileKeys>
+__device__ __forceinline__ float tile_max(float x) {
+  if constexpr (kTileKeys >= 4) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 1));
+  if constexpr (kTileKeys >= 8) x = fmaxf(x, __shfl_xor_sync(kFullWarp, x, 2));
+  return x;
+}
+template <int kTileKeys>
+__device__ __forceinline__ float tile_sum(float x) {
+  if constexpr (kTileKeys >= 4) x = __fadd_rn(x, __shfl_xor_sync(kFullWarp, x, 1));
+  if constexpr (kTileKeys >= 8) x = __fadd_rn(x, __shfl_xor_sync(kFullWarp, x, 2));
+  return x;
+}
+
+// What is added to the scaled product of a key vector of which a row sees `num_tokens` tokens.
+template <int kKeyTokens>
+__device__ __forceinline__ float bias_of(const ScoreCall& call, int32_t num_tokens) {
+  if (num_tokens <= 0) return -INFINITY;
+  if (call.probes.kind != TileProbeKind::kPooled) return 0.0f;
+  return num_tokens >= kKeyTokens ? call.pool_log : logf(static_cast<float>(num_tokens));
+}
+
+// The record of one row and tile from the thread's scores of it, s[first] on: kCount of them, whose
+// columns in the tile begin at `column`. `num_visible` tokens of the tile are visible. A score that
+// is not gets the bias -inf: a product is finite there, since keys that do not exist are 0.
+template <int kTileKeys, int kCount>
+__device__ __forceinline__ float record_of(const ScoreCall& call, int32_t num_visible,
+                                           int32_t column, float (&v)[kCount]) {
+  constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
+  if (num_visible >= kMaskTileTokens) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = __fmaf_rn(v[i], call.scale, call.pool_log);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int32_t key = column + i / 2 * 8 + i % 2;
+      const float bias = bias_of<kKeyTokens>(call, num_visible - key * kKeyTokens);
+      v[i] = bias == -INFINITY ? bias : __fmaf_rn(v[i], call.scale, bias);
+    }
+  }
+  float largest = v[0];
+#pragma unroll
+  for (int i = 1; i < kCount; ++i) largest = fmaxf(largest, v[i]);
+  largest = tile_max<kTileKeys>(largest);
+  const float base = __fmul_rn(largest, kLog2E);
+  float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    sums[i % 2] = __fadd_rn(sums[i % 2], exp2_approx(__fmaf_rn(v[i], kLog2E, -base)));
+  }
+  return __fadd_rn(largest, __logf(tile_sum<kTileKeys>(__fadd_rn(sums[0], sums[1]))));
+}
+
+// Writes the records of one of the thread's rows: s[4 j + 2 r + e] is column 8 j + 2 (lane % 4) +
+// e.
+template <int kTileKeys>
+__device__ __forceinline__ void write_records(const ScoreCall& call, const ScoreRun& run,
+                                              const RowPlace& place, int32_t first_token, int r,
+                                              const float (&s)[64]) {
+  constexpr int kCount = kTileKeys >= 8 ? kTileKeys / 4 : kTileKeys > 1 ? 2 : 1;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int32_t limit = min(place.limit, run.kv_end);
+  float* records = call.records + static_cast<int64_t>(place.record) * call.num_kv_tiles;
+#pragma unroll
+  for (int turn = 0; turn < 32 / kCount; ++turn) {
+    const int first = turn * kCount;
+    const int column = first / 2 * 8 + lane % 4 * 2 + first % 2;
+    const int32_t begin = first_token + column / kTileKeys * kMaskTileTokens;
+    float v[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) v[i] = s[(first + i) / 2 * 4 + 2 * r + (first + i) % 2];
+    const float record = record_of<kTileKeys>(call, limit - begin, column % kTileKeys, v);
+    // Lanes that share a tile take turns.
+    const bool is_writer = kTileKeys >= 8   ? lane % 4 == turn % 4
+                           : kTileKeys == 4 ? lane % 2 == turn % 2
+                                            : true;
+    if (is_writer && begin < limit) records[begin / kMaskTileTokens] = record;
+  }
+}
+
+// Finds the places of the rows from first_row on, one thread each; a warp finds those of its own
+// rows.
+template <typename C>
+__device__ __forceinline__ void find_places(const ScoreCall& call, const ScoreRun& run,
+                                            const Work<C>& work, int32_t first_row,
+                                            Shared<C>& shared) {
+  static_assert(C::kThreads == C::kRows);
+  const int32_t row = first_row + static_cast<int32_t>(threadIdx.x);
+  RowPlace place;
+  if (row < work.end_row) {
+    const int32_t probe = row / call.group;
+    const int32_t head = work.kv_head * call.group + row % call.group;
+    place = {head * call.num_probes + probe, rows_of(call, run, probe).limit};
+  }
+  shared.places[threadIdx.x] = place;
+}
+
+// grid: groups of 128 key vectors of the run, blocks that share the rows of a group, KV heads.
+template <typename C>
+__global__ void __launch_bounds__(C::kThreads, C::kIsResident ? 2 : 1)
+    score_kernel(const __grid_constant__ ScoreCall call) {
+  extern __shared__ std::byte shared_bytes[];
+  auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes);
+  const ScoreRun run(call);
+  const Work<C> work(call, run);
+  if (work.first_row >= work.end_row) return;
+  const int warp = threadIdx.x / kWarpThreads;
+  const int lane = threadIdx.x % kWarpThreads;
+
+  // Keys: where they are, and those that stay.
+  const int32_t num_steps = (call.width + kStepElements - 1) / kStepElements;
+  for (int i = threadIdx.x; i < kKeysAtOnce; i += C::kThreads) {
+    const int32_t position = work.first_token + i * C::kKeyTokens;
+    shared.keys[i] = position < run.kv_end ? key_at(call, run, work.kv_head, position) : nullptr;
+  }
+  __syncthreads();
+  if constexpr (C::kIsResident) {
+    if (call.probes.kind == TileProbeKind::kPooled) {
+      pool_keys(call, run, work, shared);
+    } else {
+      for (int32_t i = 0; i < num_steps; ++i) {
+        copy_keys(call, run, work, shared, i * kStepElements, shared.key_panel(i));
+      }
+    }
+  }
+
+  // Steps of all blocks of rows, one after the other; the next step is copied during this one.
+  const auto copy_step = [&](int32_t row, int32_t step, int stage) {
+    if (row < work.end_row) {
+      copy_rows(call, work, row, step * kStepElements, shared.rows[stage]);
+      if constexpr (!C::kIsResident) {
+        copy_keys(call, run, work, shared, step * kStepElements, shared.key_panel(stage));
+      }
+    }
+    end_of_copies();
+  };
+  int stage = 0;
+  copy_step(work.first_row, 0, stage);
+  for (int32_t row = work.first_row; row < work.end_row; row += work.row_stride(call)) {
+    float s[2][64] = {};
+    for (int32_t step = 0; step < num_steps; ++step, stage ^= 1) {
+      wait_for_copies();
+      __syncthreads();  // the step is here, and no thread reads the stage before any more
+      const bool is_last = step + 1 == num_steps;
+      copy_step(is_last ? row + work.row_stride(call) : row, is_last ? 0 : step + 1, stage ^ 1);
+      if (step == 0) find_places(call, run, work, row, shared);
+      multiply_step(shared.rows[stage], shared.key_panel(C::kIsResident ? step : stage), s);
+    }
+    __syncwarp();  // the places of the warp's rows are there
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const RowPlace place = shared.places[warp * kWarpRows + i * 8 + lane / 4];
+      write_records<C::kTileKeys>(call, run, place, work.first_token, i % 2, s[i / 2]);
+    }
+    __syncwarp();  // and may be overwritten
+  }
+  wait_for_copies();
+}
+
+template <typename C>
+ScoreShape shape_of(const ScoreCall& call) {
+  return {.tiles_at_once = kKeysAtOnce / C::kTileKeys,
+          .rows_at_once = C::kRows,
+          .shared_bytes = shared_bytes<C>(call.width)};
+}
+
+template <typename C>
+cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
+  const ScoreShape shape = shape_of<C>(call);
+  const cudaError_t status =
+      cudaFuncSetAttribute(score_kernel<C>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(shape.shared_bytes));
+  if (status != cudaSuccess) return status;
+  const int32_t num_groups = (call.num_run_tiles + shape.tiles_at_once - 1) / shape.tiles_at_once;
+  const dim3 grid(static_cast<unsigned>(num_groups), static_cast<unsigned>(call.num_splits),
+                  static_cast<unsigned>(call.num_kv_heads));
+  score_kernel<C><<<grid, C::kThreads, shape.shared_bytes, stream>>>(call);
+  return cudaGetLastError();
+}
+
+}  // namespace sluice::cuda::tiles

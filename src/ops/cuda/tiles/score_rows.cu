@@ -1,0 +1,42 @@
+// The kernels of score_tiles for true rows and for pools: their key vectors stay in shared memory.
+// Thread rule: enqueue only.
+#include "ops/cuda/tiles/score_kernel.cuh"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // two blocks a multiprocessor: one's exponentials, the other's products
+
+template <int kTileKeys>
+using Resident = tiles::Config<kTileKeys, true, kWarps>;
+
+// Calls fn with the configuration of the call's probes.
+template <typename Fn>
+auto with_config(const ScoreCall& call, const Fn& fn) {
+  if (call.probes.kind == TileProbeKind::kRows) return fn(Resident<128>());
+  switch (call.probes.key_pool_tokens) {
+    case 8:
+      return fn(Resident<16>());
+    case 16:
+      return fn(Resident<8>());
+    case 32:
+      return fn(Resident<4>());
+    case 64:
+      return fn(Resident<2>());
+    default:
+      return fn(Resident<1>());
+  }
+}
+
+}  // namespace
+
+ScoreShape score_rows_shape(const ScoreCall& call) {
+  return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
+}
+
+cudaError_t launch_score_rows(cudaStream_t stream, const ScoreCall& call) {
+  return with_config(call,
+                     [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
+}
+
+}  // namespace sluice::cuda

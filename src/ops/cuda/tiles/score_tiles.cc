@@ -1,0 +1,106 @@
+// score_tiles on CUDA: refuses calls that no kernel supports, and launches probe vectors and
+// scores.
+#include <algorithm>
+#include <cmath>
+
+#include "core/error.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/attention/kv_tensor_map.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/tiles/score_call.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int32_t kTile = kMaskTileTokens;
+
+int32_t divide_up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
+
+ScoreCall make_call(const ScoreTilesArgs& args) {
+  const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const auto num_kv_tiles = static_cast<int32_t>(args.records.dim(2));
+  const KvBlockShape& kv = args.kv.shape;
+  const bool is_pooled = args.probes.kind == TileProbeKind::kPooled;
+  const bool has_cells = args.probes.kind == TileProbeKind::kAntidiagonal;
+  return {.q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+          .vectors = reinterpret_cast<uint16_t*>(args.vectors.bytes()),
+          .records = args.records.data<float>(),
+          .row_begin = args.batch.row_begin.data<int32_t>(),
+          .first_pos = args.batch.first_pos.data<int32_t>(),
+          .kv_begin = args.kv_begin.data<int32_t>(),
+          .kv_end = args.kv_end.data<int32_t>(),
+          .block_table = args.block_table.data<int32_t>(),
+          .kv_base = args.kv.base,
+          .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+          .probes = args.probes,
+          .first_row = args.rows.first,
+          .num_q_heads = num_q_heads,
+          .num_kv_heads = kv.num_kv_heads,
+          .group = num_q_heads / kv.num_kv_heads,
+          .head_dim = kv.head_dim,
+          .block_tokens = kv.block_tokens,
+          .num_probes = static_cast<int32_t>(args.records.dim(1)),
+          .per_tile = probes_per_tile(args.probes),
+          .width = static_cast<int32_t>(args.vectors.dim(2)),
+          .num_kv_tiles = num_kv_tiles,
+          .num_run_tiles =
+              std::min(num_kv_tiles, divide_up(args.block_table.dim(1) * kv.block_tokens, kTile)),
+          .scale = has_cells ? args.scale / static_cast<float>(args.probes.stride) : args.scale,
+          .pool_log = is_pooled ? std::log(static_cast<float>(args.probes.key_pool_tokens)) : 0.0f};
+}
+
+// Blocks that share the rows of a group of keys: enough that every multiprocessor has some, each
+// with as many rows as there can be.
+int32_t choose_splits(const ScoreCall& call, const ScoreShape& shape, int num_processors) {
+  constexpr int64_t kBlocksPerProcessor = 8;
+  const int32_t most = divide_up(int64_t{call.num_probes} * call.group, shape.rows_at_once);
+  // A step of a cell loads keys as well as rows, so that a block gains nothing by more rows.
+  if (call.probes.kind == TileProbeKind::kAntidiagonal) return most;
+  const int64_t num_groups =
+      int64_t{divide_up(call.num_run_tiles, shape.tiles_at_once)} * call.num_kv_heads;
+  return std::clamp(divide_up(kBlocksPerProcessor * num_processors, num_groups), 1, most);
+}
+
+// Throws kUnsupported, as the op promises.
+void check_supported(const CudaStream& stream, const ScoreCall& call, const ScoreShape& shape) {
+  if (call.head_dim % 8 != 0) {
+    fail(ErrorCode::kUnsupported,
+         "score_tiles on {} needs a head_dim that is a multiple of 8, not {}; use the device 'cpu'",
+         stream.device().info().name, call.head_dim);
+  }
+  const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
+  if (shape.shared_bytes > most_bytes) {
+    fail(
+        ErrorCode::kUnsupported,
+        "score_tiles on {}: keys of {} elements take {} bytes of shared memory, it has {}; use the "
+        "device 'cpu'",
+        stream.device().info().name, call.width, shape.shared_bytes, most_bytes);
+  }
+}
+
+}  // namespace
+
+void CudaOps::score_tiles(Stream& on, const ScoreTilesArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  ScoreCall call = make_call(args);
+  const bool has_cells = call.probes.kind == TileProbeKind::kAntidiagonal;
+  const ScoreShape shape = has_cells ? score_cells_shape(call) : score_rows_shape(call);
+  check_supported(stream, call, shape);
+  SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
+               static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
+  if (call.num_run_tiles == 0 || call.num_probes == 0) return;
+  call.num_splits =
+      choose_splits(call, shape, stream.cuda_device().properties().multiProcessorCount);
+  stream.submit("score_tiles", [&](cudaStream_t handle) {
+    call.report = stream.report("score_tiles",
+                                "KV tile {} lies beyond the records; make records of all KV tiles "
+                                "up to kv_end");
+    check_cuda(launch_probe_vectors(handle, call), "launch of probe vectors");
+    check_cuda(has_cells ? launch_score_cells(handle, call) : launch_score_rows(handle, call),
+               "launch of tile scores");
+  });
+}
+
+}  // namespace sluice::cuda

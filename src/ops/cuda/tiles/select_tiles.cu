@@ -1,0 +1,400 @@
+// select_tiles on CUDA: a block of threads for each list head and query tile.
+//
+// Bound: two exponentials for each record. Tile: a warp computes the log-sum-exp of a probe, then
+// each thread adds the shares of its own KV tiles; the integer masses lie in shared memory. The cut
+// is a search over the bits of a mass with counts and sums of integers: nothing is sorted. Compiled
+// without contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule:
+// enqueue only.
+#include <algorithm>
+
+#include "core/error.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_report.cuh"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/portable_math.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kNumWarps = kThreads / kWarpThreads;
+constexpr int kProbesAtOnce = 64;  // whose log-sum-exp are in shared memory
+static_assert(kRecordLanes == kWarpThreads);
+
+// SelectTilesArgs as plain pointers and sizes.
+struct SelectCall {
+  const float* records;  // [num_q_heads][num_probes][num_kv_tiles]
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  TileRule rule;
+  int64_t prompt_end;
+  uint32_t* bits;              // [num_list_heads][num_q_tiles][num_words]
+  unsigned long long* counts;  // set, visible, cut
+  int32_t per_tile;
+  int32_t num_probes;
+  int32_t num_kv_tiles;
+  int32_t heads_per_list;
+  int32_t num_list_heads;
+  int32_t num_q_tiles;
+  int32_t num_words;
+  int32_t first_q_tile;  // of the mask
+  int32_t first_entry;   // of the rows, in the mask
+  int32_t num_entries;
+  CudaReport report;
+};
+
+struct Shared {
+  const float* records[kProbesAtOnce];  // of the probes at hand
+  float lse[kProbesAtOnce];
+  uint64_t partials[2][kNumWarps];
+  int32_t num_equal[kNumWarps];  // tiles at the threshold
+};
+
+// Sums and maxima over all threads of the block, the same in each of them. Two sets of partial
+// results in turn, so that one barrier is enough.
+class BlockReducer {
+ public:
+  __device__ explicit BlockReducer(Shared& shared) : shared_(shared) {}
+
+  // REQUIRES: every thread calls it.
+  template <typename Combine>
+  __device__ uint64_t reduce(uint64_t value, Combine combine) {
+    value = over_lanes<kWarpThreads>(value, combine);
+    const int lane = threadIdx.x % kWarpThreads;
+    turn_ ^= 1;
+    if (lane == 0) shared_.partials[turn_][threadIdx.x / kWarpThreads] = value;
+    __syncthreads();
+    return over_lanes<kNumWarps>(shared_.partials[turn_][lane % kNumWarps], combine);
+  }
+  __device__ uint64_t sum(uint64_t value) {
+    return reduce(value, [](uint64_t a, uint64_t b) { return a + b; });
+  }
+  __device__ uint64_t max(uint64_t value) {
+    return reduce(value, [](uint64_t a, uint64_t b) { return a < b ? b : a; });
+  }
+
+ private:
+  template <int kWidth, typename Combine>
+  __device__ static uint64_t over_lanes(uint64_t value, Combine combine) {
+#pragma unroll
+    for (int step = kWidth / 2; step > 0; step /= 2) {
+      value = combine(value, __shfl_xor_sync(kFullWarp, value, step));
+    }
+    return value;
+  }
+
+  Shared& shared_;
+  int turn_ = 0;
+};
+
+// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives. All lanes get
+// it. REQUIRES: the whole warp calls it.
+__device__ inline float log_sum_exp(const float* records, int32_t count) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+  float largest = -INFINITY;
+#pragma unroll 4
+  for (int32_t j = lane; j < count; j += kWarpThreads) largest = fmaxf(largest, records[j]);
+#pragma unroll
+  for (int step = kWarpThreads / 2; step > 0; step /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+  }
+  // fmaxf leaves NaN out; the sum brings it back.
+  float sum = 0.0f;
+#pragma unroll 4
+  for (int32_t j = lane; j < count; j += kWarpThreads) sum += fast_exp(records[j] - largest);
+  return largest + fast_log(group_sum<kWarpThreads>(sum));
+}
+
+// Loads kProbesAtOnce or fewer probes of the list, from `first` on: where their records are, and
+// their log-sum-exp over `num_visible` tiles.
+__device__ inline void find_log_sums(const SelectCall& call, int32_t list_head, int32_t entry,
+                                     int32_t first, int32_t num_visible, Shared& shared) {
+  const int32_t count = min(kProbesAtOnce, call.heads_per_list * call.per_tile - first);
+  for (int32_t i = threadIdx.x / kWarpThreads; i < count; i += kNumWarps) {
+    const int32_t head = list_head * call.heads_per_list + (first + i) / call.per_tile;
+    const int64_t probe = static_cast<int64_t>(head) * call.num_probes + entry * call.per_tile +
+                          (first + i) % call.per_tile;
+    const float* records = call.records + probe * call.num_kv_tiles;
+    const float lse = log_sum_exp(records, num_visible);
+    if (threadIdx.x % kWarpThreads != 0) continue;
+    shared.records[i] = records;
+    shared.lse[i] = lse;
+  }
+}
+
+// Writes the integer masses of KV tiles [0, num_visible), all 0 without a usable probe. A thread
+// reads and writes tiles threadIdx.x, threadIdx.x + kThreads, ...; others may read them after the
+// next barrier.
+__device__ inline void find_masses(const SelectCall& call, int32_t list_head, int32_t entry,
+                                   int32_t num_visible, Shared& shared, uint32_t* masses) {
+  auto* shares = reinterpret_cast<float*>(masses);  // until the last probe has been added
+  const int32_t num_probes = call.heads_per_list * call.per_tile;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  int32_t num_usable = 0;
+  for (int32_t j = thread; j < num_visible; j += kThreads) shares[j] = 0.0f;
+  for (int32_t first = 0; first < num_probes; first += kProbesAtOnce) {
+    const int32_t count = min(kProbesAtOnce, num_probes - first);
+    find_log_sums(call, list_head, entry, first, num_visible, shared);
+    __syncthreads();
+    for (int32_t i = 0; i < count; ++i) num_usable += isfinite(shared.lse[i]) ? 1 : 0;
+    for (int32_t j = thread; j < num_visible; j += kThreads) {
+      float share = shares[j];
+#pragma unroll 4
+      for (int32_t i = 0; i < count; ++i) {
+        const float lse = shared.lse[i];
+        if (isfinite(lse)) share += fast_exp(shared.records[i][j] - lse);
+      }
+      shares[j] = share;
+    }
+    __syncthreads();  // before the next probes
+  }
+  for (int32_t j = thread; j < num_visible; j += kThreads) {
+    masses[j] = num_usable > 0 ? to_mass(shares[j] / static_cast<float>(num_usable)) : 0;
+  }
+}
+
+// What the rule takes beside the forced tiles: all above `threshold`, and the first `num_equal` of
+// those equal to it.
+struct Cut {
+  bool is_everything = true;
+  uint32_t threshold = 0;
+  int32_t num_equal = 0;
+  int32_t num_cut = 0;  // chosen, and then cut off by max_tiles
+};
+
+// The rule (take_tiles of ops/tile_rule.h) over masses in shared memory. All functions are called
+// by every thread of the block and give each the same.
+class RuleOverMasses {
+ public:
+  __device__ RuleOverMasses(const TileRule& rule, const QueryTile& tile, const uint32_t* masses,
+                            BlockReducer& reducer)
+      : rule_(rule), tile_(tile), masses_(masses), reducer_(reducer) {}
+
+  __device__ Cut find_cut() {
+    const int32_t num_visible = tile_.q_tile + 1;
+    const Tally others = tally_from(0);
+    const uint64_t forced = forced_mass();
+    if (others.mass + forced == 0) return {};
+    const auto besides_forced = [&](int32_t tiles) {
+      return max(0, tiles - (num_visible - others.count));
+    };
+    const int32_t chosen = count_chosen(others, forced);
+    int32_t count = min(others.count, max(chosen, besides_forced(rule_.min_tiles)));
+    if (rule_.max_tiles > 0) count = min(count, besides_forced(rule_.max_tiles));
+    Cut cut{.is_everything = false, .threshold = ~0u, .num_cut = chosen - min(chosen, count)};
+    if (count == 0) return cut;
+    cut.threshold = last_that([&](const Tally& tally) { return tally.count >= count; });
+    cut.num_equal = count - tally_from(cut.threshold + 1).count;
+    return cut;
+  }
+
+ private:
+  // Tiles that are not forced and have at least some mass. Sums are below 2^33, so that one number
+  // carries both through a reduction.
+  struct Tally {
+    uint64_t mass;
+    int32_t count;
+  };
+  static constexpr int kCountShift = 40;
+
+  __device__ Tally tally_from(uint32_t least) {
+    uint64_t packed = 0;
+    for (int32_t j = threadIdx.x; j <= tile_.q_tile; j += kThreads) {
+      const uint32_t mass = masses_[j];
+      if (mass >= least && !is_forced(rule_, tile_, j)) packed += (1ull << kCountShift) + mass;
+    }
+    packed = reducer_.sum(packed);
+    return {packed & ((1ull << kCountShift) - 1), static_cast<int32_t>(packed >> kCountShift)};
+  }
+
+  __device__ uint64_t forced_mass() {
+    uint64_t sum = 0;
+    for (int32_t j = threadIdx.x; j <= tile_.q_tile; j += kThreads) {
+      if (is_forced(rule_, tile_, j)) sum += masses_[j];
+    }
+    return reducer_.sum(sum);
+  }
+
+  __device__ uint32_t largest_mass() {
+    uint64_t largest = 0;
+    for (int32_t j = threadIdx.x; j <= tile_.q_tile; j += kThreads) {
+      largest = max(largest, static_cast<uint64_t>(masses_[j]));
+    }
+    return static_cast<uint32_t>(reducer_.max(largest));
+  }
+
+  // The largest mass m for which holds(tally_from(m)), a bit at a time. REQUIRES: holds for m = 0,
+  // and for every m below one for which it holds.
+  template <typename Holds>
+  __device__ uint32_t last_that(Holds holds) {
+    uint32_t mass = 0;
+    for (uint32_t bit = kMassOne; bit != 0; bit /= 2) {
+      if (holds(tally_from(mass | bit))) mass |= bit;
+    }
+    return mass;
+  }
+
+  __device__ static uint64_t divide_up(uint64_t a, uint64_t b) { return (a + b - 1) / b; }
+
+  __device__ int32_t count_chosen(const Tally& others, uint64_t forced) {
+    switch (rule_.choice) {
+      case TileChoice::kCoverage:
+        return count_for_coverage(others, forced);
+      case TileChoice::kTop:
+        return min(others.count, rule_.top_tiles);
+      case TileChoice::kAlpha: {
+        const uint64_t goal = static_cast<uint64_t>(rule_.share) * largest_mass();
+        return tally_from(static_cast<uint32_t>(divide_up(goal, kMassOne))).count;
+      }
+    }
+    return 0;
+  }
+
+  // The fewest heaviest tiles whose mass reaches what is missing. Tiles at the threshold all have
+  // its mass, so that a division gives how many of them it takes.
+  __device__ int32_t count_for_coverage(const Tally& others, uint64_t forced) {
+    const bool of_rest = rule_.is_share_of_rest;
+    const uint64_t goal =
+        divide_up(rule_.share * (of_rest ? others.mass : others.mass + forced), kMassOne);
+    const uint64_t covered = of_rest ? 0 : forced;
+    if (covered >= goal) return 0;
+    const uint64_t missing = goal - covered;
+    const uint32_t threshold = last_that([&](const Tally& tally) { return tally.mass >= missing; });
+    const Tally above = tally_from(threshold + 1);
+    return above.count + static_cast<int32_t>(divide_up(missing - above.mass, threshold));
+  }
+
+  const TileRule& rule_;
+  const QueryTile& tile_;
+  const uint32_t* masses_;
+  BlockReducer& reducer_;
+};
+
+// Writes the words of a list and returns how many of its bits are set. A warp writes neighbouring
+// words, and its tiles at the threshold follow those of lower warps. REQUIRES: every thread calls
+// it.
+__device__ inline uint64_t write_words(const SelectCall& call, const QueryTile& tile,
+                                       const Cut& cut, const uint32_t* masses, Shared& shared,
+                                       uint32_t* words) {
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t warp = threadIdx.x / kWarpThreads;
+  const int32_t words_of_warp = (call.num_words + kNumWarps - 1) / kNumWarps;
+  const int32_t begin = min(warp * words_of_warp, call.num_words);
+  const int32_t end = min(begin + words_of_warp, call.num_words);
+  const auto is_others = [&](int32_t j) {
+    return j <= tile.q_tile && !cut.is_everything && !is_forced(call.rule, tile, j);
+  };
+  int32_t num_equal = 0;
+  for (int32_t word = begin; word < end; ++word) {
+    const int32_t j = word * 32 + lane;
+    const bool is_equal = is_others(j) && masses[j] == cut.threshold;
+    num_equal += __popc(__ballot_sync(kFullWarp, is_equal));
+  }
+  if (lane == 0) shared.num_equal[warp] = num_equal;
+  __syncthreads();
+  int32_t equal_before = 0;
+  for (int32_t i = 0; i < warp; ++i) equal_before += shared.num_equal[i];
+
+  uint64_t num_set = 0;
+  for (int32_t word = begin; word < end; ++word) {
+    const int32_t j = word * 32 + lane;
+    const bool may_be_cut = is_others(j);
+    const bool is_equal = may_be_cut && masses[j] == cut.threshold;
+    const uint32_t all_equal = __ballot_sync(kFullWarp, is_equal);
+    const int32_t rank = equal_before + __popc(all_equal & ((1u << lane) - 1));
+    const bool is_set = may_be_cut ? masses[j] > cut.threshold || (is_equal && rank < cut.num_equal)
+                                   : j <= tile.q_tile;
+    const uint32_t set = __ballot_sync(kFullWarp, is_set);
+    if (lane == 0) {
+      words[word] = set;
+      num_set += __popc(set);
+    }
+    equal_before += __popc(all_equal);
+  }
+  return num_set;  // of this thread: lane 0 counts for its warp
+}
+
+// grid: query tiles, from the last, which see most, to the first; then list heads.
+__global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall call) {
+  extern __shared__ uint32_t masses[];  // [num_kv_tiles]
+  __shared__ Shared shared;
+  const auto entry = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
+  const auto list_head = static_cast<int32_t>(blockIdx.y);
+  const int32_t mask_entry = call.first_entry + entry;
+  uint32_t* words = call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + mask_entry) *
+                                    call.num_words;
+  const QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
+  const bool exists = tile.first_row() < *call.first_pos + call.row_begin[1] - call.row_begin[0];
+  const bool has_records = tile.q_tile < call.num_kv_tiles;
+  if (!exists || !has_records) {
+    if (exists && threadIdx.x == 0) fail_row(call.report, tile.q_tile);
+    for (int32_t i = threadIdx.x; i < call.num_words; i += kThreads) words[i] = 0;
+    return;
+  }
+  const int32_t num_visible = tile.q_tile + 1;
+  BlockReducer reducer(shared);
+  Cut cut;
+  if (!attends_everything(call.rule, tile)) {
+    find_masses(call, list_head, entry, num_visible, shared, masses);
+    cut = RuleOverMasses(call.rule, tile, masses, reducer).find_cut();
+  }
+  const uint64_t num_set = reducer.sum(write_words(call, tile, cut, masses, shared, words));
+  if (threadIdx.x != 0) return;
+  atomicAdd(&call.counts[0], static_cast<unsigned long long>(num_set));
+  atomicAdd(&call.counts[1], static_cast<unsigned long long>(num_visible));
+  if (cut.num_cut > 0) atomicAdd(&call.counts[2], static_cast<unsigned long long>(cut.num_cut));
+}
+
+SelectCall make_call(const SelectTilesArgs& args) {
+  const TensorView& bits = args.mask.bits;
+  return {.records = args.records.data<float>(),
+          .row_begin = args.batch.row_begin.data<int32_t>(),
+          .first_pos = args.batch.first_pos.data<int32_t>(),
+          .rule = args.rule,
+          .prompt_end = args.prompt_end,
+          .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
+          .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
+          .per_tile = args.probes_per_tile,
+          .num_probes = static_cast<int32_t>(args.records.dim(1)),
+          .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
+          .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1)),
+          .num_list_heads = static_cast<int32_t>(bits.dim(1)),
+          .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
+          .num_words = static_cast<int32_t>(bits.dim(3)),
+          .first_q_tile = args.mask.first_q_tile,
+          .first_entry = args.rows.first / kMaskTileTokens,
+          .num_entries = args.rows.num_q_tiles(),
+          .report = {}};
+}
+
+}  // namespace
+
+void CudaOps::select_tiles(Stream& on, const SelectTilesArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  SelectCall call = make_call(args);
+  const size_t num_bytes = static_cast<size_t>(call.num_kv_tiles) * sizeof(uint32_t);
+  const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
+  if (num_bytes + sizeof(Shared) > most_bytes) {
+    fail(ErrorCode::kUnsupported,
+         "select_tiles on {}: masses of {} KV tiles take {} bytes of shared memory, it has {}; use "
+         "a shorter prompt or the device 'cpu'",
+         stream.device().info().name, call.num_kv_tiles, num_bytes, most_bytes - sizeof(Shared));
+  }
+  stream.submit("select_tiles", [&](cudaStream_t handle) {
+    call.report = stream.report("select_tiles",
+                                "query tile {} lies beyond the records; make records of all KV "
+                                "tiles up to the last row");
+    check_cuda(
+        cudaFuncSetAttribute(select_tiles_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(num_bytes)),
+        "cudaFuncSetAttribute");
+    const dim3 grid(static_cast<unsigned>(call.num_entries),
+                    static_cast<unsigned>(call.num_list_heads));
+    select_tiles_kernel<<<grid, kThreads, num_bytes, handle>>>(call);
+  });
+}
+
+}  // namespace sluice::cuda
