@@ -1,7 +1,7 @@
-// score_tiles and select_tiles on the CPU, against the double-precision references.
+// score_tiles and select_tiles against the double-precision references, on every device.
 //
 // Reveals: sums in another order per ISA, runs that do not add up, masses of the wrong heads, bits
-// above the diagonal or of rows that do not exist. (CUDA has no kernels for these ops yet.)
+// above the diagonal or of rows that do not exist.
 #include "ops/reference/tile_selection.h"
 
 #include <bit>
@@ -9,9 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "ops/cpu/cpu_ops.h"
-#include "planted_text.h"
-#include "sluice/error.h"
+#include "tile_check.h"
 
 namespace sluice::testing {
 namespace {
@@ -29,23 +27,6 @@ const TileProbes kProbes[] = {
     {.kind = TileProbeKind::kPooled, .query_pool_tokens = 1, .pools_maxima = true},
 };
 
-std::string describe(const TileProbes& probes) {
-  return fmt::format("kind {} probes {} width {}", static_cast<int>(probes.kind),
-                     probes_per_tile(probes), probe_width(probes, PlantedText::kHeadDim));
-}
-
-void score(Machine& machine, const ScoreTilesArgs& args, CpuIsa isa = best_kernels()) {
-  cpu::CpuOps(isa).score_tiles(machine.stream(), args);
-  machine.synchronize();
-}
-
-// The chain of a sum of n products loses at most n units; pools are rounded to bf16 on both sides.
-double tolerance_of(const TileProbes& probes) {
-  const double products = static_cast<double>(probe_width(probes, PlantedText::kHeadDim));
-  const double chain = 16 * (products + kTile) * kUnitF32;
-  return probes.kind == TileProbeKind::kPooled ? chain + 16 * 2 * kUnitBF16 : chain;
-}
-
 TEST(ScoreTiles, MatchesTheReference) {
   for (const TileProbes& probes : kProbes) {
     SCOPED_TRACE(describe(probes));
@@ -54,9 +35,7 @@ TEST(ScoreTiles, MatchesTheReference) {
       const PlantedText text = PlantedText::random(num_tokens, 5, 2, 3);
       const ScoreTilesArgs args = text.call(machine, probes, kTile);
       score(machine, args);
-      const std::vector<double> expected = reference::score_tiles(args);
-      expect_close(args.records, expected,
-                   std::vector<double>(expected.size(), tolerance_of(probes)), 1e-4);
+      expect_records_match(args, reference::score_tiles(args));
     }
   }
 }
