@@ -1,6 +1,8 @@
 // The part of a layer's attention that both kinds of walk share: summaries and selection.
 #include "attention/executor.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs) {
@@ -38,18 +40,44 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   for (int64_t first = 0; first < num_seqs; first += step) {
     const PassPart part = part_of(pass, first, step);
     Selection selection;
-    if (selects) {
-      selection = policies_.of(pass.phase)
-                      .select(stream, {.layer = input.layer,
-                                       .q = input.q,
-                                       .batch = part.batch,
-                                       .kv_end = part.kv_end,
-                                       .block_ids = part.block_ids});
-      SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
-    }
+    if (selects) selection = select(stream, pass, part, input);
     walk(stream, pass, part, input, selection);
   }
   end_layer(pass, input.layer);
+}
+
+// Asks the policy of the pass's phase; in prefill after it has scored the keys.
+Selection Executor::select(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                           const LayerInput& input) {
+  SelectInput ask{.layer = input.layer,
+                  .q = input.q,
+                  .scale = input.scale,
+                  .batch = part.batch,
+                  .span = {},
+                  .kv_end = part.kv_end,
+                  .block_ids = part.block_ids};
+  if (pass.phase == Phase::kPrefill) {
+    SLUICE_CHECK(part.first_seq < std::ssize(pass.spans), "{} spans", pass.spans.size());
+    ask.span = pass.spans[static_cast<size_t>(part.first_seq)];
+    score_windows(stream, pass, part, ask);
+  }
+  const Selection selection = policies_.of(pass.phase).select(stream, ask);
+  SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
+  return selection;
+}
+
+// Windows outermost, since scores of one window only are kept.
+void Executor::score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                             const SelectInput& input) {
+  Policy& policy = policies_.of(pass.phase);
+  const int64_t window_rows = policy.window_rows(input);
+  for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
+    const int64_t count = std::min(window_rows, input.span.num_rows - first);
+    const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
+    for_each_key_run(stream, pass, part, input.layer,
+                     [&](const KeyRun& run) { policy.score(stream, input, window, run); });
+    policy.choose(stream, input, window);
+  }
 }
 
 // Lets both policies summarise the keys of the pass while their blocks are on the device.

@@ -10,7 +10,8 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <functional>
+#include <span>
 
 #include "attention/policy_pair.h"
 #include "core/ids.h"
@@ -26,6 +27,7 @@ struct AttentionPass {
   Phase phase = Phase::kPrefill;
   AttentionBatch batch;
   TensorView kv_end;  // i32 [num_seqs]: tokens of each sequence, this pass included
+  std::span<const PrefillSpan> spans;  // [num_seqs], host memory; prefill only
   // Set by Residency::describe.
   TensorView kv_begin;     // i32 [num_seqs]: position of the first token in block_table
   TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks from kv_begin on
@@ -71,6 +73,8 @@ class Executor {
   void attend(Stream& stream, const AttentionPass& pass, const LayerInput& input);
 
  protected:
+  using VisitKeys = std::function<void(const KeyRun&)>;
+
   const PolicyPair& policies() const { return policies_; }
   const SelectionRule& rule(Phase phase) const {
     return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
@@ -79,6 +83,11 @@ class Executor {
  private:
   // The same blocks, after the write.
   virtual KvBlocksView written(const AttentionPass& pass, LayerId layer) const = 0;
+  // Calls `visit` for the runs of keys of `part`, one sequence of a prefill pass, from position 0
+  // to the pass's end in ascending order. A run is valid in stream order until `visit` returns.
+  // Errors: kUnsupported if the history cannot be visited.
+  virtual void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                                LayerId layer, const VisitKeys& visit) = 0;
   // Whether `walk` needs page lists in this pass, even if they name all pages.
   virtual bool needs_lists() const { return false; }
   // Enqueues the attention of the rows of `part` under `selection`.
@@ -89,6 +98,10 @@ class Executor {
 
   bool selects(const AttentionPass& pass) const;
   void show_written(Stream& stream, const AttentionPass& pass, LayerId layer);
+  Selection select(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                   const LayerInput& input);
+  void score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                     const SelectInput& input);
 
   PolicyPair& policies_;
   SelectionRule prefill_rule_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/arena.h"
+#include "core/error.h"
 
 namespace sluice {
 namespace {
@@ -193,6 +194,23 @@ KvBlocksView OffloadExecutor::write_target(const AttentionPass& pass, LayerId la
 
 KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) const {
   return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.places().tails(layer);
+}
+
+// The keys that the pass itself has written. Scores over history on the host would need its keys on
+// the device before the walk, which nothing loads.
+void OffloadExecutor::for_each_key_run(Stream&, const AttentionPass& pass, const PassPart& part,
+                                       LayerId layer, const VisitKeys& visit) {
+  const auto is_of_part = [&](const HistoryRun& run) { return run.seq_index == part.first_seq; };
+  if (std::ranges::any_of(kv_->history, is_of_part)) {
+    fail(ErrorCode::kUnsupported,
+         "sparse policy '{}' cannot select in a prefill pass after {} tokens that are in host "
+         "memory; take kv_offload 'layerwise' with passes of a whole prompt, or 'full' for prefill",
+         policies().name(), pass.spans[static_cast<size_t>(part.first_seq)].first_pos);
+  }
+  visit({.kv = written(pass, layer),
+         .kv_begin = part.kv_begin,
+         .kv_end = part.kv_end,
+         .block_table = part.block_table});
 }
 
 // The history first, then the own blocks: tiles must be visited in ascending order of position.

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <deque>
+#include <vector>
 
 #include "attention/executor.h"
 #include "attention/offloaded_pass.h"
@@ -62,6 +63,8 @@ class OffloadExecutor final : public Executor {
   enum class HistorySource { kRuns, kGathers, kInPlace };
 
   KvBlocksView written(const AttentionPass& pass, LayerId layer) const override;
+  void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
+                        LayerId layer, const VisitKeys& visit) override;
   bool needs_lists() const override { return source_ == HistorySource::kGathers; }
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;

@@ -16,6 +16,7 @@
 #include "device/device.h"
 #include "kv/kv_layout.h"
 #include "ops/attention.h"
+#include "ops/tile_selection.h"
 
 namespace sluice {
 
@@ -28,6 +29,7 @@ struct PolicyLimits {
   int64_t max_seqs = 0;    // sequences of one selection: those of a decode pass; 1 in prefill
   int64_t max_rows = 0;    // rows of one sequence in a pass; 1 in decode
   int64_t max_tokens = 0;  // of one sequence
+  int64_t num_q_heads = 0;
 };
 
 // Device memory that a policy takes.
@@ -47,11 +49,32 @@ struct WrittenKv {
   TensorView block_ids;    // i32 [num_seqs, max_ids]: BlockIds of the sequence from position 0 on
 };
 
+// Rows [first_pos, first_pos + num_rows) of one sequence in a prefill pass, as the host knows them.
+// Made by engine/runner.
+struct PrefillSpan {
+  int64_t first_pos = 0;
+  int64_t num_rows = 0;
+  int64_t prompt_end = 0;  // tokens that prefill covers; after a preemption, of the longer prompt
+
+  int64_t end_pos() const { return first_pos + num_rows; }
+};
+
+// Consecutive keys of one sequence and layer that are on the device: in the pool, a slot, the
+// stage. Made by the executor.
+struct KeyRun {
+  KvBlocksView kv;
+  TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
+  TensorView kv_end;       // i32 [1]
+  TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
+};
+
 // The input of one selection: one layer of one pass.
 struct SelectInput {
   LayerId layer;
   TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
+  float scale = 1.0f;    // score = scale * q.k
   AttentionBatch batch;  // which rows belong to which sequence; prefill: of one sequence
+  PrefillSpan span;      // prefill: that sequence's rows
   TensorView kv_end;     // i32 [num_seqs]: tokens of each sequence, this pass included
   TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
 };
@@ -102,6 +125,16 @@ class Policy {
   // before any block can leave the device. Summaries are indexed by block id, so that a sequence
   // that finds a block in the prefix cache also has its summary.
   virtual void on_keys_written(Stream&, const WrittenKv&) {}
+
+  // Prefill: a policy that scores keys gets all of them before `select`, in windows of this many
+  // rows, so that scores are never kept for all rows of a pass. Per window: `score` for every run
+  // of keys up to the pass's end, in ascending order, then `choose`. Windows ascend and begin at
+  // multiples of this number, which is a multiple of the scope. Selections depend neither on the
+  // windows nor on the runs. 0: the policy scores nothing in this layer, or these rows attend to
+  // everything; then only `select` is called.
+  virtual int32_t window_rows(const SelectInput&) const { return 0; }
+  virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
+  virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}
 
   // Selects for one layer of one pass of the policy's phase. In prefill it is called for one
   // sequence at a time, so lists need memory for one sequence only; a selection is read, in stream

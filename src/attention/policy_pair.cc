@@ -10,11 +10,17 @@ namespace {
 
 // A prefill selection is for one sequence at a time; a decode selection has one row per sequence.
 PolicyLimits prefill_limits(const PairLimits& limits) {
-  return {.max_seqs = 1, .max_rows = limits.max_prefill_rows, .max_tokens = limits.max_tokens};
+  return {.max_seqs = 1,
+          .max_rows = limits.max_prefill_rows,
+          .max_tokens = limits.max_tokens,
+          .num_q_heads = limits.num_q_heads};
 }
 
 PolicyLimits decode_limits(const PairLimits& limits) {
-  return {.max_seqs = limits.max_decode_seqs, .max_rows = 1, .max_tokens = limits.max_tokens};
+  return {.max_seqs = limits.max_decode_seqs,
+          .max_rows = 1,
+          .max_tokens = limits.max_tokens,
+          .num_q_heads = limits.num_q_heads};
 }
 
 // Checks that a policy has the phase it is used for.

@@ -19,6 +19,7 @@ struct PairLimits {
   int64_t max_decode_seqs = 0;   // sequences of a decode pass, one row each
   int64_t max_prefill_rows = 0;  // rows of one sequence in a prefill pass
   int64_t max_tokens = 0;        // of one sequence
+  int64_t num_q_heads = 0;
 };
 
 class PolicyPair {

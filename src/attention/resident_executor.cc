@@ -1,7 +1,15 @@
-// One attention op over the pool.
+// One attention op over the pool, and one run of keys.
 #include "attention/resident_executor.h"
 
 namespace sluice {
+
+void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass&, const PassPart& part,
+                                        LayerId layer, const VisitKeys& visit) {
+  visit({.kv = pool_.layer(layer),
+         .kv_begin = part.kv_begin,
+         .kv_end = part.kv_end,
+         .block_table = part.block_table});
+}
 
 void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart& part,
                             const LayerInput& input, const Selection& selection) {

@@ -22,6 +22,7 @@ Runner::Runner(const Parts& parts, const PassLimits& limits)
   host_memory_ = parts.device.allocate(num_bytes, MemoryKind::kPinned);
   device_memory_ = parts.device.allocate(num_bytes, MemoryKind::kDevice);
   rows_.reserve(static_cast<size_t>(limits.max_seqs));
+  spans_.reserve(static_cast<size_t>(limits.max_seqs));
 }
 
 std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
@@ -111,12 +112,17 @@ void Runner::list_rows(const Batch& batch) {
   maxima.max_rows = 0;
   maxima.max_kv_tokens = 0;
   rows_.clear();
+  spans_.clear();
   for (const auto& [sequence, num_rows, wants_token] : batch.sequences) {
-    const int64_t end_pos = sequence->kv.num_tokens() + num_rows;
+    const int64_t first_pos = sequence->kv.num_tokens();
+    const int64_t end_pos = first_pos + num_rows;
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     rows_.push_back({.id = sequence->id, .kv = &sequence->kv, .num_rows = num_rows});
+    if (batch.phase != Phase::kPrefill) continue;
+    spans_.push_back({first_pos, num_rows, sequence->kv.prefill_tokens()});
   }
+  pass_.spans = spans_;
 }
 
 // Steps that are never captured are padded as well: products then have the same number of rows, and

@@ -104,6 +104,7 @@ class Runner {
   // State of the current pass.
   AttentionPass pass_;
   std::vector<SequenceRows> rows_;  // what the residency plans with
+  std::vector<PrefillSpan> spans_;  // of pass_; empty in decode
   PassPlan plan_;                   // its answer
   PassArrays host_;
   PassArrays device_;

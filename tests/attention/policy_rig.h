@@ -25,6 +25,7 @@ struct Span {
   int32_t seq = 0;
   int32_t first_pos = 0;
   int32_t num_rows = 1;
+  int32_t prompt_end = 0;  // prefill; 0: the span ends the prompt
   int32_t end_pos() const { return first_pos + num_rows; }
 };
 
@@ -51,7 +52,10 @@ class PolicyRig {
         .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
   }
   static PairLimits limits() {
-    return {.max_decode_seqs = kSeqs, .max_prefill_rows = kMaxTokens, .max_tokens = kMaxTokens};
+    return {.max_decode_seqs = kSeqs,
+            .max_prefill_rows = kMaxTokens,
+            .max_tokens = kMaxTokens,
+            .num_q_heads = kQueryHeads};
   }
 
   const PolicyPair& policies() const { return *policies_; }
@@ -187,16 +191,21 @@ class PolicyRig {
     const auto num_seqs = static_cast<int64_t>(spans.size());
     AttentionPass pass;
     pass.phase = phase;
+    spans_.clear();
     std::vector<int32_t> row_begin{0}, first_pos, kv_begin, kv_end, table;
     for (const Span& span : spans) {
       row_begin.push_back(row_begin.back() + span.num_rows);
       first_pos.push_back(span.first_pos);
       kv_begin.push_back(0);
       kv_end.push_back(span.end_pos());
+      spans_.push_back({.first_pos = span.first_pos,
+                        .num_rows = span.num_rows,
+                        .prompt_end = span.prompt_end > 0 ? span.prompt_end : span.end_pos()});
       for (int32_t b = 0; b < kBlocksPerSeq; ++b) table.push_back(block_of(span.seq, b));
       pass.batch.max_rows = std::max(pass.batch.max_rows, span.num_rows);
       pass.batch.max_kv_tokens = std::max(pass.batch.max_kv_tokens, span.end_pos());
     }
+    pass.spans = spans_;
     pass.batch.row_begin = ints(row_begin, {num_seqs + 1});
     pass.batch.first_pos = ints(first_pos, {num_seqs});
     pass.kv_begin = ints(kv_begin, {num_seqs});
@@ -288,6 +297,7 @@ class PolicyRig {
   DevicePool pool_;
   ResidentExecutor executor_;
   std::vector<Buffer> buffers_;
+  std::vector<PrefillSpan> spans_;  // of the last pass
   std::map<Key, int32_t> planted_;  // -> position of the query
   int32_t page_tokens_ = 0;
   // Last member, so that its destructor waits before the memory is freed.

@@ -1,4 +1,7 @@
 // Which functions of a policy the executor calls, and when.
+#include <string>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "attention/executor.h"
@@ -33,16 +36,51 @@ class LongListsPolicy final : public Policy {
   int* num_selections_;
 };
 
+// Scores windows of 256 rows; writes down what it is asked to do.
+class ScoringPolicy final : public Policy {
+ public:
+  explicit ScoringPolicy(std::vector<std::string>* calls)
+      : Policy("toy", Phase::kPrefill), calls_(calls) {}
+  SelectionRule rule(const KvBlockShape&) const override {
+    return {.form = SelectionForm::kTileMasks};
+  }
+  int32_t window_rows(const SelectInput& input) const override {
+    return input.layer.value == 0 ? 0 : 256;
+  }
+  void score(Stream&, const SelectInput& input, const TileRows& window, const KeyRun&) override {
+    note("score", input, window);
+  }
+  void choose(Stream&, const SelectInput& input, const TileRows& window) override {
+    note("choose", input, window);
+  }
+  Selection select(Stream&, const SelectInput& input) override {
+    calls_->push_back("select " + std::to_string(input.span.prompt_end));
+    return {};
+  }
+
+ private:
+  void note(const std::string& what, const SelectInput& input, const TileRows& window) {
+    calls_->push_back(what + " " + std::to_string(input.span.first_pos) + " " +
+                      std::to_string(window.first) + "+" + std::to_string(window.count));
+  }
+  std::vector<std::string>* calls_;
+};
+
 class WalkCounter final : public Executor {
  public:
   WalkCounter(PolicyPair& policies, bool needs_lists)
       : Executor(policies, {}), needs_lists_(needs_lists) {}
   KvBlocksView write_target(const AttentionPass&, LayerId) override { return {}; }
   int num_walks = 0;
+  int num_runs = 0;
 
  private:
   KvBlocksView written(const AttentionPass&, LayerId) const override { return {}; }
   bool needs_lists() const override { return needs_lists_; }
+  void for_each_key_run(Stream&, const AttentionPass&, const PassPart&, LayerId,
+                        const VisitKeys& visit) override {
+    for (int i = 0; i < num_runs; ++i) visit({});
+  }
   void walk(Stream&, const AttentionPass&, const PassPart&, const LayerInput&,
             const Selection&) override {
     ++num_walks;
@@ -50,14 +88,22 @@ class WalkCounter final : public Executor {
   bool needs_lists_;
 };
 
-TEST_F(PolicyTest, ListsOfEverythingAreNotMadeUnlessTheWalkNeedsThem) {
-  const Buffer memory = device_->allocate(64, MemoryKind::kDevice);
-  const TensorView numbers(memory.data(), DType::kI32, {4});
+// A pass of two sequences on the memory of a test; nothing reads its tables.
+AttentionPass two_sequences(const TensorView& numbers) {
   AttentionPass pass;
   pass.kv_begin = pass.kv_end = numbers.rows(0, 2);
   pass.batch.row_begin = numbers;
   pass.batch.first_pos = numbers;
   pass.block_table = pass.block_ids = numbers.reshape({2, 2});
+  return pass;
+}
+
+TEST_F(PolicyTest, ListsOfEverythingAreNotMadeUnlessTheWalkNeedsThem) {
+  const Buffer memory = device_->allocate(64, MemoryKind::kDevice);
+  const TensorView numbers(memory.data(), DType::kI32, {4});
+  AttentionPass pass = two_sequences(numbers);
+  const PrefillSpan spans[2] = {};
+  pass.spans = spans;
   for (const Phase phase : {Phase::kPrefill, Phase::kDecode}) {
     for (const bool needs_lists : {false, true}) {
       for (const int32_t num_tokens : {100, 101}) {
@@ -77,6 +123,29 @@ TEST_F(PolicyTest, ListsOfEverythingAreNotMadeUnlessTheWalkNeedsThem) {
       }
     }
   }
+}
+
+TEST_F(PolicyTest, KeysAreScoredByWindowsAndRunsOfOneSequence) {
+  const Buffer memory = device_->allocate(64, MemoryKind::kDevice);
+  std::vector<std::string> calls;
+  int num_decode = 0;
+  PolicyPair policies("toy", std::make_unique<ScoringPolicy>(&calls),
+                      std::make_unique<LongListsPolicy>(Phase::kDecode, &num_decode));
+  WalkCounter executor(policies, false);
+  executor.num_runs = 2;
+  AttentionPass pass = two_sequences(TensorView(memory.data(), DType::kI32, {4}));
+  const PrefillSpan spans[] = {{.first_pos = 512, .num_rows = 300, .prompt_end = 900},
+                               {.first_pos = 0, .num_rows = 256, .prompt_end = 256}};
+  pass.spans = spans;
+  pass.batch.max_kv_tokens = 900;
+  executor.attend(*stream_, pass, {.layer = LayerId(0)});
+  EXPECT_EQ(calls, (std::vector<std::string>{"select 900", "select 256"})) << "nothing to score";
+  calls.clear();
+  executor.attend(*stream_, pass, {.layer = LayerId(1)});
+  EXPECT_EQ(calls, (std::vector<std::string>{
+                       "score 512 0+256", "score 512 0+256", "choose 512 0+256", "score 512 256+44",
+                       "score 512 256+44", "choose 512 256+44", "select 900", "score 0 0+256",
+                       "score 0 0+256", "choose 0 0+256", "select 256"}));
 }
 
 TEST_F(PolicyTest, FullSelectsEverythingInBothPhases) {
