@@ -4,9 +4,12 @@
 #include <span>
 #include <string>
 
+#include "attention/policies/avgpool.h"
 #include "attention/policies/full.h"
 #include "attention/policies/quest.h"
+#include "attention/policies/sampled.h"
 #include "attention/policies/streaming.h"
+#include "attention/policies/xattention.h"
 #include "attention/policy_pair.h"
 #include "core/error.h"
 
@@ -21,28 +24,36 @@ std::unique_ptr<Policy> make(const SparseOptions& options) {
   return std::make_unique<P>(phase, options);
 }
 
+// A policy of one phase.
+template <typename P>
+std::unique_ptr<Policy> make_one(const SparseOptions& options) {
+  return std::make_unique<P>(options);
+}
+
 // One row per policy. A new policy needs a row here and nothing else in this file.
 struct PolicyEntry {
   std::string_view name;
   MakePolicy make_prefill;  // null: the policy does not support the phase
   MakePolicy make_decode;
   std::span<const std::string_view> options;  // names of the kSparseOptionRows that it uses
+  // Those of them of which it uses one: the policy refuses two.
+  std::span<const std::string_view> alternatives = {};
 
   MakePolicy make(Phase phase) const {
     return phase == Phase::kPrefill ? make_prefill : make_decode;
   }
 };
 
-std::unique_ptr<Policy> make_quest(const SparseOptions& options) {
-  return std::make_unique<QuestPolicy>(options);
-}
-
 constexpr std::array kPolicies = {
+    PolicyEntry{"avgpool", make_one<AvgPoolPolicy>, nullptr, AvgPoolPolicy::kOptions,
+                AvgPoolPolicy::kAlternatives},
     PolicyEntry{"full", make<FullPolicy, Phase::kPrefill>, make<FullPolicy, Phase::kDecode>,
                 FullPolicy::kOptions},
-    PolicyEntry{"quest", nullptr, make_quest, QuestPolicy::kOptions},
+    PolicyEntry{"quest", nullptr, make_one<QuestPolicy>, QuestPolicy::kOptions},
+    PolicyEntry{"sampled", make_one<SampledPolicy>, nullptr, SampledPolicy::kOptions},
     PolicyEntry{"streaming", make<StreamingPolicy, Phase::kPrefill>,
                 make<StreamingPolicy, Phase::kDecode>, StreamingPolicy::kOptions},
+    PolicyEntry{"xattention", make_one<XAttentionPolicy>, nullptr, XAttentionPolicy::kOptions},
 };
 
 // Whether the policy reads the option of this name.
@@ -90,6 +101,24 @@ void check_used(const SparseOptions& options, const PolicyEntry& prefill, const 
   }
 }
 
+// The options for one policy of a pair: of several alternatives that are given, those that the
+// other policy uses are meant for the other one.
+SparseOptions options_for(const PolicyEntry& entry, const PolicyEntry& other,
+                          SparseOptions options) {
+  const auto is_given = [&](std::string_view name) {
+    return std::ranges::any_of(kSparseOptionRows, [&](const auto& row) {
+      return row.facts.name == name && row.get(options);
+    });
+  };
+  if (std::ranges::count_if(entry.alternatives, is_given) < 2) return options;
+  for (const auto& row : kSparseOptionRows) {
+    const bool is_alternative =
+        std::ranges::find(entry.alternatives, row.facts.name) != entry.alternatives.end();
+    if (is_alternative && uses(other, row.facts.name)) row.set(options, std::nullopt);
+  }
+  return options;
+}
+
 // Checks a single name, which stands for both phases.
 void require_both_phases(const PolicyEntry& policy) {
   if (policy.make_prefill && policy.make_decode) return;
@@ -125,7 +154,8 @@ std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOpt
   } else {
     require_both_phases(prefill);
   }
-  return std::make_unique<PolicyPair>(std::string(name), prefill.make_prefill(options),
+  return std::make_unique<PolicyPair>(std::string(name),
+                                      prefill.make_prefill(options_for(prefill, decode, options)),
                                       decode.make_decode(options));
 }
 

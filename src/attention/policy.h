@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "attention/selection_rule.h"
@@ -32,10 +33,11 @@ struct PolicyLimits {
   int64_t num_q_heads = 0;
 };
 
-// Device memory that a policy takes.
+// Memory that a policy takes, on the device unless its comment says otherwise.
 struct PolicyMemory {
   size_t summary_bytes = 0;  // summaries of all pages of the KV cache
-  size_t list_bytes = 0;     // scratch and result of one selection: scores, lists
+  size_t list_bytes = 0;     // scratch and result of one selection: scores, lists, masks
+  size_t pinned_bytes = 0;   // pinned host memory: copies of counts
 };
 
 // Keys and values of one layer that a pass has just written. Made by the executor.
@@ -83,6 +85,13 @@ struct SelectInput {
 struct Selection {
   PageList pages;
   TileMask mask;
+};
+
+// KV tiles of the tile masks of one layer, of all list heads, in all selections since `initialize`.
+struct TileCounts {
+  int64_t num_set = 0;
+  int64_t num_visible = 0;
+  int64_t num_cut = 0;  // that the rule chose and sparse_max_budget_tokens cut off
 };
 
 // A policy of one phase. For a policy that supports both, such as streaming, two objects are made.
@@ -141,6 +150,10 @@ class Policy {
   // order, before the next one overwrites it.
   // Order: lists are ready in stream order; the host does not read them (invariant 12).
   virtual Selection select(Stream& stream, const SelectInput& input) = 0;
+
+  // One element per layer; empty for a policy that makes no tile masks.
+  // REQUIRES: the host has waited for the last pass.
+  virtual std::span<const TileCounts> tile_counts() const { return {}; }
 
  protected:
   // REQUIRES: `name` outlives the policy.

@@ -54,7 +54,8 @@ PolicyMemory PolicyPair::memory(const KvLayout& layout, int32_t num_blocks,
   const PolicyMemory a = prefill_->memory(layout, num_blocks, prefill_limits(limits));
   const PolicyMemory b = decode_->memory(layout, num_blocks, decode_limits(limits));
   return {.summary_bytes = a.summary_bytes + b.summary_bytes,
-          .list_bytes = a.list_bytes + b.list_bytes};
+          .list_bytes = a.list_bytes + b.list_bytes,
+          .pinned_bytes = a.pinned_bytes + b.pinned_bytes};
 }
 
 void PolicyPair::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,

@@ -36,7 +36,9 @@ int64_t SelectionRule::max_listed_pages(int64_t num_tokens) const {
 // the tokens up to its position.
 std::optional<int64_t> SelectionRule::num_selected_tokens(int64_t position) const {
   if (form == SelectionForm::kEverything) return position + 1;
-  if (form == SelectionForm::kTileMasks) return std::nullopt;
+  if (form == SelectionForm::kTileMasks) {
+    return position < full_rows_end ? std::optional(position + 1) : std::nullopt;
+  }
   return (num_listed_pages(position) - 1) * page_tokens + position % page_tokens + 1;
 }
 

@@ -17,7 +17,7 @@ namespace sluice {
 enum class SelectionForm {
   kEverything,  // no lists: every row attends to all tokens before it
   kPageLists,   // their lengths follow a PageRule
-  kTileMasks,   // the number of set tiles is known on the device only
+  kTileMasks,   // the number of set tiles is known on the device only, except before full_rows_end
 };
 
 struct SelectionRule {
@@ -28,6 +28,10 @@ struct SelectionRule {
   int32_t page_tokens = 0;
   int32_t q_page_tokens = 0;  // rows of a query page of this size share a list; 0: one list per row
   bool lists_everything = false;  // lists are made even where they name all pages (ListRecorder)
+
+  // kTileMasks only.
+  int64_t full_rows_end = 0;  // rows before this position attend to everything
+  int32_t num_masks = 0;      // of a query tile: one for each KV head, or 1
 
   bool selects() const { return form != SelectionForm::kEverything; }
   bool makes_page_lists() const { return form == SelectionForm::kPageLists; }

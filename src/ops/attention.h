@@ -25,6 +25,11 @@ inline constexpr int32_t kAttentionTile = 16;
 // Rows of a query tile and tokens of a KV tile of a TileMask.
 inline constexpr int32_t kMaskTileTokens = 128;
 
+// Tiles of a TileMask that hold this many rows or tokens.
+constexpr int64_t mask_tiles_of(int64_t tokens) {
+  return (tokens + kMaskTileTokens - 1) / kMaskTileTokens;
+}
+
 // Softmax state of each (row, query head) between calls.
 //   max: largest score seen (natural-log units, after scaling); -inf before the first token
 //   sum: sum of exp(score - max)

@@ -1,4 +1,5 @@
 // make_policies: names, pairs and options of policies, and the text of each error.
+#include <cmath>
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -22,8 +23,9 @@ void expect_error(const std::function<void()>& call, const std::vector<std::stri
 }
 
 TEST(MakePolicies, NamesAndPairs) {
-  for (const char* name : {"full", "streaming", "full+quest", "streaming+quest", "streaming+full",
-                           "full+streaming", "full+full"}) {
+  for (const char* name :
+       {"full", "streaming", "full+quest", "streaming+quest", "streaming+full", "full+streaming",
+        "full+full", "sampled+quest", "xattention+full", "avgpool+streaming"}) {
     const std::unique_ptr<PolicyPair> policies = make_policies(name);
     EXPECT_EQ(policies->name(), name);
     EXPECT_EQ(policies->of(Phase::kPrefill).phase(), Phase::kPrefill);
@@ -44,7 +46,8 @@ TEST(MakePolicies, NamesAndPairs) {
 TEST(MakePolicies, UnknownNamesAreErrors) {
   for (const char* name : {"", "quest2", "Full", "full+", "+quest", "full+quest+full", "a+b"}) {
     expect_error([&] { make_policies(name); },
-                 {"sparse_policy is '" + std::string(name) + "'", "full, quest, streaming"});
+                 {"sparse_policy is '" + std::string(name) + "'",
+                  "avgpool, full, quest, sampled, streaming, xattention"});
   }
 }
 
@@ -71,6 +74,74 @@ TEST(MakePolicies, OptionsThatThePolicyDoesNotUseAreErrors) {
                           .shared_list = true};
   EXPECT_NO_THROW(make_policies("full+quest", all));
   EXPECT_NO_THROW(make_policies("streaming+quest", all)) << "one of the two uses each of them";
+}
+
+TEST(MakePolicies, OptionsOfTilePolicies) {
+  const KvBlockShape block{.num_kv_heads = 4, .head_dim = 16, .block_tokens = 256};
+  const SelectionRule rule = make_policies("xattention+quest")->rule(Phase::kPrefill, block);
+  EXPECT_EQ(rule.form, SelectionForm::kTileMasks);
+  EXPECT_EQ(rule.num_masks, 4);
+  EXPECT_TRUE(rule.selects_all(4096));
+  EXPECT_FALSE(rule.selects_all(4097));
+  const SelectionRule top =
+      make_policies("avgpool+full", {.topk_tokens = 5000, .shared_list = true})
+          ->rule(Phase::kPrefill, block);
+  EXPECT_EQ(top.num_masks, 1);
+  EXPECT_TRUE(top.selects_all(5120)) << "40 tiles";
+  EXPECT_FALSE(top.selects_all(5121));
+  EXPECT_TRUE(make_policies("sampled+full", {.coverage = 1})
+                  ->rule(Phase::kPrefill, block)
+                  .selects_all(int64_t{1} << 40));
+
+  expect_error([] { make_policies("xattention+full", {.probe_rows = 4}); },
+               {"sparse_probe_rows", "'xattention+full'", "sampled"});
+  expect_error([] { make_policies("sampled+full", {.stride = 8}); },
+               {"sparse_stride", "xattention"});
+  expect_error([] { make_policies("sampled+full", {.topk_tokens = 8}); }, {"sparse_topk_tokens"});
+  expect_error([] { make_policies("full+quest", {.tail_tokens = 8}); },
+               {"sparse_tail_tokens", "avgpool, sampled, xattention"});
+  expect_error([] { make_policies("full+quest", {.coverage_of = CoverageOf::kAll}); },
+               {"sparse_coverage_of"});
+  const KvBlockShape small{.num_kv_heads = 4, .head_dim = 16, .block_tokens = 192};
+  expect_error([&] { make_policies("sampled+full")->rule(Phase::kPrefill, small); },
+               {"'sampled'", "block_size is 192", "such as 256"});
+}
+
+TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
+  for (const double value : {0.0, -1.0, 1.01, std::nan("")}) {
+    expect_error([&] { make_policies("sampled+full", {.coverage = value}); },
+                 {"sparse_coverage is"});
+    expect_error([&] { make_policies("avgpool+full", {.alpha = value}); }, {"sparse_alpha is"});
+  }
+  expect_error([] { make_policies("sampled+full", {.probe_rows = 3}); },
+               {"sparse_probe_rows is 3", "power of two"});
+  expect_error([] { make_policies("sampled+full", {.probe_rows = 32}); },
+               {"sparse_probe_rows is 32"});
+  expect_error([] { make_policies("xattention+full", {.stride = 12}); },
+               {"sparse_stride is 12", "power of two"});
+  expect_error([] { make_policies("avgpool+full", {.pool_tokens = 4}); },
+               {"sparse_pool_tokens is 4"});
+  expect_error([] { make_policies("avgpool+full", {.pool_tokens = 48}); }, {"power of two"});
+  expect_error([] { make_policies("avgpool+full", {.query_pool_tokens = 64}); },
+               {"sparse_query_pool_tokens is 64", "1, 16 or 128"});
+  expect_error(
+      [] { make_policies("sampled+full", {.min_budget_tokens = 512, .max_budget_tokens = 511}); },
+      {"sparse_min_budget_tokens is 512", "which is 511"});
+}
+
+// avgpool takes tiles by one rule. In a pair the option that the decode policy uses is its own.
+TEST(MakePolicies, OneOfSeveralChoices) {
+  expect_error([] { make_policies("avgpool+full", {.topk_tokens = 64, .coverage = 0.5}); },
+               {"sparse_topk_tokens and sparse_coverage are given", "'avgpool'"});
+  expect_error([] { make_policies("avgpool+quest", {.coverage = 0.5, .alpha = 0.5}); },
+               {"sparse_coverage and sparse_alpha are given"});
+  expect_error([] { make_policies("avgpool+full", {.coverage_of = CoverageOf::kRest}); },
+               {"sparse_coverage_of", "without sparse_coverage"});
+  const std::unique_ptr<PolicyPair> pair =
+      make_policies("avgpool+quest", {.topk_tokens = 4096, .coverage = 0.5});
+  const KvBlockShape block{.num_kv_heads = 1, .head_dim = 16, .block_tokens = 256};
+  EXPECT_EQ(pair->rule(Phase::kPrefill, block).full_rows_end, 4096) << "the threshold alone";
+  EXPECT_EQ(pair->rule(Phase::kDecode, block).page_rule.top_pages, 128);
 }
 
 TEST(MakePolicies, ValuesOutOfRangeAreErrors) {

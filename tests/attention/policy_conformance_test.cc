@@ -1,7 +1,7 @@
 // The contract of a policy, tested for every policy with the same code: lists are sorted, causal
-// and within the budget; they do not depend on other sequences, on batch neighbours or on how a
-// prompt is cut; a budget that covers everything gives full attention; the output is attention over
-// the lists.
+// and within the budget; selections do not depend on other sequences, on batch neighbours or on how
+// a prompt is cut; a budget that covers everything gives full attention; the output is attention
+// over the selection.
 //
 // A new policy gets a line in kCases.
 #include <algorithm>
@@ -9,8 +9,10 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/policies/avgpool.h"
 #include "attention/policies/quest.h"
-#include "attention/policies/streaming.h"
+#include "attention/policies/sampled.h"
+#include "attention/policies/xattention.h"
 #include "attention/policy_rig.h"
 
 namespace sluice {
@@ -28,7 +30,15 @@ struct PolicyCase {
   SparseOptions options;
   // The most pages in a list, including the newest one.
   int32_t max_pages;
+  int32_t block_tokens = PolicyRig::kBlockTokens;
 };
+
+// Everything that the rule of tiles adds by itself is 0, so that masks are as sparse as can be.
+SparseOptions tiles(SparseOptions options) {
+  options.sink_tokens = options.recent_tokens = 0;
+  options.threshold_tokens = options.tail_tokens = 0;
+  return options;
+}
 
 // Recent tokens touch at most four pages, including the newest one.
 const PolicyCase kCases[] = {
@@ -53,11 +63,29 @@ const PolicyCase kCases[] = {
      "streaming+quest",
      {.topk_tokens = 48, .page_tokens = 16, .sink_tokens = 20, .recent_tokens = kRecentTokens},
      kSinkPages + 4 + 3},
+    {"sampled", "sampled+full", tiles({.coverage = 0.4}), 0, 128},
+    {"xattention", "xattention+full", tiles({.coverage = 0.4}), 0, 128},
+    {"avgpool", "avgpool+full", tiles({.topk_tokens = 128}), 0, 256},
+    {"avgpool_alpha", "avgpool+full", tiles({.shared_list = true, .alpha = 0.995}), 0, 128},
+    {"sampled_quest",
+     "sampled+quest",
+     {.topk_tokens = 48,
+      .page_tokens = 16,
+      .sink_tokens = 20,
+      .recent_tokens = kRecentTokens,
+      .threshold_tokens = 0,
+      .coverage = 0.4,
+      .tail_tokens = 0},
+     kSinkPages + 4 + 3,
+     128},
 };
 
 // The same policy with a budget that covers every sequence of the rig.
 SparseOptions covering(SparseOptions options) {
-  if (options.recent_tokens) options.recent_tokens = PolicyRig::kMaxTokens;
+  if (options.recent_tokens > 0) options.recent_tokens = PolicyRig::kMaxTokens;
+  if (options.coverage) options.coverage = 1;
+  if (options.topk_tokens) options.topk_tokens = PolicyRig::kMaxTokens;
+  if (options.alpha) options.min_budget_tokens = PolicyRig::kMaxTokens;
   return options;
 }
 
@@ -66,7 +94,8 @@ bool same_bits(const std::vector<BFloat16>& a, const std::vector<BFloat16>& b) {
 }
 
 // Prompts of all sequences: partial last pages and blocks, and one that ends with a block.
-const std::vector<Span> kPrompts = {{0, 0, 300}, {1, 0, 41}, {2, 0, 192}};
+constexpr int32_t kLongest = 700;
+const std::vector<Span> kPrompts = {{0, 0, kLongest}, {1, 0, 41}, {2, 0, 192}};
 constexpr int32_t kDecodeSteps = 70;  // more than a block
 
 std::vector<Span> decode_step(int32_t step) {
@@ -77,8 +106,9 @@ std::vector<Span> decode_step(int32_t step) {
 
 class PolicyConformance : public ::testing::TestWithParam<PolicyCase> {
  protected:
-  PolicyRig make_rig() const {
-    return PolicyRig(make_policies(GetParam().name, GetParam().options));
+  PolicyRig make_rig() const { return make_rig(GetParam().options); }
+  PolicyRig make_rig(const SparseOptions& options) const {
+    return PolicyRig(make_policies(GetParam().name, options), GetParam().block_tokens);
   }
 
   void expect_good_list(const PolicyRig& rig, const PageIds& list, int32_t pos) {
@@ -172,25 +202,27 @@ TEST_P(PolicyConformance, SelectsTheSameEveryTimeAndAfterOtherSequences) {
 
   // Other sequences have used the same blocks before: their data must have no effect.
   PolicyRig used = make_rig();
-  used.run(Phase::kPrefill, {{0, 0, 512}, {1, 0, 512}, {2, 0, 512}});
+  used.run(Phase::kPrefill, {{0, 0, 1024}, {1, 0, 1024}, {2, 0, 1024}});
   used.run(Phase::kPrefill, kPrompts);
   EXPECT_TRUE(same_bits(used.run(Phase::kDecode, decode_step(0)), once));
 }
 
 TEST_P(PolicyConformance, HowAPromptIsCutDoesNotMatter) {
   PolicyRig whole = make_rig();
-  const std::vector<BFloat16> rows = whole.run(Phase::kPrefill, {{0, 0, 300}});
-  const std::vector<BFloat16> next = whole.run(Phase::kDecode, {{0, 300, 1}});
-  for (const int32_t chunk : {1, 7, 64}) {
+  const std::vector<BFloat16> rows = whole.run(Phase::kPrefill, {{0, 0, kLongest}});
+  const std::vector<BFloat16> next = whole.run(Phase::kDecode, {{0, kLongest, 1}});
+  const int32_t scope = whole.policies().of(Phase::kPrefill).prefill_scope_tokens();
+  for (const int32_t scopes : {1, 3, 64}) {
+    const int32_t chunk = scopes * scope;
     PolicyRig cut = make_rig();
     std::vector<BFloat16> pieces;
-    for (int32_t pos = 0; pos < 300; pos += chunk) {
+    for (int32_t pos = 0; pos < kLongest; pos += chunk) {
       const std::vector<BFloat16> piece =
-          cut.run(Phase::kPrefill, {{0, pos, std::min(chunk, 300 - pos)}});
+          cut.run(Phase::kPrefill, {{0, pos, std::min(chunk, kLongest - pos), kLongest}});
       pieces.insert(pieces.end(), piece.begin(), piece.end());
     }
     EXPECT_TRUE(same_bits(pieces, rows)) << "chunks of " << chunk;
-    EXPECT_TRUE(same_bits(cut.run(Phase::kDecode, {{0, 300, 1}}), next));
+    EXPECT_TRUE(same_bits(cut.run(Phase::kDecode, {{0, kLongest, 1}}), next));
   }
 }
 
@@ -210,10 +242,10 @@ TEST_P(PolicyConformance, NeighboursDoNotMatter) {
 
 TEST_P(PolicyConformance, ABudgetThatCoversAllIsFullAttention) {
   PolicyRig full(make_policies("full"));
-  PolicyRig covered(make_policies(GetParam().name, covering(GetParam().options)));
+  PolicyRig covered = make_rig(covering(GetParam().options));
   SparseOptions high = GetParam().options;
-  if (high.page_tokens) high.threshold_tokens = PolicyRig::kMaxTokens;
-  PolicyRig below_threshold(make_policies(GetParam().name, high));
+  if (high.sink_tokens) high.threshold_tokens = PolicyRig::kMaxTokens;
+  PolicyRig below_threshold = make_rig(high);
   const std::vector<BFloat16> prefilled = full.run(Phase::kPrefill, kPrompts);
   EXPECT_TRUE(same_bits(covered.run(Phase::kPrefill, kPrompts), prefilled));
   EXPECT_TRUE(same_bits(below_threshold.run(Phase::kPrefill, kPrompts), prefilled));
@@ -240,6 +272,10 @@ TEST_P(PolicyConformance, TheOutputIsAttentionOverTheLists) {
   const Span prompt = kPrompts[0];
   const std::vector<BFloat16> out = prefilling.run(Phase::kPrefill, {prompt});
   const std::vector<double> expected = prefilling.expected_output({prompt}, Phase::kPrefill);
+  if (prefilling.rule(Phase::kPrefill).selects()) {
+    const PageIds last = prefilling.lists(Phase::kPrefill, {prompt}).back();
+    EXPECT_LT(std::ssize(last) * prefilling.page_tokens(), kLongest - 128) << "nearly everything";
+  }
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_NEAR(static_cast<float>(out[i]), expected[i], PolicyRig::output_bound(expected[i]))
         << "element " << i;
@@ -248,6 +284,39 @@ TEST_P(PolicyConformance, TheOutputIsAttentionOverTheLists) {
 
 INSTANTIATE_TEST_SUITE_P(All, PolicyConformance, ::testing::ValuesIn(kCases),
                          [](const auto& param_info) { return param_info.param.label; });
+
+// Twice: by the pair, whatever it was made from, and by name.
+template <typename P>
+void expect_no_decode(const std::string& name) {
+  const auto make = [] { return std::make_unique<P>(SparseOptions{}); };
+  try {
+    PolicyPair(name, make(), make());
+    FAIL() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(error.message(), "sparse policy '" + name +
+                                   "' does not support decode, only prefill; use it for that phase "
+                                   "and 'full' for decode");
+  }
+  for (const std::string& both : {name, "full+" + name}) {
+    try {
+      make_policies(both);
+      FAIL() << "not refused: " << both;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(
+          error.message().find(both == name ? "write '" + name + "+full'" : "write 'full+full'"),
+          std::string::npos)
+          << error.message();
+    }
+  }
+}
+
+TEST(PolicyPhases, TilePoliciesRefuseDecode) {
+  expect_no_decode<SampledPolicy>("sampled");
+  expect_no_decode<XAttentionPolicy>("xattention");
+  expect_no_decode<AvgPoolPolicy>("avgpool");
+}
 
 TEST(PolicyPhases, AnUnsupportedPhaseIsRefused) {
   const auto quest = [] { return std::make_unique<QuestPolicy>(SparseOptions{}); };

@@ -35,21 +35,21 @@ using PageIds = std::vector<int32_t>;
 class PolicyRig {
  public:
   static constexpr int32_t kLayers = 2, kKvHeads = 2, kQueryHeads = 4, kHeadDim = 32;
-  static constexpr int32_t kBlockTokens = 64, kBlocksPerSeq = 8, kSeqs = 3;
-  static constexpr int32_t kMaxTokens = kBlockTokens * kBlocksPerSeq;
+  static constexpr int32_t kBlockTokens = 64, kMaxTokens = 1024, kSeqs = 3;
   static constexpr float kScale = 0.18f;
 
-  explicit PolicyRig(std::unique_ptr<PolicyPair> policies)
-      : policies_(std::move(policies)),
-        pool_(*device_, layout(), kSeqs * kBlocksPerSeq),
+  explicit PolicyRig(std::unique_ptr<PolicyPair> policies, int32_t block_tokens = kBlockTokens)
+      : block_tokens_(block_tokens),
+        policies_(std::move(policies)),
+        pool_(*device_, layout(block_tokens), kSeqs * blocks_per_seq()),
         executor_(*policies_, pool_) {
-    policies_->initialize(*device_, layout(), pool_.num_blocks(), limits());
+    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits());
   }
 
-  static KvLayout layout() {
+  static KvLayout layout(int32_t block_tokens = kBlockTokens) {
     return {
         .num_layers = kLayers,
-        .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = kBlockTokens}};
+        .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = block_tokens}};
   }
   static PairLimits limits() {
     return {.max_decode_seqs = kSeqs,
@@ -59,7 +59,7 @@ class PolicyRig {
   }
 
   const PolicyPair& policies() const { return *policies_; }
-  SelectionRule rule(Phase phase) const { return policies_->rule(phase, layout().block); }
+  SelectionRule rule(Phase phase) const { return policies_->rule(phase, pool_.layout().block); }
   Stream& stream() { return *stream_; }
 
   // Writes the rows' keys and values and runs all layers. Returns the output of the last layer's
@@ -78,19 +78,52 @@ class PolicyRig {
     return {first, first + out.num_elements()};
   }
 
-  // The policy's lists of a layer for rows that `run` has processed, ordered by row, then by KV
-  // head. REQUIRES: the phase makes page lists; prefill: one span.
+  // How keys are shown to a policy of prefill. 0: all rows and all keys at once.
+  struct Cuts {
+    int32_t window_rows = 0;
+    int32_t run_tokens = 0;
+  };
+
+  // The policy's selection of a layer for rows that `run` has processed. REQUIRES: prefill: one
+  // span.
+  Selection select(Phase phase, const std::vector<Span>& spans, int32_t layer = kLayers - 1,
+                   const Cuts& cuts = {0, 0}) {
+    const AttentionPass pass = make_pass(phase, spans);
+    SelectInput input{.layer = LayerId(layer),
+                      .q = queries(spans),
+                      .scale = kScale,
+                      .batch = pass.batch,
+                      .span = spans_[0],
+                      .kv_end = pass.kv_end,
+                      .block_ids = pass.block_ids};
+    if (phase == Phase::kPrefill) show_keys(pass, input, cuts);
+    const Selection selection = policies_->of(phase).select(*stream_, input);
+    stream_->synchronize();
+    return selection;
+  }
+
+  // The keys of a layer and the rows of a span that `run` has processed, for the reference of
+  // score_tiles.
+  ScoreTilesArgs rows_and_keys(const Span& span, const TileProbes& probes,
+                               int32_t layer = kLayers - 1) {
+    const AttentionPass pass = make_pass(Phase::kPrefill, {span});
+    return {.q = queries({span}),
+            .batch = pass.batch,
+            .rows = {.first = 0, .count = span.num_rows},
+            .scale = kScale,
+            .kv = pool_.layer(LayerId(layer)),
+            .kv_begin = pass.kv_begin,
+            .kv_end = pass.kv_end,
+            .block_table = pass.block_table,
+            .probes = probes};
+  }
+
+  // The same as lists, ordered by row, then by KV head. Tiles of a mask are pages of 128 tokens.
   std::vector<PageIds> lists(Phase phase, const std::vector<Span>& spans,
                              int32_t layer = kLayers - 1) {
-    const AttentionPass pass = make_pass(phase, spans);
-    const PageList pages = policies_->of(phase)
-                               .select(*stream_, {.layer = LayerId(layer),
-                                                  .q = queries(spans),
-                                                  .batch = pass.batch,
-                                                  .kv_end = pass.kv_end,
-                                                  .block_ids = pass.block_ids})
-                               .pages;
-    stream_->synchronize();
+    const Selection selection = select(phase, spans, layer);
+    if (selection.mask.present()) return lists_of(selection.mask, spans[0]);
+    const PageList& pages = selection.pages;
     page_tokens_ = pages.page_tokens;
     std::vector<PageIds> result;
     for (size_t s = 0; s < spans.size(); ++s) {
@@ -112,7 +145,7 @@ class PolicyRig {
   // (or over all tokens) in double precision.
   std::vector<double> expected_output(const std::vector<Span>& spans, Phase phase) {
     std::vector<PageIds> row_lists;
-    if (rule(phase).makes_page_lists()) row_lists = lists(phase, spans);
+    if (rule(phase).selects()) row_lists = lists(phase, spans);
     std::vector<double> out;
     size_t row = 0;
     for (const Span& span : spans) {
@@ -201,7 +234,7 @@ class PolicyRig {
       spans_.push_back({.first_pos = span.first_pos,
                         .num_rows = span.num_rows,
                         .prompt_end = span.prompt_end > 0 ? span.prompt_end : span.end_pos()});
-      for (int32_t b = 0; b < kBlocksPerSeq; ++b) table.push_back(block_of(span.seq, b));
+      for (int32_t b = 0; b < blocks_per_seq(); ++b) table.push_back(block_of(span.seq, b));
       pass.batch.max_rows = std::max(pass.batch.max_rows, span.num_rows);
       pass.batch.max_kv_tokens = std::max(pass.batch.max_kv_tokens, span.end_pos());
     }
@@ -210,14 +243,58 @@ class PolicyRig {
     pass.batch.first_pos = ints(first_pos, {num_seqs});
     pass.kv_begin = ints(kv_begin, {num_seqs});
     pass.kv_end = ints(kv_end, {num_seqs});
-    pass.block_table = ints(table, {num_seqs, kBlocksPerSeq});
+    pass.block_table = ints(table, {num_seqs, blocks_per_seq()});
     pass.block_ids = pass.block_table;
     return pass;
   }
 
   // Blocks of different sequences are interleaved in the pool.
-  static int32_t block_of(int32_t seq, int32_t index) {
-    return (kBlocksPerSeq - 1 - index) * kSeqs + seq;
+  int32_t block_of(int32_t seq, int32_t index) const {
+    return (blocks_per_seq() - 1 - index) * kSeqs + seq;
+  }
+  int32_t blocks_per_seq() const { return kMaxTokens / block_tokens_; }
+
+  // Windows of rows, and for each the runs of keys.
+  void show_keys(const AttentionPass& pass, const SelectInput& input, const Cuts& cuts) {
+    Policy& policy = policies_->of(Phase::kPrefill);
+    if (policy.window_rows(input) == 0) return;
+    const auto num_rows = static_cast<int32_t>(input.span.num_rows);
+    const auto num_tokens = static_cast<int32_t>(input.span.end_pos());
+    const int32_t window_rows = cuts.window_rows > 0 ? cuts.window_rows : num_rows;
+    const int32_t run_tokens = cuts.run_tokens > 0 ? cuts.run_tokens : num_tokens;
+    for (int32_t first = 0; first < num_rows; first += window_rows) {
+      const TileRows window{first, std::min(window_rows, num_rows - first)};
+      for (int32_t begin = 0; begin < num_tokens; begin += run_tokens) {
+        const int32_t end = std::min(begin + run_tokens, num_tokens);
+        const int32_t first_block = begin / block_tokens_;
+        const int64_t num_blocks = blocks_for_tokens(end, block_tokens_) - first_block;
+        const TensorView table = pass.block_table.reshape({pass.block_table.dim(1)});
+        policy.score(*stream_, input, window,
+                     {.kv = pool_.layer(input.layer),
+                      .kv_begin = ints({begin}, {1}),
+                      .kv_end = ints({end}, {1}),
+                      .block_table = table.rows(first_block, num_blocks).reshape({1, num_blocks})});
+      }
+      policy.choose(*stream_, input, window);
+    }
+  }
+
+  std::vector<PageIds> lists_of(const TileMask& mask, const Span& span) {
+    page_tokens_ = kMaskTileTokens;
+    std::vector<PageIds> result;
+    for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
+      for (int64_t head = 0; head < kKvHeads; ++head) {
+        const int64_t list_head = mask.bits.dim(1) == 1 ? 0 : head;
+        const int64_t entry =
+            list_head * mask.bits.dim(2) + pos / kMaskTileTokens - mask.first_q_tile;
+        const int32_t* words = mask.bits.data<int32_t>() + entry * mask.bits.dim(3);
+        PageIds& tiles = result.emplace_back();
+        for (int32_t tile = 0; tile < 32 * mask.bits.dim(3); ++tile) {
+          if ((words[tile / 32] >> (tile % 32) & 1) != 0) tiles.push_back(tile);
+        }
+      }
+    }
+    return result;
   }
 
   TensorView queries(const std::vector<Span>& spans) {
@@ -272,8 +349,8 @@ class PolicyRig {
   void write_rows(const KvBlocksView& kv, int32_t layer, const std::vector<Span>& spans) const {
     for (const Span& span : spans) {
       for (int32_t pos = span.first_pos; pos < span.end_pos(); ++pos) {
-        BFloat16* block = kv.block(block_of(span.seq, pos / kBlockTokens));
-        const int64_t offset = int64_t{pos % kBlockTokens} * kHeadDim;
+        BFloat16* block = kv.block(block_of(span.seq, pos / block_tokens_));
+        const int64_t offset = int64_t{pos % block_tokens_} * kHeadDim;
         for (int32_t h = 0; h < kKvHeads; ++h) {
           for (int32_t d = 0; d < kHeadDim; ++d) {
             block[kv.shape.k_offset(h) + offset + d] = BFloat16(key_at(layer, span.seq, pos, h, d));
@@ -292,6 +369,7 @@ class PolicyRig {
     return {first, first + pages.page_count.data<int32_t>()[list]};
   }
 
+  int32_t block_tokens_;
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
   std::unique_ptr<PolicyPair> policies_;
   DevicePool pool_;

@@ -162,7 +162,7 @@ TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
   EXPECT_NE(verbose.err.find("decode attention read "), std::string::npos) << verbose.err;
   const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "full+quest"});
   EXPECT_NE(plan.out.find("policy summaries"), std::string::npos) << plan.out;
-  EXPECT_NE(plan.out.find("page lists"), std::string::npos) << plan.out;
+  EXPECT_NE(plan.out.find("selections"), std::string::npos) << plan.out;
 }
 
 // No offload option is given, and the KV cache has room for a part of the prompt only.

@@ -391,7 +391,7 @@ TEST(Sparse, TakesWhatWasPlannedAndAStepAllocatesNothing) {
                 engine.plan().memory.device_used_bytes());
       bool lists = false, summaries = false;
       for (const MemoryPlanEntry& entry : engine.plan().memory.entries) {
-        lists = lists || entry.name == "page lists";
+        lists = lists || entry.name == "selections";
         summaries = summaries || entry.name == "policy summaries";
       }
       EXPECT_TRUE(lists) << policy;

@@ -162,38 +162,20 @@ Selected select(Machine& machine, const ScoreTilesArgs& scored, const TileRule& 
   return {values_of<int32_t>(args.mask.bits), values_of<int64_t>(args.counts)};
 }
 
-// The masses of the references, rounded down as the op does, through the same rule.
+// The masks of the references from the records of the op.
 std::vector<int32_t> expected_words(const ScoreTilesArgs& scored, const TileRule& rule,
                                     int32_t num_list_heads, int64_t prompt_end) {
   std::vector<double> records;
   for (const float record : values_of<float>(scored.records)) records.push_back(record);
   const int32_t per_tile = probes_per_tile(scored.probes);
-  const auto num_q_tiles = static_cast<int32_t>(scored.records.dim(1) / per_tile);
-  const auto num_kv_tiles = static_cast<int32_t>(scored.records.dim(2));
-  const std::vector<double> masses =
-      reference::tile_masses(records, {.num_q_heads = static_cast<int32_t>(scored.records.dim(0)),
-                                       .num_kv_heads = num_list_heads,
-                                       .num_q_tiles = num_q_tiles,
-                                       .probes_per_tile = per_tile,
-                                       .num_kv_tiles = num_kv_tiles});
-  const int32_t first = scored.batch.first_pos.data<int32_t>()[0] / kTile;
-  std::vector<int32_t> words;
-  for (int32_t entry = 0; entry < num_list_heads * num_q_tiles; ++entry) {
-    const int32_t q_tile = first + entry % num_q_tiles;
-    std::vector<uint32_t> mass;
-    for (int32_t j = 0; j <= q_tile; ++j) {
-      mass.push_back(static_cast<uint32_t>(
-          std::floor(masses[static_cast<size_t>(entry * num_kv_tiles + j)] * kMassOne)));
-    }
-    const TileSelection selection =
-        take_tiles(rule, {.q_tile = q_tile, .prompt_end = prompt_end}, mass);
-    uint32_t word = 0;
-    for (int32_t j = 0; j <= q_tile; ++j) {
-      word |= selection.is_set[static_cast<size_t>(j)] ? 1u << j : 0u;
-    }
-    words.push_back(static_cast<int32_t>(word));
-  }
-  return words;
+  return reference::mask_words(
+      records,
+      {.num_q_heads = static_cast<int32_t>(scored.records.dim(0)),
+       .num_kv_heads = num_list_heads,
+       .num_q_tiles = static_cast<int32_t>(scored.records.dim(1) / per_tile),
+       .probes_per_tile = per_tile,
+       .num_kv_tiles = static_cast<int32_t>(scored.records.dim(2))},
+      rule, scored.batch.first_pos.data<int32_t>()[0] / kTile, prompt_end);
 }
 
 TEST(SelectTiles, TakesTheTilesOfTheRule) {

@@ -70,6 +70,15 @@ std::string short_name(const OptionFacts& facts) {
   return name;
 }
 
+// A value as " 512"; empty for a flag.
+std::string value_text(const OptionFacts& facts, const OptionValue& value) {
+  if (const auto* number = std::get_if<double>(&value)) return fmt::format(" {}", *number);
+  const auto* number = std::get_if<int64_t>(&value);
+  if (number == nullptr) return {};
+  if (facts.kind != OptionKind::kChoice) return fmt::format(" {}", *number);
+  return fmt::format(" {}", facts.choices[static_cast<size_t>(*number)]);
+}
+
 // The options of the policy that differ from their defaults, "topk 512, page 32"; "default" if
 // none.
 std::string sparse_options(const EngineOptions& engine) {
@@ -78,8 +87,7 @@ std::string sparse_options(const EngineOptions& engine) {
     const std::optional<OptionValue> value = row.get(engine.sparse);
     // The only text option is the policy's name, which has a line of its own.
     if (row.facts.kind == OptionKind::kText || value == row.get({})) continue;
-    text += (text.empty() ? "" : ", ") + short_name(row.facts);
-    if (const auto* number = std::get_if<int64_t>(&*value)) text += fmt::format(" {}", *number);
+    text += (text.empty() ? "" : ", ") + short_name(row.facts) + value_text(row.facts, *value);
   }
   return text.empty() ? "default" : text;
 }

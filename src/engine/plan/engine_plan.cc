@@ -105,7 +105,9 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, "pass arrays", "device", array_bytes);
   add_entry(plan, "pass arrays", "pinned", array_bytes);
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
-  add_entry(plan, "page lists", "device", policy_memory(input, plan).list_bytes);
+  const PolicyMemory of_policies = policy_memory(input, plan);
+  add_entry(plan, "selections", "device", of_policies.list_bytes);
+  add_entry(plan, "selections", "pinned", of_policies.pinned_bytes);
 }
 
 // Bytes of the device's budget that no entry has.

@@ -220,6 +220,30 @@ std::vector<double> tile_masses(const std::vector<double>& records, const Record
   return masses;
 }
 
+std::vector<int32_t> mask_words(const std::vector<double>& records, const RecordShape& shape,
+                                const TileRule& rule, int32_t first_q_tile, int64_t prompt_end) {
+  const std::vector<double> masses = tile_masses(records, shape);
+  const int32_t num_words = (shape.num_kv_tiles + 31) / 32;
+  std::vector<int32_t> words;
+  for (int32_t entry = 0; entry < shape.num_kv_heads * shape.num_q_tiles; ++entry) {
+    const int32_t q_tile = first_q_tile + entry % shape.num_q_tiles;
+    std::vector<uint32_t> mass;
+    for (int32_t j = 0; j <= q_tile; ++j) {
+      const double share = masses[static_cast<size_t>(entry * shape.num_kv_tiles + j)];
+      mass.push_back(static_cast<uint32_t>(std::floor(share * kMassOne)));
+    }
+    const TileSelection selection =
+        take_tiles(rule, {.q_tile = q_tile, .prompt_end = prompt_end}, mass);
+    std::vector<uint32_t> bits(static_cast<size_t>(num_words));
+    for (int32_t j = 0; j <= q_tile; ++j) {
+      if (selection.is_set[static_cast<size_t>(j)])
+        bits[static_cast<size_t>(j / 32)] |= 1u << j % 32;
+    }
+    words.insert(words.end(), bits.begin(), bits.end());
+  }
+  return words;
+}
+
 std::vector<double> true_tile_masses(const ScoreTilesArgs& args) {
   const std::vector<double> records = for_each_record(
       args, kTile, [&](const HeadView& head, int32_t q_tile, int32_t row, int32_t kv_tile) {

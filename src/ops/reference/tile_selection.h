@@ -26,6 +26,11 @@ struct RecordShape {
 };
 std::vector<double> tile_masses(const std::vector<double>& records, const RecordShape& shape);
 
+// The bits of a TileMask from those masses, rounded down to kMassOne and taken by the rule:
+// i32 [num_kv_heads][num_q_tiles][num_words], with words for num_kv_tiles.
+std::vector<int32_t> mask_words(const std::vector<double>& records, const RecordShape& shape,
+                                const TileRule& rule, int32_t first_q_tile, int64_t prompt_end);
+
 // The true masses: tile_masses with every row of the call as a probe.
 std::vector<double> true_tile_masses(const ScoreTilesArgs& args);
 

@@ -1,0 +1,44 @@
+// ProbePolicy: base of the tile policies that score KV tiles by probes (ops/tile_selection.h).
+//
+// The policies differ in the probes and in the choice among tiles, which their constructors name.
+// Used by sampled, xattention and avgpool. Thread rule: as Policy.
+#pragma once
+
+#include "attention/policies/tile_policy.h"
+
+namespace sluice {
+
+class ProbePolicy : public TilePolicy {
+ public:
+  PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
+                      const PolicyLimits& limits) const override;
+  void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                  const PolicyLimits& limits) override;
+  void score(Stream& stream, const SelectInput& input, const TileRows& window,
+             const KeyRun& run) override;
+  void choose(Stream& stream, const SelectInput& input, const TileRows& window) override;
+
+ protected:
+  // Errors: those of TilePolicy.
+  ProbePolicy(std::string_view name, const SparseOptions& options, const TileRule& choice,
+              const TileProbes& probes);
+
+  size_t record_bytes(const PolicyLimits& limits) const override;
+
+ private:
+  struct Memory {
+    TensorView vectors;  // bf16 [num_q_heads, probes of a window, probe_width]
+    TensorView records;  // f32 [num_q_heads, probes of a window, KV tiles of a sequence]
+  };
+  Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
+  TensorView vectors_of(const TileRows& window) const;
+  TensorView records_of(const SelectInput& input, const TileRows& window) const;
+
+  TileProbes probes_;
+
+  // From `initialize` on. Both views are packed to each window.
+  Buffer device_memory_;
+  Memory memory_;
+};
+
+}  // namespace sluice
