@@ -1,8 +1,9 @@
 // Observations: bytes that KV offload moved, by phase and layer, the share of KV that sparse
 // policies selected, and the memory that the engine took.
 //
-// Returned by LLM::observations(). Counted on the host while work is enqueued; bytes of gathers are
-// counted on the device, since the host does not know the lists. Exact, and equal in every run.
+// Returned by LLM::observations(). Counted on the host while work is enqueued; bytes of gathers and
+// tiles of masks are counted on the device, since the host does not know the lists. Exact, and
+// equal in every run.
 // Thread rule: plain values.
 #pragma once
 
@@ -18,7 +19,8 @@ struct LayerObservations {
   int64_t h2d_bytes = 0;  // KV loaded or gathered from host memory into slots
   int64_t d2h_bytes = 0;  // KV written back to host memory
   // Tokens that attention read, as a share of the query's position + 1: 1 for the policy "full",
-  // empty if the host has no count.
+  // empty if there is no count. Of policies that select tiles: tiles set, as a share of those
+  // visible.
   std::optional<double> density_selected;
   // Share of the KV in host memory that was loaded, over all passes; empty where none was there.
   std::optional<double> density_transferred;
@@ -40,6 +42,12 @@ struct PhaseObservations {
   int64_t num_sequence_steps = 0;
   int64_t num_fallbacks = 0;
   std::optional<double> density_selected;  // as in each layer
+
+  // Of policies that select tiles of 128 tokens, summed over layers, lists of KV heads and query
+  // tiles. Where everything is attended, all visible tiles are set.
+  int64_t num_tiles_set = 0;
+  int64_t num_tiles_visible = 0;
+  int64_t num_tiles_cut = 0;  // chosen, but cut off by sparse_max_budget_tokens
 };
 
 // Sums over all steps since the engine was made. A step that ended with an error is counted in

@@ -25,8 +25,8 @@ std::vector<std::string> layer_cells(const LayerObservations& layer) {
           percent(layer.density_transferred)};
 }
 
-// The density of a phase whose policy selects, and how often it fell back to everything; else
-// empty.
+// The density of a phase whose policy selects, how often it fell back to everything, and what a
+// budget cut off; else empty.
 std::string selection_line(const char* name, const PhaseObservations& phase) {
   if (phase.num_sequence_steps == 0) return {};
   std::string text = fmt::format("{} attention read {} of what was before each query", name,
@@ -34,6 +34,10 @@ std::string selection_line(const char* name, const PhaseObservations& phase) {
   if (phase.num_fallbacks > 0) {
     text += fmt::format("; all of it in {} of {} sequence steps, since those were short",
                         phase.num_fallbacks, phase.num_sequence_steps);
+  }
+  if (phase.num_tiles_cut > 0) {
+    text += fmt::format("; sparse_max_budget_tokens cut off {} tiles that the policy chose",
+                        phase.num_tiles_cut);
   }
   return text + "\n";
 }
@@ -85,7 +89,10 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
           {"layers", layers},
           {"sequence_steps", phase.num_sequence_steps},
           {"fallbacks", phase.num_fallbacks},
-          {"density_selected", density_json(phase.density_selected)}};
+          {"density_selected", density_json(phase.density_selected)},
+          {"tiles_set", phase.num_tiles_set},
+          {"tiles_visible", phase.num_tiles_visible},
+          {"tiles_cut", phase.num_tiles_cut}};
 }
 
 }  // namespace

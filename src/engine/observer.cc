@@ -3,12 +3,14 @@
 
 #include <algorithm>
 
+#include "ops/attention.h"
+
 namespace sluice {
 
 Observer::Observer(const Residency& residency, const PolicyPair& policies,
                    const KvBlockShape& block)
     : residency_(residency),
-      policy_name_(policies.name()),
+      policies_(policies),
       prefill_rule_(policies.rule(Phase::kPrefill, block)),
       decode_rule_(policies.rule(Phase::kDecode, block)) {
   // Sizes the vectors once, so that a step allocates nothing.
@@ -51,6 +53,17 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
   // same share, so the last row decides.
   ++counts.num_sequence_steps;
   counts.num_fallbacks += selected == first_pos + scheduled.num_rows ? 1 : 0;
+  if (rule(phase).form == SelectionForm::kTileMasks) {
+    counts.num_visible_tiles += count_tiles(scheduled, phase);
+  }
+}
+
+// KV tiles that the query tiles of the rows see: i + 1 for query tile i, in each of its masks.
+int64_t Observer::count_tiles(const ScheduledSequence& scheduled, Phase phase) const {
+  const int64_t first_pos = scheduled.sequence->kv.num_tokens();
+  const int64_t first = first_pos / kMaskTileTokens;
+  const int64_t end = mask_tiles_of(first_pos + scheduled.num_rows);
+  return rule(phase).num_masks * (end * (end + 1) - first * (first + 1)) / 2;
 }
 
 // A load beyond the number of slots reuses a slot within the step, and so waits for its drain.
@@ -95,12 +108,33 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
     }
     result.layers.push_back(of_layer);
   }
+  if (counts.num_visible_tiles > 0) describe_tiles(counts, result);
   return result;
+}
+
+// The device counts the tiles of masks. Layers and passes without a mask attend to everything, so
+// of all visible tiles only those are missing that a mask has left out.
+void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const {
+  const std::span<const TileCounts> layers = policies_.of(Phase::kPrefill).tile_counts();
+  int64_t num_left_out = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const int64_t left_out = layers[layer].num_visible - layers[layer].num_set;
+    num_left_out += left_out;
+    result.num_tiles_cut += layers[layer].num_cut;
+    if (layer >= result.layers.size()) continue;  // KV is on the device
+    result.layers[layer].density_selected =
+        static_cast<double>(counts.num_visible_tiles - left_out) /
+        static_cast<double>(counts.num_visible_tiles);
+  }
+  result.num_tiles_visible = counts.num_visible_tiles * std::ssize(layers);
+  result.num_tiles_set = result.num_tiles_visible - num_left_out;
+  result.density_selected =
+      static_cast<double>(result.num_tiles_set) / static_cast<double>(result.num_tiles_visible);
 }
 
 Observations Observer::observations() const {
   Observations result;
-  result.sparse_policy = policy_name_;
+  result.sparse_policy = policies_.name();
   result.prefill = describe(prefill_, Phase::kPrefill);
   result.decode = describe(decode_, Phase::kDecode);
   return result;

@@ -1,4 +1,4 @@
-// Observer: counts transfers by phase, and the tokens that policies select.
+// Observer: counts transfers by phase, and the tokens and tiles that policies select.
 //
 // LlmEngine calls it around every step; the sums become LLM::observations(). A step costs a few
 // additions per layer and no allocation. If a policy selects, its rule is evaluated for each row.
@@ -18,7 +18,7 @@ namespace sluice {
 
 class Observer {
  public:
-  // REQUIRES: the residency outlives the observer.
+  // REQUIRES: the residency and the policies outlive the observer.
   Observer(const Residency& residency, const PolicyPair& policies, const KvBlockShape& block);
 
   // Before a batch runs: counts what full attention would load for it and what the policy selects.
@@ -26,7 +26,8 @@ class Observer {
   // After the batch has run and was committed: adds the bytes moved since begin_step.
   void end_step(const Batch& batch);
 
-  // The sums so far. Memory figures and the offload mode stay empty; the caller sets them.
+  // The sums so far. REQUIRES: the host has waited for the last pass. Memory figures and the
+  // offload mode stay empty; the caller sets them.
   Observations observations() const;
 
  private:
@@ -43,17 +44,21 @@ class Observer {
     int64_t num_visible_tokens = 0;  // tokens at or before each row, summed over rows
     int64_t num_selected_tokens = 0;
     bool selected_is_known = true;  // false after a row whose rule gives no number
+    // Of one layer, all masks of a query tile; only if the policy selects tiles.
+    int64_t num_visible_tiles = 0;
   };
 
   void count_selected(const ScheduledSequence& scheduled, Phase phase, PhaseCounts& counts);
+  int64_t count_tiles(const ScheduledSequence& scheduled, Phase phase) const;
   PhaseObservations describe(const PhaseCounts& counts, Phase phase) const;
+  void describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const;
 
   const SelectionRule& rule(Phase phase) const {
     return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
   }
 
   const Residency& residency_;
-  std::string policy_name_;
+  const PolicyPair& policies_;
   SelectionRule prefill_rule_;
   SelectionRule decode_rule_;
   TransferCounters before_;  // totals when the step began
