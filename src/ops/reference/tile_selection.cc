@@ -199,6 +199,15 @@ std::vector<double> score_tiles(const ScoreTilesArgs& args) {
                          });
 }
 
+std::vector<double> row_scores(const ScoreTilesArgs& args, int64_t q_head, int32_t position) {
+  const HeadView head(args, q_head);
+  const Vector q = head.row(position);
+  Vector scores;
+  const int32_t end = std::min(position + 1, head.kv_end);
+  for (int32_t j = 0; j < end; ++j) scores.push_back(double{args.scale} * dot(q, head.key(j)));
+  return scores;
+}
+
 std::vector<double> tile_masses(const std::vector<double>& records, const RecordShape& shape) {
   const int32_t group = shape.num_q_heads / shape.num_kv_heads;
   std::vector<double> masses;

@@ -31,6 +31,9 @@ std::vector<double> tile_masses(const std::vector<double>& records, const Record
 std::vector<int32_t> mask_words(const std::vector<double>& records, const RecordShape& shape,
                                 const TileRule& rule, int32_t first_q_tile, int64_t prompt_end);
 
+// The scores of row `position` of a query head with the keys that it sees, from token 0 on.
+std::vector<double> row_scores(const ScoreTilesArgs& args, int64_t q_head, int32_t position);
+
 // The true masses: tile_masses with every row of the call as a probe.
 std::vector<double> true_tile_masses(const ScoreTilesArgs& args);
 
