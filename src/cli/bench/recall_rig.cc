@@ -1,0 +1,216 @@
+// Lays out a layer as the engine does, and calls the ops for one query tile at a time.
+#include "cli/bench/recall_rig.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/error.h"
+#include "ops/reference/softmax_mass.h"
+
+namespace sluice::cli {
+namespace {
+
+constexpr int64_t kTile = kMaskTileTokens;
+
+int64_t num_tiles(int64_t num_tokens) { return (num_tokens + kTile - 1) / kTile; }
+
+// `count` elements of a view as a shape of their own: room is made for the largest call.
+TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
+  const TensorView part(room.bytes(), room.dtype(), dims);
+  SLUICE_CHECK(part.num_elements() <= room.num_elements(), "{} of {}", part.to_string(),
+               room.to_string());
+  return part;
+}
+
+}  // namespace
+
+RecallRig::RecallRig(const RecallShape& shape, int num_threads)
+    : shape_(shape),
+      device_(make_device("cpu", {.num_threads = num_threads})),
+      stream_(device_->make_stream({.name = "recall", .num_threads = num_threads})),
+      team_(num_threads, "recall") {
+  const int64_t heads = shape.num_q_heads;
+  const int64_t dim = shape.head_dim;
+  const int64_t tiles = num_tiles(shape.num_tokens);
+  q_ = tensor(DType::kBF16, {shape.num_tokens, heads, dim});
+  head_rows_ = tensor(DType::kBF16, {heads, kTile, dim});
+  scores_ = tensor(DType::kF32, {heads, kTile, shape.num_tokens});
+  for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
+    const auto num_bytes =
+        static_cast<int64_t>(packed_weight_bytes(*device_, shape.num_tokens, dim));
+    packed_.push_back({.data = tensor(DType::kU8, {num_bytes}).bytes(),
+                       .num_rows = shape.num_tokens,
+                       .num_cols = dim});
+  }
+  blocks_.shape = {.num_kv_heads = shape.num_kv_heads,
+                   .head_dim = shape.head_dim,
+                   .block_tokens = kMaskTileTokens};
+  blocks_.stride_bytes = blocks_.shape.block_bytes();
+  blocks_.num_blocks = static_cast<int32_t>(tiles);
+  blocks_.base = tensor(DType::kU8, {static_cast<int64_t>(blocks_.stride_bytes) * tiles}).bytes();
+  block_table_ = tensor(DType::kI32, {1, tiles});
+  std::iota(block_table_.data<int32_t>(), block_table_.data<int32_t>() + tiles, 0);
+  row_begin_ = tensor(DType::kI32, {2});
+  first_pos_ = tensor(DType::kI32, {1});
+  kv_begin_ = tensor(DType::kI32, {1});
+  kv_end_ = tensor(DType::kI32, {1});
+  vectors_ = tensor(DType::kBF16, {heads, kTile, dim});
+  records_ = tensor(DType::kF32, {heads, kTile, tiles});
+  bits_ = tensor(DType::kI32, {1, shape.num_kv_heads, 1, (tiles + 31) / 32});
+  counts_ = tensor(DType::kI64, {3});
+  std::fill_n(counts_.data<int64_t>(), 3, int64_t{0});
+}
+
+// Pinned memory: host and ops both reach it.
+TensorView RecallRig::tensor(DType dtype, std::initializer_list<int64_t> dims) {
+  int64_t count = 1;
+  for (const int64_t dim : dims) count *= dim;
+  buffers_.push_back(
+      device_->allocate(static_cast<size_t>(count) * dtype_bytes(dtype), MemoryKind::kPinned));
+  return TensorView(buffers_.back().data(), dtype, dims);
+}
+
+void RecallRig::load(std::span<const float> q, std::span<const float> k) {
+  SLUICE_CHECK(std::ssize(q) == q_.num_elements(), "{} queries for {}", q.size(), q_.to_string());
+  SLUICE_CHECK(std::ssize(k) == shape_.num_tokens * shape_.num_kv_heads * shape_.head_dim,
+               "{} keys", k.size());
+  stream_->synchronize();
+  std::transform(q.begin(), q.end(), q_.data<BFloat16>(),
+                 [](float value) { return BFloat16(value); });
+  fill_blocks(k);
+  pack_keys(k);
+}
+
+// Values are never read: the ops are those that select.
+void RecallRig::fill_blocks(std::span<const float> k) {
+  const int64_t dim = shape_.head_dim;
+  for (int64_t token = 0; token < shape_.num_tokens; ++token) {
+    BFloat16* block = blocks_.block(static_cast<int32_t>(token / kTile));
+    for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+      const auto from = k.begin() + (token * shape_.num_kv_heads + head) * dim;
+      std::transform(from, from + dim, block + blocks_.shape.k_offset(head) + token % kTile * dim,
+                     [](float value) { return BFloat16(value); });
+    }
+  }
+}
+
+// The keys of a head are the weight of a product whose rows are queries.
+void RecallRig::pack_keys(std::span<const float> k) {
+  const int64_t dim = shape_.head_dim;
+  std::vector<float> rows(static_cast<size_t>(shape_.num_tokens * dim));
+  for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+    for (int64_t token = 0; token < shape_.num_tokens; ++token) {
+      const auto from = k.begin() + (token * shape_.num_kv_heads + head) * dim;
+      std::copy(from, from + dim, rows.begin() + token * dim);
+    }
+    pack_weight(*stream_, {.src = TensorView(rows.data(), DType::kF32, {shape_.num_tokens, dim}),
+                           .dst = packed_[static_cast<size_t>(head)]});
+    stream_->synchronize();  // `rows` is used again
+  }
+}
+
+// Scores of the tile's rows with all keys, of every query head, in f32.
+void RecallRig::multiply(int32_t q_tile) {
+  const int64_t dim = shape_.head_dim;
+  const auto* q = q_.data<BFloat16>();
+  for (int64_t head = 0; head < shape_.num_q_heads; ++head) {
+    for (int64_t row = 0; row < kTile; ++row) {
+      const int64_t from = ((q_tile * kTile + row) * shape_.num_q_heads + head) * dim;
+      std::copy_n(q + from, dim, head_rows_.data<BFloat16>() + (head * kTile + row) * dim);
+    }
+  }
+  for (int64_t head = 0; head < shape_.num_q_heads; ++head) {
+    matmul(*stream_, {.x = head_rows_.rows(head, 1).reshape({kTile, dim}),
+                      .weight = packed_[static_cast<size_t>(head / shape_.group())],
+                      .bias = {},
+                      .out = scores_.rows(head, 1).reshape({kTile, shape_.num_tokens})});
+  }
+  stream_->synchronize();
+}
+
+std::vector<double> RecallRig::head_masses(int32_t q_head, int32_t q_tile) const {
+  const int64_t end = (q_tile + 1) * kTile;
+  std::vector<double> masses(static_cast<size_t>(end));
+  std::vector<double> row_scores;
+  int32_t num_rows = 0;
+  for (int64_t row = 0; row < kTile; ++row) {
+    const float* products = scores_.data<float>() + (q_head * kTile + row) * shape_.num_tokens;
+    row_scores.assign(products, products + q_tile * kTile + row + 1);
+    for (double& score : row_scores) score *= double{shape_.scale};
+    num_rows += reference::add_token_mass(row_scores, masses) ? 1 : 0;
+  }
+  for (double& mass : masses) mass /= std::max(num_rows, 1);
+  return masses;
+}
+
+std::vector<std::vector<double>> RecallRig::token_masses(int32_t q_tile) {
+  SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
+  multiply(q_tile);
+  std::vector<std::vector<double>> masses(static_cast<size_t>(shape_.num_q_heads));
+  team_.parallel_for(shape_.num_q_heads, [&](int64_t head) {
+    masses[static_cast<size_t>(head)] = head_masses(static_cast<int32_t>(head), q_tile);
+  });
+  return masses;
+}
+
+// The rows of the tile as a batch of their own, with the keys up to its end.
+ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, int32_t q_tile) {
+  const int64_t heads = shape_.num_q_heads;
+  const int64_t num_probes = probes_per_tile(probes);
+  row_begin_.data<int32_t>()[0] = 0;
+  row_begin_.data<int32_t>()[1] = kMaskTileTokens;
+  *first_pos_.data<int32_t>() = q_tile * kMaskTileTokens;
+  *kv_begin_.data<int32_t>() = 0;
+  *kv_end_.data<int32_t>() = (q_tile + 1) * kMaskTileTokens;
+  return {.q = q_.rows(q_tile * kTile, kTile),
+          .batch = {.row_begin = row_begin_,
+                    .first_pos = first_pos_,
+                    .max_rows = kMaskTileTokens,
+                    .max_kv_tokens = (q_tile + 1) * kMaskTileTokens},
+          .rows = {.first = 0, .count = kMaskTileTokens},
+          .scale = shape_.scale,
+          .kv = blocks_,
+          .kv_begin = kv_begin_,
+          .kv_end = kv_end_,
+          .block_table = block_table_,
+          .probes = probes,
+          .vectors = part_of(vectors_, {heads, num_probes, probe_width(probes, shape_.head_dim)}),
+          .records = part_of(records_, {heads, num_probes, q_tile + 1})};
+}
+
+std::vector<std::vector<bool>> RecallRig::run_rule(const ScoreTilesArgs& scored,
+                                                   const TileRule& rule, int32_t q_tile) {
+  // The prompt ends behind the tile: no row of it is one of the prompt's last.
+  select_tiles(*stream_, {.records = scored.records,
+                          .probes_per_tile = probes_per_tile(scored.probes),
+                          .batch = scored.batch,
+                          .rows = scored.rows,
+                          .prompt_end = (q_tile + 2) * kTile + rule.tail_tokens,
+                          .rule = rule,
+                          .mask = {.bits = bits_, .first_q_tile = q_tile},
+                          .counts = counts_});
+  stream_->synchronize();
+  const auto* words = reinterpret_cast<const uint32_t*>(bits_.data<int32_t>());
+  std::vector<std::vector<bool>> heads;
+  for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
+    std::vector<bool> tiles;
+    for (int32_t j = 0; j <= q_tile; ++j) {
+      tiles.push_back((words[head * bits_.dim(3) + j / 32] >> (j % 32) & 1u) != 0);
+    }
+    heads.push_back(std::move(tiles));
+  }
+  return heads;
+}
+
+RecallRig::Selections RecallRig::select(const TileProbes& probes, int32_t q_tile,
+                                        std::span<const TileRule> rules) {
+  SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
+  stream_->synchronize();  // the small arrays are written by the host
+  const ScoreTilesArgs args = score_call(probes, q_tile);
+  score_tiles(*stream_, args);
+  Selections selections;
+  for (const TileRule& rule : rules) selections.push_back(run_rule(args, rule, q_tile));
+  return selections;
+}
+
+}  // namespace sluice::cli
