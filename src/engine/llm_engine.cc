@@ -333,26 +333,37 @@ void LlmEngine::end_all_logits(Sequence& sequence) {
   blocks_->release(sequence.kv);
 }
 
-LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
-                                   const PassWatch& watch) {
+// One prefill with taps; `keep` gets the logits of each pass. False if `watch` cancelled.
+bool LlmEngine::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+                           const PassWatch& watch, const KeepLogits& keep) {
   SamplingParams params;
   params.max_tokens = 1;
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
-  Logits logits;
   bool cancelled = false;
   run_all_logits(sequence, recorder, [&](int64_t, std::span<const float> rows) {
-    logits.insert(logits.end(), rows.begin(), rows.end());
+    keep(rows);
     if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens());
     cancelled = watch.should_cancel && watch.should_cancel();
     return !cancelled;
   });
-  if (cancelled) {
-    logits.clear();
-  } else {
-    tap_kv(sequence, recorder);
-  }
+  if (!cancelled) tap_kv(sequence, recorder);
   end_all_logits(sequence);
+  return !cancelled;
+}
+
+LlmEngine::Logits LlmEngine::trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+                                   const PassWatch& watch) {
+  Logits logits;
+  const bool is_whole = run_traced(tokens, recorder, watch, [&](std::span<const float> rows) {
+    logits.insert(logits.end(), rows.begin(), rows.end());
+  });
+  if (!is_whole) logits.clear();
   return logits;
+}
+
+bool LlmEngine::record_taps(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+                            const PassWatch& watch) {
+  return run_traced(tokens, recorder, watch, [](std::span<const float>) {});
 }
 
 // Taps of k and v are read from the blocks after the passes, since no buffer holds them per layer.

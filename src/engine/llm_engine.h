@@ -80,6 +80,11 @@ class LlmEngine {
   Logits trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
                const PassWatch& watch = {});
 
+  // The same without the logits, which take more memory than the taps of a long text. False when
+  // `watch` cancelled; the recorder then holds a part.
+  bool record_taps(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+                   const PassWatch& watch = {});
+
   // Log-probability of each token but the first, after all those before it. Runs as `trace` does, a
   // tile of rows at a time. Told after each tile how many there are; false ends with those.
   // Errors: as trace; kModel for logits that are not finite.
@@ -125,6 +130,9 @@ class LlmEngine {
   using OnLogits = std::function<bool(int64_t first_pos, std::span<const float> rows)>;
   void run_all_logits(Sequence& sequence, TraceRecorder& recorder, const OnLogits& on_logits);
   void end_all_logits(Sequence& sequence);
+  using KeepLogits = std::function<void(std::span<const float> rows)>;
+  bool run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
+                  const PassWatch& watch, const KeepLogits& keep);
   void tap_kv(const Sequence& sequence, TraceRecorder& recorder);
 
   // In the order of construction; destroyed in reverse, after the destructor has waited for

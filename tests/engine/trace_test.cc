@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/llm_engine.h"
 #include "sluice/llm.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -49,6 +50,36 @@ void expect_same_bits(const TapTensor& a, const TapTensor& b) {
   ASSERT_EQ(a.shape, b.shape) << a.name;
   ASSERT_EQ(a.data.size(), b.data.size()) << a.name;
   EXPECT_EQ(std::memcmp(a.data.data(), b.data.data(), a.data.size() * sizeof(float)), 0) << a.name;
+}
+
+// Recorded taps are those of a trace, whose logits alone are left out.
+TEST(Trace, RecordedTapsAreThoseOfATrace) {
+  EngineOptions options = tiny_options(kModel);
+  options.max_num_seqs = 16;
+  options.enable_prefix_caching = false;
+  LlmEngine engine(options, nullptr);
+  const std::vector<std::string> patterns = {"layer.*.q", "layer.*.k"};
+  const auto record = [&](const auto& run) {
+    TraceRecorder recorder(patterns, engine.device());
+    EXPECT_TRUE(run(recorder));
+    return recorder.take();
+  };
+  const std::vector<int32_t> tokens = random_tokens(kNumTokens, 3);
+  const auto traced =
+      record([&](TraceRecorder& recorder) { return !engine.trace(tokens, recorder).empty(); });
+  const auto recorded =
+      record([&](TraceRecorder& recorder) { return engine.record_taps(tokens, recorder); });
+  ASSERT_EQ(traced.size(), 4u);
+  ASSERT_EQ(recorded.size(), 4u);
+  for (size_t i = 0; i < traced.size(); ++i) {
+    EXPECT_EQ(traced[i].name, recorded[i].name);
+    expect_same_bits(traced[i], recorded[i]);
+  }
+  TraceRecorder recorder(patterns, engine.device());
+  PassWatch watch;
+  watch.should_cancel = [] { return true; };
+  EXPECT_FALSE(engine.record_taps(tokens, recorder, watch));
+  EXPECT_TRUE(engine.record_taps(tokens, recorder)) << "the engine is free again";
 }
 
 TEST(Trace, EveryTapHasItsShape) {

@@ -35,6 +35,8 @@ class RecallRig {
   // included, and in f32 the scores of one query tile with all keys. Errors: kDoesNotFit.
   RecallRig(const RecallShape& shape, int num_threads);
 
+  const RecallShape& shape() const { return shape_; }
+
   // Takes the layer's queries [num_tokens, num_q_heads, head_dim] and keys [num_tokens,
   // num_kv_heads, head_dim], after rope; values are rounded to bf16, which those of the engine are.
   // REQUIRES: as many values as the shape has.

@@ -222,6 +222,30 @@ void declare(OptionSet& set, BenchOverlapCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// Real weights: random ones spread their attention over everything.
+void declare(OptionSet& set, BenchRecallCommand* bench) {
+  bench->engine.kv.offload = kMeasured;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  set.value("--text", "FILE", "a text, may be repeated: each is read alone (DIR/haystack.txt)",
+            [=](std::string_view, std::string_view value) { bench->texts.emplace_back(value); });
+  set.tokens("--length", "most tokens of a text (8K)", &bench->length, 2, kMaxTokens);
+  set.tokens("--beyond", "rows before this position are not measured (2K)", &bench->beyond, 0,
+             kMaxTokens);
+  set.integer("--query-tiles", "128 rows each, measured in a text and chosen by hash; 0: all (16)",
+              &bench->query_tiles, 0, 1 << 20);
+  integer_list(set, "--densities", "percent of the tiles that a query tile sees (5,10,20)",
+               &bench->densities, 1, 99);
+  integer_list(set, "--coverages", "percent of the mass asked for (90,95)", &bench->coverages, 1,
+               99);
+  declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON, with every layer and head", &bench->json);
+  set.text("--svg", "FILE", "also draw the mass captured at each density", &bench->svg);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
 // No engine options: the tokenizer runs without one.
 void declare(OptionSet& set, BenchTokenizerCommand* bench) {
   declare_model_word(set, &bench->engine);

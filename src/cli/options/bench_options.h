@@ -16,6 +16,7 @@ void declare(OptionSet& set, BenchTransferCommand* bench);
 void declare(OptionSet& set, BenchOffloadCommand* bench);
 void declare(OptionSet& set, BenchSparseCommand* bench);
 void declare(OptionSet& set, BenchOverlapCommand* bench);
+void declare(OptionSet& set, BenchRecallCommand* bench);
 void declare(OptionSet& set, BenchTokenizerCommand* bench);
 void declare(OptionSet& set, BenchLoadCommand* bench);
 

@@ -258,6 +258,17 @@ void check(BenchOverlapCommand* bench, const Given& given) {
   bench->budgets = topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
 }
 
+// Activations are those of full attention, so no policy would have an effect.
+void check(BenchRecallCommand* bench, const Given& given) {
+  check_engine(bench->engine, given);
+  refuse_given(given, {"--sparse-policy"},
+               "recall measures what full attention attends to; leave it out");
+  if (bench->beyond < bench->length) return;
+  fail(ErrorCode::kInvalidArgument,
+       "--beyond: {} leaves no row of a text of --length {}; lower it, or raise --length",
+       bench->beyond, bench->length);
+}
+
 void check(BenchTokenizerCommand* bench, const Given&) { require_model(bench->engine.model); }
 void check(BenchLoadCommand* bench, const Given& given) { check_engine(bench->engine, given); }
 
