@@ -1,8 +1,9 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, gather_pages.h, copy_blocks.h and sample.h: they check the
-// shapes once (ops/*.cc) and then come here. A backend that lacks an op does not compile.
+// page_selection.h, tile_selection.h, audit_mass.h, gather_pages.h, copy_blocks.h and sample.h:
+// they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op does not
+// compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -16,6 +17,7 @@
 
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/audit_mass.h"
 #include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
 #include "ops/matmul.h"
@@ -53,6 +55,7 @@ class Ops {
   virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
   virtual void score_tiles(Stream& stream, const ScoreTilesArgs& args) const = 0;
   virtual void select_tiles(Stream& stream, const SelectTilesArgs& args) const = 0;
+  virtual void audit_mass(Stream& stream, const AuditMassArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;

@@ -36,6 +36,7 @@ class CpuOps final : public Ops {
   void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
   void score_tiles(Stream& stream, const ScoreTilesArgs& args) const override;
   void select_tiles(Stream& stream, const SelectTilesArgs& args) const override;
+  void audit_mass(Stream& stream, const AuditMassArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

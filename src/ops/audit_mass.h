@@ -1,0 +1,86 @@
+// The softmax mass that sparse prefill captured, from a few true rows of a pass.
+//
+// A mask says which tiles were attended, not how much of the attention they hold. This op computes
+// it for one row in every eighth query tile: the log-sum-exp of the row over all keys that it sees,
+// and over those that its tiles and columns name. The rows are chosen by position alone, are never
+// probe rows of a policy, and so are a sample that no selection was fitted to. Cost: 1/1024 of
+// dense attention's products with K. CUDA has no kernel for it yet. Thread rule: enqueue only;
+// audit_row, num_audit_groups and summarize_mass are pure functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/tensor_view.h"
+#include "device/device.h"
+#include "ops/attention.h"
+#include "ops/tile_selection.h"
+
+namespace sluice {
+
+// Query tiles of which one has an audited row: tiles [8 g, 8 g + 8) at absolute positions are group
+// g, so that no cut of a prompt into passes changes a row.
+inline constexpr int32_t kAuditGroupTiles = 8;
+
+// The position of the audited row of a group: in one of its tiles, chosen by a hash, a row that is
+// no probe row of that tile (probe_row) for any number of rows.
+int32_t audit_row(int32_t group);
+
+// Groups that have a tile in [first_q_tile, first_q_tile + num_q_tiles).
+int32_t num_audit_groups(int32_t first_q_tile, int32_t num_q_tiles);
+
+struct AuditMassArgs {
+  TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
+  AttentionBatch batch;  // of one sequence, whose first_pos is kMaskTileTokens * mask.first_q_tile
+  TileRows rows;         // to audit: the caller leaves out rows that attend to everything by rule
+  float scale = 1.0f;    // score = scale * q.k
+  KvBlocksView kv;       // a run of keys, as in AttentionArgs
+  TensorView kv_begin;   // i32 [1]: multiple of kMaskTileTokens
+  TensorView kv_end;     // i32 [1]
+  TensorView block_table;  // i32 [1, max_blocks]
+  TileMask mask;
+  TileColumns columns;  // or absent; `kv` of it is not read
+
+  TensorView state;   // f32 [num_groups, num_q_heads, 4]: carried from run to run
+  bool first = true;  // start from the empty state instead of reading it
+  bool last = true;   // add the rows to the tally
+  TensorView tally;   // i64 [kAuditCounts + num_q_heads]: each call with `last` adds its own
+};
+
+// Entries of a tally. Mass is in units of kMassOne (ops/tile_rule.h).
+enum AuditCount : int32_t {
+  kAuditRows,     // rows that counted
+  kAuditMass,     // sum over rows of the captured mass, the mean over the row's heads
+  kAuditSquares,  // sum of its squares
+  kAuditSkipped,  // rows with a score that is not finite
+  kAuditCounts,   // from here on: sum over rows of the captured mass, for each query head
+};
+
+// Walks the keys of the run for every audited row of `rows`, and with `last` adds the row's
+// captured mass to the tally: exp(L_masked - L_true), where L_true is the log-sum-exp of the row's
+// scores with all keys up to its own position, and L_masked that with the keys of tiles whose bit
+// is set for its query tile, and with the columns of its segment in other tiles. A query tile whose
+// 128 rows do not all exist is not audited. Shapes: num_groups = num_audit_groups of `rows`;
+// num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a multiple
+// of it; mask and columns as in attention. Types: scores and state in f32. Sums of the tally are
+// integers, so that no order of rows and no cut into windows changes them; runs cut at tile borders
+// change no bit of the state. With all bits set a row captures exactly kMassOne. Aliasing: `state`
+// and `tally` overlap nothing. Order: after mask and columns are made, and before attention
+// overwrites q where `out` is q; runs in ascending order, as attention's. Errors: those of every op
+// (ops/ops.h); kUnsupported on CUDA.
+void audit_mass(Stream& stream, const AuditMassArgs& args);
+
+// A tally in shares.
+struct AuditedMass {
+  int64_t num_rows = 0;
+  int64_t num_skipped = 0;
+  double mean = 0;               // 0 without rows
+  double standard_error = 0;     // of the mean, from the spread of rows; 0 with fewer than two
+  std::vector<double> of_heads;  // the mean of each query head
+};
+
+// REQUIRES: at least kAuditCounts entries.
+AuditedMass summarize_mass(std::span<const int64_t> tally);
+
+}  // namespace sluice
