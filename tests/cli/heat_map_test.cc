@@ -88,6 +88,28 @@ TEST(HeatMap, ACellOfPartialScoresShowsTheirMean) {
   EXPECT_NE(svg.find(">n = 4</text>"), std::string::npos);
 }
 
+// A task of RULER asks for more than needles, and one with a text of its own has no depths.
+TEST(HeatMap, ScoresAreNotCalledNeedles) {
+  HeatMapPage page{.map = make_map(1, 1), .settings = {}, .misses = {}};
+  for (const char* words :
+       {"% found", "depth of the needle", "depth 0 %", "every needle was found"}) {
+    EXPECT_NE(heat_map_html(page).find(words), std::string::npos) << words;
+  }
+  page.map.counts_share = true;
+  std::string html = heat_map_html(page);
+  for (const char* words :
+       {"score, %", ">depth</text>", "depth 0 %", "every answer was complete"}) {
+    EXPECT_NE(html.find(words), std::string::npos) << words;
+  }
+  EXPECT_EQ(html.find("needle was"), std::string::npos);
+  EXPECT_EQ(html.find("of the needle"), std::string::npos);
+  page.map.has_depths = false;
+  html = heat_map_html(page);
+  EXPECT_EQ(xml_fault(heat_map_svg(page.map)), "");
+  EXPECT_EQ(html.find("depth"), std::string::npos);
+  EXPECT_EQ(html.find(">0 %<"), std::string::npos);
+}
+
 // The result comes first in a title, in case a viewer cuts it; here nothing must be cut.
 TEST(HeatMap, LongTitlesAreWrapped) {
   HeatMap map = make_map(1, 1);

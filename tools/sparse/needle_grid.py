@@ -2,8 +2,8 @@
 """Measures how well sparse policies find needles and how much they move: the table of docs/policies.md.
 
 Runs `sluice needle` once for each row of the grid below, with KV on the device and on the host, and
-prints a Markdown table: needles found, the share of tokens that decode attended to, and the bytes
-that it loaded from host memory for each generated token. Rows that were run before are read from
+prints a Markdown table: needles found (mean scores for kinds of RULER), the share of tokens that
+decode attended to, and the bytes that it loaded from host memory for each generated token. Rows that were run before are read from
 --out, so an interrupted grid continues.
 
 Usage, in a build directory with the program:
@@ -19,6 +19,11 @@ import subprocess
 import sys
 
 EXIT_DIFFERENT, EXIT_FAILED = 1, 2
+DEPTHS = "0,25,50,75,100"
+# RULER's tasks over words: their text is made whole, and nothing is hidden at a place of it.
+KINDS_WITHOUT_DEPTHS = ("cwe", "fwe")
+# Answers of these may be right in part; their cells are mean scores.
+KINDS_WITH_SCORES = ("multikey", "multivalue", "vt", *KINDS_WITHOUT_DEPTHS)
 # By default a GPU would keep all KV that fits, and nothing would move.
 CHUNKED = ["--kv-offload", "chunked", "--kv-device-bytes", "0"]
 LAYERWISE = ["--kv-offload", "layerwise", "--kv-device-bytes", "0"]
@@ -55,8 +60,10 @@ def run_row(arguments, name, options):
     path = folder / "needle.json"
     if not path.exists() or not json.loads(path.read_text()).get("complete"):
         command = [arguments.sluice, "needle", "--model", arguments.model, "--kind", arguments.kind,
-                   "--lengths", arguments.lengths, "--depths", arguments.depths, "--needles",
-                   str(arguments.needles), "--block-size", "256", "--out", str(folder)]
+                   "--lengths", arguments.lengths, "--needles", str(arguments.needles),
+                   "--block-size", "256", "--out", str(folder)]
+        if arguments.kind not in KINDS_WITHOUT_DEPTHS:
+            command += ["--depths", arguments.depths or DEPTHS]
         print(f"running {name}", file=sys.stderr, flush=True)
         done = subprocess.run(command + options, capture_output=True, text=True, check=False)
         if done.returncode != 0:
@@ -69,11 +76,15 @@ def answers(report):
     return [item["got"] for item in report["items"]]
 
 
-def table_row(name, report, lengths):
-    found = []
-    for length in lengths:
-        items = [item for item in report["items"] if item["length"] == length]
-        found.append(f"{sum(item['correct'] for item in items)} of {len(items)}")
+def result(kind, items):
+    if kind in KINDS_WITH_SCORES:
+        return f"{100 * sum(item['score'] for item in items) / len(items):.1f} %"
+    return f"{sum(item['correct'] for item in items)} of {len(items)}"
+
+
+def table_row(name, kind, report, lengths):
+    found = [result(kind, [item for item in report["items"] if item["length"] == length])
+             for length in lengths]
     decode = report["observations"]["decode"]
     density = decode["density_selected"]
     moved = sum(layer["h2d_bytes"] for layer in decode["layers"]) / max(1, decode["tokens"])
@@ -88,10 +99,13 @@ def main():
     parser.add_argument("--model", default="models/needle")
     parser.add_argument("--kind", default="number")
     parser.add_argument("--lengths", default="4K,8K,16K")
-    parser.add_argument("--depths", default="0,25,50,75,100")
+    parser.add_argument("--depths", help=f"percent, {DEPTHS} by default; not with "
+                                         f"{' and '.join(KINDS_WITHOUT_DEPTHS)}")
     parser.add_argument("--needles", type=int, default=2)
     parser.add_argument("--out", default="build/needle-grid")
     arguments = parser.parse_args()
+    if arguments.depths and arguments.kind in KINDS_WITHOUT_DEPTHS:
+        parser.error(f"--depths: --kind {arguments.kind} has no depths; leave it out")
 
     reports = {name: run_row(arguments, name, options) for name, options in GRID}
     lengths = sorted({item["length"] for item in reports[GRID[0][0]]["items"]})
@@ -99,7 +113,7 @@ def main():
     print("| " + " | ".join(header) + " |")
     print("|" + "---|" * len(header))
     for name, _ in GRID:
-        print(table_row(name, reports[name], lengths))
+        print(table_row(name, arguments.kind, reports[name], lengths))
 
     differing = [pair for pair in PAIRS if answers(reports[pair[0]]) != answers(reports[pair[1]])]
     for a, b in differing:

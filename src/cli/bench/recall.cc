@@ -23,6 +23,7 @@
 #include "engine/llm_engine.h"
 #include "io/file.h"
 #include "io/model_file.h"
+#include "sluice/inspect.h"
 
 namespace sluice::cli {
 namespace {
@@ -53,12 +54,22 @@ std::vector<std::pair<std::string, std::string>> read_files(const BenchRecallCom
   return files;
 }
 
+// Tokens of a text unless --length says otherwise.
+constexpr int64_t kDefaultLength = 8192;
+
+// A request has room for a token after its text.
+int64_t length_of(const BenchRecallCommand& command) {
+  if (command.length) return *command.length;
+  return std::min(kDefaultLength,
+                  summarize_model(command.engine.model).max_position_embeddings - 1);
+}
+
 // The first tokens of a text and its whole query tiles from `beyond` on.
 // Errors: kInvalidArgument if there is none.
 RecallText prepare(const BenchRecallCommand& command, const Tokenizer& tokenizer,
                    const std::string& name, const std::string& file) {
   RecallText text{.name = name, .ids = tokenizer.encode(file), .num_candidates = 0, .q_tiles = {}};
-  text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(command.length)));
+  text.ids.resize(std::min(text.ids.size(), static_cast<size_t>(length_of(command))));
   const auto first = (command.beyond + kMaskTileTokens - 1) / kMaskTileTokens;
   const auto end = std::ssize(text.ids) / kMaskTileTokens;
   if (first >= end) {
@@ -78,7 +89,7 @@ RecallText prepare(const BenchRecallCommand& command, const Tokenizer& tokenizer
 EngineOptions engine_of(const BenchRecallCommand& command) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;
-  if (!engine.max_model_len) engine.max_model_len = command.length + 1;
+  if (!engine.max_model_len) engine.max_model_len = length_of(command) + 1;
   return engine;
 }
 

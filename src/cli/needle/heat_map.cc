@@ -122,8 +122,8 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
   const double x = kLeft + static_cast<double>(column) * layout.cell_width + kGap / 2;
   const double y = layout.top + static_cast<double>(row) * layout.cell_height + kGap / 2;
   const double width = layout.cell_width - kGap, height = layout.cell_height - kGap;
-  const std::string where =
-      fmt::format("{} tokens, depth {} %", map.lengths[column], map.depths[row]);
+  std::string where = fmt::format("{} tokens", map.lengths[column]);
+  if (map.has_depths) where += fmt::format(", depth {} %", map.depths[row]);
   const double middle = y + height / 2;
   std::string fill, label, tooltip;
   if (cell.num_total == 0) {
@@ -156,33 +156,36 @@ std::string draw_cell(const HeatMap& map, const Layout& layout, size_t row, size
       tooltip, x, y, width, height, fill, label);
 }
 
-// Labels of rows and columns, and the titles of both axes.
-std::string draw_axes(const HeatMap& map, const Layout& layout) {
+// Labels of the rows, and the title of their axis.
+std::string draw_depths(const HeatMap& map, const Layout& layout) {
   std::string svg;
   for (size_t row = 0; row < map.depths.size(); ++row) {
     const double y = layout.top + (static_cast<double>(row) + 0.5) * layout.cell_height + 4.5;
     svg += text_at(kLeft - 10, y, fmt::format("{} %", map.depths[row]),
                    {.size = 12.5, .anchor = "end"});
   }
+  const double middle = layout.top + layout.grid_height / 2, x = kLeft - 66;
+  const std::string turned = fmt::format("transform=\"rotate(-90 {:.1f} {:.1f})\"", x, middle);
+  return svg + text_at(x, middle, map.counts_share ? "depth" : "depth of the needle",
+                       {.size = 12.5, .css_class = "hm-soft", .extra = turned});
+}
+
+// Labels of rows and columns, and the titles of both axes.
+std::string draw_axes(const HeatMap& map, const Layout& layout) {
+  std::string svg = map.has_depths ? draw_depths(map, layout) : "";
   const double below = layout.top + layout.grid_height;
   for (size_t column = 0; column < map.lengths.size(); ++column) {
     const double x = kLeft + (static_cast<double>(column) + 0.5) * layout.cell_width;
     svg += text_at(x, below + 20, format_tokens(map.lengths[column]), {.size = 12.5});
   }
   const double middle_x = kLeft + layout.grid_width / 2;
-  svg += text_at(middle_x, below + 46, "context length in tokens",
-                 {.size = 12.5, .css_class = "hm-soft"});
-  const double middle_y = layout.top + layout.grid_height / 2, title_x = kLeft - 66;
-  const std::string turned =
-      fmt::format("transform=\"rotate(-90 {:.1f} {:.1f})\"", title_x, middle_y);
-  svg += text_at(title_x, middle_y, "depth of the needle",
-                 {.size = 12.5, .css_class = "hm-soft", .extra = turned});
-  return svg;
+  return svg + text_at(middle_x, below + 46, "context length in tokens",
+                       {.size = 12.5, .css_class = "hm-soft"});
 }
 
 // The colour bar, 100 % at the top, drawn in many small steps: an SVG gradient interpolates in sRGB
 // and would not match the cells' scale.
-std::string draw_legend(const Layout& layout) {
+std::string draw_legend(const HeatMap& map, const Layout& layout) {
   const double x = kLeft + layout.grid_width + 34, width = 16;
   const double height = std::min(layout.grid_height - kGap, 260.0);
   const double y = layout.top + (layout.grid_height - height) / 2;
@@ -201,7 +204,8 @@ std::string draw_legend(const Layout& layout) {
     svg += text_at(x + width + 10, line_y + 4, fmt::format("{}", percent),
                    {.size = 11.5, .css_class = "hm-soft", .anchor = "start"});
   }
-  svg += text_at(x + width / 2 + 12, y - 12, "% found", {.size = 11.5, .css_class = "hm-soft"});
+  svg += text_at(x + width / 2 + 12, y - 12, map.counts_share ? "score, %" : "% found",
+                 {.size = 11.5, .css_class = "hm-soft"});
   return svg;
 }
 
@@ -242,8 +246,11 @@ p{color:var(--soft)}
 )";
 
 // A table of all wrong answers.
-std::string draw_misses(const std::vector<Miss>& misses) {
-  if (misses.empty()) return "<h2>Misses</h2>\n<p>None: every needle was found.</p>\n";
+std::string draw_misses(const HeatMap& map, const std::vector<Miss>& misses) {
+  if (misses.empty()) {
+    return fmt::format("<h2>Misses</h2>\n<p>None: every {}.</p>\n",
+                       map.counts_share ? "answer was complete" : "needle was found");
+  }
   std::string html = fmt::format(
       "<h2>Misses ({})</h2>\n<table><tr><th>Length</th><th>Depth</th><th>Expected</th>"
       "<th>Answered</th></tr>\n",
@@ -267,7 +274,7 @@ std::string heat_map_svg(const HeatMap& map) {
       layout.width, layout.height, escape_xml(map.title + ", " + map.subtitle), kFont);
   svg += kStyle;
   svg += "<rect class=\"hm-back\" width=\"100%\" height=\"100%\"/>\n";
-  svg += draw_titles(map, layout) + draw_axes(map, layout) + draw_legend(layout);
+  svg += draw_titles(map, layout) + draw_axes(map, layout) + draw_legend(map, layout);
   for (size_t row = 0; row < map.depths.size(); ++row) {
     for (size_t column = 0; column < map.lengths.size(); ++column) {
       svg += draw_cell(map, layout, row, column);
@@ -282,7 +289,7 @@ std::string heat_map_html(const HeatMapPage& page) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>" +
       escape_xml(page.map.title + " · " + page.map.subtitle) + "</title>\n";
   html += kPageStyle;
-  html += "</head>\n<body>\n" + heat_map_svg(page.map) + draw_misses(page.misses);
+  html += "</head>\n<body>\n" + heat_map_svg(page.map) + draw_misses(page.map, page.misses);
   html += "<h2>Settings</h2>\n<table>\n";
   for (const auto& [name, value] : page.settings) {
     html += fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escape_xml(name), escape_xml(value));

@@ -31,6 +31,7 @@ struct HeatMap {
   std::vector<int32_t> depths;                  // rows, percent
   std::vector<std::vector<HeatMapCell>> cells;  // [depth][length], as `depths` and `lengths`
   bool counts_share = false;  // cells show mean scores, not how many needles were found
+  bool has_depths = true;     // false: one row, whose depth means nothing
 };
 
 // A wrong answer, for the list below the picture.

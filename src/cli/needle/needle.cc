@@ -230,6 +230,7 @@ int needle(const NeedleCommand& given) {
   NeedleReport report{.command = command,
                       .haystack_name = text.name,
                       .counts_share = task->counts_share(),
+                      .has_depths = task->has_haystack(),
                       .machine = machine_name(engine),
                       .kv_offload = llm.kv_offload(),
                       .observations = {},

@@ -136,10 +136,11 @@ HeatMap make_heat_map(const NeedleReport& report) {
   map.subtitle =
       fmt::format("{} · {} · {} attention · {}", result_text(report),
                   model_name(command.engine.model), command.engine.sparse.policy, where_kv_lives);
-  map.notes.push_back(fmt::format("{} fresh needle{} a cell in {} · seed {} · greedy{}",
-                                  command.needles, command.needles == 1 ? "" : "s",
-                                  report.haystack_name, command.engine.seed,
-                                  report.complete ? "" : " · interrupted"));
+  map.has_depths = report.has_depths;
+  map.notes.push_back(fmt::format("{} fresh {}{} a cell in {} · seed {} · greedy{}",
+                                  command.needles, report.counts_share ? "question" : "needle",
+                                  command.needles == 1 ? "" : "s", report.haystack_name,
+                                  command.engine.seed, report.complete ? "" : " · interrupted"));
   map.notes.push_back(build_name() + " · " + report.machine);
   map.lengths = command.lengths;
   map.depths = command.depths;
@@ -205,7 +206,8 @@ std::string needle_table(const NeedleReport& report, bool colours) {
   for (const int64_t length : map.lengths) header.push_back(format_tokens(length));
   Table table(header);
   for (size_t row = 0; row < map.depths.size(); ++row) {
-    std::vector<std::string> cells = {fmt::format("{:3} %", map.depths[row])};
+    std::vector<std::string> cells = {map.has_depths ? fmt::format("{:3} %", map.depths[row])
+                                                     : "-"};
     for (const HeatMapCell& cell : map.cells[row]) {
       cells.push_back(cell.num_total == 0 ? "-" : fmt::format(" {:3.0f} % ", 100 * cell.share()));
     }

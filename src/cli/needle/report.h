@@ -28,6 +28,7 @@ struct NeedleReport {
   NeedleCommand command;  // with the lengths that were used
   std::string haystack_name;
   bool counts_share = false;  // of the task
+  bool has_depths = true;     // false for a task with a text of its own
   std::string machine;
   std::string kv_offload;  // the mode in use: "off", "chunked" or "layerwise"
   Observations observations;

@@ -229,7 +229,8 @@ void declare(OptionSet& set, BenchRecallCommand* bench) {
   set.group("Work");
   set.value("--text", "FILE", "a text, may be repeated: each is read alone (DIR/haystack.txt)",
             [=](std::string_view, std::string_view value) { bench->texts.emplace_back(value); });
-  set.tokens("--length", "most tokens of a text (8K)", &bench->length, 2, kMaxTokens);
+  set.tokens("--length", "most tokens of a text (8K, or all that the model has)", &bench->length, 2,
+             kMaxTokens);
   set.tokens("--beyond", "rows before this position are not measured (2K)", &bench->beyond, 0,
              kMaxTokens);
   set.integer("--query-tiles", "128 rows each, measured in a text and chosen by hash; 0: all (16)",

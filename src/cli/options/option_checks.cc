@@ -263,10 +263,10 @@ void check(BenchRecallCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   refuse_given(given, {"--sparse-policy"},
                "recall measures what full attention attends to; leave it out");
-  if (bench->beyond < bench->length) return;
+  if (!bench->length || bench->beyond < *bench->length) return;
   fail(ErrorCode::kInvalidArgument,
        "--beyond: {} leaves no row of a text of --length {}; lower it, or raise --length",
-       bench->beyond, bench->length);
+       bench->beyond, *bench->length);
 }
 
 void check(BenchTokenizerCommand* bench, const Given&) { require_model(bench->engine.model); }

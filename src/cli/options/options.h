@@ -177,9 +177,9 @@ struct BenchOverlapCommand {
 // `sluice bench recall`: one prefill of each text, with full attention.
 struct BenchRecallCommand {
   EngineOptions engine;
-  std::vector<std::string> texts;                // files; empty: the model's haystack.txt
-  int64_t length = 8192;                         // most tokens of a text
-  int64_t beyond = 2048;                         // rows before it are not measured
+  std::vector<std::string> texts;  // files; empty: the model's haystack.txt
+  std::optional<int64_t> length;   // most tokens of a text; empty: 8K, if the model has them
+  int64_t beyond = 2048;           // rows before it are not measured
   std::vector<int32_t> densities = {5, 10, 20};  // percent of a query tile's tiles
   std::vector<int32_t> coverages = {90, 95};     // percent of the mass that is asked for
   int32_t query_tiles = 16;                      // measured in each text; 0: all
