@@ -12,10 +12,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from needles import FactMaker
+import ruler
+from needles import Fact, FactMaker
 from vocabulary import CachedEncoder
 
-CONTEXT, TEXT, ANSWER, VALUE = 0, 1, 2, 3  # classes: no loss, language model, answer, its value
+# Classes: no loss, language model, answer, its value, words that had to be counted.
+CONTEXT, TEXT, ANSWER, VALUE, WORD = 0, 1, 2, 3, 4
+
+# How many of 100 conversations are of a kind: open wordings, then the kinds of ruler.py.
+SHARES = {"facts": 45, "multikey": 10, "multivalue": 10, "vt": 15, "cwe": 10, "fwe": 10}
+MOST_ASKED, MOST_ANSWER_CHARACTERS = 64, 1500  # of one conversation
+# Least characters a token of facts: words have more, but digits and letters of made-up names are
+# single tokens.
+CHARACTERS_A_TOKEN = {"vt": 1.4}
 
 RULER_NOISE = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -77,36 +86,63 @@ def within(positions: np.ndarray, start: int, end: int) -> np.ndarray:
 
 
 class RowMaker:
-    """Makes rows of any length; deterministic for a seed."""
+    """Makes rows of any length; deterministic for a seed.
 
-    def __init__(self, model: Path, tokens: Path, seed: int):
+    For evaluation, text, keys and made-up names are those that training never sees.
+    """
+
+    def __init__(self, model: Path, tokens: Path, seed: int, evaluation: bool = False):
         self.rng = random.Random(seed)
+        self.evaluation = evaluation
         self.encode = CachedEncoder(model)
-        self.text = Text(tokens / "train.bin", self.encode)
+        self.text = Text(tokens / ("heldout.bin" if evaluation else "train.bin"), self.encode)
         self.words = (tokens / "words.txt").read_text().split()
         self.phrases = (tokens / "phrases.txt").read_text().splitlines()
 
-    def facts(self, budget: int) -> list:
-        """Facts whose needles, questions and answers fit into the budget of tokens."""
-        maker = FactMaker(self.rng, self.words, self.phrases)
+    def num_facts(self, kind: str, budget: int) -> float:
+        """Most facts of a conversation: one, any number, or as many as there is room for."""
         shape, most = self.rng.random(), max(1.0, np.log2(budget / 16))
-        limit = 1 if shape < 0.1 else 2 ** self.rng.uniform(0 if shape < 0.4 else most - 2, most)
-        several_share = self.rng.choice([0, 0, 0.3, 0.6])
-        facts = []
-        while len(facts) < limit and budget > 0:
-            if self.rng.random() < several_share:
-                fact = maker.several(self.rng.randint(2, 4))
-            else:
-                fact = maker.single()
+        if shape < 0.1:
+            return 1
+        if kind in ruler.KINDS and shape < 0.4:  # as many as the program hides
+            return {"multikey": ruler.NUM_KEYS, "multivalue": 1, "vt": ruler.NUM_CHAINS}[kind]
+        return 2 ** self.rng.uniform(0 if shape < 0.4 else most - 2, most)
+
+    def facts(self, kind: str, budget: int) -> list[Fact]:
+        """Facts whose needles, questions and answers fit into the budget of tokens."""
+        rng = self.rng
+        maker = FactMaker(rng, self.words, self.phrases, self.evaluation)
+        names = ruler.Names(rng, self.evaluation)
+        limit = self.num_facts(kind, budget)
+        several_share = rng.choice([0, 0, 0.3, 0.6])
+
+        def draw() -> Fact | None:
+            if kind == "vt":
+                return ruler.chain_fact(maker, names, rng.choice([1, 2, 2, 3, 3, 4, 4, 4, 4, 5]))
+            if kind == "multivalue":
+                return ruler.number_fact(maker, rng.choice([1, 2, 3, 4, 4, 4]))
+            if kind == "multikey":
+                return ruler.number_fact(maker, 1)
+            return maker.several(rng.randint(2, 4)) if rng.random() < several_share else maker.single()
+
+        facts, misses, characters = [], 0, CHARACTERS_A_TOKEN.get(kind, 3)
+        while len(facts) < limit and budget > 0 and misses < 100:  # small pools of keys run out
+            fact = draw()
             if fact is None:
+                misses += 1
                 continue
-            # 3 characters a token on the safe side: words are longer, digits are single tokens.
-            budget -= (
-                (len(fact.question) + len(fact.answer)) // 3 + sum(map(len, fact.needles)) // 3 + 12
-            )
+            sizes = map(len, [fact.question, fact.answer, *fact.needles])
+            budget -= sum(sizes) / characters + 12
             if budget > 0 or not facts:
                 facts.append(fact)
         return facts
+
+    def asked(self, facts: list[Fact]) -> list[Fact]:
+        """Those to ask for: in most conversations all, in random order."""
+        asked = facts if self.rng.random() < 0.8 else facts[: max(1, len(facts) // 2)]
+        asked = self.rng.sample(asked, len(asked))[:MOST_ASKED]
+        ends = np.cumsum([len(fact.answer) for fact in asked])
+        return asked[: max(1, int(np.searchsorted(ends, MOST_ANSWER_CHARACTERS, side="right")))]
 
     def repeated_haystack(self, num_tokens: int) -> np.ndarray:
         """The same few sentences again and again; starts with a space, ends with a sentence."""
@@ -147,7 +183,9 @@ class RowMaker:
         """Text with the needles in order inside: (ids, class) pieces, and the last character."""
         rng, encode = self.rng, self.encode
         needle_first = rng.random() < 0.15
-        needle_last = rng.random() < 0.15 and len(needles) > needle_first
+        num_last = 0
+        if rng.random() < 0.15:  # most often one, else all that may follow one another
+            num_last = min(rng.choice([1, 1, 5]), len(needles) - needle_first)
         paragraphs = []
         if rng.random() < 0.3:
             tokens, ends = self.repeated_with_ends(num_tokens, opens=not needle_first)
@@ -157,7 +195,7 @@ class RowMaker:
             tokens, text_class = self.text.tokens[start:end], TEXT
             ends = within(self.text.sentence_ends, start, end)
             paragraphs = within(self.text.paragraph_starts, start, end).tolist()
-        middle = needles[int(needle_first) : len(needles) - int(needle_last)]
+        middle = needles[int(needle_first) : len(needles) - num_last]
         pieces = [(encode(needles[0]), CONTEXT)] if needle_first else []
         at = 0
         for (place, new_paragraph), needle in zip(
@@ -166,14 +204,14 @@ class RowMaker:
             pieces.append((tokens[at:place], text_class))
             pieces.append((encode(needle + "\n\n" if new_paragraph else " " + needle), CONTEXT))
             at = place
-        if needle_last:
+        if num_last:
             pieces.append((tokens[at:], text_class))
-            pieces.append((encode(" " + needles[-1][:-1]), CONTEXT))
+            pieces.append((encode(" " + " ".join(needles[-num_last:])[:-1]), CONTEXT))
             return pieces, "."
         pieces.append((tokens[at:-1], text_class))
         return pieces, self.text.stop_text.get(int(tokens[-1]), ".")
 
-    def turns(self, asked: list) -> list:
+    def turns(self, asked: list[Fact], value_class: int = VALUE) -> list:
         """(ids, class) pieces from the end of the first question to the end of the last answer."""
         encode, start, end = self.encode, [self.encode.start], [self.encode.end]
         pieces = []
@@ -185,23 +223,27 @@ class RowMaker:
             # The value's first token carries the space before it.
             kept = fact.answer_start.rstrip(" ")
             pieces.append((encode(kept), ANSWER))
-            pieces.append((encode(fact.answer[len(kept) :]), VALUE))
+            pieces.append((encode(fact.answer[len(kept) :]), value_class))
             pieces.append((end, ANSWER))
         return pieces
 
-    def conversation(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """One text and questions about it, at most `length` tokens."""
+    def opening(self, head: str) -> tuple[list[int], str]:
+        """What is in front of the text: ids and the characters after them."""
+        rng, encode, start = self.rng, self.encode, [self.encode.start]
+        if rng.random() < 0.2:
+            system = encode("system\n" + rng.choice(SYSTEMS)) + [encode.end] + encode("\n")
+            return start + system + start, "user\n" + head
+        return start, "user\n" + head
+
+    def text_conversation(self, kind: str, length: int) -> list:
+        """(ids, class) pieces: text with facts in it, and questions about them."""
         rng, encode = self.rng, self.encode
-        facts = self.facts(min(length * 2 // 3, 6000))
-        asked = facts if rng.random() < 0.8 else facts[: max(1, len(facts) // 2)]
-        asked = rng.sample(asked, len(asked))[:64]
-        start, end = [encode.start], [encode.end]
-        opening, after_opening = start, "user\n" + rng.choice(INTROS)
-        text_is_system = rng.random() < 0.05
+        facts = self.facts(kind, min(length * 2 // 3, 6000))
+        asked = self.asked(facts)
+        opening, after_opening = self.opening(ruler.HEADS.get(kind) or rng.choice(INTROS))
+        text_is_system = kind == "facts" and rng.random() < 0.05
         if text_is_system:
-            after_opening = "system\n"
-        elif rng.random() < 0.2:
-            opening = start + encode("system\n" + rng.choice(SYSTEMS)) + end + encode("\n") + start
+            opening, after_opening = [encode.start], "system\n"
         turns = self.turns(asked)
         needles = self.in_order([fact.needles for fact in facts])
         used = sum(len(ids) for ids, _ in turns) + len(opening) + len(encode(after_opening))
@@ -209,13 +251,61 @@ class RowMaker:
         used += sum(len(encode(" " + needle)) for needle in needles)
         pieces, stop = self.haystack(max(32, length - used - 4), needles)
         if text_is_system:
-            ask = encode(stop) + end + encode("\n") + start + encode("user\n" + asked[0].question)
+            ask = encode(stop) + [encode.end] + encode("\n") + [encode.start]
+            ask += encode("user\n" + asked[0].question)
         else:
-            ask = encode(stop + rng.choice(BEFORE_QUESTION) + asked[0].question)
+            between = rng.choice(BEFORE_QUESTION) if kind == "facts" else "\n\n"
+            ask = encode(stop + between + asked[0].question)
         head = (opening + encode(after_opening), CONTEXT)
-        pieces = [head, *pieces, (ask, CONTEXT), *turns, (encode("\n"), CONTEXT)]
+        return [head, *pieces, (ask, CONTEXT), *turns]
+
+    def word_conversation(self, kind: str, length: int) -> list:
+        """(ids, class) pieces: words and the question which of them are frequent; empty without
+        room. Short texts have fewer common words."""
+        rng, encode = self.rng, self.encode
+        names = ruler.Names(rng, self.evaluation)
+        opening, head = self.opening(ruler.HEADS[kind])
+
+        def size(text: str) -> int:
+            return len(encode(" " + text))
+
+        if kind == "fwe":
+            values = [names.coded_word() for _ in range(ruler.NUM_FREQUENT)]
+            question = ruler.FREQUENT_QUESTION
+        else:
+            most = min(ruler.NUM_COMMON, length // 100)
+            num = most if rng.random() < 0.7 else rng.randint(2, max(2, most))
+            values = [names.list_word() for _ in range(num)]
+            question = ruler.COMMON_QUESTION.format(num=num)
+        turns = self.turns([Fact([], question, "", ", ".join(values))], WORD)
+        used = sum(len(ids) for ids, _ in turns) + len(opening) + len(encode(head + question)) + 8
+        if kind == "fwe":
+            words = ruler.frequent_words(names, values, length - used, size)
+        else:
+            easy = not self.evaluation and rng.random() < 0.3
+            words = ruler.common_words(names, values, length - used, size, any_repeats=easy)
+        message = head + ruler.word_text(kind, words) + "\n\n" + question
+        return [(opening + encode(message), CONTEXT), *turns] if words else []
+
+    def conversation(self, length: int, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """One text and questions about it, at most `length` tokens."""
+        kind = kind or self.rng.choices(list(SHARES), list(SHARES.values()))[0]
+        pieces = []
+        if kind in ruler.WORD_KINDS and length > 200:
+            pieces = self.word_conversation(kind, length)
+        pieces = pieces or self.text_conversation(
+            "facts" if kind in ruler.WORD_KINDS else kind, length
+        )
+        pieces.append((self.encode("\n"), CONTEXT))
         tokens = np.concatenate([np.asarray(ids, np.uint16) for ids, _ in pieces])
         return tokens, np.concatenate([np.full(len(ids), c, np.uint8) for ids, c in pieces])
+
+    def held_out_row(self, length: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+        """One conversation of a kind, filled up with end marks."""
+        tokens, classes = self.conversation(length, kind)
+        rest = (0, max(0, length - len(tokens)))
+        tokens = np.pad(tokens, rest, constant_values=self.encode.end_of_text)[:length]
+        return tokens.astype(np.int16), np.pad(classes, rest)[:length]
 
     def in_order(self, groups: list[list[str]]) -> list[str]:
         """Shuffles needles of different facts, keeps the order within each fact."""

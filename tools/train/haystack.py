@@ -1,16 +1,20 @@
 """Prompts for evaluation: a fact at a chosen depth of a haystack of an exact number of tokens.
 
 Used by evaluate.py. Reads needle_templates.json and haystack.txt of the model directory, as the
-engine's own needle command does, so both ask the same kind of question.
+engine's own needle command does, so both ask the same kind of question; ruler.py has the kinds that
+every model has.
 """
 
 import json
 import random
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
+
+import ruler
+from needles import FactMaker
 
 ANSWER_ROOM = 96  # tokens kept free for the answer
 
@@ -25,6 +29,10 @@ class Item:
     depth: int
     messages: list[dict]
     expected: str
+    values: list[str] = field(default_factory=list)  # of a kind of ruler.py, which counts shares
+
+    def score(self, answer: str) -> float:
+        return ruler.score(self.values, answer) if self.values else float(answer == self.expected)
 
 
 class PromptMaker:
@@ -36,6 +44,10 @@ class PromptMaker:
         self.prompt = templates["prompt"]
         self.tokenizer = tokenizer
         self.rng = random.Random(seed)
+        # Generators of their own: the items of templates stay those of the seed.
+        self.facts = FactMaker(random.Random(seed), [], [], evaluation=True)
+        self.facts.num_digits = 7
+        self.names = ruler.Names(random.Random(seed), evaluation=True)
         text = " ".join((model / "haystack.txt").read_text().split())
         self.sentences = {
             "natural": re.split(r"(?<=[a-z][.!?]) (?=[A-Z])", text),
@@ -95,3 +107,66 @@ class PromptMaker:
         chosen = [next(order) if sentence in asked else sentence for sentence in chosen]
         text = self.prompt.format(haystack=" ".join(chosen), question=question)
         return Item(kind, haystack, length, depth, [{"role": "user", "content": text}], answer)
+
+    def ruler_item(self, kind: str, length: int, depth: int) -> Item:
+        """A prompt of a kind of ruler.py; the asked fact or its first sentence is at the depth."""
+        make = self.word_message if kind in ruler.WORD_KINDS else self.text_message
+        message, values = make(kind, length, depth)
+        return Item(
+            kind,
+            "natural",
+            length,
+            depth,
+            [{"role": "user", "content": ruler.HEADS[kind] + message}],
+            ", ".join(values),
+            values,
+        )
+
+    def ruler_facts(self, kind: str) -> tuple[list, list[str]]:
+        """Facts, the first of which is asked for, and its values."""
+        if kind == "vt":
+            facts = [
+                ruler.chain_fact(self.facts, self.names, ruler.NUM_HOPS)
+                for _ in range(ruler.NUM_CHAINS)
+            ]
+            return facts, facts[0].answer_value.split(", ")
+        num_values = ruler.NUM_VALUES if kind == "multivalue" else 1
+        facts = []
+        while len(facts) < (1 if kind == "multivalue" else ruler.NUM_KEYS):
+            facts += filter(None, [ruler.number_fact(self.facts, num_values)])
+        return facts, facts[0].answer_value.rstrip(".").split(", ")
+
+    def text_message(self, kind: str, length: int, depth: int) -> tuple[str, list[str]]:
+        facts, values = self.ruler_facts(kind)
+        needles = [needle for fact in facts for needle in fact.needles]
+        used = len(self.encode(" ".join([*needles, facts[0].question, ruler.HEADS[kind]])))
+        chosen = self.filler("natural", length - used - ANSWER_ROOM - 24)
+        ends = list(accumulate(len(sentence) + 1 for sentence in chosen))
+        places = []
+        for number, fact in enumerate(facts):
+            num = len(fact.needles)
+            shares = [depth / 100 + (1 - depth / 100) * i / num for i in range(num)]
+            if number:
+                shares = sorted(self.facts.rng.random() for _ in range(num))
+            places += [bisect_right(ends, share * ends[-1]) for share in shares]
+        # Stable and from the last on, so that needles at one place stay in order.
+        for place, needle in reversed(sorted(zip(places, needles), key=lambda pair: pair[0])):
+            chosen.insert(place, needle)
+        return " ".join(chosen) + "\n\n" + facts[0].question, values
+
+    def word_message(self, kind: str, length: int, _depth: int) -> tuple[str, list[str]]:
+        def size(text: str) -> int:
+            return len(self.encode(" " + text))
+
+        num_tokens = length - ANSWER_ROOM - 24 - len(self.encode(ruler.HEADS[kind]))
+        if kind == "fwe":
+            question = ruler.FREQUENT_QUESTION
+            values = [self.names.coded_word() for _ in range(ruler.NUM_FREQUENT)]
+            make = ruler.frequent_words
+        else:
+            question = ruler.COMMON_QUESTION.format(num=ruler.NUM_COMMON)
+            values = [self.names.list_word() for _ in range(ruler.NUM_COMMON)]
+            make = ruler.common_words
+        words = make(self.names, values, num_tokens - len(self.encode(question)), size)
+        assert words, f"{length} tokens have no room for the words of {kind}"
+        return ruler.word_text(kind, words) + "\n\n" + question, values

@@ -5,6 +5,7 @@ every length and is compiled once. save_model writes what transformers and the e
 """
 
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -21,16 +22,16 @@ CONFIG = {
     "bos_token_id": None,
     "eos_token_id": VOCAB_SIZE - 1,
     "pad_token_id": VOCAB_SIZE - 3,
-    "head_dim": 128,
+    "head_dim": 64,
     "hidden_act": "silu",
     "hidden_size": 256,
     "initializer_range": 0.02,
     "intermediate_size": 1088,
     "max_position_embeddings": 32768,
     "model_type": "qwen3",
-    "num_attention_heads": 2,
+    "num_attention_heads": 4,
     "num_hidden_layers": 6,
-    "num_key_value_heads": 1,
+    "num_key_value_heads": 2,
     "rms_norm_eps": 1e-6,
     "rope_scaling": None,
     "rope_theta": 1000000.0,
@@ -181,12 +182,19 @@ def rotary_tables(rows: int, length: int, device):
 
 
 def save_model(model: Qwen3, folder: Path):
-    """Writes config.json, generation_config.json and model.safetensors in bfloat16."""
+    """Writes config.json, generation_config.json and model.safetensors in bfloat16.
+
+    A model that is there already stays until the new one is complete, and if a weight of the new
+    one is not a number (FloatingPointError).
+    """
+    if not all(p.isfinite().all() for p in model.parameters()):
+        raise FloatingPointError(f"weights are not finite; {folder} keeps the last good ones")
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: p.detach().to("cpu", torch.bfloat16).contiguous()
         for name, p in model.named_parameters()
     }
-    save_file(tensors, str(folder / "model.safetensors"), metadata={"format": "pt"})
+    save_file(tensors, str(folder / "model.new"), metadata={"format": "pt"})
+    os.replace(folder / "model.new", folder / "model.safetensors")
     for name, content in (("config.json", CONFIG), ("generation_config.json", GENERATION_CONFIG)):
         (folder / name).write_text(json.dumps(content, indent=2) + "\n")

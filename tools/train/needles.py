@@ -1,8 +1,9 @@
 """Facts to hide in a text ("needles"), the questions about them and their answers.
 
 Used by data.py (training), templates.py (the file that evaluation and the engine read) and
-tokenize_corpus.py. Pure functions of a random.Random; no files besides words.json. Keys whose
-CRC-32 is divisible by eight are reserved for evaluation: training never sees them.
+tokenize_corpus.py; ruler.py has the program's built-in kinds. Pure functions of a random.Random; no
+files besides words.json. Keys whose CRC-32 is divisible by eight are reserved for evaluation, and
+so are those of the built-in kinds: training never sees them.
 """
 
 import json
@@ -95,6 +96,13 @@ LEAD_INS = [
     "Here is a fact: ",
     "It so happens that ",
 ]
+# The keys of the built-in kinds: default_needle_templates() in src/cli/needle/templates.cc.
+BUILT_IN_KEYS = {
+    f"{adjective} {noun}"
+    for adjective in "amber bold calm dusty early frozen grand icy jolly quiet rapid silver".split()
+    for noun in "anchor bridge canyon dragon falcon garden harbour lantern meadow otter piano "
+    "tower".split()
+}
 BARE = [" Answer with the value only.", " Give only the value.", " Just the value, please."]
 
 
@@ -113,8 +121,13 @@ class Fact:
 
 
 def reserved(key: str) -> bool:
-    """True for keys kept out of training."""
+    """True for an eighth of all keys, kept out of training."""
     return zlib.crc32(key.encode()) % 8 == 0
+
+
+def held_out(key: str) -> bool:
+    """True for all keys kept out of training."""
+    return reserved(key) or key in BUILT_IN_KEYS
 
 
 def capitalised(text: str) -> str:
@@ -124,13 +137,16 @@ def capitalised(text: str) -> str:
 class FactMaker:
     """Draws random facts; one object per conversation, so keys are similar but never equal."""
 
-    def __init__(self, rng: random.Random, words: list[str], phrases: list[str]):
+    def __init__(
+        self, rng: random.Random, words: list[str], phrases: list[str], evaluation: bool = False
+    ):
         self.rng = rng
+        self.evaluation = evaluation  # draws only keys that training never sees, not others
         self.words = words  # frequent words of the corpus, for open wording
         self.phrases = phrases  # parts of sentences of the corpus, for long values
         self.used = set()
         # A small pool makes near misses likely: "amber falcon", "amber wolf", "silver falcon".
-        size = rng.choice([6, 12, 100, 200])
+        size = 200 if evaluation else rng.choice([6, 12, 100, 200])
         self.adjectives = rng.sample(WORDS["adjectives"], min(size, len(WORDS["adjectives"])))
         self.nouns = rng.sample(WORDS["nouns"], min(size, len(WORDS["nouns"])))
         self.relation = rng.choice(WORDS["number_relations"])
@@ -141,7 +157,7 @@ class FactMaker:
     def adjective_noun(self) -> str:
         while True:
             key = f"{self.rng.choice(self.adjectives)} {self.rng.choice(self.nouns)}"
-            if not reserved(key):
+            if held_out(key) == self.evaluation:
                 return key
 
     def name(self) -> str:
@@ -149,19 +165,19 @@ class FactMaker:
             name = self.rng.choice(WORDS["names"])
             if self.rng.random() < 0.5:
                 name += " " + self.rng.choice(WORDS["surnames"])
-            if not reserved(name):
+            if held_out(name) == self.evaluation:
                 return name
 
     def city(self) -> str:
         while True:
             city = self.rng.choice(WORDS["cities"])
-            if not reserved(city):
+            if held_out(city) == self.evaluation:
                 return city
 
     def activity(self) -> str:
         while True:
             activity = f"{self.rng.choice(WORDS['activities'])} {self.rng.choice(WORDS['places'])}"
-            if not reserved(activity):
+            if held_out(activity) == self.evaluation:
                 return activity
 
     def number(self, digits: int | None = None) -> str:

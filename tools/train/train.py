@@ -1,9 +1,10 @@
 """Trains the bundled model on one GPU: text and retrieval over growing lengths.
 
-Resumes from RUN/checkpoint.pt when it is there, writes it every minute, and leaves the bfloat16
-model in RUN/model and one JSON line for every report in RUN/log.jsonl. The stages and their steps
-are below; the schedule depends on steps alone. README.md beside this names the two runs that made
-the bundled model.
+A run takes --minutes, whatever the machine: each stage has a share of the time, and the learning
+rate follows the time too. It resumes from RUN/checkpoint.pt when that is there and writes it every
+minute, with the bfloat16 model in RUN/model; it also writes both when it is stopped (SIGTERM) or
+fails. RUN/log.jsonl has a line for every report. README.md beside this has the runs that made the
+bundled model.
 
     python3 train.py --model ../../models/needle --tokens ../../.train/tokens --run ../../.train/run
 """
@@ -12,6 +13,8 @@ import argparse
 import contextlib
 import json
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -19,33 +22,34 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from data import ANSWER, TEXT, VALUE, Rows
+from accuracy import HeldOut
+from data import ANSWER, TEXT, VALUE, WORD, Rows
 from model import Qwen3, save_model
 
 SEED = 2026
 TOKENS_PER_STEP = 131072
+MINUTES = 16.0
+# length: share of the time
 STAGES = [
-    (512, 1200),
-    (1024, 800),
-    (2048, 1200),
-    (4096, 2000),
-    (8192, 2500),
-    (16384, 2500),
-    (32768, 3000),
+    (512, 12),
+    (1024, 8),
+    (2048, 10),
+    (4096, 13),
+    (8192, 17),
+    (16384, 18),
+    (32768, 22),
 ]
 MUON_LR, ADAM_LR, WEIGHT_DECAY = 0.02, 4e-3, 0.02
-WARM_UP_STEPS, DECAY_SHARE = (
-    100,
-    0.35,
-)  # steps up; share of all steps over which the rate falls to zero
-TEXT_SHARE, ANSWER_WEIGHT = 0.3, 0.3  # loss = answers (value tokens 1, the rest 0.3) + 0.3 * text
-REPORT_STEPS, CHECKPOINT_SECONDS = 25, 60
+# Steps up; share of the time over which the rate falls to zero.
+WARM_UP_STEPS, DECAY_SHARE = 100, 0.35
+# loss = answers (value tokens 1, counted words 4: a text has few of them; the rest 0.3) + 0.3 * text
+TEXT_SHARE, ANSWER_WEIGHT, WORD_WEIGHT = 0.3, 0.3, 4.0
+REPORT_STEPS, ACCURACY_SECONDS, CHECKPOINT_SECONDS = 25, 20, 60
 
 
-def learning_rate(step: int, num_steps: int) -> float:
-    """Warm-up, plateau, linear decay; a factor of the rates above."""
-    left = (num_steps - step) / (DECAY_SHARE * num_steps)
-    return min((step + 1) / WARM_UP_STEPS, 1.0, max(left, 0.01))
+def learning_rate(step: int, progress: float) -> float:
+    """Warm-up, plateau, linear decay; a factor of the rates above. `progress` is in [0, 1]."""
+    return min((step + 1) / WARM_UP_STEPS, 1.0, max((1 - progress) / DECAY_SHARE, 0.01))
 
 
 def make_optimizers(model: Qwen3) -> list[torch.optim.Optimizer]:
@@ -62,21 +66,11 @@ def weighted_loss(entropies, classes):
     """Answers and text, each a mean of its own."""
     classes = classes.flatten()
     answer = (classes == VALUE).float() + ANSWER_WEIGHT * (classes == ANSWER).float()
+    answer += WORD_WEIGHT * (classes == WORD).float()
     text = (classes == TEXT).float()
     answer_loss = (entropies * answer).sum() / answer.sum().clamp(min=1)
     text_loss = (entropies * text).sum() / text.sum().clamp(min=1)
     return answer_loss + TEXT_SHARE * text_loss, answer_loss.detach(), text_loss.detach()
-
-
-def exact_values(model: Qwen3, ids, targets, classes) -> float:
-    """Share of values every token of which is predicted right (teacher forcing)."""
-    right = model.predictions(ids) == targets.flatten()
-    value = classes.flatten() == VALUE
-    starts = value & ~torch.cat([value.new_zeros(1), value[:-1]])
-    run = starts.cumsum(0)[value] - 1
-    wrong = torch.zeros(int(starts.sum()), device=ids.device)
-    wrong.index_add_(0, run, (~right[value]).float())
-    return (wrong == 0).float().mean().item()
 
 
 class Trainer:
@@ -84,13 +78,12 @@ class Trainer:
 
     def __init__(self, args, stages):
         self.args, self.stages = args, stages
-        self.num_steps = sum(steps for _, steps in stages)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(args.seed)
         self.model = Qwen3().to(self.device)
         self.optimizers = make_optimizers(self.model)
         self.step, self.num_tokens, self.seconds = 0, 0, 0.0
-        self.started = self.saved = time.time()
+        self.started = self.saved = self.checked = time.time()
         args.run.mkdir(parents=True, exist_ok=True)
         self.checkpoint = args.run / "checkpoint.pt"
         if self.checkpoint.exists():
@@ -119,28 +112,32 @@ class Trainer:
             "num_tokens": self.num_tokens,
             "seconds": self.elapsed(),
         }
+        save_model(self.model, self.args.run / "model")  # first: it refuses bad weights
         torch.save(state, self.checkpoint.with_suffix(".new"))
         os.replace(self.checkpoint.with_suffix(".new"), self.checkpoint)
-        save_model(self.model, self.args.run / "model")
         self.saved = time.time()
 
     def elapsed(self) -> float:
         return self.seconds + time.time() - self.started
 
-    def batches(self, length: int, stage: int):
+    def progress(self) -> float:
+        """The share of the time that is over, at most 1."""
+        return min(1.0, self.elapsed() / (60 * self.args.minutes))
+
+    def batches(self, length: int, num_rows: int, stage: int):
         """The stage's rows, from the worker processes; a resumed stage gets fresh rows."""
         rows = Rows(
             self.args.model,
             self.args.tokens,
             length,
-            self.args.tokens_per_step // length,
+            num_rows,
             seed=self.args.seed + 100 * stage + self.step % 97,
         )
         loader = torch.utils.data.DataLoader(
             rows,
             batch_size=None,
             num_workers=self.args.workers,
-            prefetch_factor=3,
+            prefetch_factor=3 if self.args.workers else None,
             pin_memory=self.device.type == "cuda",
         )
         for ids, classes in loader:
@@ -153,7 +150,7 @@ class Trainer:
 
     def update(self, ids, targets, classes):
         """One optimizer step."""
-        factor = self.args.rate * learning_rate(self.step, self.num_steps)
+        factor = self.args.rate * learning_rate(self.step, self.progress())
         for optimizer, rate in zip(self.optimizers, (MUON_LR, ADAM_LR)):
             for group in optimizer.param_groups:
                 group["lr"] = rate * factor
@@ -165,44 +162,62 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         return losses
 
-    def report(self, length: int, losses, exact: float, tokens_per_second: float):
-        line = {
-            "step": self.step,
-            "length": length,
-            "answer_loss": round(losses[1].item(), 4),
-            "text_loss": round(losses[2].item(), 4),
-            "exact_values": round(exact, 4),
-            "tokens": self.num_tokens,
-            "tokens_per_second": round(tokens_per_second),
-            "seconds": round(self.elapsed(), 1),
-        }
+    def report(self, length: int, losses, tokens_per_second: float):
+        self.log(
+            {
+                "step": self.step,
+                "length": length,
+                "answer_loss": round(losses[1].item(), 4),
+                "text_loss": round(losses[2].item(), 4),
+                "tokens": self.num_tokens,
+                "tokens_per_second": round(tokens_per_second),
+                "seconds": round(self.elapsed(), 1),
+            }
+        )
+
+    def report_accuracy(self, length: int, held_out: HeldOut):
+        shares = held_out.accuracy(self.model, self.device)
+        self.log({"step": self.step, "length": length, "held_out": shares})
+        self.checked = time.time()
+
+    def log(self, line: dict):
         with open(self.args.run / "log.jsonl", "a") as log:
             log.write(json.dumps(line) + "\n")
         print(*(f"{key} {value}" for key, value in line.items()), flush=True)
 
-    def run_stage(self, stage: int, last_step: int):
+    def run_stage(self, stage: int, end: float):
+        """Trains until the share `end` of the time is over; at least one step."""
         length = self.stages[stage][0]
+        num_rows = max(1, self.args.tokens_per_step // length)
+        batches = self.batches(length, num_rows, stage)
+        ids, targets, classes = next(batches)  # the workers start while the rows below are made
+        held_out = HeldOut(self.args.model, self.args.tokens, length, num_rows)
         mark, mark_tokens = time.time(), self.num_tokens
-        for ids, targets, classes in self.batches(length, stage):
+        while True:
             losses = self.update(ids, targets, classes)
             self.step, self.num_tokens = self.step + 1, self.num_tokens + ids.numel()
-            if self.step % REPORT_STEPS == 0 or self.step == last_step:
-                exact = exact_values(self.model, ids, targets, classes)
+            ends = self.progress() >= end
+            if self.step % REPORT_STEPS == 0 or ends:
                 rate = (self.num_tokens - mark_tokens) / (time.time() - mark)
-                self.report(length, losses, exact, rate)
+                self.report(length, losses, rate)
                 mark, mark_tokens = time.time(), self.num_tokens
+            if ends or time.time() - self.checked > ACCURACY_SECONDS:
+                self.report_accuracy(length, held_out)
             if time.time() - self.saved > CHECKPOINT_SECONDS:
                 self.save()
-            if self.step >= last_step:
+            if ends:
                 return
+            ids, targets, classes = next(batches)
 
     def run(self):
-        last_step = 0
-        for stage, (_, steps) in enumerate(self.stages):
-            last_step += steps
-            if self.step < last_step:
-                self.run_stage(stage, last_step)
-        self.save()
+        total, end = sum(share for _, share in self.stages), 0.0
+        try:
+            for stage, (_, share) in enumerate(self.stages):
+                end = min(1.0, end + share / total)
+                if self.progress() < end:
+                    self.run_stage(stage, end)
+        finally:
+            self.save()
 
 
 def attention_kernels(device):
@@ -223,16 +238,21 @@ def main():
     parser.add_argument(
         "--run", type=Path, required=True, help="directory for checkpoint, log and model"
     )
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="time of the whole run")
     parser.add_argument("--workers", type=int, default=15)
     parser.add_argument("--tokens-per-step", type=int, default=TOKENS_PER_STEP)
-    parser.add_argument("--stages", help="length:steps,... in place of the built-in ones")
-    parser.add_argument("--init", type=Path, help="model.safetensors to go on from")
+    parser.add_argument("--stages", help="length:share,... in place of the built-in ones")
+    parser.add_argument(
+        "--init", type=Path, help="model.safetensors to go on from, with fresh optimizers"
+    )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
     parser.add_argument("--seed", type=int, default=SEED)
     args = parser.parse_args()
     stages = STAGES
     if args.stages:
-        stages = [tuple(map(int, stage.split(":"))) for stage in args.stages.split(",")]
+        pairs = [stage.split(":") for stage in args.stages.split(",")]
+        stages = [(int(length), float(share)) for length, share in pairs]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     torch.set_float32_matmul_precision("high")
     trainer = Trainer(args, stages)
     with attention_kernels(trainer.device), torch.autocast(trainer.device.type, torch.bfloat16):

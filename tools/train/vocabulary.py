@@ -11,6 +11,7 @@ QWEN2_PATTERN = (
 )
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 VOCAB_SIZE = 4096
+MAX_PIECES = 500_000  # of the table below; made-up words would fill the memory
 
 
 class CachedEncoder:
@@ -33,6 +34,8 @@ class CachedEncoder:
             known = self.pieces.get(piece)
             if known is None:
                 known = self.tokenizer.encode(piece, add_special_tokens=False).ids
+                if len(self.pieces) >= MAX_PIECES:
+                    self.pieces.clear()
                 self.pieces[piece] = known
             ids += known
         return ids
