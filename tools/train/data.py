@@ -123,7 +123,9 @@ class RowMaker:
                 return ruler.number_fact(maker, rng.choice([1, 2, 3, 4, 4, 4]))
             if kind == "multikey":
                 return ruler.number_fact(maker, 1)
-            return maker.several(rng.randint(2, 4)) if rng.random() < several_share else maker.single()
+            return (
+                maker.several(rng.randint(2, 4)) if rng.random() < several_share else maker.single()
+            )
 
         facts, misses, characters = [], 0, CHARACTERS_A_TOKEN.get(kind, 3)
         while len(facts) < limit and budget > 0 and misses < 100:  # small pools of keys run out

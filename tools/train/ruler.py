@@ -91,9 +91,7 @@ class Names:
 
     def list_word(self) -> str:
         pick = self.rng.choice
-        return self.draw(
-            lambda: "".join(pick("bdfghklmnprstvz") + pick("aeiou") for _ in range(3))
-        )
+        return self.draw(lambda: "".join(pick("bdfghklmnprstvz") + pick("aeiou") for _ in range(3)))
 
 
 def number_fact(maker: FactMaker, num_values: int) -> Fact | None:
@@ -107,9 +105,7 @@ def number_fact(maker: FactMaker, num_values: int) -> Fact | None:
     question, answer = (
         (NUMBER_QUESTION, NUMBER_ANSWER) if num_values == 1 else (NUMBERS_QUESTION, NUMBERS_ANSWER)
     )
-    return Fact(
-        needles, question.format(key=key), answer.format(key=key), ", ".join(values) + "."
-    )
+    return Fact(needles, question.format(key=key), answer.format(key=key), ", ".join(values) + ".")
 
 
 def chain_fact(maker: FactMaker, names: Names, num_hops: int) -> Fact | None:
@@ -160,7 +156,8 @@ def frequent_words(names: Names, frequent: list[str], num_tokens: int, size: Siz
     """Shuffled coded words whose frequencies fall with the square of the rank; empty without
     room. The first rank is noise, the next ones are `frequent`."""
     most_words = 2 * num_tokens
-    num_ranks = max(int((most_words / ZETA_2) ** 0.5), NUM_FREQUENT + 1) + 1  # the last never occurs
+    # The last of these never occurs.
+    num_ranks = max(int((most_words / ZETA_2) ** 0.5), NUM_FREQUENT + 1) + 1
     words = [NOISE[0], *frequent]
     words += [names.coded_word() for _ in range(num_ranks - len(words))]
     sizes = [size(word) for word in words]

@@ -42,8 +42,8 @@ STAGES = [
 MUON_LR, ADAM_LR, WEIGHT_DECAY = 0.02, 4e-3, 0.02
 # Steps up; share of the time over which the rate falls to zero.
 WARM_UP_STEPS, DECAY_SHARE = 100, 0.35
-# loss = answers (value tokens 1, counted words 4: a text has few of them; the rest 0.3) + 0.3 * text
-TEXT_SHARE, ANSWER_WEIGHT, WORD_WEIGHT = 0.3, 0.3, 4.0
+# loss = answers (value tokens 1, counted words 3: a text has few of them; the rest 0.3) + 0.3 * text
+TEXT_SHARE, ANSWER_WEIGHT, WORD_WEIGHT = 0.3, 0.3, 3.0
 REPORT_STEPS, ACCURACY_SECONDS, CHECKPOINT_SECONDS = 25, 20, 60
 
 
