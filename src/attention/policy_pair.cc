@@ -38,6 +38,9 @@ PolicyPair::PolicyPair(std::string name, std::unique_ptr<Policy> prefill,
     : name_(std::move(name)), prefill_(std::move(prefill)), decode_(std::move(decode)) {
   require_phase(*prefill_, Phase::kPrefill);
   require_phase(*decode_, Phase::kDecode);
+  SLUICE_CHECK(prefill_->prefill_scope_tokens() > 0 && prefill_->prefill_tail_tokens() >= 0,
+               "'{}': scope {}, tail {}", prefill_->name(), prefill_->prefill_scope_tokens(),
+               prefill_->prefill_tail_tokens());
 }
 
 void PolicyPair::wrap_decode(const Wrap& wrap) {

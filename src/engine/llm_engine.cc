@@ -126,6 +126,8 @@ void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progr
   block_options.num_blocks = plan_.num_blocks;
   block_options.block_tokens = plan_.kv_layout.block.block_tokens;
   block_options.enable_prefix_caching = options.enable_prefix_caching;
+  block_options.scope_tokens = policies_->of(Phase::kPrefill).prefill_scope_tokens();
+  block_options.tail_tokens = policies_->of(Phase::kPrefill).prefill_tail_tokens();
   block_options.on_discard = [this](BlockId id) { residency_->discard(id); };
   if (plan_.kv_offload == KvOffload::kOff) {
     residency_ = std::make_unique<ResidentKv>(*policies_, *device_, *compute_, plan_.kv_layout,
@@ -292,9 +294,11 @@ int64_t LlmEngine::trace_rows() const {
                            : plan_.passes.limits.max_seqs;
   if (rows < align) {
     fail(ErrorCode::kInvalidArgument,
-         "max_num_seqs is {}, but tracing with offloaded KV needs at least block_size ({}); raise "
-         "the first or lower the second",
-         plan_.passes.limits.max_seqs, align);
+         "max_num_seqs is {}, but passes that return all logits have at least {} rows: the least "
+         "common multiple of block_size ({}), if KV is offloaded, and of what the sparse policy "
+         "selects for together ({}); raise the first",
+         plan_.passes.limits.max_seqs, align, plan_.kv_layout.block.block_tokens,
+         policies_->of(Phase::kPrefill).prefill_scope_tokens());
   }
   return rows / align * align;
 }

@@ -77,9 +77,8 @@ void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_le
   if (num_done > 0 && limits_.max_rows_with_history > 0) {
     rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
   }
-  // Spans do not share a block, so a partial block takes a whole block of the stage.
-  const int64_t align = limits_.span_align_tokens;
-  rows_left -= (num_rows + align - 1) / align * align;
+  const int64_t block = limits_.row_block_tokens;
+  rows_left -= (num_rows + block - 1) / block * block;
   batch.sequences.push_back({.sequence = &sequence,
                              .num_rows = num_rows,
                              .wants_token = num_rows == sequence.num_pending()});

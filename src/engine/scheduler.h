@@ -42,9 +42,12 @@ struct SchedulerLimits {
   int32_t max_num_seqs = 0;            // sequences that hold KV at the same time
   int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
   int64_t prefill_chunk_tokens = 0;    // longest span of one sequence in a pass
-  // A span that does not end its prompt is a multiple of this: the block size if the residency
-  // stages whole blocks, else 1.
+  // A span begins at a multiple of this and ends at one, or at its prompt's end: at whole blocks if
+  // the residency stages blocks, and at whole scopes of the prefill policy.
   int64_t span_align_tokens = 1;
+  // A span takes a multiple of this many rows of a pass: the block size if the residency stages
+  // whole blocks, since spans do not share a block; else 1.
+  int64_t row_block_tokens = 1;
   // Most rows of a pass in which some sequence has history, whose softmax state must be carried. 0:
   // no limit.
   int64_t max_rows_with_history = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <unordered_set>
 
 #include "core/error.h"
@@ -20,6 +21,8 @@ const BlockManagerOptions& checked(const BlockManagerOptions& options) {
   SLUICE_CHECK(num_tokens <= std::numeric_limits<int32_t>::max(),
                "{} blocks of {} tokens, but KV rows are 32-bit", options.num_blocks,
                options.block_tokens);
+  SLUICE_CHECK(options.scope_tokens > 0 && options.tail_tokens >= 0, "scope {}, tail {}",
+               options.scope_tokens, options.tail_tokens);
   return options;
 }
 
@@ -28,6 +31,8 @@ const BlockManagerOptions& checked(const BlockManagerOptions& options) {
 BlockManager::BlockManager(const BlockManagerOptions& options)
     : block_tokens_(checked(options).block_tokens),
       enable_prefix_caching_(options.enable_prefix_caching),
+      scope_tokens_(options.scope_tokens),
+      tail_tokens_(options.tail_tokens),
       on_discard_(options.on_discard),
       num_holders_(static_cast<size_t>(options.num_blocks)),
       cached_(options.num_blocks),
@@ -37,15 +42,22 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
   for (int32_t i = options.num_blocks; i > 0; --i) blank_.push_back(BlockId(i - 1));
 }
 
-// Calls visit(id) for the findable blocks of a prompt's prefix, in order; at least one token is
-// left.
+// Tokens of a prompt whose KV does not depend on where the prompt ends: those of the scopes that
+// are complete before its tail.
+int64_t BlockManager::num_shareable_tokens(int64_t prompt_tokens) const {
+  if (scope_tokens_ == 1 && tail_tokens_ == 0) return std::numeric_limits<int64_t>::max();
+  return std::max<int64_t>(prompt_tokens - tail_tokens_, 0) / scope_tokens_ * scope_tokens_;
+}
+
+// Calls visit(id) for the findable blocks of the first `num_tokens` tokens, in order.
 template <typename Visit>
-void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const {
-  if (!enable_prefix_caching_ || tokens.empty()) return;
+void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens,
+                                      Visit visit) const {
+  if (!enable_prefix_caching_) return;
   const auto block_tokens = static_cast<size_t>(block_tokens_);
-  const size_t num_usable_blocks = (tokens.size() - 1) / block_tokens;
+  const auto num_blocks = static_cast<size_t>(num_tokens / block_tokens_);
   Prefix prefix = index_.root();
-  for (size_t i = 0; i < num_usable_blocks; ++i) {
+  for (size_t i = 0; i < num_blocks; ++i) {
     const BlockId id = index_.find(prefix, tokens.subspan(i * block_tokens, block_tokens));
     if (!id.valid()) return;
     prefix = index_.prefix(id);
@@ -54,10 +66,16 @@ void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, Visit vis
 }
 
 PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens) const {
-  PrefixMatch match;
-  walk_cached_prefix(tokens, [&](BlockId id) {
-    match.num_tokens += block_tokens_;
-    match.num_free_blocks += holders(id) == 0 ? 1 : 0;
+  PrefixMatch match, found;
+  if (tokens.empty()) return match;
+  // At least one token is left. A pass must begin at a scope, so only whole scopes are taken.
+  const int64_t num_usable =
+      std::min(std::ssize(tokens) - 1, num_shareable_tokens(std::ssize(tokens)));
+  const int64_t granule = std::lcm(int64_t{block_tokens_}, scope_tokens_);
+  walk_cached_prefix(tokens, num_usable, [&](BlockId id) {
+    found.num_tokens += block_tokens_;
+    found.num_free_blocks += holders(id) == 0 ? 1 : 0;
+    if (found.num_tokens % granule == 0) match = found;
   });
   return match;
 }
@@ -73,7 +91,7 @@ bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> toke
 
   sequence.begin(block_tokens_, std::ssize(tokens), index_.root());
   // All hits are taken first, so that taking the new blocks cannot evict them.
-  walk_cached_prefix(tokens, [&](BlockId id) {
+  walk_cached_prefix(tokens, match.num_tokens, [&](BlockId id) {
     take_findable(id);
     sequence.append_sealed(id, index_.prefix(id));
   });
@@ -111,9 +129,11 @@ void BlockManager::commit(SequenceKv& sequence, std::span<const int32_t> all_tok
   }
 }
 
-// Seals the full tail: enters it into the index, so that other sequences can find it.
+// Seals the full tail: enters it into the index, so that other sequences can find it, unless its KV
+// depends on the prompt's end. The blocks after such a block are not entered either.
 void BlockManager::seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens) {
-  if (enable_prefix_caching_) {
+  const int64_t end = (int64_t{sequence.num_sealed_blocks_} + 1) * block_tokens_;
+  if (enable_prefix_caching_ && end <= num_shareable_tokens(sequence.prefill_tokens())) {
     const auto block_tokens = static_cast<size_t>(block_tokens_);
     const size_t first = static_cast<size_t>(sequence.num_sealed_blocks_) * block_tokens;
     sequence.sealed_prefix_ = index_.insert(sequence.tail().id, sequence.sealed_prefix_,

@@ -38,6 +38,13 @@ struct BlockManagerOptions {
   int32_t block_tokens = 0;  // accepted by validate_block_tokens
   bool enable_prefix_caching = true;
 
+  // Of the prefill policy (attention/policy.h), whose selections, and with them the KV of a prompt,
+  // may depend on where the prompt ends. Blocks can be found, and hit, only in scopes that are
+  // complete tail_tokens before that end; then a hit has the bits of the computed KV. 1 and 0: no
+  // KV depends on the prompt's end, and blocks filled by decoding can be found, too.
+  int32_t scope_tokens = 1;
+  int32_t tail_tokens = 0;
+
   // Called when a block becomes blank: no sequence can read it any more, and it has not been taken
   // again. Debug builds poison it. Must not call back into the manager.
   std::function<void(BlockId)> on_discard = {};
@@ -49,7 +56,7 @@ struct BlockManagerOptions {
 
 // The part of a prompt that is cached.
 struct PrefixMatch {
-  int64_t num_tokens = 0;       // a multiple of block_tokens, always less than the prompt
+  int64_t num_tokens = 0;       // a multiple of blocks and scopes, always less than the prompt
   int64_t num_free_blocks = 0;  // of the matched blocks, those without a holder: taking them uses
                                 // up free blocks, taking the others does not
 };
@@ -108,7 +115,8 @@ class BlockManager {
 
  private:
   template <typename Visit>
-  void walk_cached_prefix(std::span<const int32_t> tokens, Visit visit) const;
+  void walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens, Visit visit) const;
+  int64_t num_shareable_tokens(int64_t prompt_tokens) const;
 
   BlockId take_free();
   void take_findable(BlockId id);
@@ -123,6 +131,8 @@ class BlockManager {
 
   int32_t block_tokens_;
   bool enable_prefix_caching_;
+  int64_t scope_tokens_;
+  int64_t tail_tokens_;
   std::function<void(BlockId)> on_discard_;
 
   std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts

@@ -1,6 +1,9 @@
 // The scheduler without a model: the order of prefill and decode, limits, and preemption.
 #include "engine/scheduler.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <gtest/gtest.h>
 
 #include "support/tiny_models.h"
@@ -13,11 +16,12 @@ class SchedulerTest : public ::testing::Test {
  protected:
   static constexpr int32_t kBlockTokens = 16;
 
-  void make(int32_t num_blocks, SchedulerLimits limits) {
+  void make(int32_t num_blocks, SchedulerLimits limits, int32_t cached_scope = 0) {
     BlockManagerOptions options;
     options.num_blocks = num_blocks;
     options.block_tokens = kBlockTokens;
-    options.enable_prefix_caching = false;
+    options.enable_prefix_caching = cached_scope > 0;
+    options.scope_tokens = std::max(cached_scope, 1);
     blocks_ = std::make_unique<BlockManager>(options);
     scheduler_ = std::make_unique<Scheduler>(limits, *blocks_);
   }
@@ -106,6 +110,61 @@ TEST_F(SchedulerTest, TheNewestGivesWayAndComesBackWithAllItsTokens) {
   ASSERT_EQ(ids_of(batch), (std::vector<int64_t>{1}));
   EXPECT_EQ(batch.phase, Phase::kPrefill);
   EXPECT_EQ(batch.num_rows(), 33) << "31 of the prompt and the 2 it had generated";
+}
+
+// Spans of sequences that share a pass, that continue, and that end where rows run out.
+TEST_F(SchedulerTest, SpansBeginAtScopesAndEndThereOrWithTheirPrompt) {
+  make(100, {.max_num_seqs = 8,
+             .max_num_batched_tokens = 150,
+             .prefill_chunk_tokens = 100,
+             .span_align_tokens = 64,
+             .row_block_tokens = 16});
+  const std::vector<int64_t> lengths = {205, 30, 70, 300, 129};
+  for (size_t i = 0; i < lengths.size(); ++i) add(static_cast<int64_t>(i), lengths[i]);
+  int num_cut = 0;
+  Batch batch = scheduler_->schedule();
+  for (; batch.phase == Phase::kPrefill; batch = scheduler_->schedule()) {
+    EXPECT_LE(batch.num_rows(), 150);
+    for (const ScheduledSequence& s : batch.sequences) {
+      const int64_t begin = s.sequence->kv.num_tokens();
+      EXPECT_EQ(begin % 64, 0) << "sequence " << s.sequence->id.value;
+      if (s.wants_token) continue;
+      EXPECT_EQ((begin + s.num_rows) % 64, 0) << "sequence " << s.sequence->id.value;
+      ++num_cut;
+    }
+    complete(batch);
+  }
+  EXPECT_EQ(ids_of(batch), (std::vector<int64_t>{0, 1, 2, 3, 4}));
+  EXPECT_GE(num_cut, 5) << "the test cuts few prompts";
+}
+
+// A short prompt takes its blocks of a pass, not a scope.
+TEST_F(SchedulerTest, ShortPromptsShareAPassWhateverTheScopeIs) {
+  make(100, {.max_num_seqs = 8,
+             .max_num_batched_tokens = 64,
+             .prefill_chunk_tokens = 64,
+             .span_align_tokens = 64,
+             .row_block_tokens = 16});
+  for (int64_t id = 0; id < 5; ++id) add(id, 10);
+  EXPECT_EQ(ids_of(scheduler_->schedule()), (std::vector<int64_t>{0, 1, 2, 3}));
+}
+
+TEST_F(SchedulerTest, APrefixHitEndsAtAScope) {
+  make(100,
+       {.max_num_seqs = 8,
+        .max_num_batched_tokens = 500,
+        .prefill_chunk_tokens = 500,
+        .span_align_tokens = 64},
+       64);
+  for (int64_t round = 0; round < 2; ++round) {
+    // The same id, so that the tokens are the same.
+    add(7, 150);
+    const Batch batch = scheduler_->schedule();
+    ASSERT_EQ(batch.sequences.size(), 1u);
+    EXPECT_EQ(batch.num_rows(), round == 0 ? 150 : 150 - 128);
+    complete(batch);
+    scheduler_->remove(SequenceId(7));
+  }
 }
 
 TEST_F(SchedulerTest, RemovingGivesAllBlocksBack) {

@@ -29,7 +29,10 @@ constexpr uint64_t kWiped = 0;
 // The model. Blocks are plain ints here.
 struct Model {
   explicit Model(const BlockManagerOptions& options)
-      : block_tokens(options.block_tokens), caching(options.enable_prefix_caching) {
+      : block_tokens(options.block_tokens),
+        scope_tokens(options.scope_tokens),
+        tail_tokens(options.tail_tokens),
+        caching(options.enable_prefix_caching) {
     for (int i = 0; i < options.num_blocks; ++i) blank.insert(i);
   }
 
@@ -41,7 +44,21 @@ struct Model {
       if (found == findable.end()) break;
       blocks.push_back(found->second.front());
     }
+    while (!blocks.empty() &&
+           !begins_a_scope(std::ssize(blocks) * block_tokens, std::ssize(tokens))) {
+      blocks.pop_back();
+    }
     return blocks;
+  }
+
+  // Whether the first `end` tokens are scopes that are complete before the prompt's tail.
+  bool begins_a_scope(int64_t end, int64_t prompt) const {
+    return end % scope_tokens == 0 && is_complete(end, prompt);
+  }
+  bool is_complete(int64_t end, int64_t prompt) const {
+    if (scope_tokens == 1 && tail_tokens == 0) return true;
+    while (end % scope_tokens != 0) ++end;
+    return end + tail_tokens <= prompt;
   }
 
   int64_t num_free() const { return std::ssize(blank) + std::ssize(cached); }
@@ -61,8 +78,8 @@ struct Model {
     holders[block] = 1;
   }
 
-  void seal(int block, const Tokens& prefix) {
-    if (!caching) return;
+  void seal(int block, const Tokens& prefix, int64_t prompt) {
+    if (!caching || !is_complete(std::ssize(prefix), prompt)) return;
     auto& blocks = findable[prefix];
     blocks.insert(blocks.begin() + (blocks.empty() ? 0 : 1), block);
     prefix_of[block] = prefix;
@@ -97,6 +114,8 @@ struct Model {
   }
 
   int64_t block_tokens;
+  int64_t scope_tokens;
+  int64_t tail_tokens;
   bool caching;
   std::set<int> blank;
   std::list<int> cached;  // oldest first
@@ -255,7 +274,7 @@ class Harness {
       if (end % model_.block_tokens != 0) continue;
       const auto index = static_cast<size_t>(end / model_.block_tokens - 1);
       model_.seal(live.kv.blocks()[index].id.value,
-                  Tokens(live.tokens.begin(), live.tokens.begin() + end));
+                  Tokens(live.tokens.begin(), live.tokens.begin() + end), live.kv.prefill_tokens());
     }
   }
 
@@ -335,6 +354,23 @@ TEST(BlockManagerProperty, AgreesWithTheModel) {
             seed, 2000);
         ++seed;
       }
+    }
+  }
+}
+
+TEST(BlockManagerProperty, AgreesWithTheModelOfScopes) {
+  uint64_t seed = 50;
+  using Lengths = std::pair<int32_t, int32_t>;
+  for (const auto& [scope_tokens, tail_tokens] :
+       {Lengths{4, 0}, Lengths{6, 0}, Lengths{1, 3}, Lengths{4, 3}}) {
+    for (const int32_t num_blocks : {8, 24}) {
+      run({.num_blocks = num_blocks,
+           .block_tokens = 2,
+           .scope_tokens = scope_tokens,
+           .tail_tokens = tail_tokens,
+           .hash_seed = seed},
+          seed, 2000);
+      ++seed;
     }
   }
 }

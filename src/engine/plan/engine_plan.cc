@@ -68,10 +68,12 @@ EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
 // Sizes of passes for requests of up to `max_model_len`, and what the policies must provide for.
 void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan) {
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.passes = choose_pass_sizes(input.options, input.traits(),
-                                  {.kv_offload = plan.kv_offload,
-                                   .block_tokens = block_tokens,
-                                   .max_model_len = max_model_len});
+  plan.passes = choose_pass_sizes(
+      input.options, input.traits(),
+      {.kv_offload = plan.kv_offload,
+       .block_tokens = block_tokens,
+       .max_model_len = max_model_len,
+       .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens()});
   const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
   const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
   if (asked_chunk > 0 && chunk != asked_chunk) {

@@ -2,6 +2,10 @@
 #include "engine/plan/pass_sizes.h"
 
 #include <algorithm>
+#include <numeric>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "core/error.h"
 #include "engine/plan/validate_options.h"
@@ -19,13 +23,44 @@ int64_t round_up(int64_t tokens, const PassNeeds& needs) {
   return blocks_for_tokens(tokens, needs.block_tokens) * needs.block_tokens;
 }
 
+// Spans begin at multiples of this.
+int64_t span_align_tokens(const PassNeeds& needs) {
+  const bool stages_blocks = needs.kv_offload != KvOffload::kOff;
+  return std::lcm(stages_blocks ? int64_t{needs.block_tokens} : 1, needs.scope_tokens);
+}
+
+// The shortest pass in which every span fits: a prompt shorter than the alignment is one span.
+int64_t min_span_tokens(const PassNeeds& needs) {
+  return std::min(span_align_tokens(needs), round_up(needs.max_model_len, needs));
+}
+
+// Checks that a length that was given for passes or chunks has room for a span. Shorter ones would
+// change what the policy selects.
+void check_span_fits(const char* option, int64_t asked, int64_t tokens, const PassNeeds& needs) {
+  const int64_t least = min_span_tokens(needs);
+  if (tokens >= least) return;
+  const std::string blocks =
+      span_align_tokens(needs) == needs.scope_tokens
+          ? ""
+          : fmt::format(" (passes also end at whole blocks of {})", needs.block_tokens);
+  fail(ErrorCode::kInvalidArgument,
+       "{} is {}, but the sparse policy selects for {} tokens of a prompt together{}; give at "
+       "least {}, or leave it out",
+       option, asked, needs.scope_tokens, blocks, least);
+}
+
 // Rows of one prefill pass: the option; else a whole prompt (layer-wise), or the device's default.
 int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& traits,
                            const PassNeeds& needs) {
-  if (options.max_num_batched_tokens) return round_up(*options.max_num_batched_tokens, needs);
+  if (const auto& asked = options.max_num_batched_tokens) {
+    const int64_t tokens = round_up(*asked, needs);
+    check_span_fits("max_num_batched_tokens", *asked, tokens, needs);
+    return tokens;
+  }
   if (needs.kv_offload == KvOffload::kLayerwise) return round_up(needs.max_model_len, needs);
   const bool is_chunked = needs.kv_offload == KvOffload::kChunked;
-  const int64_t usual = is_chunked ? traits.chunk_tokens : traits.pass_tokens;
+  const int64_t usual = std::max<int64_t>(is_chunked ? traits.chunk_tokens : traits.pass_tokens,
+                                          span_align_tokens(needs));
   const int64_t tokens = std::max<int64_t>(usual, options.prefill_chunk_tokens.value_or(0));
   return round_up(std::min(tokens, needs.max_model_len), needs);
 }
@@ -33,8 +68,8 @@ int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& trait
 // Rows whose softmax state can be carried: every row of a chunked pass has history.
 int64_t choose_state_rows(const PassNeeds& needs, int64_t pass_tokens, int64_t num_seqs) {
   const bool is_layerwise = needs.kv_offload == KvOffload::kLayerwise;
-  const int64_t prefill_rows =
-      is_layerwise ? std::min(round_up(kLayerwiseStateRows, needs), pass_tokens) : pass_tokens;
+  const int64_t usual = std::max(round_up(kLayerwiseStateRows, needs), span_align_tokens(needs));
+  const int64_t prefill_rows = is_layerwise ? std::min(usual, pass_tokens) : pass_tokens;
   return std::max(prefill_rows, num_seqs);
 }
 
@@ -48,11 +83,13 @@ SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const Pass
          "max_num_batched_tokens",
          asked_chunk, pass_tokens);
   }
+  check_span_fits("prefill_chunk_tokens", asked_chunk, chunk_tokens, needs);
   SchedulerLimits limits{.max_num_seqs = max_num_seqs(options),
                          .max_num_batched_tokens = pass_tokens,
-                         .prefill_chunk_tokens = chunk_tokens};
+                         .prefill_chunk_tokens = chunk_tokens,
+                         .span_align_tokens = span_align_tokens(needs)};
   if (needs.kv_offload != KvOffload::kOff) {
-    limits.span_align_tokens = needs.block_tokens;
+    limits.row_block_tokens = needs.block_tokens;
     limits.max_rows_with_history = choose_state_rows(needs, pass_tokens, max_num_seqs(options));
   }
   return limits;

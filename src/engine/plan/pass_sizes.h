@@ -31,9 +31,11 @@ struct PassNeeds {
   KvOffload kv_offload = KvOffload::kOff;  // not kAuto
   int32_t block_tokens = 0;
   int64_t max_model_len = 0;
+  int64_t scope_tokens = 1;  // of the prefill policy, attention/policy.h
 };
 
-// Errors: kInvalidArgument for a chunk that is longer than a pass.
+// Errors: kInvalidArgument for a chunk that is longer than a pass, and for a chunk or pass that is
+// too short for a span.
 PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& traits,
                             const PassNeeds& needs);
 
