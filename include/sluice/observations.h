@@ -35,6 +35,8 @@ struct PhaseObservations {
   // transfer waits until compute has read the slot's previous contents.
   int64_t num_slot_waits = 0;
   std::vector<LayerObservations> layers;  // empty when KV is on the device
+  // Of all layers' h2d_bytes: keys that a sparse policy read before attention, to select with.
+  int64_t key_bytes = 0;
 
   // Of policies that select in this phase. A sequence step is one sequence in one pass. It counts
   // as a fallback if the policy's rule makes it attend to everything: before

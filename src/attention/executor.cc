@@ -66,6 +66,14 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
   return selection;
 }
 
+int64_t Executor::num_windows(LayerId layer, const PrefillSpan& span) const {
+  SelectInput input;
+  input.layer = layer;
+  input.span = span;
+  const int64_t rows = policies_.of(Phase::kPrefill).window_rows(input);
+  return rows > 0 ? (span.num_rows + rows - 1) / rows : 0;
+}
+
 // Windows outermost, since scores of one window only are kept.
 void Executor::score_windows(Stream& stream, const AttentionPass& pass, const PassPart& part,
                              const SelectInput& input) {

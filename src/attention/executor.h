@@ -79,13 +79,17 @@ class Executor {
   const SelectionRule& rule(Phase phase) const {
     return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
   }
+  // Whether the policy of the pass's phase is asked.
+  bool selects(const AttentionPass& pass) const;
+  // How often a layer visits the keys of a span before it attends; 0 if its policy scores nothing.
+  int64_t num_windows(LayerId layer, const PrefillSpan& span) const;
 
  private:
   // The same blocks, after the write.
   virtual KvBlocksView written(const AttentionPass& pass, LayerId layer) const = 0;
   // Calls `visit` for the runs of keys of `part`, one sequence of a prefill pass, from position 0
-  // to the pass's end in ascending order. A run is valid in stream order until `visit` returns.
-  // Errors: kUnsupported if the history cannot be visited.
+  // to the pass's end in ascending order. Only the keys of a run's blocks are valid, in stream
+  // order until `visit` returns.
   virtual void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
                                 LayerId layer, const VisitKeys& visit) = 0;
   // Whether `walk` needs page lists in this pass, even if they name all pages.
@@ -96,7 +100,6 @@ class Executor {
   // Called after the walks of all parts.
   virtual void end_layer(const AttentionPass&, LayerId /*layer*/) {}
 
-  bool selects(const AttentionPass& pass) const;
   void show_written(Stream& stream, const AttentionPass& pass, LayerId layer);
   Selection select(Stream& stream, const AttentionPass& pass, const PassPart& part,
                    const LayerInput& input);

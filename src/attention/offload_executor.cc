@@ -2,10 +2,10 @@
 #include "attention/offload_executor.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/arena.h"
-#include "core/error.h"
 
 namespace sluice {
 namespace {
@@ -67,7 +67,14 @@ bool OffloadExecutor::is_needed(const HistoryBlocks& blocks) const {
 void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass& kv) {
   kv_ = &kv;
   source_ = source_of(pass);
-  plan_loads();
+  runs_.clear();
+  for (size_t i = 0; i < kv_->history.size(); ++i) {
+    if (is_needed(kv_->history[i])) runs_.push_back(i);
+  }
+  next_load_ = 0;
+  plan_loads(
+      kv_->history, std::numeric_limits<size_t>::max(),
+      [&](LayerId layer, const HistoryRun& run) { return windows_of(pass, layer, run); }, loads_);
   plan_gathers(pass);
   adopt_early_loads();
   if (source_ == HistorySource::kGathers) {
@@ -83,15 +90,44 @@ void OffloadExecutor::end_pass() {
   offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
-// Selects the runs of the pass, and those of them that are not resident and must be loaded.
-void OffloadExecutor::plan_loads() {
-  runs_.clear();
-  loads_.clear();
-  next_load_ = 0;
-  for (size_t i = 0; i < kv_->history.size(); ++i) {
-    if (!is_needed(kv_->history[i])) continue;
-    runs_.push_back(i);
-    if (!kv_->history[i].is_resident()) loads_.push_back(i);
+// How often the pass scores the keys of a run in this layer.
+int64_t OffloadExecutor::windows_of(const AttentionPass& pass, LayerId layer,
+                                    const HistoryRun& run) const {
+  if (pass.phase == Phase::kDecode || !selects(pass)) return 0;
+  return num_windows(layer, pass.spans[static_cast<size_t>(run.seq_index)]);
+}
+
+// Whether the expected pass will score the keys of a run in this layer. How many rows it will have
+// is not known, so neither is the number of windows.
+bool OffloadExecutor::scores_expected(LayerId layer, const HistoryRun& run) const {
+  const HistoryRange& range = run.range;
+  if (range.phase == Phase::kDecode || !rule(Phase::kPrefill).selects()) return false;
+  return num_windows(layer, {.first_pos = range.first_row_pos,
+                             .num_rows = range.prompt_end - range.first_row_pos,
+                             .prompt_end = range.prompt_end}) > 0;
+}
+
+// Writes the loads of a pass over `history`, in the order in which its layers use them, but at most
+// `max_loads`: of each sequence first the keys, for every window in which they are scored, and then
+// the runs that are attended to. Resident runs need no load.
+void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history, size_t max_loads,
+                                 const NumWindows& num_windows,
+                                 std::vector<PlannedLoad>& loads) const {
+  loads.clear();
+  for (const LayerId layer : offload_.layout().layers()) {
+    for (size_t first = 0, end = 0; first < history.size(); first = end) {
+      while (end < history.size() && history[end].seq_index == history[first].seq_index) ++end;
+      const auto add = [&](BlockPart part) {
+        for (size_t i = first; i < end && loads.size() < max_loads; ++i) {
+          if (history[i].is_resident()) continue;
+          if (part == BlockPart::kKeys || is_needed(history[i])) loads.push_back({layer, i, part});
+        }
+      };
+      const int64_t windows = num_windows(layer, history[first]);
+      for (int64_t i = 0; i < windows; ++i) add(BlockPart::kKeys);
+      add(BlockPart::kAll);
+    }
+    if (loads.size() >= max_loads) return;
   }
 }
 
@@ -113,34 +149,35 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   }
 }
 
-void OffloadExecutor::expect_next(std::vector<HistoryBlocks> history) {
-  std::erase_if(history, [this](const HistoryBlocks& blocks) {
-    return !is_needed(blocks) || blocks.is_resident();
-  });
+void OffloadExecutor::expect_next(std::vector<HistoryRun> history) {
   expected_ = std::move(history);
-  for (const LayerId layer : offload_.layout().layers()) {
-    for (size_t i = 0; i < expected_.size() && offload_.loader().can_load(); ++i) {
-      early_.push_back({offload_.loader().load_early(layer, expected_[i].blocks), layer, i});
-    }
+  HostLoader& loader = offload_.loader();
+  plan_loads(
+      expected_, static_cast<size_t>(loader.num_slots()),
+      [this](LayerId layer, const HistoryRun& run) { return scores_expected(layer, run) ? 1 : 0; },
+      loads_);
+  for (const PlannedLoad& load : loads_) {
+    if (!loader.can_load()) return;
+    early_.push_back({loader.load_early(load.layer, expected_[load.run].blocks, load.part), load});
   }
 }
 
 // Takes over the early loads that equal the first loads of this pass. From the first difference on
 // they are dropped, since slots are used in order.
 void OffloadExecutor::adopt_early_loads() {
-  const size_t per_layer = loads_.size();
-  bool as_expected = per_layer > 0;
-  for (EarlyLoad& early : early_) {
-    const std::vector<BlockId>& blocks = expected_[early.index].blocks;
-    as_expected = as_expected &&
-                  early.layer == LayerId(static_cast<int32_t>(next_load_ / per_layer)) &&
-                  kv_->history[loads_[next_load_ % per_layer]].blocks == blocks;
+  bool as_expected = true;
+  for (auto& [lease, early] : early_) {
+    const std::vector<BlockId>& blocks = expected_[early.run].blocks;
+    as_expected = as_expected && next_load_ < loads_.size() &&
+                  early.layer == loads_[next_load_].layer &&
+                  early.part == loads_[next_load_].part &&
+                  blocks == kv_->history[loads_[next_load_].run].blocks;
     if (as_expected) {
-      offload_.loader().adopt(early.layer, blocks);
-      loading_.push_back(std::move(early.lease));
+      offload_.loader().adopt(early.layer, blocks, early.part);
+      loading_.push_back({std::move(lease), loads_[next_load_]});
       ++next_load_;
     } else {
-      offload_.loader().drop(std::move(early.lease), early.layer, blocks);
+      offload_.loader().drop(std::move(lease), early.layer, blocks, early.part);
     }
   }
   early_.clear();
@@ -148,13 +185,10 @@ void OffloadExecutor::adopt_early_loads() {
 
 // Fills every free slot with the next loads of the pass, whichever layer they belong to.
 void OffloadExecutor::load_ahead() {
-  const size_t per_layer = loads_.size();
-  const size_t total = per_layer * static_cast<size_t>(offload_.layout().num_layers);
-  while (next_load_ < total && offload_.loader().can_load()) {
-    const LayerId layer(static_cast<int32_t>(next_load_ / per_layer));
-    const HistoryRun& load = kv_->history[loads_[next_load_ % per_layer]];
-    loading_.push_back(offload_.loader().load(layer, load.blocks));
-    ++next_load_;
+  while (next_load_ < loads_.size() && offload_.loader().can_load()) {
+    const PlannedLoad& load = loads_[next_load_++];
+    const std::vector<BlockId>& blocks = kv_->history[load.run].blocks;
+    loading_.push_back({offload_.loader().load(load.layer, blocks, load.part), load});
   }
 }
 
@@ -169,18 +203,22 @@ void OffloadExecutor::gather_ahead(const AttentionPass& pass, LayerId layer,
     if (kv_->block_places.present()) {
       places = kv_->block_places.rows(seq, 1).reshape({kv_->block_places.dim(1)});
     }
-    loading_.push_back(offload_.loader().gather(
-        layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
-                .places = places,
-                .kv_end = pass.kv_begin.rows(seq, 1),
-                .pages = list_of(gather, pages)}));
+    loading_.push_back(
+        {offload_.loader().gather(
+             layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
+                     .places = places,
+                     .kv_end = pass.kv_begin.rows(seq, 1),
+                     .pages = list_of(gather, pages)}),
+         {}});
   }
 }
 
-// The oldest load: leases are used in the order in which they were enqueued.
-SlotLease OffloadExecutor::take_lease() {
-  SLUICE_CHECK(!loading_.empty());
-  SlotLease lease = std::move(loading_.front());
+// The oldest load: leases are used in the order in which they were enqueued. `load` is what the
+// caller will read.
+SlotLease OffloadExecutor::take_lease(const PlannedLoad& load) {
+  SLUICE_CHECK(!loading_.empty() && loading_.front().load == load, "layer {}, run {}",
+               load.layer.value, load.run);
+  SlotLease lease = std::move(loading_.front().lease);
   loading_.pop_front();
   return lease;
 }
@@ -196,21 +234,32 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) 
   return pass.phase == Phase::kPrefill ? offload_.stage(layer) : offload_.places().tails(layer);
 }
 
-// The keys that the pass itself has written. Scores over history on the host would need its keys on
-// the device before the walk, which nothing loads.
-void OffloadExecutor::for_each_key_run(Stream&, const AttentionPass& pass, const PassPart& part,
-                                       LayerId layer, const VisitKeys& visit) {
-  const auto is_of_part = [&](const HistoryRun& run) { return run.seq_index == part.first_seq; };
-  if (std::ranges::any_of(kv_->history, is_of_part)) {
-    fail(ErrorCode::kUnsupported,
-         "sparse policy '{}' cannot select in a prefill pass after {} tokens that are in host "
-         "memory; take kv_offload 'layerwise' with passes of a whole prompt, or 'full' for prefill",
-         policies().name(), pass.spans[static_cast<size_t>(part.first_seq)].first_pos);
+// The sequence's history, from slots or resident places, then the keys that the pass has written.
+void OffloadExecutor::for_each_key_run(Stream& stream, const AttentionPass& pass,
+                                       const PassPart& part, LayerId layer,
+                                       const VisitKeys& visit) {
+  for (size_t i = 0; i < kv_->history.size(); ++i) {
+    if (kv_->history[i].seq_index == part.first_seq) visit_run(stream, layer, i, visit);
   }
   visit({.kv = written(pass, layer),
          .kv_begin = part.kv_begin,
          .kv_end = part.kv_end,
          .block_table = part.block_table});
+}
+
+// Shows the keys of one run of history and gives its slot to the next load.
+void OffloadExecutor::visit_run(Stream& stream, LayerId layer, size_t index,
+                                const VisitKeys& visit) {
+  const HistoryRun& run = kv_->history[index];
+  SlotLease lease;
+  if (!run.is_resident()) lease = take_lease({layer, index, BlockPart::kKeys});
+  visit({.kv = lease.held() ? lease.use(stream) : offload_.places().residents(layer),
+         .kv_begin = run.kv_begin,
+         .kv_end = run.kv_end,
+         .block_table = run.block_table});
+  if (!lease.held()) return;
+  lease.release();
+  load_ahead();
 }
 
 // The history first, then the own blocks: tiles must be visited in ascending order of position.
@@ -249,7 +298,7 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
   // By sequence and not by position: runs that no list can name are left out, perhaps the first.
   const bool first = index == 0 || kv_->history[runs_[index - 1]].seq_index != run.seq_index;
   SlotLease lease;
-  if (!run.is_resident()) lease = take_lease();
+  if (!run.is_resident()) lease = take_lease({input.layer, runs_[index], BlockPart::kAll});
   attention(stream,
             {.q = input.q,
              .out = input.out,
@@ -290,7 +339,7 @@ void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
   offload_.loader().begin_gathers();
   gather_ahead(pass, input.layer, pages);
   for (const Gather& gather : gathers_) {
-    SlotLease lease = take_lease();
+    SlotLease lease = take_lease(PlannedLoad{});
     attention(stream, {.q = input.q,
                        .out = input.out,
                        .scale = input.scale,

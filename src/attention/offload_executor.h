@@ -2,17 +2,20 @@
 //
 // Part of OffloadedKv (kv_offload "chunked" and "layerwise"). Per layer: the history of every
 // sequence, slot by slot, then the blocks that the pass has written (stage or tails), with the
-// softmax state carried from run to run. Loads are enqueued as soon as a slot is free, so they run
-// ahead of compute by up to the number of slots, across blocks and layers, and into the pass that
-// is expected next, so that the link is used while the host commits one step and schedules another.
-// In decode with a policy that makes lists, nothing can be loaded before the layer's selection;
-// then only the listed pages are gathered. If all sealed blocks of a decode pass are resident,
-// nothing is transferred: it is one run over the blocks in place, as with resident KV. The work of
-// these two kinds of decode pass depends only on the number of sequences and the longest context,
-// so it can be captured and replayed. Thread rule: the engine's thread.
+// softmax state carried from run to run. A prefill policy that scores keys sees the keys of the
+// sequence's history before, slot by slot too, once for each of its windows. Loads are enqueued as
+// soon as a slot is free, so they run ahead of compute by up to the number of slots, across blocks
+// and layers, and into the pass that is expected next, so that the link is used while the host
+// commits one step and schedules another. In decode with a policy that makes lists, nothing can be
+// loaded before the layer's selection; then only the listed pages are gathered. If all sealed
+// blocks of a decode pass are resident, nothing is transferred: it is one run over the blocks in
+// place, as with resident KV. The work of these two kinds of decode pass depends only on the number
+// of sequences and the longest context, so it can be captured and replayed. Thread rule: the
+// engine's thread.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "attention/executor.h"
@@ -39,7 +42,7 @@ class OffloadExecutor final : public Executor {
   void end_pass();
 
   // Called after end_pass: begins early loads of the history that the next pass probably has.
-  void expect_next(std::vector<HistoryBlocks> history);
+  void expect_next(std::vector<HistoryRun> history);
 
   // False if decode loads whole histories: slots and waits then differ from pass to pass.
   bool capturable(bool is_in_place) const {
@@ -58,6 +61,20 @@ class OffloadExecutor final : public Executor {
     TensorView kv_begin;
   };
 
+  // A run of history that is loaded, in order of use: for its keys' scores, or for attention.
+  struct PlannedLoad {
+    LayerId layer;
+    size_t run = 0;  // in the history
+    BlockPart part = BlockPart::kAll;
+    bool operator==(const PlannedLoad&) const = default;
+  };
+  // A load or gather that is enqueued and not used yet. Of a gather `load` stays empty.
+  struct Loading {
+    SlotLease lease;
+    PlannedLoad load;
+  };
+  using NumWindows = std::function<int64_t(LayerId, const HistoryRun&)>;
+
   // How a pass reads its history: in runs, loaded into slots or resident; as listed pages gathered
   // into slots; or in place, together with its own tokens.
   enum class HistorySource { kRuns, kGathers, kInPlace };
@@ -72,7 +89,10 @@ class OffloadExecutor final : public Executor {
 
   HistorySource source_of(const AttentionPass& pass) const;
   bool is_needed(const HistoryBlocks& blocks) const;
-  void plan_loads();
+  int64_t windows_of(const AttentionPass& pass, LayerId layer, const HistoryRun& run) const;
+  bool scores_expected(LayerId layer, const HistoryRun& run) const;
+  void plan_loads(const std::vector<HistoryRun>& history, size_t max_loads,
+                  const NumWindows& num_windows, std::vector<PlannedLoad>& loads) const;
   void plan_gathers(const AttentionPass& pass);
   void attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                   const Selection& selection, size_t index);
@@ -87,7 +107,8 @@ class OffloadExecutor final : public Executor {
   void send_staged(LayerId layer);
   void load_ahead();
   void adopt_early_loads();
-  SlotLease take_lease();
+  SlotLease take_lease(const PlannedLoad& load);
+  void visit_run(Stream& stream, LayerId layer, size_t index, const VisitKeys& visit);
   AttentionState state_of(const LayerInput& input) const;
 
   OffloadEngine& offload_;
@@ -95,25 +116,16 @@ class OffloadExecutor final : public Executor {
   AttentionState state_;
   const OffloadedPass* kv_ = nullptr;  // of the pass between begin_pass and end_pass
 
-  // Indices of kv_->history, in order of use: the runs that each layer attends to, and those of
-  // them that are loaded. next_load_ counts loads over all layers: layer = next_load_ /
-  // loads_.size().
-  std::vector<size_t> runs_;
-  std::vector<size_t> loads_;
-  size_t next_load_ = 0;
+  std::vector<size_t> runs_;        // of kv_->history: those that each layer attends to
+  std::vector<PlannedLoad> loads_;  // of all layers of the pass, in order of use
+  size_t next_load_ = 0;            // the first of loads_ that is not enqueued
   HistorySource source_ = HistorySource::kRuns;  // from begin_pass to end_pass
   std::vector<Gather> gathers_;                  // of each layer; empty unless the pass gathers
   size_t next_gather_ = 0;                       // of the current layer
-  std::deque<SlotLease> loading_;                // enqueued, not attended to yet; in order of use
+  std::deque<Loading> loading_;                  // in order of use
 
-  // Loads for the expected pass, in the order in which it would use them.
-  struct EarlyLoad {
-    SlotLease lease;
-    LayerId layer;
-    size_t index = 0;  // in expected_
-  };
-  std::vector<HistoryBlocks> expected_;
-  std::deque<EarlyLoad> early_;
+  std::vector<HistoryRun> expected_;  // history of the expected pass
+  std::deque<Loading> early_;         // loads for it, in the order in which it would use them
   std::vector<StagedBlock> leaving_;  // scratch of send_staged, kept for its capacity
 };
 

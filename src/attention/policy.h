@@ -62,7 +62,7 @@ struct PrefillSpan {
 };
 
 // Consecutive keys of one sequence and layer that are on the device: in the pool, a slot, the
-// stage. Made by the executor.
+// stage. The values of these blocks may be undefined. Made by the executor.
 struct KeyRun {
   KvBlocksView kv;
   TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
@@ -140,7 +140,8 @@ class Policy {
   // of keys up to the pass's end, in ascending order, then `choose`. Windows ascend and begin at
   // multiples of this number, which is a multiple of the scope. Selections depend neither on the
   // windows nor on the runs. 0: the policy scores nothing in this layer, or these rows attend to
-  // everything; then only `select` is called.
+  // everything; then only `select` is called. Depends on `layer` and `span` of the input alone,
+  // since it is asked before the pass as well, to plan the loads of its keys.
   virtual int32_t window_rows(const SelectInput&) const { return 0; }
   virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
   virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}

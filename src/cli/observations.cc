@@ -65,7 +65,11 @@ std::string phase_table(const char* name, const PhaseObservations& phase) {
     first = end;
   }
   table.add({"all", bytes(total.h2d_bytes), bytes(total.d2h_bytes), "", ""});
-  return text + table.to_string();
+  text += table.to_string();
+  if (phase.key_bytes > 0) {
+    text += fmt::format("of these, {} were keys to select tiles with\n", bytes(phase.key_bytes));
+  }
+  return text;
 }
 
 // null where only the device knows the density.
@@ -87,6 +91,7 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
           {"slot_waits", phase.num_slot_waits},
           {"copies", phase.num_copies},
           {"layers", layers},
+          {"key_bytes", phase.key_bytes},
           {"sequence_steps", phase.num_sequence_steps},
           {"fallbacks", phase.num_fallbacks},
           {"density_selected", density_json(phase.density_selected)},

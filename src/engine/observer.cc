@@ -74,6 +74,7 @@ void Observer::end_step(const Batch& batch) {
     phase.moved.loaded_bytes[layer] += now_.loaded_bytes[layer] - before_.loaded_bytes[layer];
     phase.moved.written_bytes[layer] += now_.written_bytes[layer] - before_.written_bytes[layer];
   }
+  phase.moved.key_bytes += now_.key_bytes - before_.key_bytes;
   const int64_t num_loads = now_.num_loads - before_.num_loads;
   phase.moved.num_loads += num_loads;
   phase.moved.num_copies += now_.num_copies - before_.num_copies;
@@ -89,6 +90,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
                            .num_copies = counts.moved.num_copies,
                            .num_slot_waits = counts.num_slot_waits,
                            .layers = {},
+                           .key_bytes = counts.moved.key_bytes,
                            .num_sequence_steps = counts.num_sequence_steps,
                            .num_fallbacks = counts.num_fallbacks,
                            .density_selected = {}};

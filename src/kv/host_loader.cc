@@ -50,16 +50,19 @@ HostLoader::HostLoader(const Parts& parts, const KvLayout& layout, const Sizes& 
   std::fill_n(fetched_counts_.data(), fetched_counts_.size_bytes(), std::byte{0});
 }
 
-SlotLease HostLoader::load(LayerId layer, std::span<const BlockId> blocks) {
-  count_load(layer, blocks);
-  return load_early(layer, blocks);
+SlotLease HostLoader::load(LayerId layer, std::span<const BlockId> blocks, BlockPart part) {
+  count_load(layer, blocks, part);
+  return load_early(layer, blocks, part);
 }
 
-void HostLoader::count_load(LayerId layer, std::span<const BlockId> blocks) {
-  parts_.counters.num_copies += is_scattered(blocks) ? 1 : num_runs(blocks);
+void HostLoader::count_load(LayerId layer, std::span<const BlockId> blocks, BlockPart part) {
+  const bool is_keys = part == BlockPart::kKeys;
+  const auto all_bytes = static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+  const int64_t bytes = is_keys ? all_bytes / 2 : all_bytes;
+  parts_.counters.num_copies += !is_keys && is_scattered(blocks) ? 1 : num_runs(blocks);
   ++parts_.counters.num_loads;
-  parts_.counters.loaded_bytes[static_cast<size_t>(layer.value)] +=
-      static_cast<int64_t>(blocks.size() * layout_.block_bytes());
+  parts_.counters.loaded_bytes[static_cast<size_t>(layer.value)] += bytes;
+  if (is_keys) parts_.counters.key_bytes += bytes;
 }
 
 // Whether the runs of neighbouring blocks are shorter than copy_run_bytes on average: the fixed
@@ -69,30 +72,49 @@ bool HostLoader::is_scattered(std::span<const BlockId> blocks) const {
          static_cast<size_t>(num_runs(blocks)) * copy_run_bytes_;
 }
 
-SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks) {
+SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks, BlockPart part) {
   SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
   SLUICE_CHECK(!in_gather_pass_, "a load in a pass that gathers");
   SlotLease lease = ring_.begin_load();
   Stream& transfer = lease.transfer();
   parts_.write_back.wait_until_on_host(transfer, layer, blocks);
-  if (is_scattered(blocks)) {
+  if (part == BlockPart::kAll && is_scattered(blocks)) {
     copy_blocks(transfer,
                 {.src = parts_.host.layer(layer), .block_ids = blocks, .dst = lease.target()});
   } else {
     for_each_run(blocks.size(), follows_in(blocks), [&](size_t first, size_t count) {
-      transfer.copy(
-          {.dst = reinterpret_cast<std::byte*>(lease.target().block(static_cast<int32_t>(first))),
-           .src = parts_.host.block(layer, blocks[first]),
-           .num_bytes = count * layout_.block_bytes()});
+      copy_run(transfer, {.layer = layer,
+                          .first = blocks[first],
+                          .count = count,
+                          .target = reinterpret_cast<std::byte*>(
+                              lease.target().block(static_cast<int32_t>(first))),
+                          .part = part});
     });
   }
   lease.loaded();
   return lease;
 }
 
+// One copy. Blocks have no gaps, so the keys of all heads and blocks are rows of one distance.
+void HostLoader::copy_run(Stream& transfer, const BlockRun& run) const {
+  const std::byte* src = parts_.host.block(run.layer, run.first);
+  if (run.part == BlockPart::kAll) {
+    transfer.copy({.dst = run.target, .src = src, .num_bytes = run.count * layout_.block_bytes()});
+    return;
+  }
+  const auto key_bytes = static_cast<size_t>(layout_.block.v_offset(0)) * sizeof(BFloat16);
+  transfer.copy_2d({.dst = run.target,
+                    .dst_stride_bytes = 2 * key_bytes,
+                    .src = src,
+                    .src_stride_bytes = 2 * key_bytes,
+                    .row_bytes = key_bytes,
+                    .num_rows = run.count * static_cast<size_t>(layout_.block.num_kv_heads)});
+}
+
 // A new owner may write the blocks soon; its write-back must not overtake the load that reads them.
-void HostLoader::drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks) {
-  count_load(layer, blocks);
+void HostLoader::drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks,
+                      BlockPart part) {
+  count_load(layer, blocks, part);
   ring_.wait_for_unread(parts_.write_back.stream());
   lease = SlotLease();  // gives the slot back
 }

@@ -31,6 +31,9 @@ struct GatherRequest {
   PageList pages;        // this sequence's list; first_entry and num_entries select a part
 };
 
+// What a load moves of each block: everything, or the keys of every KV head, half of the bytes.
+enum class BlockPart { kAll, kKeys };
+
 class HostLoader {
  public:
   struct Sizes {
@@ -62,15 +65,20 @@ class HostLoader {
 
   // Enqueues the transfer of blocks of one layer into the next slot: a copy for each run of
   // neighbouring ids, or one kernel if the runs are short. Returns at once; block i of the slot is
-  // blocks[i]. REQUIRES: can_load(); 1 to slot_blocks() blocks, each with a write-back enqueued.
-  SlotLease load(LayerId layer, std::span<const BlockId> blocks);
+  // blocks[i]. With kKeys, which always copies, the values in the slot are undefined.
+  // REQUIRES: can_load(); 1 to slot_blocks() blocks, each with a write-back enqueued.
+  SlotLease load(LayerId layer, std::span<const BlockId> blocks, BlockPart part = BlockPart::kAll);
 
   // The same, before the pass that is expected to read it, so that the link is used between passes.
   // It is not counted yet: call `adopt` if the pass comes, else `drop`.
   // REQUIRES: also, adopted or dropped before any of its blocks is written again.
-  SlotLease load_early(LayerId layer, std::span<const BlockId> blocks);
-  void adopt(LayerId layer, std::span<const BlockId> blocks) { count_load(layer, blocks); }
-  void drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks);
+  SlotLease load_early(LayerId layer, std::span<const BlockId> blocks,
+                       BlockPart part = BlockPart::kAll);
+  void adopt(LayerId layer, std::span<const BlockId> blocks, BlockPart part = BlockPart::kAll) {
+    count_load(layer, blocks, part);
+  }
+  void drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks,
+            BlockPart part = BlockPart::kAll);
 
   // Begins a pass that gathers, which uses all slots. Compute waits for everything that the gathers
   // need from outside: until the slots are drained, and until `blocks` are on the host, which are
@@ -100,7 +108,17 @@ class HostLoader {
   void synchronize() { ring_.synchronize(); }
 
  private:
-  void count_load(LayerId layer, std::span<const BlockId> blocks);
+  // `count` neighbouring blocks of the host tier, and where they go in a slot.
+  struct BlockRun {
+    LayerId layer;
+    BlockId first;
+    size_t count = 0;
+    std::byte* target = nullptr;
+    BlockPart part = BlockPart::kAll;
+  };
+
+  void count_load(LayerId layer, std::span<const BlockId> blocks, BlockPart part);
+  void copy_run(Stream& transfer, const BlockRun& run) const;
   bool is_scattered(std::span<const BlockId> blocks) const;
   TensorView gather_count(SlotId slot, LayerId layer) const;
 

@@ -12,6 +12,7 @@ namespace sluice {
 struct TransferCounters {
   std::vector<int64_t> loaded_bytes;   // [num_layers] host to device
   std::vector<int64_t> written_bytes;  // [num_layers] device to host
+  int64_t key_bytes = 0;               // of loaded_bytes: loads of keys alone
   int64_t num_loads = 0;               // slots filled
   int64_t num_copies = 0;  // transfers enqueued; runs of neighbours count once, and so do kernels
 };

@@ -6,57 +6,24 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "engine/llm_engine.h"
+#include "engine/scoped_engine.h"
 #include "support/run_bits.h"
-#include "support/scoped_policy.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
 using testing::expect_all_same;
+using testing::in_chunks;
 using testing::Job;
-using testing::make_scoped;
 using testing::random_tokens;
 using testing::run_jobs;
+using testing::run_scoped;
 using testing::sampled;
+using testing::scoped_engine;
+using testing::scoped_offloaded;
+using testing::scoped_resident;
 using testing::ScopedPolicy;
-
-constexpr const char* kModel = "qwen3-group2-tied";  // up to 512 positions
-
-EngineOptions resident() {
-  EngineOptions options = testing::tiny_options(kModel);
-  options.device = "cpu";
-  return options;
-}
-
-EngineOptions offloaded(KvOffload mode, int32_t block_tokens) {
-  EngineOptions options = resident();
-  options.kv.offload = mode;
-  options.kv.block_size = block_tokens;
-  options.kv.num_slots = 2;
-  options.kv.slot_blocks = 1;
-  options.kv.host_bytes = 16 << 20;
-  return options;
-}
-
-EngineOptions in_chunks(EngineOptions options, int32_t chunk_tokens, int32_t pass_tokens) {
-  options.prefill_chunk_tokens = chunk_tokens;
-  options.max_num_batched_tokens = pass_tokens;
-  return options;
-}
-
-std::unique_ptr<LlmEngine> make_engine(const EngineOptions& options,
-                                       const ScopedPolicy::Options& policy) {
-  return std::make_unique<LlmEngine>(
-      options, LlmEngine::Parts{.device = make_device("cpu", {.num_threads = 2}),
-                                .policies = make_scoped(policy)});
-}
-
-std::vector<RequestOutput> run(const EngineOptions& options, const ScopedPolicy::Options& policy,
-                               const std::vector<Job>& jobs) {
-  return run_jobs(*make_engine(options, policy), jobs);
-}
 
 // Around the borders of scopes, and long enough for several of them.
 std::vector<Job> make_jobs() {
@@ -75,21 +42,21 @@ TEST(Scope, ChunksAndBatchesDoNotMatter) {
   const std::vector<Job> jobs = make_jobs();
   for (const int32_t scope : {128, 256}) {
     const ScopedPolicy::Options policy{.scope_tokens = scope, .looks_at = scope};
-    EngineOptions alone = resident();
+    EngineOptions alone = scoped_resident();
     alone.max_num_seqs = 1;
-    const std::vector<RequestOutput> reference = run(alone, policy, jobs);
+    const std::vector<RequestOutput> reference = run_scoped(alone, policy, jobs);
     const std::string what = "scope " + std::to_string(scope);
-    expect_all_same(run(resident(), policy, jobs), reference, what + ", in a batch");
+    expect_all_same(run_scoped(scoped_resident(), policy, jobs), reference, what + ", in a batch");
     // Chunks and passes that are no multiples of the scope: spans are rounded down.
     for (const auto& [chunk, pass] : {std::pair{256, 256}, std::pair{300, 700}}) {
-      expect_all_same(run(in_chunks(resident(), chunk, pass), policy, jobs), reference,
-                      what + ", chunks of " + std::to_string(chunk));
+      expect_all_same(run_scoped(in_chunks(scoped_resident(), chunk, pass), policy, jobs),
+                      reference, what + ", chunks of " + std::to_string(chunk));
     }
     for (const int32_t block_tokens : {128, 256}) {
-      const EngineOptions whole = offloaded(KvOffload::kLayerwise, block_tokens);
-      expect_all_same(run(whole, policy, jobs), reference, what + ", layer by layer");
-      const EngineOptions chunked = offloaded(KvOffload::kChunked, block_tokens);
-      expect_all_same(run(in_chunks(chunked, 256, 512), policy, jobs), reference,
+      const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, block_tokens);
+      expect_all_same(run_scoped(whole, policy, jobs), reference, what + ", layer by layer");
+      const EngineOptions chunked = scoped_offloaded(KvOffload::kChunked, block_tokens);
+      expect_all_same(run_scoped(in_chunks(chunked, 256, 512), policy, jobs), reference,
                       what + ", chunks of offloaded KV");
     }
   }
@@ -100,10 +67,12 @@ TEST(Scope, ChunksAndBatchesDoNotMatter) {
 TEST(Scope, ASelectionBeyondTheScopeChangesWithTheChunk) {
   const std::vector<Job> jobs = {make_jobs().back()};
   const ScopedPolicy::Options policy{.scope_tokens = 128, .looks_at = 256};
-  const RequestOutput whole = run(resident(), policy, jobs)[0];
-  EXPECT_FALSE(same_logprobs(whole, run(in_chunks(resident(), 128, 128), policy, jobs)[0]));
+  const RequestOutput whole = run_scoped(scoped_resident(), policy, jobs)[0];
+  EXPECT_FALSE(
+      same_logprobs(whole, run_scoped(in_chunks(scoped_resident(), 128, 128), policy, jobs)[0]));
   const ScopedPolicy::Options honest{.scope_tokens = 128, .looks_at = 128};
-  EXPECT_FALSE(same_logprobs(whole, run(resident(), honest, jobs)[0])) << "a hash of other rows";
+  EXPECT_FALSE(same_logprobs(whole, run_scoped(scoped_resident(), honest, jobs)[0]))
+      << "a hash of other rows";
 }
 
 // A second prompt with the same beginning; hits end at whole scopes.
@@ -112,15 +81,16 @@ TEST(Scope, PrefixHitsEqualCold) {
     const ScopedPolicy::Options policy{.scope_tokens = scope, .looks_at = scope};
     for (const bool on_host : {false, true}) {
       const EngineOptions options =
-          on_host ? in_chunks(offloaded(KvOffload::kChunked, 128), 256, 256) : resident();
+          on_host ? in_chunks(scoped_offloaded(KvOffload::kChunked, 128), 256, 256)
+                  : scoped_resident();
       for (const int64_t shared : {200, 256, 300, 400}) {
         std::vector<int32_t> first = random_tokens(470, 1), second = random_tokens(470, 2);
         std::copy_n(first.begin(), shared, second.begin());
-        const auto engine = make_engine(options, policy);
+        const auto engine = scoped_engine(options, policy);
         run_jobs(*engine, {{first, sampled(4, 1)}});
         const std::vector<RequestOutput> warm = run_jobs(*engine, {{second, sampled(6, 2)}});
         EXPECT_EQ(warm[0].num_cached_tokens, shared / scope * scope) << "shared " << shared;
-        expect_all_same(warm, run(options, policy, {{second, sampled(6, 2)}}),
+        expect_all_same(warm, run_scoped(options, policy, {{second, sampled(6, 2)}}),
                         "shared " + std::to_string(shared));
       }
     }
@@ -131,14 +101,32 @@ TEST(Scope, PrefixHitsEqualCold) {
 // must not find its blocks; nor those that decoding filled.
 TEST(Scope, APromptsLastScopeIsNotFound) {
   const ScopedPolicy::Options policy{};
-  const auto engine = make_engine(resident(), policy);
+  const auto engine = scoped_engine(scoped_resident(), policy);
   std::vector<int32_t> tokens = random_tokens(240, 1);
   const RequestOutput first = run_jobs(*engine, {{tokens, sampled(40, 1)}})[0];
   tokens.insert(tokens.end(), first.token_ids.begin(), first.token_ids.end());
   for (const int32_t token : random_tokens(100, 3)) tokens.push_back(token);
   const std::vector<RequestOutput> warm = run_jobs(*engine, {{tokens, sampled(6, 2)}});
   EXPECT_EQ(warm[0].num_cached_tokens, 128);
-  expect_all_same(warm, run(resident(), policy, {{tokens, sampled(6, 2)}}), "");
+  expect_all_same(warm, run_scoped(scoped_resident(), policy, {{tokens, sampled(6, 2)}}), "");
+}
+
+// The last rows of a prompt attend to everything: not of the prompt that is hit, nor of the one
+// that hits.
+TEST(Scope, HitsEndBeforeTheTailsOfBothPrompts) {
+  const ScopedPolicy::Options policy{.tail_tokens = 100};
+  const std::vector<int32_t> tokens = random_tokens(470, 1);
+  const auto prefix = [&](int64_t length) {
+    return Job{{tokens.begin(), tokens.begin() + length}, sampled(6, length)};
+  };
+  for (const auto& [first, second] : {std::pair{320, 470}, std::pair{470, 320}}) {
+    const auto engine = scoped_engine(scoped_resident(), policy);
+    run_jobs(*engine, {prefix(first)});
+    const std::vector<RequestOutput> warm = run_jobs(*engine, {prefix(second)});
+    EXPECT_EQ(warm[0].num_cached_tokens, 128) << "256 would be within 100 tokens of 320";
+    expect_all_same(warm, run_scoped(scoped_resident(), policy, {prefix(second)}),
+                    std::to_string(first) + " before " + std::to_string(second));
+  }
 }
 
 // Passes that return all logits have other lengths.
@@ -147,9 +135,9 @@ TEST(Scope, ScoresDoNotDependOnTheRowsOfAPass) {
   const std::vector<int32_t> tokens = random_tokens(470, 1);
   std::vector<std::vector<TokenScore>> scores;
   for (const int32_t rows : {128, 200, 470}) {
-    EngineOptions options = resident();
+    EngineOptions options = scoped_resident();
     options.max_num_seqs = rows;
-    scores.push_back(make_engine(options, policy)->score(tokens, nullptr));
+    scores.push_back(scoped_engine(options, policy)->score(tokens, nullptr));
   }
   for (const std::vector<TokenScore>& other : scores) {
     ASSERT_EQ(other.size(), tokens.size() - 1);
@@ -174,24 +162,24 @@ void expect_error(const std::function<void()>& act, const std::vector<std::strin
 TEST(Scope, PassesThatAreTooShortAreRefused) {
   const ScopedPolicy::Options policy{.scope_tokens = 256, .looks_at = 256};
   const auto start = [&](const EngineOptions& options) {
-    return [&, options] { make_engine(options, policy); };
+    return [&, options] { scoped_engine(options, policy); };
   };
   expect_error(
-      start(in_chunks(resident(), 128, 512)),
+      start(in_chunks(scoped_resident(), 128, 512)),
       {"prefill_chunk_tokens is 128", "256 tokens of a prompt together", "give at least 256"});
-  EngineOptions short_passes = resident();
+  EngineOptions short_passes = scoped_resident();
   short_passes.max_num_batched_tokens = 255;
   expect_error(start(short_passes), {"max_num_batched_tokens is 255", "give at least 256"});
   // Blocks of 48 tokens and scopes of 256 end together every 768 tokens, past the longest prompt.
-  EngineOptions blocks = in_chunks(offloaded(KvOffload::kChunked, 48), 256, 256);
+  EngineOptions blocks = in_chunks(scoped_offloaded(KvOffload::kChunked, 48), 256, 256);
   expect_error(start(blocks),
                {"max_num_batched_tokens is 256", "whole blocks of 48", "give at least 528"});
-  EngineOptions few_rows = resident();
+  EngineOptions few_rows = scoped_resident();
   few_rows.max_num_seqs = 200;
-  expect_error([&] { make_engine(few_rows, policy)->score(random_tokens(300, 1), nullptr); },
+  expect_error([&] { scoped_engine(few_rows, policy)->score(random_tokens(300, 1), nullptr); },
                {"max_num_seqs is 200", "at least 256 rows"});
   // A prompt shorter than the scope is one span.
-  EngineOptions short_prompts = resident();
+  EngineOptions short_prompts = scoped_resident();
   short_prompts.max_model_len = 100;
   short_prompts.max_num_batched_tokens = 100;
   EXPECT_NO_THROW(start(short_prompts)());

@@ -1,0 +1,169 @@
+// Prefill policies that score keys, with KV in host memory: keys come through the ring before the
+// runs that are attended to. The bits are those of resident KV, for every size and number of slots,
+// chunk, batch and prefix hit; and the link carries keys once for each window.
+#include <gtest/gtest.h>
+
+#include "engine/scoped_engine.h"
+#include "support/hooked_device.h"
+#include "support/offload_of.h"
+#include "support/run_bits.h"
+#include "support/seeds.h"
+#include "support/tiny_models.h"
+
+namespace sluice {
+namespace {
+
+using testing::expect_all_same;
+using testing::in_chunks;
+using testing::Job;
+using testing::offload_of;
+using testing::random_tokens;
+using testing::run_jobs;
+using testing::run_scoped;
+using testing::sampled;
+using testing::scoped_engine;
+using testing::scoped_offloaded;
+using testing::scoped_resident;
+using testing::ScopedPolicy;
+
+constexpr int32_t kLayers = 2;
+constexpr int32_t kBlock = 128;
+constexpr int64_t kBlockBytes = kLayers * 2 * 2 * kBlock * 32 * int64_t{sizeof(BFloat16)};
+
+// Windows of a scope, of two, and of whole chunks; and layers that score nothing.
+const std::vector<ScopedPolicy::Options> kPolicies = {
+    {.window_rows = 128}, {.window_rows = 256}, {.window_rows = 512, .dense_layers = 1}};
+
+std::string describe(const ScopedPolicy::Options& policy) {
+  return "windows of " + std::to_string(policy.window_rows);
+}
+
+std::vector<Job> make_jobs() {
+  std::vector<Job> jobs;
+  for (const int64_t length : {129, 385, 300, 470}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(6, length)});
+  }
+  return jobs;
+}
+
+EngineOptions chunked(int32_t chunk_tokens, int32_t pass_tokens, int32_t block_tokens = kBlock) {
+  return in_chunks(scoped_offloaded(KvOffload::kChunked, block_tokens), chunk_tokens, pass_tokens);
+}
+
+// The comparisons below would prove nothing if no key changed a selection.
+TEST(ScoredOffload, SelectionsDependOnKeysAndNotOnWindows) {
+  const std::vector<Job> jobs = {make_jobs().back()};
+  const auto first_logprob = [&](const ScopedPolicy::Options& policy) {
+    return run_scoped(scoped_resident(), policy, jobs)[0].logprobs[0][0].logprob;
+  };
+  EXPECT_NE(first_logprob({.window_rows = 128}), first_logprob({}));
+  EXPECT_NE(first_logprob({.window_rows = 128, .dense_layers = 1}),
+            first_logprob({.window_rows = 128}));
+  expect_all_same(run_scoped(scoped_resident(), kPolicies[0], jobs),
+                  run_scoped(scoped_resident(), kPolicies[1], jobs), "windows");
+}
+
+TEST(ScoredOffload, OffloadedEqualsResident) {
+  const std::vector<Job> jobs = make_jobs();
+  for (const ScopedPolicy::Options& policy : kPolicies) {
+    const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
+    for (const auto& [num_slots, slot_blocks] : {std::pair{2, 1}, {3, 2}, {8, 1}}) {
+      for (const auto& [chunk, pass] : {std::pair{128, 128}, {256, 512}, {512, 512}}) {
+        EngineOptions options = chunked(chunk, pass);
+        options.kv.num_slots = num_slots;
+        options.kv.slot_blocks = slot_blocks;
+        expect_all_same(run_scoped(options, policy, jobs), reference,
+                        describe(policy) + ", chunks of " + std::to_string(chunk) + ", " +
+                            std::to_string(num_slots) + " slots");
+      }
+    }
+    const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, kBlock);
+    expect_all_same(run_scoped(whole, policy, jobs), reference, describe(policy) + ", layerwise");
+    expect_all_same(run_scoped(chunked(256, 512, 256), policy, jobs), reference,
+                    describe(policy) + ", blocks of 256");
+  }
+}
+
+// Blocks that stay are read in place; runs of them and of others alternate.
+TEST(ScoredOffload, BlocksThatStayAreScoredInPlace) {
+  const std::vector<Job> jobs = make_jobs();
+  const ScopedPolicy::Options& policy = kPolicies[0];
+  const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
+  for (const int64_t num_blocks : {0, 1, 2, 100}) {
+    EngineOptions options = chunked(128, 256);
+    options.kv.slot_blocks = 2;
+    options.kv.device_bytes = num_blocks * kBlockBytes;
+    const auto engine = scoped_engine(options, policy);
+    expect_all_same(run_jobs(*engine, jobs), reference, std::to_string(num_blocks) + " stay");
+    const int64_t key_bytes = offload_of(*engine).counters().key_bytes;
+    EXPECT_EQ(key_bytes == 0, num_blocks == 100) << num_blocks;
+  }
+}
+
+// Blocks of a hit are history like any other, in chunks and layer by layer.
+TEST(ScoredOffload, PrefixHitsEqualCold) {
+  const std::vector<int32_t> first = random_tokens(470, 1);
+  std::vector<int32_t> second = random_tokens(470, 2);
+  std::copy_n(first.begin(), 300, second.begin());
+  for (const ScopedPolicy::Options& policy : kPolicies) {
+    const auto cold = run_scoped(scoped_resident(), policy, {{second, sampled(6, 2)}});
+    for (const EngineOptions& options :
+         {chunked(128, 128), scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
+      const auto engine = scoped_engine(options, policy);
+      run_jobs(*engine, {{first, sampled(4, 1)}});
+      const std::vector<RequestOutput> warm = run_jobs(*engine, {{second, sampled(6, 2)}});
+      EXPECT_EQ(warm[0].num_cached_tokens, 256);
+      expect_all_same(warm, cold, describe(policy));
+    }
+  }
+}
+
+// A chunk loads the keys of its history once for each window, and then all of it. The guess of what
+// the next chunk loads is right, so nothing is loaded in vain.
+TEST(ScoredOffload, MovesExactlyTheBytesItMust) {
+  constexpr int64_t kChunk = 256, kPrompt = 470;
+  const std::vector<Job> jobs{{random_tokens(kPrompt, 1), sampled(1, 1)}};
+  const std::vector<int64_t> windows = {2, 1, 1};  // of the second chunk, 214 rows
+  for (size_t i = 0; i < kPolicies.size(); ++i) {
+    const auto engine = scoped_engine(chunked(kChunk, kChunk), kPolicies[i]);
+    run_jobs(*engine, jobs);
+    const TransferCounters& counters = offload_of(*engine).counters();
+    const int64_t history_bytes = kChunk / kBlock * kBlockBytes / kLayers;
+    int64_t key_bytes = 0;
+    for (int32_t layer = 0; layer < kLayers; ++layer) {
+      const bool scores = layer >= kPolicies[i].dense_layers;
+      const int64_t keys = scores ? windows[i] * history_bytes / 2 : 0;
+      key_bytes += keys;
+      EXPECT_EQ(counters.loaded_bytes[static_cast<size_t>(layer)], history_bytes + keys)
+          << describe(kPolicies[i]) << ", layer " << layer;
+    }
+    EXPECT_EQ(counters.key_bytes, key_bytes);
+    EXPECT_EQ(engine->observations().prefill.key_bytes, key_bytes);
+  }
+}
+
+TEST(ScoredOffload, ScheduleOfStreamsDoesNotMatter) {
+  const std::vector<Job> jobs = make_jobs();
+  for (const ScopedPolicy::Options& policy : kPolicies) {
+    const std::vector<RequestOutput> reference = run_scoped(scoped_resident(), policy, jobs);
+    for (const uint64_t seed : testing::test_seeds(5)) {
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const auto engine = scoped_engine(
+          chunked(256, 512), policy,
+          testing::make_hooked_device("cpu", {.num_threads = 2}, {.schedule_seed = seed}));
+      expect_all_same(run_jobs(*engine, jobs), reference, describe(policy));
+    }
+  }
+}
+
+TEST(ScoredOffload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
+  const auto engine = scoped_engine(chunked(256, 512), kPolicies[0]);
+  EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kDevice),
+            engine->plan().memory.device_used_bytes());
+  const int64_t before = engine->device().num_allocations();
+  run_jobs(*engine, make_jobs());
+  EXPECT_EQ(engine->device().num_allocations(), before);
+}
+
+}  // namespace
+}  // namespace sluice
