@@ -83,6 +83,17 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
         {WaitKind::kOnHost, 22, 22},  {WaitKind::kOnHost, 38, 38},  {WaitKind::kUnused, 0, 1},
         {WaitKind::kSelected, 0, 1},  {WaitKind::kSelected, 4, 5}};
   }
+  // Loads of the scored run, for each layer the keys of all blocks and then the blocks: 0-3 second
+  // chunk, 4-11 third, 12-23 the prompt's end, 24-29 one decode step; 30-33, 34-41 and 42-45 those
+  // of the second prompt. A chunk's newest block is loaded for the first time as keys (5, 9, 35,
+  // 39); before it was in a slot, its whole load (1, 3, 31, 33) needs its own wait, too.
+  if (mode == "scored") {
+    return {
+        {WaitKind::kFilled, 0, 45},   {WaitKind::kDrained, 2, 29},    {WaitKind::kDrained, 32, 45},
+        {WaitKind::kOnHost, 0, 3},    {WaitKind::kOnHost, 5, 5},      {WaitKind::kOnHost, 9, 9},
+        {WaitKind::kOnHost, 30, 33},  {WaitKind::kOnHost, 35, 35},    {WaitKind::kOnHost, 39, 39},
+        {WaitKind::kStageLeft, 2, 7}, {WaitKind::kStageLeft, 10, 13}, {WaitKind::kWritten, 0, 9}};
+  }
   SLUICE_CHECK(false, "no mode '{}'", mode);
   return {};
 }

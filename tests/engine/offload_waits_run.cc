@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "support/offload_of.h"
+#include "support/scoped_policy.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -26,6 +27,11 @@ std::vector<Job> make_jobs() {
   stops.resize(40);
   std::iota(stops.begin(), stops.end(), 0);
   return jobs;
+}
+
+// Two prompts of three chunks each, whose history the second and third chunk score and read.
+std::vector<Job> make_scored_jobs() {
+  return {{random_tokens(400, 1), sampled(2, 1)}, {random_tokens(300, 2), sampled(2, 2)}};
 }
 
 bool gathers(const std::string& mode) { return mode == "gather" || mode == "replay"; }
@@ -50,11 +56,21 @@ EngineOptions offloaded(const std::string& mode) {
   options.kv.slot_blocks = gathers(mode) ? 1 : 2;  // so that a layer gathers more than slots
   options.kv.host_bytes = 1 << 20;
   options.enable_prefix_caching = false;
+  if (mode == "scored") {
+    options.kv.block_size = kMaskTileTokens;
+    options.kv.slot_blocks = 1;
+    options.kv.host_bytes = 4 << 20;
+  }
   if (options.kv.offload == KvOffload::kChunked) {
-    options.prefill_chunk_tokens = 64;
-    options.max_num_batched_tokens = 64;
+    options.prefill_chunk_tokens = mode == "scored" ? kMaskTileTokens : 64;
+    options.max_num_batched_tokens = options.prefill_chunk_tokens;
   }
   return options;
+}
+
+// Null: the policies that the options name.
+std::unique_ptr<PolicyPair> policies_of(const std::string& mode) {
+  return mode == "scored" ? make_scoped({.window_rows = kMaskTileTokens}) : nullptr;
 }
 
 // Decodes across two block borders. A second request is cancelled after the first of its three
@@ -73,7 +89,8 @@ std::vector<RequestOutput> run_visited(LlmEngine& engine) {
 }
 
 std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engine) {
-  return mode == "replay" ? run_visited(engine) : run_jobs(engine, make_jobs());
+  if (mode == "replay") return run_visited(engine);
+  return run_jobs(engine, mode == "scored" ? make_scored_jobs() : make_jobs());
 }
 
 }  // namespace
@@ -83,7 +100,9 @@ WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_p
     if (mode == "replay") forced_graphs(offloaded(mode))(plan);
     plan.offloaded.sizes.skipped_wait = skipped;
   };
-  LlmEngine engine(offloaded(mode), {.device = std::move(device), .adjust_plan = adjust_plan});
+  LlmEngine engine(
+      offloaded(mode),
+      {.device = std::move(device), .policies = policies_of(mode), .adjust_plan = adjust_plan});
   WaitsRun run{.outputs = run_jobs_of(mode, engine)};
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
     run.num_waits[kind] = testing::offload_of(engine).num_waits(static_cast<WaitKind>(kind));
@@ -96,7 +115,7 @@ std::vector<RequestOutput> run_resident(const std::string& mode) {
       offloaded(mode);  // the same options, so that passes have the same heights on a GPU
   options.kv.offload = KvOffload::kOff;
   options.kv.device_bytes.reset();
-  LlmEngine engine(options, {.device = make_test_device()});
+  LlmEngine engine(options, {.device = make_test_device(), .policies = policies_of(mode)});
   return run_jobs_of(mode, engine);
 }
 

@@ -65,7 +65,8 @@ TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
       {"chunked", "282\n284\n284\n26\n21\n10\n2\n0\n"},
       {"layerwise", "254\n256\n256\n14\n15\n10\n2\n0\n"},
       {"gather", "368\n368\n107\n26\n21\n10\n0\n312\n"},
-      {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"}};
+      {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"},
+      {"scored", "46\n46\n46\n14\n10\n2\n0\n0\n"}};
   for (const auto& [mode, num_waits] : modes) {
     const testing::WatchedOutcome outcome = run_program(mode);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
@@ -80,6 +81,8 @@ TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) { expect_all_caught("layer
 TEST(OffloadWaits, EveryNeededOneOfGathersIsMissed) { expect_all_caught("gather"); }
 
 TEST(OffloadWaits, EveryNeededOneOfReplaysIsMissed) { expect_all_caught("replay"); }
+
+TEST(OffloadWaits, EveryNeededOneOfScoredKeysIsMissed) { expect_all_caught("scored"); }
 
 }  // namespace
 }  // namespace sluice
