@@ -96,14 +96,6 @@ void check_columns(const AttentionArgs& args, ShapeContract& shapes) {
                  "columns.segment_tokens must be a multiple of kMaskTileTokens");
 }
 
-// CUDA has no kernel for columns yet.
-void refuse_columns(const AttentionArgs& args, const Device& device) {
-  if (!args.columns.present() || device.kind() == DeviceKind::kCpu) return;
-  fail(ErrorCode::kUnsupported,
-       "attention: columns have no kernel on {} yet; select tiles without columns",
-       device.info().name);
-}
-
 // A call that is both first and last neither reads nor writes the carried state.
 void check_state(const AttentionArgs& args, ShapeContract& shapes) {
   if (args.first && args.last && !args.state.acc.present()) return;
@@ -128,7 +120,6 @@ void attention(Stream& stream, const AttentionArgs& args) {
   check_mask(args, shapes);
   check_columns(args, shapes);
   check_state(args, shapes);
-  refuse_columns(args, stream.device());
   ops_of(stream.device()).attention(stream, args);
 }
 

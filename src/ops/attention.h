@@ -145,14 +145,16 @@ struct AttentionArgs {
 // AMX and CUDA it is rounded to bf16 for the product with V, and not for the sum.
 // Order: on the CPU decode and prefill rows have the same bits on one ISA; AVX2 and AVX-512 agree
 // too. A token that a row may not see, or has not listed, has no influence, NaN or not. (On CUDA,
-// prefill promises this for keys, for tokens from kv_end on, and for tiles that none of the rows
-// side by side has listed: a NaN in a value reaches other rows that visit the same tile.)
+// prefill promises this for keys, for tokens in blocks from kv_end on, and for tiles, of tokens or
+// of columns, of which none of the rows side by side sees any: a NaN in a value reaches other rows
+// that visit the same tile.)
 // Tables (batch, kv_begin, kv_end, block_table) are written by the host or by copies, never by a
 // kernel: on CUDA they are read before earlier kernels of the stream have ended.
 // Aliasing: `out` may be the memory of `q`.
-// Errors: on CUDA the call throws kUnsupported for columns, for gathered pages with several rows a
-// sequence, and in prefill and with a mask for a scale that is not above 0. On CUDA a stream whose
-// first call is captured has an asynchronous kDevice (prepare_ops).
+// Errors: on CUDA the call throws kUnsupported for gathered pages with several rows a sequence, in
+// prefill and with a mask for a scale that is not above 0, and for more columns and query tiles
+// than its scratch has room for (64 MiB: 8192 query tiles of 8 list heads with 6K columns each). On
+// CUDA a stream whose first call is captured has an asynchronous kDevice (prepare_ops).
 // Source: Milakov and Gimelshein 2018, arXiv 1805.02867 (online softmax); Dao 2023,
 // arXiv 2307.08691.
 void attention(Stream& stream, const AttentionArgs& args);

@@ -35,11 +35,14 @@ struct PrefillTile {
   int32_t kv_end = 0;
   bool starts_empty = false;
 
-  // One past the last token that packed row `row` may see; rows after the last one see as much
-  // as the last, so that their (unused) numbers stay ordinary.
+  // Position of packed row `row`; rows after the last one have that of the last, so that their
+  // (unused) numbers stay ordinary.
+  __device__ int32_t position(int32_t row, int32_t group) const {
+    return first_pos + min(row, num_rows - 1) / group;
+  }
+  // One past the last token that packed row `row` may see.
   __device__ int32_t limit(int32_t row, int32_t group) const {
-    const int32_t position = first_pos + min(row, num_rows - 1) / group;
-    return min(kv_end, position + 1);
+    return min(kv_end, position(row, group) + 1);
   }
   // KV tiles that `count` rows from `row` on need; 0 when there is no such row.
   __device__ int32_t num_kv_tiles(int32_t row, int32_t count, int32_t group,

@@ -71,10 +71,28 @@ struct PrefillMask {
   int32_t first_q_tile = 0;
 };
 
+// The columns beside the mask of a call of one sequence.
+struct PrefillColumns {
+  const int32_t* positions = nullptr;  // [num_list_heads][num_segments][max_columns]
+  const int32_t* count = nullptr;      // [num_list_heads][num_segments]
+  const uint16_t* kv = nullptr;  // bf16 [num_segments][num_kv_heads][2][max_columns][head_dim]
+  int32_t num_segments = 0;
+  int32_t max_columns = 0;
+  int32_t segment_tokens = 0;
+  int32_t first_segment = 0;
+
+  // Written by find_columns for each query tile and list head of the mask: the tiles of columns
+  // that it visits, and a bit for each column that some row of it keeps.
+  uint4* kept = nullptr;         // [num_list_heads][num_q_tiles][max_columns / 128]
+  int32_t* tiles = nullptr;      // the same shape: indices of tiles, ascending
+  int32_t* num_tiles = nullptr;  // [num_list_heads][num_q_tiles]
+};
+
 // What a call selects: lists, a mask, or everything. They live on the host during the launch.
 struct PrefillSelection {
   const PrefillLists* lists = nullptr;
   const PrefillMask* mask = nullptr;
+  const PrefillColumns* columns = nullptr;  // beside a mask
 
   bool is_everything() const { return lists == nullptr && mask == nullptr; }
 };

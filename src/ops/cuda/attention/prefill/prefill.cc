@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention/kv_tensor_map.h"
+#include "ops/cuda/attention/prefill/columns.h"
 #include "ops/cuda/attention/prefill/params.h"
 #include "ops/cuda/attention/prefill/sm80.h"
 #include "ops/cuda/attention/prefill/sm90.h"
@@ -94,6 +95,59 @@ PrefillMask make_mask(const TileMask& mask) {
           .first_q_tile = mask.first_q_tile};
 }
 
+// Without the fields of find_columns.
+PrefillColumns make_columns(const TileColumns& columns) {
+  return {.positions = columns.positions.data<int32_t>(),
+          .count = columns.count.data<int32_t>(),
+          .kv = reinterpret_cast<const uint16_t*>(columns.kv.bytes()),
+          .num_segments = static_cast<int32_t>(columns.positions.dim(1)),
+          .max_columns = static_cast<int32_t>(columns.positions.dim(2)),
+          .segment_tokens = columns.segment_tokens,
+          .first_segment = columns.first_segment};
+}
+
+// The copies of columns as blocks of max_columns tokens, one a segment.
+KvBlocksView blocks_of_columns(const AttentionArgs& args) {
+  KvBlocksView view{.base = args.columns.kv.bytes(),
+                    .num_blocks = static_cast<int32_t>(args.columns.kv.dim(0)),
+                    .shape = args.kv.shape};
+  view.shape.block_tokens = static_cast<int32_t>(args.columns.kv.dim(3));
+  view.stride_bytes = view.shape.block_bytes();
+  return view;
+}
+
+// What a call selects, as values that outlive the launch.
+struct CallSelection {
+  std::optional<PrefillLists> lists;
+  std::optional<PrefillMask> mask;
+  std::optional<PrefillColumns> columns;
+
+  PrefillSelection pointers() const {
+    return {.lists = lists ? &*lists : nullptr,
+            .mask = mask ? &*mask : nullptr,
+            .columns = columns ? &*columns : nullptr};
+  }
+};
+
+// Columns belong to the last call of a walk. Throws kUnsupported if the scratch cannot hold what
+// find_columns writes.
+CallSelection make_selection(const AttentionArgs& args) {
+  CallSelection selection;
+  if (args.pages.present()) selection.lists = make_lists(args.pages);
+  if (args.mask.present()) selection.mask = make_mask(args.mask);
+  if (!args.last || !args.columns.present() || args.columns.positions.dim(2) == 0) return selection;
+  selection.columns = make_columns(args.columns);
+  const size_t num_bytes = found_columns_bytes(*selection.mask, *selection.columns);
+  if (num_bytes > AttentionScratch::data_bytes()) {
+    fail(ErrorCode::kUnsupported,
+         "prefill attention on CUDA has {} bytes of scratch, and {} query tiles with up to {} "
+         "columns each need {}; attend fewer rows a call or select fewer columns",
+         AttentionScratch::data_bytes(), selection.mask->num_q_tiles,
+         selection.columns->max_columns, num_bytes);
+  }
+  return selection;
+}
+
 // Upper bounds: only the device knows where each sequence begins, and a sequence may waste a part
 // of its last tile.
 void count_tiles(const AttentionArgs& args, int32_t tile_rows, PrefillParams& params) {
@@ -138,14 +192,15 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
   if (args.batch.max_rows == 0 || args.batch.first_pos.dim(0) == 0) return;
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   PrefillParams params = make_params(args, gpu);
-  std::optional<PrefillLists> lists;
-  std::optional<PrefillMask> mask;
-  if (args.pages.present()) lists = make_lists(args.pages);
-  if (args.mask.present()) mask = make_mask(args.mask);
-  const PrefillSelection selection{.lists = lists ? &*lists : nullptr,
-                                   .mask = mask ? &*mask : nullptr};
+  CallSelection values = make_selection(args);
+  const PrefillSelection selection = values.pointers();
   const int32_t tile_tokens = hopper_tile_tokens(args, gpu);
   stream.submit("attention", [&](cudaStream_t handle) {
+    if (values.columns) {
+      place_found_columns(*values.mask, attention_scratch(stream).data(), *values.columns);
+      check_cuda(find_columns(handle, params, *values.mask, *values.columns),
+                 "launch of prefill attention's columns");
+    }
     if (tile_tokens > 0) {
       count_tiles(args, sm90::kRowsPerTile, params);
       params.tiles_per_cta = tiles_per_cta(params, gpu);
@@ -154,8 +209,11 @@ void prefill_attention(CudaStream& stream, const AttentionArgs& args) {
         split_tiles(attention_scratch(stream), choose_split(args, launch), params);
       }
       const CUtensorMap map = make_kv_tensor_map(args.kv, tile_tokens);
-      check_cuda(sm90::launch_prefill(handle, params, selection, map),
-                 "launch of prefill attention");
+      std::optional<CUtensorMap> column_map;
+      if (values.columns) column_map = make_kv_tensor_map(blocks_of_columns(args), tile_tokens);
+      check_cuda(
+          sm90::launch_prefill(handle, params, selection, map, column_map ? &*column_map : nullptr),
+          "launch of prefill attention");
     } else {
       count_tiles(args, sm80::kRowsPerTile, params);
       check_cuda(sm80::launch_prefill(handle, params, selection), "launch of prefill attention");

@@ -19,8 +19,9 @@ namespace sluice::cuda {
 // Order: needs nothing from the host between launches; may be captured into a graph.
 // With page lists a CTA (128 packed rows, 64 in the general kernel) visits each tile that contains
 // a page of some row's list; tokens that a row has not listed have weight 0. With a tile mask it
-// visits the set tiles, which all of its rows share. Errors: kUnsupported for gathered pages, and
-// for a scale that is not positive.
+// visits the set tiles, which all of its rows share, and then the columns. Errors: kUnsupported for
+// gathered pages, for a scale that is not positive, and for more columns than the scratch has room
+// for.
 void prefill_attention(CudaStream& stream, const AttentionArgs& args);
 
 }  // namespace sluice::cuda

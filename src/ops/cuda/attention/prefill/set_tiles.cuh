@@ -14,6 +14,20 @@
 
 namespace sluice::cuda {
 
+// The list head of a tile of rows.
+__device__ __forceinline__ int32_t list_head(const PrefillMask& mask, const PrefillTile& tile) {
+  return mask.num_list_heads == 1 ? 0 : tile.kv_head;
+}
+
+// Index of a tile of rows' entry in the mask. REQUIRES: it has a row.
+__device__ __forceinline__ int64_t mask_entry(const PrefillParams& p, const PrefillMask& mask,
+                                              const PrefillTile& tile) {
+  const int32_t q_tile =
+      tile.position(tile.first_row, p.group) / kMaskTileTokens - mask.first_q_tile;
+  const int64_t list = static_cast<int64_t>(tile.seq) * mask.num_list_heads + list_head(mask, tile);
+  return list * mask.num_q_tiles + q_tile;
+}
+
 // The set tiles of which a tile of rows sees a token of the run.
 class SetTiles {
  public:
@@ -26,12 +40,7 @@ class SetTiles {
       : begin_(tile.kv_begin) {
     if (tile.first_row >= tile.num_rows) return;
     end_ = tile.limit(tile.first_row + num_rows - 1, p.group);
-    const int32_t position = tile.first_pos + tile.first_row / p.group;
-    const int32_t q_tile = position / kTileTokens - mask.first_q_tile;
-    const int32_t head = mask.num_list_heads == 1 ? 0 : tile.kv_head;
-    const int64_t entry =
-        (static_cast<int64_t>(tile.seq) * mask.num_list_heads + head) * mask.num_q_tiles + q_tile;
-    words_ = mask.bits + entry * mask.num_words;
+    words_ = mask.bits + mask_entry(p, mask, tile) * mask.num_words;
   }
 
   // The first token from `token` on that begins a set tile, or `token` itself inside of one;

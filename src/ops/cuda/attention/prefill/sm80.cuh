@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ops/cuda/attention/fragment.cuh"
+#include "ops/cuda/attention/prefill/columns.cuh"
 #include "ops/cuda/attention/prefill/pages.cuh"
 #include "ops/cuda/attention/prefill/set_tiles.cuh"
 #include "ops/cuda/attention/prefill/sm80.h"
@@ -78,13 +79,27 @@ __device__ __forceinline__ void copy_queries(const PrefillParams& p, const Prefi
   }
 }
 
-// Copies K (plane 0) or V (plane 1) of the tile that begins at token `begin`. Tokens from kv_end on
-// become zeros: their weight is 0, but 0 * NaN is NaN.
+// Copies tokens [begin, begin + kTileTokens) of K or of V, which lie side by side at `from`. Those
+// from `end` on become zeros: their weight is 0, but 0 * NaN is NaN.
+template <typename C>
+__device__ __forceinline__ void copy_tokens(const PrefillParams& p, const uint16_t* from, int begin,
+                                            int end,
+                                            uint16_t (&to)[C::kTileTokens][C::kRowElements]) {
+  constexpr int kChunks = C::kChannels / 8;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < C::kTileTokens * kChunks; i += C::kNumThreads) {
+    const int token = i / kChunks;
+    const int channel = i % kChunks * 8;
+    const bool present = begin + token < end && channel < p.head_dim;
+    copy_16(&to[token][channel], present ? from + token * p.head_dim + channel : from, present);
+  }
+}
+
+// Copies K (plane 0) or V (plane 1) of the tile that begins at token `begin`.
 template <typename C>
 __device__ __forceinline__ void copy_tile(const PrefillParams& p, const PrefillTile& tile,
                                           int begin, int plane,
                                           uint16_t (&to)[C::kTileTokens][C::kRowElements]) {
-  constexpr int kChunks = C::kChannels / 8;
   const int offset = begin - tile.kv_begin;
   const int32_t* table = p.block_table + static_cast<int64_t>(tile.seq) * p.max_blocks;
   const int64_t block = table[offset / p.block_tokens];
@@ -92,13 +107,7 @@ __device__ __forceinline__ void copy_tile(const PrefillParams& p, const PrefillT
       reinterpret_cast<const uint16_t*>(p.kv_base + block * p.kv_stride_bytes) +
       (static_cast<int64_t>(2 * tile.kv_head + plane) * p.block_tokens + offset % p.block_tokens) *
           p.head_dim;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < C::kTileTokens * kChunks; i += C::kNumThreads) {
-    const int token = i / kChunks;
-    const int channel = i % kChunks * 8;
-    const bool present = begin + token < tile.kv_end && channel < p.head_dim;
-    copy_16(&to[token][channel], present ? from + token * p.head_dim + channel : from, present);
-  }
+  copy_tokens<C>(p, from, begin, tile.kv_end, to);
 }
 
 // s = q k^T for the warp's 16 rows.
@@ -144,11 +153,26 @@ __device__ __forceinline__ void multiply_values(const Shared<C>& shared, int lan
 }
 
 // ---- Walks: which KV tiles a tile of rows visits, the same for all threads of a CTA. `present`,
-// `begin` and `mask` are of the current tile; after `look_ahead` the next tile is known.
+// `begin` and `mask` are of the current tile; after `look_ahead` the next tile is known. `begin`
+// tells `copy` where a tile lies, and `mask` hides what rows do not see of the current one.
+
+// A walk over tokens in blocks.
+template <typename C>
+struct BlockWalk {
+  static __device__ __forceinline__ void copy(const PrefillParams& p, const PrefillTile& tile,
+                                              int begin, int plane,
+                                              uint16_t (&to)[C::kTileTokens][C::kRowElements]) {
+    copy_tile<C>(p, tile, begin, plane, to);
+  }
+  static __device__ __forceinline__ void mask(const RowPair& rows, int begin, int lane,
+                                              float (&s)[C::kTileTokens / 2]) {
+    mask_scores<C::kTileTokens>(rows, begin, lane, s);
+  }
+};
 
 // All tiles that the rows see.
 template <typename C>
-struct WholeWalk {
+struct WholeWalk : BlockWalk<C> {
   int32_t kv_begin;
   int32_t num_tiles;
   int32_t i = 0;
@@ -159,7 +183,6 @@ struct WholeWalk {
 
   __device__ bool present() const { return i < num_tiles; }
   __device__ int32_t begin() const { return kv_begin + i * C::kTileTokens; }
-  __device__ void mask(float (&)[C::kTileTokens / 2]) const {}
 
   __device__ void look_ahead() {}
   __device__ bool has_next() const { return i + 1 < num_tiles; }
@@ -169,7 +192,7 @@ struct WholeWalk {
 
 // The tiles that the rows have listed. Each warp merges the lists for itself.
 template <typename C>
-struct ListWalk {
+struct ListWalk : BlockWalk<C> {
   PageWalk<C::kTileTokens> pages;
   int32_t lane_of[2];  // that walks the list of the thread's two rows
   ListedTile at;
@@ -186,7 +209,9 @@ struct ListWalk {
 
   __device__ bool present() const { return at.present(); }
   __device__ int32_t begin() const { return at.begin; }
-  __device__ void mask(float (&s)[C::kTileTokens / 2]) const {
+  __device__ void mask(const RowPair& rows, int begin, int lane,
+                       float (&s)[C::kTileTokens / 2]) const {
+    BlockWalk<C>::mask(rows, begin, lane, s);
     if (!at.is_partial) return;
     const uint32_t of_rows[2] = {__shfl_sync(0xffffffffu, at.mask, lane_of[0]),
                                  __shfl_sync(0xffffffffu, at.mask, lane_of[1])};
@@ -201,7 +226,7 @@ struct ListWalk {
 
 // The set tiles of a mask. All rows of the CTA share them, so nothing is masked for it.
 template <typename C>
-struct SetWalk {
+struct SetWalk : BlockWalk<C> {
   SetTiles set;
   int32_t token;
   int32_t next_token = kNoToken;
@@ -211,7 +236,6 @@ struct SetWalk {
 
   __device__ bool present() const { return token != kNoToken; }
   __device__ int32_t begin() const { return token; }
-  __device__ void mask(float (&)[C::kTileTokens / 2]) const {}
 
   __device__ void look_ahead() { next_token = set.next(token + C::kTileTokens); }
   __device__ bool has_next() const { return next_token != kNoToken; }
@@ -219,41 +243,89 @@ struct SetWalk {
   __device__ void advance() { token = next_token; }
 };
 
-// Attends one tile of rows to all KV tiles of the walk and writes its output or state.
+// The columns beside a mask, after its tiles.
+template <typename C>
+struct ColumnWalk {
+  const PrefillColumns& columns;
+  ColumnTiles visited;
+  int32_t i = 0;
+
+  __device__ ColumnWalk(const PrefillParams& p, const PrefillMask& of,
+                        const PrefillColumns& columns_of, const PrefillTile& tile)
+      : columns(columns_of), visited(p, of, columns_of, tile) {}
+
+  __device__ ColumnPart part(int32_t index) const {
+    return visited.template part<C::kTileTokens>(index);
+  }
+  __device__ bool present() const { return i < visited.template num_parts<C::kTileTokens>(); }
+  __device__ int32_t begin() const { return part(i).begin; }
+  __device__ void copy(const PrefillParams& p, const PrefillTile& tile, int begin, int plane,
+                       uint16_t (&to)[C::kTileTokens][C::kRowElements]) const {
+    const int64_t head = static_cast<int64_t>(visited.segment()) * p.num_kv_heads + tile.kv_head;
+    const int64_t column = (2 * head + plane) * columns.max_columns + begin;
+    copy_tokens<C>(p, columns.kv + column * p.head_dim, 0, C::kTileTokens, to);
+  }
+  __device__ void mask(const RowPair& rows, int, int lane, float (&s)[C::kTileTokens / 2]) const {
+    visited.template mask_scores<C::kTileTokens>(part(i), rows, lane, s);
+  }
+
+  __device__ void look_ahead() {}
+  __device__ bool has_next() const { return i + 1 < visited.template num_parts<C::kTileTokens>(); }
+  __device__ int32_t next_begin() const { return part(i + 1).begin; }
+  __device__ void advance() { ++i; }
+};
+
+// Begins to copy the first K of a walk. REQUIRES: no thread reads a K any more.
 template <typename C, typename Walk>
-__device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile& tile, Walk& walk,
-                                       Shared<C>& shared) {
-  if (!walk.present() && state_stays(p, tile)) return;
+__device__ __forceinline__ void begin_walk(const PrefillParams& p, const PrefillTile& tile,
+                                           const Walk& walk, Shared<C>& shared) {
+  if (walk.present()) walk.copy(p, tile, walk.begin(), 0, shared.k);
+}
+
+// Attends the KV tiles of a walk that has begun.
+template <typename C, typename Walk>
+__device__ __forceinline__ void attend_walk(const PrefillParams& p, const PrefillTile& tile,
+                                            Walk& walk, RowPair& rows, float (&o)[C::kChannels / 2],
+                                            Shared<C>& shared) {
   const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
-
-  copy_queries<C>(p, tile, shared);
-  if (walk.present()) copy_tile<C>(p, tile, walk.begin(), 0, shared.k);
-  RowPair rows = make_row_pair(p, tile, tile.first_row + warp * 16, lane);
-  float o[C::kChannels / 2];
-  load_accumulator<C::kChannels>(p, tile, rows, lane, o);
-
   for (; walk.present(); walk.advance()) {
     const int begin = walk.begin();
     wait_for_copies();
     __syncthreads();  // K is here; no thread reads the V of the tile before any more
-    copy_tile<C>(p, tile, begin, 1, shared.v);
+    walk.copy(p, tile, begin, 1, shared.v);
     float s[C::kTileTokens / 2];
     multiply_scores<C>(shared, warp, lane, s);
     wait_for_copies();
     __syncthreads();  // V is here; no thread reads this K any more
     walk.look_ahead();
-    if (walk.has_next()) copy_tile<C>(p, tile, walk.next_begin(), 0, shared.k);
+    if (walk.has_next()) walk.copy(p, tile, walk.next_begin(), 0, shared.k);
 
     float alpha[2];
     uint32_t weights[C::kTileTokens / 4];
-    mask_scores<C::kTileTokens>(rows, begin, lane, s);
-    walk.mask(s);
+    walk.mask(rows, begin, lane, s);
     softmax_tile<C::kTileTokens>(p.scale, rows, s, alpha);
     scale_accumulator<C::kChannels>(alpha, o);
     pack_weights<C::kTileTokens>(s, weights);
     multiply_values<C>(shared, lane, weights, o);
   }
+}
+
+// Attends one tile of rows to the walks, one after the other, and writes its output or state.
+template <typename C, typename Walk, typename... Walks>
+__device__ __forceinline__ void attend(const PrefillParams& p, const PrefillTile& tile,
+                                       Shared<C>& shared, Walk& walk, Walks&... more) {
+  if (!walk.present() && state_stays(p, tile)) return;
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+
+  copy_queries<C>(p, tile, shared);
+  begin_walk<C>(p, tile, walk, shared);
+  RowPair rows = make_row_pair(p, tile, tile.first_row + warp * 16, lane);
+  float o[C::kChannels / 2];
+  load_accumulator<C::kChannels>(p, tile, rows, lane, o);
+  attend_walk<C>(p, tile, walk, rows, o, shared);
+  (..., (begin_walk<C>(p, tile, more, shared), attend_walk<C>(p, tile, more, rows, o, shared)));
   // `out` may be q's memory: the block's own rows, which all of its warps have read.
   wait_for_copies();
   __syncthreads();
@@ -267,7 +339,7 @@ __global__ void __launch_bounds__(C::kNumThreads)
   const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
   if (tile.first_row >= tile.num_rows) return;
   WholeWalk<C> walk(p, tile);
-  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+  attend<C>(p, tile, *reinterpret_cast<Shared<C>*>(shared_bytes), walk);
 }
 
 template <typename C>
@@ -278,7 +350,7 @@ __global__ void __launch_bounds__(C::kNumThreads)
   const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
   if (tile.first_row >= tile.num_rows) return;
   ListWalk<C> walk(p, lists, tile);
-  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+  attend<C>(p, tile, *reinterpret_cast<Shared<C>*>(shared_bytes), walk);
 }
 
 template <typename C>
@@ -289,7 +361,21 @@ __global__ void __launch_bounds__(C::kNumThreads)
   const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
   if (tile.first_row >= tile.num_rows) return;
   SetWalk<C> walk(p, mask, tile);
-  attend<C>(p, tile, walk, *reinterpret_cast<Shared<C>*>(shared_bytes));
+  attend<C>(p, tile, *reinterpret_cast<Shared<C>*>(shared_bytes), walk);
+}
+
+// Only the last call of a walk has columns, so every tile of rows is written.
+template <typename C>
+__global__ void __launch_bounds__(C::kNumThreads)
+    prefill_columns_kernel(const __grid_constant__ PrefillParams p,
+                           const __grid_constant__ PrefillMask mask,
+                           const __grid_constant__ PrefillColumns columns) {
+  extern __shared__ std::byte shared_bytes[];
+  const PrefillTile tile = tile_at(p, blockIdx.x, C::kNumRows);
+  if (tile.first_row >= tile.num_rows) return;
+  SetWalk<C> walk(p, mask, tile);
+  ColumnWalk<C> beside(p, mask, columns, tile);
+  attend<C>(p, tile, *reinterpret_cast<Shared<C>*>(shared_bytes), walk, beside);
 }
 
 template <typename C, typename... Args>
@@ -307,6 +393,10 @@ template <typename C>
 cudaError_t launch(cudaStream_t stream, const PrefillParams& p, const PrefillSelection& selection) {
   if (selection.lists != nullptr) {
     return launch_kernel<C>(stream, prefill_lists_kernel<C>, p, *selection.lists);
+  }
+  if (selection.columns != nullptr) {
+    return launch_kernel<C>(stream, prefill_columns_kernel<C>, p, *selection.mask,
+                            *selection.columns);
   }
   if (selection.mask != nullptr) {
     return launch_kernel<C>(stream, prefill_tiles_kernel<C>, p, *selection.mask);

@@ -10,9 +10,10 @@ int32_t tile_tokens(int32_t head_dim, int32_t block_tokens) {
 }
 
 cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p,
-                           const PrefillSelection& selection, const CUtensorMap& kv_map) {
-  return p.head_dim == 64 ? launch_prefill_d64(stream, p, selection, kv_map)
-                          : launch_prefill_d128(stream, p, selection, kv_map);
+                           const PrefillSelection& selection, const CUtensorMap& kv_map,
+                           const CUtensorMap* column_map) {
+  return p.head_dim == 64 ? launch_prefill_d64(stream, p, selection, kv_map, column_map)
+                          : launch_prefill_d128(stream, p, selection, kv_map, column_map);
 }
 
 }  // namespace sluice::cuda::sm90

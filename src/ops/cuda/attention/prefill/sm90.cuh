@@ -155,19 +155,13 @@ __device__ __forceinline__ void take_over(const Consumer<C>& self, const Item& t
   rows.sum[1] = of_rows.w;
 }
 
-// Attends one item and writes its output, state or registers; its q is in shared memory.
-template <typename C, bool kSplits>
-__device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile) {
+// Attends the KV tiles of one item.
+template <typename C>
+__device__ __forceinline__ void attend_tiles(const Consumer<C>& self, const Item& tile,
+                                             RowPair& rows, float (&o)[C::kHeadDim / 2]) {
   const int lane = self.thread % 32;
   const int first_row = tile.first_row + self.index * C::kGroupRows;
-  float o[C::kHeadDim / 2];
   uint32_t weights[C::kTileTokens / 4];
-  RowPair rows = make_row_pair(self.p, tile, first_row + self.thread / 32 * 16, lane);
-  load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
-  if constexpr (kSplits) {
-    if (tile.part == Part::kSecond) take_over<C>(self, tile, rows, o);
-  }
-
   // Tiles that this warpgroup needs, and how many of them all of its rows see whole: only the
   // others are masked.
   const int num_own = tile.num_kv_tiles(first_row, C::kGroupRows, self.p.group, C::kTileTokens);
@@ -187,17 +181,43 @@ __device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile
   }
 #pragma unroll 1
   for (; i < self.num_kv_tiles; ++i) skip_tile<C>(self, i);
+}
+
+// Attends one item and writes its output, state or registers; its q is in shared memory.
+template <typename C, bool kSplits>
+__device__ __forceinline__ void attend(const Consumer<C>& self, const Item& tile) {
+  const int lane = self.thread % 32;
+  float o[C::kHeadDim / 2];
+  RowPair rows = make_row_pair(self.p, tile, self.first_row_of_warp(tile), lane);
+  load_accumulator<C::kHeadDim>(self.p, tile, rows, lane, o);
+  if constexpr (kSplits) {
+    if (tile.part == Part::kSecond) take_over<C>(self, tile, rows, o);
+  }
+  attend_tiles<C>(self, tile, rows, o);
   if constexpr (kSplits) {
     if (tile.part == Part::kFirst) return hand_over<C>(self, tile, rows, o);
   }
   store_rows<C::kHeadDim>(self.p, rows, lane, o);
 }
 
-// All items of the CTA, for one warpgroup; `make_item(i)` gives the i-th. q of the next item is
-// copied while this one is attended.
-template <typename C, bool kSplits, typename MakeItem>
+// Attends an item unless there is nothing to do. Returns the number of stages that it consumed.
+template <typename C, bool kSplits>
+__device__ __forceinline__ int attend_if_needed(const Consumer<C>& self, const Item& tile) {
+  const bool is_part = kSplits && tile.part != Part::kWhole;
+  // A part is attended even without KV tiles: the other part waits for its registers, or has
+  // written them.
+  if (self.num_kv_tiles > 0 || is_part || !state_stays(self.p, tile))
+    attend<C, kSplits>(self, tile);
+  return self.num_kv_tiles;
+}
+
+// All items of the CTA, for one warpgroup. `make_item(i)` gives the i-th; `attend_item(self, item)`
+// attends it and returns the number of stages that it consumed. q of the next item is copied while
+// this one is attended.
+template <typename C, typename MakeItem, typename AttendItem>
 __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& shared,
-                                            const ItemRange& range, const MakeItem& make_item) {
+                                            const ItemRange& range, const MakeItem& make_item,
+                                            const AttendItem& attend_item) {
   // The shuffle tells the compiler that the value is uniform in a warp, and addresses with it.
   const int index = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
   const int thread = threadIdx.x % 128;
@@ -222,12 +242,8 @@ __device__ __forceinline__ void consume_all(const PrefillParams& p, Shared<C>& s
       next = make_item(i + 1);
       begin_queries(next, buffer ^ 1);
     }
-    const bool is_part = kSplits && tile.part != Part::kWhole;
-    // A part is attended even without KV tiles: the other part waits for its registers, or has
-    // written them.
-    if (count > 0 || is_part || !state_stays(p, tile)) attend<C, kSplits>(self, tile);
+    step += attend_item(self, tile);
     tile = next;
-    step += count;
   }
 }
 
@@ -247,7 +263,9 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   } else {
     take_registers<C::kConsumerRegisters>();
     const ItemRange range(p, cta_index<kSplits>(shared));
-    consume_all<C, kSplits>(p, shared, range, [&](int i) { return item_at<kSplits>(p, i); });
+    consume_all<C>(
+        p, shared, range, [&](int i) { return item_at<kSplits>(p, i); },
+        attend_if_needed<C, kSplits>);
   }
 }
 

@@ -26,13 +26,17 @@ int32_t tile_tokens(int32_t head_dim, int32_t block_tokens);
 
 // REQUIRES: tile_tokens(p.head_dim, p.block_tokens) > 0; `kv_map` describes p's blocks with boxes
 // of one tile by 64 channels, swizzled by 128 bytes. `selection`: what the call selects.
+// `column_map`: its columns likewise, as blocks of max_columns tokens, one a segment; null without.
 cudaError_t launch_prefill(cudaStream_t stream, const PrefillParams& p,
-                           const PrefillSelection& selection, const CUtensorMap& kv_map);
+                           const PrefillSelection& selection, const CUtensorMap& kv_map,
+                           const CUtensorMap* column_map);
 
 // One head_dim each; launch_prefill chooses.
 cudaError_t launch_prefill_d64(cudaStream_t stream, const PrefillParams& p,
-                               const PrefillSelection& selection, const CUtensorMap& kv_map);
+                               const PrefillSelection& selection, const CUtensorMap& kv_map,
+                               const CUtensorMap* column_map);
 cudaError_t launch_prefill_d128(cudaStream_t stream, const PrefillParams& p,
-                                const PrefillSelection& selection, const CUtensorMap& kv_map);
+                                const PrefillSelection& selection, const CUtensorMap& kv_map,
+                                const CUtensorMap* column_map);
 
 }  // namespace sluice::cuda::sm90

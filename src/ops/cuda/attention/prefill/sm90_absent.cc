@@ -7,7 +7,7 @@ namespace sluice::cuda::sm90 {
 int32_t tile_tokens(int32_t, int32_t) { return 0; }
 
 cudaError_t launch_prefill(cudaStream_t, const PrefillParams&, const PrefillSelection&,
-                           const CUtensorMap&) {
+                           const CUtensorMap&, const CUtensorMap*) {
   return cudaErrorNoKernelImageForDevice;
 }
 

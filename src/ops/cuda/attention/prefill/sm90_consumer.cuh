@@ -108,6 +108,10 @@ struct Consumer {
   __device__ void pass_turn(int i) const {
     if (index == 0 || i + 1 < num_kv_tiles) give_turn();
   }
+  // The first of the warp's 16 rows.
+  __device__ int first_row_of_warp(const PrefillTile& tile) const {
+    return tile.first_row + index * C::kGroupRows + thread / 32 * 16;
+  }
   // A barrier of the four warps.
   __device__ void meet() const { named_barrier_sync(kGroupBarrier + index, 128); }
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cuda/attention/prefill/sm90.cuh"
+#include "ops/cuda/attention/prefill/sm90_columns.cuh"
 #include "ops/cuda/attention/prefill/sm90_lists.cuh"
 #include "ops/cuda/attention/prefill/sm90_tiles.cuh"
 
@@ -21,15 +22,21 @@ cudaError_t launch(cudaStream_t stream, void (*kernel)(Args...), const PrefillPa
   return cudaGetLastError();
 }
 
-// Chooses the kernel: with lists, with a mask, with split tiles, or with none of them.
+// Chooses the kernel: with lists, with a mask (and columns), with split tiles, or with none of
+// them.
 template <int kHeadDim, int kTileTokens>
 cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
-                         const PrefillSelection& selection, const CUtensorMap& kv_map) {
+                         const PrefillSelection& selection, const CUtensorMap& kv_map,
+                         const CUtensorMap* column_map) {
   using C = Config<kHeadDim, kTileTokens>;
   using L = ListConfig<kHeadDim, kTileTokens>;
   if (selection.lists != nullptr) {
     return launch<L, ListShared<L>>(stream, prefill_lists_kernel<L>, p, p, *selection.lists,
                                     kv_map);
+  }
+  if (selection.columns != nullptr) {
+    return launch<C, Shared<C>>(stream, prefill_columns_kernel<C>, p, p, *selection.mask,
+                                *selection.columns, kv_map, *column_map);
   }
   if (selection.mask != nullptr) {
     return launch<C, Shared<C>>(stream, prefill_tiles_kernel<C>, p, p, *selection.mask, kv_map);
@@ -41,10 +48,11 @@ cudaError_t launch_tiles(cudaStream_t stream, const PrefillParams& p,
 // Chooses the KV tile: 128 tokens if they divide a block, else 64.
 template <int kHeadDim>
 cudaError_t launch_head_dim(cudaStream_t stream, const PrefillParams& p,
-                            const PrefillSelection& selection, const CUtensorMap& kv_map) {
+                            const PrefillSelection& selection, const CUtensorMap& kv_map,
+                            const CUtensorMap* column_map) {
   return tile_tokens(kHeadDim, p.block_tokens) == 128
-             ? launch_tiles<kHeadDim, 128>(stream, p, selection, kv_map)
-             : launch_tiles<kHeadDim, 64>(stream, p, selection, kv_map);
+             ? launch_tiles<kHeadDim, 128>(stream, p, selection, kv_map, column_map)
+             : launch_tiles<kHeadDim, 64>(stream, p, selection, kv_map, column_map);
 }
 
 }  // namespace sluice::cuda::sm90

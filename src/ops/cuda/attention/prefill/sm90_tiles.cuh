@@ -79,7 +79,9 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
   } else {
     take_registers<C::kConsumerRegisters>();
     const ItemRange range(p, blockIdx.x);
-    consume_all<C, false>(p, shared, range, [&](int i) { return item_of_set<C>(p, mask, i); });
+    consume_all<C>(
+        p, shared, range, [&](int i) { return item_of_set<C>(p, mask, i); },
+        attend_if_needed<C, false>);
   }
 }
 
