@@ -1,0 +1,164 @@
+// Selection of tile masks on CUDA: time of score_tiles and select_tiles for whole prompts, beside
+// dense attention of the same prompt in the same run.
+//
+//   cuda_tiles_bench [--shape SUBSTRING]
+//
+// Rows pass in windows whose records fit 64 MiB, as in the engine. `rate` is that of the products
+// alone, and `tiles` the share of visible tiles that the rule took; on random numbers that share
+// says nothing about a model.
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "attention_call.h"
+#include "cuda_workbench.h"
+#include "ops/ops.h"
+#include "ops/tile_selection.h"
+#include "report.h"
+
+namespace sluice::bench {
+namespace {
+
+constexpr int32_t kTile = kMaskTileTokens;
+constexpr int64_t kRecordBytes = int64_t{64} << 20;
+constexpr TileRule kRule{.share = kMassOne / 10 * 9, .threshold_tokens = 4096};
+
+struct Estimator {
+  const char* name;
+  TileProbes probes;
+  double share_of_dense;  // of the operations of dense attention
+};
+
+const Estimator kEstimators[] = {
+    {"sampled, 4 rows", {.rows_per_tile = 4}, 4 / 256.0},
+    {"xattention, stride 16", {.kind = TileProbeKind::kAntidiagonal, .stride = 16}, 1 / 32.0},
+    {"xattention, stride 8", {.kind = TileProbeKind::kAntidiagonal, .stride = 8}, 1 / 16.0},
+    {"avgpool, pools of 16", {.kind = TileProbeKind::kPooled}, 1 / 256.0 / 16},
+};
+
+// One prompt and the buffers of a pass over it.
+class TileSelectionRun {
+ public:
+  TileSelectionRun(Workbench& bench, const AttentionArgs& attention, const TileProbes& probes)
+      : bench_(bench), attention_(attention), probes_(probes) {
+    const int64_t num_rows = attention.q.dim(0);
+    const int64_t num_heads = attention.q.dim(1);
+    const int64_t num_tiles = num_rows / kTile;
+    const int64_t per_tile = probes_per_tile(probes);
+    window_tiles_ =
+        std::clamp<int64_t>(kRecordBytes / (num_heads * per_tile * num_tiles * 4), 4, num_tiles);
+    const int64_t num_probes = window_tiles_ * per_tile;
+    vectors_ =
+        empty(DType::kBF16, {num_heads, num_probes, probe_width(probes, attention.q.dim(2))});
+    records_ = empty(DType::kF32, {num_heads, num_probes, num_tiles});
+    mask_ = {.bits = empty(DType::kI32,
+                           {1, attention.kv.shape.num_kv_heads, num_tiles, (num_tiles + 31) / 32})};
+    counts_ = bench.tensor(std::vector<int64_t>{0, 0, 0});
+  }
+
+  // All windows; without `selects` the scores alone.
+  void enqueue(bool selects) const {
+    const auto num_rows = static_cast<int32_t>(attention_.q.dim(0));
+    const auto window_rows = static_cast<int32_t>(window_tiles_ * kTile);
+    for (int32_t first = 0; first < num_rows; first += window_rows) {
+      const TileRows rows{.first = first, .count = std::min(window_rows, num_rows - first)};
+      const int64_t num_probes = int64_t{rows.num_q_tiles()} * probes_per_tile(probes_);
+      const TensorView records = first_probes(records_, num_probes);
+      score_tiles(bench_.stream(), {.q = attention_.q,
+                                    .batch = attention_.batch,
+                                    .rows = rows,
+                                    .scale = attention_.scale,
+                                    .kv = attention_.kv,
+                                    .kv_begin = attention_.kv_begin,
+                                    .kv_end = attention_.kv_end,
+                                    .block_table = attention_.block_table,
+                                    .probes = probes_,
+                                    .vectors = first_probes(vectors_, num_probes),
+                                    .records = records});
+      if (!selects) continue;
+      select_tiles(bench_.stream(), {.records = records,
+                                     .probes_per_tile = probes_per_tile(probes_),
+                                     .batch = attention_.batch,
+                                     .rows = rows,
+                                     .prompt_end = num_rows,
+                                     .rule = kRule,
+                                     .mask = mask_,
+                                     .counts = counts_});
+    }
+  }
+
+  // The share of visible tiles that all calls so far took.
+  double density() const {
+    std::vector<int64_t> counts(3);
+    bench_.stream().copy({.dst = reinterpret_cast<std::byte*>(counts.data()),
+                          .src = counts_.bytes(),
+                          .num_bytes = counts_.num_bytes()});
+    bench_.stream().synchronize();
+    return static_cast<double>(counts[0]) / static_cast<double>(counts[1]);
+  }
+
+ private:
+  TensorView empty(DType dtype, std::initializer_list<int64_t> dims) const {
+    const TensorView shape(nullptr, dtype, dims);
+    return TensorView(bench_.allocate(shape.num_bytes()), dtype, dims);
+  }
+  // [heads][num_probes][...] in the memory of a tensor of more probes.
+  static TensorView first_probes(const TensorView& view, int64_t num_probes) {
+    return TensorView(view.bytes(), view.dtype(), {view.dim(0), num_probes, view.dim(2)});
+  }
+
+  Workbench& bench_;
+  const AttentionArgs& attention_;
+  TileProbes probes_;
+  int64_t window_tiles_ = 0;
+  TensorView vectors_, records_, counts_;
+  TileMask mask_;
+};
+
+void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
+                  std::string_view wanted) {
+  const AttentionCallShape shape{
+      .num_rows = num_tokens, .num_tokens = num_tokens, .num_q_heads = num_q_heads};
+  AttentionArgs args = attention_call(bench, shape, shape.seq_blocks());
+  args.block_table = reversed_table(bench, shape.seq_blocks());
+  const double dense = bench.median_seconds([&] { attention(bench.stream(), args); });
+  const double flop = 2.0 * num_tokens * num_tokens * num_q_heads * shape.head_dim;
+  fmt::print("{}K tokens, {} / {} heads: dense attention {:.3f} ms, {:.1f} TFLOP/s\n",
+             num_tokens / 1024, num_q_heads, shape.num_kv_heads, dense * 1e3, flop / dense / 1e12);
+  for (const Estimator& estimator : kEstimators) {
+    if (std::string_view(estimator.name).find(wanted) == std::string_view::npos) continue;
+    const TileSelectionRun run(bench, args, estimator.probes);
+    const double score = bench.median_seconds([&] { run.enqueue(false); });
+    const double both = bench.median_seconds([&] { run.enqueue(true); });
+    fmt::print(
+        "  {:<22} score {:8.3f} ms (rate {:5.1f} TFLOP/s)  select {:7.3f} ms  {:5.2f} % of dense  "
+        "tiles {:.0f} %\n",
+        estimator.name, score * 1e3, flop * estimator.share_of_dense / score / 1e12,
+        (both - score) * 1e3, 100 * both / dense, 100 * run.density());
+    std::fflush(stdout);
+  }
+  bench.free_all();
+}
+
+int run(int argc, char** argv) {
+  const std::string_view wanted =
+      argc == 3 && argv[1] == std::string_view("--shape") ? argv[2] : "";
+  if (argc != 1 && wanted.empty()) {
+    fail(ErrorCode::kInvalidArgument, "unknown option {}; known: --shape", argv[1]);
+  }
+  print_header("cuda_tiles_bench");
+  Workbench bench;
+  fmt::print("GPU: {}; head_dim 128, blocks of 256, coverage .9\n", bench.device().info().name);
+  for (const int32_t num_tokens : {32768, 131072}) {
+    for (const int32_t num_q_heads : {32, 16}) print_prompt(bench, num_tokens, num_q_heads, wanted);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int argc, char** argv) {
+  return sluice::bench::run_reporting("cuda_tiles_bench", sluice::bench::run, argc, argv);
+}
