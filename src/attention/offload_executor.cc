@@ -71,10 +71,8 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass&
   for (size_t i = 0; i < kv_->history.size(); ++i) {
     if (is_needed(kv_->history[i])) runs_.push_back(i);
   }
-  next_load_ = 0;
-  plan_loads(
-      kv_->history, std::numeric_limits<size_t>::max(),
-      [&](LayerId layer, const HistoryRun& run) { return windows_of(pass, layer, run); }, loads_);
+  plan_loads(kv_->history, selects(pass) ? pass.spans : std::span<const PrefillSpan>{},
+             std::numeric_limits<size_t>::max());
   plan_gathers(pass);
   adopt_early_loads();
   if (source_ == HistorySource::kGathers) {
@@ -90,44 +88,29 @@ void OffloadExecutor::end_pass() {
   offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
-// How often the pass scores the keys of a run in this layer.
-int64_t OffloadExecutor::windows_of(const AttentionPass& pass, LayerId layer,
-                                    const HistoryRun& run) const {
-  if (pass.phase == Phase::kDecode || !selects(pass)) return 0;
-  return num_windows(layer, pass.spans[static_cast<size_t>(run.seq_index)]);
-}
-
-// Whether the expected pass will score the keys of a run in this layer. How many rows it will have
-// is not known, so neither is the number of windows.
-bool OffloadExecutor::scores_expected(LayerId layer, const HistoryRun& run) const {
-  const HistoryRange& range = run.range;
-  if (range.phase == Phase::kDecode || !rule(Phase::kPrefill).selects()) return false;
-  return num_windows(layer, {.first_pos = range.first_row_pos,
-                             .num_rows = range.prompt_end - range.first_row_pos,
-                             .prompt_end = range.prompt_end}) > 0;
-}
-
-// Writes the loads of a pass over `history`, in the order in which its layers use them, but at most
-// `max_loads`: of each sequence first the keys, for every window in which they are scored, and then
-// the runs that are attended to. Resident runs need no load.
-void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history, size_t max_loads,
-                                 const NumWindows& num_windows,
-                                 std::vector<PlannedLoad>& loads) const {
-  loads.clear();
+// Writes the loads of a pass over `history` to loads_, in the order in which its layers use them,
+// but at most `max_loads`: of each sequence first the keys, once for each window of its span in
+// which they are scored, and then the runs that are attended to. Resident runs need no load.
+// Without spans nothing is scored.
+void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
+                                 std::span<const PrefillSpan> spans, size_t max_loads) {
+  loads_.clear();
+  next_load_ = 0;
   for (const LayerId layer : offload_.layout().layers()) {
     for (size_t first = 0, end = 0; first < history.size(); first = end) {
+      const auto seq = static_cast<size_t>(history[first].seq_index);
       while (end < history.size() && history[end].seq_index == history[first].seq_index) ++end;
       const auto add = [&](BlockPart part) {
-        for (size_t i = first; i < end && loads.size() < max_loads; ++i) {
+        for (size_t i = first; i < end && loads_.size() < max_loads; ++i) {
           if (history[i].is_resident()) continue;
-          if (part == BlockPart::kKeys || is_needed(history[i])) loads.push_back({layer, i, part});
+          if (part == BlockPart::kKeys || is_needed(history[i])) loads_.push_back({layer, i, part});
         }
       };
-      const int64_t windows = num_windows(layer, history[first]);
+      const int64_t windows = spans.empty() ? 0 : num_windows(layer, spans[seq]);
       for (int64_t i = 0; i < windows; ++i) add(BlockPart::kKeys);
       add(BlockPart::kAll);
     }
-    if (loads.size() >= max_loads) return;
+    if (loads_.size() >= max_loads) return;
   }
 }
 
@@ -149,13 +132,11 @@ void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
   }
 }
 
-void OffloadExecutor::expect_next(std::vector<HistoryRun> history) {
+void OffloadExecutor::expect_next(std::vector<HistoryRun> history,
+                                  std::span<const PrefillSpan> spans) {
   expected_ = std::move(history);
   HostLoader& loader = offload_.loader();
-  plan_loads(
-      expected_, static_cast<size_t>(loader.num_slots()),
-      [this](LayerId layer, const HistoryRun& run) { return scores_expected(layer, run) ? 1 : 0; },
-      loads_);
+  plan_loads(expected_, spans, static_cast<size_t>(loader.num_slots()));
   for (const PlannedLoad& load : loads_) {
     if (!loader.can_load()) return;
     early_.push_back({loader.load_early(load.layer, expected_[load.run].blocks, load.part), load});

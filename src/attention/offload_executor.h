@@ -15,7 +15,7 @@
 #pragma once
 
 #include <deque>
-#include <functional>
+#include <span>
 #include <vector>
 
 #include "attention/executor.h"
@@ -42,7 +42,8 @@ class OffloadExecutor final : public Executor {
   void end_pass();
 
   // Called after end_pass: begins early loads of the history that the next pass probably has.
-  void expect_next(std::vector<HistoryRun> history);
+  // `spans`: one for each sequence, of no rows in decode.
+  void expect_next(std::vector<HistoryRun> history, std::span<const PrefillSpan> spans);
 
   // False if decode loads whole histories: slots and waits then differ from pass to pass.
   bool capturable(bool is_in_place) const {
@@ -73,7 +74,6 @@ class OffloadExecutor final : public Executor {
     SlotLease lease;
     PlannedLoad load;
   };
-  using NumWindows = std::function<int64_t(LayerId, const HistoryRun&)>;
 
   // How a pass reads its history: in runs, loaded into slots or resident; as listed pages gathered
   // into slots; or in place, together with its own tokens.
@@ -89,10 +89,8 @@ class OffloadExecutor final : public Executor {
 
   HistorySource source_of(const AttentionPass& pass) const;
   bool is_needed(const HistoryBlocks& blocks) const;
-  int64_t windows_of(const AttentionPass& pass, LayerId layer, const HistoryRun& run) const;
-  bool scores_expected(LayerId layer, const HistoryRun& run) const;
-  void plan_loads(const std::vector<HistoryRun>& history, size_t max_loads,
-                  const NumWindows& num_windows, std::vector<PlannedLoad>& loads) const;
+  void plan_loads(const std::vector<HistoryRun>& history, std::span<const PrefillSpan> spans,
+                  size_t max_loads);
   void plan_gathers(const AttentionPass& pass);
   void attend_run(Stream& stream, const AttentionPass& pass, const LayerInput& input,
                   const Selection& selection, size_t index);

@@ -112,10 +112,8 @@ std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t
     const PlaceId place = offload_.residents().find(sealed[i].id);
     if (result.empty() || result.back().is_resident() != place.valid() ||
         (!place.valid() && result.back().blocks.size() == slot_blocks)) {
-      result.push_back({.range = {.phase = phase,
-                                  .first_row_pos = num_tokens,
-                                  .prompt_end = kv.prefill_tokens(),
-                                  .begin_pos = begin_pos}});
+      result.push_back(
+          {.range = {.phase = phase, .first_row_pos = num_tokens, .begin_pos = begin_pos}});
     }
     result.back().blocks.push_back(sealed[i].id);
     if (place.valid()) result.back().places.push_back(place);
@@ -168,14 +166,15 @@ void OffloadedKv::plan_tail(PlannedRows& planned) {
 
 void OffloadedKv::prefetch(const ExpectNext& expect_next) {
   std::vector<HistoryRun> history;
-  int32_t seq_index = 0;
+  std::vector<PrefillSpan> spans;
   for (const ExpectedSequence& next : expect_next()) {
+    const auto seq_index = static_cast<int32_t>(spans.size());
+    spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv->prefill_tokens()});
     for (HistoryBlocks& blocks : history_of(*next.kv, next.num_sealed_tokens)) {
       history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
     }
-    ++seq_index;
   }
-  executor_.expect_next(std::move(history));
+  executor_.expect_next(std::move(history), spans);
 }
 
 // ---- The arrays of a pass --------------------------------------------------------------------

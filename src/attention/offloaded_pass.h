@@ -18,7 +18,6 @@ namespace sluice {
 struct HistoryRange {
   Phase phase = Phase::kPrefill;
   int64_t first_row_pos = 0;  // position of the first row of the sequence in the pass
-  int64_t prompt_end = 0;     // tokens that the sequence's prefill covers
   int64_t begin_pos = 0;
   int64_t end_pos = 0;
 };

@@ -41,6 +41,7 @@ struct SequenceRows {
 struct ExpectedSequence {
   const SequenceKv* kv = nullptr;
   int64_t num_sealed_tokens = 0;
+  int64_t num_rows = 0;  // of its next span; 0 in decode
 };
 
 // Properties of a planned pass, for graphs.

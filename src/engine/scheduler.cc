@@ -107,7 +107,8 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
     // Tokens with KV after the batch is committed.
     const int64_t num_done = sequence->kv.num_tokens() + (runs ? scheduled->num_rows : 0);
     if (num_done < sequence->kv.prefill_tokens()) {
-      prefilling.push_back({&sequence->kv, num_done});
+      const int64_t num_rows = span_rows(*sequence, num_done, 0, limits_.max_num_batched_tokens);
+      prefilling.push_back({&sequence->kv, num_done, num_rows});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A block that this decode step fills is sealed only at commit, so it is not expected yet.
       const bool is_decode = batch.phase == Phase::kDecode;

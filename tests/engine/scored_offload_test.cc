@@ -125,7 +125,9 @@ TEST(ScoredOffload, MovesExactlyTheBytesItMust) {
   const std::vector<Job> jobs{{random_tokens(kPrompt, 1), sampled(1, 1)}};
   const std::vector<int64_t> windows = {2, 1, 1};  // of the second chunk, 214 rows
   for (size_t i = 0; i < kPolicies.size(); ++i) {
-    const auto engine = scoped_engine(chunked(kChunk, kChunk), kPolicies[i]);
+    EngineOptions options = chunked(kChunk, kChunk);
+    options.kv.num_slots = 8;  // for loads of all windows of a layer, and of the next layer
+    const auto engine = scoped_engine(options, kPolicies[i]);
     run_jobs(*engine, jobs);
     const TransferCounters& counters = offload_of(*engine).counters();
     const int64_t history_bytes = kChunk / kBlock * kBlockBytes / kLayers;
@@ -163,6 +165,70 @@ TEST(ScoredOffload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   const int64_t before = engine->device().num_allocations();
   run_jobs(*engine, make_jobs());
   EXPECT_EQ(engine->device().num_allocations(), before);
+}
+
+// ---- The policies that the options name -------------------------------------------------------
+
+const std::vector<std::string> kNames = {"sampled+full", "xattention+full", "avgpool+quest"};
+
+// As sparse as the rule of tiles allows, but for the prompt's last 50 rows.
+EngineOptions named(EngineOptions options, const std::string& name) {
+  options.kv.block_size = kBlock;  // resident blocks are whole tiles, too
+  options.sparse.policy = name;
+  options.sparse.sink_tokens = options.sparse.recent_tokens = 0;
+  options.sparse.threshold_tokens = 0;
+  options.sparse.tail_tokens = 50;
+  if (name.starts_with("avgpool")) {
+    options.sparse.topk_tokens = kBlock;
+  } else {
+    options.sparse.coverage = 0.4;
+  }
+  return options;
+}
+
+std::vector<RequestOutput> run_named(const EngineOptions& options, const std::string& name,
+                                     const std::vector<Job>& jobs) {
+  return testing::run_engine(named(options, name), jobs);
+}
+
+TEST(ScoredOffload, NamedPoliciesGiveTheBitsOfResidentKv) {
+  const std::vector<Job> jobs = make_jobs();
+  EngineOptions full = scoped_resident();
+  const std::vector<RequestOutput> dense = testing::run_engine(full, jobs);
+  for (const std::string& name : kNames) {
+    const std::vector<RequestOutput> reference = run_named(scoped_resident(), name, jobs);
+    EXPECT_NE(reference[3].logprobs[0][0].logprob, dense[3].logprobs[0][0].logprob) << name;
+    expect_all_same(run_named(in_chunks(scoped_resident(), 128, 256), name, jobs), reference,
+                    name + ", resident in chunks");
+    for (const int32_t num_slots : {2, 8}) {
+      for (const auto& [chunk, pass] : {std::pair{128, 128}, {256, 512}, {512, 512}}) {
+        EngineOptions options = chunked(chunk, pass);
+        options.kv.num_slots = num_slots;
+        expect_all_same(run_named(options, name, jobs), reference,
+                        name + ", chunks of " + std::to_string(chunk));
+      }
+    }
+    const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, kBlock);
+    expect_all_same(run_named(whole, name, jobs), reference, name + ", layerwise");
+  }
+}
+
+TEST(ScoredOffload, NamedPoliciesHitWhatTheyComputedCold) {
+  const std::vector<int32_t> first = random_tokens(470, 1);
+  std::vector<int32_t> second = random_tokens(470, 2);
+  std::copy_n(first.begin(), 300, second.begin());
+  const Job job{second, sampled(6, 2)};
+  for (const std::string& name : kNames) {
+    const std::vector<RequestOutput> cold = run_named(scoped_resident(), name, {job});
+    for (const EngineOptions& options :
+         {scoped_resident(), chunked(128, 128), scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
+      LLM llm(named(options, name));
+      run_jobs(llm, {{first, sampled(4, 1)}});
+      const std::vector<RequestOutput> warm = run_jobs(llm, {job});
+      EXPECT_EQ(warm[0].num_cached_tokens, 256);
+      expect_all_same(warm, cold, name);
+    }
+  }
 }
 
 }  // namespace
