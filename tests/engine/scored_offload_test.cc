@@ -173,6 +173,7 @@ const std::vector<std::string> kNames = {"sampled+full", "xattention+full", "avg
 
 // As sparse as the rule of tiles allows, but for the prompt's last 50 rows.
 EngineOptions named(EngineOptions options, const std::string& name) {
+  options.model = testing::tiny_options("llama-group2-linear").model;  // of 2K tokens
   options.kv.block_size = kBlock;  // resident blocks are whole tiles, too
   options.sparse.policy = name;
   options.sparse.sink_tokens = options.sparse.recent_tokens = 0;
@@ -192,16 +193,20 @@ std::vector<RequestOutput> run_named(const EngineOptions& options, const std::st
 }
 
 TEST(ScoredOffload, NamedPoliciesGiveTheBitsOfResidentKv) {
-  const std::vector<Job> jobs = make_jobs();
-  EngineOptions full = scoped_resident();
-  const std::vector<RequestOutput> dense = testing::run_engine(full, jobs);
+  std::vector<Job> jobs;
+  for (const int64_t length : {767, 70, 769, 1000}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(6, length)});
+  }
+  EngineOptions everything = named(scoped_resident(), "sampled+full");
+  everything.sparse.coverage = 1;
+  const std::vector<RequestOutput> dense = testing::run_engine(everything, jobs);
   for (const std::string& name : kNames) {
     const std::vector<RequestOutput> reference = run_named(scoped_resident(), name, jobs);
     EXPECT_NE(reference[3].logprobs[0][0].logprob, dense[3].logprobs[0][0].logprob) << name;
     expect_all_same(run_named(in_chunks(scoped_resident(), 128, 256), name, jobs), reference,
                     name + ", resident in chunks");
     for (const int32_t num_slots : {2, 8}) {
-      for (const auto& [chunk, pass] : {std::pair{128, 128}, {256, 512}, {512, 512}}) {
+      for (const auto& [chunk, pass] : {std::pair{128, 128}, {256, 768}, {640, 640}}) {
         EngineOptions options = chunked(chunk, pass);
         options.kv.num_slots = num_slots;
         expect_all_same(run_named(options, name, jobs), reference,
@@ -214,18 +219,18 @@ TEST(ScoredOffload, NamedPoliciesGiveTheBitsOfResidentKv) {
 }
 
 TEST(ScoredOffload, NamedPoliciesHitWhatTheyComputedCold) {
-  const std::vector<int32_t> first = random_tokens(470, 1);
-  std::vector<int32_t> second = random_tokens(470, 2);
-  std::copy_n(first.begin(), 300, second.begin());
+  const std::vector<int32_t> first = random_tokens(900, 1);
+  std::vector<int32_t> second = random_tokens(1000, 2);
+  std::copy_n(first.begin(), 700, second.begin());
   const Job job{second, sampled(6, 2)};
   for (const std::string& name : kNames) {
     const std::vector<RequestOutput> cold = run_named(scoped_resident(), name, {job});
     for (const EngineOptions& options :
-         {scoped_resident(), chunked(128, 128), scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
+         {scoped_resident(), chunked(256, 256), scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
       LLM llm(named(options, name));
       run_jobs(llm, {{first, sampled(4, 1)}});
       const std::vector<RequestOutput> warm = run_jobs(llm, {job});
-      EXPECT_EQ(warm[0].num_cached_tokens, 256);
+      EXPECT_EQ(warm[0].num_cached_tokens, 640);
       expect_all_same(warm, cold, name);
     }
   }
