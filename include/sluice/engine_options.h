@@ -41,7 +41,8 @@ struct EngineOptions {
   std::optional<int32_t> max_num_seqs;
   // Tokens of one prefill pass; empty: 8192 on CUDA (chunked: 16384), 1024 on a CPU.
   std::optional<int32_t> max_num_batched_tokens;
-  // Longest span of one sequence in a pass; empty: the pass's limit.
+  // Longest span of one sequence in a pass; empty: the pass's limit. Not shorter than the rows for
+  // which a sparse policy selects together (docs/policies.md, "Scopes").
   std::optional<int32_t> prefill_chunk_tokens;
 
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV

@@ -158,6 +158,28 @@ TEST(ScoredOffload, ScheduleOfStreamsDoesNotMatter) {
   }
 }
 
+// A preempted sequence is a longer prompt, whose tail and last scope are elsewhere. With the same
+// preemptions, offloaded and resident runs agree.
+TEST(ScoredOffload, PreemptedAlikeEqualsResident) {
+  std::vector<Job> jobs;
+  for (const int64_t length : {240, 245, 250}) {
+    jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(60, length)});
+  }
+  const ScopedPolicy::Options policy{.tail_tokens = 30, .window_rows = 128};
+  EngineOptions on_host = chunked(128, 128);
+  on_host.max_model_len = 448;
+  on_host.max_num_seqs = 3;
+  on_host.kv.host_bytes = 7 * kBlockBytes;  // the prompts take six
+  EngineOptions resident = on_host;
+  resident.kv.offload = KvOffload::kOff;
+  resident.kv.cache_bytes = on_host.kv.host_bytes;
+  const auto a = scoped_engine(resident, policy), b = scoped_engine(on_host, policy);
+  const std::vector<RequestOutput> reference = run_jobs(*a, jobs);
+  EXPECT_GT(a->stats().num_preemptions, 0);
+  expect_all_same(run_jobs(*b, jobs), reference, "preempted");
+  EXPECT_EQ(a->stats().num_preemptions, b->stats().num_preemptions);
+}
+
 TEST(ScoredOffload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   const auto engine = scoped_engine(chunked(256, 512), kPolicies[0]);
   EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kDevice),
