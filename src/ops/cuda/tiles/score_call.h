@@ -46,22 +46,27 @@ struct ScoreCall {
   CudaReport report = {};     // of a KV tile beyond the records
 };
 
-// Makes the probe vectors, and writes -inf to all records of the run's tiles that launch_scores
+// Makes the probe vectors, and writes -inf to all records of the run's tiles that a ScoreKernel
 // leaves out: those above the diagonal and those of probes that do not exist.
 cudaError_t launch_probe_vectors(cudaStream_t stream, const ScoreCall& call);
 
-// How a kernel of launch_scores is launched.
+// How a kernel of scores is launched.
 struct ScoreShape {
   int32_t tiles_at_once = 0;  // KV tiles of a block
   int32_t rows_at_once = 0;   // packed rows that a block multiplies at a time
   size_t shared_bytes = 0;    // of a block
 };
 
-// Write the records of visible tiles, of rows and pools or of cells. Order: after
-// launch_probe_vectors.
-ScoreShape score_rows_shape(const ScoreCall& call);
-cudaError_t launch_score_rows(cudaStream_t stream, const ScoreCall& call);
-ScoreShape score_cells_shape(const ScoreCall& call);
-cudaError_t launch_score_cells(cudaStream_t stream, const ScoreCall& call);
+// Writes the records of visible tiles. Order: after launch_probe_vectors.
+struct ScoreKernel {
+  ScoreShape (*shape)(const ScoreCall& call) = nullptr;
+  cudaError_t (*launch)(cudaStream_t stream, const ScoreCall& call) = nullptr;
+
+  bool present() const { return launch != nullptr; }
+};
+
+ScoreKernel score_rows_kernel();    // true rows and pools, from sm_80 on
+ScoreKernel score_cells_kernel();   // antidiagonals, from sm_80 on
+ScoreKernel score_hopper_kernel();  // true rows and antidiagonals of sm_90; absent in other builds
 
 }  // namespace sluice::cuda

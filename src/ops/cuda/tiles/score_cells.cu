@@ -1,6 +1,7 @@
 // The kernels of score_tiles for antidiagonal cells: rows and keys of `stride` tokens, in steps.
 // Thread rule: enqueue only.
 #include "ops/cuda/tiles/score_kernel.cuh"
+#include "ops/cuda/tiles/score_product.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 constexpr int kWarps = 8;  // more rows a block, so that fewer blocks load the same keys
 
 template <int kTileKeys>
-using Streamed = tiles::Config<kTileKeys, false, kWarps>;
+using Streamed = tiles::Config<kTileKeys, false, kWarps, tiles::WarpProduct>;
 
 // Calls fn with the configuration of the call's stride.
 template <typename Fn>
@@ -25,15 +26,17 @@ auto with_config(const ScoreCall& call, const Fn& fn) {
   }
 }
 
-}  // namespace
-
-ScoreShape score_cells_shape(const ScoreCall& call) {
+ScoreShape shape(const ScoreCall& call) {
   return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
 }
 
-cudaError_t launch_score_cells(cudaStream_t stream, const ScoreCall& call) {
+cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
   return with_config(call,
                      [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
 }
+
+}  // namespace
+
+ScoreKernel score_cells_kernel() { return {shape, launch}; }
 
 }  // namespace sluice::cuda

@@ -1,45 +1,32 @@
-// Records of KV tiles by warp-wide matrix products (mma.sync): the kernel of score_tiles for every
-// kind of probe, on GPUs from sm_80 on.
+// Records of KV tiles: the kernel of score_tiles for every kind of probe.
 //
 // Bound: tensor-core FLOP/s, and for true rows exponentials as well, one for 2 head_dim operations.
 // Tile: 128 key vectors (keys, cells or pools) by 32 packed rows a warp. Keys and pools stay in
 // shared memory while all rows that see them pass; cells are too wide for that and come in steps of
 // 64 elements, as the rows do. A record is a function of its row and its tile alone: the order of
-// its sums does not depend on where a block begins. Included by tiles/score_rows.cu and
-// tiles/score_cells.cu, which instantiate it. Thread rule: device code.
+// its sums does not depend on where a block begins. A product (score_product.cuh, and of Hopper
+// score_sm90.cu) computes the scores. Instantiated by tiles/score_{rows,cells,sm90}.cu. Thread
+// rule: device code.
 #pragma once
 
-#include "ops/cuda/attention/prefill/sm80.cuh"
+#include "ops/cuda/attention/fragment.cuh"
 #include "ops/cuda/shared_copy.cuh"
 #include "ops/cuda/tiles/score_call.cuh"
+#include "ops/cuda/tiles/score_panel.cuh"
 
 namespace sluice::cuda::tiles {
 
-inline constexpr int kKeysAtOnce = 128;
-inline constexpr int kStepElements = 64;  // 128 bytes of each vector
-inline constexpr int kStepPieces = kStepElements / 8;
-inline constexpr int kStages = 2;
-inline constexpr int kWarpRows = 32;
-
 // kTileKeys: key vectors of a KV tile. kIsResident: the keys of the block stay.
-template <int kTileKeysValue, bool kIsResidentValue, int kWarpsValue>
+template <int kTileKeysValue, bool kIsResidentValue, int kWarps, typename ProductType>
 struct Config {
+  using Product = ProductType;
   static constexpr int kTileKeys = kTileKeysValue;
   static constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
   static constexpr bool kIsResident = kIsResidentValue;
-  static constexpr int kThreads = kWarpsValue * kWarpThreads;
-  static constexpr int kRows = kWarpsValue * kWarpRows;
+  static constexpr int kStages = Product::kStages;
+  static constexpr int kThreads = kWarps * kWarpThreads;
+  static constexpr int kRows = kWarps * kWarpRows;
 };
-
-// A step of some vectors. Rows of 128 bytes; 16-byte piece c of row r lies at c ^ (r % 8), so that
-// the eight rows that an ldmatrix reads at once are in different banks.
-template <int kVectors>
-using Panel = uint16_t[kVectors][kStepElements];
-
-template <int kVectors>
-__device__ __forceinline__ uint16_t* piece_of(Panel<kVectors>& panel, int vector, int piece) {
-  return &panel[vector][(piece ^ (vector % 8)) * 8];
-}
 
 // Where a packed row's records are, and what it sees.
 struct RowPlace {
@@ -47,10 +34,11 @@ struct RowPlace {
   int32_t limit = 0;   // first position that it does not see; 0: there is no such row
 };
 
-// Dynamic shared memory. Keys of 256 elements, and cells, fill the 99 KiB of the smallest GPUs.
+// Dynamic shared memory. With two stages, keys of 256 elements and cells fill the 99 KiB of the
+// smallest GPUs.
 template <typename C>
-struct alignas(128) Shared {
-  Panel<C::kRows> rows[kStages];
+struct alignas(C::Product::kAlignment) Shared {
+  Panel<C::kRows> rows[C::kStages];
   const uint16_t* keys[kKeysAtOnce];  // the first token of each key vector
   RowPlace places[C::kRows];
 
@@ -62,8 +50,9 @@ struct alignas(128) Shared {
 
 template <typename C>
 inline size_t shared_bytes(int32_t width) {
-  const int num_panels = C::kIsResident ? (width + kStepElements - 1) / kStepElements : kStages;
-  return sizeof(Shared<C>) + static_cast<size_t>(num_panels) * sizeof(Panel<kKeysAtOnce>);
+  const int num_panels = C::kIsResident ? (width + kStepElements - 1) / kStepElements : C::kStages;
+  return sizeof(Shared<C>) + static_cast<size_t>(num_panels) * sizeof(Panel<kKeysAtOnce>) +
+         C::Product::kAlignment - 128;
 }
 
 // What a block does: key vectors from `first_token` on, and blocks of rows from `first_row` on,
@@ -158,36 +147,6 @@ __device__ __forceinline__ void pool_keys(const ScoreCall& call, const ScoreRun&
   }
 }
 
-// ---- Products.
-
-// s += rows keys^T over the 64 elements of a step, for the warp's 32 rows.
-template <int kRows>
-__device__ __forceinline__ void multiply_step(Panel<kRows>& rows, Panel<kKeysAtOnce>& keys,
-                                              float (&s)[2][64]) {
-  const int warp = threadIdx.x / kWarpThreads;
-  const int lane = threadIdx.x % kWarpThreads;
-#pragma unroll
-  for (int piece = 0; piece < kStepPieces; piece += 2) {
-    uint32_t a[2][4];
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      const int row = warp * kWarpRows + m * 16 + lane % 16;
-      sm80::load_matrices(piece_of(rows, row, piece + lane / 16), a[m]);
-    }
-#pragma unroll
-    for (int key = 0; key < kKeysAtOnce; key += 16) {
-      uint32_t b[4];
-      const int own = key + lane / 16 * 8 + lane % 8;
-      sm80::load_matrices(piece_of(keys, own, piece + lane / 8 % 2), b);
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        sm80::multiply(&s[m][key / 2], a[m], b[0], b[1]);
-        sm80::multiply(&s[m][key / 2 + 4], a[m], b[2], b[3]);
-      }
-    }
-  }
-}
-
 // ---- Records.
 
 // Of the lanes that hold the columns of one tile: the quad, a pair, or one.
@@ -271,13 +230,13 @@ __device__ __forceinline__ void write_records(const ScoreCall& call, const Score
 }
 
 // Finds the places of the rows from first_row on, one thread each; a warp finds those of its own
-// rows.
+// rows, in the order of its fragments.
 template <typename C>
 __device__ __forceinline__ void find_places(const ScoreCall& call, const ScoreRun& run,
                                             const Work<C>& work, int32_t first_row,
                                             Shared<C>& shared) {
   static_assert(C::kThreads == C::kRows);
-  const int32_t row = first_row + static_cast<int32_t>(threadIdx.x);
+  const int32_t row = first_row + C::Product::row_of_thread();
   RowPlace place;
   if (row < work.end_row) {
     const int32_t probe = row / call.group;
@@ -292,7 +251,8 @@ template <typename C>
 __global__ void __launch_bounds__(C::kThreads, C::kIsResident ? 2 : 1)
     score_kernel(const __grid_constant__ ScoreCall call) {
   extern __shared__ std::byte shared_bytes[];
-  auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes);
+  auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes + (0u - shared_address(shared_bytes)) %
+                                                                  C::Product::kAlignment);
   const ScoreRun run(call);
   const Work<C> work(call, run);
   if (work.first_row >= work.end_row) return;
@@ -316,28 +276,40 @@ __global__ void __launch_bounds__(C::kThreads, C::kIsResident ? 2 : 1)
     }
   }
 
-  // Steps of all blocks of rows, one after the other; the next step is copied during this one.
-  const auto copy_step = [&](int32_t row, int32_t step, int stage) {
-    if (row < work.end_row) {
-      copy_rows(call, work, row, step * kStepElements, shared.rows[stage]);
+  // Steps of all blocks of rows, one after the other. Copies are Product::kStepsAhead steps ahead,
+  // in a stage that no product reads any more.
+  int32_t next_row = work.first_row, next_step = 0;
+  int next_stage = 0;
+  const auto copy_next = [&] {
+    if (next_row < work.end_row) {
+      const int32_t element = next_step * kStepElements;
+      copy_rows(call, work, next_row, element, shared.rows[next_stage]);
       if constexpr (!C::kIsResident) {
-        copy_keys(call, run, work, shared, step * kStepElements, shared.key_panel(stage));
+        copy_keys(call, run, work, shared, element, shared.key_panel(next_stage));
       }
     }
     end_of_copies();
+    next_stage = next_stage + 1 == C::kStages ? 0 : next_stage + 1;
+    if (++next_step < num_steps) return;
+    next_step = 0;
+    next_row += work.row_stride(call);
   };
+#pragma unroll
+  for (int i = 0; i < C::Product::kStepsAhead; ++i) copy_next();
   int stage = 0;
-  copy_step(work.first_row, 0, stage);
   for (int32_t row = work.first_row; row < work.end_row; row += work.row_stride(call)) {
     float s[2][64] = {};
-    for (int32_t step = 0; step < num_steps; ++step, stage ^= 1) {
-      wait_for_copies();
-      __syncthreads();  // the step is here, and no thread reads the stage before any more
-      const bool is_last = step + 1 == num_steps;
-      copy_step(is_last ? row + work.row_stride(call) : row, is_last ? 0 : step + 1, stage ^ 1);
+    for (int32_t step = 0; step < num_steps; ++step) {
+      wait_for_copies_but<C::Product::kStepsAhead - 1>();
+      C::Product::begin();
+      __syncthreads();  // the step is here
+      copy_next();
       if (step == 0) find_places(call, run, work, row, shared);
-      multiply_step(shared.rows[stage], shared.key_panel(C::kIsResident ? step : stage), s);
+      C::Product::multiply(shared.rows[stage], shared.key_panel(C::kIsResident ? step : stage),
+                           step > 0, s);
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
+    C::Product::finish(s);
     __syncwarp();  // the places of the warp's rows are there
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

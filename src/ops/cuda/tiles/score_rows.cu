@@ -1,6 +1,7 @@
 // The kernels of score_tiles for true rows and for pools: their key vectors stay in shared memory.
 // Thread rule: enqueue only.
 #include "ops/cuda/tiles/score_kernel.cuh"
+#include "ops/cuda/tiles/score_product.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -8,7 +9,7 @@ namespace {
 constexpr int kWarps = 4;  // two blocks a multiprocessor: one's exponentials, the other's products
 
 template <int kTileKeys>
-using Resident = tiles::Config<kTileKeys, true, kWarps>;
+using Resident = tiles::Config<kTileKeys, true, kWarps, tiles::WarpProduct>;
 
 // Calls fn with the configuration of the call's probes.
 template <typename Fn>
@@ -28,15 +29,17 @@ auto with_config(const ScoreCall& call, const Fn& fn) {
   }
 }
 
-}  // namespace
-
-ScoreShape score_rows_shape(const ScoreCall& call) {
+ScoreShape shape(const ScoreCall& call) {
   return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
 }
 
-cudaError_t launch_score_rows(cudaStream_t stream, const ScoreCall& call) {
+cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
   return with_config(call,
                      [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
 }
+
+}  // namespace
+
+ScoreKernel score_rows_kernel() { return {shape, launch}; }
 
 }  // namespace sluice::cuda

@@ -63,6 +63,17 @@ int32_t choose_splits(const ScoreCall& call, const ScoreShape& shape, int num_pr
   return std::clamp(divide_up(kBlocksPerProcessor * num_processors, num_groups), 1, most);
 }
 
+// The Hopper kernels multiply steps of 64 elements. Pools leave too few products to gain by them.
+ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
+  const TileProbeKind kind = call.probes.kind;
+  const bool is_hopper = gpu.major == 9 && gpu.minor == 0;
+  if (is_hopper && kind != TileProbeKind::kPooled && call.head_dim % 64 == 0 &&
+      score_hopper_kernel().present()) {
+    return score_hopper_kernel();
+  }
+  return kind == TileProbeKind::kAntidiagonal ? score_cells_kernel() : score_rows_kernel();
+}
+
 // Throws kUnsupported, as the op promises.
 void check_supported(const CudaStream& stream, const ScoreCall& call, const ScoreShape& shape) {
   if (call.head_dim % 8 != 0) {
@@ -85,21 +96,20 @@ void check_supported(const CudaStream& stream, const ScoreCall& call, const Scor
 void CudaOps::score_tiles(Stream& on, const ScoreTilesArgs& args) const {
   CudaStream& stream = as_cuda(on);
   ScoreCall call = make_call(args);
-  const bool has_cells = call.probes.kind == TileProbeKind::kAntidiagonal;
-  const ScoreShape shape = has_cells ? score_cells_shape(call) : score_rows_shape(call);
+  const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  const ScoreKernel kernel = choose_kernel(call, gpu);
+  const ScoreShape shape = kernel.shape(call);
   check_supported(stream, call, shape);
   SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
                static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
   if (call.num_run_tiles == 0 || call.num_probes == 0) return;
-  call.num_splits =
-      choose_splits(call, shape, stream.cuda_device().properties().multiProcessorCount);
+  call.num_splits = choose_splits(call, shape, gpu.multiProcessorCount);
   stream.submit("score_tiles", [&](cudaStream_t handle) {
     call.report = stream.report("score_tiles",
                                 "KV tile {} lies beyond the records; make records of all KV tiles "
                                 "up to kv_end");
     check_cuda(launch_probe_vectors(handle, call), "launch of probe vectors");
-    check_cuda(has_cells ? launch_score_cells(handle, call) : launch_score_rows(handle, call),
-               "launch of tile scores");
+    check_cuda(kernel.launch(handle, call), "launch of tile scores");
   });
 }
 
