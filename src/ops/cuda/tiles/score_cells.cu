@@ -11,28 +11,14 @@ constexpr int kWarps = 8;  // more rows a block, so that fewer blocks load the s
 template <int kTileKeys>
 using Streamed = tiles::Config<kTileKeys, false, kWarps, tiles::WarpProduct>;
 
-// Calls fn with the configuration of the call's stride.
-template <typename Fn>
-auto with_config(const ScoreCall& call, const Fn& fn) {
-  switch (call.probes.stride) {
-    case 4:
-      return fn(Streamed<32>());
-    case 8:
-      return fn(Streamed<16>());
-    case 16:
-      return fn(Streamed<8>());
-    default:
-      return fn(Streamed<4>());
-  }
-}
-
 ScoreShape shape(const ScoreCall& call) {
-  return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
+  return tiles::with_stride<Streamed>(
+      call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
 }
 
 cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
-  return with_config(call,
-                     [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
+  return tiles::with_stride<Streamed>(
+      call, [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
 }
 
 }  // namespace

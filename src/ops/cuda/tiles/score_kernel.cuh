@@ -342,4 +342,19 @@ cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
   return cudaGetLastError();
 }
 
+// Calls fn with the configuration of the call's cells.
+template <template <int kTileKeys> typename CellConfig, typename Fn>
+auto with_stride(const ScoreCall& call, const Fn& fn) {
+  switch (call.probes.stride) {
+    case 4:
+      return fn(CellConfig<32>());
+    case 8:
+      return fn(CellConfig<16>());
+    case 16:
+      return fn(CellConfig<8>());
+    default:
+      return fn(CellConfig<4>());
+  }
+}
+
 }  // namespace sluice::cuda::tiles

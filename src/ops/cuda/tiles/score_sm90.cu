@@ -65,16 +65,7 @@ using Streamed = tiles::Config<kTileKeys, false, 8, GroupProduct>;
 template <typename Fn>
 auto with_config(const ScoreCall& call, const Fn& fn) {
   if (call.probes.kind == TileProbeKind::kRows) return fn(Resident<128>());
-  switch (call.probes.stride) {
-    case 4:
-      return fn(Streamed<32>());
-    case 8:
-      return fn(Streamed<16>());
-    case 16:
-      return fn(Streamed<8>());
-    default:
-      return fn(Streamed<4>());
-  }
+  return tiles::with_stride<Streamed>(call, fn);
 }
 
 ScoreShape shape(const ScoreCall& call) {
