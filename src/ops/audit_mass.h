@@ -61,14 +61,16 @@ enum AuditCount : int32_t {
 // captured mass to the tally: exp(L_masked - L_true), where L_true is the log-sum-exp of the row's
 // scores with all keys up to its own position, and L_masked that with the keys of tiles whose bit
 // is set for its query tile, and with the columns of its segment in other tiles. A query tile whose
-// 128 rows do not all exist is not audited. Shapes: num_groups = num_audit_groups of `rows`;
-// num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a multiple
-// of it; mask and columns as in attention. Types: scores and state in f32. Sums of the tally are
-// integers, so that no order of rows and no cut into windows changes them; runs cut at tile borders
-// change no bit of the state. With all bits set a row captures exactly kMassOne. Aliasing: `state`
-// and `tally` overlap nothing. Order: after mask and columns are made, and before attention
-// overwrites q where `out` is q; runs in ascending order, as attention's. Errors: those of every op
-// (ops/ops.h); kUnsupported on CUDA.
+// 128 rows do not all exist is not audited.
+// Shapes: num_groups = num_audit_groups of `rows`; num_q_heads is a multiple of num_kv_heads;
+// block_tokens divides kMaskTileTokens or is a multiple of it; mask and columns as in attention.
+// Types: scores and state in f32. Sums of the tally are integers, so that no order of rows and no
+// cut into windows changes them; runs cut at tile borders change no bit of the state. With all bits
+// set a row captures exactly kMassOne.
+// Aliasing: `state` and `tally` overlap nothing.
+// Order: after mask and columns are made, and before attention overwrites q where `out` is q; runs
+// in ascending order, as attention's.
+// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
 void audit_mass(Stream& stream, const AuditMassArgs& args);
 
 // A tally in shares.

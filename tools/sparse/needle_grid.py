@@ -3,8 +3,8 @@
 
 Runs `sluice needle` once for each row of the grid below, with KV on the device and on the host, and
 prints a Markdown table: needles found (mean scores for kinds of RULER), the share of tokens that
-decode attended to, and the bytes that it loaded from host memory for each generated token. Rows that were run before are read from
---out, so an interrupted grid continues.
+decode attended to, and the bytes that it loaded from host memory for each generated token. Rows that
+were run before are read from --out, so an interrupted grid continues.
 
 Usage, in a build directory with the program:
   python3 tools/sparse/needle_grid.py --sluice build/release/sluice --model models/needle \\
