@@ -1,7 +1,8 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, audit_mass.h, gather_pages.h, copy_blocks.h and sample.h:
+// page_selection.h, tile_selection.h, tile_columns.h, audit_mass.h, gather_pages.h, copy_blocks.h and
+// sample.h:
 // they check the shapes once (ops/*.cc) and then come here. A backend that lacks an op does not
 // compile.
 //
@@ -25,6 +26,7 @@
 #include "ops/page_selection.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
+#include "ops/tile_columns.h"
 #include "ops/tile_selection.h"
 
 namespace sluice {
@@ -56,6 +58,11 @@ class Ops {
   virtual void score_tiles(Stream& stream, const ScoreTilesArgs& args) const = 0;
   virtual void select_tiles(Stream& stream, const SelectTilesArgs& args) const = 0;
   virtual void audit_mass(Stream& stream, const AuditMassArgs& args) const = 0;
+  virtual void tile_masses(Stream& stream, const TileMassesArgs& args) const = 0;
+  virtual void score_columns(Stream& stream, const ScoreColumnsArgs& args) const = 0;
+  virtual void select_columns(Stream& stream, const SelectColumnsArgs& args) const = 0;
+  virtual void gather_columns(Stream& stream, const GatherColumnsArgs& args) const = 0;
+  virtual void subtract_columns(Stream& stream, const SubtractColumnsArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;

@@ -3,8 +3,10 @@
 
 #include <bit>
 
+#include "core/error.h"
 #include "ops/ops.h"
 #include "ops/shape_contract.h"
+#include "ops/tile_contract.h"
 
 namespace sluice {
 
@@ -52,12 +54,9 @@ void check_probes(const TileProbes& probes, ShapeContract& shapes) {
 // Keys that are taken together lie in one block.
 void check_key_blocks(const ScoreTilesArgs& args, ShapeContract& shapes) {
   const KvBlockShape& kv = args.kv.shape;
-  shapes.require(args.kv.base != nullptr || args.kv.num_blocks == 0, "kv must be present");
-  shapes.require(kv.head_dim == shapes["head_dim"], "kv.shape.head_dim must be head_dim of q");
+  check_key_run_blocks(args.kv, shapes);
   shapes.require(kv.num_kv_heads > 0 && shapes["num_q_heads"] % kv.num_kv_heads == 0,
                  "num_q_heads must be a multiple of num_kv_heads");
-  shapes.require(kMaskTileTokens % kv.block_tokens == 0 || kv.block_tokens % kMaskTileTokens == 0,
-                 "block_tokens must divide kMaskTileTokens or be a multiple of it");
   const int32_t together = args.probes.kind == TileProbeKind::kAntidiagonal ? args.probes.stride
                            : args.probes.kind == TileProbeKind::kPooled
                                ? args.probes.key_pool_tokens
@@ -65,16 +64,12 @@ void check_key_blocks(const ScoreTilesArgs& args, ShapeContract& shapes) {
   shapes.require(kv.block_tokens % together == 0, "stride and pools must divide block_tokens");
 }
 
-void check_batch_of_one(const AttentionBatch& batch, ShapeContract& shapes) {
-  shapes.bind("1", 1);
-  shapes.bind("2", 2);
-  shapes.expect("batch.first_pos", batch.first_pos, DType::kI32, {"1"});
-  shapes.expect("batch.row_begin", batch.row_begin, DType::kI32, {"2"});
-}
-
-void check_rows(const TileRows& rows, ShapeContract& shapes) {
-  shapes.require(rows.first >= 0 && rows.first % kMaskTileTokens == 0 && rows.count > 0,
-                 "rows.first must be a multiple of kMaskTileTokens, rows.count positive");
+// The arguments of select_tiles that stand for records.
+void check_masses(const TileMasses& masses, ShapeContract& shapes) {
+  shapes.expect("masses.masses", masses.masses, DType::kI32,
+                {"num_list_heads", "num_entries", "num_kv_tiles"});
+  shapes.expect("masses.column_mass", masses.column_mass, DType::kI32,
+                {"num_list_heads", "num_entries"});
 }
 
 }  // namespace
@@ -86,9 +81,7 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args) {
   check_rows(args.rows, shapes);
   check_probes(args.probes, shapes);
   check_key_blocks(args, shapes);
-  shapes.expect("kv_begin", args.kv_begin, DType::kI32, {"1"});
-  shapes.expect("kv_end", args.kv_end, DType::kI32, {"1"});
-  shapes.expect("block_table", args.block_table, DType::kI32, {"1", "max_blocks"});
+  check_key_run_tables(args, shapes);
   shapes.bind("num_probes", int64_t{args.rows.num_q_tiles()} * probes_per_tile(args.probes));
   shapes.bind("probe_width", probe_width(args.probes, shapes["head_dim"]));
   shapes.expect("vectors", args.vectors, DType::kBF16,
@@ -98,21 +91,46 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args) {
   ops_of(stream.device()).score_tiles(stream, args);
 }
 
+void tile_masses(Stream& stream, const TileMassesArgs& args) {
+  ShapeContract shapes("tile_masses");
+  check_batch_of_one(args.batch, shapes);
+  check_rows(args.rows, shapes);
+  shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");
+  shapes.bind("num_entries", args.rows.num_q_tiles());
+  shapes.bind("num_probes", shapes["num_entries"] * args.probes_per_tile);
+  shapes.expect("records", args.records, DType::kF32,
+                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  shapes.expect("out.lse", args.out.lse, DType::kF32, {"num_q_heads", "num_probes"});
+  check_masses(args.out, shapes);
+  shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
+                 "num_q_heads must be a multiple of num_list_heads");
+  ops_of(stream.device()).tile_masses(stream, args);
+}
+
 void select_tiles(Stream& stream, const SelectTilesArgs& args) {
   ShapeContract shapes("select_tiles");
   check_batch_of_one(args.batch, shapes);
-  shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");
   check_rows(args.rows, shapes);
-  shapes.bind("num_probes", int64_t{args.rows.num_q_tiles()} * args.probes_per_tile);
-  shapes.expect("records", args.records, DType::kF32,
-                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  shapes.bind("num_entries", args.rows.num_q_tiles());
   shapes.expect("mask.bits", args.mask.bits, DType::kI32,
                 {"1", "num_list_heads", "num_q_tiles", "num_words"});
-  shapes.require(
-      args.rows.first / kMaskTileTokens + args.rows.num_q_tiles() <= shapes["num_q_tiles"],
-      "mask must have an entry for every query tile of rows");
-  shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
-                 "num_q_heads must be a multiple of num_list_heads");
+  shapes.require(args.rows.first / kMaskTileTokens + shapes["num_entries"] <= shapes["num_q_tiles"],
+                 "mask must have an entry for every query tile of rows");
+  if (args.masses.present()) {
+    if (stream.device().kind() != DeviceKind::kCpu) {
+      fail(ErrorCode::kUnsupported,
+           "select_tiles: masses have no kernel on {} yet; select from records",
+           stream.device().info().name);
+    }
+    check_masses(args.masses, shapes);
+  } else {
+    shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");
+    shapes.bind("num_probes", shapes["num_entries"] * args.probes_per_tile);
+    shapes.expect("records", args.records, DType::kF32,
+                  {"num_q_heads", "num_probes", "num_kv_tiles"});
+    shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
+                   "num_q_heads must be a multiple of num_list_heads");
+  }
   shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],
                  "mask must have a bit for every KV tile");
   shapes.bind("3", 3);

@@ -106,6 +106,35 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args);
 // Partial sums of a log-sum-exp over records: a warp of a GPU, whole vectors of a CPU.
 inline constexpr int32_t kRecordLanes = 32;
 
+// Shares of softmax mass that tiles hold, where other ops stand between records and the mask
+// (subtract_columns of ops/tile_columns.h).
+struct TileMasses {
+  TensorView lse;     // f32 [num_q_heads, num_probes]: log-sum-exp of a probe's records; not finite
+                      // where the probe is not usable
+  TensorView masses;  // i32 [num_list_heads, num_q_tiles of `rows`, num_kv_tiles]: of kMassOne
+  TensorView column_mass;  // i32 [num_list_heads, num_q_tiles of `rows`]: held by columns
+
+  bool present() const { return masses.present(); }
+};
+
+struct TileMassesArgs {
+  TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
+  int32_t probes_per_tile = 0;  // num_probes = probes_per_tile * query tiles
+  AttentionBatch batch;         // as in score_tiles
+  TileRows rows;
+  int32_t first_q_tile = 0;  // of the batch
+  TileMasses out;
+};
+
+// Writes the masses that select_tiles takes from records, and column_mass 0. Masses of KV tiles
+// above the diagonal and of query tiles without rows are 0; lse of those tiles is not written.
+// Shapes: those of TileMasses; num_list_heads divides num_q_heads.
+// Types: f32 records and lse, i32 masses.
+// Aliasing: `out` overlaps nothing.
+// Order: after score_tiles of all runs up to the batch's last row, in stream order.
+// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+void tile_masses(Stream& stream, const TileMassesArgs& args);
+
 struct SelectTilesArgs {
   TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
   int32_t probes_per_tile = 0;  // num_probes = probes_per_tile * query tiles
@@ -117,6 +146,9 @@ struct SelectTilesArgs {
                   // num_kv_heads; first_q_tile is that of the batch
   TensorView counts;  // i64 [3]: KV tiles set, visible and cut by max_tiles, of all list heads;
                       // each call adds its own
+  // Absent, or what tile_masses made of the records, less what columns hold: then `records` and
+  // probes_per_tile are not read. kUnsupported on CUDA.
+  TileMasses masses;
 };
 
 // Writes the tiles that the rule takes for every list head and query tile of `rows`. The mass of

@@ -30,6 +30,11 @@ class CudaOps final : public Ops {
   void score_tiles(Stream& stream, const ScoreTilesArgs& args) const override;
   void select_tiles(Stream& stream, const SelectTilesArgs& args) const override;
   void audit_mass(Stream& stream, const AuditMassArgs& args) const override;
+  void tile_masses(Stream& stream, const TileMassesArgs& args) const override;
+  void score_columns(Stream& stream, const ScoreColumnsArgs& args) const override;
+  void select_columns(Stream& stream, const SelectColumnsArgs& args) const override;
+  void gather_columns(Stream& stream, const GatherColumnsArgs& args) const override;
+  void subtract_columns(Stream& stream, const SubtractColumnsArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

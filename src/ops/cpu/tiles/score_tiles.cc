@@ -14,7 +14,7 @@
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/scalar_math.h"
 #include "ops/cpu/thread_scratch.h"
-#include "ops/cpu/tiles/kernels.h"
+#include "ops/cpu/tiles/key_tile.h"
 
 namespace sluice::cpu {
 namespace {
@@ -22,20 +22,12 @@ namespace {
 constexpr int32_t kTile = kMaskTileTokens;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-const TileKernels& kernels_of(CpuIsa isa) {
-  if (isa >= CpuIsa::kAvx512) return tile_kernels_avx512();
-  return isa >= CpuIsa::kAvx2 ? tile_kernels_avx2() : tile_kernels_portable();
-}
-
 // ScoreTilesArgs as plain pointers, captured by value in the task.
 struct ScoreCall {
   const uint16_t* q;
   const int32_t* row_begin;
   const int32_t* first_pos;
-  const int32_t* kv_begin;
-  const int32_t* kv_end;
-  const int32_t* block_table;
-  KvBlocksView kv;
+  KeyRunCall run;
   TileProbes probes;
   TileRows rows;
   float scale;
@@ -73,10 +65,10 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
   return {.q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
           .row_begin = args.batch.row_begin.data<int32_t>(),
           .first_pos = args.batch.first_pos.data<int32_t>(),
-          .kv_begin = args.kv_begin.data<int32_t>(),
-          .kv_end = args.kv_end.data<int32_t>(),
-          .block_table = args.block_table.data<int32_t>(),
-          .kv = args.kv,
+          .run = {.kv = args.kv,
+                  .kv_begin = args.kv_begin.data<int32_t>(),
+                  .kv_end = args.kv_end.data<int32_t>(),
+                  .block_table = args.block_table.data<int32_t>()},
           .probes = args.probes,
           .rows = args.rows,
           .scale = args.probes.kind == TileProbeKind::kAntidiagonal
@@ -170,27 +162,20 @@ void make_probe(const ScoreCall& call, int32_t q_head, int32_t probe) {
 void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* keys) {
   const int32_t padded = call.padded_keys();
   std::fill_n(keys, call.width * padded, 0.0f);
-  const KvBlockShape& shape = call.kv.shape;
-  const auto key = [&](int32_t position) {
-    const int32_t entry = (position - *call.kv_begin) / shape.block_tokens;
-    return reinterpret_cast<const uint16_t*>(call.kv.block(call.block_table[entry])) +
-           shape.k_offset(kv_head) +
-           static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim;
-  };
   for (int32_t j = 0; j < call.num_keys(); ++j) {
     const int32_t begin = kv_tile * kTile + j * call.key_tokens;
-    const int32_t count = std::min(call.key_tokens, *call.kv_end - begin);
+    const int32_t count = std::min(call.key_tokens, *call.run.kv_end - begin);
     if (count <= 0) return;
     if (call.probes.kind == TileProbeKind::kPooled) {
       pool(
-          call.probes.pools_maxima, count, call.head_dim, [&](int32_t i) { return key(begin + i); },
+          call.probes.pools_maxima, count, call.head_dim,
+          [&](int32_t i) { return call.run.key(kv_head, begin + i); },
           [&](int32_t d, uint16_t number) { keys[d * padded + j] = bf16_to_float(number); });
       continue;
     }
     for (int32_t t = 0; t < count; ++t) {
-      const uint16_t* from = key(begin + t);
-      float* to = keys + static_cast<int64_t>(t) * call.head_dim * padded + j;
-      for (int32_t d = 0; d < call.head_dim; ++d) to[d * padded] = bf16_to_float(from[d]);
+      put_key(call.run.key(kv_head, begin + t), call.head_dim, padded,
+              keys + static_cast<int64_t>(t) * call.head_dim * padded + j);
     }
   }
 }
@@ -200,7 +185,7 @@ void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* k
 // The record of one probe from its sums with the key vectors of a tile.
 float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, float* sums) {
   const int32_t begin = kv_tile * kTile;
-  const int32_t num_visible = std::min({rows.limit, *call.kv_end, begin + kTile}) - begin;
+  const int32_t num_visible = std::min({rows.limit, *call.run.kv_end, begin + kTile}) - begin;
   const int32_t count = (num_visible + call.key_tokens - 1) / call.key_tokens;
   float largest = kNothing;
   for (int32_t j = 0; j < count; ++j) {
@@ -252,12 +237,12 @@ void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& tea
     make_probe(call, static_cast<int32_t>(index / call.num_probes),
                static_cast<int32_t>(index % call.num_probes));
   });
-  const int32_t first_tile = *call.kv_begin / kTile;
-  const int32_t num_tiles = (*call.kv_end + kTile - 1) / kTile - first_tile;
+  const int32_t first_tile = call.run.first_tile();
+  const int32_t num_tiles = call.run.num_tiles();
   SLUICE_CHECK(first_tile + num_tiles <= call.num_kv_tiles,
                "score_tiles: {} KV tiles, records have room for {}", first_tile + num_tiles,
                call.num_kv_tiles);
-  team.parallel_for(int64_t{call.kv.shape.num_kv_heads} * num_tiles, [&](int64_t index) {
+  team.parallel_for(int64_t{call.run.kv.shape.num_kv_heads} * num_tiles, [&](int64_t index) {
     score_tile(call, kernels, static_cast<int32_t>(index / num_tiles),
                first_tile + static_cast<int32_t>(index % num_tiles));
   });
@@ -266,7 +251,7 @@ void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& tea
 }  // namespace
 
 void CpuOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
-  as_cpu(stream).submit("score tiles", [call = make_call(args), &kernels = kernels_of(isa_)](
+  as_cpu(stream).submit("score tiles", [call = make_call(args), &kernels = tile_kernels_of(isa_)](
                                            ThreadTeam& team) { run_call(call, kernels, team); });
 }
 

@@ -1,4 +1,4 @@
-// select_tiles on the CPU: masses from records, then the rule of ops/tile_rule.h.
+// tile_masses and select_tiles on the CPU: masses from records, then the rule of ops/tile_rule.h.
 //
 // Lists do not depend on each other. Thread rule: enqueue only; lists run on the stream's team.
 #include <algorithm>
@@ -10,25 +10,45 @@
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/scalar_math.h"
+#include "ops/cpu/tiles/key_tile.h"
 
 namespace sluice::cpu {
 namespace {
 
 constexpr int32_t kTile = kMaskTileTokens;
 
-// SelectTilesArgs as plain pointers, captured by value in the task.
-struct SelectCall {
+// Records of some query tiles as plain pointers, and the heads that share a list.
+struct RecordsCall {
   const float* records;  // [num_q_heads][num_probes][num_kv_tiles]
-  const int32_t* row_begin;
-  const int32_t* first_pos;
-  TileRule rule;
-  int64_t prompt_end;
-  uint32_t* bits;   // [num_list_heads][num_q_tiles][num_words]
-  int64_t* counts;  // set, visible, cut
   int32_t per_tile;
   int32_t num_probes;
   int32_t num_kv_tiles;
   int32_t heads_per_list;
+  int32_t first_q_tile;  // of the rows
+};
+
+RecordsCall records_of(const TensorView& records, int32_t per_tile, int64_t num_list_heads,
+                       int32_t first_q_tile) {
+  return {.records = records.data<float>(),
+          .per_tile = per_tile,
+          .num_probes = static_cast<int32_t>(records.dim(1)),
+          .num_kv_tiles = static_cast<int32_t>(records.dim(2)),
+          .heads_per_list = static_cast<int32_t>(records.dim(0) / num_list_heads),
+          .first_q_tile = first_q_tile};
+}
+
+// SelectTilesArgs as plain pointers, captured by value in the task.
+struct SelectCall {
+  RecordsCall records;         // where there are no masses
+  const int32_t* masses;       // [num_list_heads][num_entries][num_kv_tiles]; null: from records
+  const int32_t* column_mass;  // [num_list_heads][num_entries]
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  TileRule rule;
+  int64_t prompt_end;
+  uint32_t* bits;          // [num_list_heads][num_q_tiles][num_words]
+  int64_t* counts;         // set, visible, cut
+  int32_t num_mass_tiles;  // num_kv_tiles of masses
   int32_t num_list_heads;
   int32_t num_q_tiles;
   int32_t num_words;
@@ -37,25 +57,34 @@ struct SelectCall {
   int32_t num_entries;
 };
 
+void set_masses(const TileMasses& masses, SelectCall& call) {
+  call.masses = masses.masses.data<int32_t>();
+  call.column_mass = masses.column_mass.data<int32_t>();
+  call.num_mass_tiles = static_cast<int32_t>(masses.masses.dim(2));
+}
+
 SelectCall make_call(const SelectTilesArgs& args) {
   const TensorView& bits = args.mask.bits;
-  return {.records = args.records.data<float>(),
-          .row_begin = args.batch.row_begin.data<int32_t>(),
-          .first_pos = args.batch.first_pos.data<int32_t>(),
-          .rule = args.rule,
-          .prompt_end = args.prompt_end,
-          .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
-          .counts = args.counts.data<int64_t>(),
-          .per_tile = args.probes_per_tile,
-          .num_probes = static_cast<int32_t>(args.records.dim(1)),
-          .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
-          .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1)),
-          .num_list_heads = static_cast<int32_t>(bits.dim(1)),
-          .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
-          .num_words = static_cast<int32_t>(bits.dim(3)),
-          .first_q_tile = args.mask.first_q_tile,
-          .first_entry = args.rows.first / kTile,
-          .num_entries = args.rows.num_q_tiles()};
+  const int32_t first_entry = args.rows.first / kTile;
+  SelectCall call{.row_begin = args.batch.row_begin.data<int32_t>(),
+                  .first_pos = args.batch.first_pos.data<int32_t>(),
+                  .rule = args.rule,
+                  .prompt_end = args.prompt_end,
+                  .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
+                  .counts = args.counts.data<int64_t>(),
+                  .num_list_heads = static_cast<int32_t>(bits.dim(1)),
+                  .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
+                  .num_words = static_cast<int32_t>(bits.dim(3)),
+                  .first_q_tile = args.mask.first_q_tile,
+                  .first_entry = first_entry,
+                  .num_entries = args.rows.num_q_tiles()};
+  if (args.masses.present()) {
+    set_masses(args.masses, call);
+  } else {
+    call.records = records_of(args.records, args.probes_per_tile, bits.dim(1),
+                              args.mask.first_q_tile + first_entry);
+  }
+  return call;
 }
 
 // The log-sum-exp of a probe's records; not finite where the probe is not usable: NaN and infinity
@@ -72,9 +101,8 @@ float log_sum_exp(const float* records, int32_t count) {
 }
 
 // Adds the probe's share of every tile to `shares`; false if it is not usable.
-bool add_shares(const float* records, std::vector<float>& shares) {
+bool add_shares(const float* records, float lse, std::vector<float>& shares) {
   const auto count = static_cast<int32_t>(shares.size());
-  const float lse = log_sum_exp(records, count);
   if (!std::isfinite(lse)) return false;
   for (int32_t j = 0; j < count; ++j) {
     shares[static_cast<size_t>(j)] += fast_exp(records[j] - lse);
@@ -83,9 +111,11 @@ bool add_shares(const float* records, std::vector<float>& shares) {
 }
 
 // Integer masses of the tiles that query tile `entry` of the rows sees, for the heads of a list;
-// all 0 without a usable probe.
-std::vector<uint32_t> masses_of(const SelectCall& call, int32_t list_head, int32_t entry) {
-  const int32_t q_tile = call.first_q_tile + call.first_entry + entry;
+// all 0 without a usable probe. Gives each probe's log-sum-exp to on_lse(probe, lse).
+template <typename F>
+std::vector<uint32_t> masses_of(const RecordsCall& call, int32_t list_head, int32_t entry,
+                                const F& on_lse) {
+  const int32_t q_tile = call.first_q_tile + entry;
   SLUICE_CHECK(q_tile < call.num_kv_tiles, "select_tiles: query tile {}, records of {} KV tiles",
                q_tile, call.num_kv_tiles);
   std::vector<float> shares(static_cast<size_t>(q_tile) + 1);
@@ -95,7 +125,10 @@ std::vector<uint32_t> masses_of(const SelectCall& call, int32_t list_head, int32
     for (int32_t i = 0; i < call.per_tile; ++i) {
       const int64_t probe =
           head * call.num_probes + static_cast<int64_t>(entry) * call.per_tile + i;
-      num_usable += add_shares(call.records + probe * call.num_kv_tiles, shares) ? 1 : 0;
+      const float* records = call.records + probe * call.num_kv_tiles;
+      const float lse = log_sum_exp(records, q_tile + 1);
+      on_lse(probe, lse);
+      num_usable += add_shares(records, lse, shares) ? 1 : 0;
     }
   }
   std::vector<uint32_t> masses;
@@ -109,6 +142,19 @@ void add_count(int64_t& count, int64_t value) {
   std::atomic_ref<int64_t>(count).fetch_add(value, std::memory_order_relaxed);
 }
 
+// What the rule takes of the masses that the call has, or makes of records.
+TileSelection take(const SelectCall& call, const QueryTile& tile, int32_t list_head,
+                   int32_t entry) {
+  if (call.masses == nullptr) {
+    return take_tiles(call.rule, tile,
+                      masses_of(call.records, list_head, entry, [](int64_t, float) {}));
+  }
+  const int64_t list = static_cast<int64_t>(list_head) * call.num_entries + entry;
+  const int32_t* masses = call.masses + list * call.num_mass_tiles;
+  return take_tiles(call.rule, tile, std::vector<uint32_t>(masses, masses + tile.q_tile + 1),
+                    static_cast<uint64_t>(call.column_mass[list]));
+}
+
 void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
   const int32_t mask_entry = call.first_entry + entry;
   uint32_t* words = call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + mask_entry) *
@@ -120,7 +166,7 @@ void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
   const TileSelection selection =
       attends_everything(call.rule, tile)
           ? TileSelection{.is_set = std::vector<bool>(num_visible, true)}
-          : take_tiles(call.rule, tile, masses_of(call, list_head, entry));
+          : take(call, tile, list_head, entry);
   int64_t num_set = 0;
   for (size_t j = 0; j < num_visible; ++j) {
     if (!selection.is_set[j]) continue;
@@ -132,7 +178,51 @@ void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
   add_count(call.counts[2], selection.num_cut);
 }
 
+// TileMassesArgs as plain pointers.
+struct MassesCall {
+  RecordsCall records;
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  float* lse;            // [num_q_heads][num_probes]
+  int32_t* masses;       // [num_list_heads][num_entries][num_kv_tiles]
+  int32_t* column_mass;  // [num_list_heads][num_entries]
+  int32_t num_list_heads;
+  int32_t num_entries;
+};
+
+void write_masses(const MassesCall& call, int32_t list_head, int32_t entry) {
+  const int64_t list = static_cast<int64_t>(list_head) * call.num_entries + entry;
+  const int32_t num_kv_tiles = call.records.num_kv_tiles;
+  int32_t* to = call.masses + list * num_kv_tiles;
+  std::fill_n(to, num_kv_tiles, 0);
+  call.column_mass[list] = 0;
+  const int32_t end_pos = *call.first_pos + call.row_begin[1] - call.row_begin[0];
+  if ((call.records.first_q_tile + entry) * kTile >= end_pos) return;
+  const std::vector<uint32_t> masses = masses_of(
+      call.records, list_head, entry, [&](int64_t probe, float lse) { call.lse[probe] = lse; });
+  std::copy(masses.begin(), masses.end(), to);
+}
+
 }  // namespace
+
+void CpuOps::tile_masses(Stream& stream, const TileMassesArgs& args) const {
+  const TensorView& masses = args.out.masses;
+  const MassesCall call{.records = records_of(args.records, args.probes_per_tile, masses.dim(0),
+                                              args.first_q_tile + args.rows.first / kTile),
+                        .row_begin = args.batch.row_begin.data<int32_t>(),
+                        .first_pos = args.batch.first_pos.data<int32_t>(),
+                        .lse = args.out.lse.data<float>(),
+                        .masses = masses.data<int32_t>(),
+                        .column_mass = args.out.column_mass.data<int32_t>(),
+                        .num_list_heads = static_cast<int32_t>(masses.dim(0)),
+                        .num_entries = args.rows.num_q_tiles()};
+  as_cpu(stream).submit("tile masses", [call](ThreadTeam& team) {
+    team.parallel_for(int64_t{call.num_list_heads} * call.num_entries, [&](int64_t index) {
+      write_masses(call, static_cast<int32_t>(index / call.num_entries),
+                   static_cast<int32_t>(index % call.num_entries));
+    });
+  });
+}
 
 void CpuOps::select_tiles(Stream& stream, const SelectTilesArgs& args) const {
   as_cpu(stream).submit("select tiles", [call = make_call(args)](ThreadTeam& team) {

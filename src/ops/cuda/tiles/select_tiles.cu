@@ -374,6 +374,11 @@ SelectCall make_call(const SelectTilesArgs& args) {
 
 void CudaOps::select_tiles(Stream& on, const SelectTilesArgs& args) const {
   CudaStream& stream = as_cuda(on);
+  if (args.masses.present()) {
+    fail(ErrorCode::kUnsupported,
+         "select_tiles on {} takes no masses of tile_masses; give records, or use the CPU device",
+         stream.device().info().name);
+  }
   SelectCall call = make_call(args);
   const size_t num_bytes = static_cast<size_t>(call.num_kv_tiles) * sizeof(uint32_t);
   const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;

@@ -1,0 +1,36 @@
+// Columns beside tile masks on CUDA: no kernels yet, and a clear error instead.
+#include "core/error.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace sluice::cuda {
+namespace {
+
+[[noreturn]] void refuse(const char* op, Stream& stream) {
+  fail(ErrorCode::kUnsupported, "{} has no kernel on {} yet; use the CPU device", op,
+       stream.device().info().name);
+}
+
+}  // namespace
+
+void CudaOps::tile_masses(Stream& stream, const TileMassesArgs&) const {
+  refuse("tile_masses", stream);
+}
+
+void CudaOps::score_columns(Stream& stream, const ScoreColumnsArgs&) const {
+  refuse("score_columns", stream);
+}
+
+void CudaOps::select_columns(Stream& stream, const SelectColumnsArgs&) const {
+  refuse("select_columns", stream);
+}
+
+void CudaOps::gather_columns(Stream& stream, const GatherColumnsArgs&) const {
+  refuse("gather_columns", stream);
+}
+
+void CudaOps::subtract_columns(Stream& stream, const SubtractColumnsArgs&) const {
+  refuse("subtract_columns", stream);
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,63 @@
+// P[x, j] = exp(score(x, j)) / sum over i <= x of exp(score(x, i)), and its sums over probes.
+#include "ops/reference/tile_columns.h"
+
+#include "ops/reference/head_view.h"
+
+namespace sluice::reference {
+namespace {
+
+// The row of a probe of score_tiles.
+int32_t row_of(const ScoreTilesArgs& args, const HeadView& head, int32_t q_tile, int32_t index) {
+  return std::min(probe_row(q_tile, index, args.probes.rows_per_tile), head.end_pos - 1);
+}
+
+}  // namespace
+
+std::vector<double> probabilities(const ScoreTilesArgs& args, int32_t q_head, int32_t position) {
+  const HeadView head(args, q_head);
+  const Vector q = head.row(position);
+  Vector scores;
+  for (int32_t j = 0; j <= position && j < head.kv_end; ++j) {
+    scores.push_back(args.scale * dot(q, head.key(j)));
+  }
+  const double lse = log_sum_exp(scores);
+  for (double& score : scores) score = std::exp(score - lse);
+  return scores;
+}
+
+std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_tokens,
+                                  int32_t num_lists) {
+  const HeadView view(args, 0);
+  const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const int32_t first_segment = view.first_pos / segment_tokens;
+  const int32_t num_segments = (view.end_pos - 1) / segment_tokens - first_segment + 1;
+  std::vector<double> result(static_cast<size_t>(num_lists * num_segments * view.kv_end));
+  for (int32_t head = 0; head < num_q_heads; ++head) {
+    const int32_t list = head / (num_q_heads / num_lists);
+    for (int32_t tile = view.first_pos / kTile; tile * kTile < view.end_pos; ++tile) {
+      const int32_t segment = tile * kTile / segment_tokens - first_segment;
+      const int32_t row = row_of(args, view, tile, column_probe(tile, args.probes.rows_per_tile));
+      const std::vector<double> p = probabilities(args, head, row);
+      const int64_t at = (int64_t{list} * num_segments + segment) * view.kv_end;
+      for (size_t j = 0; j < p.size(); ++j) result[static_cast<size_t>(at) + j] += p[j];
+    }
+  }
+  return result;
+}
+
+double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, int32_t q_tile,
+                   int32_t position) {
+  const HeadView view(args, 0);
+  const int32_t heads_per_list = static_cast<int32_t>(args.q.dim(1)) / num_lists;
+  const int32_t num_probes = args.probes.rows_per_tile;
+  double sum = 0.0;
+  for (int32_t head = list * heads_per_list; head < (list + 1) * heads_per_list; ++head) {
+    for (int32_t i = 0; i < num_probes; ++i) {
+      const std::vector<double> p = probabilities(args, head, row_of(args, view, q_tile, i));
+      if (static_cast<size_t>(position) < p.size()) sum += p[static_cast<size_t>(position)];
+    }
+  }
+  return sum / (heads_per_list * num_probes);
+}
+
+}  // namespace sluice::reference

@@ -1,0 +1,26 @@
+// Softmax mass of single keys in double precision, from its equation. Used by tests only.
+// Thread rule: pure functions over host-readable memory.
+#pragma once
+
+#include <vector>
+
+#include "ops/tile_columns.h"
+
+namespace sluice::reference {
+
+// P[x, j] of a true row of a query head: exp(score(x, j) - ln sum over keys of exp(score)), for the
+// keys 0 to x, [x + 1] numbers. The run of `args` holds all keys from 0 on.
+std::vector<double> probabilities(const ScoreTilesArgs& args, int32_t q_head, int32_t position);
+
+// Scores of positions, [num_lists][num_segments][kv_end], in units of whole rows: the sum of P over
+// the column_probe of each query tile of the segment and the heads of the list. `args` are those of
+// score_tiles (kRows) over all rows.
+std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_tokens,
+                                  int32_t num_lists);
+
+// The mean over a query tile's probes and the heads of the list of P[x, position]; 0 for probes
+// before it.
+double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, int32_t q_tile,
+                   int32_t position);
+
+}  // namespace sluice::reference
