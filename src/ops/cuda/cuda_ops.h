@@ -35,6 +35,9 @@ class CudaOps final : public Ops {
   void select_columns(Stream& stream, const SelectColumnsArgs& args) const override;
   void gather_columns(Stream& stream, const GatherColumnsArgs& args) const override;
   void subtract_columns(Stream& stream, const SubtractColumnsArgs& args) const override;
+  void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const override;
+  void score_lines(Stream& stream, const ScoreLinesArgs& args) const override;
+  void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

@@ -60,4 +60,35 @@ double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, 
   return sum / (heads_per_list * num_probes);
 }
 
+LineScores line_scores(const ScoreTilesArgs& args, int32_t segment_tokens, int32_t num_rows,
+                       int32_t num_lists) {
+  const HeadView view(args, 0);
+  const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
+  const int32_t num_segments =
+      (view.end_pos - view.first_pos + segment_tokens - 1) / segment_tokens;
+  const int32_t num_tiles = (view.kv_end + kTile - 1) / kTile;
+  LineScores result{
+      .verticals = std::vector<double>(static_cast<size_t>(num_lists * num_segments * view.kv_end)),
+      .diagonals = std::vector<double>(static_cast<size_t>(num_lists * num_segments * num_tiles))};
+  for (int32_t head = 0; head < num_q_heads; ++head) {
+    for (int32_t segment = 0; segment < num_segments; ++segment) {
+      const int32_t begin = view.first_pos + segment * segment_tokens;
+      const int32_t end = std::min(begin + segment_tokens, view.end_pos);
+      const int32_t row = head / (num_q_heads / num_lists) * num_segments + segment;
+      for (int32_t x = std::max(begin, end - num_rows); x < end; ++x) {
+        const std::vector<double> p = probabilities(args, head, x);
+        for (int32_t j = 0; j <= x; ++j) {
+          result.verticals[static_cast<size_t>(row * view.kv_end + j)] += p[static_cast<size_t>(j)];
+          for (int32_t diagonal = 0; diagonal < num_tiles; ++diagonal) {
+            const double distance = std::abs(x - j - diagonal * kTile);
+            result.diagonals[static_cast<size_t>(row * num_tiles + diagonal)] +=
+                p[static_cast<size_t>(j)] * std::max(0.0, 1.0 - distance / kTile);
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
 }  // namespace sluice::reference

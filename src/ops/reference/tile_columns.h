@@ -23,4 +23,14 @@ std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_to
 double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, int32_t q_tile,
                    int32_t position);
 
+// What score_lines sums, in units of whole rows: verticals [num_lists][num_segments][kv_end] and
+// diagonals [num_lists][num_segments][num_kv_tiles], from the probabilities of the last `num_rows`
+// rows of each segment.
+struct LineScores {
+  std::vector<double> verticals;
+  std::vector<double> diagonals;
+};
+LineScores line_scores(const ScoreTilesArgs& args, int32_t segment_tokens, int32_t num_rows,
+                       int32_t num_lists);
+
 }  // namespace sluice::reference

@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/thread_scratch.h"
 #include "ops/cpu/tiles/key_tile.h"
 
 namespace sluice::cpu {
@@ -47,18 +46,6 @@ void add_probe(const ProbeCall& call, int32_t q_head, int32_t entry, int32_t ind
                     .position = std::min(row, call.end_pos() - 1),
                     .lse = call.lse[probe],
                     .target = target});
-}
-
-// Keys of a tile, and scores of some probes with them, in the scratch of the thread.
-struct TileScratch {
-  float* keys;  // [head_dim][kTile]
-  float* sums;  // [kProbesAtOnce][kTile]
-};
-
-TileScratch tile_scratch(int32_t head_dim) {
-  const size_t num_floats = static_cast<size_t>((head_dim + kProbesAtOnce) * kTile);
-  auto* keys = reinterpret_cast<float*>(thread_scratch(num_floats * sizeof(float)));
-  return {.keys = keys, .sums = keys + int64_t{head_dim} * kTile};
 }
 
 // ---- Scores ------------------------------------------------------------------------------------
@@ -269,14 +256,6 @@ const uint16_t* bits_of(const TensorView& view) {
 }
 
 template <typename Args>
-KeyRunCall run_of(const Args& args) {
-  return {.kv = args.kv,
-          .kv_begin = args.kv_begin.template data<int32_t>(),
-          .kv_end = args.kv_end.template data<int32_t>(),
-          .block_table = args.block_table.template data<int32_t>()};
-}
-
-template <typename Args>
 ProbeCall probes_of(const Args& args, const TensorView& lse) {
   return {.vectors = bits_of(args.vectors),
           .lse = lse.data<float>(),
@@ -295,7 +274,7 @@ void CpuOps::score_columns(Stream& stream, const ScoreColumnsArgs& args) const {
   const auto num_q_heads = static_cast<int32_t>(args.vectors.dim(0));
   const auto num_lists = static_cast<int32_t>(args.scores.dim(0));
   const ScoreColumnsCall call{.probes = probes_of(args, args.lse),
-                              .run = run_of(args),
+                              .run = key_run_of(args),
                               .scores = args.scores.data<int32_t>(),
                               .num_list_heads = num_lists,
                               .heads_per_list = num_q_heads / num_lists,
@@ -318,7 +297,7 @@ void CpuOps::score_columns(Stream& stream, const ScoreColumnsArgs& args) const {
 
 void CpuOps::gather_columns(Stream& stream, const GatherColumnsArgs& args) const {
   const TileColumns& columns = args.columns;
-  const GatherColumnsCall call{.run = run_of(args),
+  const GatherColumnsCall call{.run = key_run_of(args),
                                .positions = columns.positions.data<int32_t>(),
                                .count = columns.count.data<int32_t>(),
                                .kv = reinterpret_cast<uint16_t*>(columns.kv.bytes()),

@@ -10,7 +10,9 @@
 #include "device/cpu/cpu_features.h"
 #include "ops/attention.h"
 #include "ops/cpu/scalar_math.h"
+#include "ops/cpu/thread_scratch.h"
 #include "ops/cpu/tiles/kernels.h"
+#include "ops/tile_selection.h"
 
 namespace sluice::cpu {
 
@@ -39,6 +41,27 @@ struct KeyRunCall {
     return (*kv_end + kMaskTileTokens - 1) / kMaskTileTokens - first_tile();
   }
 };
+
+// Of the args of an op that reads keys.
+template <typename Args>
+KeyRunCall key_run_of(const Args& args) {
+  return {.kv = args.kv,
+          .kv_begin = args.kv_begin.template data<int32_t>(),
+          .kv_end = args.kv_end.template data<int32_t>(),
+          .block_table = args.block_table.template data<int32_t>()};
+}
+
+// Keys of a tile, and scores of some probes with them, in the scratch of the thread.
+struct TileScratch {
+  float* keys;  // [head_dim][kMaskTileTokens]
+  float* sums;  // [kProbesAtOnce][kMaskTileTokens]
+};
+
+inline TileScratch tile_scratch(int32_t head_dim) {
+  const size_t num_floats = static_cast<size_t>((head_dim + kProbesAtOnce) * kMaskTileTokens);
+  auto* keys = reinterpret_cast<float*>(thread_scratch(num_floats * sizeof(float)));
+  return {.keys = keys, .sums = keys + int64_t{head_dim} * kMaskTileTokens};
+}
 
 // One key as a column of `keys`, f32 [head_dim][num_keys].
 inline void put_key(const uint16_t* from, int32_t head_dim, int32_t num_keys, float* to) {
@@ -77,6 +100,19 @@ void for_each_probe(const TileKernels& kernels, std::span<const RowProbe> probes
     kernels.dot_keys(vectors, static_cast<int32_t>(count), head_dim, keys, kMaskTileTokens, sums);
     for (size_t i = 0; i < count; ++i) fn(probes[first + i], sums + i * kMaskTileTokens);
   }
+}
+
+// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives; not finite
+// where the probe is not usable: NaN and infinity make the sum NaN.
+inline float log_sum_exp(const float* records, int32_t count) {
+  const float largest = *std::max_element(records, records + count);
+  float lanes[kRecordLanes] = {};
+  int32_t j = 0;
+  for (; j + kRecordLanes <= count; j += kRecordLanes) {
+    for (int32_t l = 0; l < kRecordLanes; ++l) lanes[l] += fast_exp(records[j + l] - largest);
+  }
+  for (; j < count; ++j) lanes[j % kRecordLanes] += fast_exp(records[j] - largest);
+  return largest + fast_log(sum_lanes(lanes));
 }
 
 // floor(share * unit), between 0 and unit; 0 for NaN, which no comparison lets through.

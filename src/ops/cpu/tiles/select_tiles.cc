@@ -2,15 +2,14 @@
 //
 // Lists do not depend on each other. Thread rule: enqueue only; lists run on the stream's team.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <vector>
 
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/scalar_math.h"
 #include "ops/cpu/tiles/key_tile.h"
+#include "ops/cpu/tiles/masks.h"
 
 namespace sluice::cpu {
 namespace {
@@ -39,65 +38,25 @@ RecordsCall records_of(const TensorView& records, int32_t per_tile, int64_t num_
 
 // SelectTilesArgs as plain pointers, captured by value in the task.
 struct SelectCall {
+  MaskCall mask;
+  TileRule rule;
   RecordsCall records;         // where there are no masses
   const int32_t* masses;       // [num_list_heads][num_entries][num_kv_tiles]; null: from records
   const int32_t* column_mass;  // [num_list_heads][num_entries]
-  const int32_t* row_begin;
-  const int32_t* first_pos;
-  TileRule rule;
-  int64_t prompt_end;
-  uint32_t* bits;          // [num_list_heads][num_q_tiles][num_words]
-  int64_t* counts;         // set, visible, cut
-  int32_t num_mass_tiles;  // num_kv_tiles of masses
-  int32_t num_list_heads;
-  int32_t num_q_tiles;
-  int32_t num_words;
-  int32_t first_q_tile;  // of the mask
-  int32_t first_entry;   // of the rows, in the mask
-  int32_t num_entries;
+  int32_t num_mass_tiles;      // num_kv_tiles of masses
 };
 
-void set_masses(const TileMasses& masses, SelectCall& call) {
-  call.masses = masses.masses.data<int32_t>();
-  call.column_mass = masses.column_mass.data<int32_t>();
-  call.num_mass_tiles = static_cast<int32_t>(masses.masses.dim(2));
-}
-
 SelectCall make_call(const SelectTilesArgs& args) {
-  const TensorView& bits = args.mask.bits;
-  const int32_t first_entry = args.rows.first / kTile;
-  SelectCall call{.row_begin = args.batch.row_begin.data<int32_t>(),
-                  .first_pos = args.batch.first_pos.data<int32_t>(),
-                  .rule = args.rule,
-                  .prompt_end = args.prompt_end,
-                  .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
-                  .counts = args.counts.data<int64_t>(),
-                  .num_list_heads = static_cast<int32_t>(bits.dim(1)),
-                  .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
-                  .num_words = static_cast<int32_t>(bits.dim(3)),
-                  .first_q_tile = args.mask.first_q_tile,
-                  .first_entry = first_entry,
-                  .num_entries = args.rows.num_q_tiles()};
+  SelectCall call{.mask = make_mask_call(args), .rule = args.rule};
   if (args.masses.present()) {
-    set_masses(args.masses, call);
+    call.masses = args.masses.masses.data<int32_t>();
+    call.column_mass = args.masses.column_mass.data<int32_t>();
+    call.num_mass_tiles = static_cast<int32_t>(args.masses.masses.dim(2));
   } else {
-    call.records = records_of(args.records, args.probes_per_tile, bits.dim(1),
-                              args.mask.first_q_tile + first_entry);
+    call.records = records_of(args.records, args.probes_per_tile, args.mask.bits.dim(1),
+                              call.mask.first_q_tile_of_rows());
   }
   return call;
-}
-
-// The log-sum-exp of a probe's records; not finite where the probe is not usable: NaN and infinity
-// make the sum NaN.
-float log_sum_exp(const float* records, int32_t count) {
-  const float largest = *std::max_element(records, records + count);
-  float lanes[kRecordLanes] = {};
-  int32_t j = 0;
-  for (; j + kRecordLanes <= count; j += kRecordLanes) {
-    for (int32_t l = 0; l < kRecordLanes; ++l) lanes[l] += fast_exp(records[j + l] - largest);
-  }
-  for (; j < count; ++j) lanes[j % kRecordLanes] += fast_exp(records[j] - largest);
-  return largest + fast_log(sum_lanes(lanes));
 }
 
 // Adds the probe's share of every tile to `shares`; false if it is not usable.
@@ -138,44 +97,20 @@ std::vector<uint32_t> masses_of(const RecordsCall& call, int32_t list_head, int3
   return masses;
 }
 
-void add_count(int64_t& count, int64_t value) {
-  std::atomic_ref<int64_t>(count).fetch_add(value, std::memory_order_relaxed);
-}
-
-// What the rule takes of the masses that the call has, or makes of records.
+// What the rule takes, of the masses that the call has, or makes of records.
 TileSelection take(const SelectCall& call, const QueryTile& tile, int32_t list_head,
                    int32_t entry) {
+  if (attends_everything(call.rule, tile)) {
+    return {.is_set = std::vector<bool>(static_cast<size_t>(tile.q_tile) + 1, true)};
+  }
   if (call.masses == nullptr) {
     return take_tiles(call.rule, tile,
                       masses_of(call.records, list_head, entry, [](int64_t, float) {}));
   }
-  const int64_t list = static_cast<int64_t>(list_head) * call.num_entries + entry;
+  const int64_t list = static_cast<int64_t>(list_head) * call.mask.num_entries + entry;
   const int32_t* masses = call.masses + list * call.num_mass_tiles;
   return take_tiles(call.rule, tile, std::vector<uint32_t>(masses, masses + tile.q_tile + 1),
                     static_cast<uint64_t>(call.column_mass[list]));
-}
-
-void write_list(const SelectCall& call, int32_t list_head, int32_t entry) {
-  const int32_t mask_entry = call.first_entry + entry;
-  uint32_t* words = call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + mask_entry) *
-                                    call.num_words;
-  std::fill_n(words, call.num_words, 0u);
-  const QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
-  if (tile.q_tile * kTile >= *call.first_pos + call.row_begin[1] - call.row_begin[0]) return;
-  const auto num_visible = static_cast<size_t>(tile.q_tile) + 1;
-  const TileSelection selection =
-      attends_everything(call.rule, tile)
-          ? TileSelection{.is_set = std::vector<bool>(num_visible, true)}
-          : take(call, tile, list_head, entry);
-  int64_t num_set = 0;
-  for (size_t j = 0; j < num_visible; ++j) {
-    if (!selection.is_set[j]) continue;
-    words[j / 32] |= 1u << (j % 32);
-    ++num_set;
-  }
-  add_count(call.counts[0], num_set);
-  add_count(call.counts[1], static_cast<int64_t>(num_visible));
-  add_count(call.counts[2], selection.num_cut);
 }
 
 // TileMassesArgs as plain pointers.
@@ -226,9 +161,12 @@ void CpuOps::tile_masses(Stream& stream, const TileMassesArgs& args) const {
 
 void CpuOps::select_tiles(Stream& stream, const SelectTilesArgs& args) const {
   as_cpu(stream).submit("select tiles", [call = make_call(args)](ThreadTeam& team) {
-    team.parallel_for(int64_t{call.num_list_heads} * call.num_entries, [&](int64_t index) {
-      write_list(call, static_cast<int32_t>(index / call.num_entries),
-                 static_cast<int32_t>(index % call.num_entries));
+    const int32_t num_entries = call.mask.num_entries;
+    team.parallel_for(int64_t{call.mask.num_list_heads} * num_entries, [&](int64_t index) {
+      const auto list_head = static_cast<int32_t>(index / num_entries);
+      const auto entry = static_cast<int32_t>(index % num_entries);
+      write_mask_entry(call.mask, list_head, entry,
+                       [&](const QueryTile& tile) { return take(call, tile, list_head, entry); });
     });
   });
 }

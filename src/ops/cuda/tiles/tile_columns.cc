@@ -1,4 +1,4 @@
-// Columns beside tile masks on CUDA: no kernels yet, and a clear error instead.
+// Columns beside tile masks, and lines, on CUDA: no kernels yet, and a clear error instead.
 #include "core/error.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
@@ -31,6 +31,18 @@ void CudaOps::gather_columns(Stream& stream, const GatherColumnsArgs&) const {
 
 void CudaOps::subtract_columns(Stream& stream, const SubtractColumnsArgs&) const {
   refuse("subtract_columns", stream);
+}
+
+void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs&) const {
+  refuse("score_line_rows", stream);
+}
+
+void CudaOps::score_lines(Stream& stream, const ScoreLinesArgs&) const {
+  refuse("score_lines", stream);
+}
+
+void CudaOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs&) const {
+  refuse("select_diagonals", stream);
 }
 
 }  // namespace sluice::cuda

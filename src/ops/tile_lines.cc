@@ -1,0 +1,82 @@
+// The shape contracts of the ops of lines.
+#include "ops/tile_lines.h"
+
+#include "ops/ops.h"
+#include "ops/shape_contract.h"
+#include "ops/tile_contract.h"
+
+namespace sluice {
+namespace {
+
+// Binds num_segments and num_probes, those of `rows`.
+void check_lines(const LineRows& lines, const TileRows& rows, ShapeContract& shapes) {
+  check_rows(rows, shapes);
+  shapes.require(lines.segment_tokens > 0 && lines.segment_tokens % kMaskTileTokens == 0,
+                 "lines.segment_tokens must be a multiple of kMaskTileTokens");
+  shapes.require(lines.count > 0 && lines.count <= kMaskTileTokens,
+                 "lines.count must be 1 to kMaskTileTokens");
+  shapes.bind("num_segments", (rows.count + lines.segment_tokens - 1) / lines.segment_tokens);
+  shapes.bind("num_probes", shapes["num_segments"] * lines.count);
+}
+
+}  // namespace
+
+void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) {
+  ShapeContract shapes("score_line_rows");
+  check_batch_of_one(args.batch, shapes);
+  check_lines(args.lines, args.rows, shapes);
+  shapes.expect("q", args.q, DType::kBF16, {"num_rows", "num_q_heads", "head_dim"});
+  shapes.require(shapes["num_q_heads"] % args.kv.shape.num_kv_heads == 0,
+                 "num_q_heads must be a multiple of num_kv_heads");
+  check_key_run_blocks(args.kv, shapes);
+  check_key_run_tables(args, shapes);
+  shapes.expect("vectors", args.vectors, DType::kBF16, {"num_q_heads", "num_probes", "head_dim"});
+  shapes.expect("records", args.records, DType::kF32,
+                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  ops_of(stream.device()).score_line_rows(stream, args);
+}
+
+void score_lines(Stream& stream, const ScoreLinesArgs& args) {
+  ShapeContract shapes("score_lines");
+  check_batch_of_one(args.batch, shapes);
+  check_lines(args.lines, args.rows, shapes);
+  shapes.expect("vectors", args.vectors, DType::kBF16, {"num_q_heads", "num_probes", "head_dim"});
+  shapes.expect("records", args.records, DType::kF32,
+                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  shapes.expect("lse", args.lse, DType::kF32, {"num_q_heads", "num_probes"});
+  check_key_run_blocks(args.kv, shapes);
+  check_key_run_tables(args, shapes);
+  shapes.expect("verticals", args.verticals, DType::kI32,
+                {"num_list_heads", "num_segments", "num_positions"});
+  shapes.expect("diagonals", args.diagonals, DType::kI64,
+                {"num_list_heads", "num_segments", "num_kv_tiles"});
+  const int64_t num_kv_heads = args.kv.shape.num_kv_heads;
+  shapes.require(shapes["num_q_heads"] % num_kv_heads == 0,
+                 "num_q_heads must be a multiple of num_kv_heads");
+  shapes.require(shapes["num_list_heads"] == 1 || shapes["num_list_heads"] == num_kv_heads,
+                 "num_list_heads must be 1 or num_kv_heads");
+  shapes.require(shapes["num_positions"] % kMaskTileTokens == 0,
+                 "num_positions must be a multiple of kMaskTileTokens");
+  ops_of(stream.device()).score_lines(stream, args);
+}
+
+void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) {
+  ShapeContract shapes("select_diagonals");
+  check_batch_of_one(args.batch, shapes);
+  check_lines({.segment_tokens = args.segment_tokens, .count = 1}, args.rows, shapes);
+  shapes.expect("diagonals", args.diagonals, DType::kI64,
+                {"num_list_heads", "num_segments", "num_kv_tiles"});
+  shapes.expect("max_count", args.max_count, DType::kI32, {"num_list_heads"});
+  shapes.expect("mask.bits", args.mask.bits, DType::kI32,
+                {"1", "num_list_heads", "num_q_tiles", "num_words"});
+  shapes.require(
+      args.rows.first / kMaskTileTokens + args.rows.num_q_tiles() <= shapes["num_q_tiles"],
+      "mask must have an entry for every query tile of rows");
+  shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],
+                 "mask must have a bit for every KV tile");
+  shapes.bind("3", 3);
+  shapes.expect("counts", args.counts, DType::kI64, {"3"});
+  ops_of(stream.device()).select_diagonals(stream, args);
+}
+
+}  // namespace sluice
