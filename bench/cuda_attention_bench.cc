@@ -116,11 +116,15 @@ std::vector<PrefillShape> mask_shapes() {
       shape("tiles 32K: 25 %, head_dim 64", 32768, 0.25),
       shape("tiles 32K: 25 % in pieces of 4K", 32768, 0.25),
       shape("tiles 32K: 25 %, blocks of 16 (general)", 32768, 0.25),
+      shape("tiles 32K: 20 % and 128 columns", 32768, 0.2),
+      shape("tiles 128K: 5 % and 1024 columns", 131072, 0.05),
   };
   shapes[4].num_q_heads = 32;
   shapes[5].head_dim = 64;
   shapes[6].piece_tokens = 4096;
   shapes[7].block_tokens = 16;
+  shapes[8].lists.columns = 128;
+  shapes[9].lists.columns = 1024;
   return shapes;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -76,7 +78,9 @@ double ListTable::tile_flop() const {
           if (token < begin + rows) tiles.insert(token / 128);
         }
       }
-      num_tiles += static_cast<double>(tiles.size());
+      const int32_t columns = shape_.lists.columns;
+      const bool has_columns = begin / kSegmentTokens * kSegmentTokens >= columns;
+      num_tiles += static_cast<double>(tiles.size()) + (has_columns ? columns / 128 : 0);
     }
   }
   return num_tiles / num_heads_ * rows * 128 * shape_.flop_per_pair();
@@ -111,6 +115,7 @@ PrefillWalk::PrefillWalk(Workbench& bench, const PrefillShape& shape)
   if (shape.lists.page_tokens > 0) lists_.emplace(shape);
   if (lists_ && !shape.lists.as_mask) make_lists();
   if (lists_ && shape.lists.as_mask) make_mask();
+  if (shape.lists.columns > 0) make_columns();
   make_calls();
 }
 
@@ -187,6 +192,44 @@ void PrefillWalk::make_mask() {
   args_.mask.bits = bench_.tensor(words, {1, lists_->num_heads(), q_tiles, num_words});
 }
 
+// Columns are copies of random keys and values, not of those at their positions.
+void PrefillWalk::make_columns() {
+  const int32_t width = shape_.lists.columns;
+  const int32_t num_segments = shape_.num_tokens / kSegmentTokens;
+  std::mt19937 generator(1);
+  std::vector<int32_t> positions, counts;
+  for (int32_t list = 0; list < lists_->num_heads() * num_segments; ++list) {
+    std::vector<int32_t> before(static_cast<size_t>(list % num_segments * kSegmentTokens));
+    std::iota(before.begin(), before.end(), 0);
+    const bool has_columns = std::ssize(before) >= width;
+    counts.push_back(has_columns ? width : 0);
+    if (has_columns) {
+      std::sample(before.begin(), before.end(), std::back_inserter(positions), width, generator);
+    } else {
+      positions.insert(positions.end(), static_cast<size_t>(width), 0);
+    }
+  }
+  args_.columns = {
+      .positions = bench_.tensor(positions, {lists_->num_heads(), num_segments, width}),
+      .count = bench_.tensor(counts, {lists_->num_heads(), num_segments}),
+      .kv = bench_.tensor(DType::kBF16,
+                          {num_segments, shape_.num_kv_heads, 2, width, shape_.head_dim}),
+      .segment_tokens = kSegmentTokens};
+}
+
+// The columns, for the host.
+TileColumns PrefillWalk::columns_on_host() {
+  const TileColumns& from = args_.columns;
+  TileColumns columns = from;
+  columns.positions =
+      to_host(bench_, from.positions)
+          .reshape({from.positions.dim(0), from.positions.dim(1), from.positions.dim(2)});
+  columns.count = to_host(bench_, from.count).reshape({from.count.dim(0), from.count.dim(1)});
+  columns.kv = to_host(bench_, from.kv)
+                   .reshape({from.kv.dim(0), from.kv.dim(1), 2, from.kv.dim(3), from.kv.dim(4)});
+  return columns;
+}
+
 // The bits of query tiles [first_q_tile, first_q_tile + count) of every head.
 std::vector<int32_t> PrefillWalk::mask_words(int32_t first_q_tile, int32_t count) const {
   const auto num_words = static_cast<size_t>(shape_.num_tokens / (32 * kMaskTileTokens) + 1);
@@ -233,6 +276,7 @@ void PrefillWalk::add_row_error(int32_t row, double& difference, double& norm) {
                 .max_kv_tokens = shape_.num_tokens};
   if (args_.pages.present()) host.pages = lists_of_row(row);
   if (args_.mask.present()) host.mask = mask_of_row(row);
+  if (args_.columns.present()) host.columns = columns_on_host();
   host.kv_begin = host_integers(bench_, {0});
   host.kv_end = host_integers(bench_, {shape_.num_tokens});
   if (!host_kv_.present()) {

@@ -21,7 +21,12 @@ struct Lists {
   int32_t recent_tokens = 0;
   double density = 0;    // share of random pages, for each KV head; 0: one list for all heads
   bool as_mask = false;  // the lists, of pages and query pages of 128, become a tile mask
+  int32_t columns = 0;   // beside the mask, at random, of each KV head and segment that has as many
+                         // tokens before it; a multiple of 128
 };
+
+// Rows that share columns.
+inline constexpr int32_t kSegmentTokens = 512;
 
 struct PrefillShape {
   const char* name;
@@ -76,7 +81,8 @@ class ListTable {
 
   // FLOP of all pairs of a row and a token that the row lists and may see.
   double flop() const;
-  // FLOP of all tiles of 128 packed rows by 128 tokens that contain a page of some row's list.
+  // FLOP of all tiles of 128 packed rows by 128 tokens that contain a page of some row's list, or
+  // by 128 columns.
   double tile_flop() const;
 
  private:
@@ -93,7 +99,7 @@ class PrefillWalk {
  public:
   PrefillWalk(Workbench& bench, const PrefillShape& shape);
 
-  // FLOP of the pairs that the rows attend.
+  // FLOP of the pairs that the rows attend, without columns.
   double flop() const { return lists_ ? lists_->flop() : shape_.flop(); }
   // FLOP of the tiles that the kernel for Hopper computes; 0: not known.
   double tile_flop() const { return lists_ ? lists_->tile_flop() : 0; }
@@ -110,9 +116,11 @@ class PrefillWalk {
   void make_calls();
   void make_chunk_calls(int32_t first_row, int32_t num_rows);
   void make_mask();
+  void make_columns();
   std::vector<int32_t> mask_words(int32_t first_q_tile, int32_t count) const;
   PageList lists_of_row(int32_t row);
   TileMask mask_of_row(int32_t row);
+  TileColumns columns_on_host();
   void add_row_error(int32_t row, double& difference, double& norm);
 
   Workbench& bench_;

@@ -261,6 +261,28 @@ TEST(TileColumns, WithoutTilesOrWithoutColumns) {
   }
 }
 
+// A GPU keeps the columns of query tiles in its scratch.
+TEST(TileColumns, SaysThatAGpusScratchIsTooSmall) {
+  if (testing_cpu()) GTEST_SKIP() << "the CPU keeps them elsewhere";
+  const Case c = kCases[0];
+  Machine machine;
+  AttentionArgs args = problem_of(c).call(machine, run_of(c), 0, 2048);
+  args.out = args.q;
+  args.mask.bits = machine.tensor(DType::kI32, {1, 1, 1 << 16, 1});
+  args.columns.positions = machine.tensor(DType::kI32, {1, 3, 64 * kTile});
+  args.columns.count = machine.tensor(DType::kI32, {1, 3});
+  args.columns.kv = machine.tensor(DType::kBF16, {3, 2, 2, 64 * kTile, c.head_dim});
+  try {
+    attend(machine, args, best_kernels());
+    machine.synchronize();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_NE(std::string(error.what()).find("attend fewer rows a call"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(TileColumnsContract, NamesTheRuleThatIsBroken) {
   const Case c = kCases[0];
   const AttentionProblem problem = problem_of(c);
