@@ -174,16 +174,19 @@ struct Selected {
   std::vector<int64_t> counts;
 };
 
-Selected select(Machine& machine, Stream& stream, const Records& of,
-                const std::vector<float>& records, const TileRule& rule, int32_t num_list_heads) {
+TensorView tensor_of(Machine& machine, const Records& of, const std::vector<float>& records) {
+  return machine.tensor(
+      records, {of.num_kv_heads * of.group, of.num_q_tiles() * of.per_tile, of.num_kv_tiles()});
+}
+
+Selected select(Machine& machine, Stream& stream, const Records& of, const TensorView& records,
+                const TileRule& rule, int32_t num_list_heads) {
   const int32_t first_pos = of.first_q_tile * kTile;
-  SelectTilesArgs args{
-      .records = machine.tensor(
-          records, {of.num_kv_heads * of.group, of.num_q_tiles() * of.per_tile, of.num_kv_tiles()}),
-      .probes_per_tile = of.per_tile,
-      .rows = {.first = 0, .count = of.num_tokens - first_pos},
-      .prompt_end = of.num_tokens,
-      .rule = rule};
+  SelectTilesArgs args{.records = records,
+                       .probes_per_tile = of.per_tile,
+                       .rows = {.first = 0, .count = of.num_tokens - first_pos},
+                       .prompt_end = of.num_tokens,
+                       .rule = rule};
   args.batch = {
       .row_begin = machine.tensor(std::vector<int32_t>{0, of.num_tokens - first_pos}, {2}),
       .first_pos = machine.tensor(std::vector<int32_t>{first_pos}, {1}),
@@ -199,7 +202,7 @@ Selected select(Machine& machine, Stream& stream, const Records& of,
   return {values_of<int32_t>(args.mask.bits), values_of<int64_t>(args.counts)};
 }
 
-Selected select(Machine& machine, const Records& of, const std::vector<float>& records,
+Selected select(Machine& machine, const Records& of, const TensorView& records,
                 const TileRule& rule, int32_t num_list_heads) {
   return select(machine, machine.stream(), of, records, rule, num_list_heads);
 }
@@ -234,7 +237,8 @@ TEST(SelectTilesLong, CoversTheShareWithTheHeaviestTiles) {
   for (const int32_t percent : {50, 90, 99}) {
     const TileRule rule{.share = kMassOne / 100 * static_cast<uint32_t>(percent), .tail_tokens = 0};
     Machine machine;
-    const Selected selected = select(machine, of, records, rule, of.num_kv_heads);
+    const Selected selected =
+        select(machine, of, tensor_of(machine, of, records), rule, of.num_kv_heads);
     const size_t num_words = selected.words.size() / static_cast<size_t>(2 * of.num_q_tiles());
     for (int32_t entry = 0; entry < 2 * of.num_q_tiles(); ++entry) {
       SCOPED_TRACE(fmt::format("{} %, entry {}", percent, entry));
@@ -275,10 +279,10 @@ std::vector<TileRule> many_rules() {
 void expect_same_as_cpu(const Records& of, uint32_t seed) {
   const auto device = make_device("cpu", {.num_threads = 2});
   const auto stream = device->make_stream({.name = "reference", .num_threads = 2});
-  const std::vector<float> records = make_records(of, seed);
+  Machine machine;
+  const TensorView records = tensor_of(machine, of, make_records(of, seed));
   for (const TileRule& rule : many_rules()) {
     for (const int32_t num_list_heads : {1, of.num_kv_heads}) {
-      Machine machine;
       const Selected selected = select(machine, of, records, rule, num_list_heads);
       const Selected expected = select(machine, *stream, of, records, rule, num_list_heads);
       const std::string text =
@@ -311,8 +315,9 @@ TEST(SelectTilesLong, HasTheMasksOfTheCpu) {
 // All records equal: the lower tiles are taken, and exactly as many as the rule says.
 TEST(SelectTilesLong, TakesTheLowerOfEqualTiles) {
   const Records of{.num_tokens = 100 * kTile, .first_q_tile = 99};
-  const std::vector<float> records(static_cast<size_t>(4 * of.per_tile * 100), 1.0f);
   Machine machine;
+  const TensorView records =
+      tensor_of(machine, of, std::vector<float>(static_cast<size_t>(4 * of.per_tile * 100), 1.0f));
   TileRule rule{.choice = TileChoice::kTop, .top_tiles = 37, .recent_tokens = 0, .tail_tokens = 0};
   const auto expect_first = [&](int32_t count) {
     const Selected selected = select(machine, of, records, rule, 1);
@@ -347,11 +352,9 @@ TEST(TileKernelsContract, GpusReportTilesBeyondTheRecords) {
     EXPECT_THROW(machine.synchronize(), Error);
   }
   Machine machine;
-  const Records of{.num_tokens = 8 * kTile};
-  Records fewer = of;
-  fewer.num_tokens = 7 * kTile;
-  SelectTilesArgs args{.records = machine.tensor(make_records(fewer, 1), {4, 7 * 4, 7}),
-                       .probes_per_tile = 4};
+  const Records of{.num_tokens = 7 * kTile};
+  SelectTilesArgs args{.records = tensor_of(machine, of, make_records(of, 1)),
+                       .probes_per_tile = of.per_tile};
   args.rows = {.first = 0, .count = 7 * kTile};
   args.batch = {.row_begin = machine.tensor(std::vector<int32_t>{0, 7 * kTile}, {2}),
                 .first_pos = machine.tensor(std::vector<int32_t>{kTile}, {1}),
