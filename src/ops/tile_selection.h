@@ -99,7 +99,8 @@ struct ScoreTilesArgs {
 // Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys were written, in stream order; calls for several runs in any order.
-// Errors: those of every op (ops/ops.h). On CUDA kUnsupported unless head_dim is a multiple of 8.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
+// and 128 keys fit shared memory; an asynchronous error names a KV tile that has no records.
 // Source: see TileProbeKind.
 void score_tiles(Stream& stream, const ScoreTilesArgs& args);
 
