@@ -52,6 +52,10 @@ struct SparseOptions {
   std::optional<int32_t> max_budget_tokens;  // and at most, unless more are always read
   std::optional<int32_t> tail_tokens;        // last rows of a prompt, which read everything
   std::optional<int32_t> dense_layers;       // layers from 0 on in which all rows read everything
+  std::optional<int32_t> column_tokens;      // single tokens that 512 rows read beside their tiles
+  std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes
+  std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
+  std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
 };
 
 inline constexpr int32_t kMinPageTokens = 16;  // a page is a multiple of this
@@ -59,6 +63,7 @@ inline constexpr int32_t kMaxPageTokens = 128;
 inline constexpr int32_t kMinPoolTokens = 8;
 inline constexpr int32_t kMaxPoolTokens = 128;
 inline constexpr int64_t kMaxSparseTokens = int64_t{1} << 30;
+inline constexpr int64_t kMaxColumnTokens = 8192;  // copies of more would fill the device
 
 inline constexpr std::array kSparseOptionRows = {
     option_row<&SparseOptions::policy>(
@@ -67,7 +72,7 @@ inline constexpr std::array kSparseOptionRows = {
          .placeholder = "NAME",
          .when_unset = "full",
          .help = "which KV attention reads: full, streaming, or PREFILL+DECODE as in full+quest, "
-                 "with sampled, xattention or avgpool for PREFILL"}),
+                 "with sampled, minference, xattention or avgpool for PREFILL"}),
     option_row<&SparseOptions::topk_tokens>({.name = "sparse_topk_tokens",
                                              .kind = OptionKind::kTokens,
                                              .min = 1,
@@ -167,6 +172,31 @@ inline constexpr std::array kSparseOptionRows = {
          .max = 1 << 16,
          .when_unset = "0",
          .help = "first layers, in which rows read everything"}),
+    option_row<&SparseOptions::column_tokens>(
+        {.name = "sparse_column_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxColumnTokens,
+         .when_unset = "128",
+         .help = "single tokens that 512 rows read beside their tiles; 0: none"}),
+    option_row<&SparseOptions::segment_tokens>({.name = "sparse_segment_tokens",
+                                                .kind = OptionKind::kTokens,
+                                                .min = 128,
+                                                .max = kMaxSparseTokens,
+                                                .multiple_of = 128,
+                                                .when_unset = "4096",
+                                                .help = "rows that share verticals and slashes"}),
+    option_row<&SparseOptions::vertical_tokens>(
+        {.name = "sparse_vertical_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxColumnTokens,
+         .when_unset = "1024",
+         .help = "single tokens that the rows of a segment read"}),
+    option_row<&SparseOptions::slash_tokens>(
+        {.name = "sparse_slash_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxSparseTokens,
+         .when_unset = "6144",
+         .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
 };
 
 }  // namespace sluice

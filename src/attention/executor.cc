@@ -82,8 +82,13 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
   for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
     const int64_t count = std::min(window_rows, input.span.num_rows - first);
     const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
-    for_each_key_run(stream, pass, part, input.layer,
-                     [&](const KeyRun& run) { policy.score(stream, input, window, run); });
+    for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+      for_each_key_run(stream, pass, part, input.layer, [&](KeyRun run) {
+        run.walk = walk;
+        policy.score(stream, input, window, run);
+      });
+      policy.end_walk(stream, input, window, walk);
+    }
     policy.choose(stream, input, window);
   }
 }

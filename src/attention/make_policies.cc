@@ -6,6 +6,7 @@
 
 #include "attention/policies/avgpool.h"
 #include "attention/policies/full.h"
+#include "attention/policies/minference.h"
 #include "attention/policies/quest.h"
 #include "attention/policies/sampled.h"
 #include "attention/policies/streaming.h"
@@ -49,6 +50,7 @@ constexpr std::array kPolicies = {
                 AvgPoolPolicy::kAlternatives},
     PolicyEntry{"full", make<FullPolicy, Phase::kPrefill>, make<FullPolicy, Phase::kDecode>,
                 FullPolicy::kOptions},
+    PolicyEntry{"minference", make_one<MInferencePolicy>, nullptr, MInferencePolicy::kOptions},
     PolicyEntry{"quest", nullptr, make_one<QuestPolicy>, QuestPolicy::kOptions},
     PolicyEntry{"sampled", make_one<SampledPolicy>, nullptr, SampledPolicy::kOptions},
     PolicyEntry{"streaming", make<StreamingPolicy, Phase::kPrefill>,

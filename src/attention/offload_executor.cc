@@ -291,6 +291,7 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
              .block_table = run.block_table,
              .pages = selection.pages,
              .mask = selection.mask,
+             .columns = selection.columns,
              .state = state_of(input),
              .first = first,
              .last = false});
@@ -351,7 +352,8 @@ void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
                      .kv_end = pass.kv_end,
                      .block_table = kv_->block_places,
                      .pages = selection.pages,
-                     .mask = selection.mask});
+                     .mask = selection.mask,
+                     .columns = selection.columns});
 }
 
 // The last run: the blocks that the pass itself has written.
@@ -367,6 +369,7 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
                      .block_table = part.block_table,
                      .pages = selection.pages,
                      .mask = selection.mask,
+                     .columns = selection.columns,
                      .state = state_of(input),
                      .first = first,
                      .last = true});

@@ -68,6 +68,7 @@ struct KeyRun {
   TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
   TensorView kv_end;       // i32 [1]
   TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
+  int32_t walk = 0;  // of the policy's num_walks: the keys of a window have been shown so often
 };
 
 // The input of one selection: one layer of one pass.
@@ -81,10 +82,12 @@ struct SelectInput {
   TensorView block_ids;  // i32 [num_seqs, max_ids], as in WrittenKv
 };
 
-// The result of a selection: page lists, or a tile mask, or neither: everything. Never both.
+// The result of a selection: page lists, or a tile mask with or without columns, or neither:
+// everything. Never both.
 struct Selection {
   PageList pages;
   TileMask mask;
+  TileColumns columns;
 };
 
 // KV tiles of the tile masks of one layer, of all list heads, in all selections since `initialize`.
@@ -145,6 +148,11 @@ class Policy {
   virtual int32_t window_rows(const SelectInput&) const { return 0; }
   virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
   virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}
+  // A policy that needs the keys again after it has seen all of them says how often it wants them
+  // (KeyRun::walk). `end_walk` comes after the last run of each walk, before `choose`.
+  virtual int32_t num_walks() const { return 1; }
+  virtual void end_walk(Stream&, const SelectInput&, const TileRows& /*window*/, int32_t /*walk*/) {
+  }
 
   // Selects for one layer of one pass of the policy's phase. In prefill it is called for one
   // sequence at a time, so lists need memory for one sequence only; a selection is read, in stream

@@ -22,7 +22,8 @@ void ResidentExecutor::walk(Stream& stream, const AttentionPass&, const PassPart
                      .kv_end = part.kv_end,
                      .block_table = part.block_table,
                      .pages = selection.pages,
-                     .mask = selection.mask});
+                     .mask = selection.mask,
+                     .columns = selection.columns});
 }
 
 }  // namespace sluice

@@ -62,9 +62,6 @@ struct ColumnRule {
   int32_t recent_tokens = 128;   // nor may those from the segment's begin less recent_tokens on,
   bool to_segment_end = false;   // unless all of the segment's positions may
   int32_t threshold_tokens = 0;  // a segment that begins before it has none
-  // Not 0: at most this share (of kMassOne) of the tokens up to the segment's end, beside
-  // max_count.
-  uint32_t share_of_tokens = 0;
 };
 
 struct SelectColumnsArgs {

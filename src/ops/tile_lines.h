@@ -85,8 +85,6 @@ void score_lines(Stream& stream, const ScoreLinesArgs& args);
 struct SelectDiagonalsArgs {
   TensorView diagonals;  // i64 [num_list_heads, num_segments, num_kv_tiles]
   TensorView max_count;  // i32 [num_list_heads]: diagonals of a segment at most, 0 and 1 included
-  // Not 0: at most this share (of kMassOne) of the tiles up to the segment's end, beside max_count.
-  uint32_t share_of_tiles = 0;
   int32_t segment_tokens = 0;
   AttentionBatch batch;  // as in score_tiles
   TileRows rows;         // begin at a segment
@@ -98,8 +96,9 @@ struct SelectDiagonalsArgs {
 
 // Sets tiles (I, I - D) of the query tiles I of `rows` for the diagonals D with the largest sums:
 // of equal sums the smaller D, of sum 0 none; diagonals 0 and 1 are always set, and so are the
-// tiles that the rule forces. Query tiles for which the rule says so, and those of a segment whose
-// sums are all 0 (no usable probe), attend to everything. Bits of query tiles without rows, and of
+// tiles that the rule forces. Query tiles for which the rule says so, those of a segment whose sums
+// are all 0 (no usable probe), and those of one whose tiles are no more than its diagonals at most,
+// attend to everything. Bits of query tiles without rows, and of
 // KV tiles above the diagonal, are 0.
 // Shapes: num_segments covers `rows`; the mask as in select_tiles.
 // Types: i64 sums, i32 words of bits, i64 counts.

@@ -25,7 +25,7 @@ void expect_error(const std::function<void()>& call, const std::vector<std::stri
 TEST(MakePolicies, NamesAndPairs) {
   for (const char* name :
        {"full", "streaming", "full+quest", "streaming+quest", "streaming+full", "full+streaming",
-        "full+full", "sampled+quest", "xattention+full", "avgpool+streaming"}) {
+        "full+full", "sampled+quest", "xattention+full", "avgpool+streaming", "minference+quest"}) {
     const std::unique_ptr<PolicyPair> policies = make_policies(name);
     EXPECT_EQ(policies->name(), name);
     EXPECT_EQ(policies->of(Phase::kPrefill).phase(), Phase::kPrefill);
@@ -47,7 +47,7 @@ TEST(MakePolicies, UnknownNamesAreErrors) {
   for (const char* name : {"", "quest2", "Full", "full+", "+quest", "full+quest+full", "a+b"}) {
     expect_error([&] { make_policies(name); },
                  {"sparse_policy is '" + std::string(name) + "'",
-                  "avgpool, full, quest, sampled, streaming, xattention"});
+                  "avgpool, full, minference, quest, sampled, streaming, xattention"});
   }
 }
 
@@ -99,7 +99,7 @@ TEST(MakePolicies, OptionsOfTilePolicies) {
                {"sparse_stride", "xattention"});
   expect_error([] { make_policies("sampled+full", {.topk_tokens = 8}); }, {"sparse_topk_tokens"});
   expect_error([] { make_policies("full+quest", {.tail_tokens = 8}); },
-               {"sparse_tail_tokens", "avgpool, sampled, xattention"});
+               {"sparse_tail_tokens", "avgpool, minference, sampled, xattention"});
   expect_error([] { make_policies("full+quest", {.coverage_of = CoverageOf::kAll}); },
                {"sparse_coverage_of"});
   const KvBlockShape small{.num_kv_heads = 4, .head_dim = 16, .block_tokens = 192};
@@ -124,6 +124,12 @@ TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
   expect_error([] { make_policies("avgpool+full", {.pool_tokens = 48}); }, {"power of two"});
   expect_error([] { make_policies("avgpool+full", {.query_pool_tokens = 64}); },
                {"sparse_query_pool_tokens is 64", "1, 16 or 128"});
+  expect_error([] { make_policies("minference+full", {.segment_tokens = 100}); },
+               {"sparse_segment_tokens is 100"});
+  expect_error([] { make_policies("minference+full", {.column_tokens = 8}); },
+               {"sparse_column_tokens", "sampled"});
+  expect_error([] { make_policies("sampled+full", {.column_tokens = 10000}); },
+               {"sparse_column_tokens is 10000"});
   expect_error(
       [] { make_policies("sampled+full", {.min_budget_tokens = 512, .max_budget_tokens = 511}); },
       {"sparse_min_budget_tokens is 512", "which is 511"});

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/policies/avgpool.h"
+#include "attention/policies/minference.h"
 #include "attention/policies/quest.h"
 #include "attention/policies/sampled.h"
 #include "attention/policies/xattention.h"
@@ -63,7 +64,16 @@ const PolicyCase kCases[] = {
      "streaming+quest",
      {.topk_tokens = 48, .page_tokens = 16, .sink_tokens = 20, .recent_tokens = kRecentTokens},
      kSinkPages + 4 + 3},
-    {"sampled", "sampled+full", tiles({.coverage = 0.4}), 0, 128},
+    {"sampled", "sampled+full", tiles({.coverage = 0.4, .column_tokens = 0}), 0, 128},
+    {"sampled_columns", "sampled+full", tiles({.coverage = 0.4, .column_tokens = 50}), 0, 128},
+    {"sampled_columns_shared", "sampled+full",
+     tiles({.shared_list = true, .coverage = 0.4, .column_tokens = 200}), 0, 256},
+    {"minference", "minference+full",
+     tiles({.segment_tokens = 256, .vertical_tokens = 30, .slash_tokens = 256}), 0, 128},
+    {"minference_shared", "minference+full",
+     tiles(
+         {.shared_list = true, .segment_tokens = 384, .vertical_tokens = 150, .slash_tokens = 384}),
+     0, 128},
     {"xattention", "xattention+full", tiles({.coverage = 0.4}), 0, 128},
     {"avgpool", "avgpool+full", tiles({.topk_tokens = 128}), 0, 256},
     {"avgpool_alpha", "avgpool+full", tiles({.shared_list = true, .alpha = 0.995}), 0, 128},
@@ -85,6 +95,7 @@ SparseOptions covering(SparseOptions options) {
   if (options.recent_tokens > 0) options.recent_tokens = PolicyRig::kMaxTokens;
   if (options.coverage) options.coverage = 1;
   if (options.topk_tokens) options.topk_tokens = PolicyRig::kMaxTokens;
+  if (options.slash_tokens) options.slash_tokens = PolicyRig::kMaxTokens;
   if (options.alpha) options.min_budget_tokens = PolicyRig::kMaxTokens;
   return options;
 }
@@ -313,6 +324,7 @@ void expect_no_decode(const std::string& name) {
 }
 
 TEST(PolicyPhases, TilePoliciesRefuseDecode) {
+  expect_no_decode<MInferencePolicy>("minference");
   expect_no_decode<SampledPolicy>("sampled");
   expect_no_decode<XAttentionPolicy>("xattention");
   expect_no_decode<AvgPoolPolicy>("avgpool");

@@ -145,7 +145,11 @@ class PolicyRig {
   // (or over all tokens) in double precision.
   std::vector<double> expected_output(const std::vector<Span>& spans, Phase phase) {
     std::vector<PageIds> row_lists;
-    if (rule(phase).selects()) row_lists = lists(phase, spans);
+    TileColumns columns;
+    if (rule(phase).selects()) {
+      columns = select(phase, spans).columns;
+      row_lists = lists(phase, spans);
+    }
     std::vector<double> out;
     size_t row = 0;
     for (const Span& span : spans) {
@@ -155,8 +159,10 @@ class PolicyRig {
           std::vector<int32_t> tokens;
           for (int32_t t = 0; t <= pos; ++t) {
             const auto index = row * kKvHeads + static_cast<size_t>(kv_head);
-            if (row_lists.empty() || std::binary_search(row_lists[index].begin(),
-                                                        row_lists[index].end(), t / page_tokens_)) {
+            if (row_lists.empty() ||
+                std::binary_search(row_lists[index].begin(), row_lists[index].end(),
+                                   t / page_tokens_) ||
+                is_column(columns, kv_head, pos, t)) {
               tokens.push_back(t);
             }
           }
@@ -165,6 +171,16 @@ class PolicyRig {
       }
     }
     return out;
+  }
+
+  // Whether the token is a column of the row at `pos`.
+  static bool is_column(const TileColumns& columns, int32_t kv_head, int32_t pos, int32_t token) {
+    if (!columns.present()) return false;
+    const int64_t list_head = columns.count.dim(0) == 1 ? 0 : kv_head;
+    const int64_t list =
+        list_head * columns.count.dim(1) + pos / columns.segment_tokens - columns.first_segment;
+    const int32_t* first = columns.positions.data<int32_t>() + list * columns.positions.dim(2);
+    return std::binary_search(first, first + columns.count.data<int32_t>()[list], token);
   }
 
   // Bound of the error of one output value. Inputs are at most 2. A score is the sum of kHeadDim
@@ -264,16 +280,20 @@ class PolicyRig {
     const int32_t run_tokens = cuts.run_tokens > 0 ? cuts.run_tokens : num_tokens;
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows window{first, std::min(window_rows, num_rows - first)};
-      for (int32_t begin = 0; begin < num_tokens; begin += run_tokens) {
-        const int32_t end = std::min(begin + run_tokens, num_tokens);
-        const int32_t first_block = begin / block_tokens_;
-        const int64_t num_blocks = blocks_for_tokens(end, block_tokens_) - first_block;
-        const TensorView table = pass.block_table.reshape({pass.block_table.dim(1)});
-        policy.score(*stream_, input, window,
-                     {.kv = pool_.layer(input.layer),
-                      .kv_begin = ints({begin}, {1}),
-                      .kv_end = ints({end}, {1}),
-                      .block_table = table.rows(first_block, num_blocks).reshape({1, num_blocks})});
+      for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+        for (int32_t begin = 0; begin < num_tokens; begin += run_tokens) {
+          const int32_t end = std::min(begin + run_tokens, num_tokens);
+          const int32_t first_block = begin / block_tokens_;
+          const int64_t num_blocks = blocks_for_tokens(end, block_tokens_) - first_block;
+          const TensorView table = pass.block_table.reshape({pass.block_table.dim(1)});
+          policy.score(*stream_, input, window,
+                       {.kv = pool_.layer(input.layer),
+                        .kv_begin = ints({begin}, {1}),
+                        .kv_end = ints({end}, {1}),
+                        .block_table = table.rows(first_block, num_blocks).reshape({1, num_blocks}),
+                        .walk = walk});
+        }
+        policy.end_walk(*stream_, input, window, walk);
       }
       policy.choose(*stream_, input, window);
     }

@@ -1,15 +1,26 @@
 // sampled: masks of the references, its own options and defaults, and what probes can miss.
-#include "attention/tile_policy_check.h"
+#include "attention/policies/sampled.h"
+
+#include "attention/column_check.h"
 
 namespace sluice {
 namespace {
 
-using testing::bare;
 using testing::bare_rule;
+using testing::columns_at;
 using testing::expect_masks;
 using testing::expect_tile_policy;
+using testing::kTilePromptTokens;
 using testing::PolicyRig;
 using testing::share_of_mass;
+using testing::Span;
+using testing::words_of;
+
+// Without columns, unless the options name some.
+SparseOptions bare(SparseOptions options) {
+  if (!options.column_tokens) options.column_tokens = 0;
+  return testing::bare(options);
+}
 
 TileRule coverage(double share) {
   TileRule rule = bare_rule(TileChoice::kCoverage);
@@ -34,7 +45,7 @@ TEST(Sampled, OwnOptions) {
 }
 
 TEST(Sampled, Defaults) {
-  expect_masks("sampled", {.threshold_tokens = 128}, {.rows_per_tile = 4},
+  expect_masks("sampled", {.threshold_tokens = 128, .column_tokens = 0}, {.rows_per_tile = 4},
                {.share = share_of_mass(0.95),
                 .sink_tokens = 128,
                 .recent_tokens = 128,
@@ -43,8 +54,79 @@ TEST(Sampled, Defaults) {
   PolicyRig rig(make_policies("sampled+full"), 128);
   EXPECT_TRUE(rig.rule(Phase::kPrefill).selects_all(4096));
   EXPECT_FALSE(rig.rule(Phase::kPrefill).selects_all(4097));
-  EXPECT_EQ(rig.policies().of(Phase::kPrefill).prefill_scope_tokens(), 128);
+  EXPECT_EQ(rig.policies().of(Phase::kPrefill).prefill_scope_tokens(), 512);
+  EXPECT_EQ(make_policies("sampled+full", {.column_tokens = 0})
+                ->of(Phase::kPrefill)
+                .prefill_scope_tokens(),
+            128);
   EXPECT_EQ(rig.policies().of(Phase::kPrefill).prefill_tail_tokens(), 128);
+}
+
+// The columns of the second segment of 512 rows, and the tiles that cover what they do not, by the
+// reference.
+void expect_columns(const SparseOptions& options, const TileRule& rule) {
+  PolicyRig rig(make_policies("sampled+full", options), kMaskTileTokens);
+  const Span prompt{0, 0, kTilePromptTokens};
+  rig.run(Phase::kPrefill, {prompt});
+  const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
+  const ScoreTilesArgs args = rig.rows_and_keys(prompt, {.rows_per_tile = 4});
+  const std::vector<double> scores = reference::column_scores(args, 512, num_lists);
+  const std::vector<double> masses =
+      reference::tile_masses(reference::score_tiles(args), {.num_q_heads = PolicyRig::kQueryHeads,
+                                                            .num_kv_heads = num_lists,
+                                                            .num_q_tiles = 8,
+                                                            .probes_per_tile = 4,
+                                                            .num_kv_tiles = 8});
+  const Selection selection = rig.select(Phase::kPrefill, {prompt});
+  ASSERT_TRUE(selection.columns.present());
+  for (int32_t list = 0; list < num_lists; ++list) {
+    EXPECT_TRUE(columns_at(selection.columns, list, 0).empty()) << "nothing lies before them";
+    const std::vector<int32_t> columns = columns_at(selection.columns, list, 1);
+    EXPECT_EQ(columns,
+              testing::largest(scores.data() + (list * 2 + 1) * kTilePromptTokens, rule.sink_tokens,
+                               512 - rule.recent_tokens, *options.column_tokens));
+    for (int32_t q_tile = 4; q_tile < 8; ++q_tile) {
+      const double* first = masses.data() + (list * 8 + q_tile) * 8;
+      std::vector<double> rest(first, first + q_tile + 1);
+      uint64_t column_mass = 0;
+      for (const int32_t column : columns) {
+        const double mass = reference::column_mass(args, num_lists, list, q_tile, column);
+        rest[static_cast<size_t>(column / kMaskTileTokens)] -= mass;
+        column_mass += static_cast<uint64_t>(mass * kMassOne);
+      }
+      std::vector<uint32_t> mass;
+      for (const double share : rest) mass.push_back(share_of_mass(std::max(0.0, share)));
+      const TileSelection taken =
+          take_tiles(rule, {.q_tile = q_tile, .prompt_end = kTilePromptTokens}, mass, column_mass);
+      uint32_t word = 0;
+      for (int32_t j = 0; j <= q_tile; ++j) {
+        word |= taken.is_set[static_cast<size_t>(j)] ? 1u << j : 0u;
+      }
+      EXPECT_EQ(words_of(selection.mask)[static_cast<size_t>(list * 8 + q_tile)],
+                static_cast<int32_t>(word))
+          << "list " << list << " query tile " << q_tile;
+    }
+  }
+}
+
+TEST(Sampled, ColumnsAndTheRestAreThoseOfTheReference) {
+  for (const int32_t count : {1, 40, 128, 300}) {
+    expect_columns(bare({.coverage = 0.6, .column_tokens = count}), coverage(0.6));
+  }
+  expect_columns(bare({.shared_list = true, .coverage = 0.6, .column_tokens = 60}), coverage(0.6));
+  SparseOptions options = bare({.coverage = 0.7, .column_tokens = 60});
+  TileRule rule = coverage(0.7);
+  options.sink_tokens = rule.sink_tokens = 100;
+  options.recent_tokens = rule.recent_tokens = 130;
+  expect_columns(options, rule);
+}
+
+TEST(Sampled, ColumnsAreLikeAnyTilePolicy) {
+  const SparseOptions options = bare({.coverage = 0.5, .column_tokens = 50});
+  testing::expect_column_cuts_change_nothing("sampled", options);
+  testing::expect_dense_where_asked("sampled", options);
+  testing::expect_counts("sampled", options);
+  testing::expect_planned_memory("sampled", options);
 }
 
 // Whether the mask of query tile 5 names the tile of a distant key that one of its rows looks at.

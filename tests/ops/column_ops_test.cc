@@ -157,10 +157,6 @@ std::vector<int32_t> chosen(const int32_t* scores, const ColumnRule& rule, int32
   }
   std::stable_sort(positions.begin(), positions.end(),
                    [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
-  if (rule.share_of_tokens > 0) {
-    max_count =
-        std::min(max_count, static_cast<int32_t>(int64_t{rule.share_of_tokens} * end >> 30));
-  }
   if (std::ssize(positions) > max_count) positions.resize(static_cast<size_t>(max_count));
   std::sort(positions.begin(), positions.end());
   return positions;
@@ -170,8 +166,7 @@ TEST(SelectColumns, TakesTheLargestScores) {
   const ColumnRule rules[] = {{},
                               {.sink_tokens = 0, .recent_tokens = 0},
                               {.to_segment_end = true},
-                              {.sink_tokens = 3, .threshold_tokens = 2 * kSegment + 1},
-                              {.to_segment_end = true, .share_of_tokens = kMassOne / 50}};
+                              {.sink_tokens = 3, .threshold_tokens = 2 * kSegment + 1}};
   for (const ColumnRule& rule : rules) {
     Machine machine;
     const int64_t width = tiles_of(kNumTokens) * kTile;

@@ -199,11 +199,7 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
       std::stable_sort(order.begin() + 2, order.end(), [&](int32_t a, int32_t b) {
         return of_segment[static_cast<size_t>(a)] > of_segment[static_cast<size_t>(b)];
       });
-      int64_t count = args.max_count.data<int32_t>()[list];
-      if (args.share_of_tiles > 0) {
-        const int64_t num_tiles = std::min((segment + 2) * 2, kNumTiles);
-        count = std::min(count, args.share_of_tiles * num_tiles / kMassOne);
-      }
+      const int64_t count = args.max_count.data<int32_t>()[list];
       const bool is_blank = *std::max_element(of_segment.begin(), of_segment.end()) == 0;
       const QueryTile tile{.q_tile = q_tile, .prompt_end = args.prompt_end};
       uint32_t word = 0;
@@ -211,7 +207,8 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
         const auto rank = std::find(order.begin(), order.end(), q_tile - j) - order.begin();
         const bool is_chosen =
             rank < 2 || (rank < count && of_segment[static_cast<size_t>(q_tile - j)] > 0);
-        const bool all = is_blank || attends_everything(args.rule, tile);
+        const bool all = is_blank || count >= std::min((segment + 2) * 2, kNumTiles) ||
+                         attends_everything(args.rule, tile);
         if (all || is_chosen || is_forced(args.rule, tile, j)) word |= 1u << j;
       }
       words.push_back(q_tile <= 10 ? static_cast<int32_t>(word) : 0);
@@ -227,26 +224,23 @@ TEST(SelectDiagonals, TakesTheLargestSums) {
       {.choice = TileChoice::kTop, .sink_tokens = 128, .recent_tokens = 300},
       {.choice = TileChoice::kTop, .threshold_tokens = 4 * kTile, .tail_tokens = 700}};
   for (const TileRule& rule : rules) {
-    for (const uint32_t share : {0u, kMassOne / 2}) {
-      Machine machine;
-      SelectDiagonalsArgs args = select_args(machine, sums);
-      args.mask.bits = machine.tensor(DType::kI32, {1, 2, 10, 1});
-      args.rule = rule;
-      args.share_of_tiles = share;
-      select_diagonals(machine.stream(), args);
-      machine.synchronize();
-      std::vector<int32_t> expected = expected_words(args, sums);
-      // Query tile 11 has no rows, and its entry lies outside of `rows`.
-      const std::vector<int32_t> words = values_of<int32_t>(args.mask.bits);
-      int64_t num_set = 0;
-      for (int32_t i = 0; i < 20; ++i) {
-        if (i % 10 == 9) continue;
-        EXPECT_EQ(words[static_cast<size_t>(i)], expected[static_cast<size_t>(i)]) << i;
-        num_set += std::popcount(static_cast<uint32_t>(expected[static_cast<size_t>(i)]));
-      }
-      EXPECT_EQ(values_of<int64_t>(args.counts),
-                (std::vector<int64_t>{1 + num_set, 2 + 2 * (3 + 11) * 9 / 2, 3}));
+    Machine machine;
+    SelectDiagonalsArgs args = select_args(machine, sums);
+    args.mask.bits = machine.tensor(DType::kI32, {1, 2, 10, 1});
+    args.rule = rule;
+    select_diagonals(machine.stream(), args);
+    machine.synchronize();
+    std::vector<int32_t> expected = expected_words(args, sums);
+    // Query tile 11 has no rows, and its entry lies outside of `rows`.
+    const std::vector<int32_t> words = values_of<int32_t>(args.mask.bits);
+    int64_t num_set = 0;
+    for (int32_t i = 0; i < 20; ++i) {
+      if (i % 10 == 9) continue;
+      EXPECT_EQ(words[static_cast<size_t>(i)], expected[static_cast<size_t>(i)]) << i;
+      num_set += std::popcount(static_cast<uint32_t>(expected[static_cast<size_t>(i)]));
     }
+    EXPECT_EQ(values_of<int64_t>(args.counts),
+              (std::vector<int64_t>{1 + num_set, 2 + 2 * (3 + 11) * 9 / 2, 3}));
   }
 }
 

@@ -25,14 +25,17 @@ class ProbePolicy : public TilePolicy {
 
   size_t record_bytes(const PolicyLimits& limits) const override;
 
+  const TileProbes& probes() const { return probes_; }
+  // Those of a window.
+  TensorView vectors_of(const TileRows& window) const;
+  TensorView records_of(const SelectInput& input, const TileRows& window) const;
+
  private:
   struct Memory {
     TensorView vectors;  // bf16 [num_q_heads, probes of a window, probe_width]
     TensorView records;  // f32 [num_q_heads, probes of a window, KV tiles of a sequence]
   };
   Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
-  TensorView vectors_of(const TileRows& window) const;
-  TensorView records_of(const SelectInput& input, const TileRows& window) const;
 
   TileProbes probes_;
 

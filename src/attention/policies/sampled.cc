@@ -1,11 +1,15 @@
-// sampled as probes of kind kRows.
+// sampled as probes of kind kRows; with columns the masses of tiles stand between records and mask.
 #include "attention/policies/sampled.h"
+
+#include "core/error.h"
 
 namespace sluice {
 namespace {
 
 constexpr double kCoverage = 0.95;
 constexpr int32_t kProbeRows = 4;
+constexpr int32_t kColumnTokens = 128;
+constexpr int32_t kSegmentTokens = 512;  // rows that share columns
 
 }  // namespace
 
@@ -13,6 +17,144 @@ SampledPolicy::SampledPolicy(const SparseOptions& options)
     : ProbePolicy(
           "sampled", options, coverage_choice(options, kCoverage),
           {.kind = TileProbeKind::kRows,
-           .rows_per_tile = power_of_two("sparse_probe_rows", options.probe_rows, kProbeRows)}) {}
+           .rows_per_tile = power_of_two("sparse_probe_rows", options.probe_rows, kProbeRows)}),
+      has_columns_(options.column_tokens.value_or(kColumnTokens) > 0),
+      columns_(kSegmentTokens, options.column_tokens.value_or(kColumnTokens)) {}
+
+int32_t SampledPolicy::prefill_scope_tokens() const {
+  return has_columns_ ? kSegmentTokens : ProbePolicy::prefill_scope_tokens();
+}
+
+// ---- Memory ------------------------------------------------------------------------------------
+
+PassColumns::Sizes SampledPolicy::column_sizes(const KvLayout& layout,
+                                               const PolicyLimits& limits) const {
+  return {.layout = layout,
+          .limits = limits,
+          .num_lists = num_list_heads(layout.block),
+          .window_rows = max_window_rows(limits)};
+}
+
+TileMasses SampledPolicy::cut_masses(Arena& arena, const KvLayout& layout,
+                                     const PolicyLimits& limits) const {
+  const int64_t num_q_tiles = mask_tiles_of(max_window_rows(limits));
+  const int64_t num_lists = num_list_heads(layout.block);
+  return {
+      .lse = arena.tensor(DType::kF32, {limits.num_q_heads, num_q_tiles * probes().rows_per_tile}),
+      .masses =
+          arena.tensor(DType::kI32, {num_lists, num_q_tiles, mask_tiles_of(limits.max_tokens)}),
+      .column_mass = arena.tensor(DType::kI32, {num_lists, num_q_tiles})};
+}
+
+PolicyMemory SampledPolicy::memory(const KvLayout& layout, int32_t num_blocks,
+                                   const PolicyLimits& limits) const {
+  PolicyMemory memory = ProbePolicy::memory(layout, num_blocks, limits);
+  if (!has_columns_) return memory;
+  const PolicyMemory columns = columns_.memory(column_sizes(layout, limits));
+  Arena plan;
+  cut_masses(plan, layout, limits);
+  memory.list_bytes += plan.used_bytes() + columns.list_bytes;
+  memory.pinned_bytes += columns.pinned_bytes;
+  return memory;
+}
+
+void SampledPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                               const PolicyLimits& limits) {
+  if (has_columns_) {
+    columns_.initialize(device, column_sizes(layout, limits));
+    Arena plan;
+    cut_masses(plan, layout, limits);
+    device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
+    Arena arena(device_memory_.data(), device_memory_.size_bytes());
+    masses_ = cut_masses(arena, layout, limits);
+  }
+  ProbePolicy::initialize(device, layout, num_blocks, limits);
+}
+
+TileMasses SampledPolicy::masses_of(const SelectInput& input, const TileRows& window) const {
+  const int64_t num_q_tiles = window.num_q_tiles();
+  const int64_t num_kv_tiles = mask_tiles_of(input.span.end_pos());
+  const TileMasses& all = masses_;
+  SLUICE_CHECK(num_q_tiles <= all.masses.dim(1) && num_kv_tiles <= all.masses.dim(2),
+               "{} query tiles, {} KV tiles", num_q_tiles, num_kv_tiles);
+  const int64_t num_lists = all.masses.dim(0);
+  return {
+      .lse = TensorView(all.lse.bytes(), DType::kF32,
+                        {all.lse.dim(0), num_q_tiles * probes().rows_per_tile}),
+      .masses = TensorView(all.masses.bytes(), DType::kI32, {num_lists, num_q_tiles, num_kv_tiles}),
+      .column_mass = TensorView(all.column_mass.bytes(), DType::kI32, {num_lists, num_q_tiles})};
+}
+
+// ---- A selection -------------------------------------------------------------------------------
+
+void SampledPolicy::score(Stream& stream, const SelectInput& input, const TileRows& window,
+                          const KeyRun& run) {
+  if (run.walk == 0) {
+    ProbePolicy::score(stream, input, window, run);
+  } else if (run.walk == 1) {
+    score_keys(stream, input, window, run);
+  } else {
+    columns_.gather(stream, input, window, run);
+  }
+}
+
+void SampledPolicy::score_keys(Stream& stream, const SelectInput& input, const TileRows& window,
+                               const KeyRun& run) {
+  score_columns(stream, {.vectors = vectors_of(window),
+                         .lse = masses_of(input, window).lse,
+                         .rows_per_tile = probes().rows_per_tile,
+                         .batch = input.batch,
+                         .rows = window,
+                         .scale = input.scale,
+                         .kv = run.kv,
+                         .kv_begin = run.kv_begin,
+                         .kv_end = run.kv_end,
+                         .block_table = run.block_table,
+                         .segment_tokens = kSegmentTokens,
+                         .scores = columns_.scores_of(input, window)});
+}
+
+void SampledPolicy::end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
+                             int32_t walk) {
+  if (!has_columns_) return;
+  if (walk == 0) {
+    tile_masses(stream, {.records = records_of(input, window),
+                         .probes_per_tile = probes().rows_per_tile,
+                         .batch = input.batch,
+                         .rows = window,
+                         .first_q_tile = mask_of(input).first_q_tile,
+                         .out = masses_of(input, window)});
+  } else if (walk == 1) {
+    columns_.select(stream, input, window,
+                    {.sink_tokens = tile_rule().sink_tokens,
+                     .recent_tokens = tile_rule().recent_tokens,
+                     .threshold_tokens = tile_rule().threshold_tokens});
+  } else {
+    subtract_columns(stream, {.vectors = vectors_of(window),
+                              .rows_per_tile = probes().rows_per_tile,
+                              .batch = input.batch,
+                              .rows = window,
+                              .scale = input.scale,
+                              .columns = columns_.columns_of(input),
+                              .masses = masses_of(input, window)});
+  }
+}
+
+void SampledPolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
+  if (!has_columns_) return ProbePolicy::choose(stream, input, window);
+  select_tiles(stream, {.batch = input.batch,
+                        .rows = window,
+                        .prompt_end = input.span.prompt_end,
+                        .rule = tile_rule(),
+                        .mask = mask_of(input),
+                        .counts = counts_of(stream, input.layer),
+                        .masses = masses_of(input, window)});
+}
+
+Selection SampledPolicy::select(Stream& stream, const SelectInput& input) {
+  Selection selection = ProbePolicy::select(stream, input);
+  if (has_columns_ && selection.mask.present()) selection.columns = columns_.columns_of(input);
+  return selection;
+}
 
 }  // namespace sluice

@@ -163,7 +163,7 @@ Selection TilePolicy::select(Stream& stream, const SelectInput& input) {
                  .src = memory_.counts.bytes(),
                  .num_bytes = memory_.counts.num_bytes()});
   }
-  return {.pages = {}, .mask = mask_of(input)};
+  return {.pages = {}, .mask = mask_of(input), .columns = {}};
 }
 
 std::span<const TileCounts> TilePolicy::tile_counts() const {

@@ -51,6 +51,9 @@ class TilePolicy : public Policy {
   virtual size_t record_bytes(const PolicyLimits& limits) const = 0;
   int32_t max_window_rows(const PolicyLimits& limits) const;
 
+  // Lists of a layer: one for each KV head, or one for all of them.
+  int64_t num_list_heads(const KvBlockShape& block) const;
+
   const SparseOptions& options() const { return options_; }
   const TileRule& tile_rule() const { return tile_rule_; }
 
@@ -66,7 +69,6 @@ class TilePolicy : public Policy {
     TensorView counts;  // i64 [num_layers, 3]
   };
   Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
-  int64_t num_list_heads(const KvBlockShape& block) const;
   bool makes_mask(const SelectInput& input) const;
 
   SparseOptions options_;

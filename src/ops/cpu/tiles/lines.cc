@@ -161,7 +161,6 @@ struct DiagonalsCall {
   const int32_t* max_count;
   MaskCall mask;
   TileRule rule;
-  uint32_t share_of_tiles;
   int32_t num_kv_tiles;
   int32_t num_segments;
   int32_t tiles_per_segment;
@@ -180,9 +179,8 @@ std::vector<bool> chosen_diagonals(const DiagonalsCall& call, int32_t list, int3
   const int64_t end_tile = std::min<int64_t>(
       call.mask.first_q_tile_of_rows() + int64_t{segment + 1} * call.tiles_per_segment,
       (call.mask.end_pos() + kTile - 1) / kTile);
-  int64_t count = call.max_count[list];
-  if (call.share_of_tiles > 0) count = std::min(count, call.share_of_tiles * end_tile / kMassOne);
-  count = std::clamp<int64_t>(count - 2, 0, std::ssize(others));
+  if (call.max_count[list] >= end_tile) return {};
+  const int64_t count = std::clamp<int64_t>(call.max_count[list] - 2, 0, std::ssize(others));
   std::stable_sort(others.begin(), others.end(),
                    [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
   std::vector<bool> chosen(static_cast<size_t>(std::max(2, call.num_kv_tiles)), false);
@@ -248,7 +246,6 @@ void CpuOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) c
                            .max_count = args.max_count.data<int32_t>(),
                            .mask = make_mask_call(args),
                            .rule = args.rule,
-                           .share_of_tiles = args.share_of_tiles,
                            .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),
                            .num_segments = static_cast<int32_t>(args.diagonals.dim(1)),
                            .tiles_per_segment = args.segment_tokens / kTile};

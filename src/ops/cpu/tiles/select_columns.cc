@@ -42,14 +42,10 @@ Candidates candidates_of(const SelectColumnsCall& call, int32_t list, int32_t se
   const int64_t begin = int64_t{call.first_segment + segment} * call.segment_tokens;
   const int64_t end = std::min(begin + call.segment_tokens, call.end_pos());
   if (begin < call.rule.threshold_tokens || begin >= end) return {};
-  int64_t count = call.max_count[list];
-  if (call.rule.share_of_tokens > 0) {
-    count = std::min(count, call.rule.share_of_tokens * end / kMassOne);
-  }
   const int64_t last = call.rule.to_segment_end ? end : begin - call.rule.recent_tokens;
   return {.begin = call.rule.sink_tokens,
           .end = static_cast<int32_t>(std::max<int64_t>(0, last)),
-          .count = static_cast<int32_t>(count)};
+          .count = call.max_count[list]};
 }
 
 void select_list(const SelectColumnsCall& call, int32_t list, int32_t segment) {

@@ -1,0 +1,67 @@
+// minference: a prefill policy that attends to verticals and slashes.
+//
+// The last rows of a segment attend to all keys. The tokens with the largest column sums become
+// columns, the tile diagonals with the largest sums along offsets become tiles of the mask. All
+// rows of the segment share both. Thread rule: as Policy.
+#pragma once
+
+#include "attention/policies/pass_columns.h"
+#include "attention/policies/tile_policy.h"
+#include "ops/tile_lines.h"
+
+namespace sluice {
+
+class MInferencePolicy final : public TilePolicy {
+ public:
+  static constexpr std::array<std::string_view, 9> kOptions = {
+      "sparse_sink_tokens",    "sparse_recent_tokens",   "sparse_threshold_tokens",
+      "sparse_tail_tokens",    "sparse_dense_layers",    "sparse_shared_list",
+      "sparse_segment_tokens", "sparse_vertical_tokens", "sparse_slash_tokens"};
+
+  // Errors: kInvalidArgument for options that are out of range or contradict each other.
+  explicit MInferencePolicy(const SparseOptions& options);
+
+  int32_t prefill_scope_tokens() const override { return lines_.segment_tokens; }
+  PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
+                      const PolicyLimits& limits) const override;
+  void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
+                  const PolicyLimits& limits) override;
+
+  // Walks: records of the last rows, sums of their probabilities, copies of columns.
+  int32_t num_walks() const override { return 3; }
+  void score(Stream& stream, const SelectInput& input, const TileRows& window,
+             const KeyRun& run) override;
+  void end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
+                int32_t walk) override;
+  void choose(Stream& stream, const SelectInput& input, const TileRows& window) override;
+  Selection select(Stream& stream, const SelectInput& input) override;
+
+ protected:
+  size_t record_bytes(const PolicyLimits& limits) const override;
+
+ private:
+  struct Memory {
+    TensorView vectors;    // bf16 [num_q_heads, line rows of a window, head_dim]
+    TensorView records;    // f32 [num_q_heads, line rows of a window, KV tiles of a sequence]
+    TensorView lse;        // f32 [num_q_heads, line rows of a window]
+    TensorView diagonals;  // i64 [num_lists, segments of a window, KV tiles of a sequence]
+  };
+  Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
+  // `memory_` packed to a window.
+  Memory memory_of(const SelectInput& input, const TileRows& window) const;
+  PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
+  int64_t segments_of(int64_t num_rows) const;
+
+  LineRows lines_;
+  ColumnRule column_rule_;
+  int32_t max_diagonals_;
+  PassColumns columns_;
+
+  // From `initialize` on.
+  int64_t num_lists_ = 1;
+  Buffer device_memory_;
+  Memory memory_;
+  ListCounts diagonal_counts_;
+};
+
+}  // namespace sluice
