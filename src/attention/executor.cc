@@ -83,7 +83,7 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
     const int64_t count = std::min(window_rows, input.span.num_rows - first);
     const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
     for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
-      for_each_key_run(stream, pass, part, input.layer, [&](KeyRun run) {
+      for_each_key_run(stream, pass, part, {input.layer, walk}, [&](KeyRun run) {
         run.walk = walk;
         policy.score(stream, input, window, run);
       });

@@ -73,6 +73,11 @@ class Executor {
   void attend(Stream& stream, const AttentionPass& pass, const LayerInput& input);
 
  protected:
+  // One of the walks of the prefill policy over the keys of a window (Policy::num_walks).
+  struct KeyWalk {
+    LayerId layer;
+    int32_t index = 0;
+  };
   using VisitKeys = std::function<void(const KeyRun&)>;
 
   const PolicyPair& policies() const { return policies_; }
@@ -81,17 +86,17 @@ class Executor {
   }
   // Whether the policy of the pass's phase is asked.
   bool selects(const AttentionPass& pass) const;
-  // How often a layer visits the keys of a span before it attends; 0 if its policy scores nothing.
+  // Windows of a span whose keys a layer visits before it attends; 0 if its policy scores nothing.
   int64_t num_windows(LayerId layer, const PrefillSpan& span) const;
 
  private:
   // The same blocks, after the write.
   virtual KvBlocksView written(const AttentionPass& pass, LayerId layer) const = 0;
   // Calls `visit` for the runs of keys of `part`, one sequence of a prefill pass, from position 0
-  // to the pass's end in ascending order. Only the keys of a run's blocks are valid, in stream
-  // order until `visit` returns.
+  // to the pass's end in ascending order. The keys of a run's blocks are valid in stream order
+  // until `visit` returns, and the values, too, if the policy reads them in this walk.
   virtual void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
-                                LayerId layer, const VisitKeys& visit) = 0;
+                                const KeyWalk& walk, const VisitKeys& visit) = 0;
   // Whether `walk` needs page lists in this pass, even if they name all pages.
   virtual bool needs_lists() const { return false; }
   // Enqueues the attention of the rows of `part` under `selection`.

@@ -88,27 +88,34 @@ void OffloadExecutor::end_pass() {
   offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
+// What a walk of the prefill policy loads.
+BlockPart OffloadExecutor::part_of_walk(int32_t walk) const {
+  return policies().of(Phase::kPrefill).reads_values(walk) ? BlockPart::kAll : BlockPart::kKeys;
+}
+
 // Writes the loads of a pass over `history` to loads_, in the order in which its layers use them,
-// but at most `max_loads`: of each sequence first the keys, once for each window of its span in
-// which they are scored, and then the runs that are attended to. Resident runs need no load.
-// Without spans nothing is scored.
+// but at most `max_loads`: of each sequence first the runs of all walks of its span's windows, and
+// then the runs that are attended to. Resident runs need no load. Without spans nothing is scored.
 void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
                                  std::span<const PrefillSpan> spans, size_t max_loads) {
   loads_.clear();
   next_load_ = 0;
+  const int64_t num_walks = policies().of(Phase::kPrefill).num_walks();
   for (const LayerId layer : offload_.layout().layers()) {
     for (size_t first = 0, end = 0; first < history.size(); first = end) {
       const auto seq = static_cast<size_t>(history[first].seq_index);
       while (end < history.size() && history[end].seq_index == history[first].seq_index) ++end;
-      const auto add = [&](BlockPart part) {
+      const auto add = [&](BlockPart part, bool only_needed) {
         for (size_t i = first; i < end && loads_.size() < max_loads; ++i) {
-          if (history[i].is_resident()) continue;
-          if (part == BlockPart::kKeys || is_needed(history[i])) loads_.push_back({layer, i, part});
+          if (history[i].is_resident() || (only_needed && !is_needed(history[i]))) continue;
+          loads_.push_back({layer, i, part});
         }
       };
       const int64_t windows = spans.empty() ? 0 : num_windows(layer, spans[seq]);
-      for (int64_t i = 0; i < windows; ++i) add(BlockPart::kKeys);
-      add(BlockPart::kAll);
+      for (int64_t i = 0; i < windows * num_walks; ++i) {
+        add(part_of_walk(static_cast<int32_t>(i % num_walks)), false);
+      }
+      add(BlockPart::kAll, true);
     }
     if (loads_.size() >= max_loads) return;
   }
@@ -217,24 +224,24 @@ KvBlocksView OffloadExecutor::written(const AttentionPass& pass, LayerId layer) 
 
 // The sequence's history, from slots or resident places, then the keys that the pass has written.
 void OffloadExecutor::for_each_key_run(Stream& stream, const AttentionPass& pass,
-                                       const PassPart& part, LayerId layer,
+                                       const PassPart& part, const KeyWalk& walk,
                                        const VisitKeys& visit) {
   for (size_t i = 0; i < kv_->history.size(); ++i) {
-    if (kv_->history[i].seq_index == part.first_seq) visit_run(stream, layer, i, visit);
+    if (kv_->history[i].seq_index == part.first_seq) visit_run(stream, walk, i, visit);
   }
-  visit({.kv = written(pass, layer),
+  visit({.kv = written(pass, walk.layer),
          .kv_begin = part.kv_begin,
          .kv_end = part.kv_end,
          .block_table = part.block_table});
 }
 
 // Shows the keys of one run of history and gives its slot to the next load.
-void OffloadExecutor::visit_run(Stream& stream, LayerId layer, size_t index,
+void OffloadExecutor::visit_run(Stream& stream, const KeyWalk& walk, size_t index,
                                 const VisitKeys& visit) {
   const HistoryRun& run = kv_->history[index];
   SlotLease lease;
-  if (!run.is_resident()) lease = take_lease({layer, index, BlockPart::kKeys});
-  visit({.kv = lease.held() ? lease.use(stream) : offload_.places().residents(layer),
+  if (!run.is_resident()) lease = take_lease({walk.layer, index, part_of_walk(walk.index)});
+  visit({.kv = lease.held() ? lease.use(stream) : offload_.places().residents(walk.layer),
          .kv_begin = run.kv_begin,
          .kv_end = run.kv_end,
          .block_table = run.block_table});

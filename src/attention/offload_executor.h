@@ -81,7 +81,7 @@ class OffloadExecutor final : public Executor {
 
   KvBlocksView written(const AttentionPass& pass, LayerId layer) const override;
   void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
-                        LayerId layer, const VisitKeys& visit) override;
+                        const KeyWalk& walk, const VisitKeys& visit) override;
   bool needs_lists() const override { return source_ == HistorySource::kGathers; }
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
@@ -106,7 +106,8 @@ class OffloadExecutor final : public Executor {
   void load_ahead();
   void adopt_early_loads();
   SlotLease take_lease(const PlannedLoad& load);
-  void visit_run(Stream& stream, LayerId layer, size_t index, const VisitKeys& visit);
+  BlockPart part_of_walk(int32_t walk) const;
+  void visit_run(Stream& stream, const KeyWalk& walk, size_t index, const VisitKeys& visit);
   AttentionState state_of(const LayerInput& input) const;
 
   OffloadEngine& offload_;

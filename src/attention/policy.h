@@ -62,13 +62,14 @@ struct PrefillSpan {
 };
 
 // Consecutive keys of one sequence and layer that are on the device: in the pool, a slot, the
-// stage. The values of these blocks may be undefined. Made by the executor.
+// stage. The values of these blocks may be undefined, unless the policy reads them in this walk.
+// Made by the executor.
 struct KeyRun {
   KvBlocksView kv;
   TensorView kv_begin;     // i32 [1]: position of the first; a multiple of block_tokens
   TensorView kv_end;       // i32 [1]
   TensorView block_table;  // i32 [1, max_blocks]: blocks of `kv` from kv_begin on
-  int32_t walk = 0;  // of the policy's num_walks: the keys of a window have been shown so often
+  int32_t walk = 0;        // of the policy's num_walks over the keys of a window
 };
 
 // The input of one selection: one layer of one pass.
@@ -148,9 +149,11 @@ class Policy {
   virtual int32_t window_rows(const SelectInput&) const { return 0; }
   virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
   virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}
-  // A policy that needs the keys again after it has seen all of them says how often it wants them
-  // (KeyRun::walk). `end_walk` comes after the last run of each walk, before `choose`.
+  // Some policies need the keys of a window several times (KeyRun::walk). `end_walk` is called
+  // after the last run of each walk, before `choose`. A walk that does not read values costs half
+  // of the transfers of one that does, where the history is on the host.
   virtual int32_t num_walks() const { return 1; }
+  virtual bool reads_values(int32_t /*walk*/) const { return false; }
   virtual void end_walk(Stream&, const SelectInput&, const TileRows& /*window*/, int32_t /*walk*/) {
   }
 

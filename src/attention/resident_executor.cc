@@ -4,8 +4,8 @@
 namespace sluice {
 
 void ResidentExecutor::for_each_key_run(Stream&, const AttentionPass&, const PassPart& part,
-                                        LayerId layer, const VisitKeys& visit) {
-  visit({.kv = pool_.layer(layer),
+                                        const KeyWalk& walk, const VisitKeys& visit) {
+  visit({.kv = pool_.layer(walk.layer),
          .kv_begin = part.kv_begin,
          .kv_end = part.kv_end,
          .block_table = part.block_table});

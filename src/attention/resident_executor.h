@@ -23,7 +23,7 @@ class ResidentExecutor final : public Executor {
     return pool_.layer(layer);
   }
   void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
-                        LayerId layer, const VisitKeys& visit) override;
+                        const KeyWalk& walk, const VisitKeys& visit) override;
   void walk(Stream& stream, const AttentionPass& pass, const PassPart& part,
             const LayerInput& input, const Selection& selection) override;
 

@@ -77,7 +77,7 @@ class WalkCounter final : public Executor {
  private:
   KvBlocksView written(const AttentionPass&, LayerId) const override { return {}; }
   bool needs_lists() const override { return needs_lists_; }
-  void for_each_key_run(Stream&, const AttentionPass&, const PassPart&, LayerId,
+  void for_each_key_run(Stream&, const AttentionPass&, const PassPart&, const KeyWalk&,
                         const VisitKeys& visit) override {
     for (int i = 0; i < num_runs; ++i) visit({});
   }

@@ -29,6 +29,7 @@ class SampledPolicy final : public ProbePolicy {
 
   // Walks with columns: records, scores of single keys, copies of columns.
   int32_t num_walks() const override { return has_columns_ ? 3 : 1; }
+  bool reads_values(int32_t walk) const override { return walk == 2; }
   void score(Stream& stream, const SelectInput& input, const TileRows& window,
              const KeyRun& run) override;
   void end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
