@@ -49,6 +49,13 @@ TEST(AvgPool, OtherChoices) {
                pools(16, 16), alpha);
 }
 
+// Every row is a probe: 128 MiB of records a query tile, and windows are not below 512 rows.
+TEST(AvgPool, WindowsHaveAtLeast512Rows) {
+  const size_t vectors = size_t{32} * 512 * 128 * sizeof(BFloat16);
+  EXPECT_EQ(testing::window_bytes_of_a_million("avgpool", {.query_pool_tokens = 1}),
+            (size_t{512} << 20) + vectors);
+}
+
 TEST(AvgPool, Defaults) {
   testing::PolicyRig rig(make_policies("avgpool+full"), 128);
   EXPECT_TRUE(rig.rule(Phase::kPrefill).selects_all(8192)) << "64 tiles";

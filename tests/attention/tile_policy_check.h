@@ -135,6 +135,19 @@ inline void expect_planned_memory(const std::string& policy, const SparseOptions
   EXPECT_EQ(device->allocated_bytes(MemoryKind::kPinned), memory.pinned_bytes);
 }
 
+// Device bytes beside the mask and the counts, for a model of 32 query heads and 8 KV heads of 128
+// and prompts of a million tokens, 16K rows at a time.
+inline size_t window_bytes_of_a_million(const std::string& policy, const SparseOptions& options) {
+  constexpr int64_t kRows = 16384, kTokens = 1 << 20;
+  const KvLayout layout{.num_layers = 1,
+                        .block = {.num_kv_heads = 8, .head_dim = 128, .block_tokens = 256}};
+  const std::unique_ptr<PolicyPair> policies = make_policies(policy + "+full", options);
+  const PolicyMemory memory = policies->memory(
+      layout, 1, {.max_prefill_rows = kRows, .max_tokens = kTokens, .num_q_heads = 32});
+  constexpr size_t kMaskBytes = 8 * (kRows / 128) * (kTokens / 128) / 8, kCountBytes = 256;
+  return memory.list_bytes - kMaskBytes - kCountBytes;
+}
+
 // All of the above. `options` and `rule` are bare.
 inline void expect_tile_policy(const std::string& policy, const SparseOptions& options,
                                const TileProbes& probes, const TileRule& rule) {

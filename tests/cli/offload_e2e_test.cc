@@ -165,6 +165,52 @@ TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
   EXPECT_NE(plan.out.find("selections"), std::string::npos) << plan.out;
 }
 
+// Masks of tiles: the same text wherever KV is, and the tiles that were read.
+TEST(OffloadFromOutside, PoliciesOfTilesAnswerAlikeAndSayWhatTheyRead) {
+  const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 6000);
+  const Words run = {"run",
+                     "-m",
+                     model_dir(),
+                     "-n",
+                     "2",
+                     "--ignore-eos",
+                     "--temperature",
+                     "0",
+                     "--block-size",
+                     "128",
+                     "--max-num-seqs",
+                     "1",
+                     "--sparse-policy",
+                     "xattention+quest",
+                     "--sparse-threshold-tokens",
+                     "0",
+                     "--sparse-coverage",
+                     "0.99",
+                     "--sparse-coverage-of",
+                     "rest",
+                     "--sparse-max-budget-tokens",
+                     "384"};
+  Json first;
+  for (const char* way : {"off", "layerwise"}) {
+    const Outcome outcome = run_sluice(
+        Invocation{.words = joined(run, {"--kv-offload", way, "--json", "-v"}), .input = document});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Json json = Json::parse(outcome.out);
+    const Json& prefill = json.at("observations").at("prefill");
+    EXPECT_LT(prefill.at("tiles_set"), prefill.at("tiles_visible"));
+    EXPECT_GT(prefill.at("tiles_set"), 0);
+    EXPECT_GT(prefill.at("tiles_cut"), 0);
+    EXPECT_LT(prefill.at("density_selected"), 1.0);
+    if (first.is_null()) first = json;
+    EXPECT_EQ(json.at("text"), first.at("text")) << way;
+    EXPECT_EQ(prefill.at("tiles_set"), first.at("observations").at("prefill").at("tiles_set"));
+    EXPECT_NE(outcome.err.find("prefill attention read "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("sparse_max_budget_tokens cut off "), std::string::npos);
+  }
+  const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "xattention+quest"});
+  EXPECT_NE(plan.out.find("selections"), std::string::npos) << plan.out;
+}
+
 // No offload option is given, and the KV cache has room for a part of the prompt only.
 TEST(OffloadFromOutside, APromptThatDoesNotFitJustRunsAndOneLineSaysSo) {
   const std::string document = slurp(model_dir() + "/haystack.txt").substr(0, 3000);
