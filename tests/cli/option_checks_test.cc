@@ -115,6 +115,7 @@ TEST(GivenWithoutEffect, OneOfTwoThatSayTheSame) {
 TEST(GivenWithoutEffect, AScoreIsMadeInPrefill) {
   EXPECT_NE(refusal({"score", "-m", "d", "--sparse-policy", "full+quest", "x"}), "");
   EXPECT_EQ(refusal({"score", "-m", "d", "--sparse-policy", "streaming", "x"}), "");
+  EXPECT_EQ(refusal({"score", "-m", "d", "--sparse-policy", "sampled+full", "x"}), "");
 }
 
 TEST(Variables, ThatNothingReadsAreNamed) {

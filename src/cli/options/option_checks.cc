@@ -154,10 +154,10 @@ void check(ScoreCommand* score, const Given& given) {
   check_engine(score->engine, given);
   refuse_second_stdin(score->texts);
   if (const std::string& policy = score->engine.sparse.policy;
-      score->decode_after == 0 && policy.find('+') != policy.npos) {
+      score->decode_after == 0 && policy.find('+') != policy.npos && !policy.ends_with("+full")) {
     fail(ErrorCode::kInvalidArgument,
          "--sparse-policy: '{}' names a policy for decode, but a text is scored in prefill alone; "
-         "name one policy, or add --decode-after N",
+         "name one policy, or PREFILL+full, or add --decode-after N",
          policy);
   }
   refuse_text_beside_tokens(!score->tokens.empty(), score->texts, given);
