@@ -371,6 +371,7 @@ TEST(BenchFromOutside, BadOptionsAreErrors) {
        "--beyond: 8192 leaves no row"},
       {{"bench", "recall", model_dir(), "--densities", "100"}, "--densities: '100'"},
       {{"bench", "recall", model_dir(), "--text", "/no/such"}, "--text"},
+      {{"bench", "recall", model_dir(), "--svg", "/no/such/recall.svg"}, "--svg"},
       {joined(recall_words(), {"--text", model_dir() + "/config.json"}), "config.json gives"},
       {{"bench", "recall", model_dir(), "--sparse-policy", "streaming"}, "--sparse-policy"},
   };

@@ -38,6 +38,14 @@ struct RecallText {
   std::vector<int32_t> q_tiles;
 };
 
+// Fails now rather than after the measurement. Without commit() the file is removed again.
+void check_writable(const std::string& svg) {
+  as_user_file("--svg", [&] {
+    const AtomicFile probe(svg);
+    return true;
+  });
+}
+
 // The files in full, before the model is loaded.
 std::vector<std::pair<std::string, std::string>> read_files(const BenchRecallCommand& command) {
   if (command.texts.empty()) {
@@ -204,6 +212,7 @@ void write_results(const BenchRecallCommand& command, const std::vector<RecallTe
 }  // namespace
 
 int bench_recall(const BenchRecallCommand& command) {
+  if (!command.svg.empty()) check_writable(command.svg);
   const auto files = read_files(command);
   const EngineOptions options = engine_of(command);
   const std::unique_ptr<LlmEngine> engine = load_engine(options, make_policies(options));
