@@ -34,6 +34,7 @@ struct PolicyCase {
   const char* prefill;
   const char* decode;
   SparseOptions options;
+  int32_t scope = kTile;  // chunks are multiples of it
 
   std::string name() const { return std::string(prefill) + "+" + decode; }
 };
@@ -47,8 +48,20 @@ SparseOptions bare(SparseOptions options) {
 }
 
 const std::vector<PolicyCase> kPolicies = {
-    {"sampled", "full", bare({.coverage = 0.5})},
-    {"sampled", "quest", bare({.topk_tokens = 64, .shared_list = true, .coverage = 0.5})},
+    {"sampled", "full", bare({.coverage = 0.5, .column_tokens = 0})},
+    {"sampled", "quest",
+     bare({.topk_tokens = 64, .shared_list = true, .coverage = 0.5, .column_tokens = 0})},
+    {"sampled", "full", bare({.coverage = 0.4, .column_tokens = 20}), 4 * kTile},
+    {"minference", "full",
+     bare({.segment_tokens = 2 * kTile, .vertical_tokens = 40, .slash_tokens = 2 * kTile}),
+     2 * kTile},
+    {"minference", "quest",
+     bare({.topk_tokens = 64,
+           .shared_list = true,
+           .segment_tokens = 2 * kTile,
+           .vertical_tokens = 200,
+           .slash_tokens = 3 * kTile}),
+     2 * kTile},
     {"xattention", "full", bare({.coverage = 0.5, .stride = 8})},
     {"xattention", "quest", bare({.topk_tokens = 64, .coverage = 0.5})},
     {"avgpool", "full", bare({.topk_tokens = 256})},
@@ -124,7 +137,11 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
   for (const PolicyCase& policy : kPolicies) {
     const std::vector<RequestOutput> full = run_engine(full_prefill(policy), jobs);
     std::vector<EngineOptions> ways(4, resident(policy));
-    ways[0].sparse.min_budget_tokens = 2048;
+    if (policy.options.slash_tokens) {
+      ways[0].sparse.slash_tokens = 2048;
+    } else {
+      ways[0].sparse.min_budget_tokens = 2048;
+    }
     ways[1].sparse.dense_layers = kLayers;
     ways[2].sparse.tail_tokens = 2048;
     if (policy.options.coverage) {
@@ -139,7 +156,9 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
       ways[5].sparse.recent_tokens = 2048;
     }
     for (size_t i = 0; i < ways.size(); ++i) {
-      if (i == 3 && policy.options.alpha) continue;  // no share of the heaviest tile is everything
+      // Way 3 is for a coverage or a number: no share of the heaviest tile is everything.
+      if (i == 3 && !policy.options.coverage && !policy.options.topk_tokens) continue;
+      if (i == 3 && policy.options.slash_tokens) continue;  // topk is the decode policy's
       const std::string what = policy.name() + ", way " + std::to_string(i);
       expect_all_same(run_engine(ways[i], jobs), full, what);
       expect_all_same(run_engine(layerwise(ways[i]), jobs), full, what + ", layer-wise");
@@ -167,7 +186,7 @@ TEST(SparsePrefill, HowAPassIsCutDoesNotMatter) {
     alone.max_num_seqs = 1;
     alone.num_threads = 3;
     expect_all_same(run_engine(alone, jobs), reference, policy.name() + ", alone");
-    for (const int32_t chunk : {kTile, 3 * kTile}) {
+    for (const int32_t chunk : {policy.scope, 3 * policy.scope}) {
       EngineOptions cut = alone;
       cut.prefill_chunk_tokens = cut.max_num_batched_tokens = chunk;
       expect_all_same(run_engine(cut, jobs), reference,
