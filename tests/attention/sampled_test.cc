@@ -132,7 +132,8 @@ TEST(Sampled, ColumnsAreLikeAnyTilePolicy) {
 // Four probes a tile: 4 MiB of records a query tile, so windows of 16 tiles.
 TEST(Sampled, RecordsOfAWindowTake64MiB) {
   const size_t vectors = size_t{32} * 16 * 4 * 128 * sizeof(BFloat16);
-  EXPECT_EQ(testing::window_bytes_of_a_million("sampled", {.column_tokens = 0}), (size_t{64} << 20) + vectors);
+  EXPECT_EQ(testing::window_bytes_of_a_million("sampled", {.column_tokens = 0}),
+            (size_t{64} << 20) + vectors);
 }
 
 // Whether the mask of query tile 5 names the tile of a distant key that one of its rows looks at.

@@ -1,6 +1,11 @@
 // Prefill policies that score keys, with KV in host memory: keys come through the ring before the
 // runs that are attended to. The bits are those of resident KV, for every size and number of slots,
 // chunk, batch and prefix hit; and the link carries keys once for each window.
+#include <algorithm>
+#include <ostream>
+#include <string>
+#include <utility>
+
 #include <gtest/gtest.h>
 
 #include "engine/scoped_engine.h"
@@ -191,70 +196,92 @@ TEST(ScoredOffload, TakesWhatWasPlannedAndAStepAllocatesNothing) {
 
 // ---- The policies that the options name -------------------------------------------------------
 
-const std::vector<std::string> kNames = {"sampled+full", "xattention+full", "avgpool+quest"};
+struct Named {
+  std::string name;
+  int32_t scope_tokens = kBlock;
+  bool has_columns = false;
+};
+
+const std::vector<Named> kNamed = {{"sampled+full"},
+                                   {"xattention+full"},
+                                   {"avgpool+quest"},
+                                   {"sampled+full", 512, true},
+                                   {"minference+full", 512, true}};
+
+void PrintTo(const Named& policy, std::ostream* out) {
+  *out << policy.name << (policy.has_columns ? " with columns" : "");
+}
 
 // As sparse as the rule of tiles allows, but for the prompt's last 50 rows.
-EngineOptions named(EngineOptions options, const std::string& name) {
+EngineOptions named(EngineOptions options, const Named& policy) {
   options.model = testing::tiny_options("llama-group2-linear").model;  // of 2K tokens
   options.kv.block_size = kBlock;  // resident blocks are whole tiles, too
-  options.sparse.policy = name;
-  options.sparse.sink_tokens = options.sparse.recent_tokens = 0;
-  options.sparse.threshold_tokens = 0;
-  options.sparse.tail_tokens = 50;
-  if (name.starts_with("avgpool")) {
-    options.sparse.topk_tokens = kBlock;
+  SparseOptions& sparse = options.sparse;
+  sparse.policy = policy.name;
+  sparse.sink_tokens = sparse.recent_tokens = sparse.threshold_tokens = 0;
+  sparse.tail_tokens = 50;
+  if (policy.name.starts_with("avgpool")) {
+    sparse.topk_tokens = kBlock;
+  } else if (policy.name.starts_with("minference")) {
+    sparse.vertical_tokens = 60;
+    sparse.slash_tokens = kBlock;
+    sparse.segment_tokens = policy.scope_tokens;
   } else {
-    options.sparse.coverage = 0.4;
+    sparse.coverage = 0.4;
   }
+  if (policy.name.starts_with("sampled")) sparse.column_tokens = policy.has_columns ? 40 : 0;
   return options;
 }
 
-std::vector<RequestOutput> run_named(const EngineOptions& options, const std::string& name,
+std::vector<RequestOutput> run_named(const EngineOptions& options, const Named& policy,
                                      const std::vector<Job>& jobs) {
-  return testing::run_engine(named(options, name), jobs);
+  return testing::run_engine(named(options, policy), jobs);
 }
 
-TEST(ScoredOffload, NamedPoliciesGiveTheBitsOfResidentKv) {
+class NamedPolicies : public ::testing::TestWithParam<Named> {};
+INSTANTIATE_TEST_SUITE_P(ScoredOffload, NamedPolicies, ::testing::ValuesIn(kNamed));
+
+TEST_P(NamedPolicies, GiveTheBitsOfResidentKv) {
+  const Named& policy = GetParam();
   std::vector<Job> jobs;
-  for (const int64_t length : {767, 70, 769, 1000}) {
+  for (const int64_t length : {767, 70, 769, 1400}) {
     jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(6, length)});
   }
-  EngineOptions everything = named(scoped_resident(), "sampled+full");
+  EngineOptions everything = named(scoped_resident(), kNamed[0]);
   everything.sparse.coverage = 1;
   const std::vector<RequestOutput> dense = testing::run_engine(everything, jobs);
-  for (const std::string& name : kNames) {
-    const std::vector<RequestOutput> reference = run_named(scoped_resident(), name, jobs);
-    EXPECT_NE(reference[3].logprobs[0][0].logprob, dense[3].logprobs[0][0].logprob) << name;
-    expect_all_same(run_named(in_chunks(scoped_resident(), 128, 256), name, jobs), reference,
-                    name + ", resident in chunks");
-    for (const int32_t num_slots : {2, 8}) {
-      for (const auto& [chunk, pass] : {std::pair{128, 128}, {256, 768}, {640, 640}}) {
-        EngineOptions options = chunked(chunk, pass);
-        options.kv.num_slots = num_slots;
-        expect_all_same(run_named(options, name, jobs), reference,
-                        name + ", chunks of " + std::to_string(chunk));
-      }
+  const std::vector<RequestOutput> reference = run_named(scoped_resident(), policy, jobs);
+  EXPECT_NE(reference[3].logprobs[0][0].logprob, dense[3].logprobs[0][0].logprob);
+  const int32_t scope = policy.scope_tokens;
+  expect_all_same(run_named(in_chunks(scoped_resident(), scope, 2 * scope), policy, jobs),
+                  reference, "resident in chunks");
+  for (const int32_t num_slots : {2, 8}) {
+    for (const auto& [chunk, pass] : {std::pair{scope, scope}, {2 * scope, 6 * scope}}) {
+      EngineOptions options = chunked(chunk, pass);
+      options.kv.num_slots = num_slots;
+      expect_all_same(run_named(options, policy, jobs), reference,
+                      "chunks of " + std::to_string(chunk));
     }
-    const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, kBlock);
-    expect_all_same(run_named(whole, name, jobs), reference, name + ", layerwise");
   }
+  const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, kBlock);
+  expect_all_same(run_named(whole, policy, jobs), reference, "layerwise");
 }
 
-TEST(ScoredOffload, NamedPoliciesHitWhatTheyComputedCold) {
+TEST_P(NamedPolicies, HitWhatTheyComputedCold) {
+  const Named& policy = GetParam();
   const std::vector<int32_t> first = random_tokens(900, 1);
   std::vector<int32_t> second = random_tokens(1000, 2);
   std::copy_n(first.begin(), 700, second.begin());
   const Job job{second, sampled(6, 2)};
-  for (const std::string& name : kNames) {
-    const std::vector<RequestOutput> cold = run_named(scoped_resident(), name, {job});
-    for (const EngineOptions& options :
-         {scoped_resident(), chunked(256, 256), scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
-      LLM llm(named(options, name));
-      run_jobs(llm, {{first, sampled(4, 1)}});
-      const std::vector<RequestOutput> warm = run_jobs(llm, {job});
-      EXPECT_EQ(warm[0].num_cached_tokens, 640);
-      expect_all_same(warm, cold, name);
-    }
+  const std::vector<RequestOutput> cold = run_named(scoped_resident(), policy, {job});
+  const int32_t chunk = std::max(256, policy.scope_tokens);
+  for (const EngineOptions& options : {scoped_resident(), chunked(chunk, chunk),
+                                       scoped_offloaded(KvOffload::kLayerwise, kBlock)}) {
+    LLM llm(named(options, policy));
+    run_jobs(llm, {{first, sampled(4, 1)}});
+    const std::vector<RequestOutput> warm = run_jobs(llm, {job});
+    EXPECT_EQ(warm[0].num_cached_tokens, 700 / policy.scope_tokens * policy.scope_tokens);
+    expect_all_same(warm, cold, "after a hit");
   }
 }
 
