@@ -1,0 +1,110 @@
+// Source: jinja2's defaults and transformers' chat_template_utils.
+#include "tokenizer/jinja/functions.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/printable.h"
+#include "tokenizer/jinja/format.h"
+
+namespace sluice::jinja {
+namespace {
+
+Value raise_exception(Run& run, const Args& args, const std::tm*) {
+  const Parameters parameters(run, "raise_exception", args, {"message"});
+  run.fail("{}", printable(to_text(run, parameters.need(0)).bytes()));
+}
+
+Value strftime_now(Run& run, const Args& args, const std::tm* now) {
+  const Parameters parameters(run, "strftime_now", args, {"format"});
+  const std::string& format = parameters.need_text(0).bytes();
+  if (!now) run.fail("strftime_now: the time is not given");
+  if (format.empty()) return make_text("");
+  char text[256];
+  const size_t size = std::strftime(text, sizeof(text), format.c_str(), now);
+  if (size == 0) run.fail("strftime_now: the date is longer than {} bytes", sizeof(text));
+  return make_text({text, size});
+}
+
+Value make_namespace(Run& run, const Args& args, const std::tm*) {
+  auto members = std::make_shared<Dict>();
+  if (args.positional.size() > 1) run.fail("namespace takes one dict and named values");
+  if (!args.positional.empty()) {
+    const Dict* dict = args.positional[0].dict();
+    if (!dict) run.fail("namespace of {}", args.positional[0].type_name());
+    members->items = dict->items;
+  }
+  for (const auto& [name, value] : args.named) {
+    if (value.depth() >= kMaxDepth) run.fail("a namespace cannot contain {}", value.type_name());
+    run.spend(1 + members->items.size());
+    members->set(make_text(name).shared_text(), value);
+  }
+  return Namespace{std::move(members)};
+}
+
+Value make_dict_value(Run& run, const Args& args, const std::tm*) {
+  std::vector<std::pair<Value::Text, Value>> items;
+  if (args.positional.size() > 1) run.fail("dict takes one dict and named values");
+  if (!args.positional.empty()) {
+    const Dict* dict = args.positional[0].dict();
+    if (!dict) run.fail("dict of {}", args.positional[0].type_name());
+    items = dict->items;
+  }
+  for (const auto& [name, value] : args.named) {
+    items.emplace_back(make_text(name).shared_text(), value);
+  }
+  return make_dict(run, std::move(items));
+}
+
+Value range(Run& run, const Args& args, const std::tm*) {
+  const Parameters parameters(run, "range", args, {"start", "stop", "step"});
+  parameters.need(0);
+  const bool one = !parameters.find(1);
+  const int64_t begin = one ? 0 : parameters.integer(0, 0);
+  const int64_t end = one ? parameters.integer(0, 0) : parameters.integer(1, 0);
+  const int64_t step = parameters.integer(2, 1);
+  if (step == 0) run.fail("range has the step 0");
+  std::vector<Value> items;
+  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
+    if (static_cast<int64_t>(items.size()) == kMaxRange) {
+      run.fail("a range has more than {} elements", kMaxRange);
+    }
+    items.emplace_back(i);
+    if (__builtin_add_overflow(i, step, &i)) break;
+  }
+  return make_list(run, std::move(items));
+}
+
+struct Function {
+  std::string_view name;
+  Value (*call)(Run& run, const Args& args, const std::tm* now);
+};
+constexpr auto kFunctions = std::to_array<Function>({
+    {"raise_exception", raise_exception},
+    {"strftime_now", strftime_now},
+    {"namespace", make_namespace},
+    {"range", range},
+    {"dict", make_dict_value},
+});
+
+const Function* find_function(std::string_view name) {
+  const auto at = std::find_if(kFunctions.begin(), kFunctions.end(),
+                               [&](const Function& function) { return function.name == name; });
+  return at == kFunctions.end() ? nullptr : &*at;
+}
+
+}  // namespace
+
+bool is_function(std::string_view name) { return find_function(name) != nullptr; }
+
+Value function_value(std::string_view name) {
+  Callable callable;
+  callable.function = find_function(name)->name;
+  return callable;
+}
+
+Value call_function(Run& run, std::string_view name, const Args& args, const std::tm* now) {
+  return find_function(name)->call(run, args, now);
+}
+
+}  // namespace sluice::jinja
