@@ -66,7 +66,7 @@ TEST(Jinja, MarksFollowTextThroughEveryOperation) {
       {"{{ (' ' + sp + ' ')|trim }}{{ sp.strip() }}{{ ('y' + sp).rstrip() }}", "[qq]y[  q]"},
       {"{{ m|replace('<x>', '|') }}{{ '<x>'|replace('x', m) }}", "[A]|[b]<[A<x>b]>"},
       {"{{ m.split('<')|join('/') }}{{ ('a,' ~ m).split(',')[1] }}", "[A]/[x>bA<x>b]"},
-      {"{{ m|upper }}{{ ('a' + m)|title }}{{ m|lower|capitalize }}", "[A<X>B]A[a<X>b][A<x>b]"},
+      {"{{ m|upper }}{{ ('a' + m)|title }}{{ m|lower|capitalize }}", "[A<X>B]A[a<X>bA<x>b]"},
       {"{{ [m, 'c']|join('-') }}{{ m|list|last }}{{ m|reverse }}", "[A<x>b]-c[bb>x<A]"},
       {"{{ m|first }}{% for c in m %}{{ c }};{% endfor %}", "[AA];[<];[x];[>];[b];"},
       {"{{ d|tojson }}{{ {'k': m}|tojson }}", R"([{"key": "v\n"}]{"k": ["A<x>b"]})"},
@@ -179,7 +179,8 @@ TEST(Jinja, LimitsWhatATemplateCosts) {
        "nested"},
       {"{% set ns = namespace(t='') %}{% set ns.t = ns %}", "a namespace"},
       {"{% set ns = namespace() %}{% for a in [1] %}{% set ns.t = loop %}{% endfor %}", "the loop"},
-      {"{% set a = [] %}{% set _ = a.append(a) %}", "nested"},
+      {"{% set a = [] %}{% set _ = a.append(a) %}", "itself"},
+      {"{% set a = [] %}{% set b = [a] %}{% set _ = a.append(b) %}", "nested"},
       {"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "deep"},
       {"{% set ns = namespace() %}{% for a in [1] %}{% macro f() %}{% endmacro %}"
        "{% set ns.f = f %}{% endfor %}{% set f = ns.f %}{{ f() }}",
@@ -190,6 +191,7 @@ TEST(Jinja, LimitsWhatATemplateCosts) {
         expect_error(ErrorCode::kInvalidArgument, [&, text = source] { render(text); });
     EXPECT_TRUE(contains(error, part)) << source << ": " << error;
   }
+  EXPECT_EQ(marked("{% set a = [[]] %}{% set _ = a[0].append([[1]]) %}{{ a }}", {}), "[[[[1]]]]");
   const std::string deep[] = {"{{ " + repeated("(", 500) + "1" + repeated(")", 500) + " }}",
                               "{{ 1" + repeated(" + 1", 500) + " }}",
                               "{{ " + repeated("not ", 500) + "1 }}",

@@ -91,14 +91,16 @@ people|selectattr('age', 'equalto', 3)|map(attribute='name')|list
 people|selectattr('tag', 'defined')|list|length
 people|rejectattr('age', 'eq', 3)|map(attribute='name')|list
 words|first, words|last, empty|first, 'abc'|first
-words|sort, words|sort(reverse=true), words|sort(case_sensitive=true), people|sort(attribute='age')|map(attribute='name')|list
+words|sort, words|sort(reverse=true), words|sort(case_sensitive=true)
+people|sort(attribute='age')|map(attribute='name')|list
 people|sort(attribute='name', reverse=true)|map(attribute='name')|list
 words|unique|list, [1, 1.0, 2, true]|unique|list, people|unique(attribute='age')|map(attribute='name')|list
 xs|reverse|list, 'héy'|reverse
 xs|min, xs|max, words|min, people|max(attribute='age'), empty|max
 xs|sum, people|sum(attribute='age'), [[1], [2]]|sum(start=[]), empty|sum
 ['a']|sum
-d|dictsort, {'B': 2, 'a': 3}|dictsort, {'B': 2, 'a': 3}|dictsort(true), {'b': 2, 'a': 3}|dictsort(by='value'), {'b': 2, 'a': 3}|dictsort(reverse=true)
+d|dictsort, {'B': 2, 'a': 3}|dictsort, {'B': 2, 'a': 3}|dictsort(true)
+{'b': 2, 'a': 3}|dictsort(by='value'), {'b': 2, 'a': 3}|dictsort(reverse=true)
 '42'|int, 'x'|int, 'x'|int(7), '3.9'|int, 3.9|int, true|int, '-3'|int, 'ff'|int(base=16), ' 5 '|int
 '1.5'|float, 'x'|float, 3|float, 'x'|float(2.0)
 -3|abs, (-3)|abs, -2.5|abs
@@ -107,8 +109,10 @@ lines|indent, lines|indent(2, true), lines|indent(2, blank=true), lines|indent('
 '<b>&'|safe
 5|safe
 s|upper, s|lower, 'a'|replace('a', 'b'), 'aaa'|replace('a', 'b', 2), 5|replace(5, 6)
-yes is true, 1 is true, no is false, nil is none, s is string, n is number, n is integer, f is float, yes is boolean, yes is integer, yes is number
-d is mapping, xs is sequence, d is sequence, s is sequence, n is sequence, xs is iterable, n is iterable, zz is iterable
+yes is true, 1 is true, no is false, nil is none, s is string, n is number
+n is integer, f is float, yes is boolean, yes is integer, yes is number
+d is mapping, xs is sequence, d is sequence, s is sequence
+n is sequence, xs is iterable, n is iterable, zz is iterable
 n is eq 7, n is equalto(7), n is ne 7, n is gt 3, n is lt(3), n is ge 7, n is le 7, n is in [7], 'a' is in 'abc'
 n is not none, n is not defined, zz is undefined, zz is not undefined
 range is callable, d.items is callable, n is callable
@@ -193,26 +197,31 @@ PROGRAMS = [
     "{% set x = 1 %}{% for y in xs %}{% set x = y %}{{ x }}{% endfor %}{{ x }}",
     "{% set x = 0 %}{% for y in xs %}{{ x }}{% set x = 5 %}{% endfor %}",
     "{% for y in xs %}{{ q is defined }}{% set q = 1 %}{% endfor %}",
-    "{% set ns = namespace(a=1, b='x') %}{% for y in xs %}{% set ns.a = ns.a + y %}{% endfor %}{{ ns.a }}{{ ns.b }}{{ ns.c }}",
+    "{% set ns = namespace(a=1, b='x') %}{% for y in xs %}{% set ns.a = ns.a + y %}{% endfor %}{{ "
+    "ns.a }}{{ ns.b }}{{ ns.c }}",
     "{% set ns = namespace() %}{% set ns.x = [] %}{% set ns.x = ns.x + [1] %}{{ ns.x }}",
     "{% set x.y = 1 %}", "{% set d.y = 1 %}", "{% set a, b = 1, 2 %}{{ a }}{{ b }}",
     "{% set a = 1, 2 %}{{ a }}", "{% if yes %}{% set a = 1 %}{% endif %}{{ a }}",
     "{% set a %}x{{ n }}{% set b = 2 %}{% endset %}[{{ a }}]{{ b }}",
-    "{% set a | upper | trim %} x{{ n }} {% endset %}[{{ a }}]", "{% set a | replace('x', 'y') %}xx{% endset %}{{ a }}",
+    "{% set a | upper | trim %} x{{ n }} {% endset %}[{{ a }}]", "{% set a | replace('x', 'y') "
+    "%}xx{% endset %}{{ a }}",
     "{% filter upper %}a{{ 'b' }}{% endfilter %}", "{% filter trim | upper %} a {% endfilter %}",
     "{% macro m(a, b=2) %}{{ a }}-{{ b }};{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(b=5, a=4) }}{{ m() }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(z=1) }}",
     "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=1) }}",
     "{% macro m(x) %}{% if x > 0 %}{{ x }}{{ m(x - 1) }}{% endif %}{% endmacro %}{{ m(5) }}",
-    "{% macro m() %}\n  x\n{% endmacro %}\n[{{ m()|trim }}]", "{% set g = 1 %}{% macro m() %}{{ g }}{% endmacro %}{% set g = 2 %}{{ m() }}",
+    "{% macro m() %}\n  x\n{% endmacro %}\n[{{ m()|trim }}]", "{% set g = 1 %}{% macro m() %}{{ g "
+    "}}{% endmacro %}{% set g = 2 %}{{ m() }}",
     "{% macro m(x) %}{% set x = x + 1 %}{{ x }}{% endmacro %}{{ m(1) }}{{ x }}",
     "{% macro m(x, y=x) %}{{ y }}{% endmacro %}{{ m(3) }}", "{% macro m(a=1, b) %}{% endmacro %}",
     "{% if no %}a{% elif nil %}b{% elif yes %}c{% else %}d{% endif %}", "{% if no %}a{% else %}b{% endif %}",
     "{% if zz %}a{% else %}b{% endif %}", "{% if not zz.y %}a{% endif %}", "{% if d.q %}a{% else %}b{% endif %}",
     "{% generation %}x{{ n }}{% set v = 1 %}{% endgeneration %}{{ v is defined }}",
-    "{% if empty|selectattr('x')|list %}a{% else %}b{% endif %}", "{% if empty|selectattr('x') %}a{% else %}b{% endif %}",
+    "{% if empty|selectattr('x')|list %}a{% else %}b{% endif %}", "{% if empty|selectattr('x') "
+    "%}a{% else %}b{% endif %}",
     "{% set g = xs|map('string') %}{{ g|join }}{{ g|join }}", "{% set _ = 5 %}{{ _ }}",
-    "{% if %}", "{% if yes %}", "{% endif %}", "{% for x in xs %}", "{% for in xs %}{% endfor %}", "{{ }}", "{{ 1 + }}",
+    "{% if %}", "{% if yes %}", "{% endif %}", "{% for x in xs %}", "{% for in xs %}{% endfor %}",
+    "{{ }}", "{{ 1 + }}",
     "{{ 'a }}", "{{ 1", "{% if yes", "{# x", "{{ (1 }}", "{{ 1) }}", "{{ [1 }}", "{{ a b }}", "{% foo %}",
     "{% include 'x' %}", "{% do xs.append(1) %}", "{{ 1 | }}", "{{ a. }}", "{{ $ }}", "{% set true = 1 %}",
     "{{ xs[1 }}", "{{ {'a' 1} }}", "{% macro %}{% endmacro %}", "{% else %}", "{{ n is string is none }}",
@@ -220,13 +229,16 @@ PROGRAMS = [
     "{%- for m in people %}\n  {{- m.name }}\n  {%- if not loop.last %}, {% endif %}\n{%- endfor %}\n",
     "{% for p in people %}{% if p.vip is defined and p.vip %}{{ p.name }}{% endif %}{% endfor %}",
     "{{ '  ' if yes }}{{- 'x' -}}  y", "{%- if yes %}\n\n x\n{%- endif %}\n\ny\n",
-    "{% set x = namespace(found=false) %}{% for p in people %}{% if p.age > 4 %}{% set x.found = p %}{% endif %}{% endfor %}{{ x.found.name }}",
+    "{% set x = namespace(found=false) %}{% for p in people %}{% if p.age > 4 %}{% set x.found = p "
+    "%}{% endif %}{% endfor %}{{ x.found.name }}",
     "{% for x in range(3) %}{{ x }}{{ ',' if not loop.last }}{% endfor %}",
     "{{ loop is defined }}",
     "{% set m = people[::-1] %}{% for p in m %}{{ p.name }}{% endfor %}{{ people[0].name }}",
-    "{{ people[-1:][0].name ~ people[:1]|length }}", "{{ (people|last).name }}", "{{ people|map(attribute='name')|map('upper')|join(' ') }}",
+    "{{ people[-1:][0].name ~ people[:1]|length }}", "{{ (people|last).name }}", "{{ "
+    "people|map(attribute='name')|map('upper')|join(' ') }}",
     "{%- set x = 'a' -%}\n{{ x }}", "{{ lines }}|", "\n\n{{ 1 }}\n\n", "{% set x = 1 %}\n\n{% set y = 2 %}\n{{ x }}",
-    "é{{ 'é' }}\u3042", "{{-1}}", "{{- 1}}", "{{ 1-1 }}", "{{ n-1 }}", "{{ xs|length - 1 }}", "{{ 1 if yes else 2 if no else 3 }}",
+    "é{{ 'é' }}\u3042", "{{-1}}", "{{- 1}}", "{{ 1-1 }}", "{{ n-1 }}", "{{ xs|length - 1 }}", "{{ 1 "
+    "if yes else 2 if no else 3 }}",
 ]
 
 SNIPPETS = ["{{ " + line + " }}" for line in EXPRESSIONS] + PROGRAMS

@@ -112,7 +112,7 @@ Value filter_tojson(const FilterCall& call) {
     const MarkedText* text = indent->text();
     const int64_t spaces = text ? 0 : std::clamp<int64_t>(parameters.integer(1, 0), 0, 1000);
     format.indent = text ? text->bytes() : std::string(static_cast<size_t>(spaces), ' ');
-    format.item_separator = ",";
+    format.item_separator.assign(1, ',');  // = "," makes GCC 12 warn of an overlap at -O2
   }
   const Value* separators = parameters.find(2);
   if (separators && !separators->is_none()) set_separators(call.run, *separators, format);

@@ -35,7 +35,8 @@ Value make_namespace(Run& run, const Args& args, const std::tm*) {
     members->items = dict->items;
   }
   for (const auto& [name, value] : args.named) {
-    if (value.depth() >= kMaxDepth) run.fail("a namespace cannot contain {}", value.type_name());
+    if (value.is<Namespace>() || value.loop())
+      run.fail("a namespace cannot contain {}", value.type_name());
     run.spend(1 + members->items.size());
     members->set(make_text(name).shared_text(), value);
   }

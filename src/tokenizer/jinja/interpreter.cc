@@ -147,7 +147,8 @@ void Interpreter::assign(const Node& target, Value value) {
   const Value owner = variable(*target.children[0]);
   const auto* space = owner.get<Namespace>();
   if (!space) run_.fail("{} has no members to set; namespace() has", owner.type_name());
-  if (value.depth() >= kMaxDepth) run_.fail("a namespace cannot contain {}", value.type_name());
+  if (value.is<Namespace>() || value.loop())
+    run_.fail("a namespace cannot contain {}", value.type_name());
   run_.spend(1 + space->members->items.size());
   space->members->set(make_text(target.text).shared_text(), std::move(value));
 }

@@ -146,10 +146,8 @@ Value get_method(const MethodCall& call) {
 Value append_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"object"});
   List& list = *call.object.list();
-  const Value& item = parameters.need(0);
   if (list.kind != List::Kind::kList) call.run.fail("append to {}", call.object.type_name());
-  if (item.depth() >= list.depth) call.run.fail("append: the element is nested too deep");
-  list.items.push_back(item);
+  append_to(call.run, list, parameters.need(0));
   return None{};
 }
 

@@ -18,7 +18,7 @@ class Parser {
   Parser(TokenStream& tokens, Tree& tree) : tokens_(tokens), expressions_(tokens, tree) {}
 
   NodePtr run() {
-    NodePtr root = body({});
+    NodePtr root = body({}, 1);
     expressions_.check_called_names();
     return root;
   }
@@ -36,10 +36,9 @@ class Parser {
   }
 
   // Statements up to a tag that begins with one of `ends`, which becomes the current token; up to
-  // the end of the template if there are none.
-  NodePtr body(std::initializer_list<std::string_view> ends) {
+  // the end of the template if there are none. `opened` is the line of the statement.
+  NodePtr body(std::initializer_list<std::string_view> ends, int opened) {
     NodePtr node = make(Kind::kBody, tokens_.line());
-    const int opened = tokens_.line();
     if (++nesting_ > kMaxDepth) refuse(opened, "statements are nested too deep");
     for (;;) {
       if (tokens_.is(TokenKind::kEnd)) {
@@ -89,11 +88,11 @@ class Parser {
       tokens_.skip_name("elif");
       adopt(*node, expressions_.plain_expression());
       end_tag();
-      adopt(*node, body({"elif", "else", "endif"}));
+      adopt(*node, body({"elif", "else", "endif"}, line));
     } while (tokens_.is_name("elif"));
     if (tokens_.skip_name("else")) {
       end_tag();
-      adopt(*node, body({"endif"}));
+      adopt(*node, body({"endif"}, line));
     }
     tokens_.expect_name("endif");
     end_tag();
@@ -109,12 +108,12 @@ class Parser {
     if (tokens_.is_name("recursive")) refuse(line, "recursive loops are not supported");
     end_tag();
     ++num_loops_;
-    adopt(*node, body({"else", "endfor"}));
+    adopt(*node, body({"else", "endfor"}, line));
     --num_loops_;
     NodePtr otherwise;
     if (tokens_.skip_name("else")) {
       end_tag();
-      otherwise = body({"endfor"});
+      otherwise = body({"endfor"}, line);
     }
     adopt(*node, std::move(otherwise));
     tokens_.expect_name("endfor");
@@ -136,15 +135,15 @@ class Parser {
     NodePtr filter = tokens_.skip_operator("|") ? expressions_.filter_chain() : nullptr;
     end_tag();
     adopt(*node, std::move(target));
-    adopt(*node, closed_body("endset"));
+    adopt(*node, closed_body("endset", line));
     adopt(*node, std::move(filter));
     return node;
   }
 
   // A body up to its end tag, which is taken. break and continue do not leave it.
-  NodePtr closed_body(std::string_view end) {
+  NodePtr closed_body(std::string_view end, int line) {
     const int loops = std::exchange(num_loops_, 0);
-    NodePtr node = body({end});
+    NodePtr node = body({end}, line);
     num_loops_ = loops;
     tokens_.expect_name(end);
     end_tag();
@@ -170,7 +169,7 @@ class Parser {
     }
     tokens_.expect_operator(")");
     end_tag();
-    adopt(*node, closed_body("endmacro"));
+    adopt(*node, closed_body("endmacro", line));
     return node;
   }
 
@@ -178,14 +177,14 @@ class Parser {
     NodePtr node = make(Kind::kFilterBlock, line);
     adopt(*node, expressions_.filter_chain());
     end_tag();
-    adopt(*node, closed_body("endfilter"));
+    adopt(*node, closed_body("endfilter", line));
     return node;
   }
 
   NodePtr generation(int line) {
     NodePtr node = make(Kind::kScope, line);
     end_tag();
-    adopt(*node, closed_body("endgeneration"));
+    adopt(*node, closed_body("endgeneration", line));
     return node;
   }
 

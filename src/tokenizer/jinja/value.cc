@@ -11,8 +11,21 @@
 namespace sluice::jinja {
 namespace {
 
-// Lists count as nested this deep at least, so that elements can be appended to an empty one.
-constexpr int kListDepth = 10;
+// Levels of elements that can be appended to a list that was empty when it was settled. Others take
+// elements as deep as those that they have.
+constexpr int kRoom = 30;
+// Of given values, so that a template can put them into its own.
+constexpr int kMaxJsonLevels = kMaxDepth - 10;
+
+// The depth of a value that becomes an element.
+int settled_depth(const Value& value) {
+  List* list = value.list();
+  if (list && !list->settled) {
+    list->settled = true;
+    if (list->items.empty()) list->depth += kRoom;
+  }
+  return value.depth();
+}
 
 std::optional<double> number(const Value& value) {
   if (const auto* b = value.get<bool>()) return *b ? 1.0 : 0.0;
@@ -87,14 +100,15 @@ class FromJson {
   }
 
   void check(int level) const {
-    if (level < kMaxDepth - kListDepth) return;
+    if (level < kMaxJsonLevels) return;
     fail(ErrorCode::kInvalidArgument, "a message or tool has values nested more than {} deep",
-         kMaxDepth - kListDepth);
+         kMaxJsonLevels);
   }
 
   Value list(const nlohmann::ordered_json& json, int level) const {
     check(level);
     auto out = std::make_shared<List>();
+    out->settled = true;
     for (const auto& item : json) {
       out->items.push_back(convert(item, level + 1));
       out->depth = std::max(out->depth, out->items.back().depth() + 1);
@@ -171,8 +185,7 @@ Value make_list(Run& run, std::vector<Value> items, List::Kind kind) {
   run.spend(1 + items.size());
   auto list = std::make_shared<List>();
   list->kind = kind;
-  list->depth = kListDepth;
-  for (const Value& item : items) list->depth = std::max(list->depth, item.depth() + 1);
+  for (const Value& item : items) list->depth = std::max(list->depth, settled_depth(item) + 1);
   if (list->depth > kMaxDepth) run.fail("lists are nested more than {} deep", kMaxDepth);
   list->items = std::move(items);
   return list;
@@ -182,11 +195,22 @@ Value make_dict(Run& run, std::vector<std::pair<Value::Text, Value>> items) {
   auto dict = std::make_shared<Dict>();
   for (auto& [key, value] : items) {
     run.spend(1 + dict->items.size());
-    dict->depth = std::max(dict->depth, value.depth() + 1);
+    dict->depth = std::max(dict->depth, settled_depth(value) + 1);
     dict->set(std::move(key), std::move(value));
   }
   if (dict->depth > kMaxDepth) run.fail("dicts are nested more than {} deep", kMaxDepth);
   return dict;
+}
+
+void append_to(Run& run, List& list, Value item) {
+  run.spend(1);
+  if (item.list() == &list) run.fail("a list cannot be appended to itself");
+  const int depth = settled_depth(item) + 1;
+  if (depth > (list.settled ? list.depth : kMaxDepth)) {
+    run.fail("append: {} is nested too deep", item.type_name());
+  }
+  list.depth = std::max(list.depth, depth);
+  list.items.push_back(std::move(item));
 }
 
 Value make_text(std::string_view bytes) { return MarkedText(std::string(bytes), false); }

@@ -106,9 +106,10 @@ class Value {
   bool given_ = false;
 };
 
-// Invariant of lists and dicts: `depth` is fixed when the container is made and larger than that
-// of each element, whenever it was added. So no container contains itself, and recursion over a
-// value ends after kMaxDepth levels.
+// Invariant of lists and dicts: `depth` is larger than that of each element. A list is settled when
+// it becomes an element itself; its depth, with some room for elements that are added later, is
+// fixed then. So no container contains itself, and recursion over a value ends after kMaxDepth
+// levels.
 struct List {
   // A generator is what map, select and the like give: true even if it is empty, and empty after
   // the first reading.
@@ -116,6 +117,7 @@ struct List {
   std::vector<Value> items;
   Kind kind = Kind::kList;
   int depth = 1;
+  bool settled = false;
 };
 
 // A dict in the order of insertion; keys are texts. Lookup is linear: dicts of templates are small.
@@ -133,9 +135,12 @@ struct Loop {
   size_t index0 = 0;
 };
 
-// A list with room for elements that are added later (append).
+// Lists and dicts of values, which are settled by it. Errors: kInvalidArgument for nesting beyond
+// kMaxDepth, and namespaces and loops as elements.
 Value make_list(Run& run, std::vector<Value> items, List::Kind kind = List::Kind::kList);
 Value make_dict(Run& run, std::vector<std::pair<Value::Text, Value>> items);
+// Adds an element to a list. Errors: kInvalidArgument if the nesting does not allow it.
+void append_to(Run& run, List& list, Value item);
 // A text that the template made.
 Value make_text(std::string_view bytes);
 
