@@ -1,9 +1,8 @@
 // ChatTemplate: writes a conversation in the format that the model was trained on.
 //
 // Used by LLM::chat_prompt. Jinja is not executed (jinja/template.h can): the templates of the
-// supported families are recognised as a whole (known_templates.h) and implemented in C++; any other
-// template is refused.
-// Thread rule: immutable.
+// supported families are recognised as a whole (known_templates.h) and implemented in C++; any
+// other template is refused. Thread rule: immutable.
 #pragma once
 
 #include <optional>

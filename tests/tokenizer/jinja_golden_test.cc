@@ -122,8 +122,17 @@ TEST(JinjaGolden, MarksTextOfMessages) {
   EXPECT_GE(num_marked, 40u);
 }
 
-// Over all conversations of the recognised formats the interpreter gives the same text, and the
-// same rule for each byte of it, but for roles and dates: they are words in both.
+// One character for each byte of the text: whether special tokens are parsed there.
+std::string rules(const std::vector<TextSegment>& segments) {
+  std::string out;
+  for (const TextSegment& segment : segments) {
+    out.append(segment.text.size(), segment.parse_special ? 's' : '-');
+  }
+  return out;
+}
+
+// Over all conversations of the recognised formats the interpreter gives the same text, and plain
+// text wherever they do. (It marks roles too, and not the date that stands in the template.)
 TEST(JinjaGolden, AgreesWithTheRecognisedFormats) {
   const Json chats = Json::parse(testing::golden_text("chats.json"));
   for (const auto& one : chats.at("cases")) {
@@ -142,8 +151,13 @@ TEST(JinjaGolden, AgreesWithTheRecognisedFormats) {
     const auto segments = jinja::Template(source).render({given, settings});
     const ChatOptions options{.enable_thinking = given.value("enable_thinking", true),
                               .date = given.value("date_string", "")};
-    EXPECT_EQ(joined(segments), joined(ChatTemplate(source, bos).render(messages, options, prompt)))
-        << name << " " << one.at("messages");
+    const auto want = ChatTemplate(source, bos).render(messages, options, prompt);
+    ASSERT_EQ(joined(segments), joined(want)) << name << " " << one.at("messages");
+    if (options.date.empty() && name.starts_with("llama3.")) continue;
+    const std::string ours = rules(segments), theirs = rules(want);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_TRUE(theirs[i] == 's' || ours[i] == '-') << name << " byte " << i;
+    }
   }
 }
 
