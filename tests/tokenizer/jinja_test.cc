@@ -182,6 +182,9 @@ TEST(Jinja, LimitsWhatATemplateCosts) {
       {"{% set a = [] %}{% set _ = a.append(a) %}", "itself"},
       {"{% set a = [] %}{% set b = [a] %}{% set _ = a.append(b) %}", "nested"},
       {"{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "deep"},
+      {"{% macro f(x) %}" + repeated("{% if 1 %}", 90) + "{{ f(x) }}" +
+           repeated("{% endif %}", 90) + "{% endmacro %}{{ f(1) }}",
+       "deep"},
       {"{% set ns = namespace() %}{% for a in [1] %}{% macro f() %}{% endmacro %}"
        "{% set ns.f = f %}{% endfor %}{% set f = ns.f %}{{ f() }}",
        "outside of the block"},

@@ -14,13 +14,10 @@ namespace sluice::jinja {
 
 using Kind = Node::Kind;
 
-// An error leaves the count too high, which does not matter: the rendering has ended.
 Value Interpreter::evaluate(const Node& node) {
   run_.spend(1);
   run_.line = node.line;
-  if (++nesting_ > kMaxNesting) {
-    run_.fail("expressions and macros are nested more than {} deep", kMaxNesting);
-  }
+  enter();
   Value value = evaluate_kind(node);
   --nesting_;
   return value;

@@ -27,12 +27,22 @@ MarkedText Interpreter::render() {
   return std::move(out_);
 }
 
-Interpreter::Flow Interpreter::run_body(const Node& body) {
-  for (const NodePtr& statement : body.children) {
-    const Flow flow = run_statement(*statement);
-    if (flow != Flow::kNext) return flow;
+// An error leaves the count too high, which does not matter: the rendering has ended.
+void Interpreter::enter() {
+  if (++nesting_ > kMaxNesting) {
+    run_.fail("statements, expressions and macros are nested more than {} deep", kMaxNesting);
   }
-  return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_body(const Node& body) {
+  enter();
+  Flow flow = Flow::kNext;
+  for (const NodePtr& statement : body.children) {
+    flow = run_statement(*statement);
+    if (flow != Flow::kNext) break;
+  }
+  --nesting_;
+  return flow;
 }
 
 Interpreter::Flow Interpreter::run_statement(const Node& node) {

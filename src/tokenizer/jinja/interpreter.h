@@ -30,6 +30,9 @@ class Interpreter {
  private:
   enum class Flow { kNext, kBreak, kContinue };
 
+  // Counts one more level; the caller subtracts it.
+  void enter();
+
   // Statements.
   Flow run_body(const Node& body);
   Flow run_statement(const Node& node);
