@@ -164,6 +164,19 @@ TEST(TileMaskAttention, HasTheBitsOfPageListsOfItsTiles) {
   }
 }
 
+// A GPU has one CTA a multiprocessor, and these are about four tiles of 128 packed rows for each of
+// 132: CTAs take several, of different lengths, and one after the last.
+TEST(TileMaskAttention, HasTheBitsOfPageListsWhereTilesOfRowsAreMany) {
+  const Case many{64, 8, 128, 32 * kTile + 1, kTile};
+  SCOPED_TRACE(describe(many));
+  AttentionRun listed = masked_run(many);
+  listed.as_mask = false;
+  const AttentionProblem problem = problem_of(many);
+  const auto with_lists = problem.run(listed);
+  expect_same_bits(with_lists, problem.run(masked_run(many)));
+  expect_same_bits(with_lists, problem.run(masked_run(many)));  // the counter is 0 again
+}
+
 TEST(TileMaskAttention, AllBitsAreNoMask) {
   for (const Case& c : kCases) {
     if (!has_bits_of_others(c)) continue;
