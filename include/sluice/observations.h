@@ -52,6 +52,18 @@ struct PhaseObservations {
   int64_t num_tiles_cut = 0;  // chosen, but cut off by sparse_max_budget_tokens
 };
 
+// With sparse_audit: the share of softmax mass that the tiles and single tokens of one layer's
+// masks held, over rows of all prefills since the engine was made. One row is measured in every
+// 1024, by position alone; rows that attend to everything by the policy's rule do not count.
+struct MassObservations {
+  int64_t num_rows = 0;
+  int64_t num_skipped = 0;  // rows with a score that is not finite; not in num_rows
+  // Over rows and query heads; all of it is 1. Empty without rows.
+  std::optional<double> captured;
+  double standard_error = 0;     // of `captured`, from the spread of rows; 0 with fewer than two
+  std::vector<double> of_heads;  // the mean of each query head
+};
+
 // Sums over all steps since the engine was made. A step that ended with an error is counted in
 // num_steps; its bytes are not.
 struct Observations {
@@ -61,6 +73,7 @@ struct Observations {
   size_t pinned_peak_bytes = 0;
   PhaseObservations prefill;
   PhaseObservations decode;
+  std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit
 };
 
 }  // namespace sluice

@@ -56,6 +56,7 @@ struct SparseOptions {
   std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes
   std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
   std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
+  bool audit = false;  // measure the softmax mass that the tiles captured, in a few rows
 };
 
 inline constexpr int32_t kMinPageTokens = 16;  // a page is a multiple of this
@@ -197,6 +198,10 @@ inline constexpr std::array kSparseOptionRows = {
          .max = kMaxSparseTokens,
          .when_unset = "6144",
          .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
+    option_row<&SparseOptions::audit>(
+        {.name = "sparse_audit",
+         .kind = OptionKind::kFlag,
+         .help = "report the share of attention that prefill captured, from a few rows"}),
 };
 
 }  // namespace sluice

@@ -43,6 +43,8 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
     if (selects) selection = select(stream, pass, part, input);
     walk(stream, pass, part, input, selection);
   }
+  MassAudit* audit = policies_.audit();
+  if (audit && pass.phase == Phase::kPrefill) audit->end_layer(stream, input.layer);
   end_layer(pass, input.layer);
 }
 
@@ -63,7 +65,18 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
   }
   const Selection selection = policies_.of(pass.phase).select(stream, ask);
   SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
+  if (MassAudit* audit = policies_.audit(); audit && selection.mask.present()) {
+    audit->begin(input.layer, policies_.of(pass.phase).audited_rows(ask));
+  }
   return selection;
+}
+
+// The audit comes first, since the output may overwrite the queries.
+void Executor::attend_keys(Stream& stream, const AttentionArgs& args) {
+  if (MassAudit* audit = policies_.audit(); audit && args.mask.present()) {
+    audit->visit(stream, args);
+  }
+  attention(stream, args);
 }
 
 int64_t Executor::num_windows(LayerId layer, const PrefillSpan& span) const {

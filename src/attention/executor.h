@@ -86,6 +86,8 @@ class Executor {
   }
   // Whether the policy of the pass's phase is asked.
   bool selects(const AttentionPass& pass) const;
+  // Enqueues one attention call of a walk, after the audit of the same keys.
+  void attend_keys(Stream& stream, const AttentionArgs& args);
   // Windows of a span whose keys a layer visits before it attends; 0 if its policy scores nothing.
   int64_t num_windows(LayerId layer, const PrefillSpan& span) const;
 

@@ -156,9 +156,11 @@ std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOpt
   } else {
     require_both_phases(prefill);
   }
-  return std::make_unique<PolicyPair>(std::string(name),
-                                      prefill.make_prefill(options_for(prefill, decode, options)),
-                                      decode.make_decode(options));
+  auto pair = std::make_unique<PolicyPair>(
+      std::string(name), prefill.make_prefill(options_for(prefill, decode, options)),
+      decode.make_decode(options));
+  if (options.audit) pair->add_audit();
+  return pair;
 }
 
 }  // namespace sluice

@@ -287,21 +287,21 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
   const bool first = index == 0 || kv_->history[runs_[index - 1]].seq_index != run.seq_index;
   SlotLease lease;
   if (!run.is_resident()) lease = take_lease({input.layer, runs_[index], BlockPart::kAll});
-  attention(stream,
-            {.q = input.q,
-             .out = input.out,
-             .scale = input.scale,
-             .batch = batch_of(pass, run.seq_index),
-             .kv = lease.held() ? lease.use(stream) : offload_.places().residents(input.layer),
-             .kv_begin = run.kv_begin,
-             .kv_end = run.kv_end,
-             .block_table = run.block_table,
-             .pages = selection.pages,
-             .mask = selection.mask,
-             .columns = selection.columns,
-             .state = state_of(input),
-             .first = first,
-             .last = false});
+  attend_keys(stream,
+              {.q = input.q,
+               .out = input.out,
+               .scale = input.scale,
+               .batch = batch_of(pass, run.seq_index),
+               .kv = lease.held() ? lease.use(stream) : offload_.places().residents(input.layer),
+               .kv_begin = run.kv_begin,
+               .kv_end = run.kv_end,
+               .block_table = run.block_table,
+               .pages = selection.pages,
+               .mask = selection.mask,
+               .columns = selection.columns,
+               .state = state_of(input),
+               .first = first,
+               .last = false});
   if (!lease.held()) return;
   lease.release();
   load_ahead();
@@ -366,20 +366,20 @@ void OffloadExecutor::attend_in_place(Stream& stream, const AttentionPass& pass,
 // The last run: the blocks that the pass itself has written.
 void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                                  const LayerInput& input, const Selection& selection, bool first) {
-  attention(stream, {.q = input.q,
-                     .out = input.out,
-                     .scale = input.scale,
-                     .batch = part.batch,
-                     .kv = written(pass, input.layer),
-                     .kv_begin = part.kv_begin,
-                     .kv_end = part.kv_end,
-                     .block_table = part.block_table,
-                     .pages = selection.pages,
-                     .mask = selection.mask,
-                     .columns = selection.columns,
-                     .state = state_of(input),
-                     .first = first,
-                     .last = true});
+  attend_keys(stream, {.q = input.q,
+                       .out = input.out,
+                       .scale = input.scale,
+                       .batch = part.batch,
+                       .kv = written(pass, input.layer),
+                       .kv_begin = part.kv_begin,
+                       .kv_end = part.kv_end,
+                       .block_table = part.block_table,
+                       .pages = selection.pages,
+                       .mask = selection.mask,
+                       .columns = selection.columns,
+                       .state = state_of(input),
+                       .first = first,
+                       .last = true});
 }
 
 void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {

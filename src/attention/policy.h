@@ -163,6 +163,10 @@ class Policy {
   // Order: lists are ready in stream order; the host does not read them (invariant 12).
   virtual Selection select(Stream& stream, const SelectInput& input) = 0;
 
+  // Prefill: of the rows of a selection with a mask, those whose captured mass says something:
+  // whole query tiles that the rule alone does not give everything. None without a mask.
+  virtual TileRows audited_rows(const SelectInput&) const { return {}; }
+
   // One element per layer; empty for a policy that makes no tile masks.
   // REQUIRES: the host has waited for the last pass.
   virtual std::span<const TileCounts> tile_counts() const { return {}; }

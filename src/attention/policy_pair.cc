@@ -56,15 +56,18 @@ PolicyMemory PolicyPair::memory(const KvLayout& layout, int32_t num_blocks,
                                 const PairLimits& limits) const {
   const PolicyMemory a = prefill_->memory(layout, num_blocks, prefill_limits(limits));
   const PolicyMemory b = decode_->memory(layout, num_blocks, decode_limits(limits));
+  PolicyMemory of_audit;
+  if (audit_) of_audit = audit_->memory(layout, prefill_limits(limits));
   return {.summary_bytes = a.summary_bytes + b.summary_bytes,
-          .list_bytes = a.list_bytes + b.list_bytes,
-          .pinned_bytes = a.pinned_bytes + b.pinned_bytes};
+          .list_bytes = a.list_bytes + b.list_bytes + of_audit.list_bytes,
+          .pinned_bytes = a.pinned_bytes + b.pinned_bytes + of_audit.pinned_bytes};
 }
 
 void PolicyPair::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                             const PairLimits& limits) {
   prefill_->initialize(device, layout, num_blocks, prefill_limits(limits));
   decode_->initialize(device, layout, num_blocks, decode_limits(limits));
+  if (audit_) audit_->initialize(device, layout, prefill_limits(limits));
 }
 
 void PolicyPair::on_keys_written(Stream& stream, const WrittenKv& written) {

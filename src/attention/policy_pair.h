@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "attention/mass_audit.h"
 #include "attention/policy.h"
 #include "attention/policy_options.h"
 
@@ -35,13 +36,18 @@ class PolicyPair {
   using Wrap = std::function<std::unique_ptr<Policy>(std::unique_ptr<Policy>)>;
   void wrap_decode(const Wrap& wrap);
 
+  // Makes prefill measure the mass that its masks capture. REQUIRES: before `initialize`.
+  void add_audit() { audit_ = std::make_unique<MassAudit>(); }
+  // Null without an audit.
+  MassAudit* audit() const { return audit_.get(); }
+
   // Whether passes must have block_ids: true if one of the two selects.
   bool needs_block_ids(const KvBlockShape& block) const;
   bool capturable() const { return prefill_->capturable() && decode_->capturable(); }
 
   SelectionRule rule(Phase phase, const KvBlockShape& block) const { return of(phase).rule(block); }
 
-  // Sums of both policies.
+  // Sums of both policies and of the audit.
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks, const PairLimits& limits) const;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PairLimits& limits);
@@ -52,6 +58,7 @@ class PolicyPair {
   std::string name_;
   std::unique_ptr<Policy> prefill_;
   std::unique_ptr<Policy> decode_;
+  std::unique_ptr<MassAudit> audit_;
 };
 
 // Makes the policies named by `sparse_policy`: one name for both phases, or "PREFILL+DECODE".

@@ -1,6 +1,7 @@
 // Table and JSON of the engine's transfer and selection counts.
 #include "cli/observations.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <fmt/format.h>
@@ -72,9 +73,45 @@ std::string phase_table(const char* name, const PhaseObservations& phase) {
   return text;
 }
 
+// What the audit measured, by layer; empty without it.
+std::string mass_table(const std::vector<MassObservations>& layers) {
+  if (layers.empty()) return {};
+  Table table({"layer", "rows", "captured", "standard error", "lowest head"});
+  int64_t num_skipped = 0;
+  for (size_t layer = 0; layer < layers.size(); ++layer) {
+    const MassObservations& mass = layers[layer];
+    num_skipped += mass.num_skipped;
+    std::vector<std::string> cells = {fmt::format("{}", layer), fmt::format("{}", mass.num_rows),
+                                      percent(mass.captured), "-", "-"};
+    if (mass.captured) {
+      if (mass.num_rows > 1) cells[3] = percent(mass.standard_error);
+      cells[4] = percent(*std::min_element(mass.of_heads.begin(), mass.of_heads.end()));
+    }
+    table.add(cells);
+  }
+  std::string text = "attention that sparse prefill captured, measured in one row of 1024:\n";
+  text += table.to_string();
+  if (num_skipped > 0) {
+    text += fmt::format("{} rows had a score that is not finite and do not count\n", num_skipped);
+  }
+  return text;
+}
+
 // null where only the device knows the density.
 nlohmann::ordered_json density_json(const std::optional<double>& density) {
   return density ? nlohmann::ordered_json(*density) : nlohmann::ordered_json(nullptr);
+}
+
+nlohmann::ordered_json mass_json(const std::vector<MassObservations>& layers) {
+  nlohmann::ordered_json result = nlohmann::ordered_json::array();
+  for (const MassObservations& mass : layers) {
+    result.push_back({{"rows", mass.num_rows},
+                      {"rows_skipped", mass.num_skipped},
+                      {"captured", density_json(mass.captured)},
+                      {"standard_error", mass.standard_error},
+                      {"heads", mass.of_heads}});
+  }
+  return result;
 }
 
 nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
@@ -111,6 +148,7 @@ std::string observations_table(const Observations& observations) {
   text += phase_table("decode", observations.decode);
   text += selection_line("prefill", observations.prefill);
   text += selection_line("decode", observations.decode);
+  text += mass_table(observations.captured_mass);
   text.pop_back();  // the last newline is the terminal's
   return text;
 }
@@ -121,7 +159,8 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"device_peak_bytes", observations.device_peak_bytes},
           {"pinned_peak_bytes", observations.pinned_peak_bytes},
           {"prefill", phase_json(observations.prefill)},
-          {"decode", phase_json(observations.decode)}};
+          {"decode", phase_json(observations.decode)},
+          {"captured_mass", mass_json(observations.captured_mass)}};
 }
 
 }  // namespace sluice::cli

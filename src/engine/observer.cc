@@ -2,6 +2,7 @@
 #include "engine/observer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/attention.h"
 
@@ -134,11 +135,27 @@ void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& resu
       static_cast<double>(result.num_tiles_set) / static_cast<double>(result.num_tiles_visible);
 }
 
+std::vector<MassObservations> Observer::describe_mass() const {
+  std::vector<MassObservations> layers;
+  const MassAudit* audit = policies_.audit();
+  for (int32_t layer = 0; audit && layer < audit->num_layers(); ++layer) {
+    AuditedMass mass = summarize_mass(audit->tally(LayerId(layer)));
+    layers.push_back({.num_rows = mass.num_rows,
+                      .num_skipped = mass.num_skipped,
+                      .captured = {},
+                      .standard_error = mass.standard_error,
+                      .of_heads = std::move(mass.of_heads)});
+    if (mass.num_rows > 0) layers.back().captured = mass.mean;
+  }
+  return layers;
+}
+
 Observations Observer::observations() const {
   Observations result;
   result.sparse_policy = policies_.name();
   result.prefill = describe(prefill_, Phase::kPrefill);
   result.decode = describe(decode_, Phase::kDecode);
+  result.captured_mass = describe_mass();
   return result;
 }
 

@@ -51,6 +51,7 @@ class Observer {
   void count_selected(const ScheduledSequence& scheduled, Phase phase, PhaseCounts& counts);
   int64_t count_tiles(const ScheduledSequence& scheduled, Phase phase) const;
   PhaseObservations describe(const PhaseCounts& counts, Phase phase) const;
+  std::vector<MassObservations> describe_mass() const;
   void describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const;
 
   const SelectionRule& rule(Phase phase) const {

@@ -4,8 +4,8 @@
 // it for one row in every eighth query tile: the log-sum-exp of the row over all keys that it sees,
 // and over those that its tiles and columns name. The rows are chosen by position alone, are never
 // probe rows of a policy, and so are a sample that no selection was fitted to. Cost: 1/1024 of
-// dense attention's products with K. CUDA has no kernel for it yet. Thread rule: enqueue only;
-// audit_row, num_audit_groups and summarize_mass are pure functions.
+// dense attention's products with K. CUDA has no kernel for it yet. Used by attention/mass_audit.h.
+// Thread rule: enqueue only; audit_row, num_audit_groups and summarize_mass are pure functions.
 #pragma once
 
 #include <cstdint>

@@ -100,6 +100,12 @@ TEST(MakePolicies, OptionsOfTilePolicies) {
   expect_error([] { make_policies("sampled+full", {.topk_tokens = 8}); }, {"sparse_topk_tokens"});
   expect_error([] { make_policies("full+quest", {.tail_tokens = 8}); },
                {"sparse_tail_tokens", "avgpool, minference, sampled, xattention"});
+  expect_error([] { make_policies("streaming+quest", {.audit = true}); },
+               {"sparse_audit", "avgpool, minference, sampled, xattention"});
+  for (const char* name : {"avgpool+quest", "minference+full", "sampled+full", "xattention+full"}) {
+    EXPECT_EQ(make_policies(name)->audit(), nullptr) << name;
+    EXPECT_NE(make_policies(name, {.audit = true})->audit(), nullptr) << name;
+  }
   expect_error([] { make_policies("full+quest", {.coverage_of = CoverageOf::kAll}); },
                {"sparse_coverage_of"});
   const KvBlockShape small{.num_kv_heads = 4, .head_dim = 16, .block_tokens = 192};

@@ -188,6 +188,7 @@ TEST(OffloadFromOutside, PoliciesOfTilesAnswerAlikeAndSayWhatTheyRead) {
                      "0.99",
                      "--sparse-coverage-of",
                      "rest",
+                     "--sparse-audit",
                      "--sparse-max-budget-tokens",
                      "384"};
   Json first;
@@ -206,6 +207,13 @@ TEST(OffloadFromOutside, PoliciesOfTilesAnswerAlikeAndSayWhatTheyRead) {
     EXPECT_EQ(prefill.at("tiles_set"), first.at("observations").at("prefill").at("tiles_set"));
     EXPECT_NE(outcome.err.find("prefill attention read "), std::string::npos) << outcome.err;
     EXPECT_NE(outcome.err.find("sparse_max_budget_tokens cut off "), std::string::npos);
+    EXPECT_NE(outcome.err.find("sparse prefill captured"), std::string::npos) << outcome.err;
+    const Json& mass = json.at("observations").at("captured_mass");
+    ASSERT_GT(mass.size(), 0u);
+    EXPECT_EQ(mass, first.at("observations").at("captured_mass")) << way;
+    EXPECT_GT(mass.at(0).at("rows"), 0);
+    EXPECT_GT(mass.at(0).at("captured"), 0.0);
+    EXPECT_LT(mass.at(0).at("captured"), 1.0);
   }
   const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "xattention+quest"});
   EXPECT_NE(plan.out.find("selections"), std::string::npos) << plan.out;

@@ -13,10 +13,11 @@ namespace sluice {
 
 class MInferencePolicy final : public TilePolicy {
  public:
-  static constexpr std::array<std::string_view, 9> kOptions = {
+  static constexpr std::array<std::string_view, 10> kOptions = {
       "sparse_sink_tokens",    "sparse_recent_tokens",   "sparse_threshold_tokens",
       "sparse_tail_tokens",    "sparse_dense_layers",    "sparse_shared_list",
-      "sparse_segment_tokens", "sparse_vertical_tokens", "sparse_slash_tokens"};
+      "sparse_segment_tokens", "sparse_vertical_tokens", "sparse_slash_tokens",
+      "sparse_audit"};
 
   // Errors: kInvalidArgument for options that are out of range or contradict each other.
   explicit MInferencePolicy(const SparseOptions& options);

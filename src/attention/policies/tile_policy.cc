@@ -166,6 +166,18 @@ Selection TilePolicy::select(Stream& stream, const SelectInput& input) {
   return {.pages = {}, .mask = mask_of(input), .columns = {}};
 }
 
+// From the first tile whose rows do not all attend to everything, up to the tiles of the tail.
+TileRows TilePolicy::audited_rows(const SelectInput& input) const {
+  if (!makes_mask(input)) return {};
+  const PrefillSpan& span = input.span;
+  const int64_t before_tail = std::max<int64_t>(0, span.prompt_end - tile_rule_.tail_tokens);
+  const int64_t begin = std::max(span.first_pos, full_rows_end_);
+  const int64_t end = std::min(span.end_pos(), before_tail) / kTile * kTile;
+  if (begin >= end) return {};
+  return {.first = static_cast<int32_t>(begin - span.first_pos),
+          .count = static_cast<int32_t>(end - begin)};
+}
+
 std::span<const TileCounts> TilePolicy::tile_counts() const {
   static_assert(sizeof(TileCounts) == 3 * sizeof(int64_t));
   return {reinterpret_cast<const TileCounts*>(host_counts_.data()),

@@ -19,10 +19,16 @@ namespace sluice {
 // Options that every TilePolicy uses, and `own` ones of one policy.
 template <typename... Names>
 constexpr auto with_tile_options(Names... own) {
-  return std::array<std::string_view, 8 + sizeof...(own)>{
-      "sparse_sink_tokens",  "sparse_recent_tokens",     "sparse_threshold_tokens",
-      "sparse_tail_tokens",  "sparse_min_budget_tokens", "sparse_max_budget_tokens",
-      "sparse_dense_layers", "sparse_shared_list",       own...};
+  return std::array<std::string_view, 9 + sizeof...(own)>{"sparse_sink_tokens",
+                                                          "sparse_recent_tokens",
+                                                          "sparse_threshold_tokens",
+                                                          "sparse_tail_tokens",
+                                                          "sparse_min_budget_tokens",
+                                                          "sparse_max_budget_tokens",
+                                                          "sparse_dense_layers",
+                                                          "sparse_shared_list",
+                                                          "sparse_audit",
+                                                          own...};
 }
 
 class TilePolicy : public Policy {
@@ -38,6 +44,7 @@ class TilePolicy : public Policy {
                   const PolicyLimits& limits) override;
   int32_t window_rows(const SelectInput& input) const override;
   Selection select(Stream& stream, const SelectInput& input) override;
+  TileRows audited_rows(const SelectInput& input) const override;
   std::span<const TileCounts> tile_counts() const override;
 
  protected:
