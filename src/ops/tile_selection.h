@@ -127,13 +127,15 @@ struct TileMassesArgs {
   TileMasses out;
 };
 
-// Writes the masses that select_tiles takes from records, and column_mass 0. Masses of KV tiles
+// Writes the masses that select_tiles takes from records, and column_mass 0; equal records give
+// equal bits on every device. Masses of KV tiles
 // above the diagonal and of query tiles without rows are 0; lse of those tiles is not written.
 // Shapes: those of TileMasses; num_list_heads divides num_q_heads.
 // Types: f32 records and lse, i32 masses.
 // Aliasing: `out` overlaps nothing.
 // Order: after score_tiles of all runs up to the batch's last row, in stream order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA an asynchronous error names a query tile that lies
+// beyond the records.
 void tile_masses(Stream& stream, const TileMassesArgs& args);
 
 struct SelectTilesArgs {
@@ -148,7 +150,7 @@ struct SelectTilesArgs {
   TensorView counts;  // i64 [3]: KV tiles set, visible and cut by max_tiles, of all list heads;
                       // each call adds its own
   // Absent, or what tile_masses made of the records, less what columns hold: then `records` and
-  // probes_per_tile are not read. kUnsupported on CUDA.
+  // probes_per_tile are not read.
   TileMasses masses;
 };
 

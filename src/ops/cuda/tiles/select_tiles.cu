@@ -1,10 +1,8 @@
 // select_tiles on CUDA: a block of threads for each list head and query tile.
 //
-// Bound: two exponentials for each record. Tile: a warp computes the log-sum-exp of a probe, then
-// each thread adds the shares of its own KV tiles; the integer masses lie in shared memory. The cut
-// is a search over the bits of a mass with counts and sums of integers: nothing is sorted. Compiled
-// without contraction, as ops/portable_math.h requires: the bits are those of the CPU. Thread rule:
-// enqueue only.
+// The integer masses (tiles/masses.cuh) lie in shared memory. The cut is a search over the bits of
+// a mass with counts and sums of integers: nothing is sorted. Compiled without contraction, as
+// ops/portable_math.h requires: the bits are those of the CPU. Thread rule: enqueue only.
 #include <algorithm>
 
 #include "core/error.h"
@@ -12,31 +10,29 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
-#include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/portable_math.h"
+#include "ops/cuda/tiles/block_reducer.cuh"
+#include "ops/cuda/tiles/masses.cuh"
 
 namespace sluice::cuda {
 namespace {
 
-constexpr int kThreads = 512;
-constexpr int kNumWarps = kThreads / kWarpThreads;
-constexpr int kProbesAtOnce = 64;  // whose log-sum-exp are in shared memory
-static_assert(kRecordLanes == kWarpThreads);
+constexpr int kThreads = kMassThreads;
+constexpr int kNumWarps = kMassWarps;
+using Reducer = BlockReducer<kThreads>;
 
 // SelectTilesArgs as plain pointers and sizes.
 struct SelectCall {
-  const float* records;  // [num_q_heads][num_probes][num_kv_tiles]
+  RecordsCall records;         // not read where there are masses
+  const int32_t* masses;       // [num_list_heads][num_entries][num_kv_tiles]; null: from records
+  const int32_t* column_mass;  // [num_list_heads][num_entries]
   const int32_t* row_begin;
   const int32_t* first_pos;
   TileRule rule;
   int64_t prompt_end;
   uint32_t* bits;              // [num_list_heads][num_q_tiles][num_words]
   unsigned long long* counts;  // set, visible, cut
-  int32_t per_tile;
-  int32_t num_probes;
   int32_t num_kv_tiles;
-  int32_t heads_per_list;
   int32_t num_list_heads;
   int32_t num_q_tiles;
   int32_t num_words;
@@ -47,114 +43,10 @@ struct SelectCall {
 };
 
 struct Shared {
-  const float* records[kProbesAtOnce];  // of the probes at hand
-  float lse[kProbesAtOnce];
-  uint64_t partials[2][kNumWarps];
+  ProbeSums probes;
+  Reducer::Shared reducer;
   int32_t num_equal[kNumWarps];  // tiles at the threshold
 };
-
-// Sums and maxima over all threads of the block, the same in each of them. Two sets of partial
-// results in turn, so that one barrier is enough.
-class BlockReducer {
- public:
-  __device__ explicit BlockReducer(Shared& shared) : shared_(shared) {}
-
-  // REQUIRES: every thread calls it.
-  template <typename Combine>
-  __device__ uint64_t reduce(uint64_t value, Combine combine) {
-    value = over_lanes<kWarpThreads>(value, combine);
-    const int lane = threadIdx.x % kWarpThreads;
-    turn_ ^= 1;
-    if (lane == 0) shared_.partials[turn_][threadIdx.x / kWarpThreads] = value;
-    __syncthreads();
-    return over_lanes<kNumWarps>(shared_.partials[turn_][lane % kNumWarps], combine);
-  }
-  __device__ uint64_t sum(uint64_t value) {
-    return reduce(value, [](uint64_t a, uint64_t b) { return a + b; });
-  }
-  __device__ uint64_t max(uint64_t value) {
-    return reduce(value, [](uint64_t a, uint64_t b) { return a < b ? b : a; });
-  }
-
- private:
-  template <int kWidth, typename Combine>
-  __device__ static uint64_t over_lanes(uint64_t value, Combine combine) {
-#pragma unroll
-    for (int step = kWidth / 2; step > 0; step /= 2) {
-      value = combine(value, __shfl_xor_sync(kFullWarp, value, step));
-    }
-    return value;
-  }
-
-  Shared& shared_;
-  int turn_ = 0;
-};
-
-// The log-sum-exp of a probe's records, in the order that ops/tile_selection.h gives. All lanes get
-// it. REQUIRES: the whole warp calls it.
-__device__ inline float log_sum_exp(const float* records, int32_t count) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
-  float largest = -INFINITY;
-#pragma unroll 4
-  for (int32_t j = lane; j < count; j += kWarpThreads) largest = fmaxf(largest, records[j]);
-#pragma unroll
-  for (int step = kWarpThreads / 2; step > 0; step /= 2) {
-    largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
-  }
-  // fmaxf leaves NaN out; the sum brings it back.
-  float sum = 0.0f;
-#pragma unroll 4
-  for (int32_t j = lane; j < count; j += kWarpThreads) sum += fast_exp(records[j] - largest);
-  return largest + fast_log(group_sum<kWarpThreads>(sum));
-}
-
-// Loads kProbesAtOnce or fewer probes of the list, from `first` on: where their records are, and
-// their log-sum-exp over `num_visible` tiles.
-__device__ inline void find_log_sums(const SelectCall& call, int32_t list_head, int32_t entry,
-                                     int32_t first, int32_t num_visible, Shared& shared) {
-  const int32_t count = min(kProbesAtOnce, call.heads_per_list * call.per_tile - first);
-  for (int32_t i = threadIdx.x / kWarpThreads; i < count; i += kNumWarps) {
-    const int32_t head = list_head * call.heads_per_list + (first + i) / call.per_tile;
-    const int64_t probe = static_cast<int64_t>(head) * call.num_probes + entry * call.per_tile +
-                          (first + i) % call.per_tile;
-    const float* records = call.records + probe * call.num_kv_tiles;
-    const float lse = log_sum_exp(records, num_visible);
-    if (threadIdx.x % kWarpThreads != 0) continue;
-    shared.records[i] = records;
-    shared.lse[i] = lse;
-  }
-}
-
-// Writes the integer masses of KV tiles [0, num_visible), all 0 without a usable probe. A thread
-// reads and writes tiles threadIdx.x, threadIdx.x + kThreads, ...; others may read them after the
-// next barrier.
-__device__ inline void find_masses(const SelectCall& call, int32_t list_head, int32_t entry,
-                                   int32_t num_visible, Shared& shared, uint32_t* masses) {
-  auto* shares = reinterpret_cast<float*>(masses);  // until the last probe has been added
-  const int32_t num_probes = call.heads_per_list * call.per_tile;
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  int32_t num_usable = 0;
-  for (int32_t j = thread; j < num_visible; j += kThreads) shares[j] = 0.0f;
-  for (int32_t first = 0; first < num_probes; first += kProbesAtOnce) {
-    const int32_t count = min(kProbesAtOnce, num_probes - first);
-    find_log_sums(call, list_head, entry, first, num_visible, shared);
-    __syncthreads();
-    for (int32_t i = 0; i < count; ++i) num_usable += isfinite(shared.lse[i]) ? 1 : 0;
-    for (int32_t j = thread; j < num_visible; j += kThreads) {
-      float share = shares[j];
-#pragma unroll 4
-      for (int32_t i = 0; i < count; ++i) {
-        const float lse = shared.lse[i];
-        if (isfinite(lse)) share += fast_exp(shared.records[i][j] - lse);
-      }
-      shares[j] = share;
-    }
-    __syncthreads();  // before the next probes
-  }
-  for (int32_t j = thread; j < num_visible; j += kThreads) {
-    masses[j] = num_usable > 0 ? to_mass(shares[j] / static_cast<float>(num_usable)) : 0;
-  }
-}
 
 // What the rule takes beside the forced tiles: all above `threshold`, and the first `num_equal` of
 // those equal to it.
@@ -170,14 +62,14 @@ struct Cut {
 class RuleOverMasses {
  public:
   __device__ RuleOverMasses(const TileRule& rule, const QueryTile& tile, const uint32_t* masses,
-                            BlockReducer& reducer)
-      : rule_(rule), tile_(tile), masses_(masses), reducer_(reducer) {}
+                            uint64_t column_mass, Reducer& reducer)
+      : rule_(rule), tile_(tile), masses_(masses), column_mass_(column_mass), reducer_(reducer) {}
 
   __device__ Cut find_cut() {
     const int32_t num_visible = tile_.q_tile + 1;
     const Tally others = tally_from(0);
     const uint64_t forced = forced_mass();
-    if (others.mass + forced == 0) return {};
+    if (others.mass + forced + column_mass_ == 0) return {};
     const auto besides_forced = [&](int32_t tiles) {
       return max(0, tiles - (num_visible - others.count));
     };
@@ -257,9 +149,9 @@ class RuleOverMasses {
   // its mass, so that a division gives how many of them it takes.
   __device__ int32_t count_for_coverage(const Tally& others, uint64_t forced) {
     const bool of_rest = rule_.is_share_of_rest;
-    const uint64_t goal =
-        divide_up(rule_.share * (of_rest ? others.mass : others.mass + forced), kMassOne);
-    const uint64_t covered = of_rest ? 0 : forced;
+    const uint64_t of_tiles = of_rest ? others.mass : others.mass + forced;
+    const uint64_t goal = divide_up(rule_.share * (of_tiles + column_mass_), kMassOne);
+    const uint64_t covered = column_mass_ + (of_rest ? 0 : forced);
     if (covered >= goal) return 0;
     const uint64_t missing = goal - covered;
     const uint32_t threshold = last_that([&](const Tally& tally) { return tally.mass >= missing; });
@@ -270,7 +162,8 @@ class RuleOverMasses {
   const TileRule& rule_;
   const QueryTile& tile_;
   const uint32_t* masses_;
-  BlockReducer& reducer_;
+  const uint64_t column_mass_;  // held by columns: covered
+  Reducer& reducer_;
 };
 
 // Writes the words of a list and returns how many of its bits are set. A warp writes neighbouring
@@ -317,6 +210,22 @@ __device__ inline uint64_t write_words(const SelectCall& call, const QueryTile& 
   return num_set;  // of this thread: lane 0 counts for its warp
 }
 
+// Brings the masses of a list to shared memory, from records or from tile_masses. Returns the mass
+// that columns hold. REQUIRES: a barrier before other threads read the masses.
+__device__ inline uint64_t load_masses(const SelectCall& call, int32_t list_head, int32_t entry,
+                                       int32_t num_visible, ProbeSums& probes, uint32_t* masses) {
+  if (call.masses == nullptr) {
+    find_masses(call.records, list_head, entry, num_visible, probes, masses);
+    return 0;
+  }
+  const int64_t list = static_cast<int64_t>(list_head) * call.num_entries + entry;
+  const int32_t* from = call.masses + list * call.num_kv_tiles;
+  for (int32_t j = threadIdx.x; j < num_visible; j += kThreads) {
+    masses[j] = static_cast<uint32_t>(from[j]);
+  }
+  return static_cast<uint64_t>(call.column_mass[list]);
+}
+
 // grid: query tiles, from the last, which see most, to the first; then list heads.
 __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall call) {
   extern __shared__ uint32_t masses[];  // [num_kv_tiles]
@@ -335,11 +244,12 @@ __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall
     return;
   }
   const int32_t num_visible = tile.q_tile + 1;
-  BlockReducer reducer(shared);
+  Reducer reducer(shared.reducer);
   Cut cut;
   if (!attends_everything(call.rule, tile)) {
-    find_masses(call, list_head, entry, num_visible, shared, masses);
-    cut = RuleOverMasses(call.rule, tile, masses, reducer).find_cut();
+    const uint64_t column_mass =
+        load_masses(call, list_head, entry, num_visible, shared.probes, masses);
+    cut = RuleOverMasses(call.rule, tile, masses, column_mass, reducer).find_cut();
   }
   const uint64_t num_set = reducer.sum(write_words(call, tile, cut, masses, shared, words));
   if (threadIdx.x != 0) return;
@@ -350,35 +260,37 @@ __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall
 
 SelectCall make_call(const SelectTilesArgs& args) {
   const TensorView& bits = args.mask.bits;
-  return {.records = args.records.data<float>(),
-          .row_begin = args.batch.row_begin.data<int32_t>(),
-          .first_pos = args.batch.first_pos.data<int32_t>(),
-          .rule = args.rule,
-          .prompt_end = args.prompt_end,
-          .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
-          .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
-          .per_tile = args.probes_per_tile,
-          .num_probes = static_cast<int32_t>(args.records.dim(1)),
-          .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
-          .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1)),
-          .num_list_heads = static_cast<int32_t>(bits.dim(1)),
-          .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
-          .num_words = static_cast<int32_t>(bits.dim(3)),
-          .first_q_tile = args.mask.first_q_tile,
-          .first_entry = args.rows.first / kMaskTileTokens,
-          .num_entries = args.rows.num_q_tiles(),
-          .report = {}};
+  SelectCall call{.row_begin = args.batch.row_begin.data<int32_t>(),
+                  .first_pos = args.batch.first_pos.data<int32_t>(),
+                  .rule = args.rule,
+                  .prompt_end = args.prompt_end,
+                  .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
+                  .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
+                  .num_list_heads = static_cast<int32_t>(bits.dim(1)),
+                  .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
+                  .num_words = static_cast<int32_t>(bits.dim(3)),
+                  .first_q_tile = args.mask.first_q_tile,
+                  .first_entry = args.rows.first / kMaskTileTokens,
+                  .num_entries = args.rows.num_q_tiles()};
+  if (args.masses.present()) {
+    call.masses = args.masses.masses.data<int32_t>();
+    call.column_mass = args.masses.column_mass.data<int32_t>();
+    call.num_kv_tiles = static_cast<int32_t>(args.masses.masses.dim(2));
+  } else {
+    call.records = {.records = args.records.data<float>(),
+                    .per_tile = args.probes_per_tile,
+                    .num_probes = static_cast<int32_t>(args.records.dim(1)),
+                    .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
+                    .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1))};
+    call.num_kv_tiles = call.records.num_kv_tiles;
+  }
+  return call;
 }
 
 }  // namespace
 
 void CudaOps::select_tiles(Stream& on, const SelectTilesArgs& args) const {
   CudaStream& stream = as_cuda(on);
-  if (args.masses.present()) {
-    fail(ErrorCode::kUnsupported,
-         "select_tiles on {} takes no masses of tile_masses; give records, or use the CPU device",
-         stream.device().info().name);
-  }
   SelectCall call = make_call(args);
   const size_t num_bytes = static_cast<size_t>(call.num_kv_tiles) * sizeof(uint32_t);
   const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;

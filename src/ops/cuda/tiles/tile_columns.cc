@@ -13,10 +13,6 @@ namespace {
 
 }  // namespace
 
-void CudaOps::tile_masses(Stream& stream, const TileMassesArgs&) const {
-  refuse("tile_masses", stream);
-}
-
 void CudaOps::score_columns(Stream& stream, const ScoreColumnsArgs&) const {
   refuse("score_columns", stream);
 }
