@@ -5,8 +5,7 @@
 // cannot change a choice. The ops follow score_tiles and tile_masses (ops/tile_selection.h):
 // score_columns and select_columns choose, gather_columns copies, subtract_columns takes what the
 // columns hold off the masses of tiles before select_tiles. Tables are written as in
-// ops/attention.h: never by a kernel. CUDA has no kernels for these ops yet. Thread rule: enqueue
-// only.
+// ops/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ struct ScoreColumnsArgs {
 
 // The probe of a query tile whose scores count for columns: one is enough, and successive tiles
 // take probes of successive parts.
-inline int32_t column_probe(int32_t q_tile, int32_t rows_per_tile) {
+constexpr int32_t column_probe(int32_t q_tile, int32_t rows_per_tile) {
   return q_tile % rows_per_tile;
 }
 
@@ -52,7 +51,8 @@ inline int32_t column_probe(int32_t q_tile, int32_t rows_per_tile) {
 // Types: scores of keys in f32 as in score_tiles, sums exact.
 // Aliasing: `scores` overlaps nothing.
 // Order: after tile_masses, in stream order; calls for several runs in any order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
+// and 128 keys fit shared memory; an asynchronous error names a KV tile that has no scores.
 // Source: columns of sampled rows as in Zhu et al. 2024, arXiv 2406.15486 (SampleAttention).
 void score_columns(Stream& stream, const ScoreColumnsArgs& args);
 
@@ -79,7 +79,8 @@ struct SelectColumnsArgs {
 // Types: i32.
 // Aliasing: columns overlap nothing else.
 // Order: after score_columns (or add_lines) of all runs up to the batch's last row.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA an asynchronous error names a segment that has too
+// many columns or too few scores.
 void select_columns(Stream& stream, const SelectColumnsArgs& args);
 
 struct GatherColumnsArgs {
@@ -98,7 +99,7 @@ struct GatherColumnsArgs {
 // Types: bytes of bf16 keys and values.
 // Aliasing: columns.kv overlaps nothing.
 // Order: after select_columns; calls for several runs in any order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8.
 void gather_columns(Stream& stream, const GatherColumnsArgs& args);
 
 struct SubtractColumnsArgs {
@@ -120,7 +121,8 @@ struct SubtractColumnsArgs {
 // Types: scores in f32 as in score_tiles; masses are i32.
 // Aliasing: the masses overlap nothing else.
 // Order: after gather_columns of all runs, once for each tile_masses.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported as for score_columns; an
+// asynchronous error names a query tile whose segment has no columns.
 void subtract_columns(Stream& stream, const SubtractColumnsArgs& args);
 
 }  // namespace sluice

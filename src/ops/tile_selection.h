@@ -128,8 +128,8 @@ struct TileMassesArgs {
 };
 
 // Writes the masses that select_tiles takes from records, and column_mass 0; equal records give
-// equal bits on every device. Masses of KV tiles
-// above the diagonal and of query tiles without rows are 0; lse of those tiles is not written.
+// equal bits on every device. Masses of KV tiles above the diagonal and of query tiles without rows
+// are 0; lse of those tiles is not written.
 // Shapes: those of TileMasses; num_list_heads divides num_q_heads.
 // Types: f32 records and lse, i32 masses.
 // Aliasing: `out` overlaps nothing.

@@ -14,32 +14,55 @@
 #include "ops/reference/tile_columns.h"
 #include "ops/tile_columns.h"
 #include "scored_text.h"
+#include "sluice/error.h"
 
 namespace sluice::testing {
 namespace {
 
 // ---- score_columns -----------------------------------------------------------------------------
 
+struct Shape {
+  int32_t num_tokens;
+  int32_t num_kv_heads = 2;
+  int32_t group = 3;
+  int32_t head_dim = PlantedText::kHeadDim;
+};
+
+// Segments that end inside a tile, then what kernels distinguish: heads wider than a step of a
+// product, and more probes of a segment than one product takes.
+const Shape kShapes[] = {{4 * kTile},
+                         {5 * kTile + 30},
+                         {6 * kTile - 1},
+                         {.num_tokens = 4 * kTile + 9, .group = 4, .head_dim = 128},
+                         {.num_tokens = 4 * kTile, .group = 1, .head_dim = 80},
+                         {.num_tokens = 3 * kTile + 1, .group = 2, .head_dim = 256},
+                         {.num_tokens = 4 * kTile, .group = 70}};
+
 TEST(ScoreColumns, MatchesTheReference) {
   for (const int32_t num_lists : {1, 2}) {
-    for (const int32_t num_tokens : {4 * kTile, 5 * kTile + 30, 6 * kTile - 1}) {
+    for (const Shape& shape : kShapes) {
+      const int32_t num_tokens = shape.num_tokens;
+      SCOPED_TRACE(fmt::format("{} lists, {} tokens, {} heads a list of {}", num_lists, num_tokens,
+                               shape.group, shape.head_dim));
       Machine machine;
-      const PlantedText text = PlantedText::random(num_tokens, 3, 2, 3);
+      const PlantedText text =
+          PlantedText::random(num_tokens, 3, shape.num_kv_heads, shape.group, shape.head_dim);
       const Scored scored = score(machine, text, num_lists);
       const std::vector<double> expected =
           reference::column_scores(scored.tiles, kSegment, num_lists);
       const int64_t num_lists_and_segments = num_lists * scored.scores.dim(1);
       const int64_t width = scored.scores.dim(2);
       // Of a probe: rounding down, and the exponential of a score and an lse of about 20 terms
-      // whose errors are below 1e-5.
-      const double num_probes = 2.0 * 6 / num_lists;
+      // whose errors are below 1e-5, more for wide heads.
+      const double num_probes = 2.0 * text.num_q_heads() / num_lists;
+      const double relative = 2e-5 * std::max(1, shape.head_dim / 32);
       double largest = 0.0;
       for (int64_t row = 0; row < num_lists_and_segments; ++row) {
         for (int32_t j = 0; j < width; ++j) {
           const double actual = scored.scores.data<int32_t>()[row * width + j];
           const double wanted =
               j < num_tokens ? expected[static_cast<size_t>(row * num_tokens + j)] : 0.0;
-          ASSERT_NEAR(actual / kColumnOne, wanted, num_probes / kColumnOne + 2e-5 * wanted)
+          ASSERT_NEAR(actual / kColumnOne, wanted, num_probes / kColumnOne + relative * wanted)
               << "row " << row << " position " << j;
           largest = std::max(largest, wanted);
         }
@@ -200,6 +223,48 @@ TEST(SelectColumns, TakesTheLargestScores) {
   }
 }
 
+// As many positions as threads have to share, and scores of all sizes: few and many equal to the
+// smallest that is taken.
+TEST(SelectColumns, TakesTheLargestOfManyScores) {
+  constexpr int32_t kWidth = 70 * 1000 / kTile * kTile;
+  constexpr int32_t kCount = 3 * kTile;
+  const int32_t limits[] = {0, 1, 1000, 1 << 20, static_cast<int32_t>(kMaxColumnScore)};
+  for (const int32_t limit : limits) {
+    Machine machine;
+    std::mt19937 generator(17);
+    std::vector<int32_t> scores(kWidth);
+    for (int32_t& number : scores) {
+      number = std::min(limit, static_cast<int32_t>(generator() >> (generator() % 31 + 1)));
+    }
+    TileColumns columns{.positions = machine.tensor(DType::kI32, {1, 1, kCount}),
+                        .count = machine.tensor(DType::kI32, {1, 1}),
+                        .segment_tokens = kWidth,
+                        .first_segment = 1};
+    select_columns(machine.stream(),
+                   {.scores = machine.tensor(scores, {1, 1, kWidth}),
+                    .max_count = machine.tensor(std::vector<int32_t>{kCount - 5}, {1}),
+                    .batch = {.row_begin = machine.tensor(std::vector<int32_t>{0, kWidth}, {2}),
+                              .first_pos = machine.tensor(std::vector<int32_t>{kWidth}, {1})},
+                    .first_segment = 1,
+                    .rule = {.sink_tokens = 3, .recent_tokens = 10},
+                    .columns = columns});
+    machine.synchronize();
+    std::vector<int32_t> expected;
+    for (int32_t j = 3; j < kWidth - 10; ++j) {
+      if (scores[static_cast<size_t>(j)] > 0) expected.push_back(j);
+    }
+    std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
+      return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
+    });
+    if (std::ssize(expected) > kCount - 5) expected.resize(kCount - 5);
+    std::sort(expected.begin(), expected.end());
+    const int32_t* positions = columns.positions.data<int32_t>();
+    EXPECT_EQ(std::vector<int32_t>(positions, positions + columns.count.data<int32_t>()[0]),
+              expected)
+        << limit;
+  }
+}
+
 // ---- gather_columns ----------------------------------------------------------------------------
 
 TEST(GatherColumns, CopiesWhatTheTestCopies) {
@@ -245,6 +310,26 @@ TEST(ColumnsContract, NamesTheRuleThatIsBroken) {
   EXPECT_DEATH(score_columns(machine.stream(), args), "a segment for all rows");
   const TileColumns columns = new_columns(machine, 1, 0, 2);
   EXPECT_DEATH(gather_columns(machine.stream(), {.columns = columns}), "columns.kv is absent");
+}
+
+TEST(ColumnsContract, GpusNameWhatTheyDoNotSupport) {
+  if (testing_cpu()) GTEST_SKIP() << "the CPU supports it";
+  Machine machine;
+  const PlantedText text = PlantedText::random(3 * kTile, 2, 1, 1, 20);
+  const ScoreTilesArgs tiles = text.call(machine, {.rows_per_tile = 4}, kFirst);
+  const ScoreColumnsArgs args = score_args(tiles, new_masses(machine, tiles, 1),
+                                           machine.tensor(DType::kI32, {1, 1, 3 * kTile}));
+  EXPECT_THROW(score_columns(machine.stream(), args), Error);
+}
+
+TEST(ColumnsContract, GpusReportKeysBeyondTheScores) {
+  if (testing_cpu()) GTEST_SKIP() << "a check on the CPU";
+  Machine machine;
+  const Scored scored = score(machine, PlantedText::random(4 * kTile, 2), 1);
+  ScoreColumnsArgs args = score_args(scored.tiles, scored.masses, scored.scores);
+  args.scores = machine.tensor(DType::kI32, {1, 1, 3 * kTile});
+  score_columns(machine.stream(), args);
+  EXPECT_THROW(machine.synchronize(), Error);
 }
 
 }  // namespace

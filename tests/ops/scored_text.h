@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/cpu/cpu_ops.h"
+#include "ops/ops.h"
 #include "ops/tile_columns.h"
 #include "planted_text.h"
 
@@ -54,17 +55,31 @@ inline void make_masses(Machine& machine, const ScoreTilesArgs& tiles, const Til
                                  .out = masses});
 }
 
+// The ops of the device under test, on the CPU with the kernels of `isa`. Contracts are not
+// checked.
+class OpsUnderTest {
+ public:
+  OpsUnderTest(Machine& machine, CpuIsa isa)
+      : cpu_(isa), ops_(machine.on_cpu() ? &cpu_ : &ops_of(machine.device())) {}
+
+  const Ops* operator->() const { return ops_; }
+
+ private:
+  cpu::CpuOps cpu_;
+  const Ops* ops_;
+};
+
 inline Scored score(Machine& machine, const PlantedText& text, int64_t num_lists,
                     CpuIsa isa = best_kernels()) {
   Scored scored{.tiles = text.call(machine, {.rows_per_tile = 4}, kFirst)};
-  const cpu::CpuOps ops(isa);
-  ops.score_tiles(machine.stream(), scored.tiles);
+  const OpsUnderTest ops(machine, isa);
+  ops->score_tiles(machine.stream(), scored.tiles);
   scored.masses = new_masses(machine, scored.tiles, num_lists);
   make_masses(machine, scored.tiles, scored.masses);
   const int64_t num_segments = (text.num_tokens() - kFirst + kSegment - 1) / kSegment;
   scored.scores =
       machine.tensor(DType::kI32, {num_lists, num_segments, tiles_of(text.num_tokens()) * kTile});
-  ops.score_columns(machine.stream(), score_args(scored.tiles, scored.masses, scored.scores));
+  ops->score_columns(machine.stream(), score_args(scored.tiles, scored.masses, scored.scores));
   machine.synchronize();
   return scored;
 }

@@ -71,6 +71,7 @@ Lines score_all(Machine& machine, const PlantedText& text, int64_t num_lists,
 }
 
 TEST(ScoreLines, MatchesTheReference) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   for (const int32_t num_lists : {1, 2}) {
     // The last segment is whole, has fewer rows than line rows, or ends inside a tile.
     for (const int32_t num_tokens : {3 * kSegment, 2 * kSegment + 7, 3 * kSegment - 100}) {
@@ -103,6 +104,7 @@ TEST(ScoreLines, MatchesTheReference) {
 }
 
 TEST(ScoreLines, RunsThreadsAndIsasChangeNothing) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   Machine machine;
   const PlantedText text = PlantedText::random(3 * kSegment - 30, 32, 2, 2);
   const Lines whole = score_all(machine, text, 2);
@@ -130,6 +132,7 @@ TEST(ScoreLines, RunsThreadsAndIsasChangeNothing) {
 // Rows whose key at one offset stands out: its mass is shared by the two diagonals beside it, by
 // distance. At 127 and 129 nearly all of it belongs to diagonal 1.
 TEST(ScoreLines, SharesASlashBetweenItsTwoDiagonals) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   for (const int32_t offset : {0, 127, 128, 129, 192, 500}) {
     // Row x asks for number x of a list of directions, key j answers to row j + offset.
     const auto direction = [](int32_t number) {
@@ -218,6 +221,7 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
 }
 
 TEST(SelectDiagonals, TakesTheLargestSums) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   const std::vector<int64_t> sums = tied_sums();
   const TileRule rules[] = {
       {.choice = TileChoice::kTop, .sink_tokens = 0, .recent_tokens = 0, .tail_tokens = 0},
@@ -246,6 +250,7 @@ TEST(SelectDiagonals, TakesTheLargestSums) {
 
 // The rows in windows of whole segments, with the sums of these segments alone.
 TEST(SelectDiagonals, WindowsChangeNothing) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   Machine machine;
   const std::vector<int64_t> sums = tied_sums();
   const SelectDiagonalsArgs whole = select_args(machine, sums);
@@ -268,6 +273,7 @@ TEST(SelectDiagonals, WindowsChangeNothing) {
 }
 
 TEST(LinesContract, NamesTheRuleThatIsBroken) {
+  if (!testing_cpu()) GTEST_SKIP() << "GPUs have no kernels of lines";
   Machine machine;
   Lines lines = score_rows(machine, PlantedText::random(3 * kSegment, 1), 1);
   lines.args.lines.count = 200;

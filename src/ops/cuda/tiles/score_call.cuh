@@ -4,6 +4,7 @@
 #pragma once
 
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/tiles/key_run.cuh"
 #include "ops/cuda/tiles/score_call.h"
 
 namespace sluice::cuda {
@@ -63,11 +64,7 @@ __device__ inline int32_t num_existing_probes(const ScoreCall& call, const Score
 // The key of token `position` of the run.
 __device__ inline const uint16_t* key_at(const ScoreCall& call, const ScoreRun& run,
                                          int32_t kv_head, int32_t position) {
-  const int64_t block = call.block_table[(position - run.kv_begin) / call.block_tokens];
-  const auto* from = reinterpret_cast<const uint16_t*>(call.kv_base + block * call.kv_stride_bytes);
-  const int64_t token =
-      static_cast<int64_t>(2 * kv_head) * call.block_tokens + position % call.block_tokens;
-  return from + token * call.head_dim;
+  return key_of_run(call, run.kv_begin, kv_head, position);
 }
 
 // The mean or the channel-wise maximum of eight channels of `count` vectors, at(0) to

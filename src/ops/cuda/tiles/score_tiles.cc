@@ -7,8 +7,8 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
-#include "ops/cuda/attention/kv_tensor_map.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/tiles/key_run.h"
 #include "ops/cuda/tiles/score_call.h"
 
 namespace sluice::cuda {
@@ -76,11 +76,6 @@ ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
 
 // Throws kUnsupported, as the op promises.
 void check_supported(const CudaStream& stream, const ScoreCall& call, const ScoreShape& shape) {
-  if (call.head_dim % 8 != 0) {
-    fail(ErrorCode::kUnsupported,
-         "score_tiles on {} needs a head_dim that is a multiple of 8, not {}; use the device 'cpu'",
-         stream.device().info().name, call.head_dim);
-  }
   const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
   if (shape.shared_bytes > most_bytes) {
     fail(
@@ -99,9 +94,8 @@ void CudaOps::score_tiles(Stream& on, const ScoreTilesArgs& args) const {
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   const ScoreKernel kernel = choose_kernel(call, gpu);
   const ScoreShape shape = kernel.shape(call);
+  check_key_run("score_tiles", stream, args.kv);
   check_supported(stream, call, shape);
-  SLUICE_CHECK(has_kv_tensor_map(args.kv), "blocks lie at {}, {} bytes apart; both must be 16-byte",
-               static_cast<const void*>(args.kv.base), args.kv.stride_bytes);
   if (call.num_run_tiles == 0 || call.num_probes == 0) return;
   call.num_splits = choose_splits(call, shape, gpu.multiProcessorCount);
   stream.submit("score_tiles", [&](cudaStream_t handle) {

@@ -1,4 +1,4 @@
-// Columns beside tile masks, and lines, on CUDA: no kernels yet, and a clear error instead.
+// Lines on CUDA: no kernels yet, and a clear error instead.
 #include "core/error.h"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
@@ -12,22 +12,6 @@ namespace {
 }
 
 }  // namespace
-
-void CudaOps::score_columns(Stream& stream, const ScoreColumnsArgs&) const {
-  refuse("score_columns", stream);
-}
-
-void CudaOps::select_columns(Stream& stream, const SelectColumnsArgs&) const {
-  refuse("select_columns", stream);
-}
-
-void CudaOps::gather_columns(Stream& stream, const GatherColumnsArgs&) const {
-  refuse("gather_columns", stream);
-}
-
-void CudaOps::subtract_columns(Stream& stream, const SubtractColumnsArgs&) const {
-  refuse("subtract_columns", stream);
-}
 
 void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs&) const {
   refuse("score_line_rows", stream);
