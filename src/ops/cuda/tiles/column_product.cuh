@@ -30,10 +30,7 @@ struct alignas(128) ProductShared {
   Panel<kProductRows> rows;           // of a step
   const uint16_t* keys[kKeysAtOnce];  // null: 0
   ProbePlace probes[kProductRows];
-  union {
-    uint32_t counts[kProductWarps][kKeysAtOnce];
-    float shares[kProductWarps][kKeysAtOnce];
-  };
+  float shares[kProductWarps][kKeysAtOnce];
   int32_t positions[kKeysAtOnce];
 
   __device__ Panel<kKeysAtOnce>& key_panel(int32_t i) {

@@ -1,9 +1,10 @@
-// score_columns on CUDA: a block of threads for each KV tile, segment and list head.
+// score_columns on CUDA: a block of threads for each KV tile and list head and for some segments.
 //
-// Bound: exponentials, one for 2 head_dim operations of the tensor cores. Tile: 128 keys that stay
-// while the column probes of the segment pass, 128 at a time, those of a query head after those of
-// another. Sums are integers that end at kMaxColumnScore, so that the order of additions does not
-// matter. Thread rule: enqueue only.
+// Bound: exponentials, one for 2 head_dim operations of the tensor cores, and reads of keys, once
+// for kProductWarps segments. Tile: 128 keys that stay while column probes pass, of each segment 32
+// at a time: a warp has a segment of its own, since short segments have few probes. Sums are
+// integers that end at kMaxColumnScore, so that the order of additions does not matter. Thread
+// rule: enqueue only.
 #include "core/error.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
@@ -44,20 +45,22 @@ __device__ __forceinline__ uint32_t to_units(float share) {
   return min(__float2uint_rz(share * static_cast<float>(kColumnOne)), kColumnOne);
 }
 
-// Query tiles [begin, end) of the window, those of a segment that may see a KV tile.
-struct Entries {
-  int32_t begin;
-  int32_t end;
+// The probes of a segment that may see a KV tile: those of query tiles from `first_entry` of the
+// window on, all heads of a group side by side.
+struct SegmentRows {
+  int32_t first_entry = 0;
+  int32_t count = 0;
 };
 
-__device__ inline Entries entries_of(const ColumnsCall& call, const ProbeRun& rows, int32_t segment,
-                                     int32_t kv_tile) {
+__device__ inline SegmentRows rows_of(const ColumnsCall& call, const ProbeRun& run, int32_t segment,
+                                      int32_t kv_tile) {
+  if (segment >= call.num_segments) return {};
   const int32_t of_segment =
-      (rows.first_q_tile / call.tiles_per_segment + segment) * call.tiles_per_segment;
-  const int32_t first_tile = max(max(of_segment, kv_tile), rows.first_q_tile);
+      (run.first_q_tile / call.tiles_per_segment + segment) * call.tiles_per_segment;
+  const int32_t first_tile = max(max(of_segment, kv_tile), run.first_q_tile);
   const int32_t end_tile =
-      min(of_segment + call.tiles_per_segment, rows.first_q_tile + call.probes.num_q_tiles);
-  return {first_tile - rows.first_q_tile, end_tile - rows.first_q_tile};
+      min(of_segment + call.tiles_per_segment, run.first_q_tile + call.probes.num_q_tiles);
+  return {first_tile - run.first_q_tile, max(end_tile - first_tile, 0) * call.probes.group};
 }
 
 // Adds the shares of the thread's rows to its sums.
@@ -78,10 +81,8 @@ __device__ __forceinline__ void add_shares(const ColumnsCall& call, const Produc
   }
 }
 
-// Adds up the sums of all rows of the block and writes them.
-__device__ __forceinline__ void write_sums(const uint32_t (&sums)[kNumSums], ProductShared& shared,
-                                           int32_t* scores) {
-  const int warp = threadIdx.x / kWarpThreads;
+// Adds up the sums of the warp's rows and writes them.
+__device__ __forceinline__ void write_sums(const uint32_t (&sums)[kNumSums], int32_t* scores) {
 #pragma unroll
   for (int i = 0; i < kNumSums; ++i) {
     uint32_t sum = sums[i];
@@ -89,16 +90,11 @@ __device__ __forceinline__ void write_sums(const uint32_t (&sums)[kNumSums], Pro
     for (int step = 4; step < kWarpThreads; step *= 2) {  // lanes of the same keys
       sum = add_up(sum, __shfl_xor_sync(kFullWarp, sum, step));
     }
-    if (threadIdx.x % kWarpThreads < 4) shared.counts[warp][key_of_score(i)] = sum;
+    if (threadIdx.x % kWarpThreads < 4) scores[key_of_score(i)] = static_cast<int32_t>(sum);
   }
-  __syncthreads();
-  uint32_t sum = 0;
-#pragma unroll
-  for (int i = 0; i < kProductWarps; ++i) sum = add_up(sum, shared.counts[i][threadIdx.x]);
-  scores[threadIdx.x] = static_cast<int32_t>(sum);
 }
 
-// grid: KV tiles of the run, segments, list heads.
+// grid: KV tiles of the run, groups of segments, list heads.
 __global__ void __launch_bounds__(kProductThreads, 2)
     score_columns_kernel(const __grid_constant__ ColumnsCall call) {
   extern __shared__ __align__(128) std::byte shared_bytes[];
@@ -112,37 +108,42 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     if (threadIdx.x == 0) fail_row(call.report, first_position / kMaskTileTokens);
     return;
   }
-  const ProbeRun rows(probes);
-  const auto segment = static_cast<int32_t>(blockIdx.y);
+  const ProbeRun run(probes);
   const auto list = static_cast<int32_t>(blockIdx.z);
-  const Entries entries = entries_of(call, rows, segment, first_position / kMaskTileTokens);
-  const int32_t num_rows = max(entries.end - entries.begin, 0) * probes.group;
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t first_segment = static_cast<int32_t>(blockIdx.y) * kProductWarps;
+  const int32_t segment = first_segment + thread / kWarpThreads;
+  const int32_t kv_tile = first_position / kMaskTileTokens;
+  const SegmentRows rows = rows_of(call, run, segment, kv_tile);
+  int32_t most_rows = 0;  // of a warp
+  for (int i = 0; i < kProductWarps; ++i) {
+    most_rows = max(most_rows, rows_of(call, run, first_segment + i, kv_tile).count);
+  }
+
   uint32_t sums[kNumSums] = {};
-  for (int32_t h = 0; num_rows > 0 && h < call.kv_heads_per_list; ++h) {
+  for (int32_t h = 0; most_rows > 0 && h < call.kv_heads_per_list; ++h) {
     const int32_t kv_head = list * call.kv_heads_per_list + h;
     const int32_t position = first_position + thread;
     load_keys(probes,
               position < kv_end ? key_of_run(call.run, kv_begin, kv_head, position) : nullptr,
               shared);
-    for (int32_t first = 0; first < num_rows; first += kProductRows) {
-      const int32_t row = first + thread;
-      const int32_t entry = entries.begin + row / probes.group;
-      const int32_t index = column_probe(rows.first_q_tile + entry, probes.rows_per_tile);
+    for (int32_t first = 0; first < most_rows; first += kWarpRows) {
+      const int32_t row = first + thread % kWarpThreads;
+      const int32_t entry = rows.first_entry + row / probes.group;
+      const int32_t index = column_probe(run.first_q_tile + entry, probes.rows_per_tile);
       __syncwarp();  // the warp has read its probes before
       shared.probes[thread] =
-          row < num_rows
-              ? place_of(probes, rows, kv_head * probes.group + row % probes.group, entry, index)
+          row < rows.count
+              ? place_of(probes, run, kv_head * probes.group + row % probes.group, entry, index)
               : ProbePlace{};
       float s[2][64] = {};
       multiply_probes(probes, shared, s);
-      add_shares(call, shared, first_position, kv_end, s, sums);
+      if (first < rows.count) add_shares(call, shared, first_position, kv_end, s, sums);
     }
   }
-  write_sums(sums, shared,
-             call.scores +
-                 (static_cast<int64_t>(list) * call.num_segments + segment) * call.num_positions +
-                 first_position);
+  if (segment >= call.num_segments) return;
+  const int64_t row = static_cast<int64_t>(list) * call.num_segments + segment;
+  write_sums(sums, call.scores + row * call.num_positions + first_position);
 }
 
 }  // namespace
@@ -181,7 +182,8 @@ void CudaOps::score_columns(Stream& on, const ScoreColumnsArgs& args) const {
                              static_cast<int>(num_bytes)),
         "cudaFuncSetAttribute");
     const dim3 grid(static_cast<unsigned>(call.run.num_run_tiles),
-                    static_cast<unsigned>(call.num_segments), static_cast<unsigned>(num_lists));
+                    static_cast<unsigned>((call.num_segments + kProductWarps - 1) / kProductWarps),
+                    static_cast<unsigned>(num_lists));
     score_columns_kernel<<<grid, kProductThreads, num_bytes, handle>>>(call);
   });
 }
