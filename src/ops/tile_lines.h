@@ -5,8 +5,7 @@
 // keys are walked twice: score_line_rows makes records, as score_tiles does; score_lines sums up
 // probabilities in integers, so that the order of additions cannot change a choice. Verticals then
 // become columns (select_columns of ops/tile_columns.h), diagonals of tiles a mask. Tables are
-// written as in ops/attention.h: never by a kernel. CUDA has no kernels for these ops yet. Thread
-// rule: enqueue only.
+// written as in ops/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +44,7 @@ struct ScoreLineRowsArgs {
 // Types: products and sums in f32.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys were written, in stream order; calls for several runs in any order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h), and on CUDA those of score_tiles.
 // Source: Jiang et al. 2024, arXiv 2407.02490 (MInference), estimation by the last queries.
 void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args);
 
@@ -77,7 +76,9 @@ struct ScoreLinesArgs {
 // Types: scores in f32 as in score_tiles, sums exact.
 // Aliasing: lse, verticals and diagonals overlap nothing.
 // Order: after score_line_rows of all runs up to the batch's last row; the run from token 0 first.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
+// and 128 keys fit shared memory; an asynchronous error names a KV tile that has no records or
+// verticals.
 // Source: as for score_line_rows; diagonals of tiles in place of single offsets, which would touch
 // two tiles a row each.
 void score_lines(Stream& stream, const ScoreLinesArgs& args);
@@ -104,7 +105,8 @@ struct SelectDiagonalsArgs {
 // Types: i64 sums, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.
 // Order: after score_lines of all runs up to the batch's last row, in stream order.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported for more KV tiles than shared memory
+// has bits of, more than 40 million tokens.
 // Source: as for score_line_rows.
 void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args);
 

@@ -1,6 +1,6 @@
 // Sums and maxima over a block of threads, for the searches of tiles and columns.
 //
-// Used by tiles/select_tiles.cu and tiles/select_columns.cu. Thread rule: device code.
+// Used by tiles/select_tiles.cu and tiles/largest.cuh. Thread rule: device code.
 #pragma once
 
 #include <cstdint>

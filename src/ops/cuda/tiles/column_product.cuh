@@ -1,9 +1,9 @@
-// Scores of probe rows with 128 keys that stay in shared memory, for the ops of columns.
+// Scores of probe rows with 128 keys that stay in shared memory, for the ops of columns and lines.
 //
 // 128 rows at a time by mma.sync (score_product.cuh), a warp 32 of them. Rows come in steps of 64
 // elements; nothing overlaps with their copies but other blocks. A score is a function of its row
-// and its key alone. Used by tiles/score_columns.cu and tiles/subtract_columns.cu. Thread rule:
-// device code; all threads of a block call each function.
+// and its key alone. Used by tiles/{score,subtract}_columns.cu and tiles/score_lines.cu. Thread
+// rule: device code; all threads of a block call each function.
 #pragma once
 
 #include "ops/cuda/attention/fragment.cuh"
@@ -16,6 +16,7 @@ namespace sluice::cuda::tiles {
 inline constexpr int kProductThreads = kKeysAtOnce;  // a thread for each key, and for each row
 inline constexpr int kProductRows = 128;
 inline constexpr int kProductWarps = kProductThreads / kWarpThreads;
+inline constexpr int kThreadKeys = 32;  // of which a thread has scores
 static_assert(kProductRows == kProductWarps * kWarpRows && kProductThreads == kProductRows);
 
 // A probe row, and what it sees.
@@ -30,7 +31,10 @@ struct alignas(128) ProductShared {
   Panel<kProductRows> rows;           // of a step
   const uint16_t* keys[kKeysAtOnce];  // null: 0
   ProbePlace probes[kProductRows];
-  float shares[kProductWarps][kKeysAtOnce];
+  union {  // partial sums of warps
+    float shares[kProductWarps][kKeysAtOnce];
+    uint32_t counts[kProductWarps][kKeysAtOnce];
+  };
   int32_t positions[kKeysAtOnce];
 
   __device__ Panel<kKeysAtOnce>& key_panel(int32_t i) {
@@ -125,6 +129,28 @@ __device__ __forceinline__ int key_of_score(int i) {
 // exp(score - lse) of a scaled score: a probe's share of mass on a key.
 __device__ __forceinline__ float share_of(float score, float scale, float lse) {
   return exp2_approx(__fmul_rn(__fmaf_rn(score, scale, -lse), kLog2E));
+}
+
+// Sums end at kMaxColumnScore, of which two fit 32 bits.
+__device__ __forceinline__ uint32_t add_up(uint32_t a, uint32_t b) {
+  return min(a + b, kMaxColumnScore);
+}
+
+// Rounded down; 0 for NaN.
+__device__ __forceinline__ uint32_t to_units(float share) {
+  if (!(share > 0.0f)) return 0;
+  return min(__float2uint_rz(share * static_cast<float>(kColumnOne)), kColumnOne);
+}
+
+// The sums of each key over the lanes that share it, in all of them.
+__device__ __forceinline__ void add_up_lanes(uint32_t (&sums)[kThreadKeys]) {
+#pragma unroll
+  for (int i = 0; i < kThreadKeys; ++i) {
+#pragma unroll
+    for (int step = 4; step < kWarpThreads; step *= 2) {
+      sums[i] = add_up(sums[i], __shfl_xor_sync(kFullWarp, sums[i], step));
+    }
+  }
 }
 
 }  // namespace sluice::cuda::tiles

@@ -1,5 +1,5 @@
-// The parameters that score_columns and subtract_columns share: probe rows of score_tiles, and the
-// launch of kernels that multiply them with keys.
+// The parameters that the ops of columns and lines share: probe rows, and the launch of kernels
+// that multiply them with keys.
 //
 // Thread rule: values; host functions on the host thread.
 #pragma once

@@ -12,11 +12,11 @@ constexpr int kWarps = 8;
 
 // -inf to the records of tiles of the run that the probe does not see.
 __device__ inline void fill_unseen(const ScoreCall& call, const ScoreRun& run,
-                                   const ProbeRows& rows, int32_t probe, int64_t record) {
-  const int32_t q_tile = run.first_q_tile + probe / call.per_tile;
+                                   const ProbeRows& rows, int64_t record) {
   const int32_t first_tile = run.kv_begin / kMaskTileTokens;
   const int32_t end_tile = (run.kv_end + kMaskTileTokens - 1) / kMaskTileTokens;
-  const int32_t begin = rows.exists() ? max(q_tile + 1, first_tile) : first_tile;
+  const int32_t last_seen = (rows.limit - 1) / kMaskTileTokens;  // if the probe exists
+  const int32_t begin = rows.exists() ? max(last_seen + 1, first_tile) : first_tile;
   float* records = call.records + record * call.num_kv_tiles;
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
   for (int32_t j = begin + lane; j < end_tile; j += kWarpThreads) records[j] = -INFINITY;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads)
     fail_row(call.report, call.num_kv_tiles);
   }
   const ProbeRows rows = rows_of(call, run, probe);
-  fill_unseen(call, run, rows, probe, index);
+  fill_unseen(call, run, rows, index);
   if (!rows.exists()) return;
 
   const int64_t row_elements = static_cast<int64_t>(call.num_q_heads) * call.head_dim;

@@ -35,7 +35,18 @@ struct ProbeRows {
   __device__ bool exists() const { return begin < end; }
 };
 
+// The line row of a probe.
+__device__ inline ProbeRows line_row_of(const ScoreCall& call, const ScoreRun& run, int32_t probe) {
+  const int32_t begin =
+      run.first_q_tile * kMaskTileTokens + probe / call.per_tile * call.segment_tokens;
+  const int32_t end = min(begin + call.segment_tokens, run.end_pos);
+  const int32_t row = end - call.per_tile + probe % call.per_tile;
+  if (row < begin) return {0, 0, 0};
+  return {row, row + 1, row + 1};
+}
+
 __device__ inline ProbeRows rows_of(const ScoreCall& call, const ScoreRun& run, int32_t probe) {
+  if (call.segment_tokens > 0) return line_row_of(call, run, probe);
   const int32_t q_tile = run.first_q_tile + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   if (q_tile * kMaskTileTokens >= run.end_pos) return {0, 0, 0};
@@ -50,15 +61,26 @@ __device__ inline ProbeRows rows_of(const ScoreCall& call, const ScoreRun& run, 
   return {begin, end, call.probes.kind == TileProbeKind::kAntidiagonal ? begin + tokens : end};
 }
 
-// Probes [0, count) exist, the others do not.
+// Probes from `count` on do not exist, nor do the first ones of a segment with few rows.
 __device__ inline int32_t num_existing_probes(const ScoreCall& call, const ScoreRun& run) {
   const int32_t num_rows = max(run.end_pos - run.first_q_tile * kMaskTileTokens, 0);
+  if (call.segment_tokens > 0) {
+    const int32_t num_segments = (num_rows + call.segment_tokens - 1) / call.segment_tokens;
+    return min(num_segments * call.per_tile, call.num_probes);
+  }
   // All probe rows of a tile that has a row exist, clipped to the last row.
   const int32_t tokens = kMaskTileTokens / call.per_tile;
   const int32_t count = call.probes.kind == TileProbeKind::kRows
                             ? (num_rows + kMaskTileTokens - 1) / kMaskTileTokens * call.per_tile
                             : (num_rows + tokens - 1) / tokens;
   return min(count, call.num_probes);
+}
+
+// The first probe of a query tile or segment that may see token `position`.
+__device__ inline int32_t first_probe_of(const ScoreCall& call, const ScoreRun& run,
+                                         int32_t position) {
+  const int32_t hidden = max(position - run.first_q_tile * kMaskTileTokens, 0);
+  return hidden / (call.segment_tokens > 0 ? call.segment_tokens : kMaskTileTokens) * call.per_tile;
 }
 
 // The key of token `position` of the run.

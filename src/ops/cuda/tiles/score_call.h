@@ -36,8 +36,9 @@ struct ScoreCall {
   int32_t head_dim = 0;
   int32_t block_tokens = 0;
   int32_t num_probes = 0;
-  int32_t per_tile = 0;  // probes of a query tile
-  int32_t width = 0;     // elements of a probe vector
+  int32_t per_tile = 0;        // probes of a query tile, or of a segment
+  int32_t segment_tokens = 0;  // not 0: probes are the last rows of segments (score_line_rows)
+  int32_t width = 0;           // elements of a probe vector
   int32_t num_kv_tiles = 0;
   int32_t num_run_tiles = 0;  // of the run, at most
   int32_t num_splits = 1;     // blocks that share the rows of a group of keys

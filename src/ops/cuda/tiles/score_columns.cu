@@ -20,8 +20,6 @@ namespace {
 
 using namespace tiles;  // NOLINT(google-build-using-namespace): the shared parts of this kernel
 
-constexpr int kNumSums = 32;  // keys of a thread's scores
-
 // ScoreColumnsArgs as plain pointers and sizes.
 struct ColumnsCall {
   ProbeCall probes;
@@ -33,17 +31,6 @@ struct ColumnsCall {
   int32_t tiles_per_segment;
   CudaReport report;
 };
-
-// Sums end at kMaxColumnScore, of which two fit 32 bits.
-__device__ __forceinline__ uint32_t add_up(uint32_t a, uint32_t b) {
-  return min(a + b, kMaxColumnScore);
-}
-
-// Rounded down; 0 for NaN.
-__device__ __forceinline__ uint32_t to_units(float share) {
-  if (!(share > 0.0f)) return 0;
-  return min(__float2uint_rz(share * static_cast<float>(kColumnOne)), kColumnOne);
-}
 
 // The probes of a segment that may see a KV tile: those of query tiles from `first_entry` of the
 // window on, all heads of a group side by side.
@@ -66,14 +53,14 @@ __device__ inline SegmentRows rows_of(const ColumnsCall& call, const ProbeRun& r
 // Adds the shares of the thread's rows to its sums.
 __device__ __forceinline__ void add_shares(const ColumnsCall& call, const ProductShared& shared,
                                            int32_t first_position, int32_t kv_end,
-                                           const float (&s)[2][64], uint32_t (&sums)[kNumSums]) {
+                                           const float (&s)[2][64], uint32_t (&sums)[kThreadKeys]) {
 #pragma unroll
   for (int row = 0; row < 4; ++row) {
     const ProbePlace& place = place_of_row(shared, row / 2, row % 2);
     const int32_t num_visible = min(place.limit, kv_end) - first_position;
     const float lse = place.lse;
 #pragma unroll
-    for (int i = 0; i < kNumSums; ++i) {
+    for (int i = 0; i < kThreadKeys; ++i) {
       const float score = s[row / 2][i / 2 * 4 + row % 2 * 2 + i % 2];
       const uint32_t units = to_units(share_of(score, call.probes.scale, lse));
       sums[i] = add_up(sums[i], key_of_score(i) < num_visible ? units : 0);
@@ -82,16 +69,11 @@ __device__ __forceinline__ void add_shares(const ColumnsCall& call, const Produc
 }
 
 // Adds up the sums of the warp's rows and writes them.
-__device__ __forceinline__ void write_sums(const uint32_t (&sums)[kNumSums], int32_t* scores) {
+__device__ __forceinline__ void write_sums(uint32_t (&sums)[kThreadKeys], int32_t* scores) {
+  add_up_lanes(sums);
+  if (threadIdx.x % kWarpThreads >= 4) return;
 #pragma unroll
-  for (int i = 0; i < kNumSums; ++i) {
-    uint32_t sum = sums[i];
-#pragma unroll
-    for (int step = 4; step < kWarpThreads; step *= 2) {  // lanes of the same keys
-      sum = add_up(sum, __shfl_xor_sync(kFullWarp, sum, step));
-    }
-    if (threadIdx.x % kWarpThreads < 4) scores[key_of_score(i)] = static_cast<int32_t>(sum);
-  }
+  for (int i = 0; i < kThreadKeys; ++i) scores[key_of_score(i)] = static_cast<int32_t>(sums[i]);
 }
 
 // grid: KV tiles of the run, groups of segments, list heads.
@@ -120,7 +102,7 @@ __global__ void __launch_bounds__(kProductThreads, 2)
     most_rows = max(most_rows, rows_of(call, run, first_segment + i, kv_tile).count);
   }
 
-  uint32_t sums[kNumSums] = {};
+  uint32_t sums[kThreadKeys] = {};
   for (int32_t h = 0; most_rows > 0 && h < call.kv_heads_per_list; ++h) {
     const int32_t kv_head = list * call.kv_heads_per_list + h;
     const int32_t position = first_position + thread;

@@ -67,9 +67,8 @@ struct Work {
   __device__ Work(const ScoreCall& call, const ScoreRun& run)
       : kv_head(static_cast<int32_t>(blockIdx.z)),
         first_token(run.kv_begin + static_cast<int32_t>(blockIdx.x) * kKeysAtOnce * C::kKeyTokens) {
-    const int32_t hidden_tiles = max(first_token / kMaskTileTokens - run.first_q_tile, 0);
-    first_row =
-        hidden_tiles * call.per_tile * call.group + static_cast<int32_t>(blockIdx.y) * C::kRows;
+    first_row = first_probe_of(call, run, first_token) * call.group +
+                static_cast<int32_t>(blockIdx.y) * C::kRows;
     end_row = first_token < run.kv_end ? num_existing_probes(call, run) * call.group : 0;
   }
   __device__ int32_t row_stride(const ScoreCall& call) const { return call.num_splits * C::kRows; }

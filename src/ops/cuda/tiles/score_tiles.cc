@@ -1,5 +1,5 @@
-// score_tiles on CUDA: refuses calls that no kernel supports, and launches probe vectors and
-// scores.
+// score_tiles and score_line_rows on CUDA: refuses calls that no kernel supports, and launches
+// probe vectors and scores.
 #include <algorithm>
 #include <cmath>
 
@@ -75,36 +75,56 @@ ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
 }
 
 // Throws kUnsupported, as the op promises.
-void check_supported(const CudaStream& stream, const ScoreCall& call, const ScoreShape& shape) {
+void check_supported(const char* op, const CudaStream& stream, const ScoreCall& call,
+                     const ScoreShape& shape) {
   const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
   if (shape.shared_bytes > most_bytes) {
-    fail(
-        ErrorCode::kUnsupported,
-        "score_tiles on {}: keys of {} elements take {} bytes of shared memory, it has {}; use the "
-        "device 'cpu'",
-        stream.device().info().name, call.width, shape.shared_bytes, most_bytes);
+    fail(ErrorCode::kUnsupported,
+         "{} on {}: keys of {} elements take {} bytes of shared memory, it has {}; use the "
+         "device 'cpu'",
+         op, stream.device().info().name, call.width, shape.shared_bytes, most_bytes);
   }
 }
 
-}  // namespace
-
-void CudaOps::score_tiles(Stream& on, const ScoreTilesArgs& args) const {
-  CudaStream& stream = as_cuda(on);
-  ScoreCall call = make_call(args);
+void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreCall call) {
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
   const ScoreKernel kernel = choose_kernel(call, gpu);
   const ScoreShape shape = kernel.shape(call);
-  check_key_run("score_tiles", stream, args.kv);
-  check_supported(stream, call, shape);
+  check_key_run(op, stream, kv);
+  check_supported(op, stream, call, shape);
   if (call.num_run_tiles == 0 || call.num_probes == 0) return;
   call.num_splits = choose_splits(call, shape, gpu.multiProcessorCount);
-  stream.submit("score_tiles", [&](cudaStream_t handle) {
-    call.report = stream.report("score_tiles",
+  stream.submit(op, [&](cudaStream_t handle) {
+    call.report = stream.report(op,
                                 "KV tile {} lies beyond the records; make records of all KV tiles "
                                 "up to kv_end");
     check_cuda(launch_probe_vectors(handle, call), "launch of probe vectors");
     check_cuda(kernel.launch(handle, call), "launch of tile scores");
   });
+}
+
+}  // namespace
+
+// The probes are true rows like those of score_tiles; only their places differ.
+void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const {
+  ScoreCall call = make_call({.q = args.q,
+                              .batch = args.batch,
+                              .rows = args.rows,
+                              .scale = args.scale,
+                              .kv = args.kv,
+                              .kv_begin = args.kv_begin,
+                              .kv_end = args.kv_end,
+                              .block_table = args.block_table,
+                              .probes = {.kind = TileProbeKind::kRows},
+                              .vectors = args.vectors,
+                              .records = args.records});
+  call.per_tile = args.lines.count;
+  call.segment_tokens = args.lines.segment_tokens;
+  run_call("score_line_rows", as_cuda(stream), args.kv, call);
+}
+
+void CudaOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
+  run_call("score_tiles", as_cuda(stream), args.kv, make_call(args));
 }
 
 }  // namespace sluice::cuda

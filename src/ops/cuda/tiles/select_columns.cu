@@ -1,22 +1,16 @@
 // select_columns on CUDA: a block of threads for each list head and segment.
 //
-// Bound: reads of the scores, one for each bit of the largest score and two more. The smallest
-// score that is taken is found by a search over bits with counts of integers; a second pass writes
-// positions in ascending order, each warp those of its own range. Thread rule: enqueue only.
-#include <algorithm>
-
+// Bound: reads of the scores, about one for each bit of the largest (tiles/largest.cuh). Thread
+// rule: enqueue only.
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
-#include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/tiles/block_reducer.cuh"
+#include "ops/cuda/tiles/largest.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kNumWarps = kThreads / kWarpThreads;
-using Reducer = BlockReducer<kThreads>;
 
 // SelectColumnsArgs as plain pointers and sizes.
 struct SelectCall {
@@ -37,19 +31,9 @@ struct SelectCall {
   CudaReport report;
 };
 
-struct Shared {
-  Reducer::Shared reducer;
-  int32_t num_above[kNumWarps];  // candidates with more than the threshold
-  int32_t num_equal[kNumWarps];  // and with as much
-};
+using LargestScores = Largest<kThreads, int32_t>;
 
-// Positions [begin, end) may become columns, `count` of them.
-struct Candidates {
-  int32_t begin = 0;
-  int32_t end = 0;
-  int32_t count = 0;
-};
-
+// Positions that may become columns of a segment.
 __device__ inline Candidates candidates_of(const SelectCall& call, int32_t list, int32_t segment) {
   const int64_t begin = static_cast<int64_t>(call.first_segment + segment) * call.segment_tokens;
   const int64_t end_pos =
@@ -61,107 +45,9 @@ __device__ inline Candidates candidates_of(const SelectCall& call, int32_t list,
           call.max_count[list]};
 }
 
-// What is taken: every score above the threshold, and the first `num_equal` of those equal to it.
-struct Cut {
-  int32_t threshold = 1;
-  int32_t num_equal = 0;
-  int32_t count = 0;  // of all
-};
-
-// Candidates with at least a score. REQUIRES: every thread calls it.
-__device__ inline int32_t count_from(const int32_t* scores, const Candidates& candidates,
-                                     int32_t least, Reducer& reducer) {
-  int32_t count = 0;
-#pragma unroll 8
-  for (int32_t j = candidates.begin + static_cast<int32_t>(threadIdx.x); j < candidates.end;
-       j += kThreads) {
-    count += scores[j] >= least ? 1 : 0;
-  }
-  return static_cast<int32_t>(reducer.sum(static_cast<uint64_t>(count)));
-}
-
-__device__ inline int32_t largest_of(const int32_t* scores, const Candidates& candidates,
-                                     Reducer& reducer) {
-  int32_t largest = 0;
-#pragma unroll 8
-  for (int32_t j = candidates.begin + static_cast<int32_t>(threadIdx.x); j < candidates.end;
-       j += kThreads) {
-    largest = max(largest, scores[j]);
-  }
-  return static_cast<int32_t>(reducer.max(static_cast<uint64_t>(largest)));
-}
-
-__device__ inline Cut find_cut(const int32_t* scores, const Candidates& candidates,
-                               Reducer& reducer) {
-  const int32_t num_positive = count_from(scores, candidates, 1, reducer);
-  Cut cut{.count = min(num_positive, candidates.count)};
-  if (cut.count <= 0) return {};
-  if (cut.count < num_positive) {
-    // The largest score that at least `count` candidates reach: 1 or more.
-    const int32_t largest = largest_of(scores, candidates, reducer);
-    cut.threshold = 0;
-    for (int32_t bit = 1 << (31 - __clz(largest)); bit != 0; bit /= 2) {
-      if (count_from(scores, candidates, cut.threshold | bit, reducer) >= cut.count) {
-        cut.threshold |= bit;
-      }
-    }
-  }
-  // A threshold of kMaxColumnScore has nothing above it, and no next number.
-  const int32_t num_above = static_cast<uint32_t>(cut.threshold) == kMaxColumnScore
-                                ? 0
-                                : count_from(scores, candidates, cut.threshold + 1, reducer);
-  cut.num_equal = cut.count - num_above;
-  return cut;
-}
-
-// Writes the positions that are taken, ascending. A warp's range follows those of lower warps.
-// REQUIRES: every thread calls it.
-__device__ inline void write_positions(const int32_t* scores, const Candidates& candidates,
-                                       const Cut& cut, Shared& shared, int32_t* positions) {
-  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
-  const auto warp = static_cast<int32_t>(threadIdx.x / kWarpThreads);
-  const int32_t num_candidates = max(candidates.end - candidates.begin, 0);
-  const int32_t of_warp = ((num_candidates + kNumWarps - 1) / kNumWarps + kWarpThreads - 1) /
-                          kWarpThreads * kWarpThreads;
-  const int32_t begin = candidates.begin + min(warp * of_warp, num_candidates);
-  const int32_t end = candidates.begin + min((warp + 1) * of_warp, num_candidates);
-  int32_t num_above = 0;
-  int32_t num_equal = 0;
-  for (int32_t first = begin; first < end; first += kWarpThreads) {
-    const int32_t score = first + lane < end ? scores[first + lane] : 0;
-    num_above += __popc(__ballot_sync(kFullWarp, score > cut.threshold));
-    num_equal += __popc(__ballot_sync(kFullWarp, score == cut.threshold));
-  }
-  if (lane == 0) {
-    shared.num_above[warp] = num_above;
-    shared.num_equal[warp] = num_equal;
-  }
-  __syncthreads();
-  int32_t above = 0;  // before the position at hand
-  int32_t equal = 0;
-  for (int32_t i = 0; i < warp; ++i) {
-    above += shared.num_above[i];
-    equal += shared.num_equal[i];
-  }
-
-  const uint32_t lower_lanes = (1u << lane) - 1;
-  for (int32_t first = begin; first < end; first += kWarpThreads) {
-    const int32_t score = first + lane < end ? scores[first + lane] : 0;
-    const uint32_t all_above = __ballot_sync(kFullWarp, score > cut.threshold);
-    const uint32_t all_equal = __ballot_sync(kFullWarp, score == cut.threshold);
-    const int32_t own_above = above + __popc(all_above & lower_lanes);
-    const int32_t own_equal = equal + __popc(all_equal & lower_lanes);
-    const bool is_taken =
-        score > cut.threshold || (score == cut.threshold && own_equal < cut.num_equal);
-    if (is_taken) positions[own_above + min(own_equal, cut.num_equal)] = first + lane;
-    above += __popc(all_above);
-    equal += __popc(all_equal);
-  }
-}
-
 // grid: segments, then list heads.
 __global__ void __launch_bounds__(kThreads) select_columns_kernel(const SelectCall call) {
-  __shared__ Shared shared;
+  __shared__ LargestScores::Shared shared;
   const auto segment = static_cast<int32_t>(blockIdx.x);
   const auto list = static_cast<int32_t>(blockIdx.y);
   const int32_t* scores =
@@ -173,11 +59,12 @@ __global__ void __launch_bounds__(kThreads) select_columns_kernel(const SelectCa
     if (threadIdx.x == 0) fail_row(call.report, call.first_segment + segment);
     candidates = {};
   }
-  Reducer reducer(shared.reducer);
-  const Cut cut = find_cut(scores, candidates, reducer);
+  LargestScores largest(scores, candidates, shared);
+  const LargestCut<int32_t> cut = largest.find_cut();
   if (threadIdx.x == 0) call.count[target] = cut.count;
   if (cut.count == 0) return;
-  write_positions(scores, candidates, cut, shared, call.positions + target * call.max_columns);
+  int32_t* positions = call.positions + target * call.max_columns;
+  largest.for_each_taken(cut, [=](int32_t rank, int32_t j) { positions[rank] = j; });
 }
 
 }  // namespace

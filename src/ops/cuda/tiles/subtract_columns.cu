@@ -15,8 +15,6 @@ namespace {
 
 using namespace tiles;  // NOLINT(google-build-using-namespace): the shared parts of this kernel
 
-constexpr int kNumSums = 32;  // columns of a thread's scores
-
 // SubtractColumnsArgs as plain pointers and sizes.
 struct SubtractCall {
   ProbeCall probes;
@@ -63,21 +61,21 @@ __device__ inline int32_t count_usable(const SubtractCall& call, const ProbeRun&
 __device__ __forceinline__ float sum_shares(const SubtractCall& call, const float (&s)[2][64],
                                             ProductShared& shared) {
   const int warp = threadIdx.x / kWarpThreads;
-  float sums[kNumSums] = {};
+  float sums[kThreadKeys] = {};
 #pragma unroll
   for (int row = 0; row < 4; ++row) {
     const ProbePlace& place = place_of_row(shared, row / 2, row % 2);
     const int32_t limit = place.limit;
     const float lse = place.lse;
 #pragma unroll
-    for (int i = 0; i < kNumSums; ++i) {
+    for (int i = 0; i < kThreadKeys; ++i) {
       const float score = s[row / 2][i / 2 * 4 + row % 2 * 2 + i % 2];
       const float share = share_of(score, call.probes.scale, lse);
       sums[i] += shared.positions[key_of_score(i)] < limit ? share : 0.0f;
     }
   }
 #pragma unroll
-  for (int i = 0; i < kNumSums; ++i) {
+  for (int i = 0; i < kThreadKeys; ++i) {
     float sum = sums[i];
 #pragma unroll
     for (int step = 4; step < kWarpThreads; step *= 2) {  // lanes of the same columns

@@ -1,0 +1,154 @@
+// select_diagonals on CUDA: a block of threads for each segment and list head.
+//
+// The largest sums (tiles/largest.cuh) become bits of diagonals in shared memory, from which the
+// words of the segment's query tiles are written, a warp each. Thread rule: enqueue only.
+#include "core/error.h"
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/tiles/largest.cuh"
+#include "ops/tile_lines.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kNumWarps = kThreads / kWarpThreads;
+using LargestSums = Largest<kThreads, int64_t>;
+
+// SelectDiagonalsArgs as plain pointers and sizes.
+struct DiagonalsCall {
+  const int64_t* diagonals;  // [num_list_heads][num_segments][num_kv_tiles]
+  const int32_t* max_count;  // [num_list_heads]
+  const int32_t* row_begin;
+  const int32_t* first_pos;
+  TileRule rule;
+  int64_t prompt_end;
+  uint32_t* bits;              // [num_list_heads][num_q_tiles][num_words]
+  unsigned long long* counts;  // set, visible, cut
+  int32_t num_kv_tiles;
+  int32_t num_segments;
+  int32_t tiles_per_segment;
+  int32_t num_q_tiles;
+  int32_t num_words;
+  int32_t first_q_tile;  // of the mask
+  int32_t first_entry;   // of the rows, in the mask
+  int32_t num_entries;
+};
+
+// Sets the bits of the diagonals that a segment takes; false: it attends to everything. `diagonals`
+// has a bit for each KV tile, and at least two. REQUIRES: every thread calls it.
+__device__ inline bool take_diagonals(const DiagonalsCall& call, int32_t list, int32_t segment,
+                                      int32_t end_pos, LargestSums::Shared& shared,
+                                      uint32_t* diagonals) {
+  const int64_t* sums =
+      call.diagonals +
+      (static_cast<int64_t>(list) * call.num_segments + segment) * call.num_kv_tiles;
+  const int32_t max_count = call.max_count[list];
+  LargestSums largest(sums, {2, call.num_kv_tiles, max(max_count - 2, 0)}, shared);
+  for (int32_t i = threadIdx.x; i < call.num_words; i += kThreads) {
+    diagonals[i] = i == 0 ? 3 : 0;  // 0 and 1
+  }
+  const bool has_near = sums[0] > 0 || (call.num_kv_tiles > 1 && sums[1] > 0);
+  if (largest.count_from(1) == 0 && !has_near) return false;
+  const int32_t end_of_segment =
+      call.first_q_tile + call.first_entry + (segment + 1) * call.tiles_per_segment;
+  const int32_t end_of_rows = (end_pos + kMaskTileTokens - 1) / kMaskTileTokens;
+  if (max_count >= min(end_of_segment, end_of_rows)) return false;
+  const LargestCut<int64_t> cut = largest.find_cut();
+  if (cut.count > 0) {
+    largest.for_each_taken(
+        cut, [=](int32_t, int32_t d) { atomicOr(&diagonals[d / 32], 1u << (d % 32)); });
+  }
+  return true;
+}
+
+// Writes the words of a query tile and returns how many of its bits are set. REQUIRES: the whole
+// warp calls it.
+__device__ inline int32_t write_words(const DiagonalsCall& call, const QueryTile& tile,
+                                      bool is_everything, const uint32_t* diagonals,
+                                      uint32_t* words) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+  int32_t num_set = 0;
+  for (int32_t word = 0; word < call.num_words; ++word) {
+    const int32_t j = word * 32 + lane;
+    bool is_set = j <= tile.q_tile;
+    if (is_set && !is_everything && !is_forced(call.rule, tile, j)) {
+      const int32_t d = tile.q_tile - j;
+      is_set = (diagonals[d / 32] >> (d % 32) & 1) != 0;
+    }
+    const uint32_t set = __ballot_sync(kFullWarp, is_set);
+    if (lane == 0) words[word] = set;
+    num_set += __popc(set);
+  }
+  return num_set;
+}
+
+// grid: segments, list heads.
+__global__ void __launch_bounds__(kThreads) select_diagonals_kernel(const DiagonalsCall call) {
+  extern __shared__ uint32_t diagonals[];  // [num_words]
+  __shared__ LargestSums::Shared shared;
+  const auto segment = static_cast<int32_t>(blockIdx.x);
+  const auto list = static_cast<int32_t>(blockIdx.y);
+  const int32_t end_pos = *call.first_pos + call.row_begin[1] - call.row_begin[0];
+  const bool is_chosen = take_diagonals(call, list, segment, end_pos, shared, diagonals);
+  __syncthreads();
+  const int32_t begin = segment * call.tiles_per_segment;
+  const int32_t end = min(begin + call.tiles_per_segment, call.num_entries);
+  for (int32_t entry = begin + static_cast<int32_t>(threadIdx.x) / kWarpThreads; entry < end;
+       entry += kNumWarps) {
+    const int32_t mask_entry = call.first_entry + entry;
+    uint32_t* words =
+        call.bits + (static_cast<int64_t>(list) * call.num_q_tiles + mask_entry) * call.num_words;
+    QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
+    const bool exists = tile.first_row() < end_pos;
+    if (!exists) tile.q_tile = -1;  // sees nothing
+    const bool is_everything = !is_chosen || attends_everything(call.rule, tile);
+    const int32_t num_set = write_words(call, tile, is_everything, diagonals, words);
+    if (!exists || threadIdx.x % kWarpThreads != 0) continue;
+    atomicAdd(&call.counts[0], static_cast<unsigned long long>(num_set));
+    atomicAdd(&call.counts[1], static_cast<unsigned long long>(tile.q_tile + 1));
+  }
+}
+
+}  // namespace
+
+void CudaOps::select_diagonals(Stream& on, const SelectDiagonalsArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  const TensorView& bits = args.mask.bits;
+  const DiagonalsCall call{
+      .diagonals = args.diagonals.data<int64_t>(),
+      .max_count = args.max_count.data<int32_t>(),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .rule = args.rule,
+      .prompt_end = args.prompt_end,
+      .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
+      .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
+      .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),
+      .num_segments = static_cast<int32_t>(args.diagonals.dim(1)),
+      .tiles_per_segment = args.segment_tokens / kMaskTileTokens,
+      .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
+      .num_words = static_cast<int32_t>(bits.dim(3)),
+      .first_q_tile = args.mask.first_q_tile,
+      .first_entry = args.rows.first / kMaskTileTokens,
+      .num_entries = args.rows.num_q_tiles()};
+  const size_t num_bytes = static_cast<size_t>(call.num_words) * sizeof(uint32_t);
+  const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlock;
+  if (num_bytes + sizeof(LargestSums::Shared) > most_bytes) {
+    fail(ErrorCode::kUnsupported,
+         "select_diagonals on {}: bits of {} diagonals take {} bytes of shared memory, it has {}; "
+         "use a shorter prompt or the device 'cpu'",
+         stream.device().info().name, call.num_kv_tiles, num_bytes,
+         most_bytes - sizeof(LargestSums::Shared));
+  }
+  if (args.diagonals.num_elements() == 0) return;
+  stream.submit("select_diagonals", [&](cudaStream_t handle) {
+    const dim3 grid(static_cast<unsigned>(call.num_segments),
+                    static_cast<unsigned>(args.diagonals.dim(0)));
+    select_diagonals_kernel<<<grid, kThreads, num_bytes, handle>>>(call);
+  });
+}
+
+}  // namespace sluice::cuda
