@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "ops/tile_selection.h"
@@ -23,7 +24,7 @@ inline double dot(const Vector& a, const Vector& b) {
   return sum;
 }
 
-inline double log_sum_exp(const Vector& values) {
+inline double log_sum_exp(std::span<const double> values) {
   const double largest =
       values.empty() ? kNothing : *std::max_element(values.begin(), values.end());
   if (!std::isfinite(largest)) return largest;

@@ -124,7 +124,7 @@ RecordShape shape_of(const ScoreTilesArgs& args, int32_t num_probes) {
 
 // Adds exp(R - L) of one probe row to `mass`; false where L is not finite.
 bool add_shares(const double* record, std::vector<double>& mass) {
-  const double lse = log_sum_exp(Vector(record, record + mass.size()));
+  const double lse = log_sum_exp({record, mass.size()});
   if (!std::isfinite(lse)) return false;
   for (size_t j = 0; j < mass.size(); ++j) mass[j] += std::exp(record[j] - lse);
   return true;
