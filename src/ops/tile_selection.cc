@@ -117,11 +117,6 @@ void select_tiles(Stream& stream, const SelectTilesArgs& args) {
   shapes.require(args.rows.first / kMaskTileTokens + shapes["num_entries"] <= shapes["num_q_tiles"],
                  "mask must have an entry for every query tile of rows");
   if (args.masses.present()) {
-    if (stream.device().kind() != DeviceKind::kCpu) {
-      fail(ErrorCode::kUnsupported,
-           "select_tiles: masses have no kernel on {} yet; select from records",
-           stream.device().info().name);
-    }
     check_masses(args.masses, shapes);
   } else {
     shapes.require(args.probes_per_tile > 0, "probes_per_tile must be positive");

@@ -47,6 +47,7 @@ class PassColumns {
     int64_t window_rows = 0;
   };
   PolicyMemory memory(const Sizes& sizes) const;
+  // Errors: kUnsupported on a device other than the CPU.
   void initialize(Device& device, const Sizes& sizes);
 
   // The columns of all rows of the pass. `input` is of a pass that begins at a segment.
