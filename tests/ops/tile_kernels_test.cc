@@ -102,6 +102,7 @@ TEST(ScoreTilesShapes, LongContextsHaveTheRecordsOfTheCpu) {
       {64, 2, 3, 128, 40 * kTile - 1, 0, cells(16)},
       {128, 1, 4, 128, 24 * kTile, 0, cells(4)},
       {64, 1, 2, 256, 70 * kTile, 30 * kTile, cells(32)},
+      {128, 2, 7, 256, 36 * kTile + 45, 4 * kTile, cells(16)},
       {128, 8, 2, 256, 40 * kTile, 0, pools(16, 128)},
       {16, 64, 2, 128, 24 * kTile, 8 * kTile, pools(8, 1)},
   };

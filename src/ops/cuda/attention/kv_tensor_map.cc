@@ -1,6 +1,7 @@
-// Encodes the tensor map of KV blocks through the driver.
+// Encodes tensor maps through the driver.
 #include "ops/cuda/attention/kv_tensor_map.h"
 
+#include <algorithm>
 #include <array>
 
 #include <cudaTypedefs.h>
@@ -33,28 +34,37 @@ bool has_kv_tensor_map(const KvBlocksView& kv) {
   return reinterpret_cast<uintptr_t>(kv.base) % 16 == 0 && kv.stride_bytes % 16 == 0;
 }
 
-CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
+CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& sizes,
+                            const std::array<int64_t, 3>& strides,
+                            const std::array<int32_t, 4>& box) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = find_encode();
-  const auto row_bytes = static_cast<cuuint64_t>(kv.shape.head_dim) * sizeof(BFloat16);
-  // Innermost first; the innermost stride is the element's size and is not given.
-  const std::array<cuuint64_t, 4> dims = {
-      static_cast<cuuint64_t>(kv.shape.head_dim), static_cast<cuuint64_t>(kv.shape.block_tokens),
-      static_cast<cuuint64_t>(kv.shape.num_kv_heads) * 2, static_cast<cuuint64_t>(kv.num_blocks)};
-  const std::array<cuuint64_t, 3> strides = {
-      row_bytes, row_bytes * static_cast<cuuint64_t>(kv.shape.block_tokens), kv.stride_bytes};
-  const std::array<cuuint32_t, 4> box = {64, static_cast<cuuint32_t>(box_tokens), 1, 1};
+  std::array<cuuint64_t, 4> dims;
+  std::array<cuuint64_t, 3> outer_strides;  // the innermost one is the element's size
+  std::array<cuuint32_t, 4> box_dims;
+  std::ranges::copy(sizes, dims.begin());
+  std::ranges::copy(strides, outer_strides.begin());
+  std::ranges::copy(box, box_dims.begin());
   const std::array<cuuint32_t, 4> steps = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, kv.base, dims.data(), strides.data(),
-             box.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<void*>(base), dims.data(),
+             outer_strides.data(), box_dims.data(), steps.data(), CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
-    fail(ErrorCode::kDevice,
-         "cuTensorMapEncodeTiled gave error {} for {} blocks of {} bytes, {} apart",
-         static_cast<int>(status), kv.num_blocks, kv.shape.block_bytes(), kv.stride_bytes);
+    fail(ErrorCode::kDevice, "cuTensorMapEncodeTiled gave error {} for sizes {}, {}, {}, {} at {}",
+         static_cast<int>(status), sizes[0], sizes[1], sizes[2], sizes[3], base);
   }
   return map;
+}
+
+CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens) {
+  const int64_t row_bytes = int64_t{kv.shape.head_dim} * int64_t{sizeof(BFloat16)};
+  return make_tensor_map(
+      kv.base,
+      {kv.shape.head_dim, kv.shape.block_tokens, int64_t{kv.shape.num_kv_heads} * 2, kv.num_blocks},
+      {row_bytes, row_bytes * kv.shape.block_tokens, static_cast<int64_t>(kv.stride_bytes)},
+      {64, box_tokens, 1, 1});
 }
 
 }  // namespace sluice::cuda

@@ -1,8 +1,10 @@
-// Tensor maps of KV blocks: the descriptors with which Hopper's copy engine addresses them.
+// Tensor maps: the descriptors with which Hopper's copy engine addresses KV blocks and other bf16
+// tensors.
 //
-// Used by attention kernels of sm_90a. Thread rule: host thread.
+// Used by kernels of attention and tiles of sm_90a. Thread rule: host thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include <cuda.h>
@@ -11,14 +13,23 @@
 
 namespace sluice::cuda {
 
+// Describes a tensor of four dimensions, innermost first; its elements lie side by side. Boxes are
+// swizzled by 128 bytes; what lies outside the tensor is copied as 0.
+//   sizes: in elements; strides: in bytes, of the outer three dimensions, multiples of 16
+//   box: its sizes in elements, at most 256, the innermost 64
+// Cost: a driver call on the host; the map is a value and is passed as a kernel parameter.
+// Errors: throws kDevice with what the driver says.
+CUtensorMap make_tensor_map(const void* base, const std::array<int64_t, 4>& sizes,
+                            const std::array<int64_t, 3>& strides,
+                            const std::array<int32_t, 4>& box);
+
 // Whether the copy engine can reach these blocks: they begin at multiples of 16 bytes.
 bool has_kv_tensor_map(const KvBlocksView& kv);
 
 // Describes `kv` as [block][kv_head * 2 + (0 for K, 1 for V)][token][channel]. Its boxes are
 // `box_tokens` tokens by 64 channels, swizzled by 128 bytes.
 // REQUIRES: has_kv_tensor_map(kv), num_blocks > 0, head_dim a multiple of 64, box_tokens <= 256.
-// Cost: a driver call on the host; the map is a value and is passed as a kernel parameter.
-// Errors: throws kDevice with what the driver says.
+// Cost, errors: those of make_tensor_map.
 CUtensorMap make_kv_tensor_map(const KvBlocksView& kv, int32_t box_tokens);
 
 }  // namespace sluice::cuda

@@ -28,6 +28,7 @@ struct ScoreCall {
   const int32_t* block_table = nullptr;
   const std::byte* kv_base = nullptr;
   int64_t kv_stride_bytes = 0;
+  int32_t num_blocks = 0;  // at kv_base
   TileProbes probes;
   int32_t first_row = 0;  // of the window, counted from first_pos
   int32_t num_q_heads = 0;
@@ -56,18 +57,22 @@ struct ScoreShape {
   int32_t tiles_at_once = 0;  // KV tiles of a block
   int32_t rows_at_once = 0;   // packed rows that a block multiplies at a time
   size_t shared_bytes = 0;    // of a block
+  // Blocks of rows that a block multiplies one after the other; 0: as many as leave every
+  // multiprocessor several blocks.
+  int32_t max_turns = 0;
 };
 
 // Writes the records of visible tiles. Order: after launch_probe_vectors.
 struct ScoreKernel {
+  bool (*fits)(const ScoreCall& call) = nullptr;  // null: every call
   ScoreShape (*shape)(const ScoreCall& call) = nullptr;
   cudaError_t (*launch)(cudaStream_t stream, const ScoreCall& call) = nullptr;
-
-  bool present() const { return launch != nullptr; }
 };
 
-ScoreKernel score_rows_kernel();    // true rows and pools, from sm_80 on
-ScoreKernel score_cells_kernel();   // antidiagonals, from sm_80 on
-ScoreKernel score_hopper_kernel();  // true rows and antidiagonals of sm_90; absent in other builds
+ScoreKernel score_rows_kernel();   // true rows and pools, from sm_80 on
+ScoreKernel score_cells_kernel();  // antidiagonals, from sm_80 on
+// The same for sm_90. They fit nothing in builds without sm_90a.
+ScoreKernel score_hopper_rows_kernel();
+ScoreKernel score_hopper_cells_kernel();
 
 }  // namespace sluice::cuda

@@ -23,6 +23,6 @@ cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
 
 }  // namespace
 
-ScoreKernel score_cells_kernel() { return {shape, launch}; }
+ScoreKernel score_cells_kernel() { return {.fits = nullptr, .shape = shape, .launch = launch}; }
 
 }  // namespace sluice::cuda

@@ -5,7 +5,7 @@
 // shared memory while all rows that see them pass; cells are too wide for that and come in steps of
 // 64 elements, as the rows do. A record is a function of its row and its tile alone: the order of
 // its sums does not depend on where a block begins. A product (score_product.cuh, and of Hopper
-// score_sm90.cu) computes the scores. Instantiated by tiles/score_{rows,cells,sm90}.cu. Thread
+// score_rows_sm90.cu) computes the scores. Instantiated by tiles/score_{rows,cells}*.cu. Thread
 // rule: device code.
 #pragma once
 
@@ -324,7 +324,9 @@ template <typename C>
 ScoreShape shape_of(const ScoreCall& call) {
   return {.tiles_at_once = kKeysAtOnce / C::kTileKeys,
           .rows_at_once = C::kRows,
-          .shared_bytes = shared_bytes<C>(call.width)};
+          .shared_bytes = shared_bytes<C>(call.width),
+          // A step of a cell loads keys as well as rows: a block gains nothing by more rows.
+          .max_turns = C::kIsResident ? 0 : 1};
 }
 
 template <typename C>

@@ -2,7 +2,13 @@
 #include "ops/cuda/tiles/score_call.h"
 
 namespace sluice::cuda {
+namespace {
 
-ScoreKernel score_hopper_kernel() { return {}; }
+bool fits_nothing(const ScoreCall&) { return false; }
+
+}  // namespace
+
+ScoreKernel score_hopper_rows_kernel() { return {.fits = fits_nothing}; }
+ScoreKernel score_hopper_cells_kernel() { return {.fits = fits_nothing}; }
 
 }  // namespace sluice::cuda

@@ -34,6 +34,7 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
           .block_table = args.block_table.data<int32_t>(),
           .kv_base = args.kv.base,
           .kv_stride_bytes = static_cast<int64_t>(args.kv.stride_bytes),
+          .num_blocks = args.kv.num_blocks,
           .probes = args.probes,
           .first_row = args.rows.first,
           .num_q_heads = num_q_heads,
@@ -56,22 +57,19 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
 int32_t choose_splits(const ScoreCall& call, const ScoreShape& shape, int num_processors) {
   constexpr int64_t kBlocksPerProcessor = 8;
   const int32_t most = divide_up(int64_t{call.num_probes} * call.group, shape.rows_at_once);
-  // A step of a cell loads keys as well as rows, so that a block gains nothing by more rows.
-  if (call.probes.kind == TileProbeKind::kAntidiagonal) return most;
+  if (shape.max_turns > 0) return divide_up(most, shape.max_turns);
   const int64_t num_groups =
       int64_t{divide_up(call.num_run_tiles, shape.tiles_at_once)} * call.num_kv_heads;
   return std::clamp(divide_up(kBlocksPerProcessor * num_processors, num_groups), 1, most);
 }
 
-// The Hopper kernels multiply steps of 64 elements. Pools leave too few products to gain by them.
 ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
-  const TileProbeKind kind = call.probes.kind;
-  const bool is_hopper = gpu.major == 9 && gpu.minor == 0;
-  if (is_hopper && kind != TileProbeKind::kPooled && call.head_dim % 64 == 0 &&
-      score_hopper_kernel().present()) {
-    return score_hopper_kernel();
+  const bool has_cells = call.probes.kind == TileProbeKind::kAntidiagonal;
+  if (gpu.major == 9 && gpu.minor == 0) {
+    const ScoreKernel hopper = has_cells ? score_hopper_cells_kernel() : score_hopper_rows_kernel();
+    if (hopper.fits(call)) return hopper;
   }
-  return kind == TileProbeKind::kAntidiagonal ? score_cells_kernel() : score_rows_kernel();
+  return has_cells ? score_cells_kernel() : score_rows_kernel();
 }
 
 // Throws kUnsupported, as the op promises.

@@ -1,9 +1,8 @@
-// The kernels of score_tiles for Hopper: warpgroup matrix products (wgmma), for true rows and for
-// antidiagonal cells.
+// The kernel of score_tiles for true rows on Hopper: warpgroup matrix products (wgmma).
 //
 // A warpgroup multiplies 128 rows by 128 keys. Products of one step run while the next is issued;
-// two blocks a multiprocessor (rows) take turns at products and exponentials. Compiled for sm_90a
-// only. Thread rule: enqueue only.
+// two blocks a multiprocessor take turns at products and exponentials. Compiled for sm_90a only.
+// Thread rule: enqueue only.
 #include "ops/cuda/shared_pipeline.cuh"
 #include "ops/cuda/tiles/score_kernel.cuh"
 #include "ops/cuda/wgmma.cuh"
@@ -22,7 +21,7 @@ struct GroupProduct {
   __device__ static int row_of_thread() {
     const int warp = threadIdx.x / kWarpThreads;
     const int lane = threadIdx.x % kWarpThreads;
-    return warp / 4 * 128 + lane / 16 * 64 + warp % 4 * 16 + lane % 16;
+    return lane / 16 * 64 + warp * 16 + lane % 16;
   }
   __device__ static void begin() { shared_write_fence(); }
 
@@ -30,8 +29,6 @@ struct GroupProduct {
   __device__ __forceinline__ static void multiply(tiles::Panel<kRows>& rows,
                                                   tiles::Panel<tiles::kKeysAtOnce>& keys, bool adds,
                                                   float (&s)[2][64]) {
-    // The shuffle tells the compiler that the value is uniform in a warp.
-    const int group = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 128, 0);
     const uint64_t key_matrix = matrix_descriptor(shared_address(keys), 16, kSwizzleUnitBytes);
     pin_registers(s[0]);
     pin_registers(s[1]);
@@ -39,7 +36,7 @@ struct GroupProduct {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       const uint64_t row_matrix =
-          matrix_descriptor(shared_address(rows[group * 128 + m * 64]), 16, kSwizzleUnitBytes);
+          matrix_descriptor(shared_address(rows[m * 64]), 16, kSwizzleUnitBytes);
 #pragma unroll
       for (int k = 0; k < tiles::kStepElements / 16; ++k) {
         wgmma_scores(s[m], advanced(row_matrix, 32 * k), advanced(key_matrix, 32 * k),
@@ -56,29 +53,17 @@ struct GroupProduct {
   }
 };
 
-template <int kTileKeys>
-using Resident = tiles::Config<kTileKeys, true, 4, GroupProduct>;
-template <int kTileKeys>
-using Streamed = tiles::Config<kTileKeys, false, 8, GroupProduct>;
+using Rows = tiles::Config<kMaskTileTokens, true, 4, GroupProduct>;
 
-// Calls fn with the configuration of the call's probes.
-template <typename Fn>
-auto with_config(const ScoreCall& call, const Fn& fn) {
-  if (call.probes.kind == TileProbeKind::kRows) return fn(Resident<128>());
-  return tiles::with_stride<Streamed>(call, fn);
-}
-
-ScoreShape shape(const ScoreCall& call) {
-  return with_config(call, [&](auto config) { return tiles::shape_of<decltype(config)>(call); });
-}
-
-cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
-  return with_config(call,
-                     [&](auto config) { return tiles::launch<decltype(config)>(stream, call); });
+// Pools leave too few products to gain by this kernel.
+bool fits(const ScoreCall& call) {
+  return call.probes.kind == TileProbeKind::kRows && call.head_dim % tiles::kStepElements == 0;
 }
 
 }  // namespace
 
-ScoreKernel score_hopper_kernel() { return {shape, launch}; }
+ScoreKernel score_hopper_rows_kernel() {
+  return {.fits = fits, .shape = tiles::shape_of<Rows>, .launch = tiles::launch<Rows>};
+}
 
 }  // namespace sluice::cuda
