@@ -88,9 +88,11 @@ void expect_columns(const SparseOptions& options, const TileRule& rule) {
     for (int32_t q_tile = 4; q_tile < 8; ++q_tile) {
       const double* first = masses.data() + (list * 8 + q_tile) * 8;
       std::vector<double> rest(first, first + q_tile + 1);
+      const std::vector<double> of_columns =
+          reference::column_masses(args, num_lists, list, q_tile);
       uint64_t column_mass = 0;
       for (const int32_t column : columns) {
-        const double mass = reference::column_mass(args, num_lists, list, q_tile, column);
+        const double mass = of_columns[static_cast<size_t>(column)];
         rest[static_cast<size_t>(column / kMaskTileTokens)] -= mass;
         column_mass += static_cast<uint64_t>(mass * kMassOne);
       }

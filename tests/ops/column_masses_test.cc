@@ -105,12 +105,13 @@ void expect_subtraction(const PlantedText& text) {
     for (int32_t list = 0; list < num_lists; ++list) {
       for (int32_t entry = 0; entry < scored.masses.masses.dim(1); ++entry) {
         const int64_t lists = list * num_segments + entry * kTile / kSegment;
+        const std::vector<double> of_columns = reference::column_masses(
+            scored.tiles, num_lists, list, kFirst / kTile + static_cast<int32_t>(entry));
         double sum = 0.0;
         ASSERT_EQ(columns.count.data<int32_t>()[lists], 20);
         for (int32_t i = 0; i < 20; ++i) {
           const int32_t position = columns.positions.data<int32_t>()[lists * kTile + i];
-          const double mass = reference::column_mass(scored.tiles, num_lists, list,
-                                                     kFirst / kTile + entry, position);
+          const double mass = of_columns[static_cast<size_t>(position)];
           sum += mass * kMassOne;
           const int64_t tile =
               (list * scored.masses.masses.dim(1) + entry) * num_kv_tiles + position / kTile;

@@ -45,19 +45,20 @@ std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_to
   return result;
 }
 
-double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, int32_t q_tile,
-                   int32_t position) {
+std::vector<double> column_masses(const ScoreTilesArgs& args, int32_t num_lists, int32_t list,
+                                  int32_t q_tile) {
   const HeadView view(args, 0);
   const int32_t heads_per_list = static_cast<int32_t>(args.q.dim(1)) / num_lists;
   const int32_t num_probes = args.probes.rows_per_tile;
-  double sum = 0.0;
+  std::vector<double> masses(static_cast<size_t>(view.kv_end));
   for (int32_t head = list * heads_per_list; head < (list + 1) * heads_per_list; ++head) {
     for (int32_t i = 0; i < num_probes; ++i) {
       const std::vector<double> p = probabilities(args, head, row_of(args, view, q_tile, i));
-      if (static_cast<size_t>(position) < p.size()) sum += p[static_cast<size_t>(position)];
+      for (size_t j = 0; j < p.size(); ++j) masses[j] += p[j];
     }
   }
-  return sum / (heads_per_list * num_probes);
+  for (double& mass : masses) mass /= heads_per_list * num_probes;
+  return masses;
 }
 
 LineScores line_scores(const ScoreTilesArgs& args, int32_t segment_tokens, int32_t num_rows,
@@ -79,7 +80,10 @@ LineScores line_scores(const ScoreTilesArgs& args, int32_t segment_tokens, int32
         const std::vector<double> p = probabilities(args, head, x);
         for (int32_t j = 0; j <= x; ++j) {
           result.verticals[static_cast<size_t>(row * view.kv_end + j)] += p[static_cast<size_t>(j)];
-          for (int32_t diagonal = 0; diagonal < num_tiles; ++diagonal) {
+          // The two diagonals of tiles on whose sides the offset lies; the others get 0 of it.
+          const int32_t nearest = (x - j) / kTile;
+          for (int32_t diagonal = nearest; diagonal < std::min(nearest + 2, num_tiles);
+               ++diagonal) {
             const double distance = std::abs(x - j - diagonal * kTile);
             result.diagonals[static_cast<size_t>(row * num_tiles + diagonal)] +=
                 p[static_cast<size_t>(j)] * std::max(0.0, 1.0 - distance / kTile);

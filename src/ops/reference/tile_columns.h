@@ -18,10 +18,10 @@ std::vector<double> probabilities(const ScoreTilesArgs& args, int32_t q_head, in
 std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_tokens,
                                   int32_t num_lists);
 
-// The mean over a query tile's probes and the heads of the list of P[x, position]; 0 for probes
-// before it.
-double column_mass(const ScoreTilesArgs& args, int32_t num_lists, int32_t list, int32_t q_tile,
-                   int32_t position);
+// Of each position j < kv_end, the mean over a query tile's probes x and the heads of the list of
+// P[x, j]; P is 0 for probes before j.
+std::vector<double> column_masses(const ScoreTilesArgs& args, int32_t num_lists, int32_t list,
+                                  int32_t q_tile);
 
 // What score_lines sums, in units of whole rows: verticals [num_lists][num_segments][kv_end] and
 // diagonals [num_lists][num_segments][num_kv_tiles], from the probabilities of the last `num_rows`
