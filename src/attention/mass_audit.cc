@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "core/error.h"
-
 namespace sluice {
 
 MassAudit::Memory MassAudit::cut_memory(Arena& arena, const KvLayout& layout,
@@ -15,7 +13,7 @@ MassAudit::Memory MassAudit::cut_memory(Arena& arena, const KvLayout& layout,
       num_audit_groups(kAuditGroupTiles - 1, static_cast<int32_t>(mask_tiles_of(limits.max_rows)));
   return {
       .tallies = arena.tensor(DType::kI64, {layout.num_layers, kAuditCounts + limits.num_q_heads}),
-      .state = arena.tensor(DType::kF32, {num_groups, limits.num_q_heads, 4})};
+      .state = arena.tensor(DType::kF32, {num_groups, kAuditParts, limits.num_q_heads, 4})};
 }
 
 PolicyMemory MassAudit::memory(const KvLayout& layout, const PolicyLimits& limits) const {
@@ -27,12 +25,6 @@ PolicyMemory MassAudit::memory(const KvLayout& layout, const PolicyLimits& limit
 }
 
 void MassAudit::initialize(Device& device, const KvLayout& layout, const PolicyLimits& limits) {
-  if (device.kind() != DeviceKind::kCpu) {
-    fail(ErrorCode::kUnsupported,
-         "sparse_audit is set, but the audit of captured mass has no kernel on {} yet; leave the "
-         "option out, or take the CPU device",
-         device.info().name);
-  }
   num_layers_ = layout.num_layers;
   const PolicyMemory sizes = memory(layout, limits);
   device_memory_ = device.allocate(sizes.list_bytes, MemoryKind::kDevice);

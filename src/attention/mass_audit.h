@@ -20,7 +20,6 @@ class MassAudit {
  public:
   // Bytes that `initialize` allocates. `limits` are those of the prefill policy.
   PolicyMemory memory(const KvLayout& layout, const PolicyLimits& limits) const;
-  // Errors: kUnsupported on a device whose ops have no audit_mass.
   void initialize(Device& device, const KvLayout& layout, const PolicyLimits& limits);
 
   // Begins the walk with a mask over the keys of one sequence in one layer. `rows`: those of its
@@ -41,7 +40,7 @@ class MassAudit {
  private:
   struct Memory {
     TensorView tallies;  // i64 [num_layers, kAuditCounts + num_q_heads]
-    TensorView state;    // f32 [groups of the largest pass, num_q_heads, 4]; packed to each walk
+    TensorView state;    // AuditMassArgs::state of the largest pass; packed to each walk
   };
   static Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits);
 

@@ -1,4 +1,4 @@
-// Which rows are audited, the shape contract, and what a tally says.
+// How many rows are audited, the shape contract, and what a tally says.
 #include "ops/audit_mass.h"
 
 #include <algorithm>
@@ -10,21 +10,6 @@
 
 namespace sluice {
 namespace {
-
-// Tiles that no text reaches: their hashes are independent of those that choose probe rows.
-constexpr int32_t kFarTile = 1 << 20;
-
-// A hash of `number` in [0, kMaskTileTokens), from that of probe rows.
-int32_t hash_of(int32_t number) { return probe_row(number, 0, 1) % kMaskTileTokens; }
-
-bool is_probe_row(int32_t q_tile, int32_t row) {
-  for (int32_t per_tile = 1; per_tile <= 16; per_tile *= 2) {
-    for (int32_t i = 0; i < per_tile; ++i) {
-      if (probe_row(q_tile, i, per_tile) == row) return true;
-    }
-  }
-  return false;
-}
 
 void check_rows(const AuditMassArgs& args, ShapeContract& shapes) {
   shapes.bind("1", 1);
@@ -73,17 +58,6 @@ double share_of(int64_t mass) { return static_cast<double>(mass) / kMassOne; }
 
 }  // namespace
 
-int32_t audit_row(int32_t group) {
-  const int32_t q_tile =
-      group * kAuditGroupTiles + hash_of(2 * kFarTile + group) % kAuditGroupTiles;
-  int32_t offset = hash_of(kFarTile + q_tile);
-  // A tile has at most 31 probe rows, so the next row that is none is near.
-  while (is_probe_row(q_tile, q_tile * kMaskTileTokens + offset)) {
-    offset = (offset + 1) % kMaskTileTokens;
-  }
-  return q_tile * kMaskTileTokens + offset;
-}
-
 int32_t num_audit_groups(int32_t first_q_tile, int32_t num_q_tiles) {
   if (num_q_tiles <= 0) return 0;
   return (first_q_tile + num_q_tiles - 1) / kAuditGroupTiles - first_q_tile / kAuditGroupTiles + 1;
@@ -99,7 +73,9 @@ void audit_mass(Stream& stream, const AuditMassArgs& args) {
   shapes.bind("num_groups",
               num_audit_groups(args.mask.first_q_tile + args.rows.first / kMaskTileTokens,
                                args.rows.num_q_tiles()));
-  shapes.expect("state", args.state, DType::kF32, {"num_groups", "num_q_heads", "4"});
+  shapes.bind("kAuditParts", kAuditParts);
+  shapes.expect("state", args.state, DType::kF32,
+                {"num_groups", "kAuditParts", "num_q_heads", "4"});
   shapes.bind("num_counts", kAuditCounts + shapes["num_q_heads"]);
   shapes.expect("tally", args.tally, DType::kI64, {"num_counts"});
   ops_of(stream.device()).audit_mass(stream, args);

@@ -4,8 +4,9 @@
 // it for one row in every eighth query tile: the log-sum-exp of the row over all keys that it sees,
 // and over those that its tiles and columns name. The rows are chosen by position alone, are never
 // probe rows of a policy, and so are a sample that no selection was fitted to. Cost: 1/1024 of
-// dense attention's products with K. CUDA has no kernel for it yet. Used by attention/mass_audit.h.
-// Thread rule: enqueue only; audit_row, num_audit_groups and summarize_mass are pure functions.
+// dense attention's products with K. Used by attention/mass_audit.h. Thread rule: enqueue only;
+// audit_row, AuditWindow, num_audit_groups and summarize_mass are pure. What is constexpr is the
+// kernel's as well.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,53 @@ namespace sluice {
 // g, so that no cut of a prompt into passes changes a row.
 inline constexpr int32_t kAuditGroupTiles = 8;
 
+// Whether a policy may have the row as a probe row of its query tile, with any number of them.
+constexpr bool is_probe_row(int32_t q_tile, int32_t row) {
+  for (int32_t per_tile = 1; per_tile <= 16; per_tile *= 2) {
+    for (int32_t i = 0; i < per_tile; ++i) {
+      if (probe_row(q_tile, i, per_tile) == row) return true;
+    }
+  }
+  return false;
+}
+
 // The position of the audited row of a group: in one of its tiles, chosen by a hash, a row that is
-// no probe row of that tile (probe_row) for any number of rows.
-int32_t audit_row(int32_t group);
+// no probe row of that tile.
+constexpr int32_t audit_row(int32_t group) {
+  // Tiles that no text reaches: their hashes, in [0, kMaskTileTokens), are independent of those
+  // that choose probe rows.
+  constexpr int32_t kFarTile = 1 << 20;
+  const int32_t place = probe_row(2 * kFarTile + group, 0, 1) % kAuditGroupTiles;
+  const int32_t q_tile = group * kAuditGroupTiles + place;
+  int32_t offset = probe_row(kFarTile + q_tile, 0, 1) % kMaskTileTokens;
+  // A tile has at most 31 probe rows, so the next row that is none is near.
+  while (is_probe_row(q_tile, q_tile * kMaskTileTokens + offset)) {
+    offset = (offset + 1) % kMaskTileTokens;
+  }
+  return q_tile * kMaskTileTokens + offset;
+}
+
+// Query tiles of a sequence, of which audited rows are asked for.
+struct AuditWindow {
+  int32_t first_q_tile = 0;
+  int32_t num_q_tiles = 0;
+
+  // The audited row of the window's group `index`, or -1 if it lies in a tile outside of the window
+  // or in one that is not whole: the sequence's rows end at `end_pos`.
+  constexpr int32_t row(int32_t index, int32_t end_pos) const {
+    const int32_t row = audit_row(first_q_tile / kAuditGroupTiles + index);
+    const int32_t q_tile = row / kMaskTileTokens;
+    const bool is_asked = q_tile >= first_q_tile && q_tile < first_q_tile + num_q_tiles;
+    return is_asked && (q_tile + 1) * kMaskTileTokens <= end_pos ? row : -1;
+  }
+};
 
 // Groups that have a tile in [first_q_tile, first_q_tile + num_q_tiles).
 int32_t num_audit_groups(int32_t first_q_tile, int32_t num_q_tiles);
+
+// Parts of the keys whose sums are carried side by side, so that a GPU may walk them at the same
+// time: KV tile J is of part J % kAuditParts.
+inline constexpr int32_t kAuditParts = 32;
 
 struct AuditMassArgs {
   TensorView q;          // bf16 [num_rows, num_q_heads, head_dim], after rope
@@ -42,7 +84,8 @@ struct AuditMassArgs {
   TileMask mask;
   TileColumns columns;  // or absent; `kv` of it is not read
 
-  TensorView state;   // f32 [num_groups, num_q_heads, 4]: carried from run to run
+  TensorView state;   // f32 [num_groups, kAuditParts, num_q_heads, 4]: carried from run to run; a
+                      // CPU writes the first part alone
   bool first = true;  // start from the empty state instead of reading it
   bool last = true;   // add the rows to the tally
   TensorView tally;   // i64 [kAuditCounts + num_q_heads]: each call with `last` adds its own
@@ -70,7 +113,8 @@ enum AuditCount : int32_t {
 // Aliasing: `state` and `tally` overlap nothing.
 // Order: after mask and columns are made, and before attention overwrites q where `out` is q; runs
 // in ascending order, as attention's.
-// Errors: those of every op (ops/ops.h); kUnsupported on CUDA.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported if 128 keys do not fit shared
+// memory.
 void audit_mass(Stream& stream, const AuditMassArgs& args);
 
 // A tally in shares.

@@ -1,8 +1,8 @@
-// audit_mass on the CPU: against the double-precision reference, which adds up single tokens, and
-// on texts whose captured mass follows from counts.
+// audit_mass against the double-precision reference, which adds up single tokens, and on texts
+// whose captured mass follows from counts.
 //
 // Reveals: rows that a policy probed, masks of the wrong head or tile, columns counted twice, runs
-// that do not add up, rows that do not exist. (CUDA has no kernel for this op yet.)
+// and parts that do not add up, rows that do not exist.
 #include "ops/audit_mass.h"
 
 #include <cmath>
@@ -30,11 +30,21 @@ bool some(int32_t head, int32_t q_tile, int32_t kv_tile) {
 }
 bool diagonal(int32_t, int32_t q_tile, int32_t kv_tile) { return q_tile == kv_tile; }
 
-// A call for all rows of a text from `first_pos` on, with bits below and on the diagonal.
-AuditMassArgs audit_of(Machine& machine, const PlantedText& text, const Bits& bits,
-                       int32_t num_list_heads, int32_t first_pos = 0) {
-  const ScoreTilesArgs keys = text.call(machine, {}, first_pos);
-  const int32_t first_q_tile = first_pos / kTile;
+TensorView state_of(Machine& machine, int32_t first_q_tile, int32_t num_q_tiles,
+                    int64_t num_q_heads) {
+  return machine.tensor(DType::kF32,
+                        {num_audit_groups(first_q_tile, num_q_tiles), kAuditParts, num_q_heads, 4});
+}
+
+TensorView empty_tally(Machine& machine, int64_t num_q_heads) {
+  const int64_t length = kAuditCounts + num_q_heads;
+  return machine.tensor(std::vector<int64_t>(static_cast<size_t>(length)), {length});
+}
+
+// A call for all rows of `keys`, with bits below and on the diagonal.
+AuditMassArgs audit_of(Machine& machine, const ScoreTilesArgs& keys, const Bits& bits,
+                       int32_t num_list_heads) {
+  const int32_t first_q_tile = keys.batch.first_pos.data<int32_t>()[0] / kTile;
   const int32_t num_q_tiles = keys.rows.num_q_tiles();
   const int32_t num_words = (first_q_tile + num_q_tiles + 31) / 32;
   std::vector<int32_t> words;
@@ -57,11 +67,34 @@ AuditMassArgs audit_of(Machine& machine, const PlantedText& text, const Bits& bi
           .block_table = keys.block_table,
           .mask = {.bits = machine.tensor(words, {1, num_list_heads, num_q_tiles, num_words}),
                    .first_q_tile = first_q_tile},
-          .state = machine.tensor(
-              DType::kF32, {num_audit_groups(first_q_tile, num_q_tiles), text.num_q_heads(), 4}),
-          .tally = machine.tensor(
-              std::vector<int64_t>(static_cast<size_t>(kAuditCounts + text.num_q_heads())),
-              {kAuditCounts + text.num_q_heads()})};
+          .state = state_of(machine, first_q_tile, num_q_tiles, keys.q.dim(1)),
+          .tally = empty_tally(machine, keys.q.dim(1))};
+}
+
+// The same for a text from `first_pos` on.
+AuditMassArgs audit_of(Machine& machine, const PlantedText& text, const Bits& bits,
+                       int32_t num_list_heads, int32_t first_pos = 0) {
+  return audit_of(machine, text.call(machine, {}, first_pos), bits, num_list_heads);
+}
+
+// A column every 11 tokens of a text, other ones for each list, in segments of eight tiles: before,
+// in and after their rows.
+TileColumns columns_of(Machine& machine, const PlantedText& text, int32_t num_list_heads,
+                       int32_t first_segment = 0) {
+  constexpr int32_t kMaxColumns = 256;
+  const int32_t num_segments = (text.num_tokens() + 8 * kTile - 1) / (8 * kTile) - first_segment;
+  std::vector<int32_t> positions, counts;
+  for (int32_t list = 0; list < num_list_heads * num_segments; ++list) {
+    int32_t count = 0;
+    for (int32_t p = list; p < text.num_tokens(); p += 11) positions.push_back(p), ++count;
+    positions.resize(static_cast<size_t>((list + 1) * kMaxColumns), -1);
+    counts.push_back(count);
+  }
+  return {.positions = machine.tensor(positions, {num_list_heads, num_segments, kMaxColumns}),
+          .count = machine.tensor(counts, {num_list_heads, num_segments}),
+          .kv = {},
+          .segment_tokens = 8 * kTile,
+          .first_segment = first_segment};
 }
 
 std::vector<int64_t> audit(Machine& machine, const AuditMassArgs& args) {
@@ -226,14 +259,62 @@ TEST(AuditMass, HeadsHaveTheirOwnMasks) {
   EXPECT_NEAR(audited.mean, 0.5, 1e-3);
 }
 
+// More rows than a kernel takes at once, and more KV tiles than there are parts of them.
+TEST(AuditMass, ManyRowsAndTilesMatchTheReference) {
+  static_assert(72 > kAuditParts);
+  Machine machine;
+  const PlantedText text = PlantedText::random(72 * kTile + 5, 39, 1, 16);
+  const AuditMassArgs args = audit_of(machine, text, some, 1);
+  const std::vector<double> expected = expected_tally(args);
+  EXPECT_EQ(expected[kAuditRows], 9) << "with 16 heads each";
+  expect_tally(audit(machine, args), expected);
+}
+
+// The same keys in blocks that lie in the opposite order.
+void reverse_blocks(Machine& machine, ScoreTilesArgs& keys) {
+  const KvBlocksView from = keys.kv;
+  keys.kv.base = machine.poisoned(from.stride_bytes * static_cast<size_t>(from.num_blocks));
+  std::vector<int32_t> table;
+  for (int32_t i = 0; i < from.num_blocks; ++i) {
+    table.push_back(from.num_blocks - 1 - i);
+    std::memcpy(keys.kv.block(table.back()), from.block(i), from.stride_bytes);
+  }
+  keys.block_table = machine.tensor(table, {1, from.num_blocks});
+}
+
+TEST(AuditMass, KeysOfAllWidthsInBlocksOfAllSizes) {
+  for (const int32_t head_dim : {16, 80, 128, 256}) {
+    Machine machine;
+    const PlantedText text = PlantedText::random(9 * kTile + 3, 40, 2, 2, head_dim);
+    std::vector<int64_t> first;
+    for (const int32_t block_tokens : {16, 64, 128, 384}) {
+      SCOPED_TRACE(::testing::Message() << head_dim << " elements, blocks of " << block_tokens);
+      ScoreTilesArgs keys = text.call(machine, {}, 0, block_tokens);
+      keys.scale = 1 / std::sqrt(static_cast<float>(head_dim));
+      reverse_blocks(machine, keys);
+      const AuditMassArgs args = audit_of(machine, keys, some, 2);
+      const std::vector<int64_t> tally = audit(machine, args);
+      if (first.empty()) {
+        first = tally;
+        EXPECT_GT(tally[kAuditRows], 0);
+        expect_tally(tally, expected_tally(args));
+      }
+      EXPECT_EQ(tally, first);
+    }
+  }
+}
+
 // Runs cut at any tile give the bits of one run, and windows of rows those of all rows.
-TEST(AuditMass, RunsAndWindowsChangeNothing) {
+void expect_same_in_parts(bool has_columns) {
   Machine machine;
   const PlantedText text = PlantedText::random(20 * kTile + 9, 34, 2, 2);
-  const AuditMassArgs whole = audit_of(machine, text, some, 2);
+  AuditMassArgs whole = audit_of(machine, text, some, 2);
+  if (has_columns) whole.columns = columns_of(machine, text, 2);
   const std::vector<int64_t> expected = audit(machine, whole);
   EXPECT_EQ(expected[kAuditRows], 2);
-  const AuditMassArgs cut = audit_of(machine, text, some, 2);
+  AuditMassArgs cut = whole;
+  cut.state = state_of(machine, 0, 21, 4);
+  cut.tally = empty_tally(machine, 4);
   const std::vector<int32_t> borders = {0, 3 * kTile, 4 * kTile, 11 * kTile, text.num_tokens()};
   for (size_t i = 0; i + 1 < borders.size(); ++i) {
     AuditMassArgs run = cut;
@@ -249,15 +330,20 @@ TEST(AuditMass, RunsAndWindowsChangeNothing) {
   EXPECT_EQ(values_of<int64_t>(cut.tally), expected);
   EXPECT_EQ(bytes_of(cut.state.rows(0, 2)), bytes_of(whole.state.rows(0, 2)));
 
-  AuditMassArgs window = audit_of(machine, text, some, 2);
+  AuditMassArgs window = whole;
+  window.tally = empty_tally(machine, 4);
   for (const TileRows rows : {TileRows{0, 5 * kTile}, TileRows{5 * kTile, 6 * kTile},
                               TileRows{11 * kTile, 9 * kTile + 9}}) {
     window.rows = rows;
-    window.state = machine.tensor(DType::kF32,
-                                  {num_audit_groups(rows.first / kTile, rows.num_q_tiles()), 4, 4});
+    window.state = state_of(machine, rows.first / kTile, rows.num_q_tiles(), 4);
     audit(machine, window);
   }
   EXPECT_EQ(values_of<int64_t>(window.tally), expected);
+}
+
+TEST(AuditMass, RunsAndWindowsChangeNothing) {
+  expect_same_in_parts(false);
+  expect_same_in_parts(true);
 }
 
 TEST(AuditMass, ThreadsChangeNothing) {
@@ -269,31 +355,25 @@ TEST(AuditMass, ThreadsChangeNothing) {
 
 // Columns in set tiles count once, and those after the row not at all.
 TEST(AuditMass, ColumnsCountInTilesThatAreNotSet) {
-  Machine machine;
-  const PlantedText text = PlantedText::random(16 * kTile, 36, 2, 2);
-  AuditMassArgs args = audit_of(machine, text, some, 2);
-  const std::vector<int64_t> without = audit(machine, args);
-  // A column every 11 tokens, for two segments of eight tiles: before, in and after their rows.
-  constexpr int32_t kMaxColumns = 256;
-  std::vector<int32_t> positions, counts;
-  for (int32_t list = 0; list < 2 * 2; ++list) {
-    int32_t count = 0;
-    for (int32_t p = list; p < 16 * kTile; p += 11) positions.push_back(p), ++count;
-    positions.resize(static_cast<size_t>((list + 1) * kMaxColumns), -1);
-    counts.push_back(count);
+  for (const int32_t first_segment : {0, 1}) {
+    for (const int32_t list_heads : {1, 2}) {
+      Machine machine;
+      const PlantedText text = PlantedText::random(16 * kTile, 36, 2, 2);
+      const int32_t first_pos = first_segment * 8 * kTile;
+      const int64_t num_rows = 2 - first_segment;
+      AuditMassArgs args = audit_of(machine, text, some, list_heads, first_pos);
+      const std::vector<int64_t> without = audit(machine, args);
+      args.columns = columns_of(machine, text, list_heads, first_segment);
+      args.tally = empty_tally(machine, 4);
+      const std::vector<int64_t> with = audit(machine, args);
+      expect_tally(with, expected_tally(args));
+      EXPECT_EQ(with[kAuditRows], num_rows);
+      EXPECT_GT(with[kAuditMass], without[kAuditMass]);
+      args.mask = audit_of(machine, text, everything, list_heads, first_pos).mask;
+      args.tally = empty_tally(machine, 4);
+      EXPECT_EQ(audit(machine, args)[kAuditMass], num_rows * int64_t{kMassOne});
+    }
   }
-  args.columns = {.positions = machine.tensor(positions, {2, 2, kMaxColumns}),
-                  .count = machine.tensor(counts, {2, 2}),
-                  .kv = {},
-                  .segment_tokens = 8 * kTile,
-                  .first_segment = 0};
-  args.tally = machine.tensor(std::vector<int64_t>(kAuditCounts + 4), {kAuditCounts + 4});
-  const std::vector<int64_t> with = audit(machine, args);
-  expect_tally(with, expected_tally(args));
-  EXPECT_GT(with[kAuditMass], without[kAuditMass]);
-  args.mask = audit_of(machine, text, everything, 2).mask;
-  args.tally = machine.tensor(std::vector<int64_t>(kAuditCounts + 4), {kAuditCounts + 4});
-  EXPECT_EQ(audit(machine, args)[kAuditMass], 2 * int64_t{kMassOne});
 }
 
 // A key that is not finite makes the rows that see it worthless, and no others. Of the two
@@ -332,7 +412,7 @@ TEST(AuditMassContract, NamesTheRuleThatIsBroken) {
   Machine machine;
   const PlantedText text = PlantedText::random(9 * kTile, 38, 2, 1);
   AuditMassArgs args = audit_of(machine, text, some, 2);
-  args.state = machine.tensor(DType::kF32, {1, 2, 4});
+  args.state = state_of(machine, 0, 1, 2);
   EXPECT_DEATH(audit_mass(machine.stream(), args), "num_groups");
   args = audit_of(machine, text, some, 2);
   args.tally = machine.tensor(std::vector<int64_t>(3), {3});

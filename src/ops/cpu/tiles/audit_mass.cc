@@ -37,7 +37,7 @@ struct AuditCall {
   const uint32_t* bits;      // [list_heads][num_mask_tiles][num_words]
   const int32_t* positions;  // null without columns; [list_heads][num_segments][max_columns]
   const int32_t* counts;     // [list_heads][num_segments]
-  RowState* state;           // [num_groups][num_q_heads]
+  RowState* state;           // [num_groups][kAuditParts][num_q_heads], of which the first part
   int64_t* tally;
   float scale;
   int32_t num_q_heads;
@@ -46,8 +46,7 @@ struct AuditCall {
   int32_t first_mask_tile;  // query tile of the mask's first entry
   int32_t num_mask_tiles;
   int32_t num_words;
-  int32_t first_q_tile;  // of the rows to audit
-  int32_t num_q_tiles;
+  AuditWindow window;  // the rows to audit
   int32_t segment_tokens;
   int32_t first_segment;
   int32_t num_segments;
@@ -90,8 +89,8 @@ AuditCall make_call(const AuditMassArgs& args) {
                  .first_mask_tile = args.mask.first_q_tile,
                  .num_mask_tiles = static_cast<int32_t>(bits.dim(2)),
                  .num_words = static_cast<int32_t>(bits.dim(3)),
-                 .first_q_tile = args.mask.first_q_tile + args.rows.first / kTile,
-                 .num_q_tiles = args.rows.num_q_tiles(),
+                 .window = {.first_q_tile = args.mask.first_q_tile + args.rows.first / kTile,
+                            .num_q_tiles = args.rows.num_q_tiles()},
                  .num_groups = static_cast<int32_t>(args.state.dim(0)),
                  .first = args.first,
                  .last = args.last};
@@ -101,11 +100,12 @@ AuditCall make_call(const AuditMassArgs& args) {
 
 // The audited row of group `index` of the call, or -1 where the call has none.
 int32_t row_of(const AuditCall& call, int32_t index) {
-  const int32_t row = audit_row(call.first_q_tile / kAuditGroupTiles + index);
-  const int32_t q_tile = row / kTile;
-  const bool is_asked =
-      q_tile >= call.first_q_tile && q_tile < call.first_q_tile + call.num_q_tiles;
-  return is_asked && (q_tile + 1) * kTile <= call.end_pos() ? row : -1;
+  return call.window.row(index, call.end_pos());
+}
+
+// The states of that row: [num_q_heads].
+RowState* states_of(const AuditCall& call, int32_t index) {
+  return call.state + static_cast<int64_t>(index) * kAuditParts * call.num_q_heads;
 }
 
 bool is_set(const AuditCall& call, int32_t list_head, int32_t q_tile, int32_t kv_tile) {
@@ -227,7 +227,7 @@ void walk(const AuditCall& call, int32_t index, int32_t kv_head) {
   float* scores = key + dim;
   const int64_t q_row = row - *call.first_pos + call.row_begin[0];
   to_floats(call.q + (q_row * call.num_q_heads + kv_head * heads) * dim, heads * dim, q);
-  RowState* states = call.state + static_cast<int64_t>(index) * call.num_q_heads + kv_head * heads;
+  RowState* states = states_of(call, index) + kv_head * heads;
   if (call.first) std::fill_n(states, heads, RowState{kNothing, 0, kNothing, 0});
   const int32_t list_head = call.num_list_heads == 1 ? 0 : kv_head;
   const int32_t run_end = std::min(*call.kv_end, row + 1);
@@ -250,7 +250,7 @@ int64_t captured(const RowState& state) {
 }
 
 void add_row(const AuditCall& call, int32_t index) {
-  const RowState* states = call.state + static_cast<int64_t>(index) * call.num_q_heads;
+  const RowState* states = states_of(call, index);
   int64_t sum = 0;
   for (int32_t head = 0; head < call.num_q_heads; ++head) {
     const int64_t mass = captured(states[head]);
