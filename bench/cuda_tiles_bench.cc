@@ -23,15 +23,19 @@ namespace {
 constexpr int32_t kTile = kMaskTileTokens;
 constexpr int64_t kRecordBytes = int64_t{64} << 20;
 constexpr TileRule kRule{.share = kMassOne / 10 * 9, .threshold_tokens = 4096};
+constexpr TileRule kKeptRule{.choice = TileChoice::kPart, .share = kMassOne / 4, .tail_tokens = 0};
+constexpr TileProbes kKeyPools{.kind = TileProbeKind::kPooled};
 
 struct Estimator {
   const char* name;
   TileProbes probes;
-  double share_of_dense;  // of the operations of dense attention
+  double share_of_dense;         // of the operations of dense attention
+  bool has_first_stage = false;  // pools keep a quarter of the tiles, and only these are scored
 };
 
 const Estimator kEstimators[] = {
     {"sampled, 4 rows", {.rows_per_tile = 4}, 4 / 256.0},
+    {"sampled, two stages", {.rows_per_tile = 4}, 1 / 256.0 + 1 / 256.0 / 16, true},
     {"xattention, stride 16", {.kind = TileProbeKind::kAntidiagonal, .stride = 16}, 1 / 32.0},
     {"xattention, stride 8", {.kind = TileProbeKind::kAntidiagonal, .stride = 8}, 1 / 16.0},
     {"avgpool, pools of 16", {.kind = TileProbeKind::kPooled}, 1 / 256.0 / 16},
@@ -40,17 +44,20 @@ const Estimator kEstimators[] = {
 // One prompt and the buffers of a pass over it.
 class TileSelectionRun {
  public:
-  TileSelectionRun(Workbench& bench, const AttentionArgs& attention, const TileProbes& probes)
-      : bench_(bench), attention_(attention), probes_(probes) {
+  TileSelectionRun(Workbench& bench, const AttentionArgs& attention, const Estimator& estimator)
+      : bench_(bench),
+        attention_(attention),
+        probes_(estimator.probes),
+        has_first_stage_(estimator.has_first_stage) {
     const int64_t num_rows = attention.q.dim(0);
     const int64_t num_heads = attention.q.dim(1);
     const int64_t num_tiles = num_rows / kTile;
-    const int64_t per_tile = probes_per_tile(probes);
+    const int64_t per_tile = probes_per_tile(probes_);
     window_tiles_ =
         std::clamp<int64_t>(kRecordBytes / (num_heads * per_tile * num_tiles * 4), 4, num_tiles);
     const int64_t num_probes = window_tiles_ * per_tile;
     vectors_ =
-        empty(DType::kBF16, {num_heads, num_probes, probe_width(probes, attention.q.dim(2))});
+        empty(DType::kBF16, {num_heads, num_probes, probe_width(probes_, attention.q.dim(2))});
     records_ = empty(DType::kF32, {num_heads, num_probes, num_tiles});
     mask_ = {.bits = empty(DType::kI32,
                            {1, attention.kv.shape.num_kv_heads, num_tiles, (num_tiles + 31) / 32})};
@@ -63,28 +70,12 @@ class TileSelectionRun {
     const auto window_rows = static_cast<int32_t>(window_tiles_ * kTile);
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows rows{.first = first, .count = std::min(window_rows, num_rows - first)};
-      const int64_t num_probes = int64_t{rows.num_q_tiles()} * probes_per_tile(probes_);
-      const TensorView records = first_probes(records_, num_probes);
-      score_tiles(bench_.stream(), {.q = attention_.q,
-                                    .batch = attention_.batch,
-                                    .rows = rows,
-                                    .scale = attention_.scale,
-                                    .kv = attention_.kv,
-                                    .kv_begin = attention_.kv_begin,
-                                    .kv_end = attention_.kv_end,
-                                    .block_table = attention_.block_table,
-                                    .probes = probes_,
-                                    .vectors = first_probes(vectors_, num_probes),
-                                    .records = records});
-      if (!selects) continue;
-      select_tiles(bench_.stream(), {.records = records,
-                                     .probes_per_tile = probes_per_tile(probes_),
-                                     .batch = attention_.batch,
-                                     .rows = rows,
-                                     .prompt_end = num_rows,
-                                     .rule = kRule,
-                                     .mask = mask_,
-                                     .counts = counts_});
+      if (has_first_stage_) {
+        score(rows, kKeyPools, {});
+        select(rows, kKeyPools, kKeptRule, {});
+      }
+      score(rows, probes_, has_first_stage_ ? mask_ : TileMask{});
+      if (selects) select(rows, probes_, kRule, counts_);
     }
   }
 
@@ -99,18 +90,46 @@ class TileSelectionRun {
   }
 
  private:
+  void score(const TileRows& rows, const TileProbes& probes, const TileMask& visits) const {
+    score_tiles(bench_.stream(), {.q = attention_.q,
+                                  .batch = attention_.batch,
+                                  .rows = rows,
+                                  .scale = attention_.scale,
+                                  .kv = attention_.kv,
+                                  .kv_begin = attention_.kv_begin,
+                                  .kv_end = attention_.kv_end,
+                                  .block_table = attention_.block_table,
+                                  .probes = probes,
+                                  .vectors = first_probes(vectors_, rows, probes),
+                                  .records = first_probes(records_, rows, probes),
+                                  .visits = visits});
+  }
+  void select(const TileRows& rows, const TileProbes& probes, const TileRule& rule,
+              const TensorView& counts) const {
+    select_tiles(bench_.stream(), {.records = first_probes(records_, rows, probes),
+                                   .probes_per_tile = probes_per_tile(probes),
+                                   .batch = attention_.batch,
+                                   .rows = rows,
+                                   .prompt_end = attention_.q.dim(0),
+                                   .rule = rule,
+                                   .mask = mask_,
+                                   .counts = counts});
+  }
   TensorView empty(DType dtype, std::initializer_list<int64_t> dims) const {
     const TensorView shape(nullptr, dtype, dims);
     return TensorView(bench_.allocate(shape.num_bytes()), dtype, dims);
   }
-  // [heads][num_probes][...] in the memory of a tensor of more probes.
-  static TensorView first_probes(const TensorView& view, int64_t num_probes) {
+  // [heads][probes of the rows][...] in the memory of a tensor of more probes.
+  static TensorView first_probes(const TensorView& view, const TileRows& rows,
+                                 const TileProbes& probes) {
+    const int64_t num_probes = int64_t{rows.num_q_tiles()} * probes_per_tile(probes);
     return TensorView(view.bytes(), view.dtype(), {view.dim(0), num_probes, view.dim(2)});
   }
 
   Workbench& bench_;
   const AttentionArgs& attention_;
   TileProbes probes_;
+  bool has_first_stage_;
   int64_t window_tiles_ = 0;
   TensorView vectors_, records_, counts_;
   TileMask mask_;
@@ -128,7 +147,7 @@ void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
              num_tokens / 1024, num_q_heads, shape.num_kv_heads, dense * 1e3, flop / dense / 1e12);
   for (const Estimator& estimator : kEstimators) {
     if (std::string_view(estimator.name).find(wanted) == std::string_view::npos) continue;
-    const TileSelectionRun run(bench, args, estimator.probes);
+    const TileSelectionRun run(bench, args, estimator);
     const double score = bench.median_seconds([&] { run.enqueue(false); });
     const double both = bench.median_seconds([&] { run.enqueue(true); });
     fmt::print(

@@ -43,8 +43,9 @@ constexpr int32_t column_probe(int32_t q_tile, int32_t rows_per_tile) {
 }
 
 // scores[h, s, j] = the sum over the query tiles of segment s of `rows` and the heads of list h of
-// floor(kColumnOne * exp(score(x, j) - lse[x])), x the tile's column_probe, for the positions j of
-// the run's tiles; at most kMaxColumnScore. 0 where x does not see j or is not usable.
+// floor(kColumnOne * min(1, exp(score(x, j) - lse[x]))), x the tile's column_probe, for the
+// positions j of the run's tiles; at most kMaxColumnScore. 0 where x does not see j or is not
+// usable. All tiles are scored, also those that lse knows nothing of (ScoreTilesArgs::visits).
 // Shapes: num_probes = rows_per_tile * rows.num_q_tiles(); num_segments covers `rows`;
 // num_positions is a multiple of kMaskTileTokens and covers kv_end; num_list_heads is 1 or
 // num_kv_heads; segment_tokens is a multiple of kMaskTileTokens.
@@ -115,7 +116,7 @@ struct SubtractColumnsArgs {
 // Takes the mass of each column off its tile's mass, which ends at 0, and adds it to the query
 // tile's column_mass: the mean over the tile's usable probes and the heads of the list of
 // exp(score(x, column) - lse[x]), 0 where x does not see the column, rounded down to a multiple of
-// 1 / kMassOne.
+// 1 / kMassOne. Both end at kMassOne: a column of a tile that lse knows nothing of may have more.
 // Shapes: num_probes = rows_per_tile * rows.num_q_tiles(); num_list_heads is 1 or num_kv_heads and
 // the same for columns and masses.
 // Types: scores in f32 as in score_tiles; masses are i32.

@@ -61,6 +61,8 @@ size_t count_chosen(const TileRule& rule, const QueryTile& tile, std::span<const
       return std::min(others.size(), static_cast<size_t>(rule.top_tiles));
     case TileChoice::kAlpha:
       return count_for_alpha(rule, mass, others);
+    case TileChoice::kPart:
+      return std::min(others.size(), static_cast<size_t>(part_of_tiles(rule, tile)));
   }
   SLUICE_CHECK(false, "choice {}", static_cast<int>(rule.choice));
   return 0;

@@ -29,11 +29,12 @@ enum class TileChoice {
   kCoverage,  // the heaviest tiles, until together with the forced ones they hold `share` of all
   kTop,       // the `top_tiles` heaviest
   kAlpha,     // every tile with at least `share` of the heaviest tile's mass, forced ones included
+  kPart,      // the heaviest, `share` of the number of tiles that the query tile sees, rounded up
 };
 
 struct TileRule {
   TileChoice choice = TileChoice::kCoverage;
-  uint32_t share = kMassOne;  // kCoverage, kAlpha: of kMassOne
+  uint32_t share = kMassOne;  // kCoverage, kAlpha, kPart: of kMassOne
   // kCoverage: the share is of the mass outside the forced tiles, not of all mass.
   bool is_share_of_rest = false;
   int32_t top_tiles = 0;         // kTop: beside the forced tiles
@@ -62,7 +63,13 @@ constexpr bool attends_everything(const TileRule& rule, const QueryTile& tile) {
   if (tile.first_row() < rule.threshold_tokens) return true;
   if (tile.last_row() >= tile.prompt_end - rule.tail_tokens) return true;
   if (rule.choice == TileChoice::kTop) return rule.top_tiles >= tile.q_tile + 1;
-  return rule.choice == TileChoice::kCoverage && rule.share >= kMassOne;
+  return rule.choice != TileChoice::kAlpha && rule.share >= kMassOne;
+}
+
+// kPart: how many tiles it takes beside the forced ones, if there are so many.
+constexpr int32_t part_of_tiles(const TileRule& rule, const QueryTile& tile) {
+  const uint64_t product = uint64_t{rule.share} * (static_cast<uint64_t>(tile.q_tile) + 1);
+  return static_cast<int32_t>((product + kMassOne - 1) / kMassOne);
 }
 
 // Whether KV tile `kv_tile` is attended whatever its mass is. REQUIRES: kv_tile <= tile.q_tile.
@@ -81,12 +88,12 @@ struct TileSelection {
 
 // Applies the rule. `mass` is that of KV tiles 0 to q_tile without what columns hold, in units of
 // kMassOne; `column_mass` is held by columns that are attended as well and counts as covered. All
-// together are about kMassOne, or 0 where no probe row was usable: the tile then attends to
-// everything. Tiles are taken by falling mass, of equal masses the lower tile first; the tile that
-// reaches the share is taken.
-// REQUIRES: mass.size() == q_tile + 1, each at most kMassOne; column_mass <= kMassOne.
-// Source: coverage of the softmax mass as in Xu et al. 2025, arXiv 2503.16428 (XAttention); alpha
-// as in FlashPrefill, arXiv 2603.06199.
+// together are about kMassOne (more if columns lie in tiles that no probe scored), or 0 where no
+// probe row was usable: the tile then attends to everything. Tiles are taken by falling mass, of
+// equal masses the lower tile first; the tile that reaches the share is taken. REQUIRES:
+// mass.size() == q_tile + 1, each at most kMassOne; column_mass <= kMassOne. Source: coverage of
+// the softmax mass as in Xu et al. 2025, arXiv 2503.16428 (XAttention); alpha as in FlashPrefill,
+// arXiv 2603.06199.
 TileSelection take_tiles(const TileRule& rule, const QueryTile& tile,
                          std::span<const uint32_t> mass, uint64_t column_mass = 0);
 

@@ -64,6 +64,25 @@ void check_key_blocks(const ScoreTilesArgs& args, ShapeContract& shapes) {
   shapes.require(kv.block_tokens % together == 0, "stride and pools must divide block_tokens");
 }
 
+// A mask with entries for the query tiles of `rows` and bits for num_kv_tiles.
+void check_mask(const TileMask& mask, const TileRows& rows, ShapeContract& shapes) {
+  shapes.expect("mask.bits", mask.bits, DType::kI32,
+                {"1", "num_list_heads", "num_q_tiles", "num_words"});
+  shapes.require(rows.first / kMaskTileTokens + rows.num_q_tiles() <= shapes["num_q_tiles"],
+                 "mask must have an entry for every query tile of rows");
+  shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],
+                 "mask must have a bit for every KV tile");
+}
+
+void check_visits(const ScoreTilesArgs& args, ShapeContract& shapes) {
+  if (!args.visits.present()) return;
+  check_mask(args.visits, args.rows, shapes);
+  shapes.require(args.probes.kind == TileProbeKind::kRows, "visits need probes of kind kRows");
+  const int64_t num_list_heads = shapes["num_list_heads"];
+  shapes.require(num_list_heads == 1 || num_list_heads == args.kv.shape.num_kv_heads,
+                 "num_list_heads of visits must be 1 or num_kv_heads");
+}
+
 // The arguments of select_tiles that stand for records.
 void check_masses(const TileMasses& masses, ShapeContract& shapes) {
   shapes.expect("masses.masses", masses.masses, DType::kI32,
@@ -88,6 +107,7 @@ void score_tiles(Stream& stream, const ScoreTilesArgs& args) {
                 {"num_q_heads", "num_probes", "probe_width"});
   shapes.expect("records", args.records, DType::kF32,
                 {"num_q_heads", "num_probes", "num_kv_tiles"});
+  check_visits(args, shapes);
   ops_of(stream.device()).score_tiles(stream, args);
 }
 
@@ -112,10 +132,6 @@ void select_tiles(Stream& stream, const SelectTilesArgs& args) {
   check_batch_of_one(args.batch, shapes);
   check_rows(args.rows, shapes);
   shapes.bind("num_entries", args.rows.num_q_tiles());
-  shapes.expect("mask.bits", args.mask.bits, DType::kI32,
-                {"1", "num_list_heads", "num_q_tiles", "num_words"});
-  shapes.require(args.rows.first / kMaskTileTokens + shapes["num_entries"] <= shapes["num_q_tiles"],
-                 "mask must have an entry for every query tile of rows");
   if (args.masses.present()) {
     check_masses(args.masses, shapes);
   } else {
@@ -123,13 +139,12 @@ void select_tiles(Stream& stream, const SelectTilesArgs& args) {
     shapes.bind("num_probes", shapes["num_entries"] * args.probes_per_tile);
     shapes.expect("records", args.records, DType::kF32,
                   {"num_q_heads", "num_probes", "num_kv_tiles"});
-    shapes.require(shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
-                   "num_q_heads must be a multiple of num_list_heads");
   }
-  shapes.require(shapes["num_kv_tiles"] <= 32 * shapes["num_words"],
-                 "mask must have a bit for every KV tile");
+  check_mask(args.mask, args.rows, shapes);
+  shapes.require(args.masses.present() || shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
+                 "num_q_heads must be a multiple of num_list_heads");
   shapes.bind("3", 3);
-  shapes.expect("counts", args.counts, DType::kI64, {"3"});
+  shapes.expect_or_absent("counts", args.counts, DType::kI64, {"3"});
   shapes.require(args.rule.share <= kMassOne, "rule.share must be at most kMassOne");
   ops_of(stream.device()).select_tiles(stream, args);
 }

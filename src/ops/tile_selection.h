@@ -88,17 +88,21 @@ struct ScoreTilesArgs {
   TileProbes probes;
   TensorView vectors;  // bf16 [num_q_heads, num_probes, probe_width]: scratch for probe vectors
   TensorView records;  // f32 [num_q_heads, num_probes, num_kv_tiles], natural log
+  TileMask visits;     // kRows: the KV tiles that each query tile scores, as in SelectTilesArgs;
+                       // absent: all that it sees
 };
 
 // records[h, x, J] = ln of the sum over the keys j of tile J that probe x of head h sees of
 // exp(score(x, j)), for the tiles of the run; -inf where it sees none, or does not exist. Probe x
-// is number x % probes_per_tile of query tile x / probes_per_tile of `rows`.
+// is number x % probes_per_tile of query tile x / probes_per_tile of `rows`. With `visits`, -inf
+// for tiles whose bit is not set as well, and for the others the bits that they have without.
 // Shapes: num_probes = probes_per_tile * rows.num_q_tiles(); num_kv_tiles covers kv_end;
 // num_q_heads is a multiple of num_kv_heads; block_tokens divides kMaskTileTokens or is a multiple
-// of it; stride and key_pool_tokens divide block_tokens.
+// of it; stride and key_pool_tokens divide block_tokens. Visits: as the mask of
+// select_tiles.
 // Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
 // Aliasing: `vectors` and `records` overlap nothing.
-// Order: after the keys were written, in stream order; calls for several runs in any order.
+// Order: after the keys and `visits` were written, in stream order; runs in any order.
 // Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
 // and 128 keys fit shared memory; an asynchronous error names a KV tile that has no records.
 // Source: see TileProbeKind.
@@ -147,8 +151,8 @@ struct SelectTilesArgs {
   TileRule rule;
   TileMask mask;  // entries of the query tiles of `rows` are written; num_seqs 1, list_heads 1 or
                   // num_kv_heads; first_q_tile is that of the batch
-  TensorView counts;  // i64 [3]: KV tiles set, visible and cut by max_tiles, of all list heads;
-                      // each call adds its own
+  TensorView counts;  // i64 [3], or absent: KV tiles set, visible and cut by max_tiles, of all list
+                      // heads; each call adds its own
   // Absent, or what tile_masses made of the records, less what columns hold: then `records` and
   // probes_per_tile are not read.
   TileMasses masses;

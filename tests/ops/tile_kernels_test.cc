@@ -257,7 +257,8 @@ TEST(SelectTilesLong, CoversTheShareWithTheHeaviestTiles) {
 // Rules that differ in everything that a kernel decides by.
 std::vector<TileRule> many_rules() {
   std::vector<TileRule> rules;
-  for (const TileChoice choice : {TileChoice::kCoverage, TileChoice::kTop, TileChoice::kAlpha}) {
+  for (const TileChoice choice :
+       {TileChoice::kCoverage, TileChoice::kTop, TileChoice::kAlpha, TileChoice::kPart}) {
     for (const uint32_t percent : {0u, 1u, 40u, 95u, 100u}) {
       TileRule rule{.choice = choice,
                     .share = percent == 100 ? kMassOne : kMassOne / 100 * percent,

@@ -77,6 +77,30 @@ TEST(TileRule, AlphaComparesWithTheHeaviestOfAllTiles) {
   EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5})) << ".102";
 }
 
+TEST(TileRule, PartCountsTilesThatTheQueryTileSeesBesideTheForcedOnes) {
+  TileRule rule{.choice = TileChoice::kPart, .share = share(1.0 / 3), .recent_tokens = 0};
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 3, 5})) << "2 of 6";
+  rule.share = share(0.34);
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 1, 2, 3, 5})) << "rounded up";
+  rule.share = share(0.9);
+  EXPECT_TRUE(take_tiles(rule, kTile5, kMass).is_everything()) << "there are no more";
+  rule.share = 0;
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 5}));
+  rule.min_tiles = 3;
+  EXPECT_EQ(tiles_of(take_tiles(rule, kTile5, kMass)), (Tiles{0, 3, 5}));
+  rule.share = kMassOne;
+  EXPECT_TRUE(attends_everything(rule, kTile5));
+}
+
+// However long the context is, and whatever the pass.
+TEST(TileRule, AQuarterOfTheTilesGrowsWithTheQueryTile) {
+  TileRule rule{.choice = TileChoice::kPart, .share = kMassOne / 4, .tail_tokens = 0};
+  for (const int32_t q_tile : {0, 3, 4, 99, 8191, 1 << 20}) {
+    const QueryTile tile{.q_tile = q_tile, .prompt_end = int64_t{1} << 40};
+    EXPECT_EQ(part_of_tiles(rule, tile), (q_tile + 4) / 4) << q_tile;
+  }
+}
+
 TEST(TileRule, EqualMassesGoToTheLowerTile) {
   const std::vector<uint32_t> even(6, share(1.0 / 6));
   TileRule rule{.choice = TileChoice::kTop, .top_tiles = 2, .recent_tokens = 0};

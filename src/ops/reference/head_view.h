@@ -54,6 +54,15 @@ class HeadView {
     return numbers(args_.kv.block(block) + shape.k_offset(kv_head_) +
                    static_cast<int64_t>(position % shape.block_tokens) * shape.head_dim);
   }
+  // Whether the probes of a query tile score a KV tile.
+  bool is_visited(int32_t q_tile, int32_t kv_tile) const {
+    if (!args_.visits.present()) return true;
+    const TensorView& bits = args_.visits.bits;
+    const int64_t list = bits.dim(1) == 1 ? 0 : kv_head_;
+    const int64_t entry = list * bits.dim(2) + q_tile - args_.visits.first_q_tile;
+    const int32_t word = bits.data<int32_t>()[entry * bits.dim(3) + kv_tile / 32];
+    return (static_cast<uint32_t>(word) >> (kv_tile % 32) & 1u) != 0;
+  }
 
  private:
   Vector numbers(const BFloat16* from) const {

@@ -17,10 +17,12 @@ std::vector<double> probabilities(const ScoreTilesArgs& args, int32_t q_head, in
   const HeadView head(args, q_head);
   const Vector q = head.row(position);
   Vector scores;
+  Vector visited;
   for (int32_t j = 0; j <= position && j < head.kv_end; ++j) {
     scores.push_back(args.scale * dot(q, head.key(j)));
+    if (head.is_visited(position / kTile, j / kTile)) visited.push_back(scores.back());
   }
-  const double lse = log_sum_exp(scores);
+  const double lse = log_sum_exp(visited);
   for (double& score : scores) score = std::exp(score - lse);
   return scores;
 }
@@ -39,7 +41,8 @@ std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_to
       const int32_t row = row_of(args, view, tile, column_probe(tile, args.probes.rows_per_tile));
       const std::vector<double> p = probabilities(args, head, row);
       const int64_t at = (int64_t{list} * num_segments + segment) * view.kv_end;
-      for (size_t j = 0; j < p.size(); ++j) result[static_cast<size_t>(at) + j] += p[j];
+      for (size_t j = 0; j < p.size(); ++j)
+        result[static_cast<size_t>(at) + j] += std::min(p[j], 1.0);
     }
   }
   return result;

@@ -9,12 +9,13 @@
 namespace sluice::reference {
 
 // P[x, j] of a true row of a query head: exp(score(x, j) - ln sum over keys of exp(score)), for the
-// keys 0 to x, [x + 1] numbers. The run of `args` holds all keys from 0 on.
+// keys 0 to x, [x + 1] numbers. The run of `args` holds all keys from 0 on. With visits the sum is
+// over keys of visited tiles, so that P of others can exceed 1.
 std::vector<double> probabilities(const ScoreTilesArgs& args, int32_t q_head, int32_t position);
 
-// Scores of positions, [num_lists][num_segments][kv_end], in units of whole rows: the sum of P over
-// the column_probe of each query tile of the segment and the heads of the list. `args` are those of
-// score_tiles (kRows) over all rows.
+// Scores of positions, [num_lists][num_segments][kv_end], in units of whole rows: the sum of P, at
+// most 1 each, over the column_probe of each query tile of the segment and the heads of the list.
+// `args` are those of score_tiles (kRows) over all rows.
 std::vector<double> column_scores(const ScoreTilesArgs& args, int32_t segment_tokens,
                                   int32_t num_lists);
 

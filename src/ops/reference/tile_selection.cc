@@ -72,6 +72,7 @@ double record_of_pools(const HeadView& head, double scale, const TileProbes& pro
 
 double record(const HeadView& head, const ScoreTilesArgs& args, int32_t q_tile, int32_t index,
               int32_t kv_tile) {
+  if (!head.is_visited(q_tile, kv_tile)) return kNothing;
   const TileProbes& probes = args.probes;
   const int32_t first_row = q_tile * kTile;
   switch (probes.kind) {

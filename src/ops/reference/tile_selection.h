@@ -10,7 +10,7 @@ namespace sluice::reference {
 
 // Records R[x, J] of every query head, probe row and KV tile: [num_q_heads][num_probes][num_tiles],
 // where num_tiles covers kv_end. The run begins at token 0; `records` of the call is not read.
-// -inf where the probe sees nothing of the tile.
+// -inf where the probe sees nothing of the tile, or does not visit it.
 std::vector<double> score_tiles(const ScoreTilesArgs& args);
 
 // Mass A[I, J] of each KV tile for each query tile and KV head, from records of those shapes:

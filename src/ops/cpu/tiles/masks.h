@@ -17,7 +17,7 @@ struct MaskCall {
   const int32_t* first_pos;
   int64_t prompt_end;
   uint32_t* bits;   // [num_list_heads][num_q_tiles][num_words]
-  int64_t* counts;  // set, visible, cut
+  int64_t* counts;  // set, visible, cut; or null
   int32_t num_list_heads;
   int32_t num_q_tiles;
   int32_t num_words;
@@ -37,7 +37,7 @@ MaskCall make_mask_call(const Args& args) {
           .first_pos = args.batch.first_pos.template data<int32_t>(),
           .prompt_end = args.prompt_end,
           .bits = reinterpret_cast<uint32_t*>(bits.template data<int32_t>()),
-          .counts = args.counts.template data<int64_t>(),
+          .counts = reinterpret_cast<int64_t*>(args.counts.bytes()),
           .num_list_heads = static_cast<int32_t>(bits.dim(1)),
           .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
           .num_words = static_cast<int32_t>(bits.dim(3)),
@@ -63,6 +63,7 @@ void write_mask_entry(const MaskCall& call, int32_t list_head, int32_t entry, co
     words[j / 32] |= 1u << (j % 32);
     ++num_set;
   }
+  if (call.counts == nullptr) return;
   const auto add = [&](int index, int64_t value) {
     std::atomic_ref(call.counts[index]).fetch_add(value, std::memory_order_relaxed);
   };

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
@@ -40,14 +41,29 @@ struct ScoreCall {
   int32_t key_tokens;      // that one key vector stands for
   int64_t width;           // elements of a probe vector and of a key vector
   int32_t num_kv_tiles;
-  uint16_t* vectors;  // [num_q_heads][num_probes][width]
-  float* records;     // [num_q_heads][num_probes][num_kv_tiles]
+  uint16_t* vectors;                 // [num_q_heads][num_probes][width]
+  float* records;                    // [num_q_heads][num_probes][num_kv_tiles]
+  const uint32_t* visits = nullptr;  // bits of the rows' first query tile; null: all are visited
+  int64_t visit_list_words = 0;      // from a KV head's bits to those of the next; 0: the same
+  int32_t num_words = 0;             // of a query tile
 
   // One past the last row that exists.
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
   int32_t num_keys() const { return kTile / key_tokens; }
   // Key vectors of a tile, filled up with zeros to whole lanes.
   int32_t padded_keys() const { return (num_keys() + kKeyLanes - 1) / kKeyLanes * kKeyLanes; }
+  uint16_t* vector(int32_t q_head, int32_t probe) const {
+    return vectors + (static_cast<int64_t>(q_head) * num_probes + probe) * width;
+  }
+  float& record(int32_t q_head, int32_t probe, int32_t kv_tile) const {
+    return records[(static_cast<int64_t>(q_head) * num_probes + probe) * num_kv_tiles + kv_tile];
+  }
+  // Whether a query tile of the rows has records of a KV tile that it sees.
+  bool is_visited(int32_t kv_head, int32_t entry, int32_t kv_tile) const {
+    if (visits == nullptr) return true;
+    const uint32_t* words = visits + kv_head * visit_list_words + int64_t{entry} * num_words;
+    return (words[kv_tile / 32] >> (kv_tile % 32) & 1u) != 0;
+  }
 };
 
 int32_t key_tokens_of(const TileProbes& probes) {
@@ -85,6 +101,15 @@ ScoreCall make_call(const ScoreTilesArgs& args) {
           .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
           .vectors = reinterpret_cast<uint16_t*>(args.vectors.bytes()),
           .records = args.records.data<float>()};
+}
+
+void set_visits(const ScoreTilesArgs& args, ScoreCall& call) {
+  if (!args.visits.present()) return;
+  const TensorView& bits = args.visits.bits;
+  call.num_words = static_cast<int32_t>(bits.dim(3));
+  call.visits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) +
+                int64_t{args.rows.first / kTile} * call.num_words;
+  call.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
 }
 
 // The positions [begin, end) that a probe is made of, and the first position that it does not see.
@@ -140,8 +165,7 @@ void pool(bool maxima, int32_t count, int32_t head_dim, const At& at, const Put&
 }
 
 void make_probe(const ScoreCall& call, int32_t q_head, int32_t probe) {
-  uint16_t* to =
-      call.vectors + (static_cast<int64_t>(q_head) * call.num_probes + probe) * call.width;
+  uint16_t* to = call.vector(q_head, probe);
   const ProbeRows rows = rows_of(call, probe);
   std::fill_n(to, call.width, uint16_t{0});
   if (!rows.exists()) return;
@@ -213,32 +237,43 @@ float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, f
   return largest + std::log(sum);
 }
 
-// All probes of the group's heads against one tile. Probes before the tile see nothing of it.
+// The probes of each head of a group that see a tile and visit it.
+std::vector<int32_t> probes_of_tile(const ScoreCall& call, int32_t kv_head, int32_t kv_tile) {
+  std::vector<int32_t> probes;
+  for (int32_t probe = 0; probe < call.num_probes; ++probe) {
+    const ProbeRows rows = rows_of(call, probe);
+    const bool sees = rows.exists() && rows.limit > kv_tile * kTile;
+    if (sees && call.is_visited(kv_head, probe / call.per_tile, kv_tile)) probes.push_back(probe);
+  }
+  return probes;
+}
+
+// All probes of the group's heads against one tile.
 void score_tile(const ScoreCall& call, const TileKernels& kernels, int32_t kv_head,
                 int32_t kv_tile) {
+  const int32_t first_head = kv_head * call.group;
+  for (int32_t head = first_head; head < first_head + call.group; ++head) {
+    for (int32_t i = 0; i < call.num_probes; ++i) call.record(head, i, kv_tile) = kNothing;
+  }
+  const std::vector<int32_t> probes = probes_of_tile(call, kv_head, kv_tile);
+  if (probes.empty()) return;
   const int32_t padded = call.padded_keys();
   const int64_t num_floats = (call.width + kProbesAtOnce) * padded;
   auto* keys =
       reinterpret_cast<float*>(thread_scratch(static_cast<size_t>(num_floats) * sizeof(float)));
   float* sums = keys + call.width * padded;
   load_keys(call, kv_head, kv_tile, keys);
-  for (int32_t head = kv_head * call.group; head < (kv_head + 1) * call.group; ++head) {
-    const int64_t first_record = static_cast<int64_t>(head) * call.num_probes;
-    for (int32_t first = 0; first < call.num_probes; first += kProbesAtOnce) {
-      const int32_t count = std::min(kProbesAtOnce, call.num_probes - first);
+  for (int32_t head = first_head; head < first_head + call.group; ++head) {
+    for (size_t first = 0; first < probes.size(); first += kProbesAtOnce) {
+      const auto at_once =
+          std::span(probes).subspan(first, std::min<size_t>(kProbesAtOnce, probes.size() - first));
       const uint16_t* vectors[kProbesAtOnce] = {};
-      ProbeRows rows[kProbesAtOnce];
-      bool any_sees = false;
-      for (int32_t i = 0; i < count; ++i) {
-        vectors[i] = call.vectors + (first_record + first + i) * call.width;
-        rows[i] = rows_of(call, first + i);
-        any_sees = any_sees || (rows[i].exists() && rows[i].limit > kv_tile * kTile);
-      }
-      if (any_sees) kernels.dot_keys(vectors, count, call.width, keys, padded, sums);
-      for (int32_t i = 0; i < count; ++i) {
-        const bool sees = rows[i].exists() && rows[i].limit > kv_tile * kTile;
-        call.records[(first_record + first + i) * call.num_kv_tiles + kv_tile] =
-            sees ? record_of(call, rows[i], kv_tile, sums + i * padded) : kNothing;
+      for (size_t i = 0; i < at_once.size(); ++i) vectors[i] = call.vector(head, at_once[i]);
+      kernels.dot_keys(vectors, static_cast<int32_t>(at_once.size()), call.width, keys, padded,
+                       sums);
+      for (size_t i = 0; i < at_once.size(); ++i) {
+        call.record(head, at_once[i], kv_tile) = record_of(call, rows_of(call, at_once[i]), kv_tile,
+                                                           sums + static_cast<int64_t>(i) * padded);
       }
     }
   }
@@ -284,8 +319,11 @@ void CpuOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) cons
 }
 
 void CpuOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
-  as_cpu(stream).submit("score tiles", [call = make_call(args), &kernels = tile_kernels_of(isa_)](
-                                           ThreadTeam& team) { run_call(call, kernels, team); });
+  ScoreCall call = make_call(args);
+  set_visits(args, call);
+  as_cpu(stream).submit("score tiles", [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
+    run_call(call, kernels, team);
+  });
 }
 
 }  // namespace sluice::cpu

@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kWarps = 8;
 
-// -inf to the records of tiles of the run that the probe does not see.
+// -inf to the records of tiles of the run that the probe does not see, or does not visit.
 __device__ inline void fill_unseen(const ScoreCall& call, const ScoreRun& run,
                                    const ProbeRows& rows, int64_t record) {
   const int32_t first_tile = run.kv_begin / kMaskTileTokens;
@@ -20,6 +20,12 @@ __device__ inline void fill_unseen(const ScoreCall& call, const ScoreRun& run,
   float* records = call.records + record * call.num_kv_tiles;
   const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
   for (int32_t j = begin + lane; j < end_tile; j += kWarpThreads) records[j] = -INFINITY;
+  if (call.visits == nullptr) return;
+  const auto kv_head = static_cast<int32_t>(record / call.num_probes) / call.group;
+  const auto entry = static_cast<int32_t>(record % call.num_probes) / call.per_tile;
+  for (int32_t j = first_tile + lane; j < min(begin, end_tile); j += kWarpThreads) {
+    if (!visits(call, kv_head, entry, j)) records[j] = -INFINITY;
+  }
 }
 
 // grid: probes of all query heads, a warp each.

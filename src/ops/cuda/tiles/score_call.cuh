@@ -83,6 +83,14 @@ __device__ inline int32_t first_probe_of(const ScoreCall& call, const ScoreRun& 
   return hidden / (call.segment_tokens > 0 ? call.segment_tokens : kMaskTileTokens) * call.per_tile;
 }
 
+// Whether the probes of query tile `entry` of the window score a KV tile. REQUIRES: call.visits.
+__device__ inline bool visits(const ScoreCall& call, int32_t kv_head, int32_t entry,
+                              int32_t kv_tile) {
+  const uint32_t* words =
+      call.visits + kv_head * call.visit_list_words + static_cast<int64_t>(entry) * call.num_words;
+  return (words[kv_tile / 32] >> (kv_tile % 32) & 1u) != 0;
+}
+
 // The key of token `position` of the run.
 __device__ inline const uint16_t* key_at(const ScoreCall& call, const ScoreRun& run,
                                          int32_t kv_head, int32_t position) {

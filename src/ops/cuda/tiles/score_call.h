@@ -26,6 +26,7 @@ struct ScoreCall {
   const int32_t* kv_begin = nullptr;
   const int32_t* kv_end = nullptr;
   const int32_t* block_table = nullptr;
+  const uint32_t* visits = nullptr;  // bits of the window's first query tile; null: all are visited
   const std::byte* kv_base = nullptr;
   int64_t kv_stride_bytes = 0;
   int32_t num_blocks = 0;  // at kv_base
@@ -41,15 +42,21 @@ struct ScoreCall {
   int32_t segment_tokens = 0;  // not 0: probes are the last rows of segments (score_line_rows)
   int32_t width = 0;           // elements of a probe vector
   int32_t num_kv_tiles = 0;
-  int32_t num_run_tiles = 0;  // of the run, at most
-  int32_t num_splits = 1;     // blocks that share the rows of a group of keys
-  float scale = 0.0f;         // of a product of vectors
-  float pool_log = 0.0f;      // kPooled: ln(key_pool_tokens)
-  CudaReport report = {};     // of a KV tile beyond the records
+  int32_t num_run_tiles = 0;     // of the run, at most
+  int32_t num_splits = 1;        // blocks that share the rows of a group of keys
+  int32_t num_words = 0;         // of the bits of a query tile
+  int64_t visit_list_words = 0;  // from a KV head's bits to those of the next; 0: the same
+  float scale = 0.0f;            // of a product of vectors
+  float pool_log = 0.0f;         // kPooled: ln(key_pool_tokens)
+  CudaReport report = {};        // of a KV tile beyond the records
 };
 
+// Query tiles of which a block with visits has a list.
+inline constexpr int32_t kMaxVisitors = 256;
+
 // Makes the probe vectors, and writes -inf to all records of the run's tiles that a ScoreKernel
-// leaves out: those above the diagonal and those of probes that do not exist.
+// leaves out: those above the diagonal, those of probes that do not exist, and those that are not
+// visited.
 cudaError_t launch_probe_vectors(cudaStream_t stream, const ScoreCall& call);
 
 // How a kernel of scores is launched.

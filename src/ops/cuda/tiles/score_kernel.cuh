@@ -4,7 +4,8 @@
 // Tile: 128 key vectors (keys, cells or pools) by 32 packed rows a warp. Keys and pools stay in
 // shared memory while all rows that see them pass; cells are too wide for that and come in steps of
 // 64 elements, as the rows do. A record is a function of its row and its tile alone: the order of
-// its sums does not depend on where a block begins. A product (score_product.cuh, and of Hopper
+// its sums does not depend on where a block begins. So rows of query tiles that do not visit a KV
+// tile are left out, and the others move up. A product (score_product.cuh, and of Hopper
 // score_rows_sm90.cu) computes the scores. Instantiated by tiles/score_{rows,cells}*.cu. Thread
 // rule: device code.
 #pragma once
@@ -16,13 +17,17 @@
 
 namespace sluice::cuda::tiles {
 
-// kTileKeys: key vectors of a KV tile. kIsResident: the keys of the block stay.
-template <int kTileKeysValue, bool kIsResidentValue, int kWarps, typename ProductType>
+// kTileKeys: key vectors of a KV tile. kIsResident: the keys of the block stay. kHasVisits: the
+// call has visits; only with 128 key vectors a tile, so that a block has one.
+template <int kTileKeysValue, bool kIsResidentValue, int kWarps, typename ProductType,
+          bool kHasVisitsValue = false>
 struct Config {
   using Product = ProductType;
   static constexpr int kTileKeys = kTileKeysValue;
   static constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
   static constexpr bool kIsResident = kIsResidentValue;
+  static constexpr bool kHasVisits = kHasVisitsValue;
+  static_assert(!kHasVisits || (kIsResident && kTileKeys == kKeysAtOnce));
   static constexpr int kStages = Product::kStages;
   static constexpr int kThreads = kWarps * kWarpThreads;
   static constexpr int kRows = kWarps * kWarpRows;
@@ -32,6 +37,13 @@ struct Config {
 struct RowPlace {
   int32_t record = 0;  // index of the row of records
   int32_t limit = 0;   // first position that it does not see; 0: there is no such row
+};
+
+// The query tiles that visit the block's KV tile, in any order: the i-th of the block's share of
+// the window, which is every num_splits-th query tile.
+struct Visitors {
+  int32_t count;
+  uint16_t indices[kMaxVisitors];
 };
 
 // Dynamic shared memory. With two stages, keys of 256 elements and cells fill the 99 KiB of the
@@ -46,23 +58,28 @@ struct alignas(C::Product::kAlignment) Shared {
   __device__ Panel<kKeysAtOnce>& key_panel(int32_t i) {
     return reinterpret_cast<Panel<kKeysAtOnce>*>(this + 1)[i];
   }
+  // With visits, they follow the panels.
+  __device__ Visitors& visitors(int32_t num_panels) {
+    return reinterpret_cast<Visitors&>(key_panel(num_panels));
+  }
 };
 
 template <typename C>
 inline size_t shared_bytes(int32_t width) {
   const int num_panels = C::kIsResident ? (width + kStepElements - 1) / kStepElements : C::kStages;
   return sizeof(Shared<C>) + static_cast<size_t>(num_panels) * sizeof(Panel<kKeysAtOnce>) +
-         C::Product::kAlignment - 128;
+         (C::kHasVisits ? sizeof(Visitors) : 0) + C::Product::kAlignment - 128;
 }
 
 // What a block does: key vectors from `first_token` on, and blocks of rows from `first_row` on,
-// every num_splits-th of them.
+// every num_splits-th of them. With visits, all blocks of the packed rows of its visitors.
 template <typename C>
 struct Work {
   int32_t kv_head;
   int32_t first_token;
   int32_t first_row;  // packed: the first that sees the first tile
   int32_t end_row;    // one past the last that exists
+  const Visitors* visitors = nullptr;
 
   __device__ Work(const ScoreCall& call, const ScoreRun& run)
       : kv_head(static_cast<int32_t>(blockIdx.z)),
@@ -71,8 +88,45 @@ struct Work {
                 static_cast<int32_t>(blockIdx.y) * C::kRows;
     end_row = first_token < run.kv_end ? num_existing_probes(call, run) * call.group : 0;
   }
-  __device__ int32_t row_stride(const ScoreCall& call) const { return call.num_splits * C::kRows; }
+  __device__ int32_t row_stride(const ScoreCall& call) const {
+    return C::kHasVisits ? C::kRows : call.num_splits * C::kRows;
+  }
+  // The probe of packed rows [index * group, (index + 1) * group).
+  __device__ int32_t probe_at(const ScoreCall& call, int32_t index) const {
+    if constexpr (C::kHasVisits) {
+      const int32_t shift = __ffs(call.per_tile) - 1;  // rows of a tile are a power of two
+      const int32_t entry =
+          static_cast<int32_t>(blockIdx.y) + visitors->indices[index >> shift] * call.num_splits;
+      return (entry << shift) + (index & (call.per_tile - 1));
+    } else {
+      return index;
+    }
+  }
 };
+
+// Lists the visitors of the block's KV tile, and takes their rows instead of all that see it.
+// REQUIRES: every thread calls it.
+template <typename C>
+__device__ __forceinline__ void find_visitors(const ScoreCall& call, const ScoreRun& run,
+                                              Visitors& visitors, Work<C>& work) {
+  if (threadIdx.x == 0) visitors.count = 0;
+  __syncthreads();
+  const int32_t kv_tile = work.first_token / kMaskTileTokens;
+  const int32_t num_tiles = num_existing_probes(call, run) / call.per_tile;
+  const int32_t end_entry = work.first_token < run.kv_end ? num_tiles : 0;
+  for (auto i = static_cast<int32_t>(threadIdx.x);; i += C::kThreads) {
+    const int32_t entry = static_cast<int32_t>(blockIdx.y) + i * call.num_splits;
+    if (entry >= end_entry) break;
+    const bool is_seen = kv_tile <= run.first_q_tile + entry;
+    if (is_seen && visits(call, work.kv_head, entry, kv_tile)) {
+      visitors.indices[atomicAdd(&visitors.count, 1)] = static_cast<uint16_t>(i);
+    }
+  }
+  __syncthreads();
+  work.visitors = &visitors;
+  work.first_row = 0;
+  work.end_row = visitors.count * call.per_tile * call.group;
+}
 
 // ---- Copies.
 
@@ -93,8 +147,9 @@ __device__ __forceinline__ void copy_rows(const ScoreCall& call, const Work<C>& 
 #pragma unroll
   for (; vector < C::kRows; vector += kVectorsAtOnce) {
     const bool is_there = first_row + vector < work.end_row && element < call.width;
+    const int32_t index = C::kHasVisits && !is_there ? 0 : work.probe_at(call, probe);
     const int64_t row =
-        static_cast<int64_t>(work.kv_head * call.group + head) * call.num_probes + probe;
+        static_cast<int64_t>(work.kv_head * call.group + head) * call.num_probes + index;
     const uint16_t* from = call.vectors + (is_there ? row * call.width + element : 0);
     copy_16(piece_of(to, vector, piece), from, is_there);
     probe += probe_step;
@@ -238,7 +293,7 @@ __device__ __forceinline__ void find_places(const ScoreCall& call, const ScoreRu
   const int32_t row = first_row + C::Product::row_of_thread();
   RowPlace place;
   if (row < work.end_row) {
-    const int32_t probe = row / call.group;
+    const int32_t probe = work.probe_at(call, row / call.group);
     const int32_t head = work.kv_head * call.group + row % call.group;
     place = {head * call.num_probes + probe, rows_of(call, run, probe).limit};
   }
@@ -253,13 +308,14 @@ __global__ void __launch_bounds__(C::kThreads, C::kIsResident ? 2 : 1)
   auto& shared = *reinterpret_cast<Shared<C>*>(shared_bytes + (0u - shared_address(shared_bytes)) %
                                                                   C::Product::kAlignment);
   const ScoreRun run(call);
-  const Work<C> work(call, run);
+  const int32_t num_steps = (call.width + kStepElements - 1) / kStepElements;
+  Work<C> work(call, run);
+  if constexpr (C::kHasVisits) find_visitors(call, run, shared.visitors(num_steps), work);
   if (work.first_row >= work.end_row) return;
   const int warp = threadIdx.x / kWarpThreads;
   const int lane = threadIdx.x % kWarpThreads;
 
   // Keys: where they are, and those that stay.
-  const int32_t num_steps = (call.width + kStepElements - 1) / kStepElements;
   for (int i = threadIdx.x; i < kKeysAtOnce; i += C::kThreads) {
     const int32_t position = work.first_token + i * C::kKeyTokens;
     shared.keys[i] = position < run.kv_end ? key_at(call, run, work.kv_head, position) : nullptr;

@@ -8,12 +8,13 @@ namespace {
 
 constexpr int kWarps = 4;  // two blocks a multiprocessor: one's exponentials, the other's products
 
-template <int kTileKeys>
-using Resident = tiles::Config<kTileKeys, true, kWarps, tiles::WarpProduct>;
+template <int kTileKeys, bool kHasVisits = false>
+using Resident = tiles::Config<kTileKeys, true, kWarps, tiles::WarpProduct, kHasVisits>;
 
 // Calls fn with the configuration of the call's probes.
 template <typename Fn>
 auto with_config(const ScoreCall& call, const Fn& fn) {
+  if (call.visits != nullptr) return fn(Resident<128, true>());
   if (call.probes.kind == TileProbeKind::kRows) return fn(Resident<128>());
   switch (call.probes.key_pool_tokens) {
     case 8:

@@ -53,17 +53,26 @@ struct GroupProduct {
   }
 };
 
-using Rows = tiles::Config<kMaskTileTokens, true, 4, GroupProduct>;
+template <bool kHasVisits>
+using Rows = tiles::Config<kMaskTileTokens, true, 4, GroupProduct, kHasVisits>;
 
 // Pools leave too few products to gain by this kernel.
 bool fits(const ScoreCall& call) {
   return call.probes.kind == TileProbeKind::kRows && call.head_dim % tiles::kStepElements == 0;
 }
 
+ScoreShape shape(const ScoreCall& call) {
+  return call.visits != nullptr ? tiles::shape_of<Rows<true>>(call)
+                                : tiles::shape_of<Rows<false>>(call);
+}
+
+cudaError_t launch(cudaStream_t stream, const ScoreCall& call) {
+  return call.visits != nullptr ? tiles::launch<Rows<true>>(stream, call)
+                                : tiles::launch<Rows<false>>(stream, call);
+}
+
 }  // namespace
 
-ScoreKernel score_hopper_rows_kernel() {
-  return {.fits = fits, .shape = tiles::shape_of<Rows>, .launch = tiles::launch<Rows>};
-}
+ScoreKernel score_hopper_rows_kernel() { return {.fits = fits, .shape = shape, .launch = launch}; }
 
 }  // namespace sluice::cuda

@@ -18,6 +18,15 @@ constexpr int32_t kTile = kMaskTileTokens;
 
 int32_t divide_up(int64_t a, int64_t b) { return static_cast<int32_t>((a + b - 1) / b); }
 
+void set_visits(const ScoreTilesArgs& args, ScoreCall& call) {
+  if (!args.visits.present()) return;
+  const TensorView& bits = args.visits.bits;
+  call.num_words = static_cast<int32_t>(bits.dim(3));
+  call.visits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) +
+                int64_t{args.rows.first / kTile} * call.num_words;
+  call.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
+}
+
 ScoreCall make_call(const ScoreTilesArgs& args) {
   const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
   const auto num_kv_tiles = static_cast<int32_t>(args.records.dim(2));
@@ -60,7 +69,11 @@ int32_t choose_splits(const ScoreCall& call, const ScoreShape& shape, int num_pr
   if (shape.max_turns > 0) return divide_up(most, shape.max_turns);
   const int64_t num_groups =
       int64_t{divide_up(call.num_run_tiles, shape.tiles_at_once)} * call.num_kv_heads;
-  return std::clamp(divide_up(kBlocksPerProcessor * num_processors, num_groups), 1, most);
+  // A block lists the query tiles that visit its keys.
+  const int32_t num_q_tiles = call.num_probes / call.per_tile;
+  const int32_t least = call.visits == nullptr ? 1 : divide_up(num_q_tiles, kMaxVisitors);
+  return std::max(least,
+                  std::clamp(divide_up(kBlocksPerProcessor * num_processors, num_groups), 1, most));
 }
 
 ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
@@ -122,7 +135,9 @@ void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) con
 }
 
 void CudaOps::score_tiles(Stream& stream, const ScoreTilesArgs& args) const {
-  run_call("score_tiles", as_cuda(stream), args.kv, make_call(args));
+  ScoreCall call = make_call(args);
+  set_visits(args, call);
+  run_call("score_tiles", as_cuda(stream), args.kv, call);
 }
 
 }  // namespace sluice::cuda

@@ -31,7 +31,7 @@ struct SelectCall {
   TileRule rule;
   int64_t prompt_end;
   uint32_t* bits;              // [num_list_heads][num_q_tiles][num_words]
-  unsigned long long* counts;  // set, visible, cut
+  unsigned long long* counts;  // set, visible, cut; or null
   int32_t num_kv_tiles;
   int32_t num_list_heads;
   int32_t num_q_tiles;
@@ -141,6 +141,8 @@ class RuleOverMasses {
         const uint64_t goal = static_cast<uint64_t>(rule_.share) * largest_mass();
         return tally_from(static_cast<uint32_t>(divide_up(goal, kMassOne))).count;
       }
+      case TileChoice::kPart:
+        return min(others.count, part_of_tiles(rule_, tile_));
     }
     return 0;
   }
@@ -252,7 +254,7 @@ __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall
     cut = RuleOverMasses(call.rule, tile, masses, column_mass, reducer).find_cut();
   }
   const uint64_t num_set = reducer.sum(write_words(call, tile, cut, masses, shared, words));
-  if (threadIdx.x != 0) return;
+  if (threadIdx.x != 0 || call.counts == nullptr) return;
   atomicAdd(&call.counts[0], static_cast<unsigned long long>(num_set));
   atomicAdd(&call.counts[1], static_cast<unsigned long long>(num_visible));
   if (cut.num_cut > 0) atomicAdd(&call.counts[2], static_cast<unsigned long long>(cut.num_cut));
@@ -265,7 +267,7 @@ SelectCall make_call(const SelectTilesArgs& args) {
                   .rule = args.rule,
                   .prompt_end = args.prompt_end,
                   .bits = reinterpret_cast<uint32_t*>(bits.data<int32_t>()),
-                  .counts = reinterpret_cast<unsigned long long*>(args.counts.data<int64_t>()),
+                  .counts = reinterpret_cast<unsigned long long*>(args.counts.bytes()),
                   .num_list_heads = static_cast<int32_t>(bits.dim(1)),
                   .num_q_tiles = static_cast<int32_t>(bits.dim(2)),
                   .num_words = static_cast<int32_t>(bits.dim(3)),
