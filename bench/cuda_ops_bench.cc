@@ -263,6 +263,8 @@ void bench_sample(Workbench& bench, double rate) {
                       .seed = bench.tensor(numbers),
                       .position = bench.tensor(numbers),
                       .suppressed = {},
+                      .given = {},
+                      .adjustments = {},
                       .token_ids = bench.tensor(std::vector<int32_t>(count)),
                       .logprobs = bench.tensor(std::vector<float>(count)),
                       .top_token_ids = {},

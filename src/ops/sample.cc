@@ -5,6 +5,25 @@
 #include "ops/shape_contract.h"
 
 namespace sluice {
+namespace {
+
+// REQUIRES: m and vocab are bound.
+void expect_adjustments(ShapeContract& shapes, const LogitAdjustments& adjustments) {
+  shapes.bind("m + 1", shapes["m"] + 1);
+  shapes.bind("words", (shapes["vocab"] + 31) / 32);
+  shapes.expect("begin", adjustments.begin, DType::kI32, {"m + 1"});
+  shapes.expect("ids", adjustments.ids, DType::kI32, {"n"});
+  shapes.expect("bias", adjustments.bias, DType::kF32, {"n"});
+  shapes.expect("repetition", adjustments.repetition, DType::kF32, {"n"});
+  shapes.expect("penalty", adjustments.penalty, DType::kF32, {"n"});
+  shapes.expect("scratch", adjustments.scratch, DType::kF32, {"n"});
+  shapes.expect_or_absent("allowed", adjustments.allowed, DType::kI32, {"a", "words"});
+  shapes.expect_or_absent("allowed_row", adjustments.allowed_row, DType::kI32, {"m"});
+  shapes.require(adjustments.allowed.present() == adjustments.allowed_row.present(),
+                 "allowed and allowed_row must be both present or both absent");
+}
+
+}  // namespace
 
 void sample(Stream& stream, const SampleArgs& args) {
   ShapeContract shapes("sample");
@@ -17,6 +36,8 @@ void sample(Stream& stream, const SampleArgs& args) {
   shapes.expect("seed", args.seed, DType::kI64, {"m"});
   shapes.expect("position", args.position, DType::kI64, {"m"});
   shapes.expect_or_absent("suppressed", args.suppressed, DType::kI32, {"m", "s"});
+  shapes.expect_or_absent("given", args.given, DType::kI32, {"m"});
+  if (args.adjustments.present()) expect_adjustments(shapes, args.adjustments);
   shapes.expect("token_ids", args.token_ids, DType::kI32, {"m"});
   shapes.expect("logprobs", args.logprobs, DType::kF32, {"m"});
   shapes.expect_or_absent("top_token_ids", args.top_token_ids, DType::kI32, {"m", "t"});

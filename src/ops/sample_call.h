@@ -9,9 +9,22 @@
 
 namespace sluice {
 
+// Shapes and meaning are those of LogitAdjustments (ops/sample.h).
+struct AdjustmentsCall {
+  const int32_t* begin = nullptr;  // null: no adjustments
+  const int32_t* ids = nullptr;
+  const float* bias = nullptr;
+  const float* repetition = nullptr;
+  const float* penalty = nullptr;
+  float* scratch = nullptr;
+  const int32_t* allowed = nullptr;  // or null
+  const int32_t* allowed_row = nullptr;
+  int32_t num_words = 0;
+};
+
 // Shapes and meaning are those of SampleArgs (ops/sample.h).
 struct SampleCall {
-  const float* logits;
+  float* logits;
   const float* temperature;
   const int32_t* top_k;
   const float* top_p;
@@ -19,6 +32,8 @@ struct SampleCall {
   const int64_t* seed;
   const int64_t* position;
   const int32_t* suppressed;  // or null
+  const int32_t* given;       // or null
+  AdjustmentsCall adjustments;
   int32_t* token_ids;
   float* logprobs;
   int32_t* top_token_ids;  // or null
@@ -28,6 +43,22 @@ struct SampleCall {
   int32_t num_suppressed;
   int32_t num_top;
 };
+
+inline AdjustmentsCall make_adjustments_call(const LogitAdjustments& adjustments) {
+  if (!adjustments.present()) return {};
+  const bool restricts = adjustments.allowed.present();
+  return {
+      .begin = adjustments.begin.data<int32_t>(),
+      .ids = adjustments.ids.data<int32_t>(),
+      .bias = adjustments.bias.data<float>(),
+      .repetition = adjustments.repetition.data<float>(),
+      .penalty = adjustments.penalty.data<float>(),
+      .scratch = adjustments.scratch.data<float>(),
+      .allowed = restricts ? adjustments.allowed.data<int32_t>() : nullptr,
+      .allowed_row = restricts ? adjustments.allowed_row.data<int32_t>() : nullptr,
+      .num_words = restricts ? static_cast<int32_t>(adjustments.allowed.dim(1)) : 0,
+  };
+}
 
 // REQUIRES: `args` passed the shape contract of `sample`.
 inline SampleCall make_sample_call(const SampleArgs& args) {
@@ -42,6 +73,8 @@ inline SampleCall make_sample_call(const SampleArgs& args) {
       .seed = args.seed.data<int64_t>(),
       .position = args.position.data<int64_t>(),
       .suppressed = suppresses ? args.suppressed.data<int32_t>() : nullptr,
+      .given = args.given.present() ? args.given.data<int32_t>() : nullptr,
+      .adjustments = make_adjustments_call(args.adjustments),
       .token_ids = args.token_ids.data<int32_t>(),
       .logprobs = args.logprobs.data<float>(),
       .top_token_ids = lists_top ? args.top_token_ids.data<int32_t>() : nullptr,

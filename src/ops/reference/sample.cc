@@ -23,16 +23,53 @@ bool is_suppressed(const SampleArgs& args, int64_t row, int32_t id) {
   return std::find(ids, ids + width, id) != ids + width;
 }
 
+bool is_allowed(const LogitAdjustments& adjustments, int64_t row, int32_t id) {
+  if (!adjustments.allowed.present()) return true;
+  const int32_t mask = adjustments.allowed_row.data<int32_t>()[row];
+  if (mask < 0) return true;
+  const int32_t word = adjustments.allowed.rows(mask, 1).data<int32_t>()[id / 32];
+  return (static_cast<uint32_t>(word) & uint32_t{1} << id % 32) != 0;
+}
+
+// In double, rounded to f32 after each operation as the contract says; the product or quotient of
+// two f32 in double rounds to the same f32 as the exact one.
+float adjusted(float logit, double bias, double repetition, double penalty) {
+  const float biased = static_cast<float>(logit + bias);
+  if (std::isinf(biased)) return biased;
+  const auto cut = [](double value) {
+    constexpr double kLargest = std::numeric_limits<float>::max();
+    return static_cast<float>(std::clamp(value, -kLargest, kLargest));
+  };
+  const double scaled = biased > 0.0f ? biased / repetition : biased * repetition;
+  return cut(cut(scaled) - penalty);
+}
+
+// The logits of a row after its entries.
+std::vector<float> adjusted_row(const SampleArgs& args, int64_t row) {
+  const int64_t vocab = args.logits.dim(1);
+  const float* logits = args.logits.data<float>() + row * vocab;
+  std::vector<float> out(logits, logits + vocab);
+  const LogitAdjustments& entries = args.adjustments;
+  if (!entries.present()) return out;
+  const int32_t* begin = entries.begin.data<int32_t>() + row;
+  for (int32_t i = begin[0]; i < begin[1]; ++i) {
+    float& logit = out[static_cast<size_t>(entries.ids.data<int32_t>()[i])];
+    logit = adjusted(logit, entries.bias.data<float>()[i], entries.repetition.data<float>()[i],
+                     entries.penalty.data<float>()[i]);
+  }
+  return out;
+}
+
 // All tokens that may be chosen, in descending order of logit, equal ones by id. -inf is never
 // chosen.
 std::vector<Token> sorted_tokens(const SampleArgs& args, int64_t row) {
-  const int64_t vocab = args.logits.dim(1);
-  const float* logits = args.logits.data<float>() + row * vocab;
+  const std::vector<float> logits = adjusted_row(args, row);
   const float temperature = args.temperature.data<float>()[row];
   std::vector<Token> tokens;
-  for (int32_t id = 0; id < vocab; ++id) {
-    if (is_suppressed(args, row, id) || std::isinf(logits[id])) continue;
-    tokens.push_back({id, logits[id]});
+  for (int32_t id = 0; id < static_cast<int32_t>(logits.size()); ++id) {
+    const float logit = logits[static_cast<size_t>(id)];
+    if (is_suppressed(args, row, id) || !is_allowed(args.adjustments, row, id)) continue;
+    if (!std::isinf(logit)) tokens.push_back({id, logit});
   }
   std::stable_sort(tokens.begin(), tokens.end(),
                    [](const Token& a, const Token& b) { return a.scaled > b.scaled; });
@@ -97,6 +134,10 @@ KeptTokens kept_tokens(const SampleArgs& args, int64_t row) {
 std::vector<double> sample(const SampleArgs& args) {
   std::vector<double> out;
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
+    if (args.given.present() && args.given.data<int32_t>()[row] >= 0) {
+      out.push_back(args.given.data<int32_t>()[row]);
+      continue;
+    }
     const KeptTokens kept = kept_tokens(args, row);
     double best = -std::numeric_limits<double>::infinity();
     int32_t best_id = -1;

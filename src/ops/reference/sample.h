@@ -18,14 +18,15 @@ struct KeptTokens {
   double margin = 1.0;
 };
 
-// Applies suppression, temperature, min-p, top-k and top-p to one row, in this order.
+// Applies adjustments, suppression, temperature, min-p, top-k and top-p to one row, in this order.
 KeptTokens kept_tokens(const SampleArgs& args, int64_t row);
 
-// The token of each row, [m]: argmax of ln(probability) + Gumbel noise over the kept tokens. An id
-// is exact as a double.
+// The token of each row, [m]: the given one, or the argmax of ln(probability) + Gumbel noise over
+// the kept tokens. An id is exact as a double.
 std::vector<double> sample(const SampleArgs& args);
 
-// log-softmax of the raw logits of one row, [vocab]: suppression and filters do not change it.
+// log-softmax of the raw logits of one row, [vocab]: adjustments, suppression and filters do not
+// change it.
 std::vector<double> log_softmax(const SampleArgs& args, int64_t row);
 
 }  // namespace sluice::reference

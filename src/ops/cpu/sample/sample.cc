@@ -39,7 +39,7 @@ bool before(const Candidate& a, const Candidate& b) {
 
 // Vectors of one thread that keep their capacity from row to row.
 struct Scratch {
-  std::vector<float> allowed;  // logits with suppressed ids at -inf
+  std::vector<float> allowed;  // adjusted logits, -inf for ids that may not be chosen
   std::vector<Candidate> candidates;
   std::vector<int32_t> ids;
 };
@@ -50,7 +50,7 @@ Scratch& thread_scratch() {
   return scratch;
 }
 
-// Fills `out` with the tokens that pass suppression, temperature and min-p.
+// Fills `out` with the tokens that may be chosen and pass temperature and min-p.
 void collect_candidates(const float* logits, int32_t vocab, float largest, float temperature,
                         float min_p, std::vector<Candidate>& out) {
   // A border in logits: most tokens of a large vocabulary leave here without an exponential.
@@ -153,29 +153,82 @@ int32_t draw(const std::vector<Candidate>& candidates, int64_t seed, int64_t pos
   return winner.best_id();
 }
 
-// The logits with the row's suppressed ids at -inf; the logits themselves when there are none.
-const float* allowed_logits(const SampleCall& call, int64_t row, Scratch& scratch) {
-  const float* logits = call.logits + row * call.vocab;
+// A logit after its entry, as ops/sample.h says.
+float adjusted_logit(float logit, float bias, float repetition, float penalty) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float biased = logit + bias;
+  if (biased == -kInfinity) return biased;
+  const float scaled = biased > 0.0f ? biased / repetition : biased * repetition;
+  return std::clamp(scaled - penalty, -kLargest, kLargest);
+}
+
+void apply_entries(const SampleCall& call, int64_t row, float* logits) {
+  const AdjustmentsCall& entries = call.adjustments;
+  if (entries.begin == nullptr) return;
+  for (int32_t i = entries.begin[row]; i < entries.begin[row + 1]; ++i) {
+    SLUICE_CHECK(entries.ids[i] >= 0 && entries.ids[i] < call.vocab,
+                 "sample: an entry of id {} of a vocabulary of {}", entries.ids[i], call.vocab);
+    float& logit = logits[entries.ids[i]];
+    logit = adjusted_logit(logit, entries.bias[i], entries.repetition[i], entries.penalty[i]);
+  }
+}
+
+// Sets the logits of tokens that are not allowed to -inf.
+void apply_restriction(const SampleCall& call, int64_t row, float* logits) {
+  const AdjustmentsCall& adjustments = call.adjustments;
+  if (adjustments.allowed == nullptr || adjustments.allowed_row[row] < 0) return;
+  const int32_t* words =
+      adjustments.allowed + int64_t{adjustments.allowed_row[row]} * adjustments.num_words;
+  for (int32_t id = 0; id < call.vocab; ++id) {
+    if ((static_cast<uint32_t>(words[id / 32]) >> (id % 32) & 1) == 0) logits[id] = -kInfinity;
+  }
+}
+
+void apply_suppression(const SampleCall& call, int64_t row, float* logits) {
   const int32_t* suppressed = call.suppressed + row * call.num_suppressed;
-  bool any = false;
-  for (int32_t i = 0; i < call.num_suppressed; ++i) any = any || suppressed[i] >= 0;
-  if (!any) return logits;
-  scratch.allowed.assign(logits, logits + call.vocab);
   for (int32_t i = 0; i < call.num_suppressed; ++i) {
     if (suppressed[i] < 0) continue;
     SLUICE_CHECK(suppressed[i] < call.vocab, "sample: suppressed id {} of a vocabulary of {}",
                  suppressed[i], call.vocab);
-    scratch.allowed[static_cast<size_t>(suppressed[i])] = -kInfinity;
+    logits[suppressed[i]] = -kInfinity;
   }
+}
+
+// Whether a choice sees other logits than those of the row.
+bool changes_logits(const SampleCall& call, int64_t row) {
+  const AdjustmentsCall& adjustments = call.adjustments;
+  if (adjustments.begin != nullptr && adjustments.begin[row] < adjustments.begin[row + 1]) {
+    return true;
+  }
+  if (adjustments.allowed != nullptr && adjustments.allowed_row[row] >= 0) return true;
+  const int32_t* suppressed = call.suppressed + row * call.num_suppressed;
+  return std::any_of(suppressed, suppressed + call.num_suppressed,
+                     [](int32_t id) { return id >= 0; });
+}
+
+// The logits to choose from, adjusted, with -inf for ids that may not be chosen; the logits
+// themselves where nothing changes them.
+const float* allowed_logits(const SampleCall& call, int64_t row, Scratch& scratch) {
+  const float* logits = call.logits + row * call.vocab;
+  if (!changes_logits(call, row)) return logits;
+  scratch.allowed.assign(logits, logits + call.vocab);
+  apply_entries(call, row, scratch.allowed.data());
+  apply_restriction(call, row, scratch.allowed.data());
+  apply_suppression(call, row, scratch.allowed.data());
   return scratch.allowed.data();
 }
 
-// The token of one row. `top_id` is the argmax of the raw logits; it is used unless the row
-// suppresses ids. Throws kDevice if no token is left.
+// The token of one row. `top_id` is the argmax of the raw logits; it is used unless the choice sees
+// others. Throws kDevice if no token is left.
 int32_t choose_token(const SampleCall& call, int64_t row, int32_t top_id, Scratch& scratch) {
+  if (call.given != nullptr && call.given[row] >= 0) {
+    SLUICE_CHECK(call.given[row] < call.vocab, "sample: given id {} of a vocabulary of {}",
+                 call.given[row], call.vocab);
+    return call.given[row];
+  }
   const float* logits = allowed_logits(call, row, scratch);
-  const bool all_allowed = logits == call.logits + row * call.vocab;
-  const int32_t best_id = all_allowed ? top_id : argmax(logits, call.vocab);
+  const bool unchanged = logits == call.logits + row * call.vocab;
+  const int32_t best_id = unchanged ? top_id : argmax(logits, call.vocab);
   const float largest = logits[best_id];
   if (largest == -kInfinity) {
     fail(ErrorCode::kDevice, "row {} has no token left to choose: all {} are suppressed or -inf",

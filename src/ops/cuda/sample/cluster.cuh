@@ -42,6 +42,7 @@ struct SampleRow {
   bool aligned;               // groups can be loaded as vectors
   const int32_t* suppressed;  // ids, -1 pads
   int32_t num_suppressed;
+  const uint32_t* allowed;  // a bit per id; null: all. Read with kChanges only
 };
 
 // The place of a token in the order in which filters keep tokens, larger first: by value, then by
@@ -65,9 +66,10 @@ __device__ inline float value_at(uint64_t place) {
 //
 // kHeld: a thread keeps its groups in shared memory, so that the row is read from memory once and
 // values can be replaced. Otherwise every pass reads the logits again.
+// kChanges: some row of the call has adjustments or a given token (sample/changes.cuh).
 //
 // Passed by value, so that the members stay in registers.
-template <bool kHeld>
+template <bool kHeld, bool kChanges>
 class Tokens {
  public:
   __device__ Tokens(SampleShared& shared, const SampleRow& row, float4* held)
@@ -137,12 +139,15 @@ class Tokens {
     }
   }
 
-  // Which of the group's ids are suppressed. Cost: the list is read for one group in 2048.
+  // Which of the group's ids may not be chosen. Cost: the list is read for one group in 2048.
   __device__ uint32_t banned_mask(int first_id) const {
     const int group = first_id / 4;
-    if (row_.num_suppressed == 0) return 0;
-    if ((shared_.banned_groups[group / 32 % 64] >> (group % 32) & 1) == 0) return 0;
     uint32_t mask = 0;
+    if (kChanges && row_.allowed != nullptr) {
+      mask = ~(row_.allowed[first_id / 32] >> (first_id % 32)) & 15;
+    }
+    if (row_.num_suppressed == 0) return mask;
+    if ((shared_.banned_groups[group / 32 % 64] >> (group % 32) & 1) == 0) return mask;
     for (int i = 0; i < row_.num_suppressed; ++i) {
       const int32_t id = row_.suppressed[i];
       if (id >= 0 && id / 4 == group) mask |= 1u << (id % 4);
@@ -169,8 +174,8 @@ class Tokens {
 
 // Prepares the shared memory of a block. Order: first call of a block; after it every block may
 // access every other's shared memory.
-template <bool kHeld>
-__device__ void begin_row(SampleShared& shared, const Tokens<kHeld>& tokens) {
+template <bool kHeld, bool kChanges>
+__device__ void begin_row(SampleShared& shared, const Tokens<kHeld, kChanges>& tokens) {
   for (int i = threadIdx.x; i < 64; i += kSampleThreads) shared.banned_groups[i] = 0;
   if (threadIdx.x == 0) shared.num_listed = 0;
   __syncthreads();

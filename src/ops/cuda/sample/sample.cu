@@ -16,10 +16,7 @@
 // the rate of a device-to-device copy, greedy with many rows (docs/kernels/cuda_ops.md). Thread
 // rule: enqueue only.
 #include <cfloat>
-#include <climits>
 #include <cmath>
-
-#include <cuda_pipeline_primitives.h>
 
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
@@ -27,128 +24,15 @@
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/common_launch.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/sample/changes.cuh"
 #include "ops/cuda/sample/draw.cuh"
-#include "ops/cuda/sample/select.cuh"
-#include "ops/sample_call.h"
+#include "ops/cuda/sample/row.cuh"
 
 namespace sluice::cuda {
 namespace {
 
 // Rows of up to this many tokens are the work of a single block.
 constexpr int32_t kVocabOfOneBlock = 16384;
-
-// `aligned`: groups of 4 logits can be loaded as vectors.
-struct CudaSampleCall : SampleCall {
-  bool aligned = false;
-  CudaReport bad_logits = {};
-  CudaReport nothing_left = {};
-};
-
-// The row's parameters, fetched while its first pass runs.
-struct RowParams {
-  float temperature;  // 0: greedy
-  float top_p;        // 1: keeps all
-  float min_p;        // 0: keeps all
-  int32_t top_k;      // 0 or less: keeps all
-  int64_t seed;
-  int64_t position;
-};
-
-// The state of a block while it works on its row.
-template <bool kHeld>
-struct RowWork {
-  SampleShared& shared;
-  RowParams& params;  // shared memory, complete after the first barrier
-  Tokens<kHeld> tokens;
-  Reducer& reduce;
-  const CudaSampleCall& call;
-  int64_t row;
-};
-
-// Starts asynchronous copies of the row's parameters, which overlap with the first pass. The first
-// thread of a block calls it. Order: `finish_fetch` before the barrier.
-__device__ inline void begin_fetch(const CudaSampleCall& call, int64_t row, RowParams& params) {
-  __pipeline_memcpy_async(&params.temperature, call.temperature + row, sizeof(float));
-  __pipeline_memcpy_async(&params.top_p, call.top_p + row, sizeof(float));
-  __pipeline_memcpy_async(&params.min_p, call.min_p + row, sizeof(float));
-  __pipeline_memcpy_async(&params.top_k, call.top_k + row, sizeof(int32_t));
-  __pipeline_memcpy_async(&params.seed, call.seed + row, sizeof(int64_t));
-  __pipeline_memcpy_async(&params.position, call.position + row, sizeof(int64_t));
-  __pipeline_commit();
-}
-__device__ inline void finish_fetch() { __pipeline_wait_prior(0); }
-
-// The result of the first pass.
-struct Peak {
-  float largest;    // of all logits
-  float allowed;    // of those that are not suppressed
-  int32_t id;       // the lowest with that logit
-  int32_t has_nan;  // 0 or 1
-};
-
-template <bool kHeld>
-__device__ Peak find_peak(const RowWork<kHeld>& work) {
-  if (threadIdx.x == 0) begin_fetch(work.call, work.row, work.params);
-  Peak peak = {-INFINITY, -INFINITY, INT_MAX, 0};
-  work.tokens.load([&](int first_id, const float(&values)[4]) {
-    const uint32_t banned = work.tokens.banned_mask(first_id);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      peak.has_nan |= isnan(values[i]) ? 1 : 0;
-      peak.largest = fmaxf(peak.largest, values[i]);
-      // Ids come in ascending order, so the first of equals is the lowest.
-      if ((banned >> i & 1) == 0 && values[i] > peak.allowed) {
-        peak.allowed = values[i];
-        peak.id = first_id + i;
-      }
-    }
-  });
-  if (threadIdx.x == 0) finish_fetch();
-  return work.reduce(peak, [](const Peak& a, const Peak& b) -> Peak {
-    const bool b_wins = b.allowed > a.allowed || (b.allowed == a.allowed && b.id < a.id);
-    return {fmaxf(a.largest, b.largest), b_wins ? b.allowed : a.allowed, b_wins ? b.id : a.id,
-            a.has_nan | b.has_nan};
-  });
-}
-
-// Sum of e^(value - largest) over four values: f32 terms, added to a double by the callers.
-__device__ inline double sum_of_exp(const float (&values)[4], float largest) {
-  float sums[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) sums[i] = __expf(values[i] - largest);
-  return (sums[0] + sums[1]) + (sums[2] + sums[3]);
-}
-
-// Sum over all tokens of e^(logit - largest), for the log-probabilities.
-template <bool kHeld>
-__device__ double sum_raw(const RowWork<kHeld>& work, float largest) {
-  double sum = 0.0;
-  work.tokens.visit([&](int, const float(&values)[4]) { sum += sum_of_exp(values, largest); });
-  return work.reduce(sum, [](double a, double b) { return a + b; });
-}
-
-// Writes the places of the num_top largest raw logits to shared.top of the first block, in order.
-template <bool kHeld>
-__device__ void list_top(const RowWork<kHeld>& work, float largest) {
-  const auto for_each_token = [&](auto fn) {
-    work.tokens.visit([&](int first_id, const float(&values)[4]) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (first_id + i >= work.call.vocab) continue;
-        fn(values[i] - largest, place_of(values[i], first_id + i));
-      }
-    });
-  };
-  clear_histogram(work.shared, kCoarseBins);
-  CoarseCounter counter(work.shared);
-  for_each_token([&](float value, uint64_t) { counter.add(value); });
-  counter.finish();
-  ClusterBlocks::sync();
-  list_first(work.shared, static_cast<uint32_t>(work.call.num_top), for_each_token);
-  if (ClusterBlocks::rank() == 0 && static_cast<int>(threadIdx.x) < work.call.num_top) {
-    work.shared.top[threadIdx.x] = work.shared.sorted[threadIdx.x];
-  }
-}
 
 // Suppression, temperature and min-p, as one number per token: (logit - largest) / temperature, at
 // most 0, or -inf for a token that may not be chosen.
@@ -167,8 +51,8 @@ struct Scaling {
 };
 
 // Scales the row and completes the coarse histogram of its candidates; returns sum_raw.
-template <bool kHeld>
-__device__ double scale_and_count(const RowWork<kHeld>& work, const Scaling& scaling,
+template <bool kHeld, bool kChanges>
+__device__ double scale_and_count(const RowWork<kHeld, kChanges>& work, const Scaling& scaling,
                                   float largest) {
   double raw_sum = 0.0;
   clear_histogram(work.shared, kCoarseBins);
@@ -186,8 +70,9 @@ __device__ double scale_and_count(const RowWork<kHeld>& work, const Scaling& sca
 }
 
 // Calls fn(first_id, scaled values of 4 ids).
-template <bool kHeld, typename Fn>
-__device__ void for_each_scaled(const RowWork<kHeld>& work, const Scaling& scaling, Fn&& fn) {
+template <bool kHeld, bool kChanges, typename Fn>
+__device__ void for_each_scaled(const RowWork<kHeld, kChanges>& work, const Scaling& scaling,
+                                Fn&& fn) {
   work.tokens.visit([&](int first_id, float(&values)[4]) {
     if (!kHeld) scaling(values, work.tokens.banned_mask(first_id));
     fn(first_id, values);
@@ -206,9 +91,9 @@ __device__ inline Tally sum_of(const Tally& a, const Tally& b) {
 }
 
 // Scales the row and adds up all candidates.
-template <bool kHeld>
-__device__ Tally scale_and_tally(const RowWork<kHeld>& work, const Scaling& scaling, float largest,
-                                 int32_t peak_id) {
+template <bool kHeld, bool kChanges>
+__device__ Tally scale_and_tally(const RowWork<kHeld, kChanges>& work, const Scaling& scaling,
+                                 float largest, int32_t peak_id) {
   GumbelMax best(work.params.seed, work.params.position);
   best.expect(peak_id);
   Tally tally = {};
@@ -223,9 +108,9 @@ __device__ Tally scale_and_tally(const RowWork<kHeld>& work, const Scaling& scal
 }
 
 // Adds up the candidates with place > limit of a row that has been scaled.
-template <bool kHeld>
-__device__ Tally tally_after(const RowWork<kHeld>& work, const Scaling& scaling, uint64_t limit,
-                             int32_t peak_id) {
+template <bool kHeld, bool kChanges>
+__device__ Tally tally_after(const RowWork<kHeld, kChanges>& work, const Scaling& scaling,
+                             uint64_t limit, int32_t peak_id) {
   GumbelMax best(work.params.seed, work.params.position);
   if (place_of(0.0f, peak_id) > limit) best.expect(peak_id);
   Tally tally = {};
@@ -244,8 +129,8 @@ __device__ Tally tally_after(const RowWork<kHeld>& work, const Scaling& scaling,
 
 // The limit of a large top_k (select_limit), or one below all candidates if there are at most
 // top_k.
-template <bool kHeld>
-__device__ uint64_t top_k_limit(const RowWork<kHeld>& work, const Scaling& scaling) {
+template <bool kHeld, bool kChanges>
+__device__ uint64_t top_k_limit(const RowWork<kHeld, kChanges>& work, const Scaling& scaling) {
   const auto for_each_place = [&](auto fn) {
     for_each_scaled(work, scaling, [&](int first_id, const float(&values)[4]) {
 #pragma unroll
@@ -262,8 +147,8 @@ __device__ uint64_t top_k_limit(const RowWork<kHeld>& work, const Scaling& scali
 }
 
 // The token of a row whose candidates are not listed. `tally` is of all that min-p left.
-template <bool kHeld>
-__device__ int32_t draw(const RowWork<kHeld>& work, const Scaling& scaling, Tally tally,
+template <bool kHeld, bool kChanges>
+__device__ int32_t draw(const RowWork<kHeld, kChanges>& work, const Scaling& scaling, Tally tally,
                         int32_t peak_id) {
   const float top_p = work.params.top_p;
   Winner winner = tally.winner;
@@ -287,8 +172,8 @@ __device__ int32_t draw(const RowWork<kHeld>& work, const Scaling& scaling, Tall
 }
 
 // The token of a row with a small top_k, in the first block; the others return 0.
-template <bool kHeld>
-__device__ int32_t draw_listed(const RowWork<kHeld>& work, const Scaling& scaling) {
+template <bool kHeld, bool kChanges>
+__device__ int32_t draw_listed(const RowWork<kHeld, kChanges>& work, const Scaling& scaling) {
   const auto top_k = static_cast<uint32_t>(work.params.top_k);
   const uint32_t count = list_first(work.shared, top_k, [&](auto fn) {
     for_each_scaled(work, scaling, [&](int first_id, const float(&values)[4]) {
@@ -351,40 +236,70 @@ __device__ void write_row(const SampleShared& shared, const CudaSampleCall& call
   }
 }
 
+// The token of a row without a given one. `raw_sum` is that of sum_raw if the row is unchanged.
+struct Choice {
+  int32_t id;
+  double raw_sum;
+};
+
+template <bool kHeld, bool kChanges>
+__device__ Choice choose(const RowWork<kHeld, kChanges>& work, const Peak& peak) {
+  const RowParams& params = work.params;
+  // Greedy needs the sum for the log-probability only.
+  if (params.temperature == 0.0f) return {peak.id, sum_raw(work, peak.largest)};
+  const Scaling scaling = {peak.allowed, fminf(1.0f / params.temperature, FLT_MAX),
+                           params.min_p > 0.0f ? logf(params.min_p) : -INFINITY};
+  if (params.top_k > 0 && params.top_k <= kMaxListed) {
+    const double raw_sum = scale_and_count(work, scaling, peak.largest);
+    return {draw_listed(work, scaling), raw_sum};
+  }
+  const Tally tally = scale_and_tally(work, scaling, peak.largest, peak.id);
+  return {draw(work, scaling, tally, peak.id), tally.raw_sum};
+}
+
 // One row. All branches depend on values that are the same in all threads of the cluster, so that
 // all reach the same barriers.
-template <bool kHeld>
-__device__ void sample_row(const RowWork<kHeld>& work) {
+template <bool kHeld, bool kChanges>
+__device__ void sample_row(const RowWork<kHeld, kChanges>& work) {
   const CudaSampleCall& call = work.call;
   const Peak peak = find_peak(work);
   if (peak.has_nan != 0 || isinf(peak.largest)) return give_up(call, work.row, call.bad_logits);
   if (isinf(peak.allowed)) return give_up(call, work.row, call.nothing_left);
   if (call.num_top > 0) list_top(work, peak.largest);
+  const Choice choice = choose(work, peak);
+  if (ClusterBlocks::rank() != 0) return;
+  write_row(work.shared, call, work.row, choice.id,
+            static_cast<double>(peak.largest) + log(choice.raw_sum));
+}
 
-  const RowParams& params = work.params;
-  int32_t id = peak.id;
-  double raw_sum = 0.0;
-  // Greedy needs the sum for the log-probability only.
-  if (params.temperature == 0.0f) {
-    raw_sum = sum_raw(work, peak.largest);
-  } else {
-    const Scaling scaling = {peak.allowed, fminf(1.0f / params.temperature, FLT_MAX),
-                             params.min_p > 0.0f ? logf(params.min_p) : -INFINITY};
-    if (params.top_k > 0 && params.top_k <= kMaxListed) {
-      raw_sum = scale_and_count(work, scaling, peak.largest);
-      id = draw_listed(work, scaling);
-    } else {
-      const Tally tally = scale_and_tally(work, scaling, peak.largest, peak.id);
-      raw_sum = tally.raw_sum;
-      id = draw(work, scaling, tally, peak.id);
-    }
+// The same for a row with entries, a restriction or a given token. Log-probabilities are computed
+// first, since they are of the logits as they came.
+template <bool kHeld>
+__device__ void sample_changed_row(const RowWork<kHeld, true>& work, const RowChanges& changes) {
+  const CudaSampleCall& call = work.call;
+  const Peak raw = find_peak(work);
+  if (raw.has_nan != 0 || isinf(raw.largest)) return give_up(call, work.row, call.bad_logits);
+  if (call.num_top > 0) list_top(work, raw.largest);
+  const double log_total = static_cast<double>(raw.largest) + log(sum_raw(work, raw.largest));
+  int32_t id = changes.given();
+  if (id < 0) {
+    // The barrier of sum_raw has passed: nobody reads the logits until the next one.
+    changes.apply();
+    sync_memory();
+    const Peak peak = find_peak(work);
+    const bool can_choose = !isinf(peak.allowed);
+    if (can_choose) id = choose(work, peak).id;
+    ClusterBlocks::sync();
+    changes.restore();
+    sync_memory();
+    if (!can_choose) return give_up(call, work.row, call.nothing_left);
   }
   if (ClusterBlocks::rank() != 0) return;
-  write_row(work.shared, call, work.row, id, static_cast<double>(peak.largest) + log(raw_sum));
+  write_row(work.shared, call, work.row, id, log_total);
 }
 
 // grid: rows x blocks of a row, which are a cluster. kHeld: the row fits the blocks' shared memory.
-template <bool kHeld>
+template <bool kHeld, bool kChanges>
 __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall call) {
   __shared__ SampleShared shared;
   __shared__ RowParams params;
@@ -392,16 +307,31 @@ __global__ void __launch_bounds__(kSampleThreads, 2) sample_rows(CudaSampleCall 
   let_next_kernel_start();
   wait_for_earlier_work();
   const int64_t row = blockIdx.x / ClusterBlocks::count();
-  const SampleRow view = {.logits = call.logits + row * call.vocab,
-                          .vocab = call.vocab,
-                          .aligned = call.aligned,
-                          .suppressed = call.suppressed + row * call.num_suppressed,
-                          .num_suppressed = call.num_suppressed};
-  const Tokens<kHeld> tokens(shared, view, held);
+  SampleRow view = {.logits = call.logits + row * call.vocab,
+                    .vocab = call.vocab,
+                    .aligned = call.aligned,
+                    .suppressed = call.suppressed + row * call.num_suppressed,
+                    .num_suppressed = call.num_suppressed,
+                    .allowed = nullptr};
   Reducer reduce(shared);
-  begin_row(shared, tokens);
-  sample_row(RowWork<kHeld>{shared, params, tokens, reduce, call, row});
+  if constexpr (kChanges) {
+    const RowChanges changes(call, row);
+    view.allowed = changes.allowed();
+    const Tokens<kHeld, kChanges> tokens(shared, view, held);
+    const RowWork<kHeld, kChanges> work{shared, params, tokens, reduce, call, row};
+    begin_row(shared, tokens);
+    changes.any() ? sample_changed_row(work, changes) : sample_row(work);
+  } else {
+    const Tokens<kHeld, kChanges> tokens(shared, view, held);
+    begin_row(shared, tokens);
+    sample_row(RowWork<kHeld, kChanges>{shared, params, tokens, reduce, call, row});
+  }
   ClusterBlocks::sync();  // no block leaves while another may reach into its shared memory
+}
+
+template <bool kChanges>
+auto kernel_of(bool holds) {
+  return holds ? sample_rows<true, kChanges> : sample_rows<false, kChanges>;
 }
 
 void launch(CudaStream& stream, const CudaSampleCall& call) {
@@ -412,7 +342,8 @@ void launch(CudaStream& stream, const CudaSampleCall& call) {
                             static_cast<size_t>(groups_of_a_thread(call.vocab, num_blocks));
   // A vocabulary that does not fit is read from memory in every pass.
   const bool holds = held_bytes + sizeof(SampleShared) <= properties.sharedMemPerBlockOptin;
-  void (*kernel)(CudaSampleCall) = holds ? sample_rows<true> : sample_rows<false>;
+  const bool changes = call.given != nullptr || call.adjustments.begin != nullptr;
+  void (*kernel)(CudaSampleCall) = changes ? kernel_of<true>(holds) : kernel_of<false>(holds);
   const LaunchShape shape = {.grid = dim3(static_cast<unsigned>(call.num_rows * num_blocks)),
                              .block = dim3(kSampleThreads),
                              .shared_bytes = holds ? held_bytes : 0,
