@@ -53,7 +53,7 @@ struct SparseOptions {
   std::optional<int32_t> tail_tokens;        // last rows of a prompt, which read everything
   std::optional<int32_t> dense_layers;       // layers from 0 on in which all rows read everything
   std::optional<int32_t> column_tokens;      // single tokens that 512 rows read beside their tiles
-  std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes
+  std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes; 0: all
   std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
   std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
   bool audit = false;  // measure the softmax mass that the tiles captured, in a few rows
@@ -181,11 +181,11 @@ inline constexpr std::array kSparseOptionRows = {
          .help = "single tokens that 512 rows read beside their tiles; 0: none"}),
     option_row<&SparseOptions::segment_tokens>({.name = "sparse_segment_tokens",
                                                 .kind = OptionKind::kTokens,
-                                                .min = 128,
                                                 .max = kMaxSparseTokens,
                                                 .multiple_of = 128,
                                                 .when_unset = "4096",
-                                                .help = "rows that share verticals and slashes"}),
+                                                .help = "rows that share verticals and slashes; "
+                                                        "0: the whole prompt"}),
     option_row<&SparseOptions::vertical_tokens>(
         {.name = "sparse_vertical_tokens",
          .kind = OptionKind::kTokens,

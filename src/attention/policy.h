@@ -25,6 +25,11 @@ enum class Phase { kPrefill, kDecode };
 
 std::string_view phase_name(Phase phase);
 
+// The scope (Policy::prefill_scope_tokens) of a policy whose lists may depend on all queries of a
+// prompt. It is longer than any prompt. So a prompt is one span, and no block is in a scope that is
+// complete before its prompt ends: such KV is neither found in the prefix index nor entered.
+inline constexpr int32_t kPromptScopeTokens = 1 << 30;
+
 // The largest selection, by which a policy allocates memory. Made by PolicyPair.
 struct PolicyLimits {
   int64_t max_seqs = 0;    // sequences of one selection: those of a decode pass; 1 in prefill

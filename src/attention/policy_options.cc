@@ -5,6 +5,7 @@
 #include <bit>
 #include <string>
 
+#include "attention/policy.h"
 #include "core/error.h"
 #include "core/option_check.h"
 
@@ -13,6 +14,8 @@ namespace {
 
 // Larger pages give coarser selections, smaller ones more scores and lists per token.
 constexpr int32_t kDefaultPageTokens = 32;
+
+constexpr int32_t kDefaultSegmentTokens = 4096;
 
 }  // namespace
 
@@ -29,6 +32,11 @@ int32_t choose_page_tokens(const SparseOptions& options, const KvBlockShape& blo
          *options.page_tokens, block.block_tokens);
   }
   return *options.page_tokens;
+}
+
+int32_t segment_tokens_of(const SparseOptions& options) {
+  const int32_t tokens = options.segment_tokens.value_or(kDefaultSegmentTokens);
+  return tokens == 0 ? kPromptScopeTokens : tokens;
 }
 
 void require_one_of(const SparseOptions& options, std::string_view policy,

@@ -23,6 +23,9 @@ void validate(const SparseOptions& options);
 // Errors: kInvalidArgument if options.page_tokens does not divide the block size.
 int32_t choose_page_tokens(const SparseOptions& options, const KvBlockShape& block);
 
+// Rows of a segment: options.segment_tokens, 4096 by default, kPromptScopeTokens where it is 0.
+int32_t segment_tokens_of(const SparseOptions& options);
+
 // Checks that at most one of these options is given. `policy` is named in the error.
 // Errors: kInvalidArgument naming those that are given.
 void require_one_of(const SparseOptions& options, std::string_view policy,

@@ -284,14 +284,21 @@ FinishReason LlmEngine::finish_reason(const Sequence& sequence, int32_t token_id
 
 void LlmEngine::finish(SequenceId id) { scheduler_->remove(id); }
 
-// Rows of one pass that returns all logits: the logits buffer has max_num_seqs rows, and the next
-// span must begin at a multiple of span_align_tokens.
-int64_t LlmEngine::trace_rows() const {
+// Rows of one pass that returns all logits of a text: the logits buffer has max_num_seqs rows, and
+// the next span must begin at a multiple of span_align_tokens.
+int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
   const int64_t align = plan_.passes.scheduler.span_align_tokens;
   const int64_t max_with_history = plan_.passes.scheduler.max_rows_with_history;
   const int64_t rows = max_with_history > 0
                            ? std::min(plan_.passes.limits.max_seqs, max_with_history)
                            : plan_.passes.limits.max_seqs;
+  if (rows >= num_tokens) return num_tokens;
+  if (policies_->of(Phase::kPrefill).prefill_scope_tokens() == kPromptScopeTokens) {
+    fail(ErrorCode::kInvalidArgument,
+         "max_num_seqs is {}, but with sparse_segment_tokens 0 a text of {} tokens is one pass, "
+         "which returns logits of max_num_seqs rows; raise it to {}, or take segments",
+         plan_.passes.limits.max_seqs, num_tokens, num_tokens);
+  }
   if (rows < align) {
     fail(ErrorCode::kInvalidArgument,
          "max_num_seqs is {}, but passes that return all logits have at least {} rows: the least "
@@ -308,7 +315,7 @@ void LlmEngine::run_all_logits(Sequence& sequence, TraceRecorder& recorder,
                                const OnLogits& on_logits) {
   SLUICE_CHECK(!has_unfinished());
   check_request(sequence.tokens, sequence.params);
-  const int64_t max_rows = trace_rows();
+  const int64_t max_rows = trace_rows(sequence.num_tokens());
   const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens());
   SLUICE_CHECK(begun);
   if (const int64_t num_cached = sequence.kv.num_cached_tokens(); num_cached > 0) {

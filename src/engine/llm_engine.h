@@ -124,7 +124,7 @@ class LlmEngine {
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
   void finish(SequenceId id);
-  int64_t trace_rows() const;
+  int64_t trace_rows(int64_t num_tokens) const;
   // The sequence's prefill with the logits of all rows, a tile at a time until one returns false;
   // then the caller's end_all_logits gives back what it holds, unless an error did.
   using OnLogits = std::function<bool(int64_t first_pos, std::span<const float> rows)>;

@@ -144,6 +144,15 @@ TEST(PrefixCaching, HitsAreWholeScopes) {
   EXPECT_EQ(hit(scoped, 127, 300), 64) << "the second scope was not complete";
 }
 
+// A scope that is longer than any prompt: nothing is found, and nothing entered.
+TEST(PrefixCaching, AScopeOfTheWholePromptHasNoHits) {
+  const BlockManagerOptions scoped = scoped_options(1 << 30, 0);
+  for (const int64_t length : {16, 64, 200, 300}) EXPECT_EQ(hit(scoped, 300, length), 0) << length;
+  BlockManager manager(scoped);
+  cache(manager, counting(0, 300));
+  EXPECT_EQ(manager.num_cached_blocks(), 0);
+}
+
 // Scopes of 24 tokens: blocks of 16 end at a scope every 48 tokens.
 TEST(PrefixCaching, HitsEndWhereABlockAndAScopeEnd) {
   const BlockManagerOptions scoped = scoped_options(24, 0);

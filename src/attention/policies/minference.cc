@@ -9,7 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kSegmentTokens = 4096;
 constexpr int32_t kVerticalTokens = 1024;
 constexpr int32_t kSlashTokens = 6144;
 
@@ -17,7 +16,7 @@ constexpr int32_t kSlashTokens = 6144;
 
 MInferencePolicy::MInferencePolicy(const SparseOptions& options)
     : TilePolicy("minference", options, {.choice = TileChoice::kTop}),
-      lines_{.segment_tokens = options.segment_tokens.value_or(kSegmentTokens)},
+      lines_{.segment_tokens = segment_tokens_of(options)},
       column_rule_{.sink_tokens = tile_rule().sink_tokens, .to_segment_end = true},
       max_diagonals_(
           static_cast<int32_t>(mask_tiles_of(options.slash_tokens.value_or(kSlashTokens)))),

@@ -34,11 +34,21 @@ int64_t min_span_tokens(const PassNeeds& needs) {
   return std::min(span_align_tokens(needs), round_up(needs.max_model_len, needs));
 }
 
+bool selects_for_prompts(const PassNeeds& needs) {
+  return needs.scope_tokens >= kPromptScopeTokens;
+}
+
 // Checks that a length that was given for passes or chunks has room for a span. Shorter ones would
 // change what the policy selects.
 void check_span_fits(const char* option, int64_t asked, int64_t tokens, const PassNeeds& needs) {
   const int64_t least = min_span_tokens(needs);
   if (tokens >= least) return;
+  if (selects_for_prompts(needs)) {
+    fail(ErrorCode::kInvalidArgument,
+         "{0} is {1}, but with sparse_segment_tokens 0 a prompt is one pass, and prompts may have "
+         "{2} tokens; give at least {2}, leave it out, lower max_model_len, or take segments",
+         option, asked, least);
+  }
   const std::string blocks =
       span_align_tokens(needs) == needs.scope_tokens
           ? ""
@@ -65,8 +75,10 @@ int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& trait
   return round_up(std::min(tokens, needs.max_model_len), needs);
 }
 
-// Rows whose softmax state can be carried: every row of a chunked pass has history.
+// Rows whose softmax state can be carried: every row of a chunked pass has history. If a prompt is
+// one pass, only rows of decode have one.
 int64_t choose_state_rows(const PassNeeds& needs, int64_t pass_tokens, int64_t num_seqs) {
+  if (selects_for_prompts(needs)) return num_seqs;
   const bool is_layerwise = needs.kv_offload == KvOffload::kLayerwise;
   const int64_t usual = std::max(round_up(kLayerwiseStateRows, needs), span_align_tokens(needs));
   const int64_t prefill_rows = is_layerwise ? std::min(usual, pass_tokens) : pass_tokens;
