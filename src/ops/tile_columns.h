@@ -8,11 +8,13 @@
 // ops/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "ops/attention.h"
+#include "ops/tile_rule.h"
 #include "ops/tile_selection.h"
 
 namespace sluice {
@@ -63,11 +65,18 @@ struct ColumnRule {
   int32_t recent_tokens = 128;   // nor may those from the segment's begin less recent_tokens on,
   bool to_segment_end = false;   // unless all of the segment's positions may
   int32_t threshold_tokens = 0;  // a segment that begins before it has none
+  // Not 0: columns are also at most this share, of kMassOne, of the keys up to the segment's end.
+  uint32_t key_share = 0;
+
+  // Columns of a segment at most, of a list that may have `max_count`.
+  constexpr int64_t most_columns(int64_t max_count, int64_t num_keys) const {
+    return key_share == 0 ? max_count : std::min(max_count, share_of_keys(key_share, num_keys));
+  }
 };
 
 struct SelectColumnsArgs {
   TensorView scores;          // i32 [num_list_heads, num_segments, num_positions]
-  TensorView max_count;       // i32 [num_list_heads]: columns of a segment at most
+  TensorView max_count;       // i32 [num_list_heads]: columns of a segment at most, see rule
   AttentionBatch batch;       // as in score_tiles
   int32_t first_segment = 0;  // of `scores`
   ColumnRule rule;

@@ -24,6 +24,11 @@ constexpr uint32_t to_mass(float share) {
   return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
 }
 
+// That share of this many keys, rounded up. REQUIRES: share <= kMassOne.
+constexpr int64_t share_of_keys(uint32_t share, int64_t num_keys) {
+  return (int64_t{share} * num_keys + (kMassOne - 1)) / kMassOne;
+}
+
 // Chooses among the tiles that are not forced.
 enum class TileChoice {
   kCoverage,  // the heaviest tiles, until together with the forced ones they hold `share` of all

@@ -180,6 +180,10 @@ std::vector<int32_t> chosen(const int32_t* scores, const ColumnRule& rule, int32
   }
   std::stable_sort(positions.begin(), positions.end(),
                    [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
+  if (rule.key_share > 0) {
+    const double most = std::ceil(static_cast<double>(rule.key_share) / kMassOne * end);
+    max_count = std::min(max_count, static_cast<int32_t>(most));
+  }
   if (std::ssize(positions) > max_count) positions.resize(static_cast<size_t>(max_count));
   std::sort(positions.begin(), positions.end());
   return positions;
@@ -189,6 +193,8 @@ TEST(SelectColumns, TakesTheLargestScores) {
   const ColumnRule rules[] = {{},
                               {.sink_tokens = 0, .recent_tokens = 0},
                               {.to_segment_end = true},
+                              {.to_segment_end = true, .key_share = kMassOne / 100},
+                              {.key_share = kMassOne / 2},
                               {.sink_tokens = 3, .threshold_tokens = 2 * kSegment + 1}};
   for (const ColumnRule& rule : rules) {
     Machine machine;

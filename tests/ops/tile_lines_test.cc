@@ -207,7 +207,12 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
       std::stable_sort(order.begin() + 2, order.end(), [&](int32_t a, int32_t b) {
         return of_segment[static_cast<size_t>(a)] > of_segment[static_cast<size_t>(b)];
       });
-      const int64_t count = args.max_count.data<int32_t>()[list];
+      const int64_t num_keys = std::min<int64_t>((segment + 2) * kSegment, kNumTokens);
+      int64_t count = args.max_count.data<int32_t>()[list];
+      if (args.key_share > 0) {
+        const double tokens = static_cast<double>(args.key_share) / kMassOne * double(num_keys);
+        count = std::min(count, static_cast<int64_t>(std::ceil(tokens / kTile)));
+      }
       const bool is_blank = *std::max_element(of_segment.begin(), of_segment.end()) == 0;
       const QueryTile tile{.q_tile = q_tile, .prompt_end = args.prompt_end};
       uint32_t word = 0;
@@ -225,30 +230,59 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
   return words;
 }
 
+constexpr TileRule kNothingForced{
+    .choice = TileChoice::kTop, .sink_tokens = 0, .recent_tokens = 0, .tail_tokens = 0};
+
+// Selects, and compares words and counts with the definition. Returns the words.
+std::vector<int32_t> expect_defined(Machine& machine, const SelectDiagonalsArgs& args,
+                                    const std::vector<int64_t>& sums) {
+  select_diagonals(machine.stream(), args);
+  machine.synchronize();
+  const std::vector<int32_t> expected = expected_words(args, sums);
+  // Query tile 11 has no rows, and its entry lies outside of `rows`.
+  const std::vector<int32_t> words = values_of<int32_t>(args.mask.bits);
+  int64_t num_set = 0;
+  for (int32_t i = 0; i < 20; ++i) {
+    if (i % 10 == 9) continue;
+    EXPECT_EQ(words[static_cast<size_t>(i)], expected[static_cast<size_t>(i)]) << i;
+    num_set += std::popcount(static_cast<uint32_t>(expected[static_cast<size_t>(i)]));
+  }
+  EXPECT_EQ(values_of<int64_t>(args.counts),
+            (std::vector<int64_t>{1 + num_set, 2 + 2 * (3 + 11) * 9 / 2, 3}));
+  return words;
+}
+
 TEST(SelectDiagonals, TakesTheLargestSums) {
   const std::vector<int64_t> sums = tied_sums();
   const TileRule rules[] = {
-      {.choice = TileChoice::kTop, .sink_tokens = 0, .recent_tokens = 0, .tail_tokens = 0},
+      kNothingForced,
       {.choice = TileChoice::kTop, .sink_tokens = 128, .recent_tokens = 300},
       {.choice = TileChoice::kTop, .threshold_tokens = 4 * kTile, .tail_tokens = 700}};
   for (const TileRule& rule : rules) {
     Machine machine;
     SelectDiagonalsArgs args = select_args(machine, sums);
-    args.mask.bits = machine.tensor(DType::kI32, {1, 2, 10, 1});
     args.rule = rule;
-    select_diagonals(machine.stream(), args);
-    machine.synchronize();
-    std::vector<int32_t> expected = expected_words(args, sums);
-    // Query tile 11 has no rows, and its entry lies outside of `rows`.
-    const std::vector<int32_t> words = values_of<int32_t>(args.mask.bits);
-    int64_t num_set = 0;
-    for (int32_t i = 0; i < 20; ++i) {
-      if (i % 10 == 9) continue;
-      EXPECT_EQ(words[static_cast<size_t>(i)], expected[static_cast<size_t>(i)]) << i;
-      num_set += std::popcount(static_cast<uint32_t>(expected[static_cast<size_t>(i)]));
+    expect_defined(machine, args, sums);
+  }
+}
+
+// Shares of the keys in place of numbers, and below them: another number in each segment.
+TEST(SelectDiagonals, TakesAShareOfTheKeys) {
+  const std::vector<int64_t> sums = tied_sums();
+  for (const double share : {0.01, 0.3, 0.5, 1.0}) {
+    for (const int32_t max_count : {4, 1 << 20}) {
+      Machine machine;
+      SelectDiagonalsArgs args = select_args(machine, sums);
+      args.max_count = machine.tensor(std::vector<int32_t>{max_count, max_count}, {2});
+      args.rule = kNothingForced;
+      args.key_share = static_cast<uint32_t>(share * kMassOne);
+      const std::vector<int32_t> words = expect_defined(machine, args, sums);
+      // The last query tile of segment 1 and that of segment 5, which sees most keys.
+      if (share == 0.3 && max_count > 4) {
+        EXPECT_EQ(std::popcount(static_cast<uint32_t>(words[1])), 2);
+        EXPECT_EQ(std::popcount(static_cast<uint32_t>(words[8])), 4);
+      }
     }
-    EXPECT_EQ(values_of<int64_t>(args.counts),
-              (std::vector<int64_t>{1 + num_set, 2 + 2 * (3 + 11) * 9 / 2, 3}));
   }
 }
 

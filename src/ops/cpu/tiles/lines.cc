@@ -159,11 +159,17 @@ void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& te
 struct DiagonalsCall {
   const int64_t* diagonals;
   const int32_t* max_count;
+  uint32_t key_share;
   MaskCall mask;
   TileRule rule;
   int32_t num_kv_tiles;
   int32_t num_segments;
   int32_t tiles_per_segment;
+
+  int64_t end_of_segment(int32_t segment) const {  // a position
+    const int64_t end_tile = mask.first_q_tile_of_rows() + int64_t{segment + 1} * tiles_per_segment;
+    return std::min<int64_t>(end_tile * kTile, mask.end_pos());
+  }
 };
 
 // Which diagonals a segment takes, by D; empty: everything.
@@ -176,11 +182,11 @@ std::vector<bool> chosen_diagonals(const DiagonalsCall& call, int32_t list, int3
   }
   const bool has_near = sums[0] > 0 || (call.num_kv_tiles > 1 && sums[1] > 0);
   if (others.empty() && !has_near) return {};
-  const int64_t end_tile = std::min<int64_t>(
-      call.mask.first_q_tile_of_rows() + int64_t{segment + 1} * call.tiles_per_segment,
-      (call.mask.end_pos() + kTile - 1) / kTile);
-  if (call.max_count[list] >= end_tile) return {};
-  const int64_t count = std::clamp<int64_t>(call.max_count[list] - 2, 0, std::ssize(others));
+  const int64_t end = call.end_of_segment(segment);
+  const int64_t most =
+      SelectDiagonalsArgs::most_diagonals(call.key_share, call.max_count[list], end);
+  if (most >= mask_tiles_of(end)) return {};
+  const int64_t count = std::clamp<int64_t>(most - 2, 0, std::ssize(others));
   std::stable_sort(others.begin(), others.end(),
                    [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
   std::vector<bool> chosen(static_cast<size_t>(std::max(2, call.num_kv_tiles)), false);
@@ -244,6 +250,7 @@ void CpuOps::score_lines(Stream& stream, const ScoreLinesArgs& args) const {
 void CpuOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const {
   const DiagonalsCall call{.diagonals = args.diagonals.data<int64_t>(),
                            .max_count = args.max_count.data<int32_t>(),
+                           .key_share = args.key_share,
                            .mask = make_mask_call(args),
                            .rule = args.rule,
                            .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),

@@ -45,7 +45,7 @@ Candidates candidates_of(const SelectColumnsCall& call, int32_t list, int32_t se
   const int64_t last = call.rule.to_segment_end ? end : begin - call.rule.recent_tokens;
   return {.begin = call.rule.sink_tokens,
           .end = static_cast<int32_t>(std::max<int64_t>(0, last)),
-          .count = call.max_count[list]};
+          .count = static_cast<int32_t>(call.rule.most_columns(call.max_count[list], end))};
 }
 
 void select_list(const SelectColumnsCall& call, int32_t list, int32_t segment) {

@@ -42,7 +42,7 @@ __device__ inline Candidates candidates_of(const SelectCall& call, int32_t list,
   if (begin < call.rule.threshold_tokens || begin >= end) return {};
   const int64_t last = call.rule.to_segment_end ? end : begin - call.rule.recent_tokens;
   return {call.rule.sink_tokens, static_cast<int32_t>(max(last, static_cast<int64_t>(0))),
-          call.max_count[list]};
+          static_cast<int32_t>(call.rule.most_columns(call.max_count[list], end))};
 }
 
 // grid: segments, then list heads.
