@@ -64,13 +64,6 @@ PolicyMemory PassColumns::memory(const Sizes& sizes) const {
 }
 
 void PassColumns::initialize(Device& device, const Sizes& sizes) {
-  // The kernels exist, but their tests have not passed on a GPU.
-  if (device.kind() != DeviceKind::kCpu) {
-    fail(ErrorCode::kUnsupported,
-         "columns of sparse prefill are not ready on {} yet; take sparse_policy 'sampled' with "
-         "sparse_column_tokens 0, or the CPU device",
-         device.info().name);
-  }
   num_lists_ = sizes.num_lists;
   num_kv_heads_ = sizes.layout.block.num_kv_heads;
   head_dim_ = sizes.layout.block.head_dim;

@@ -27,15 +27,12 @@ constexpr int kProducerRegisters = 40;
 constexpr int kConsumerRegisters = 232;
 constexpr int kRowBytes = kStepElements * 2;  // of a step
 constexpr int kSmallestBox = 8;               // cells: the unit of the swizzle
-constexpr int kMostBoxes = kKeysAtOnce / kSmallestBox;
-constexpr int32_t kMaxTurns = 2;  // blocks of rows of a CTA
+constexpr int32_t kMaxTurns = 2;              // blocks of rows of a CTA
 
 struct alignas(1024) CellStages {
   std::byte rows[kStages][kNumConsumers][kGroupRows * kRowBytes];
   std::byte cells[kStages][kKeysAtOnce * kRowBytes];
   uint64_t full[kStages], empty[kStages];
-  int32_t blocks[kMostBoxes];  // where the boxes of cells are
-  int32_t in_block[kMostBoxes];
 };
 
 // The parameters beside ScoreCall.
@@ -102,24 +99,32 @@ __device__ __forceinline__ void copy_box_to_both(uint32_t destination, const CUt
       : "memory");
 }
 
-// Finds the boxes of the CTA's cells. Those that no token fills lie in the run's first block: what
+// Where a box of the CTA's cells lies. Cells that no token fills lie in the run's first block: what
 // they hold is not visible.
-template <int kKeyTokens>
-__device__ void find_boxes(const ScoreCall& call, const ScoreRun& run, const CellWork& work,
-                           int32_t box_cells, CellStages& shared) {
-  const auto box = static_cast<int32_t>(threadIdx.x);
-  if (box >= kKeysAtOnce / box_cells) return;
-  const int32_t token = work.first_token + box * box_cells * kKeyTokens;
-  const int32_t offset = token < run.kv_end ? token - run.kv_begin : 0;
-  shared.blocks[box] = call.block_table[offset / call.block_tokens];
-  shared.in_block[box] = offset % call.block_tokens / kKeyTokens;
-}
+struct CellBox {
+  int32_t block;
+  int32_t first_cell;  // in the block
 
-// Fills stages, one thread: steps of all blocks of rows, one after the other.
-__device__ void produce(const ScoreCall& call, const CellMaps& maps, const CellWork& work,
-                        CellStages& shared) {
+  template <int kKeyTokens>
+  __device__ static CellBox of(const ScoreCall& call, const ScoreRun& run, const CellWork& work,
+                               int32_t first) {
+    const int32_t token = work.first_token + first * kKeyTokens;
+    const int32_t offset = token < run.kv_end ? token - run.kv_begin : 0;
+    return {call.block_table[offset / call.block_tokens], offset % call.block_tokens / kKeyTokens};
+  }
+};
+
+// Fills stages: steps of all blocks of rows, one after the other. One warp: the first lane brings
+// the rows, and each of the first lanes a box of cells, since one thread would take longer to ask
+// for them than the product takes.
+template <int kKeyTokens>
+__device__ void produce(const ScoreCall& call, const ScoreRun& run, const CellMaps& maps,
+                        const CellWork& work, CellStages& shared) {
+  const auto lane = static_cast<int32_t>(threadIdx.x);
   const uint32_t rank = cluster_rank();
-  const int32_t num_boxes = kKeysAtOnce / maps.box_cells;
+  const bool has_box = lane < kKeysAtOnce / maps.box_cells;
+  const int32_t first_cell = has_box ? lane * maps.box_cells : 0;
+  const CellBox box = CellBox::of<kKeyTokens>(call, run, work, first_cell);
   const uint32_t num_bytes = (kNumConsumers * work.half_rows + kKeysAtOnce) * kRowBytes;
   int stage = 0;
   uint32_t parity = 1;  // of the phase before the first, which counts as over
@@ -128,13 +133,14 @@ __device__ void produce(const ScoreCall& call, const CellMaps& maps, const CellW
     for (int32_t element = 0; element < call.width; element += kStepElements) {
       const uint32_t full = shared_address(&shared.full[stage]);
       barrier_wait(shared_address(&shared.empty[stage]), parity);
-      barrier_arrive_expecting(full, num_bytes);
-      copy_box_to_both(shared_address(shared.rows[stage][rank]), &maps.rows, full, element, 0,
-                       probe, work.kv_head);
-      for (int32_t box = 0; box < num_boxes; ++box) {
-        copy_box(shared_address(shared.cells[stage]) + box * maps.box_cells * kRowBytes,
-                 &maps.cells, full, element, shared.in_block[box], 2 * work.kv_head,
-                 shared.blocks[box]);
+      if (lane == 0) {
+        barrier_arrive_expecting(full, num_bytes);
+        copy_box_to_both(shared_address(shared.rows[stage][rank]), &maps.rows, full, element, 0,
+                         probe, work.kv_head);
+      }
+      if (has_box) {
+        copy_box(shared_address(shared.cells[stage]) + first_cell * kRowBytes, &maps.cells, full,
+                 element, box.first_cell, 2 * work.kv_head, box.block);
       }
       stage = (stage + 1) % kStages;
       if (stage == 0) parity ^= 1;
@@ -255,7 +261,6 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThrea
   const CellWork work(call, run, kKeysAtOnce * kKeyTokens, num_pairs);
   if (work.first_row >= work.end_row) return;  // the whole cluster
 
-  find_boxes<kKeyTokens>(call, run, work, maps.box_cells, shared);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&shared.full[i]), 1);
@@ -268,7 +273,7 @@ __global__ void __cluster_dims__(kClusterSize, 1, 1) __launch_bounds__(kNumThrea
   const int warpgroup = __shfl_sync(kFullWarp, static_cast<int>(threadIdx.x) / 128, 0);
   if (warpgroup == 0) {
     give_registers<kProducerRegisters>();
-    if (threadIdx.x == 0) produce(call, maps, work, shared);
+    if (threadIdx.x < kWarpThreads) produce<kKeyTokens>(call, run, maps, work, shared);
   } else {
     take_registers<kConsumerRegisters>();
     consume<kTileKeys>(call, run, work, shared, warpgroup - 1);
