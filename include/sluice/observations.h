@@ -53,8 +53,9 @@ struct PhaseObservations {
 };
 
 // With sparse_audit: the share of softmax mass that the tiles and single tokens of one layer's
-// masks held, over rows of all prefills since the engine was made. One row is measured in every
-// 1024, by position alone; rows that attend to everything by the policy's rule do not count.
+// masks held, over rows of a prefill, or of all prefills since the engine was made. One row is
+// measured in every 1024, by position alone; rows that attend to everything by the policy's rule do
+// not count.
 struct MassObservations {
   int64_t num_rows = 0;
   int64_t num_skipped = 0;  // rows with a score that is not finite; not in num_rows
@@ -63,6 +64,11 @@ struct MassObservations {
   double standard_error = 0;     // of `captured`, from the spread of rows; 0 with fewer than two
   std::vector<double> of_heads;  // the mean of each query head
 };
+
+// One number for all layers that measured rows: the mean of theirs. Layers measure the same rows,
+// so num_rows and num_skipped are those of the layer with most. Their errors may be alike, so the
+// standard error is the mean of theirs: the true one is not larger. `of_heads` is empty.
+MassObservations mean_over_layers(const std::vector<MassObservations>& layers);
 
 // Sums over all steps since the engine was made. A step that ended with an error is counted in
 // num_steps; its bytes are not.
@@ -73,7 +79,8 @@ struct Observations {
   size_t pinned_peak_bytes = 0;
   PhaseObservations prefill;
   PhaseObservations decode;
-  std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit
+  std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit and
+                                                // before the first prefill
 };
 
 }  // namespace sluice

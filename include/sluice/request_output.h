@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "sluice/observations.h"
+
 namespace sluice {
 
 enum class FinishReason {
@@ -40,6 +42,9 @@ struct RequestOutput {
   // Set in the last output only, since a long prompt would otherwise be copied for every token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
+  // With sparse_audit, in the last output only: what the masks of the request's own prefill held of
+  // the softmax mass, by layer. Rows before num_cached_tokens are not measured.
+  std::vector<MassObservations> captured_mass;
 
   std::vector<int32_t> token_ids;  // generated, the end token included
   std::string text;  // detokenized; whole characters only, so a new token may bring no text

@@ -37,14 +37,15 @@ void Executor::attend(Stream& stream, const AttentionPass& pass, const LayerInpu
   // be empty, so the policy is asked for one sequence at a time.
   const bool one_by_one = pass.phase == Phase::kPrefill && selects;
   const int64_t step = one_by_one ? 1 : num_seqs;
+  MassAudit* audit = pass.phase == Phase::kPrefill ? policies_.audit() : nullptr;
+  if (audit) audit->begin_layer(stream, input.layer, num_seqs);
   for (int64_t first = 0; first < num_seqs; first += step) {
     const PassPart part = part_of(pass, first, step);
     Selection selection;
     if (selects) selection = select(stream, pass, part, input);
     walk(stream, pass, part, input, selection);
   }
-  MassAudit* audit = policies_.audit();
-  if (audit && pass.phase == Phase::kPrefill) audit->end_layer(stream, input.layer);
+  if (audit) audit->end_layer(stream);
   end_layer(pass, input.layer);
 }
 
@@ -66,7 +67,7 @@ Selection Executor::select(Stream& stream, const AttentionPass& pass, const Pass
   const Selection selection = policies_.of(pass.phase).select(stream, ask);
   SLUICE_CHECK(!selection.pages.present() || !selection.mask.present(), "two selections");
   if (MassAudit* audit = policies_.audit(); audit && selection.mask.present()) {
-    audit->begin(input.layer, policies_.of(pass.phase).audited_rows(ask));
+    audit->begin_walk(part.first_seq, policies_.of(pass.phase).audited_rows(ask));
   }
   return selection;
 }

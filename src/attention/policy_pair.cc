@@ -23,6 +23,13 @@ PolicyLimits decode_limits(const PairLimits& limits) {
           .num_q_heads = limits.num_q_heads};
 }
 
+// The audit has tallies of all sequences of a prefill pass.
+PolicyLimits audit_limits(const PairLimits& limits) {
+  PolicyLimits all = prefill_limits(limits);
+  all.max_seqs = limits.max_decode_seqs;
+  return all;
+}
+
 // Checks that a policy has the phase it is used for.
 void require_phase(const Policy& policy, Phase phase) {
   if (policy.phase() == phase) return;
@@ -57,7 +64,7 @@ PolicyMemory PolicyPair::memory(const KvLayout& layout, int32_t num_blocks,
   const PolicyMemory a = prefill_->memory(layout, num_blocks, prefill_limits(limits));
   const PolicyMemory b = decode_->memory(layout, num_blocks, decode_limits(limits));
   PolicyMemory of_audit;
-  if (audit_) of_audit = audit_->memory(layout, prefill_limits(limits));
+  if (audit_) of_audit = audit_->memory(layout, audit_limits(limits));
   return {.summary_bytes = a.summary_bytes + b.summary_bytes,
           .list_bytes = a.list_bytes + b.list_bytes + of_audit.list_bytes,
           .pinned_bytes = a.pinned_bytes + b.pinned_bytes + of_audit.pinned_bytes};
@@ -67,7 +74,7 @@ void PolicyPair::initialize(Device& device, const KvLayout& layout, int32_t num_
                             const PairLimits& limits) {
   prefill_->initialize(device, layout, num_blocks, prefill_limits(limits));
   decode_->initialize(device, layout, num_blocks, decode_limits(limits));
-  if (audit_) audit_->initialize(device, layout, prefill_limits(limits));
+  if (audit_) audit_->initialize(device, layout, audit_limits(limits));
 }
 
 void PolicyPair::on_keys_written(Stream& stream, const WrittenKv& written) {

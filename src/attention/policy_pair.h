@@ -17,7 +17,7 @@ namespace sluice {
 
 // The largest passes, by which the policies allocate memory. Made by engine/plan.
 struct PairLimits {
-  int64_t max_decode_seqs = 0;   // sequences of a decode pass, one row each
+  int64_t max_decode_seqs = 0;   // sequences of a decode pass, one row each; prefill has no more
   int64_t max_prefill_rows = 0;  // rows of one sequence in a prefill pass
   int64_t max_tokens = 0;        // of one sequence
   int64_t num_q_heads = 0;

@@ -102,14 +102,19 @@ nlohmann::ordered_json density_json(const std::optional<double>& density) {
   return density ? nlohmann::ordered_json(*density) : nlohmann::ordered_json(nullptr);
 }
 
-nlohmann::ordered_json mass_json(const std::vector<MassObservations>& layers) {
+// Without the heads.
+nlohmann::ordered_json mass_json(const MassObservations& mass) {
+  return {{"rows", mass.num_rows},
+          {"rows_skipped", mass.num_skipped},
+          {"captured", density_json(mass.captured)},
+          {"standard_error", mass.standard_error}};
+}
+
+nlohmann::ordered_json layers_json(const std::vector<MassObservations>& layers) {
   nlohmann::ordered_json result = nlohmann::ordered_json::array();
   for (const MassObservations& mass : layers) {
-    result.push_back({{"rows", mass.num_rows},
-                      {"rows_skipped", mass.num_skipped},
-                      {"captured", density_json(mass.captured)},
-                      {"standard_error", mass.standard_error},
-                      {"heads", mass.of_heads}});
+    result.push_back(mass_json(mass));
+    result.back()["heads"] = mass.of_heads;
   }
   return result;
 }
@@ -160,7 +165,28 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"pinned_peak_bytes", observations.pinned_peak_bytes},
           {"prefill", phase_json(observations.prefill)},
           {"decode", phase_json(observations.decode)},
-          {"captured_mass", mass_json(observations.captured_mass)}};
+          {"captured_mass", layers_json(observations.captured_mass)}};
+}
+
+std::string request_mass_line(const RequestOutput& output) {
+  const MassObservations mass = mean_over_layers(output.captured_mass);
+  if (!mass.captured) return {};
+  std::string text =
+      fmt::format("captured {} of attention, measured in {} {}", percent(mass.captured),
+                  mass.num_rows, mass.num_rows == 1 ? "row" : "rows");
+  if (mass.num_rows > 1) text += fmt::format(" (standard error {})", percent(mass.standard_error));
+  const auto is_less = [](const MassObservations& a, const MassObservations& b) {
+    return a.captured.value_or(1) < b.captured.value_or(1);
+  };
+  const auto least = std::ranges::min_element(output.captured_mass, is_less);
+  return text + fmt::format("; least {} in layer {}", percent(least->captured),
+                            least - output.captured_mass.begin());
+}
+
+nlohmann::ordered_json request_mass_json(const RequestOutput& output) {
+  nlohmann::ordered_json json = mass_json(mean_over_layers(output.captured_mass));
+  json["layers"] = layers_json(output.captured_mass);
+  return json;
 }
 
 }  // namespace sluice::cli

@@ -1,4 +1,4 @@
-// Text and JSON of observations (sluice/observations.h).
+// Text and JSON of observations (sluice/observations.h), of the engine and of one request.
 #pragma once
 
 #include <string>
@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "sluice/observations.h"
+#include "sluice/request_output.h"
 
 namespace sluice::cli {
 
@@ -15,5 +16,10 @@ std::string observations_table(const Observations& observations);
 
 // All counts, unknown densities as null. Part of `run --json`.
 nlohmann::ordered_json observations_json(const Observations& observations);
+
+// What the audit says of a request's own prefill, over layers: a line that begins with "captured",
+// or nothing if it measured no row; and all of it.
+std::string request_mass_line(const RequestOutput& output);
+nlohmann::ordered_json request_mass_json(const RequestOutput& output);
 
 }  // namespace sluice::cli

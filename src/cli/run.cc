@@ -100,6 +100,7 @@ nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOu
                                  {"prompt_token_ids", output.prompt_token_ids}};
   if (!output.stop_reason.empty()) json["stop_reason"] = output.stop_reason;
   if (!output.logprobs.empty()) json["logprobs"] = logprobs_json(llm, output);
+  if (!output.captured_mass.empty()) json["captured_mass"] = request_mass_json(output);
   json["stats"] = {{"prompt_tokens", output.prompt_token_ids.size()},
                    {"cached_tokens", output.num_cached_tokens},
                    {"generated_tokens", output.token_ids.size()},
@@ -215,6 +216,16 @@ class Session {
   double seconds_ = 0;    // of the whole call
 };
 
+// Shows what sparse prefill captured of each prompt, if it was measured.
+void show_captured(const std::vector<RequestOutput>& outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const std::string line = request_mass_line(outputs[i]);
+    if (line.empty()) continue;
+    write_message(outputs.size() == 1 ? "prefill " + line
+                                      : fmt::format("prompt {}: prefill {}", i + 1, line));
+  }
+}
+
 // Generates and streams one answer of a conversation. Earlier turns come from the prefix cache.
 // Errors: kDoesNotFit if the conversation fills the context.
 std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
@@ -234,7 +245,10 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
   Session session(command, llm, 1);
   const std::vector<RequestOutput> outputs = session.generate({ids}, params);
   session.write(outputs);
-  if (command.verbose) write_message(session.summary(outputs));
+  if (command.verbose) {
+    write_message(session.summary(outputs));
+    show_captured(outputs);
+  }
   if (interrupted()) {
     // Ctrl-C ended this answer only; the next one ends the next answer.
     forget_interrupt();
@@ -322,7 +336,10 @@ int run(const RunCommand& command) {
       session.generate(prompts, make_params(command, llm, prompts));
   session.write(outputs);
   write_message(session.summary(outputs));
-  if (command.verbose) write_message(observations_table(llm.observations()));
+  if (command.verbose) {
+    write_message(observations_table(llm.observations()));
+    show_captured(outputs);
+  }
   write_timeline(llm, command.engine);
   return interrupted() ? kExitInterrupted : kExitOk;
 }

@@ -221,9 +221,12 @@ void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
 
 void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
                        std::vector<RequestOutput>& outputs) {
-  for (const ScheduledSequence& scheduled : batch.sequences) {
-    blocks_->commit(scheduled.sequence->kv, scheduled.sequence->tokens, scheduled.num_rows);
-    residency_->committed(scheduled.sequence->id, scheduled.sequence->kv);
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const ScheduledSequence& scheduled = batch.sequences[i];
+    Sequence& sequence = *scheduled.sequence;
+    blocks_->commit(sequence.kv, sequence.tokens, scheduled.num_rows);
+    residency_->committed(sequence.id, sequence.kv);
+    if (batch.phase == Phase::kPrefill) observer_->count_mass(sequence, static_cast<int64_t>(i));
   }
   for (const SampledToken& token : tokens) {
     append_token(token);
@@ -331,6 +334,7 @@ void LlmEngine::run_all_logits(Sequence& sequence, TraceRecorder& recorder,
       const int64_t first_pos = sequence.kv.num_tokens();
       const std::vector<float> rows = runner_->run_with_all_logits(sequence, num_rows, &recorder);
       blocks_->commit(sequence.kv, sequence.tokens, num_rows);
+      observer_->count_mass(sequence, 0);
       if (!on_logits(first_pos, rows)) break;
     }
   } catch (...) {

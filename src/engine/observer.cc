@@ -2,7 +2,6 @@
 #include "engine/observer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "ops/attention.h"
 
@@ -65,6 +64,14 @@ int64_t Observer::count_tiles(const ScheduledSequence& scheduled, Phase phase) c
   const int64_t first = first_pos / kMaskTileTokens;
   const int64_t end = mask_tiles_of(first_pos + scheduled.num_rows);
   return rule(phase).num_masks * (end * (end + 1) - first * (first + 1)) / 2;
+}
+
+void Observer::count_mass(Sequence& sequence, int64_t index) {
+  const MassAudit* audit = policies_.audit();
+  if (audit == nullptr || sequence.num_generated() > 0) return;
+  for (MassSums* sums : {&sequence.mass, &mass_}) {
+    sums->add(audit->tallies(index), audit->num_layers());
+  }
 }
 
 // A load beyond the number of slots reuses a slot within the step, and so waits for its drain.
@@ -135,27 +142,12 @@ void Observer::describe_tiles(const PhaseCounts& counts, PhaseObservations& resu
       static_cast<double>(result.num_tiles_set) / static_cast<double>(result.num_tiles_visible);
 }
 
-std::vector<MassObservations> Observer::describe_mass() const {
-  std::vector<MassObservations> layers;
-  const MassAudit* audit = policies_.audit();
-  for (int32_t layer = 0; audit && layer < audit->num_layers(); ++layer) {
-    AuditedMass mass = summarize_mass(audit->tally(LayerId(layer)));
-    layers.push_back({.num_rows = mass.num_rows,
-                      .num_skipped = mass.num_skipped,
-                      .captured = {},
-                      .standard_error = mass.standard_error,
-                      .of_heads = std::move(mass.of_heads)});
-    if (mass.num_rows > 0) layers.back().captured = mass.mean;
-  }
-  return layers;
-}
-
 Observations Observer::observations() const {
   Observations result;
   result.sparse_policy = policies_.name();
   result.prefill = describe(prefill_, Phase::kPrefill);
   result.decode = describe(decode_, Phase::kDecode);
-  result.captured_mass = describe_mass();
+  result.captured_mass = mass_.describe();
   return result;
 }
 

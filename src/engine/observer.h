@@ -1,4 +1,5 @@
-// Observer: counts transfers by phase, and the tokens and tiles that policies select.
+// Observer: counts transfers by phase, the tokens and tiles that policies select, and the mass that
+// these captured.
 //
 // LlmEngine calls it around every step; the sums become LLM::observations(). A step costs a few
 // additions per layer and no allocation. If a policy selects, its rule is evaluated for each row.
@@ -11,6 +12,7 @@
 
 #include "attention/policy_pair.h"
 #include "attention/residency.h"
+#include "engine/mass_sums.h"
 #include "engine/scheduler.h"
 #include "sluice/observations.h"
 
@@ -23,6 +25,10 @@ class Observer {
 
   // Before a batch runs: counts what full attention would load for it and what the policy selects.
   void begin_step(const Batch& batch);
+  // After a prefill pass has run, before its sequences get a token: adds what the audit counted in
+  // the pass's sequence `index` to that sequence and to the sums. Nothing without an audit, and for
+  // a prompt that is computed again after a preemption: its rows were measured before.
+  void count_mass(Sequence& sequence, int64_t index);
   // After the batch has run and was committed: adds the bytes moved since begin_step.
   void end_step(const Batch& batch);
 
@@ -51,7 +57,6 @@ class Observer {
   void count_selected(const ScheduledSequence& scheduled, Phase phase, PhaseCounts& counts);
   int64_t count_tiles(const ScheduledSequence& scheduled, Phase phase) const;
   PhaseObservations describe(const PhaseCounts& counts, Phase phase) const;
-  std::vector<MassObservations> describe_mass() const;
   void describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const;
 
   const SelectionRule& rule(Phase phase) const {
@@ -66,6 +71,7 @@ class Observer {
   TransferCounters now_;     // totals at its end; a member, so that end_step allocates nothing
   PhaseCounts prefill_;
   PhaseCounts decode_;
+  MassSums mass_;  // of all sequences
 };
 
 }  // namespace sluice

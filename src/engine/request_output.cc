@@ -23,7 +23,10 @@ std::string finish_reason_name(FinishReason reason) {
 // Lists and text grow; counts and reasons are those of the later output.
 void RequestOutput::append(RequestOutput next) {
   request_id = next.request_id;
-  if (next.finished()) prompt_token_ids = std::move(next.prompt_token_ids);
+  if (next.finished()) {
+    prompt_token_ids = std::move(next.prompt_token_ids);
+    captured_mass = std::move(next.captured_mass);
+  }
   num_cached_tokens = next.num_cached_tokens;
   token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
   text += next.text;

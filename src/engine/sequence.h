@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "engine/mass_sums.h"
 #include "kv/sequence_kv.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
@@ -51,9 +52,12 @@ struct Sequence {
   }
 
   // Returns what was generated since the last call and starts a new output. Only the last output of
-  // a request carries the prompt's ids.
+  // a request carries the prompt's ids and the captured mass.
   RequestOutput take_output() {
-    if (output.finished()) output.prompt_token_ids = prompt();
+    if (output.finished()) {
+      output.prompt_token_ids = prompt();
+      output.captured_mass = mass.describe();
+    }
     RequestOutput next;
     next.request_id = output.request_id;
     next.num_cached_tokens = output.num_cached_tokens;
@@ -66,6 +70,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
   SequenceKv kv;  // its blocks, and the number of tokens whose KV is valid
+  MassSums mass;  // that its prefill captured; empty without sparse_audit
 
   Detokenizer detokenizer;
   std::string text;            // all generated text; cut at a stop string

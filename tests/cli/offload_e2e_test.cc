@@ -214,6 +214,10 @@ TEST(OffloadFromOutside, PoliciesOfTilesAnswerAlikeAndSayWhatTheyRead) {
     EXPECT_GT(mass.at(0).at("rows"), 0);
     EXPECT_GT(mass.at(0).at("captured"), 0.0);
     EXPECT_LT(mass.at(0).at("captured"), 1.0);
+    const Json& own = json.at("captured_mass");  // of the only request
+    EXPECT_EQ(own.at("layers"), mass);
+    EXPECT_EQ(own.at("rows"), mass.at(0).at("rows"));
+    EXPECT_NE(outcome.err.find("prefill captured "), std::string::npos) << outcome.err;
   }
   const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "xattention+quest"});
   EXPECT_NE(plan.out.find("selections"), std::string::npos) << plan.out;

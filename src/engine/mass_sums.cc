@@ -1,0 +1,53 @@
+// Sums of tallies, and their mean over layers.
+#include "engine/mass_sums.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "ops/audit_mass.h"
+
+namespace sluice {
+
+void MassSums::add(std::span<const int64_t> tallies, int64_t num_layers) {
+  num_layers_ = num_layers;
+  sums_.resize(tallies.size());
+  for (size_t i = 0; i < tallies.size(); ++i) sums_[i] += tallies[i];
+}
+
+std::vector<MassObservations> MassSums::describe() const {
+  std::vector<MassObservations> layers;
+  const std::span<const int64_t> sums = sums_;
+  for (int64_t layer = 0; layer < num_layers_; ++layer) {
+    const size_t length = sums.size() / static_cast<size_t>(num_layers_);
+    AuditedMass mass = summarize_mass(sums.subspan(static_cast<size_t>(layer) * length, length));
+    layers.push_back({.num_rows = mass.num_rows,
+                      .num_skipped = mass.num_skipped,
+                      .captured = {},
+                      .standard_error = mass.standard_error,
+                      .of_heads = std::move(mass.of_heads)});
+    if (mass.num_rows > 0) layers.back().captured = mass.mean;
+  }
+  return layers;
+}
+
+MassObservations mean_over_layers(const std::vector<MassObservations>& layers) {
+  MassObservations mean;
+  double sum = 0;
+  double errors = 0;
+  int64_t num_measured = 0;
+  for (const MassObservations& layer : layers) {
+    mean.num_rows = std::max(mean.num_rows, layer.num_rows);
+    mean.num_skipped = std::max(mean.num_skipped, layer.num_skipped);
+    if (!layer.captured) continue;
+    sum += *layer.captured;
+    errors += layer.standard_error;
+    ++num_measured;
+  }
+  if (num_measured == 0) return mean;
+  mean.captured = sum / static_cast<double>(num_measured);
+  mean.standard_error = errors / static_cast<double>(num_measured);
+  return mean;
+}
+
+}  // namespace sluice
