@@ -1,5 +1,5 @@
-// Selection of tile masks on CUDA: time of score_tiles and select_tiles for whole prompts, beside
-// dense attention of the same prompt in the same run.
+// Selection of tile masks on CUDA: time of score_tiles and select_tiles for whole prompts, and of
+// audit_mass, beside dense attention of the same prompt in the same run.
 //
 //   cuda_tiles_bench [--shape SUBSTRING]
 //
@@ -13,6 +13,7 @@
 
 #include "attention_call.h"
 #include "cuda_workbench.h"
+#include "ops/audit_mass.h"
 #include "ops/ops.h"
 #include "ops/tile_selection.h"
 #include "report.h"
@@ -135,6 +136,36 @@ class TileSelectionRun {
   TileMask mask_;
 };
 
+// The audit of the last `num_rows` rows of a prompt. Bits of a mask do not change its time.
+double audit_seconds(Workbench& bench, const AttentionArgs& attention, int32_t num_rows) {
+  const auto num_tokens = static_cast<int32_t>(attention.q.dim(0));
+  const int64_t num_heads = attention.q.dim(1);
+  const int32_t first_pos = num_tokens - num_rows;
+  const int64_t num_tiles = num_rows / kTile;
+  const int64_t num_words = (num_tokens / kTile + 31) / 32;
+  const int64_t num_groups = num_audit_groups(first_pos / kTile, num_rows / kTile);
+  const TensorView bits =
+      bench.tensor(std::vector<int32_t>(static_cast<size_t>(num_tiles * num_words)));
+  const TensorView state = bench.tensor(
+      std::vector<float>(static_cast<size_t>(num_groups * kAuditParts * num_heads * 4)));
+  AuditMassArgs args{
+      .q = attention.q.rows(first_pos, num_rows),
+      .batch = attention.batch,
+      .rows = {.first = 0, .count = num_rows},
+      .scale = attention.scale,
+      .kv = attention.kv,
+      .kv_begin = attention.kv_begin,
+      .kv_end = attention.kv_end,
+      .block_table = attention.block_table,
+      .mask = {.bits = bits.reshape({1, 1, num_tiles, num_words}),
+               .first_q_tile = first_pos / kTile},
+      .state = state.reshape({num_groups, kAuditParts, num_heads, 4}),
+      .tally = bench.tensor(std::vector<int64_t>(static_cast<size_t>(kAuditCounts + num_heads)))};
+  args.batch.row_begin = bench.tensor(std::vector<int32_t>{0, num_rows});
+  args.batch.first_pos = bench.tensor(std::vector<int32_t>{first_pos});
+  return bench.median_seconds([&] { audit_mass(bench.stream(), args); });
+}
+
 void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
                   std::string_view wanted) {
   const AttentionCallShape shape{
@@ -156,6 +187,11 @@ void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
         estimator.name, score * 1e3, flop * estimator.share_of_dense / score / 1e12,
         (both - score) * 1e3, 100 * both / dense, 100 * run.density());
     std::fflush(stdout);
+  }
+  if (std::string_view("audit").find(wanted) != std::string_view::npos) {
+    const double whole = audit_seconds(bench, args, num_tokens);
+    fmt::print("  {:<22} {:8.3f} ms, {:.2f} % of dense; of the last 8K rows {:.3f} ms\n", "audit",
+               whole * 1e3, 100 * whole / dense, audit_seconds(bench, args, 8192) * 1e3);
   }
   bench.free_all();
 }
