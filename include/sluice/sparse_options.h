@@ -56,6 +56,8 @@ struct SparseOptions {
   std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes; 0: all
   std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
   std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
+  std::optional<double> adaptive_budget;     // both of these, as a share of the keys
+  std::optional<std::string> profile;        // a file with both of these for every head
   bool audit = false;  // measure the softmax mass that the tiles captured, in a few rows
 };
 
@@ -198,6 +200,18 @@ inline constexpr std::array kSparseOptionRows = {
          .max = kMaxSparseTokens,
          .when_unset = "6144",
          .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
+    option_row<&SparseOptions::adaptive_budget>(
+        {.name = "sparse_adaptive_budget",
+         .kind = OptionKind::kNumber,
+         .above_min = true,
+         .when_unset = "none",
+         .help = "read this share of the keys: a fifth single tokens, the rest offsets"}),
+    option_row<&SparseOptions::profile>(
+        {.name = "sparse_profile",
+         .kind = OptionKind::kText,
+         .placeholder = "FILE",
+         .when_unset = "the model's, if it has one",
+         .help = "sizes of every head: a head configuration of MInference (JSON)"}),
     option_row<&SparseOptions::audit>(
         {.name = "sparse_audit",
          .kind = OptionKind::kFlag,

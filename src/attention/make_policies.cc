@@ -142,6 +142,13 @@ void require_phase(const PolicyEntry& policy, Phase phase, std::string_view valu
 
 }  // namespace
 
+bool prefill_uses(std::string_view name, std::string_view option) {
+  const std::string_view prefill = name.substr(0, name.find('+'));
+  return std::ranges::any_of(kPolicies, [&](const PolicyEntry& entry) {
+    return entry.name == prefill && uses(entry, option);
+  });
+}
+
 std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOptions& options) {
   validate(options);
   const size_t plus = name.find('+');

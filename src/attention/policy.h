@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "attention/selection_rule.h"
@@ -131,6 +132,9 @@ class Policy {
   // enqueue depends only on the shapes of their input, and they accept rows of padding (kv_end 0,
   // block ids -1). Must hold for the prefill policy too, since it gets the keys of decode steps.
   virtual bool capturable() const { return false; }
+
+  // A sentence about what the policy reads beside the options, for the user; usually none.
+  virtual std::string note() const { return {}; }
 
   // Bytes that `initialize` allocates for this many blocks of pool or host tier.
   virtual PolicyMemory memory(const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) const {

@@ -38,12 +38,14 @@ class PolicyRig {
   static constexpr int32_t kBlockTokens = 64, kMaxTokens = 1024, kSeqs = 3;
   static constexpr float kScale = 0.18f;
 
-  explicit PolicyRig(std::unique_ptr<PolicyPair> policies, int32_t block_tokens = kBlockTokens)
+  explicit PolicyRig(std::unique_ptr<PolicyPair> policies, int32_t block_tokens = kBlockTokens,
+                     int32_t max_tokens = kMaxTokens)
       : block_tokens_(block_tokens),
+        max_tokens_(max_tokens),
         policies_(std::move(policies)),
         pool_(*device_, layout(block_tokens), kSeqs * blocks_per_seq()),
         executor_(*policies_, pool_) {
-    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits());
+    policies_->initialize(*device_, pool_.layout(), pool_.num_blocks(), limits(max_tokens));
   }
 
   static KvLayout layout(int32_t block_tokens = kBlockTokens) {
@@ -51,10 +53,10 @@ class PolicyRig {
         .num_layers = kLayers,
         .block = {.num_kv_heads = kKvHeads, .head_dim = kHeadDim, .block_tokens = block_tokens}};
   }
-  static PairLimits limits() {
+  static PairLimits limits(int32_t max_tokens = kMaxTokens) {
     return {.max_decode_seqs = kSeqs,
-            .max_prefill_rows = kMaxTokens,
-            .max_tokens = kMaxTokens,
+            .max_prefill_rows = max_tokens,
+            .max_tokens = max_tokens,
             .num_q_heads = kQueryHeads};
   }
 
@@ -268,7 +270,7 @@ class PolicyRig {
   int32_t block_of(int32_t seq, int32_t index) const {
     return (blocks_per_seq() - 1 - index) * kSeqs + seq;
   }
-  int32_t blocks_per_seq() const { return kMaxTokens / block_tokens_; }
+  int32_t blocks_per_seq() const { return max_tokens_ / block_tokens_; }
 
   // Windows of rows, and for each the runs of keys.
   void show_keys(const AttentionPass& pass, const SelectInput& input, const Cuts& cuts) {
@@ -390,6 +392,7 @@ class PolicyRig {
   }
 
   int32_t block_tokens_;
+  int32_t max_tokens_;
   std::unique_ptr<Device> device_ = make_device("cpu", {.num_threads = 2});
   std::unique_ptr<PolicyPair> policies_;
   DevicePool pool_;

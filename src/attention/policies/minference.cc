@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/error.h"
 
 namespace sluice {
@@ -11,16 +13,59 @@ namespace {
 
 constexpr int32_t kVerticalTokens = 1024;
 constexpr int32_t kSlashTokens = 6144;
+constexpr double kVerticalPart = 0.2;  // of an adaptive budget; the rest are slashes
+
+std::optional<HeadProfile> make_profile(const SparseOptions& options) {
+  const std::string_view alternatives[][2] = {{"sparse_profile", "sparse_adaptive_budget"},
+                                              {"sparse_profile", "sparse_vertical_tokens"},
+                                              {"sparse_profile", "sparse_slash_tokens"},
+                                              {"sparse_adaptive_budget", "sparse_vertical_tokens"},
+                                              {"sparse_adaptive_budget", "sparse_slash_tokens"}};
+  for (const auto& pair : alternatives) require_one_of(options, "minference", pair);
+  if (!options.profile) return std::nullopt;
+  return read_head_profile(*options.profile);
+}
 
 }  // namespace
 
 MInferencePolicy::MInferencePolicy(const SparseOptions& options)
     : TilePolicy("minference", options, {.choice = TileChoice::kTop}),
+      profile_(make_profile(options)),
+      sizes_(sizes_of(options, profile_)),
       lines_{.segment_tokens = segment_tokens_of(options)},
       column_rule_{.sink_tokens = tile_rule().sink_tokens, .to_segment_end = true},
-      max_diagonals_(
-          static_cast<int32_t>(mask_tiles_of(options.slash_tokens.value_or(kSlashTokens)))),
-      columns_(lines_.segment_tokens, options.vertical_tokens.value_or(kVerticalTokens)) {}
+      columns_(lines_.segment_tokens, sizes_.num_verticals, sizes_.vertical_share) {
+  const bool is_mixed =
+      profile_ && (profile_->has(HeadKind::kStream) || profile_->has(HeadKind::kBlockSparse));
+  if (is_mixed) mixed_.emplace(*profile_);
+}
+
+MInferencePolicy::Sizes MInferencePolicy::sizes_of(const SparseOptions& options,
+                                                   const std::optional<HeadProfile>& profile) {
+  if (profile) {
+    Sizes sizes;
+    for (int64_t layer = 0; layer < profile->num_layers(); ++layer) {
+      const HeadGroup group = profile->group(layer, 0, profile->num_heads());
+      sizes.num_verticals = std::max(sizes.num_verticals, group.num_verticals);
+    }
+    return sizes;
+  }
+  if (const auto& share = options.adaptive_budget) {
+    return {.num_verticals = static_cast<int32_t>(kMaxSparseTokens),
+            .num_diagonals = static_cast<int32_t>(mask_tiles_of(kMaxSparseTokens)),
+            .vertical_share = mass_share(kVerticalPart * *share),
+            .slash_share = mass_share((1.0 - kVerticalPart) * *share)};
+  }
+  return {.num_verticals = options.vertical_tokens.value_or(kVerticalTokens),
+          .num_diagonals =
+              static_cast<int32_t>(mask_tiles_of(options.slash_tokens.value_or(kSlashTokens)))};
+}
+
+std::string MInferencePolicy::note() const {
+  if (!profile_) return "";
+  return fmt::format("sparse_policy 'minference' takes the sizes of heads from {}: {}",
+                     profile_->name(), profile_->describe());
+}
 
 int64_t MInferencePolicy::segments_of(int64_t num_rows) const {
   return (num_rows + lines_.segment_tokens - 1) / lines_.segment_tokens;
@@ -33,7 +78,8 @@ size_t MInferencePolicy::record_bytes(const PolicyLimits& limits) const {
       static_cast<size_t>(limits.num_q_heads * lines_.count * mask_tiles_of(limits.max_tokens)) *
       sizeof(float);
   const size_t tiles_per_segment = static_cast<size_t>(lines_.segment_tokens / kMaskTileTokens);
-  return std::max<size_t>(1, of_segment / tiles_per_segment);
+  return std::max<size_t>(1, of_segment / tiles_per_segment) +
+         (mixed_ ? mixed_->record_bytes(limits) : 0);
 }
 
 MInferencePolicy::Memory MInferencePolicy::cut_memory(Arena& arena, const KvLayout& layout,
@@ -59,6 +105,7 @@ PassColumns::Sizes MInferencePolicy::column_sizes(const KvLayout& layout,
 
 PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                       const PolicyLimits& limits) const {
+  if (profile_) profile_->require_model(layout.num_layers, limits.num_q_heads);
   PolicyMemory memory = TilePolicy::memory(layout, num_blocks, limits);
   const PolicyMemory columns = columns_.memory(column_sizes(layout, limits));
   const size_t count_bytes = ListCounts::size_bytes(layout, num_list_heads(layout.block));
@@ -66,6 +113,11 @@ PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks
   cut_memory(plan, layout, limits);
   memory.list_bytes += plan.used_bytes() + columns.list_bytes + count_bytes;
   memory.pinned_bytes += columns.pinned_bytes + count_bytes;
+  if (mixed_) {
+    const PolicyMemory of_others = mixed_->memory(column_sizes(layout, limits));
+    memory.list_bytes += of_others.list_bytes;
+    memory.pinned_bytes += of_others.pinned_bytes;
+  }
   return memory;
 }
 
@@ -74,12 +126,26 @@ void MInferencePolicy::initialize(Device& device, const KvLayout& layout, int32_
   columns_.initialize(device, column_sizes(layout, limits));
   TilePolicy::initialize(device, layout, num_blocks, limits);
   num_lists_ = num_list_heads(layout.block);
-  diagonal_counts_.initialize(device, layout, num_lists_, max_diagonals_);
+  diagonal_counts_.initialize(device, layout, num_lists_, sizes_.num_diagonals);
+  if (profile_) set_counts(layout, limits);
+  if (mixed_) mixed_->initialize(device, column_sizes(layout, limits));
   Arena plan;
   cut_memory(plan, layout, limits);
   device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
   Arena arena(device_memory_.data(), device_memory_.size_bytes());
   memory_ = cut_memory(arena, layout, limits);
+}
+
+void MInferencePolicy::set_counts(const KvLayout& layout, const PolicyLimits& limits) {
+  const int64_t heads_per_list = limits.num_q_heads / num_lists_;
+  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
+    for (int64_t list = 0; list < num_lists_; ++list) {
+      const HeadGroup group = profile_->group(layer, list * heads_per_list, heads_per_list);
+      columns_.set_count(LayerId(layer), list, group.num_verticals);
+      diagonal_counts_.set(LayerId(layer), list,
+                           static_cast<int32_t>(mask_tiles_of(group.num_slashes)));
+    }
+  }
 }
 
 MInferencePolicy::Memory MInferencePolicy::memory_of(const SelectInput& input,
@@ -117,6 +183,7 @@ void MInferencePolicy::score(Stream& stream, const SelectInput& input, const Til
                              .lines = lines_,
                              .vectors = memory.vectors,
                              .records = memory.records});
+    if (mixed_) mixed_->score(stream, input, window, run);
   } else if (run.walk == 1) {
     score_lines(stream, {.vectors = memory.vectors,
                          .records = memory.records,
@@ -138,12 +205,16 @@ void MInferencePolicy::score(Stream& stream, const SelectInput& input, const Til
 
 void MInferencePolicy::end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
                                 int32_t walk) {
+  if (walk == 0 && mixed_) {
+    mixed_->leave_out_of_lines(stream, input.layer, memory_of(input, window).records);
+  }
   if (walk == 1) columns_.select(stream, input, window, column_rule_);
 }
 
 void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
   select_diagonals(stream, {.diagonals = memory_of(input, window).diagonals,
                             .max_count = diagonal_counts_.of(stream, input.layer),
+                            .key_share = sizes_.slash_share,
                             .segment_tokens = lines_.segment_tokens,
                             .batch = input.batch,
                             .rows = window,
@@ -151,6 +222,11 @@ void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const Ti
                             .rule = tile_rule(),
                             .mask = mask_of(input),
                             .counts = counts_of(stream, input.layer)});
+  if (mixed_) {
+    mixed_->add(
+        stream, input, window,
+        {.rule = tile_rule(), .mask = mask_of(input), .counts = counts_of(stream, input.layer)});
+  }
 }
 
 Selection MInferencePolicy::select(Stream& stream, const SelectInput& input) {

@@ -2,9 +2,15 @@
 //
 // The last rows of a segment attend to all keys. The tokens with the largest column sums become
 // columns, the tile diagonals with the largest sums along offsets become tiles of the mask. All
-// rows of the segment share both. Thread rule: as Policy.
+// rows of the segment share both. With a profile the numbers of both differ by layer and KV head,
+// and heads may attend in other ways. Thread rule: as Policy.
 #pragma once
 
+#include <optional>
+#include <string>
+
+#include "attention/head_profile.h"
+#include "attention/policies/mixed_heads.h"
 #include "attention/policies/pass_columns.h"
 #include "attention/policies/tile_policy.h"
 #include "ops/tile_lines.h"
@@ -13,16 +19,19 @@ namespace sluice {
 
 class MInferencePolicy final : public TilePolicy {
  public:
-  static constexpr std::array<std::string_view, 10> kOptions = {
+  static constexpr std::array<std::string_view, 12> kOptions = {
       "sparse_sink_tokens",    "sparse_recent_tokens",   "sparse_threshold_tokens",
       "sparse_tail_tokens",    "sparse_dense_layers",    "sparse_shared_list",
       "sparse_segment_tokens", "sparse_vertical_tokens", "sparse_slash_tokens",
-      "sparse_audit"};
+      "sparse_audit",          "sparse_adaptive_budget", "sparse_profile"};
 
-  // Errors: kInvalidArgument for options that are out of range or contradict each other.
+  // Reads options.profile if there is one.
+  // Errors: kInvalidArgument for options that are out of range or contradict each other; those of
+  // read_head_profile. `memory` throws those of HeadProfile::require_model.
   explicit MInferencePolicy(const SparseOptions& options);
 
   int32_t prefill_scope_tokens() const override { return lines_.segment_tokens; }
+  std::string note() const override;
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
@@ -54,10 +63,23 @@ class MInferencePolicy final : public TilePolicy {
   PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
   int64_t segments_of(int64_t num_rows) const;
 
+  // Lines of a segment at most: numbers, or shares of its keys where these are not 0.
+  struct Sizes {
+    int32_t num_verticals = 0;
+    int32_t num_diagonals = 0;
+    uint32_t vertical_share = 0;  // of kMassOne
+    uint32_t slash_share = 0;
+  };
+  static Sizes sizes_of(const SparseOptions& options, const std::optional<HeadProfile>& profile);
+  // The numbers of single lists, by the profile.
+  void set_counts(const KvLayout& layout, const PolicyLimits& limits);
+
+  std::optional<HeadProfile> profile_;
+  Sizes sizes_;
   LineRows lines_;
   ColumnRule column_rule_;
-  int32_t max_diagonals_;
   PassColumns columns_;
+  std::optional<MixedHeads> mixed_;  // where the profile has heads that attend in other ways
 
   // From `initialize` on.
   int64_t num_lists_ = 1;

@@ -25,6 +25,12 @@ void ListCounts::initialize(Device& device, const KvLayout& layout, int64_t num_
   std::fill_n(view(host_.data()).data<int32_t>(), num_layers_ * num_lists_, count);
 }
 
+void ListCounts::set(LayerId layer, int64_t list, int32_t count) {
+  SLUICE_CHECK(!is_copied_ && layer.value < num_layers_ && list < num_lists_, "layer {}, list {}",
+               layer.value, list);
+  view(host_.data()).data<int32_t>()[layer.value * num_lists_ + list] = count;
+}
+
 TensorView ListCounts::of(Stream& stream, LayerId layer) {
   if (!is_copied_) {
     stream.copy({.dst = device_.data(), .src = host_.data(), .num_bytes = device_.size_bytes()});
@@ -33,10 +39,14 @@ TensorView ListCounts::of(Stream& stream, LayerId layer) {
   return view(device_.data()).rows(layer.value, 1).reshape({num_lists_});
 }
 
-PassColumns::PassColumns(int32_t segment_tokens, int32_t max_count)
-    : segment_tokens_(segment_tokens),
-      max_count_(max_count),
-      max_columns_((max_count + kMaskTileTokens - 1) / kMaskTileTokens * kMaskTileTokens) {}
+PassColumns::PassColumns(int32_t segment_tokens, int32_t max_count, uint32_t key_share)
+    : segment_tokens_(segment_tokens), max_count_(max_count), key_share_(key_share) {}
+
+int64_t PassColumns::max_columns_of(const PolicyLimits& limits) const {
+  const ColumnRule rule{.key_share = key_share_};
+  const int64_t most = rule.most_columns(max_count_, limits.max_tokens);
+  return mask_tiles_of(std::min(most, limits.max_tokens)) * kMaskTileTokens;
+}
 
 int64_t PassColumns::segments_of(int64_t num_rows) const {
   return (num_rows + segment_tokens_ - 1) / segment_tokens_;
@@ -46,10 +56,11 @@ PassColumns::Memory PassColumns::cut_memory(Arena& arena, const Sizes& sizes) co
   const int64_t num_segments = segments_of(sizes.limits.max_rows);
   const KvBlockShape& block = sizes.layout.block;
   const int64_t num_positions = mask_tiles_of(sizes.limits.max_tokens) * kMaskTileTokens;
-  return {.positions = arena.tensor(DType::kI32, {sizes.num_lists, num_segments, max_columns_}),
+  const int64_t max_columns = max_columns_of(sizes.limits);
+  return {.positions = arena.tensor(DType::kI32, {sizes.num_lists, num_segments, max_columns}),
           .count = arena.tensor(DType::kI32, {sizes.num_lists, num_segments}),
           .kv = arena.tensor(DType::kBF16,
-                             {num_segments, block.num_kv_heads, 2, max_columns_, block.head_dim}),
+                             {num_segments, block.num_kv_heads, 2, max_columns, block.head_dim}),
           .scores = arena.tensor(DType::kI32,
                                  {sizes.num_lists, segments_of(sizes.window_rows), num_positions})};
 }
@@ -72,7 +83,18 @@ void PassColumns::initialize(Device& device, const Sizes& sizes) {
   device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
   Arena arena(device_memory_.data(), device_memory_.size_bytes());
   memory_ = cut_memory(arena, sizes);
-  counts_.initialize(device, sizes.layout, sizes.num_lists, max_count_);
+  max_columns_ = max_columns_of(sizes.limits);
+  counts_.initialize(device, sizes.layout, sizes.num_lists, most_columns(max_count_));
+}
+
+void PassColumns::set_count(LayerId layer, int64_t list, int32_t count) {
+  SLUICE_CHECK(count <= max_count_, "{} of {} columns", count, max_count_);
+  counts_.set(layer, list, most_columns(count));
+}
+
+// No segment has more columns than there is room for, which its keys would fill.
+int32_t PassColumns::most_columns(int32_t count) const {
+  return static_cast<int32_t>(std::min<int64_t>(count, max_columns_));
 }
 
 TileColumns PassColumns::columns_of(const SelectInput& input) const {
@@ -102,7 +124,8 @@ int32_t PassColumns::first_segment(const SelectInput& input, const TileRows& win
 }
 
 void PassColumns::select(Stream& stream, const SelectInput& input, const TileRows& window,
-                         const ColumnRule& rule) {
+                         ColumnRule rule) {
+  rule.key_share = key_share_;
   select_columns(stream, {.scores = scores_of(input, window),
                           .max_count = counts_.of(stream, input.layer),
                           .batch = input.batch,

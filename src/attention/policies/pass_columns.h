@@ -21,6 +21,9 @@ class ListCounts {
   // The same number for all lists of all layers. Allocates size_bytes on the device and pinned.
   void initialize(Device& device, const KvLayout& layout, int64_t num_lists, int32_t count);
 
+  // Another number for one list. REQUIRES: before the first `of`.
+  void set(LayerId layer, int64_t list, int32_t count);
+
   // i32 [num_lists] in device memory.
   TensorView of(Stream& stream, LayerId layer);
 
@@ -36,8 +39,9 @@ class ListCounts {
 
 class PassColumns {
  public:
-  // `max_count` columns at most for each list and segment.
-  PassColumns(int32_t segment_tokens, int32_t max_count);
+  // `max_count` columns at most for each list and segment. Not 0: `key_share`, of kMassOne, is a
+  // limit as well (ColumnRule).
+  PassColumns(int32_t segment_tokens, int32_t max_count, uint32_t key_share = 0);
 
   // What the memory depends on beside the constructor's arguments.
   struct Sizes {
@@ -49,14 +53,16 @@ class PassColumns {
   PolicyMemory memory(const Sizes& sizes) const;
   // Errors: kUnsupported on a device other than the CPU.
   void initialize(Device& device, const Sizes& sizes);
+  // Another number for one list, at most max_count. REQUIRES: before the first `select`.
+  void set_count(LayerId layer, int64_t list, int32_t count);
 
   // The columns of all rows of the pass. `input` is of a pass that begins at a segment.
   TileColumns columns_of(const SelectInput& input) const;
   // i32 [num_lists, segments of the window, positions of the sequence].
   TensorView scores_of(const SelectInput& input, const TileRows& window) const;
-  // Chooses the window's columns by these scores, and copies those in a run.
-  void select(Stream& stream, const SelectInput& input, const TileRows& window,
-              const ColumnRule& rule);
+  // Chooses the window's columns by these scores, and copies those in a run. The rule's key_share
+  // is not read.
+  void select(Stream& stream, const SelectInput& input, const TileRows& window, ColumnRule rule);
   void gather(Stream& stream, const SelectInput& input, const TileRows& window, const KeyRun& run);
 
   int32_t segment_tokens() const { return segment_tokens_; }
@@ -69,14 +75,18 @@ class PassColumns {
     TensorView scores;
   };
   Memory cut_memory(Arena& arena, const Sizes& sizes) const;
+  // Room for the columns of a segment of the longest sequence: whole tiles.
+  int64_t max_columns_of(const PolicyLimits& limits) const;
+  int32_t most_columns(int32_t count) const;
   int64_t segments_of(int64_t num_rows) const;
   int32_t first_segment(const SelectInput& input, const TileRows& window) const;
 
   int32_t segment_tokens_;
   int32_t max_count_;
-  int32_t max_columns_;  // max_count_, rounded up to a tile
+  uint32_t key_share_;
 
   // From `initialize` on. All views are packed to each pass or window.
+  int64_t max_columns_ = 0;
   int64_t num_lists_ = 1;
   int64_t num_kv_heads_ = 1;
   int64_t head_dim_ = 0;

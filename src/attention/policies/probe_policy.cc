@@ -1,82 +1,37 @@
 // score_tiles for every run of keys, then select_tiles.
 #include "attention/policies/probe_policy.h"
 
-#include "core/error.h"
-
 namespace sluice {
 
 ProbePolicy::ProbePolicy(std::string_view name, const SparseOptions& options,
                          const TileRule& choice, const TileProbes& probes)
-    : TilePolicy(name, options, choice), probes_(probes) {}
+    : TilePolicy(name, options, choice), records_(probes) {}
 
 size_t ProbePolicy::record_bytes(const PolicyLimits& limits) const {
-  return static_cast<size_t>(limits.num_q_heads * probes_per_tile(probes_) *
-                             mask_tiles_of(limits.max_tokens)) *
-         sizeof(float);
-}
-
-ProbePolicy::Memory ProbePolicy::cut_memory(Arena& arena, const KvLayout& layout,
-                                            const PolicyLimits& limits) const {
-  const int64_t num_probes = mask_tiles_of(max_window_rows(limits)) * probes_per_tile(probes_);
-  const int64_t width = probe_width(probes_, layout.block.head_dim);
-  return {.vectors = arena.tensor(DType::kBF16, {limits.num_q_heads, num_probes, width}),
-          .records = arena.tensor(
-              DType::kF32, {limits.num_q_heads, num_probes, mask_tiles_of(limits.max_tokens)})};
+  return records_.tile_bytes(limits);
 }
 
 PolicyMemory ProbePolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                  const PolicyLimits& limits) const {
   PolicyMemory memory = TilePolicy::memory(layout, num_blocks, limits);
-  Arena plan;
-  cut_memory(plan, layout, limits);
-  memory.list_bytes += plan.used_bytes();
+  memory.list_bytes += records_.memory_bytes(layout, limits, max_window_rows(limits));
   return memory;
 }
 
 void ProbePolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                              const PolicyLimits& limits) {
   TilePolicy::initialize(device, layout, num_blocks, limits);
-  Arena plan;
-  cut_memory(plan, layout, limits);
-  device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
-  Arena arena(device_memory_.data(), device_memory_.size_bytes());
-  memory_ = cut_memory(arena, layout, limits);
-}
-
-TensorView ProbePolicy::vectors_of(const TileRows& window) const {
-  const TensorView& all = memory_.vectors;
-  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes_);
-  SLUICE_CHECK(num_probes <= all.dim(1), "{} probes", num_probes);
-  return TensorView(all.bytes(), DType::kBF16, {all.dim(0), num_probes, all.dim(2)});
-}
-
-TensorView ProbePolicy::records_of(const SelectInput& input, const TileRows& window) const {
-  const TensorView& all = memory_.records;
-  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes_);
-  const int64_t num_kv_tiles = mask_tiles_of(input.span.end_pos());
-  SLUICE_CHECK(num_probes <= all.dim(1) && num_kv_tiles <= all.dim(2), "{} probes, {} KV tiles",
-               num_probes, num_kv_tiles);
-  return TensorView(all.bytes(), DType::kF32, {all.dim(0), num_probes, num_kv_tiles});
+  records_.initialize(device, layout, limits, max_window_rows(limits));
 }
 
 void ProbePolicy::score(Stream& stream, const SelectInput& input, const TileRows& window,
                         const KeyRun& run) {
-  score_tiles(stream, {.q = input.q,
-                       .batch = input.batch,
-                       .rows = window,
-                       .scale = input.scale,
-                       .kv = run.kv,
-                       .kv_begin = run.kv_begin,
-                       .kv_end = run.kv_end,
-                       .block_table = run.block_table,
-                       .probes = probes_,
-                       .vectors = vectors_of(window),
-                       .records = records_of(input, window)});
+  records_.score(stream, input, window, run);
 }
 
 void ProbePolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
   select_tiles(stream, {.records = records_of(input, window),
-                        .probes_per_tile = probes_per_tile(probes_),
+                        .probes_per_tile = probes_per_tile(probes()),
                         .batch = input.batch,
                         .rows = window,
                         .prompt_end = input.span.prompt_end,

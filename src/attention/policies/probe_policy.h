@@ -4,6 +4,7 @@
 // Used by sampled, xattention and avgpool. Thread rule: as Policy.
 #pragma once
 
+#include "attention/policies/probe_records.h"
 #include "attention/policies/tile_policy.h"
 
 namespace sluice {
@@ -25,23 +26,15 @@ class ProbePolicy : public TilePolicy {
 
   size_t record_bytes(const PolicyLimits& limits) const override;
 
-  const TileProbes& probes() const { return probes_; }
+  const TileProbes& probes() const { return records_.probes(); }
   // Those of a window.
-  TensorView vectors_of(const TileRows& window) const;
-  TensorView records_of(const SelectInput& input, const TileRows& window) const;
+  TensorView vectors_of(const TileRows& window) const { return records_.vectors_of(window); }
+  TensorView records_of(const SelectInput& input, const TileRows& window) const {
+    return records_.records_of(input, window);
+  }
 
  private:
-  struct Memory {
-    TensorView vectors;  // bf16 [num_q_heads, probes of a window, probe_width]
-    TensorView records;  // f32 [num_q_heads, probes of a window, KV tiles of a sequence]
-  };
-  Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
-
-  TileProbes probes_;
-
-  // From `initialize` on. Both views are packed to each window.
-  Buffer device_memory_;
-  Memory memory_;
+  ProbeRecords records_;
 };
 
 }  // namespace sluice

@@ -62,6 +62,21 @@ int64_t find_full_rows_end(const TileRule& rule) {
 
 }  // namespace
 
+int64_t num_mask_words(int64_t num_lists, const PolicyLimits& limits) {
+  const int64_t num_words = (mask_tiles_of(limits.max_tokens) + 31) / 32;
+  return num_lists * mask_tiles_of(limits.max_rows) * num_words;
+}
+
+TileMask make_mask(const TensorView& words, int64_t num_lists, const PrefillSpan& span) {
+  SLUICE_CHECK(span.first_pos % kTile == 0, "a pass begins at {}", span.first_pos);
+  const int64_t num_words = (mask_tiles_of(span.end_pos()) + 31) / 32;
+  const int64_t num_q_tiles = mask_tiles_of(span.num_rows);
+  SLUICE_CHECK(num_lists * num_q_tiles * num_words <= words.dim(0), "{} query tiles, {} words",
+               num_q_tiles, num_words);
+  return {.bits = TensorView(words.bytes(), DType::kI32, {1, num_lists, num_q_tiles, num_words}),
+          .first_q_tile = static_cast<int32_t>(span.first_pos / kTile)};
+}
+
 TilePolicy::TilePolicy(std::string_view name, const SparseOptions& options, const TileRule& choice)
     : Policy(name, Phase::kPrefill),
       options_(options),
@@ -92,9 +107,7 @@ SelectionRule TilePolicy::rule(const KvBlockShape& block) const {
 
 TilePolicy::Memory TilePolicy::cut_memory(Arena& arena, const KvLayout& layout,
                                           const PolicyLimits& limits) const {
-  const int64_t num_words = (mask_tiles_of(limits.max_tokens) + 31) / 32;
-  const int64_t num_masks = num_list_heads(layout.block) * mask_tiles_of(limits.max_rows);
-  return {.bits = arena.tensor(DType::kI32, {num_masks * num_words}),
+  return {.bits = arena.tensor(DType::kI32, {num_mask_words(num_list_heads(layout.block), limits)}),
           .counts = arena.tensor(DType::kI64, {layout.num_layers, 3})};
 }
 
@@ -138,15 +151,7 @@ int32_t TilePolicy::window_rows(const SelectInput& input) const {
 }
 
 TileMask TilePolicy::mask_of(const SelectInput& input) const {
-  const PrefillSpan& span = input.span;
-  SLUICE_CHECK(span.first_pos % kTile == 0, "a pass begins at {}", span.first_pos);
-  const int64_t num_words = (mask_tiles_of(span.end_pos()) + 31) / 32;
-  const int64_t num_q_tiles = mask_tiles_of(span.num_rows);
-  SLUICE_CHECK(num_list_heads_ * num_q_tiles * num_words <= memory_.bits.dim(0),
-               "{} query tiles, {} words", num_q_tiles, num_words);
-  return {.bits = TensorView(memory_.bits.bytes(), DType::kI32,
-                             {1, num_list_heads_, num_q_tiles, num_words}),
-          .first_q_tile = static_cast<int32_t>(span.first_pos / kTile)};
+  return make_mask(memory_.bits, num_list_heads_, input.span);
 }
 
 TensorView TilePolicy::counts_of(Stream& stream, LayerId layer) {

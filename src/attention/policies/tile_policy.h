@@ -31,6 +31,11 @@ constexpr auto with_tile_options(Names... own) {
                                                           own...};
 }
 
+// Words of the masks of the largest pass, for this many lists.
+int64_t num_mask_words(int64_t num_lists, const PolicyLimits& limits);
+// The mask of the rows of a span, packed into those words.
+TileMask make_mask(const TensorView& words, int64_t num_lists, const PrefillSpan& span);
+
 class TilePolicy : public Policy {
  public:
   // Errors: kInvalidArgument unless block_tokens is a multiple of kMaskTileTokens.

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "attention/head_profile.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
 #include "engine/plan/memory_budget.h"
@@ -285,6 +286,13 @@ void warn_of_tiny_slots(const PlanInput& input, EnginePlan& plan) {
       slot_tokens, slot_blocks, block_tokens, usual / block_tokens, usual));
 }
 
+// What a policy reads beside the options; a warning if nobody asked for it.
+void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
+  const std::string note = policies.of(Phase::kPrefill).note();
+  if (note.empty()) return;
+  (options.sparse.profile ? plan.memory.notes : plan.memory.warnings).push_back(note);
+}
+
 }  // namespace
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
@@ -307,11 +315,19 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     notes.insert(notes.end(), transfers.notes.begin(), transfers.notes.end());
   }
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
+  add_policy_note(options, policies, plan);
   return plan;
 }
 
 std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options) {
-  return make_policies(options.sparse.policy, options.sparse);
+  SparseOptions sparse = options.sparse;
+  const bool has_sizes =
+      sparse.profile || sparse.adaptive_budget || sparse.vertical_tokens || sparse.slash_tokens;
+  if (!has_sizes && prefill_uses(sparse.policy, "sparse_profile")) {
+    const auto path = find_model_profile(options.model);
+    if (path) sparse.profile = path->string();
+  }
+  return make_policies(sparse.policy, sparse);
 }
 
 }  // namespace sluice
