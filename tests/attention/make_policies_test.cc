@@ -132,6 +132,14 @@ TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
                {"sparse_query_pool_tokens is 64", "1, 16 or 128"});
   expect_error([] { make_policies("minference+full", {.segment_tokens = 100}); },
                {"sparse_segment_tokens is 100"});
+  expect_error([] { make_policies("minference+full", {.adaptive_budget = 0}); },
+               {"sparse_adaptive_budget is 0"});
+  expect_error([] { make_policies("minference+full", {.adaptive_budget = 1.5}); },
+               {"sparse_adaptive_budget is 1.5"});
+  expect_error([] { make_policies("sampled+full", {.adaptive_budget = 0.3}); },
+               {"sparse_adaptive_budget", "minference"});
+  expect_error([] { make_policies("avgpool+full", {.profile = "p.json"}); },
+               {"sparse_profile", "minference"});
   expect_error([] { make_policies("minference+full", {.column_tokens = 8}); },
                {"sparse_column_tokens", "sampled"});
   expect_error([] { make_policies("sampled+full", {.column_tokens = 10000}); },
@@ -143,6 +151,15 @@ TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
 
 // avgpool takes tiles by one rule. In a pair the option that the decode policy uses is its own.
 TEST(MakePolicies, OneOfSeveralChoices) {
+  expect_error(
+      [] { make_policies("minference+full", {.slash_tokens = 128, .adaptive_budget = 0.3}); },
+      {"sparse_slash_tokens and sparse_adaptive_budget are given", "leave out"});
+  expect_error(
+      [] { make_policies("minference+full", {.vertical_tokens = 128, .profile = "p.json"}); },
+      {"sparse_vertical_tokens and sparse_profile are given"});
+  expect_error(
+      [] { make_policies("minference+full", {.adaptive_budget = 0.3, .profile = "p.json"}); },
+      {"sparse_adaptive_budget and sparse_profile are given"});
   expect_error([] { make_policies("avgpool+full", {.topk_tokens = 64, .coverage = 0.5}); },
                {"sparse_topk_tokens and sparse_coverage are given", "'avgpool'"});
   expect_error([] { make_policies("avgpool+quest", {.coverage = 0.5, .alpha = 0.5}); },

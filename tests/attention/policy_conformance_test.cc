@@ -15,6 +15,7 @@
 #include "attention/policies/sampled.h"
 #include "attention/policies/xattention.h"
 #include "attention/policy_rig.h"
+#include "support/source_dir.h"
 
 namespace sluice {
 namespace {
@@ -39,6 +40,11 @@ SparseOptions tiles(SparseOptions options) {
   options.sink_tokens = options.recent_tokens = 0;
   options.threshold_tokens = options.tail_tokens = 0;
   return options;
+}
+
+// Every kind of head, for the layers and heads of the rig.
+std::string mixed_profile() {
+  return (testing::source_dir() / "tests/fuzz/corpus/head_profile/mixed").string();
 }
 
 // Recent tokens touch at most four pages, including the newest one.
@@ -74,6 +80,12 @@ const PolicyCase kCases[] = {
      tiles(
          {.shared_list = true, .segment_tokens = 384, .vertical_tokens = 150, .slash_tokens = 384}),
      0, 128},
+    {"minference_adaptive", "minference+full",
+     tiles({.segment_tokens = 256, .adaptive_budget = 0.3}), 0, 128},
+    {"minference_profile", "minference+full",
+     tiles({.segment_tokens = 256, .profile = mixed_profile()}), 0, 128},
+    {"minference_whole_prompt", "minference+full",
+     tiles({.segment_tokens = 0, .vertical_tokens = 30, .slash_tokens = 256}), 0, 128},
     {"xattention", "xattention+full", tiles({.coverage = 0.4}), 0, 128},
     {"avgpool", "avgpool+full", tiles({.topk_tokens = 128}), 0, 256},
     {"avgpool_alpha", "avgpool+full", tiles({.shared_list = true, .alpha = 0.995}), 0, 128},
@@ -96,6 +108,7 @@ SparseOptions covering(SparseOptions options) {
   if (options.coverage) options.coverage = 1;
   if (options.topk_tokens) options.topk_tokens = PolicyRig::kMaxTokens;
   if (options.slash_tokens) options.slash_tokens = PolicyRig::kMaxTokens;
+  if (options.adaptive_budget || options.profile) options.recent_tokens = PolicyRig::kMaxTokens;
   if (options.alpha) options.min_budget_tokens = PolicyRig::kMaxTokens;
   return options;
 }
@@ -224,7 +237,7 @@ TEST_P(PolicyConformance, HowAPromptIsCutDoesNotMatter) {
   const std::vector<BFloat16> next = whole.run(Phase::kDecode, {{0, kLongest, 1}});
   const int32_t scope = whole.policies().of(Phase::kPrefill).prefill_scope_tokens();
   for (const int32_t scopes : {1, 3, 64}) {
-    const int32_t chunk = scopes * scope;
+    const int32_t chunk = std::min(scope, PolicyRig::kMaxTokens) * scopes;
     PolicyRig cut = make_rig();
     std::vector<BFloat16> pieces;
     for (int32_t pos = 0; pos < kLongest; pos += chunk) {

@@ -13,6 +13,7 @@
 #include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
+#include "support/source_dir.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -200,16 +201,19 @@ struct Named {
   std::string name;
   int32_t scope_tokens = kBlock;
   bool has_columns = false;
+  bool has_profile = false;
 };
 
 const std::vector<Named> kNamed = {{"sampled+full"},
                                    {"xattention+full"},
                                    {"avgpool+quest"},
                                    {"sampled+full", 512, true},
-                                   {"minference+full", 512, true}};
+                                   {"minference+full", 512, true},
+                                   {"minference+full", 512, true, true}};
 
 void PrintTo(const Named& policy, std::ostream* out) {
-  *out << policy.name << (policy.has_columns ? " with columns" : "");
+  *out << policy.name << (policy.has_columns ? " with columns" : "")
+       << (policy.has_profile ? " and a profile" : "");
 }
 
 // As sparse as the rule of tiles allows, but for the prompt's last 50 rows.
@@ -223,9 +227,13 @@ EngineOptions named(EngineOptions options, const Named& policy) {
   if (policy.name.starts_with("avgpool")) {
     sparse.topk_tokens = kBlock;
   } else if (policy.name.starts_with("minference")) {
-    sparse.vertical_tokens = 60;
-    sparse.slash_tokens = kBlock;
     sparse.segment_tokens = policy.scope_tokens;
+    if (policy.has_profile) {
+      sparse.profile = testing::source_dir() / "tests/fuzz/corpus/head_profile/mixed";
+    } else {
+      sparse.vertical_tokens = 60;
+      sparse.slash_tokens = kBlock;
+    }
   } else {
     sparse.coverage = 0.4;
   }

@@ -14,6 +14,7 @@
 #include "support/hooked_device.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
+#include "support/source_dir.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -62,6 +63,11 @@ const std::vector<PolicyCase> kPolicies = {
            .segment_tokens = 2 * kTile,
            .vertical_tokens = 200,
            .slash_tokens = 3 * kTile}),
+     2 * kTile},
+    {"minference", "full", bare({.segment_tokens = 2 * kTile, .adaptive_budget = 0.3}), 2 * kTile},
+    {"minference", "full",
+     bare({.segment_tokens = 2 * kTile,
+           .profile = testing::source_dir() / "tests/fuzz/corpus/head_profile/mixed"}),
      2 * kTile},
     {"xattention", "full", bare({.coverage = 0.5, .stride = 8})},
     {"xattention", "quest", bare({.topk_tokens = 64, .coverage = 0.5})},
@@ -139,8 +145,11 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
   for (const PolicyCase& policy : kPolicies) {
     const std::vector<RequestOutput> full = run_engine(full_prefill(policy), jobs);
     std::vector<EngineOptions> ways(4, resident(policy));
+    const bool has_lines = policy.options.segment_tokens.has_value();
     if (policy.options.slash_tokens) {
       ways[0].sparse.slash_tokens = 2048;
+    } else if (has_lines) {
+      ways[0].sparse.sink_tokens = 2048;
     } else {
       ways[0].sparse.min_budget_tokens = 2048;
     }
@@ -160,7 +169,7 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
     for (size_t i = 0; i < ways.size(); ++i) {
       // Way 3 is for a coverage or a number: no share of the heaviest tile is everything.
       if (i == 3 && !policy.options.coverage && !policy.options.topk_tokens) continue;
-      if (i == 3 && policy.options.slash_tokens) continue;  // topk is the decode policy's
+      if (i == 3 && has_lines) continue;  // topk is the decode policy's
       const std::string what = policy.name() + ", way " + std::to_string(i);
       expect_all_same(run_engine(ways[i], jobs), full, what);
       expect_all_same(run_engine(layerwise(ways[i]), jobs), full, what + ", layer-wise");
