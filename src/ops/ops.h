@@ -1,8 +1,8 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, added_tiles.h, audit_mass.h,
-// gather_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
+// page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, audit_mass.h, gather_pages.h,
+// copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
 // here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
@@ -16,7 +16,6 @@
 #pragma once
 
 #include "ops/activation.h"
-#include "ops/added_tiles.h"
 #include "ops/attention.h"
 #include "ops/audit_mass.h"
 #include "ops/copy_blocks.h"

@@ -1,4 +1,5 @@
-// score_tiles and select_tiles against the double-precision references, on every device.
+// score_tiles and select_tiles against the double-precision references, on every device; add_tiles
+// against its definition, bit by bit.
 //
 // Reveals: sums in another order per ISA, runs that do not add up, masses of the wrong heads, bits
 // above the diagonal or of rows that do not exist.
@@ -248,6 +249,96 @@ TEST(TileSelectionContract, NamesTheRuleThatIsBroken) {
   args = text.call(machine, {.kind = TileProbeKind::kPooled, .key_pool_tokens = 128}, 0, 128);
   args.kv.shape.block_tokens = 64;
   EXPECT_DEATH(score_tiles(machine.stream(), args), "must divide block_tokens");
+}
+
+// ---- add_tiles ---------------------------------------------------------------------------------
+
+constexpr int32_t kAddFirst = 30, kAddEntries = 10, kAddWords = 2, kAddLists = 3;
+constexpr int32_t kAddEnd = 38 * kTile + 7;  // entry 9 has no rows
+
+std::vector<int32_t> random_words(uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::vector<int32_t> words(kAddLists * kAddEntries * kAddWords);
+  for (int32_t& word : words) word = static_cast<int32_t>(generator() & generator());
+  return words;
+}
+
+bool bit_of(const std::vector<int32_t>& words, int32_t entry, int32_t tile) {
+  const auto word =
+      static_cast<uint32_t>(words[static_cast<size_t>(entry * kAddWords + tile / 32)]);
+  return (word >> (tile % 32) & 1) != 0;
+}
+
+// Whether a row of the query tile is at most `recent` tokens after a token of the KV tile.
+bool in_window(int32_t recent, int32_t q_tile, int32_t tile) {
+  for (int32_t token = tile * kTile; token < (tile + 1) * kTile; ++token) {
+    if (recent >= 0 && token >= q_tile * kTile - recent) return true;
+  }
+  return false;
+}
+
+void expect_added(const std::vector<int32_t>& lists, bool has_other, const TileRows& rows) {
+  Machine machine;
+  const std::vector<int32_t> before = random_words(1), other = random_words(2);
+  const int32_t first_pos = kAddFirst * kTile;
+  AddTilesArgs args{
+      .lists = machine.tensor(lists, {kAddLists, 3}),
+      .batch = {.row_begin = machine.tensor(std::vector<int32_t>{5, 5 + kAddEnd - first_pos}, {2}),
+                .first_pos = machine.tensor(std::vector<int32_t>{first_pos}, {1})},
+      .rows = rows,
+      .mask = {.bits = machine.tensor(before, {1, kAddLists, kAddEntries, kAddWords}),
+               .first_q_tile = kAddFirst},
+      .counts = machine.tensor(std::vector<int64_t>{4, 5, 6}, {3})};
+  if (has_other) {
+    args.other = {.bits = machine.tensor(other, {1, kAddLists, kAddEntries, kAddWords}),
+                  .first_q_tile = kAddFirst};
+  }
+  add_tiles(machine.stream(), args);
+  machine.synchronize();
+  const std::vector<int32_t> after = values_of<int32_t>(args.mask.bits);
+  int64_t num_new = 0;
+  for (int32_t entry = 0; entry < kAddLists * kAddEntries; ++entry) {
+    const int32_t q_tile = kAddFirst + entry % kAddEntries;
+    const int32_t row = (q_tile - kAddFirst) * kTile;
+    const bool is_mine = row >= rows.first && row < rows.first + rows.count;
+    const int32_t* own = lists.data() + entry / kAddEntries * 3;
+    for (int32_t tile = 0; tile < 32 * kAddWords; ++tile) {
+      const bool is_named = tile * kTile < own[0] || in_window(own[1], q_tile, tile) ||
+                            (has_other && own[2] != 0 && bit_of(other, entry, tile));
+      const bool is_new = is_named && is_mine && tile <= q_tile && q_tile * kTile < kAddEnd;
+      num_new += is_new && !bit_of(before, entry, tile) ? 1 : 0;
+      ASSERT_EQ(bit_of(after, entry, tile), is_new || bit_of(before, entry, tile))
+          << "entry " << entry << " tile " << tile;
+    }
+  }
+  EXPECT_EQ(values_of<int64_t>(args.counts), (std::vector<int64_t>{4 + num_new, 5, 6}));
+}
+
+TEST(AddTiles, AddsSinksWindowsAndOtherTiles) {
+  const std::vector<int32_t> kinds[] = {{0, -1, 0, 0, -1, 1, 0, 0, 0},
+                                        {1, 127, 1, 128, 128, 0, 129, 129, 1},
+                                        {5000, 0, 0, 0, 5000, 0, 1 << 30, 1 << 30, 1}};
+  for (const std::vector<int32_t>& lists : kinds) {
+    for (const bool has_other : {false, true}) {
+      expect_added(lists, has_other, {.first = 0, .count = kAddEntries * kTile});
+      expect_added(lists, has_other, {.first = 2 * kTile, .count = 3 * kTile - 5});
+    }
+  }
+}
+
+TEST(AddTiles, NamesTheRuleThatIsBroken) {
+  Machine machine;
+  const TensorView bits = machine.tensor(DType::kI32, {1, kAddLists, kAddEntries, kAddWords});
+  AddTilesArgs args{.lists = machine.tensor(DType::kI32, {kAddLists, 3}),
+                    .other = {.bits = bits, .first_q_tile = kAddFirst + 1},
+                    .batch = {.row_begin = machine.tensor(std::vector<int32_t>{0, kTile}, {2}),
+                              .first_pos = machine.tensor(std::vector<int32_t>{0}, {1})},
+                    .rows = {.first = 0, .count = kTile},
+                    .mask = {.bits = bits, .first_q_tile = kAddFirst},
+                    .counts = machine.tensor(DType::kI64, {3})};
+  EXPECT_DEATH(add_tiles(machine.stream(), args), "other must begin where mask begins");
+  args.rows.count = (kAddEntries + 1) * kTile;
+  EXPECT_DEATH(add_tiles(machine.stream(), args), "an entry for every query tile");
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 //
 // Bound: reads and writes of the words. Thread rule: enqueue only.
 #include "device/cuda/cuda_stream.h"
-#include "ops/added_tiles.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/tile_selection.h"
 
 namespace sluice::cuda {
 namespace {
