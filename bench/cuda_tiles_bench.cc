@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/policies/first_stage.h"
 #include "attention_call.h"
 #include "cuda_workbench.h"
 #include "ops/audit_mass.h"
@@ -24,8 +25,6 @@ namespace {
 constexpr int32_t kTile = kMaskTileTokens;
 constexpr int64_t kRecordBytes = int64_t{64} << 20;
 constexpr TileRule kRule{.share = kMassOne / 10 * 9, .threshold_tokens = 4096};
-constexpr TileRule kKeptRule{.choice = TileChoice::kPart, .share = kMassOne / 4, .tail_tokens = 0};
-constexpr TileProbes kKeyPools{.kind = TileProbeKind::kPooled};
 
 struct Estimator {
   const char* name;
@@ -72,8 +71,8 @@ class TileSelectionRun {
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows rows{.first = first, .count = std::min(window_rows, num_rows - first)};
       if (has_first_stage_) {
-        score(rows, kKeyPools, {});
-        select(rows, kKeyPools, kKeptRule, {});
+        score(rows, kFirstStageProbes, {});
+        select(rows, kFirstStageProbes, first_stage_rule(kRule, 0), {});
       }
       score(rows, probes_, has_first_stage_ ? mask_ : TileMask{});
       if (selects) select(rows, probes_, kRule, counts_);

@@ -48,6 +48,7 @@ struct SparseOptions {
   std::optional<int32_t> pool_tokens;        // keys of a pool: 8, 16, 32, 64 or 128
   std::optional<int32_t> query_pool_tokens;  // rows of a pool: 1, 16 or 128
   std::optional<int32_t> probe_rows;         // true rows of a tile that score: 1, 2, 4, 8 or 16
+  std::optional<int32_t> two_stage_tokens;   // tiles from here on are scored in two stages
   std::optional<int32_t> min_budget_tokens;  // tokens that a query tile reads at least,
   std::optional<int32_t> max_budget_tokens;  // and at most, unless more are always read
   std::optional<int32_t> tail_tokens;        // last rows of a prompt, which read everything
@@ -151,6 +152,12 @@ inline constexpr std::array kSparseOptionRows = {
          .max = 16,
          .when_unset = "4",
          .help = "rows of 128 that score tiles: 1, 2, 4, 8, 16"}),
+    option_row<&SparseOptions::two_stage_tokens>(
+        {.name = "sparse_two_stage_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxSparseTokens,
+         .when_unset = "262144",
+         .help = "rows from this position on score only a quarter of the tiles, chosen by pools"}),
     option_row<&SparseOptions::min_budget_tokens>(
         {.name = "sparse_min_budget_tokens",
          .kind = OptionKind::kTokens,

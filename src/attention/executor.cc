@@ -80,12 +80,16 @@ void Executor::attend_keys(Stream& stream, const AttentionArgs& args) {
   attention(stream, args);
 }
 
-int64_t Executor::num_windows(LayerId layer, const PrefillSpan& span) const {
+Executor::KeyVisits Executor::key_visits(LayerId layer, const PrefillSpan& span) const {
   SelectInput input;
   input.layer = layer;
   input.span = span;
-  const int64_t rows = policies_.of(Phase::kPrefill).window_rows(input);
-  return rows > 0 ? (span.num_rows + rows - 1) / rows : 0;
+  const Policy& policy = policies_.of(Phase::kPrefill);
+  const int64_t rows = policy.window_rows(input);
+  if (rows == 0) return {};
+  return {.num_windows = (span.num_rows + rows - 1) / rows,
+          .first_walk = policy.first_walk(input),
+          .num_walks = policy.num_walks()};
 }
 
 // Windows outermost, since scores of one window only are kept.
@@ -96,7 +100,7 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
   for (int64_t first = 0; window_rows > 0 && first < input.span.num_rows; first += window_rows) {
     const int64_t count = std::min(window_rows, input.span.num_rows - first);
     const TileRows window{static_cast<int32_t>(first), static_cast<int32_t>(count)};
-    for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+    for (int32_t walk = policy.first_walk(input); walk < policy.num_walks(); ++walk) {
       for_each_key_run(stream, pass, part, {input.layer, walk}, [&](KeyRun run) {
         run.walk = walk;
         policy.score(stream, input, window, run);

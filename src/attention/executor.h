@@ -88,8 +88,14 @@ class Executor {
   bool selects(const AttentionPass& pass) const;
   // Enqueues one attention call of a walk, after the audit of the same keys.
   void attend_keys(Stream& stream, const AttentionArgs& args);
-  // Windows of a span whose keys a layer visits before it attends; 0 if its policy scores nothing.
-  int64_t num_windows(LayerId layer, const PrefillSpan& span) const;
+  // What a layer visits of the keys of a span before it attends: walks [first_walk, num_walks) in
+  // each window. No windows if its policy scores nothing.
+  struct KeyVisits {
+    int64_t num_windows = 0;
+    int32_t first_walk = 0;
+    int32_t num_walks = 0;
+  };
+  KeyVisits key_visits(LayerId layer, const PrefillSpan& span) const;
 
  private:
   // The same blocks, after the write.

@@ -100,7 +100,6 @@ void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
                                  std::span<const PrefillSpan> spans, size_t max_loads) {
   loads_.clear();
   next_load_ = 0;
-  const int64_t num_walks = policies().of(Phase::kPrefill).num_walks();
   for (const LayerId layer : offload_.layout().layers()) {
     for (size_t first = 0, end = 0; first < history.size(); first = end) {
       const auto seq = static_cast<size_t>(history[first].seq_index);
@@ -111,9 +110,11 @@ void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
           loads_.push_back({layer, i, part});
         }
       };
-      const int64_t windows = spans.empty() ? 0 : num_windows(layer, spans[seq]);
-      for (int64_t i = 0; i < windows * num_walks; ++i) {
-        add(part_of_walk(static_cast<int32_t>(i % num_walks)), false);
+      const KeyVisits visits = spans.empty() ? KeyVisits{} : key_visits(layer, spans[seq]);
+      for (int64_t window = 0; window < visits.num_windows; ++window) {
+        for (int32_t walk = visits.first_walk; walk < visits.num_walks; ++walk) {
+          add(part_of_walk(walk), false);
+        }
       }
       add(BlockPart::kAll, true);
     }

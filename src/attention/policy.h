@@ -162,6 +162,8 @@ class Policy {
   // after the last run of each walk, before `choose`. A walk that does not read values costs half
   // of the transfers of one that does, where the history is on the host.
   virtual int32_t num_walks() const { return 1; }
+  // The first of them that the rows of this input need. Depends on what window_rows depends on.
+  virtual int32_t first_walk(const SelectInput&) const { return 0; }
   virtual bool reads_values(int32_t /*walk*/) const { return false; }
   virtual void end_walk(Stream&, const SelectInput&, const TileRows& /*window*/, int32_t /*walk*/) {
   }

@@ -11,9 +11,10 @@
 namespace sluice {
 
 int32_t probes_per_tile(const TileProbes& probes) {
+  if (probes.are_true_rows()) return probes.rows_per_tile;
   switch (probes.kind) {
     case TileProbeKind::kRows:
-      return probes.rows_per_tile;
+      break;
     case TileProbeKind::kAntidiagonal:
       return kMaskTileTokens / probes.stride;
     case TileProbeKind::kPooled:
@@ -33,10 +34,13 @@ bool is_power_of_two(int32_t value) {
 }
 
 void check_probes(const TileProbes& probes, ShapeContract& shapes) {
+  if (probes.are_true_rows()) {
+    shapes.require(is_power_of_two(probes.rows_per_tile) && probes.rows_per_tile <= 16,
+                   "rows_per_tile must be 1, 2, 4, 8 or 16");
+  }
   switch (probes.kind) {
     case TileProbeKind::kRows:
-      return shapes.require(is_power_of_two(probes.rows_per_tile) && probes.rows_per_tile <= 16,
-                            "rows_per_tile must be 1, 2, 4, 8 or 16");
+      return;
     case TileProbeKind::kAntidiagonal:
       return shapes.require(
           is_power_of_two(probes.stride) && probes.stride >= 4 && probes.stride <= 32,
@@ -45,9 +49,10 @@ void check_probes(const TileProbes& probes, ShapeContract& shapes) {
       shapes.require(is_power_of_two(probes.key_pool_tokens) && probes.key_pool_tokens >= 8 &&
                          probes.key_pool_tokens <= kMaskTileTokens,
                      "key_pool_tokens must be a power of two from 8 to 128");
-      return shapes.require(probes.query_pool_tokens == 1 || probes.query_pool_tokens == 16 ||
+      return shapes.require(probes.query_pool_tokens == 0 || probes.query_pool_tokens == 1 ||
+                                probes.query_pool_tokens == 16 ||
                                 probes.query_pool_tokens == kMaskTileTokens,
-                            "query_pool_tokens must be 1, 16 or 128");
+                            "query_pool_tokens must be 0, 1, 16 or 128");
   }
 }
 

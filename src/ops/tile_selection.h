@@ -31,17 +31,25 @@ enum class TileProbeKind {
   // Pools: a row is the mean (or the channel-wise maximum) of `query_pool_tokens` rows, a key that
   // of `key_pool_tokens` keys, and its score has ln of the visible tokens of the pool added. Pools
   // are made of the tokens that exist. A token is visible up to the last row of the query pool.
-  // Cost: 128 / (key_pool_tokens * query_pool_tokens) of kRows with one row.
+  // With query_pool_tokens 0 the rows are those of kRows.
+  // Cost: 128 / (key_pool_tokens * query_pool_tokens) of kRows with one row; with 0
+  // 1 / key_pool_tokens of kRows.
   kPooled,
 };
 
 struct TileProbes {
   TileProbeKind kind = TileProbeKind::kRows;
-  int32_t rows_per_tile = 4;        // kRows: 1 to 16, a power of two
+  int32_t rows_per_tile = 4;        // true rows: 1 to 16, a power of two
   int32_t stride = 16;              // kAntidiagonal: 4, 8, 16 or 32
   int32_t key_pool_tokens = 16;     // kPooled: a power of two, 8 to 128
-  int32_t query_pool_tokens = 128;  // kPooled: 128, 16 or 1
+  int32_t query_pool_tokens = 128;  // kPooled: 128, 16 or 1; or 0
   bool pools_maxima = false;        // kPooled
+
+  // Whether the probes are single rows in the places of probe_row.
+  constexpr bool are_true_rows() const {
+    return kind == TileProbeKind::kRows ||
+           (kind == TileProbeKind::kPooled && query_pool_tokens == 0);
+  }
 };
 
 // Probe rows of a query tile of kMaskTileTokens rows.

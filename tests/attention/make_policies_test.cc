@@ -95,6 +95,8 @@ TEST(MakePolicies, OptionsOfTilePolicies) {
 
   expect_error([] { make_policies("xattention+full", {.probe_rows = 4}); },
                {"sparse_probe_rows", "'xattention+full'", "sampled"});
+  expect_error([] { make_policies("avgpool+full", {.two_stage_tokens = 4096}); },
+               {"sparse_two_stage_tokens", "'avgpool+full'", "sampled"});
   expect_error([] { make_policies("sampled+full", {.stride = 8}); },
                {"sparse_stride", "xattention"});
   expect_error([] { make_policies("sampled+full", {.topk_tokens = 8}); }, {"sparse_topk_tokens"});

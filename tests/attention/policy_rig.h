@@ -282,7 +282,7 @@ class PolicyRig {
     const int32_t run_tokens = cuts.run_tokens > 0 ? cuts.run_tokens : num_tokens;
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows window{first, std::min(window_rows, num_rows - first)};
-      for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+      for (int32_t walk = policy.first_walk(input); walk < policy.num_walks(); ++walk) {
         for (int32_t begin = 0; begin < num_tokens; begin += run_tokens) {
           const int32_t end = std::min(begin + run_tokens, num_tokens);
           const int32_t first_block = begin / block_tokens_;

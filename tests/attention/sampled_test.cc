@@ -1,6 +1,9 @@
 // sampled: masks of the references, its own options and defaults, and what probes can miss.
 #include "attention/policies/sampled.h"
 
+#include <bit>
+#include <optional>
+
 #include "attention/column_check.h"
 
 namespace sluice {
@@ -62,6 +65,128 @@ TEST(Sampled, Defaults) {
   EXPECT_EQ(rig.policies().of(Phase::kPrefill).prefill_tail_tokens(), 128);
 }
 
+reference::RecordShape record_shape(const Span& span, const TileProbes& probes, int32_t num_lists) {
+  return {.num_q_heads = PolicyRig::kQueryHeads,
+          .num_kv_heads = num_lists,
+          .num_q_tiles = static_cast<int32_t>(mask_tiles_of(span.num_rows)),
+          .probes_per_tile = probes_per_tile(probes),
+          .num_kv_tiles = static_cast<int32_t>(mask_tiles_of(span.end_pos()))};
+}
+
+// What the first of two stages keeps, by the reference: a quarter of the tiles that a query tile
+// sees by pools of 16 keys, and what the options force.
+struct Kept {
+  std::vector<int32_t> words;
+  TileMask mask;
+
+  Kept(PolicyRig& rig, const Span& span, const SparseOptions& options) {
+    const TileProbes pools{.kind = TileProbeKind::kPooled};
+    const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
+    const reference::RecordShape shape = record_shape(span, pools, num_lists);
+    const TileRule rule{
+        .choice = TileChoice::kPart,
+        .share = kMassOne / 4,
+        .sink_tokens = *options.sink_tokens,
+        .recent_tokens = *options.recent_tokens,
+        .threshold_tokens = *options.two_stage_tokens,
+        .tail_tokens = 0,
+        .min_tiles = static_cast<int32_t>(mask_tiles_of(options.min_budget_tokens.value_or(0)))};
+    words = reference::mask_words(reference::score_tiles(rig.rows_and_keys(span, pools)), shape,
+                                  rule, span.first_pos / kMaskTileTokens, kTilePromptTokens);
+    mask = {.bits = TensorView(words.data(), DType::kI32, {1, num_lists, shape.num_q_tiles, 1}),
+            .first_q_tile = span.first_pos / kMaskTileTokens};
+  }
+};
+
+// Masks of the whole prompt and of a span in its middle.
+void expect_two_stage_masks(const SparseOptions& options, const TileRule& rule) {
+  PolicyRig rig(make_policies("sampled+full", options), kMaskTileTokens);
+  const Span prompt{0, 0, kTilePromptTokens};
+  rig.run(Phase::kPrefill, {prompt});
+  const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
+  for (const Span& span : {prompt, Span{0, 384, 300, kTilePromptTokens}}) {
+    const Kept kept(rig, span, options);
+    const TileProbes probes{.rows_per_tile = options.probe_rows.value_or(4)};
+    ScoreTilesArgs args = rig.rows_and_keys(span, probes);
+    args.visits = kept.mask;
+    EXPECT_EQ(
+        words_of(rig.select(Phase::kPrefill, {span}).mask),
+        reference::mask_words(reference::score_tiles(args), record_shape(span, probes, num_lists),
+                              rule, span.first_pos / kMaskTileTokens, kTilePromptTokens))
+        << "rows from " << span.first_pos << ", two stages from " << *options.two_stage_tokens;
+  }
+}
+
+TEST(Sampled, TwoStageMasksAreThoseOfTheReference) {
+  for (const int32_t first_pos : {0, 256, 300, 896}) {
+    expect_two_stage_masks(bare({.coverage = 0.7, .two_stage_tokens = first_pos}), coverage(0.7));
+  }
+  for (const int32_t rows : {1, 16}) {
+    expect_two_stage_masks(bare({.coverage = 0.6, .probe_rows = rows, .two_stage_tokens = 128}),
+                           coverage(0.6));
+  }
+  expect_two_stage_masks(bare({.shared_list = true, .coverage = 0.9, .two_stage_tokens = 0}),
+                         coverage(0.9));
+  SparseOptions options = bare({.coverage = 0.9, .two_stage_tokens = 0});
+  TileRule rule = coverage(0.9);
+  options.sink_tokens = rule.sink_tokens = 129;
+  options.recent_tokens = rule.recent_tokens = 129;
+  expect_two_stage_masks(options, rule);
+  options.min_budget_tokens = 600;
+  rule.min_tiles = 5;
+  expect_two_stage_masks(options, rule);
+  options.tail_tokens = rule.tail_tokens = 5;
+  expect_two_stage_masks(options, rule);
+}
+
+// No mask has more than a quarter of the tiles and the forced ones, and some are not those of one
+// stage: the test above compares something.
+TEST(Sampled, TheFirstStageLeavesTilesOut) {
+  PolicyRig one(make_policies("sampled+full", bare({.coverage = 0.9})), kMaskTileTokens);
+  PolicyRig two(make_policies("sampled+full", bare({.coverage = 0.9, .two_stage_tokens = 640})),
+                kMaskTileTokens);
+  const Span prompt{0, 0, kTilePromptTokens};
+  one.run(Phase::kPrefill, {prompt});
+  two.run(Phase::kPrefill, {prompt});
+  const std::vector<int32_t> all = words_of(one.select(Phase::kPrefill, {prompt}).mask);
+  const std::vector<int32_t> kept = words_of(two.select(Phase::kPrefill, {prompt}).mask);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto q_tile = static_cast<int>(i % 8);
+    if (q_tile < 5) {
+      EXPECT_EQ(kept[i], all[i]) << "query tile " << q_tile << " begins before 640";
+    } else {
+      EXPECT_LE(std::popcount(static_cast<uint32_t>(kept[i])), (q_tile + 4) / 4 + 1);
+      EXPECT_GT(std::popcount(static_cast<uint32_t>(all[i])), (q_tile + 4) / 4 + 1);
+    }
+  }
+}
+
+TEST(Sampled, TwoStagesAreLikeAnyTilePolicy) {
+  const SparseOptions options = bare({.coverage = 0.6, .two_stage_tokens = 384});
+  testing::expect_cuts_change_nothing("sampled", options);
+  testing::expect_dense_where_asked("sampled", options);
+  testing::expect_counts("sampled", options);
+  testing::expect_planned_memory("sampled", options);
+}
+
+// Keys are walked once more only for passes with rows that two stages score.
+TEST(Sampled, PassesBeforeTwoStagesWalkTheKeysOnce) {
+  for (const int32_t columns : {0, 50}) {
+    const auto policies =
+        make_policies("sampled+full", bare({.two_stage_tokens = 1000, .column_tokens = columns}));
+    const Policy& policy = policies->of(Phase::kPrefill);
+    const auto num_walks = [&](int64_t first_pos, int64_t num_rows) {
+      SelectInput input;
+      input.span = {.first_pos = first_pos, .num_rows = num_rows, .prompt_end = 4096};
+      return policy.num_walks() - policy.first_walk(input);
+    };
+    const int32_t one_stage = columns == 0 ? 1 : 3;
+    EXPECT_EQ(num_walks(0, 1024), one_stage) << "its last tile begins at 896";
+    EXPECT_EQ(num_walks(0, 1025), one_stage + 1);
+    EXPECT_EQ(num_walks(1024, 128), one_stage + 1);
+  }
+}
+
 // The columns of the second segment of 512 rows, and the tiles that cover what they do not, by the
 // reference.
 void expect_columns(const SparseOptions& options, const TileRule& rule) {
@@ -69,7 +194,9 @@ void expect_columns(const SparseOptions& options, const TileRule& rule) {
   const Span prompt{0, 0, kTilePromptTokens};
   rig.run(Phase::kPrefill, {prompt});
   const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
-  const ScoreTilesArgs args = rig.rows_and_keys(prompt, {.rows_per_tile = 4});
+  ScoreTilesArgs args = rig.rows_and_keys(prompt, {.rows_per_tile = 4});
+  std::optional<Kept> kept;
+  if (options.two_stage_tokens) args.visits = kept.emplace(rig, prompt, options).mask;
   const std::vector<double> scores = reference::column_scores(args, 512, num_lists);
   const std::vector<double> masses =
       reference::tile_masses(reference::score_tiles(args), {.num_q_heads = PolicyRig::kQueryHeads,
@@ -123,12 +250,49 @@ TEST(Sampled, ColumnsAndTheRestAreThoseOfTheReference) {
   expect_columns(options, rule);
 }
 
+// Columns come from all tiles, those of the others included, where their mass is more than nothing.
+TEST(Sampled, ColumnsOfTwoStagesAreThoseOfTheReference) {
+  for (const int32_t count : {1, 40, 128}) {
+    expect_columns(bare({.coverage = 0.6, .two_stage_tokens = 512, .column_tokens = count}),
+                   coverage(0.6));
+  }
+  expect_columns(
+      bare({.shared_list = true, .coverage = 0.6, .two_stage_tokens = 640, .column_tokens = 60}),
+      coverage(0.6));
+}
+
 TEST(Sampled, ColumnsAreLikeAnyTilePolicy) {
   const SparseOptions options = bare({.coverage = 0.5, .column_tokens = 50});
   testing::expect_column_cuts_change_nothing("sampled", options);
   testing::expect_dense_where_asked("sampled", options);
   testing::expect_counts("sampled", options);
   testing::expect_planned_memory("sampled", options);
+  const SparseOptions two_stages =
+      bare({.coverage = 0.5, .two_stage_tokens = 512, .column_tokens = 50});
+  testing::expect_column_cuts_change_nothing("sampled", two_stages);
+  testing::expect_counts("sampled", two_stages);
+  testing::expect_planned_memory("sampled", two_stages);
+}
+
+// A single key that a probe looks at is lost in a pool of 16. As a column it is attended to, since
+// columns are chosen among all keys.
+TEST(Sampled, ColumnsFindWhatTheFirstStageCannotSee) {
+  constexpr int32_t kKey = 300, kQueryTile = 6;
+  const Span prompt{0, 0, kTilePromptTokens};
+  for (const int32_t columns : {0, 20}) {
+    const SparseOptions options =
+        bare({.coverage = 0.9, .two_stage_tokens = 512, .column_tokens = columns});
+    PolicyRig rig(make_policies("sampled+full", options), kMaskTileTokens);
+    rig.plant({.pos = kKey}, probe_row(kQueryTile, column_probe(kQueryTile, 4), 4));
+    rig.run(Phase::kPrefill, {prompt});
+    constexpr uint32_t kBit = 1u << (kKey / kMaskTileTokens);
+    const Kept kept(rig, prompt, options);
+    ASSERT_EQ(static_cast<uint32_t>(kept.words[kQueryTile]) & kBit, 0u) << "the pools see it";
+    const Selection selection = rig.select(Phase::kPrefill, {prompt});
+    EXPECT_EQ(static_cast<uint32_t>(words_of(selection.mask)[kQueryTile]) & kBit, 0u);
+    EXPECT_EQ(PolicyRig::is_column(selection.columns, 0, kQueryTile * kMaskTileTokens, kKey),
+              columns > 0);
+  }
 }
 
 // Four probes a tile: 4 MiB of records a query tile, so windows of 16 tiles.

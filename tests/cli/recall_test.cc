@@ -231,7 +231,7 @@ TEST(RecallRig, FindsPlantedTilesAndTokens) {
               0.01);
     for (const Estimator& estimator : all_estimators()) {
       const TileRule rule = rule_of({.share = 0.25}, 15);
-      const auto chosen = tiles.rig.select(estimator.probes, 15, {&rule, 1});
+      const auto chosen = tiles.rig.select(estimator, 15, {&rule, 1});
       EXPECT_EQ(chosen[0][static_cast<size_t>(kv_head)][static_cast<size_t>(5 + 3 * kv_head)], true)
           << estimator.name;
     }
@@ -263,7 +263,7 @@ TEST(RecallRig, RowsOfAConstantQueryTileAreTheOracle) {
   for (const RecallAsk& ask : asks) rules.push_back(rule_of(ask, 23));
   const auto masses = planted.rig.token_masses(23);
   for (const int32_t rows : {1, 16}) {
-    const auto chosen = planted.rig.select({.rows_per_tile = rows}, 23, rules);
+    const auto chosen = planted.rig.select({.probes = {.rows_per_tile = rows}}, 23, rules);
     for (size_t ask = 0; ask < 2; ++ask) {
       for (int32_t kv_head = 0; kv_head < 2; ++kv_head) {
         const auto mean = reference::tile_mass(group_mean(masses, kv_head));

@@ -2,6 +2,7 @@
 // runs that are attended to. The bits are those of resident KV, for every size and number of slots,
 // chunk, batch and prefix hit; and the link carries keys once for each window.
 #include <algorithm>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -202,18 +203,22 @@ struct Named {
   int32_t scope_tokens = kBlock;
   bool has_columns = false;
   bool has_profile = false;
+  std::optional<int32_t> two_stage_tokens = std::nullopt;
 };
 
 const std::vector<Named> kNamed = {{"sampled+full"},
                                    {"xattention+full"},
                                    {"avgpool+quest"},
                                    {"sampled+full", 512, true},
+                                   {"sampled+full", kBlock, false, false, 3 * kBlock},
+                                   {"sampled+full", 512, true, false, 600},
                                    {"minference+full", 512, true},
                                    {"minference+full", 512, true, true}};
 
 void PrintTo(const Named& policy, std::ostream* out) {
   *out << policy.name << (policy.has_columns ? " with columns" : "")
-       << (policy.has_profile ? " and a profile" : "");
+       << (policy.has_profile ? " and a profile" : "")
+       << (policy.two_stage_tokens ? " in two stages" : "");
 }
 
 // As sparse as the rule of tiles allows, but for the prompt's last 50 rows.
@@ -237,6 +242,7 @@ EngineOptions named(EngineOptions options, const Named& policy) {
   } else {
     sparse.coverage = 0.4;
   }
+  sparse.two_stage_tokens = policy.two_stage_tokens;
   if (policy.name.starts_with("sampled")) sparse.column_tokens = policy.has_columns ? 40 : 0;
   return options;
 }
@@ -273,6 +279,21 @@ TEST_P(NamedPolicies, GiveTheBitsOfResidentKv) {
   }
   const EngineOptions whole = scoped_offloaded(KvOffload::kLayerwise, kBlock);
   expect_all_same(run_named(whole, policy, jobs), reference, "layerwise");
+}
+
+// Chunks of 256 tokens: the second scores 2 blocks of history and the third 4, twice if two stages
+// score its rows.
+TEST(ScoredOffload, KeysMoveOnceMoreWhereTwoStagesScoreThem) {
+  const auto key_bytes = [](std::optional<int32_t> two_stage_tokens) {
+    const Named policy{.name = "sampled+full", .two_stage_tokens = two_stage_tokens};
+    LLM llm(named(chunked(256, 256), policy));
+    run_jobs(llm, {{random_tokens(768, 1), sampled(1, 1)}});
+    return llm.observations().prefill.key_bytes;
+  };
+  const int64_t once = key_bytes(std::nullopt);
+  EXPECT_GT(once, 0);
+  EXPECT_EQ(key_bytes(512) * (2 + 4), once * (2 + 2 * 4));
+  EXPECT_EQ(key_bytes(768), once) << "no row is there";
 }
 
 TEST_P(NamedPolicies, HitWhatTheyComputedCold) {

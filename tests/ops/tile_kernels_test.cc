@@ -56,6 +56,8 @@ const Shape kShapes[] = {
     {128, 1, 7, 128, kTile + 72, 0, pools(128, 128, true)},
     {80, 1, 2, 64, 2 * kTile + 44, kTile, pools(64, 1)},
     {256, 1, 1, 128, 2 * kTile + 4, 0, pools(32, 16, true)},
+    {128, 1, 4, 256, 3 * kTile + 44, 0, pools(16, 0)},
+    {64, 2, 3, 128, 3 * kTile, kTile, pools(8, 0, true)},
 };
 
 std::string describe_shape(const Shape& shape) {

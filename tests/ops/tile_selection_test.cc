@@ -26,6 +26,7 @@ const TileProbes kProbes[] = {
     {.kind = TileProbeKind::kPooled},
     {.kind = TileProbeKind::kPooled, .key_pool_tokens = 64, .query_pool_tokens = 16},
     {.kind = TileProbeKind::kPooled, .query_pool_tokens = 1, .pools_maxima = true},
+    {.kind = TileProbeKind::kPooled, .rows_per_tile = 2, .query_pool_tokens = 0},
 };
 
 TEST(ScoreTiles, MatchesTheReference) {

@@ -77,7 +77,8 @@ bool MixedHeads::has_tiles(LayerId layer) const {
 
 void MixedHeads::score(Stream& stream, const SelectInput& input, const TileRows& window,
                        const KeyRun& run) {
-  if (has_tiles(input.layer)) records_.score(stream, input, window, run);
+  if (!has_tiles(input.layer)) return;
+  score_tiles(stream, records_.score_args(input, window, run, records_.probes()));
 }
 
 // Records that are NaN make a probe unusable.
@@ -105,7 +106,7 @@ void MixedHeads::add(Stream& stream, const SelectInput& input, const TileRows& w
   if (std::ranges::none_of(groups, has_other_heads)) return;
   TileMask tiles;
   if (has_tiles(input.layer)) {
-    const TensorView records = records_.records_of(input, window);
+    const TensorView records = records_.records_of(input, window, records_.probes());
     leave_out(stream, input.layer, HeadKind::kBlockSparse, records);
     tiles = make_mask(memory_.words, num_lists_, input.span);
     TileRule rule = target.rule;

@@ -24,20 +24,26 @@ void ProbePolicy::initialize(Device& device, const KvLayout& layout, int32_t num
   records_.initialize(device, layout, limits, max_window_rows(limits));
 }
 
+SelectTilesArgs ProbePolicy::select_args(const SelectInput& input, const TileRows& window,
+                                         const TileProbes& probes, const TileRule& rule) const {
+  return {.records = records_.records_of(input, window, probes),
+          .probes_per_tile = probes_per_tile(probes),
+          .batch = input.batch,
+          .rows = window,
+          .prompt_end = input.span.prompt_end,
+          .rule = rule,
+          .mask = mask_of(input)};
+}
+
 void ProbePolicy::score(Stream& stream, const SelectInput& input, const TileRows& window,
                         const KeyRun& run) {
-  records_.score(stream, input, window, run);
+  score_tiles(stream, records_.score_args(input, window, run, probes()));
 }
 
 void ProbePolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
-  select_tiles(stream, {.records = records_of(input, window),
-                        .probes_per_tile = probes_per_tile(probes()),
-                        .batch = input.batch,
-                        .rows = window,
-                        .prompt_end = input.span.prompt_end,
-                        .rule = tile_rule(),
-                        .mask = mask_of(input),
-                        .counts = counts_of(stream, input.layer)});
+  SelectTilesArgs args = select_args(input, window, probes(), tile_rule());
+  args.counts = counts_of(stream, input.layer);
+  select_tiles(stream, args);
 }
 
 }  // namespace sluice

@@ -27,11 +27,10 @@ class ProbePolicy : public TilePolicy {
   size_t record_bytes(const PolicyLimits& limits) const override;
 
   const TileProbes& probes() const { return records_.probes(); }
-  // Those of a window.
-  TensorView vectors_of(const TileRows& window) const { return records_.vectors_of(window); }
-  TensorView records_of(const SelectInput& input, const TileRows& window) const {
-    return records_.records_of(input, window);
-  }
+  const ProbeRecords& records() const { return records_; }
+  // The call that chooses by records of `probes`; it counts nothing.
+  SelectTilesArgs select_args(const SelectInput& input, const TileRows& window,
+                              const TileProbes& probes, const TileRule& rule) const;
 
  private:
   ProbeRecords records_;

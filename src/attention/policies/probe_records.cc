@@ -39,35 +39,38 @@ void ProbeRecords::initialize(Device& device, const KvLayout& layout, const Poli
   memory_ = cut_memory(arena, layout, limits, window_rows);
 }
 
-TensorView ProbeRecords::vectors_of(const TileRows& window) const {
+TensorView ProbeRecords::vectors_of(const TileRows& window, const TileProbes& probes) const {
   const TensorView& all = memory_.vectors;
-  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes_);
-  SLUICE_CHECK(num_probes <= all.dim(1), "{} probes", num_probes);
-  return TensorView(all.bytes(), DType::kBF16, {all.dim(0), num_probes, all.dim(2)});
+  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes);
+  const int64_t width = probe_width(probes, all.dim(2) / probe_width(probes_, 1));
+  SLUICE_CHECK(num_probes <= all.dim(1) && width <= all.dim(2), "{} probes of {}", num_probes,
+               width);
+  return TensorView(all.bytes(), DType::kBF16, {all.dim(0), num_probes, width});
 }
 
-TensorView ProbeRecords::records_of(const SelectInput& input, const TileRows& window) const {
+TensorView ProbeRecords::records_of(const SelectInput& input, const TileRows& window,
+                                    const TileProbes& probes) const {
   const TensorView& all = memory_.records;
-  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes_);
+  const int64_t num_probes = int64_t{window.num_q_tiles()} * probes_per_tile(probes);
   const int64_t num_kv_tiles = mask_tiles_of(input.span.end_pos());
   SLUICE_CHECK(num_probes <= all.dim(1) && num_kv_tiles <= all.dim(2), "{} probes, {} KV tiles",
                num_probes, num_kv_tiles);
   return TensorView(all.bytes(), DType::kF32, {all.dim(0), num_probes, num_kv_tiles});
 }
 
-void ProbeRecords::score(Stream& stream, const SelectInput& input, const TileRows& window,
-                         const KeyRun& run) {
-  score_tiles(stream, {.q = input.q,
-                       .batch = input.batch,
-                       .rows = window,
-                       .scale = input.scale,
-                       .kv = run.kv,
-                       .kv_begin = run.kv_begin,
-                       .kv_end = run.kv_end,
-                       .block_table = run.block_table,
-                       .probes = probes_,
-                       .vectors = vectors_of(window),
-                       .records = records_of(input, window)});
+ScoreTilesArgs ProbeRecords::score_args(const SelectInput& input, const TileRows& window,
+                                        const KeyRun& run, const TileProbes& probes) const {
+  return {.q = input.q,
+          .batch = input.batch,
+          .rows = window,
+          .scale = input.scale,
+          .kv = run.kv,
+          .kv_begin = run.kv_begin,
+          .kv_end = run.kv_end,
+          .block_table = run.block_table,
+          .probes = probes,
+          .vectors = vectors_of(window, probes),
+          .records = records_of(input, window, probes)};
 }
 
 }  // namespace sluice

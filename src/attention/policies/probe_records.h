@@ -1,5 +1,5 @@
 // ProbeRecords: the probe vectors and the records of one window (ops/tile_selection.h), and the
-// calls of score_tiles that make them.
+// call of score_tiles that makes them.
 //
 // Used by the tile policies that score KV tiles by probes. Thread rule: as Policy.
 #pragma once
@@ -24,12 +24,15 @@ class ProbeRecords {
   void initialize(Device& device, const KvLayout& layout, const PolicyLimits& limits,
                   int64_t window_rows);
 
-  // Those of a window: bf16 [num_q_heads, probes, probe_width], f32 [num_q_heads, probes, KV tiles
+  // Vectors and records of a window, of the own probes or of others that are no more and no wider,
+  // in the same memory: bf16 [num_q_heads, probes, probe_width], f32 [num_q_heads, probes, KV tiles
   // of the sequence].
-  TensorView vectors_of(const TileRows& window) const;
-  TensorView records_of(const SelectInput& input, const TileRows& window) const;
-
-  void score(Stream& stream, const SelectInput& input, const TileRows& window, const KeyRun& run);
+  TensorView vectors_of(const TileRows& window, const TileProbes& probes) const;
+  TensorView records_of(const SelectInput& input, const TileRows& window,
+                        const TileProbes& probes) const;
+  // The call that makes them.
+  ScoreTilesArgs score_args(const SelectInput& input, const TileRows& window, const KeyRun& run,
+                            const TileProbes& probes) const;
 
  private:
   struct Memory {

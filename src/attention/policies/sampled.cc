@@ -1,6 +1,7 @@
 // sampled as probes of kind kRows; with columns the masses of tiles stand between records and mask.
 #include "attention/policies/sampled.h"
 
+#include "attention/policies/first_stage.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -11,6 +12,8 @@ constexpr int32_t kProbeRows = 4;
 constexpr int32_t kColumnTokens = 128;
 constexpr int32_t kSegmentTokens = 512;  // rows that share columns
 
+constexpr int32_t kTwoStageTokens = 256 * 1024;
+
 }  // namespace
 
 SampledPolicy::SampledPolicy(const SparseOptions& options)
@@ -18,6 +21,7 @@ SampledPolicy::SampledPolicy(const SparseOptions& options)
           "sampled", options, coverage_choice(options, kCoverage),
           {.kind = TileProbeKind::kRows,
            .rows_per_tile = power_of_two("sparse_probe_rows", options.probe_rows, kProbeRows)}),
+      kept_rule_(first_stage_rule(tile_rule(), options.two_stage_tokens.value_or(kTwoStageTokens))),
       has_columns_(options.column_tokens.value_or(kColumnTokens) > 0),
       columns_(kSegmentTokens, options.column_tokens.value_or(kColumnTokens)) {}
 
@@ -87,20 +91,42 @@ TileMasses SampledPolicy::masses_of(const SelectInput& input, const TileRows& wi
 
 // ---- A selection -------------------------------------------------------------------------------
 
+bool SampledPolicy::has_two_stages(const SelectInput& input, const TileRows& rows) const {
+  const int64_t last_row = input.span.first_pos + rows.first + rows.count - 1;
+  return last_row / kMaskTileTokens * kMaskTileTokens >= kept_rule_.threshold_tokens;
+}
+
+int32_t SampledPolicy::first_walk(const SelectInput& input) const {
+  const TileRows all{0, static_cast<int32_t>(input.span.num_rows)};
+  return has_two_stages(input, all) ? kPools : kRecords;
+}
+
 void SampledPolicy::score(Stream& stream, const SelectInput& input, const TileRows& window,
                           const KeyRun& run) {
-  if (run.walk == 0) {
-    ProbePolicy::score(stream, input, window, run);
-  } else if (run.walk == 1) {
-    score_keys(stream, input, window, run);
-  } else {
-    columns_.gather(stream, input, window, run);
+  switch (run.walk) {
+    case kPools:
+      if (!has_two_stages(input, window)) return;
+      return score_tiles(stream, records().score_args(input, window, run, kFirstStageProbes));
+    case kRecords:
+      return score_rows(stream, input, window, run);
+    case kColumns:
+      return score_keys(stream, input, window, run);
+    default:
+      return columns_.gather(stream, input, window, run);
   }
+}
+
+// The entries of the mask name what the first stage kept until `choose` overwrites them.
+void SampledPolicy::score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
+                               const KeyRun& run) {
+  ScoreTilesArgs args = records().score_args(input, window, run, probes());
+  if (has_two_stages(input, window)) args.visits = mask_of(input);
+  score_tiles(stream, args);
 }
 
 void SampledPolicy::score_keys(Stream& stream, const SelectInput& input, const TileRows& window,
                                const KeyRun& run) {
-  score_columns(stream, {.vectors = vectors_of(window),
+  score_columns(stream, {.vectors = records().vectors_of(window, probes()),
                          .lse = masses_of(input, window).lse,
                          .rows_per_tile = probes().rows_per_tile,
                          .batch = input.batch,
@@ -116,21 +142,24 @@ void SampledPolicy::score_keys(Stream& stream, const SelectInput& input, const T
 
 void SampledPolicy::end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
                              int32_t walk) {
+  if (walk == kPools && has_two_stages(input, window)) {
+    select_tiles(stream, select_args(input, window, kFirstStageProbes, kept_rule_));
+  }
   if (!has_columns_) return;
-  if (walk == 0) {
-    tile_masses(stream, {.records = records_of(input, window),
+  if (walk == kRecords) {
+    tile_masses(stream, {.records = records().records_of(input, window, probes()),
                          .probes_per_tile = probes().rows_per_tile,
                          .batch = input.batch,
                          .rows = window,
                          .first_q_tile = mask_of(input).first_q_tile,
                          .out = masses_of(input, window)});
-  } else if (walk == 1) {
+  } else if (walk == kColumns) {
     columns_.select(stream, input, window,
                     {.sink_tokens = tile_rule().sink_tokens,
                      .recent_tokens = tile_rule().recent_tokens,
                      .threshold_tokens = tile_rule().threshold_tokens});
-  } else {
-    subtract_columns(stream, {.vectors = vectors_of(window),
+  } else if (walk == kCopies) {
+    subtract_columns(stream, {.vectors = records().vectors_of(window, probes()),
                               .rows_per_tile = probes().rows_per_tile,
                               .batch = input.batch,
                               .rows = window,

@@ -93,6 +93,7 @@ std::vector<Estimator> all_estimators() {
     estimators.push_back(
         {fmt::format("rows {}", rows), {.kind = TileProbeKind::kRows, .rows_per_tile = rows}});
   }
+  estimators.push_back({"rows 4 of a quarter", {.rows_per_tile = 4}, true});
   for (const int32_t stride : {4, 8, 16, 32}) {
     estimators.push_back({fmt::format("antidiagonal {}", stride),
                           {.kind = TileProbeKind::kAntidiagonal, .stride = stride}});

@@ -44,8 +44,9 @@ std::vector<int32_t> sampled_tiles(int32_t first, int32_t end, int32_t count);
 
 // An estimator as a command line would name it.
 struct Estimator {
-  std::string name;  // "rows 4", "antidiagonal 16", "pooled 128"
+  std::string name;  // "rows 4", "rows 4 of a quarter", "antidiagonal 16", "pooled 128"
   TileProbes probes;
+  bool has_first_stage = false;  // which leaves tiles out (attention/policies/first_stage.h)
 };
 
 // All kinds of probes with the sizes that policies offer.

@@ -117,7 +117,7 @@ void RecallMeasure::add_tile(RecallRig& rig, int32_t layer, int32_t q_tile) {
   std::vector<TileRule> rules;
   for (const RecallAsk& ask : asks_) rules.push_back(rule_of(ask, q_tile));
   for (size_t i = 0; i < estimators_.size(); ++i) {
-    const RecallRig::Selections chosen = rig.select(estimators_[i].probes, q_tile, rules);
+    const RecallRig::Selections chosen = rig.select(estimators_[i], q_tile, rules);
     for (size_t ask = 0; ask < asks_.size(); ++ask) {
       for (int32_t kv_head = 0; kv_head < std::ssize(chosen[ask]); ++kv_head) {
         add_choice(kFirstEstimator + i, ask, layer, kv_head, truth,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "attention/policies/first_stage.h"
 #include "core/error.h"
 #include "ops/reference/softmax_mass.h"
 
@@ -57,8 +58,6 @@ RecallRig::RecallRig(const RecallShape& shape, int num_threads)
   vectors_ = tensor(DType::kBF16, {heads, kTile, dim});
   records_ = tensor(DType::kF32, {heads, kTile, tiles});
   bits_ = tensor(DType::kI32, {1, shape.num_kv_heads, 1, (tiles + 31) / 32});
-  counts_ = tensor(DType::kI64, {3});
-  std::fill_n(counts_.data<int64_t>(), 3, int64_t{0});
 }
 
 // Pinned memory: host and ops both reach it.
@@ -178,8 +177,8 @@ ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, int32_t q_tile) {
           .records = part_of(records_, {heads, num_probes, q_tile + 1})};
 }
 
-std::vector<std::vector<bool>> RecallRig::run_rule(const ScoreTilesArgs& scored,
-                                                   const TileRule& rule, int32_t q_tile) {
+TileMask RecallRig::run_rule(const ScoreTilesArgs& scored, const TileRule& rule, int32_t q_tile) {
+  const TileMask mask{.bits = bits_, .first_q_tile = q_tile};
   // The prompt ends behind the tile: no row of it is one of the prompt's last.
   select_tiles(*stream_, {.records = scored.records,
                           .probes_per_tile = probes_per_tile(scored.probes),
@@ -187,29 +186,40 @@ std::vector<std::vector<bool>> RecallRig::run_rule(const ScoreTilesArgs& scored,
                           .rows = scored.rows,
                           .prompt_end = (q_tile + 2) * kTile + rule.tail_tokens,
                           .rule = rule,
-                          .mask = {.bits = bits_, .first_q_tile = q_tile},
-                          .counts = counts_});
+                          .mask = mask});
+  return mask;
+}
+
+std::vector<std::vector<bool>> RecallRig::tiles_of(const TileMask& mask, int32_t q_tile) {
   stream_->synchronize();
-  const auto* words = reinterpret_cast<const uint32_t*>(bits_.data<int32_t>());
+  const auto* words = reinterpret_cast<const uint32_t*>(mask.bits.data<int32_t>());
   std::vector<std::vector<bool>> heads;
   for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
     std::vector<bool> tiles;
     for (int32_t j = 0; j <= q_tile; ++j) {
-      tiles.push_back((words[head * bits_.dim(3) + j / 32] >> (j % 32) & 1u) != 0);
+      tiles.push_back((words[head * mask.bits.dim(3) + j / 32] >> (j % 32) & 1u) != 0);
     }
     heads.push_back(std::move(tiles));
   }
   return heads;
 }
 
-RecallRig::Selections RecallRig::select(const TileProbes& probes, int32_t q_tile,
+RecallRig::Selections RecallRig::select(const Estimator& estimator, int32_t q_tile,
                                         std::span<const TileRule> rules) {
   SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
   stream_->synchronize();  // the small arrays are written by the host
-  const ScoreTilesArgs args = score_call(probes, q_tile);
+  ScoreTilesArgs args = score_call(estimator.probes, q_tile);
+  if (estimator.has_first_stage) {
+    const ScoreTilesArgs pools = score_call(kFirstStageProbes, q_tile);
+    score_tiles(*stream_, pools);
+    // All rules of bench recall force the same tiles.
+    args.visits = run_rule(pools, first_stage_rule(rules.front(), 0), q_tile);
+  }
   score_tiles(*stream_, args);
   Selections selections;
-  for (const TileRule& rule : rules) selections.push_back(run_rule(args, rule, q_tile));
+  for (const TileRule& rule : rules) {
+    selections.push_back(tiles_of(run_rule(args, rule, q_tile), q_tile));
+  }
   return selections;
 }
 

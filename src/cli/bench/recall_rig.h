@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "cli/bench/recall_choices.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "device/host/thread_team.h"
@@ -50,7 +51,7 @@ class RecallRig {
   // The tiles that an estimator takes for a query tile, by each rule: [rule][kv_head][tile], by
   // score_tiles and select_tiles.
   using Selections = std::vector<std::vector<std::vector<bool>>>;
-  Selections select(const TileProbes& probes, int32_t q_tile, std::span<const TileRule> rules);
+  Selections select(const Estimator& estimator, int32_t q_tile, std::span<const TileRule> rules);
 
  private:
   TensorView tensor(DType dtype, std::initializer_list<int64_t> dims);
@@ -59,8 +60,9 @@ class RecallRig {
   void multiply(int32_t q_tile);
   std::vector<double> head_masses(int32_t q_head, int32_t q_tile) const;
   ScoreTilesArgs score_call(const TileProbes& probes, int32_t q_tile);
-  std::vector<std::vector<bool>> run_rule(const ScoreTilesArgs& scored, const TileRule& rule,
-                                          int32_t q_tile);
+  // select_tiles for the one query tile of `scored`, into the mask that comes back.
+  TileMask run_rule(const ScoreTilesArgs& scored, const TileRule& rule, int32_t q_tile);
+  std::vector<std::vector<bool>> tiles_of(const TileMask& mask, int32_t q_tile);
 
   RecallShape shape_;
   std::unique_ptr<Device> device_;
@@ -75,7 +77,7 @@ class RecallRig {
   KvBlocksView blocks_;
   TensorView block_table_, row_begin_, first_pos_, kv_begin_, kv_end_;  // as in ops/attention.h
   TensorView vectors_, records_;  // room for the estimator with the most probes
-  TensorView bits_, counts_;
+  TensorView bits_;               // of the mask of a query tile
 };
 
 }  // namespace sluice::cli

@@ -51,17 +51,22 @@ Vector pool(const TileProbes& probes, const At& at, int32_t begin, int32_t end) 
   return result;
 }
 
-// The record of the query pool that begins at `position`, over pools of keys of the tile.
-double record_of_pools(const HeadView& head, double scale, const TileProbes& probes,
-                       int32_t position, int32_t kv_tile) {
-  const int32_t row_end = std::min(position + probes.query_pool_tokens, head.end_pos);
+// Rows of a query pool.
+struct RowRange {
+  int32_t begin;
+  int32_t end;
+};
+
+// The record of a query pool, over pools of keys of the tile.
+double record_of_pools(const HeadView& head, double scale, const TileProbes& probes, RowRange rows,
+                       int32_t kv_tile) {
   const Vector q = pool(
-      probes, [&](int32_t p) { return head.row(p); }, position, row_end);
+      probes, [&](int32_t p) { return head.row(p); }, rows.begin, rows.end);
   Vector scores;
   for (int32_t begin = kv_tile * kTile; begin < (kv_tile + 1) * kTile;
        begin += probes.key_pool_tokens) {
     const int32_t end = std::min(begin + probes.key_pool_tokens, head.kv_end);
-    const int32_t num_visible = std::min(end, row_end) - begin;
+    const int32_t num_visible = std::min(end, rows.end) - begin;
     if (num_visible <= 0) break;
     const Vector k = pool(
         probes, [&](int32_t p) { return head.key(p); }, begin, end);
@@ -87,9 +92,15 @@ double record(const HeadView& head, const ScoreTilesArgs& args, int32_t q_tile, 
       return record_of_cells(head, args.scale, probes.stride, m, kv_tile);
     }
     case TileProbeKind::kPooled: {
+      if (probes.query_pool_tokens == 0) {
+        const int32_t row =
+            std::min(probe_row(q_tile, index, probes.rows_per_tile), head.end_pos - 1);
+        return record_of_pools(head, args.scale, probes, {row, row + 1}, kv_tile);
+      }
       const int32_t position = first_row + index * probes.query_pool_tokens;
       if (position >= head.end_pos) return kNothing;
-      return record_of_pools(head, args.scale, probes, position, kv_tile);
+      const int32_t end = std::min(position + probes.query_pool_tokens, head.end_pos);
+      return record_of_pools(head, args.scale, probes, {position, end}, kv_tile);
     }
   }
   return kNothing;

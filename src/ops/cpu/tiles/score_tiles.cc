@@ -138,7 +138,7 @@ ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
   const int32_t index = probe % call.per_tile;
   const int32_t end_pos = call.end_pos();
   if (q_tile * kTile >= end_pos) return {};
-  if (call.probes.kind == TileProbeKind::kRows) {
+  if (call.probes.are_true_rows()) {
     const int32_t row = std::min(probe_row(q_tile, index, call.per_tile), end_pos - 1);
     return {row, row + 1, row + 1};
   }

@@ -50,7 +50,7 @@ __device__ inline ProbeRows rows_of(const ScoreCall& call, const ScoreRun& run, 
   const int32_t q_tile = run.first_q_tile + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   if (q_tile * kMaskTileTokens >= run.end_pos) return {0, 0, 0};
-  if (call.probes.kind == TileProbeKind::kRows) {
+  if (call.probes.are_true_rows()) {
     const int32_t row = min(probe_row(q_tile, index, call.per_tile), run.end_pos - 1);
     return {row, row + 1, row + 1};
   }
@@ -70,7 +70,7 @@ __device__ inline int32_t num_existing_probes(const ScoreCall& call, const Score
   }
   // All probe rows of a tile that has a row exist, clipped to the last row.
   const int32_t tokens = kMaskTileTokens / call.per_tile;
-  const int32_t count = call.probes.kind == TileProbeKind::kRows
+  const int32_t count = call.probes.are_true_rows()
                             ? (num_rows + kMaskTileTokens - 1) / kMaskTileTokens * call.per_tile
                             : (num_rows + tokens - 1) / tokens;
   return min(count, call.num_probes);
