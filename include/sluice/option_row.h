@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -22,15 +23,16 @@ namespace sluice {
 
 // The type of a value: how it is written as text, and which range fields of its row apply.
 enum class OptionKind {
-  kFlag,      // on or off
-  kWhole,     // a whole number: min, max, multiple_of
-  kTokens,    // a whole number of tokens, as in 32K
-  kBytes,     // a size, as in 4G
-  kNumber,    // a number: number_min, number_max, above_min
-  kText,      // text; not empty where it is given
-  kChoice,    // one of `choices`
-  kTexts,     // several texts
-  kTokenIds,  // a list of token ids
+  kFlag,         // on or off
+  kWhole,        // a whole number: min, max, multiple_of
+  kTokens,       // a whole number of tokens, as in 32K
+  kBytes,        // a size, as in 4G
+  kNumber,       // a number: number_min, number_max, above_min
+  kText,         // text; not empty where it is given
+  kChoice,       // one of `choices`
+  kTexts,        // several texts
+  kTokenIds,     // a list of token ids
+  kTokenBiases,  // numbers by token id: number_min, number_max, or -infinity
 };
 
 struct OptionFacts {
@@ -57,7 +59,7 @@ struct OptionFacts {
 
 // A value of any option. Integers and enumerations are int64_t, floats are double.
 using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>,
-                                 std::vector<int32_t>>;
+                                 std::vector<int32_t>, std::map<int32_t, float>>;
 
 // The row of one field of `Options`.
 template <typename Options>

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,16 @@ struct SamplingParams {
   // Two requests with the same prompt, parameters and seed give the same tokens, alone or in any
   // batch. Without one, a seed is drawn for the request.
   std::optional<int64_t> seed;
+
+  // Changes of the logits before all of the above, in this order; log-probabilities are those of
+  // the logits without them. A token gets its bias; then, if prompt or answer have it, a positive
+  // logit is divided by the repetition penalty and another multiplied; then, if the answer has it,
+  // the frequency penalty times its count and the presence penalty are subtracted.
+  std::map<int32_t, float> logit_bias;  // by token id, -100 to 100 or -infinity, which bans a token
+  float repetition_penalty = 1.0f;      // above 0; 1 changes nothing
+  float frequency_penalty = 0.0f;       // -2 to 2
+  float presence_penalty = 0.0f;        // -2 to 2
+  std::optional<std::vector<int32_t>> allowed_token_ids;  // no other token is chosen; empty: all
 
   int32_t max_tokens = 16;              // at least 1
   int32_t min_tokens = 0;               // no end token before this many
@@ -72,6 +83,36 @@ inline constexpr std::array kSamplingRows = {
     option_row<&SamplingParams::min_p>({.name = "min_p",
                                         .kind = OptionKind::kNumber,
                                         .help = "least probability kept, relative to the best"}),
+    option_row<&SamplingParams::repetition_penalty>(
+        {.name = "repetition_penalty",
+         .kind = OptionKind::kNumber,
+         .number_max = std::numeric_limits<float>::max(),
+         .above_min = true,
+         .help = "above 1: tokens of prompt and answer are less likely to come again"}),
+    option_row<&SamplingParams::frequency_penalty>(
+        {.name = "frequency_penalty",
+         .kind = OptionKind::kNumber,
+         .number_min = -2,
+         .number_max = 2,
+         .when_unset = "0",
+         .help = "subtracted from a logit each time that the answer has the token"}),
+    option_row<&SamplingParams::presence_penalty>(
+        {.name = "presence_penalty",
+         .kind = OptionKind::kNumber,
+         .number_min = -2,
+         .number_max = 2,
+         .when_unset = "0",
+         .help = "subtracted from the logits of all tokens that the answer has"}),
+    option_row<&SamplingParams::logit_bias>(
+        {.name = "logit_bias",
+         .kind = OptionKind::kTokenBiases,
+         .number_min = -100,
+         .number_max = 100,
+         .help = "added to logits: 7=1.5,9=-inf; -inf bans a token"}),
+    option_row<&SamplingParams::allowed_token_ids>({.name = "allowed_token_ids",
+                                                    .kind = OptionKind::kTokenIds,
+                                                    .max = std::numeric_limits<int32_t>::max(),
+                                                    .help = "only these token ids: 1,2,3"}),
     kRequestSeedRow,
     option_row<&SamplingParams::max_tokens>({.name = "max_tokens",
                                              .flags = "-n,--max-tokens",

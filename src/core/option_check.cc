@@ -51,6 +51,18 @@ std::string_view flags_of(const OptionFacts& facts, bool long_ones) {
   return long_ones ? facts.flags.substr(comma + 1) : facts.flags.substr(0, comma);
 }
 
+// Checks the numbers of a map by token id. Token ids are checked where the vocabulary is known.
+void check_biases(const OptionFacts& facts, const std::map<int32_t, float>& biases) {
+  for (const auto& [id, bias] : biases) {
+    const double value = bias;
+    const bool in_range = value >= facts.number_min && value <= facts.number_max;
+    if (in_range || value == -std::numeric_limits<double>::infinity()) continue;
+    fail(ErrorCode::kInvalidArgument,
+         "{} of token {} is {}, but must be from {:.3g} to {:.3g}, or -inf, which bans the token",
+         facts.name, id, value, facts.number_min, facts.number_max);
+  }
+}
+
 }  // namespace
 
 std::string long_option(const OptionFacts& facts) {
@@ -74,6 +86,9 @@ void check_option(const OptionFacts& facts, const OptionValue& value) {
       return;
     case OptionKind::kChoice:
       check_choice(facts, std::get<int64_t>(value));
+      return;
+    case OptionKind::kTokenBiases:
+      check_biases(facts, std::get<std::map<int32_t, float>>(value));
       return;
     case OptionKind::kFlag:
     case OptionKind::kText:

@@ -1,4 +1,7 @@
 // Checks of a request before it is queued: the errors of LlmEngine::add_request.
+#include <algorithm>
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "core/error.h"
@@ -29,6 +32,43 @@ void LlmEngine::check_ids(const std::vector<int32_t>& ids) const {
   }
 }
 
+// Tokens that logit_bias, allowed_token_ids and stop tokens before min_tokens leave. The op would
+// fail on a row without any, and take all other requests with it.
+bool LlmEngine::leaves_token(const SamplingParams& params) const {
+  std::vector<bool> choosable(static_cast<size_t>(config_.vocab_size), !params.allowed_token_ids);
+  const auto set_all = [&](const std::vector<int32_t>& ids, bool value) {
+    for (const int32_t id : ids) choosable[static_cast<size_t>(id)] = value;
+  };
+  if (params.allowed_token_ids) set_all(*params.allowed_token_ids, true);
+  if (params.min_tokens > 0) {
+    set_all(config_.eos_ids, false);
+    set_all(params.stop_token_ids, false);
+  }
+  for (const auto& [id, bias] : params.logit_bias) {
+    if (std::isinf(bias)) choosable[static_cast<size_t>(id)] = false;
+  }
+  return std::find(choosable.begin(), choosable.end(), true) != choosable.end();
+}
+
+void LlmEngine::check_choices(const SamplingParams& params) const {
+  const auto check = [this](const char* name, int32_t id) {
+    if (id >= 0 && id < config_.vocab_size) return;
+    fail(ErrorCode::kInvalidArgument,
+         "{} has token id {}, which is not in the vocabulary of {} tokens; give ids from 0 to {}",
+         name, id, config_.vocab_size, config_.vocab_size - 1);
+  };
+  for (const auto& [id, bias] : params.logit_bias) check("logit_bias", id);
+  for (const int32_t id : params.allowed_token_ids.value_or(std::vector<int32_t>())) {
+    check("allowed_token_ids", id);
+  }
+  if (params.logit_bias.empty() && !params.allowed_token_ids) return;
+  if (!leaves_token(params)) {
+    fail(ErrorCode::kInvalidArgument,
+         "allowed_token_ids and logit_bias leave no token to choose{}; allow one more",
+         params.min_tokens > 0 ? " before min_tokens, when no end token may come" : "");
+  }
+}
+
 void LlmEngine::check_request(const std::vector<int32_t>& prompt,
                               const SamplingParams& params) const {
   params.validate();
@@ -52,6 +92,7 @@ void LlmEngine::check_request(const std::vector<int32_t>& prompt,
          params.stop_token_ids.size(), kMaxEndTokenIds - config_.eos_ids.size(),
          config_.eos_ids.size());
   }
+  check_choices(params);
   // The op always writes kMaxLogprobs entries per row, so the vocabulary must have as many.
   if (params.logprobs && config_.vocab_size < kMaxLogprobs) {
     fail(ErrorCode::kInvalidArgument,

@@ -20,11 +20,12 @@ namespace sluice {
 // Everything that the launches of a decode step depend on. Kernels read all other values from the
 // pass arrays.
 struct DecodeShape {
-  int64_t num_seqs = 0;           // rows, padding included
-  int64_t max_kv_tokens = 0;      // context that grids and the block table are sized for, padded
-  int32_t walk_variant = 0;       // PassPlan::variant
-  bool wants_top = false;         // some row returns its likeliest tokens
-  bool wants_suppressed = false;  // some row has suppressed ids
+  int64_t num_seqs = 0;            // rows, padding included
+  int64_t max_kv_tokens = 0;       // context that grids and the block table are sized for, padded
+  int32_t walk_variant = 0;        // PassPlan::variant
+  bool wants_top = false;          // some row returns its likeliest tokens
+  bool wants_suppressed = false;   // some row has suppressed ids
+  bool wants_adjustments = false;  // some row has penalties, biases or allowed ids
 
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 inside <=> for a pointer
   auto operator<=>(const DecodeShape&) const = default;

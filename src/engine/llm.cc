@@ -291,6 +291,9 @@ SamplingParams LLM::default_sampling_params() const {
   if (defaults.top_k && *defaults.top_k > 0) params.top_k = static_cast<int32_t>(*defaults.top_k);
   if (defaults.top_p) params.top_p = static_cast<float>(*defaults.top_p);
   if (defaults.min_p) params.min_p = static_cast<float>(*defaults.min_p);
+  if (defaults.repetition_penalty) {
+    params.repetition_penalty = static_cast<float>(*defaults.repetition_penalty);
+  }
   return params;
 }
 

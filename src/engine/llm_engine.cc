@@ -111,6 +111,7 @@ void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,
                     .decoder = *decoder_,
                     .residency = *residency_,
                     .block_tokens = plan_.kv_layout.block.block_tokens,
+                    .vocab_size = config_.vocab_size,
                     .eos_token_ids = config_.eos_ids,
                     .fixed_decode_shapes = plan_.passes.fixed_decode_shapes,
                     .max_decode_graphs = plan_.passes.max_decode_graphs},
@@ -174,6 +175,7 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
   Sequence* sequence = scheduler_->find_running(id);
   SLUICE_CHECK(sequence != nullptr && sequence->num_generated() > 0, "request {}", id.value);
   SLUICE_CHECK(token_id >= 0 && token_id < config_.vocab_size, "token id {}", token_id);
+  SLUICE_CHECK(sequence->logit_entries.size() == 0, "request {} has penalties", id.value);
   sequence->tokens.back() = token_id;
 }
 
@@ -243,7 +245,7 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
 void LlmEngine::append_token(const SampledToken& token) {
   Sequence& sequence = *token.sequence;
   RequestOutput& output = sequence.output;
-  sequence.tokens.push_back(token.token_id);
+  sequence.append(token.token_id);
   output.token_ids.push_back(token.token_id);
   if (sequence.params.logprobs) {
     std::vector<TokenLogprob> entry{{token.token_id, token.logprob}};

@@ -69,7 +69,8 @@ class LlmEngine {
 
   // Puts `token_id` in the place of the token that a running request got last: the next step then
   // decodes a given text, for measurements on one. The request's output keeps what was sampled.
-  // REQUIRES: the request runs, has generated a token and has not ended; an id of the vocabulary.
+  // REQUIRES: the request runs, has generated a token and has not ended; it has neither penalties
+  // nor biases; an id of the vocabulary.
   void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
@@ -112,6 +113,8 @@ class LlmEngine {
   void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
   void make_kv(const EngineOptions& options, const OnProgress& on_progress);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
+  void check_choices(const SamplingParams& params) const;
+  bool leaves_token(const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);
   void check_ids(const std::vector<int32_t>& ids) const;

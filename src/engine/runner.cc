@@ -13,7 +13,7 @@ size_t Runner::memory_bytes(const PassLimits& limits, size_t residency_bytes) {
 Runner::Runner(const Parts& parts, const PassLimits& limits)
     : parts_(parts),
       limits_(limits),
-      sampler_(parts.eos_token_ids, limits.max_seqs, parts.device),
+      sampler_(parts.eos_token_ids, limits.max_seqs, parts.vocab_size, parts.device),
       graphs_(parts.compute, parts.max_decode_graphs),
       pacer_(parts.device) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
@@ -31,6 +31,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
   SLUICE_CHECK(watch == nullptr || batch.phase == Phase::kPrefill, "a watched decode step");
   sampler_.begin_pass();
   describe(batch, 0);
+  sampler_.end_describe();
   monitor_ = watch != nullptr ? &pacer_ : nullptr;
   if (watch != nullptr) pacer_.begin(*watch, batch.num_rows());
   try {
@@ -48,12 +49,14 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
 }
 
 void Runner::enqueue_batch(const Batch& batch) {
-  if (!pads(batch) || !plan_.capturable) return enqueue();
+  // Parts wait for each other on the host, which no graph can.
+  if (!pads(batch) || !plan_.capturable || sampler_.takes_parts()) return enqueue();
   graphs_.run({.num_seqs = pass_.kv_end.dim(0),
                .max_kv_tokens = pass_.batch.max_kv_tokens,
                .walk_variant = plan_.variant,
                .wants_top = sampler_.wants_top(),
-               .wants_suppressed = sampler_.wants_suppressed()},
+               .wants_suppressed = sampler_.wants_suppressed(),
+               .wants_adjustments = sampler_.wants_adjustments()},
               [this] { this->enqueue(); });
 }
 
@@ -185,7 +188,7 @@ void Runner::write_padding(int64_t num_seqs, const PassShape& shape) {
     host_.first_pos.data<int32_t>()[i] = 0;
     host_.kv_end.data<int32_t>()[i] = 0;
     host_.logit_rows.data<int32_t>()[i] = static_cast<int32_t>(i);
-    Sampler::describe_padding(i, host_);
+    sampler_.describe_padding(i, host_);
   }
   num_logit_rows_ = shape.num_seqs;
 }

@@ -33,6 +33,7 @@ class Runner {
     Decoder& decoder;
     Residency& residency;
     int32_t block_tokens = 0;
+    int64_t vocab_size = 0;
     std::vector<int32_t> eos_token_ids;  // the model's; suppressed until min_tokens are generated
     // Pads decode steps. For devices on which another number of rows selects another kernel, whose
     // sums round differently: steps with and without graphs then have the same shapes and bits.
@@ -41,8 +42,9 @@ class Runner {
   };
   Runner(const Parts& parts, const PassLimits& limits);
 
-  // Bytes that the constructor takes: this many of device memory and this many of pinned memory.
-  // `residency_bytes` is the part for the arrays of the residency.
+  // Bytes that the constructor takes: this many of device memory and this many of pinned memory,
+  // without those of AdjustmentArrays. `residency_bytes` is the part for the arrays of the
+  // residency.
   static size_t memory_bytes(const PassLimits& limits, size_t residency_bytes);
 
   // Runs the batch and returns one token for each sequence with wants_token, in batch order, valid

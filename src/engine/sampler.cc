@@ -3,9 +3,31 @@
 
 #include <algorithm>
 
-#include "ops/sample.h"
-
 namespace sluice {
+namespace {
+
+// Rows [first, first + count) of every argument.
+SampleArgs rows_of(const SampleArgs& all, int64_t first, int64_t count) {
+  const auto cut = [&](const TensorView& view) {
+    return view.present() ? view.rows(first, count) : view;
+  };
+  return {.logits = cut(all.logits),
+          .temperature = cut(all.temperature),
+          .top_k = cut(all.top_k),
+          .top_p = cut(all.top_p),
+          .min_p = cut(all.min_p),
+          .seed = cut(all.seed),
+          .position = cut(all.position),
+          .suppressed = cut(all.suppressed),
+          .given = cut(all.given),
+          .adjustments = {},
+          .token_ids = cut(all.token_ids),
+          .logprobs = cut(all.logprobs),
+          .top_token_ids = cut(all.top_token_ids),
+          .top_logprobs = cut(all.top_logprobs)};
+}
+
+}  // namespace
 
 // The likeliest tokens are cut last and only if some row returns them, so most transfers are small.
 Sampler::Results Sampler::cut(Arena& arena, int64_t num_rows, bool with_top) {
@@ -24,16 +46,19 @@ size_t Sampler::result_bytes(int64_t max_seqs) {
   return plan.used_bytes();
 }
 
-Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, Device& device)
+Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, int64_t vocab_size,
+                 Device& device)
     : eos_token_ids_(std::move(eos_token_ids)),
       host_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kPinned)),
-      device_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kDevice)) {
+      device_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kDevice)),
+      adjustments_(max_seqs, vocab_size, device) {
   tokens_.reserve(static_cast<size_t>(max_seqs));
 }
 
 void Sampler::begin_pass() {
   wants_top_ = false;
   wants_suppressed_ = false;
+  adjustments_.begin_pass();
 }
 
 void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays& host) {
@@ -46,6 +71,7 @@ void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays
   // The draw depends on seed and position alone, so preemption or another batch repeats it.
   host.sample_pos.data<int64_t>()[index] = sequence.num_tokens();
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
+  adjustments_.add(&sequence);
 
   int32_t* suppressed = host.suppressed.rows(index, 1).data<int32_t>();
   std::fill_n(suppressed, host.suppressed.dim(1), -1);
@@ -65,6 +91,27 @@ void Sampler::describe_padding(int64_t index, const PassArrays& host) {
   host.seed.data<int64_t>()[index] = 0;
   host.sample_pos.data<int64_t>()[index] = 0;
   std::fill_n(host.suppressed.rows(index, 1).data<int32_t>(), host.suppressed.dim(1), -1);
+  adjustments_.add(nullptr);
+}
+
+void Sampler::end_describe() {
+  first_part_ = adjustments_.any() ? adjustments_.fill(0) : adjustments_.num_rows();
+}
+
+// The arrays are free for the next part when the device has sampled this one; the adjustments of
+// the first part were written before the pass began.
+void Sampler::sample_parts(Stream& stream, const SampleArgs& all) {
+  const int64_t num_rows = all.logits.dim(0);
+  int64_t count = first_part_;
+  for (int64_t row = 0; row < num_rows; row += count) {
+    if (row > 0) {
+      stream.synchronize();
+      count = adjustments_.fill(row);
+    }
+    SampleArgs part = rows_of(all, row, count);
+    part.adjustments = adjustments_.view();
+    sample(stream, part);
+  }
 }
 
 void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays& device) {
@@ -80,12 +127,18 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
                   .seed = device.seed.rows(0, n),
                   .position = device.sample_pos.rows(0, n),
                   .suppressed = {},
+                  .given = {},
+                  .adjustments = {},
                   .token_ids = out.token_ids,
                   .logprobs = out.logprobs,
                   .top_token_ids = out.top_token_ids,
                   .top_logprobs = out.top_logprobs};
   if (wants_suppressed_) args.suppressed = device.suppressed.rows(0, n);
-  sample(stream, args);
+  if (!adjustments_.any()) {
+    sample(stream, args);
+  } else {
+    sample_parts(stream, args);
+  }
   stream.copy({.dst = host_memory_.data(),
                .src = device_memory_.data(),
                .num_bytes = results.used_bytes()});

@@ -11,9 +11,11 @@
 #include "core/arena.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
+#include "engine/adjustment_arrays.h"
 #include "engine/pass_arrays.h"
 #include "engine/scheduler.h"
 #include "model/model_config.h"
+#include "ops/sample.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 
@@ -32,25 +34,32 @@ struct SampledToken {
 
 class Sampler {
  public:
-  // Takes pinned and device memory for `max_seqs` results.
-  Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, Device& device);
+  // Takes pinned and device memory for `max_seqs` results, and that of AdjustmentArrays.
+  Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, int64_t vocab_size, Device& device);
 
-  // Bytes that the constructor takes of each kind of memory.
+  // Bytes that the constructor takes of each kind of memory for results.
   static size_t result_bytes(int64_t max_seqs);
 
   // Clears the flags of the previous pass. REQUIRES: called before the first `describe` of a pass.
   void begin_pass();
 
   // Writes row `index` of the parameter arrays for a sequence that samples a token.
+  // REQUIRES: `index` is the number of rows described before.
   void describe(const Sequence& sequence, int64_t index, const PassArrays& host);
   // The same for a padding row, whose token is not read. Greedy, which never fails on finite
   // logits.
-  static void describe_padding(int64_t index, const PassArrays& host);
+  void describe_padding(int64_t index, const PassArrays& host);
+  // Called after the last row.
+  void end_describe();
 
-  // Whether any row described so far returns likeliest tokens or has suppressed ids. Beside shapes,
-  // these alone determine the launches of `enqueue`.
+  // Whether any row described so far returns likeliest tokens, has suppressed ids, or has
+  // penalties, biases or allowed ids. Beside shapes, these alone determine the launches of
+  // `enqueue`, unless the pass takes parts.
   bool wants_top() const { return wants_top_; }
   bool wants_suppressed() const { return wants_suppressed_; }
+  bool wants_adjustments() const { return adjustments_.any(); }
+  // Whether the adjustments of the rows are too many to be sampled at once.
+  bool takes_parts() const { return first_part_ < adjustments_.num_rows(); }
 
   // Enqueues sampling from `logits` (f32 [n, vocab]) with the device's arrays, and the transfer of
   // the results to the host.
@@ -69,12 +78,16 @@ class Sampler {
     TensorView top_logprobs;   // f32 [num_rows, kMaxLogprobs]; empty unless wants_top
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
+  // Samples with adjustments, in as many parts as their arrays need.
+  void sample_parts(Stream& stream, const SampleArgs& all);
 
   std::vector<int32_t> eos_token_ids_;
   Buffer host_memory_;
   Buffer device_memory_;
   bool wants_top_ = false;  // of the pass being described
   bool wants_suppressed_ = false;
+  AdjustmentArrays adjustments_;
+  int64_t first_part_ = 0;            // rows whose adjustments are in the arrays after end_describe
   std::vector<SampledToken> tokens_;  // the result of `collect`; keeps its capacity
 };
 

@@ -12,6 +12,11 @@ void SamplingParams::validate() const {
     fail(ErrorCode::kInvalidArgument, "min_tokens is {}, but must be from 0 to max_tokens, {}",
          min_tokens, max_tokens);
   }
+  if (allowed_token_ids && allowed_token_ids->empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "allowed_token_ids is an empty list, which would leave no token to choose; leave it out "
+         "to allow all");
+  }
   for (const std::string& text : stop) {
     if (text.empty()) {
       fail(ErrorCode::kInvalidArgument,

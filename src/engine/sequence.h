@@ -13,6 +13,7 @@
 
 #include "core/error.h"
 #include "core/ids.h"
+#include "engine/logit_entries.h"
 #include "engine/mass_sums.h"
 #include "kv/sequence_kv.h"
 #include "sluice/request_output.h"
@@ -29,6 +30,7 @@ struct Sequence {
         seed(seed_in),
         tokens(std::move(prompt)),
         num_prompt_tokens(static_cast<int64_t>(tokens.size())),
+        logit_entries(params, tokens),
         detokenizer(std::move(detokenizer_in)) {
     output.request_id = id.value;
   }
@@ -36,6 +38,12 @@ struct Sequence {
   // Prompt and generated tokens. The KV of the newest one is not computed yet.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+
+  // Appends a generated token.
+  void append(int32_t token_id) {
+    tokens.push_back(token_id);
+    logit_entries.append(token_id);
+  }
 
   std::vector<int32_t> prompt() const {
     return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt_tokens)};
@@ -69,8 +77,9 @@ struct Sequence {
   int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
-  SequenceKv kv;  // its blocks, and the number of tokens whose KV is valid
-  MassSums mass;  // that its prefill captured; empty without sparse_audit
+  LogitEntries logit_entries;  // of the tokens so far
+  SequenceKv kv;               // its blocks, and the number of tokens whose KV is valid
+  MassSums mass;               // that its prefill captured; empty without sparse_audit
 
   Detokenizer detokenizer;
   std::string text;            // all generated text; cut at a stop string

@@ -199,6 +199,14 @@ double read_top_p(const JsonObject& generation) {
   return top_p;
 }
 
+// 0 fails: it would divide logits by 0.
+double read_repetition_penalty(const JsonObject& generation) {
+  constexpr double kLargest = 1000.0;
+  const double penalty = generation.get_double("repetition_penalty", 0.0, kLargest);
+  if (penalty == 0.0) generation.fail("repetition_penalty", "above 0 and at most 1000");
+  return penalty;
+}
+
 // Warns of each sampling option that Sluice lacks, unless the file sets it to its neutral value.
 void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::string>& warnings) {
   // An option of transformers' GenerationConfig and its neutral value.
@@ -207,9 +215,9 @@ void warn_of_ignored_generation(const JsonObject& generation, std::vector<std::s
     double value;  // with this value the option changes nothing
   };
   for (const auto& [key, value] :
-       {Neutral{"repetition_penalty", 1.0}, Neutral{"no_repeat_ngram_size", 0.0},
-        Neutral{"num_beams", 1.0}, Neutral{"typical_p", 1.0}, Neutral{"epsilon_cutoff", 0.0},
-        Neutral{"eta_cutoff", 0.0}, Neutral{"encoder_repetition_penalty", 1.0}}) {
+       {Neutral{"no_repeat_ngram_size", 0.0}, Neutral{"num_beams", 1.0}, Neutral{"typical_p", 1.0},
+        Neutral{"epsilon_cutoff", 0.0}, Neutral{"eta_cutoff", 0.0},
+        Neutral{"encoder_repetition_penalty", 1.0}}) {
     const double found = generation.find_double(key, -1e9, 1e9).value_or(value);
     if (found != value) {
       warnings.push_back(
@@ -227,6 +235,9 @@ void read_generation(const JsonObject& generation, ModelConfig& model) {
   defaults.top_k = generation.find_int("top_k", -1, kMaxVocabSize);
   if (generation.has("top_p")) defaults.top_p = read_top_p(generation);
   defaults.min_p = generation.find_double("min_p", 0.0, 1.0);
+  if (generation.has("repetition_penalty")) {
+    defaults.repetition_penalty = read_repetition_penalty(generation);
+  }
   defaults.max_new_tokens = generation.find_int("max_new_tokens", 1, kMaxPositions);
   warn_of_ignored_generation(generation, model.warnings);
   add_token_ids(generation, "eos_token_id", model, model.eos_ids);

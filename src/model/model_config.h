@@ -29,6 +29,7 @@ struct GenerationDefaults {
   std::optional<int64_t> top_k;  // 0 or -1: no limit
   std::optional<double> top_p;
   std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
   std::optional<int64_t> max_new_tokens;
 };
 

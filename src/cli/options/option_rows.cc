@@ -32,6 +32,8 @@ std::string placeholder(const OptionFacts& facts) {
       return "WORD";
     case OptionKind::kTokenIds:
       return "IDS";
+    case OptionKind::kTokenBiases:
+      return "ID=X,...";
   }
   return "";
 }
@@ -113,6 +115,8 @@ std::optional<OptionValue> read_option_value(const OptionFacts& facts, std::stri
       return std::vector<std::string>{read_text(source, text)};
     case OptionKind::kTokenIds:
       return parse_token_ids(source, text);
+    case OptionKind::kTokenBiases:
+      return parse_token_biases(source, text, {facts.number_min, facts.number_max});
   }
   return std::nullopt;
 }

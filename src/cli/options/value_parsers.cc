@@ -174,4 +174,25 @@ std::vector<int32_t> parse_token_ids(std::string_view option, std::string_view t
   return ids;
 }
 
+std::map<int32_t, float> parse_token_biases(std::string_view option, std::string_view text,
+                                            const NumberRange& range) {
+  std::map<int32_t, float> biases;
+  for (const std::string& item : split_list(option, text)) {
+    const size_t equals = item.find('=');
+    if (equals == std::string::npos) {
+      fail(ErrorCode::kInvalidArgument, "{}: '{}' is not a token id, '=' and a number, as in 7=1.5",
+           option, item);
+    }
+    const std::string_view number = std::string_view(item).substr(equals + 1);
+    const int64_t id = parse_integer(option, std::string_view(item).substr(0, equals), 0,
+                                     std::numeric_limits<int32_t>::max());
+    const double bias = number == "-inf" ? -std::numeric_limits<double>::infinity()
+                                         : parse_number(option, number, range);
+    if (!biases.emplace(static_cast<int32_t>(id), static_cast<float>(bias)).second) {
+      fail(ErrorCode::kInvalidArgument, "{}: token id {} comes twice; give one number", option, id);
+    }
+  }
+  return biases;
+}
+
 }  // namespace sluice::cli

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,5 +46,9 @@ std::vector<std::string> split_list(std::string_view option, std::string_view te
 
 // "1,2,3". Refuses items that are no whole number from 0 to 2^31 - 1.
 std::vector<int32_t> parse_token_ids(std::string_view option, std::string_view text);
+
+// "7=1.5,9=-inf": numbers by token id, in `range` or "-inf". Refuses an id that comes twice.
+std::map<int32_t, float> parse_token_biases(std::string_view option, std::string_view text,
+                                            const NumberRange& range);
 
 }  // namespace sluice::cli

@@ -9,6 +9,7 @@
 #include "attention/head_profile.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
+#include "engine/adjustment_arrays.h"
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
@@ -107,6 +108,12 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   const size_t array_bytes = Runner::memory_bytes(passes.limits, residency_bytes);
   add_entry(plan, "pass arrays", "device", array_bytes);
   add_entry(plan, "pass arrays", "pinned", array_bytes);
+  const int64_t num_seqs = passes.limits.max_seqs;
+  const int64_t vocab = input.config.vocab_size;
+  add_entry(plan, "adjustments of logits", "device",
+            AdjustmentArrays::device_bytes(num_seqs, vocab));
+  add_entry(plan, "adjustments of logits", "pinned",
+            AdjustmentArrays::pinned_bytes(num_seqs, vocab));
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
   const PolicyMemory of_policies = policy_memory(input, plan);
   add_entry(plan, "selections", "device", of_policies.list_bytes);

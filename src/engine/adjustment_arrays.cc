@@ -1,0 +1,112 @@
+// Copies each sequence's entries behind those of the rows before it.
+#include "engine/adjustment_arrays.h"
+
+#include <algorithm>
+
+namespace sluice {
+namespace {
+
+// Entries of a row on average, if all rows are adjusted: the distinct tokens of a text of some 10K
+// tokens.
+constexpr int64_t kEntriesPerRow = 2048;
+
+int64_t num_entries(int64_t max_rows, int64_t vocab_size) {
+  return std::max(vocab_size, max_rows * kEntriesPerRow);
+}
+
+bool is_adjusted(const Sequence& sequence) {
+  return sequence.logit_entries.size() > 0 || sequence.params.allowed_token_ids;
+}
+
+}  // namespace
+
+AdjustmentArrays::Arrays AdjustmentArrays::cut(Arena& arena, int64_t max_rows, int64_t vocab_size) {
+  const int64_t entries = num_entries(max_rows, vocab_size);
+  Arrays a;
+  a.begin = arena.tensor(DType::kI32, {max_rows + 1});
+  a.ids = arena.tensor(DType::kI32, {entries});
+  a.bias = arena.tensor(DType::kF32, {entries});
+  a.repetition = arena.tensor(DType::kF32, {entries});
+  a.penalty = arena.tensor(DType::kF32, {entries});
+  a.allowed = arena.tensor(DType::kI32, {max_rows, (vocab_size + 31) / 32});
+  a.allowed_row = arena.tensor(DType::kI32, {max_rows});
+  return a;
+}
+
+size_t AdjustmentArrays::pinned_bytes(int64_t max_rows, int64_t vocab_size) {
+  Arena plan;
+  cut(plan, max_rows, vocab_size);
+  return plan.used_bytes();
+}
+
+size_t AdjustmentArrays::device_bytes(int64_t max_rows, int64_t vocab_size) {
+  return static_cast<size_t>(num_entries(max_rows, vocab_size)) * sizeof(float);
+}
+
+AdjustmentArrays::AdjustmentArrays(int64_t max_rows, int64_t vocab_size, Device& device)
+    : host_memory_(device.allocate(pinned_bytes(max_rows, vocab_size), MemoryKind::kPinned)),
+      device_memory_(device.allocate(device_bytes(max_rows, vocab_size), MemoryKind::kDevice)) {
+  Arena arena(host_memory_.data(), host_memory_.size_bytes());
+  arrays_ = cut(arena, max_rows, vocab_size);
+  rows_.reserve(static_cast<size_t>(max_rows));
+}
+
+void AdjustmentArrays::begin_pass() {
+  rows_.clear();
+  any_ = false;
+}
+
+void AdjustmentArrays::add(const Sequence* sequence) {
+  const bool adjusted = sequence != nullptr && is_adjusted(*sequence);
+  rows_.push_back(adjusted ? sequence : nullptr);
+  any_ = any_ || adjusted;
+}
+
+int64_t AdjustmentArrays::fill(int64_t first_row) {
+  SLUICE_CHECK(first_row < std::ssize(rows_), "row {} of {}", first_row, rows_.size());
+  int64_t used = 0;
+  int32_t num_masks = 0;
+  num_filled_ = 0;
+  for (int64_t row = first_row; row < std::ssize(rows_); ++row) {
+    const Sequence* sequence = rows_[static_cast<size_t>(row)];
+    const int64_t size = sequence == nullptr ? 0 : std::ssize(sequence->logit_entries.ids());
+    if (used + size > arrays_.ids.dim(0)) break;
+    arrays_.begin.data<int32_t>()[num_filled_] = static_cast<int32_t>(used);
+    const bool restricts = sequence != nullptr && sequence->params.allowed_token_ids;
+    arrays_.allowed_row.data<int32_t>()[num_filled_] = restricts ? num_masks : -1;
+    if (sequence != nullptr) write_entries(sequence->logit_entries, static_cast<int32_t>(used));
+    if (restricts) write_allowed(*sequence->params.allowed_token_ids, num_masks++);
+    used += size;
+    ++num_filled_;
+  }
+  arrays_.begin.data<int32_t>()[num_filled_] = static_cast<int32_t>(used);
+  return num_filled_;
+}
+
+void AdjustmentArrays::write_entries(const LogitEntries& entries, int32_t begin) {
+  std::copy(entries.ids().begin(), entries.ids().end(), arrays_.ids.data<int32_t>() + begin);
+  std::copy(entries.biases().begin(), entries.biases().end(), arrays_.bias.data<float>() + begin);
+  std::copy(entries.repetitions().begin(), entries.repetitions().end(),
+            arrays_.repetition.data<float>() + begin);
+  std::copy(entries.penalties().begin(), entries.penalties().end(),
+            arrays_.penalty.data<float>() + begin);
+}
+
+void AdjustmentArrays::write_allowed(const std::vector<int32_t>& ids, int32_t mask) {
+  int32_t* words = arrays_.allowed.rows(mask, 1).data<int32_t>();
+  std::fill_n(words, arrays_.allowed.dim(1), 0);
+  for (const int32_t id : ids) words[id / 32] |= static_cast<int32_t>(uint32_t{1} << (id % 32));
+}
+
+LogitAdjustments AdjustmentArrays::view() const {
+  return {.begin = arrays_.begin.rows(0, num_filled_ + 1),
+          .ids = arrays_.ids,
+          .bias = arrays_.bias,
+          .repetition = arrays_.repetition,
+          .penalty = arrays_.penalty,
+          .scratch = TensorView(device_memory_.data(), DType::kF32, {arrays_.ids.dim(0)}),
+          .allowed = arrays_.allowed,
+          .allowed_row = arrays_.allowed_row.rows(0, num_filled_)};
+}
+
+}  // namespace sluice
