@@ -147,8 +147,24 @@ TEST_F(ModelFiles, AnUnknownChatTemplateIsSaidBeforeLoading) {
 }
 
 TEST_F(ModelFiles, WhatGenerationConfigAsksInVainIsSaid) {
-  set("generation_config.json", "repetition_penalty", 1.3);
-  expect_warned("repetition_penalty 1.3 is not supported and is ignored");
+  set("generation_config.json", "no_repeat_ngram_size", 3);
+  expect_warned("no_repeat_ngram_size 3 is not supported and is ignored");
+}
+
+// The file's penalty is that of a request without one, and the command line overrides it.
+TEST_F(ModelFiles, TheRepetitionPenaltyOfGenerationConfigIsApplied) {
+  const std::vector<std::string> words = {"one two one two one two", "--temperature", "0"};
+  const auto with_penalty = [&](const std::string& penalty) {
+    std::vector<std::string> all = words;
+    if (!penalty.empty()) all.insert(all.end(), {"--repetition-penalty", penalty});
+    return run(all).out;
+  };
+  const std::string plain = with_penalty("");
+  const std::string asked = with_penalty("1.9");
+  EXPECT_NE(plain, asked);
+  set("generation_config.json", "repetition_penalty", 1.9);
+  EXPECT_EQ(with_penalty(""), asked);
+  EXPECT_EQ(with_penalty("1"), plain);
 }
 
 TEST_F(ModelFiles, EndTokensOutsideTheVocabularyAreSaid) {

@@ -164,6 +164,16 @@ TEST(Options, SamplingGoesOverTheModelsDefaults) {
                                       "1,2",
                                       "--logprobs",
                                       "3",
+                                      "--repetition-penalty",
+                                      "1.1",
+                                      "--frequency-penalty",
+                                      "-2",
+                                      "--presence-penalty",
+                                      "0.5",
+                                      "--logit-bias",
+                                      "7=1.5,9=-inf",
+                                      "--allowed-token-ids",
+                                      "7,8",
                                       "--json"});
   SamplingParams suggested;
   suggested.temperature = 0.6f;
@@ -178,6 +188,12 @@ TEST(Options, SamplingGoesOverTheModelsDefaults) {
   EXPECT_EQ(params.stop, (Words{"a", "b,c"}));
   EXPECT_EQ(params.stop_token_ids, (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(params.logprobs, 3);
+  EXPECT_EQ(params.repetition_penalty, 1.1f);
+  EXPECT_EQ(params.frequency_penalty, -2.0f);
+  EXPECT_EQ(params.presence_penalty, 0.5f);
+  EXPECT_EQ(params.logit_bias,
+            (std::map<int32_t, float>{{7, 1.5f}, {9, -std::numeric_limits<float>::infinity()}}));
+  EXPECT_EQ(params.allowed_token_ids, (std::vector<int32_t>{7, 8}));
 }
 
 TEST(Options, PromptsAreTakenAsTheyAre) {
@@ -349,6 +365,16 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"run", "-m", "d", "--stop", ""}, "--stop: its value is empty"},
       {{"run", "-m", "d", "--stop-token-ids", "1,,2"}, "--stop-token-ids: '1,,2' has an empty"},
       {{"run", "-m", "d", "--stop-token-ids", "x"}, "--stop-token-ids: 'x'"},
+      {{"run", "-m", "d", "--repetition-penalty", "0"}, "--repetition-penalty: '0' is not above 0"},
+      {{"run", "-m", "d", "--frequency-penalty", "2.5"},
+       "--frequency-penalty: '2.5' is not from -2 to 2"},
+      {{"run", "-m", "d", "--presence-penalty", "nan"}, "--presence-penalty: 'nan'"},
+      {{"run", "-m", "d", "--logit-bias", "7"}, "--logit-bias: '7' is not a token id, '=' and"},
+      {{"run", "-m", "d", "--logit-bias", "7=101"}, "--logit-bias: '101' is not from -100 to 100"},
+      {{"run", "-m", "d", "--logit-bias", "7=inf"}, "--logit-bias: 'inf'"},
+      {{"run", "-m", "d", "--logit-bias", "7=1,7=2"}, "--logit-bias: token id 7 comes twice"},
+      {{"run", "-m", "d", "--allowed-token-ids", ""}, "--allowed-token-ids: '' has an empty"},
+      {{"run", "-m", "d", "--repeat-last-n", "64"}, "leave this out"},
       {{"run", "-m", "d", "--system", "x"}, "--system: only a chat"},
       {{"run", "-m", "d", "-", "-"}, "'-' is given twice"},
       {{"run", "-m", "d", "-n", "2", "--min-tokens", "3"}, "--min-tokens: 3 is more than"},

@@ -199,14 +199,23 @@ TEST(ModelConfig, WarnsOfWhatItIgnores) {
   const ModelConfig model = parse_with_generation(
       with(kQwen25_7B,
            {{"dual_chunk_attention_config", {{"chunk_size", 262144}}}, {"eos_token_id", 200000}}),
-      R"({"repetition_penalty": 1.05, "num_beams": 1, "eos_token_id": 7})");
+      R"({"no_repeat_ngram_size": 3, "num_beams": 1, "eos_token_id": 7})");
   ASSERT_EQ(model.warnings.size(), 3u);
   EXPECT_TRUE(contains(model.warnings[0], "dual_chunk_attention_config is ignored"));
   EXPECT_EQ(model.warnings[1],
-            "generation_config.json: repetition_penalty 1.05 is not supported and is ignored");
+            "generation_config.json: no_repeat_ngram_size 3 is not supported and is ignored");
   EXPECT_TRUE(
       contains(model.warnings[2], "eos_token_id 200000 is outside of the vocabulary of 152064"));
   EXPECT_EQ(model.eos_ids, (std::vector<int32_t>{7}));
+}
+
+TEST(ModelConfig, ReadsTheRepetitionPenalty) {
+  const ModelConfig model = parse_with_generation(kQwen25_7B, R"({"repetition_penalty": 1.05})");
+  EXPECT_EQ(model.generation.repetition_penalty, 1.05);
+  EXPECT_TRUE(model.warnings.empty());
+  for (const char* bad : {R"({"repetition_penalty": 0})", R"({"repetition_penalty": -1.1})"}) {
+    EXPECT_THROW(parse_with_generation(kQwen25_7B, bad), Error) << bad;
+  }
 }
 
 TEST(ModelConfig, RefusesMoreEndTokensThanThereIsRoomFor) {
