@@ -51,6 +51,10 @@ struct RequestOutput {
   // Per generated token: the chosen one first, then the requested number of most likely ones.
   // Empty unless SamplingParams::logprobs is set.
   std::vector<std::vector<TokenLogprob>> logprobs;
+  // Per token of the prompt: itself first, then the requested number of most likely ones; the first
+  // token has an empty entry, since none is before it. All in the first output that has a token;
+  // fewer if the request was cancelled before. Empty unless SamplingParams::prompt_logprobs is set.
+  std::vector<std::vector<TokenLogprob>> prompt_logprobs;
 
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_reason;  // the stop string that ended it, if one did

@@ -49,6 +49,9 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;  // ids that end it besides the model's own
 
   std::optional<int32_t> logprobs;  // log-probability of each token and of the n most likely
+  // Log-probability of each prompt token, given those before it, and of the n most likely ones.
+  // Such a prompt is computed from its first token; it reads no cached prefix.
+  std::optional<int32_t> prompt_logprobs;
   bool skip_special_tokens = true;  // in the text
   OutputKind output_kind = OutputKind::kDelta;
 
@@ -139,6 +142,10 @@ inline constexpr std::array kSamplingRows = {
         {.name = "logprobs",
          .max = kMaxLogprobs,
          .help = "log-probabilities of the N likeliest tokens, 0 to 20 (with --json)"}),
+    option_row<&SamplingParams::prompt_logprobs>(
+        {.name = "prompt_logprobs",
+         .max = kMaxLogprobs,
+         .help = "the same for the tokens of the prompt (with --json)"}),
 };
 
 }  // namespace sluice

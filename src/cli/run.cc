@@ -74,10 +74,15 @@ struct Timing {
   }
 };
 
-// One list per generated token: the sampled token first, then the likeliest ones.
-nlohmann::ordered_json logprobs_json(const LLM& llm, const RequestOutput& output) {
+// One list per token: the token itself first, then the likeliest ones; null for an empty list.
+nlohmann::ordered_json logprobs_json(const LLM& llm,
+                                     const std::vector<std::vector<TokenLogprob>>& logprobs) {
   nlohmann::ordered_json positions = nlohmann::ordered_json::array();
-  for (const std::vector<TokenLogprob>& position : output.logprobs) {
+  for (const std::vector<TokenLogprob>& position : logprobs) {
+    if (position.empty()) {
+      positions.push_back(nullptr);
+      continue;
+    }
     nlohmann::ordered_json candidates = nlohmann::ordered_json::array();
     for (const TokenLogprob& candidate : position) {
       candidates.push_back({{"token_id", candidate.token_id},
@@ -99,7 +104,10 @@ nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOu
                                  {"token_ids", output.token_ids},
                                  {"prompt_token_ids", output.prompt_token_ids}};
   if (!output.stop_reason.empty()) json["stop_reason"] = output.stop_reason;
-  if (!output.logprobs.empty()) json["logprobs"] = logprobs_json(llm, output);
+  if (!output.logprobs.empty()) json["logprobs"] = logprobs_json(llm, output.logprobs);
+  if (!output.prompt_logprobs.empty()) {
+    json["prompt_logprobs"] = logprobs_json(llm, output.prompt_logprobs);
+  }
   if (!output.captured_mass.empty()) json["captured_mass"] = request_mass_json(output);
   json["stats"] = {{"prompt_tokens", output.prompt_token_ids.size()},
                    {"cached_tokens", output.num_cached_tokens},

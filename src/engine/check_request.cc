@@ -94,11 +94,12 @@ void LlmEngine::check_request(const std::vector<int32_t>& prompt,
   }
   check_choices(params);
   // The op always writes kMaxLogprobs entries per row, so the vocabulary must have as many.
-  if (params.logprobs && config_.vocab_size < kMaxLogprobs) {
+  for (const auto& [name, count] : {std::pair{"logprobs", params.logprobs},
+                                    std::pair{"prompt_logprobs", params.prompt_logprobs}}) {
+    if (!count || config_.vocab_size >= kMaxLogprobs) continue;
     fail(ErrorCode::kInvalidArgument,
-         "logprobs is {}, but takes a vocabulary of at least {} tokens, and this has {}; leave it "
-         "out",
-         *params.logprobs, kMaxLogprobs, config_.vocab_size);
+         "{} is {}, but takes a vocabulary of at least {} tokens, and this has {}; leave it out",
+         name, *count, kMaxLogprobs, config_.vocab_size);
   }
   const auto num_prompt = static_cast<int64_t>(prompt.size());
   if (num_prompt + params.max_tokens > plan_.max_model_len) {

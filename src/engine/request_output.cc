@@ -32,6 +32,9 @@ void RequestOutput::append(RequestOutput next) {
   text += next.text;
   logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),
                   std::make_move_iterator(next.logprobs.end()));
+  prompt_logprobs.insert(prompt_logprobs.end(),
+                         std::make_move_iterator(next.prompt_logprobs.begin()),
+                         std::make_move_iterator(next.prompt_logprobs.end()));
   finish_reason = next.finish_reason;
   stop_reason = std::move(next.stop_reason);
 }

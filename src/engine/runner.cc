@@ -7,13 +7,14 @@ namespace sluice {
 
 size_t Runner::memory_bytes(const PassLimits& limits, size_t residency_bytes) {
   return residency_bytes + PassArrays::bytes(limits.max_rows, limits.max_seqs) +
-         Sampler::result_bytes(limits.max_seqs);
+         Sampler::result_bytes(limits.max_seqs) + PromptScorer::memory_bytes(limits.max_seqs);
 }
 
 Runner::Runner(const Parts& parts, const PassLimits& limits)
     : parts_(parts),
       limits_(limits),
       sampler_(parts.eos_token_ids, limits.max_seqs, parts.vocab_size, parts.device),
+      scorer_(limits.max_seqs, parts.device),
       graphs_(parts.compute, parts.max_decode_graphs),
       pacer_(parts.device) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
@@ -32,6 +33,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
   sampler_.begin_pass();
   describe(batch, 0);
   sampler_.end_describe();
+  scores_prompts_ = batch.phase == Phase::kPrefill && PromptScorer::wanted(batch);
   monitor_ = watch != nullptr ? &pacer_ : nullptr;
   if (watch != nullptr) pacer_.begin(*watch, batch.num_rows());
   try {
@@ -44,8 +46,17 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
     return std::nullopt;
   }
   parts_.residency.prefetch(expect_next);
+  if (scores_prompts_ && !score_prompts(batch, watch)) {
+    parts_.residency.synchronize();  // as above
+    return std::nullopt;
+  }
   parts_.compute.synchronize();
   return sampler_.collect(batch, num_logit_rows_);
+}
+
+bool Runner::score_prompts(const Batch& batch, const PassWatch* watch) {
+  return scorer_.run(parts_.compute, parts_.decoder, batch,
+                     watch != nullptr ? watch->should_cancel : std::function<bool()>());
 }
 
 void Runner::enqueue_batch(const Batch& batch) {
@@ -72,6 +83,7 @@ std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_r
   }
   TensorView logits;
   monitor_ = nullptr;
+  scores_prompts_ = false;
   run_pass([&] { logits = forward(taps); });
   return to_host(logits);
 }
@@ -218,7 +230,8 @@ TensorView Runner::forward(TapSink* taps) {
                      .positions = device_.positions,
                      .logit_rows = {},
                      .pass = &pass_,
-                     .monitor = monitor_};
+                     .monitor = monitor_,
+                     .keeps_rows = scores_prompts_};
   if (num_logit_rows_ > 0) input.logit_rows = device_.logit_rows.rows(0, num_logit_rows_);
   return parts_.decoder.forward(parts_.compute, parts_.residency.executor(), input, taps);
 }

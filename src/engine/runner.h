@@ -17,6 +17,7 @@
 #include "engine/decode_graphs.h"
 #include "engine/pass_arrays.h"
 #include "engine/pass_pacer.h"
+#include "engine/prompt_scorer.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "model/decoder.h"
@@ -89,6 +90,8 @@ class Runner {
   void run_pass(Enqueue enqueue);
   // Enqueues the pass, as a graph where its shape allows one.
   void enqueue_batch(const Batch& batch);
+  // False if the watch cancelled.
+  bool score_prompts(const Batch& batch, const PassWatch* watch);
   // Copies logits to the host and waits for them.
   std::vector<float> to_host(const TensorView& logits);
   // Enqueues the pass op by op: upload, decoder, sampler.
@@ -100,6 +103,7 @@ class Runner {
   Buffer host_memory_;    // pinned; the arrays of one pass
   Buffer device_memory_;  // their copy
   Sampler sampler_;
+  PromptScorer scorer_;
   DecodeGraphs graphs_;
   PassPacer pacer_;
 
@@ -113,6 +117,7 @@ class Runner {
   size_t array_bytes_ = 0;          // of all arrays, on each side
   int64_t num_logit_rows_ = 0;      // rows to sample, padding included
   PassMonitor* monitor_ = nullptr;  // the pacer, or null
+  bool scores_prompts_ = false;     // tokens of some prompt are scored after the pass
 };
 
 }  // namespace sluice

@@ -39,9 +39,12 @@ void Scheduler::continue_prefills(Batch& batch, int64_t& rows_left) {
 void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
   while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < limits_.max_num_seqs) {
     Sequence& sequence = *waiting_.front();
-    const int64_t num_cached = blocks_.match_prefix(sequence.tokens).num_tokens;
+    // Tokens that need a score have to be computed.
+    const int64_t max_hit = sequence.needs_scores() ? 0 : kAnyHit;
+    const int64_t num_cached = blocks_.match_prefix(sequence.tokens, max_hit).num_tokens;
     if (span_rows(sequence, num_cached, batch.num_rows(), rows_left) == 0) return;
-    if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached)) {
+    if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
+                           max_hit)) {
       return;  // no overtaking: small requests could delay a large one without end
     }
     // After preemption the cached prefix may include generated tokens; only the prompt's count.

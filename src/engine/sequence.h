@@ -45,6 +45,16 @@ struct Sequence {
     logit_entries.append(token_id);
   }
 
+  // Whether some token of the prompt has no entry in output.prompt_logprobs yet.
+  bool needs_scores() const {
+    return params.prompt_logprobs.has_value() && num_scored < num_prompt_tokens;
+  }
+  // Appends the entry of the next prompt token.
+  void add_score(std::vector<TokenLogprob> entry) {
+    output.prompt_logprobs.push_back(std::move(entry));
+    ++num_scored;
+  }
+
   std::vector<int32_t> prompt() const {
     return {tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(num_prompt_tokens)};
   }
@@ -78,6 +88,7 @@ struct Sequence {
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
   LogitEntries logit_entries;  // of the tokens so far
+  int64_t num_scored = 0;      // prompt tokens with an entry in the outputs
   SequenceKv kv;               // its blocks, and the number of tokens whose KV is valid
   MassSums mass;               // that its prefill captured; empty without sparse_audit
 

@@ -65,12 +65,13 @@ void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, int64_t n
   }
 }
 
-PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens) const {
+PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens,
+                                       int64_t max_hit_tokens) const {
   PrefixMatch match, found;
   if (tokens.empty()) return match;
   // At least one token is left. A pass must begin at a scope, so only whole scopes are taken.
-  const int64_t num_usable =
-      std::min(std::ssize(tokens) - 1, num_shareable_tokens(std::ssize(tokens)));
+  const int64_t num_usable = std::min(
+      {int64_t{std::ssize(tokens) - 1}, num_shareable_tokens(std::ssize(tokens)), max_hit_tokens});
   const int64_t granule = std::lcm(int64_t{block_tokens_}, scope_tokens_);
   walk_cached_prefix(tokens, num_usable, [&](BlockId id) {
     found.num_tokens += block_tokens_;
@@ -81,11 +82,11 @@ PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens) const {
 }
 
 bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> tokens,
-                             int64_t num_new_tokens) {
+                             int64_t num_new_tokens, int64_t max_hit_tokens) {
   SLUICE_CHECK(!sequence.begun(), "the sequence has begun already");
   SLUICE_CHECK(!tokens.empty() && num_new_tokens >= 0, "{} tokens and {} new ones", tokens.size(),
                num_new_tokens);
-  const PrefixMatch match = match_prefix(tokens);
+  const PrefixMatch match = match_prefix(tokens, max_hit_tokens);
   const int64_t num_new_blocks = blocks_for_tokens(num_new_tokens, block_tokens_);
   if (match.num_free_blocks + num_new_blocks > num_free_blocks()) return false;
 

@@ -22,6 +22,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -61,6 +62,9 @@ struct PrefixMatch {
                                 // up free blocks, taking the others does not
 };
 
+// For match_prefix and try_begin: a hit may have any length.
+inline constexpr int64_t kAnyHit = std::numeric_limits<int64_t>::max();
+
 struct PrefixCacheStats {
   int64_t num_prompt_tokens = 0;  // of all sequences begun
   int64_t num_hit_tokens = 0;     // of these, taken from the cache
@@ -72,14 +76,17 @@ class BlockManager {
   explicit BlockManager(const BlockManagerOptions& options);
 
   // How much of a prompt is cached. At least one token is always left to compute, since the first
-  // output needs logits: a prompt of exactly n cached blocks matches n - 1. Changes nothing.
-  PrefixMatch match_prefix(std::span<const int32_t> tokens) const;
+  // output needs logits: a prompt of exactly n cached blocks matches n - 1. At most
+  // `max_hit_tokens` match. Changes nothing.
+  PrefixMatch match_prefix(std::span<const int32_t> tokens, int64_t max_hit_tokens = kAnyHit) const;
 
   // Gives `sequence` the cached blocks of its prompt and reserves blocks for `num_new_tokens` more.
   // All or nothing: false, with nothing changed, when there are not enough free blocks.
-  // After a preemption `tokens` are the prompt and everything generated since.
+  // After a preemption `tokens` are the prompt and everything generated since. max_hit_tokens as in
+  // match_prefix.
   // REQUIRES: the sequence is not begun; tokens is not empty.
-  bool try_begin(SequenceKv& sequence, std::span<const int32_t> tokens, int64_t num_new_tokens);
+  bool try_begin(SequenceKv& sequence, std::span<const int32_t> tokens, int64_t num_new_tokens,
+                 int64_t max_hit_tokens = kAnyHit);
 
   // Reserves blocks for `num_new_tokens` after the sequence's valid tokens; blocks that are
   // reserved already count. All or nothing: false, with nothing changed, if there are not enough

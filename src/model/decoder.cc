@@ -134,8 +134,8 @@ TensorView Decoder::forward(Stream& stream, Executor& executor, const DecoderInp
       finish_layer(pass, LayerId(layer), tile);
       if (layer + 1 < config_.num_layers) {
         begin_layer(pass, LayerId(layer + 1), tile);
-      } else if (num_logit_rows(input) > 0) {
-        // Only the sum in `residual` is used; project_logits norms the few rows it needs.
+      } else if (num_logit_rows(input) > 0 || input.keeps_rows) {
+        // Only the sum in `residual` is used; row_logits norms the few rows it needs.
         norm_delta(pass, tile, weights_.final_norm());
       }
       const double done =
@@ -240,24 +240,27 @@ void Decoder::norm_delta(const Pass& pass, const RowTile& tile, const TensorView
                          .eps = config_.rms_norm_eps});
 }
 
-// Gathers the rows that need logits from the residual stream, norms them and applies the output
-// head.
+// A span in the middle of a prompt has no logits.
 TensorView Decoder::project_logits(const Pass& pass) {
-  const TensorView rows = pass.input.logit_rows;
-  const int64_t count = num_logit_rows(pass.input);
+  if (num_logit_rows(pass.input) == 0) return scratch_.logits.rows(0, 0);
+  const TensorView logits = row_logits(pass.stream, pass.input.logit_rows);
+  pass.tap_named("final_norm", 0, scratch_.logit_rows.rows(0, logits.dim(0)));
+  return logits;
+}
+
+// Gathers rows from the residual stream, norms them and applies the output head.
+TensorView Decoder::row_logits(Stream& stream, const TensorView& rows) {
+  const int64_t count = rows.dim(0);
   SLUICE_CHECK(count <= limits_.max_logit_rows, "{} logit rows", count);
   const TensorView logits = scratch_.logits.rows(0, count);
-  if (count == 0) return logits;  // a span in the middle of a prompt
-
   const TensorView normed = scratch_.logit_rows.rows(0, count);
-  gather_rows(pass.stream, {scratch_.residual.rows(0, pass.num_rows), rows, normed});
-  rms_norm(pass.stream, {.x = normed,
-                         .residual = {},
-                         .weight = weights_.final_norm(),
-                         .out = normed,
-                         .eps = config_.rms_norm_eps});
-  pass.tap_named("final_norm", 0, normed);
-  matmul(pass.stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
+  gather_rows(stream, {scratch_.residual, rows, normed});
+  rms_norm(stream, {.x = normed,
+                    .residual = {},
+                    .weight = weights_.final_norm(),
+                    .out = normed,
+                    .eps = config_.rms_norm_eps});
+  matmul(stream, {.x = normed, .weight = weights_.lm_head(), .out = logits});
   return logits;
 }
 

@@ -34,6 +34,7 @@ struct DecoderInput {
   TensorView logit_rows;                // i32 [num_logit_rows]: the rows that need logits
   const AttentionPass* pass = nullptr;  // where the pass's KV goes and is; never null
   PassMonitor* monitor = nullptr;       // null: nothing watches the pass
+  bool keeps_rows = false;              // row_logits will be called after the pass
 };
 
 class Decoder {
@@ -52,7 +53,13 @@ class Decoder {
   TensorView forward(Stream& stream, Executor& executor, const DecoderInput& input,
                      TapSink* taps = nullptr);
 
-  // The first `num_rows` rows of the last pass's logits. Valid also if a graph replayed that pass.
+  // Enqueues the logits of more rows of the last pass: f32 [n, vocab] for `rows` (i32 [n], device
+  // memory, n at most max_logit_rows), in the memory of that pass's logits. May be called again.
+  // REQUIRES: that pass ran with keeps_rows.
+  TensorView row_logits(Stream& stream, const TensorView& rows);
+
+  // The first `num_rows` rows of the last pass's logits. Valid also if a graph replayed that pass,
+  // but not after row_logits.
   TensorView logits(int64_t num_rows) const { return scratch_.logits.rows(0, num_rows); }
 
  private:

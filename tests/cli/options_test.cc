@@ -362,6 +362,8 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"run", "-m", "d", "--seed", "-1"}, "--seed: '-1'"},
       {{"run", "-m", "d", "--logprobs", "21", "--json"}, "--logprobs: '21'"},
       {{"run", "-m", "d", "--logprobs", "2"}, "--logprobs: only --json"},
+      {{"run", "-m", "d", "--prompt-logprobs", "21", "--json"}, "--prompt-logprobs: '21'"},
+      {{"run", "-m", "d", "--prompt-logprobs", "2"}, "--prompt-logprobs: only --json"},
       {{"run", "-m", "d", "--stop", ""}, "--stop: its value is empty"},
       {{"run", "-m", "d", "--stop-token-ids", "1,,2"}, "--stop-token-ids: '1,,2' has an empty"},
       {{"run", "-m", "d", "--stop-token-ids", "x"}, "--stop-token-ids: 'x'"},

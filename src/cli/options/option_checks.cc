@@ -132,8 +132,11 @@ void check(RunCommand* run, const Given& given) {
            run->prompts.size());
     }
   }
-  if (run->sampling.params.logprobs && !run->json) {
-    fail(ErrorCode::kInvalidArgument, "--logprobs: only --json shows them; add --json");
+  for (const auto& [name, count] :
+       {std::pair{"--logprobs", run->sampling.params.logprobs},
+        std::pair{"--prompt-logprobs", run->sampling.params.prompt_logprobs}}) {
+    if (!count || run->json) continue;
+    fail(ErrorCode::kInvalidArgument, "{}: only --json shows them; add --json", name);
   }
   // Defaults of the model are unknown here, so only given values are compared.
   check_sampling(run->sampling);
