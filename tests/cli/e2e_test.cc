@@ -74,8 +74,9 @@ TEST_F(Program, StreamsTextAndSaysHowFast) {
 }
 
 TEST_F(Program, JsonHasIdsTextAndStatistics) {
-  const auto words = on_tiny("run", {"-n", "6", "--seed", "3", "--logprobs", "2", "--json",
-                                     "--ignore-eos", "Once upon", "a time"});
+  const auto words =
+      on_tiny("run", {"-n", "6", "--seed", "3", "--logprobs", "2", "--json", "--prompt-logprobs",
+                      "1", "--ignore-eos", "Once upon", "a time"});
   const Outcome outcome = run_sluice(words);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   std::istringstream lines(outcome.out);
@@ -88,6 +89,13 @@ TEST_F(Program, JsonHasIdsTextAndStatistics) {
     EXPECT_EQ(json.at("finish_reason"), "length");
     EXPECT_EQ(json.at("logprobs").size(), 6u);
     EXPECT_EQ(json.at("logprobs")[0].size(), 3u);  // the chosen one and two more
+    const Json& of_prompt = json.at("prompt_logprobs");
+    ASSERT_EQ(of_prompt.size(), json.at("prompt_token_ids").size());
+    EXPECT_TRUE(of_prompt[0].is_null());
+    for (size_t i = 1; i < of_prompt.size(); ++i) {
+      EXPECT_EQ(of_prompt[i].size(), 2u);  // the token and the likeliest
+      EXPECT_EQ(of_prompt[i][0].at("token_id"), json.at("prompt_token_ids")[i]);
+    }
     EXPECT_EQ(json.at("stats").at("prompt_tokens"), json.at("prompt_token_ids").size());
   }
   EXPECT_EQ(index, 2u);

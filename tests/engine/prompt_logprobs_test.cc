@@ -207,8 +207,7 @@ TEST(PromptLogprobs, APassCancelledBetweenTilesIsComputedAgain) {
   const PromptLogprobs expected = run_engine(options, {job})[0].prompt_logprobs;
   job.params.output_kind = OutputKind::kDelta;
   engine.add_request(job.prompt, job.params);
-  // The parts of a pass ask while the host waits, so the number of calls depends on the machine:
-  // every later one is answered with yes, from the second call to the thousandth.
+  // The parts of a pass ask, too, while the host waits; how often depends on the machine.
   int num_calls = 0;
   int cancel_at = 0;
   const PassWatch watch{.on_progress = nullptr,
@@ -219,7 +218,8 @@ TEST(PromptLogprobs, APassCancelledBetweenTilesIsComputedAgain) {
     num_calls = 0;
     for (RequestOutput& output : engine.step(&watch)) all.append(std::move(output));
   }
-  EXPECT_GE(num_cancelled, 8) << "60 tokens are 8 tiles, and each asks once";
+  // 60 tokens are 8 tiles, which ask once each. Scores are kept: 1, 2 and 3 tiles, then 2 are left.
+  EXPECT_GE(num_cancelled, 3);
   while (engine.has_unfinished()) {
     for (RequestOutput& output : engine.step(&watch)) all.append(std::move(output));
   }
