@@ -14,7 +14,9 @@
 #include "cli/invocation.h"
 #include "cli/options/bench_options.h"
 #include "cli/options/command_options.h"
+#include "cli/options/named_policies.h"
 #include "cli/options/option_checks.h"
+#include "cli/terminal.h"
 
 namespace sluice::cli {
 
@@ -26,14 +28,20 @@ class InvocationOf final : public InvocationWith<C> {
 
   void declare_options(OptionSet& set) override { declare(set, &this->options); }
 
+  // Short forms of policies are expanded first, since checks read the policy's name.
   void finish(const Given& given, std::vector<std::string>* warnings) override {
+    if constexpr (requires { this->options.engine.sparse; }) {
+      short_form_ = expand_policy(&this->options.engine.sparse, given);
+    }
     check(&this->options, given);
     // `warn` is an overload that only some commands have.
     if constexpr (requires { warn(this->options, warnings); }) warn(this->options, warnings);
   }
 
-  // Holds the GPU's lock while the function runs, if the command has --gpu-lock and it is set.
+  // Says what a short form stands for. Holds the GPU's lock while the function runs, if the command
+  // has --gpu-lock and it is set.
   int run() const override {
+    if (!short_form_.empty()) write_message("sparse policy " + short_form_);
     if constexpr (requires { this->options.gpu_lock; }) {
       const auto lock = this->options.gpu_lock ? lock_gpu(this->options.engine.device) : nullptr;
       return function_(this->options);
@@ -44,6 +52,7 @@ class InvocationOf final : public InvocationWith<C> {
 
  private:
   int (*function_)(const C&);
+  std::string short_form_;  // of --sparse-policy, with what it stands for; "" if it is none
 };
 
 // A row of the table; C follows from the function's parameter.

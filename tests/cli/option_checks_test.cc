@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include "attention/policy_pair.h"
 #include "cli/options/foreign_options.h"
 #include "cli/options/help_text.h"
+#include "cli/options/named_policies.h"
 #include "cli/parsed_words.h"
 
 namespace sluice::cli {
@@ -116,6 +118,53 @@ TEST(GivenWithoutEffect, AScoreIsMadeInPrefill) {
   EXPECT_NE(refusal({"score", "-m", "d", "--sparse-policy", "full+quest", "x"}), "");
   EXPECT_EQ(refusal({"score", "-m", "d", "--sparse-policy", "streaming", "x"}), "");
   EXPECT_EQ(refusal({"score", "-m", "d", "--sparse-policy", "sampled+full", "x"}), "");
+}
+
+TEST(ShortForms, StandForAPolicyAndItsOptions) {
+  const auto sparse =
+      parse<RunCommand>(joined(kRun, {"--sparse-policy", "aggressive", "--sparse-sink-tokens",
+                                      "256", "--sparse-stride", "16"}))
+          .engine.sparse;
+  EXPECT_EQ(sparse.policy, "xattention+quest");
+  EXPECT_EQ(sparse.coverage, 0.8);
+  EXPECT_EQ(sparse.stride, 16);
+  EXPECT_EQ(sparse.topk_tokens, 512);
+  EXPECT_EQ(sparse.sink_tokens, 256) << "what it does not set is kept";
+  SparseOptions same;
+  same.policy = "aggressive";
+  EXPECT_EQ(expand_policy(&same, {}),
+            "aggressive: xattention+quest, topk 512, coverage 0.8, stride 16");
+  EXPECT_EQ(describe_sparse_options(sparse), "topk 512, sink 256, coverage 0.8, stride 16");
+  EXPECT_NO_THROW(make_policies(same.policy, same)) << "the engine takes it";
+  for (const char* other : {"full", "minference+quest", "xattention+quest"}) {
+    SparseOptions plain;
+    plain.policy = other;
+    EXPECT_EQ(expand_policy(&plain, {}), "");
+    EXPECT_EQ(plain.policy, other);
+    EXPECT_EQ(describe_sparse_options(plain), "default");
+  }
+}
+
+TEST(ShortForms, RefuseOptionsThatContradictThem) {
+  expect({{{"--sparse-coverage", "0.9"}, "--sparse-coverage is 0.9, but the policy 'aggressive'"},
+          {{"--sparse-topk-tokens", "1K"}, "sets it to 512"},
+          {{"--sparse-stride", "8"}, "write 'xattention+quest' with options of your own"},
+          {{"--sparse-coverage", "0.8", "--sparse-topk-tokens", "512"}, ""},
+          {{"--sparse-page-tokens", "16", "--sparse-tail-tokens", "0"}, ""}},
+         joined(kRun, {"--sparse-policy", "aggressive"}));
+  const ScopedEnvironment coverage("SLUICE_SPARSE_COVERAGE", "0.9");
+  EXPECT_NE(refusal({"needle", "-m", "d", "--sparse-policy", "aggressive"})
+                .find("SLUICE_SPARSE_COVERAGE is 0.9"),
+            std::string::npos);
+}
+
+// A pair for decode is refused where a text is scored, and so is its short form.
+TEST(ShortForms, AreExpandedBeforeOtherChecks) {
+  EXPECT_NE(refusal({"score", "-m", "d", "--sparse-policy", "aggressive", "x"})
+                .find("'xattention+quest' names a policy for decode"),
+            std::string::npos);
+  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
+  EXPECT_NE(help.find("aggressive"), std::string::npos);
 }
 
 TEST(Variables, ThatNothingReadsAreNamed) {

@@ -12,6 +12,7 @@
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/render_png.h"
 #include "cli/observations.h"
+#include "cli/options/named_policies.h"
 #include "cli/table.h"
 #include "cli/units.h"
 #include "core/error.h"
@@ -62,36 +63,6 @@ nlohmann::ordered_json item_json(const NeedleResult& result) {
           {"total_seconds", result.total_seconds}};
 }
 
-// The option's name without prefix and unit: "topk" for "sparse_topk_tokens".
-std::string short_name(const OptionFacts& facts) {
-  std::string name(facts.name.substr(facts.name.find('_') + 1));
-  if (name.ends_with("_tokens")) name.resize(name.rfind('_'));
-  std::replace(name.begin(), name.end(), '_', ' ');
-  return name;
-}
-
-// A value as " 512"; empty for a flag.
-std::string value_text(const OptionFacts& facts, const OptionValue& value) {
-  if (const auto* number = std::get_if<double>(&value)) return fmt::format(" {}", *number);
-  const auto* number = std::get_if<int64_t>(&value);
-  if (number == nullptr) return {};
-  if (facts.kind != OptionKind::kChoice) return fmt::format(" {}", *number);
-  return fmt::format(" {}", facts.choices[static_cast<size_t>(*number)]);
-}
-
-// The options of the policy that differ from their defaults, "topk 512, page 32"; "default" if
-// none.
-std::string sparse_options(const EngineOptions& engine) {
-  std::string text;
-  for (const auto& row : kSparseOptionRows) {
-    const std::optional<OptionValue> value = row.get(engine.sparse);
-    // The only text option is the policy's name, which has a line of its own.
-    if (row.facts.kind == OptionKind::kText || value == row.get({})) continue;
-    text += (text.empty() ? "" : ", ") + short_name(row.facts) + value_text(row.facts, *value);
-  }
-  return text.empty() ? "default" : text;
-}
-
 // What the page and the JSON list as settings, by name.
 std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport& report) {
   const NeedleCommand& command = report.command;
@@ -99,7 +70,7 @@ std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport&
   return {
       {"Model", model_name(engine.model)},
       {"Sparse policy", engine.sparse.policy},
-      {"Sparse options", sparse_options(engine)},
+      {"Sparse options", describe_sparse_options(engine.sparse)},
       {"KV offload", report.kv_offload},
       {"Lengths", join_tokens(command.lengths)},
       {"Needles per cell", fmt::format("{}", command.needles)},

@@ -1,9 +1,24 @@
 // Options that several commands share. Their names and help texts are in the rows of EngineOptions.
 #include "cli/options/option_groups.h"
 
+#include <string>
+
+#include "cli/options/named_policies.h"
 #include "cli/options/option_rows.h"
 
 namespace sluice::cli {
+namespace {
+
+// The engine's rows. The help of the policy's name also lists what only the command line knows.
+void declare_sparse(OptionSet& set, SparseOptions* sparse) {
+  for (auto row : kSparseOptionRows) {
+    const std::string help = std::string(row.facts.help) + "; " + short_forms_help();
+    if (row.facts.kind == OptionKind::kText) row.facts.help = help;
+    add_option(set, row, sparse);
+  }
+}
+
+}  // namespace
 
 // The order here is the order in --help.
 void declare_engine(OptionSet& set, EngineOptions* engine) {
@@ -11,7 +26,7 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   add_options(set, kEngineOptionRows, engine);
   add_options(set, kKvOptionRows, &engine->kv);
   set.group("Sparse attention (docs/policies.md)");
-  add_options(set, kSparseOptionRows, &engine->sparse);
+  declare_sparse(set, &engine->sparse);
   set.group("KV offload");
   add_options(set, kKvOffloadRows, &engine->kv);
 }
