@@ -11,6 +11,7 @@
 #include "attention/policies/sampled.h"
 #include "attention/policies/streaming.h"
 #include "attention/policies/xattention.h"
+#include "attention/policy_names.h"
 #include "attention/policy_pair.h"
 #include "core/error.h"
 
@@ -142,11 +143,10 @@ void require_phase(const PolicyEntry& policy, Phase phase, std::string_view valu
 
 }  // namespace
 
-bool prefill_uses(std::string_view name, std::string_view option) {
-  const std::string_view prefill = name.substr(0, name.find('+'));
-  return std::ranges::any_of(kPolicies, [&](const PolicyEntry& entry) {
-    return entry.name == prefill && uses(entry, option);
-  });
+bool policies_use(std::string_view name, std::string_view option) {
+  const size_t plus = name.find('+');
+  const std::string_view decode = plus == std::string_view::npos ? name : name.substr(plus + 1);
+  return uses(find(name.substr(0, plus), name), option) || uses(find(decode, name), option);
 }
 
 std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOptions& options) {

@@ -66,8 +66,4 @@ class PolicyPair {
 // support, and options that neither policy uses.
 std::unique_ptr<PolicyPair> make_policies(std::string_view name, const SparseOptions& options = {});
 
-// Whether the prefill policy of that name or pair uses the option `option`, as in "sparse_profile".
-// False for an unknown name.
-bool prefill_uses(std::string_view name, std::string_view option);
-
 }  // namespace sluice

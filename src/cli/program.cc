@@ -53,7 +53,7 @@ const ProgramSpec& program() {
                       "Tokens/s with KV on the host against the link and KV on the device",
                       bench_offload),
            subcommand("bench sparse",
-                      "Decode tokens/s and bytes of sparse policies against the whole KV",
+                      "Tokens/s, density and bytes of sparse policies against the whole KV",
                       bench_sparse),
            subcommand("bench overlap",
                       "How much of a decode step's pages the steps before have read",

@@ -3,38 +3,18 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <sstream>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "cli/program_under_test.h"
+#include "cli/bench_under_test.h"
 
 namespace sluice::cli {
 namespace {
 
-using Json = nlohmann::json;
-using Words = std::vector<std::string>;
-
 constexpr int64_t kKvBytesPerToken = 3072;  // of models/needle
 constexpr int64_t kBlock = 64;
-
-std::string model_dir() {
-  return (std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle").string();
-}
-
-Words joined(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Json json_of(const Words& words) {
-  const Outcome outcome = run_sluice(joined(words, {"--json"}));
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  return Json::parse(outcome.out);
-}
 
 // Small settings: a few blocks of context and of ring, one run without a warm-up.
 Words small_kv(const std::string& command, const std::string& lengths) {
@@ -207,38 +187,114 @@ TEST(BenchFromOutside, BlocksThatStayDoNotFlow) {
   EXPECT_LT(loaded(1), loaded(0));
 }
 
+double number(const Json& row, const char* phase, const char* key) {
+  return row.at(phase).at(key).get<double>();
+}
+
 TEST(BenchFromOutside, SparseComparesBudgetsWithFull) {
-  const Json json = json_of(
-      joined(small_kv("sparse", "1K"), {"--policies", "full+quest,full+streaming", "--budgets",
-                                        "128,256", "--sparse-page-tokens", "16"}));
+  const Json json = json_of(joined(
+      small_kv("sparse", "1K"), {"--policies", "full+quest,full+streaming", "--budgets", "128,256",
+                                 "--sparse-page-tokens", "16", "--kv-offload", "chunked"}));
   expect_link(json);
   const Json& results = json.at("results");
   ASSERT_EQ(results.size(), 5u);
-  EXPECT_EQ(results[0].at("policy"), "full");
-  EXPECT_TRUE(results[0].at("budget_tokens").is_null());
-  EXPECT_EQ(results[0].at("decode").at("h2d_bytes"), 3 * 1024 * kKvBytesPerToken);
-  EXPECT_EQ(results[0].at("transferred_of_full"), 1);
-  EXPECT_EQ(results[0].at("density_selected"), 1);
+  EXPECT_EQ(results[0].at("name"), "full");
+  EXPECT_EQ(results[0].at("options"), "default") << "it has no pages";
+  EXPECT_EQ(number(results[0], "decode", "h2d_bytes"), 3 * 1024 * kKvBytesPerToken);
+  for (const char* phase : {"prefill", "decode"}) {
+    for (const char* key : {"speed_of_full", "bytes_of_full", "density_selected"}) {
+      EXPECT_EQ(results[0].at(phase).at(key), 1) << phase << " " << key;
+    }
+  }
   for (size_t i = 1; i < 5; ++i) {
     const Json& row = results[i];
-    EXPECT_EQ(row.at("policy"), i < 3 ? "full+quest" : "full+streaming");
-    EXPECT_EQ(row.at("budget_tokens"), i % 2 == 1 ? 128 : 256);
-    expect_share(row.at("density_selected"), 0.5);
-    expect_share(row.at("transferred_of_full"), 0.5);
-    expect_share(row.at("decode_speed_of_full"), 1000);
-    EXPECT_EQ(row.at("prefill").at("d2h_bytes"), 1024 * kKvBytesPerToken);
+    const std::string policy = i < 3 ? "full+quest" : "full+streaming";
+    EXPECT_EQ(row.at("policy"), policy);
+    EXPECT_EQ(row.at("name"), policy + (i % 2 == 1 ? ", 128" : ", 256"));
+    expect_share(row.at("decode").at("density_selected"), 0.5);
+    expect_share(row.at("decode").at("bytes_of_full"), 0.5);
+    expect_share(row.at("decode").at("speed_of_full"), 1000);
+    EXPECT_EQ(number(row, "prefill", "bytes_of_full"), 1);
+    EXPECT_EQ(number(row, "prefill", "d2h_bytes"), 1024 * kKvBytesPerToken);
     if (i % 2 == 1) continue;
-    EXPECT_GT(row.at("density_selected"), results[i - 1].at("density_selected"));
-    EXPECT_GT(row.at("transferred_of_full"), results[i - 1].at("transferred_of_full"));
+    for (const char* key : {"density_selected", "bytes_of_full"}) {
+      EXPECT_GT(number(row, "decode", key), number(results[i - 1], "decode", key));
+    }
   }
 }
 
+// The configurations by name, in every mode. What a row visits does not depend on where KV is, and
+// what it captures neither; the link carries nothing only for KV on the device.
+TEST(BenchFromOutside, SparseComparesNamedPoliciesInEveryMode) {
+  const Json json = json_of({"bench",
+                             "sparse",
+                             model_dir(),
+                             "--device",
+                             "cpu",
+                             "--lengths",
+                             "1K",
+                             "--decode-tokens",
+                             "4",
+                             "--repeats",
+                             "2",
+                             "--block-size",
+                             "128",
+                             "--kv-cache-bytes",
+                             "64M",
+                             "--load-format",
+                             "auto",
+                             "--file",
+                             model_dir() + "/haystack.txt",
+                             "--prefill-chunk-tokens",
+                             "512",
+                             "--sparse-threshold-tokens",
+                             "0",
+                             "--sparse-segment-tokens",
+                             "512",
+                             "--sparse-audit"});
+  EXPECT_GT(json.at("prompts").at("tokens"), 1024);
+  const Json& results = json.at("results");
+  const std::vector<std::string> names = {"full", "minference+quest", "aggressive",
+                                          "sampled+quest"};
+  const std::vector<std::string> modes = {"off", "chunked", "layerwise"};
+  ASSERT_EQ(results.size(), 12u);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Json& row = results[i];
+    const Json& resident = results[i % 4];
+    SCOPED_TRACE(row.dump());
+    EXPECT_EQ(row.at("kv_offload"), modes[i / 4]);
+    EXPECT_EQ(row.at("name"), names[i % 4]);
+    for (const char* phase : {"prefill", "decode"}) {
+      EXPECT_EQ(row.at(phase).at("density_selected"), resident.at(phase).at("density_selected"));
+      EXPECT_EQ(row.at(phase).at("bytes_of_full").is_null(), i < 4);
+      expect_share(row.at(phase).at("speed_of_full"), 1000);
+    }
+    const Json& captured = row.at("prefill").at("captured_mass");
+    EXPECT_EQ(captured, resident.at("prefill").at("captured_mass"));
+    EXPECT_EQ(captured.is_null(), i % 4 == 0) << "full has no mask to measure";
+    if (i % 4 == 0) continue;
+    expect_share(captured.at("mean"), 1);
+    EXPECT_LE(captured.at("lowest_layer"), captured.at("mean"));
+    EXPECT_EQ(captured.at("rows"), 2 * 2 * 6)
+        << "one of 1024; two engines, each with one run to warm up, and six layers";
+  }
+  const Json& aggressive = results[2];
+  EXPECT_EQ(aggressive.at("policy"), "xattention+quest");
+  EXPECT_EQ(aggressive.at("options"), "topk 512, threshold 0, coverage 0.8, stride 16, audit");
+  expect_share(aggressive.at("prefill").at("density_selected"), 0.95);
+  expect_share(results[6].at("decode").at("bytes_of_full"), 0.7);
+}
+
 TEST(BenchFromOutside, SparseTakesTheEnginesOwnOptionsForOneRow) {
-  const Json json = json_of(joined(
-      small_kv("sparse", "256"), {"--sparse-policy", "full+quest", "--sparse-topk-tokens", "64"}));
-  ASSERT_EQ(json.at("results").size(), 2u);
-  EXPECT_EQ(json.at("results")[1].at("policy"), "full+quest");
-  EXPECT_EQ(json.at("results")[1].at("budget_tokens"), 64);
+  const Outcome outcome = run_sluice(joined(
+      small_kv("sparse", "256"),
+      {"--sparse-policy", "full+quest", "--sparse-topk-tokens", "64", "--kv-offload", "off"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* words : {"full+quest: full+quest, topk 64\n", "Random ids: ", " 1.00 x ",
+                            "prefill tok/s", "decode tok/s", "256      off  full "}) {
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
+  }
+  EXPECT_EQ(outcome.out.find("captured"), std::string::npos) << "nothing was audited";
 }
 
 // A row for each layer and one for all layers; with a budget of everything, all pages were selected
@@ -265,92 +321,9 @@ TEST(BenchFromOutside, OverlapComparesTheListsOfSteps) {
   }
 }
 
-// Results of one method and ask of bench recall.
-const Json& recall_of(const Json& json, const std::string& method, const std::string& asked,
-                      double share) {
-  for (const Json& result : json.at("results")) {
-    if (result.at("method") == method && result.at("asked") == asked &&
-        std::abs(result.at("share").get<double>() - share) < 1e-9) {
-      return result;
-    }
-  }
-  ADD_FAILURE() << method << " " << asked << " " << share;
-  return json.at("results")[0];
-}
-
-Words recall_words() {
-  return {"bench", "recall",      model_dir(), "--device",         "cpu", "--length",
-          "2K",    "--beyond",    "1000",      "--query-tiles",    "3",   "--densities",
-          "30,60", "--coverages", "80",        "--kv-cache-bytes", "64M"};
-}
-
-TEST(BenchFromOutside, RecallJudgesEveryEstimatorByTrueMass) {
-  const std::string svg = ::testing::TempDir() + "recall.svg";
-  const Json json = json_of(joined(recall_words(), {"--svg", svg}));
-  EXPECT_EQ(json.at("texts")[0].at("tokens"), 2048);
-  EXPECT_EQ(json.at("texts")[0].at("num_query_tiles"), 8) << "8 to 15: 1000 is inside tile 7";
-  EXPECT_EQ(json.at("texts")[0].at("measured_query_tiles").size(), 3u);
-  // 17 methods with two densities; of oracle tiles and 13 estimators also a coverage.
-  EXPECT_EQ(json.at("results").size(), 17u * 2 + 14);
-  for (const Json& result : json.at("results")) {
-    SCOPED_TRACE(result.at("method"));
-    const double mean = result.at("mean");
-    double sum = 0, least = 1;
-    ASSERT_EQ(result.at("layers").size(), 6u);
-    for (const Json& heads : result.at("layers")) {
-      ASSERT_EQ(heads.size(), 2u);
-      for (const double mass : heads) {
-        sum += mass;
-        least = std::min(least, mass);
-      }
-    }
-    EXPECT_NEAR(mean, sum / 12, 1e-9);
-    EXPECT_EQ(result.at("p5_of_heads"), least) << "of 12 heads";
-    EXPECT_GT(least, 0);
-    EXPECT_LT(mean, 1);
-    if (result.at("asked") == "coverage") continue;
-    const Json& oracle = recall_of(json, "oracle tiles", "density", result.at("share"));
-    EXPECT_NEAR(result.at("tile_share"), oracle.at("tile_share"), 1e-9);
-    // No list of tiles for the group has more mass in the mean over its heads.
-    const bool is_tokens = result.at("method") == "oracle tokens";
-    EXPECT_TRUE(is_tokens ? mean >= oracle.at("mean")
-                          : mean <= oracle.at("mean").get<double>() + 1e-9);
-  }
-  EXPECT_GE(recall_of(json, "oracle tiles", "coverage", 0.8).at("mean"), 0.8 - 1e-6);
-  EXPECT_LT(recall_of(json, "random", "density", 0.6).at("mean"),
-            recall_of(json, "rows 4", "density", 0.6).at("mean"));
-  EXPECT_TRUE(std::filesystem::exists(svg));
-}
-
-TEST(BenchFromOutside, RecallDoesNotDependOnThreadsOrPasses) {
-  const Json a = json_of(recall_words());
-  const Json b = json_of(joined(recall_words(), {"--threads", "1", "--max-num-seqs", "64"}));
-  EXPECT_EQ(a.at("results"), b.at("results"));
-  const Json other = json_of(joined(recall_words(), {"--seed", "5"}));
-  EXPECT_NE(recall_of(a, "random", "density", 0.6), recall_of(other, "random", "density", 0.6));
-  EXPECT_EQ(recall_of(a, "rows 4", "density", 0.6), recall_of(other, "rows 4", "density", 0.6));
-}
-
-// A text named twice is measured twice, and changes no mean.
-TEST(BenchFromOutside, RecallReadsEachTextAlone) {
-  const std::string text = model_dir() + "/haystack.txt";
-  const Json once = json_of(joined(recall_words(), {"--text", text}));
-  const Json twice = json_of(joined(recall_words(), {"--text", text, "--text", text}));
-  EXPECT_EQ(twice.at("texts").size(), 2u);
-  for (size_t i = 0; i < once.at("results").size(); ++i) {
-    EXPECT_NEAR(once.at("results")[i].at("mean"), twice.at("results")[i].at("mean"), 1e-9);
-  }
-  const Outcome table = run_sluice(recall_words());
-  ASSERT_EQ(table.exit_code, 0) << table.err;
-  for (const char* words : {"2048 tokens of haystack.txt (3 of 8 query tiles)", "tiles asked for",
-                            "coverage asked for", "antidiagonal 16"}) {
-    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
-  }
-}
-
 // All settings are checked before anything is measured.
 TEST(BenchFromOutside, BadOptionsAreErrors) {
-  const std::vector<std::pair<Words, std::string>> lines = {
+  const std::vector<WordsAndError> lines = {
       {{"bench", "transfer", "--bytes", "1M"}, "--bytes"},
       {{"bench", "transfer", "--device", "abacus"}, "abacus"},
       {{"bench", "offload", model_dir(), "--modes", "sideways"}, "--modes: 'sideways'"},
@@ -361,26 +334,17 @@ TEST(BenchFromOutside, BadOptionsAreErrors) {
       {{"bench", "sparse", model_dir(), "--lengths", "128", "--policies", "full+queest"},
        "full+queest"},
       {{"bench", "sparse", model_dir(), "--budgets", "0"}, "--budgets: '0'"},
+      {{"bench", "sparse", model_dir(), "--policies", "full+quest,full+quest"}, "given twice"},
+      {{"bench", "sparse", model_dir(), "--sparse-alpha", "0.5"}, "--sparse-alpha is given"},
+      {{"bench", "sparse", model_dir(), "--load-format", "auto", "--file", "/no/such"}, "--file"},
       {{"bench", "sparse", model_dir(), "--decode-tokens", "1"}, "--decode-tokens: '1'"},
       {{"bench", "overlap", model_dir(), "--lengths", "32"}, "--lengths: 32 tokens"},
       {{"bench", "overlap", model_dir(), "--lengths", "100K"}, "max_model_len"},
       {{"bench", "overlap", model_dir(), "--sparse-policy", "full+streaming"}, "topk"},
       {{"bench", "overlap", model_dir(), "--file", model_dir() + "/config.json"},
        "config.json has"},
-      {{"bench", "recall", model_dir(), "--length", "8K", "--beyond", "8K"},
-       "--beyond: 8192 leaves no row"},
-      {{"bench", "recall", model_dir(), "--densities", "100"}, "--densities: '100'"},
-      {{"bench", "recall", model_dir(), "--text", "/no/such"}, "--text"},
-      {{"bench", "recall", model_dir(), "--svg", "/no/such/recall.svg"}, "--svg"},
-      {joined(recall_words(), {"--text", model_dir() + "/config.json"}), "config.json gives"},
-      {{"bench", "recall", model_dir(), "--sparse-policy", "streaming"}, "--sparse-policy"},
   };
-  for (const auto& [words, needle] : lines) {
-    const Outcome outcome = run_sluice(words);
-    EXPECT_EQ(outcome.exit_code, 2) << needle << ": " << outcome.err;
-    EXPECT_EQ(outcome.out, "") << needle;
-    EXPECT_NE(outcome.err.find(needle), std::string::npos) << outcome.err;
-  }
+  expect_usage_errors(lines);
 }
 
 }  // namespace

@@ -107,6 +107,12 @@ TEST(GivenWithoutEffect, OneOfTwoThatSayTheSame) {
        {{"offload", "d", "--slots", "3", "--num-kv-slots", "4"}, "--num-kv-slots is given"},
        {{"sparse", "d", "--policies", "full+quest", "--sparse-policy", "streaming"},
         "--policies is given"},
+       {{"sparse", "d", "--modes", "off", "--kv-offload", "off"}, "--modes is given"},
+       {{"sparse", "d", "--kv-offload", "auto"}, "--kv-offload: 'auto'"},
+       {{"sparse", "d", "--budgets", "1K"}, "--budgets is 1024, but the policy 'aggressive'"},
+       {{"sparse", "d", "--budgets", "512"}, ""},
+       {{"sparse", "d", "--sparse-stride", "8"}, "--sparse-stride is 8, but the policy"},
+       {{"sparse", "d", "--file", "f"}, "--file: with random weights"},
        {{"overlap", "d", "--budgets", "1K", "--sparse-topk-tokens", "2K"},
         "--sparse-topk-tokens is given"}},
       {"bench"});

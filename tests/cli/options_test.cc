@@ -277,8 +277,13 @@ TEST(Options, ListsOfBenchOffloadAndSparse) {
   EXPECT_EQ(
       parse<BenchSparseCommand>({"bench", "sparse", "d", "--sparse-policy", "streaming"}).policies,
       Words{"streaming"});
-  EXPECT_EQ(sparse.engine.kv.offload, KvOffload::kChunked);
   EXPECT_EQ(sparse.engine.kv.device_bytes, 0) << "all that can flow does";
+  const auto plain = parse<BenchSparseCommand>({"bench", "sparse", "d"});
+  EXPECT_EQ(plain.policies, (Words{"full", "minference+quest", "aggressive", "sampled+quest"}));
+  EXPECT_EQ(plain.modes, (Modes{KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise}));
+  EXPECT_EQ(plain.repeats, 2) << "both orders";
+  EXPECT_EQ(parse<BenchSparseCommand>({"bench", "sparse", "d", "--kv-offload", "chunked"}).modes,
+            Modes{KvOffload::kChunked});
 }
 
 TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {

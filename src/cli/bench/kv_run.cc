@@ -2,6 +2,8 @@
 #include "cli/bench/kv_run.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
@@ -60,43 +62,114 @@ struct Counts {
   }
 };
 
+// The mean of values that are there; empty without one.
+std::optional<double> mean_of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 // One phase of all runs of a row.
 class PhaseRuns {
  public:
-  explicit PhaseRuns(double num_tokens) : num_tokens_(num_tokens) {}
-
   // Adds one run, as the difference of two totals.
   void add(const PhaseCount& before, const PhaseCount& after) {
     seconds_.push_back(after.seconds - before.seconds);
-    rates_.push_back(num_tokens_ / seconds_.back());
     h2d_bytes_ = after.h2d_bytes - before.h2d_bytes;  // the same in every run
     d2h_bytes_ = after.d2h_bytes - before.d2h_bytes;
   }
+  // Adds what an engine has seen in all its runs.
+  void add(const PhaseObservations& seen) {
+    if (const auto density = selected_in(seen)) densities_.push_back(*density);
+  }
 
-  PhaseResult result(const PhaseObservations& seen) const {
-    return {.tokens_per_second = spread_of(rates_),
-            .num_tokens = num_tokens_,
+  PhaseResult result(double num_tokens) const {
+    std::vector<double> rates;
+    for (const double seconds : seconds_) rates.push_back(num_tokens / seconds);
+    return {.tokens_per_second = spread_of(rates),
+            .num_tokens = num_tokens,
             .seconds = spread_of(seconds_).median,
             .h2d_bytes = h2d_bytes_,
             .d2h_bytes = d2h_bytes_,
-            .density_selected = selected_in(seen)};
+            .density_selected = mean_of(densities_)};
   }
 
  private:
-  double num_tokens_;
-  std::vector<double> seconds_, rates_;
+  std::vector<double> seconds_, densities_;
   double h2d_bytes_ = 0, d2h_bytes_ = 0;
 };
 
-// One run: a random prompt, greedy decoding to the full length. Errors: Interrupted.
-void run_prompt(LLM& llm, const KvWork& work, int32_t vocab_size, uint64_t seed) {
+// All runs of a row, in one engine or two.
+class RowRuns {
+ public:
+  void add(const Counts& before, const Counts& after) {
+    prefill_.add(before.prefill, after.prefill);
+    decode_.add(before.decode, after.decode);
+  }
+  // Adds the observations of an engine whose runs are over.
+  void add(const Observations& seen) {
+    kv_offload_ = seen.kv_offload;
+    prefill_.add(seen.prefill);
+    decode_.add(seen.decode);
+    device_peak_bytes_ = std::max(device_peak_bytes_, static_cast<double>(seen.device_peak_bytes));
+    pinned_peak_bytes_ = std::max(pinned_peak_bytes_, static_cast<double>(seen.pinned_peak_bytes));
+    for (size_t layer = 0; layer < seen.captured_mass.size(); ++layer) {
+      const MassObservations& mass = seen.captured_mass[layer];
+      num_audited_rows_ += mass.num_rows;
+      if (mass.captured) masses_[layer].push_back(*mass.captured);
+    }
+  }
+
+  KvResult result(const KvWork& work) const {
+    return {.kv_offload = kv_offload_,
+            .prefill = prefill_.result(static_cast<double>(work.prompt_tokens)),
+            // Prefill samples the first token.
+            .decode = decode_.result(work.decode_tokens - 1),
+            .captured = captured(),
+            .device_peak_bytes = device_peak_bytes_,
+            .pinned_peak_bytes = pinned_peak_bytes_};
+  }
+
+ private:
+  std::optional<CapturedMass> captured() const {
+    std::vector<double> layers;
+    for (const auto& [layer, masses] : masses_) layers.push_back(*mean_of(masses));
+    if (layers.empty()) return {};
+    return CapturedMass{.mean = *mean_of(layers),
+                        .lowest_layer = *std::min_element(layers.begin(), layers.end()),
+                        .num_rows = num_audited_rows_};
+  }
+
+  std::string kv_offload_;
+  PhaseRuns prefill_, decode_;
+  std::map<size_t, std::vector<double>> masses_;  // by layer, of each engine
+  int64_t num_audited_rows_ = 0;
+  double device_peak_bytes_ = 0, pinned_peak_bytes_ = 0;
+};
+
+// The prompt of a run: another one for each, so that no cache helps.
+std::vector<int32_t> prompt_of(const KvRow& row, int32_t vocab_size, int32_t run) {
+  const KvWork& work = row.work;
+  if (work.text == nullptr) {
+    return random_prompt(work.prompt_tokens, vocab_size,
+                         static_cast<uint64_t>(row.engine.seed) + run * uint64_t{65536});
+  }
+  constexpr size_t kStep = 1000;  // tokens between the beginnings of two prompts
+  std::vector<int32_t> ids;
+  for (size_t at = static_cast<size_t>(run) * kStep; std::ssize(ids) < work.prompt_tokens; ++at) {
+    ids.push_back((*work.text)[at % work.text->size()]);
+  }
+  return ids;
+}
+
+// One run: a prompt, greedy decoding to the full length. Errors: Interrupted.
+void run_prompt(LLM& llm, const KvRow& row, int32_t vocab_size, int32_t run) {
   SamplingParams params;
   params.temperature = 0;
   params.ignore_eos = true;
-  params.max_tokens = work.decode_tokens;
+  params.max_tokens = row.work.decode_tokens;
   GenerateOptions options;
   options.should_cancel = interrupted;
-  llm.generate({random_prompt(work.prompt_tokens, vocab_size, seed)}, params, options);
+  llm.generate({prompt_of(row, vocab_size, run)}, params, options);
   if (interrupted()) throw Interrupted();
 }
 
@@ -121,45 +194,62 @@ void complete_options(const KvWork& work, const ModelSummary& model, EngineOptio
   }
 }
 
-// Loads the row's engine and runs its prompts. Errors: those of LLM; Interrupted.
-KvResult measure(const KvRow& row, int32_t vocab_size) {
-  const KvWork& work = row.work;
-  LLM llm = load_llm(row.engine, false);
-  PhaseRuns prefill(static_cast<double>(work.prompt_tokens));
-  // Prefill samples the first token.
-  PhaseRuns decode(work.decode_tokens - 1);
-  for (int32_t i = 0; i <= work.repeats; ++i) {
-    const Counts before(llm);
-    // A different prompt for each run, so that no cache helps.
-    run_prompt(llm, work, vocab_size, static_cast<uint64_t>(row.engine.seed) + i * uint64_t{65536});
-    // The first run warms up, unless it is the only one.
-    if (i == 0 && work.repeats > 0) continue;
-    const Counts after(llm);
-    prefill.add(before.prefill, after.prefill);
-    decode.add(before.decode, after.decode);
+// Consecutive runs of every row, each row's in one engine.
+struct Visit {
+  int32_t first_run = 0;
+  int32_t num_runs = 0;
+  bool warms_up = true;  // one run before, which does not count
+  bool is_reversed = false;
+};
+
+std::vector<Visit> visits_of(int32_t repeats) {
+  if (repeats == 0) return {{.first_run = 0, .num_runs = 1, .warms_up = false}};
+  const int32_t forward = (repeats + 1) / 2;
+  std::vector<Visit> visits = {{.first_run = 1, .num_runs = forward}};
+  if (repeats > forward) {
+    visits.push_back(
+        {.first_run = 1 + forward, .num_runs = repeats - forward, .is_reversed = true});
   }
-  const Observations seen = llm.observations();
-  return {.kv_offload = seen.kv_offload,
-          .prefill = prefill.result(seen.prefill),
-          .decode = decode.result(seen.decode),
-          .device_peak_bytes = static_cast<double>(seen.device_peak_bytes),
-          .pinned_peak_bytes = static_cast<double>(seen.pinned_peak_bytes)};
+  return visits;
+}
+
+// Loads the row's engine and runs its prompts. Errors: those of LLM; Interrupted.
+void measure(const KvRow& row, const Visit& visit, int32_t vocab_size, RowRuns* runs) {
+  LLM llm = load_llm(row.engine, false);
+  if (visit.warms_up) run_prompt(llm, row, vocab_size, 0);
+  for (int32_t i = 0; i < visit.num_runs; ++i) {
+    const Counts before(llm);
+    run_prompt(llm, row, vocab_size, visit.first_run + i);
+    runs->add(before, Counts(llm));
+  }
+  runs->add(llm.observations());
 }
 
 // Measures every row that fits its plan.
 void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
+  // All rows of a command have the same number of repeats.
+  const std::vector<Visit> visits = visits_of(rows->front().work.repeats);
+  std::vector<RowRuns> runs(rows->size());
   ProgressLine progress("measuring");
   double done = 0;
-  for (KvRow& row : *rows) {
-    progress.update(done++ / static_cast<double>(rows->size()), row_label(row));
-    if (!row.does_not_fit.empty()) continue;
-    try {
-      row.result = measure(row, vocab_size);
-    } catch (const Error& error) {
-      // The plan fitted, but other programs have taken memory since.
-      if (error.code() != ErrorCode::kDoesNotFit) throw;
-      row.does_not_fit = error.message();
+  for (const Visit& visit : visits) {
+    for (size_t i = 0; i < rows->size(); ++i) {
+      const size_t place = visit.is_reversed ? rows->size() - 1 - i : i;
+      KvRow& row = (*rows)[place];
+      progress.update(done++ / static_cast<double>(rows->size() * visits.size()), row_label(row));
+      if (!row.does_not_fit.empty()) continue;
+      try {
+        measure(row, visit, vocab_size, &runs[place]);
+      } catch (const Error& error) {
+        // The plan fitted, but other programs have taken memory since.
+        if (error.code() != ErrorCode::kDoesNotFit) throw;
+        row.does_not_fit = error.message();
+      }
     }
+  }
+  for (size_t i = 0; i < rows->size(); ++i) {
+    KvRow& row = (*rows)[i];
+    if (row.does_not_fit.empty()) row.result = runs[i].result(row.work);
   }
 }
 
@@ -167,6 +257,11 @@ void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
 
 double PhaseResult::link_share(const LinkRates& link) const {
   return std::max(h2d_bytes / link.to_device.median, d2h_bytes / link.to_host.median) / seconds;
+}
+
+void set_mode(KvOffload mode, EngineOptions* engine) {
+  engine->kv.offload = mode;
+  if (mode == KvOffload::kLayerwise) engine->prefill_chunk_tokens.reset();
 }
 
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model) {
@@ -191,10 +286,9 @@ int exit_code_for(const std::vector<KvRow>& rows) {
 }
 
 std::string row_label(const KvRow& row) {
-  const bool is_sparse = row.engine.sparse.policy != "full";
   return fmt::format("{}, {}{}{}", format_tokens(row.work.prompt_tokens),
-                     kv_offload_name(row.engine.kv.offload), is_sparse ? ", " : "",
-                     is_sparse ? row.engine.sparse.policy : "");
+                     kv_offload_name(row.engine.kv.offload), row.policy.empty() ? "" : ", ",
+                     row.policy);
 }
 
 std::string unfit_rows_text(const std::vector<KvRow>& rows) {
@@ -226,8 +320,13 @@ nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
 
 std::string describe_repeats(int32_t repeats) {
   if (repeats == 0) return "the first run";
-  return repeats == 1 ? "the second run"
-                      : fmt::format("median of {} runs after one to warm up", repeats);
+  if (repeats == 1) return "the second run";
+  return fmt::format("median of {} runs after one to warm up, half of them in reverse order",
+                     repeats);
+}
+
+std::string ratio_cell(const std::optional<double>& ratio) {
+  return ratio ? fmt::format("{:.2f} x", *ratio) : "-";
 }
 
 std::string rate_cell(const Spread& rate) {

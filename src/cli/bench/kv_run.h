@@ -1,5 +1,5 @@
 // Runs one prompt length with one KV configuration: loads an engine, warms up and measures by
-// phase.
+// phase. Rows take turns, so that ratios between them are ratios of the same time of the run.
 //
 // Used by `sluice bench offload` and `sluice bench sparse`, whose rows are such runs. Thread rule:
 // main thread, with no other load.
@@ -23,6 +23,9 @@ struct KvWork {
   int64_t prompt_tokens = 0;
   int32_t decode_tokens = 0;  // generated; prefill samples the first, so there is one step less
   int32_t repeats = 0;        // runs after one to warm up; 0 measures the first run
+  // Tokens of the prompts, from another place in each run and from the start again where they end.
+  // Null: random ids. Outlives the row.
+  const std::vector<int32_t>* text = nullptr;
 };
 
 // One phase of a row. Seconds are the median over runs; bytes are equal in all runs.
@@ -32,7 +35,7 @@ struct PhaseResult {
   double seconds = 0;
   double h2d_bytes = 0;  // all layers
   double d2h_bytes = 0;
-  std::optional<double> density_selected;  // empty if only the device knows
+  std::optional<double> density_selected;  // of all runs, warm-ups too; empty if unknown
 
   // Bytes per second in both directions together.
   double link_rate() const { return (h2d_bytes + d2h_bytes) / seconds; }
@@ -41,17 +44,26 @@ struct PhaseResult {
   double link_share(const LinkRates& link) const;
 };
 
+// The softmax mass that prefill's masks held, as --sparse-audit measures it.
+struct CapturedMass {
+  double mean = 0;          // over layers
+  double lowest_layer = 0;  // the mean of the layer that lost most
+  int64_t num_rows = 0;     // of all layers and runs, warm-ups too
+};
+
 // The measurement of a row.
 struct KvResult {
   std::string kv_offload;  // the mode used; "auto" is resolved
   PhaseResult prefill;
   PhaseResult decode;
-  double device_peak_bytes = 0;  // most memory at one time, weights included
+  std::optional<CapturedMass> captured;  // with --sparse-audit, if a row was measured
+  double device_peak_bytes = 0;          // most memory at one time, weights included
   double pinned_peak_bytes = 0;
 };
 
 // One row of a benchmark: its configuration and, after the run, its result.
 struct KvRow {
+  std::string policy = {};  // the configuration's name, in `bench sparse`
   EngineOptions engine;
   KvWork work;
   std::optional<KvResult> result;
@@ -59,17 +71,21 @@ struct KvRow {
   std::string does_not_fit;         // the reason and remedy if there is no result
 };
 
+// Sets the mode and unsets options that it does not have: layer-wise prefill takes whole prompts.
+void set_mode(KvOffload mode, EngineOptions* engine);
+
 // Completes and plans the options of all rows, then loads, measures and frees one engine after the
-// other. Planning all first means that contradictory options end the command before a measurement.
-// A row that does not fit is skipped and says why. The link is measured before and after, without
-// an engine; returns the larger rates.
-// Errors: kInvalidArgument and those of LLM except kDoesNotFit; Interrupted.
+// other. With two repeats or more this is done twice, the second time from the last row to the
+// first: a machine that becomes slower or faster changes all rows alike. Planning all first means
+// that contradictory options end the command before a measurement. A row that does not fit is
+// skipped and says why. The link is measured before and after, without an engine; returns the
+// larger rates. Errors: kInvalidArgument and those of LLM except kDoesNotFit; Interrupted.
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model);
 
 // kExitDoesNotFit if no row has a result, else kExitOk.
 int exit_code_for(const std::vector<KvRow>& rows);
 
-// "32K, chunked": names a row in messages.
+// "32K, chunked, aggressive": names a row in messages.
 std::string row_label(const KvRow& row);
 
 // One line for each row without a result.
@@ -83,6 +99,8 @@ std::string percent_or_dash(const std::optional<double>& share);
 nlohmann::ordered_json number_or_null(const std::optional<double>& value);
 // "median of 3 runs after one to warm up".
 std::string describe_repeats(int32_t repeats);
+// "1.52 x" or "-".
+std::string ratio_cell(const std::optional<double>& ratio);
 // The median; with the spread if there was more than one run.
 std::string rate_cell(const Spread& tokens_per_second);
 // Peak of device memory, and its share of the plan. REQUIRES: the row has a result.

@@ -86,7 +86,11 @@ double best_seconds(Stream& stream, Enqueue&& enqueue) {
 Spread spread_of(std::vector<double> values) {
   SLUICE_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
-  return {.median = values[values.size() / 2], .min = values.front(), .max = values.back()};
+  const size_t middle = values.size() / 2;
+  // Of an even number, the mean of both in the middle.
+  const double median =
+      values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+  return {.median = median, .min = values.front(), .max = values.back()};
 }
 
 std::string format_spread(const Spread& spread) {

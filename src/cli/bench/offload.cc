@@ -41,9 +41,7 @@ std::optional<int32_t> unless_zero(int32_t value) {
 // All combinations of the lists for one mode. Options that the mode does not have are not varied.
 std::vector<EngineOptions> make_engines(const BenchOffloadCommand& command, KvOffload mode) {
   std::vector<EngineOptions> engines = {command.engine};
-  engines[0].kv.offload = mode;
-  // Layer-wise prefill takes whole prompts and refuses a chunk size.
-  if (mode == KvOffload::kLayerwise) engines[0].prefill_chunk_tokens.reset();
+  set_mode(mode, &engines[0]);
   vary(command.block_sizes, &engines,
        [](EngineOptions& engine, int32_t n) { engine.kv.block_size = unless_zero(n); });
   if (mode != KvOffload::kLayerwise) {

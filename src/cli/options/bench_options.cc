@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "cli/options/option_groups.h"
 #include "cli/options/option_rows.h"
 #include "core/error.h"
@@ -80,10 +82,19 @@ void declare_kv_work(OptionSet& set, BenchKvCommand* bench) {
   token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
   set.tokens("--decode-tokens", "tokens to generate after each (16)", &bench->decode_tokens, 2,
              kMaxInt32);
-  set.integer("--repeats", "measurements after one to warm up; 0 measures the first (1)",
-              &bench->repeats, 0, 1000);
+  set.integer(
+      "--repeats",
+      fmt::format("measurements after one to warm up; 0 measures the first ({})", bench->repeats),
+      &bench->repeats, 0, 1000);
   declare_seed(set, &bench->engine);
   set.group("Configurations, each a row (left out: the option's own value)");
+  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
+            [=](std::string_view source, std::string_view value) {
+              bench->modes.clear();
+              for (const std::string& item : split_list(source, value)) {
+                bench->modes.push_back(read_mode(source, item));
+              }
+            });
 }
 
 // Declared last, so that --help shows it after the configurations.
@@ -163,13 +174,6 @@ void declare(OptionSet& set, BenchOffloadCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
   bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
   declare_kv_work(set, bench);
-  set.value("--modes", "LIST", "of --kv-offload (off,chunked,layerwise)",
-            [=](std::string_view source, std::string_view value) {
-              bench->modes.clear();
-              for (const std::string& item : split_list(source, value)) {
-                bench->modes.push_back(read_mode(source, item));
-              }
-            });
   token_list(set, "--chunks", "of --prefill-chunk-tokens, not in layerwise", &bench->chunks, 0);
   integer_list(set, "--slots", "of --num-kv-slots", &bench->slots, kMinKvSlots, kMaxKvSlots);
   integer_list(set, "--slot-blocks", "of --kv-slot-blocks", &bench->slot_blocks, 0, kMaxSlotBlocks);
@@ -184,19 +188,17 @@ void declare(OptionSet& set, BenchOffloadCommand* bench) {
   declare_kv_output(set, bench);
 }
 
-// Offloaded by default: there a policy saves transfers as well as arithmetic.
+// Two repeats, so that every row is measured in both orders.
 void declare(OptionSet& set, BenchSparseCommand* bench) {
   bench->engine.load_format = LoadFormat::kDummy;
-  bench->engine.kv.offload = KvOffload::kChunked;
   bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
+  bench->repeats = 2;
   declare_kv_work(set, bench);
-  set.value("--policies", "LIST", "of --sparse-policy; full is always measured (full+quest)",
-            [=](std::string_view source, std::string_view value) {
-              bench->policies = split_list(source, value);
-            });
-  token_list(set, "--budgets",
-             "tokens that a policy reads: its top-k, a window's newest (512,1K,2K)",
+  declare_policies(set, &bench->policies);
+  token_list(set, "--budgets", "tokens that decode reads: its top-k, a window's newest",
              &bench->budgets, 1);
+  set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (random ids)",
+           &bench->file);
   declare_kv_output(set, bench);
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/needle/ruler_tasks.h"
+#include "cli/options/named_policies.h"
 #include "core/error.h"
 
 namespace sluice::cli {
@@ -224,19 +225,35 @@ void check(BenchTransferCommand* bench, const Given&) {
        *bench->num_bytes);
 }
 
-// --kv-offload replaces the list of modes. Sizes are accepted for every mode, since rows differ.
-// An option of the engine and the list that varies it exclude each other.
-void check(BenchOffloadCommand* bench, const Given& given) {
-  EngineOptions& engine = bench->engine;
-  require_model(engine.model);
+namespace {
+
+// --kv-offload replaces the list of modes.
+void take_mode(BenchKvCommand* bench, const Given& given) {
   refuse_both(given, "--kv-offload", "--modes");
-  if (given.contains("--kv-offload")) {
-    if (engine.kv.offload == KvOffload::kAuto) {
-      fail(ErrorCode::kInvalidArgument,
-           "--kv-offload: 'auto' is not one of off, chunked, layerwise");
-    }
-    bench->modes = {engine.kv.offload};
+  if (!given.contains("--kv-offload")) return;
+  if (bench->engine.kv.offload == KvOffload::kAuto) {
+    fail(ErrorCode::kInvalidArgument, "--kv-offload: 'auto' is not one of off, chunked, layerwise");
   }
+  bench->modes = {bench->engine.kv.offload};
+}
+
+// Refuses options that contradict a short form of the list.
+void check_policies(const std::vector<std::string>& policies, const SparseOptions& options,
+                    const Given& given) {
+  for (const std::string& name : policies) {
+    SparseOptions sparse = options;
+    sparse.policy = name;
+    expand_policy(&sparse, given);
+  }
+}
+
+}  // namespace
+
+// Sizes are accepted for every mode, since rows differ. An option of the engine and the list that
+// varies it exclude each other.
+void check(BenchOffloadCommand* bench, const Given& given) {
+  require_model(bench->engine.model);
+  take_mode(bench, given);
   refuse_both(given, "--chunks", "--prefill-chunk-tokens");
   refuse_both(given, "--slots", "--num-kv-slots");
   refuse_both(given, "--slot-blocks", "--kv-slot-blocks");
@@ -247,9 +264,22 @@ void check(BenchOffloadCommand* bench, const Given& given) {
 // A --sparse-policy replaces the list of policies.
 void check(BenchSparseCommand* bench, const Given& given) {
   require_model(bench->engine.model);
-  refuse_both(given, "--sparse-policy", "--policies");
+  take_mode(bench, given);
   refuse_both(given, "--budgets", "--sparse-topk-tokens");
-  if (bench->engine.sparse.policy != "full") bench->policies = {bench->engine.sparse.policy};
+  if (given.contains("--sparse-policy")) {
+    refuse_given(given, {"--policies"}, "--sparse-policy names a policy; leave one of them out");
+    bench->policies = {bench->engine.sparse.policy};
+  }
+  check_policies(bench->policies, bench->engine.sparse, given);
+  for (const int32_t budget : bench->budgets) {
+    SparseOptions with_budget = bench->engine.sparse;
+    with_budget.topk_tokens = budget;
+    check_policies(bench->policies, with_budget, {{"--sparse-topk-tokens", "--budgets"}});
+  }
+  if (bench->file.empty() || bench->engine.load_format != LoadFormat::kDummy) return;
+  fail(ErrorCode::kInvalidArgument,
+       "--file: with random weights a text is no more than random ids; add --load-format auto, or "
+       "leave it out");
 }
 
 // Budgets: the list, else --sparse-topk-tokens, else a few powers of two.

@@ -3,6 +3,9 @@
 
 #include <string>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "cli/options/named_policies.h"
 #include "cli/options/option_rows.h"
 
@@ -41,6 +44,15 @@ void declare_timeline(OptionSet& set, EngineOptions* engine) {
 }
 
 void declare_seed(OptionSet& set, EngineOptions* engine) { add_option(set, kSeedRow, engine); }
+
+void declare_policies(OptionSet& set, std::vector<std::string>* policies) {
+  set.value(
+      "--policies", "LIST",
+      fmt::format("of --sparse-policy, compared with full ({})", fmt::join(kComparedPolicies, ",")),
+      [=](std::string_view source, std::string_view value) {
+        *policies = split_list(source, value);
+      });
+}
 
 void declare_model_word(OptionSet& set, EngineOptions* engine) {
   set.positional("DIR", "the model directory", [=](std::string_view, std::string_view value) {

@@ -6,6 +6,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "cli/options/option_set.h"
 #include "sluice/engine_options.h"
@@ -21,6 +23,9 @@ void declare_engine(OptionSet& set, EngineOptions* engine);
 void declare_timeline(OptionSet& set, EngineOptions* engine);
 // --seed: of dummy weights, of sampling without a seed of its own, of random prompts and needles.
 void declare_seed(OptionSet& set, EngineOptions* engine);
+
+// --policies: a list of names that each stand for a configuration (cli/policy_list.h).
+void declare_policies(OptionSet& set, std::vector<std::string>* policies);
 
 // Accepts the model directory as a word, in addition to --model.
 void declare_model_word(OptionSet& set, EngineOptions* engine);

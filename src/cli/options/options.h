@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/options/named_policies.h"
 #include "sluice/engine_options.h"
 #include "sluice/sampling_params.h"
 
@@ -143,13 +144,13 @@ struct BenchKvCommand {
   std::vector<int64_t> lengths = {4096};  // tokens of the prompts
   int32_t decode_tokens = 16;             // after each prompt
   int32_t repeats = 1;                    // after one to warm up; 0 measures the first
+  std::vector<KvOffload> modes = {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise};
   bool json = false;
   bool gpu_lock = false;
 };
 
 // Every combination of the lists is measured. An empty list means the engine's own option.
 struct BenchOffloadCommand : BenchKvCommand {
-  std::vector<KvOffload> modes = {KvOffload::kOff, KvOffload::kChunked, KvOffload::kLayerwise};
   std::vector<int32_t> chunks;
   std::vector<int32_t> slots;
   std::vector<int32_t> slot_blocks;
@@ -157,10 +158,11 @@ struct BenchOffloadCommand : BenchKvCommand {
   std::vector<size_t> device_bytes;
 };
 
-// Every policy with every budget, beside the policy "full".
+// Every policy with every budget in every mode, beside the policy "full".
 struct BenchSparseCommand : BenchKvCommand {
-  std::vector<std::string> policies = {"full+quest"};
-  std::vector<int32_t> budgets;  // selected tokens; empty: the policy's option, or a few values
+  std::vector<std::string> policies = {kComparedPolicies.begin(), kComparedPolicies.end()};
+  std::vector<int32_t> budgets;  // tokens that decode selects; empty: the policy's own
+  std::string file;              // text of the prompts; "": random ids
 };
 
 // `sluice bench overlap`: every length with every budget.

@@ -330,7 +330,7 @@ std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options) {
   SparseOptions sparse = options.sparse;
   const bool has_sizes =
       sparse.profile || sparse.adaptive_budget || sparse.vertical_tokens || sparse.slash_tokens;
-  if (!has_sizes && prefill_uses(sparse.policy, "sparse_profile")) {
+  if (!has_sizes && policies_use(sparse.policy, "sparse_profile")) {
     const auto path = find_model_profile(options.model);
     if (path) sparse.profile = path->string();
   }

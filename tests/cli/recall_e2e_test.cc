@@ -1,0 +1,109 @@
+// bench recall as a program: its means, its independence of threads and passes, and its files.
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "cli/bench_under_test.h"
+
+namespace sluice::cli {
+namespace {
+
+// Results of one method and ask of bench recall.
+const Json& recall_of(const Json& json, const std::string& method, const std::string& asked,
+                      double share) {
+  for (const Json& result : json.at("results")) {
+    if (result.at("method") == method && result.at("asked") == asked &&
+        std::abs(result.at("share").get<double>() - share) < 1e-9) {
+      return result;
+    }
+  }
+  ADD_FAILURE() << method << " " << asked << " " << share;
+  return json.at("results")[0];
+}
+
+Words recall_words() {
+  return {"bench", "recall",      model_dir(), "--device",         "cpu", "--length",
+          "2K",    "--beyond",    "1000",      "--query-tiles",    "3",   "--densities",
+          "30,60", "--coverages", "80",        "--kv-cache-bytes", "64M"};
+}
+
+TEST(RecallFromOutside, JudgesEveryEstimatorByTrueMass) {
+  const std::string svg = ::testing::TempDir() + "recall.svg";
+  const Json json = json_of(joined(recall_words(), {"--svg", svg}));
+  EXPECT_EQ(json.at("texts")[0].at("tokens"), 2048);
+  EXPECT_EQ(json.at("texts")[0].at("num_query_tiles"), 8) << "8 to 15: 1000 is inside tile 7";
+  EXPECT_EQ(json.at("texts")[0].at("measured_query_tiles").size(), 3u);
+  // 17 methods with two densities; of oracle tiles and 13 estimators also a coverage.
+  EXPECT_EQ(json.at("results").size(), 17u * 2 + 14);
+  for (const Json& result : json.at("results")) {
+    SCOPED_TRACE(result.at("method"));
+    const double mean = result.at("mean");
+    double sum = 0, least = 1;
+    ASSERT_EQ(result.at("layers").size(), 6u);
+    for (const Json& heads : result.at("layers")) {
+      ASSERT_EQ(heads.size(), 2u);
+      for (const double mass : heads) {
+        sum += mass;
+        least = std::min(least, mass);
+      }
+    }
+    EXPECT_NEAR(mean, sum / 12, 1e-9);
+    EXPECT_EQ(result.at("p5_of_heads"), least) << "of 12 heads";
+    EXPECT_GT(least, 0);
+    EXPECT_LT(mean, 1);
+    if (result.at("asked") == "coverage") continue;
+    const Json& oracle = recall_of(json, "oracle tiles", "density", result.at("share"));
+    EXPECT_NEAR(result.at("tile_share"), oracle.at("tile_share"), 1e-9);
+    // No list of tiles for the group has more mass in the mean over its heads.
+    const bool is_tokens = result.at("method") == "oracle tokens";
+    EXPECT_TRUE(is_tokens ? mean >= oracle.at("mean")
+                          : mean <= oracle.at("mean").get<double>() + 1e-9);
+  }
+  EXPECT_GE(recall_of(json, "oracle tiles", "coverage", 0.8).at("mean"), 0.8 - 1e-6);
+  EXPECT_LT(recall_of(json, "random", "density", 0.6).at("mean"),
+            recall_of(json, "rows 4", "density", 0.6).at("mean"));
+  EXPECT_TRUE(std::filesystem::exists(svg));
+}
+
+TEST(RecallFromOutside, DoesNotDependOnThreadsOrPasses) {
+  const Json a = json_of(recall_words());
+  const Json b = json_of(joined(recall_words(), {"--threads", "1", "--max-num-seqs", "64"}));
+  EXPECT_EQ(a.at("results"), b.at("results"));
+  const Json other = json_of(joined(recall_words(), {"--seed", "5"}));
+  EXPECT_NE(recall_of(a, "random", "density", 0.6), recall_of(other, "random", "density", 0.6));
+  EXPECT_EQ(recall_of(a, "rows 4", "density", 0.6), recall_of(other, "rows 4", "density", 0.6));
+}
+
+// A text named twice is measured twice, and changes no mean.
+TEST(RecallFromOutside, ReadsEachTextAlone) {
+  const std::string text = model_dir() + "/haystack.txt";
+  const Json once = json_of(joined(recall_words(), {"--text", text}));
+  const Json twice = json_of(joined(recall_words(), {"--text", text, "--text", text}));
+  EXPECT_EQ(twice.at("texts").size(), 2u);
+  for (size_t i = 0; i < once.at("results").size(); ++i) {
+    EXPECT_NEAR(once.at("results")[i].at("mean"), twice.at("results")[i].at("mean"), 1e-9);
+  }
+  const Outcome table = run_sluice(recall_words());
+  ASSERT_EQ(table.exit_code, 0) << table.err;
+  for (const char* words : {"2048 tokens of haystack.txt (3 of 8 query tiles)", "tiles asked for",
+                            "coverage asked for", "antidiagonal 16"}) {
+    EXPECT_NE(table.out.find(words), std::string::npos) << words << "\n" << table.out;
+  }
+}
+
+// All settings are checked before anything is measured.
+TEST(RecallFromOutside, BadOptionsAreErrors) {
+  const std::vector<WordsAndError> lines = {
+      {{"bench", "recall", model_dir(), "--length", "8K", "--beyond", "8K"},
+       "--beyond: 8192 leaves no row"},
+      {{"bench", "recall", model_dir(), "--densities", "100"}, "--densities: '100'"},
+      {{"bench", "recall", model_dir(), "--text", "/no/such"}, "--text"},
+      {{"bench", "recall", model_dir(), "--svg", "/no/such/recall.svg"}, "--svg"},
+      {joined(recall_words(), {"--text", model_dir() + "/config.json"}), "config.json gives"},
+      {{"bench", "recall", model_dir(), "--sparse-policy", "streaming"}, "--sparse-policy"},
+  };
+  expect_usage_errors(lines);
+}
+
+}  // namespace
+}  // namespace sluice::cli
