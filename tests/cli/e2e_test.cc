@@ -311,6 +311,9 @@ TEST_F(Program, NeedleScoresTheTasksOfRuler) {
                                       "4", "--out", path(kind)}));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_NE(outcome.out.find("score "), std::string::npos) << outcome.out;
+    const std::string page = slurp(path(std::string(kind) + "/needle.html"));
+    EXPECT_NE(page.find("RULER " + std::string(kind)), std::string::npos);
+    EXPECT_EQ(page.find("eedle"), std::string::npos) << "RULER asks for more";
     const Json json = Json::parse(slurp(path(std::string(kind) + "/needle.json")));
     EXPECT_EQ(json.at("items").size(), std::string(kind) == "vt" ? 5u : 1u);
     for (const Json& item : json.at("items")) {

@@ -11,6 +11,7 @@
 #include "cli/json_text.h"
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/render_png.h"
+#include "cli/needle/request.h"
 #include "cli/observations.h"
 #include "cli/options/named_policies.h"
 #include "cli/table.h"
@@ -20,17 +21,6 @@
 
 namespace sluice::cli {
 namespace {
-
-// "29 of 30 found (96.7 %)", or "score 81.3 %, 12 of 30 complete" if parts of an answer count.
-std::string result_text(const NeedleReport& report) {
-  const double percent = 100 * report.mean_score();
-  if (report.counts_share) {
-    return fmt::format("score {:.1f} %, {} of {} complete", percent, report.num_correct(),
-                       report.results.size());
-  }
-  return fmt::format("{} of {} found ({:.1f} %)", report.num_correct(), report.results.size(),
-                     percent);
-}
 
 std::string build_name() { return fmt::format("sluice {} ({})", build_version(), build_commit()); }
 
@@ -73,8 +63,8 @@ std::vector<std::pair<std::string, std::string>> settings_of(const NeedleReport&
       {"Sparse options", describe_sparse_options(engine.sparse)},
       {"KV offload", report.kv_offload},
       {"Lengths", join_tokens(command.lengths)},
-      {"Needles per cell", fmt::format("{}", command.needles)},
-      {"Kind of needle", command.kind},
+      {"Questions per cell", fmt::format("{}", command.needles)},
+      {"Kind", command.kind},
       {"Haystack", report.haystack_name},
       {"Seed", fmt::format("{}", engine.seed)},
       {"Block size", engine.kv.block_size ? fmt::format("{}", *engine.kv.block_size) : "default"},
@@ -95,6 +85,21 @@ double NeedleReport::mean_score() const {
   double sum = 0;
   for (const NeedleResult& result : results) sum += result.score;
   return results.empty() ? 0 : sum / static_cast<double>(results.size());
+}
+
+std::string full_request(const NeedleCommand& command) {
+  return fmt::format("{} on {}: {}", build_name(), machine_name(command.engine),
+                     needle_request(command));
+}
+
+std::string result_text(const NeedleReport& report) {
+  const double percent = 100 * report.mean_score();
+  if (report.counts_share) {
+    return fmt::format("score {:.1f} %, {} of {} complete", percent, report.num_correct(),
+                       report.results.size());
+  }
+  return fmt::format("{} of {} found ({:.1f} %)", report.num_correct(), report.results.size(),
+                     percent);
 }
 
 HeatMap make_heat_map(const NeedleReport& report) {
@@ -149,6 +154,7 @@ std::string needle_json(const NeedleReport& report) {
                     {"correct", report.num_correct()},
                     {"total", report.results.size()},
                     {"score", report.mean_score()},
+                    {"request", report.request},
                     {"settings", settings},
                     {"cells", cells},
                     {"observations", observations_json(report.observations)},

@@ -26,6 +26,7 @@ struct NeedleResult {
 // A whole test.
 struct NeedleReport {
   NeedleCommand command;  // with the lengths that were used
+  std::string request;    // full_request of the command as it was given
   std::string haystack_name;
   bool counts_share = false;  // of the task
   bool has_depths = true;     // false for a task with a text of its own
@@ -40,6 +41,12 @@ struct NeedleReport {
   int64_t num_correct() const;
   double mean_score() const;  // 0 without results
 };
+
+// needle_request, with the program and the machine: tests with equal ones can stand in one table.
+std::string full_request(const NeedleCommand& command);
+
+// "29 of 30 found (96.7 %)", or "score 81.3 %, 12 of 30 complete" if parts of an answer count.
+std::string result_text(const NeedleReport& report);
 
 // Found needles and scores per cell, with titles from the settings.
 HeatMap make_heat_map(const NeedleReport& report);

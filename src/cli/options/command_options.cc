@@ -136,12 +136,15 @@ void declare(OptionSet& set, NeedleCommand* needle) {
             });
   set.integer("--needles", "fresh needles for each length and depth (4)", &needle->needles, 1,
               100000);
+  declare_policies(set, &needle->policies);
   declare_seed(set, &needle->engine);
   set.group("Text");
-  set.text("--kind", "NAME",
-           "kind of needle in needle_templates.json, or a RULER task: multikey, multivalue, vt, "
-           "cwe, fwe (number)",
-           &needle->kind);
+  set.value("--kind", "LIST",
+            "kinds of needles in needle_templates.json, or RULER tasks: multikey, multivalue, vt, "
+            "cwe, fwe (number)",
+            [=](std::string_view source, std::string_view value) {
+              needle->kinds = split_list(source, value);
+            });
   set.text("--haystack", "FILE", "text to hide it in, or 'repeated' (DIR/haystack.txt)",
            &needle->haystack);
   set.text("--templates", "FILE", "needles and questions (DIR/needle_templates.json)",

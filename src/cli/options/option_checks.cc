@@ -6,6 +6,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/needle/ruler_tasks.h"
 #include "cli/options/named_policies.h"
@@ -107,6 +108,48 @@ void check_sampling(const SamplingOptions& sampling) {
   }
 }
 
+// --kv-offload replaces the list of modes.
+void take_mode(BenchKvCommand* bench, const Given& given) {
+  refuse_both(given, "--kv-offload", "--modes");
+  if (!given.contains("--kv-offload")) return;
+  if (bench->engine.kv.offload == KvOffload::kAuto) {
+    fail(ErrorCode::kInvalidArgument, "--kv-offload: 'auto' is not one of off, chunked, layerwise");
+  }
+  bench->modes = {bench->engine.kv.offload};
+}
+
+// Refuses options that contradict a short form of the list.
+void check_policies(const std::vector<std::string>& policies, const SparseOptions& options,
+                    const Given& given) {
+  for (const std::string& name : policies) {
+    SparseOptions sparse = options;
+    sparse.policy = name;
+    expand_policy(&sparse, given);
+  }
+}
+
+// Refuses options of texts and depths that no kind of the list uses.
+void check_kinds(NeedleCommand* needle, const Given& given) {
+  const std::string kinds = fmt::format("{}", fmt::join(needle->kinds, ","));
+  bool has_haystack = false, has_templates = false;
+  for (const std::string& kind : needle->kinds) {
+    if (std::count(needle->kinds.begin(), needle->kinds.end(), kind) > 1) {
+      fail(ErrorCode::kInvalidArgument, "--kind: '{}' is given twice; leave one out", kind);
+    }
+    const std::unique_ptr<NeedleTask> task = make_ruler_task(kind);
+    has_haystack = has_haystack || !task || task->has_haystack();
+    has_templates = has_templates || !task;
+  }
+  if (!has_haystack) {
+    refuse_given(given, {"--depths", "--haystack", "--templates"},
+                 fmt::format("--kind {} has a text of its own and no depths", kinds));
+    needle->depths = {0};
+  } else if (!has_templates && needle->haystack != "repeated") {
+    refuse_given(given, {"--templates"},
+                 fmt::format("--kind {} has facts and questions of its own", kinds));
+  }
+}
+
 }  // namespace
 
 void check(RunCommand* run, const Given& given) {
@@ -168,18 +211,15 @@ void check(ScoreCommand* score, const Given& given) {
 }
 
 // Sorts the axes of the grid and removes repeated values. A task that makes its own text has one
-// row, at depth 0.
+// row, at depth 0; an option that none of the kinds uses is refused.
 void check(NeedleCommand* needle, const Given& given) {
   check_engine(needle->engine, given);
-  const std::unique_ptr<NeedleTask> task = make_ruler_task(needle->kind);
-  if (task && !task->has_haystack()) {
-    refuse_given(given, {"--depths", "--haystack", "--templates"},
-                 fmt::format("--kind {} has a text of its own and no depths", needle->kind));
-    needle->depths = {0};
-  } else if (task && needle->haystack != "repeated") {
-    refuse_given(given, {"--templates"},
-                 fmt::format("--kind {} has facts and questions of its own", needle->kind));
+  needle->kind = needle->kinds.front();
+  if (!needle->policies.empty()) {
+    refuse_given(given, {"--sparse-policy"}, "--policies names them; leave one of them out");
+    check_policies(needle->policies, needle->engine.sparse, given);
   }
+  check_kinds(needle, given);
   const auto sort_unique = [](auto* list) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
@@ -224,30 +264,6 @@ void check(BenchTransferCommand* bench, const Given&) {
   fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
        *bench->num_bytes);
 }
-
-namespace {
-
-// --kv-offload replaces the list of modes.
-void take_mode(BenchKvCommand* bench, const Given& given) {
-  refuse_both(given, "--kv-offload", "--modes");
-  if (!given.contains("--kv-offload")) return;
-  if (bench->engine.kv.offload == KvOffload::kAuto) {
-    fail(ErrorCode::kInvalidArgument, "--kv-offload: 'auto' is not one of off, chunked, layerwise");
-  }
-  bench->modes = {bench->engine.kv.offload};
-}
-
-// Refuses options that contradict a short form of the list.
-void check_policies(const std::vector<std::string>& policies, const SparseOptions& options,
-                    const Given& given) {
-  for (const std::string& name : policies) {
-    SparseOptions sparse = options;
-    sparse.policy = name;
-    expand_policy(&sparse, given);
-  }
-}
-
-}  // namespace
 
 // Sizes are accepted for every mode, since rows differ. An option of the engine and the list that
 // varies it exclude each other.

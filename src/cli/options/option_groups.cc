@@ -46,12 +46,13 @@ void declare_timeline(OptionSet& set, EngineOptions* engine) {
 void declare_seed(OptionSet& set, EngineOptions* engine) { add_option(set, kSeedRow, engine); }
 
 void declare_policies(OptionSet& set, std::vector<std::string>* policies) {
-  set.value(
-      "--policies", "LIST",
-      fmt::format("of --sparse-policy, compared with full ({})", fmt::join(kComparedPolicies, ",")),
-      [=](std::string_view source, std::string_view value) {
-        *policies = split_list(source, value);
-      });
+  const std::string defaults = fmt::format("{}", fmt::join(*policies, ","));
+  set.value("--policies", "LIST",
+            "of --sparse-policy, compared with full" +
+                (defaults.empty() ? " in a table" : " (" + defaults + ")"),
+            [=](std::string_view source, std::string_view value) {
+              *policies = split_list(source, value);
+            });
 }
 
 void declare_model_word(OptionSet& set, EngineOptions* engine) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "attention/head_profile.h"
+#include "attention/policy_names.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
 #include "engine/adjustment_arrays.h"
