@@ -13,8 +13,12 @@ struct ChatMessage {
 };
 
 struct ChatOptions {
-  bool enable_thinking = true;  // Qwen3; others ignore it
-  std::string date;  // "26 Jul 2024", for templates that print one (Llama 3.1); "": their own
+  // False asks for an answer without thoughts. Templates that do not read enable_thinking, because
+  // their models have no thoughts or always have them, are not asked.
+  bool enable_thinking = true;
+  // Variables of the template as a JSON object: {"date_string": "26 Jul 2024"}. "": none. A name
+  // that the template does not read is an error.
+  std::string template_kwargs = {};
 };
 
 }  // namespace sluice

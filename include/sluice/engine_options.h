@@ -29,6 +29,8 @@ constexpr const char* load_format_name(LoadFormat format) {
 // An empty optional takes the default that its comment gives.
 struct EngineOptions {
   std::string model;  // a Hugging Face model directory
+  // A file with the Jinja chat template for LLM::chat_prompt. "": the model's own.
+  std::string chat_template;
   LoadFormat load_format = LoadFormat::kAuto;
   bool skip_tokenizer_init = false;    // token ids only: no tokenizer is read, a byte is a token
   std::string device = "auto";         // "auto", "cpu", "cuda", "cuda:N"
@@ -80,6 +82,12 @@ inline constexpr OptionRow kModelRow =
                                        .kind = OptionKind::kText,
                                        .placeholder = "DIR",
                                        .help = "Hugging Face model directory"});
+inline constexpr OptionRow kChatTemplateRow = option_row<&EngineOptions::chat_template>(
+    {.name = "chat_template",
+     .kind = OptionKind::kText,
+     .placeholder = "FILE",
+     .when_unset = "the model's own",
+     .help = "Jinja chat template to use instead of the model's own"});
 inline constexpr OptionRow kDeviceRow =
     option_row<&EngineOptions::device>({.name = "device",
                                         .kind = OptionKind::kText,

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sluice/chat.h"
 #include "sluice/engine_options.h"
 
 namespace sluice {
@@ -79,10 +80,10 @@ struct ModelCheck {
 // summarize_model.
 ModelCheck check_model(const EngineOptions& options);
 
-// Throws unless the directory has a chat template that chat_prompt supports. A command calls it
-// before it loads weights, which may take minutes.
+// Throws unless `options` give a chat template, of their own or the model's, that chat_prompt can
+// use with `chat`. A command calls it before it loads weights, which may take minutes.
 // Errors: those of LLM::chat_prompt; kModel for its files.
-void require_chat_template(const std::string& model_dir);
+void require_chat_template(const EngineOptions& options, const ChatOptions& chat = {});
 
 // Reads the headers only. Errors: kModel, kUnsupported as LLM's constructor gives them.
 ModelSummary summarize_model(const std::string& model_dir);

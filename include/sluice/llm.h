@@ -45,7 +45,8 @@ struct GenerateOptions {
 class LLM {
  public:
   // Loads the model and takes all memory. An exception from `on_progress` ends loading.
-  // Errors: kModel (files of the model that cannot be read included), kUnsupported, kDoesNotFit
+  // Errors: kModel (files of the model that cannot be read included), kUnsupported (a file given as
+  // chat_template included; that of a model only fails chat_prompt), kDoesNotFit
   // (before weights are read), kInvalidArgument; kIo for a timeline that cannot be written.
   explicit LLM(const EngineOptions& options,
                std::function<void(const LoadProgress&)> on_progress = nullptr);
@@ -66,12 +67,15 @@ class LLM {
                                       const std::vector<SamplingParams>& params,
                                       const GenerateOptions& options = {});
 
-  // The model's own chat template applied to `messages`, as ids that end where the answer begins.
-  // Errors: kUnsupported when the model has no template that Sluice knows.
+  // The chat template applied to `messages`, as ids that end where the answer begins. No text of a
+  // message becomes a special token. Templates that print today's date get the local time.
+  // Errors: kUnsupported when there is no template or it has constructs that are not supported;
+  // kInvalidArgument for no messages, unknown roles, template_kwargs that the template does not
+  // read, and what the template itself refuses.
   std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages,
                                    const ChatOptions& options = {}) const;
 
-  // Whether chat_prompt works for this model.
+  // Whether there is a chat template that chat_prompt can use.
   bool can_chat() const;
 
   // Log-probability of each token given the tokens before it; the first token has no score. Used

@@ -38,7 +38,7 @@ std::string describe_files(const ModelCheck& check) {
   table.add({"weight files", check.weights});
   table.add({"tokenizer", check.tokenizer});
   table.add(
-      {"chat", check.chat.empty() ? "template known" : check.chat + " (needed for --chat alone)"});
+      {"chat", check.chat.empty() ? "template works" : check.chat + " (needed for --chat alone)"});
   return table.to_string();
 }
 

@@ -34,7 +34,7 @@ std::vector<int32_t> encode_prompt(const RunCommand& command, const LLM& llm,
   std::vector<ChatMessage> messages;
   if (!command.system.empty()) messages.push_back({.role = "system", .content = command.system});
   messages.push_back({.role = "user", .content = prompt});
-  return llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
+  return llm.chat_prompt(messages, command.chat_options);
 }
 
 // Sampling parameters of each prompt. Without --max-tokens the default shrinks to the room that the
@@ -237,8 +237,7 @@ void show_captured(const std::vector<RequestOutput>& outputs) {
 // Generates and streams one answer of a conversation. Earlier turns come from the prefix cache.
 // Errors: kDoesNotFit if the conversation fills the context.
 std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMessage>& messages) {
-  const std::vector<int32_t> ids =
-      llm.chat_prompt(messages, {.enable_thinking = command.enable_thinking, .date = {}});
+  const std::vector<int32_t> ids = llm.chat_prompt(messages, command.chat_options);
   const int64_t room = llm.max_model_len() - static_cast<int64_t>(ids.size());
   if (room < 1) {
     fail(
@@ -284,7 +283,7 @@ int run_conversation(const RunCommand& command) {
   if (!command.prompts.empty() || !command.files.empty()) first = gather_prompts(command)[0];
   LLM llm = load_llm(command.engine, command.verbose);
   // A template that fails is reported now, not after the first message.
-  llm.chat_prompt({{.role = "user", .content = "?"}});
+  llm.chat_prompt({{.role = "user", .content = "?"}}, command.chat_options);
   LineReader lines(STDIN_FILENO);
   ConversationParts parts;
   parts.read_line = [&](std::string* line) {
@@ -330,7 +329,9 @@ void hint_at_chat(const RunCommand& command, const std::vector<std::string>& tex
 // Texts are read before the model is loaded, so that a missing file is reported at once.
 int run(const RunCommand& command) {
   // Before loading, which may take minutes.
-  if (command.chat) require_chat_template(command.engine.model);
+  if (command.chat || command.interactive) {
+    require_chat_template(command.engine, command.chat_options);
+  }
   if (is_conversation(command)) return run_conversation(command);
   std::vector<std::string> texts;
   if (command.tokens.empty()) texts = gather_prompts(command);

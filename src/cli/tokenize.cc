@@ -24,13 +24,14 @@ Tokenizer load_tokenizer(const std::string& model) {
 
 // The same ids as `run` would give the model, with and without --chat.
 std::vector<int32_t> encode(const TokenizeCommand& command, const Tokenizer& tokenizer,
-                            const std::string& text) {
+                            const ChatTemplate& chat, const std::string& text) {
   if (!command.chat) return tokenizer.encode_prompt(text, {.parse_special = command.special});
-  const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
   std::vector<ChatMessage> messages;
   if (!command.system.empty()) messages.push_back({.role = "system", .content = command.system});
   messages.push_back({.role = "user", .content = text});
-  return tokenizer.encode(chat.render(messages, {}), /*add_special_tokens=*/false);
+  const std::tm now = local_time();
+  return tokenizer.encode(chat.render(messages, command.chat_options, &now),
+                          /*add_special_tokens=*/false);
 }
 
 // `pieces` are the bytes of each token, which may be parts of characters.
@@ -45,8 +46,9 @@ nlohmann::ordered_json ids_json(const Tokenizer& tokenizer, const std::vector<in
 int tokenize(const TokenizeCommand& command) {
   const std::vector<std::string> texts = gather_texts(command);
   const Tokenizer tokenizer = load_tokenizer(command.engine.model);
+  const ChatTemplate chat = load_chat_template(tokenizer.config(), command.engine.chat_template);
   for (const std::string& text : texts) {
-    const std::vector<int32_t> ids = encode(command, tokenizer, text);
+    const std::vector<int32_t> ids = encode(command, tokenizer, chat, text);
     write_result(command.json ? json_text(ids_json(tokenizer, ids))
                               : fmt::format("{}\n", fmt::join(ids, ",")));
   }

@@ -129,7 +129,8 @@ void drop_padding(const ModelConfig& config, TapTensor& tap) {
 class LLM::Impl {
  public:
   Impl(const EngineOptions& options, const std::function<void(const LoadProgress&)>& on_progress)
-      : engine(options, on_progress) {}
+      : engine(options, on_progress),
+        chat(load_chat_template(engine.tokenizer().config(), options.chat_template)) {}
 
   // Token ids pass unchanged; text is encoded with the tokenizer's special tokens.
   std::vector<int32_t> to_ids(const Prompt& prompt) const {
@@ -142,6 +143,7 @@ class LLM::Impl {
   void run(Collector& collector, PassCallbacks& callbacks);
 
   LlmEngine engine;
+  const ChatTemplate chat;
   // By request id: outputs of add_request's requests that arrived while `generate` ran. The next
   // `step` returns them.
   std::map<int64_t, RequestOutput> kept;
@@ -222,21 +224,13 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
 
 std::vector<int32_t> LLM::chat_prompt(const std::vector<ChatMessage>& messages,
                                       const ChatOptions& options) const {
-  const Tokenizer& tokenizer = impl_->engine.tokenizer();
-  const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
-  return tokenizer.encode(chat.render(messages, options), /*add_special_tokens=*/false);
+  const std::tm now = local_time();
+  return impl_->engine.tokenizer().encode(impl_->chat.render(messages, options, &now),
+                                          /*add_special_tokens=*/false);
 }
 
-bool LLM::can_chat() const {
-  const Tokenizer& tokenizer = impl_->engine.tokenizer();
-  if (tokenizer.chat_template().empty()) return false;
-  try {
-    const ChatTemplate chat(tokenizer.chat_template(), tokenizer.bos_token());
-    return true;
-  } catch (const Error&) {
-    return false;  // chat_prompt reports the reason
-  }
-}
+// chat_prompt reports the reason.
+bool LLM::can_chat() const { return impl_->chat.problem().empty(); }
 
 std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids) {
   return score(token_ids, {});

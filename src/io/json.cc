@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <type_traits>
+#include <unordered_set>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -43,45 +45,52 @@ class CountingIterator {
 
 // Builds one document; each callback of the parser adds one value, key or container. Callbacks
 // return true to go on; errors leave as exceptions.
-class DocumentBuilder : public nlohmann::json_sax<json> {
+template <typename Json>
+class DocumentBuilder : public nlohmann::json_sax<Json> {
  public:
   DocumentBuilder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
   // Parses the whole text; any error leaves it as an exception.
-  json build() {
+  Json build() {
     // nlohmann's lexer ends the text at a NUL and would ignore the rest.
     if (const size_t nul = text_.find('\0'); nul != text_.npos) {
       fail_at(nul + 1, "not valid JSON: a NUL byte; fetch the file again or repair it");
     }
     reached_ = text_.data();
     const char* end = text_.data() + text_.size();
-    json::sax_parse(CountingIterator(text_.data(), &reached_), CountingIterator(end, &reached_),
+    Json::sax_parse(CountingIterator(text_.data(), &reached_), CountingIterator(end, &reached_),
                     this);
     return std::move(root_);
   }
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
-  bool number_integer(json::number_integer_t value) override { return add(value); }
-  bool number_unsigned(json::number_unsigned_t value) override { return add(value); }
-  bool number_float(json::number_float_t value, const std::string&) override { return add(value); }
+  bool number_integer(typename Json::number_integer_t value) override { return add(value); }
+  bool number_unsigned(typename Json::number_unsigned_t value) override { return add(value); }
+  bool number_float(typename Json::number_float_t value, const std::string&) override {
+    return add(value);
+  }
   bool string(std::string& value) override { return add(std::move(value)); }
-  bool binary(json::binary_t&) override { return false; }  // cannot occur in text
-  bool start_object(size_t) override { return open(json::object()); }
-  bool start_array(size_t) override { return open(json::array()); }
+  bool binary(typename Json::binary_t&) override { return false; }  // cannot occur in text
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   // Creates the member of the innermost open object that the next value will fill.
   bool key(std::string& key) override {
+    auto& members = open_.back()->template get_ref<typename Json::object_t&>();
     // The member starts as null; place() then assigns the value that follows the key.
-    auto [slot, inserted] = open_.back()->get_ref<json::object_t&>().emplace(key, nullptr);
-    if (!inserted) {
-      fail_at(position(),
-              fmt::format("the key \"{}\" appears twice in one object; keep one of them",
-                          printable(key)));
+    if constexpr (std::is_same_v<Json, json>) {
+      const auto [slot, inserted] = members.emplace(key, nullptr);
+      if (!inserted) fail_twice(key);
+      member_ = &slot->second;
+    } else {
+      // Its emplace compares with every key, which would be quadratic in a text from a client.
+      if (!keys_.back().insert(key).second) fail_twice(key);
+      members.push_back({key, nullptr});
+      member_ = &members.back().second;
     }
-    member_ = &slot->second;
     return true;
   }
 
@@ -94,6 +103,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
     }
     fail_at(position, fmt::format("not valid JSON: {}; fetch the file again or repair it",
                                   printable(reason, 4 * kMaxShownChars)));
+    return false;  // not reached
   }
 
  private:
@@ -105,9 +115,14 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
                 std::string(name_));
   }
 
+  [[noreturn]] void fail_twice(const std::string& key) const {
+    fail_at(position(), fmt::format("the key \"{}\" appears twice in one object; keep one of them",
+                                    printable(key)));
+  }
+
   // Stores a value at the current place (the root, the member of the last key, or the end of the
   // innermost open array) and returns its address.
-  json* place(json value) {
+  Json* place(Json value) {
     if (++num_values_ > kMaxJsonValues) {
       fail_at(position(), fmt::format("more than {} values; no model file has that many: is it the "
                                       "right file?",
@@ -118,7 +133,7 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
       return &root_;
     }
     if (open_.back()->is_array()) {
-      auto& items = open_.back()->get_ref<json::array_t&>();
+      auto& items = open_.back()->template get_ref<typename Json::array_t&>();
       items.push_back(std::move(value));
       return &items.back();  // stays valid: nothing is appended here while the child is open
     }
@@ -126,23 +141,25 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
     return member_;
   }
 
-  bool add(json value) {
+  bool add(Json value) {
     place(std::move(value));
     return true;
   }
 
   // Starts an object or array; values go into it until close().
-  bool open(json container) {
+  bool open(Json container) {
     if (open_.size() == static_cast<size_t>(kMaxJsonDepth)) {
       fail_at(position(),
               fmt::format("nested deeper than {} levels; no model file needs that", kMaxJsonDepth));
     }
     open_.push_back(place(std::move(container)));
+    if constexpr (!std::is_same_v<Json, json>) keys_.emplace_back();
     return true;
   }
 
   bool close() {
     open_.pop_back();
+    if constexpr (!std::is_same_v<Json, json>) keys_.pop_back();
     return true;
   }
 
@@ -150,9 +167,11 @@ class DocumentBuilder : public nlohmann::json_sax<json> {
   std::string_view name_;
   const char* reached_ = nullptr;
   size_t num_values_ = 0;
-  json root_;
-  json* member_ = nullptr;   // where the value of the last key goes
-  std::vector<json*> open_;  // containers that are not closed yet, outermost first
+  Json root_;
+  Json* member_ = nullptr;   // where the value of the last key goes
+  std::vector<Json*> open_;  // containers that are not closed yet, outermost first
+  // The keys so far of each open container; only for objects that keep the order of their keys.
+  std::vector<std::unordered_set<std::string>> keys_;
 };
 
 // Whether `value` is an integer in [min, max]. nlohmann stores non-negative literals as uint64_t,
@@ -170,7 +189,11 @@ bool in_range(const json& value, int64_t min, int64_t max) {
 }  // namespace
 
 json parse_json(std::string_view text, std::string_view name) {
-  return DocumentBuilder(text, name).build();
+  return DocumentBuilder<json>(text, name).build();
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name) {
+  return DocumentBuilder<nlohmann::ordered_json>(text, name).build();
 }
 
 json read_json_file(const std::filesystem::path& path) {

@@ -32,6 +32,8 @@ inline constexpr size_t kMaxJsonValues = 8'000'000;
 // out of range, a key given twice in one object, nesting deeper than kMaxJsonDepth and more than
 // kMaxJsonValues values.
 nlohmann::json parse_json(std::string_view text, std::string_view name);
+// The same with the keys of objects in the order of the text.
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name);
 
 // Reads and parses a file that a user names. Errors: kIo when it cannot be read, otherwise as
 // parse_json.

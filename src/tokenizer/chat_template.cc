@@ -1,190 +1,265 @@
-// Writes conversations in the recognised format, as the model's Jinja template would.
+// Source: transformers' chat_template_utils.render_jinja_template, also for continue_final_message.
 #include "tokenizer/chat_template.h"
 
 #include <algorithm>
 #include <utility>
 
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
 #include "core/error.h"
-#include "tokenizer/chat_format.h"
+#include "core/printable.h"
+#include "io/model_file.h"
+#include "tokenizer/chat_messages.h"
+#include "tokenizer/jinja/text_methods.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice {
 namespace {
 
-// Collects segments: text() of the template, in which special tokens are parsed, and content() of
-// messages, in which they are plain text.
-class Writer {
- public:
-  void text(std::string_view fixed) { segments_.push_back({std::string(fixed), true}); }
-  void content(std::string_view given) { segments_.push_back({std::string(given), false}); }
-  std::vector<TextSegment> take() { return std::move(segments_); }
+using Json = nlohmann::ordered_json;
 
- private:
-  std::vector<TextSegment> segments_;
-};
+constexpr const char* kThinkingSwitch = "enable_thinking";
+constexpr const char* kRemedy =
+    "--chat-template FILE takes another one; without one, write the control tokens into the "
+    "prompt, with --special";
 
-// Errors: kInvalidArgument; the templates give other roles (tools) a meaning that Sluice lacks.
-void check_messages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) {
-    fail(ErrorCode::kInvalidArgument, "a conversation has no messages; give it at least one");
+// Variables that a request or the model sets; the names of special tokens are the others.
+constexpr std::array<std::string_view, 3> kSetByRequest = {"messages", "tools",
+                                                           "add_generation_prompt"};
+
+bool is_set_elsewhere(std::string_view variable) {
+  return std::find(kSetByRequest.begin(), kSetByRequest.end(), variable) != kSetByRequest.end() ||
+         is_special_token_name(variable);
+}
+
+std::string_view role_name(ChatRole role) {
+  constexpr std::array<std::string_view, 4> kNames = {"system", "user", "assistant", "tool"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+// A conversation in which a message of this role has the content "probe".
+Json probe_messages(ChatRole role) {
+  const Json call = {{"id", "probe0000"},
+                     {"type", "function"},
+                     {"function", {{"name", "probe"}, {"arguments", Json::object()}}}};
+  const Json user = {{"role", "user"}, {"content", "probe"}};
+  switch (role) {
+    case ChatRole::kSystem:
+      return {{{"role", "system"}, {"content", "probe"}}, user};
+    case ChatRole::kAssistant:
+      return {user, {{"role", "assistant"}, {"content", "probe"}}, user};
+    case ChatRole::kTool:
+      return {user,
+              {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
+              {{"role", "tool"},
+               {"name", "probe"},
+               {"tool_call_id", "probe0000"},
+               {"content", "probe"}}};
+    default:
+      return Json::array({user});
   }
-  for (const ChatMessage& message : messages) {
-    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      fail(ErrorCode::kInvalidArgument,
-           "a message has the role \"{}\"; it must be system, user or assistant", message.role);
-    }
-  }
 }
 
-// Python's lstrip('\n') and rstrip('\n').
-std::string_view strip_newlines_left(std::string_view text) {
-  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+std::string joined(const std::vector<TextSegment>& segments) {
+  std::string text;
+  for (const TextSegment& segment : segments) text += segment.text;
+  return text;
 }
 
-std::string_view strip_newlines_right(std::string_view text) {
-  return text.substr(0, text.find_last_not_of('\n') + 1);
-}
+// transformers' mark for the end of the last message, which continue_final_message appends to it.
+// Its space shows whether the template removes white space there.
+constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// Jinja's trim, which is Python's str.strip(): removes Unicode white space and U+001C to U+001F.
-// Repairs the text first, since it decodes whole characters.
-std::string trim(std::string_view text) {
+// Python's strip() and rstrip(). Ill-formed text is repaired, as the template's.
+std::string stripped(std::string_view text, jinja::Side side) {
   std::string repaired;
   unicode::append_repaired(text, false, repaired);
-  const auto& table = unicode::PropertyTable::get();
-  const auto is_space = [&table](char32_t c) {
-    return (table[c] & unicode::kSpace) != 0 || (c >= 0x1C && c <= 0x1F);
-  };
-  size_t begin = 0, end = repaired.size();
-  while (begin < end) {
-    const unicode::Decoded first = unicode::decode(repaired.data() + begin);
-    if (!is_space(first.c)) break;
-    begin += static_cast<size_t>(first.num_bytes);
-  }
-  while (begin < end) {
-    const unicode::Decoded last = unicode::decode_last({repaired.data(), end});
-    if (!is_space(last.c)) break;
-    end -= static_cast<size_t>(last.num_bytes);
-  }
-  return repaired.substr(begin, end - begin);
+  return strip(jinja::MarkedText(std::move(repaired), false), side, nullptr).bytes();
 }
 
-// An answer split into its thought and the rest, as Qwen3's template does.
-struct Answer {
-  std::string_view thought;
-  std::string_view rest;
-};
-
-// content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n'), and
-// content.split('</think>')[-1].lstrip('\n'). Without </think> there is no thought.
-Answer split_answer(std::string_view content) {
-  constexpr std::string_view kOpen = "<think>", kClose = "</think>";
-  const size_t first_close = content.find(kClose);
-  if (first_close == content.npos) return {{}, content};
-  std::string_view thought = strip_newlines_right(content.substr(0, first_close));
-  if (const size_t open = thought.rfind(kOpen); open != thought.npos) {
-    thought = thought.substr(open + kOpen.size());
+// Cuts the text off where the last message ends. Errors: kInvalidArgument if the template does not
+// write all of it.
+void cut_after_final_message(std::vector<TextSegment>& segments, std::string_view message) {
+  const std::string text = joined(segments);
+  const size_t mark = text.rfind(kEndMark.substr(0, kEndMark.size() - 1));
+  if (mark == text.npos || text.find(stripped(message, jinja::Side::kBoth)) == text.npos) {
+    fail(ErrorCode::kInvalidArgument,
+         "continue_final_message: the chat template does not write the last message as it is, so "
+         "it cannot be continued");
   }
-  const std::string_view rest = content.substr(content.rfind(kClose) + kClose.size());
-  return {strip_newlines_left(thought), strip_newlines_left(rest)};
-}
-
-// Index of the last user message that is not the answer of a tool; that of the last message if
-// there is none (ns.last_query_index of Qwen3's template).
-size_t last_query(std::span<const ChatMessage> messages) {
-  for (size_t i = messages.size(); i-- > 0;) {
-    const std::string_view content = messages[i].content;
-    const bool tool_answer =
-        content.starts_with("<tool_response>") && content.ends_with("</tool_response>");
-    if (messages[i].role == "user" && !tool_answer) return i;
+  size_t end = mark;
+  if (text.compare(mark, kEndMark.size(), kEndMark) != 0) {
+    end = stripped(std::string_view(text).substr(0, mark), jinja::Side::kRight).size();
   }
-  return messages.size() - 1;
-}
-
-// An answer of the assistant in Qwen3's format, with or without its thought.
-void write_thoughtful_answer(const Answer& answer, bool show_thought, Writer& out) {
-  if (show_thought) {
-    out.text("<think>\n");
-    out.content(strip_newlines_right(answer.thought));
-    out.text("\n</think>\n\n");
-    out.content(strip_newlines_left(answer.rest));
-  } else {
-    out.content(answer.rest);
+  for (size_t i = 0; i < segments.size(); ++i) {
+    std::string& part = segments[i].text;
+    if (part.size() > end) part.resize(end);
+    end -= part.size();
   }
-}
-
-// The ChatML family. kQwen3Answer in known_templates.cc has the rule for thoughts.
-void render(const ChatMlFormat& format, std::span<const ChatMessage> messages,
-            const ChatOptions& options, bool add_generation_prompt, Writer& out) {
-  if (format.default_system && messages[0].role != "system") {
-    out.text("<|im_start|>system\n" + *format.default_system + "<|im_end|>\n");
-  }
-  // Thoughts are shown in answers after this message only (edits_thoughts).
-  const size_t query = last_query(messages);
-  for (size_t i = 0; i < messages.size(); ++i) {
-    out.text("<|im_start|>" + messages[i].role + "\n");
-    if (format.edits_thoughts && messages[i].role == "assistant") {
-      const Answer answer = split_answer(messages[i].content);
-      const bool is_last = i + 1 == messages.size();
-      write_thoughtful_answer(answer, i > query && (is_last || !answer.thought.empty()), out);
-    } else {
-      out.content(messages[i].content);
-    }
-    out.text("<|im_end|>\n");
-  }
-  if (!add_generation_prompt) return;
-  out.text(format.opens_thought ? "<|im_start|>assistant\n<think>\n" : "<|im_start|>assistant\n");
-  if (format.thinking_switch && !options.enable_thinking) out.text("<think>\n\n</think>\n\n");
-}
-
-// The header before each message of Llama 3.
-void write_llama3_header(std::string_view role, Writer& out) {
-  out.text(fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role));
-}
-
-// The Llama 3 family. A dated system part takes the text of a first system message.
-void render(const Llama3Format& format, std::span<const ChatMessage> messages,
-            const ChatOptions& options, bool add_generation_prompt, Writer& out) {
-  out.text(format.bos_token);
-  if (format.dated_system) {
-    write_llama3_header("system", out);
-    out.text("Cutting Knowledge Date: December 2023\nToday Date: ");
-    out.content(options.date.empty() ? format.default_date : options.date);
-    out.text("\n\n");
-    if (messages[0].role == "system") {
-      out.content(trim(messages[0].content));
-      messages = messages.subspan(1);
-    }
-    out.text("<|eot_id|>");
-  }
-  for (const ChatMessage& message : messages) {
-    write_llama3_header(message.role, out);
-    out.content(trim(message.content));
-    out.text("<|eot_id|>");
-  }
-  if (add_generation_prompt || format.always_prompts) write_llama3_header("assistant", out);
+  std::erase_if(segments, [](const TextSegment& segment) { return segment.text.empty(); });
 }
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(std::string_view jinja, std::string_view bos_token)
-    : format_(recognise_chat_format(jinja, bos_token)) {}
+ChatTemplate::ChatTemplate(std::string_view jinja, const SpecialTokens& special_tokens)
+    : special_tokens_(special_tokens) {
+  if (jinja.empty()) {
+    problem_ = fmt::format("the model has no chat template; {}", kRemedy);
+    return;
+  }
+  try {
+    template_.emplace(jinja);
+  } catch (const Error& error) {
+    problem_ = fmt::format("{}; {}", error.message(), kRemedy);
+    return;
+  }
+  for (const std::string& name : template_->reads()) {
+    if (!is_set_elsewhere(name)) kwargs_.push_back(name);
+  }
+  for (size_t role = 0; role < takes_parts_.size(); ++role) {
+    takes_parts_[role] = probe_parts(static_cast<ChatRole>(role));
+  }
+}
+
+void ChatTemplate::require() const {
+  if (!problem_.empty()) throw Error(ErrorCode::kUnsupported, problem_);
+}
+
+bool ChatTemplate::reads(std::string_view variable) const {
+  return template_ && std::ranges::binary_search(template_->reads(), variable);
+}
+
+// A template that iterates over contents without a test for texts writes each character of a text,
+// and one that only knows texts fails or prints the list; both give other texts than expected.
+bool ChatTemplate::probe_parts(ChatRole role) const {
+  std::tm now{};
+  now.tm_mday = 1;
+  Json messages = probe_messages(role);
+  const auto text = [&] { return joined(run({{"messages", messages}}, true, &now)); };
+  try {
+    const std::string plain = text();
+    for (Json& message : messages) {
+      if (message["role"] != role_name(role)) continue;
+      message["content"] = Json::array({{{"type", "text"}, {"text", "probe"}}});
+    }
+    return text() == plain;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<TextSegment> ChatTemplate::run(const Json& given, bool add_generation_prompt,
+                                           const std::tm* now) const {
+  Json settings = {{"add_generation_prompt", add_generation_prompt}};
+  // transformers defines these two in any case.
+  for (const char* name : {"tools", "documents"}) {
+    if (!given.contains(name)) settings[name] = nullptr;
+  }
+  for (const auto& [name, token] : special_tokens_) settings[name] = token;
+  return template_->render({given, settings, now});
+}
+
+void ChatTemplate::check_kwargs(const Json& kwargs) const {
+  if (!kwargs.is_object()) {
+    fail(ErrorCode::kInvalidArgument, "template_kwargs must be an object of variables");
+  }
+  for (const auto& [name, value] : kwargs.items()) {
+    if (is_set_elsewhere(name)) {
+      fail(ErrorCode::kInvalidArgument,
+           "template_kwargs has \"{}\", which is a variable of the request or the model; leave it "
+           "out",
+           printable(name));
+    }
+    if (std::ranges::binary_search(kwargs_, name)) continue;
+    fail(ErrorCode::kInvalidArgument,
+         "template_kwargs has \"{}\", which the chat template never reads; it reads {}",
+         printable(name),
+         kwargs_.empty() ? "no variables" : fmt::format("{}", fmt::join(kwargs_, ", ")));
+  }
+}
+
+std::vector<TextSegment> ChatTemplate::render(const ChatInput& input) const {
+  require();
+  if (input.add_generation_prompt && input.continue_final_message) {
+    fail(ErrorCode::kInvalidArgument,
+         "add_generation_prompt begins a new answer and continue_final_message continues the last "
+         "message; set one of them to false");
+  }
+  Json given = Json::object();
+  if (input.template_kwargs) {
+    check_kwargs(*input.template_kwargs);
+    given = *input.template_kwargs;
+  }
+  given["messages"] = prepare_messages(input.messages, [&](std::string_view role) {
+    for (size_t i = 0; i < takes_parts_.size(); ++i) {
+      if (role == role_name(static_cast<ChatRole>(i))) return takes_parts_[i];
+    }
+    return false;
+  });
+  if (input.tools && !input.tools->is_null()) {
+    check_tools(*input.tools);
+    if (!input.tools->empty() && !reads("tools")) {
+      fail(ErrorCode::kInvalidArgument,
+           "tools are given, but the model's chat template never reads them: it was not trained to "
+           "call tools");
+    }
+    if (!input.tools->empty()) given["tools"] = *input.tools;
+  }
+  if (!input.continue_final_message) return run(given, input.add_generation_prompt, input.now);
+  auto& text = final_text(given["messages"]).get_ref<std::string&>();
+  const std::string message = text;
+  text += kEndMark;
+  std::vector<TextSegment> segments = run(given, false, input.now);
+  cut_after_final_message(segments, message);
+  return segments;
+}
+
+Json ChatTemplate::to_kwargs(const ChatOptions& options) const {
+  Json kwargs = Json::object();
+  if (!options.template_kwargs.empty()) {
+    kwargs = parse_object(options.template_kwargs, "template_kwargs");
+  }
+  if (!options.enable_thinking && reads(kThinkingSwitch)) {
+    if (kwargs.contains(kThinkingSwitch)) {
+      fail(ErrorCode::kInvalidArgument,
+           "{} is false and also stands in template_kwargs; leave one of them out",
+           kThinkingSwitch);
+    }
+    kwargs[kThinkingSwitch] = false;
+  }
+  return kwargs;
+}
+
+void ChatTemplate::check(const ChatOptions& options) const {
+  require();
+  check_kwargs(to_kwargs(options));
+}
 
 std::vector<TextSegment> ChatTemplate::render(std::span<const ChatMessage> messages,
                                               const ChatOptions& options,
-                                              bool add_generation_prompt) const {
-  check_messages(messages);
-  Writer out;
-  std::visit(
-      [&](const auto& format) {
-        sluice::render(format, messages, options, add_generation_prompt, out);
-      },
-      format_);
-  return out.take();
+                                              const std::tm* now) const {
+  require();
+  Json list = Json::array();
+  for (const ChatMessage& message : messages) {
+    list.push_back({{"role", message.role}, {"content", message.content}});
+  }
+  const Json kwargs = to_kwargs(options);
+  return render({.messages = list, .template_kwargs = &kwargs, .now = now});
 }
 
-bool ChatTemplate::prints_today() const {
-  const auto* llama3 = std::get_if<Llama3Format>(&format_);
-  return llama3 && llama3->prints_today;
+ChatTemplate load_chat_template(const TokenizerConfig& config, const std::string& file) {
+  if (file.empty()) return ChatTemplate(config.chat_template, config.special_tokens);
+  ChatTemplate chat(read_model_file(file), config.special_tokens);
+  if (!chat.problem().empty()) throw Error(ErrorCode::kUnsupported, chat.problem(), file);
+  return chat;
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  return local;
 }
 
 }  // namespace sluice

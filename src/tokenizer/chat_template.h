@@ -1,70 +1,103 @@
-// ChatTemplate: writes a conversation in the format that the model was trained on.
+// ChatTemplate: writes a conversation as the model's own Jinja template does.
 //
-// Used by LLM::chat_prompt. Jinja is not executed (jinja/template.h can): the templates of the
-// supported families are recognised as a whole (known_templates.h) and implemented in C++; any
-// other template is refused. Thread rule: immutable.
+// Used by LLM::chat_prompt, `sluice tokenize` and the checks before a model is loaded. Parsed once;
+// the result is what transformers' apply_chat_template gives. Thread rule: immutable; any number of
+// threads may call one object at the same time.
 #pragma once
 
+#include <array>
+#include <ctime>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "sluice/chat.h"
+#include "tokenizer/jinja/template.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace sluice {
 
-// <|im_start|>role\ncontent<|im_end|>\n : Qwen1.5 to Qwen3, SmolLM2.
-struct ChatMlFormat {
-  // Written first when the conversation does not begin with a system message.
-  std::optional<std::string> default_system;
-  // Qwen3: thoughts in answers before the last question are left out; the white space around later
-  // ones is normalized.
-  bool edits_thoughts = false;
-  // Qwen3: ChatOptions::enable_thinking = false starts the answer with an empty thought.
-  bool thinking_switch = false;
-  // Qwen3-Thinking: the answer always starts inside a thought.
-  bool opens_thought = false;
+// A conversation with everything that OpenAI's chat API has: its JSON, as a client sends it.
+struct ChatInput {
+  // A list of messages: role (system, developer, user, assistant, tool) and content (a text, null,
+  // or a list of {"type": "text", "text": ...}); tool_calls, reasoning_content and other members
+  // as the template reads them.
+  const nlohmann::ordered_json& messages;
+  const nlohmann::ordered_json* tools = nullptr;            // a list of objects
+  const nlohmann::ordered_json* template_kwargs = nullptr;  // an object; see kwargs()
+  // The text ends where the answer begins.
+  bool add_generation_prompt = true;
+  // The text ends with the last message's content, which the model then continues.
+  bool continue_final_message = false;
+  // The local time, which some templates print. Without one strftime_now is undefined.
+  const std::tm* now = nullptr;
 };
 
-// <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|> : Llama 3.x.
-struct Llama3Format {
-  std::string bos_token;  // empty when the template writes none
-  // Llama 3.1 and later: a system part with two dates is always written, with or without a system
-  // message.
-  bool dated_system = false;
-  std::string default_date;   // the template's own, for an empty ChatOptions::date
-  bool prints_today = false;  // see ChatTemplate::prints_today
-  // The first release of Llama 3: the header of the answer is written even without
-  // add_generation_prompt.
-  bool always_prompts = false;
-};
+// The last of them is not a role but their number.
+enum class ChatRole { kSystem, kUser, kAssistant, kTool, kCount };
 
 class ChatTemplate {
  public:
-  // Recognises a template. `bos_token` is the value of {{ bos_token }} in it.
-  //
-  // Errors: kUnsupported if there is no template or it is not a known one, naming the first
-  // difference; kModel if it needs a BOS token and there is none.
-  ChatTemplate(std::string_view jinja, std::string_view bos_token);
+  // Parses a model's template, "" if it has none. A template that cannot be used is no error: the
+  // model still completes texts. `special_tokens` are variables of the template.
+  ChatTemplate(std::string_view jinja, const SpecialTokens& special_tokens);
 
-  // The conversation as segments; those with the messages' contents do not parse special tokens.
+  // Why render would fail: there is no template, or it has a construct outside of the subset, with
+  // its line. Empty: the template can be used.
+  const std::string& problem() const { return problem_; }
+  // Errors: kUnsupported with problem().
+  void require() const;
+
+  // What the template can be given in template_kwargs: the variables that it reads and that a
+  // request does not set in another way. Sorted.
+  const std::vector<std::string>& kwargs() const { return kwargs_; }
+  bool reads(std::string_view variable) const;
+
+  // The conversation as segments. All text of the input is in segments that do not parse special
+  // tokens. The text has its BOS: encode it without adding one.
   //
-  // With `add_generation_prompt` the text ends where the assistant's answer begins. An empty
-  // options.date takes the template's own date. The text has its BOS: encode it without adding.
-  // Errors: kInvalidArgument for no messages or a role other than system, user and assistant.
+  // Before the template sees the messages, developer becomes system, arguments of calls that are
+  // texts become objects, reasoning_content, thinking and reasoning are all given where one is, and
+  // parts are joined by line ends where the template takes no lists of parts. Errors: kUnsupported
+  // as require(). kInvalidArgument that names the place in the input: no messages, unknown roles,
+  // parts that are no text, tools for a template that does not read them, variables that it does
+  // not read, both add_generation_prompt and continue_final_message; and what the template itself
+  // refuses, with its line.
+  std::vector<TextSegment> render(const ChatInput& input) const;
+
+  // The same for texts alone. Errors: also kInvalidArgument for options that are not an object.
   std::vector<TextSegment> render(std::span<const ChatMessage> messages, const ChatOptions& options,
-                                  bool add_generation_prompt = true) const;
+                                  const std::tm* now) const;
 
-  // Whether the template prints today's date if it is given none (Llama 3.2). The caller then sets
-  // ChatOptions::date, as in "26 Jul 2024", since this class does not read the clock.
-  bool prints_today() const;
+  // Checks the options as render would. Errors: those of render.
+  void check(const ChatOptions& options) const;
 
  private:
-  std::variant<ChatMlFormat, Llama3Format> format_;
+  nlohmann::ordered_json to_kwargs(const ChatOptions& options) const;
+  void check_kwargs(const nlohmann::ordered_json& kwargs) const;
+  // Whether the template writes a part of a message of this role as it writes the same text.
+  bool probe_parts(ChatRole role) const;
+  std::vector<TextSegment> run(const nlohmann::ordered_json& given, bool add_generation_prompt,
+                               const std::tm* now) const;
+
+  std::optional<jinja::Template> template_;
+  std::string problem_;
+  SpecialTokens special_tokens_;
+  std::vector<std::string> kwargs_;
+  std::array<bool, static_cast<size_t>(ChatRole::kCount)> takes_parts_{};  // by role
 };
+
+// The template of a model, or of `file` if that is not empty.
+//
+// Errors: for a file kUnsupported if it cannot be used, naming it, and kModel if it cannot be read.
+ChatTemplate load_chat_template(const TokenizerConfig& config, const std::string& file);
+
+// The time for ChatInput::now.
+std::tm local_time();
 
 }  // namespace sluice

@@ -265,8 +265,10 @@ bool Tokenizer::is_special(int32_t id) const {
   return id >= 0 && id < vocab_size() && impl_->special[static_cast<size_t>(id)];
 }
 
-const std::string& Tokenizer::bos_token() const { return impl_->config.bos_token; }
-std::optional<int32_t> Tokenizer::bos_id() const { return token_id(bos_token()); }
-const std::string& Tokenizer::chat_template() const { return impl_->config.chat_template; }
+std::optional<int32_t> Tokenizer::bos_id() const {
+  const auto bos = config().special_tokens.find("bos_token");
+  return bos == config().special_tokens.end() ? std::nullopt : token_id(bos->second);
+}
+const TokenizerConfig& Tokenizer::config() const { return impl_->config; }
 
 }  // namespace sluice

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sluice/encode_options.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace sluice {
 
@@ -69,11 +70,10 @@ class Tokenizer {
   // Whether `id` is an added token marked as special; false for ids out of range.
   bool is_special(int32_t id) const;
 
-  // The BOS token of tokenizer_config.json: its content, empty if not named, and its id, if any.
-  const std::string& bos_token() const;
+  // The id of the BOS token that tokenizer_config.json names, if any.
   std::optional<int32_t> bos_id() const;
-  // The model's Jinja text for ChatTemplate; empty when it has none.
-  const std::string& chat_template() const;
+  // Chat template and special tokens, for ChatTemplate.
+  const TokenizerConfig& config() const;
 
  private:
   struct Impl;

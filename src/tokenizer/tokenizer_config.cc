@@ -1,6 +1,9 @@
 // Reads tokenizer_config.json and chat_template.jinja.
 #include "tokenizer/tokenizer_config.h"
 
+#include <algorithm>
+#include <array>
+
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -12,9 +15,12 @@ namespace {
 
 using nlohmann::json;
 
-// "<s>" or {"content": "<s>", ...}; absent gives "".
+// Source: transformers' SPECIAL_TOKENS_ATTRIBUTES, without the lists.
+constexpr std::array<std::string_view, 7> kTokenNames = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+
+// "<s>" or {"content": "<s>", ...}. REQUIRES: the key is there.
 std::string token_content(const JsonObject& config, std::string_view key) {
-  if (!config.has(key)) return {};
   if (config.get(key).is_string()) return config.get_string(key);
   return config.get_object(key).get_string("content");
 }
@@ -35,13 +41,20 @@ std::string template_text(const JsonObject& config) {
 
 }  // namespace
 
+bool is_special_token_name(std::string_view name) {
+  return std::find(kTokenNames.begin(), kTokenNames.end(), name) != kTokenNames.end();
+}
+
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
   TokenizerConfig result;
   const std::filesystem::path path = model_dir / "tokenizer_config.json";
   if (model_file_exists(path)) {
     const json document = parse_json(read_model_file(path), path.string());
     const JsonObject config(document, path.string());
-    result = {template_text(config), token_content(config, "bos_token")};
+    result.chat_template = template_text(config);
+    for (const std::string_view name : kTokenNames) {
+      if (config.has(name)) result.special_tokens.emplace(name, token_content(config, name));
+    }
   }
   // As in transformers, the separate file takes precedence.
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";

@@ -92,7 +92,7 @@ TEST_F(ModelFiles, AGoodModelHasNoWarning) {
   EXPECT_EQ(Json::parse(ran.out).at("warnings"), Json::array());
   const Outcome page = inspect();
   EXPECT_EQ(page.exit_code, 0) << page.out;
-  EXPECT_NE(page.out.find("template known"), std::string::npos) << page.out;
+  EXPECT_NE(page.out.find("template works"), std::string::npos) << page.out;
   EXPECT_EQ(page.out.find("warning: "), std::string::npos) << page.out;
   EXPECT_EQ(count_of(page.out, "pass arrays"), 1u) << page.out;
 }
@@ -128,8 +128,8 @@ TEST_F(ModelFiles, AShapeAloneIsPlanned) {
 }
 
 // Raw prompts work, so this is not an error; --chat is refused before weights are read.
-TEST_F(ModelFiles, AnUnknownChatTemplateIsSaidBeforeLoading) {
-  set("tokenizer_config.json", "chat_template", "{{ messages | tojson }}");
+TEST_F(ModelFiles, AnUnusableChatTemplateIsSaidBeforeLoading) {
+  set("tokenizer_config.json", "chat_template", "{{ messages | urlize }}");
   const Outcome page = inspect();
   EXPECT_EQ(page.exit_code, 0) << page.out << page.err;
   EXPECT_NE(page.out.find("needed for --chat alone"), std::string::npos) << page.out;

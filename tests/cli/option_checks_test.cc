@@ -73,7 +73,10 @@ TEST(GivenWithoutEffect, TheCacheSizeIsOfResidentKv) {
 TEST(GivenWithoutEffect, ThoughtsAndSystemMessagesNeedAChat) {
   expect({{{"--no-thinking", "hi"}, "--no-thinking is given, but only a chat template"},
           {{"--enable-thinking", "hi"}, "--enable-thinking is given"},
+          {{"--chat-template", "f", "hi"}, "--chat-template is given, but only a chat"},
+          {{"--chat-template-kwargs", "{}", "hi"}, "--chat-template-kwargs is given, but only a"},
           {{"--no-thinking", "--chat", "hi"}, ""},
+          {{"--chat-template", "f", "--chat", "hi"}, ""},
           {{"--no-thinking", "-i"}, ""},
           {{"--system", "s", "-i"}, ""},
           {{"--system", "s"}, "--system: only a chat"}},

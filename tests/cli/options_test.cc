@@ -129,7 +129,7 @@ TEST(Options, NothingGivenKeepsTheDefaults) {
   EXPECT_EQ(run.engine.kv.offload, KvOffload::kAuto);
   EXPECT_EQ(run.engine.gpu_memory_utilization, defaults.gpu_memory_utilization);
   EXPECT_TRUE(run.engine.enable_prefix_caching);
-  EXPECT_TRUE(run.enable_thinking);
+  EXPECT_TRUE(run.chat_options.enable_thinking);
   EXPECT_TRUE(run.sampling.given.empty());
   EXPECT_TRUE(run.prompts.empty());
 
@@ -205,10 +205,13 @@ TEST(Options, PromptsAreTakenAsTheyAre) {
 
 TEST(Options, ChatFlags) {
   const auto run =
-      parse<RunCommand>({"run", "-m", "d", "-c", "--system", "be short", "--no-thinking", "hi"});
+      parse<RunCommand>({"run", "-m", "d", "-c", "--system", "be short", "--no-thinking",
+                         "--chat-template", "f", "--chat-template-kwargs", "{}", "hi"});
   EXPECT_TRUE(run.chat);
   EXPECT_EQ(run.system, "be short");
-  EXPECT_FALSE(run.enable_thinking);
+  EXPECT_FALSE(run.chat_options.enable_thinking);
+  EXPECT_EQ(run.chat_options.template_kwargs, "{}");
+  EXPECT_EQ(run.engine.chat_template, "f");
 }
 
 TEST(Options, EnvironmentIsReadAndTheCommandLineWins) {

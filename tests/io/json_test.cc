@@ -87,6 +87,16 @@ TEST(ParseJson, RefusesDuplicateKeysAtAnyLevel) {
   EXPECT_EQ(parse_error(R"({"a": {"a": 1}, "b": {"a": 1}})"), "");
 }
 
+TEST(ParseJson, KeepsTheOrderOfKeysWhereAsked) {
+  const std::string text = R"({"b":{"z":1,"a":[{"y":2,"x":{}}]},"a":"c"})";
+  EXPECT_EQ(parse_ordered_json(text, "a.json").dump(), text);
+  for (const char* twice : {R"({"a":1,"b":2,"a":3})", R"([{"a":{"c":1,"c":1}}])"}) {
+    const std::string error = error_of([&, t = twice] { parse_ordered_json(t, "a.json"); });
+    EXPECT_EQ(error, parse_error(twice));
+    EXPECT_NE(error.find("appears twice"), std::string::npos) << error;
+  }
+}
+
 TEST(ParseJson, LimitsDepthWithoutRecursion) {
   EXPECT_EQ(parse_error(nested(kMaxJsonDepth)), "");
   EXPECT_EQ(parse_error(nested(kMaxJsonDepth + 1)),

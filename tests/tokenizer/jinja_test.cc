@@ -103,10 +103,28 @@ TEST(Jinja, StrftimeNowIsUndefinedWithoutATime) {
   EXPECT_EQ(marked("{{ strftime_now is defined }}", {}), "False");
 }
 
-TEST(Jinja, SaysWhatItMentions) {
-  const jinja::Template chat("{% if tools %}{{ enable_thinking }}{% endif %}");
-  EXPECT_TRUE(chat.mentions("tools"));
-  EXPECT_FALSE(chat.mentions("messages"));
+TEST(Jinja, ListsWhatItReads) {
+  const std::pair<const char*, std::vector<std::string>> cases[] = {
+      {"{% if tools %}{{ enable_thinking }}{% endif %}", {"enable_thinking", "tools"}},
+      {"{% for m in messages %}{{ m.x + loop.index }}{% endfor %}", {"messages"}},
+      {"{% for m in xs if m > n %}{{ m }}{% else %}{{ m }}{% endfor %}", {"m", "n", "xs"}},
+      {"{% set a = 1 %}{{ a }}{% set b = b or 2 %}", {"b"}},
+      {"{% if not x is defined %}{% set x = 1 %}{% endif %}{{ x }}", {"x"}},
+      {"{% if c %}{% set x = 1 %}{% else %}{% set x = 2 %}{% endif %}{{ x }}", {"c"}},
+      {"{% if c %}{% set x = 1 %}{% elif d %}{% set x = 2 %}{% endif %}{{ x }}", {"c", "d", "x"}},
+      {"{% if c %}{% set x = 1 %}{% else %}{{ raise_exception(e) }}{% endif %}{{ x }}", {"c", "e"}},
+      {"{% for i in range(2) %}{% set x = i %}{% endfor %}{{ x }}", {"x"}},
+      {"{% macro f(a, b=c) %}{{ a ~ b ~ d }}{{ f(1) }}{% endmacro %}{{ f(b=e) }}", {"c", "d", "e"}},
+      {"{% macro f() %}{{ g() }}{% endmacro %}{% macro g() %}{{ x }}{% endmacro %}{{ f() }}",
+       {"x"}},
+      {"{% set ns = namespace(a=p) %}{% set ns.a = q %}{{ ns.r }}", {"p", "q"}},
+      {"{% set x %}{{ y }}{% set z = 1 %}{% endset %}{{ x ~ z }}", {"y", "z"}},
+      {"{{ x | default(y) }}{{ 1 is eq(z) }}{{ strftime_now(f) }}", {"f", "x", "y", "z"}},
+      {"text", {}},
+  };
+  for (const auto& [source, want] : cases) {
+    EXPECT_EQ(jinja::Template(source).reads(), want) << source;
+  }
 }
 
 // Unknown constructs are refused when the template is loaded, in branches that never run too.

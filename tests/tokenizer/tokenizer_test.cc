@@ -194,20 +194,22 @@ TEST(Tokenizer, AnswersAboutTokens) {
 TEST(Tokenizer, ReadsItsConfiguration) {
   TempDir dir;
   dir.write("tokenizer.json", with_bos_and_eos().dump());
-  EXPECT_EQ(Tokenizer::load(dir.path()).chat_template(), "");
+  EXPECT_EQ(Tokenizer::load(dir.path()).config().chat_template, "");
   EXPECT_EQ(Tokenizer::load(dir.path()).bos_id(), std::nullopt);
   dir.write("tokenizer_config.json",
             R"({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "chat_template": "text"})");
   const Tokenizer named = Tokenizer::load(dir.path());
   EXPECT_EQ(named.bos_id(), 256);
-  EXPECT_EQ(named.chat_template(), "text");
+  const SpecialTokens tokens = {{"bos_token", "<s>"}, {"eos_token", "</s>"}};
+  EXPECT_EQ(named.config().special_tokens, tokens);
+  EXPECT_EQ(named.config().chat_template, "text");
   dir.write("tokenizer_config.json",
             R"({"bos_token": null, "chat_template": [{"name": "rag", "template": "1"},
                                                      {"name": "default", "template": "2"}]})");
-  EXPECT_EQ(Tokenizer::load(dir.path()).chat_template(), "2");
-  EXPECT_EQ(Tokenizer::load(dir.path()).bos_token(), "");
+  EXPECT_EQ(Tokenizer::load(dir.path()).config().chat_template, "2");
+  EXPECT_TRUE(Tokenizer::load(dir.path()).config().special_tokens.empty());
   dir.write("chat_template.jinja", "from its file");
-  EXPECT_EQ(Tokenizer::load(dir.path()).chat_template(), "from its file");
+  EXPECT_EQ(Tokenizer::load(dir.path()).config().chat_template, "from its file");
 }
 
 TEST(Tokenizer, RoundTripsEveryGoldenText) {

@@ -5,16 +5,19 @@ renders them, set up as transformers' apply_chat_template does.
     python3 -m venv VENV && VENV/bin/pip install jinja2
     VENV/bin/python tools/golden/make_jinja_golden.py
 
-The templates are those of tests/golden/tokenizer/templates/ (written for the recognised formats)
-and of tests/golden/tokenizer/jinja/. A null for a text says that jinja2 refuses it.
+The templates are those of tests/golden/tokenizer/templates/ (of published models) and of
+tests/golden/tokenizer/jinja/ (written for these tests). A null for a text says that jinja2 refuses
+it. "reads" has the variables that each template takes from outside.
 """
 import datetime
+import functools
 import json
 import pathlib
 import platform
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.sandbox
 
@@ -99,26 +102,49 @@ def make_environment():
     return environment
 
 
+@functools.cache
+def compiled(environment, source):
+    return environment.from_string(source)
+
+
 def rendered(environment, source, variables):
     try:
-        return environment.from_string(source).render(**variables)
+        return compiled(environment, source).render(**variables)
     except (jinja2.exceptions.TemplateError, TypeError, ValueError, OverflowError,
             ZeroDivisionError, AttributeError, KeyError, SyntaxError):
         return None
 
 
+def given_of(case):
+    tools = {"tools": TOOLS} if case["tools"] else {}
+    return {"messages": CONVERSATIONS[case["conversation"]]} | tools
+
+
 def chats(environment, path):
     source = path.read_text(encoding="utf-8")
-    for index, conversation in enumerate(CONVERSATIONS):
-        for tools in ([None, TOOLS] if index in (0, 1, 5, 7) else [None]):
+    for index in range(len(CONVERSATIONS)):
+        for tools in ([False, True] if index in (0, 1, 5, 7) else [False]):
             for settings in SETTINGS if "enable_thinking" in source else SETTINGS[:1]:
                 prompt = index % 3 != 2
-                given = {"messages": conversation} | ({"tools": tools} if tools else {})
                 own = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": prompt}
                 own |= settings
-                yield {"template": str(path.relative_to(ROOT)), "conversation": index,
-                       "tools": tools is not None, "settings": own,
-                       "text": rendered(environment, source, given | own)}
+                case = {"template": str(path.relative_to(ROOT)), "conversation": index,
+                        "tools": tools, "settings": own}
+                yield case | {"text": rendered(environment, source, given_of(case) | own)}
+
+
+def reads(environment, source, own_cases):
+    """Bounds for the variables that a template takes from outside: [changing, possible]. `possible`
+    are those that jinja2's analysis cannot exclude; it takes a variable that both branches of an if
+    assign for one that is looked up. Of these, `changing` are those that change a text here."""
+    possible = sorted(jinja2.meta.find_undeclared_variables(environment.parse(source)))
+
+    def changes(name, value):
+        return any(rendered(environment, source, given_of(case) | case["settings"] | {name: value})
+                   != case["text"] for case in own_cases)
+
+    return [[name for name in possible if any(changes(name, value) for value in ("x", True, []))],
+            possible]
 
 
 def main():
@@ -131,7 +157,11 @@ def main():
         "provenance": {"made_by": "tools/golden/make_jinja_golden.py",
                        "jinja2": jinja2.__version__, "python": platform.python_version()},
         "now": NOW.strftime("%Y-%m-%d %H:%M:%S"), "evil": EVIL, "tools": TOOLS,
-        "conversations": CONVERSATIONS, "variables": jinja_snippets.VARIABLES}
+        "conversations": CONVERSATIONS, "variables": jinja_snippets.VARIABLES,
+        "reads": {str(path.relative_to(ROOT)): reads(
+            environment, path.read_text(encoding="utf-8"),
+            [case for case in cases if case["template"] == str(path.relative_to(ROOT))])
+                  for path in paths}}
     lines = [f"{json.dumps(key)}:{json.dumps(value, separators=(',', ':'))}"
              for key, value in document.items()]
     for key, values in (("cases", cases), ("snippets", snippets)):

@@ -243,6 +243,9 @@ CONVERSATIONS = [
      ("assistant", "\n<think>\nr\n</think>\nc")],
     [("user", "\x1c\u2003tabs\t\x1f"), ("assistant", "\u00a0x\u0085")],
 ]
+# Those that take all of these conversations; make_chat_golden.py and make_jinja_golden.py use all.
+TEMPLATES = ["chatml", "llama3.1", "llama3.2", "llama3", "qwen2.5", "qwen2", "qwen3-first",
+             "qwen3-instruct", "qwen3-thinking", "qwen3", "smollm2"]
 BOS = {"llama3": "<|begin_of_text|>", "llama3.1": "<|begin_of_text|>",
        "llama3.2": "<|begin_of_text|>"}
 OPTIONS = {"qwen3": [{"enable_thinking": False}], "qwen3-first": [{"enable_thinking": False}],
@@ -259,7 +262,8 @@ def make_chats(provenance):
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
     cases = []
-    for path in sorted((ROOT / "templates").glob("*.jinja")):
+    for name in TEMPLATES:
+        path = ROOT / f"templates/{name}.jinja"
         template = environment.from_string(path.read_text(encoding="utf-8"))
         bos = BOS.get(path.stem, "")
         for conversation in CONVERSATIONS:

@@ -229,14 +229,14 @@ NeedleReport run_needle(const NeedleCommand& given) {
   prepare_output_dir(command.out);
 
   const EngineOptions engine = command.engine;
-  require_chat_template(engine.model);  // before loading, which may take minutes
+  require_chat_template(engine);  // before loading, which may take minutes
   LLM llm = load_llm(engine, command.verbose);
   fit_lengths(*task, llm, &command);
   const PromptEncoder encode = [&](std::string_view message) {
     // Counting a haystack's tokens calls this for every sentence, so Ctrl-C is checked here.
     if (interrupted()) throw Interrupted();
     return llm.chat_prompt({{.role = "user", .content = std::string(message)}},
-                           {.enable_thinking = false, .date = {}});
+                           {.enable_thinking = false});
   };
   std::optional<Haystack> haystack;
   if (task->has_haystack()) {

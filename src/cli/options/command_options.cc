@@ -34,6 +34,18 @@ void declare_sampling(OptionSet& set, RunCommand* run) {
   }
 }
 
+// What `run` and `tokenize` pass to the chat template.
+void declare_chat_template(OptionSet& set, EngineOptions* engine, ChatOptions* chat) {
+  add_option(set, kChatTemplateRow, engine);
+  set.set_flag("--enable-thinking", "let a thinking model think (the default)",
+               &chat->enable_thinking, true);
+  set.set_flag("--no-thinking", "ask a thinking model for the answer only", &chat->enable_thinking,
+               false);
+  set.text("--chat-template-kwargs", "JSON",
+           "variables of the chat template: '{\"date_string\": \"26 Jul 2024\"}'",
+           &chat->template_kwargs);
+}
+
 // The words and files of `tokenize` and `score`.
 void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
   set.positional(
@@ -70,10 +82,7 @@ void declare(OptionSet& set, RunCommand* run) {
                "/clear starts anew, /exit or the end of input ends it",
                &run->interactive);
   set.text("--system", "TEXT", "system message (with --chat)", &run->system);
-  set.set_flag("--enable-thinking", "let a thinking model think (the default)",
-               &run->enable_thinking, true);
-  set.set_flag("--no-thinking", "ask a thinking model for the answer only", &run->enable_thinking,
-               false);
+  declare_chat_template(set, &run->engine, &run->chat_options);
   set.group("Output");
   set.set_flag("--json", "one JSON object per prompt instead of text, and no hints", &run->json);
   set.set_flag("-v,--verbose", "say what was chosen, applied and, with KV offload, moved",
@@ -92,6 +101,7 @@ void declare(OptionSet& set, TokenizeCommand* tokenize) {
                &tokenize->special);
   set.set_flag("-c,--chat", "put the text into the model's chat template", &tokenize->chat);
   set.text("--system", "TEXT", "system message (with --chat)", &tokenize->system);
+  declare_chat_template(set, &tokenize->engine, &tokenize->chat_options);
   set.group("Output");
   set.set_flag("--json", "one JSON object per text, with the text of each token", &tokenize->json);
   set.group("Engine");
@@ -139,6 +149,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
   declare_policies(set, &needle->policies);
   declare_seed(set, &needle->engine);
   set.group("Text");
+  add_option(set, kChatTemplateRow, &needle->engine);
   set.value("--kind", "LIST",
             "kinds of needles in needle_templates.json, or RULER tasks: multikey, multivalue, vt, "
             "cwe, fwe (number)",

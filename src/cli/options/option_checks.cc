@@ -97,6 +97,14 @@ void refuse_special_in_chat(bool special, bool chat) {
        "out");
 }
 
+// For raw prompts.
+void refuse_chat_options(const Given& given) {
+  refuse_given(given, {"--no-thinking", "--enable-thinking"},
+               "only a chat template asks for thoughts; add --chat");
+  refuse_given(given, {"--chat-template", "--chat-template-kwargs"},
+               "only a chat uses a template; add --chat");
+}
+
 bool is_chat(const RunCommand& run) { return run.chat || run.interactive; }
 
 // A given --max-tokens only: its default grows to --min-tokens.
@@ -159,10 +167,7 @@ void check(RunCommand* run, const Given& given) {
     fail(ErrorCode::kInvalidArgument, "--system: only a chat has a system message; add --chat");
   }
   refuse_special_in_chat(run->special, is_chat(*run));
-  if (!is_chat(*run)) {
-    refuse_given(given, {"--no-thinking", "--enable-thinking"},
-                 "only a chat template asks for thoughts; add --chat");
-  }
+  if (!is_chat(*run)) refuse_chat_options(given);
   // Standard input is the conversation, and the answers are text for a person.
   if (run->interactive) {
     refuse_given(given, {"--json"}, "a conversation is text; leave --json or --interactive out");
@@ -187,13 +192,14 @@ void check(RunCommand* run, const Given& given) {
   refuse_second_stdin(run->prompts);
 }
 
-void check(TokenizeCommand* tokenize, const Given&) {
+void check(TokenizeCommand* tokenize, const Given& given) {
   require_model(tokenize->engine.model);
   refuse_second_stdin(tokenize->texts);
   if (!tokenize->system.empty() && !tokenize->chat) {
     fail(ErrorCode::kInvalidArgument, "--system: only a chat has a system message; add --chat");
   }
   refuse_special_in_chat(tokenize->special, tokenize->chat);
+  if (!tokenize->chat) refuse_chat_options(given);
 }
 
 // A policy pair such as full+quest acts in decode, which a score by prefill never reaches.

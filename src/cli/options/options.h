@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/options/named_policies.h"
+#include "sluice/chat.h"
 #include "sluice/engine_options.h"
 #include "sluice/sampling_params.h"
 
@@ -39,7 +40,7 @@ struct RunCommand {
   bool chat = false;                         // use the model's chat template
   bool interactive = false;                  // a conversation, even without a terminal
   std::string system;                        // system message of a chat; "": none
-  bool enable_thinking = true;               // passed to the chat template
+  ChatOptions chat_options;                  // of the chat template
   bool json = false;
   bool verbose = false;   // print notes, and with KV offload observations
   bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
@@ -54,9 +55,10 @@ struct TextsCommand {
 };
 
 struct TokenizeCommand : TextsCommand {
-  bool special = false;  // these three as in RunCommand
+  bool special = false;  // these four as in RunCommand
   bool chat = false;
   std::string system;
+  ChatOptions chat_options;
 };
 
 struct ScoreCommand : TextsCommand {

@@ -57,7 +57,7 @@ void check_tokenizer(const EngineOptions& options, const ModelDirectory& directo
     check.problems.emplace_back(error.what());
   }
   try {
-    require_chat_template(options.model);
+    require_chat_template(options);
   } catch (const Error& error) {
     check.chat = error.message();
   }
@@ -112,9 +112,9 @@ ModelCheck check_model(const EngineOptions& options) {
   return check;
 }
 
-void require_chat_template(const std::string& model_dir) {
-  const TokenizerConfig config = read_tokenizer_config(ModelDirectory(model_dir).path());
-  const ChatTemplate recognised(config.chat_template, config.bos_token);
+void require_chat_template(const EngineOptions& options, const ChatOptions& chat) {
+  const TokenizerConfig config = read_tokenizer_config(ModelDirectory(options.model).path());
+  load_chat_template(config, options.chat_template).check(chat);
 }
 
 }  // namespace sluice

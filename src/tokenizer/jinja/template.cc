@@ -1,11 +1,10 @@
 // Defines the variables and turns the marked text into segments.
 #include "tokenizer/jinja/template.h"
 
-#include <algorithm>
-
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "tokenizer/jinja/free_names.h"
 #include "tokenizer/jinja/interpreter.h"
 #include "tokenizer/jinja/parser.h"
 
@@ -22,7 +21,8 @@ Tree parse_checked(std::string_view source) {
 
 }  // namespace
 
-Template::Template(std::string_view source) : tree_(parse_checked(source)) {}
+Template::Template(std::string_view source)
+    : tree_(parse_checked(source)), reads_(free_names(tree_)) {}
 
 std::vector<TextSegment> Template::render(const RenderInput& input) const {
   Run run;
@@ -42,10 +42,6 @@ std::vector<TextSegment> Template::render(const RenderInput& input) const {
     segments.push_back({std::string(bytes), !given});
   });
   return segments;
-}
-
-bool Template::mentions(std::string_view variable) const {
-  return std::find(tree_.names.begin(), tree_.names.end(), variable) != tree_.names.end();
 }
 
 }  // namespace sluice::jinja

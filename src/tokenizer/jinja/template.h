@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ctime>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -42,11 +43,12 @@ class Template {
   // raise_exception, or a limit (run.h).
   std::vector<TextSegment> render(const RenderInput& input) const;
 
-  // Whether the template mentions a variable, such as tools or enable_thinking.
-  bool mentions(std::string_view variable) const;
+  // The variables that the template takes from outside, such as tools or enable_thinking, sorted.
+  const std::vector<std::string>& reads() const { return reads_; }
 
  private:
   Tree tree_;
+  std::vector<std::string> reads_;
 };
 
 }  // namespace sluice::jinja

@@ -1,0 +1,160 @@
+// Every check comes before the change that relies on it; what no check mentions is passed on.
+#include "tokenizer/chat_messages.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/printable.h"
+#include "io/json.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  fail(ErrorCode::kInvalidArgument, "{}", fmt::format(format, std::forward<Args>(args)...));
+}
+
+// A short form of a value for error texts. Copies it, which only errors do.
+std::string shown(const Json& value) { return describe_json(nlohmann::json(value)); }
+
+// Sets the role, as templates know it.
+void prepare_role(Json& message, const std::string& place) {
+  const auto role = message.find("role");
+  if (role == message.end() || !role->is_string()) refuse("{}.role is missing or no text", place);
+  const auto& name = role->get_ref<const std::string&>();
+  if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end()) {
+    refuse("{}.role is \"{}\"; it must be system, developer, user, assistant or tool", place,
+           printable(name));
+  }
+  if (name == "developer") *role = "system";
+}
+
+void check_part(const Json& part, const std::string& place) {
+  if (!part.is_object()) refuse("{} is {}; it must be an object", place, shown(part));
+  const auto type = part.find("type");
+  if (type == part.end() || *type != "text") {
+    refuse("{}.type is {}; only \"text\" is supported", place,
+           type == part.end() ? "missing" : shown(*type));
+  }
+  const auto text = part.find("text");
+  if (text == part.end() || !text->is_string()) refuse("{}.text is missing or no text", place);
+}
+
+// Joins the parts of a content unless the template takes them.
+void prepare_content(Json& message, const std::string& place, bool takes_parts) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null() || content->is_string()) return;
+  if (!content->is_array()) {
+    refuse("{}.content is {}; it must be a text, null or a list of parts", place, shown(*content));
+  }
+  std::string joined;
+  for (size_t i = 0; i < content->size(); ++i) {
+    check_part((*content)[i], fmt::format("{}.content[{}]", place, i));
+    if (i > 0) joined += '\n';
+    joined += (*content)[i]["text"].get_ref<const std::string&>();
+  }
+  if (!takes_parts) *content = std::move(joined);
+}
+
+// Makes objects of the arguments, which clients send as the model wrote them: as text.
+void prepare_calls(Json& message, const std::string& place) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || calls->is_null()) return;
+  if (!calls->is_array()) refuse("{}.tool_calls is {}; it must be a list", place, shown(*calls));
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const std::string call = fmt::format("{}.tool_calls[{}]", place, i);
+    Json& entry = (*calls)[i];
+    if (!entry.is_object() || !entry.contains("function") || !entry["function"].is_object()) {
+      refuse("{} has no object \"function\"", call);
+    }
+    Json& function = entry["function"];
+    if (!function.contains("name") || !function["name"].is_string()) {
+      refuse("{}.function.name is missing or no text", call);
+    }
+    const auto arguments = function.find("arguments");
+    if (arguments == function.end()) continue;
+    const std::string what = call + ".function.arguments";
+    if (arguments->is_string()) {
+      *arguments = parse_object(arguments->get_ref<const std::string&>(), what);
+    } else if (!arguments->is_object()) {
+      refuse("{} is {}; it must be an object", what, shown(*arguments));
+    }
+  }
+}
+
+// Templates read one of the three names. The first that is given counts, as in transformers.
+void prepare_thoughts(Json& message, const std::string& place) {
+  constexpr std::array<const char*, 3> kNames = {"reasoning_content", "thinking", "reasoning"};
+  Json thoughts;
+  for (const char* name : kNames) {
+    const auto given = message.find(name);
+    if (given == message.end() || given->is_null()) continue;
+    if (!given->is_string()) refuse("{}.{} is {}; it must be a text", place, name, shown(*given));
+    if (thoughts.is_null()) thoughts = *given;
+  }
+  if (thoughts.is_null()) return;
+  message["reasoning_content"] = thoughts;
+  for (const char* name : {"thinking", "reasoning"}) {
+    if (!message.contains(name)) message[name] = thoughts;
+  }
+}
+
+}  // namespace
+
+Json parse_object(std::string_view text, std::string_view what) {
+  try {
+    Json value = parse_ordered_json(text, what);
+    if (value.is_object()) return value;
+  } catch (const Error&) {
+    // The reader's text gives advice about files.
+  }
+  refuse("{} is \"{}\"; it must be the text of a JSON object, with no key twice", what,
+         printable(text));
+}
+
+Json prepare_messages(const Json& messages,
+                      const std::function<bool(std::string_view role)>& takes_parts) {
+  if (!messages.is_array()) refuse("messages is {}; it must be a list", shown(messages));
+  if (messages.empty()) refuse("a conversation has no messages; give it at least one");
+  Json prepared = messages;
+  for (size_t i = 0; i < prepared.size(); ++i) {
+    const std::string place = fmt::format("messages[{}]", i);
+    Json& message = prepared[i];
+    if (!message.is_object()) refuse("{} is {}; it must be an object", place, shown(message));
+    prepare_role(message, place);
+    prepare_content(message, place, takes_parts(message["role"].get_ref<const std::string&>()));
+    prepare_calls(message, place);
+    prepare_thoughts(message, place);
+  }
+  return prepared;
+}
+
+void check_tools(const Json& tools) {
+  if (!tools.is_array()) refuse("tools is {}; it must be a list", shown(tools));
+  for (size_t i = 0; i < tools.size(); ++i) {
+    if (!tools[i].is_object()) refuse("tools[{}] is {}; it must be an object", i, shown(tools[i]));
+  }
+}
+
+Json& final_text(Json& messages) {
+  Json& message = messages.back();
+  const auto content = message.find("content");
+  if (content != message.end() && content->is_string()) return *content;
+  if (content != message.end() && content->is_array() && !content->empty()) {
+    return content->back()["text"];
+  }
+  refuse("continue_final_message needs a last message with a text");
+}
+
+}  // namespace sluice

@@ -1,0 +1,32 @@
+// The messages of a chat request: checked, and brought into the form that templates expect.
+//
+// Used by ChatTemplate. Errors name the place ("messages[2].content[0]"). Thread rule: free
+// functions.
+#pragma once
+
+#include <functional>
+#include <string_view>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace sluice {
+
+// A copy of `messages` with the changes that ChatTemplate::render lists. `takes_parts` says whether
+// the template takes lists of parts in messages of a role.
+//
+// Errors: kInvalidArgument.
+nlohmann::ordered_json prepare_messages(
+    const nlohmann::ordered_json& messages,
+    const std::function<bool(std::string_view role)>& takes_parts);
+
+// Errors: kInvalidArgument unless `tools` is a list of objects.
+void check_tools(const nlohmann::ordered_json& tools);
+
+// The text of the last message, for continue_final_message: that of its last part if it has parts.
+// Errors: kInvalidArgument if it has none.
+nlohmann::ordered_json& final_text(nlohmann::ordered_json& messages);
+
+// A JSON object from its text. Errors: kInvalidArgument that begins with `what`.
+nlohmann::ordered_json parse_object(std::string_view text, std::string_view what);
+
+}  // namespace sluice
