@@ -1,9 +1,35 @@
-// Prefill before decode, in order of arrival; preemption takes the newest.
+// Prefill and decode in turn; rows by what is left, memory by arrival; preemption takes the newest.
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace sluice {
+namespace {
+
+// Puts a sequence into a queue that is sorted by id.
+template <typename Queue>
+void insert_by_id(Queue& queue, std::unique_ptr<Sequence> sequence) {
+  const auto is_newer = [](SequenceId id, const auto& other) { return id < other->id; };
+  const auto at = std::upper_bound(queue.begin(), queue.end(), sequence->id, is_newer);
+  queue.insert(at, std::move(sequence));
+}
+
+// Takes the sequence with this id out of a queue; null if it has none.
+template <typename Queue>
+std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
+  const auto is_it = [id](const auto& sequence) { return sequence->id == id; };
+  const auto it = std::find_if(queue.begin(), queue.end(), is_it);
+  if (it == queue.end()) return nullptr;
+  std::unique_ptr<Sequence> sequence = std::move(*it);
+  queue.erase(it);
+  return sequence;
+}
+
+// Tokens that need a score have to be computed.
+int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 : kAnyHit; }
+
+}  // namespace
 
 Scheduler::Scheduler(const SchedulerLimits& limits, BlockManager& blocks)
     : limits_(limits), blocks_(blocks) {
@@ -11,98 +37,140 @@ Scheduler::Scheduler(const SchedulerLimits& limits, BlockManager& blocks)
                limits.prefill_chunk_tokens > 0);
 }
 
-void Scheduler::add(std::unique_ptr<Sequence> sequence) { waiting_.push_back(std::move(sequence)); }
+void Scheduler::add(std::unique_ptr<Sequence> sequence) {
+  insert_by_id(waiting_, std::move(sequence));
+}
 
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
-  Batch batch{.phase = Phase::kPrefill, .sequences = {}};
-  int64_t rows_left = limits_.max_num_batched_tokens;  // of this pass
-  continue_prefills(batch, rows_left);
-  admit_waiting(batch, rows_left);
-  if (batch.sequences.empty()) schedule_decode(batch);
+  Batch batch;
+  if (decode_is_due()) batch = decode_batch();
+  if (batch.sequences.empty()) batch = prefill_batch();
+  if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can always run.
   SLUICE_CHECK(!batch.sequences.empty(), "{} waiting, {} running", waiting_.size(),
                running_.size());
+  last_phase_ = batch.phase;
   return batch;
 }
 
-// Adds the next span of every sequence whose prefill has begun. Their blocks were all reserved at
-// admission, so two half-done prefills can never wait for each other's memory.
-void Scheduler::continue_prefills(Batch& batch, int64_t& rows_left) {
+// A new request ends the time for decoding, once: it has not missed a pass yet.
+bool Scheduler::decode_is_due() const {
+  if (last_phase_ == Phase::kPrefill) return true;
+  if (decode_ns_due_ <= 0) return false;
+  const auto is_new = [](const Candidate& c) { return c.sequence->num_passes_missed == 0; };
+  return !std::ranges::any_of(admissible(), is_new);
+}
+
+void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
+  if (batch.phase == Phase::kDecode) {
+    last_decode_ns_ = duration_ns;
+    decode_ns_due_ -= duration_ns;
+    return;
+  }
+  decode_ns_due_ = limits_.max_stall_ns > 0 ? duration_ns : 0;
+  int64_t position_sum = 0;  // over all rows
+  for (const ScheduledSequence& s : batch.sequences) {
+    position_sum += s.num_rows * (s.sequence->kv.num_tokens() + s.num_rows / 2);
+  }
+  rates_.measured(position_sum / batch.num_rows(), batch.num_rows(), duration_ns);
+}
+
+// The next spans of prompts, as far as the pass has room; empty if no prompt is left or none fits.
+// All blocks of a prompt are reserved when it is admitted, so two half-done prompts can never wait
+// for each other's memory.
+Batch Scheduler::prefill_batch() {
+  Batch batch{.phase = Phase::kPrefill, .sequences = {}};
+  std::vector<Candidate> candidates = admissible();
   for (const auto& sequence : running_) {
-    if (!sequence->kv.prefill_done()) schedule_span(batch, *sequence, rows_left);
+    if (sequence->kv.prefill_done()) continue;
+    candidates.push_back({.sequence = sequence.get(), .num_done = sequence->kv.num_tokens()});
   }
+  sort(candidates);
+  PassRoom room(limits_, rates_);
+  for (const Candidate& candidate : candidates) {
+    Sequence& sequence = *candidate.sequence;
+    const int64_t num_rows = take_rows(candidate, room);
+    if (num_rows == 0) continue;
+    batch.sequences.push_back({.sequence = &sequence,
+                               .num_rows = num_rows,
+                               .wants_token = num_rows == sequence.num_pending()});
+  }
+  if (batch.sequences.empty()) return batch;
+  for (const Candidate& candidate : candidates) ++candidate.sequence->num_passes_missed;
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    scheduled.sequence->num_passes_missed = 0;
+  }
+  return batch;
 }
 
-// Admits waiting sequences in order of arrival while rows, blocks and max_num_seqs allow. Blocks of
-// a cached prefix are taken instead of computed.
-void Scheduler::admit_waiting(Batch& batch, int64_t& rows_left) {
-  while (!waiting_.empty() && static_cast<int32_t>(running_.size()) < limits_.max_num_seqs) {
-    Sequence& sequence = *waiting_.front();
-    // Tokens that need a score have to be computed.
-    const int64_t max_hit = sequence.needs_scores() ? 0 : kAnyHit;
-    const int64_t num_cached = blocks_.match_prefix(sequence.tokens, max_hit).num_tokens;
-    if (span_rows(sequence, num_cached, batch.num_rows(), rows_left) == 0) return;
-    if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
-                           max_hit)) {
-      return;  // no overtaking: small requests could delay a large one without end
-    }
-    // After preemption the cached prefix may include generated tokens; only the prompt's count.
-    sequence.output.num_cached_tokens =
-        std::min(sequence.kv.num_cached_tokens(), sequence.num_prompt_tokens);
-    running_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    schedule_span(batch, sequence, rows_left);
+// The waiting sequences that could all be admitted now, in order of arrival. The first one that
+// does not fit ends the list: small requests could otherwise delay a large one without end.
+std::vector<Scheduler::Candidate> Scheduler::admissible() const {
+  std::vector<Candidate> result;
+  int64_t num_seats = limits_.max_num_seqs - std::ssize(running_);
+  int64_t num_free = blocks_.num_free_blocks();
+  for (const auto& sequence : waiting_) {
+    if (--num_seats < 0) break;
+    const PrefixMatch match = blocks_.match_prefix(sequence->tokens, max_hit(*sequence));
+    num_free -= match.num_free_blocks;
+    num_free -=
+        blocks_for_tokens(sequence->num_tokens() - match.num_tokens, blocks_.block_tokens());
+    if (num_free < 0) break;
+    result.push_back({.sequence = sequence.get(), .num_done = match.num_tokens, .waits = true});
   }
+  return result;
 }
 
-// Rows of the sequence's next span in a pass that already has `rows_used` rows, if `num_done`
-// tokens have KV; 0 if it must wait for the next pass. A span that ends before the sequence's last
-// token is cut to a multiple of span_align_tokens.
-int64_t Scheduler::span_rows(const Sequence& sequence, int64_t num_done, int64_t rows_used,
-                             int64_t rows_left) const {
-  if (num_done > 0 && limits_.max_rows_with_history > 0) {
-    rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
-  }
-  const int64_t pending = sequence.num_tokens() - num_done;
-  const int64_t num_rows = std::min({pending, limits_.prefill_chunk_tokens, rows_left});
-  if (num_rows <= 0 || num_rows == pending) return std::max<int64_t>(num_rows, 0);
-  return num_rows / limits_.span_align_tokens * limits_.span_align_tokens;
+// Who missed too many passes comes first, oldest first; then who has the fewest tokens left.
+void Scheduler::sort(std::vector<Candidate>& candidates) {
+  const auto rank = [](const Candidate& c) {
+    const bool is_starved = c.sequence->num_passes_missed >= kMaxPassesMissed;
+    return std::tuple(!is_starved, is_starved ? 0 : c.num_left(), c.sequence->id);
+  };
+  std::ranges::sort(candidates, {}, rank);
 }
 
-// Adds the sequence's next span to the batch and subtracts its rows from `rows_left`.
-void Scheduler::schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left) {
-  const int64_t num_done = sequence.kv.num_tokens();
-  const int64_t rows_used = batch.num_rows();
-  const int64_t num_rows = span_rows(sequence, num_done, rows_used, rows_left);
-  if (num_rows == 0) return;
-  // One span with history limits all rows of the pass: the softmax state covers every row.
-  if (num_done > 0 && limits_.max_rows_with_history > 0) {
-    rows_left = std::min(rows_left, limits_.max_rows_with_history - rows_used);
+// Takes the candidate's next span from the room of a pass, and admits the candidate if it waits.
+// Blocks of a cached prefix are taken instead of computed. 0 if there is no room.
+int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
+  Sequence& sequence = *candidate.sequence;
+  if (!candidate.waits) return room.take(candidate.num_done, sequence.num_tokens());
+  // Matched again: admissions in this pass may have evicted blocks.
+  const int64_t num_cached = blocks_.match_prefix(sequence.tokens, max_hit(sequence)).num_tokens;
+  const int64_t num_rows = room.take(num_cached, sequence.num_tokens());
+  if (num_rows == 0) return 0;
+  if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
+                         max_hit(sequence))) {
+    return 0;
   }
-  const int64_t block = limits_.row_block_tokens;
-  rows_left -= (num_rows + block - 1) / block * block;
-  batch.sequences.push_back({.sequence = &sequence,
-                             .num_rows = num_rows,
-                             .wants_token = num_rows == sequence.num_pending()});
+  // After preemption the cached prefix may include generated tokens; only the prompt's count.
+  sequence.output.num_cached_tokens =
+      std::min(sequence.kv.num_cached_tokens(), sequence.num_prompt_tokens);
+  insert_by_id(running_, take_by_id(waiting_, sequence.id));
+  return num_rows;
 }
 
-// One row for every running sequence. Takes blocks from the newest sequences while the older ones
-// cannot reserve one; the loop ends early if it preempts the sequence that it serves.
-void Scheduler::schedule_decode(Batch& batch) {
-  batch.phase = Phase::kDecode;
+// One row for every sequence whose prompt is computed. Takes blocks from the newest sequences while
+// the older ones cannot reserve one; the loop ends early if it preempts the sequence that it
+// serves. Empty if no sequence can decode: then one with a part of its prompt holds the memory.
+Batch Scheduler::decode_batch() {
+  Batch batch{.phase = Phase::kDecode, .sequences = {}};
   // Oldest first, so that a preempted sequence is never one that is in the batch already.
   for (size_t i = 0; i < running_.size(); ++i) {
+    if (!running_[i]->kv.prefill_done()) continue;
     while (i < running_.size() && !blocks_.try_reserve(running_[i]->kv, 1)) preempt_newest();
     if (i < running_.size()) {
       batch.sequences.push_back(
           {.sequence = running_[i].get(), .num_rows = 1, .wants_token = true});
     }
   }
+  return batch;
 }
 
 std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
-  std::vector<ExpectedSequence> prefilling, decoding;
+  std::vector<Candidate> prefilling;
+  std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {
     const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
     const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
@@ -110,28 +178,42 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
     // Tokens with KV after the batch is committed.
     const int64_t num_done = sequence->kv.num_tokens() + (runs ? scheduled->num_rows : 0);
     if (num_done < sequence->kv.prefill_tokens()) {
-      const int64_t num_rows = span_rows(*sequence, num_done, 0, limits_.max_num_batched_tokens);
-      prefilling.push_back({&sequence->kv, num_done, num_rows});
+      prefilling.push_back({.sequence = sequence.get(), .num_done = num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A block that this decode step fills is sealed only at commit, so it is not expected yet.
       const bool is_decode = batch.phase == Phase::kDecode;
       decoding.push_back({&sequence->kv, is_decode ? sequence->kv.num_tokens() : num_done});
     }
   }
-  if (!prefilling.empty()) return prefilling;
+  const bool decodes_on =
+      batch.phase == Phase::kPrefill || decode_ns_due_ - last_decode_ns_ > 0;  // after this step
+  if (decodes_on && !decoding.empty()) return decoding;
+  if (!prefilling.empty()) return expect_prefill(std::move(prefilling));
   // A waiting sequence is admitted as soon as fewer than max_num_seqs run, if memory allows.
   const bool has_room = static_cast<int32_t>(decoding.size()) < limits_.max_num_seqs;
   return waiting_.empty() || !has_room ? decoding : std::vector<ExpectedSequence>{};
 }
 
-// The sequence keeps its tokens; its KV is computed again when it is admitted. It goes to the front
-// of the queue, since it is older than every waiting request.
+// The spans of a prefill pass without new sequences.
+std::vector<ExpectedSequence> Scheduler::expect_prefill(std::vector<Candidate> candidates) const {
+  sort(candidates);
+  std::vector<ExpectedSequence> expected;
+  PassRoom room(limits_, rates_);
+  for (const Candidate& candidate : candidates) {
+    const int64_t num_rows = room.take(candidate.num_done, candidate.sequence->num_tokens());
+    if (num_rows == 0) continue;
+    expected.push_back({&candidate.sequence->kv, candidate.num_done, num_rows});
+  }
+  return expected;
+}
+
+// The sequence keeps its tokens; its KV is computed again when it is admitted.
 void Scheduler::preempt_newest() {
   SLUICE_CHECK(!running_.empty());
   std::unique_ptr<Sequence> sequence = std::move(running_.back());
   running_.pop_back();
   release(*sequence);
-  waiting_.push_front(std::move(sequence));
+  insert_by_id(waiting_, std::move(sequence));
   ++num_preemptions_;
 }
 
@@ -142,15 +224,11 @@ void Scheduler::release(Sequence& sequence) {
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
-  const auto is_it = [id](const auto& sequence) { return sequence->id == id; };
-  std::unique_ptr<Sequence> found;
-  if (auto it = std::find_if(running_.begin(), running_.end(), is_it); it != running_.end()) {
-    found = std::move(*it);
-    running_.erase(it);
+  std::unique_ptr<Sequence> found = take_by_id(running_, id);
+  if (found) {
     release(*found);
-  } else if (auto w = std::find_if(waiting_.begin(), waiting_.end(), is_it); w != waiting_.end()) {
-    found = std::move(*w);
-    waiting_.erase(w);
+  } else {
+    found = take_by_id(waiting_, id);
   }
   return found;
 }

@@ -1,9 +1,16 @@
 // Scheduler: selects the sequences of the next step and the number of tokens of each.
 //
-// Prefill first, then decode; sequences join and leave between steps (continuous batching). If KV
-// blocks run out in decode, the newest sequence returns its blocks and waits to be computed again.
-// It keeps its tokens, and since draws are seeded by position it continues with the same tokens.
-// Used by LlmEngine. Thread rule: the engine's thread.
+// Prefill passes alternate with decode steps, so that running sequences get tokens while a long
+// prompt is computed; sequences join and leave between steps (continuous batching). If KV blocks
+// run out in decode, the newest sequence returns its blocks and waits to be computed again. It
+// keeps its tokens, and since draws are seeded by position it continues with the same tokens.
+//
+// Rows of a prefill pass are dealt to the prompt with the fewest tokens left first, and before it
+// to one that got none in kMaxPassesMissed passes. Memory is given in order of arrival: a request
+// is admitted only while all requests that came before it would fit, too. With max_stall_ns passes
+// are cut by the time that they take (pass_room.h), and after each the running sequences decode for
+// as long as it took, or until a new request can be admitted. None of this changes a result. Used
+// by LlmEngine. Thread rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +20,8 @@
 #include <vector>
 
 #include "attention/residency.h"
+#include "engine/pass_room.h"
+#include "engine/prefill_rates.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 
@@ -38,21 +47,6 @@ struct Batch {
   }
 };
 
-struct SchedulerLimits {
-  int32_t max_num_seqs = 0;            // sequences that hold KV at the same time
-  int64_t max_num_batched_tokens = 0;  // rows of one prefill pass
-  int64_t prefill_chunk_tokens = 0;    // longest span of one sequence in a pass
-  // A span begins at a multiple of this and ends at one, or at its prompt's end: at whole blocks if
-  // the residency stages blocks, and at whole scopes of the prefill policy.
-  int64_t span_align_tokens = 1;
-  // A span takes a multiple of this many rows of a pass: the block size if the residency stages
-  // whole blocks, since spans do not share a block; else 1.
-  int64_t row_block_tokens = 1;
-  // Most rows of a pass in which some sequence has history, whose softmax state must be carried. 0:
-  // no limit.
-  int64_t max_rows_with_history = 0;
-};
-
 class Scheduler {
  public:
   // REQUIRES: the block manager outlives the scheduler.
@@ -62,9 +56,13 @@ class Scheduler {
   // checks), so that every waiting sequence runs eventually.
   void add(std::unique_ptr<Sequence> sequence);
 
-  // Selects the next step and reserves its KV blocks. The scheduler keeps the ownership of the
-  // sequences in the batch.
+  // Selects the next step and reserves its KV blocks. After a prefill pass it is a decode step, if
+  // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch.
   Batch schedule();
+
+  // `batch` ran and took this long. Not called for a pass that was cancelled.
+  // REQUIRES: its rows are not committed yet.
+  void measured(const Batch& batch, int64_t duration_ns);
 
   // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A
   // wrong guess costs transfers, never results.
@@ -86,19 +84,37 @@ class Scheduler {
   int64_t num_preemptions() const { return num_preemptions_; }
 
  private:
-  void continue_prefills(Batch& batch, int64_t& rows_left);
-  void admit_waiting(Batch& batch, int64_t& rows_left);
-  int64_t span_rows(const Sequence& sequence, int64_t num_cached, int64_t rows_used,
-                    int64_t rows_left) const;
-  void schedule_span(Batch& batch, Sequence& sequence, int64_t& rows_left);
+  // A sequence that may get rows in the next prefill pass.
+  struct Candidate {
+    Sequence* sequence = nullptr;
+    int64_t num_done = 0;  // tokens with KV; of a waiting sequence, in the prefix cache
+    bool waits = false;
+
+    int64_t num_left() const { return sequence->num_tokens() - num_done; }
+  };
+
+  bool decode_is_due() const;
+  Batch prefill_batch();
+  Batch decode_batch();
+  std::vector<Candidate> admissible() const;
+  static void sort(std::vector<Candidate>& candidates);
+  int64_t take_rows(const Candidate& candidate, PassRoom& room);
+  std::vector<ExpectedSequence> expect_prefill(std::vector<Candidate> candidates) const;
   void release(Sequence& sequence);
-  void schedule_decode(Batch& batch);
   void preempt_newest();
+
+  static constexpr int32_t kMaxPassesMissed = 8;
 
   SchedulerLimits limits_;
   BlockManager& blocks_;
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // front is served first
-  std::vector<std::unique_ptr<Sequence>> running_;  // hold KV; oldest first
+  // Both in order of arrival, that is, of ids.
+  std::deque<std::unique_ptr<Sequence>> waiting_;
+  std::vector<std::unique_ptr<Sequence>> running_;  // hold KV
+  PrefillRates rates_;
+  Phase last_phase_ = Phase::kDecode;  // of the last step
+  // With max_stall_ns: the time of the last prefill pass, less that of decode steps since.
+  int64_t decode_ns_due_ = 0;
+  int64_t last_decode_ns_ = 0;
   int64_t num_preemptions_ = 0;
 };
 

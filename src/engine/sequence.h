@@ -91,6 +91,8 @@ struct Sequence {
   int64_t num_scored = 0;      // prompt tokens with an entry in the outputs
   SequenceKv kv;               // its blocks, and the number of tokens whose KV is valid
   MassSums mass;               // that its prefill captured; empty without sparse_audit
+  // Prefill passes, since the last one with rows of this prompt, that could have had some.
+  int32_t num_passes_missed = 0;
 
   Detokenizer detokenizer;
   std::string text;            // all generated text; cut at a stop string

@@ -235,7 +235,9 @@ TEST(DecodeGraphsInTheEngine, LongContextsChangeTheShape) {
 // replayed; gather_graphs_test.cc tests steps that change between the two.
 TEST(DecodeGraphsInTheEngine, OffloadedKvIsPaddedAndReplayedWhereItIsInPlace) {
   EngineOptions options = tiny_options(kModel);
-  options.prefill_chunk_tokens = options.max_num_batched_tokens = 64;
+  options.prefill_chunk_tokens = 64;
+  // Room for all jobs, so that spans of whole blocks share passes as resident ones do.
+  options.max_num_batched_tokens = 1024;
   const Outcome resident = run_engine(options, make_jobs(), Steps::kGraphs);
   EXPECT_GT(resident.num_graph_launches, 0);
   options.kv.offload = KvOffload::kChunked;
