@@ -46,6 +46,11 @@ struct EngineOptions {
   // Longest span of one sequence in a pass; empty: the pass's limit. Not shorter than the rows for
   // which a sparse policy selects together (docs/policies.md, "Scopes").
   std::optional<int32_t> prefill_chunk_tokens;
+  // Longest time in milliseconds that running sequences wait for one prefill pass, by the rates
+  // measured so far; they then decode for as long. A pass is not cut below one KV block, nor below
+  // the tokens that hide the transfer of offloaded KV; a layer-wise one is never cut. 0: passes
+  // have their full length, and one decode step is between two of them.
+  int32_t max_stall_ms = 0;
 
   double gpu_memory_utilization = 0.9;  // share of the device's memory for weights and KV
   bool enable_prefix_caching = true;
@@ -64,6 +69,7 @@ struct EngineOptions {
 
 inline constexpr int32_t kDefaultMaxNumSeqs = 256;
 inline constexpr int32_t kMaxPassTokens = 1 << 24;
+inline constexpr int32_t kMaxStallMs = 3'600'000;
 inline constexpr int64_t kMaxModelLen = int64_t{1} << 30;
 
 // These rows have names, so that a command can declare one of them without the whole table.
@@ -139,6 +145,11 @@ inline constexpr std::array kEngineOptionRows = {
          .unset_from = 0,
          .when_unset = "all a pass takes",
          .help = "longest span of one prompt in a pass"}),
+    option_row<&EngineOptions::max_stall_ms>(
+        {.name = "max_stall_ms",
+         .max = kMaxStallMs,
+         .when_unset = "0",
+         .help = "longest wait of running sequences for a prefill pass; 0: passes of full length"}),
     option_row<&EngineOptions::gpu_memory_utilization>(
         {.name = "gpu_memory_utilization",
          .kind = OptionKind::kNumber,

@@ -17,7 +17,7 @@
 namespace sluice {
 namespace {
 
-int64_t now_ns() {
+int64_t steady_ns() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
@@ -52,10 +52,11 @@ LlmEngine::LlmEngine(const EngineOptions& options, const OnProgress& on_progress
 
 LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress& on_progress)
     : timeline_(std::move(parts.timeline)),
+      now_ns_(parts.now_ns ? std::move(parts.now_ns) : steady_ns),
       device_(std::move(parts.device)),
       model_path_(options.model),
       seed_(options.seed) {
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = now_ns_();
   const ModelDirectory directory(options.model);
   config_ = read_model_config(directory);
   if (!parts.policies) parts.policies = make_policies(options);
@@ -81,7 +82,7 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
   } else {
     weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_weights);
   }
-  stats_.load_ns = now_ns() - begin_ns;
+  stats_.load_ns = now_ns_() - begin_ns;
 }
 
 LlmEngine::~LlmEngine() {
@@ -184,14 +185,17 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   cancelled_.clear();
   if (!scheduler_->has_unfinished()) return outputs;
 
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = now_ns_();
   const Batch batch = scheduler_->schedule();
   observer_->begin_step(batch);
   const auto expect_next = [&] { return scheduler_->expect_next(batch); };
   const bool watched =
       watch != nullptr && batch.phase == Phase::kPrefill && batch.num_rows() >= watch->min_rows;
   const auto tokens = run_batch(batch, expect_next, watched ? watch : nullptr);
-  if (tokens) commit(batch, *tokens, outputs);
+  if (tokens) {
+    scheduler_->measured(batch, now_ns_() - begin_ns);
+    commit(batch, *tokens, outputs);
+  }
   observer_->end_step(batch);
   if (tokens) account(batch, begin_ns);
   return outputs;
@@ -213,7 +217,7 @@ std::optional<std::span<const SampledToken>> LlmEngine::run_batch(
 }
 
 void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
-  const int64_t end_ns = now_ns();
+  const int64_t end_ns = now_ns_();
   const int64_t step_ns = end_ns - begin_ns;
   if (timeline_) timeline_->take("engine", {{phase_name(batch.phase).data(), begin_ns, end_ns}});
   (batch.phase == Phase::kPrefill ? stats_.prefill_ns : stats_.decode_ns) += step_ns;

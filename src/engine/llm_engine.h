@@ -45,6 +45,9 @@ class LlmEngine {
     std::unique_ptr<PolicyPair> policies = nullptr;  // null: the options' ones
     // Not null: changes the plan before anything is made from it.
     std::function<void(EnginePlan& plan)> adjust_plan = nullptr;
+    // The clock that times steps, in nanoseconds; null: the system's steady clock. The length of a
+    // prefill pass may follow from it (max_stall_ms), and no result does.
+    std::function<int64_t()> now_ns = nullptr;
   };
   LlmEngine(const EngineOptions& options, Parts parts, const OnProgress& on_progress = nullptr);
 
@@ -141,6 +144,7 @@ class LlmEngine {
   // In the order of construction; destroyed in reverse, after the destructor has waited for
   // compute.
   std::unique_ptr<Timeline> timeline_;  // null: nothing is recorded
+  std::function<int64_t()> now_ns_;
   std::unique_ptr<Device> device_;
   std::string model_path_;
   ModelConfig config_;

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "engine/plan/engine_plan.h"
+#include "engine/plan/stall_plan.h"
 #include "io/model_directory.h"
 #include "support/source_dir.h"
 #include "support/tiny_models.h"
@@ -116,6 +117,59 @@ TEST(Plan, AutoIsNeverLayerwiseWhenChunksWereAskedFor) {
   ASSERT_EQ(plan_on(options, host).kv_offload, KvOffload::kLayerwise) << "else this shows nothing";
   options.prefill_chunk_tokens = 16384;
   EXPECT_EQ(plan_on(options, host).kv_offload, KvOffload::kChunked);
+}
+
+// The pause would be that of a whole prompt.
+TEST(Plan, AutoIsNeverLayerwiseWithALimitOfTheStall) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.max_model_len = 60000;
+  options.kv.cache_bytes = kGiB;
+  options.max_stall_ms = 2000;
+  const EnginePlan plan = plan_on(options, machine(48 * kGiB));
+  EXPECT_EQ(plan.kv_offload, KvOffload::kChunked);
+  EXPECT_TRUE(mentions(plan.memory.warnings, "in chunks, as max_stall_ms asks"));
+  options.kv.offload = KvOffload::kLayerwise;
+  const EnginePlan layerwise = plan_on(options, machine(48 * kGiB));
+  EXPECT_EQ(layerwise.passes.scheduler.max_stall_ns, 0);
+  EXPECT_TRUE(mentions(layerwise.memory.notes, "a layer-wise pass cannot be cut"));
+}
+
+// The length of span that hides the link, and the pause at the model's end: 1.7K tokens and 1.2 s
+// for a 7B model on an H200.
+TEST(Plan, SpansAreNotCutBelowABlockNorBelowWhatHidesTheLink) {
+  const StallRates h200{.link_bytes_per_second = 50e9, .attention_flops = 600e12};
+  const auto hiding = [&](const char* shape) {
+    const EngineOptions options = shape_options(shape);
+    const ModelConfig config = read_model_config(ModelDirectory(options.model));
+    return tokens_that_hide_link(config, plan_on(options, machine(64 * kGiB)).kv_layout, h200);
+  };
+  EXPECT_NEAR(static_cast<double>(hiding("shapes/qwen2.5-7b-1m")), 1700, 50);
+  EXPECT_NEAR(static_cast<double>(hiding("shapes/qwen3-0.6b")), 5800, 250);
+
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.kv.offload = KvOffload::kChunked;
+  options.max_num_seqs = 4;
+  options.max_num_batched_tokens = 16384;
+  options.max_model_len = 1000000;
+  EnginePlan plan = plan_on(options, machine(256 * kGiB));
+  EXPECT_EQ(plan.passes.scheduler.max_stall_ns, 0) << "not unless asked for";
+  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  options.max_stall_ms = 100;
+  plan_stalls(options, config, h200, plan);
+  EXPECT_EQ(plan.passes.scheduler.max_stall_ns, 100'000'000);
+  EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 2048) << "whole blocks of 1024";
+  EXPECT_TRUE(mentions(plan.memory.notes,
+                       "wait up to about 1.4 s for a prefill pass, of at least "
+                       "2048 tokens"))
+      << plan.memory.notes.back();
+  // Without a link to hide it is a block; the time of one is not known on a CPU.
+  plan_stalls(options, config, {}, plan);
+  EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 1024);
+  EXPECT_TRUE(mentions(plan.memory.notes, "or for 1024 tokens of a prompt if these take longer"));
+  // Never longer than a chunk.
+  plan.passes.scheduler.prefill_chunk_tokens = 1024;
+  plan_stalls(options, config, h200, plan);
+  EXPECT_EQ(plan.passes.scheduler.min_span_tokens, 1024);
 }
 
 // The number of sequences is lowered only when nothing else helps, and not when it was given.

@@ -14,6 +14,7 @@
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
+#include "engine/plan/stall_plan.h"
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
 #include "engine/runner.h"
@@ -322,6 +323,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     std::vector<std::string>& notes = plan.memory.notes;
     notes.insert(notes.end(), transfers.notes.begin(), transfers.notes.end());
   }
+  plan_stalls(options, config, stall_rates(options, device), plan);
   plan.memory.kv_offload = kv_offload_name(plan.kv_offload);
   add_policy_note(options, policies, plan);
   return plan;

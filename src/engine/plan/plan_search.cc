@@ -209,9 +209,10 @@ std::vector<int32_t> counts_to_try(const EngineOptions& options) {
   return {max_num_seqs(options), 64, 16, 4, 1};
 }
 
-// Layer-wise prefill takes whole prompts, which contradicts a chunk that was given.
+// Layer-wise prefill takes whole prompts, which contradicts a chunk or a pause that was given.
 bool allows(const EngineOptions& options, KvOffload mode) {
-  return mode != KvOffload::kLayerwise || !options.prefill_chunk_tokens;
+  return mode != KvOffload::kLayerwise ||
+         (!options.prefill_chunk_tokens && options.max_stall_ms == 0);
 }
 
 // The best plan that "auto" has found so far.
@@ -252,7 +253,8 @@ Choice choose(const EngineOptions& options, int64_t asked_len, const MakePlan& m
 }
 
 // One clause that explains the mode, by comparison with the resident plan for all sequences.
-std::string reason(const EnginePlan& plan, const EnginePlan& resident, int64_t asked_len) {
+std::string reason(const EngineOptions& options, const EnginePlan& plan, const EnginePlan& resident,
+                   int64_t asked_len) {
   if (!offloads(plan)) {
     return plan.max_model_len == asked_len ? "all KV fits on the device"
                                            : "no mode has room for longer requests";
@@ -260,9 +262,14 @@ std::string reason(const EnginePlan& plan, const EnginePlan& resident, int64_t a
   const std::string holds =
       fmt::format("the device has room for the KV of {} tokens, not of {}",
                   int64_t{resident.num_blocks} * resident.kv_layout.block.block_tokens, asked_len);
-  return plan.kv_offload == KvOffload::kLayerwise
-             ? holds + "; the activations of a whole prompt fit"
-             : holds + ", nor for the activations of a whole prompt";
+  if (plan.kv_offload == KvOffload::kLayerwise) {
+    return holds + "; the activations of a whole prompt fit";
+  }
+  return allows(options, KvOffload::kLayerwise)
+             ? holds + ", nor for the activations of a whole prompt"
+             : holds + "; prompts are computed in chunks, as " +
+                   (options.prefill_chunk_tokens ? "prefill_chunk_tokens" : "max_stall_ms") +
+                   " asks";
 }
 
 // The chosen plan with notes on the choice. If nothing fits: the smallest plan, chunked with the
@@ -281,7 +288,7 @@ EnginePlan plan_auto(const EngineOptions& options, int64_t asked_len, const Make
   // Offload is slower, and the user has not requested it: a warning instead of a note.
   std::vector<std::string>& lines = offloads(plan) ? plan.memory.warnings : plan.memory.notes;
   lines.push_back(fmt::format("kv_offload is {}: {}", kv_offload_name(plan.kv_offload),
-                              reason(plan, *choice.resident, asked_len)));
+                              reason(options, plan, *choice.resident, asked_len)));
   if (choice.num_seqs != max_num_seqs(options)) {
     plan.memory.notes.push_back(
         fmt::format("max_num_seqs is {} instead of {}: more sequences at once leave no room for "

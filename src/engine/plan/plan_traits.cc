@@ -32,6 +32,9 @@ constexpr PlanTraits kCudaTraits = {
     .chunk_tokens = 16384,
     // Several waves of thread blocks even for narrow weights; gate_up of an 8B model takes 448 MiB.
     .row_tile = kCudaRowTile,
+    // Of an H200 and its PCIe 5 link. `sluice doctor` measures the link.
+    .link_bytes_per_second = 50e9,
+    .attention_flops = 600e12,
     // At least two tiles, so that the parts between which the host looks take milliseconds.
     .min_watched_rows = 2 * kCudaRowTile,
 };

@@ -28,6 +28,10 @@ struct PlanTraits {
   int64_t chunk_tokens = 0;
   // DecoderLimits::row_tile.
   int64_t row_tile = 0;
+  // Rates of which spans follow that hide the link: bytes of KV that arrive from host memory in a
+  // second, and multiply-adds of prefill attention times two. 0: KV is not transferred.
+  double link_bytes_per_second = 0;
+  double attention_flops = 0;
   // Prefill passes of at least this many rows may take a second and are watched (pass_pacer.h).
   int64_t min_watched_rows = 0;
 };
