@@ -55,7 +55,7 @@ Batch Scheduler::schedule() {
 }
 
 // A new request ends the time for decoding, once: it has not missed a pass yet.
-bool Scheduler::decode_is_due() const {
+bool Scheduler::decode_is_due() {
   if (last_phase_ == Phase::kPrefill) return true;
   if (decode_ns_due_ <= 0) return false;
   const auto is_new = [](const Candidate& c) { return c.sequence->num_passes_missed == 0; };
@@ -106,13 +106,16 @@ Batch Scheduler::prefill_batch() {
 
 // The waiting sequences that could all be admitted now, in order of arrival. The first one that
 // does not fit ends the list: small requests could otherwise delay a large one without end.
-std::vector<Scheduler::Candidate> Scheduler::admissible() const {
+std::vector<Scheduler::Candidate> Scheduler::admissible() {
   std::vector<Candidate> result;
   int64_t num_seats = limits_.max_num_seqs - std::ssize(running_);
   int64_t num_free = blocks_.num_free_blocks();
   for (const auto& sequence : waiting_) {
-    if (--num_seats < 0) break;
+    if (num_seats == 0) break;
+    if (maker_of(*sequence) != nullptr) continue;
     const PrefixMatch match = blocks_.match_prefix(sequence->tokens, max_hit(*sequence));
+    if (hold(*sequence, match.num_tokens)) continue;
+    --num_seats;
     num_free -= match.num_free_blocks;
     num_free -=
         blocks_for_tokens(sequence->num_tokens() - match.num_tokens, blocks_.block_tokens());
@@ -120,6 +123,31 @@ std::vector<Scheduler::Candidate> Scheduler::admissible() const {
     result.push_back({.sequence = sequence.get(), .num_done = match.num_tokens, .waits = true});
   }
   return result;
+}
+
+// The sequence that holds up `sequence`; null if none does. Asked at every step, so it compares no
+// tokens.
+const Sequence* Scheduler::maker_of(const Sequence& sequence) const {
+  const Sequence* maker = find_running(sequence.held_by);
+  return maker != nullptr && maker->kv.num_tokens() < sequence.held_until ? maker : nullptr;
+}
+
+// Holds a waiting sequence if a running one is about to compute the block after the `num_cached`
+// tokens that are cached, until the last block that both share. (Only prefill counts: a block that
+// decoding fills may take minutes.) The maker has all of its memory, so it never waits for a held
+// sequence.
+bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
+  sequence.held_by = {};
+  if (max_hit(sequence) == 0) return false;  // it computes its prompt itself
+  for (const auto& maker : running_) {
+    if (maker->kv.prefill_done()) continue;
+    const int64_t num_shared = blocks_.match_prefill(sequence.tokens, num_cached, maker->tokens);
+    if (num_shared <= maker->kv.num_tokens()) continue;
+    sequence.held_by = maker->id;
+    sequence.held_until = num_shared;
+    return true;
+  }
+  return false;
 }
 
 // Who missed too many passes comes first, oldest first; then who has the fewest tokens left.
@@ -136,8 +164,9 @@ void Scheduler::sort(std::vector<Candidate>& candidates) {
 int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   Sequence& sequence = *candidate.sequence;
   if (!candidate.waits) return room.take(candidate.num_done, sequence.num_tokens());
-  // Matched again: admissions in this pass may have evicted blocks.
+  // Again: those that were admitted in this pass may have evicted blocks, or compute the same ones.
   const int64_t num_cached = blocks_.match_prefix(sequence.tokens, max_hit(sequence)).num_tokens;
+  if (hold(sequence, num_cached)) return 0;
   const int64_t num_rows = room.take(num_cached, sequence.num_tokens());
   if (num_rows == 0) return 0;
   if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
@@ -233,7 +262,7 @@ std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
   return found;
 }
 
-Sequence* Scheduler::find_running(SequenceId id) {
+Sequence* Scheduler::find_running(SequenceId id) const {
   const auto is_it = [id](const auto& sequence) { return sequence->id == id; };
   const auto it = std::find_if(running_.begin(), running_.end(), is_it);
   return it == running_.end() ? nullptr : it->get();

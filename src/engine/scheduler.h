@@ -7,7 +7,9 @@
 //
 // Rows of a prefill pass are dealt to the prompt with the fewest tokens left first, and before it
 // to one that got none in kMaxPassesMissed passes. Memory is given in order of arrival: a request
-// is admitted only while all requests that came before it would fit, too. With max_stall_ns passes
+// is admitted only while all requests that came before it would fit, too. A request whose next
+// block a running one is about to compute is held: it waits without memory, and others overtake it,
+// until that block is in the prefix cache or its maker is gone. With max_stall_ns passes
 // are cut by the time that they take (pass_room.h), and after each the running sequences decode for
 // as long as it took, or until a new request can be admitted. None of this changes a result. Used
 // by LlmEngine. Thread rule: the engine's thread.
@@ -77,7 +79,7 @@ class Scheduler {
   std::unique_ptr<Sequence> remove(SequenceId id);
 
   // The running sequence with this id. Null if it waits, has ended, or never existed.
-  Sequence* find_running(SequenceId id);
+  Sequence* find_running(SequenceId id) const;
 
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   // Since construction.
@@ -93,10 +95,12 @@ class Scheduler {
     int64_t num_left() const { return sequence->num_tokens() - num_done; }
   };
 
-  bool decode_is_due() const;
+  bool decode_is_due();
   Batch prefill_batch();
   Batch decode_batch();
-  std::vector<Candidate> admissible() const;
+  std::vector<Candidate> admissible();
+  const Sequence* maker_of(const Sequence& sequence) const;
+  bool hold(Sequence& sequence, int64_t num_cached) const;
   static void sort(std::vector<Candidate>& candidates);
   int64_t take_rows(const Candidate& candidate, PassRoom& room);
   std::vector<ExpectedSequence> expect_prefill(std::vector<Candidate> candidates) const;

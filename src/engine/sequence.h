@@ -93,6 +93,10 @@ struct Sequence {
   MassSums mass;               // that its prefill captured; empty without sparse_audit
   // Prefill passes, since the last one with rows of this prompt, that could have had some.
   int32_t num_passes_missed = 0;
+  // While it waits: the running sequence that computes the beginning of this prompt, too, and the
+  // number of tokens after which it has. Not valid: none does.
+  SequenceId held_by;
+  int64_t held_until = 0;
 
   Detokenizer detokenizer;
   std::string text;            // all generated text; cut at a stop string

@@ -49,6 +49,16 @@ int64_t BlockManager::num_shareable_tokens(int64_t prompt_tokens) const {
   return std::max<int64_t>(prompt_tokens - tail_tokens_, 0) / scope_tokens_ * scope_tokens_;
 }
 
+// Tokens of a prompt that it may take from the cache. At least one is left to compute.
+int64_t BlockManager::num_usable_tokens(int64_t prompt_tokens) const {
+  return std::min(prompt_tokens - 1, num_shareable_tokens(prompt_tokens));
+}
+
+// A pass must begin at a scope, so only whole scopes are taken.
+int64_t BlockManager::granule_tokens() const {
+  return std::lcm(int64_t{block_tokens_}, scope_tokens_);
+}
+
 // Calls visit(id) for the findable blocks of the first `num_tokens` tokens, in order.
 template <typename Visit>
 void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens,
@@ -69,16 +79,32 @@ PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens,
                                        int64_t max_hit_tokens) const {
   PrefixMatch match, found;
   if (tokens.empty()) return match;
-  // At least one token is left. A pass must begin at a scope, so only whole scopes are taken.
-  const int64_t num_usable = std::min(
-      {int64_t{std::ssize(tokens) - 1}, num_shareable_tokens(std::ssize(tokens)), max_hit_tokens});
-  const int64_t granule = std::lcm(int64_t{block_tokens_}, scope_tokens_);
+  const int64_t num_usable = std::min(num_usable_tokens(std::ssize(tokens)), max_hit_tokens);
+  const int64_t granule = granule_tokens();
   walk_cached_prefix(tokens, num_usable, [&](BlockId id) {
     found.num_tokens += block_tokens_;
     found.num_free_blocks += holders(id) == 0 ? 1 : 0;
     if (found.num_tokens % granule == 0) match = found;
   });
   return match;
+}
+
+int64_t BlockManager::match_prefill(std::span<const int32_t> tokens, int64_t num_cached,
+                                    std::span<const int32_t> other) const {
+  if (!enable_prefix_caching_ || tokens.empty()) return 0;
+  const int64_t granule = granule_tokens();
+  const int64_t num_usable = std::min({num_usable_tokens(std::ssize(tokens)),
+                                       num_shareable_tokens(std::ssize(other)), std::ssize(other)});
+  if (num_cached + granule > num_usable) return 0;
+  // Most prompts differ in the next block, if not before.
+  const auto next = tokens.subspan(static_cast<size_t>(num_cached), static_cast<size_t>(granule));
+  if (!std::ranges::equal(next, other.subspan(static_cast<size_t>(num_cached), next.size()))) {
+    return 0;
+  }
+  const auto usable = tokens.first(static_cast<size_t>(num_usable));
+  const auto differ = std::ranges::mismatch(usable, other).in1;
+  const int64_t num_tokens = (differ - usable.begin()) / granule * granule;
+  return num_tokens > num_cached ? num_tokens : 0;
 }
 
 bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> tokens,

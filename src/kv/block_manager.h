@@ -80,6 +80,12 @@ class BlockManager {
   // `max_hit_tokens` match. Changes nothing.
   PrefixMatch match_prefix(std::span<const int32_t> tokens, int64_t max_hit_tokens = kAnyHit) const;
 
+  // How much of a prompt will be cached once the prefill of another one is committed: whole blocks
+  // and scopes of what both begin with. 0 also if this is not more than `num_cached`, which is
+  // found without comparing everything before.
+  int64_t match_prefill(std::span<const int32_t> tokens, int64_t num_cached,
+                        std::span<const int32_t> other) const;
+
   // Gives `sequence` the cached blocks of its prompt and reserves blocks for `num_new_tokens` more.
   // All or nothing: false, with nothing changed, when there are not enough free blocks.
   // After a preemption `tokens` are the prompt and everything generated since. max_hit_tokens as in
@@ -124,6 +130,9 @@ class BlockManager {
   template <typename Visit>
   void walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens, Visit visit) const;
   int64_t num_shareable_tokens(int64_t prompt_tokens) const;
+  int64_t num_usable_tokens(int64_t prompt_tokens) const;
+  // Hits end at multiples of this.
+  int64_t granule_tokens() const;
 
   BlockId take_free();
   void take_findable(BlockId id);
