@@ -7,43 +7,17 @@
 
 #include <gtest/gtest.h>
 
-#include "kv/token_lists.h"
+#include "kv/cached_prompts.h"
 
 namespace sluice {
 namespace {
 
-constexpr int32_t kBlock = 16;
-
 uint64_t constant_hash(uint64_t, std::span<const int32_t>) { return 5; }
-
-BlockManagerOptions options(int32_t num_blocks) {
-  return {.num_blocks = num_blocks, .block_tokens = kBlock, .hash_seed = 1};
-}
 
 std::vector<int32_t> ids_of(const SequenceKv& kv) {
   std::vector<int32_t> ids;
   for (const SequenceBlock& block : kv.blocks()) ids.push_back(block.id.value);
   return ids;
-}
-
-// Begins with blocks for the tokens that are not cached, and computes those.
-void prefill(BlockManager& manager, SequenceKv& kv, const Tokens& tokens) {
-  const int64_t num_new = std::ssize(tokens) - manager.match_prefix(tokens).num_tokens;
-  ASSERT_TRUE(manager.try_begin(kv, tokens, num_new));
-  manager.commit(kv, tokens, num_new);
-}
-
-// Leaves the whole blocks of `tokens` in the cache.
-void cache(BlockManager& manager, const Tokens& tokens) {
-  SequenceKv kv;
-  prefill(manager, kv, tokens);
-  manager.release(kv);
-}
-
-void expect_counts(const BlockManager& manager, int32_t num_free, int32_t num_cached) {
-  EXPECT_EQ(manager.num_free_blocks(), num_free);
-  EXPECT_EQ(manager.num_cached_blocks(), num_cached);
-  EXPECT_EQ(manager.num_used_blocks(), manager.num_blocks() - num_free);
 }
 
 // (prompt length, tokens that may come from a cache that holds the whole prompt): whole blocks
@@ -131,68 +105,6 @@ int64_t hit(const BlockManagerOptions& options, int64_t cached, int64_t prompt) 
   cache(manager, counting(0, cached));
   manager.check_invariants({});
   return manager.match_prefix(counting(0, prompt)).num_tokens;
-}
-
-// Complete scopes of 64 tokens, whole blocks of 16, and never the last token.
-TEST(PrefixCaching, HitsAreWholeScopes) {
-  const BlockManagerOptions scoped = scoped_options(64, 0);
-  const Cases cases = {{63, 0}, {64, 0}, {65, 64}, {127, 64}, {128, 64}, {129, 128}, {200, 192}};
-  for (const auto& [length, tokens] : cases) {
-    EXPECT_EQ(hit(scoped, length, length), tokens) << length;
-    EXPECT_EQ(hit(scoped, 300, length), tokens) << length << ", after a longer prompt";
-  }
-  EXPECT_EQ(hit(scoped, 127, 300), 64) << "the second scope was not complete";
-}
-
-// A scope that is longer than any prompt: nothing is found, and nothing entered.
-TEST(PrefixCaching, AScopeOfTheWholePromptHasNoHits) {
-  const BlockManagerOptions scoped = scoped_options(1 << 30, 0);
-  for (const int64_t length : {16, 64, 200, 300}) EXPECT_EQ(hit(scoped, 300, length), 0) << length;
-  BlockManager manager(scoped);
-  cache(manager, counting(0, 300));
-  EXPECT_EQ(manager.num_cached_blocks(), 0);
-}
-
-// Scopes of 24 tokens: blocks of 16 end at a scope every 48 tokens.
-TEST(PrefixCaching, HitsEndWhereABlockAndAScopeEnd) {
-  const BlockManagerOptions scoped = scoped_options(24, 0);
-  EXPECT_EQ(hit(scoped, 200, 200), 192);
-  EXPECT_EQ(hit(scoped, 191, 200), 144);
-  EXPECT_EQ(hit(scoped, 200, 48), 0);
-  EXPECT_EQ(hit(scoped, 200, 49), 48);
-}
-
-// The last rows of a prompt select differently. Both prompts have such rows: the one whose blocks
-// are found, and the one that finds them.
-TEST(PrefixCaching, RowsOfTheTailAreNeitherFoundNorReplaced) {
-  const BlockManagerOptions scoped = scoped_options(64, 40);
-  for (const auto& [length, tokens] : Cases{{103, 0}, {104, 64}, {167, 64}, {168, 128}}) {
-    EXPECT_EQ(hit(scoped, length, 400), tokens) << length << " cached";
-    EXPECT_EQ(hit(scoped, 400, length), tokens) << length << " asked";
-  }
-  EXPECT_EQ(hit(scoped_options(1, 40), 100, 400), 48) << "60 tokens, in whole blocks";
-  EXPECT_EQ(hit(scoped_options(1, 40), 30, 400), 0) << "a tail longer than the prompt";
-}
-
-// With scopes, blocks from the prompt's last scope on are not entered, so decoded ones are not
-// either: their prefix could not be found.
-TEST(PrefixCaching, DecodedBlocksAfterACutScopeAreNotFound) {
-  BlockManager manager(scoped_options(64, 0));
-  SequenceKv kv;
-  Tokens tokens = counting(0, 70);
-  prefill(manager, kv, tokens);
-  for (int32_t i = 0; i < 80; ++i) {
-    tokens.push_back(500 + i);
-    ASSERT_TRUE(manager.try_reserve(kv, 1));
-    manager.commit(kv, tokens, 1);
-  }
-  const std::vector<const SequenceKv*> live = {&kv};
-  manager.check_invariants(live);
-  EXPECT_EQ(kv.num_sealed_blocks(), 150 / kBlock);
-  manager.release(kv);
-  manager.check_invariants({});
-  EXPECT_EQ(manager.match_prefix(joined(tokens, counting(900, 90))).num_tokens, 64);
-  expect_counts(manager, 32, 4);
 }
 
 // Blocks that were reserved, or computed and not committed, never reach the cache.
@@ -419,32 +331,6 @@ TEST(Preemption, ReleasedAndBegunAgainFindsItsOwnBlocks) {
   EXPECT_EQ(kv.num_cached_tokens(), 16);
   EXPECT_EQ(kv.prefill_tokens(), 32);
   EXPECT_EQ(kv.num_tokens(), 32);
-}
-
-// What a prefill is expected to leave for another prompt is what that prompt then hits.
-TEST(PrefixCaching, APrefillIsMatchedBeforeItRuns) {
-  for (const auto& [scope, tail] : {std::pair{1, 0}, std::pair{32, 0}, std::pair{48, 20}}) {
-    for (const int64_t shared : {0, 15, 16, 40, 97, 128, 150}) {
-      for (const int64_t length : {16, 97, 129, 200}) {
-        for (const int64_t other : {16, 97, 129, 200}) {
-          BlockManagerOptions scoped = options(64);
-          scoped.scope_tokens = scope;
-          scoped.tail_tokens = tail;
-          BlockManager manager(scoped);
-          Tokens made = joined(counting(0, shared), counting(5000, 200));
-          Tokens asked = joined(counting(0, shared), counting(9000, 200));
-          made.resize(static_cast<size_t>(other));
-          asked.resize(static_cast<size_t>(length));
-          const int64_t expected = manager.match_prefill(asked, 0, made);
-          cache(manager, made);
-          const int64_t hit = manager.match_prefix(asked).num_tokens;
-          EXPECT_EQ(expected, hit)
-              << "scope " << scope << ", " << shared << " of " << length << " and " << other;
-          EXPECT_EQ(manager.match_prefill(asked, hit, made), 0) << "no more than is cached";
-        }
-      }
-    }
-  }
 }
 
 TEST(BlockManagerDeathTest, RefusesMisuse) {
