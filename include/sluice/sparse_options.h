@@ -55,10 +55,10 @@ struct SparseOptions {
   std::optional<int32_t> dense_layers;       // layers from 0 on in which all rows read everything
   std::optional<int32_t> column_tokens;      // single tokens that 512 rows read beside their tiles
   std::optional<int32_t> segment_tokens;     // rows that share verticals and slashes; 0: all
+  std::optional<double> adaptive_budget;     // the two sizes below, as a share of the keys
+  std::optional<std::string> profile;        // a file with both for every head
   std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
   std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
-  std::optional<double> adaptive_budget;     // both of these, as a share of the keys
-  std::optional<std::string> profile;        // a file with both of these for every head
   bool audit = false;  // measure the softmax mass that the tiles captured, in a few rows
 };
 
@@ -195,18 +195,6 @@ inline constexpr std::array kSparseOptionRows = {
                                                 .when_unset = "4096",
                                                 .help = "rows that share verticals and slashes; "
                                                         "0: the whole prompt"}),
-    option_row<&SparseOptions::vertical_tokens>(
-        {.name = "sparse_vertical_tokens",
-         .kind = OptionKind::kTokens,
-         .max = kMaxColumnTokens,
-         .when_unset = "1024",
-         .help = "single tokens that the rows of a segment read"}),
-    option_row<&SparseOptions::slash_tokens>(
-        {.name = "sparse_slash_tokens",
-         .kind = OptionKind::kTokens,
-         .max = kMaxSparseTokens,
-         .when_unset = "6144",
-         .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
     option_row<&SparseOptions::adaptive_budget>(
         {.name = "sparse_adaptive_budget",
          .kind = OptionKind::kNumber,
@@ -219,6 +207,18 @@ inline constexpr std::array kSparseOptionRows = {
          .placeholder = "FILE",
          .when_unset = "the model's, if it has one",
          .help = "sizes of every head: a head configuration of MInference (JSON)"}),
+    option_row<&SparseOptions::vertical_tokens>(
+        {.name = "sparse_vertical_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxColumnTokens,
+         .when_unset = "1024",
+         .help = "single tokens that the rows of a segment read"}),
+    option_row<&SparseOptions::slash_tokens>(
+        {.name = "sparse_slash_tokens",
+         .kind = OptionKind::kTokens,
+         .max = kMaxSparseTokens,
+         .when_unset = "6144",
+         .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
     option_row<&SparseOptions::audit>(
         {.name = "sparse_audit",
          .kind = OptionKind::kFlag,

@@ -57,6 +57,7 @@ class Ops {
   virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
   virtual void score_tiles(Stream& stream, const ScoreTilesArgs& args) const = 0;
   virtual void select_tiles(Stream& stream, const SelectTilesArgs& args) const = 0;
+  virtual void add_tiles(Stream& stream, const AddTilesArgs& args) const = 0;
   virtual void audit_mass(Stream& stream, const AuditMassArgs& args) const = 0;
   virtual void tile_masses(Stream& stream, const TileMassesArgs& args) const = 0;
   virtual void score_columns(Stream& stream, const ScoreColumnsArgs& args) const = 0;
@@ -66,7 +67,6 @@ class Ops {
   virtual void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const = 0;
   virtual void score_lines(Stream& stream, const ScoreLinesArgs& args) const = 0;
   virtual void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const = 0;
-  virtual void add_tiles(Stream& stream, const AddTilesArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;

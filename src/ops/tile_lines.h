@@ -8,7 +8,6 @@
 // written as in ops/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "core/tensor_view.h"
@@ -87,9 +86,6 @@ void score_lines(Stream& stream, const ScoreLinesArgs& args);
 struct SelectDiagonalsArgs {
   TensorView diagonals;  // i64 [num_list_heads, num_segments, num_kv_tiles]
   TensorView max_count;  // i32 [num_list_heads]: diagonals of a segment at most, 0 and 1 included
-  // Not 0: diagonals are also at most this share, of kMassOne, of the keys up to the segment's end,
-  // in whole tiles.
-  uint32_t key_share = 0;
   int32_t segment_tokens = 0;
   AttentionBatch batch;  // as in score_tiles
   TileRows rows;         // begin at a segment
@@ -97,12 +93,6 @@ struct SelectDiagonalsArgs {
   TileRule rule;      // only what attends everything and what is forced
   TileMask mask;      // as in SelectTilesArgs
   TensorView counts;  // i64 [3]: as in SelectTilesArgs; no tile is cut
-
-  // Diagonals of a segment at most, of a list that may have `max_count`.
-  static constexpr int64_t most_diagonals(uint32_t key_share, int64_t max_count, int64_t num_keys) {
-    if (key_share == 0) return max_count;
-    return std::min(max_count, mask_tiles_of(share_of_keys(key_share, num_keys)));
-  }
 };
 
 // Sets tiles (I, I - D) of the query tiles I of `rows` for the diagonals D with the largest sums:

@@ -24,11 +24,6 @@ constexpr uint32_t to_mass(float share) {
   return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
 }
 
-// That share of this many keys, rounded up. REQUIRES: share <= kMassOne.
-constexpr int64_t share_of_keys(uint32_t share, int64_t num_keys) {
-  return (int64_t{share} * num_keys + (kMassOne - 1)) / kMassOne;
-}
-
 // Chooses among the tiles that are not forced.
 enum class TileChoice {
   kCoverage,  // the heaviest tiles, until together with the forced ones they hold `share` of all
@@ -36,6 +31,11 @@ enum class TileChoice {
   kAlpha,     // every tile with at least `share` of the heaviest tile's mass, forced ones included
   kPart,      // the heaviest, `share` of the number of tiles that the query tile sees, rounded up
 };
+
+// That share of this many keys, rounded up. REQUIRES: share <= kMassOne.
+constexpr int64_t share_of_keys(uint32_t share, int64_t num_keys) {
+  return (int64_t{share} * num_keys + (kMassOne - 1)) / kMassOne;
+}
 
 struct TileRule {
   TileChoice choice = TileChoice::kCoverage;
@@ -49,6 +49,15 @@ struct TileRule {
   int32_t tail_tokens = 128;     // and so do those with one of the prompt's last rows
   int32_t min_tiles = 0;         // of a query tile, forced ones included: filled up by mass,
   int32_t max_tiles = 0;         // and cut by mass; forced tiles stay. 0: no bound
+  // Read by select_diagonals alone. Not 0: the diagonals of a segment are also at most this share,
+  // of kMassOne, of the keys up to its end, in whole tiles.
+  uint32_t key_share = 0;
+
+  // Diagonals of a segment at most, of a list that may have `max_count`.
+  constexpr int64_t most_diagonals(int64_t max_count, int64_t num_keys) const {
+    if (key_share == 0) return max_count;
+    return std::min(max_count, mask_tiles_of(share_of_keys(key_share, num_keys)));
+  }
 };
 
 // A query tile of a prompt of `prompt_end` tokens. It sees KV tiles 0 to q_tile.

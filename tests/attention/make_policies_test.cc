@@ -154,11 +154,11 @@ TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
 // avgpool takes tiles by one rule. In a pair the option that the decode policy uses is its own.
 TEST(MakePolicies, OneOfSeveralChoices) {
   expect_error(
-      [] { make_policies("minference+full", {.slash_tokens = 128, .adaptive_budget = 0.3}); },
-      {"sparse_slash_tokens and sparse_adaptive_budget are given", "leave out"});
+      [] { make_policies("minference+full", {.adaptive_budget = 0.3, .slash_tokens = 128}); },
+      {"sparse_adaptive_budget and sparse_slash_tokens are given", "leave out"});
   expect_error(
-      [] { make_policies("minference+full", {.vertical_tokens = 128, .profile = "p.json"}); },
-      {"sparse_vertical_tokens and sparse_profile are given"});
+      [] { make_policies("minference+full", {.profile = "p.json", .vertical_tokens = 128}); },
+      {"sparse_profile and sparse_vertical_tokens are given"});
   expect_error(
       [] { make_policies("minference+full", {.adaptive_budget = 0.3, .profile = "p.json"}); },
       {"sparse_adaptive_budget and sparse_profile are given"});

@@ -209,8 +209,9 @@ std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
       });
       const int64_t num_keys = std::min<int64_t>((segment + 2) * kSegment, kNumTokens);
       int64_t count = args.max_count.data<int32_t>()[list];
-      if (args.key_share > 0) {
-        const double tokens = static_cast<double>(args.key_share) / kMassOne * double(num_keys);
+      if (args.rule.key_share > 0) {
+        const double tokens =
+            static_cast<double>(args.rule.key_share) / kMassOne * double(num_keys);
         count = std::min(count, static_cast<int64_t>(std::ceil(tokens / kTile)));
       }
       const bool is_blank = *std::max_element(of_segment.begin(), of_segment.end()) == 0;
@@ -275,7 +276,7 @@ TEST(SelectDiagonals, TakesAShareOfTheKeys) {
       SelectDiagonalsArgs args = select_args(machine, sums);
       args.max_count = machine.tensor(std::vector<int32_t>{max_count, max_count}, {2});
       args.rule = kNothingForced;
-      args.key_share = static_cast<uint32_t>(share * kMassOne);
+      args.rule.key_share = static_cast<uint32_t>(share * kMassOne);
       const std::vector<int32_t> words = expect_defined(machine, args, sums);
       // The last query tile of segment 1 and that of segment 5, which sees most keys.
       if (share == 0.3 && max_count > 4) {

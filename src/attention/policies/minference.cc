@@ -13,7 +13,15 @@ namespace {
 
 constexpr int32_t kVerticalTokens = 1024;
 constexpr int32_t kSlashTokens = 6144;
-constexpr double kVerticalPart = 0.2;  // of an adaptive budget; the rest are slashes
+// Of an adaptive budget.
+constexpr double kVerticalPart = 0.2;
+constexpr double kSlashPart = 0.8;
+
+// A part of the adaptive budget in units of kMassOne; 0 without one.
+uint32_t adaptive_share(const SparseOptions& options, double part) {
+  validate(options);
+  return mass_share(part * options.adaptive_budget.value_or(0.0));
+}
 
 std::optional<HeadProfile> make_profile(const SparseOptions& options) {
   const std::string_view alternatives[][2] = {{"sparse_profile", "sparse_adaptive_budget"},
@@ -29,12 +37,15 @@ std::optional<HeadProfile> make_profile(const SparseOptions& options) {
 }  // namespace
 
 MInferencePolicy::MInferencePolicy(const SparseOptions& options)
-    : TilePolicy("minference", options, {.choice = TileChoice::kTop}),
+    : TilePolicy("minference", options,
+                 {.choice = TileChoice::kTop, .key_share = adaptive_share(options, kSlashPart)}),
       profile_(make_profile(options)),
       sizes_(sizes_of(options, profile_)),
       lines_{.segment_tokens = segment_tokens_of(options)},
-      column_rule_{.sink_tokens = tile_rule().sink_tokens, .to_segment_end = true},
-      columns_(lines_.segment_tokens, sizes_.num_verticals, sizes_.vertical_share) {
+      column_rule_{.sink_tokens = tile_rule().sink_tokens,
+                   .to_segment_end = true,
+                   .key_share = adaptive_share(options, kVerticalPart)},
+      columns_(lines_.segment_tokens, sizes_.num_verticals, column_rule_.key_share) {
   const bool is_mixed =
       profile_ && (profile_->has(HeadKind::kStream) || profile_->has(HeadKind::kBlockSparse));
   if (is_mixed) mixed_.emplace(*profile_);
@@ -50,11 +61,9 @@ MInferencePolicy::Sizes MInferencePolicy::sizes_of(const SparseOptions& options,
     }
     return sizes;
   }
-  if (const auto& share = options.adaptive_budget) {
+  if (options.adaptive_budget) {  // the shares limit both
     return {.num_verticals = static_cast<int32_t>(kMaxSparseTokens),
-            .num_diagonals = static_cast<int32_t>(mask_tiles_of(kMaxSparseTokens)),
-            .vertical_share = mass_share(kVerticalPart * *share),
-            .slash_share = mass_share((1.0 - kVerticalPart) * *share)};
+            .num_diagonals = static_cast<int32_t>(mask_tiles_of(kMaxSparseTokens))};
   }
   return {.num_verticals = options.vertical_tokens.value_or(kVerticalTokens),
           .num_diagonals =
@@ -214,7 +223,6 @@ void MInferencePolicy::end_walk(Stream& stream, const SelectInput& input, const 
 void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
   select_diagonals(stream, {.diagonals = memory_of(input, window).diagonals,
                             .max_count = diagonal_counts_.of(stream, input.layer),
-                            .key_share = sizes_.slash_share,
                             .segment_tokens = lines_.segment_tokens,
                             .batch = input.batch,
                             .rows = window,

@@ -63,12 +63,10 @@ class MInferencePolicy final : public TilePolicy {
   PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
   int64_t segments_of(int64_t num_rows) const;
 
-  // Lines of a segment at most: numbers, or shares of its keys where these are not 0.
+  // Lines of a segment at most; with a profile the largest of all lists.
   struct Sizes {
     int32_t num_verticals = 0;
     int32_t num_diagonals = 0;
-    uint32_t vertical_share = 0;  // of kMassOne
-    uint32_t slash_share = 0;
   };
   static Sizes sizes_of(const SparseOptions& options, const std::optional<HeadProfile>& profile);
   // The numbers of single lists, by the profile.

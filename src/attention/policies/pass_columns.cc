@@ -124,8 +124,7 @@ int32_t PassColumns::first_segment(const SelectInput& input, const TileRows& win
 }
 
 void PassColumns::select(Stream& stream, const SelectInput& input, const TileRows& window,
-                         ColumnRule rule) {
-  rule.key_share = key_share_;
+                         const ColumnRule& rule) {
   select_columns(stream, {.scores = scores_of(input, window),
                           .max_count = counts_.of(stream, input.layer),
                           .batch = input.batch,

@@ -39,8 +39,8 @@ class ListCounts {
 
 class PassColumns {
  public:
-  // `max_count` columns at most for each list and segment. Not 0: `key_share`, of kMassOne, is a
-  // limit as well (ColumnRule).
+  // `max_count` columns at most for each list and segment. `key_share` is that of the rules that
+  // `select` gets, which limits the memory too.
   PassColumns(int32_t segment_tokens, int32_t max_count, uint32_t key_share = 0);
 
   // What the memory depends on beside the constructor's arguments.
@@ -60,9 +60,9 @@ class PassColumns {
   TileColumns columns_of(const SelectInput& input) const;
   // i32 [num_lists, segments of the window, positions of the sequence].
   TensorView scores_of(const SelectInput& input, const TileRows& window) const;
-  // Chooses the window's columns by these scores, and copies those in a run. The rule's key_share
-  // is not read.
-  void select(Stream& stream, const SelectInput& input, const TileRows& window, ColumnRule rule);
+  // Chooses the window's columns by these scores, and copies those in a run.
+  void select(Stream& stream, const SelectInput& input, const TileRows& window,
+              const ColumnRule& rule);
   void gather(Stream& stream, const SelectInput& input, const TileRows& window, const KeyRun& run);
 
   int32_t segment_tokens() const { return segment_tokens_; }

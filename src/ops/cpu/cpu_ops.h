@@ -36,6 +36,7 @@ class CpuOps final : public Ops {
   void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
   void score_tiles(Stream& stream, const ScoreTilesArgs& args) const override;
   void select_tiles(Stream& stream, const SelectTilesArgs& args) const override;
+  void add_tiles(Stream& stream, const AddTilesArgs& args) const override;
   void audit_mass(Stream& stream, const AuditMassArgs& args) const override;
   void tile_masses(Stream& stream, const TileMassesArgs& args) const override;
   void score_columns(Stream& stream, const ScoreColumnsArgs& args) const override;
@@ -45,7 +46,6 @@ class CpuOps final : public Ops {
   void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const override;
   void score_lines(Stream& stream, const ScoreLinesArgs& args) const override;
   void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const override;
-  void add_tiles(Stream& stream, const AddTilesArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

@@ -159,7 +159,6 @@ void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& te
 struct DiagonalsCall {
   const int64_t* diagonals;
   const int32_t* max_count;
-  uint32_t key_share;
   MaskCall mask;
   TileRule rule;
   int32_t num_kv_tiles;
@@ -183,8 +182,7 @@ std::vector<bool> chosen_diagonals(const DiagonalsCall& call, int32_t list, int3
   const bool has_near = sums[0] > 0 || (call.num_kv_tiles > 1 && sums[1] > 0);
   if (others.empty() && !has_near) return {};
   const int64_t end = call.end_of_segment(segment);
-  const int64_t most =
-      SelectDiagonalsArgs::most_diagonals(call.key_share, call.max_count[list], end);
+  const int64_t most = call.rule.most_diagonals(call.max_count[list], end);
   if (most >= mask_tiles_of(end)) return {};
   const int64_t count = std::clamp<int64_t>(most - 2, 0, std::ssize(others));
   std::stable_sort(others.begin(), others.end(),
@@ -250,7 +248,6 @@ void CpuOps::score_lines(Stream& stream, const ScoreLinesArgs& args) const {
 void CpuOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const {
   const DiagonalsCall call{.diagonals = args.diagonals.data<int64_t>(),
                            .max_count = args.max_count.data<int32_t>(),
-                           .key_share = args.key_share,
                            .mask = make_mask_call(args),
                            .rule = args.rule,
                            .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),

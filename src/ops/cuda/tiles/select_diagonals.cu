@@ -21,7 +21,6 @@ using LargestSums = Largest<kThreads, int64_t>;
 struct DiagonalsCall {
   const int64_t* diagonals;  // [num_list_heads][num_segments][num_kv_tiles]
   const int32_t* max_count;  // [num_list_heads]
-  uint32_t key_share;
   const int32_t* row_begin;
   const int32_t* first_pos;
   TileRule rule;
@@ -48,16 +47,16 @@ __device__ inline bool take_diagonals(const DiagonalsCall& call, int32_t list, i
       (static_cast<int64_t>(list) * call.num_segments + segment) * call.num_kv_tiles;
   const int64_t end_tile = call.first_q_tile + call.first_entry +
                            static_cast<int64_t>(segment + 1) * call.tiles_per_segment;
-  const int64_t end = min(end_tile * kMaskTileTokens, static_cast<int64_t>(end_pos));
-  const auto max_count = static_cast<int32_t>(
-      SelectDiagonalsArgs::most_diagonals(call.key_share, call.max_count[list], end));
+  const int64_t num_keys = min(end_tile * kMaskTileTokens, static_cast<int64_t>(end_pos));
+  const auto max_count =
+      static_cast<int32_t>(call.rule.most_diagonals(call.max_count[list], num_keys));
   LargestSums largest(sums, {2, call.num_kv_tiles, max(max_count - 2, 0)}, shared);
   for (int32_t i = threadIdx.x; i < call.num_words; i += kThreads) {
     diagonals[i] = i == 0 ? 3 : 0;  // 0 and 1
   }
   const bool has_near = sums[0] > 0 || (call.num_kv_tiles > 1 && sums[1] > 0);
   if (largest.count_from(1) == 0 && !has_near) return false;
-  if (max_count >= mask_tiles_of(end)) return false;
+  if (max_count >= mask_tiles_of(num_keys)) return false;
   const LargestCut<int64_t> cut = largest.find_cut();
   if (cut.count > 0) {
     largest.for_each_taken(
@@ -122,7 +121,6 @@ void CudaOps::select_diagonals(Stream& on, const SelectDiagonalsArgs& args) cons
   const DiagonalsCall call{
       .diagonals = args.diagonals.data<int64_t>(),
       .max_count = args.max_count.data<int32_t>(),
-      .key_share = args.key_share,
       .row_begin = args.batch.row_begin.data<int32_t>(),
       .first_pos = args.batch.first_pos.data<int32_t>(),
       .rule = args.rule,
