@@ -2,8 +2,8 @@
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
 // page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, audit_mass.h, gather_pages.h,
-// copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
-// here. A backend that lacks an op does not compile.
+// copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come here. A backend
+// that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;

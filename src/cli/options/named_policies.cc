@@ -37,8 +37,9 @@ std::string short_name(const OptionFacts& facts) {
   return name;
 }
 
-// "512", "0.8", "rest"; empty for a flag.
+// "512", "0.8", "rest", "heads.json"; empty for a flag.
 std::string value_text(const OptionFacts& facts, const OptionValue& value) {
+  if (const auto* text = std::get_if<std::string>(&value)) return *text;
   if (const auto* number = std::get_if<double>(&value)) return fmt::format("{}", *number);
   const auto* number = std::get_if<int64_t>(&value);
   if (number == nullptr) return {};
@@ -51,7 +52,7 @@ template <typename Visit>
 void for_each_set(const SparseOptions& sparse, const Visit& visit) {
   for (const auto& row : kSparseOptionRows) {
     const std::optional<OptionValue> value = row.get(sparse);
-    if (row.facts.kind == OptionKind::kText || value == row.get({})) continue;
+    if (row.facts.name == "sparse_policy" || value == row.get({})) continue;
     visit(row, *value);
   }
 }
