@@ -35,7 +35,7 @@ struct Estimator {
 
 const Estimator kEstimators[] = {
     {"sampled, 4 rows", {.rows_per_tile = 4}, 4 / 256.0},
-    {"sampled, two stages", {.rows_per_tile = 4}, 1 / 256.0 + 1 / 256.0 / 16, true},
+    {"sampled, two stages", {.rows_per_tile = 4}, 1 / 256.0 + 4 / 256.0 / 16, true},
     {"xattention, stride 16", {.kind = TileProbeKind::kAntidiagonal, .stride = 16}, 1 / 32.0},
     {"xattention, stride 8", {.kind = TileProbeKind::kAntidiagonal, .stride = 8}, 1 / 16.0},
     {"avgpool, pools of 16", {.kind = TileProbeKind::kPooled}, 1 / 256.0 / 16},
@@ -71,8 +71,8 @@ class TileSelectionRun {
     for (int32_t first = 0; first < num_rows; first += window_rows) {
       const TileRows rows{.first = first, .count = std::min(window_rows, num_rows - first)};
       if (has_first_stage_) {
-        score(rows, kFirstStageProbes, {});
-        select(rows, kFirstStageProbes, first_stage_rule(kRule, 0), {});
+        score(rows, first_stage_probes(probes_), {});
+        select(rows, first_stage_probes(probes_), first_stage_rule(kRule, 0), {});
       }
       score(rows, probes_, has_first_stage_ ? mask_ : TileMask{});
       if (selects) select(rows, probes_, kRule, counts_);

@@ -74,13 +74,16 @@ reference::RecordShape record_shape(const Span& span, const TileProbes& probes, 
 }
 
 // What the first of two stages keeps, by the reference: a quarter of the tiles that a query tile
-// sees by pools of 16 keys, and what the options force.
+// sees by means of 16 keys and the probe rows, and what the options force.
 struct Kept {
   std::vector<int32_t> words;
   TileMask mask;
 
   Kept(PolicyRig& rig, const Span& span, const SparseOptions& options) {
-    const TileProbes pools{.kind = TileProbeKind::kPooled};
+    const TileProbes pools{.kind = TileProbeKind::kPooled,
+                           .rows_per_tile = options.probe_rows.value_or(4),
+                           .key_pool_tokens = 16,
+                           .query_pool_tokens = 0};
     const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
     const reference::RecordShape shape = record_shape(span, pools, num_lists);
     const TileRule rule{
@@ -274,16 +277,21 @@ TEST(Sampled, ColumnsAreLikeAnyTilePolicy) {
   testing::expect_planned_memory("sampled", two_stages);
 }
 
-// A single key that a probe looks at is lost in a pool of 16. As a column it is attended to, since
-// columns are chosen among all keys.
+// A single key that one probe looks at is lost in a pool of 16, beside two tiles in which another
+// probe looks at whole pools. As a column it is attended to: columns are chosen among all keys.
 TEST(Sampled, ColumnsFindWhatTheFirstStageCannotSee) {
-  constexpr int32_t kKey = 300, kQueryTile = 6;
+  constexpr int32_t kKey = 200, kQueryTile = 6;
   const Span prompt{0, 0, kTilePromptTokens};
   for (const int32_t columns : {0, 20}) {
     const SparseOptions options =
         bare({.coverage = 0.9, .two_stage_tokens = 512, .column_tokens = columns});
     PolicyRig rig(make_policies("sampled+full", options), kMaskTileTokens);
-    rig.plant({.pos = kKey}, probe_row(kQueryTile, column_probe(kQueryTile, 4), 4));
+    const int32_t index = column_probe(kQueryTile, 4);
+    rig.plant({.pos = kKey}, probe_row(kQueryTile, index, 4));
+    for (int32_t i = 0; i < 16; ++i) {
+      rig.plant({.pos = 256 + i}, probe_row(kQueryTile, (index + 1) % 4, 4));
+      rig.plant({.pos = 384 + i}, probe_row(kQueryTile, (index + 1) % 4, 4));
+    }
     rig.run(Phase::kPrefill, {prompt});
     constexpr uint32_t kBit = 1u << (kKey / kMaskTileTokens);
     const Kept kept(rig, prompt, options);

@@ -1,7 +1,7 @@
 // The first of two stages by which long contexts are scored: which tiles it keeps (ADR 0019).
 //
-// Means of 16 keys and of the rows of a query tile score all tiles; a quarter of them is scored by
-// the probes of the second stage. Used by sampled and by `sluice bench recall`. Thread rule: pure
+// The true rows of the second stage score means of 16 keys, in all tiles; a quarter of the tiles is
+// then scored key by key. Used by sampled and by `sluice bench recall`. Thread rule: pure
 // functions.
 #pragma once
 
@@ -12,7 +12,15 @@
 
 namespace sluice {
 
-inline constexpr TileProbes kFirstStageProbes{.kind = TileProbeKind::kPooled};
+// The probes of the first stage, where those of the second are `rows`. They are as many and as
+// wide.
+constexpr TileProbes first_stage_probes(const TileProbes& rows) {
+  return {.kind = TileProbeKind::kPooled,
+          .rows_per_tile = rows.rows_per_tile,
+          .key_pool_tokens = 16,
+          .query_pool_tokens = 0};
+}
+
 inline constexpr uint32_t kKeptShare = kMassOne / 4;  // of the number of tiles
 
 // The rule by which query tiles that begin at `first_pos` or later keep tiles, and others all. Kept

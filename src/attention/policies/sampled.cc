@@ -106,7 +106,8 @@ void SampledPolicy::score(Stream& stream, const SelectInput& input, const TileRo
   switch (run.walk) {
     case kPools:
       if (!has_two_stages(input, window)) return;
-      return score_tiles(stream, records().score_args(input, window, run, kFirstStageProbes));
+      return score_tiles(stream,
+                         records().score_args(input, window, run, first_stage_probes(probes())));
     case kRecords:
       return score_rows(stream, input, window, run);
     case kColumns:
@@ -143,7 +144,7 @@ void SampledPolicy::score_keys(Stream& stream, const SelectInput& input, const T
 void SampledPolicy::end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
                              int32_t walk) {
   if (walk == kPools && has_two_stages(input, window)) {
-    select_tiles(stream, select_args(input, window, kFirstStageProbes, kept_rule_));
+    select_tiles(stream, select_args(input, window, first_stage_probes(probes()), kept_rule_));
   }
   if (!has_columns_) return;
   if (walk == kRecords) {

@@ -210,7 +210,7 @@ RecallRig::Selections RecallRig::select(const Estimator& estimator, int32_t q_ti
   stream_->synchronize();  // the small arrays are written by the host
   ScoreTilesArgs args = score_call(estimator.probes, q_tile);
   if (estimator.has_first_stage) {
-    const ScoreTilesArgs pools = score_call(kFirstStageProbes, q_tile);
+    const ScoreTilesArgs pools = score_call(first_stage_probes(estimator.probes), q_tile);
     score_tiles(*stream_, pools);
     // All rules of bench recall force the same tiles.
     args.visits = run_rule(pools, first_stage_rule(rules.front(), 0), q_tile);
