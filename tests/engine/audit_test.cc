@@ -4,8 +4,7 @@
 // to a request in request_audit_test.cc.
 #include <gtest/gtest.h>
 
-#include "audited_engine.h"
-#include "core/error.h"
+#include "engine/audited_engine.h"
 
 namespace sluice {
 namespace {

@@ -1,10 +1,8 @@
 // sparse_audit by request: an output says what its own prefill captured, the same as if the request
 // had run alone, and the engine's numbers are those of all requests together.
-#include <cmath>
-
 #include <gtest/gtest.h>
 
-#include "audited_engine.h"
+#include "engine/audited_engine.h"
 
 namespace sluice {
 namespace {
