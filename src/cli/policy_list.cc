@@ -72,13 +72,15 @@ std::string describe_policy(const SparseOptions& sparse) {
   return sparse.policy + (options == "default" ? "" : ", " + options);
 }
 
-std::string describe_policies(const std::vector<NamedPolicy>& policies) {
-  std::string text;
+std::vector<std::string> policy_lines(const std::vector<NamedPolicy>& policies) {
+  std::vector<std::string> lines;
   for (const NamedPolicy& policy : policies) {
     const std::string description = describe_policy(policy.sparse);
-    if (description != policy.name) text += fmt::format("{}: {}\n", policy.name, description);
+    if (description == policy.name) continue;
+    const bool is_short_form = policy.name != policy.sparse.policy;
+    lines.push_back((is_short_form ? policy.name + ": " : "") + description);
   }
-  return text;
+  return lines;
 }
 
 }  // namespace sluice::cli

@@ -27,7 +27,8 @@ std::vector<NamedPolicy> policy_list(const std::vector<std::string>& names,
 // "xattention+quest, topk 512, coverage 0.8": the policy and the options that differ from defaults.
 std::string describe_policy(const SparseOptions& sparse);
 
-// A line "aggressive: xattention+quest, ..." for each configuration whose name does not say all.
-std::string describe_policies(const std::vector<NamedPolicy>& policies);
+// "aggressive: xattention+quest, ..." or "sampled+quest, threshold 0" for each configuration whose
+// name does not say all.
+std::vector<std::string> policy_lines(const std::vector<NamedPolicy>& policies);
 
 }  // namespace sluice::cli

@@ -34,7 +34,11 @@ TEST(PolicyList, GivesEachPolicyTheOptionsThatItUses) {
   EXPECT_EQ(describe_policy(policies[2].sparse), "sampled+quest, page 16, probe rows 8, tail 0");
   EXPECT_EQ(describe_policy(policies[3].sparse), "avgpool+full, tail 0");
   EXPECT_EQ(policies[1].name, "aggressive");
-  EXPECT_EQ(describe_policies({policies[0], policies[3]}), "avgpool+full: avgpool+full, tail 0\n");
+  EXPECT_EQ(policy_lines(policies),
+            (std::vector<std::string>{
+                "aggressive: xattention+quest, topk 512, page 16, coverage 0.8, stride 16, tail 0",
+                "sampled+quest, page 16, probe rows 8, tail 0", "avgpool+full, tail 0"}))
+      << "full says all";
 }
 
 TEST(PolicyList, RefusesWhatNoPolicyUsesAndWhatContradicts) {

@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <sstream>
 
 #include "cli/bench_under_test.h"
 
@@ -91,8 +93,42 @@ TEST(RecallFromOutside, ReadsEachTextAlone) {
   }
 }
 
+std::string slurp(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The picture is the same for any number of threads, and the measurement for any picture.
+TEST(RecallFromOutside, DrawsMasksBesideTheMeasurement) {
+  const auto run = [](const std::string& name, const Words& more) {
+    const std::string path = ::testing::TempDir() + name;
+    const Json json = json_of(joined(recall_words(), joined({"--masks", path}, more)));
+    return std::pair(slurp(path), json.at("results"));
+  };
+  const Words options = {"--sparse-threshold-tokens",
+                         "0",
+                         "--sparse-segment-tokens",
+                         "512",
+                         "--masks-layer",
+                         "2",
+                         "--masks-head",
+                         "0",
+                         "--policies",
+                         "aggressive,minference+full"};
+  const auto [svg, results] = run("masks.svg", options);
+  EXPECT_NE(svg.find("Layer 2, KV head 0"), std::string::npos);
+  EXPECT_NE(svg.find("aggressive: xattention+quest, topk 512, threshold 0"), std::string::npos);
+  EXPECT_NE(svg.find(">minference+full<"), std::string::npos);
+  EXPECT_EQ(run("masks_1.svg", joined(options, {"--threads", "1"})).first, svg);
+  EXPECT_NE(run("masks_3.svg", joined(options, {"--masks-layer", "3"})).first, svg);
+  EXPECT_EQ(json_of(recall_words()).at("results"), results);
+}
+
 // All settings are checked before anything is measured.
 TEST(RecallFromOutside, BadOptionsAreErrors) {
+  const std::string masks = ::testing::TempDir() + "none.svg";
   const std::vector<WordsAndError> lines = {
       {{"bench", "recall", model_dir(), "--length", "8K", "--beyond", "8K"},
        "--beyond: 8192 leaves no row"},
@@ -101,6 +137,16 @@ TEST(RecallFromOutside, BadOptionsAreErrors) {
       {{"bench", "recall", model_dir(), "--svg", "/no/such/recall.svg"}, "--svg"},
       {joined(recall_words(), {"--text", model_dir() + "/config.json"}), "config.json gives"},
       {{"bench", "recall", model_dir(), "--sparse-policy", "streaming"}, "--sparse-policy"},
+      {{"bench", "recall", model_dir(), "--sparse-coverage", "0.5"}, "sparse_coverage is given"},
+      {{"bench", "recall", model_dir(), "--policies", "aggressive"}, "only --masks FILE draws"},
+      {{"bench", "recall", model_dir(), "--masks-layer", "1"}, "only --masks FILE draws"},
+      {{"bench", "recall", model_dir(), "--masks", "/no/such/masks.svg"}, "--masks"},
+      {{"bench", "recall", model_dir(), "--masks", masks, "--masks-layer", "6"},
+       "--masks-layer: 6 is not from 0 to 5"},
+      {{"bench", "recall", model_dir(), "--masks", masks, "--masks-head", "1"},
+       "--masks-head: 1 is not from 0 to 0"},
+      {{"bench", "recall", model_dir(), "--masks", masks, "--policies", "sampled"}, "sampled+full"},
+      {{"bench", "recall", model_dir(), "--masks", masks, "--length", "20K"}, "lower --length"},
   };
   expect_usage_errors(lines);
 }

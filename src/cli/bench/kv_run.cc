@@ -321,8 +321,7 @@ nlohmann::ordered_json number_or_null(const std::optional<double>& value) {
 std::string describe_repeats(int32_t repeats) {
   if (repeats == 0) return "the first run";
   if (repeats == 1) return "the second run";
-  return fmt::format("median of {} runs after one to warm up, half of them in reverse order",
-                     repeats);
+  return fmt::format("median of {} runs after one to warm up, rows in both orders", repeats);
 }
 
 std::string ratio_cell(const std::optional<double>& ratio) {

@@ -13,10 +13,12 @@
 
 #include "attention/policy_pair.h"
 #include "cli/bench/measure.h"
+#include "cli/bench/recall_masks.h"
 #include "cli/bench/recall_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
+#include "cli/policy_list.h"
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
@@ -39,9 +41,9 @@ struct RecallText {
 };
 
 // Fails now rather than after the measurement. Without commit() the file is removed again.
-void check_writable(const std::string& svg) {
-  as_user_file("--svg", [&] {
-    const AtomicFile probe(svg);
+void check_writable(std::string_view option, const std::string& file) {
+  as_user_file(option, [&] {
+    const AtomicFile probe(file);
     return true;
   });
 }
@@ -97,6 +99,8 @@ RecallText prepare(const BenchRecallCommand& command, const Tokenizer& tokenizer
 EngineOptions engine_of(const BenchRecallCommand& command) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;
+  // With --masks the options are those of the policies that it draws.
+  if (!command.masks.empty()) engine.sparse = {};
   if (!engine.max_model_len) engine.max_model_len = length_of(command) + 1;
   return engine;
 }
@@ -140,8 +144,45 @@ RecallShape shape_of(const LlmEngine& engine, const std::vector<TapTensor>& taps
           .scale = 1.0f / std::sqrt(static_cast<float>(engine.config().head_dim))};
 }
 
+// The layer of --masks; by default the middle one.
+int32_t masks_layer(const BenchRecallCommand& command, int32_t num_layers) {
+  return command.masks_layer.value_or(num_layers / 2);
+}
+
+// Fails before anything is loaded if --masks cannot be drawn.
+void check_masks(const BenchRecallCommand& command) {
+  policy_list(command.policies, command.engine.sparse);
+  check_writable("--masks", command.masks);
+  const ModelSummary model = summarize_model(command.engine.model);
+  const auto check_index = [](const char* option, int32_t index, int32_t count) {
+    if (index < count) return;
+    fail(ErrorCode::kInvalidArgument, "{}: {} is not from 0 to {}, which this model has", option,
+         index, count - 1);
+  };
+  check_index("--masks-layer", masks_layer(command, model.num_layers), model.num_layers);
+  check_index("--masks-head", command.masks_head, model.num_kv_heads);
+  if (length_of(command) / kMaskTileTokens <= kMaxPictureTiles) return;
+  fail(ErrorCode::kInvalidArgument, "--masks: the picture has room for {} tokens; lower --length",
+       format_tokens(int64_t{kMaxPictureTiles} * kMaskTileTokens));
+}
+
+// Draws the layer that the rig holds.
+void write_masks(const BenchRecallCommand& command, const RecallText& text, RecallRig& rig,
+                 int32_t layer) {
+  const auto policies = policy_list(command.policies, command.engine.sparse);
+  MaskPicture picture = picture_of_masks(rig, layer, command.masks_head, policies);
+  picture.title =
+      fmt::format("Layer {}, KV head {}: mass and chosen tiles", layer, command.masks_head);
+  picture.subtitle = fmt::format("{}{}, {} tokens of {}", model_name(command.engine.model),
+                                 describe_weights(command.engine), text.ids.size(), text.name);
+  for (const std::string& line : policy_lines(policies)) picture.subtitle += " · " + line;
+  write_file(command.masks, mask_picture_svg(picture));
+  write_message("masks: " + command.masks);
+}
+
+// `draws_masks`: also write --masks from this text.
 void measure_text(const BenchRecallCommand& command, LlmEngine& engine, const RecallText& text,
-                  RecallMeasure& measure) {
+                  bool draws_masks, RecallMeasure& measure) {
   const std::vector<TapTensor> taps = capture(engine, text.ids);
   RecallRig rig(shape_of(engine, taps), resolve_threads(command.engine.num_threads));
   ProgressLine progress("measuring " + text.name);
@@ -150,6 +191,9 @@ void measure_text(const BenchRecallCommand& command, LlmEngine& engine, const Re
   double done = 0;
   for (int32_t layer = 0; layer < measure.num_layers(); ++layer) {
     rig.load(tap_of(taps, layer, "q").data, tap_of(taps, layer, "k").data);
+    if (draws_masks && layer == masks_layer(command, measure.num_layers())) {
+      write_masks(command, text, rig, layer);
+    }
     for (const int32_t q_tile : text.q_tiles) {
       if (interrupted()) throw Interrupted();
       progress.update(done++ / total, fmt::format("layer {}", layer));
@@ -212,7 +256,8 @@ void write_results(const BenchRecallCommand& command, const std::vector<RecallTe
 }  // namespace
 
 int bench_recall(const BenchRecallCommand& command) {
-  if (!command.svg.empty()) check_writable(command.svg);
+  if (!command.svg.empty()) check_writable("--svg", command.svg);
+  if (!command.masks.empty()) check_masks(command);
   const auto files = read_files(command);
   const EngineOptions options = engine_of(command);
   const std::unique_ptr<LlmEngine> engine = load_engine(options, make_policies(options));
@@ -222,7 +267,10 @@ int bench_recall(const BenchRecallCommand& command) {
   }
   RecallMeasure measure(asks_of(command), engine->config().num_layers, engine->config().num_q_heads,
                         static_cast<uint64_t>(options.seed));
-  for (const RecallText& text : texts) measure_text(command, *engine, text, measure);
+  for (const RecallText& text : texts) {
+    const bool draws_masks = !command.masks.empty() && &text == &texts.front();
+    measure_text(command, *engine, text, draws_masks, measure);
+  }
   write_results(command, texts, measure);
   return kExitOk;
 }

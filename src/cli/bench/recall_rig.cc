@@ -223,4 +223,61 @@ RecallRig::Selections RecallRig::select(const Estimator& estimator, int32_t q_ti
   return selections;
 }
 
+// The whole text as one pass. The batch arrays are those of score_call, written anew.
+SelectInput RecallRig::select_input(int32_t layer) {
+  const auto num_tokens = static_cast<int32_t>(shape_.num_tokens);
+  row_begin_.data<int32_t>()[0] = 0;
+  row_begin_.data<int32_t>()[1] = num_tokens;
+  *first_pos_.data<int32_t>() = 0;
+  *kv_begin_.data<int32_t>() = 0;
+  *kv_end_.data<int32_t>() = num_tokens;
+  return {.layer = LayerId(layer),
+          .q = q_,
+          .scale = shape_.scale,
+          .batch = {.row_begin = row_begin_,
+                    .first_pos = first_pos_,
+                    .max_rows = num_tokens,
+                    .max_kv_tokens = num_tokens},
+          .span = {.first_pos = 0, .num_rows = num_tokens, .prompt_end = num_tokens},
+          .kv_end = kv_end_,
+          .block_ids = block_table_};
+}
+
+Selection RecallRig::select(PolicyPair& policies, int32_t layer) {
+  stream_->synchronize();  // the small arrays are written by the host
+  // Policies count layers from 0, and some make the first ones dense.
+  policies.initialize(*device_, {.num_layers = layer + 1, .block = blocks_.shape},
+                      blocks_.num_blocks,
+                      {.max_decode_seqs = 1,
+                       .max_prefill_rows = shape_.num_tokens,
+                       .max_tokens = num_tiles(shape_.num_tokens) * kTile,
+                       .num_q_heads = shape_.num_q_heads});
+  const SelectInput input = select_input(layer);
+  const KeyRun keys{
+      .kv = blocks_, .kv_begin = kv_begin_, .kv_end = kv_end_, .block_table = block_table_};
+  policies.on_keys_written(*stream_, {.phase = Phase::kPrefill,
+                                      .layer = input.layer,
+                                      .batch = input.batch,
+                                      .kv = blocks_,
+                                      .kv_begin = kv_begin_,
+                                      .block_table = block_table_,
+                                      .block_ids = block_table_});
+  Policy& policy = policies.of(Phase::kPrefill);
+  const auto num_rows = static_cast<int32_t>(shape_.num_tokens);
+  const int32_t window_rows = policy.window_rows(input);
+  for (int32_t first = 0; window_rows > 0 && first < num_rows; first += window_rows) {
+    const TileRows window{first, std::min(window_rows, num_rows - first)};
+    for (int32_t walk = 0; walk < policy.num_walks(); ++walk) {
+      KeyRun run = keys;
+      run.walk = walk;
+      policy.score(*stream_, input, window, run);
+      policy.end_walk(*stream_, input, window, walk);
+    }
+    policy.choose(*stream_, input, window);
+  }
+  const Selection selection = policy.select(*stream_, input);
+  stream_->synchronize();
+  return selection;
+}
+
 }  // namespace sluice::cli

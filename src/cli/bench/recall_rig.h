@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "attention/policy_pair.h"
 #include "cli/bench/recall_choices.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
@@ -53,7 +54,14 @@ class RecallRig {
   using Selections = std::vector<std::vector<std::vector<bool>>>;
   Selections select(const Estimator& estimator, int32_t q_tile, std::span<const TileRule> rules);
 
+  // What the prefill policy selects for all rows, as the engine asks it: one window after the
+  // other, each with all keys in one run. `layer` is that of the activations. The selection lies in
+  // the memory of `policies`, which this initializes. Page lists are those of a policy without
+  // masks. REQUIRES: `policies` are not initialized. Errors: those of the policy.
+  Selection select(PolicyPair& policies, int32_t layer);
+
  private:
+  SelectInput select_input(int32_t layer);
   TensorView tensor(DType dtype, std::initializer_list<int64_t> dims);
   void fill_blocks(std::span<const float> k);
   void pack_keys(std::span<const float> k);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/sparse_report.h"
@@ -133,12 +134,12 @@ int bench_sparse(const BenchSparseCommand& command) {
   write_bench(
       command.json, json, machine_name(command.engine),
       fmt::format("sparse, {}{}, {}, {} of KV per token, {} tokens generated, {}\n"
-                  "bound of what moves: {}\n{}{}\n{}\n{}",
+                  "bound of what moves: {}\n{}{}\n\n{}\n{}",
                   model_name(command.engine.model), describe_weights(command.engine),
                   describe_prompts(command, text),
                   format_bytes(static_cast<double>(model.kv_bytes_per_token)),
                   command.decode_tokens, describe_repeats(command.repeats), describe_link(link),
-                  text.empty() ? kRandomPrompts : "", describe_policies(policies),
+                  text.empty() ? kRandomPrompts : "", fmt::join(policy_lines(policies), "\n"),
                   sparse_tables(rows, link), unfit_rows_text(rows)));
   return exit_code_for(rows);
 }

@@ -128,7 +128,8 @@ void write_table(const NeedleCommand& command, const std::vector<NamedPolicy>& p
   const fs::path out = command.out;
   write_file(out / "table.md", policy_table_markdown(table));
   write_file(out / "table.json", json_text(policy_table_json(table), 1));
-  write_result(describe_policies(policies) + "\n" + policy_table_text(table));
+  write_result(
+      fmt::format("{}\n\n{}", fmt::join(policy_lines(policies), "\n"), policy_table_text(table)));
   for (const NamedPolicy& policy : policies) {
     const fs::path svg = out / (policy.name + ".svg");
     write_file(svg, heat_map_svg(titled_map(command, table, policy)));

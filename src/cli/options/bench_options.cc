@@ -194,7 +194,7 @@ void declare(OptionSet& set, BenchSparseCommand* bench) {
   bench->engine.kv.device_bytes = 0;  // no resident blocks: all sealed KV is transferred
   bench->repeats = 2;
   declare_kv_work(set, bench);
-  declare_policies(set, &bench->policies);
+  declare_policies(set, "of --sparse-policy, compared with full", &bench->policies);
   token_list(set, "--budgets", "tokens that decode reads: its top-k, a window's newest",
              &bench->budgets, 1);
   set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (random ids)",
@@ -245,6 +245,14 @@ void declare(OptionSet& set, BenchRecallCommand* bench) {
   set.group("Output");
   set.set_flag("--json", "print JSON, with every layer and head", &bench->json);
   set.text("--svg", "FILE", "also draw the mass captured at each density", &bench->svg);
+  set.text("--masks", "FILE", "also draw the mass of a layer beside the tiles of policies",
+           &bench->masks);
+  set.value("--masks-layer", "N", "the layer, from 0 on (the middle one)",
+            [=](std::string_view source, std::string_view value) {
+              bench->masks_layer = static_cast<int32_t>(parse_integer(source, value, 0, 1 << 16));
+            });
+  set.integer("--masks-head", "its KV head, from 0 on (0)", &bench->masks_head, 0, 1 << 16);
+  declare_policies(set, "of --sparse-policy, whose prefill --masks draws", &bench->policies);
   declare_engine(set, &bench->engine);
   declare_gpu_lock(set, &bench->gpu_lock);
 }

@@ -146,7 +146,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
             });
   set.integer("--needles", "fresh needles for each length and depth (4)", &needle->needles, 1,
               100000);
-  declare_policies(set, &needle->policies);
+  declare_policies(set, "of --sparse-policy, compared with full in a table", &needle->policies);
   declare_seed(set, &needle->engine);
   set.group("Text");
   add_option(set, kChatTemplateRow, &needle->engine);

@@ -293,6 +293,13 @@ void check(BenchSparseCommand* bench, const Given& given) {
     bench->policies = {bench->engine.sparse.policy};
   }
   check_policies(bench->policies, bench->engine.sparse, given);
+  const auto topk = bench->engine.sparse.topk_tokens;
+  if (!bench->budgets.empty() && topk && !given.contains("--sparse-topk-tokens")) {
+    fail(ErrorCode::kInvalidArgument,
+         "--budgets is given, but the short form of --sparse-policy sets --sparse-topk-tokens to "
+         "{}; leave one of them out",
+         *topk);
+  }
   for (const int32_t budget : bench->budgets) {
     SparseOptions with_budget = bench->engine.sparse;
     with_budget.topk_tokens = budget;
@@ -318,6 +325,12 @@ void check(BenchRecallCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   refuse_given(given, {"--sparse-policy"},
                "recall measures what full attention attends to; leave it out");
+  if (bench->masks.empty()) {
+    refuse_given(given, {"--masks-layer", "--masks-head", "--policies"},
+                 "only --masks FILE draws them; add it");
+  } else {
+    check_policies(bench->policies, bench->engine.sparse, given);
+  }
   if (!bench->length || bench->beyond < *bench->length) return;
   fail(ErrorCode::kInvalidArgument,
        "--beyond: {} leaves no row of a text of --length {}; lower it, or raise --length",

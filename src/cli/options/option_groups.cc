@@ -2,6 +2,7 @@
 #include "cli/options/option_groups.h"
 
 #include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,11 +46,9 @@ void declare_timeline(OptionSet& set, EngineOptions* engine) {
 
 void declare_seed(OptionSet& set, EngineOptions* engine) { add_option(set, kSeedRow, engine); }
 
-void declare_policies(OptionSet& set, std::vector<std::string>* policies) {
-  const std::string defaults = fmt::format("{}", fmt::join(*policies, ","));
-  set.value("--policies", "LIST",
-            "of --sparse-policy, compared with full" +
-                (defaults.empty() ? " in a table" : " (" + defaults + ")"),
+void declare_policies(OptionSet& set, std::string help, std::vector<std::string>* policies) {
+  if (!policies->empty()) help += fmt::format(" ({})", fmt::join(*policies, ","));
+  set.value("--policies", "LIST", std::move(help),
             [=](std::string_view source, std::string_view value) {
               *policies = split_list(source, value);
             });

@@ -25,7 +25,7 @@ void declare_timeline(OptionSet& set, EngineOptions* engine);
 void declare_seed(OptionSet& set, EngineOptions* engine);
 
 // --policies: a list of names that each stand for a configuration (cli/policy_list.h).
-void declare_policies(OptionSet& set, std::vector<std::string>* policies);
+void declare_policies(OptionSet& set, std::string help, std::vector<std::string>* policies);
 
 // Accepts the model directory as a word, in addition to --model.
 void declare_model_word(OptionSet& set, EngineOptions* engine);

@@ -194,6 +194,11 @@ struct BenchRecallCommand {
   std::vector<int32_t> coverages = {90, 95};     // percent of the mass that is asked for
   int32_t query_tiles = 16;                      // measured in each text; 0: all
   std::string svg;                               // a file for the picture; "": none
+  std::string masks;                             // a file for the picture of masks; "": none
+  std::optional<int32_t> masks_layer;            // that it shows; empty: the middle one
+  int32_t masks_head = 0;                        // a KV head
+  // Policies that it shows: their prefill halves.
+  std::vector<std::string> policies = {kComparedPolicies.begin() + 1, kComparedPolicies.end()};
   bool json = false;
   bool gpu_lock = false;
 };
