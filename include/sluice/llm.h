@@ -79,11 +79,11 @@ class LLM {
   bool can_chat() const;
 
   // Log-probability of each token given the tokens before it; the first token has no score. Used
-  // for perplexity and for choosing between given answers. Runs prefill as `trace` does, in passes
-  // of max_num_seqs rows; the logits of one pass at a time are kept.
-  // Errors: kInvalidArgument for fewer than two tokens, for ids outside the vocabulary and where
-  // positions are in the prefix cache; kDoesNotFit when the text leaves no room for one token more;
-  // kModel for logits that are not finite. REQUIRES: no unfinished requests.
+  // for perplexity and for choosing between given answers. The same numbers as
+  // SamplingParams::prompt_logprobs; runs prefill as `trace` does, in passes of max_num_seqs rows.
+  // Errors: kInvalidArgument for fewer than two tokens and for ids outside the vocabulary;
+  // kDoesNotFit when the text leaves no room for one token more; kModel for logits that are not
+  // finite. REQUIRES: no unfinished requests.
   struct ScoreOptions {
     std::function<void(int64_t num_scored)> on_progress;
     std::function<bool()> should_cancel;  // true ends the call with what was scored so far
@@ -138,8 +138,7 @@ class LLM {
   // Runs `token_ids` as one request. Returns the logits (f32 [num_tokens, vocab]) of every position
   // and the taps whose names match one of `tap_patterns` ("layer.*.attn_out"). Used to compare
   // Sluice with a reference implementation.
-  // Errors: kInvalidArgument for a pattern that no tap matches, and where positions are in the
-  // prefix cache; those of generate.
+  // Errors: kInvalidArgument for a pattern that no tap matches; those of generate.
   // Of `options`, on_progress (with counts of prompt tokens) and should_cancel are called, between
   // passes of some hundred tokens. A cancelled trace has no logits and no taps.
   struct Trace {

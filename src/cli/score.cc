@@ -108,7 +108,7 @@ int score(const ScoreCommand& command) {
   // Before loading, which may take minutes.
   if (command.tokens.empty()) texts = gather_texts(command);
   EngineOptions options = command.engine;
-  // Every position needs logits, and positions from the prefix cache have none.
+  // Texts are scored once, so their blocks would be kept in vain.
   options.enable_prefix_caching = false;
   LLM llm = load_llm(options, command.verbose);
   std::vector<std::vector<int32_t>> all_ids = command.tokens;

@@ -49,7 +49,7 @@ SafetensorsInput as_input(const TapTensor& tensor) {
 
 int trace(const TraceCommand& command) {
   EngineOptions options = command.engine;
-  // Every position needs logits, and positions from the prefix cache have none.
+  // One text is traced, so its blocks would be kept in vain.
   options.enable_prefix_caching = false;
   options.skip_tokenizer_init = !command.tokens.empty();  // ids need no tokenizer
   LLM llm = load_llm(options, command.verbose);

@@ -319,37 +319,30 @@ int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
   return rows / align * align;
 }
 
-// A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB.
-void LlmEngine::run_all_logits(Sequence& sequence, TraceRecorder& recorder,
-                               const OnLogits& on_logits) {
+// A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB. All
+// positions are computed, also those in the prefix cache.
+void LlmEngine::run_alone(Sequence& sequence, const RunRows& run_rows) {
   SLUICE_CHECK(!has_unfinished());
   check_request(sequence.tokens, sequence.params);
   const int64_t max_rows = trace_rows(sequence.num_tokens());
-  const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens());
+  const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),
+                                        /*max_hit_tokens=*/0);
   SLUICE_CHECK(begun);
-  if (const int64_t num_cached = sequence.kv.num_cached_tokens(); num_cached > 0) {
-    blocks_->release(sequence.kv);
-    fail(ErrorCode::kInvalidArgument,
-         "every position has to be computed, but {} of them are in the prefix cache; make the "
-         "engine with enable_prefix_caching off",
-         num_cached);
-  }
   try {
-    while (sequence.num_pending() > 0) {
+    bool goes_on = true;
+    while (goes_on && sequence.num_pending() > 0) {
       const int64_t num_rows = std::min(sequence.num_pending(), max_rows);
-      const int64_t first_pos = sequence.kv.num_tokens();
-      const std::vector<float> rows = runner_->run_with_all_logits(sequence, num_rows, &recorder);
+      goes_on = run_rows(num_rows);
       blocks_->commit(sequence.kv, sequence.tokens, num_rows);
       observer_->count_mass(sequence, 0);
-      if (!on_logits(first_pos, rows)) break;
     }
   } catch (...) {
-    end_all_logits(sequence);  // after an error of the caller the engine holds no block of it
+    end_alone(sequence);  // after an error of the caller the engine holds no block of it
     throw;
   }
 }
 
-void LlmEngine::end_all_logits(Sequence& sequence) {
+void LlmEngine::end_alone(Sequence& sequence) {
   scheduler_->on_release(sequence);
   blocks_->release(sequence.kv);
 }
@@ -361,14 +354,14 @@ bool LlmEngine::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& re
   params.max_tokens = 1;
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
   bool cancelled = false;
-  run_all_logits(sequence, recorder, [&](int64_t, std::span<const float> rows) {
-    keep(rows);
-    if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens());
+  run_alone(sequence, [&](int64_t num_rows) {
+    keep(runner_->run_with_all_logits(sequence, num_rows, &recorder));
+    if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens() + num_rows);
     cancelled = watch.should_cancel && watch.should_cancel();
     return !cancelled;
   });
   if (!cancelled) tap_kv(sequence, recorder);
-  end_all_logits(sequence);
+  end_alone(sequence);
   return !cancelled;
 }
 

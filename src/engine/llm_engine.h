@@ -77,7 +77,7 @@ class LlmEngine {
   void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
-  // Errors: as add_request; kInvalidArgument when part of it is in the prefix cache.
+  // Errors: as add_request.
   // `watch` is asked between passes; when it cancels, the result is empty.
   // REQUIRES: nothing else is running.
   using Logits = std::vector<float>;
@@ -131,11 +131,11 @@ class LlmEngine {
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
   void finish(SequenceId id);
   int64_t trace_rows(int64_t num_tokens) const;
-  // The sequence's prefill with the logits of all rows, a tile at a time until one returns false;
-  // then the caller's end_all_logits gives back what it holds, unless an error did.
-  using OnLogits = std::function<bool(int64_t first_pos, std::span<const float> rows)>;
-  void run_all_logits(Sequence& sequence, TraceRecorder& recorder, const OnLogits& on_logits);
-  void end_all_logits(Sequence& sequence);
+  // The sequence's prefill in passes of trace_rows rows, each run by `run_rows`, until one returns
+  // false; then the caller's end_alone gives back what it holds, unless an error did.
+  using RunRows = std::function<bool(int64_t num_rows)>;
+  void run_alone(Sequence& sequence, const RunRows& run_rows);
+  void end_alone(Sequence& sequence);
   using KeepLogits = std::function<void(std::span<const float> rows)>;
   bool run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
                   const PassWatch& watch, const KeepLogits& keep);

@@ -1,29 +1,39 @@
-// Log-probabilities of given texts: by prefill with all logits, or by decode steps over the text.
-#include <span>
-
+// Log-probabilities of given texts: as those of a prompt, or by decode steps over the text.
 #include "engine/llm_engine.h"
-#include "engine/score.h"
 
 namespace sluice {
+namespace {
+
+// `entry` has the token and the likeliest one.
+TokenScore score_of(const std::vector<TokenLogprob>& entry) {
+  return {.token_id = entry[0].token_id,
+          .logprob = entry[0].logprob,
+          .top_token_id = entry[1].token_id,
+          .top_logprob = entry[1].logprob};
+}
+
+}  // namespace
 
 std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
                                          const OnScored& on_scored) {
   SamplingParams params;
   params.max_tokens = 1;
+  params.prompt_logprobs = 1;
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
-  TraceRecorder no_taps({}, *device_);
-  const auto vocab = static_cast<size_t>(config_.vocab_size);
-  std::vector<TokenScore> scores;
-  run_all_logits(sequence, no_taps, [&](int64_t first_pos, std::span<const float> rows) {
-    // The row of a token has the logits of the next token, so the last row of the text is unused.
-    for (size_t row = 0; row < rows.size() / vocab; ++row) {
-      const size_t next = static_cast<size_t>(first_pos) + row + 1;
-      if (next == tokens.size()) break;
-      scores.push_back(score_row(rows.subspan(row * vocab, vocab), tokens[next], next));
-    }
-    return !on_scored || on_scored(static_cast<int64_t>(scores.size()));
+  const auto expect_nothing = [] { return std::vector<ExpectedSequence>(); };
+  run_alone(sequence, [&](int64_t num_rows) {
+    const Batch batch{
+        .phase = Phase::kPrefill,
+        .sequences = {{.sequence = &sequence, .num_rows = num_rows, .wants_token = false}}};
+    run_batch(batch, expect_nothing, nullptr);
+    // The first token has an entry without a score.
+    return !on_scored || on_scored(sequence.num_scored - 1);
   });
-  end_all_logits(sequence);
+  end_alone(sequence);
+  std::vector<TokenScore> scores;
+  for (const std::vector<TokenLogprob>& entry : sequence.output.prompt_logprobs) {
+    if (!entry.empty()) scores.push_back(score_of(entry));
+  }
   return scores;
 }
 
@@ -45,7 +55,7 @@ std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tok
     for (size_t next = num_prompt; next < tokens.size() && goes_on; ++next) {
       while (step().empty()) {  // spans of the prompt sample nothing
       }
-      scores.push_back(score_row(runner_->first_logits(), tokens[next], next));
+      scores.push_back(score_of(runner_->score_first(tokens[next])));
       goes_on = !on_scored || on_scored(static_cast<int64_t>(scores.size()));
       if (has_unfinished()) replace_last_token(id, tokens[next]);
     }

@@ -85,24 +85,45 @@ bool PromptScorer::run(Stream& stream, Decoder& decoder, const Batch& batch,
   return true;
 }
 
-// Arrays and results lie behind each other in both memories, in the same layout.
 void PromptScorer::score_tile(Stream& stream, Decoder& decoder, size_t first, size_t count) {
-  const auto n = static_cast<int64_t>(count);
   Arena host(host_memory_.data(), host_memory_.size_bytes());
-  Arena device(device_memory_.data(), device_memory_.size_bytes());
   const Inputs from = cut_inputs(host, max_rows_);
-  const Inputs in = cut_inputs(device, max_rows_);
   for (size_t i = 0; i < count; ++i) {
     from.rows.data<int32_t>()[i] = rows_[first + i].index;
     from.given.data<int32_t>()[i] = rows_[first + i].token_id;
   }
+  const Results results =
+      score_given(stream, static_cast<int64_t>(count),
+                  [&](const TensorView& rows) { return decoder.row_logits(stream, rows); });
+  for (size_t i = 0; i < count; ++i) {
+    Sequence& sequence = *rows_[first + i].sequence;
+    sequence.add_score(
+        entry_of(results, static_cast<int64_t>(i), *sequence.params.prompt_logprobs));
+  }
+}
+
+std::vector<TokenLogprob> PromptScorer::score(Stream& stream, const TensorView& logits,
+                                              int32_t token_id) {
+  Arena host(host_memory_.data(), host_memory_.size_bytes());
+  const Inputs from = cut_inputs(host, max_rows_);
+  from.rows.data<int32_t>()[0] = 0;
+  from.given.data<int32_t>()[0] = token_id;
+  wants_top_ = true;
+  return entry_of(score_given(stream, 1, [&](const TensorView&) { return logits; }), 0, 1);
+}
+
+// Arrays and results lie behind each other in both memories, in the same layout.
+PromptScorer::Results PromptScorer::score_given(Stream& stream, int64_t num_rows,
+                                                const LogitsOf& logits_of) {
+  Arena device(device_memory_.data(), device_memory_.size_bytes());
+  const Inputs in = cut_inputs(device, max_rows_);
   const size_t results_offset = device.used_bytes();
   stream.copy(
       {.dst = device_memory_.data(), .src = host_memory_.data(), .num_bytes = results_offset});
-  const Results out = cut_results(device, n, wants_top_);
+  const Results out = cut_results(device, num_rows, wants_top_);
   // A row of zeros of any type; the seeds alone need all of their bytes.
-  const auto zeros = [&](DType dtype) { return TensorView(in.zeros.bytes(), dtype, {n}); };
-  sample(stream, {.logits = decoder.row_logits(stream, in.rows.rows(0, n)),
+  const auto zeros = [&](DType dtype) { return TensorView(in.zeros.bytes(), dtype, {num_rows}); };
+  sample(stream, {.logits = logits_of(in.rows.rows(0, num_rows)),
                   .temperature = zeros(DType::kF32),
                   .top_k = zeros(DType::kI32),
                   .top_p = zeros(DType::kF32),
@@ -110,7 +131,7 @@ void PromptScorer::score_tile(Stream& stream, Decoder& decoder, size_t first, si
                   .seed = zeros(DType::kI64),
                   .position = zeros(DType::kI64),
                   .suppressed = {},
-                  .given = in.given.rows(0, n),
+                  .given = in.given.rows(0, num_rows),
                   .adjustments = {},
                   .token_ids = out.token_ids,
                   .logprobs = out.logprobs,
@@ -119,18 +140,21 @@ void PromptScorer::score_tile(Stream& stream, Decoder& decoder, size_t first, si
   stream.copy({.dst = host_memory_.data() + results_offset,
                .src = device_memory_.data() + results_offset,
                .num_bytes = device.used_bytes() - results_offset});
-  const Results results = cut_results(host, n, wants_top_);
   stream.synchronize();
-  for (size_t i = 0; i < count; ++i) take(rows_[first + i], results, static_cast<int64_t>(i));
+  Arena host(host_memory_.data(), host_memory_.size_bytes());
+  cut_inputs(host, max_rows_);
+  return cut_results(host, num_rows, wants_top_);
 }
 
-void PromptScorer::take(const Row& row, const Results& host, int64_t index) {
-  std::vector<TokenLogprob> entry{{row.token_id, host.logprobs.data<float>()[index]}};
-  for (int32_t i = 0; i < *row.sequence->params.prompt_logprobs; ++i) {
+std::vector<TokenLogprob> PromptScorer::entry_of(const Results& host, int64_t index,
+                                                 int32_t num_top) {
+  std::vector<TokenLogprob> entry{
+      {host.token_ids.data<int32_t>()[index], host.logprobs.data<float>()[index]}};
+  for (int32_t i = 0; i < num_top; ++i) {
     const int64_t at = index * kMaxLogprobs + i;
     entry.push_back({host.top_token_ids.data<int32_t>()[at], host.top_logprobs.data<float>()[at]});
   }
-  row.sequence->add_score(std::move(entry));
+  return entry;
 }
 
 }  // namespace sluice

@@ -1,6 +1,7 @@
-// PromptScorer: the log-probabilities of prompt tokens (SamplingParams::prompt_logprobs).
+// PromptScorer: the log-probabilities of given tokens: those of prompts
+// (SamplingParams::prompt_logprobs), and of texts that decode steps go through (LLM::score).
 //
-// Used by Runner after a prefill pass, while the decoder still has the pass's rows. Tiles of rows
+// Used by Runner after a pass, while the decoder still has the pass's rows. Tiles of rows
 // go through the output head and the op `sample`, which scores given tokens; only a few numbers a
 // token come to the host. A row depends on no other, so tiles and passes of any size give the same
 // bits where products of any height do. Cost: one wait of the host for each tile; nothing in passes
@@ -40,6 +41,10 @@ class PromptScorer {
   bool run(Stream& stream, Decoder& decoder, const Batch& batch,
            const std::function<bool()>& should_cancel);
 
+  // The score of `token_id` in one row of logits (f32 [1, vocab], device memory), and the likeliest
+  // token: two entries. Waits for the stream.
+  std::vector<TokenLogprob> score(Stream& stream, const TensorView& logits, int32_t token_id);
+
  private:
   // A row of the pass and the prompt token after it.
   struct Row {
@@ -63,7 +68,11 @@ class PromptScorer {
 
   void list_rows(const Batch& batch);
   void score_tile(Stream& stream, Decoder& decoder, size_t first, size_t count);
-  void take(const Row& row, const Results& host, int64_t index);
+  // Scores `num_rows` given tokens, which host_memory_ has, in the rows of logits_of(rows); the
+  // results are in host_memory_.
+  using LogitsOf = std::function<TensorView(const TensorView& rows)>;
+  Results score_given(Stream& stream, int64_t num_rows, const LogitsOf& logits_of);
+  static std::vector<TokenLogprob> entry_of(const Results& host, int64_t index, int32_t num_top);
 
   int64_t max_rows_;
   Buffer host_memory_;

@@ -88,7 +88,9 @@ std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_r
   return to_host(logits);
 }
 
-std::vector<float> Runner::first_logits() { return to_host(parts_.decoder.logits(1)); }
+std::vector<TokenLogprob> Runner::score_first(int32_t token_id) {
+  return scorer_.score(parts_.compute, parts_.decoder.logits(1), token_id);
+}
 
 std::vector<float> Runner::to_host(const TensorView& logits) {
   const Buffer host = parts_.device.allocate(logits.num_bytes(), MemoryKind::kPinned);

@@ -62,14 +62,13 @@ class Runner {
                                                    const PassWatch* watch = nullptr);
 
   // Runs rows [kv.num_tokens(), + num_rows) of one sequence and returns the logits of every row:
-  // f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for traces and
-  // scores.
+  // f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for traces.
   // REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.
   std::vector<float> run_with_all_logits(Sequence& sequence, int64_t num_rows, TapSink* taps);
 
-  // The logits from which the last pass sampled the token of its first sequence: f32 [vocab], host
-  // memory. REQUIRES: that pass sampled one.
-  std::vector<float> first_logits();
+  // The score of `token_id` where the last pass sampled the token of its first sequence, and the
+  // likeliest token there. REQUIRES: that pass sampled one, and scored no prompt.
+  std::vector<TokenLogprob> score_first(int32_t token_id);
 
   const DecodeGraphs& graphs() const { return graphs_; }
 

@@ -1,10 +1,8 @@
 // LLM::score against the logits of a trace and against the engine's own log-probabilities, with
 // tiles of any size; and errors for texts that have no score.
-#include "engine/score.h"
-
+#include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -27,6 +25,12 @@ std::vector<TokenScore> score(const std::vector<int32_t>& tokens, int32_t rows_p
   options.max_num_seqs = rows_per_pass;  // rows of a tile
   options.kv.offload = testing::kv_offload_named(offload);
   return LLM(options).score(tokens);
+}
+
+bool same_bits(const TokenScore& a, const TokenScore& b) {
+  return a.token_id == b.token_id && a.top_token_id == b.top_token_id &&
+         std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob) &&
+         std::bit_cast<uint32_t>(a.top_logprob) == std::bit_cast<uint32_t>(b.top_logprob);
 }
 
 TEST(Score, IsTheLogSoftmaxOfTheTracedLogits) {
@@ -117,6 +121,19 @@ TEST(Score, CancelsBetweenTilesAndTheEngineGoesOn) {
   EXPECT_EQ(llm.score(tokens).back().logprob, whole.back().logprob);
 }
 
+// A text that is in the prefix cache is computed again, with the same bits.
+TEST(Score, ReadsNoCachedPrefix) {
+  LLM llm(tiny_options(kModel));
+  const std::vector<int32_t> tokens = random_tokens(90, 4);
+  const std::vector<TokenScore> first = llm.score(tokens);
+  const std::vector<TokenScore> second = llm.score(tokens);
+  ASSERT_EQ(first.size(), second.size());
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(same_bits(first[i], second[i])) << i;
+  SamplingParams params;
+  params.max_tokens = 1;
+  EXPECT_EQ(llm.generate({tokens}, params)[0].num_cached_tokens, 80);
+}
+
 TEST(Score, RefusesWhatHasNone) {
   LLM llm(tiny_options(kModel));
   for (const std::vector<int32_t>& tokens :
@@ -130,29 +147,11 @@ TEST(Score, RefusesWhatHasNone) {
   }
 }
 
-TEST(ScoreRow, NamesLogitsThatAreNotFinite) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  constexpr float kInf = std::numeric_limits<float>::infinity();
-  for (const std::vector<float>& row : std::vector<std::vector<float>>{
-           {0, kNan, 1}, {kNan, 0, 1}, {0, 1, kInf}, {-kInf, -kInf, -kInf}, {kNan, kNan, kNan}}) {
-    EXPECT_THROW(score_row(row, 0, 3), Error);
-  }
-  // A token with logit -inf is valid input.
-  EXPECT_EQ(score_row(std::vector<float>{-kInf, 0}, 0, 1).logprob, -kInf);
-  EXPECT_EQ(score_row(std::vector<float>{7, 7}, 1, 1).top_token_id, 0) << "lowest id of equals";
-}
-
 std::vector<TokenScore> score_by_decode(EngineOptions options, const std::vector<int32_t>& tokens,
                                         int64_t decode_after) {
   options.enable_prefix_caching = false;
   LLM llm(options);
   return llm.score(tokens, {.decode_after = decode_after});
-}
-
-bool same_bits(const TokenScore& a, const TokenScore& b) {
-  return a.token_id == b.token_id && a.top_token_id == b.top_token_id &&
-         std::bit_cast<uint32_t>(a.logprob) == std::bit_cast<uint32_t>(b.logprob) &&
-         std::bit_cast<uint32_t>(a.top_logprob) == std::bit_cast<uint32_t>(b.top_logprob);
 }
 
 TEST(ScoreByDecode, WithFullAttentionHasTheNumbersOfPrefillAlsoOffloaded) {
