@@ -92,21 +92,6 @@ TEST(PrefixCaching, AConversationFindsItsDecodedTokens) {
 // (length of a prompt, tokens that are hit)
 using Cases = std::vector<std::pair<int64_t, int64_t>>;
 
-BlockManagerOptions scoped_options(int32_t scope_tokens, int32_t tail_tokens) {
-  BlockManagerOptions scoped = options(32);
-  scoped.scope_tokens = scope_tokens;
-  scoped.tail_tokens = tail_tokens;
-  return scoped;
-}
-
-// Tokens of `prompt` that come from a cache that has computed `cached`.
-int64_t hit(const BlockManagerOptions& options, int64_t cached, int64_t prompt) {
-  BlockManager manager(options);
-  cache(manager, counting(0, cached));
-  manager.check_invariants({});
-  return manager.match_prefix(counting(0, prompt)).num_tokens;
-}
-
 // Blocks that were reserved, or computed and not committed, never reach the cache.
 TEST(PrefixCaching, OnlyCommittedBlocksAreFindable) {
   BlockManager manager(options(8));

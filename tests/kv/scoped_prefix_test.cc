@@ -9,6 +9,21 @@
 namespace sluice {
 namespace {
 
+BlockManagerOptions scoped_options(int32_t scope_tokens, int32_t tail_tokens) {
+  BlockManagerOptions scoped = options(32);
+  scoped.scope_tokens = scope_tokens;
+  scoped.tail_tokens = tail_tokens;
+  return scoped;
+}
+
+// Tokens of `prompt` that come from a cache that has computed `cached`.
+int64_t hit(const BlockManagerOptions& options, int64_t cached, int64_t prompt) {
+  BlockManager manager(options);
+  cache(manager, counting(0, cached));
+  manager.check_invariants({});
+  return manager.match_prefix(counting(0, prompt)).num_tokens;
+}
+
 // Complete scopes of 64 tokens, whole blocks of 16, and never the last token.
 TEST(ScopedPrefixes, HitsAreWholeScopes) {
   const BlockManagerOptions scoped = scoped_options(64, 0);
