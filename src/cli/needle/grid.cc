@@ -111,8 +111,10 @@ HeatMap titled_map(const NeedleCommand& command, const PolicyTable& table,
       sum.partial_score += cell.partial_score;
     }
   }
-  map.subtitle = fmt::format("score {:.1f} % · {} · {}", 100 * sum.share(),
-                             model_name(command.engine.model), describe_policy(policy.sparse));
+  const std::string score =
+      sum.num_total == 0 ? "not measured" : fmt::format("score {:.1f} %", 100 * sum.share());
+  map.subtitle = fmt::format("{} · {} · {}", score, model_name(command.engine.model),
+                             describe_policy(policy.sparse));
   map.notes.push_back(fmt::format("{} question{} of each kind a cell · seed {} · greedy",
                                   command.needles, command.needles == 1 ? "" : "s",
                                   command.engine.seed));
@@ -151,6 +153,10 @@ int needle_grid(const NeedleCommand& command) {
     }
   } catch (const Interrupted&) {
     // Ctrl-C before the first question of a test: the tests before it are reported.
+  } catch (const Error&) {
+    // A policy that the device does not run, for example: the tests before it are reported too.
+    write_table(command, policies, read_table(command, policies, tests));
+    throw;
   }
   write_table(command, policies, read_table(command, policies, tests));
   return interrupted() ? kExitInterrupted : kExitOk;
