@@ -89,9 +89,6 @@ TEST(PrefixCaching, AConversationFindsItsDecodedTokens) {
   EXPECT_EQ(manager.match_prefix(joined(tokens, counting(900, 5))).num_tokens, 48);
 }
 
-// (length of a prompt, tokens that are hit)
-using Cases = std::vector<std::pair<int64_t, int64_t>>;
-
 // Blocks that were reserved, or computed and not committed, never reach the cache.
 TEST(PrefixCaching, OnlyCommittedBlocksAreFindable) {
   BlockManager manager(options(8));

@@ -9,6 +9,9 @@
 namespace sluice {
 namespace {
 
+// (length of a prompt, tokens that are hit)
+using Cases = std::vector<std::pair<int64_t, int64_t>>;
+
 BlockManagerOptions scoped_options(int32_t scope_tokens, int32_t tail_tokens) {
   BlockManagerOptions scoped = options(32);
   scoped.scope_tokens = scope_tokens;
