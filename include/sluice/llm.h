@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "sluice/cancel_flag.h"
 #include "sluice/chat.h"
 #include "sluice/encode_options.h"
 #include "sluice/engine_options.h"
@@ -40,6 +41,12 @@ struct GenerateOptions {
   // Called between steps, and many times a second within a long prefill pass. True ends all
   // requests of the call with kCancelled and keeps their text.
   std::function<bool()> should_cancel;
+};
+
+struct StepOptions {
+  // Called within a long prefill pass, between its layers, for each prompt that it computes. What
+  // it throws ends the pass and leaves `step`; all requests then go on with the next `step`.
+  std::function<void(const PromptProgress& progress)> on_progress;
 };
 
 class LLM {
@@ -102,15 +109,17 @@ class LLM {
   //   }
   //
   // Errors of add_request: those of generate, before any work.
-  int64_t add_request(const Prompt& prompt, const SamplingParams& params);
+  int64_t add_request(const Prompt& prompt, const SamplingParams& params, CancelFlag cancel = {});
   // Ends a request with kCancelled; its last output comes from the next `step`.
   void cancel_request(int64_t request_id);
   // Whether there is anything left for `step` to compute or to return.
   bool has_unfinished() const;
   // Runs one prefill or decode pass. Returns at most one output per request, of the kind that its
-  // output_kind asks for; none for a request of which the pass computed only a part of the prompt.
-  // Errors: kDevice, kModel for logits that are not finite.
-  std::vector<RequestOutput> step();
+  // output_kind asks for. A pass ends early if requests with half of its rows are cancelled by
+  // their flags: at most two parts of it, a layer's attention or a tile of rows each, are computed
+  // after that. What a cancelled request had computed in earlier passes stays in the prefix cache,
+  // so that the same prompt goes on there. Errors: kDevice, kModel for logits that are not finite.
+  std::vector<RequestOutput> step(const StepOptions& options = {});
 
   // The parameters that generation_config.json suggests, over SamplingParams' own defaults.
   SamplingParams default_sampling_params() const;

@@ -1,7 +1,8 @@
-// LoadProgress and Progress: how much of loading and of generating is done.
+// LoadProgress, Progress and PromptProgress: how much of loading, of generating and of one prompt
+// is done.
 //
-// Passed to the callbacks of LLM's constructor, LLM::generate and LLM::trace. Thread rule: values
-// only; the callbacks run on the thread that calls the LLM.
+// Passed to the callbacks of LLM's constructor, LLM::generate, LLM::trace and LLM::step. Thread
+// rule: values only; the callbacks run on the thread that calls the LLM.
 #pragma once
 
 #include <cstddef>
@@ -28,6 +29,15 @@ struct Progress {
   int64_t num_prompt_tokens_total = 0;  // of all requests
   int64_t num_prompt_tokens_done = 0;   // within a pass: its tokens times the share that is done
   int64_t num_generated_tokens = 0;
+};
+
+// Passed to StepOptions::on_progress within a prefill pass, about twice for each layer: of each
+// prompt that the pass computes, the tokens before the pass, and those of its span times the share
+// of the pass that is done. Never falls.
+struct PromptProgress {
+  int64_t request_id = 0;
+  int64_t num_prompt_tokens = 0;
+  int64_t num_done = 0;
 };
 
 }  // namespace sluice

@@ -35,13 +35,17 @@ struct TokenScore {
   float top_logprob = 0.0f;
 };
 
-// By SamplingParams::output_kind: kDelta, the part that is new since the request's last output;
-// kFinalOnly, the whole answer at its end.
+// By SamplingParams::output_kind: kDelta, the part that is new since the request's last output,
+// also after a prefill pass that computed only a part of its prompt; kFinalOnly, the whole answer
+// at its end.
 struct RequestOutput {
   int64_t request_id = 0;  // monotonic within an engine
   // Set in the last output only, since a long prompt would otherwise be copied for every token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
+  // Prompt tokens that are computed or were found so far. Never falls, and is the prompt's length
+  // from the first generated token on.
+  int64_t num_prompt_tokens_done = 0;
   // With sparse_audit, in the last output only: what the masks of the request's own prefill held of
   // the softmax mass, by layer. Rows before num_cached_tokens are not measured.
   std::vector<MassObservations> captured_mass;

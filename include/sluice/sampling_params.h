@@ -19,7 +19,7 @@ namespace sluice {
 
 // The contents of a request's outputs from LLM::step. LLM::generate overrides it.
 enum class OutputKind {
-  kDelta,      // an output for each token, with what is new since the last one
+  kDelta,      // an output for each token and each part of the prompt, with what is new
   kFinalOnly,  // one output, at the end, with all of the answer
 };
 

@@ -36,7 +36,8 @@ class Collector {
   void take(RequestOutput output) {
     const size_t index = index_of_.at(output.request_id);
     progress_.num_finished += output.finished() ? 1 : 0;
-    if (options_.on_output) options_.on_output(index, output);
+    const bool is_new = !output.token_ids.empty() || output.finished();  // else progress alone
+    if (options_.on_output && is_new) options_.on_output(index, output);
     outputs_[index].append(std::move(output));
   }
 
@@ -67,37 +68,13 @@ class Collector {
   Progress progress_;                   // as last reported
 };
 
-// Callbacks of a `generate` call within a pass. An exception of one is stored and cancels the pass;
-// `rethrow` throws it when the engine is between steps.
-class PassCallbacks {
+// Keeps what a callback within a pass throws, which cancels the pass, until the engine is between
+// steps.
+class CallGuard {
  public:
-  PassCallbacks(const GenerateOptions& options, Collector& collector, int64_t min_rows)
-      : options_(options),
-        collector_(collector),
-        watch_{.on_progress = [this](int64_t rows) { guarded([&] { collector_.report(rows); }); },
-               .should_cancel = [this] { return should_cancel(); },
-               .min_rows = min_rows} {}
-
-  // Null if the caller has no callback, so that passes run without waits.
-  const PassWatch* watch() const {
-    return options_.on_progress || options_.should_cancel ? &watch_ : nullptr;
-  }
-
-  bool should_cancel() {
-    guarded([&] {
-      is_cancelled_ = is_cancelled_ || (options_.should_cancel && options_.should_cancel());
-    });
-    return is_cancelled_ || error_ != nullptr;
-  }
-
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  // Runs `call` unless an earlier callback has failed; stores its exception.
+  // Runs `call` unless an earlier one has failed.
   template <typename Call>
-  void guarded(const Call& call) {
+  void run(const Call& call) {
     if (error_) return;
     try {
       call();
@@ -106,11 +83,46 @@ class PassCallbacks {
     }
   }
 
+  bool has_failed() const { return error_ != nullptr; }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+// Callbacks of a `generate` call within a pass.
+class PassCallbacks {
+ public:
+  PassCallbacks(const GenerateOptions& options, Collector& collector, int64_t min_rows)
+      : options_(options),
+        collector_(collector),
+        watch_{
+            .on_progress = [this](int64_t rows) { guard_.run([&] { collector_.report(rows); }); },
+            .should_cancel = [this] { return should_cancel(); },
+            .min_rows = min_rows} {}
+
+  // Null if the caller has no callback, so that passes run without waits.
+  const PassWatch* watch() const {
+    return options_.on_progress || options_.should_cancel ? &watch_ : nullptr;
+  }
+
+  bool should_cancel() {
+    guard_.run([&] {
+      is_cancelled_ = is_cancelled_ || (options_.should_cancel && options_.should_cancel());
+    });
+    return is_cancelled_ || guard_.has_failed();
+  }
+
+  void rethrow() const { guard_.rethrow(); }
+
+ private:
   const GenerateOptions& options_;
   Collector& collector_;
   const PassWatch watch_;
   bool is_cancelled_ = false;
-  std::exception_ptr error_;
+  CallGuard guard_;
 };
 
 // Removes the padding of heads, so that taps have the model's own width.
@@ -144,8 +156,8 @@ class LLM::Impl {
 
   LlmEngine engine;
   const ChatTemplate chat;
-  // By request id: outputs of add_request's requests that arrived while `generate` ran. The next
-  // `step` returns them.
+  // By request id: outputs of add_request's requests that arrived while `generate` ran, or in a
+  // `step` that ended with an exception. The next `step` returns them.
   std::map<int64_t, RequestOutput> kept;
 };
 
@@ -258,8 +270,8 @@ std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids,
                            : impl_->engine.score_decoded(token_ids, decode_after, on_scored);
 }
 
-int64_t LLM::add_request(const Prompt& prompt, const SamplingParams& params) {
-  return impl_->engine.add_request(impl_->to_ids(prompt), params).value;
+int64_t LLM::add_request(const Prompt& prompt, const SamplingParams& params, CancelFlag cancel) {
+  return impl_->engine.add_request(impl_->to_ids(prompt), params, std::move(cancel)).value;
 }
 
 void LLM::cancel_request(int64_t request_id) {
@@ -268,11 +280,26 @@ void LLM::cancel_request(int64_t request_id) {
 
 bool LLM::has_unfinished() const { return !impl_->kept.empty() || impl_->engine.has_unfinished(); }
 
-std::vector<RequestOutput> LLM::step() {
-  if (impl_->kept.empty()) return impl_->engine.step();
-  // Outputs kept by a `generate` come first; the engine steps again in the next call.
+std::vector<RequestOutput> LLM::step(const StepOptions& options) {
   std::vector<RequestOutput> outputs;
-  for (auto& [id, output] : std::exchange(impl_->kept, {})) outputs.push_back(std::move(output));
+  if (!impl_->kept.empty()) {
+    // Outputs kept by an earlier call come first; the engine steps again in the next call.
+    for (auto& [id, output] : std::exchange(impl_->kept, {})) outputs.push_back(std::move(output));
+    return outputs;
+  }
+  if (!options.on_progress) return impl_->engine.step();
+  CallGuard guard;
+  const PassWatch watch{
+      .on_prompt = [&](const PromptProgress& p) { guard.run([&] { options.on_progress(p); }); },
+      .should_cancel = [&] { return guard.has_failed(); },
+      .min_rows = impl_->engine.plan().passes.min_watched_rows};
+  outputs = impl_->engine.step(&watch);
+  if (guard.has_failed()) {
+    for (RequestOutput& output : outputs) {
+      impl_->kept[output.request_id].append(std::move(output));
+    }
+  }
+  guard.rethrow();
   return outputs;
 }
 

@@ -9,6 +9,7 @@
 #include "attention/offloaded_kv.h"
 #include "attention/resident_kv.h"
 #include "engine/plan/model_check.h"
+#include "engine/step_watch.h"
 #include "engine/text_stops.h"
 #include "io/model_directory.h"
 #include "ops/ops.h"
@@ -148,28 +149,16 @@ void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progr
   blocks_ = std::make_unique<BlockManager>(block_options);
 }
 
-SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params) {
+SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params,
+                                  CancelFlag cancel) {
   check_request(prompt, params);
   const SequenceId id(next_id_++);
   const int64_t seed = params.seed ? *params.seed : draw_seed(seed_, id.value);
-  scheduler_->add(std::make_unique<Sequence>(id, std::move(prompt), params, seed,
-                                             Detokenizer(*tokenizer_, params.skip_special_tokens)));
+  auto sequence = std::make_unique<Sequence>(id, std::move(prompt), params, seed,
+                                             Detokenizer(*tokenizer_, params.skip_special_tokens));
+  sequence->cancel = std::move(cancel);
+  scheduler_->add(std::move(sequence));
   return id;
-}
-
-void LlmEngine::cancel_request(SequenceId id) {
-  std::unique_ptr<Sequence> sequence = scheduler_->remove(id);
-  if (!sequence) return;
-  sequence->text += sequence->detokenizer.finish();
-  sequence->output.finish_reason = FinishReason::kCancelled;
-  sequence->show_text(sequence->text.size());
-  cancelled_.push_back(sequence->take_output());
-}
-
-void LlmEngine::drop_request(SequenceId id) {
-  cancel_request(id);
-  std::erase_if(cancelled_,
-                [id](const RequestOutput& output) { return output.request_id == id.value; });
 }
 
 void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
@@ -181,23 +170,25 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
 }
 
 std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
-  std::vector<RequestOutput> outputs = std::move(cancelled_);
-  cancelled_.clear();
+  std::vector<RequestOutput> outputs;
+  take_cancelled(outputs);
   if (!scheduler_->has_unfinished()) return outputs;
 
   const int64_t begin_ns = now_ns_();
   const Batch batch = scheduler_->schedule();
   observer_->begin_step(batch);
   const auto expect_next = [&] { return scheduler_->expect_next(batch); };
-  const bool watched =
-      watch != nullptr && batch.phase == Phase::kPrefill && batch.num_rows() >= watch->min_rows;
-  const auto tokens = run_batch(batch, expect_next, watched ? watch : nullptr);
+  const StepWatch step_watch(batch, watch);
+  const int64_t min_rows = watch != nullptr ? watch->min_rows : plan_.passes.min_watched_rows;
+  const bool watched = StepWatch::is_needed(batch, watch, min_rows);
+  const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
   if (tokens) {
     scheduler_->measured(batch, now_ns_() - begin_ns);
     commit(batch, *tokens, outputs);
   }
   observer_->end_step(batch);
   if (tokens) account(batch, begin_ns);
+  if (!tokens) take_cancelled(outputs);
   return outputs;
 }
 
@@ -233,6 +224,10 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
     blocks_->commit(sequence.kv, sequence.tokens, scheduled.num_rows);
     residency_->committed(sequence.id, sequence.kv);
     if (batch.phase == Phase::kPrefill) observer_->count_mass(sequence, static_cast<int64_t>(i));
+    sequence.set_prompt_done(sequence.kv.num_tokens());
+    if (!scheduled.wants_token && sequence.params.output_kind == OutputKind::kDelta) {
+      outputs.push_back(sequence.take_output());
+    }
   }
   for (const SampledToken& token : tokens) {
     append_token(token);

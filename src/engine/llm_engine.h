@@ -55,7 +55,8 @@ class LlmEngine {
 
   // Queues a request. Errors: kInvalidArgument for bad parameters, an empty prompt, ids outside the
   // vocabulary; kDoesNotFit when prompt + max_tokens can never fit. Nothing is queued then.
-  SequenceId add_request(std::vector<int32_t> prompt, const SamplingParams& params);
+  SequenceId add_request(std::vector<int32_t> prompt, const SamplingParams& params,
+                         CancelFlag cancel = {});
 
   // Ends a request at once with kCancelled; its output comes from the next `step`. No effect on
   // a request that has ended.
@@ -64,8 +65,9 @@ class LlmEngine {
   void drop_request(SequenceId id);
 
   // schedule, run, commit; at most one output of each request, as its output_kind says. `watch`
-  // sees prefill passes of min_rows and more from inside; one that it cancels changes no request:
-  // the next step computes its rows again, or the caller cancels the requests.
+  // sees long prefill passes (min_rows, step_watch.h) from inside; one that it cancels changes no
+  // request: the next step computes its rows again, or the caller cancels the requests. Requests
+  // whose flag is set end before the pass, within it, or after it.
   // REQUIRES: has_unfinished().
   std::vector<RequestOutput> step(const PassWatch* watch = nullptr);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
@@ -115,6 +117,7 @@ class LlmEngine {
  private:
   void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
   void make_kv(const EngineOptions& options, const OnProgress& on_progress);
+  void take_cancelled(std::vector<RequestOutput>& outputs);
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void check_choices(const SamplingParams& params) const;
   bool leaves_token(const SamplingParams& params) const;

@@ -1,4 +1,7 @@
 // Log-probabilities of given texts: as those of a prompt, or by decode steps over the text.
+#include <algorithm>
+#include <span>
+
 #include "engine/llm_engine.h"
 
 namespace sluice {
@@ -53,7 +56,8 @@ std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tok
   try {
     bool goes_on = true;
     for (size_t next = num_prompt; next < tokens.size() && goes_on; ++next) {
-      while (step().empty()) {  // spans of the prompt sample nothing
+      const auto has_token = [](const RequestOutput& output) { return !output.token_ids.empty(); };
+      while (std::ranges::none_of(step(), has_token)) {  // spans of the prompt sample nothing
       }
       scores.push_back(score_of(runner_->score_first(tokens[next])));
       goes_on = !on_scored || on_scored(static_cast<int64_t>(scores.size()));

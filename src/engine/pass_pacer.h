@@ -13,13 +13,16 @@
 
 #include "device/device.h"
 #include "model/pass_monitor.h"
+#include "sluice/progress.h"
 
 namespace sluice {
 
-// Callbacks of a caller that observes a running pass. Both are called on the engine's thread;
-// either may be empty.
+// Callbacks of a caller that observes a running pass. All are called on the engine's thread; each
+// may be empty.
 struct PassWatch {
   std::function<void(int64_t num_rows_done)> on_progress;  // rows of the pass times the share done
+  // The same for each prompt of the pass. Only LlmEngine::step calls it (step_watch.h).
+  std::function<void(const PromptProgress& progress)> on_prompt = {};
   std::function<bool()> should_cancel;  // called every 20 to 400 us while waiting; true: end
   int64_t min_rows = 0;                 // passes with fewer rows are not watched
 };

@@ -28,6 +28,7 @@ void RequestOutput::append(RequestOutput next) {
     captured_mass = std::move(next.captured_mass);
   }
   num_cached_tokens = next.num_cached_tokens;
+  num_prompt_tokens_done = next.num_prompt_tokens_done;
   token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
   text += next.text;
   logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),

@@ -252,6 +252,16 @@ void Scheduler::release(Sequence& sequence) {
   blocks_.release(sequence.kv);
 }
 
+std::vector<SequenceId> Scheduler::cancelled_ids() const {
+  std::vector<SequenceId> ids;
+  const auto look = [&](const std::unique_ptr<Sequence>& sequence) {
+    if (sequence->is_cancelled()) ids.push_back(sequence->id);
+  };
+  std::ranges::for_each(running_, look);
+  std::ranges::for_each(waiting_, look);
+  return ids;
+}
+
 std::unique_ptr<Sequence> Scheduler::remove(SequenceId id) {
   std::unique_ptr<Sequence> found = take_by_id(running_, id);
   if (found) {

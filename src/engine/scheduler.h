@@ -74,6 +74,9 @@ class Scheduler {
   // cancelled.
   std::function<void(Sequence&)> on_release;
 
+  // The sequences whose flag is set.
+  std::vector<SequenceId> cancelled_ids() const;
+
   // Removes a finished or cancelled sequence, returns its blocks and the sequence itself. Null if
   // there is none with this id.
   std::unique_ptr<Sequence> remove(SequenceId id);

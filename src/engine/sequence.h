@@ -5,6 +5,7 @@
 // from one request to the next (invariant 6). Thread rule: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,6 +17,7 @@
 #include "engine/logit_entries.h"
 #include "engine/mass_sums.h"
 #include "kv/sequence_kv.h"
+#include "sluice/cancel_flag.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 #include "tokenizer/detokenizer.h"
@@ -62,6 +64,15 @@ struct Sequence {
   // Tokens whose KV must be computed before the next token can be sampled; 1 in decode.
   int64_t num_pending() const { return num_tokens() - kv.num_tokens(); }
 
+  bool is_cancelled() const { return cancel != nullptr && cancel->load(std::memory_order_relaxed); }
+
+  // The first `num_tokens` tokens have KV, or part of it. What was computed again is not reported
+  // again.
+  void set_prompt_done(int64_t num_tokens) {
+    output.num_prompt_tokens_done =
+        std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
+  }
+
   // Appends the text bytes [num_shown_bytes, end) to the output.
   void show_text(size_t end) {
     SLUICE_CHECK(end >= num_shown_bytes, "{} bytes of text, {} were shown", end, num_shown_bytes);
@@ -79,11 +90,13 @@ struct Sequence {
     RequestOutput next;
     next.request_id = output.request_id;
     next.num_cached_tokens = output.num_cached_tokens;
+    next.num_prompt_tokens_done = output.num_prompt_tokens_done;
     return std::exchange(output, std::move(next));
   }
 
   SequenceId id;
   SamplingParams params;
+  CancelFlag cancel;            // set by the caller; may be null
   int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
