@@ -89,31 +89,5 @@ TEST(ScopedPrefixes, DecodedBlocksAfterACutScopeAreNotFound) {
   expect_counts(manager, 32, 4);
 }
 
-// What a prefill is expected to leave for another prompt is what that prompt then hits.
-TEST(ScopedPrefixes, APrefillIsMatchedBeforeItRuns) {
-  for (const auto& [scope, tail] : {std::pair{1, 0}, std::pair{32, 0}, std::pair{48, 20}}) {
-    for (const int64_t shared : {0, 15, 16, 40, 97, 128, 150}) {
-      for (const int64_t length : {16, 97, 129, 200}) {
-        for (const int64_t other : {16, 97, 129, 200}) {
-          BlockManagerOptions scoped = options(64);
-          scoped.scope_tokens = scope;
-          scoped.tail_tokens = tail;
-          BlockManager manager(scoped);
-          Tokens made = joined(counting(0, shared), counting(5000, 200));
-          Tokens asked = joined(counting(0, shared), counting(9000, 200));
-          made.resize(static_cast<size_t>(other));
-          asked.resize(static_cast<size_t>(length));
-          const int64_t expected = manager.match_prefill(asked, 0, made);
-          cache(manager, made);
-          const int64_t hit = manager.match_prefix(asked).num_tokens;
-          EXPECT_EQ(expected, hit)
-              << "scope " << scope << ", " << shared << " of " << length << " and " << other;
-          EXPECT_EQ(manager.match_prefill(asked, hit, made), 0) << "no more than is cached";
-        }
-      }
-    }
-  }
-}
-
 }  // namespace
 }  // namespace sluice
