@@ -62,7 +62,8 @@ struct WrittenKv {
 struct PrefillSpan {
   int64_t first_pos = 0;
   int64_t num_rows = 0;
-  int64_t prompt_end = 0;  // tokens that prefill covers; after a preemption, of the longer prompt
+  int64_t prompt_end = 0;    // tokens that prefill covers; after a preemption, of the longer prompt
+  int64_t num_measured = 0;  // tokens that a pass before a preemption audited, as far as it does
 
   int64_t end_pos() const { return first_pos + num_rows; }
 };
@@ -175,7 +176,8 @@ class Policy {
   virtual Selection select(Stream& stream, const SelectInput& input) = 0;
 
   // Prefill: of the rows of a selection with a mask, those whose captured mass says something:
-  // whole query tiles that the rule alone does not give everything. None without a mask.
+  // whole query tiles that the rule alone does not give everything, from span.num_measured on. None
+  // without a mask.
   virtual TileRows audited_rows(const SelectInput&) const { return {}; }
 
   // One element per layer; empty for a policy that makes no tile masks.

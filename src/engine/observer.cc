@@ -72,6 +72,7 @@ void Observer::count_mass(Sequence& sequence, int64_t index) {
   for (MassSums* sums : {&sequence.mass, &mass_}) {
     sums->add(audit->tallies(index), audit->num_layers());
   }
+  sequence.num_measured_tokens = std::max(sequence.num_measured_tokens, sequence.kv.num_tokens());
 }
 
 // A load beyond the number of slots reuses a slot within the step, and so waits for its drain.

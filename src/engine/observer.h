@@ -26,8 +26,8 @@ class Observer {
   // Before a batch runs: counts what full attention would load for it and what the policy selects.
   void begin_step(const Batch& batch);
   // After a prefill pass has run, before its sequences get a token: adds what the audit counted in
-  // the pass's sequence `index` to that sequence and to the sums. Nothing without an audit, and for
-  // a prompt that is computed again after a preemption: its rows were measured before.
+  // the pass's sequence `index`, whose KV is committed, to that sequence and to the sums. Nothing
+  // without an audit, and for generated tokens that are computed again after a preemption.
   void count_mass(Sequence& sequence, int64_t index);
   // After the batch has run and was committed: adds the bytes moved since begin_step.
   void end_step(const Batch& batch);

@@ -137,7 +137,10 @@ void Runner::list_rows(const Batch& batch) {
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
     rows_.push_back({.id = sequence->id, .kv = &sequence->kv, .num_rows = num_rows});
     if (batch.phase != Phase::kPrefill) continue;
-    spans_.push_back({first_pos, num_rows, sequence->kv.prefill_tokens()});
+    spans_.push_back({.first_pos = first_pos,
+                      .num_rows = num_rows,
+                      .prompt_end = sequence->kv.prefill_tokens(),
+                      .num_measured = sequence->num_measured_tokens});
   }
   pass_.spans = spans_;
 }

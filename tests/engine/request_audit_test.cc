@@ -152,6 +152,35 @@ TEST(RequestAudit, APreemptedRequestIsMeasuredOnce) {
   }
 }
 
+// The same in the middle of a prompt, whose first chunks are computed twice or found in the prefix
+// index. A request that decodes between the chunks takes a second block before they have ended.
+TEST(RequestAudit, APromptThatIsPreemptedInTheMiddleIsMeasuredOnce) {
+  const std::vector<Job> jobs = {{testing::random_tokens(126, 1), testing::sampled(12, 1)},
+                                 {testing::random_tokens(2000, 2), testing::sampled(8, 2)}};
+  for (const AuditedPolicy& policy : kAuditedPolicies) {
+    for (const bool caches : {false, true}) {
+      EngineOptions options = in_chunks(audited(policy), 2);
+      options.max_num_batched_tokens = 4 * kTile;
+      options.enable_prefix_caching = caches;
+      const size_t block_bytes = LlmEngine(options, {.device = testing::make_test_device()})
+                                     .plan()
+                                     .kv_layout.block_bytes_all_layers();
+      options.kv.cache_bytes = static_cast<int64_t>(17 * block_bytes);
+      LlmEngine engine(options, {.device = testing::make_test_device({.num_threads = 2})});
+      const std::vector<RequestOutput> outputs = testing::run_jobs(engine, jobs);
+      EXPECT_GT(engine.stats().num_preemptions, 0) << policy.name;
+      const int64_t num_twice = caches ? 0 : 8 * kTile;
+      EXPECT_GE(engine.stats().num_prompt_tokens, 126 + 2000 + num_twice);
+      EXPECT_LT(engine.stats().num_prompt_tokens, 126 + 2 * 2000);
+      const LayerMasses& own = outputs[1].captured_mass;
+      EXPECT_EQ(own.at(0).num_rows, expected_rows({jobs[1]}, 0, 1)) << policy.name;
+      EXPECT_EQ(own[0].num_rows, engine.observations().captured_mass.at(0).num_rows);
+      if (!testing::testing_cpu()) continue;  // a pass may have both prompts
+      expect_same_mass(own, alone(options, jobs[1]), policy.name);
+    }
+  }
+}
+
 // The rows of a pass that was cancelled from inside are computed again, and count then.
 TEST(RequestAudit, ACancelledPassCountsNothing) {
   const Job job = jobs_of({2000})[0];

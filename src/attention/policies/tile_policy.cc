@@ -171,12 +171,14 @@ Selection TilePolicy::select(Stream& stream, const SelectInput& input) {
   return {.pages = {}, .mask = mask_of(input), .columns = {}};
 }
 
-// From the first tile whose rows do not all attend to everything, up to the tiles of the tail.
+// From the first tile whose rows do not all attend to everything and were not measured, up to the
+// tiles of the tail.
 TileRows TilePolicy::audited_rows(const SelectInput& input) const {
   if (!makes_mask(input)) return {};
   const PrefillSpan& span = input.span;
   const int64_t before_tail = std::max<int64_t>(0, span.prompt_end - tile_rule_.tail_tokens);
-  const int64_t begin = std::max(span.first_pos, full_rows_end_);
+  const int64_t measured_end = mask_tiles_of(span.num_measured) * kTile;
+  const int64_t begin = std::max({span.first_pos, full_rows_end_, measured_end});
   const int64_t end = std::min(span.end_pos(), before_tail) / kTile * kTile;
   if (begin >= end) return {};
   return {.first = static_cast<int32_t>(begin - span.first_pos),
