@@ -55,7 +55,7 @@ int32_t size_of(const json& value, const char* which, const Place& place) {
   return static_cast<int32_t>(value.get<uint64_t>());
 }
 
-HeadPattern pattern_of(const json& value, const Place& place) {
+ProfiledHead pattern_of(const json& value, const Place& place) {
   if (!value.is_array() || value.size() != 4) {
     place.fail(fmt::format("found {}; it must be a list [kind, first size, second size, score]",
                            describe_json(value)));
@@ -69,12 +69,12 @@ HeadPattern pattern_of(const json& value, const Place& place) {
 }
 
 // A layer's heads, whose keys are "0" to "n - 1" for the n that it has.
-std::vector<HeadPattern> heads_of(const json& layer, Place place) {
+std::vector<ProfiledHead> heads_of(const json& layer, Place place) {
   if (!layer.is_object() || layer.empty()) {
     place.fail(fmt::format("found {}; it must be an object with a list for each query head",
                            describe_json(layer)));
   }
-  std::vector<HeadPattern> heads;
+  std::vector<ProfiledHead> heads;
   for (size_t head = 0; head < layer.size(); ++head) {
     place.head = fmt::format("{}", head);
     const auto found = layer.find(place.head);
@@ -118,7 +118,7 @@ const json& list_of(const json& root, std::string_view name) {
 
 }  // namespace
 
-HeadProfile::HeadProfile(std::string name, std::vector<std::vector<HeadPattern>> layers)
+HeadProfile::HeadProfile(std::string name, std::vector<std::vector<ProfiledHead>> layers)
     : name_(std::move(name)), layers_(std::move(layers)) {
   SLUICE_CHECK(!layers_.empty() && !layers_.front().empty(), "{}", name_);
   for (const auto& layer : layers_) SLUICE_CHECK(layer.size() == layers_.front().size());
@@ -137,7 +137,7 @@ void HeadProfile::require_model(int64_t num_layers, int64_t num_q_heads) const {
 HeadGroup HeadProfile::group(int64_t layer, int64_t first_head, int64_t num_heads) const {
   HeadGroup group;
   for (int64_t head = first_head; head < first_head + num_heads; ++head) {
-    const HeadPattern& pattern = at(layer, head);
+    const ProfiledHead& pattern = at(layer, head);
     if (pattern.kind == HeadKind::kVerticalSlash) {
       group.has_lines = true;
       group.num_verticals = std::max(group.num_verticals, pattern.num_verticals);
@@ -161,7 +161,7 @@ bool HeadProfile::has(HeadKind kind) const {
 std::string HeadProfile::describe() const {
   std::array<int64_t, kKindNames.size()> counts{};
   for (const auto& layer : layers_) {
-    for (const HeadPattern& head : layer) ++counts[static_cast<size_t>(head.kind)];
+    for (const ProfiledHead& head : layer) ++counts[static_cast<size_t>(head.kind)];
   }
   std::string kinds;
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -174,7 +174,7 @@ std::string HeadProfile::describe() const {
 HeadProfile parse_head_profile(std::string_view text, std::string_view name) {
   const json root = parse_json(text, name);
   const json& list = list_of(root, name);
-  std::vector<std::vector<HeadPattern>> layers;
+  std::vector<std::vector<ProfiledHead>> layers;
   for (size_t layer = 0; layer < list.size(); ++layer) {
     const Place place{.file = name, .layer = layer};
     layers.push_back(heads_of(list[layer], place));

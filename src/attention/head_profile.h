@@ -19,7 +19,7 @@ enum class HeadKind {
   kBlockSparse,    // the heaviest tiles of each query tile
 };
 
-struct HeadPattern {
+struct ProfiledHead {
   HeadKind kind = HeadKind::kVerticalSlash;
   // The two sizes of the file. kVerticalSlash: single tokens, offsets from the diagonal. kStream:
   // first tokens, newest tokens. kBlockSparse: not read.
@@ -43,14 +43,14 @@ inline constexpr int32_t kMaxHeadSize = 1 << 20;
 class HeadProfile {
  public:
   // REQUIRES: at least one layer; all of them have as many heads, at least one.
-  HeadProfile(std::string name, std::vector<std::vector<HeadPattern>> layers);
+  HeadProfile(std::string name, std::vector<std::vector<ProfiledHead>> layers);
 
   // The file, for error texts and notes.
   const std::string& name() const { return name_; }
   int64_t num_layers() const { return std::ssize(layers_); }
   int64_t num_heads() const { return std::ssize(layers_.front()); }
   // REQUIRES: 0 <= layer < num_layers(), 0 <= head < num_heads().
-  const HeadPattern& at(int64_t layer, int64_t head) const {
+  const ProfiledHead& at(int64_t layer, int64_t head) const {
     return layers_[static_cast<size_t>(layer)][static_cast<size_t>(head)];
   }
 
@@ -68,7 +68,7 @@ class HeadProfile {
 
  private:
   std::string name_;
-  std::vector<std::vector<HeadPattern>> layers_;
+  std::vector<std::vector<ProfiledHead>> layers_;
 };
 
 // Reads a profile from a text: a list with an object for each layer, which has for each query head,

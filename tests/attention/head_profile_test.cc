@@ -17,7 +17,7 @@ constexpr std::string_view kTwoLayers =
     R"([{"0": ["vertical_and_slash", 1000, 6096, 0.96], "1": ["stream_llm", 100, 800, 1]},
         {"1": ["block_sparse", 100, 800, 0.5], "0": ["vertical_and_slash", 30, 800, 0.99]}])";
 
-void expect_pattern(const HeadPattern& pattern, HeadKind kind, int32_t first, int32_t second) {
+void expect_pattern(const ProfiledHead& pattern, HeadKind kind, int32_t first, int32_t second) {
   EXPECT_EQ(pattern.kind, kind);
   EXPECT_EQ(pattern.num_verticals, first);
   EXPECT_EQ(pattern.num_slashes, second);

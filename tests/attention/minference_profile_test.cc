@@ -69,13 +69,13 @@ class Expected {
   std::vector<int32_t> columns(int32_t segment) const {
     const int32_t end = std::min((segment + 1) * test_.segment_tokens, test_.num_tokens);
     const std::vector<double> sums = sum_of(lines_.verticals, segment);
-    return largest(sums.data(), 0, end, most(&HeadPattern::num_verticals));
+    return largest(sums.data(), 0, end, most(&ProfiledHead::num_verticals));
   }
 
   std::vector<bool> tiles(int32_t q_tile) const {
     const int32_t segment = q_tile * kMaskTileTokens / test_.segment_tokens;
     const int32_t end = std::min((segment + 1) * test_.segment_tokens, test_.num_tokens);
-    const int64_t budget = mask_tiles_of(most(&HeadPattern::num_slashes));
+    const int64_t budget = mask_tiles_of(most(&ProfiledHead::num_slashes));
     const std::vector<double> sums = sum_of(lines_.diagonals, segment);
     const std::vector<int32_t> chosen = largest(sums.data(), 2, test_.num_tiles(), budget - 2);
     std::vector<bool> result;
@@ -88,7 +88,7 @@ class Expected {
   }
 
  private:
-  const HeadPattern& pattern(int32_t head) const { return profile_.at(layer_, head); }
+  const ProfiledHead& pattern(int32_t head) const { return profile_.at(layer_, head); }
 
   std::vector<int32_t> of_kind(HeadKind kind) const {
     std::vector<int32_t> result;
@@ -98,7 +98,7 @@ class Expected {
     return result;
   }
 
-  int64_t most(int32_t HeadPattern::*size) const {
+  int64_t most(int32_t ProfiledHead::*size) const {
     int32_t result = 0;
     for (const int32_t head : of_kind(HeadKind::kVerticalSlash)) {
       result = std::max(result, pattern(head).*size);

@@ -19,7 +19,7 @@ void check(const sluice::HeadProfile& profile) {
   require(profile.num_layers() > 0 && profile.num_heads() > 0);
   for (int64_t layer = 0; layer < profile.num_layers(); ++layer) {
     for (int64_t head = 0; head < profile.num_heads(); ++head) {
-      const sluice::HeadPattern& pattern = profile.at(layer, head);
+      const sluice::ProfiledHead& pattern = profile.at(layer, head);
       require(in_range(pattern.num_verticals) && in_range(pattern.num_slashes));
       require(profile.has(pattern.kind));
     }
