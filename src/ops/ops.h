@@ -1,9 +1,9 @@
 // Ops: the table of kernels that a backend must provide.
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
-// page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, audit_mass.h, gather_pages.h,
-// copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come here. A backend
-// that lacks an op does not compile.
+// page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, head_patterns.h, audit_mass.h,
+// gather_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
+// here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -20,6 +20,7 @@
 #include "ops/audit_mass.h"
 #include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
+#include "ops/head_patterns.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/page_selection.h"
@@ -67,6 +68,7 @@ class Ops {
   virtual void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const = 0;
   virtual void score_lines(Stream& stream, const ScoreLinesArgs& args) const = 0;
   virtual void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const = 0;
+  virtual void choose_patterns(Stream& stream, const ChoosePatternsArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;

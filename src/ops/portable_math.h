@@ -1,9 +1,10 @@
-// exp and ln of f32 that give the same bits on every CPU and on GPUs: plain multiplications and
-// additions, each rounded, without branches, so that the compiler turns loops over them into
-// vectors.
+// exp and ln of f32, and what is made of them, that give the same bits on every CPU and on GPUs:
+// plain multiplications and additions, each rounded, without branches, so that the compiler turns
+// loops over them into vectors.
 //
-// Used by CPU kernels through ops/cpu/scalar_math.h, and by select_tiles on both devices. The build
-// forbids contraction of host code; a .cu file that includes this is compiled without contraction
+// Used by CPU kernels through ops/cpu/scalar_math.h, and by select_tiles and choose_patterns on
+// both devices. The build forbids contraction of host code; a .cu file that includes this is
+// compiled without contraction
 // (--fmad=false) and with --expt-relaxed-constexpr. In an unnamed namespace, since files that are
 // compiled for one ISA include it (see matmul/kernel.h). Thread rule: pure functions.
 #pragma once
@@ -71,6 +72,19 @@ inline constexpr float fast_log(float x) {
   const float result = (r + tail) + n * 0.693359375f;
   const bool is_normal = bits >= 0x00800000u && bits < 0x7f800000u;
   return is_normal ? result : bit_cast<float>(0x7fc00000u);
+}
+
+// a ln(a / m) + b ln(b / m), m = (a + b) / 2, of two shares in a common unit: what they add to
+// twice the Jensen-Shannon divergence, in that unit, rounded down. It is not negative, though
+// rounding may make it so. 0 ln 0 = 0.
+inline constexpr int64_t divergence_term(uint32_t a, uint32_t b) {
+  const auto x = static_cast<float>(a);
+  const auto y = static_cast<float>(b);
+  const float mean = 0.5f * (x + y);
+  const float of_a = a > 0 ? x * fast_log(x / mean) : 0.0f;
+  const float of_b = b > 0 ? y * fast_log(y / mean) : 0.0f;
+  const float sum = of_a + of_b;
+  return sum > 0.0f ? static_cast<int64_t>(sum) : 0;
 }
 
 }  // namespace

@@ -73,6 +73,8 @@ void select_columns(Stream& stream, const SelectColumnsArgs& args) {
   shapes.expect("scores", args.scores, DType::kI32,
                 {"num_list_heads", "num_segments", "num_positions"});
   shapes.expect("max_count", args.max_count, DType::kI32, {"num_list_heads"});
+  shapes.expect_or_absent("totals", args.totals, DType::kI64, {"num_list_heads", "num_segments"});
+  shapes.require(args.share <= kMassOne, "share must be at most kMassOne");
   check_columns(args.columns, shapes);
   check_segments(args.columns, args.first_segment, shapes["num_segments"], shapes);
   ops_of(stream.device()).select_columns(stream, args);

@@ -81,10 +81,14 @@ struct SelectColumnsArgs {
   int32_t first_segment = 0;  // of `scores`
   ColumnRule rule;
   TileColumns columns;  // `positions` and `count` of the segments of `scores` are written
+  // Absent, or i64 [num_list_heads, num_segments]: the sums of all scores, of score_lines.
+  TensorView totals;
+  uint32_t share = kMassOne;  // of the total: what columns and other positions are to hold
 };
 
 // Writes the positions with the largest scores: of equal scores the lower positions, of score 0
-// none; ascending.
+// none; ascending. With totals only as many as it takes to leave at most 1 - share of the total to
+// the positions that may become columns and did not; the one that crosses is taken.
 // Shapes: max_count at most columns.max_columns; columns has entries for the segments of scores.
 // Types: i32.
 // Aliasing: columns overlap nothing else.

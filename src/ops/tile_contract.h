@@ -5,6 +5,7 @@
 
 #include "ops/kv_blocks.h"
 #include "ops/shape_contract.h"
+#include "ops/tile_lines.h"
 #include "ops/tile_selection.h"
 
 namespace sluice {
@@ -19,6 +20,17 @@ inline void check_batch_of_one(const AttentionBatch& batch, ShapeContract& shape
 inline void check_rows(const TileRows& rows, ShapeContract& shapes) {
   shapes.require(rows.first >= 0 && rows.first % kMaskTileTokens == 0 && rows.count > 0,
                  "rows.first must be a multiple of kMaskTileTokens, rows.count positive");
+}
+
+// Binds num_segments and num_probes, those of `rows`.
+inline void check_lines(const LineRows& lines, const TileRows& rows, ShapeContract& shapes) {
+  check_rows(rows, shapes);
+  shapes.require(lines.segment_tokens > 0 && lines.segment_tokens % kMaskTileTokens == 0,
+                 "lines.segment_tokens must be a multiple of kMaskTileTokens");
+  shapes.require(lines.count > 0 && lines.count <= kMaskTileTokens,
+                 "lines.count must be 1 to kMaskTileTokens");
+  shapes.bind("num_segments", (rows.count + lines.segment_tokens - 1) / lines.segment_tokens);
+  shapes.bind("num_probes", shapes["num_segments"] * lines.count);
 }
 
 // A run of keys for num_q_heads query heads of head_dim.

@@ -6,21 +6,6 @@
 #include "ops/tile_contract.h"
 
 namespace sluice {
-namespace {
-
-// Binds num_segments and num_probes, those of `rows`.
-void check_lines(const LineRows& lines, const TileRows& rows, ShapeContract& shapes) {
-  check_rows(rows, shapes);
-  shapes.require(lines.segment_tokens > 0 && lines.segment_tokens % kMaskTileTokens == 0,
-                 "lines.segment_tokens must be a multiple of kMaskTileTokens");
-  shapes.require(lines.count > 0 && lines.count <= kMaskTileTokens,
-                 "lines.count must be 1 to kMaskTileTokens");
-  shapes.bind("num_segments", (rows.count + lines.segment_tokens - 1) / lines.segment_tokens);
-  shapes.bind("num_probes", shapes["num_segments"] * lines.count);
-}
-
-}  // namespace
-
 void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) {
   ShapeContract shapes("score_line_rows");
   check_batch_of_one(args.batch, shapes);
@@ -30,9 +15,11 @@ void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) {
                  "num_q_heads must be a multiple of num_kv_heads");
   check_key_run_blocks(args.kv, shapes);
   check_key_run_tables(args, shapes);
-  shapes.expect("vectors", args.vectors, DType::kBF16, {"num_q_heads", "num_probes", "head_dim"});
-  shapes.expect("records", args.records, DType::kF32,
-                {"num_q_heads", "num_probes", "num_kv_tiles"});
+  shapes.require(!args.is_pooled || args.kv.shape.block_tokens % kMaskTileTokens == 0,
+                 "block_tokens must be a multiple of kMaskTileTokens for pools of a tile");
+  const char* num_probes = args.is_pooled ? "num_segments" : "num_probes";
+  shapes.expect("vectors", args.vectors, DType::kBF16, {"num_q_heads", num_probes, "head_dim"});
+  shapes.expect("records", args.records, DType::kF32, {"num_q_heads", num_probes, "num_kv_tiles"});
   ops_of(stream.device()).score_line_rows(stream, args);
 }
 
@@ -50,6 +37,8 @@ void score_lines(Stream& stream, const ScoreLinesArgs& args) {
                 {"num_list_heads", "num_segments", "num_positions"});
   shapes.expect("diagonals", args.diagonals, DType::kI64,
                 {"num_list_heads", "num_segments", "num_kv_tiles"});
+  shapes.expect_or_absent("patterns", args.patterns, DType::kI32, {"num_q_heads", "num_segments"});
+  shapes.expect_or_absent("totals", args.totals, DType::kI64, {"num_list_heads", "num_segments"});
   const int64_t num_kv_heads = args.kv.shape.num_kv_heads;
   shapes.require(shapes["num_q_heads"] % num_kv_heads == 0,
                  "num_q_heads must be a multiple of num_kv_heads");
@@ -66,7 +55,12 @@ void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) {
   check_lines({.segment_tokens = args.segment_tokens, .count = 1}, args.rows, shapes);
   shapes.expect("diagonals", args.diagonals, DType::kI64,
                 {"num_list_heads", "num_segments", "num_kv_tiles"});
-  shapes.expect("max_count", args.max_count, DType::kI32, {"num_list_heads"});
+  if (args.rule.choice != TileChoice::kCoverage) {
+    shapes.expect("max_count", args.max_count, DType::kI32, {"num_list_heads"});
+  }
+  shapes.expect_or_absent("patterns", args.patterns, DType::kI32, {"num_q_heads", "num_segments"});
+  shapes.require(!args.patterns.present() || shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
+                 "num_q_heads must be a multiple of num_list_heads");
   shapes.expect("mask.bits", args.mask.bits, DType::kI32,
                 {"1", "num_list_heads", "num_q_tiles", "num_words"});
   shapes.require(

@@ -4,8 +4,9 @@
 // The rows of a segment (segment_tokens rows at an absolute multiple of it) share their lines. The
 // keys are walked twice: score_line_rows makes records, as score_tiles does; score_lines sums up
 // probabilities in integers, so that the order of additions cannot change a choice. Verticals then
-// become columns (select_columns of ops/tile_columns.h), diagonals of tiles a mask. Tables are
-// written as in ops/attention.h: never by a kernel. Thread rule: enqueue only.
+// become columns (select_columns of ops/tile_columns.h), diagonals of tiles a mask. Where some
+// heads attend by tiles instead (HeadPattern, ops/head_patterns.h), they are left out of the sums.
+// Tables are written as in ops/attention.h: never by a kernel. Thread rule: enqueue only.
 #pragma once
 
 #include <cstdint>
@@ -34,13 +35,22 @@ struct ScoreLineRowsArgs {
   TensorView kv_end;       // i32 [1]
   TensorView block_table;  // i32 [1, max_blocks]
   LineRows lines;
-  TensorView vectors;  // bf16 [num_q_heads, num_probes, head_dim]: receives the probe rows
-  TensorView records;  // f32 [num_q_heads, num_probes, num_kv_tiles], natural log
+  bool is_pooled = false;  // one probe for each segment: the mean of its rows against means of keys
+  TensorView vectors;      // bf16 [num_q_heads, num_probes, head_dim]: receives the probe rows
+  TensorView records;      // f32 [num_q_heads, num_probes, num_kv_tiles], natural log
 };
 
+// What a line row is to score_tiles.
+constexpr TileProbes line_probes(bool is_pooled) {
+  return is_pooled ? TileProbes{.kind = TileProbeKind::kPooled, .key_pool_tokens = kMaskTileTokens}
+                   : TileProbes{.kind = TileProbeKind::kRows};
+}
+
 // records[h, x, J] as in score_tiles, where probe x is row x % lines.count of segment
-// x / lines.count of `rows`; -inf for rows that do not exist.
-// Shapes: num_probes = lines.count times the segments of `rows`; others as in score_tiles.
+// x / lines.count of `rows`; -inf for rows that do not exist. is_pooled: probe x is the mean of the
+// line rows of segment x, and keys are one mean for each KV tile (TileProbeKind::kPooled).
+// Shapes: num_probes = lines.count times the segments of `rows`, or is_pooled: those segments, and
+// kMaskTileTokens divides block_tokens; others as in score_tiles.
 // Types: products and sums in f32.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys were written, in stream order; calls for several runs in any order.
@@ -62,6 +72,8 @@ struct ScoreLinesArgs {
   LineRows lines;
   TensorView verticals;  // i32 [num_list_heads, num_segments, num_positions]
   TensorView diagonals;  // i64 [num_list_heads, num_segments, num_kv_tiles]
+  TensorView patterns;   // absent, or i32 [num_q_heads, num_segments]: heads of kLines count
+  TensorView totals;     // absent, or i64 [num_list_heads, num_segments]
 };
 
 // With p = floor(kColumnOne * exp(score(x, j) - lse[x])), summed over the usable probes x of
@@ -69,12 +81,14 @@ struct ScoreLinesArgs {
 //   verticals[h, s, j] = the sum of p, at most kMaxColumnScore, for the positions of the run
 //   diagonals[h, s, D] = the sum over j of p * max(0, kMaskTileTokens - |x - j - D
 //   kMaskTileTokens|)
+//   totals[h, s] = the sum of p over all j
 // The weight of diagonal D is the share of offset x - j in tiles (I, I - D), for rows anywhere in
-// their tile. A call whose run begins at token 0 starts diagonals from 0, other calls add to them.
+// their tile. A call whose run begins at token 0 starts diagonals and totals from 0, other calls
+// add to them. Rows of heads whose pattern is not kLines are not usable.
 // Shapes: as in score_line_rows; num_positions is a multiple of kMaskTileTokens and covers kv_end,
 // num_kv_tiles too; num_list_heads is 1 or num_kv_heads.
 // Types: scores in f32 as in score_tiles, sums exact.
-// Aliasing: lse, verticals and diagonals overlap nothing.
+// Aliasing: lse, verticals, diagonals and totals overlap nothing.
 // Order: after score_line_rows of all runs up to the batch's last row; the run from token 0 first.
 // Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
 // and 128 keys fit shared memory; an asynchronous error names a KV tile that has no records or
@@ -85,22 +99,31 @@ void score_lines(Stream& stream, const ScoreLinesArgs& args);
 
 struct SelectDiagonalsArgs {
   TensorView diagonals;  // i64 [num_list_heads, num_segments, num_kv_tiles]
-  TensorView max_count;  // i32 [num_list_heads]: diagonals of a segment at most, 0 and 1 included
+  TensorView max_count;  // i32 [num_list_heads]: diagonals of a segment at most, 0 and 1 included;
+                         // absent if the rule's choice is kCoverage
   int32_t segment_tokens = 0;
   AttentionBatch batch;  // as in score_tiles
   TileRows rows;         // begin at a segment
   int64_t prompt_end = 0;
-  TileRule rule;      // only what attends everything and what is forced
-  TileMask mask;      // as in SelectTilesArgs
-  TensorView counts;  // i64 [3]: as in SelectTilesArgs; no tile is cut
+  // What attends everything and what is forced; kCoverage with its share and min_tiles decides how
+  // many diagonals are taken, other choices leave that to max_count and key_share.
+  TileRule rule;
+  TileMask mask;        // as in SelectTilesArgs
+  TensorView counts;    // i64 [3]: as in SelectTilesArgs; no tile is cut
+  TensorView patterns;  // absent, or i32 [num_q_heads, num_segments], as in ScoreLinesArgs
 };
 
 // Sets tiles (I, I - D) of the query tiles I of `rows` for the diagonals D with the largest sums:
 // of equal sums the smaller D, of sum 0 none; diagonals 0 and 1 are always set, and so are the
 // tiles that the rule forces. Query tiles for which the rule says so, those of a segment whose sums
 // are all 0 (no usable probe), and those of one whose tiles are no more than its diagonals at most,
-// attend to everything. Bits of query tiles without rows, and of
-// KV tiles above the diagonal, are 0.
+// attend to everything. Other bits are 0, also those of query tiles without rows.
+//
+// Only diagonals that have a tile in the segment are taken or counted. kCoverage takes them until
+// together with 0 and 1 they hold rule.share of all sums, the one that crosses included. A query
+// tile with fewer tiles than rule.min_tiles gets those of the next diagonals in the same order, of
+// sum 0 too. With patterns, lists without heads of kLines in a segment get the tiles that the rule
+// forces alone, to which select_tiles adds.
 // Shapes: num_segments covers `rows`; the mask as in select_tiles.
 // Types: i64 sums, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.

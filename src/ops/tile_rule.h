@@ -24,6 +24,11 @@ constexpr uint32_t to_mass(float share) {
   return share >= 1.0f ? kMassOne : static_cast<uint32_t>(share * static_cast<float>(kMassOne));
 }
 
+// That share of a sum of integers, rounded up. REQUIRES: total < 2^62, share <= kMassOne.
+constexpr uint64_t share_of_total(uint64_t total, uint32_t share) {
+  return total / kMassOne * share + (total % kMassOne * share + kMassOne - 1) / kMassOne;
+}
+
 // Chooses among the tiles that are not forced.
 enum class TileChoice {
   kCoverage,  // the heaviest tiles, until together with the forced ones they hold `share` of all

@@ -148,6 +148,13 @@ void select_tiles(Stream& stream, const SelectTilesArgs& args) {
   check_mask(args.mask, args.rows, shapes);
   shapes.require(args.masses.present() || shapes["num_q_heads"] % shapes["num_list_heads"] == 0,
                  "num_q_heads must be a multiple of num_list_heads");
+  if (args.patterns.present()) {
+    shapes.require(!args.masses.present(), "patterns need records in place of masses");
+    shapes.require(args.segment_tokens > 0 && args.segment_tokens % kMaskTileTokens == 0,
+                   "segment_tokens must be a multiple of kMaskTileTokens");
+    shapes.bind("num_segments", (args.rows.count + args.segment_tokens - 1) / args.segment_tokens);
+    shapes.expect("patterns", args.patterns, DType::kI32, {"num_q_heads", "num_segments"});
+  }
   shapes.bind("3", 3);
   shapes.expect_or_absent("counts", args.counts, DType::kI64, {"3"});
   shapes.require(args.rule.share <= kMassOne, "rule.share must be at most kMassOne");

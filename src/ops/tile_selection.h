@@ -150,6 +150,12 @@ struct TileMassesArgs {
 // beyond the records.
 void tile_masses(Stream& stream, const TileMassesArgs& args);
 
+// How a query head attends in a segment of rows, where heads of a list differ.
+enum class HeadPattern : int32_t {
+  kLines,  // by verticals and tile diagonals (ops/tile_lines.h)
+  kTiles,  // by the tiles of each query tile
+};
+
 struct SelectTilesArgs {
   TensorView records;           // f32 [num_q_heads, num_probes, num_kv_tiles]
   int32_t probes_per_tile = 0;  // num_probes = probes_per_tile * query tiles
@@ -164,6 +170,10 @@ struct SelectTilesArgs {
   // Absent, or what tile_masses made of the records, less what columns hold: then `records` and
   // probes_per_tile are not read.
   TileMasses masses;
+  // Absent, or i32 [num_q_heads, segments of `rows`], a HeadPattern each: then only heads of kTiles
+  // count, and the mask keeps the bits that it has, those of select_diagonals.
+  TensorView patterns;
+  int32_t segment_tokens = 0;  // of patterns; `rows` begin at a segment
 };
 
 // Writes the tiles that the rule takes for every list head and query tile of `rows`. The mass of
@@ -171,7 +181,8 @@ struct SelectTilesArgs {
 // exp(R[x, J] - L[x]), in f32, where L[x] is the log-sum-exp of R[x, J] over J; a probe whose L is
 // not finite is not usable. Masses are rounded down to integers (kMassOne), NaN counts as 0, and
 // take_tiles of ops/tile_rule.h decides. Bits of query tiles without rows, and of KV tiles above
-// the diagonal, are 0.
+// the diagonal, are 0. With patterns the tiles are added to the mask, and to the counts those that
+// were not set; a list without heads of kTiles in the segment keeps its bits.
 //
 // Equal records give equal bits on every device, because the arithmetic is fixed: exp and ln are
 // those of ops/portable_math.h. L is the largest record plus ln of a sum over kRecordLanes lanes:
@@ -179,7 +190,8 @@ struct SelectTilesArgs {
 // half of the lanes is added to the lower half until one is left. The mean adds probes in ascending
 // order, heads outermost, and divides by the number of usable probes.
 // Shapes: num_kv_tiles at most 32 * num_words; num_probes = probes_per_tile * rows.num_q_tiles();
-// the mask's num_q_tiles covers `rows`.
+// the mask's num_q_tiles covers `rows`. Patterns need records; segment_tokens is a multiple of
+// kMaskTileTokens.
 // Types: f32 records, i32 words of bits, i64 counts.
 // Aliasing: mask and counts overlap nothing.
 // Order: after score_tiles of all runs up to the batch's last row, in stream order.

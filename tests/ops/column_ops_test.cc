@@ -229,6 +229,57 @@ TEST(SelectColumns, TakesTheLargestScores) {
   }
 }
 
+// With totals: the fewest of those positions that leave the others no more than the rest of a
+// share.
+TEST(SelectColumns, TakesAShareOfTheScores) {
+  const ColumnRule rules[] = {{.to_segment_end = true}, {.sink_tokens = 0, .recent_tokens = 0}};
+  for (const uint32_t share : {kMassOne / 10 * 3, kMassOne / 10 * 9, kMassOne}) {
+    for (const ColumnRule& rule : rules) {
+      Machine machine;
+      const int64_t width = tiles_of(kNumTokens) * kTile;
+      const std::vector<int32_t> scores = tied_scores(width);
+      std::vector<int64_t> totals;
+      for (auto at = scores.begin(); at != scores.end(); at += width) {
+        totals.push_back(std::accumulate(at, at + width, int64_t{0}));
+      }
+      const TileColumns columns{.positions = machine.tensor(DType::kI32, {2, 4, 5 * kTile}),
+                                .count = machine.tensor(DType::kI32, {2, 4}),
+                                .segment_tokens = kSegment,
+                                .first_segment = 1};
+      select_columns(machine.stream(),
+                     {.scores = machine.tensor(scores, {2, 4, width}),
+                      .max_count = machine.tensor(std::vector<int32_t>{5 * kTile, 70}, {2}),
+                      .batch = {.row_begin = machine.tensor(
+                                    std::vector<int32_t>{7, 7 + kNumTokens - kFirst}, {2}),
+                                .first_pos = machine.tensor(std::vector<int32_t>{kFirst}, {1})},
+                      .first_segment = 1,
+                      .rule = rule,
+                      .columns = columns,
+                      .totals = machine.tensor(totals, {2, 4}),
+                      .share = share});
+      machine.synchronize();
+      for (int32_t row = 0; row < 8; ++row) {
+        const int32_t* own = scores.data() + row * width;
+        const int32_t segment = row % 4 + 1;
+        const auto left_by = [&](int32_t count) {
+          int64_t left = 0;
+          for (const int32_t j : chosen(own, rule, segment, kNumTokens)) left += own[j];
+          for (const int32_t j : chosen(own, rule, segment, count)) left -= own[j];
+          return static_cast<double>(left);
+        };
+        const double allowed =
+            static_cast<double>(totals[static_cast<size_t>(row)]) * (kMassOne - share) / kMassOne;
+        int32_t count = 0;
+        while (count < (row < 4 ? 5 * kTile : 70) && left_by(count) > allowed) ++count;
+        const int32_t* positions = columns.positions.data<int32_t>() + row * 5 * kTile;
+        EXPECT_EQ(std::vector<int32_t>(positions, positions + columns.count.data<int32_t>()[row]),
+                  chosen(own, rule, segment, count))
+            << "row " << row << " share " << share;
+      }
+    }
+  }
+}
+
 // As many positions as threads have to share, and scores of all sizes: few and many equal to the
 // smallest that is taken.
 TEST(SelectColumns, TakesTheLargestOfManyScores) {

@@ -1,13 +1,12 @@
-// Verticals and tile diagonals: score_lines against the double-precision reference, and
-// select_diagonals against its definition; and on texts with planted slashes.
+// Verticals and tile diagonals: score_lines against the double-precision reference, and on texts
+// with planted slashes.
 //
-// Reveals: rows of the wrong segment, offsets rounded to the wrong diagonal, runs that do not add
-// up, ties by chance.
+// Reveals: rows of the wrong segment or head, offsets rounded to the wrong diagonal, runs that do
+// not add up.
 #include "ops/tile_lines.h"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include <gtest/gtest.h>
 
@@ -164,150 +163,56 @@ TEST(ScoreLines, SharesASlashBetweenItsTwoDiagonals) {
   }
 }
 
-// ---- select_diagonals --------------------------------------------------------------------------
-
-constexpr int32_t kNumTokens = 5 * kSegment + 40;  // segments 1 to 5, the last of one tile
-constexpr int32_t kNumTiles = 11;
-
-SelectDiagonalsArgs select_args(Machine& machine, const std::vector<int64_t>& sums) {
-  const int32_t num_rows = kNumTokens - kFirst;
-  return {.diagonals = machine.tensor(sums, {2, 5, kNumTiles}),
-          .max_count = machine.tensor(std::vector<int32_t>{4, 6}, {2}),
-          .segment_tokens = kSegment,
-          .batch = {.row_begin = machine.tensor(std::vector<int32_t>{3, 3 + num_rows}, {2}),
-                    .first_pos = machine.tensor(std::vector<int32_t>{kFirst}, {1})},
-          .rows = {.first = 0, .count = num_rows},
-          .prompt_end = kNumTokens + 500,
-          .mask = {.bits = machine.tensor(DType::kI32, {1, 2, 10, 1}), .first_q_tile = 2},
-          .counts = machine.tensor(std::vector<int64_t>{1, 2, 3}, {3})};
-}
-
-// Sums with ties and zeros; segment 3 of list 1 has none.
-std::vector<int64_t> tied_sums() {
-  std::mt19937 generator(6);
-  std::vector<int64_t> sums;
-  for (int32_t i = 0; i < 2 * 5 * kNumTiles; ++i) {
-    const bool is_blank = i / kNumTiles == 5 + 2;
-    sums.push_back(is_blank ? 0 : std::max<int64_t>(0, static_cast<int64_t>(generator() % 8) - 3));
-  }
-  return sums;
-}
-
-// The definition, bit by bit.
-std::vector<int32_t> expected_words(const SelectDiagonalsArgs& args,
-                                    const std::vector<int64_t>& sums) {
-  std::vector<int32_t> words;
-  for (int32_t list = 0; list < 2; ++list) {
-    for (int32_t q_tile = 2; q_tile < 12; ++q_tile) {
-      const int32_t segment = q_tile / 2 - 1;
-      const auto first = sums.begin() + (list * 5 + std::min(segment, 4)) * kNumTiles;
-      const std::vector<int64_t> of_segment(first, first + kNumTiles);
-      std::vector<int32_t> order(kNumTiles);
-      std::iota(order.begin(), order.end(), 0);
-      std::stable_sort(order.begin() + 2, order.end(), [&](int32_t a, int32_t b) {
-        return of_segment[static_cast<size_t>(a)] > of_segment[static_cast<size_t>(b)];
-      });
-      const int64_t num_keys = std::min<int64_t>((segment + 2) * kSegment, kNumTokens);
-      int64_t count = args.max_count.data<int32_t>()[list];
-      if (args.rule.key_share > 0) {
-        const double tokens =
-            static_cast<double>(args.rule.key_share) / kMassOne * double(num_keys);
-        count = std::min(count, static_cast<int64_t>(std::ceil(tokens / kTile)));
-      }
-      const bool is_blank = *std::max_element(of_segment.begin(), of_segment.end()) == 0;
-      const QueryTile tile{.q_tile = q_tile, .prompt_end = args.prompt_end};
-      uint32_t word = 0;
-      for (int32_t j = 0; j <= q_tile; ++j) {
-        const auto rank = std::find(order.begin(), order.end(), q_tile - j) - order.begin();
-        const bool is_chosen =
-            rank < 2 || (rank < count && of_segment[static_cast<size_t>(q_tile - j)] > 0);
-        const bool all = is_blank || count >= std::min((segment + 2) * 2, kNumTiles) ||
-                         attends_everything(args.rule, tile);
-        if (all || is_chosen || is_forced(args.rule, tile, j)) word |= 1u << j;
-      }
-      words.push_back(q_tile <= 10 ? static_cast<int32_t>(word) : 0);
-    }
-  }
-  return words;
-}
-
-constexpr TileRule kNothingForced{
-    .choice = TileChoice::kTop, .sink_tokens = 0, .recent_tokens = 0, .tail_tokens = 0};
-
-// Selects, and compares words and counts with the definition. Returns the words.
-std::vector<int32_t> expect_defined(Machine& machine, const SelectDiagonalsArgs& args,
-                                    const std::vector<int64_t>& sums) {
-  select_diagonals(machine.stream(), args);
-  machine.synchronize();
-  const std::vector<int32_t> expected = expected_words(args, sums);
-  // Query tile 11 has no rows, and its entry lies outside of `rows`.
-  const std::vector<int32_t> words = values_of<int32_t>(args.mask.bits);
-  int64_t num_set = 0;
-  for (int32_t i = 0; i < 20; ++i) {
-    if (i % 10 == 9) continue;
-    EXPECT_EQ(words[static_cast<size_t>(i)], expected[static_cast<size_t>(i)]) << i;
-    num_set += std::popcount(static_cast<uint32_t>(expected[static_cast<size_t>(i)]));
-  }
-  EXPECT_EQ(values_of<int64_t>(args.counts),
-            (std::vector<int64_t>{1 + num_set, 2 + 2 * (3 + 11) * 9 / 2, 3}));
-  return words;
-}
-
-TEST(SelectDiagonals, TakesTheLargestSums) {
-  const std::vector<int64_t> sums = tied_sums();
-  const TileRule rules[] = {
-      kNothingForced,
-      {.choice = TileChoice::kTop, .sink_tokens = 128, .recent_tokens = 300},
-      {.choice = TileChoice::kTop, .threshold_tokens = 4 * kTile, .tail_tokens = 700}};
-  for (const TileRule& rule : rules) {
-    Machine machine;
-    SelectDiagonalsArgs args = select_args(machine, sums);
-    args.rule = rule;
-    expect_defined(machine, args, sums);
-  }
-}
-
-// Shares of the keys in place of numbers, and below them: another number in each segment.
-TEST(SelectDiagonals, TakesAShareOfTheKeys) {
-  const std::vector<int64_t> sums = tied_sums();
-  for (const double share : {0.01, 0.3, 0.5, 1.0}) {
-    for (const int32_t max_count : {4, 1 << 20}) {
-      Machine machine;
-      SelectDiagonalsArgs args = select_args(machine, sums);
-      args.max_count = machine.tensor(std::vector<int32_t>{max_count, max_count}, {2});
-      args.rule = kNothingForced;
-      args.rule.key_share = static_cast<uint32_t>(share * kMassOne);
-      const std::vector<int32_t> words = expect_defined(machine, args, sums);
-      // The last query tile of segment 1 and that of segment 5, which sees most keys.
-      if (share == 0.3 && max_count > 4) {
-        EXPECT_EQ(std::popcount(static_cast<uint32_t>(words[1])), 2);
-        EXPECT_EQ(std::popcount(static_cast<uint32_t>(words[8])), 4);
-      }
-    }
-  }
-}
-
-// The rows in windows of whole segments, with the sums of these segments alone.
-TEST(SelectDiagonals, WindowsChangeNothing) {
+// Only heads of kLines count, by segment; totals are the sums before anything ends.
+TEST(ScoreLines, SumsTheHeadsOfItsPattern) {
+  constexpr auto kLines = static_cast<int32_t>(HeadPattern::kLines);
+  constexpr auto kTiles = static_cast<int32_t>(HeadPattern::kTiles);
+  const std::vector<int32_t> patterns = {kLines, kTiles,   // head 0 in two segments
+                                         kTiles, kTiles,   // 1
+                                         kLines, kLines,   // 2
+                                         kTiles, kLines};  // 3
   Machine machine;
-  const std::vector<int64_t> sums = tied_sums();
-  const SelectDiagonalsArgs whole = select_args(machine, sums);
-  select_diagonals(machine.stream(), whole);
-  SelectDiagonalsArgs part = select_args(machine, sums);
-  for (const int32_t segment : {0, 1, 2, 3, 4}) {
-    std::vector<int64_t> of_segment;
-    for (const int32_t list : {0, 5}) {
-      const auto first = sums.begin() + (list + segment) * kNumTiles;
-      of_segment.insert(of_segment.end(), first, first + kNumTiles);
-    }
-    part.diagonals = machine.tensor(of_segment, {2, 1, kNumTiles});
-    part.rows = {.first = segment * kSegment,
-                 .count = std::min(kSegment, kNumTokens - kFirst - segment * kSegment)};
-    select_diagonals(machine.stream(), part);
-  }
+  const PlantedText text = PlantedText::random(3 * kSegment - 100, 33, 2, 2);
+  Lines lines = score_rows(machine, text, 2);
+  lines.args.patterns = machine.tensor(patterns, {4, 2});
+  lines.args.totals = machine.tensor(DType::kI64, {2, 2});
+  score_lines(machine.stream(), lines.args);
   machine.synchronize();
-  EXPECT_EQ(values_of<int32_t>(part.mask.bits), values_of<int32_t>(whole.mask.bits));
-  EXPECT_EQ(values_of<int64_t>(part.counts), values_of<int64_t>(whole.counts));
+  // One list for each head.
+  const reference::LineScores of_heads =
+      reference::line_scores(lines.tiles, kSegment, kLineRows, 4);
+  const auto expected = [&](const std::vector<double>& sums, size_t row, int64_t width, int64_t i) {
+    double sum = 0.0;
+    for (const size_t head : {row / 2 * 2, row / 2 * 2 + 1}) {
+      const size_t of_head = head * 2 + row % 2;
+      if (patterns[of_head] == kLines)
+        sum += sums[of_head * static_cast<size_t>(width) + static_cast<size_t>(i)];
+    }
+    return sum;
+  };
+  for (size_t row = 0; row < 4; ++row) {
+    int64_t total = 0;
+    const int64_t width = lines.args.verticals.dim(2);
+    const int32_t* verticals =
+        lines.args.verticals.data<int32_t>() + static_cast<int64_t>(row) * width;
+    for (int64_t j = 0; j < width; ++j) {
+      total += verticals[j];
+      const double wanted =
+          j < text.num_tokens() ? expected(of_heads.verticals, row, text.num_tokens(), j) : 0.0;
+      ASSERT_NEAR(verticals[j] / double{kColumnOne}, wanted, 1e-5 + 2e-5 * wanted)
+          << "row " << row << ", vertical " << j;
+    }
+    EXPECT_EQ(values_of<int64_t>(lines.args.totals)[row], total) << row;
+    const int64_t num_diagonals = lines.args.diagonals.dim(2);
+    const int64_t* diagonals =
+        lines.args.diagonals.data<int64_t>() + static_cast<int64_t>(row) * num_diagonals;
+    for (int64_t d = 0; d < num_diagonals; ++d) {
+      const double wanted = expected(of_heads.diagonals, row, num_diagonals, d);
+      ASSERT_NEAR(static_cast<double>(diagonals[d]) / kTile / kColumnOne, wanted,
+                  1e-3 + 2e-5 * wanted)
+          << "row " << row << ", diagonal " << d;
+    }
+  }
 }
 
 TEST(LinesContract, NamesTheRuleThatIsBroken) {

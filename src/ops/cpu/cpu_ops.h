@@ -46,6 +46,7 @@ class CpuOps final : public Ops {
   void score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const override;
   void score_lines(Stream& stream, const ScoreLinesArgs& args) const override;
   void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const override;
+  void choose_patterns(Stream& stream, const ChoosePatternsArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;

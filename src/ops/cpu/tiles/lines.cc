@@ -1,18 +1,18 @@
-// score_lines and select_diagonals on the CPU.
+// score_lines on the CPU.
 //
-// A task of score_lines takes one KV tile of one list, and all line rows against it. Diagonals get
+// A task takes one KV tile of one list, and all line rows against it. Diagonals get
 // atomic additions of integers, so that the order of tasks cannot matter. Bound: arithmetic.
 // Thread rule: enqueue only; tasks run on the stream's team.
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <limits>
 #include <vector>
 
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/tiles/key_tile.h"
-#include "ops/cpu/tiles/masks.h"
 
 namespace sluice::cpu {
 namespace {
@@ -38,9 +38,17 @@ struct LinesCall {
   int32_t num_list_heads;
   int32_t num_segments;
   int64_t num_positions;
-  int32_t* verticals;  // [num_list_heads][num_segments][num_positions]
-  int64_t* diagonals;  // [num_list_heads][num_segments][num_kv_tiles]
+  int32_t* verticals;       // [num_list_heads][num_segments][num_positions]
+  int64_t* diagonals;       // [num_list_heads][num_segments][num_kv_tiles]
+  const int32_t* patterns;  // [num_q_heads][num_segments]; null: all heads count
+  int64_t* totals;          // [num_list_heads][num_segments]; null: not wanted
 
+  // Whether the head of probe `probe` of all attends by lines in its segment.
+  bool counts(int64_t probe) const {
+    const int64_t segment = probe % num_probes / lines.count;
+    return patterns == nullptr || patterns[probe / num_probes * num_segments + segment] ==
+                                      static_cast<int32_t>(HeadPattern::kLines);
+  }
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
   // The positions of a segment's line rows: [begin, end), up to lines.count of them.
   int32_t lines_end(int32_t segment) const {
@@ -99,13 +107,17 @@ void put_sums(const LinesCall& call, int32_t list, int32_t segment, int32_t kv_t
   for (size_t j = 0; j < kTile; ++j) {
     verticals[j] = static_cast<int32_t>(std::min<uint64_t>(sums.verticals[j], kMaxColumnScore));
   }
+  int64_t total = 0;
   for (int32_t i = 0; i < SegmentSums::kMaxDiagonals; ++i) {
     const int64_t sum = sums.diagonals[static_cast<size_t>(i)];
+    total += sum;
     // Beyond the last diagonal only offsets of more than all keys would lie.
     if (sum == 0 || sums.first_diagonal + i >= call.num_kv_tiles) continue;
     std::atomic_ref(call.diagonals[row * call.num_kv_tiles + sums.first_diagonal + i])
         .fetch_add(sum, std::memory_order_relaxed);
   }
+  if (call.totals == nullptr || total == 0) return;
+  std::atomic_ref(call.totals[row]).fetch_add(total / kTile, std::memory_order_relaxed);
 }
 
 void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list, int32_t kv_tile) {
@@ -135,12 +147,15 @@ void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list,
 
 void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& team) {
   team.parallel_for(int64_t{call.num_q_heads} * call.num_probes, [&](int64_t probe) {
-    call.lse[probe] =
-        log_sum_exp(call.records + probe * call.num_kv_tiles, (call.end_pos() + kTile - 1) / kTile);
+    const int32_t num_tiles = (call.end_pos() + kTile - 1) / kTile;
+    call.lse[probe] = call.counts(probe)
+                          ? log_sum_exp(call.records + probe * call.num_kv_tiles, num_tiles)
+                          : std::numeric_limits<float>::quiet_NaN();
   });
   if (*call.run.kv_begin == 0) {
-    std::fill_n(call.diagonals,
-                int64_t{call.num_list_heads} * call.num_segments * call.num_kv_tiles, 0);
+    const int64_t num_lists = int64_t{call.num_list_heads} * call.num_segments;
+    std::fill_n(call.diagonals, num_lists * call.num_kv_tiles, 0);
+    if (call.totals != nullptr) std::fill_n(call.totals, num_lists, 0);
   }
   const int32_t num_tiles = call.run.num_tiles();
   SLUICE_CHECK(call.run.first_tile() + num_tiles <= call.num_kv_tiles &&
@@ -153,111 +168,35 @@ void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& te
   });
 }
 
-// ---- Diagonals to masks ------------------------------------------------------------------------
-
-// SelectDiagonalsArgs as plain pointers.
-struct DiagonalsCall {
-  const int64_t* diagonals;
-  const int32_t* max_count;
-  MaskCall mask;
-  TileRule rule;
-  int32_t num_kv_tiles;
-  int32_t num_segments;
-  int32_t tiles_per_segment;
-
-  int64_t end_of_segment(int32_t segment) const {  // a position
-    const int64_t end_tile = mask.first_q_tile_of_rows() + int64_t{segment + 1} * tiles_per_segment;
-    return std::min<int64_t>(end_tile * kTile, mask.end_pos());
-  }
-};
-
-// Which diagonals a segment takes, by D; empty: everything.
-std::vector<bool> chosen_diagonals(const DiagonalsCall& call, int32_t list, int32_t segment) {
-  const int64_t* sums =
-      call.diagonals + (int64_t{list} * call.num_segments + segment) * call.num_kv_tiles;
-  std::vector<int32_t> others;
-  for (int32_t d = 2; d < call.num_kv_tiles; ++d) {
-    if (sums[d] > 0) others.push_back(d);
-  }
-  const bool has_near = sums[0] > 0 || (call.num_kv_tiles > 1 && sums[1] > 0);
-  if (others.empty() && !has_near) return {};
-  const int64_t end = call.end_of_segment(segment);
-  const int64_t most = call.rule.most_diagonals(call.max_count[list], end);
-  if (most >= mask_tiles_of(end)) return {};
-  const int64_t count = std::clamp<int64_t>(most - 2, 0, std::ssize(others));
-  std::stable_sort(others.begin(), others.end(),
-                   [&](int32_t a, int32_t b) { return sums[a] > sums[b]; });
-  std::vector<bool> chosen(static_cast<size_t>(std::max(2, call.num_kv_tiles)), false);
-  chosen[0] = chosen[1] = true;
-  for (int64_t i = 0; i < count; ++i) {
-    chosen[static_cast<size_t>(others[static_cast<size_t>(i)])] = true;
-  }
-  return chosen;
-}
-
-TileSelection take_diagonals(const DiagonalsCall& call, const QueryTile& tile,
-                             const std::vector<bool>& diagonals) {
-  TileSelection selection{.is_set = std::vector<bool>(static_cast<size_t>(tile.q_tile) + 1, true)};
-  if (diagonals.empty() || attends_everything(call.rule, tile)) return selection;
-  for (int32_t j = 0; j <= tile.q_tile; ++j) {
-    selection.is_set[static_cast<size_t>(j)] =
-        is_forced(call.rule, tile, j) || diagonals[static_cast<size_t>(tile.q_tile - j)];
-  }
-  return selection;
-}
-
-void write_segment(const DiagonalsCall& call, int32_t list, int32_t segment) {
-  const std::vector<bool> diagonals = chosen_diagonals(call, list, segment);
-  const int32_t begin = segment * call.tiles_per_segment;
-  const int32_t end = std::min(begin + call.tiles_per_segment, call.mask.num_entries);
-  for (int32_t entry = begin; entry < end; ++entry) {
-    write_mask_entry(call.mask, list, entry,
-                     [&](const QueryTile& tile) { return take_diagonals(call, tile, diagonals); });
-  }
-}
-
 }  // namespace
 
 void CpuOps::score_lines(Stream& stream, const ScoreLinesArgs& args) const {
   const auto num_q_heads = static_cast<int32_t>(args.vectors.dim(0));
   const auto num_lists = static_cast<int32_t>(args.verticals.dim(0));
-  const LinesCall call{.vectors = reinterpret_cast<const uint16_t*>(args.vectors.bytes()),
-                       .records = args.records.data<float>(),
-                       .lse = args.lse.data<float>(),
-                       .row_begin = args.batch.row_begin.data<int32_t>(),
-                       .first_pos = args.batch.first_pos.data<int32_t>(),
-                       .run = key_run_of(args),
-                       .first_row = args.rows.first,
-                       .lines = args.lines,
-                       .scale = args.scale,
-                       .num_q_heads = num_q_heads,
-                       .num_probes = static_cast<int32_t>(args.vectors.dim(1)),
-                       .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
-                       .group = num_q_heads / args.kv.shape.num_kv_heads,
-                       .heads_per_list = num_q_heads / num_lists,
-                       .num_list_heads = num_lists,
-                       .num_segments = static_cast<int32_t>(args.verticals.dim(1)),
-                       .num_positions = args.verticals.dim(2),
-                       .verticals = args.verticals.data<int32_t>(),
-                       .diagonals = args.diagonals.data<int64_t>()};
+  const LinesCall call{
+      .vectors = reinterpret_cast<const uint16_t*>(args.vectors.bytes()),
+      .records = args.records.data<float>(),
+      .lse = args.lse.data<float>(),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .run = key_run_of(args),
+      .first_row = args.rows.first,
+      .lines = args.lines,
+      .scale = args.scale,
+      .num_q_heads = num_q_heads,
+      .num_probes = static_cast<int32_t>(args.vectors.dim(1)),
+      .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
+      .group = num_q_heads / args.kv.shape.num_kv_heads,
+      .heads_per_list = num_q_heads / num_lists,
+      .num_list_heads = num_lists,
+      .num_segments = static_cast<int32_t>(args.verticals.dim(1)),
+      .num_positions = args.verticals.dim(2),
+      .verticals = args.verticals.data<int32_t>(),
+      .diagonals = args.diagonals.data<int64_t>(),
+      .patterns = args.patterns.present() ? args.patterns.data<int32_t>() : nullptr,
+      .totals = args.totals.present() ? args.totals.data<int64_t>() : nullptr};
   as_cpu(stream).submit("score lines", [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
     run_lines(call, kernels, team);
-  });
-}
-
-void CpuOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const {
-  const DiagonalsCall call{.diagonals = args.diagonals.data<int64_t>(),
-                           .max_count = args.max_count.data<int32_t>(),
-                           .mask = make_mask_call(args),
-                           .rule = args.rule,
-                           .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),
-                           .num_segments = static_cast<int32_t>(args.diagonals.dim(1)),
-                           .tiles_per_segment = args.segment_tokens / kTile};
-  as_cpu(stream).submit("select diagonals", [call](ThreadTeam& team) {
-    team.parallel_for(int64_t{call.mask.num_list_heads} * call.num_segments, [&](int64_t index) {
-      write_segment(call, static_cast<int32_t>(index / call.num_segments),
-                    static_cast<int32_t>(index % call.num_segments));
-    });
   });
 }
 

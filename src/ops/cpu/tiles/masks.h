@@ -27,6 +27,14 @@ struct MaskCall {
 
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
   int32_t first_q_tile_of_rows() const { return first_q_tile + first_entry; }
+  // Of entry `entry` of the rows.
+  QueryTile tile_of(int32_t entry) const {
+    return {.q_tile = first_q_tile_of_rows() + entry, .prompt_end = prompt_end};
+  }
+  bool has_rows(const QueryTile& tile) const { return tile.first_row() < end_pos(); }
+  uint32_t* words_of(int32_t list_head, int32_t entry) const {
+    return bits + (static_cast<int64_t>(list_head) * num_q_tiles + first_entry + entry) * num_words;
+  }
 };
 
 // Of SelectTilesArgs, SelectDiagonalsArgs.
@@ -46,30 +54,38 @@ MaskCall make_mask_call(const Args& args) {
           .num_entries = args.rows.num_q_tiles()};
 }
 
-// Writes entry `entry` of the rows: what choose(QueryTile) gives, or zeros if the query tile has no
-// rows. Adds to the counts.
+inline void add_to_count(const MaskCall& call, int index, int64_t value) {
+  if (call.counts == nullptr) return;
+  std::atomic_ref(call.counts[index]).fetch_add(value, std::memory_order_relaxed);
+}
+
+// Adds to entry `entry` of the rows what choose(QueryTile) gives, if the query tile has rows, and
+// to the counts what was not set.
 template <typename F>
-void write_mask_entry(const MaskCall& call, int32_t list_head, int32_t entry, const F& choose) {
-  const int32_t mask_entry = call.first_entry + entry;
-  uint32_t* words = call.bits + (static_cast<int64_t>(list_head) * call.num_q_tiles + mask_entry) *
-                                    call.num_words;
-  std::fill_n(words, call.num_words, 0u);
-  const QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
-  if (tile.q_tile * kMaskTileTokens >= call.end_pos()) return;
+void add_to_mask_entry(const MaskCall& call, int32_t list_head, int32_t entry, const F& choose) {
+  const QueryTile tile = call.tile_of(entry);
+  if (!call.has_rows(tile)) return;
+  uint32_t* words = call.words_of(list_head, entry);
   const TileSelection selection = choose(tile);
   int64_t num_set = 0;
   for (size_t j = 0; j < selection.is_set.size(); ++j) {
-    if (!selection.is_set[j]) continue;
-    words[j / 32] |= 1u << (j % 32);
+    const uint32_t bit = 1u << (j % 32);
+    if (!selection.is_set[j] || (words[j / 32] & bit) != 0) continue;
+    words[j / 32] |= bit;
     ++num_set;
   }
-  if (call.counts == nullptr) return;
-  const auto add = [&](int index, int64_t value) {
-    std::atomic_ref(call.counts[index]).fetch_add(value, std::memory_order_relaxed);
-  };
-  add(0, num_set);
-  add(1, std::ssize(selection.is_set));
-  add(2, selection.num_cut);
+  add_to_count(call, 0, num_set);
+  add_to_count(call, 2, selection.num_cut);
+}
+
+// Writes the entry: what choose(QueryTile) gives, or zeros if the query tile has no rows. Adds to
+// the counts.
+template <typename F>
+void write_mask_entry(const MaskCall& call, int32_t list_head, int32_t entry, const F& choose) {
+  std::fill_n(call.words_of(list_head, entry), call.num_words, 0u);
+  const QueryTile tile = call.tile_of(entry);
+  if (call.has_rows(tile)) add_to_count(call, 1, tile.q_tile + 1);
+  add_to_mask_entry(call, list_head, entry, choose);
 }
 
 }  // namespace sluice::cpu

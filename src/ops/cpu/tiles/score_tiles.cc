@@ -38,6 +38,7 @@ struct ScoreCall {
   int32_t num_probes;
   int32_t per_tile;        // probes of a query tile, or of a segment
   int32_t segment_tokens;  // not 0: probes are the last rows of segments (score_line_rows)
+  int32_t line_rows;       // of a segment
   int32_t key_tokens;      // that one key vector stands for
   int64_t width;           // elements of a probe vector and of a key vector
   int32_t num_kv_tiles;
@@ -122,18 +123,20 @@ struct ProbeRows {
   bool exists() const { return begin < end; }
 };
 
-// The line row of a probe.
-ProbeRows line_row_of(const ScoreCall& call, int32_t probe) {
+// The line row of a probe, or all line rows of a segment as one pool.
+ProbeRows line_rows_of(const ScoreCall& call, int32_t probe) {
   const int32_t begin =
       *call.first_pos + call.rows.first + probe / call.per_tile * call.segment_tokens;
   const int32_t end = std::min(begin + call.segment_tokens, call.end_pos());
-  const int32_t row = end - call.per_tile + probe % call.per_tile;
+  const int32_t first = end - call.line_rows;
+  if (call.probes.kind == TileProbeKind::kPooled) return {std::max(begin, first), end, end};
+  const int32_t row = first + probe % call.per_tile;
   if (row < begin) return {};
   return {row, row + 1, row + 1};
 }
 
 ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
-  if (call.segment_tokens > 0) return line_row_of(call, probe);
+  if (call.segment_tokens > 0) return line_rows_of(call, probe);
   const int32_t q_tile = (*call.first_pos + call.rows.first) / kTile + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   const int32_t end_pos = call.end_pos();
@@ -297,7 +300,7 @@ void run_call(const ScoreCall& call, const TileKernels& kernels, ThreadTeam& tea
 
 }  // namespace
 
-// The probes are true rows like those of score_tiles; only their places differ.
+// The probes are true rows or pools like those of score_tiles; only their places differ.
 void CpuOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const {
   ScoreCall call = make_call({.q = args.q,
                               .batch = args.batch,
@@ -307,10 +310,11 @@ void CpuOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) cons
                               .kv_begin = args.kv_begin,
                               .kv_end = args.kv_end,
                               .block_table = args.block_table,
-                              .probes = {.kind = TileProbeKind::kRows},
+                              .probes = line_probes(args.is_pooled),
                               .vectors = args.vectors,
                               .records = args.records});
-  call.per_tile = args.lines.count;
+  call.per_tile = args.is_pooled ? 1 : args.lines.count;
+  call.line_rows = args.lines.count;
   call.segment_tokens = args.lines.segment_tokens;
   as_cpu(stream).submit("score line rows",
                         [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {

@@ -52,6 +52,37 @@ class Largest {
     return static_cast<int32_t>(reducer_.sum(static_cast<uint64_t>(count)));
   }
 
+  // The sum of the candidates of at least some number.
+  __device__ uint64_t sum_from(T least) {
+    uint64_t sum = 0;
+#pragma unroll 8
+    for (int32_t j = first_own(); j < candidates_.end; j += kThreads) {
+      if (numbers_[j] >= least) sum += static_cast<uint64_t>(numbers_[j]);
+    }
+    return reducer_.sum(sum);
+  }
+
+  // Takes only as many as it takes for the other candidates to hold `allowed` at most.
+  __device__ void leave_at_most(uint64_t allowed) {
+    const uint64_t all = sum_from(1);
+    if (all <= allowed) {
+      candidates_.count = 0;
+      return;
+    }
+    // The largest number from which on the candidates hold what is missing. Those equal to it all
+    // have its mass, so that a division gives how many of them it takes.
+    const uint64_t missing = all - allowed;
+    T threshold = 0;
+    for (T bit = T{1} << (63 - __clzll(static_cast<long long>(largest()))); bit != 0; bit /= 2) {
+      if (sum_from(threshold | bit) >= missing) threshold |= bit;
+    }
+    const uint64_t of_equal = missing - sum_from(threshold + 1);
+    const auto unit = static_cast<uint64_t>(threshold);
+    const int32_t count =
+        count_above(threshold) + static_cast<int32_t>((of_equal + unit - 1) / unit);
+    candidates_.count = min(candidates_.count, count);
+  }
+
   __device__ LargestCut<T> find_cut() {
     const int32_t num_positive = count_from(1);
     LargestCut<T> cut{.count = min(num_positive, candidates_.count)};
@@ -146,7 +177,7 @@ class Largest {
   }
 
   const T* numbers_;
-  const Candidates candidates_;
+  Candidates candidates_;
   Shared& shared_;
   Reducer reducer_;
 };

@@ -21,7 +21,20 @@ inline constexpr int kMassWarps = kMassThreads / kWarpThreads;
 inline constexpr int kProbesAtOnce = 64;  // whose log-sum-exp are in shared memory
 static_assert(kRecordLanes == kWarpThreads);
 
-// Records of the query tiles of some rows, and the heads that share a list.
+// Which heads count in a segment; all if there are no patterns.
+struct HeadsCall {
+  const int32_t* patterns;  // [num_q_heads][num_segments]
+  int32_t num_segments;
+  int32_t tiles_per_segment;
+
+  __device__ bool counts(int32_t head, int32_t entry) const {
+    if (patterns == nullptr) return true;
+    const int64_t row = static_cast<int64_t>(head) * num_segments;
+    return patterns[row + entry / tiles_per_segment] == static_cast<int32_t>(HeadPattern::kTiles);
+  }
+};
+
+// Records of the query tiles (or segments) of some rows, and the heads that share a list.
 struct RecordsCall {
   const float* records;  // [num_q_heads][num_probes][num_kv_tiles]
   float* lse;            // [num_q_heads][num_probes]: receives the log-sum-exp; null: not wanted
@@ -29,6 +42,7 @@ struct RecordsCall {
   int32_t num_probes;
   int32_t num_kv_tiles;
   int32_t heads_per_list;
+  HeadsCall heads;
 };
 
 // The probes at hand.
@@ -56,7 +70,7 @@ __device__ inline float log_sum_exp(const float* records, int32_t count) {
 }
 
 // Loads kProbesAtOnce or fewer probes of the list, from `first` on: where their records are, and
-// their log-sum-exp over `num_visible` tiles.
+// their log-sum-exp over `num_visible` tiles, NaN for heads that do not count.
 __device__ inline void find_log_sums(const RecordsCall& call, int32_t list_head, int32_t entry,
                                      int32_t first, int32_t num_visible, ProbeSums& shared) {
   const int32_t count = min(kProbesAtOnce, call.heads_per_list * call.per_tile - first);
@@ -65,7 +79,8 @@ __device__ inline void find_log_sums(const RecordsCall& call, int32_t list_head,
     const int64_t probe = static_cast<int64_t>(head) * call.num_probes + entry * call.per_tile +
                           (first + i) % call.per_tile;
     const float* records = call.records + probe * call.num_kv_tiles;
-    const float lse = log_sum_exp(records, num_visible);
+    const bool counts = call.heads.counts(head, entry);
+    const float lse = counts ? log_sum_exp(records, num_visible) : NAN;
     if (threadIdx.x % kWarpThreads != 0) continue;
     shared.records[i] = records;
     shared.lse[i] = lse;

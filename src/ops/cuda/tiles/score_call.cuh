@@ -35,18 +35,21 @@ struct ProbeRows {
   __device__ bool exists() const { return begin < end; }
 };
 
-// The line row of a probe.
-__device__ inline ProbeRows line_row_of(const ScoreCall& call, const ScoreRun& run, int32_t probe) {
+// The line row of a probe, or all line rows of a segment as one pool.
+__device__ inline ProbeRows line_rows_of(const ScoreCall& call, const ScoreRun& run,
+                                         int32_t probe) {
   const int32_t begin =
       run.first_q_tile * kMaskTileTokens + probe / call.per_tile * call.segment_tokens;
   const int32_t end = min(begin + call.segment_tokens, run.end_pos);
-  const int32_t row = end - call.per_tile + probe % call.per_tile;
+  const int32_t first = end - call.line_rows;
+  if (call.probes.kind == TileProbeKind::kPooled) return {max(begin, first), end, end};
+  const int32_t row = first + probe % call.per_tile;
   if (row < begin) return {0, 0, 0};
   return {row, row + 1, row + 1};
 }
 
 __device__ inline ProbeRows rows_of(const ScoreCall& call, const ScoreRun& run, int32_t probe) {
-  if (call.segment_tokens > 0) return line_row_of(call, run, probe);
+  if (call.segment_tokens > 0) return line_rows_of(call, run, probe);
   const int32_t q_tile = run.first_q_tile + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   if (q_tile * kMaskTileTokens >= run.end_pos) return {0, 0, 0};

@@ -40,6 +40,7 @@ struct ScoreCall {
   int32_t num_probes = 0;
   int32_t per_tile = 0;        // probes of a query tile, or of a segment
   int32_t segment_tokens = 0;  // not 0: probes are the last rows of segments (score_line_rows)
+  int32_t line_rows = 0;       // of a segment
   int32_t width = 0;           // elements of a probe vector
   int32_t num_kv_tiles = 0;
   int32_t num_run_tiles = 0;     // of the run, at most

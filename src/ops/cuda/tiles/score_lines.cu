@@ -29,6 +29,8 @@ struct LinesCall {
   float* lse;                     // [num_q_heads][num_probes]: that of `probes`
   int32_t* verticals;             // [num_list_heads][num_segments][num_positions]
   unsigned long long* diagonals;  // [num_list_heads][num_segments][num_kv_tiles]
+  const int32_t* patterns;        // [num_q_heads][num_segments]; null: all heads count
+  unsigned long long* totals;     // [num_list_heads][num_segments]; null: not wanted
   LineRows lines;
   int64_t num_positions;
   int32_t num_q_heads;
@@ -51,14 +53,26 @@ __device__ inline LineRange lines_of(const LinesCall& call, const ProbeRun& run,
   return {max(begin, end - call.lines.count), end};
 }
 
-// grid: probes of all query heads, a warp each. The run from token 0 clears the diagonals.
+// Whether the head of probe `probe` of all attends by lines in its segment.
+__device__ inline bool counts(const LinesCall& call, int64_t probe) {
+  if (call.patterns == nullptr) return true;
+  const int64_t head = probe / call.probes.num_probes;
+  const int64_t segment = probe % call.probes.num_probes / call.lines.count;
+  return call.patterns[head * call.num_segments + segment] ==
+         static_cast<int32_t>(HeadPattern::kLines);
+}
+
+// grid: probes of all query heads, a warp each. The run from token 0 clears diagonals and totals.
 __global__ void __launch_bounds__(kSumThreads) line_sums_kernel(const LinesCall call) {
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x;
   const int64_t num_threads = static_cast<int64_t>(gridDim.x) * kSumThreads;
   if (*call.run.kv_begin == 0) {
-    const int64_t num_diagonals =
-        static_cast<int64_t>(call.num_list_heads) * call.num_segments * call.num_kv_tiles;
+    const int64_t num_lists = static_cast<int64_t>(call.num_list_heads) * call.num_segments;
+    const int64_t num_diagonals = num_lists * call.num_kv_tiles;
     for (int64_t i = thread; i < num_diagonals; i += num_threads) call.diagonals[i] = 0;
+    for (int64_t i = thread; i < num_lists && call.totals != nullptr; i += num_threads) {
+      call.totals[i] = 0;
+    }
   }
   const int64_t probe = thread / kWarpThreads;
   if (probe >= static_cast<int64_t>(call.num_q_heads) * call.probes.num_probes) return;
@@ -67,7 +81,7 @@ __global__ void __launch_bounds__(kSumThreads) line_sums_kernel(const LinesCall 
   const float lse =
       log_sum_exp(call.records + probe * call.num_kv_tiles, min(num_tiles, call.num_kv_tiles));
   if (threadIdx.x % kWarpThreads != 0) return;
-  call.lse[probe] = lse;
+  call.lse[probe] = counts(call, probe) ? lse : NAN;
   if (probe == 0 && num_tiles > call.num_kv_tiles) fail_row(call.report, call.num_kv_tiles);
 }
 
@@ -142,9 +156,11 @@ __device__ __forceinline__ void write_verticals(LineSums& sums, ProductShared& s
 }
 
 // `num_left` diagonals lie from the first one on: beyond them only offsets of more than all keys
-// would.
+// would. All of them together are kMaskTileTokens times the total; `total` may be null.
 __device__ __forceinline__ void add_diagonals(const LineSums& sums, int32_t num_left,
-                                              unsigned long long* diagonals) {
+                                              unsigned long long* diagonals,
+                                              unsigned long long* total) {
+  unsigned long long all = 0;
 #pragma unroll
   for (int d = 0; d < kNumDiagonals; ++d) {
     unsigned long long sum = sums.diagonals[d];
@@ -153,6 +169,10 @@ __device__ __forceinline__ void add_diagonals(const LineSums& sums, int32_t num_
       sum += __shfl_xor_sync(kFullWarp, sum, step);
     }
     if (threadIdx.x % kWarpThreads == 0 && sum > 0 && d < num_left) atomicAdd(&diagonals[d], sum);
+    all += sum;
+  }
+  if (threadIdx.x % kWarpThreads == 0 && all > 0 && total != nullptr) {
+    atomicAdd(total, all / kMaskTileTokens);
   }
 }
 
@@ -198,7 +218,8 @@ __global__ void __launch_bounds__(kProductThreads, 2)
   const int64_t row = static_cast<int64_t>(list) * call.num_segments + segment;
   write_verticals(sums, shared, call.verticals + row * call.num_positions + first_position);
   add_diagonals(sums, call.num_kv_tiles - first_diagonal,
-                call.diagonals + row * call.num_kv_tiles + first_diagonal);
+                call.diagonals + row * call.num_kv_tiles + first_diagonal,
+                call.totals == nullptr ? nullptr : call.totals + row);
 }
 
 LinesCall make_call(const ScoreLinesArgs& args) {
@@ -222,6 +243,10 @@ LinesCall make_call(const ScoreLinesArgs& args) {
           .lse = args.lse.data<float>(),
           .verticals = args.verticals.data<int32_t>(),
           .diagonals = reinterpret_cast<unsigned long long*>(args.diagonals.data<int64_t>()),
+          .patterns = args.patterns.present() ? args.patterns.data<int32_t>() : nullptr,
+          .totals = args.totals.present()
+                        ? reinterpret_cast<unsigned long long*>(args.totals.data<int64_t>())
+                        : nullptr,
           .lines = args.lines,
           .num_positions = args.verticals.dim(2),
           .num_q_heads = num_q_heads,

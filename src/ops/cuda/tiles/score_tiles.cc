@@ -116,7 +116,7 @@ void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreC
 
 }  // namespace
 
-// The probes are true rows like those of score_tiles; only their places differ.
+// The probes are true rows or pools like those of score_tiles; only their places differ.
 void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const {
   ScoreCall call = make_call({.q = args.q,
                               .batch = args.batch,
@@ -126,10 +126,11 @@ void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) con
                               .kv_begin = args.kv_begin,
                               .kv_end = args.kv_end,
                               .block_table = args.block_table,
-                              .probes = {.kind = TileProbeKind::kRows},
+                              .probes = line_probes(args.is_pooled),
                               .vectors = args.vectors,
                               .records = args.records});
-  call.per_tile = args.lines.count;
+  call.per_tile = args.is_pooled ? 1 : args.lines.count;
+  call.line_rows = args.lines.count;
   call.segment_tokens = args.lines.segment_tokens;
   run_call("score_line_rows", as_cuda(stream), args.kv, call);
 }

@@ -19,8 +19,10 @@ struct SelectCall {
   const int32_t* row_begin;
   const int32_t* first_pos;
   ColumnRule rule;
-  int32_t* positions;  // [num_list_heads][num_segments][max_columns]
-  int32_t* count;      // [num_list_heads][num_segments]
+  int32_t* positions;     // [num_list_heads][num_segments][max_columns]
+  int32_t* count;         // [num_list_heads][num_segments]
+  const int64_t* totals;  // [num_list_heads][num_scored]; null: as many as there may be
+  uint32_t share;         // of the total
   int64_t num_positions;
   int32_t num_scored;
   int32_t num_segments;
@@ -60,6 +62,10 @@ __global__ void __launch_bounds__(kThreads) select_columns_kernel(const SelectCa
     candidates = {};
   }
   LargestScores largest(scores, candidates, shared);
+  if (call.totals != nullptr && candidates.count > 0) {
+    const auto total = static_cast<uint64_t>(call.totals[list * call.num_scored + segment]);
+    largest.leave_at_most(total - share_of_total(total, call.share));
+  }
   const LargestCut<int32_t> cut = largest.find_cut();
   if (threadIdx.x == 0) call.count[target] = cut.count;
   if (cut.count == 0) return;
@@ -79,6 +85,8 @@ void CudaOps::select_columns(Stream& on, const SelectColumnsArgs& args) const {
                   .rule = args.rule,
                   .positions = columns.positions.data<int32_t>(),
                   .count = columns.count.data<int32_t>(),
+                  .totals = args.totals.present() ? args.totals.data<int64_t>() : nullptr,
+                  .share = args.share,
                   .num_positions = args.scores.dim(2),
                   .num_scored = static_cast<int32_t>(args.scores.dim(1)),
                   .num_segments = static_cast<int32_t>(columns.positions.dim(1)),

@@ -168,9 +168,9 @@ class RuleOverMasses {
   Reducer& reducer_;
 };
 
-// Writes the words of a list and returns how many of its bits are set. A warp writes neighbouring
-// words, and its tiles at the threshold follow those of lower warps. REQUIRES: every thread calls
-// it.
+// Writes the words of a list, or adds to them where heads have patterns, and returns how many bits
+// it has set. A warp writes neighbouring words, and its tiles at the threshold follow those of
+// lower warps. REQUIRES: every thread calls it.
 __device__ inline uint64_t write_words(const SelectCall& call, const QueryTile& tile,
                                        const Cut& cut, const uint32_t* masses, Shared& shared,
                                        uint32_t* words) {
@@ -204,8 +204,9 @@ __device__ inline uint64_t write_words(const SelectCall& call, const QueryTile& 
                                    : j <= tile.q_tile;
     const uint32_t set = __ballot_sync(kFullWarp, is_set);
     if (lane == 0) {
-      words[word] = set;
-      num_set += __popc(set);
+      const uint32_t before = call.records.heads.patterns != nullptr ? words[word] : 0;
+      words[word] = before | set;
+      num_set += __popc(set & ~before);
     }
     equal_before += __popc(all_equal);
   }
@@ -228,6 +229,16 @@ __device__ inline uint64_t load_masses(const SelectCall& call, int32_t list_head
   return static_cast<uint64_t>(call.column_mass[list]);
 }
 
+// Whether a head of the list selects tiles in the segment of the query tile.
+__device__ inline bool any_head_counts(const RecordsCall& call, int32_t list_head, int32_t entry) {
+  if (call.heads.patterns == nullptr) return true;
+  bool any = false;
+  for (int32_t h = 0; h < call.heads_per_list; ++h) {
+    any = any || call.heads.counts(list_head * call.heads_per_list + h, entry);
+  }
+  return any;
+}
+
 // grid: query tiles, from the last, which see most, to the first; then list heads.
 __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall call) {
   extern __shared__ uint32_t masses[];  // [num_kv_tiles]
@@ -240,6 +251,7 @@ __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall
   const QueryTile tile{.q_tile = call.first_q_tile + mask_entry, .prompt_end = call.prompt_end};
   const bool exists = tile.first_row() < *call.first_pos + call.row_begin[1] - call.row_begin[0];
   const bool has_records = tile.q_tile < call.num_kv_tiles;
+  if (!any_head_counts(call.records, list_head, entry)) return;
   if (!exists || !has_records) {
     if (exists && threadIdx.x == 0) fail_row(call.report, tile.q_tile);
     for (int32_t i = threadIdx.x; i < call.num_words; i += kThreads) words[i] = 0;
@@ -256,7 +268,9 @@ __global__ void __launch_bounds__(kThreads) select_tiles_kernel(const SelectCall
   const uint64_t num_set = reducer.sum(write_words(call, tile, cut, masses, shared, words));
   if (threadIdx.x != 0 || call.counts == nullptr) return;
   atomicAdd(&call.counts[0], static_cast<unsigned long long>(num_set));
-  atomicAdd(&call.counts[1], static_cast<unsigned long long>(num_visible));
+  if (call.records.heads.patterns == nullptr) {
+    atomicAdd(&call.counts[1], static_cast<unsigned long long>(num_visible));
+  }
   if (cut.num_cut > 0) atomicAdd(&call.counts[2], static_cast<unsigned long long>(cut.num_cut));
 }
 
@@ -283,8 +297,14 @@ SelectCall make_call(const SelectTilesArgs& args) {
                     .per_tile = args.probes_per_tile,
                     .num_probes = static_cast<int32_t>(args.records.dim(1)),
                     .num_kv_tiles = static_cast<int32_t>(args.records.dim(2)),
-                    .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1))};
+                    .heads_per_list = static_cast<int32_t>(args.records.dim(0) / bits.dim(1)),
+                    .heads = {}};
     call.num_kv_tiles = call.records.num_kv_tiles;
+  }
+  if (args.patterns.present()) {
+    call.records.heads = {.patterns = args.patterns.data<int32_t>(),
+                          .num_segments = static_cast<int32_t>(args.patterns.dim(1)),
+                          .tiles_per_segment = args.segment_tokens / kMaskTileTokens};
   }
   return call;
 }
