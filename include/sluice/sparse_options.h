@@ -59,6 +59,7 @@ struct SparseOptions {
   std::optional<std::string> profile;        // a file with both for every head
   std::optional<int32_t> vertical_tokens;    // single tokens that a segment reads
   std::optional<int32_t> slash_tokens;       // of offsets from the diagonal that a segment reads
+  std::optional<double> divergence;  // heads whose pools err by less take tiles, others lines
   bool audit = false;  // measure the softmax mass that the tiles captured, in a few rows
 };
 
@@ -76,7 +77,7 @@ inline constexpr std::array kSparseOptionRows = {
          .placeholder = "NAME",
          .when_unset = "full",
          .help = "which KV attention reads: full, streaming, or PREFILL+DECODE as in full+quest, "
-                 "with sampled, minference, xattention or avgpool for PREFILL"}),
+                 "with sampled, minference, flexprefill, xattention or avgpool for PREFILL"}),
     option_row<&SparseOptions::topk_tokens>({.name = "sparse_topk_tokens",
                                              .kind = OptionKind::kTokens,
                                              .min = 1,
@@ -162,8 +163,8 @@ inline constexpr std::array kSparseOptionRows = {
         {.name = "sparse_min_budget_tokens",
          .kind = OptionKind::kTokens,
          .max = kMaxSparseTokens,
-         .when_unset = "0",
-         .help = "tokens that each row of a prompt reads at least"}),
+         .when_unset = "0, 1024",
+         .help = "tokens that each row of a prompt reads at least; by policy"}),
     option_row<&SparseOptions::max_budget_tokens>(
         {.name = "sparse_max_budget_tokens",
          .kind = OptionKind::kTokens,
@@ -219,6 +220,11 @@ inline constexpr std::array kSparseOptionRows = {
          .max = kMaxSparseTokens,
          .when_unset = "6144",
          .help = "offsets from the diagonal that a segment reads, in whole tiles"}),
+    option_row<&SparseOptions::divergence>(
+        {.name = "sparse_divergence",
+         .kind = OptionKind::kNumber,
+         .when_unset = "0.1",
+         .help = "distance, 0 to 1, from which on pools do not choose the tiles of a head"}),
     option_row<&SparseOptions::audit>(
         {.name = "sparse_audit",
          .kind = OptionKind::kFlag,

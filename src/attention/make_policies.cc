@@ -5,6 +5,7 @@
 #include <string>
 
 #include "attention/policies/avgpool.h"
+#include "attention/policies/flexprefill.h"
 #include "attention/policies/full.h"
 #include "attention/policies/minference.h"
 #include "attention/policies/quest.h"
@@ -49,6 +50,7 @@ struct PolicyEntry {
 constexpr std::array kPolicies = {
     PolicyEntry{"avgpool", make_one<AvgPoolPolicy>, nullptr, AvgPoolPolicy::kOptions,
                 AvgPoolPolicy::kAlternatives},
+    PolicyEntry{"flexprefill", make_one<FlexPrefillPolicy>, nullptr, FlexPrefillPolicy::kOptions},
     PolicyEntry{"full", make<FullPolicy, Phase::kPrefill>, make<FullPolicy, Phase::kDecode>,
                 FullPolicy::kOptions},
     PolicyEntry{"minference", make_one<MInferencePolicy>, nullptr, MInferencePolicy::kOptions},

@@ -124,13 +124,15 @@ int32_t PassColumns::first_segment(const SelectInput& input, const TileRows& win
 }
 
 void PassColumns::select(Stream& stream, const SelectInput& input, const TileRows& window,
-                         const ColumnRule& rule) {
+                         const ColumnRule& rule, const ColumnShare& share) {
   select_columns(stream, {.scores = scores_of(input, window),
                           .max_count = counts_.of(stream, input.layer),
                           .batch = input.batch,
                           .first_segment = first_segment(input, window),
                           .rule = rule,
-                          .columns = columns_of(input)});
+                          .columns = columns_of(input),
+                          .totals = share.totals,
+                          .share = share.share});
 }
 
 void PassColumns::gather(Stream& stream, const SelectInput& input, const TileRows& window,

@@ -37,6 +37,13 @@ class ListCounts {
   bool is_copied_ = false;
 };
 
+// What columns are to hold of all scores (SelectColumnsArgs). Without totals there are as many
+// columns as there may be.
+struct ColumnShare {
+  TensorView totals;
+  uint32_t share = kMassOne;
+};
+
 class PassColumns {
  public:
   // `max_count` columns at most for each list and segment. `key_share` is that of the rules that
@@ -62,7 +69,7 @@ class PassColumns {
   TensorView scores_of(const SelectInput& input, const TileRows& window) const;
   // Chooses the window's columns by these scores, and copies those in a run.
   void select(Stream& stream, const SelectInput& input, const TileRows& window,
-              const ColumnRule& rule);
+              const ColumnRule& rule, const ColumnShare& share = {});
   void gather(Stream& stream, const SelectInput& input, const TileRows& window, const KeyRun& run);
 
   int32_t segment_tokens() const { return segment_tokens_; }
