@@ -4,9 +4,9 @@
 //
 // Used by CPU kernels through ops/cpu/scalar_math.h, and by select_tiles and choose_patterns on
 // both devices. The build forbids contraction of host code; a .cu file that includes this is
-// compiled without contraction
-// (--fmad=false) and with --expt-relaxed-constexpr. In an unnamed namespace, since files that are
-// compiled for one ISA include it (see matmul/kernel.h). Thread rule: pure functions.
+// compiled without contraction (--fmad=false) and with --expt-relaxed-constexpr. In an unnamed
+// namespace, since files that are compiled for one ISA include it (see matmul/kernel.h). Thread
+// rule: pure functions.
 #pragma once
 
 #include <cstdint>

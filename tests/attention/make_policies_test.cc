@@ -23,9 +23,9 @@ void expect_error(const std::function<void()>& call, const std::vector<std::stri
 }
 
 TEST(MakePolicies, NamesAndPairs) {
-  for (const char* name :
-       {"full", "streaming", "full+quest", "streaming+quest", "streaming+full", "full+streaming",
-        "full+full", "sampled+quest", "xattention+full", "avgpool+streaming", "minference+quest"}) {
+  for (const char* name : {"full", "streaming", "full+quest", "streaming+quest", "streaming+full",
+                           "full+streaming", "full+full", "sampled+quest", "xattention+full",
+                           "avgpool+streaming", "minference+quest", "flexprefill+quest"}) {
     const std::unique_ptr<PolicyPair> policies = make_policies(name);
     EXPECT_EQ(policies->name(), name);
     EXPECT_EQ(policies->of(Phase::kPrefill).phase(), Phase::kPrefill);
@@ -47,7 +47,7 @@ TEST(MakePolicies, UnknownNamesAreErrors) {
   for (const char* name : {"", "quest2", "Full", "full+", "+quest", "full+quest+full", "a+b"}) {
     expect_error([&] { make_policies(name); },
                  {"sparse_policy is '" + std::string(name) + "'",
-                  "avgpool, full, minference, quest, sampled, streaming, xattention"});
+                  "avgpool, flexprefill, full, minference, quest, sampled, streaming, xattention"});
   }
 }
 
@@ -101,10 +101,11 @@ TEST(MakePolicies, OptionsOfTilePolicies) {
                {"sparse_stride", "xattention"});
   expect_error([] { make_policies("sampled+full", {.topk_tokens = 8}); }, {"sparse_topk_tokens"});
   expect_error([] { make_policies("full+quest", {.tail_tokens = 8}); },
-               {"sparse_tail_tokens", "avgpool, minference, sampled, xattention"});
+               {"sparse_tail_tokens", "avgpool, flexprefill, minference, sampled, xattention"});
   expect_error([] { make_policies("streaming+quest", {.audit = true}); },
-               {"sparse_audit", "avgpool, minference, sampled, xattention"});
-  for (const char* name : {"avgpool+quest", "minference+full", "sampled+full", "xattention+full"}) {
+               {"sparse_audit", "avgpool, flexprefill, minference, sampled, xattention"});
+  for (const char* name : {"avgpool+quest", "flexprefill+full", "minference+full", "sampled+full",
+                           "xattention+full"}) {
     EXPECT_EQ(make_policies(name)->audit(), nullptr) << name;
     EXPECT_NE(make_policies(name, {.audit = true})->audit(), nullptr) << name;
   }
@@ -144,6 +145,16 @@ TEST(MakePolicies, ValuesOfTilePoliciesOutOfRangeAreErrors) {
                {"sparse_profile", "minference"});
   expect_error([] { make_policies("minference+full", {.column_tokens = 8}); },
                {"sparse_column_tokens", "sampled"});
+  for (const double value : {-0.1, 1.01, std::nan("")}) {
+    expect_error([&] { make_policies("flexprefill+full", {.divergence = value}); },
+                 {"sparse_divergence is"});
+  }
+  expect_error([] { make_policies("minference+full", {.divergence = 0.1}); },
+               {"sparse_divergence", "'minference+full'", "flexprefill"});
+  expect_error([] { make_policies("flexprefill+full", {.slash_tokens = 512}); },
+               {"sparse_slash_tokens", "'flexprefill+full'", "minference"});
+  expect_error([] { make_policies("flexprefill+full", {.max_budget_tokens = 512}); },
+               {"sparse_max_budget_tokens", "avgpool, sampled, xattention"});
   expect_error([] { make_policies("sampled+full", {.column_tokens = 10000}); },
                {"sparse_column_tokens is 10000"});
   expect_error(

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/policies/avgpool.h"
+#include "attention/policies/flexprefill.h"
 #include "attention/policies/minference.h"
 #include "attention/policies/quest.h"
 #include "attention/policies/sampled.h"
@@ -91,6 +92,34 @@ const PolicyCase kCases[] = {
      tiles({.segment_tokens = 256, .profile = mixed_profile()}), 0, 128},
     {"minference_whole_prompt", "minference+full",
      tiles({.segment_tokens = 0, .vertical_tokens = 30, .slash_tokens = 256}), 0, 128},
+    {"flexprefill_lines", "flexprefill+full",
+     tiles({.coverage = 0.4,
+            .min_budget_tokens = 0,
+            .segment_tokens = 256,
+            .vertical_tokens = 30,
+            .divergence = 0.0}),
+     0, 128},
+    {"flexprefill_mixed", "flexprefill+full",
+     tiles({.coverage = 0.4,
+            .min_budget_tokens = 0,
+            .segment_tokens = 384,
+            .vertical_tokens = 150,
+            .divergence = 0.09}),
+     0, 128},
+    {"flexprefill_shared", "flexprefill+full",
+     tiles({.shared_list = true,
+            .coverage = 0.4,
+            .min_budget_tokens = 256,
+            .segment_tokens = 384,
+            .divergence = 0.09}),
+     0, 128},
+    {"flexprefill_whole_prompt", "flexprefill+full",
+     tiles({.coverage = 0.4,
+            .min_budget_tokens = 0,
+            .segment_tokens = 0,
+            .vertical_tokens = 30,
+            .divergence = 0.09}),
+     0, 128},
     {"xattention", "xattention+full", tiles({.coverage = 0.4}), 0, 128},
     {"avgpool", "avgpool+full", tiles({.topk_tokens = 128}), 0, 256},
     {"avgpool_alpha", "avgpool+full", tiles({.shared_list = true, .alpha = 0.995}), 0, 128},
@@ -342,6 +371,7 @@ void expect_no_decode(const std::string& name) {
 }
 
 TEST(PolicyPhases, TilePoliciesRefuseDecode) {
+  expect_no_decode<FlexPrefillPolicy>("flexprefill");
   expect_no_decode<MInferencePolicy>("minference");
   expect_no_decode<SampledPolicy>("sampled");
   expect_no_decode<XAttentionPolicy>("xattention");

@@ -33,6 +33,8 @@ inline const std::vector<AuditedPolicy> kAuditedPolicies = {
      {.segment_tokens = 2 * kTile, .vertical_tokens = 40, .slash_tokens = 2 * kTile}},
     {"xattention+quest", {.topk_tokens = 64, .coverage = 0.5, .stride = 8}},
     {"avgpool+full", {.topk_tokens = 2 * kTile}},
+    {"flexprefill+full",
+     {.coverage = 0.4, .min_budget_tokens = 0, .segment_tokens = 2 * kTile, .vertical_tokens = 40}},
 };
 
 // A model with 2 layers, 4 query and 2 KV heads, of up to 2K positions; blocks of a tile. On a GPU

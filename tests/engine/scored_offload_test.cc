@@ -213,7 +213,8 @@ const std::vector<Named> kNamed = {{"sampled+full"},
                                    {"sampled+full", kBlock, false, false, 3 * kBlock},
                                    {"sampled+full", 512, true, false, 600},
                                    {"minference+full", 512, true},
-                                   {"minference+full", 512, true, true}};
+                                   {"minference+full", 512, true, true},
+                                   {"flexprefill+full", 512, true}};
 
 void PrintTo(const Named& policy, std::ostream* out) {
   *out << policy.name << (policy.has_columns ? " with columns" : "")
@@ -243,6 +244,11 @@ EngineOptions named(EngineOptions options, const Named& policy) {
     sparse.coverage = 0.4;
   }
   sparse.two_stage_tokens = policy.two_stage_tokens;
+  if (policy.name.starts_with("flexprefill")) {
+    sparse.vertical_tokens = 60;
+    sparse.min_budget_tokens = 0;
+    sparse.segment_tokens = policy.scope_tokens;
+  }
   if (policy.name.starts_with("sampled")) sparse.column_tokens = policy.has_columns ? 40 : 0;
   return options;
 }
