@@ -41,11 +41,11 @@ MInferencePolicy::MInferencePolicy(const SparseOptions& options)
                  {.choice = TileChoice::kTop, .key_share = adaptive_share(options, kSlashPart)}),
       profile_(make_profile(options)),
       sizes_(sizes_of(options, profile_)),
-      lines_{.segment_tokens = segment_tokens_of(options)},
+      lines_({.segment_tokens = segment_tokens_of(options)}),
       column_rule_{.sink_tokens = tile_rule().sink_tokens,
                    .to_segment_end = true,
                    .key_share = adaptive_share(options, kVerticalPart)},
-      columns_(lines_.segment_tokens, sizes_.num_verticals, column_rule_.key_share) {
+      columns_(lines_.lines().segment_tokens, sizes_.num_verticals, column_rule_.key_share) {
   const bool is_mixed =
       profile_ && (profile_->has(HeadKind::kStream) || profile_->has(HeadKind::kBlockSparse));
   if (is_mixed) mixed_.emplace(*profile_);
@@ -76,32 +76,10 @@ std::string MInferencePolicy::note() const {
                      profile_->name(), profile_->describe());
 }
 
-int64_t MInferencePolicy::segments_of(int64_t num_rows) const {
-  return (num_rows + lines_.segment_tokens - 1) / lines_.segment_tokens;
-}
-
 // ---- Memory ------------------------------------------------------------------------------------
 
 size_t MInferencePolicy::record_bytes(const PolicyLimits& limits) const {
-  const auto of_segment =
-      static_cast<size_t>(limits.num_q_heads * lines_.count * mask_tiles_of(limits.max_tokens)) *
-      sizeof(float);
-  const size_t tiles_per_segment = static_cast<size_t>(lines_.segment_tokens / kMaskTileTokens);
-  return std::max<size_t>(1, of_segment / tiles_per_segment) +
-         (mixed_ ? mixed_->record_bytes(limits) : 0);
-}
-
-MInferencePolicy::Memory MInferencePolicy::cut_memory(Arena& arena, const KvLayout& layout,
-                                                      const PolicyLimits& limits) const {
-  const int64_t num_segments = segments_of(max_window_rows(limits));
-  const int64_t num_probes = num_segments * lines_.count;
-  const int64_t num_tiles = mask_tiles_of(limits.max_tokens);
-  return {.vectors =
-              arena.tensor(DType::kBF16, {limits.num_q_heads, num_probes, layout.block.head_dim}),
-          .records = arena.tensor(DType::kF32, {limits.num_q_heads, num_probes, num_tiles}),
-          .lse = arena.tensor(DType::kF32, {limits.num_q_heads, num_probes}),
-          .diagonals =
-              arena.tensor(DType::kI64, {num_list_heads(layout.block), num_segments, num_tiles})};
+  return lines_.record_bytes(limits) + (mixed_ ? mixed_->record_bytes(limits) : 0);
 }
 
 PassColumns::Sizes MInferencePolicy::column_sizes(const KvLayout& layout,
@@ -116,14 +94,13 @@ PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks
                                       const PolicyLimits& limits) const {
   if (profile_) profile_->require_model(layout.num_layers, limits.num_q_heads);
   PolicyMemory memory = TilePolicy::memory(layout, num_blocks, limits);
-  const PolicyMemory columns = columns_.memory(column_sizes(layout, limits));
-  const size_t count_bytes = ListCounts::size_bytes(layout, num_list_heads(layout.block));
-  Arena plan;
-  cut_memory(plan, layout, limits);
-  memory.list_bytes += plan.used_bytes() + columns.list_bytes + count_bytes;
+  const PassColumns::Sizes sizes = column_sizes(layout, limits);
+  const PolicyMemory columns = columns_.memory(sizes);
+  const size_t count_bytes = ListCounts::size_bytes(layout, sizes.num_lists);
+  memory.list_bytes += lines_.memory_bytes(sizes) + columns.list_bytes + count_bytes;
   memory.pinned_bytes += columns.pinned_bytes + count_bytes;
   if (mixed_) {
-    const PolicyMemory of_others = mixed_->memory(column_sizes(layout, limits));
+    const PolicyMemory of_others = mixed_->memory(sizes);
     memory.list_bytes += of_others.list_bytes;
     memory.pinned_bytes += of_others.pinned_bytes;
   }
@@ -132,23 +109,19 @@ PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks
 
 void MInferencePolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                                   const PolicyLimits& limits) {
-  columns_.initialize(device, column_sizes(layout, limits));
+  const PassColumns::Sizes sizes = column_sizes(layout, limits);
+  columns_.initialize(device, sizes);
   TilePolicy::initialize(device, layout, num_blocks, limits);
-  num_lists_ = num_list_heads(layout.block);
-  diagonal_counts_.initialize(device, layout, num_lists_, sizes_.num_diagonals);
-  if (profile_) set_counts(layout, limits);
-  if (mixed_) mixed_->initialize(device, column_sizes(layout, limits));
-  Arena plan;
-  cut_memory(plan, layout, limits);
-  device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
-  Arena arena(device_memory_.data(), device_memory_.size_bytes());
-  memory_ = cut_memory(arena, layout, limits);
+  lines_.initialize(device, sizes);
+  diagonal_counts_.initialize(device, layout, sizes.num_lists, sizes_.num_diagonals);
+  if (profile_) set_counts(sizes);
+  if (mixed_) mixed_->initialize(device, sizes);
 }
 
-void MInferencePolicy::set_counts(const KvLayout& layout, const PolicyLimits& limits) {
-  const int64_t heads_per_list = limits.num_q_heads / num_lists_;
-  for (int32_t layer = 0; layer < layout.num_layers; ++layer) {
-    for (int64_t list = 0; list < num_lists_; ++list) {
+void MInferencePolicy::set_counts(const PassColumns::Sizes& sizes) {
+  const int64_t heads_per_list = sizes.limits.num_q_heads / sizes.num_lists;
+  for (int32_t layer = 0; layer < sizes.layout.num_layers; ++layer) {
+    for (int64_t list = 0; list < sizes.num_lists; ++list) {
       const HeadGroup group = profile_->group(layer, list * heads_per_list, heads_per_list);
       columns_.set_count(LayerId(layer), list, group.num_verticals);
       diagonal_counts_.set(LayerId(layer), list,
@@ -157,56 +130,15 @@ void MInferencePolicy::set_counts(const KvLayout& layout, const PolicyLimits& li
   }
 }
 
-MInferencePolicy::Memory MInferencePolicy::memory_of(const SelectInput& input,
-                                                     const TileRows& window) const {
-  const int64_t num_segments = segments_of(window.count);
-  const int64_t num_probes = num_segments * lines_.count;
-  const int64_t num_tiles = mask_tiles_of(input.span.end_pos());
-  const Memory& all = memory_;
-  SLUICE_CHECK(num_probes <= all.records.dim(1) && num_tiles <= all.records.dim(2),
-               "{} line rows, {} KV tiles", num_probes, num_tiles);
-  const int64_t num_q_heads = all.vectors.dim(0);
-  return {
-      .vectors = TensorView(all.vectors.bytes(), DType::kBF16,
-                            {num_q_heads, num_probes, all.vectors.dim(2)}),
-      .records = TensorView(all.records.bytes(), DType::kF32, {num_q_heads, num_probes, num_tiles}),
-      .lse = TensorView(all.lse.bytes(), DType::kF32, {num_q_heads, num_probes}),
-      .diagonals =
-          TensorView(all.diagonals.bytes(), DType::kI64, {num_lists_, num_segments, num_tiles})};
-}
-
 // ---- A selection -------------------------------------------------------------------------------
 
 void MInferencePolicy::score(Stream& stream, const SelectInput& input, const TileRows& window,
                              const KeyRun& run) {
-  const Memory memory = memory_of(input, window);
   if (run.walk == 0) {
-    score_line_rows(stream, {.q = input.q,
-                             .batch = input.batch,
-                             .rows = window,
-                             .scale = input.scale,
-                             .kv = run.kv,
-                             .kv_begin = run.kv_begin,
-                             .kv_end = run.kv_end,
-                             .block_table = run.block_table,
-                             .lines = lines_,
-                             .vectors = memory.vectors,
-                             .records = memory.records});
+    lines_.score_rows(stream, input, window, run);
     if (mixed_) mixed_->score(stream, input, window, run);
   } else if (run.walk == 1) {
-    score_lines(stream, {.vectors = memory.vectors,
-                         .records = memory.records,
-                         .lse = memory.lse,
-                         .batch = input.batch,
-                         .rows = window,
-                         .scale = input.scale,
-                         .kv = run.kv,
-                         .kv_begin = run.kv_begin,
-                         .kv_end = run.kv_end,
-                         .block_table = run.block_table,
-                         .lines = lines_,
-                         .verticals = columns_.scores_of(input, window),
-                         .diagonals = memory.diagonals});
+    lines_.score(stream, input, window, run, {.verticals = columns_.scores_of(input, window)});
   } else {
     columns_.gather(stream, input, window, run);
   }
@@ -215,15 +147,15 @@ void MInferencePolicy::score(Stream& stream, const SelectInput& input, const Til
 void MInferencePolicy::end_walk(Stream& stream, const SelectInput& input, const TileRows& window,
                                 int32_t walk) {
   if (walk == 0 && mixed_) {
-    mixed_->leave_out_of_lines(stream, input.layer, memory_of(input, window).records);
+    mixed_->leave_out_of_lines(stream, input.layer, lines_.records_of(input, window));
   }
   if (walk == 1) columns_.select(stream, input, window, column_rule_);
 }
 
 void MInferencePolicy::choose(Stream& stream, const SelectInput& input, const TileRows& window) {
-  select_diagonals(stream, {.diagonals = memory_of(input, window).diagonals,
+  select_diagonals(stream, {.diagonals = lines_.diagonals_of(input, window),
                             .max_count = diagonal_counts_.of(stream, input.layer),
-                            .segment_tokens = lines_.segment_tokens,
+                            .segment_tokens = lines_.lines().segment_tokens,
                             .batch = input.batch,
                             .rows = window,
                             .prompt_end = input.span.prompt_end,

@@ -12,8 +12,8 @@
 #include "attention/head_profile.h"
 #include "attention/policies/mixed_heads.h"
 #include "attention/policies/pass_columns.h"
+#include "attention/policies/pass_lines.h"
 #include "attention/policies/tile_policy.h"
-#include "ops/tile_lines.h"
 
 namespace sluice {
 
@@ -30,7 +30,7 @@ class MInferencePolicy final : public TilePolicy {
   // read_head_profile. `memory` throws those of HeadProfile::require_model.
   explicit MInferencePolicy(const SparseOptions& options);
 
-  int32_t prefill_scope_tokens() const override { return lines_.segment_tokens; }
+  int32_t prefill_scope_tokens() const override { return lines_.lines().segment_tokens; }
   std::string note() const override;
   PolicyMemory memory(const KvLayout& layout, int32_t num_blocks,
                       const PolicyLimits& limits) const override;
@@ -51,17 +51,7 @@ class MInferencePolicy final : public TilePolicy {
   size_t record_bytes(const PolicyLimits& limits) const override;
 
  private:
-  struct Memory {
-    TensorView vectors;    // bf16 [num_q_heads, line rows of a window, head_dim]
-    TensorView records;    // f32 [num_q_heads, line rows of a window, KV tiles of a sequence]
-    TensorView lse;        // f32 [num_q_heads, line rows of a window]
-    TensorView diagonals;  // i64 [num_lists, segments of a window, KV tiles of a sequence]
-  };
-  Memory cut_memory(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
-  // `memory_` packed to a window.
-  Memory memory_of(const SelectInput& input, const TileRows& window) const;
   PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
-  int64_t segments_of(int64_t num_rows) const;
 
   // Lines of a segment at most; with a profile the largest of all lists.
   struct Sizes {
@@ -70,20 +60,16 @@ class MInferencePolicy final : public TilePolicy {
   };
   static Sizes sizes_of(const SparseOptions& options, const std::optional<HeadProfile>& profile);
   // The numbers of single lists, by the profile.
-  void set_counts(const KvLayout& layout, const PolicyLimits& limits);
+  void set_counts(const PassColumns::Sizes& sizes);
 
   std::optional<HeadProfile> profile_;
   Sizes sizes_;
-  LineRows lines_;
+  PassLines lines_;
   ColumnRule column_rule_;
   PassColumns columns_;
   std::optional<MixedHeads> mixed_;  // where the profile has heads that attend in other ways
 
-  // From `initialize` on.
-  int64_t num_lists_ = 1;
-  Buffer device_memory_;
-  Memory memory_;
-  ListCounts diagonal_counts_;
+  ListCounts diagonal_counts_;  // from `initialize` on
 };
 
 }  // namespace sluice
