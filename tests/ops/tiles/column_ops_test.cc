@@ -10,10 +10,10 @@
 
 #include <gtest/gtest.h>
 
-#include "attention_problem.h"
+#include "ops/attention_problem.h"
 #include "ops/reference/tile_columns.h"
 #include "ops/tile_columns.h"
-#include "scored_text.h"
+#include "ops/tiles/scored_text.h"
 #include "sluice/error.h"
 
 namespace sluice::testing {

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/reference/tile_columns.h"
-#include "scored_text.h"
+#include "ops/tiles/scored_text.h"
 
 namespace sluice::testing {
 namespace {

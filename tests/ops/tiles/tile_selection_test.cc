@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tile_check.h"
+#include "ops/tiles/tile_check.h"
 
 namespace sluice::testing {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "ops/cpu/cpu_ops.h"
 #include "ops/ops.h"
+#include "ops/planted_text.h"
 #include "ops/tile_columns.h"
-#include "planted_text.h"
 
 namespace sluice::testing {
 

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/tile_lines.h"
-#include "scored_text.h"
+#include "ops/tiles/scored_text.h"
 
 namespace sluice::testing {
 namespace {

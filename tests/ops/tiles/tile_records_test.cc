@@ -16,7 +16,7 @@
 
 #include "ops/reference/attention.h"
 #include "ops/reference/tile_selection.h"
-#include "tile_check.h"
+#include "ops/tiles/tile_check.h"
 
 namespace sluice::testing {
 namespace {

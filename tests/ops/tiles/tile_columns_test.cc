@@ -5,9 +5,9 @@
 // see yet, columns lost when the walk is cut.
 #include <gtest/gtest.h>
 
-#include "attention_check.h"
-#include "attention_problem.h"
 #include "core/error.h"
+#include "ops/attention_check.h"
+#include "ops/attention_problem.h"
 #include "ops/reference/attention.h"
 
 namespace sluice::testing {

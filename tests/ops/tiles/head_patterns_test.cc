@@ -12,8 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "ops/reference/head_patterns.h"
-#include "scored_text.h"
-#include "tile_check.h"
+#include "ops/tiles/scored_text.h"
+#include "ops/tiles/tile_check.h"
 
 namespace sluice::testing {
 namespace {

@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 
 #include "ops/reference/tile_selection.h"
+#include "ops/tiles/tile_check.h"
 #include "sluice/error.h"
-#include "tile_check.h"
 
 namespace sluice::testing {
 namespace {

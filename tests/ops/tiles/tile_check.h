@@ -6,7 +6,7 @@
 #include <string>
 
 #include "ops/cpu/cpu_ops.h"
-#include "planted_text.h"
+#include "ops/planted_text.h"
 
 namespace sluice::testing {
 

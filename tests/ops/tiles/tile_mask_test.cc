@@ -2,9 +2,9 @@
 // page lists; and the op over masks against the reference, page lists and no mask at all.
 #include <gtest/gtest.h>
 
-#include "attention_check.h"
-#include "attention_problem.h"
 #include "core/error.h"
+#include "ops/attention_check.h"
+#include "ops/attention_problem.h"
 #include "ops/reference/attention.h"
 
 namespace sluice::testing {
