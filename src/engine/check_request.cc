@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
-#include "engine/sampler.h"
+#include "engine/sampling/sampler.h"
 
 namespace sluice {
 

@@ -15,7 +15,7 @@
 #include "engine/observer.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "engine/timeline.h"
 #include "engine/trace.h"
 #include "kv/block_manager.h"

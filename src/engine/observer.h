@@ -13,7 +13,7 @@
 #include "attention/policy_pair.h"
 #include "attention/residency.h"
 #include "engine/mass_sums.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "sluice/observations.h"
 
 namespace sluice {

@@ -17,9 +17,9 @@
 #include "engine/decode_graphs.h"
 #include "engine/pass_arrays.h"
 #include "engine/pass_pacer.h"
-#include "engine/prompt_scorer.h"
-#include "engine/sampler.h"
-#include "engine/scheduler.h"
+#include "engine/sampling/prompt_scorer.h"
+#include "engine/sampling/sampler.h"
+#include "engine/schedule/scheduler.h"
 #include "model/decoder.h"
 #include "model/tap.h"
 

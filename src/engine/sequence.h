@@ -14,8 +14,8 @@
 
 #include "core/error.h"
 #include "core/ids.h"
-#include "engine/logit_entries.h"
 #include "engine/mass_sums.h"
+#include "engine/sampling/logit_entries.h"
 #include "kv/sequence_kv.h"
 #include "sluice/cancel_flag.h"
 #include "sluice/request_output.h"

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "engine/pass_pacer.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 namespace sluice {
 

@@ -1,7 +1,7 @@
 // WaitGate: counts the cross-stream waits of KV offload, all of which go through it.
 //
-// Used by the parts of OffloadEngine. It exists for tests/engine/offload_waits_test.cc, which
-// leaves out each wait in turn and must detect it. Thread rule: the engine's thread.
+// Used by the parts of OffloadEngine. It exists for tests/engine/offload/offload_waits_test.cc,
+// which leaves out each wait in turn and must detect it. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>

@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/prefill_rates.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/prefill_rates.h"
+#include "engine/schedule/scheduler.h"
 #include "engine/scheduler_harness.h"
 
 namespace sluice {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "support/tiny_models.h"
 #include "tokenizer/byte_tokenizer.h"
 

@@ -1,5 +1,5 @@
 // The scheduler without a model: the order of prefill and decode, limits, and preemption.
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <set>
 #include <vector>

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "engine/sampler.h"
+#include "engine/sampling/sampler.h"
 #include "io/temp_dir.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"

@@ -1,7 +1,7 @@
 // Runs a program built with ThreadSanitizer and collects its output.
 //
 // Used by the tests that plant races (tests/device/planted_race_test.cc) and leave out waits
-// (tests/engine/offload_waits_test.cc). Thread rule: main thread of the test.
+// (tests/engine/offload/offload_waits_test.cc). Thread rule: main thread of the test.
 #pragma once
 
 #include <array>

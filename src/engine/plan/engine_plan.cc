@@ -10,7 +10,6 @@
 #include "attention/policy_names.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
-#include "engine/adjustment_arrays.h"
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
@@ -18,6 +17,7 @@
 #include "engine/plan/transfer_choice.h"
 #include "engine/plan/validate_options.h"
 #include "engine/runner.h"
+#include "engine/sampling/adjustment_arrays.h"
 #include "model/weights.h"
 #include "ops/ops.h"
 

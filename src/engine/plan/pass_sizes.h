@@ -7,7 +7,7 @@
 
 #include "attention/residency.h"
 #include "engine/plan/plan_traits.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "model/decoder.h"
 #include "sluice/engine_options.h"
 

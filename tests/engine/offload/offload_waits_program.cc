@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/offload_waits_run.h"
+#include "engine/offload/offload_waits_run.h"
 #include "support/hooked_device.h"
 
 namespace sluice {

@@ -28,7 +28,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/offload_waits_needed.h"
+#include "engine/offload/offload_waits_needed.h"
 #include "support/watched_program.h"
 
 namespace sluice {

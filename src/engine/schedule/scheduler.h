@@ -22,8 +22,8 @@
 #include <vector>
 
 #include "attention/residency.h"
-#include "engine/pass_room.h"
-#include "engine/prefill_rates.h"
+#include "engine/schedule/pass_room.h"
+#include "engine/schedule/prefill_rates.h"
 #include "engine/sequence.h"
 #include "kv/block_manager.h"
 

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "engine/prefill_rates.h"
+#include "engine/schedule/prefill_rates.h"
 
 namespace sluice {
 

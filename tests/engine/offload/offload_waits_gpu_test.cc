@@ -14,8 +14,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/offload_waits_needed.h"
-#include "engine/offload_waits_run.h"
+#include "engine/offload/offload_waits_needed.h"
+#include "engine/offload/offload_waits_run.h"
 #include "support/test_device.h"
 
 namespace sluice {

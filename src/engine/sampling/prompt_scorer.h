@@ -15,7 +15,7 @@
 
 #include "core/arena.h"
 #include "device/device.h"
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 #include "model/decoder.h"
 #include "ops/sample.h"
 

@@ -1,5 +1,5 @@
 // Fills the parameter arrays, enqueues the op, and reads the results.
-#include "engine/sampler.h"
+#include "engine/sampling/sampler.h"
 
 #include <algorithm>
 

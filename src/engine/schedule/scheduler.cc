@@ -1,5 +1,5 @@
 // Prefill and decode in turn; rows by what is left, memory by arrival; preemption takes the newest.
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <algorithm>
 #include <tuple>

@@ -1,5 +1,5 @@
 // Lists the rows of a pass, and scores them a tile at a time.
-#include "engine/prompt_scorer.h"
+#include "engine/sampling/prompt_scorer.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Repetition counts prompt and output, presence and frequency the output alone, as in vLLM.
-#include "engine/logit_entries.h"
+#include "engine/sampling/logit_entries.h"
 
 namespace sluice {
 

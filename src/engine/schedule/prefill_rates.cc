@@ -1,5 +1,5 @@
 // The table of measurements, and bounds between its points.
-#include "engine/prefill_rates.h"
+#include "engine/schedule/prefill_rates.h"
 
 #include <algorithm>
 #include <cmath>

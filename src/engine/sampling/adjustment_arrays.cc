@@ -1,5 +1,5 @@
 // Copies each sequence's entries behind those of the rows before it.
-#include "engine/adjustment_arrays.h"
+#include "engine/sampling/adjustment_arrays.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // How long a span may be.
-#include "engine/pass_room.h"
+#include "engine/schedule/pass_room.h"
 
 #include <algorithm>
 

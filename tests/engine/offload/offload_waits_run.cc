@@ -1,5 +1,5 @@
 // The jobs, and the options that make them use every kind of wait.
-#include "engine/offload_waits_run.h"
+#include "engine/offload/offload_waits_run.h"
 
 #include <numeric>
 #include <utility>
