@@ -171,10 +171,11 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
   for (const PolicyCase& policy : kPolicies) {
     const std::vector<RequestOutput> full = run_engine(full_prefill(policy), jobs);
     std::vector<EngineOptions> ways(4, resident(policy));
-    const bool has_lines = policy.options.segment_tokens.has_value();
+    // Has neither a least budget nor a coverage; topk is the decode policy's.
+    const bool is_minference = std::string(policy.prefill) == "minference";
     if (policy.options.slash_tokens) {
       ways[0].sparse.slash_tokens = 2048;
-    } else if (has_lines) {
+    } else if (is_minference) {
       ways[0].sparse.sink_tokens = 2048;
     } else {
       ways[0].sparse.min_budget_tokens = 2048;
@@ -195,7 +196,7 @@ TEST(SparsePrefill, EverythingIsFullAttention) {
     for (size_t i = 0; i < ways.size(); ++i) {
       // Way 3 is for a coverage or a number: no share of the heaviest tile is everything.
       if (i == 3 && !policy.options.coverage && !policy.options.topk_tokens) continue;
-      if (i == 3 && has_lines) continue;  // topk is the decode policy's
+      if (i == 3 && is_minference) continue;
       const std::string what = policy.name() + ", way " + std::to_string(i);
       expect_all_same(run_engine(ways[i], jobs), full, what);
       expect_all_same(run_engine(layerwise(ways[i]), jobs), full, what + ", layer-wise");
