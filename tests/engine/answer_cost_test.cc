@@ -1,30 +1,11 @@
 // Counts the bytes of operator new in this program while a request generates 32K tokens: what a
 // token costs the host must not grow with the answer before it.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
 #include <gtest/gtest.h>
 
 #include "io/temp_dir.h"
 #include "sluice/llm.h"
+#include "support/new_count.h"
 #include "support/tiny_models.h"
-
-namespace {
-
-std::atomic<int64_t> num_new_bytes = 0;
-
-}  // namespace
-
-void* operator new(size_t size) {
-  num_new_bytes += static_cast<int64_t>(size);
-  void* memory = std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-// Not inlined: otherwise the compiler sees `free` on what came from `new` and warns.
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace sluice {
 namespace {
@@ -73,11 +54,11 @@ TEST(AnswerCost, ATokenCostsTheSameAfter32KTokens) {
     ASSERT_EQ(outputs[0].token_ids.size(), 1u);
     ASSERT_LE(outputs[0].text.size(), 64u) << "text is repeated";
     if (num_tokens == 2 * range_begin) {
-      bytes_per_token.push_back(static_cast<double>(num_new_bytes - bytes_before) /
+      bytes_per_token.push_back(static_cast<double>(testing::num_new_bytes() - bytes_before) /
                                 static_cast<double>(range_begin));
       range_begin = num_tokens;
     }
-    if (num_tokens == range_begin) bytes_before = num_new_bytes;
+    if (num_tokens == range_begin) bytes_before = testing::num_new_bytes();
   }
   ASSERT_EQ(bytes_per_token.size(), 4u);
   for (const double bytes : bytes_per_token) {
