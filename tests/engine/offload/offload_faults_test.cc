@@ -19,7 +19,6 @@ namespace sluice {
 namespace {
 
 using testing::expect_all_alike;
-using testing::expect_all_same;
 using testing::Job;
 using testing::offload_of;
 using testing::random_tokens;
@@ -328,7 +327,9 @@ TEST(OffloadFaults, RandomRequestsWithCancellationLeaveTheEngineAsNew) {
       for (const Job& job : jobs) outputs.push_back(run_jobs(engine, {job})[0]);
       return outputs;
     }();
-    expect_all_same(aged, testing::run_engine(offloaded(mode, 14), jobs), "against a fresh engine");
+    // On a GPU not the same bits: other prefixes are cached, and the fresh engine batches the jobs.
+    expect_all_alike(aged, testing::run_engine(offloaded(mode, 14), jobs),
+                     "against a fresh engine");
     expect_all_alike(aged, testing::run_engine(testing::tiny_options(kModel), jobs), "resident");
   }
 }

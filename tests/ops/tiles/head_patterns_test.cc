@@ -214,6 +214,7 @@ TEST(ChoosePatterns, KnowsZerosAndWhatIsNotUsable) {
 }
 
 TEST(ChoosePatternsContract, NamesTheRuleThatIsBroken) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   EXPECT_DEATH(choose(random_records(), 1.5), "divergence must be 0 to 1");
 }
 
@@ -294,6 +295,7 @@ TEST(SelectTilesWithPatterns, AddsTheTilesOfTheHeadsThatCount) {
 }
 
 TEST(SelectTilesWithPatterns, ContractNamesTheRuleThatIsBroken) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   Machine machine;
   const PlantedText text = PlantedText::random(2 * kSegment, 44, 2, 2);
   const ScoreTilesArgs scored = text.call(machine, {.rows_per_tile = 4}, kFirst);
