@@ -56,8 +56,8 @@ struct RequestOutput {
   // Empty unless SamplingParams::logprobs is set.
   std::vector<std::vector<TokenLogprob>> logprobs;
   // Per token of the prompt: itself first, then the requested number of most likely ones; the first
-  // token has an empty entry, since none is before it. All in the first output that has a token;
-  // fewer if the request was cancelled before. Empty unless SamplingParams::prompt_logprobs is set.
+  // token has an empty entry, since none is before it. Deltas have those of their prefill pass.
+  // Fewer if the request was cancelled before. Empty unless SamplingParams::prompt_logprobs is set.
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
 
   FinishReason finish_reason = FinishReason::kNone;
