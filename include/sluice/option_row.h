@@ -118,7 +118,8 @@ struct Field<Member> {
 
   static void set(Options& options, const std::optional<OptionValue>& value) {
     if (!value) {
-      options.*Member = Options().*Member;
+      static const Options unset;  // a temporary makes GCC 12 warn of its destructor with ASan
+      options.*Member = unset.*Member;
     } else if constexpr (IsOptional<T>::value) {
       options.*Member = from_value<typename T::value_type>(*value);
     } else {
