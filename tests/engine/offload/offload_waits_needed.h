@@ -72,14 +72,14 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
   }
   // Waits of the replayed run: the first decode step has eight loads for its two layers and runs
   // without a graph (8 "drained", the first two of them compute's); the second is recorded (8
-  // again); later ones wait for two slots and for one write-back. After the eleventh come the
-  // visitor's loads, "drained" 34-35 and "on host" 11-12, which are never read; compute's next
-  // waits, 36-37, are for them. Tails are flushed before the fifth decode step and every sixteenth
+  // again); later ones wait for two slots and for one write-back. After the twelfth come the
+  // visitor's loads, "drained" 36-37 and "on host" 12-13, which are never read; compute's next
+  // waits, 38-39, are for them. Tails are flushed before the fifth decode step and every sixteenth
   // after it.
   if (mode == "replay") {
     return {
         {WaitKind::kFilled, 0, 7},    {WaitKind::kDrained, 10, 10}, {WaitKind::kDrained, 14, 14},
-        {WaitKind::kDrained, 36, 37}, {WaitKind::kOnHost, 4, 4},    {WaitKind::kOnHost, 11, 12},
+        {WaitKind::kDrained, 36, 39}, {WaitKind::kOnHost, 4, 4},    {WaitKind::kOnHost, 12, 13},
         {WaitKind::kOnHost, 22, 22},  {WaitKind::kOnHost, 38, 38},  {WaitKind::kUnused, 0, 1},
         {WaitKind::kSelected, 0, 1},  {WaitKind::kSelected, 4, 5}};
   }

@@ -74,15 +74,15 @@ std::unique_ptr<PolicyPair> policies_of(const std::string& mode) {
 }
 
 // Decodes across two block borders. A second request is cancelled after the first of its three
-// chunks, when loads for the second chunk are on the way to the slots that the next decode step
-// uses.
+// chunks and the decode step that follows, when loads for the second chunk are on the way to the
+// slots that the next decode step uses.
 std::vector<RequestOutput> run_visited(LlmEngine& engine) {
   std::vector<RequestOutput> finished;
   const auto steps = [&](int count) { run_steps(engine, count, finished); };
   engine.add_request(random_tokens(60, 1), sampled(40, 1));
   steps(12);
   const SequenceId visitor = engine.add_request(random_tokens(150, 2), sampled(1, 2));
-  steps(1);
+  steps(2);
   engine.cancel_request(visitor);
   steps(1000);
   return finished;
