@@ -33,9 +33,9 @@ namespace sluice {
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
 
 struct GenerateOptions {
-  // Called after each step for each request that got a token or finished, with the new part of its
-  // output; `index` is that of its prompt. RequestOutput::append of all of them gives the output
-  // that generate returns at this index.
+  // Called after each step for each request that got a token, got log-probabilities of its prompt
+  // or finished, with the new part of its output; `index` is that of its prompt.
+  // RequestOutput::append of all of them gives the output that generate returns at this index.
   std::function<void(size_t index, const RequestOutput& output)> on_output;
   std::function<void(const Progress& progress)> on_progress;
   // Called between steps, and many times a second within a long prefill pass. True ends all

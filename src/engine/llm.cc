@@ -36,7 +36,8 @@ class Collector {
   void take(RequestOutput output) {
     const size_t index = index_of_.at(output.request_id);
     progress_.num_finished += output.finished() ? 1 : 0;
-    const bool is_new = !output.token_ids.empty() || output.finished();  // else progress alone
+    const bool is_new = !output.token_ids.empty() || !output.prompt_logprobs.empty() ||
+                        output.finished();  // else progress alone
     if (options_.on_output && is_new) options_.on_output(index, output);
     outputs_[index].append(std::move(output));
   }

@@ -183,6 +183,25 @@ TEST(PromptLogprobs, ComeWithTheirPassesAndOnce) {
   expect_equal(all.prompt_logprobs, expected, "deltas");
 }
 
+// What generate shows in parts is what it returns.
+TEST(PromptLogprobs, OfEachPassAreShownByGenerate) {
+  EngineOptions options = tiny_options(kModel);
+  options.prefill_chunk_tokens = 16;
+  LLM llm(options);
+  const Job job = scored(60, 2);
+  RequestOutput shown;
+  int num_before_token = 0;
+  GenerateOptions generate;
+  generate.on_output = [&](size_t, const RequestOutput& output) {
+    num_before_token += shown.token_ids.empty() && output.token_ids.empty();
+    shown.append(output);
+  };
+  const RequestOutput returned = llm.generate({job.prompt}, job.params, generate)[0];
+  EXPECT_EQ(num_before_token, 3) << "60 tokens are four passes";
+  EXPECT_EQ(shown.token_ids, returned.token_ids);
+  expect_equal(shown.prompt_logprobs, returned.prompt_logprobs, "shown");
+}
+
 TEST(PromptLogprobs, ACancelledPromptHasThoseOfItsPasses) {
   EngineOptions options = tiny_options(kModel);
   options.prefill_chunk_tokens = 16;
