@@ -129,7 +129,7 @@ TileMask every_fourth(Machine& machine) {
 // them, lose most of it.
 TEST(TwoStages, LoseAHundredthOfTheMassOfOneStage) {
   for (const int32_t per_tile : {1, 2, 4}) {
-    if (kSanitized && per_tile != 2) continue;
+    if (kThreadSanitized && per_tile != 2) continue;
     Machine machine;
     Stages stages(machine, passages(per_tile, 5));
     const Captured one = stages.choose({});

@@ -1,4 +1,5 @@
-// Counts what this program takes with operator new, which it replaces in all its forms.
+// Counts what this program takes with operator new, which it replaces in all forms without an
+// alignment.
 //
 // For tests that bound what a step costs the host; they list new_count.cc among their sources.
 // Thread rule: the counts are those of all threads.

@@ -4,8 +4,11 @@
 // Thread rule: any thread.
 #pragma once
 
+#include <string_view>
+
 namespace sluice {
 
 inline constexpr bool kSanitized = sizeof(SLUICE_SANITIZER) > 1;  // a name and its terminator
+inline constexpr bool kThreadSanitized = std::string_view(SLUICE_SANITIZER) == "thread";
 
 }  // namespace sluice
