@@ -20,10 +20,13 @@ import sys
 from pathlib import Path
 
 RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "attention": 4,
-         "model": 5, "engine": 6, "cli": 7}
+         "model": 5, "engine": 6, "server": 8, "cli": 9}
 # Public headers that the engine implements; all others are values that every folder may include.
 ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
 ROOF_RANK = RANKS["engine"]
+# Folders that a folder may not include although their rank is smaller: requests reach the engine
+# through its service alone.
+APART = {"server": {"engine"}}
 # The document with the same ranks, one row for each folder.
 TABLE = "docs/architecture.md"
 TABLE_ROW = re.compile(r"^\| (\d+) \| `(\w+)/` \|", re.MULTILINE)
@@ -159,6 +162,8 @@ class Checker:
         if first in RANKS and first != folder and RANKS[first] >= RANKS[folder]:
             self.report(path, line, f'{folder} (rank {RANKS[folder]}) may not include "{name}" '
                                     f"(rank {RANKS[first]})")
+        elif first in APART.get(folder, ()):
+            self.report(path, line, f'{folder} may not include "{name}": {first} stays apart from it')
 
     def check_table(self):
         """Checks that the document has the ranks of this file."""

@@ -43,6 +43,10 @@ class Ladder(unittest.TestCase):
     def test_upwards_is_refused_even_if_the_file_is_not_there_yet(self):
         self.assert_one({"src/core/x.cc": '#include "engine/llm.h"\n'}, "core (rank 0) may not")
 
+    def test_the_server_stays_apart_from_the_engine(self):
+        self.assert_one({"src/server/http/x.cc": '#include "engine/runner.h"\n'},
+                        'server may not include "engine/runner.h"')
+
     def test_folder_without_rank(self):
         self.assert_one({"src/misc/x.cc": '#include <string>\n'}, "has no rank")
 

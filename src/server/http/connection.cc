@@ -1,0 +1,332 @@
+#include "server/http/connection.h"
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include "server/http/answer_text.h"
+#include "server/http/router.h"
+
+namespace sluice::http {
+namespace {
+
+namespace asio = boost::asio;
+
+// Events are rendered in batches of this size; what is left merges meanwhile.
+constexpr size_t kBatchBytes = 256 << 10;
+// How often a client whose input is not read is asked whether it has closed.
+constexpr Milliseconds kPollTime{1'000};
+
+}  // namespace
+
+Connection::Connection(Socket socket, std::shared_ptr<ConnectionSet> set)
+    : set_(std::move(set)),
+      socket_(std::move(socket)),
+      timer_(socket_.get_executor()),
+      reader_(set_->options.limits, Clock::now()) {}
+
+Connection::~Connection() {
+  const std::lock_guard lock(set_->mutex);
+  set_->open.erase(this);
+  set_->changed.notify_all();
+}
+
+void Connection::start() {
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->read_more();
+    self->arm();
+  });
+}
+
+void Connection::post_stop(bool now) {
+  asio::post(socket_.get_executor(), [self = shared_from_this(), now] {
+    self->stopping_ = true;
+    if (now) return self->lose(Gone::kStopped);
+    if (!self->outbox_ && !self->lingering_) self->close();
+  });
+}
+
+void Connection::read_more() {
+  const Limits& limits = set_->options.limits;
+  const bool full = outbox_ && in_.size() >= limits.kept_bytes;
+  if (closed_ || reading_ || full) return;
+  reading_ = true;
+  socket_.async_read_some(
+      asio::buffer(piece_),
+      [self = shared_from_this()](const Error& error, size_t size) { self->on_read(error, size); });
+}
+
+void Connection::on_read(const Error& error, size_t size) {
+  reading_ = false;
+  if (closed_) return;
+  if (error) return on_end_of_input();
+  if (!lingering_) in_.append(piece_.data(), size);
+  if (!outbox_ && !lingering_) consume();
+  read_more();
+  arm();
+}
+
+// A client that closes its sending side while it waits for an answer counts as gone.
+void Connection::on_end_of_input() {
+  if (outbox_) return lose(Gone::kDisconnected);
+  close();
+}
+
+void Connection::consume() {
+  while (!closed_ && !outbox_ && !lingering_) {
+    switch (reader_.feed(in_, Clock::now())) {
+      case RequestReader::Step::kMore:
+        return;
+      case RequestReader::Step::kFault:
+        return refuse(reader_.fault());
+      case RequestReader::Step::kHead:
+        if (!begin_body()) return;
+        break;
+      case RequestReader::Step::kComplete:
+        call_handler();
+        return;
+    }
+  }
+}
+
+// Whether the request may go on; otherwise it has been answered, and its body is not read.
+bool Connection::begin_body() {
+  Head& head = reader_.head();
+  head_only_ = head.request.method == "HEAD";
+  request_id_ = head.request.id;
+  auto found = set_->options.router.find(head.request.method, head.request.path);
+  std::optional<Fault> fault;
+  if (auto* unknown = std::get_if<Fault>(&found)) {
+    fault = std::move(*unknown);
+  } else {
+    match_ = std::move(std::get<Router::Match>(found));
+    if (set_->options.gate) fault = set_->options.gate(head.request);
+  }
+  if (fault) {
+    fault->close |= head.framing != Framing::kNone || !head.keep_alive;
+    refuse(*fault);
+    return false;
+  }
+  if (head.expects_continue && in_.empty()) return send_continue();
+  return true;
+}
+
+// Asio's synchronous write would wait for room. A client that has left none gets no "100 Continue":
+// it may send its body without.
+bool Connection::send_continue() {
+  constexpr std::string_view kText = "HTTP/1.1 100 Continue\r\n\r\n";
+  const ssize_t sent =
+      ::send(socket_.native_handle(), kText.data(), kText.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  const bool whole = sent <= 0 || sent == static_cast<ssize_t>(kText.size());
+  if (!whole) close();
+  return whole;
+}
+
+void Connection::refuse(const Fault& fault) {
+  if (request_id_.empty()) request_id_ = make_request_id();
+  outbox_ = std::make_shared<Outbox>(0, [] {});
+  close_after_ = stopping_ || fault.close;
+  outbox_->answer(fault_answer(fault));
+  pump();
+}
+
+void Connection::call_handler() {
+  Head& head = reader_.head();
+  Request request = std::move(head.request);
+  request.captures = std::move(match_.captures);
+  close_after_ = stopping_ || !head.keep_alive;
+  chunked_ = request.minor_version == 1;
+  outbox_ =
+      std::make_shared<Outbox>(set_->options.limits.client_buffer_bytes, [weak = weak_from_this()] {
+        const auto self = weak.lock();
+        if (!self) return;
+        asio::post(self->socket_.get_executor(), [weak] {
+          if (const auto connection = weak.lock()) connection->pump();
+        });
+      });
+  auto exchange = std::make_shared<Exchange>(outbox_, request.id);
+  try {
+    (*match_.handler)(std::move(request), exchange);
+  } catch (const std::exception&) {
+    // The text is not for the client. If the handler has answered before, this has no effect.
+    exchange->fail({.status = 500, .message = "the server failed to handle the request"});
+  }
+}
+
+void Connection::pump() {
+  if (closed_ || !outbox_) return;
+  if (outbox_->overflowed()) return lose(Gone::kSlowClient);
+  if (writing_ || finished_) return;
+  compose(outbox_->take(kBatchBytes));
+  if (!out_.empty()) {
+    writing_ = true;
+    last_taken_ = Clock::now();
+    write_some();
+  } else if (finished_) {
+    end_exchange();
+  }
+  arm();
+}
+
+void Connection::compose(Outbox::Batch batch) {
+  finished_ = batch.finished;
+  cut_ = batch.cut;
+  if (batch.answer) {
+    const Answer& answer = *batch.answer;
+    close_after_ |= answer.close || stopping_;
+    append_head(out_, {.status = answer.status,
+                       .content_type = answer.content_type,
+                       .fields = answer.fields,
+                       .request_id = request_id_,
+                       .length = answer.body.size(),
+                       .close = close_after_});
+    if (!head_only_) out_ += answer.body;
+  }
+  if (batch.start) {
+    start_ = std::move(*batch.start);
+    streaming_ = true;
+    close_after_ |= !chunked_ || stopping_ || head_only_;
+    append_head(out_, {.status = 200,
+                       .content_type = start_.content_type,
+                       .fields = start_.fields,
+                       .request_id = request_id_,
+                       .chunked = chunked_,
+                       .close = close_after_});
+  }
+  if (streaming_ && !head_only_) compose_stream(batch);
+  outbox_->set_in_flight(out_.size());
+}
+
+void Connection::compose_stream(const Outbox::Batch& batch) {
+  std::string text;
+  for (const auto& event : batch.events) event->render(text);
+  if (!chunked_) {
+    out_ += text;
+    return;
+  }
+  append_chunk(out_, text);
+  if (finished_ && !cut_) out_ += kLastChunk;
+}
+
+void Connection::write_some() {
+  socket_.async_write_some(asio::buffer(out_.data() + written_, out_.size() - written_),
+                           [self = shared_from_this()](const Error& error, size_t size) {
+                             self->on_written(error, size);
+                           });
+}
+
+void Connection::on_written(const Error& error, size_t size) {
+  if (closed_) return;
+  if (error) return lose(Gone::kDisconnected);
+  last_taken_ = Clock::now();
+  written_ += size;
+  outbox_->set_in_flight(out_.size() - written_);
+  if (written_ < out_.size()) return write_some();
+  writing_ = false;
+  out_.clear();
+  written_ = 0;
+  if (finished_) return end_exchange();
+  pump();
+}
+
+void Connection::end_exchange() {
+  if (cut_) return lose(Gone::kDisconnected);
+  outbox_.reset();
+  finished_ = false;
+  streaming_ = false;
+  start_ = {};
+  // A connection that waits for its next request does not hold the memory of a long answer.
+  if (out_.capacity() > kBatchBytes) std::string().swap(out_);
+  if (close_after_ || stopping_) return linger();
+  request_id_.clear();
+  reader_.next(Clock::now());
+  // Posted, so that a thousand pipelined requests are no recursion.
+  asio::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->consume();
+    self->read_more();
+    self->arm();
+  });
+}
+
+TimePoint Connection::deadline() const {
+  if (lingering_) return linger_end_;
+  if (!outbox_) return reader_.deadline();
+  TimePoint next = TimePoint::max();
+  if (writing_) next = last_taken_ + set_->options.limits.client_stall;
+  if (streaming_ && !writing_) next = last_taken_ + start_.ping_interval;
+  return reading_ ? next : std::min(next, Clock::now() + kPollTime);
+}
+
+void Connection::arm() {
+  if (closed_) return;
+  const TimePoint next = deadline();
+  // A later deadline leaves the timer alone: on_time() looks again.
+  if (next >= armed_) return;
+  armed_ = next;
+  timer_.expires_at(next);
+  timer_.async_wait([self = shared_from_this()](const Error& error) {
+    if (error || self->closed_) return;
+    self->armed_ = TimePoint::max();
+    self->on_time();
+    self->arm();
+  });
+}
+
+void Connection::on_time() {
+  if (outbox_ && !reading_ && peer_has_closed()) return lose(Gone::kDisconnected);
+  if (Clock::now() < deadline()) return;
+  if (lingering_) return close();
+  if (!outbox_) {
+    const auto fault = reader_.expire();
+    return fault ? refuse(*fault) : close();
+  }
+  if (writing_) return lose(Gone::kSlowClient);
+  if (!streaming_) return;
+  std::string text;
+  start_.ping(text);
+  last_taken_ = Clock::now();
+  if (head_only_ || text.empty()) return;
+  chunked_ ? append_chunk(out_, text) : void(out_ += text);
+  outbox_->set_in_flight(out_.size());
+  writing_ = true;
+  write_some();
+}
+
+// Sees a close behind input that is not read.
+bool Connection::peer_has_closed() {
+  pollfd state{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return poll(&state, 1, 0) > 0;
+}
+
+void Connection::linger() {
+  lingering_ = true;
+  linger_end_ = Clock::now() + set_->options.limits.linger;
+  in_.clear();
+  Error ignored;
+  socket_.shutdown(Socket::shutdown_send, ignored);
+  read_more();
+  arm();
+}
+
+void Connection::lose(Gone reason) {
+  if (closed_) return;
+  close();
+  if (outbox_) outbox_->lose(reason);
+}
+
+void Connection::close() {
+  closed_ = true;
+  timer_.cancel();
+  Error ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace sluice::http

@@ -1,0 +1,184 @@
+#include "server/http/http_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/ip/address.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/error.h"
+#include "server/http/connection.h"
+#include "server/http/connection_set.h"
+
+namespace sluice::http {
+namespace {
+
+namespace asio = boost::asio;
+using Protocol = asio::generic::stream_protocol;
+using SystemError = boost::system::error_code;
+
+// Pause after an accept that failed, for example without descriptors left.
+constexpr Milliseconds kAcceptPause{100};
+
+// Dead peers are found after 60 s. What a kind of socket does not have fails without effect.
+void set_socket_options(int fd) {
+  const auto set = [fd](int level, int name, int value) {
+    setsockopt(fd, level, name, &value, sizeof(value));
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+}
+
+Protocol::endpoint endpoint_of(const ServerOptions& options) {
+  if (!options.unix_path.empty()) return asio::local::stream_protocol::endpoint(options.unix_path);
+  SystemError error;
+  const auto address = asio::ip::make_address(options.address, error);
+  if (error) {
+    fail(ErrorCode::kInvalidArgument, "\"{}\" is not an IP address; give one such as 127.0.0.1",
+         options.address);
+  }
+  return asio::ip::tcp::endpoint(address, options.port);
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  explicit Impl(ServerOptions options)
+      : set_(std::make_shared<ConnectionSet>(std::move(options))),
+        strand_(asio::make_strand(set_->io)),
+        acceptor_(strand_),
+        pause_(strand_),
+        guard_(set_->io.get_executor()) {
+    listen();
+    accept();
+    for (int i = 0; i < set_->options.num_threads; ++i) {
+      threads_.emplace_back([this] { set_->io.run(); });
+    }
+  }
+
+  uint16_t port() const { return port_; }
+
+  size_t num_connections() const {
+    const std::lock_guard lock(set_->mutex);
+    return set_->open.size();
+  }
+
+  void stop(Milliseconds limit) {
+    if (threads_.empty()) return;
+    asio::post(strand_, [this] {
+      stopped_ = true;
+      SystemError ignored;
+      acceptor_.close(ignored);
+      pause_.cancel();
+      closed_.set_value();
+    });
+    closed_.get_future().wait();
+    for (const auto& connection : set_->all()) connection->post_stop(false);
+    wait_for_none(limit);
+    for (const auto& connection : set_->all()) connection->post_stop(true);
+    guard_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    const std::string& path = set_->options.unix_path;
+    if (!path.empty()) unlink(path.c_str());
+  }
+
+ private:
+  void listen() {
+    const Protocol::endpoint endpoint = endpoint_of(set_->options);
+    const auto check = [this](const SystemError& error) {
+      if (!error) return;
+      const ServerOptions& options = set_->options;
+      const std::string place = options.unix_path.empty()
+                                    ? fmt::format("{}:{}", options.address, options.port)
+                                    : options.unix_path;
+      fail(ErrorCode::kIo, "cannot listen on {}: {}; give another address or port", place,
+           error.message());
+    };
+    SystemError error;
+    check(acceptor_.open(endpoint.protocol(), error));
+    if (set_->options.unix_path.empty()) {
+      check(acceptor_.set_option(asio::socket_base::reuse_address(true), error));
+    }
+    check(acceptor_.bind(endpoint, error));
+    check(acceptor_.listen(asio::socket_base::max_listen_connections, error));
+    if (!set_->options.unix_path.empty()) return;
+    asio::ip::tcp::endpoint bound;
+    const Protocol::endpoint local = acceptor_.local_endpoint(error);
+    check(error);
+    bound.resize(local.size());
+    std::copy_n(reinterpret_cast<const char*>(local.data()), local.size(),
+                reinterpret_cast<char*>(bound.data()));
+    port_ = bound.port();
+  }
+
+  void accept() {
+    acceptor_.async_accept(asio::make_strand(set_->io),
+                           [this](const SystemError& error, Connection::Socket socket) {
+                             if (stopped_) return;
+                             if (!error) {
+                               admit(std::move(socket));
+                               return accept();
+                             }
+                             pause_.expires_after(kAcceptPause);
+                             pause_.async_wait([this](const SystemError& cancelled) {
+                               if (!cancelled && !stopped_) accept();
+                             });
+                           });
+  }
+
+  void admit(Connection::Socket socket) {
+    set_socket_options(socket.native_handle());
+    std::shared_ptr<Connection> connection;
+    {
+      const std::lock_guard lock(set_->mutex);
+      if (set_->open.size() >= set_->options.limits.num_connections) return;
+      connection = std::make_shared<Connection>(std::move(socket), set_);
+      set_->open[connection.get()] = connection;
+    }
+    connection->start();
+  }
+
+  void wait_for_none(Milliseconds limit) {
+    std::unique_lock lock(set_->mutex);
+    const TimePoint end = Clock::now() + limit;
+    while (!set_->open.empty()) {
+      if (set_->changed.wait_until(lock, end) == std::cv_status::timeout) return;
+    }
+  }
+
+  const std::shared_ptr<ConnectionSet> set_;
+  asio::strand<asio::io_context::executor_type> strand_;
+  asio::basic_socket_acceptor<Protocol> acceptor_;
+  asio::steady_timer pause_;
+  asio::executor_work_guard<asio::io_context::executor_type> guard_;
+  std::vector<std::thread> threads_;
+  std::promise<void> closed_;
+  bool stopped_ = false;  // on strand_
+  uint16_t port_ = 0;
+};
+
+HttpServer::HttpServer(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+
+HttpServer::~HttpServer() { impl_->stop(Milliseconds(0)); }
+
+uint16_t HttpServer::port() const { return impl_->port(); }
+
+size_t HttpServer::num_connections() const { return impl_->num_connections(); }
+
+void HttpServer::stop(Milliseconds limit) { impl_->stop(limit); }
+
+}  // namespace sluice::http

@@ -1,0 +1,151 @@
+#include "server/http/outbox.h"
+
+#include <utility>
+
+#include "server/http/fault.h"
+
+namespace sluice::http {
+
+Outbox::Outbox(size_t max_bytes, std::function<void()> wake)
+    : max_bytes_(max_bytes), wake_(std::move(wake)) {}
+
+bool Outbox::answer(Answer answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed() || phase_ != Phase::kWaiting) return false;
+    phase_ = Phase::kAnswered;
+    answer_ = std::move(answer);
+  }
+  wake_();
+  return true;
+}
+
+bool Outbox::begin_stream(StreamStart start) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed() || phase_ != Phase::kWaiting) return false;
+    phase_ = Phase::kStreaming;
+    start_ = std::move(start);
+  }
+  wake_();
+  return true;
+}
+
+bool Outbox::send(std::unique_ptr<StreamEvent> event) {
+  bool was_empty = false;
+  bool kept = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed() || phase_ != Phase::kStreaming) return false;
+    was_empty = events_.empty();
+    const size_t last_bytes = was_empty ? 0 : events_.back()->size_bytes();
+    if (!was_empty && events_.back()->absorb(*event)) {
+      event_bytes_ += events_.back()->size_bytes() - last_bytes;
+    } else {
+      event_bytes_ += event->size_bytes();
+      events_.push_back(std::move(event));
+    }
+    if (event_bytes_ + in_flight_bytes_ > max_bytes_) {
+      overflowed_ = true;
+      kept = false;
+      drop_events();
+    }
+  }
+  // The connection was woken for the events that already waited.
+  if (was_empty || !kept) wake_();
+  return kept;
+}
+
+bool Outbox::finish() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed() || phase_ != Phase::kStreaming) return false;
+    phase_ = Phase::kFinished;
+  }
+  wake_();
+  return true;
+}
+
+void Outbox::abandon() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (phase_ == Phase::kWaiting) {
+      phase_ = Phase::kAnswered;
+      answer_ = fault_answer({.status = 500, .message = "the request was given up unanswered"});
+    } else if (phase_ == Phase::kStreaming) {
+      phase_ = Phase::kFinished;
+      cut_ = true;
+    } else {
+      return;
+    }
+  }
+  wake_();
+}
+
+void Outbox::on_gone(std::function<void(Gone)> callback) {
+  Gone gone{};
+  {
+    const std::lock_guard lock(mutex_);
+    if (complete()) return;
+    if (!gone_) {
+      callback_ = std::move(callback);
+      return;
+    }
+    gone = *gone_;
+  }
+  callback(gone);
+}
+
+Outbox::Batch Outbox::take(size_t max_bytes) {
+  const std::lock_guard lock(mutex_);
+  Batch batch;
+  if (closed()) return batch;
+  batch.answer = std::exchange(answer_, std::nullopt);
+  batch.start = std::exchange(start_, std::nullopt);
+  size_t taken = 0;
+  while (!events_.empty() && taken < max_bytes) {
+    taken += events_.front()->size_bytes();
+    batch.events.push_back(std::move(events_.front()));
+    events_.pop_front();
+  }
+  event_bytes_ -= taken;
+  batch.finished = complete() && events_.empty();
+  batch.cut = batch.finished && cut_;
+  return batch;
+}
+
+void Outbox::set_in_flight(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  in_flight_bytes_ = bytes;
+}
+
+bool Outbox::overflowed() const {
+  const std::lock_guard lock(mutex_);
+  return overflowed_;
+}
+
+void Outbox::lose(Gone reason) {
+  std::function<void(Gone)> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone_) return;
+    gone_ = reason;
+    callback = std::exchange(callback_, nullptr);
+    if (complete()) callback = nullptr;
+    drop_events();
+    in_flight_bytes_ = 0;
+  }
+  if (callback) callback(reason);
+}
+
+size_t Outbox::queued_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return event_bytes_ + in_flight_bytes_;
+}
+
+void Outbox::drop_events() {
+  events_.clear();
+  event_bytes_ = 0;
+}
+
+}  // namespace sluice::http

@@ -1,0 +1,101 @@
+// Outbox: what a handler has answered and the client has not taken yet.
+//
+// The border between the threads that produce answers and the connection: the lock is held for a
+// few moves of pointers, never during I/O, rendering or a callback. Used by Exchange (the
+// producer's side) and Connection. Thread rule: any thread; the functions of the connection's side
+// only on its strand.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/http/limits.h"
+#include "server/http/message.h"
+#include "server/http/sse.h"
+
+namespace sluice::http {
+
+// Why nobody will read the rest of an answer.
+enum class Gone {
+  kDisconnected,  // the client closed its side, reset the connection, or is dead
+  kSlowClient,    // too many bytes wait for it, or it took none for too long
+  kStopped,       // the server stops
+};
+
+// The head of a stream and what keeps it alive.
+struct StreamStart {
+  std::string content_type = "text/event-stream; charset=utf-8";
+  std::vector<Field> fields = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
+  // After this long without a byte, `ping` appends what is sent instead; it runs on a thread of the
+  // server. The default is the comment "ping".
+  Milliseconds ping_interval{10'000};
+  std::function<void(std::string& out)> ping = [](std::string& out) {
+    append_sse_comment(out, "ping");
+  };
+};
+
+class Outbox {
+ public:
+  // `wake` is called without the lock when the connection has something to take; it must not block.
+  Outbox(size_t max_bytes, std::function<void()> wake);
+
+  // The producer's side. Each returns false when the client is gone, or the call comes too late:
+  // after an answer, a finish, or for send() and finish() without a stream.
+  bool answer(Answer answer);
+  bool begin_stream(StreamStart start);
+  // Merges with the last waiting event if that one absorbs it.
+  bool send(std::unique_ptr<StreamEvent> event);
+  bool finish();
+  // No producer is left: an unanswered request gets 500, an unfinished stream is cut.
+  void abandon();
+  // `callback` is called once if the client goes before the answer is complete, on a thread of the
+  // server; at once on this thread if it has gone. It must not block.
+  void on_gone(std::function<void(Gone)> callback);
+
+  // The connection's side.
+  struct Batch {
+    std::optional<Answer> answer;
+    std::optional<StreamStart> start;
+    std::vector<std::unique_ptr<StreamEvent>> events;
+    bool finished = false;  // nothing follows
+    bool cut = false;       // the stream ends without its end
+  };
+  // Takes events of about `max_bytes`. What it leaves goes on merging.
+  Batch take(size_t max_bytes);
+  // Bytes that were taken and rendered, and that the client has not taken; they count as waiting.
+  void set_in_flight(size_t bytes);
+  // Whether the client is too slow, and the connection must call lose().
+  bool overflowed() const;
+  void lose(Gone reason);
+
+  size_t queued_bytes() const;
+
+ private:
+  enum class Phase { kWaiting, kAnswered, kStreaming, kFinished };
+
+  bool closed() const { return gone_.has_value() || overflowed_; }
+  bool complete() const { return phase_ == Phase::kAnswered || phase_ == Phase::kFinished; }
+  void drop_events();
+
+  const size_t max_bytes_;
+  const std::function<void()> wake_;
+  mutable std::mutex mutex_;
+  Phase phase_ = Phase::kWaiting;
+  bool overflowed_ = false;
+  bool cut_ = false;
+  std::optional<Gone> gone_;
+  std::function<void(Gone)> callback_;
+  std::optional<Answer> answer_;
+  std::optional<StreamStart> start_;
+  std::deque<std::unique_ptr<StreamEvent>> events_;
+  size_t event_bytes_ = 0;
+  size_t in_flight_bytes_ = 0;
+};
+
+}  // namespace sluice::http

@@ -1,0 +1,104 @@
+#include "server/http/router.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/printable.h"
+
+namespace sluice::http {
+namespace {
+
+std::vector<std::string> split(std::string_view path) {
+  std::vector<std::string> segments;
+  for (size_t at = 1; at <= path.size();) {
+    const size_t end = std::min(path.find('/', at), path.size());
+    segments.emplace_back(path.substr(at, end - at));
+    at = end + 1;
+  }
+  return segments;
+}
+
+int hex_value(char c) {
+  const size_t at = std::string_view("0123456789abcdef0123456789ABCDEF").find(c);
+  return at == std::string_view::npos ? -1 : static_cast<int>(at % 16);
+}
+
+std::optional<std::string> decode(std::string_view text) {
+  std::string decoded;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      decoded += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_value(text[i + 1]);
+    const int low = hex_value(text[i + 2]);
+    if (high < 0 || low < 0 || high + low == 0) return std::nullopt;
+    decoded += static_cast<char>(high * 16 + low);
+    i += 2;
+  }
+  return decoded;
+}
+
+// What the pattern captures, or nothing if the path does not fit.
+std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
+                                              const std::vector<std::string>& path) {
+  std::vector<std::string> captures;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (i >= path.size()) return std::nullopt;
+    if (pattern[i] == "{*}") {
+      captures.push_back(
+          fmt::format("{}", fmt::join(path.begin() + static_cast<ptrdiff_t>(i), path.end(), "/")));
+      return captures;
+    }
+    if (pattern[i] == "{}") {
+      captures.push_back(path[i]);
+    } else if (pattern[i] != path[i]) {
+      return std::nullopt;
+    }
+  }
+  if (path.size() != pattern.size()) return std::nullopt;
+  return captures;
+}
+
+}  // namespace
+
+void Router::add(std::string method, std::string_view pattern, Handler handler) {
+  routes_.push_back({std::move(method), split(pattern), std::move(handler)});
+}
+
+std::variant<Router::Match, Fault> Router::find(std::string_view method,
+                                                std::string_view path) const {
+  std::vector<std::string> segments = split(path);
+  for (std::string& segment : segments) {
+    auto decoded = decode(segment);
+    if (!decoded) {
+      return Fault{.status = 400,
+                   .message = fmt::format("the path \"{}\" is not percent-encoded rightly",
+                                          printable(path))};
+    }
+    segment = std::move(*decoded);
+  }
+  std::vector<std::string> allowed;
+  for (const Route& route : routes_) {
+    auto captures = match(route.segments, segments);
+    if (!captures) continue;
+    if (route.method == method) return Match{&route.handler, std::move(*captures)};
+    if (std::find(allowed.begin(), allowed.end(), route.method) == allowed.end()) {
+      allowed.push_back(route.method);
+    }
+  }
+  if (allowed.empty()) {
+    return Fault{.status = 404, .message = fmt::format("there is no path {}", printable(path))};
+  }
+  const std::string allow = fmt::format("{}", fmt::join(allowed, ", "));
+  return Fault{.status = 405,
+               .message = fmt::format("{} is not allowed for {}; use {}", printable(method),
+                                      printable(path), allow),
+               .fields = {{"Allow", allow}}};
+}
+
+}  // namespace sluice::http

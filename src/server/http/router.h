@@ -1,0 +1,51 @@
+// Router: method and path to the function that answers.
+//
+// Filled before the server starts, then only read. Used by Connection. Thread rule: find() from any
+// thread once the last add() has returned.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "server/http/exchange.h"
+#include "server/http/fault.h"
+#include "server/http/message.h"
+
+namespace sluice::http {
+
+// Gets a complete request, and the exchange through which any thread answers, now or later. It runs
+// on a thread of the server and must not block: long work belongs to another thread, which takes
+// the exchange along. An exception is answered with 500.
+using Handler = std::function<void(Request request, std::shared_ptr<Exchange> exchange)>;
+
+class Router {
+ public:
+  struct Match {
+    const Handler* handler;
+    std::vector<std::string> captures;
+  };
+
+  // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
+  // one or more. {} and {*} are captured, percent-decoded. The first pattern added that fits
+  // counts.
+  void add(std::string method, std::string_view pattern, Handler handler);
+
+  // Errors: 400 for a path that is wrongly percent-encoded or holds NUL, 404 for an unknown path,
+  // 405 with Allow for one that knows other methods.
+  std::variant<Match, Fault> find(std::string_view method, std::string_view path) const;
+
+ private:
+  struct Route {
+    std::string method;
+    std::vector<std::string> segments;
+    Handler handler;
+  };
+
+  std::vector<Route> routes_;
+};
+
+}  // namespace sluice::http

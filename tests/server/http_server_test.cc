@@ -1,0 +1,254 @@
+// Requests and answers through real sockets: framing, limits of size and time, and the end.
+#include "server/http/http_server.h"
+
+#include <filesystem>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <sys/resource.h>
+
+#include "server/raw_client.h"
+#include "sluice/error.h"
+
+namespace sluice::http {
+namespace {
+
+using namespace std::chrono_literals;
+
+const std::string kGet = "GET /echo/a%2Fb HTTP/1.1\r\nHost: a\r\n\r\n";
+
+std::string post(const std::string& body, const std::string& fields = {}) {
+  return "POST /echo HTTP/1.1\r\nHost: a\r\n" + fields +
+         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+ServerOptions echo_options(Limits limits = {}) {
+  ServerOptions options{.limits = limits};
+  options.router.add("POST", "/echo", [](const Request& request, const auto& exchange) {
+    exchange->answer({.content_type = "text/plain", .body = request.body});
+  });
+  options.router.add("GET", "/echo/{}", [](const Request& request, const auto& exchange) {
+    exchange->answer({.content_type = "text/plain", .body = request.captures[0]});
+  });
+  options.router.add("GET", "/throw",
+                     [](const Request&, const auto&) { throw std::runtime_error("secret"); });
+  options.router.add("GET", "/drop", [](const Request&, const auto&) {});
+  return options;
+}
+
+TEST(HttpServer, AnswersAndKeepsTheConnection) {
+  HttpServer server(echo_options());
+  RawClient client(server.port());
+  client.send(post("hello", "X-Request-Id: id-7\r\n"));
+  const std::string first = client.read_answer();
+  EXPECT_EQ(status_of(first), 200);
+  EXPECT_TRUE(first.ends_with("\r\n\r\nhello")) << first;
+  EXPECT_TRUE(has(first, "X-Request-Id: id-7\r\n")) << first;
+  EXPECT_FALSE(has(first, "Connection: close"));
+  client.send(kGet);
+  EXPECT_TRUE(client.read_answer().ends_with("\r\n\r\na/b"));
+  EXPECT_EQ(server.num_connections(), 1u);
+}
+
+struct Bad {
+  std::string wire;
+  int status;
+  bool closes;
+};
+
+TEST(HttpServer, FaultsAreTypedAndCloseWhereTheyMust) {
+  HttpServer server(echo_options());
+  const Bad table[] = {
+      {"GET /none HTTP/1.1\r\nHost: a\r\n\r\n", 404, false},
+      {"GET /echo/%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400, false},
+      {"GET /throw HTTP/1.1\r\nHost: a\r\n\r\n", 500, false},
+      {"GET /drop HTTP/1.1\r\nHost: a\r\n\r\n", 500, false},
+      {"DELETE /echo HTTP/1.1\r\nHost: a\r\n\r\n", 405, true},
+      {"POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", 404, true},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\n\r\n", 411, true},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413, true},
+      {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, true},
+      {std::string("\x16\x03\x01\x02\x00", 5), 400, true},
+      {"GET /" + std::string(1'000'000, 'a') + " HTTP/1.1\r\n", 414, true},
+      {"GET / HTTP/1.1\r\nA: " + std::string(1'000'000, 'a') + "\r\n", 431, true},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" +
+           std::string(2'000'000, 'a'),
+       400, true},
+  };
+  for (const Bad& bad : table) {
+    RawClient client(server.port());
+    client.send(bad.wire);
+    const std::string answer = client.read_answer();
+    ASSERT_EQ(status_of(answer), bad.status) << bad.wire.substr(0, 80);
+    EXPECT_EQ(has(answer, "Connection: close"), bad.closes) << answer;
+    const auto error = nlohmann::json::parse(answer.substr(answer.find("\r\n\r\n")))["error"];
+    EXPECT_EQ(error["code"], bad.status);
+    EXPECT_TRUE(error["message"].is_string() && error["type"].is_string());
+    EXPECT_TRUE(error["param"].is_null());
+    EXPECT_FALSE(has(answer, "secret"));
+    if (bad.closes) {
+      client.half_close();
+      client.read_all();
+      EXPECT_TRUE(client.at_end()) << bad.wire.substr(0, 80);
+    } else {
+      client.send(kGet);
+      EXPECT_EQ(status_of(client.read_answer()), 200);
+    }
+  }
+}
+
+TEST(HttpServer, AllowNamesTheMethods) {
+  HttpServer server(echo_options());
+  RawClient client(server.port());
+  client.send("HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n");
+  const std::string answer = client.read_all();
+  EXPECT_TRUE(has(answer, "Allow: POST\r\n")) << answer;
+  EXPECT_TRUE(answer.ends_with("\r\n\r\n")) << "an answer to HEAD has no body";
+}
+
+TEST(HttpServer, AThousandPipelinedRequestsAreAnsweredInOrder) {
+  HttpServer server(echo_options());
+  RawClient client(server.port());
+  std::string wire;
+  for (int i = 0; i < 1000; ++i) wire += post(std::to_string(i));
+  ASSERT_TRUE(client.send(wire));
+  for (int i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(client.read_answer().ends_with("\r\n\r\n" + std::to_string(i))) << i;
+  }
+}
+
+TEST(HttpServer, OneByteChunksAreCountedOnTheWire) {
+  Limits limits;
+  limits.body_bytes = 1 << 20;
+  HttpServer server(echo_options(limits));
+  std::string chunks;
+  for (int i = 0; i < 100'000; ++i) chunks += "1\r\nx\r\n";
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  RawClient small(server.port());
+  small.send(head + chunks + "0\r\n\r\n");
+  EXPECT_TRUE(small.read_answer().ends_with("\r\n\r\n" + std::string(100'000, 'x')));
+  RawClient large(server.port());
+  large.send(head + chunks + chunks);
+  EXPECT_EQ(status_of(large.read_answer()), 413);
+}
+
+TEST(HttpServer, SlowSendersGet408AndIdleOnesAreClosed) {
+  Limits limits;
+  limits.head_time = 100ms;
+  limits.body_silence = 100ms;
+  limits.idle_time = 100ms;
+  HttpServer server(echo_options(limits));
+  RawClient idle(server.port());
+  EXPECT_EQ(idle.read_all(), "");
+  EXPECT_TRUE(idle.at_end());
+  RawClient head(server.port());
+  head.send("GET / HT");
+  EXPECT_EQ(status_of(head.read_answer()), 408);
+  RawClient body(server.port());
+  body.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab");
+  EXPECT_EQ(status_of(body.read_answer()), 408);
+}
+
+TEST(HttpServer, SendsContinueOnce) {
+  HttpServer server(echo_options());
+  RawClient client(server.port());
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  EXPECT_EQ(client.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("ab");
+  EXPECT_TRUE(client.read_answer().ends_with("\r\n\r\nab"));
+}
+
+TEST(HttpServer, ClosesAfterHttp10AndOnRequest) {
+  HttpServer server(echo_options());
+  for (const std::string wire : {"GET /echo/a HTTP/1.0\r\n\r\n",
+                                 "GET /echo/a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"}) {
+    RawClient client(server.port());
+    client.send(wire);
+    const std::string answer = client.read_all();
+    EXPECT_TRUE(has(answer, "Connection: close")) << answer;
+    EXPECT_TRUE(answer.ends_with("\r\n\r\na")) << answer;
+  }
+}
+
+TEST(HttpServer, TheGateIsAskedBeforeTheBody) {
+  ServerOptions options = echo_options();
+  options.gate = [](const Request& request) -> std::optional<Fault> {
+    if (request.find("authorization") != nullptr) return std::nullopt;
+    return Fault{.status = 401, .message = "no key"};
+  };
+  HttpServer server(std::move(options));
+  RawClient without(server.port());
+  without.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+  const std::string answer = without.read_answer();
+  EXPECT_EQ(status_of(answer), 401);
+  EXPECT_TRUE(has(answer, "AuthenticationError"));
+  RawClient with(server.port());
+  with.send(post("x", "Authorization: k\r\n"));
+  EXPECT_EQ(status_of(with.read_answer()), 200);
+}
+
+TEST(HttpServer, ConnectionsAboveTheLimitAreClosed) {
+  Limits limits;
+  limits.num_connections = 200;
+  HttpServer server(echo_options(limits));
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 200; ++i) idle.push_back(std::make_unique<RawClient>(server.port()));
+  idle.back()->send(kGet);
+  EXPECT_EQ(status_of(idle.back()->read_answer()), 200);
+  RawClient late(server.port());
+  late.read_all();
+  EXPECT_TRUE(late.at_end());
+  idle.front()->close_now();
+  while (server.num_connections() == 200) usleep(1000);
+  RawClient next(server.port());
+  next.send(kGet);
+  EXPECT_EQ(status_of(next.read_answer()), 200);
+}
+
+TEST(HttpServer, WithoutDescriptorsItWaitsAndGoesOn) {
+  HttpServer server(echo_options());
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+  const int next = dup(0);
+  close(next);
+  rlimit few = old;
+  few.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  RawClient client(server.port());  // has the last descriptor
+  client.send(kGet);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(server.num_connections(), 0u);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+  EXPECT_EQ(status_of(client.read_answer()), 200);
+}
+
+TEST(HttpServer, ListensOnAUnixSocketAndRemovesIt) {
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("sluice_http_" + std::to_string(getpid()) + ".sock");
+  {
+    ServerOptions options = echo_options();
+    options.unix_path = path;
+    HttpServer server(std::move(options));
+    RawClient client(path.string());
+    client.send(kGet);
+    EXPECT_EQ(status_of(client.read_answer()), 200);
+  }
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST(HttpServer, ABadAddressIsAnError) {
+  ServerOptions options = echo_options();
+  options.address = "localhost";
+  EXPECT_THROW(HttpServer{options}, Error);
+  HttpServer server(echo_options());
+  options.address = "127.0.0.1";
+  options.port = server.port();
+  EXPECT_THROW(HttpServer{options}, Error);
+}
+
+}  // namespace
+}  // namespace sluice::http
