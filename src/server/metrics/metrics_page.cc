@@ -1,0 +1,69 @@
+#include "server/metrics/metrics_page.h"
+
+namespace sluice::metrics {
+namespace {
+
+void append_gauge(Exposition& page, std::string_view name, std::string_view help, double value) {
+  page.gauge(name, help);
+  page.sample(value);
+}
+
+void append_kv_bytes(Exposition& page, std::string_view place, const KvBytes& bytes) {
+  const auto sample = [&](std::string_view state, int64_t value) {
+    page.sample(static_cast<double>(value), Labels().add("place", place).add("state", state));
+  };
+  sample("used", bytes.used);
+  sample("cached", bytes.cached);
+  sample("free", bytes.free);
+}
+
+void append_transfers(Exposition& page, const KvTransfers& transfers) {
+  page.counter("sluice:kv_transfer_bytes_total", "Bytes of KV moved between host and device.");
+  page.sample(static_cast<double>(transfers.h2d_bytes), Labels().add("direction", "h2d"));
+  page.sample(static_cast<double>(transfers.d2h_bytes), Labels().add("direction", "d2h"));
+  page.counter("sluice:slot_waits_total", "Loads of KV that waited for a slot of their own pass.");
+  page.sample(static_cast<double>(transfers.num_slot_waits));
+}
+
+void append_engine(Exposition& page, const EngineReading& engine) {
+  append_gauge(page, "vllm:num_requests_running", "Requests that hold KV memory.",
+               static_cast<double>(engine.num_running));
+  append_gauge(page, "vllm:num_requests_waiting", "Requests that wait for KV memory.",
+               static_cast<double>(engine.num_waiting));
+  append_gauge(page, "vllm:kv_cache_usage_perc",
+               "Share of the KV blocks in use, 0 to 1, of the memory that limits admission.",
+               engine.kv_usage());
+  page.gauge("vllm:cache_config_info", "The sizes of the KV cache.");
+  page.sample(1, Labels()
+                     .add("block_size", std::to_string(engine.block_tokens))
+                     .add("num_gpu_blocks", std::to_string(engine.num_device_blocks))
+                     .add("num_cpu_blocks", std::to_string(engine.num_host_blocks)));
+  page.counter("vllm:num_preemptions_total", "Running requests that lost their KV memory.");
+  page.sample(static_cast<double>(engine.num_preemptions));
+  if (engine.device_kv || engine.host_kv) {
+    page.gauge("sluice:kv_bytes", "Bytes of KV memory, by place and state.");
+    if (engine.device_kv) append_kv_bytes(page, "device", *engine.device_kv);
+    if (engine.host_kv) append_kv_bytes(page, "host", *engine.host_kv);
+  }
+  if (engine.transfers) append_transfers(page, *engine.transfers);
+  append_gauge(page, "sluice:engine_last_progress_seconds",
+               "Time since the engine last began a step or finished a part of one; 0 when idle.",
+               engine.last_progress_s);
+}
+
+}  // namespace
+
+double EngineReading::kv_usage() const {
+  return num_blocks == 0 ? 0
+                         : static_cast<double>(num_used_blocks) / static_cast<double>(num_blocks);
+}
+
+std::string render_metrics(const MetricsSources& sources) {
+  Exposition page(Labels().add("model_name", sources.model_name).add("engine", "0"));
+  if (sources.engine != nullptr) append_engine(page, *sources.engine);
+  if (sources.requests != nullptr) sources.requests->append_to(page);
+  sources.http.append_to(page);
+  return page.text();
+}
+
+}  // namespace sluice::metrics

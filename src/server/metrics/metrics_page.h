@@ -1,0 +1,62 @@
+// The page of /metrics: everything there is to show, at one moment.
+//
+// Thread rule: EngineReading is a value; render_metrics may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/metrics/http_metrics.h"
+#include "server/metrics/request_metrics.h"
+
+namespace sluice::metrics {
+
+// KV in one memory, in bytes; together they are its size.
+struct KvBytes {
+  int64_t used = 0;    // of blocks that running requests hold
+  int64_t cached = 0;  // of others that a request with the same prefix can find
+  int64_t free = 0;
+};
+
+// What KV offload has moved since the engine was made.
+struct KvTransfers {
+  int64_t h2d_bytes = 0;
+  int64_t d2h_bytes = 0;
+  int64_t num_slot_waits = 0;  // loads that waited for a slot of their own pass
+};
+
+// The state of the engine at one moment. Whoever has the engine's snapshot fills it.
+struct EngineReading {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  int64_t num_preemptions = 0;
+  // Blocks of the memory that limits admission.
+  int64_t num_blocks = 0;
+  int64_t num_used_blocks = 0;
+
+  int64_t block_tokens = 0;
+  int64_t num_device_blocks = 0;
+  int64_t num_host_blocks = 0;  // 0 without KV offload
+
+  std::optional<KvBytes> device_kv;      // empty: not known
+  std::optional<KvBytes> host_kv;        // empty: no KV offload
+  std::optional<KvTransfers> transfers;  // empty: no KV offload
+  // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
+  double last_progress_s = 0;
+
+  double kv_usage() const;  // 0 to 1
+};
+
+struct MetricsSources {
+  std::string_view model_name;  // any bytes
+  const HttpMetrics& http;
+  const RequestMetrics* requests = nullptr;  // null: the model is not loaded
+  const EngineReading* engine = nullptr;     // null: the model is not loaded
+};
+
+// In the format of kExpositionType. All samples have the labels model_name and engine="0".
+std::string render_metrics(const MetricsSources& sources);
+
+}  // namespace sluice::metrics

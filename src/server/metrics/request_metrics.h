@@ -1,0 +1,78 @@
+// RequestMetrics: counters and histograms over the requests that reached the engine.
+//
+// RequestLife adds to it, the page of metrics and the status line read it. Made once the model is
+// loaded. Thread rule: any thread, any member, any time; instruments.h says why nobody waits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+#include "server/metrics/exposition.h"
+#include "server/metrics/instruments.h"
+
+namespace sluice::metrics {
+
+// How a request ended, with the names that vLLM gives to them.
+enum class Outcome {
+  kStop,    // an end token, a stop id or a stop string
+  kLength,  // max_tokens
+  kAbort,   // cancelled, or ended by a drain
+  kError,
+};
+inline constexpr size_t kNumOutcomes = 4;
+
+std::string_view outcome_name(Outcome outcome);  // "stop", "length", "abort", "error"
+
+// Since the server began.
+struct TokenTotals {
+  int64_t num_prompt = 0;   // computed and cached
+  int64_t num_cached = 0;   // of num_prompt: found by prefix caching
+  int64_t num_queried = 0;  // prompt tokens that were looked up in the prefix cache
+  int64_t num_generated = 0;
+};
+
+class RequestMetrics {
+ public:
+  // `max_model_len` is the last bound of the histograms of tokens.
+  explicit RequestMetrics(int64_t max_model_len);
+
+  // A step of the engine has computed or generated this many tokens.
+  void step_ended(int64_t num_tokens);
+
+  TokenTotals totals() const;
+  void append_to(Exposition& page) const;
+
+ private:
+  friend class RequestLife;
+
+  void append_counters(Exposition& page) const;
+
+  // Tokens. Those of prompts are counted while the prompt is computed, so that their rate is the
+  // true one during a prompt of minutes.
+  Counter prompt_tokens_;
+  Counter cached_device_tokens_;
+  Counter cached_host_tokens_;
+  Counter queried_tokens_;
+  Counter generated_tokens_;
+  Gauge prefill_remaining_tokens_;
+  std::array<Counter, kNumOutcomes> ended_;  // requests, by Outcome
+
+  // Seconds.
+  Histogram first_token_;
+  Histogram token_interval_;
+  Histogram mean_token_interval_;
+  Histogram whole_;
+  Histogram queue_;
+  Histogram prefill_;
+  Histogram decode_;
+  Histogram inference_;
+  // Tokens and choices.
+  Histogram num_prompt_tokens_;
+  Histogram num_generated_tokens_;
+  Histogram choices_;
+  Histogram max_tokens_;
+  Histogram step_tokens_;
+};
+
+}  // namespace sluice::metrics
