@@ -29,7 +29,7 @@ testing::MetricsText page_of(const RequestMetrics& metrics) {
 }
 
 // The log of the tests below.
-class RequestLog : public ::testing::Test {
+class LoggedRequests : public ::testing::Test {
  protected:
   void SetUp() override {
     // Two choices of one request, the first with a cached prefix. A delta of the second has two
@@ -79,7 +79,7 @@ class RequestLog : public ::testing::Test {
   RequestSummary cancelled_;
 };
 
-TEST_F(RequestLog, CountsTokensAndEnds) {
+TEST_F(LoggedRequests, CountsTokensAndEnds) {
   const testing::MetricsText page = page_of(metrics_);
   EXPECT_EQ(page.at("vllm:prompt_tokens_total"), 10 + 10 + 3 + 5);
   EXPECT_EQ(page.at("vllm:prompt_tokens_cached_total"), 6);
@@ -97,7 +97,7 @@ TEST_F(RequestLog, CountsTokensAndEnds) {
   EXPECT_EQ(page_of(metrics_).at("sluice:prefill_remaining_tokens"), 0);
 }
 
-TEST_F(RequestLog, MeasuresPhases) {
+TEST_F(LoggedRequests, MeasuresPhases) {
   using Pair = std::pair<double, double>;
   const testing::MetricsText page = page_of(metrics_);
   EXPECT_EQ(of(page, "vllm:time_to_first_token_seconds"), Pair(6.5, 2));
@@ -115,7 +115,7 @@ TEST_F(RequestLog, MeasuresPhases) {
   EXPECT_EQ(of(page, "vllm:iteration_tokens_total"), Pair(14, 2));
 }
 
-TEST_F(RequestLog, PutsObservationsIntoBuckets) {
+TEST_F(LoggedRequests, PutsObservationsIntoBuckets) {
   const testing::MetricsText page = page_of(metrics_);
   const auto bucket = [&](const std::string& name, const std::string& bound) {
     return page.at("vllm:" + name + "_bucket{le=" + bound + "}");
@@ -133,7 +133,7 @@ TEST_F(RequestLog, PutsObservationsIntoBuckets) {
   EXPECT_EQ(bucket("iteration_tokens_total", "8.0"), 1);
 }
 
-TEST_F(RequestLog, SumsUpARequest) {
+TEST_F(LoggedRequests, SumsUpARequest) {
   EXPECT_EQ(first_.num_prompt_tokens, 10);
   EXPECT_EQ(first_.num_cached_tokens, 6);
   EXPECT_EQ(first_.num_generated_tokens, 3);
@@ -148,18 +148,23 @@ TEST_F(RequestLog, SumsUpARequest) {
   EXPECT_EQ(open_->summary().outcome, std::nullopt);
 }
 
-TEST_F(RequestLog, GivesTotals) {
+TEST_F(LoggedRequests, GivesTotals) {
   const TokenTotals totals = metrics_.totals();
-  EXPECT_EQ(totals.num_prompt, 28);
+  EXPECT_EQ(totals.num_computed, 22);
   EXPECT_EQ(totals.num_cached, 6);
-  EXPECT_EQ(totals.num_queried, 48);
+  EXPECT_EQ(totals.num_missed, 42);
   EXPECT_EQ(totals.num_generated, 6);
+  EXPECT_EQ(totals.num_prompt(), 28);
+  EXPECT_EQ(totals.num_queried(), 48);
 }
 
 TEST(RequestLifeDeathTest, RefusesAWrongOrder) {
   RequestMetrics metrics(10);
   RequestLife life(metrics, {.num_prompt_tokens = 2});
   EXPECT_DEATH(life.generated(at(1), 1), "started_");
+  EXPECT_DEATH(life.prompt_done(1), "started_");
+  EXPECT_DEATH(life.started(at(1), {.device = 2, .host = 1}), "num_prompt_tokens");
+  life.started(at(1), {});
   EXPECT_DEATH(life.prompt_done(3), "num_prompt_tokens");
   life.ended(at(1), Outcome::kStop);
   EXPECT_DEATH(life.ended(at(1), Outcome::kStop), "outcome_");

@@ -24,17 +24,19 @@ void RequestLife::started(TimePoint now, const CachedTokens& cached) {
   if (started_) return;
   started_ = now;
   num_cached_ = cached.total();
+  SLUICE_CHECK(num_cached_ <= facts_.num_prompt_tokens);
   metrics_.queue_.observe(seconds(facts_.queued, now));
-  metrics_.queried_tokens_.add(facts_.num_prompt_tokens);
+  metrics_.missed_tokens_.add(facts_.num_prompt_tokens - num_cached_);
   metrics_.cached_device_tokens_.add(cached.device);
   metrics_.cached_host_tokens_.add(cached.host);
-  prompt_done(num_cached_);
+  metrics_.prefill_remaining_tokens_.add(-num_cached_);
+  num_done_ = num_cached_;
 }
 
 void RequestLife::prompt_done(int64_t num_done) {
-  SLUICE_CHECK(num_done <= facts_.num_prompt_tokens);
+  SLUICE_CHECK(started_ && num_done <= facts_.num_prompt_tokens);
   if (num_done <= num_done_) return;
-  metrics_.prompt_tokens_.add(num_done - num_done_);
+  metrics_.computed_tokens_.add(num_done - num_done_);
   metrics_.prefill_remaining_tokens_.add(num_done_ - num_done);
   num_done_ = num_done;
 }

@@ -63,6 +63,7 @@ class RequestLife {
   void started(TimePoint now, const CachedTokens& cached);
 
   // This many tokens of the prompt are computed or cached; fewer than before has no effect.
+  // REQUIRES: started.
   void prompt_done(int64_t num_done);
 
   // A delta with so many tokens, at least one; they share the time since the delta before.

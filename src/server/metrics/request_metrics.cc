@@ -39,16 +39,16 @@ void RequestMetrics::step_ended(int64_t num_tokens) {
 }
 
 TokenTotals RequestMetrics::totals() const {
-  return {.num_prompt = prompt_tokens_.value(),
+  return {.num_computed = computed_tokens_.value(),
           .num_cached = cached_device_tokens_.value() + cached_host_tokens_.value(),
-          .num_queried = queried_tokens_.value(),
+          .num_missed = missed_tokens_.value(),
           .num_generated = generated_tokens_.value()};
 }
 
 void RequestMetrics::append_counters(Exposition& page) const {
   const TokenTotals tokens = totals();
   append_counter(page, "vllm:prompt_tokens_total", "Prompt tokens, computed or cached.",
-                 tokens.num_prompt);
+                 tokens.num_prompt());
   append_counter(page, "vllm:generation_tokens_total", "Generated tokens.", tokens.num_generated);
   append_counter(page, "vllm:prompt_tokens_cached_total",
                  "Prompt tokens that were found by prefix caching.", tokens.num_cached);
@@ -57,7 +57,7 @@ void RequestMetrics::append_counters(Exposition& page) const {
   page.sample(static_cast<double>(cached_device_tokens_.value()), Labels().add("source", "device"));
   page.sample(static_cast<double>(cached_host_tokens_.value()), Labels().add("source", "host"));
   append_counter(page, "vllm:prefix_cache_queries_total",
-                 "Prompt tokens that were looked up in the prefix cache.", tokens.num_queried);
+                 "Prompt tokens that were looked up in the prefix cache.", tokens.num_queried());
   append_counter(page, "vllm:prefix_cache_hits_total",
                  "Prompt tokens that were looked up in the prefix cache and found.",
                  tokens.num_cached);

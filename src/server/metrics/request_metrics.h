@@ -24,12 +24,16 @@ inline constexpr size_t kNumOutcomes = 4;
 
 std::string_view outcome_name(Outcome outcome);  // "stop", "length", "abort", "error"
 
-// Since the server began.
+// Since the server began. Each number grows from one reading to the next, and so do their sums,
+// also while requests add to them.
 struct TokenTotals {
-  int64_t num_prompt = 0;   // computed and cached
-  int64_t num_cached = 0;   // of num_prompt: found by prefix caching
-  int64_t num_queried = 0;  // prompt tokens that were looked up in the prefix cache
+  int64_t num_computed = 0;  // of prompts
+  int64_t num_cached = 0;    // of prompts: found by prefix caching
+  int64_t num_missed = 0;    // of prompts: looked up in the prefix cache and not found
   int64_t num_generated = 0;
+
+  int64_t num_prompt() const { return num_computed + num_cached; }
+  int64_t num_queried() const { return num_cached + num_missed; }
 };
 
 class RequestMetrics {
@@ -50,10 +54,10 @@ class RequestMetrics {
 
   // Tokens. Those of prompts are counted while the prompt is computed, so that their rate is the
   // true one during a prompt of minutes.
-  Counter prompt_tokens_;
+  Counter computed_tokens_;
   Counter cached_device_tokens_;
   Counter cached_host_tokens_;
-  Counter queried_tokens_;
+  Counter missed_tokens_;
   Counter generated_tokens_;
   Gauge prefill_remaining_tokens_;
   std::array<Counter, kNumOutcomes> ended_;  // requests, by Outcome

@@ -1,0 +1,56 @@
+#include "server/metrics/request_log.h"
+
+#include <iterator>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace sluice::metrics {
+
+std::string request_log_text(const RequestLogEntry& entry) {
+  std::string line = fmt::format("{} {} {} {}", log_time_text(entry.time), log_word(entry.id),
+                                 log_word(entry.route), entry.status);
+  const auto out = std::back_inserter(line);
+  const auto phase = [&](std::string_view name, std::optional<double> seconds) {
+    if (seconds) fmt::format_to(out, " {}={:.3f}s", name, *seconds);
+  };
+  if (const auto& summary = entry.summary) {
+    fmt::format_to(out, " prompt={} cached={} generated={}", summary->num_prompt_tokens,
+                   summary->num_cached_tokens, summary->num_generated_tokens);
+    phase("queue", summary->queue_s);
+    phase("prefill", summary->prefill_s);
+    phase("decode", summary->decode_s);
+  }
+  phase("total", entry.total_s);
+  if (entry.summary && entry.summary->outcome) {
+    fmt::format_to(out, " end={}", outcome_name(*entry.summary->outcome));
+  }
+  if (entry.aborted) fmt::format_to(out, " aborted={}", abort_reason_name(*entry.aborted));
+  return line;
+}
+
+std::string request_log_json(const RequestLogEntry& entry) {
+  nlohmann::ordered_json object = log_object(entry.time, "request");
+  const auto phase = [&](const char* name, std::optional<double> seconds) {
+    if (seconds) object[name] = log_seconds(*seconds);
+  };
+  object["id"] = entry.id;
+  object["route"] = entry.route;
+  object["status"] = entry.status;
+  if (const auto& summary = entry.summary) {
+    object["prompt_tokens"] = summary->num_prompt_tokens;
+    object["cached_tokens"] = summary->num_cached_tokens;
+    object["generated_tokens"] = summary->num_generated_tokens;
+    phase("queue_s", summary->queue_s);
+    phase("prefill_s", summary->prefill_s);
+    phase("decode_s", summary->decode_s);
+  }
+  phase("total_s", entry.total_s);
+  if (entry.summary && entry.summary->outcome) {
+    object["end"] = outcome_name(*entry.summary->outcome);
+  }
+  if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
+  return log_json_line(object);
+}
+
+}  // namespace sluice::metrics

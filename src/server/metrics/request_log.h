@@ -1,0 +1,33 @@
+// The log's line for a request that was answered. It has no place for texts of prompts or answers.
+//
+// Used by whoever answers requests. Thread rule: free functions and values.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/metrics/http_metrics.h"
+#include "server/metrics/log_line.h"
+#include "server/metrics/request_life.h"
+
+namespace sluice::metrics {
+
+struct RequestLogEntry {
+  LogTime time;            // of the end of the answer
+  std::string_view id;     // as X-Request-Id
+  std::string_view route;  // as in HttpMetrics::answered
+  int status = 200;
+  double total_s = 0;                     // from the request's arrival to the end of the answer
+  std::optional<RequestSummary> summary;  // empty: it did not reach the engine
+  std::optional<AbortReason> aborted;
+};
+
+// TIME ID ROUTE STATUS and then fields: "prompt=10 cached=6 generated=3 queue=1.000s ... end=stop".
+// Fields that the entry does not have are left out. Without a newline at the end.
+std::string request_log_text(const RequestLogEntry& entry);
+
+// The same as an object of JSON in one line, with the event "request".
+std::string request_log_json(const RequestLogEntry& entry);
+
+}  // namespace sluice::metrics
