@@ -54,7 +54,7 @@ class LoggedRequests : public ::testing::Test {
     c.ended(at(2.5), Outcome::kAbort);
     cancelled_ = c.summary();
     // Refused by the engine.
-    RequestLife(metrics_, {at(2), at(2), 100, 1, 1});
+    { const RequestLife refused(metrics_, {at(2), at(2), 100, 1, 1}); }
     // Fails while its prompt is computed.
     RequestLife e(metrics_, {at(4), at(4), 8, 5, 1});
     e.started(at(4.5), {});
@@ -156,6 +156,21 @@ TEST_F(LoggedRequests, GivesTotals) {
   EXPECT_EQ(totals.num_generated, 6);
   EXPECT_EQ(totals.num_prompt(), 28);
   EXPECT_EQ(totals.num_queried(), 48);
+}
+
+// Tokens count when they are computed, and a late report of fewer takes none back.
+TEST(RequestMetrics, FollowsAPromptWhileItIsComputed) {
+  RequestMetrics metrics(100);
+  RequestLife life(metrics, {.num_prompt_tokens = 10});
+  life.started(at(1), {.host = 4});
+  for (const auto& [report, counted] : {std::pair(4, 4), {6, 6}, {5, 6}, {6, 6}, {9, 9}}) {
+    life.prompt_done(report);
+    EXPECT_EQ(metrics.totals().num_prompt(), counted) << report;
+    EXPECT_EQ(page_of(metrics).at("sluice:prefill_remaining_tokens"), 10 - counted) << report;
+  }
+  life.generated(at(2), 1);  // which takes the whole prompt
+  EXPECT_EQ(metrics.totals().num_computed, 6);
+  EXPECT_EQ(metrics.totals().num_cached, 4);
 }
 
 TEST(RequestLifeDeathTest, RefusesAWrongOrder) {
