@@ -1,0 +1,112 @@
+// The formats of the golden templates, and prompts that end inside of a thought.
+#include "tokenizer/answer_format.h"
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/golden.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+ChatTemplate golden_template(const std::string& name) {
+  return ChatTemplate(testing::golden_text("templates/" + name + ".jinja"),
+                      {{"bos_token", "<s>"}, {"eos_token", "</s>"}});
+}
+
+// By hand from the texts of the templates. qwen3-coder, qwen3.5 and smollm3 write calls in ways of
+// their own, and gemma4 writes thoughts with other tags.
+TEST(AnswerFormat, OfGoldenTemplates) {
+  struct Row {
+    bool thinks;
+    ToolFormat tools;
+  };
+  constexpr ToolFormat kNone = ToolFormat::kNone, kHermes = ToolFormat::kHermes,
+                       kLlama = ToolFormat::kLlama3Json;
+  const std::map<std::string, Row> rows = {
+      {"chatml", {false, kNone}},
+      {"deepseek-r1-distill", {true, kNone}},
+      {"deepseek-v3", {true, kNone}},
+      {"deepseek-v3.1", {true, kNone}},
+      {"gemma2", {false, kNone}},
+      {"gemma3", {false, kNone}},
+      {"gemma4", {false, kNone}},
+      {"gpt-oss", {false, kNone}},
+      {"hermes3-tools", {false, kHermes}},
+      {"llama3.1", {false, kLlama}},
+      {"llama3.2-3b", {false, kLlama}},
+      {"llama3.2", {false, kLlama}},
+      {"llama3", {false, kNone}},
+      {"ministral3-reasoning", {false, kNone}},
+      {"mistral-nemo", {false, kNone}},
+      {"mistral-small3.2", {false, kNone}},
+      {"qwen2.5", {false, kHermes}},
+      {"qwen2", {false, kNone}},
+      {"qwen3-coder", {false, kNone}},
+      {"qwen3-first", {true, kHermes}},
+      {"qwen3-instruct", {false, kHermes}},
+      {"qwen3-thinking", {true, kHermes}},
+      {"qwen3.5", {true, kNone}},
+      {"qwen3", {true, kHermes}},
+      {"qwq", {true, kHermes}},
+      {"smollm2", {false, kNone}},
+      {"smollm3", {true, kNone}},
+  };
+  size_t num_files = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(testing::golden_dir() / "templates")) {
+    if (file.path().extension() != ".jinja") continue;
+    ++num_files;
+    const std::string name = file.path().stem();
+    ASSERT_TRUE(rows.contains(name)) << name;
+    const AnswerFormat format = recognise_answer_format(golden_template(name));
+    EXPECT_EQ(format.thinks, rows.at(name).thinks) << name;
+    EXPECT_EQ(format.tools, rows.at(name).tools) << name;
+    EXPECT_FALSE(format.starts_in_thought);
+  }
+  EXPECT_EQ(num_files, rows.size());
+}
+
+TEST(AnswerFormat, WithoutATemplateAllIsContent) {
+  for (const char* source : {"", "{{ unclosed", "{{ raise_exception('no') }}"}) {
+    const AnswerFormat format = recognise_answer_format(ChatTemplate(source, {}));
+    EXPECT_FALSE(format.thinks) << source;
+    EXPECT_EQ(format.tools, ToolFormat::kNone) << source;
+  }
+}
+
+bool prompt_ends_in_thought(const std::string& name, const Json& messages, const Json& kwargs,
+                            bool continues = false) {
+  return ends_in_thought(golden_template(name).render({.messages = messages,
+                                                       .template_kwargs = &kwargs,
+                                                       .add_generation_prompt = !continues,
+                                                       .continue_final_message = continues}));
+}
+
+TEST(AnswerFormat, PromptsThatEndInAThought) {
+  const Json user = {{"role", "user"}, {"content", "is <think> a tag?"}};
+  const Json messages = Json::array({user});
+  const Json none = Json::object(), off = {{"enable_thinking", false}};
+  EXPECT_FALSE(prompt_ends_in_thought("qwen3", messages, none));
+  EXPECT_FALSE(prompt_ends_in_thought("qwen3", messages, off));
+  EXPECT_TRUE(prompt_ends_in_thought("qwen3-thinking", messages, none));
+  EXPECT_TRUE(prompt_ends_in_thought("qwq", messages, {{"enable_thinking", true}}));
+  EXPECT_FALSE(prompt_ends_in_thought("qwq", messages, off));
+  EXPECT_TRUE(prompt_ends_in_thought("qwen3.5", messages, none));
+  EXPECT_FALSE(prompt_ends_in_thought("qwen3.5", messages, off));
+  EXPECT_FALSE(prompt_ends_in_thought("llama3.1", messages, none));
+  // The message that is continued counts; others do not.
+  const Json open = {{"role", "assistant"}, {"content", "<think>\nhm"}};
+  const Json closed = {{"role", "assistant"}, {"content", "<think>\nhm\n</think>\n\nSo"}};
+  EXPECT_TRUE(prompt_ends_in_thought("chatml", Json::array({user, open}), none, true));
+  EXPECT_FALSE(prompt_ends_in_thought("chatml", Json::array({user, closed}), none, true));
+  EXPECT_FALSE(prompt_ends_in_thought("chatml", Json::array({user, open, user}), none));
+}
+
+}  // namespace
+}  // namespace sluice
