@@ -1,0 +1,49 @@
+// AnswerBody: the JSON of an answer that is sent as a whole.
+//
+// Filled on the thread that gets the outputs, written on another when they are complete. Thread
+// rule: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "server/api/answer_delta.h"
+#include "server/api/answer_options.h"
+#include "server/api/usage.h"
+#include "tokenizer/tokenizer.h"
+
+namespace sluice::api {
+
+// The text of a document on one line. Ill-formed UTF-8 becomes U+FFFD.
+std::string json_line(const nlohmann::ordered_json& json);
+
+// The members that bodies and chunks begin with: id, object, created, model.
+nlohmann::ordered_json answer_head(const AnswerOptions& options, std::string_view object);
+
+class AnswerBody {
+ public:
+  // Aliasing: `tokenizer` must outlive this object.
+  AnswerBody(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer);
+
+  // Keeps the next output of a choice.
+  void add(size_t choice, RequestOutput output, http::TimePoint now);
+  // Whether all choices are finished.
+  bool complete() const { return num_finished_ == deltas_.size(); }
+
+  // The body. Cost: that of its text; not for the engine's thread. REQUIRES: complete().
+  std::string text(const std::optional<CachedPlaces>& places) const;
+
+ private:
+  std::shared_ptr<const AnswerOptions> options_;
+  const Tokenizer* tokenizer_;
+  std::vector<std::optional<AnswerDelta>> deltas_;  // by choice
+  size_t num_finished_ = 0;
+};
+
+}  // namespace sluice::api

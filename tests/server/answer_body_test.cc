@@ -1,0 +1,214 @@
+// Bodies written out by hand.
+#include "server/api/answer_body.h"
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "server/answer_rig.h"
+#include "server/api/answer_choice.h"
+
+namespace sluice {
+namespace {
+
+using testing::answer_tokenizer;
+using testing::at_ms;
+using testing::chat_options;
+using testing::entry;
+using testing::kBos;
+using testing::kEnd;
+using testing::kEndThink;
+using testing::kHi;
+using testing::kThink;
+using testing::text_options;
+
+RequestOutput output_of(std::string text, std::vector<int32_t> ids,
+                        FinishReason reason = FinishReason::kStop) {
+  RequestOutput output;
+  output.num_cached_tokens = 2;
+  output.text = std::move(text);
+  output.token_ids = std::move(ids);
+  output.finish_reason = reason;
+  return output;
+}
+
+// The first choice answers at once, each further one 50 ms later.
+std::string body_of(const api::AnswerOptions& options, std::vector<RequestOutput> outputs,
+                    std::optional<api::CachedPlaces> places = {}) {
+  api::AnswerBody body(std::make_shared<const api::AnswerOptions>(options), answer_tokenizer());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_FALSE(body.complete());
+    body.add(i, std::move(outputs[i]), at_ms(100 + 50 * static_cast<int64_t>(i)));
+  }
+  EXPECT_TRUE(body.complete());
+  return body.text(places);
+}
+
+TEST(AnswerBody, Chat) {
+  api::AnswerOptions options = chat_options();
+  options.format.thinks = true;
+  const RequestOutput output =
+      output_of("<think>\nhm\n</think>\n\nHi \u00e9",
+                {kThink, '\n', 'h', 'm', '\n', kEndThink, '\n', '\n', kHi, ' ', 0xC3, 0xA9, kEnd});
+  EXPECT_EQ(body_of(options, {output}, api::CachedPlaces{.device = 1, .disk = 1}),
+            R"({"id":"chatcmpl-r1","object":"chat.completion","created":1700000000,"model":"m",)"
+            R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi )"
+            "\u00e9"
+            R"(","reasoning_content":"hm","reasoning":"hm"},"logprobs":null,)"
+            R"("finish_reason":"stop","stop_reason":null}],)"
+            R"("usage":{"prompt_tokens":3,"completion_tokens":13,"total_tokens":16,)"
+            R"("prompt_tokens_details":{"cached_tokens":2},)"
+            R"("completion_tokens_details":{"reasoning_tokens":6}},)"
+            R"("timings":{"cache_n":2,"prompt_n":1,"prompt_ms":100.0,"prompt_per_second":10.0,)"
+            R"("predicted_n":13,"predicted_ms":0.0,"predicted_per_second":0.0,)"
+            R"("cache":{"device":1,"host":0,"disk":1}}})");
+}
+
+TEST(AnswerBody, Completions) {
+  api::AnswerOptions options = text_options({{.ids = {1}}, {.ids = {2, 3}}});
+  options.n = 2;
+  options.return_token_ids = true;
+  options.stop_token_ids = {'!'};
+  RequestOutput stopped = output_of("ab", {'a', 'b', 'c'});
+  stopped.stop_reason = "c";
+  const auto choice = [](int index, const std::string& rest) {
+    return R"({"index":)" + std::to_string(index) + "," + rest + "}";
+  };
+  // Choices 0 and 1 are of prompt 0; a prompt's cached tokens are those of the choice with fewer.
+  RequestOutput other = output_of("<think>", {kThink, '!'});
+  other.num_cached_tokens = 1;
+  EXPECT_EQ(
+      body_of(options, {stopped, other, output_of("x", {'x'}, FinishReason::kLength),
+                        output_of("", {}, FinishReason::kCancelled)}),
+      R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"m","choices":[)" +
+          choice(0, R"("text":"ab","logprobs":null,"finish_reason":"stop","stop_reason":"c",)"
+                    R"("token_ids":[97,98,99],"prompt_token_ids":[1])") +
+          "," +
+          choice(1, R"("text":"<think>","logprobs":null,"finish_reason":"stop","stop_reason":33,)"
+                    R"("token_ids":[257,33],"prompt_token_ids":[1])") +
+          "," +
+          choice(2, R"("text":"x","logprobs":null,"finish_reason":"length","stop_reason":null,)"
+                    R"("token_ids":[120],"prompt_token_ids":[2,3])") +
+          "," +
+          choice(3, R"("text":"","logprobs":null,"finish_reason":"abort","stop_reason":null,)"
+                    R"("token_ids":[],"prompt_token_ids":[2,3])") +
+          R"(],"usage":{"prompt_tokens":3,"completion_tokens":6,"total_tokens":9,)"
+          R"("prompt_tokens_details":{"cached_tokens":3},)"
+          R"("completion_tokens_details":{"reasoning_tokens":0}},)"
+          R"("timings":{"cache_n":3,"prompt_n":0,"prompt_ms":250.0,"prompt_per_second":0.0,)"
+          R"("predicted_n":6,"predicted_ms":150.0,"predicted_per_second":40.0}})");
+}
+
+testing::Json choice_of(const api::AnswerOptions& options, const RequestOutput& output) {
+  return testing::Json::parse(body_of(options, {output}))["choices"][0];
+}
+
+TEST(AnswerBody, ReasoningFields) {
+  api::AnswerOptions options = chat_options();
+  options.format = {.thinks = true, .starts_in_thought = true};
+  const RequestOutput output = output_of("a</think>b", {'a', kEndThink, 'b', kEnd});
+  using api::ReasoningField;
+  const std::pair<const char*, const char*> cases[] = {
+      {"both", R"({"content":"b","reasoning":"a","reasoning_content":"a","role":"assistant"})"},
+      {"reasoning_content", R"({"content":"b","reasoning_content":"a","role":"assistant"})"},
+      {"reasoning", R"({"content":"b","reasoning":"a","role":"assistant"})"},
+      {"none", R"({"content":"a</think>b","role":"assistant"})"}};
+  for (const auto& [name, message] : cases) {
+    options.reasoning_field = api::find_reasoning_field(name).value();
+    EXPECT_EQ(choice_of(options, output)["message"].dump(), message) << name;
+  }
+  EXPECT_FALSE(api::find_reasoning_field("Both"));
+}
+
+TEST(AnswerBody, ToolCalls) {
+  api::AnswerOptions options = chat_options();
+  options.format.tools = ToolFormat::kHermes;
+  options.tools = {"f"};
+  const std::string f = R"(<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>)";
+  const std::string empty = R"(<tool_call>{"name":"f"}</tool_call>)";
+  const testing::Json both = choice_of(options, output_of(f + "\n" + empty, {1}));
+  EXPECT_EQ(both["finish_reason"], "tool_calls");
+  EXPECT_TRUE(both["message"]["content"].is_null());
+  const testing::Json& calls = both["message"]["tool_calls"];
+  ASSERT_EQ(calls.size(), 2u);
+  EXPECT_EQ(calls[0]["function"].dump(), R"({"arguments":"{\"a\":1}","name":"f"})");
+  EXPECT_EQ(calls[1]["function"].dump(), R"({"arguments":"{}","name":"f"})");
+  EXPECT_EQ(calls[0]["index"], 0);
+  EXPECT_EQ(calls[1]["index"], 1);
+  EXPECT_EQ(calls[1]["type"], "function");
+  EXPECT_EQ(calls[0]["id"], api::call_id(7, 0, 0));
+  EXPECT_EQ(calls[1]["id"], api::call_id(7, 0, 1));
+
+  // Text beside calls is content; a call that breaks off is kept, but does not count.
+  EXPECT_EQ(choice_of(options, output_of("x" + f, {1}))["message"]["content"], "x");
+  const testing::Json broken = choice_of(
+      options, output_of(R"(<tool_call>{"name":"f","arguments":{"a)", {1}, FinishReason::kLength));
+  EXPECT_EQ(broken["finish_reason"], "length");
+  EXPECT_EQ(broken["message"]["tool_calls"][0]["function"]["arguments"], R"({"a)");
+  const testing::Json unknown = choice_of(options, output_of(R"(<tool_call>{"name":"g"})", {1}));
+  EXPECT_EQ(unknown["finish_reason"], "stop");
+  EXPECT_EQ(unknown["message"].dump(),
+            R"({"content":"<tool_call>{\"name\":\"g\"}","role":"assistant"})");
+}
+
+TEST(AnswerBody, CallIds) {
+  std::map<std::string, int> seen;
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+    for (size_t choice = 0; choice < 16; ++choice) {
+      for (size_t call = 0; call < 16; ++call) {
+        const std::string id = api::call_id(seed, choice, call);
+        EXPECT_EQ(id.size(), 29u);
+        EXPECT_EQ(id.find_first_not_of("0123456789abcdef", 5), id.npos);
+        ++seen[id];
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 3u * 16 * 16);
+}
+
+TEST(AnswerBody, StopTextIfAskedFor) {
+  api::AnswerOptions options = text_options({{.ids = {1}}});
+  RequestOutput output = output_of("ab", {'a', 'b', 'c'});
+  output.stop_reason = "cd";
+  EXPECT_EQ(choice_of(options, output)["text"], "ab");
+  options.include_stop_text = true;
+  EXPECT_EQ(choice_of(options, output)["text"], "abcd");
+}
+
+// max_tokens 0: the token that the engine made is nowhere.
+TEST(AnswerBody, PromptOnly) {
+  api::AnswerOptions options = text_options({{.ids = {'a', 'b'}}});
+  options.echo = true;
+  options.prompt_only = true;
+  options.logprobs = 0;
+  options.return_token_ids = true;
+  RequestOutput output = output_of("x", {'x'});
+  output.logprobs = {entry('x', -1.0f)};
+  output.prompt_logprobs = {{}, entry('b', -0.5f)};
+  const testing::Json body = testing::Json::parse(body_of(options, {output}));
+  EXPECT_EQ(body["choices"][0]["text"], "ab");
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(body["choices"][0]["token_ids"], testing::Json::array());
+  EXPECT_EQ(body["choices"][0]["logprobs"]["tokens"], testing::Json({"a", "b"}));
+  EXPECT_EQ(body["usage"]["completion_tokens"], 0);
+}
+
+// By hand, whatever the cuts: tags count, what follows them does not.
+TEST(ThoughtCounter, CountsTokens) {
+  const auto count = [](AnswerFormat format, const std::vector<int32_t>& ids) {
+    api::ThoughtCounter counter(format, answer_tokenizer(), true);
+    for (const int32_t id : ids) counter.push(id);
+    return counter.num_tokens();
+  };
+  const AnswerFormat thinks{.thinks = true}, inside{.thinks = true, .starts_in_thought = true};
+  EXPECT_EQ(count({}, {kThink, 'a', kEndThink}), 0);
+  EXPECT_EQ(count(thinks, {'\n', kThink, 'a', kEndThink, 'b', kEnd}), 4);
+  EXPECT_EQ(count(thinks, {'x', kThink, 'a', kEndThink}), 0);
+  EXPECT_EQ(count(thinks, {kThink, 'a'}), 2);
+  EXPECT_EQ(count(thinks, {'<', 't'}), 0);
+  EXPECT_EQ(count(inside, {'a', '<', '<', '/', 't', 'h', 'i', 'n', 'k', '>', 'b'}), 10);
+  EXPECT_EQ(count(inside, {'a', 'b'}), 2);
+  EXPECT_EQ(count(inside, {kBos, kEndThink, 'b'}), 2);
+}
+
+}  // namespace
+}  // namespace sluice
