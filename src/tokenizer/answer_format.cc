@@ -114,13 +114,6 @@ bool recognise_thoughts(const ChatTemplate& chat_template) {
   return false;
 }
 
-}  // namespace
-
-AnswerFormat recognise_answer_format(const ChatTemplate& chat_template) {
-  if (!chat_template.problem().empty()) return {};
-  return {.thinks = recognise_thoughts(chat_template), .tools = recognise_tools(chat_template)};
-}
-
 bool ends_in_thought(std::span<const TextSegment> prompt) {
   bool inside = false;
   for (size_t i = 0; i < prompt.size(); ++i) {
@@ -131,6 +124,21 @@ bool ends_in_thought(std::span<const TextSegment> prompt) {
     inside = close == std::string::npos || (open != std::string::npos && open > close);
   }
   return inside;
+}
+
+}  // namespace
+
+AnswerFormat recognise_answer_format(const ChatTemplate& chat_template) {
+  if (!chat_template.problem().empty()) return {};
+  return {.thinks = recognise_thoughts(chat_template), .tools = recognise_tools(chat_template)};
+}
+
+AnswerFormat format_of_answer(AnswerFormat of_template, std::span<const TextSegment> prompt,
+                              bool with_tools) {
+  AnswerFormat format = of_template;
+  format.starts_in_thought = format.thinks && ends_in_thought(prompt);
+  if (!with_tools) format.tools = ToolFormat::kNone;
+  return format;
 }
 
 }  // namespace sluice

@@ -14,13 +14,17 @@ namespace sluice {
 // The format of a template's answers, by what the template itself writes for an assistant's
 // message: a format of calls is recognised if a scanner reads a call back, and the model thinks if
 // <think> is in the template's own text. Without either, and for a template that cannot be used,
-// the format says that all is content. starts_in_thought is left false: it belongs to a prompt.
+// the format says that all is content. starts_in_thought is left false: see below.
 //
 // Cost: a few renders of a short conversation; do it once for a template.
 AnswerFormat recognise_answer_format(const ChatTemplate& chat_template);
 
-// Whether a rendered prompt ends inside of a thought: the template's own text, or the message that
-// is continued, opens one and does not close it. Tags in other messages do not count.
-bool ends_in_thought(std::span<const TextSegment> prompt);
+// The format of the answer to one prompt. `of_template` is what its template is recognised as;
+// without `with_tools` the request has no tools that may be called.
+//
+// starts_in_thought: the model thinks, and the template's own text, or the message that is
+// continued, opens a thought and does not close it. Tags in other messages do not count.
+AnswerFormat format_of_answer(AnswerFormat of_template, std::span<const TextSegment> prompt,
+                              bool with_tools);
 
 }  // namespace sluice

@@ -82,10 +82,12 @@ TEST(AnswerFormat, WithoutATemplateAllIsContent) {
 
 bool prompt_ends_in_thought(const std::string& name, const Json& messages, const Json& kwargs,
                             bool continues = false) {
-  return ends_in_thought(golden_template(name).render({.messages = messages,
-                                                       .template_kwargs = &kwargs,
-                                                       .add_generation_prompt = !continues,
-                                                       .continue_final_message = continues}));
+  const ChatTemplate chat = golden_template(name);
+  const auto prompt = chat.render({.messages = messages,
+                                   .template_kwargs = &kwargs,
+                                   .add_generation_prompt = !continues,
+                                   .continue_final_message = continues});
+  return format_of_answer({.thinks = true}, prompt, false).starts_in_thought;
 }
 
 TEST(AnswerFormat, PromptsThatEndInAThought) {
@@ -106,6 +108,17 @@ TEST(AnswerFormat, PromptsThatEndInAThought) {
   EXPECT_TRUE(prompt_ends_in_thought("chatml", Json::array({user, open}), none, true));
   EXPECT_FALSE(prompt_ends_in_thought("chatml", Json::array({user, closed}), none, true));
   EXPECT_FALSE(prompt_ends_in_thought("chatml", Json::array({user, open, user}), none));
+}
+
+TEST(AnswerFormat, OfOneAnswer) {
+  const std::vector<TextSegment> open = {{"<think>\n", true}};
+  const AnswerFormat qwen3{.thinks = true, .tools = ToolFormat::kHermes};
+  EXPECT_TRUE(format_of_answer(qwen3, open, true).starts_in_thought);
+  EXPECT_EQ(format_of_answer(qwen3, open, true).tools, ToolFormat::kHermes);
+  EXPECT_EQ(format_of_answer(qwen3, open, false).tools, ToolFormat::kNone);
+  EXPECT_FALSE(format_of_answer({.tools = ToolFormat::kHermes}, open, true).starts_in_thought)
+      << "a model that does not think";
+  EXPECT_FALSE(format_of_answer(qwen3, {}, true).starts_in_thought);
 }
 
 }  // namespace
