@@ -281,7 +281,7 @@ TEST(AnswerStream, GivesTheBodyHoweverItIsCutAndMerged) {
           outputs_of(answer, random, whole ? FinishReason::kStop : FinishReason::kLength));
     }
     size_t num_parts = 0, num_events = 0;
-    for (int round = 0; round < 50; ++round) {
+    for (int round = 0; round < 16; ++round) {
       const std::vector<Arrival> parts = arrivals(outputs, random);
       const std::string want = expected(options, parts);
       api::AnswerStream fast(options, answer_tokenizer());
