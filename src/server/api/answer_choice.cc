@@ -1,7 +1,6 @@
 #include "server/api/answer_choice.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
 
@@ -43,18 +42,6 @@ void append_list(Json& list, Json& more) {
 }
 
 }  // namespace
-
-std::optional<ReasoningField> find_reasoning_field(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, ReasoningField>, 4> kNames = {
-      {{"both", ReasoningField::kBoth},
-       {"reasoning_content", ReasoningField::kReasoningContent},
-       {"reasoning", ReasoningField::kReasoning},
-       {"none", ReasoningField::kNone}}};
-  for (const auto& [known, field] : kNames) {
-    if (name == known) return field;
-  }
-  return std::nullopt;
-}
 
 void ChoicePart::append(ChoicePart next) {
   events.insert(events.end(), std::make_move_iterator(next.events.begin()),
