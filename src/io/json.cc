@@ -54,7 +54,11 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   Json build() {
     // nlohmann's lexer ends the text at a NUL and would ignore the rest.
     if (const size_t nul = text_.find('\0'); nul != text_.npos) {
-      fail_at(nul + 1, "not valid JSON: a NUL byte; fetch the file again or repair it");
+      fail_at(nul + 1, fmt::format("not valid JSON: a NUL byte{}", kRepair));
+    }
+    // nlohmann's lexer skips it.
+    if (!kOfFile && text_.starts_with("\xef\xbb\xbf")) {
+      fail_at(1, "not valid JSON: a byte order mark; leave it out");
     }
     reached_ = text_.data();
     const char* end = text_.data() + text_.size();
@@ -81,7 +85,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   bool key(std::string& key) override {
     auto& members = open_.back()->template get_ref<typename Json::object_t&>();
     // The member starts as null; place() then assigns the value that follows the key.
-    if constexpr (std::is_same_v<Json, json>) {
+    if constexpr (kOfFile) {
       const auto [slot, inserted] = members.emplace(key, nullptr);
       if (!inserted) fail_twice(key);
       member_ = &slot->second;
@@ -101,12 +105,17 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     if (const size_t tag_end = reason.find("] "); tag_end != reason.npos) {
       reason.remove_prefix(tag_end + 2);
     }
-    fail_at(position, fmt::format("not valid JSON: {}; fetch the file again or repair it",
-                                  printable(reason, 4 * kMaxShownChars)));
+    fail_at(position,
+            fmt::format("not valid JSON: {}{}", printable(reason, 4 * kMaxShownChars), kRepair));
     return false;  // not reached
   }
 
  private:
+  // Texts of clients keep the order of their keys.
+  static constexpr bool kOfFile = std::is_same_v<Json, json>;
+  static constexpr std::string_view kRepair =
+      kOfFile ? "; fetch the file again or repair it" : "; repair it";
+
   // Bytes that the lexer has read so far.
   size_t position() const { return static_cast<size_t>(reached_ - text_.data()); }
 
@@ -124,9 +133,10 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   // innermost open array) and returns its address.
   Json* place(Json value) {
     if (++num_values_ > kMaxJsonValues) {
-      fail_at(position(), fmt::format("more than {} values; no model file has that many: is it the "
-                                      "right file?",
-                                      kMaxJsonValues));
+      fail_at(position(),
+              fmt::format("more than {} values{}", kMaxJsonValues,
+                          kOfFile ? "; no model file has that many: is it the right file?"
+                                  : "; send fewer"));
     }
     if (open_.empty()) {
       root_ = std::move(value);
@@ -149,17 +159,17 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   // Starts an object or array; values go into it until close().
   bool open(Json container) {
     if (open_.size() == static_cast<size_t>(kMaxJsonDepth)) {
-      fail_at(position(),
-              fmt::format("nested deeper than {} levels; no model file needs that", kMaxJsonDepth));
+      fail_at(position(), fmt::format("nested deeper than {} levels; {}", kMaxJsonDepth,
+                                      kOfFile ? "no model file needs that" : "nest less"));
     }
     open_.push_back(place(std::move(container)));
-    if constexpr (!std::is_same_v<Json, json>) keys_.emplace_back();
+    if constexpr (!kOfFile) keys_.emplace_back();
     return true;
   }
 
   bool close() {
     open_.pop_back();
-    if constexpr (!std::is_same_v<Json, json>) keys_.pop_back();
+    if constexpr (!kOfFile) keys_.pop_back();
     return true;
   }
 
@@ -174,16 +184,30 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   std::vector<std::unordered_set<std::string>> keys_;
 };
 
-// Whether `value` is an integer in [min, max]. nlohmann stores non-negative literals as uint64_t,
-// which may exceed int64_t, so the two kinds are compared separately.
-bool in_range(const json& value, int64_t min, int64_t max) {
-  if (value.is_number_unsigned()) {
-    const uint64_t number = value.get<uint64_t>();
-    return std::cmp_greater_equal(number, min) && std::cmp_less_equal(number, max);
+// nlohmann stores non-negative literals as uint64_t, which may exceed int64_t, so the two kinds are
+// compared separately.
+template <typename Json>
+std::optional<int64_t> checked_integer(const Json& value, int64_t min, int64_t max) {
+  if (value.is_number_unsigned() && !std::in_range<int64_t>(value.template get<uint64_t>())) {
+    return std::nullopt;
   }
-  if (!value.is_number_integer()) return false;
-  const int64_t number = value.get<int64_t>();
-  return number >= min && number <= max;
+  if (!value.is_number_integer()) return std::nullopt;
+  const auto number = value.template get<int64_t>();
+  if (number < min || number > max) return std::nullopt;
+  return number;
+}
+
+// Invalid UTF-8 is replaced, since cutting a string may split a character.
+template <typename Json>
+std::string describe(const Json& value) {
+  if (value.is_object()) return fmt::format("an object of {}", value.size());
+  if (value.is_array()) return fmt::format("a list of {}", value.size());
+  // Cut a long string before dump(), which would copy all of it.
+  if (value.is_string()) {
+    const auto& text = value.template get_ref<const std::string&>();
+    if (text.size() > kMaxShownChars) return describe(Json(text.substr(0, kMaxShownChars)));
+  }
+  return printable(value.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace
@@ -200,15 +224,17 @@ json read_json_file(const std::filesystem::path& path) {
   return parse_json(read_file(path), path.string());
 }
 
-// Invalid UTF-8 is replaced, since cutting a string may split a character.
-std::string describe_json(const json& value) {
-  if (value.is_object()) return fmt::format("an object of {}", value.size());
-  if (value.is_array()) return fmt::format("a list of {}", value.size());
-  // Cut a long string before dump(), which would copy all of it.
-  if (value.is_string() && value.get_ref<const std::string&>().size() > kMaxShownChars) {
-    return describe_json(value.get_ref<const std::string&>().substr(0, kMaxShownChars));
-  }
-  return printable(value.dump(-1, ' ', false, json::error_handler_t::replace));
+std::string describe_json(const json& value) { return describe(value); }
+std::string describe_json(const nlohmann::ordered_json& value) { return describe(value); }
+std::string describe_json(const std::string& text) {
+  return describe(json(text.substr(0, kMaxShownChars + 1)));
+}
+
+std::optional<int64_t> integer_in(const json& value, int64_t min, int64_t max) {
+  return checked_integer(value, min, max);
+}
+std::optional<int64_t> integer_in(const nlohmann::ordered_json& value, int64_t min, int64_t max) {
+  return checked_integer(value, min, max);
 }
 
 JsonObject::JsonObject(const json& value, std::string name)
@@ -251,8 +277,9 @@ const json& JsonObject::get(std::string_view key) const {
 std::optional<int64_t> JsonObject::find_int(std::string_view key, int64_t min, int64_t max) const {
   const json* value = find(key);
   if (!value) return std::nullopt;
-  if (!in_range(*value, min, max)) fail(key, fmt::format("an integer from {} to {}", min, max));
-  return value->get<int64_t>();
+  const auto number = integer_in(*value, min, max);
+  if (!number) fail(key, fmt::format("an integer from {} to {}", min, max));
+  return number;
 }
 
 std::optional<double> JsonObject::find_double(std::string_view key, double min, double max) const {
@@ -319,11 +346,12 @@ std::vector<int64_t> JsonObject::find_ints(std::string_view key, int64_t min, in
   // A single integer is read as a list of one.
   const json one_item = value->is_array() ? json() : json::array({*value});
   for (const json& item : value->is_array() ? *value : one_item) {
-    if (!in_range(item, min, max)) {
+    const auto number = integer_in(item, min, max);
+    if (!number) {
       fail(key, fmt::format("integers from {} to {}, and one of them is {}", min, max,
                             describe_json(item)));
     }
-    numbers.push_back(item.get<int64_t>());
+    numbers.push_back(*number);
   }
   return numbers;
 }

@@ -1,9 +1,9 @@
 // Strict JSON: parsing with limits, and typed, range-checked reading of objects.
 //
-// Used by everything that reads a file of a model directory. nlohmann/json.hpp is slow to compile,
-// so this header only declares the type; include it in a .cc that reads documents without
-// JsonObject.
-// Thread rule: parsing keeps no state; a JsonObject is a view of a document that must outlive it.
+// Used by everything that reads a file of a model directory, and by the server for what clients
+// send. nlohmann/json.hpp is slow to compile, so this header only declares the type; include it in
+// a .cc that reads documents without JsonObject. Thread rule: parsing keeps no state; a JsonObject
+// is a view of a document that must outlive it.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ inline constexpr size_t kMaxJsonValues = 8'000'000;
 // out of range, a key given twice in one object, nesting deeper than kMaxJsonDepth and more than
 // kMaxJsonValues values.
 nlohmann::json parse_json(std::string_view text, std::string_view name);
-// The same with the keys of objects in the order of the text.
+// The same for texts of clients: keys of objects stay in the order of the text, errors give no
+// advice about files, and a byte order mark is refused.
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view name);
 
 // Reads and parses a file that a user names. Errors: kIo when it cannot be read, otherwise as
@@ -41,6 +42,12 @@ nlohmann::json read_json_file(const std::filesystem::path& path);
 
 // A short, printable form of a value ("-3", "\"gelu\"", "a list of 2"), for error texts.
 std::string describe_json(const nlohmann::json& value);
+std::string describe_json(const nlohmann::ordered_json& value);
+std::string describe_json(const std::string& text);  // as a value
+
+// The number if `value` is an integer in [min, max]. 3.0 is none, and neither is true.
+std::optional<int64_t> integer_in(const nlohmann::json& value, int64_t min, int64_t max);
+std::optional<int64_t> integer_in(const nlohmann::ordered_json& value, int64_t min, int64_t max);
 
 // An object of a document with typed getters.
 //

@@ -25,9 +25,6 @@ template <typename... Args>
   fail(ErrorCode::kInvalidArgument, "{}", fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A short form of a value for error texts. Copies it, which only errors do.
-std::string shown(const Json& value) { return describe_json(nlohmann::json(value)); }
-
 // Sets the role, as templates know it.
 void prepare_role(Json& message, const std::string& place) {
   const auto role = message.find("role");
@@ -41,11 +38,11 @@ void prepare_role(Json& message, const std::string& place) {
 }
 
 void check_part(const Json& part, const std::string& place) {
-  if (!part.is_object()) refuse("{} is {}; it must be an object", place, shown(part));
+  if (!part.is_object()) refuse("{} is {}; it must be an object", place, describe_json(part));
   const auto type = part.find("type");
   if (type == part.end() || *type != "text") {
     refuse("{}.type is {}; only \"text\" is supported", place,
-           type == part.end() ? "missing" : shown(*type));
+           type == part.end() ? "missing" : describe_json(*type));
   }
   const auto text = part.find("text");
   if (text == part.end() || !text->is_string()) refuse("{}.text is missing or no text", place);
@@ -56,7 +53,8 @@ void prepare_content(Json& message, const std::string& place, bool takes_parts) 
   const auto content = message.find("content");
   if (content == message.end() || content->is_null() || content->is_string()) return;
   if (!content->is_array()) {
-    refuse("{}.content is {}; it must be a text, null or a list of parts", place, shown(*content));
+    refuse("{}.content is {}; it must be a text, null or a list of parts", place,
+           describe_json(*content));
   }
   std::string joined;
   for (size_t i = 0; i < content->size(); ++i) {
@@ -71,7 +69,8 @@ void prepare_content(Json& message, const std::string& place, bool takes_parts) 
 void prepare_calls(Json& message, const std::string& place) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
-  if (!calls->is_array()) refuse("{}.tool_calls is {}; it must be a list", place, shown(*calls));
+  if (!calls->is_array())
+    refuse("{}.tool_calls is {}; it must be a list", place, describe_json(*calls));
   for (size_t i = 0; i < calls->size(); ++i) {
     const std::string call = fmt::format("{}.tool_calls[{}]", place, i);
     Json& entry = (*calls)[i];
@@ -88,7 +87,7 @@ void prepare_calls(Json& message, const std::string& place) {
     if (arguments->is_string()) {
       *arguments = parse_object(arguments->get_ref<const std::string&>(), what);
     } else if (!arguments->is_object()) {
-      refuse("{} is {}; it must be an object", what, shown(*arguments));
+      refuse("{} is {}; it must be an object", what, describe_json(*arguments));
     }
   }
 }
@@ -100,7 +99,8 @@ void prepare_thoughts(Json& message, const std::string& place) {
   for (const char* name : kNames) {
     const auto given = message.find(name);
     if (given == message.end() || given->is_null()) continue;
-    if (!given->is_string()) refuse("{}.{} is {}; it must be a text", place, name, shown(*given));
+    if (!given->is_string())
+      refuse("{}.{} is {}; it must be a text", place, name, describe_json(*given));
     if (thoughts.is_null()) thoughts = *given;
   }
   if (thoughts.is_null()) return;
@@ -125,13 +125,14 @@ Json parse_object(std::string_view text, std::string_view what) {
 
 Json prepare_messages(const Json& messages,
                       const std::function<bool(std::string_view role)>& takes_parts) {
-  if (!messages.is_array()) refuse("messages is {}; it must be a list", shown(messages));
+  if (!messages.is_array()) refuse("messages is {}; it must be a list", describe_json(messages));
   if (messages.empty()) refuse("a conversation has no messages; give it at least one");
   Json prepared = messages;
   for (size_t i = 0; i < prepared.size(); ++i) {
     const std::string place = fmt::format("messages[{}]", i);
     Json& message = prepared[i];
-    if (!message.is_object()) refuse("{} is {}; it must be an object", place, shown(message));
+    if (!message.is_object())
+      refuse("{} is {}; it must be an object", place, describe_json(message));
     prepare_role(message, place);
     prepare_content(message, place, takes_parts(message["role"].get_ref<const std::string&>()));
     prepare_calls(message, place);
@@ -141,9 +142,10 @@ Json prepare_messages(const Json& messages,
 }
 
 void check_tools(const Json& tools) {
-  if (!tools.is_array()) refuse("tools is {}; it must be a list", shown(tools));
+  if (!tools.is_array()) refuse("tools is {}; it must be a list", describe_json(tools));
   for (size_t i = 0; i < tools.size(); ++i) {
-    if (!tools[i].is_object()) refuse("tools[{}] is {}; it must be an object", i, shown(tools[i]));
+    if (!tools[i].is_object())
+      refuse("tools[{}] is {}; it must be an object", i, describe_json(tools[i]));
   }
 }
 

@@ -97,6 +97,33 @@ TEST(ParseJson, KeepsTheOrderOfKeysWhereAsked) {
   }
 }
 
+TEST(ParseJson, GivesClientsNoAdviceAboutFiles) {
+  const auto error = [](const std::string& text) {
+    return error_of([&] { parse_ordered_json(text, "body"); });
+  };
+  EXPECT_EQ(error(std::string("{}\0", 3)), "body: byte 3: not valid JSON: a NUL byte; repair it");
+  EXPECT_EQ(error(nested(kMaxJsonDepth + 1)),
+            "body: byte 65: nested deeper than 64 levels; nest less");
+  EXPECT_EQ(error("\xef\xbb\xbf{}"),
+            "body: byte 1: not valid JSON: a byte order mark; leave it out");
+  EXPECT_EQ(parse_error("\xef\xbb\xbf{}"), "") << "editors put it before files";
+}
+
+TEST(IntegerIn, TakesNoOtherKindOfValue) {
+  const auto in = [](const char* text, int64_t min, int64_t max) {
+    return integer_in(parse_ordered_json(text, "body"), min, max);
+  };
+  EXPECT_EQ(in("-9223372036854775808", kInt64Min, kInt64Max), kInt64Min);
+  EXPECT_EQ(in("9223372036854775807", kInt64Min, kInt64Max), kInt64Max);
+  EXPECT_EQ(in("3", 3, 3), 3);
+  for (const char* text : {"9223372036854775808", "18446744073709551615", "1e3", "3.0", "3.9",
+                           "1e308", "true", "null", "\"3\"", "[3]", "{}"}) {
+    EXPECT_EQ(in(text, kInt64Min, kInt64Max), std::nullopt) << text;
+  }
+  EXPECT_EQ(in("2", 3, 4), std::nullopt);
+  EXPECT_EQ(in("5", 3, 4), std::nullopt);
+}
+
 TEST(ParseJson, LimitsDepthWithoutRecursion) {
   EXPECT_EQ(parse_error(nested(kMaxJsonDepth)), "");
   EXPECT_EQ(parse_error(nested(kMaxJsonDepth + 1)),
