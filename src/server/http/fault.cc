@@ -55,21 +55,29 @@ std::string_view status_reason(int status) {
   return found == nullptr ? "Status" : found->reason;
 }
 
-Answer fault_answer(const Fault& fault) {
+std::string fault_body(const Fault& fault) {
   nlohmann::ordered_json error;
   error["message"] = fault.message;
   error["type"] = fault_type(fault.status);
   error["param"] = nullptr;
   if (!fault.param.empty()) error["param"] = fault.param;
   error["code"] = fault.status;
+  if (const auto& context = fault.context_length) {
+    error["context_length"] = {{"limit", context->limit},
+                               {"prompt_tokens", context->prompt_tokens},
+                               {"max_tokens", context->max_tokens}};
+  }
   nlohmann::ordered_json document;
   document["error"] = std::move(error);
-  const Status* known = find_status(fault.status);
   // A message may quote bytes of the client that are not UTF-8.
-  constexpr auto kReplace = nlohmann::ordered_json::error_handler_t::replace;
+  return document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+Answer fault_answer(const Fault& fault) {
+  const Status* known = find_status(fault.status);
   return {.status = fault.status,
           .fields = fault.fields,
-          .body = document.dump(-1, ' ', false, kReplace),
+          .body = fault_body(fault),
           .close = fault.close || (known != nullptr && known->closes)};
 }
 

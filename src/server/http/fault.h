@@ -3,6 +3,8 @@
 // Made by the readers, the router and handlers; written by fault_answer. Thread rule: values.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,16 +13,28 @@
 
 namespace sluice::http {
 
+// Of a request that does not fit: clients shorten their prompt by it.
+struct ContextLength {
+  int64_t limit = 0;
+  int64_t prompt_tokens = 0;
+  int64_t max_tokens = 0;
+};
+
 struct Fault {
-  int status = 400;           // 4xx or 5xx
-  std::string message;        // names the thing, the value and the remedy
-  std::string param;          // the field of the request that is wrong; empty: null
+  int status = 400;     // 4xx or 5xx
+  std::string message;  // names the thing, the value and the remedy
+  std::string param;    // the field of the request that is wrong; empty: null
+  std::optional<ContextLength> context_length;
   std::vector<Field> fields;  // further headers, such as Allow and Retry-After
   bool close = false;         // close the connection; some statuses always do
 };
 
-// {"error": {"message", "type", "param", "code"}} with the fault's headers. The answer closes the
-// connection when the fault says so, and for 405, 408, 411, 413, 414, 415 and 431.
+// {"error": {"message", "type", "param", "code"}}, with "context_length" in it where the fault has
+// one. Streams send it as an event. Bytes of the message that are not UTF-8 become U+FFFD.
+std::string fault_body(const Fault& fault);
+
+// The body with the fault's headers. The answer closes the connection when the fault says so, and
+// for 405, 408, 411, 413, 414, 415 and 431.
 Answer fault_answer(const Fault& fault);
 
 // "NotFoundError" for 404. A status without a name of its own has that of 400 or of 500.

@@ -1,0 +1,285 @@
+// One function per type of field: each finds the first value that is wrong and names its place.
+#include "server/api/field.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/printable.h"
+#include "io/json.h"
+
+namespace sluice::api {
+namespace {
+
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+// What every check is given.
+struct Check {
+  const FieldFacts& facts;
+  std::string_view place;
+  const FieldRules& rules;
+};
+
+[[noreturn]] void refuse_value(const Check& check, std::string_view place, const Json& value) {
+  refuse_field(place, fmt::format("{} is {}; it must be {}", printable(place), describe_json(value),
+                                  allowed_values(check.facts, check.rules)));
+}
+
+bool is_letter_or_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+bool is_allowed_text(const FieldFacts& facts, const Json& value) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.size() < facts.min_bytes || text.size() > facts.max_bytes) return false;
+  return facts.alphabet.empty() || std::ranges::all_of(text, [&](char c) {
+           return is_letter_or_digit(c) || facts.alphabet.find(c) != std::string_view::npos;
+         });
+}
+
+bool is_allowed_number(const FieldFacts& facts, const Json& value) {
+  if (!value.is_number()) return false;
+  const auto number = value.get<double>();
+  if (!(number >= facts.number_min && number <= facts.number_max)) return false;
+  return !facts.above_min || static_cast<float>(number) > static_cast<float>(facts.number_min);
+}
+
+bool is_choice(const FieldFacts& facts, const Json& value) {
+  return value.is_string() &&
+         std::ranges::find(facts.choices, value.get_ref<const std::string&>()) !=
+             facts.choices.end();
+}
+
+// Whether a value that is one thing, no list and no object, may stand there.
+bool is_allowed_scalar(const FieldFacts& facts, const Json& value) {
+  switch (facts.type) {
+    case FieldType::kBool:
+      return value.is_boolean();
+    case FieldType::kInteger:
+      return integer_in(value, facts.min, facts.max).has_value();
+    case FieldType::kNumber:
+      return is_allowed_number(facts, value);
+    case FieldType::kText:
+      return is_allowed_text(facts, value);
+    case FieldType::kChoice:
+      return is_choice(facts, value);
+    default:
+      return true;
+  }
+}
+
+void check_size(const Check& check, const Json& list) {
+  if (!list.is_array() || list.size() < check.facts.min_items ||
+      list.size() > check.facts.max_items) {
+    refuse_value(check, check.place, list);
+  }
+}
+
+// Refuses the list if an item fails `is_allowed`. The place of an item is only written for an
+// error.
+template <typename IsAllowed>
+void check_items(const Check& check, const Json& list, IsAllowed is_allowed) {
+  const auto wrong = std::find_if_not(list.begin(), list.end(), is_allowed);
+  if (wrong == list.end()) return;
+  refuse_value(check, fmt::format("{}[{}]", check.place, wrong - list.begin()), *wrong);
+}
+
+bool is_token_id(const Check& check, const Json& value) {
+  return integer_in(value, 0, check.rules.vocab_size - 1).has_value();
+}
+
+void check_token_ids(const Check& check, const Json& list) {
+  check_items(check, list, [&](const Json& item) { return is_token_id(check, item); });
+}
+
+void check_texts(const Check& check, const Json& value) {
+  if (is_allowed_text(check.facts, value)) return;
+  if (value.is_string()) refuse_value(check, check.place, value);
+  check_size(check, value);
+  check_items(check, value, [&](const Json& item) { return is_allowed_text(check.facts, item); });
+}
+
+// Ids as names of members: digits, without a sign or a zero in front.
+std::optional<int64_t> id_of_name(const std::string& name) {
+  constexpr size_t kMaxDigits = 10;
+  const bool digits = !name.empty() && name.size() <= kMaxDigits &&
+                      name.find_first_not_of("0123456789") == std::string::npos;
+  if (!digits || (name.size() > 1 && name[0] == '0')) return std::nullopt;
+  return std::stoll(name);
+}
+
+void check_biases(const Check& check, const Json& value) {
+  if (!value.is_object()) refuse_value(check, check.place, value);
+  for (const auto& [name, bias] : value.items()) {
+    const auto id = id_of_name(name);
+    if (!id || *id >= check.rules.vocab_size) {
+      refuse_field(check.place,
+                   fmt::format("{} has the name {}; it must be {}", check.place,
+                               describe_json(name), allowed_values(check.facts, check.rules)));
+    }
+    if (is_allowed_number(check.facts, bias)) continue;
+    refuse_value(check, fmt::format("{}[\"{}\"]", check.place, name), bias);
+  }
+}
+
+// The first item says what the others must be.
+void check_prompt(const Check& check, const Json& value) {
+  if (value.is_string() && !value.get_ref<const std::string&>().empty()) return;
+  if (!value.is_array() || value.empty()) refuse_value(check, check.place, value);
+  if (value[0].is_number()) return check_token_ids(check, value);
+  if (value.size() > check.facts.max_items) refuse_value(check, check.place, value);
+  if (value[0].is_string()) {
+    return check_items(check, value, [](const Json& item) {
+      return item.is_string() && !item.get_ref<const std::string&>().empty();
+    });
+  }
+  check_items(check, value, [](const Json& item) { return item.is_array() && !item.empty(); });
+  for (size_t i = 0; i < value.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", check.place, i);
+    check_token_ids({check.facts, place, check.rules}, value[i]);
+  }
+}
+
+void check_members(const Check& check, const Json& value, UnknownFields& unknown) {
+  if (!value.is_object()) refuse_value(check, check.place, value);
+  // Objects without members of their own belong to somebody else, such as a template.
+  if (check.facts.num_members == 0) return;
+  const std::span members(check.facts.members, check.facts.num_members);
+  for (const auto& [name, member] : value.items()) {
+    const auto known = std::ranges::find(members, name, &FieldFacts::name);
+    const std::string place = fmt::format("{}.{}", check.place, name);
+    if (known == members.end()) {
+      unknown.add(place);
+    } else if (!member.is_null()) {
+      check_field(*known, place, member, check.rules, unknown);
+    }
+  }
+}
+
+void check_neutral(const Check& check, const Json& value) {
+  const Json neutral = Json::parse(check.facts.neutral);
+  // Equal numbers are equal as 0 and 0.0; a number is never equal to true or false.
+  if (std::ranges::find(neutral, value) != neutral.end()) return;
+  refuse_field(check.place,
+               fmt::format("{} is {}, which Sluice does not support: {}; it must be {}",
+                           check.place, describe_json(value), check.facts.help,
+                           allowed_values(check.facts, check.rules)));
+}
+
+void check_known(const Check& check, const Json& value, UnknownFields& unknown) {
+  switch (check.facts.type) {
+    case FieldType::kTexts:
+      return check_texts(check, value);
+    case FieldType::kTokenIds:
+      check_size(check, value);
+      return check_token_ids(check, value);
+    case FieldType::kBiases:
+      return check_biases(check, value);
+    case FieldType::kPrompt:
+      return check_prompt(check, value);
+    case FieldType::kObject:
+      return check_members(check, value, unknown);
+    case FieldType::kObjects:
+      check_size(check, value);
+      return check_items(check, value, [](const Json& item) { return item.is_object(); });
+    default:
+      if (!is_allowed_scalar(check.facts, value)) refuse_value(check, check.place, value);
+  }
+}
+
+// "1 to 16", "at least 1", "at most 16" or "any number of".
+std::string range_text(size_t min, size_t max) {
+  if (max == kNoLimit) return min == 0 ? "any number of" : fmt::format("at least {}", min);
+  return min == 0 ? fmt::format("at most {}", max) : fmt::format("{} to {}", min, max);
+}
+
+std::string bytes_text(const FieldFacts& facts) {
+  std::string text;
+  if (facts.min_bytes > 0 || facts.max_bytes < kNoLimit) {
+    text = fmt::format(" of {} bytes", range_text(facts.min_bytes, facts.max_bytes));
+  }
+  if (!facts.alphabet.empty()) {
+    text += fmt::format(", of letters, digits and {}", facts.alphabet);
+  }
+  return text;
+}
+
+std::string number_text(const FieldFacts& facts) {
+  return fmt::format("{} {:.3g} {} {:.3g}", facts.above_min ? "above" : "from", facts.number_min,
+                     facts.above_min ? "and at most" : "to", facts.number_max);
+}
+
+std::string neutral_text(const FieldFacts& facts) {
+  std::string text;
+  for (const Json& value : Json::parse(facts.neutral)) text += value.dump() + " or ";
+  return text + "left out";
+}
+
+std::string known_values(const FieldFacts& facts, const FieldRules& rules) {
+  const int32_t last_id = rules.vocab_size - 1;
+  switch (facts.type) {
+    case FieldType::kAny:
+      return "any value";
+    case FieldType::kBool:
+      return "true or false";
+    case FieldType::kInteger:
+      return fmt::format("an integer from {} to {}", facts.min, facts.max);
+    case FieldType::kNumber:
+      return "a number " + number_text(facts);
+    case FieldType::kText:
+      return "a text" + bytes_text(facts);
+    case FieldType::kTexts:
+      return fmt::format("a text or a list of {} texts, each{}",
+                         range_text(facts.min_items, facts.max_items), bytes_text(facts));
+    case FieldType::kChoice:
+      return fmt::format("one of \"{}\"", fmt::join(facts.choices, "\", \""));
+    case FieldType::kTokenIds:
+      return fmt::format("a list of {} token ids, integers from 0 to {}",
+                         range_text(facts.min_items, facts.max_items), last_id);
+    case FieldType::kBiases:
+      return fmt::format("an object of numbers {} by token ids from 0 to {}", number_text(facts),
+                         last_id);
+    case FieldType::kPrompt:
+      return fmt::format(
+          "a text, a list of token ids (integers from 0 to {}), or a list of at "
+          "most {} texts or of as many lists of token ids, none of them empty",
+          last_id, facts.max_items);
+    case FieldType::kObject:
+      return "an object";
+    case FieldType::kObjects:
+      return fmt::format("a list of {} objects", range_text(facts.min_items, facts.max_items));
+  }
+  return {};
+}
+
+}  // namespace
+
+void UnknownFields::add(std::string_view name) {
+  ++count;
+  if (names.size() < kMaxKept) names.push_back(printable(name));
+}
+
+void check_field(const FieldFacts& facts, std::string_view place, const Json& value,
+                 const FieldRules& rules, UnknownFields& unknown) {
+  const Check check{facts, place, rules};
+  if (facts.kind == FieldClass::kKnown) check_known(check, value, unknown);
+  if (facts.kind == FieldClass::kNotDone) check_neutral(check, value);
+}
+
+std::string allowed_values(const FieldFacts& facts, const FieldRules& rules) {
+  if (facts.kind == FieldClass::kHint) return "any value";
+  if (facts.kind == FieldClass::kNotDone) return neutral_text(facts);
+  return known_values(facts, rules);
+}
+
+void refuse_field(std::string_view place, std::string message) {
+  throw Error(ErrorCode::kInvalidArgument, std::move(message), std::string(place));
+}
+
+}  // namespace sluice::api

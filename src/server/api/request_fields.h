@@ -1,0 +1,84 @@
+// The tables of the routes' fields, each with the functions that store its values.
+//
+// Used by request.cc alone. A body has what its request has, and what is only known once all of its
+// members are read. Thread rule: tables are immutable.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "server/api/field.h"
+#include "server/api/request.h"
+
+namespace sluice::api {
+
+struct CompletionBody : CompletionRequest {
+  std::optional<int32_t> best_of;
+};
+
+struct ChatBody : ChatRequest {
+  std::optional<int32_t> best_of;
+  std::optional<int32_t> max_completion_tokens;
+  std::optional<bool> add_generation_prompt;
+  bool logprobs = false;
+  std::optional<int32_t> top_logprobs;
+};
+
+struct TokenizeBody : TokenizeRequest {
+  std::optional<std::string> prompt;
+  Conversation conversation;  // messages is null if there are none
+  std::optional<bool> add_generation_prompt;
+  std::optional<bool> asked_special_tokens;
+};
+
+using DetokenizeBody = DetokenizeRequest;
+
+template <typename Body>
+struct Field {
+  FieldFacts facts;
+  // Stores a value that check_field let through. Null: there is nothing to store.
+  void (*set)(Body& body, Json&& value) = nullptr;
+};
+
+template <typename Body>
+class FieldTable {
+ public:
+  explicit FieldTable(std::vector<Field<Body>> fields) : fields_(std::move(fields)) {
+    for (const Field<Body>& field : fields_) {
+      by_name_.emplace(field.facts.name, &field);
+      facts_.push_back(field.facts);
+    }
+  }
+  FieldTable(const FieldTable&) = delete;  // by_name_ points into fields_
+  FieldTable& operator=(const FieldTable&) = delete;
+
+  // Null if there is no such field.
+  const Field<Body>* find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+  std::span<const FieldFacts> facts() const { return facts_; }
+
+ private:
+  std::vector<Field<Body>> fields_;
+  std::vector<FieldFacts> facts_;
+  std::unordered_map<std::string_view, const Field<Body>*> by_name_;
+};
+
+const FieldTable<CompletionBody>& completion_fields();
+const FieldTable<ChatBody>& chat_fields();
+const FieldTable<TokenizeBody>& tokenize_fields();
+const FieldTable<DetokenizeBody>& detokenize_fields();
+
+// Fields without a value to store that completions and chats share: hints, and what is refused.
+std::span<const FieldFacts> shared_refusals();
+// Further ones of chats.
+std::span<const FieldFacts> chat_refusals();
+
+}  // namespace sluice::api
