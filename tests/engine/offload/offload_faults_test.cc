@@ -12,6 +12,7 @@
 #include "support/device_hooks.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/stream_spy.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
 
@@ -25,6 +26,7 @@ using testing::offload_of;
 using testing::random_tokens;
 using testing::run_jobs;
 using testing::sampled;
+using testing::StreamSpy;
 
 constexpr const char* kModel = "qwen3-group2-tied";
 constexpr int32_t kBlockTokens = 16;
@@ -43,36 +45,6 @@ EngineOptions offloaded(const std::string& mode, int64_t num_host_blocks) {
   }
   return options;
 }
-
-// The device under test; it keeps pointers to its streams, so that a test can make one fail.
-class StreamSpy final : public Device {
- public:
-  explicit StreamSpy(std::map<std::string, Stream*>& streams) : streams_(streams) {}
-
-  DeviceKind kind() const override { return device_->kind(); }
-  DeviceInfo info() const override { return device_->info(); }
-  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
-    std::unique_ptr<Stream> stream = device_->make_stream(options);
-    streams_[options.name] = stream.get();
-    return stream;
-  }
-  std::unique_ptr<Event> make_event() override { return device_->make_event(); }
-  Buffer allocate(size_t size_bytes, MemoryKind kind,
-                  const AllocationProgress& on_progress) override {
-    return device_->allocate(size_bytes, kind, on_progress);
-  }
-  int64_t num_allocations() const override { return device_->num_allocations(); }
-  size_t allocated_bytes(MemoryKind kind) const override { return device_->allocated_bytes(kind); }
-  size_t peak_allocated_bytes(MemoryKind kind) const override {
-    return device_->peak_allocated_bytes(kind);
-  }
-
- private:
-  void deallocate(std::byte*, size_t, MemoryKind) noexcept override {}  // buffers know their owner
-
-  std::unique_ptr<Device> device_ = testing::make_test_device({.num_threads = 2});
-  std::map<std::string, Stream*>& streams_;
-};
 
 LlmEngine::Parts plain_parts() {
   return {.device = testing::make_test_device({.num_threads = 2}),
