@@ -1,7 +1,8 @@
 // LlmEngine: the loop. schedule, run, commit.
 //
 // Behind the public LLM (engine/llm.cc). Owns every part of the engine and the order in which they
-// are made and destroyed. Thread rule: one thread calls it.
+// are made and destroyed. Thread rule: one thread calls it, but for the members that say
+// otherwise.
 #pragma once
 
 #include <cstdint>
@@ -58,6 +59,10 @@ class LlmEngine {
   SequenceId add_request(std::vector<int32_t> prompt, const SamplingParams& params,
                          CancelFlag cancel = {});
 
+  // The errors of add_request, which calls it. Any thread may call it while another steps the
+  // engine: it reads only what the constructor made.
+  void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
+
   // Ends a request at once with kCancelled; its output comes from the next `step`. No effect on
   // a request that has ended.
   void cancel_request(SequenceId id);
@@ -102,12 +107,15 @@ class LlmEngine {
   std::vector<TokenScore> score_decoded(const std::vector<int32_t>& tokens,
                                         int64_t num_prompt_tokens, const OnScored& on_scored);
 
+  // These three never change; any thread may read them.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return config_; }
   const EnginePlan& plan() const { return plan_; }
+
   const BlockManager& blocks() const { return *blocks_; }
   Device& device() const { return *device_; }
   const Residency& residency() const { return *residency_; }
+  QueueSizes queue_sizes() const { return scheduler_->queue_sizes(); }
   EngineStats stats() const;
   Observations observations() const;
   void write_timeline();                      // as LLM's
@@ -118,7 +126,6 @@ class LlmEngine {
   void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
   void make_kv(const EngineOptions& options, const OnProgress& on_progress);
   void take_cancelled(std::vector<RequestOutput>& outputs);
-  void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
   void check_choices(const SamplingParams& params) const;
   bool leaves_token(const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,

@@ -34,6 +34,7 @@ void StepWatch::report(int64_t num_rows_done) const {
     s.sequence->set_prompt_done(s.sequence->kv.num_tokens() + num_rows);
     caller_->on_prompt({.request_id = s.sequence->id.value,
                         .num_prompt_tokens = s.sequence->num_prompt_tokens,
+                        .num_cached_tokens = s.sequence->output.num_cached_tokens,
                         .num_done = s.sequence->output.num_prompt_tokens_done});
   }
 }

@@ -62,6 +62,14 @@ bool Scheduler::decode_is_due() {
   return !std::ranges::any_of(admissible(), is_new);
 }
 
+QueueSizes Scheduler::queue_sizes() const {
+  QueueSizes sizes{.num_running = std::ssize(running_), .num_waiting = std::ssize(waiting_)};
+  for (const auto& sequence : waiting_) {
+    sizes.num_waiting_prompt_tokens += sequence->num_prompt_tokens;
+  }
+  return sizes;
+}
+
 void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
   if (batch.phase == Phase::kDecode) {
     last_decode_ns_ = duration_ns;

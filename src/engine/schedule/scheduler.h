@@ -49,6 +49,13 @@ struct Batch {
   }
 };
 
+// The requests that a scheduler holds. A preempted one waits again.
+struct QueueSizes {
+  int64_t num_running = 0;
+  int64_t num_waiting = 0;
+  int64_t num_waiting_prompt_tokens = 0;  // all tokens of their prompts, also cached ones
+};
+
 class Scheduler {
  public:
   // REQUIRES: the block manager outlives the scheduler.
@@ -85,6 +92,8 @@ class Scheduler {
   Sequence* find_running(SequenceId id) const;
 
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
+  // Cost: O(waiting).
+  QueueSizes queue_sizes() const;
   // Since construction.
   int64_t num_preemptions() const { return num_preemptions_; }
 
