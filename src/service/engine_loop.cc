@@ -1,0 +1,136 @@
+// One step of the loop: start, step, publish, deliver. An end is published before it is delivered.
+#include "service/engine_loop.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+// A sink that throws gets nothing more; the engine ends its request with the next step.
+void deliver(OpenRequest& open, RequestEvent&& event) {
+  if (!open.sink) return;
+  try {
+    open.sink(std::move(event));
+  } catch (...) {
+    open.sink = nullptr;
+    open.is_cancelled.store(true, std::memory_order_relaxed);
+  }
+}
+
+// Gives away progress that is further than the last one.
+void deliver_progress(OpenRequest& open, int64_t num_done, int64_t num_cached_tokens) {
+  if (num_done <= open.num_done) return;
+  open.num_done = num_done;
+  deliver(open, PromptProgress{.request_id = open.id,
+                               .num_prompt_tokens = open.num_prompt_tokens,
+                               .num_cached_tokens = num_cached_tokens,
+                               .num_done = num_done});
+}
+
+// An output after a part of the prompt is mostly progress alone.
+void deliver_output(OpenRequest& open, RequestOutput&& output) {
+  deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+  const bool is_new =
+      !output.token_ids.empty() || !output.prompt_logprobs.empty() || output.finished();
+  if (!is_new) return;
+  output.request_id = open.id;
+  deliver(open, std::move(output));
+}
+
+void deliver_end(Ending& ending) {
+  deliver(*ending.request, std::move(ending.end));
+  ending.request->sink = nullptr;
+}
+
+EndReason end_reason(FinishReason reason) {
+  if (reason == FinishReason::kStop) return EndReason::kStop;
+  if (reason == FinishReason::kLength) return EndReason::kLength;
+  return EndReason::kCancelled;
+}
+
+Error error_of(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::exception& error) {
+    return {ErrorCode::kDevice,
+            fmt::format("the engine ended with '{}'; start it again", error.what())};
+  } catch (...) {
+    return {ErrorCode::kDevice, "the engine ended with an unknown exception; start it again"};
+  }
+}
+
+}  // namespace
+
+EngineState state_of(const LlmEngine& engine) {
+  const BlockManager& blocks = engine.blocks();
+  return {.queues = engine.queue_sizes(),
+          .stats = engine.stats(),
+          .kv = {.num_blocks = blocks.num_blocks(),
+                 .num_used = blocks.num_used_blocks(),
+                 .num_cached = blocks.num_cached_blocks()}};
+}
+
+void EngineLoop::run() {
+  while (auto accepted = table_.take(!has_failed_ && engine_.has_unfinished())) {
+    try {
+      step(std::move(*accepted));
+    } catch (...) {
+      end_all(std::current_exception());
+    }
+  }
+}
+
+void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
+  for (OpenRequestPtr& open : accepted) start(std::move(open));
+  const PassWatch watch{.on_progress = [this](int64_t) { table_.touch(); },
+                        .on_prompt = [this](const PromptProgress& progress) { report(progress); },
+                        .should_cancel = {},
+                        .min_rows = engine_.plan().passes.min_watched_rows};
+  std::vector<RequestOutput> outputs = engine_.step(&watch);
+  std::vector<Ending> endings = endings_of(outputs);
+  table_.publish(state_of(engine_), endings);
+  for (RequestOutput& output : outputs) {
+    const auto found = running_.find(output.request_id);
+    const bool finished = output.finished();
+    deliver_output(*found->second, std::move(output));
+    if (finished) running_.erase(found);
+  }
+  for (Ending& ending : endings) deliver_end(ending);
+}
+
+// `submit` made the checks of add_request, so this one throws no Error about the request.
+void EngineLoop::start(OpenRequestPtr open) {
+  open->request.params.output_kind = OutputKind::kDelta;
+  const SequenceId id = engine_.add_request(std::move(open->request.prompt), open->request.params,
+                                            CancelFlag(open, &open->is_cancelled));
+  running_.emplace(id.value, std::move(open));
+}
+
+std::vector<Ending> EngineLoop::endings_of(const std::vector<RequestOutput>& outputs) const {
+  std::vector<Ending> endings;
+  for (const RequestOutput& output : outputs) {
+    if (!output.finished()) continue;
+    endings.push_back({.request = running_.at(output.request_id),
+                       .end = {.reason = end_reason(output.finish_reason), .error = {}}});
+  }
+  return endings;
+}
+
+void EngineLoop::report(const PromptProgress& progress) {
+  deliver_progress(*running_.at(progress.request_id), progress.num_done,
+                   progress.num_cached_tokens);
+}
+
+void EngineLoop::end_all(const std::exception_ptr& exception) {
+  has_failed_ = true;
+  running_.clear();
+  for (Ending& ending : table_.end_all(error_of(exception))) deliver_end(ending);
+}
+
+}  // namespace sluice

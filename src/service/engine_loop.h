@@ -1,0 +1,42 @@
+// EngineLoop: takes requests from the table, steps the engine, and hands what comes out to sinks.
+//
+// Made by EngineService. Thread rule: the engine's thread; sinks are called on it, without a lock.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/llm_engine.h"
+#include "service/request_table.h"
+
+namespace sluice {
+
+// The state of `engine` between two steps.
+EngineState state_of(const LlmEngine& engine);
+
+class EngineLoop {
+ public:
+  // REQUIRES: both outlive this object; nothing else calls the engine's members of one thread.
+  EngineLoop(LlmEngine& engine, RequestTable& table) : engine_(engine), table_(table) {}
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // Serves until RequestTable::stop. Throws nothing: a failure of the engine ends all requests.
+  void run();
+
+ private:
+  void step(std::vector<OpenRequestPtr> accepted);
+  void start(OpenRequestPtr open);
+  std::vector<Ending> endings_of(const std::vector<RequestOutput>& outputs) const;
+  void report(const PromptProgress& progress);
+  void end_all(const std::exception_ptr& exception);
+
+  LlmEngine& engine_;
+  RequestTable& table_;
+  std::unordered_map<int64_t, OpenRequestPtr> running_;  // by the engine's id
+  bool has_failed_ = false;
+};
+
+}  // namespace sluice

@@ -1,0 +1,85 @@
+// Start and end of the engine's thread; everything else is the table's or the loop's.
+#include "service/engine_service.h"
+
+#include <utility>
+
+#include "core/error.h"
+#include "engine/llm_engine.h"
+#include "service/engine_loop.h"
+#include "service/request_table.h"
+
+namespace sluice {
+
+EngineService::EngineService(const EngineOptions& options, const ServiceLimits& limits,
+                             const std::function<void(const LoadProgress&)>& on_load)
+    : EngineService([&] { return std::make_unique<LlmEngine>(options, on_load); }, limits) {}
+
+// The promise moves to the thread: the thread still uses it while the waiter returns.
+EngineService::EngineService(const MakeEngine& make_engine, const ServiceLimits& limits) {
+  std::promise<void> loaded;
+  std::future<void> is_loaded = loaded.get_future();
+  thread_ = std::thread([this, &make_engine, &limits, promise = std::move(loaded)]() mutable {
+    run(make_engine, limits, std::move(promise));
+  });
+  try {
+    is_loaded.get();
+  } catch (...) {
+    thread_.join();
+    throw;
+  }
+}
+
+EngineService::~EngineService() {
+  drain(std::chrono::nanoseconds(0));
+  table_->stop();
+  thread_.join();
+}
+
+// `make_engine` and `limits` live until `loaded` is set.
+void EngineService::run(const MakeEngine& make_engine, const ServiceLimits& limits,
+                        std::promise<void> loaded) {
+  try {
+    load(make_engine, limits);
+  } catch (...) {
+    table_.reset();
+    engine_.reset();
+    loaded.set_exception(std::current_exception());
+    return;
+  }
+  loaded.set_value();
+  EngineLoop(*engine_, *table_).run();
+  engine_.reset();
+}
+
+void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& limits) {
+  engine_ = make_engine();
+  notes_ = engine_->notes();
+  warnings_ = engine_->warnings();
+  const int64_t max_waiting_tokens =
+      limits.max_waiting_tokens.value_or(4 * engine_->plan().max_model_len);
+  table_ =
+      std::make_unique<RequestTable>(RequestTable::Limits{.max_waiting = limits.max_waiting,
+                                                          .max_waiting_tokens = max_waiting_tokens},
+                                     state_of(*engine_));
+}
+
+Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
+  SLUICE_CHECK(sink != nullptr);
+  engine_->check_request(request.prompt, request.params);
+  return table_->admit(std::move(request), std::move(sink));
+}
+
+bool EngineService::cancel(int64_t request_id) { return table_->cancel(request_id); }
+
+ServiceSnapshot EngineService::snapshot() const { return table_->snapshot(); }
+
+int64_t EngineService::drain(std::chrono::nanoseconds limit) {
+  SLUICE_CHECK(std::this_thread::get_id() != thread_.get_id(), "a sink would wait for itself");
+  return table_->drain(limit);
+}
+
+const Tokenizer& EngineService::tokenizer() const { return engine_->tokenizer(); }
+
+int64_t EngineService::max_model_len() const { return engine_->plan().max_model_len; }
+
+}  // namespace sluice

@@ -1,0 +1,50 @@
+// ServiceSnapshot: the state of an EngineService at one moment.
+//
+// Returned by EngineService::snapshot, for health checks, metrics and pages. Thread rule: values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "service/request_event.h"
+#include "sluice/error.h"
+#include "sluice/request_output.h"
+
+namespace sluice {
+
+enum class ServiceState {
+  kServing,
+  kDraining,  // no request is accepted; those accepted before may still run
+  kDead,      // the engine failed; every request has ended
+};
+
+// Blocks of the memory that limits admission: the host tier with KV offload, else the device pool.
+struct KvUse {
+  int32_t num_blocks = 0;
+  int32_t num_used = 0;    // held by running requests
+  int32_t num_cached = 0;  // of the others: findable by their contents
+};
+
+// num_accepted == num_waiting + num_running + the sum of num_ended, in every snapshot. A request
+// has ended here before its sink gets the RequestEnd. The engine's part (num_running, stats, kv) is
+// that after its last step.
+struct ServiceSnapshot {
+  ServiceState state = ServiceState::kServing;
+  std::optional<Error> error;  // of kDead only
+
+  int64_t num_accepted = 0;
+  int64_t num_waiting = 0;  // accepted and without KV, preempted ones included
+  int64_t num_waiting_prompt_tokens = 0;
+  int64_t num_running = 0;
+  std::array<int64_t, kNumEndReasons> num_ended{};  // by EndReason
+  std::array<int64_t, kNumRefusals> num_refused{};  // by Refusal
+
+  EngineStats stats;
+  KvUse kv;
+  // Nanoseconds since the engine began a step, or finished one part of a long pass; 0 while it has
+  // nothing to do and once it is dead. A large number means a device that hangs.
+  int64_t stalled_ns = 0;
+};
+
+}  // namespace sluice
