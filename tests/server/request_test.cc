@@ -140,8 +140,9 @@ TEST(CompletionRequest, TakesDefaultsOfTheModel) {
 
 TEST(CompletionRequest, KeepsEveryMember) {
   const CompletionRequest request = completion(
-      R"(,"model":"m","temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.25,"repetition_penalty":1.5,)"
-      R"("frequency_penalty":-1,"presence_penalty":2,"logit_bias":{"5":-1.5},"allowed_token_ids":[5,6],)"
+      R"(,"model":"m","temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.25,)"
+      R"("repetition_penalty":1.5,"frequency_penalty":-1,"presence_penalty":2,)"
+      R"("logit_bias":{"5":-1.5},"allowed_token_ids":[5,6],)"
       R"("seed":7,"stop":["x","y"],"stop_token_ids":[8],"include_stop_str_in_output":true,)"
       R"("min_tokens":3,"ignore_eos":true,"skip_special_tokens":false,"n":2,"best_of":2,)"
       R"("prompt_logprobs":4,"cache_salt":"s","stream":true,)"

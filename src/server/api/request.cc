@@ -24,6 +24,7 @@ http::Fault fault_of(const Error& error) {
   return {.status = 400, .message = error.message(), .param = place.substr(0, place.find('['))};
 }
 
+// The reader's errors are about files of models and have the code of those.
 Json parse_body(std::string_view body) {
   constexpr std::string_view kName = "the request's body";
   Json value;
@@ -38,6 +39,8 @@ Json parse_body(std::string_view body) {
   return value;
 }
 
+// Before anything else, so that a body for another route is told what it lacks and not what is
+// wrong with a member that this route does not need.
 template <typename Body>
 void require_members(const FieldTable<Body>& table, const Json& json, const FieldRules& rules) {
   for (const FieldFacts& facts : table.facts()) {
@@ -49,6 +52,7 @@ void require_members(const FieldTable<Body>& table, const Json& json, const Fiel
   }
 }
 
+// Values are moved out of the document: a prompt may be most of a large body.
 template <typename Body>
 void read_members(const FieldTable<Body>& table, std::string_view text, const FieldRules& rules,
                   Body& body) {
@@ -65,6 +69,7 @@ void read_members(const FieldTable<Body>& table, std::string_view text, const Fi
   }
 }
 
+// Rules that need more than one member, so that the order of members does not matter.
 void check_common(CommonRequest& request, const std::optional<int32_t>& best_of) {
   if (best_of && *best_of != request.n) {
     refuse_field("best_of",
@@ -77,6 +82,7 @@ void check_common(CommonRequest& request, const std::optional<int32_t>& best_of)
   request.params.prompt_logprobs = request.prompt_logprobs;
 }
 
+// An echoed prompt has log-probabilities like those of the answer, in the same arrays.
 void check_completion(CompletionBody& body) {
   if (body.max_tokens == 0 && !body.echo) {
     refuse_field("max_tokens", fmt::format("max_tokens is 0; it must be an integer from 1 to {}; 0 "
@@ -88,6 +94,7 @@ void check_completion(CompletionBody& body) {
   body.params.prompt_logprobs = std::max(body.params.prompt_logprobs, body.params.logprobs);
 }
 
+// What calls are recognised by, and what every template reads. The rest belongs to the template.
 void check_function(const Json& tool, size_t index) {
   const std::string place = fmt::format("tools[{}]", index);
   const auto type = tool.find("type");
@@ -115,6 +122,7 @@ void check_function(const Json& tool, size_t index) {
                                   describe_json(*parameters)));
 }
 
+// Their text is measured as it would be written without spaces.
 void check_tools(Json& tools) {
   if (tools.empty()) {
     tools = nullptr;
@@ -127,6 +135,7 @@ void check_tools(Json& tools) {
                                     kMaxToolBytes));
 }
 
+// add_generation_prompt is true unless a message goes on; only a body that asks for both is wrong.
 void check_conversation(Conversation& conversation, const std::optional<bool>& begin_answer) {
   check_tools(conversation.tools);
   conversation.add_generation_prompt = begin_answer.value_or(!conversation.continue_final_message);
@@ -136,6 +145,7 @@ void check_conversation(Conversation& conversation, const std::optional<bool>& b
                "begins a new one; set one of them to false");
 }
 
+// The two names of the limit are one field: routers send both. Different values have no meaning.
 void check_chat(ChatBody& body) {
   if (body.max_completion_tokens) {
     if (body.max_tokens && body.max_tokens != body.max_completion_tokens) {
@@ -183,6 +193,7 @@ Read<Request> read(std::string_view text, const RequestRules& rules, const Field
   }
 }
 
+// Members of the body replace those of the model's generation_config.json one by one.
 template <typename Body>
 Body body_with_defaults(const RequestRules& rules) {
   Body body;

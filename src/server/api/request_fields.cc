@@ -99,12 +99,15 @@ void set_member(Body& body, Json&& value) {
   }
 }
 
+// 0 and -1 also say "all", as in vLLM, whatever generation_config.json has.
 template <typename Body>
 void set_top_k(Body& body, Json&& value) {
   const auto top_k = value.get<int32_t>();
   body.params.top_k = top_k > 0 ? std::optional(top_k) : std::nullopt;
 }
 
+// The engine's seeds are not negative. Clearing the sign gives each of -1, -2, ... a seed of its
+// own among those that nobody writes out.
 template <typename Body>
 void set_seed(Body& body, Json&& value) {
   body.params.seed = value.get<int64_t>() & std::numeric_limits<int64_t>::max();
@@ -116,6 +119,7 @@ void set_stop(Body& body, Json&& value) {
   body.params.stop = value.get<std::vector<std::string>>();
 }
 
+// Replaces those of the model's defaults, as lists and texts do.
 template <typename Body>
 void set_biases(Body& body, Json&& value) {
   body.params.logit_bias.clear();
@@ -124,6 +128,7 @@ void set_biases(Body& body, Json&& value) {
   }
 }
 
+// Members that check_field let through are true, false or null.
 template <typename Body>
 void set_stream_options(Body& body, Json&& value) {
   const auto is_set = [&](const char* name) {
@@ -134,6 +139,7 @@ void set_stream_options(Body& body, Json&& value) {
   body.continuous_usage_stats = is_set("continuous_usage_stats");
 }
 
+// The first item says which of the four forms it is; check_prompt saw to the others.
 void set_prompts(CompletionBody& body, Json&& value) {
   const auto as_ids = [](const Json& ids) { return ids.get<std::vector<int32_t>>(); };
   if (value.is_string()) {
@@ -168,6 +174,7 @@ Field<Body> model_field() {
           set_member<&Body::model, Body>};
 }
 
+// How tokens are drawn. What generation_config.json cannot have is named with its own default.
 template <typename Body>
 void add_sampling(Fields<Body>& fields) {
   using Params = SamplingParams;
@@ -195,6 +202,7 @@ void add_sampling(Fields<Body>& fields) {
   add(seed, set_seed<Body>);
 }
 
+// What ends an answer, and what of the end its text keeps.
 template <typename Body>
 void add_ends(Fields<Body>& fields) {
   using Params = SamplingParams;
@@ -220,6 +228,7 @@ void add_ends(Fields<Body>& fields) {
                     set_member<&Params::skip_special_tokens, Body>});
 }
 
+// How many answers a prompt gets, and what they have from it.
 template <typename Body>
 void add_answers(Fields<Body>& fields) {
   const FieldFacts count = {.name = "n",
@@ -247,6 +256,7 @@ void add_answers(Fields<Body>& fields) {
                     set_member<&CommonRequest::cache_salt, Body>});
 }
 
+// What is sent beside the text, and when.
 template <typename Body>
 void add_streams(Fields<Body>& fields) {
   fields.push_back({flag_facts("stream", "false", "send the answer as it comes"),
@@ -265,6 +275,8 @@ void add_streams(Fields<Body>& fields) {
                     set_member<&CommonRequest::return_token_ids, Body>});
 }
 
+// All fields that mean the same in completions and chats. Those that only share a name, such as
+// logprobs, are in the lists of the routes.
 template <typename Body>
 Fields<Body> common_fields() {
   Fields<Body> fields = {model_field<Body>()};
@@ -276,6 +288,7 @@ Fields<Body> common_fields() {
   return fields;
 }
 
+// The room is not known before the prompt is tokenized; resolve_max_tokens checks it.
 FieldFacts max_tokens_facts(std::string_view name, int64_t min, std::string_view when_unset) {
   return {.name = name,
           .type = FieldType::kInteger,
