@@ -2,6 +2,7 @@
 // parsing: nlohmann's own builder keeps the last of two equal keys and has no depth limit.
 #include "io/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -92,6 +93,7 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
     } else {
       // Its emplace compares with every key, which would be quadratic in a text from a client.
       if (!keys_.back().insert(key).second) fail_twice(key);
+      make_room(members);
       members.push_back({key, nullptr});
       member_ = &members.back().second;
     }
@@ -111,6 +113,18 @@ class DocumentBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
+  // A vector of pairs with constant keys copies them and their values, to any depth, when it grows;
+  // nested objects would be copied once a level. Moves the values instead.
+  static void make_room(typename Json::object_t& members) {
+    if constexpr (!kOfFile) {
+      if (members.size() < members.capacity()) return;
+      typename Json::object_t grown;
+      grown.reserve(std::max<size_t>(1, 2 * members.size()));
+      for (auto& [key, value] : members) grown.push_back({key, std::move(value)});
+      members.swap(grown);
+    }
+  }
+
   // Texts of clients keep the order of their keys.
   static constexpr bool kOfFile = std::is_same_v<Json, json>;
   static constexpr std::string_view kRepair =
