@@ -129,7 +129,6 @@ void EngineLoop::report(const PromptProgress& progress) {
 
 void EngineLoop::end_all(const std::exception_ptr& exception) {
   has_failed_ = true;
-  running_.clear();
   for (Ending& ending : table_.end_all(error_of(exception))) deliver_end(ending);
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
+#include "engine/sampling/sampling_defaults.h"
 #include "service/engine_loop.h"
 #include "service/request_table.h"
 
@@ -81,5 +82,19 @@ int64_t EngineService::drain(std::chrono::nanoseconds limit) {
 const Tokenizer& EngineService::tokenizer() const { return engine_->tokenizer(); }
 
 int64_t EngineService::max_model_len() const { return engine_->plan().max_model_len; }
+
+int32_t EngineService::vocab_size() const { return engine_->config().vocab_size; }
+
+SamplingParams EngineService::default_sampling_params() const {
+  return sampling_defaults(engine_->config().generation);
+}
+
+KvFacts EngineService::kv_facts() const {
+  const EnginePlan& plan = engine_->plan();
+  return {.on_host = offloads(plan),
+          .num_blocks = plan.num_blocks,
+          .block_tokens = plan.kv_layout.block.block_tokens,
+          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers())};
+}
 
 }  // namespace sluice

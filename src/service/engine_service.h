@@ -86,6 +86,9 @@ class EngineService {
   // These never change. The tokenizer lives as long as the service.
   const Tokenizer& tokenizer() const;
   int64_t max_model_len() const;
+  int32_t vocab_size() const;                      // the model's, which may exceed the tokenizer's
+  SamplingParams default_sampling_params() const;  // as LLM's
+  KvFacts kv_facts() const;
   const std::vector<std::string>& notes() const { return notes_; }        // as LLM's
   const std::vector<std::string>& warnings() const { return warnings_; }  // as LLM's
 

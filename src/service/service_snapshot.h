@@ -26,6 +26,14 @@ struct KvUse {
   int32_t num_cached = 0;  // of the others: findable by their contents
 };
 
+// What does not change of that memory.
+struct KvFacts {
+  bool on_host = false;  // KV is offloaded
+  int32_t num_blocks = 0;
+  int32_t block_tokens = 0;
+  int64_t block_bytes = 0;  // all layers
+};
+
 // num_accepted == num_waiting + num_running + the sum of num_ended, in every snapshot. A request
 // has ended here before its sink gets the RequestEnd. The engine's part (num_running, stats, kv) is
 // that after its last step.

@@ -118,7 +118,7 @@ INSTANTIATE_TEST_SUITE_P(Streams, FailingEngine,
 TEST(FailingEngineTest, AnyExceptionEndsAllRequests) {
   for (const bool is_known : {true, false}) {
     EventLog log;
-    std::atomic<bool> fails = false;
+    bool fails = false;  // the engine's thread
     const auto now_ns = [&]() -> int64_t {
       if (fails && is_known) throw std::runtime_error("the clock stopped");
       if (fails) throw 1;
@@ -133,8 +133,11 @@ TEST(FailingEngineTest, AnyExceptionEndsAllRequests) {
                                .now_ns = now_ns});
         },
         {});
-    submit(service, job_of(1), log, [&](const RequestEvent& event) { fails = has_token(event); });
-    log.wait_end();
+    const auto alive = std::make_shared<int>();
+    submit(service, job_of(1), log,
+           [&, alive](const RequestEvent& event) { fails = has_token(event); });
+    EXPECT_EQ(service.drain(std::chrono::hours(1)), 0);
+    EXPECT_EQ(alive.use_count(), 1) << "the sink was not destroyed";
     expect_error_end(log, text);
     expect_dead(service, text);
   }

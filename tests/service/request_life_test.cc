@@ -119,6 +119,23 @@ TEST_P(ServedRequests, ProgressIsReportedWithinPassesAndOfCachedTokens) {
   expect_same_bits(warm.joined(), cold.joined(), "warm");
 }
 
+// The time of a step that stands still begins again with each part of a pass.
+TEST_P(ServedRequests, PartsOfAPassAreSignsOfLife) {
+  constexpr std::chrono::milliseconds kPause(100);
+  EventLog log;
+  std::vector<int64_t> stalled_ns;
+  EngineService service(maker_of(options_), {});
+  submit(service, long_job_, log, [&](const RequestEvent& event) {
+    if (!is_progress(event) || stalled_ns.size() == 2) return;
+    stalled_ns.push_back(service.snapshot().stalled_ns);
+    std::this_thread::sleep_for(kPause);
+  });
+  log.wait_end();
+  ASSERT_EQ(stalled_ns.size(), 2u);
+  EXPECT_GT(stalled_ns[0], 0);
+  EXPECT_LT(std::chrono::nanoseconds(stalled_ns[1]), kPause);
+}
+
 TEST_P(ServedRequests, CancelBeforeTheFirstPass) {
   EventLog running, waiting;
   ServiceGate gate;
