@@ -1,0 +1,272 @@
+// Events that come before all choices are accepted wait in `early_`: until then the answer may
+// still become an error.
+#include "server/app/generation.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace sluice::server {
+namespace {
+
+constexpr int64_t kMaxRetrySeconds = 120;
+
+metrics::Outcome outcome_of(EndReason reason) {
+  switch (reason) {
+    case EndReason::kStop:
+      return metrics::Outcome::kStop;
+    case EndReason::kLength:
+      return metrics::Outcome::kLength;
+    case EndReason::kCancelled:
+    case EndReason::kAborted:
+      return metrics::Outcome::kAbort;
+    case EndReason::kError:
+      return metrics::Outcome::kError;
+  }
+  return metrics::Outcome::kError;
+}
+
+metrics::AbortReason abort_reason_of(http::Gone reason) {
+  switch (reason) {
+    case http::Gone::kDisconnected:
+      return metrics::AbortReason::kDisconnect;
+    case http::Gone::kSlowClient:
+      return metrics::AbortReason::kSlowClient;
+    case http::Gone::kStopped:
+      return metrics::AbortReason::kDrain;
+  }
+  return metrics::AbortReason::kDisconnect;
+}
+
+// Faults of the client are known before a request is submitted; what ends a running one is ours.
+http::Fault fault_of_engine(const Error& error) {
+  return {.status = 500, .message = error.what(), .fields = {{"x-should-retry", "false"}}};
+}
+
+// Seconds until the prompts that wait are computed, at the rate so far.
+int64_t retry_seconds(const ServiceSnapshot& now) {
+  if (now.stats.num_prompt_tokens == 0) return 1;
+  const double seconds_per_token = static_cast<double>(now.stats.prefill_ns) * 1e-9 /
+                                   static_cast<double>(now.stats.num_prompt_tokens);
+  const double wait = seconds_per_token * static_cast<double>(now.num_waiting_prompt_tokens);
+  return std::clamp<int64_t>(static_cast<int64_t>(wait) + 1, 1, kMaxRetrySeconds);
+}
+
+}  // namespace
+
+Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
+                       GenerationRequest& request)
+    : call_(std::move(call)),
+      model_(std::move(model)),
+      options_(request.options),
+      num_choices_(request.choices.size()) {
+  if (request.stream) {
+    stream_.emplace(options_, model_->service.tokenizer());
+  } else {
+    body_ = std::make_shared<api::AnswerBody>(options_, model_->service.tokenizer());
+  }
+}
+
+void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
+                       GenerationRequest request) {
+  const std::shared_ptr<Generation> self(
+      new Generation(std::move(call), std::move(model), request));
+  // Weak: the exchange keeps the callback, and this object the exchange.
+  self->call_.exchange->on_gone([weak = std::weak_ptr(self)](http::Gone reason) {
+    if (const auto generation = weak.lock()) generation->client_is_gone(reason);
+  });
+  std::optional<http::Fault> fault = self->submit_all(std::move(request.choices));
+  if (!fault) return self->begin_answer();
+  {
+    const std::lock_guard lock(self->mutex_);
+    self->is_refused_ = true;
+    self->cancel_all();
+  }
+  self->call_.fail(*fault);
+}
+
+std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> choices) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    try {
+      if (std::optional<http::Fault> fault = submit(i, std::move(choices[i]))) return fault;
+    } catch (const Error& error) {
+      return http::Fault{.status = error.code() == ErrorCode::kDevice ? 500 : 400,
+                         .message = error.what()};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<http::Fault> Generation::submit(size_t choice, ServiceRequest request) {
+  metrics::RequestFacts facts = {.arrived = call_.arrived,
+                                 .queued = http::Clock::now(),
+                                 .num_prompt_tokens = static_cast<int64_t>(request.prompt.size()),
+                                 .max_tokens = request.params.max_tokens};
+  if (choice % options_->n == 0) facts.n = static_cast<int64_t>(options_->n);
+  {
+    const std::lock_guard lock(mutex_);
+    lives_.push_back(std::make_unique<metrics::RequestLife>(model_->metrics, facts));
+  }
+  const Submitted submitted = model_->service.submit(
+      std::move(request), [self = shared_from_this(), choice](RequestEvent event) {
+        self->take(choice, std::move(event));
+      });
+  if (!submitted.accepted()) return fault_of(*submitted.refusal);
+  const std::lock_guard lock(mutex_);
+  ids_.push_back(submitted.request_id);
+  return std::nullopt;
+}
+
+http::Fault Generation::fault_of(Refusal refusal) {
+  metrics::HttpMetrics& counts = call_.context->state.http_metrics();
+  const bool is_full =
+      refusal == Refusal::kTooManyWaiting || refusal == Refusal::kTooManyWaitingTokens;
+  if (!is_full) {
+    const bool is_dead = refusal == Refusal::kDead;
+    counts.rejected(is_dead ? metrics::Rejection::kDead : metrics::Rejection::kDraining);
+    return {.status = 503,
+            .message =
+                is_dead ? "the engine failed; the server will exit" : "the server is shutting down",
+            .fields = {{"Retry-After", "30"}}};
+  }
+  counts.rejected(refusal == Refusal::kTooManyWaiting ? metrics::Rejection::kWaiting
+                                                      : metrics::Rejection::kWaitingTokens);
+  const ServiceSnapshot now = model_->service.snapshot();
+  return {
+      .status = 429,
+      .message = fmt::format("{}: {} requests with {} prompt tokens wait; try again later",
+                             refusal_name(refusal), now.num_waiting, now.num_waiting_prompt_tokens),
+      .fields = {{"Retry-After", fmt::format("{}", retry_seconds(now))}}};
+}
+
+void Generation::begin_answer() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_) cancel_all();  // the client went while choices were submitted
+  if (stream_) {
+    call_.exchange->begin_stream();
+    call_.exchange->send(stream_->start());
+  }
+  has_begun_ = true;
+  for (Arrival& arrival : early_) handle(arrival.choice, std::move(arrival.event), arrival.time);
+  early_.clear();
+}
+
+void Generation::take(size_t choice, RequestEvent event) {
+  const http::TimePoint now = http::Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (has_begun_ || is_refused_) {
+    handle(choice, std::move(event), now);
+  } else {
+    early_.push_back({choice, now, std::move(event)});
+  }
+}
+
+void Generation::handle(size_t choice, RequestEvent event, http::TimePoint now) {
+  std::visit([&](auto& value) { handle(choice, std::move(value), now); }, event);
+}
+
+void Generation::handle(size_t choice, const PromptProgress& progress, http::TimePoint now) {
+  lives_[choice]->started(now, model_->cached_in_place(progress.num_cached_tokens));
+  lives_[choice]->prompt_done(progress.num_done);
+  if (!stream_ || is_refused_) return;
+  auto event = stream_->progress(choice, progress, progress.num_cached_tokens, now);
+  if (event != nullptr) call_.exchange->send(std::move(event));
+}
+
+void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now) {
+  if (!output.token_ids.empty()) {
+    metrics::RequestLife& life = *lives_[choice];
+    life.started(now, model_->cached_in_place(output.num_cached_tokens));
+    life.prompt_done(output.num_prompt_tokens_done);
+    life.generated(now, std::ssize(output.token_ids));
+  }
+  if (is_refused_) return;
+  if (stream_) {
+    call_.exchange->send(stream_->delta(choice, std::move(output), now));
+  } else {
+    body_->add(choice, std::move(output), now);
+  }
+}
+
+void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint now) {
+  lives_[choice]->ended(now, outcome_of(end.reason));
+  if (end.reason == EndReason::kAborted) aborted_ = metrics::AbortReason::kDrain;
+  if (end.reason == EndReason::kError && !fault_) {
+    fault_ = fault_of_engine(*end.error);
+    cancel_all();
+  }
+  if (++num_ended_ < num_choices_ || is_refused_) return;
+  // Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+  call_.context->workers.post([self = shared_from_this()] { self->finish(); });
+}
+
+// The client may be gone; then what is sent here has no effect.
+void Generation::finish() { record(stream_ ? finish_stream() : finish_body()); }
+
+int Generation::finish_stream() {
+  call_.exchange->send(fault_ ? api::AnswerStream::fail(*fault_) : stream_->end(places()));
+  call_.exchange->finish();
+  return 200;
+}
+
+int Generation::finish_body() {
+  if (fault_) {
+    call_.exchange->fail(*fault_);
+    return fault_->status;
+  }
+  call_.exchange->answer({.body = body_->text(places())});
+  return 200;
+}
+
+// Sums and the longest times of the choices, and the outcome of the last.
+void Generation::record(int status) {
+  metrics::RequestSummary sum;
+  const auto keep_longest = [](std::optional<double>& longest, std::optional<double> one) {
+    if (one) longest = std::max(longest.value_or(0), *one);
+  };
+  for (const auto& life : lives_) {
+    const metrics::RequestSummary one = life->summary();
+    sum.num_prompt_tokens += one.num_prompt_tokens;
+    sum.num_cached_tokens += one.num_cached_tokens;
+    sum.num_generated_tokens += one.num_generated_tokens;
+    keep_longest(sum.queue_s, one.queue_s);
+    keep_longest(sum.prefill_s, one.prefill_s);
+    keep_longest(sum.decode_s, one.decode_s);
+    sum.outcome = one.outcome;
+  }
+  const std::optional<metrics::AbortReason> aborted = [&] {
+    const std::lock_guard lock(mutex_);
+    return aborted_;
+  }();
+  if (aborted) call_.context->state.http_metrics().aborted(*aborted);
+  call_.record(status, sum, aborted);
+}
+
+void Generation::cancel_all() {
+  for (const int64_t id : ids_) model_->service.cancel(id);
+}
+
+void Generation::client_is_gone(http::Gone reason) {
+  const std::lock_guard lock(mutex_);
+  aborted_ = abort_reason_of(reason);
+  cancel_all();
+}
+
+// Of each prompt the choice that found the fewest counts, as in the answer's usage.
+api::CachedPlaces Generation::places() const {
+  api::CachedPlaces places;
+  for (size_t first = 0; first < num_choices_; first += options_->n) {
+    int64_t fewest = lives_[first]->summary().num_cached_tokens;
+    for (size_t i = first + 1; i < first + options_->n; ++i) {
+      fewest = std::min(fewest, lives_[i]->summary().num_cached_tokens);
+    }
+    const metrics::CachedTokens cached = model_->cached_in_place(fewest);
+    places.device += cached.device;
+    places.host += cached.host;
+  }
+  return places;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,92 @@
+// Generation: one request of the API in the engine, from its submission to the end of its answer.
+//
+// A request has one or more choices; each is a request of the service. Their outputs become the
+// body or the stream of the answer. When the client goes, all choices are cancelled.
+//
+// Made by the handlers of completions and chats. Thread rule: `start` on a worker; after it the
+// object lives until its last choice has ended. Sinks run on the engine's thread and only move
+// what they get; text is made on the threads of the connection and of the workers.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "server/api/answer_body.h"
+#include "server/api/answer_options.h"
+#include "server/api/answer_stream.h"
+#include "server/app/call.h"
+#include "server/app/served_model.h"
+#include "server/metrics/request_life.h"
+#include "service/request_event.h"
+
+namespace sluice::server {
+
+struct GenerationRequest {
+  std::shared_ptr<const api::AnswerOptions> options;
+  std::vector<ServiceRequest> choices;  // by index
+  bool stream = false;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // Submits all choices and answers with the first error or refusal; the headers of a stream leave
+  // as soon as all are accepted.
+  static void start(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest request);
+
+ private:
+  struct Arrival {  // an event before the answer has begun
+    size_t choice;
+    http::TimePoint time;
+    RequestEvent event;
+  };
+
+  Generation(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest& request);
+
+  // Both return what the client must be told, if not all choices were accepted.
+  std::optional<http::Fault> submit_all(std::vector<ServiceRequest> choices);
+  std::optional<http::Fault> submit(size_t choice, ServiceRequest request);
+  http::Fault fault_of(Refusal refusal);
+  void begin_answer();
+
+  void take(size_t choice, RequestEvent event);
+  // All below: under the mutex.
+  void handle(size_t choice, RequestEvent event, http::TimePoint now);
+  void handle(size_t choice, const PromptProgress& progress, http::TimePoint now);
+  void handle(size_t choice, RequestOutput output, http::TimePoint now);
+  void handle(size_t choice, const RequestEnd& end, http::TimePoint now);
+  void cancel_all();
+  void client_is_gone(http::Gone reason);
+
+  // On a worker, after the last choice has ended: nothing but `aborted_` changes any more.
+  void finish();
+  int finish_stream();
+  int finish_body();
+  void record(int status);
+  api::CachedPlaces places() const;
+
+  const Call call_;
+  const std::shared_ptr<const ServedModel> model_;
+  const std::shared_ptr<const api::AnswerOptions> options_;
+  const size_t num_choices_;
+
+  std::mutex mutex_;
+  // Everything below is read and written under the mutex. The engine's thread takes it for each
+  // event; the others hold it for a few moves each, at most once or twice in an answer.
+  std::optional<api::AnswerStream> stream_;  // one of these two
+  std::shared_ptr<api::AnswerBody> body_;
+  std::vector<std::unique_ptr<metrics::RequestLife>> lives_;  // by choice, as far as submitted
+  std::vector<int64_t> ids_;                                  // of the accepted ones
+  std::vector<Arrival> early_;
+  bool has_begun_ = false;
+  bool is_refused_ = false;  // answered with an error before it began
+  size_t num_ended_ = 0;
+  std::optional<http::Fault> fault_;
+  std::optional<metrics::AbortReason> aborted_;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,43 @@
+#include "server/app/routes.h"
+
+#include <exception>
+#include <utility>
+
+namespace sluice::server {
+namespace {
+
+void answer_with_model(const Call& call, Answering answering) {
+  if (const auto fault = call.context->state.refusal()) return call.fail(*fault);
+  try {
+    answering(call, call.context->state.model());
+  } catch (const std::exception& error) {
+    call.fail({.status = 500, .message = error.what(), .fields = {{"x-should-retry", "false"}}});
+  }
+}
+
+}  // namespace
+
+void add_routes(http::Router& router, ServerContext& context) {
+  add_status_routes(router, context);
+  add_text_routes(router, context);
+  add_generation_routes(router, context);
+}
+
+void add_model_route(http::Router& router, ServerContext& context, const char* method,
+                     const char* pattern, Answering answering) {
+  router.add(method, pattern,
+             [&context, pattern, answering](http::Request request,
+                                            std::shared_ptr<http::Exchange> exchange) {
+               Call call{.context = &context,
+                         .route = pattern,
+                         .body = std::move(request.body),
+                         .query = std::move(request.query),
+                         .captures = std::move(request.captures),
+                         .exchange = std::move(exchange),
+                         .arrived = http::Clock::now()};
+               context.workers.post(
+                   [call = std::move(call), answering] { answer_with_model(call, answering); });
+             });
+}
+
+}  // namespace sluice::server

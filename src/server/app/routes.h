@@ -1,0 +1,31 @@
+// The routes of the server: what each path answers.
+//
+// Handlers run on the HTTP server's threads. Those that read a body or need the tokenizer pass the
+// call to a worker; those that generate pass it on to the service. Thread rule: add_routes is
+// called once, before the server starts.
+#pragma once
+
+#include "server/app/call.h"
+#include "server/http/router.h"
+
+namespace sluice::server {
+
+// Adds all routes. `context` outlives the router.
+void add_routes(http::Router& router, ServerContext& context);
+
+// The parts of it, by file. Status: /health, /live, /ping, /version, /load, /metrics, /v1/models.
+void add_status_routes(http::Router& router, ServerContext& context);
+// Text: /tokenize, /detokenize, /apply-template, /tokenizer_info.
+void add_text_routes(http::Router& router, ServerContext& context);
+// Generation: /v1/completions, /v1/chat/completions.
+void add_generation_routes(http::Router& router, ServerContext& context);
+
+// What a handler of a route does with a call. It throws only what std::exception covers.
+using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
+
+// Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
+// no model that serves; 500 for what `answering` throws.
+void add_model_route(http::Router& router, ServerContext& context, const char* method,
+                     const char* pattern, Answering answering);
+
+}  // namespace sluice::server

@@ -1,0 +1,77 @@
+// What is derived from a model's files once, when it is loaded.
+#include "server/app/served_model.h"
+
+#include <ctime>
+#include <filesystem>
+
+#include "io/json.h"
+
+namespace sluice::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A token of tokenizer_config.json is a text, or an object with its content.
+Json token_text(const Json& token) {
+  if (token.is_object() && token.contains("content")) return token.at("content");
+  return token.is_string() ? token : Json();
+}
+
+// tokenizer_config.json in the form that clients read: tokens and the chat template are plain texts
+// or null.
+Json tokenizer_info_of(const std::filesystem::path& directory, const Tokenizer& tokenizer) {
+  Json info = Json::object();
+  const std::filesystem::path path = directory / "tokenizer_config.json";
+  if (std::filesystem::exists(path)) info = Json(read_json_file(path));
+  if (!info.contains("tokenizer_class")) info["tokenizer_class"] = "PreTrainedTokenizerFast";
+  for (const char* name : {"bos_token", "eos_token", "pad_token"}) {
+    info[name] = info.contains(name) ? token_text(info.at(name)) : Json();
+  }
+  const std::string& chat_template = tokenizer.config().chat_template;
+  info["chat_template"] = chat_template.empty() ? Json() : Json(chat_template);
+  return info;
+}
+
+}  // namespace
+
+ServedModel::ServedModel(EngineService& engine, const std::string& model_directory,
+                         const std::string& template_file)
+    : service(engine),
+      directory(model_directory),
+      chat(load_chat_template(engine.tokenizer().config(), template_file)),
+      format(recognise_answer_format(chat)),
+      rules{.defaults = engine.default_sampling_params(), .vocab_size = engine.vocab_size()},
+      tokenizer_info(tokenizer_info_of(model_directory, engine.tokenizer())),
+      metrics(engine.max_model_len()) {}
+
+api::PromptTools ServedModel::prompt_tools() const {
+  return {.tokenizer = service.tokenizer(), .chat = chat, .now = local_time()};
+}
+
+metrics::CachedTokens ServedModel::cached_in_place(int64_t num_tokens) const {
+  if (service.kv_facts().on_host) return {.host = num_tokens};
+  return {.device = num_tokens};
+}
+
+metrics::EngineReading ServedModel::reading() const {
+  const ServiceSnapshot now = service.snapshot();
+  const KvFacts kv = service.kv_facts();
+  metrics::EngineReading reading{.num_running = now.num_running,
+                                 .num_waiting = now.num_waiting,
+                                 .num_preemptions = now.stats.num_preemptions,
+                                 .num_blocks = now.kv.num_blocks,
+                                 .num_used_blocks = now.kv.num_used,
+                                 .block_tokens = kv.block_tokens,
+                                 .num_device_blocks = kv.on_host ? 0 : kv.num_blocks,
+                                 .num_host_blocks = kv.on_host ? kv.num_blocks : 0,
+                                 .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9};
+  const auto bytes = [&](int64_t num_blocks) { return num_blocks * kv.block_bytes; };
+  const metrics::KvBytes all{
+      .used = bytes(now.kv.num_used),
+      .cached = bytes(now.kv.num_cached),
+      .free = bytes(now.kv.num_blocks - now.kv.num_used - now.kv.num_cached)};
+  (kv.on_host ? reading.host_kv : reading.device_kv) = all;
+  return reading;
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,45 @@
+// ServedModel: a loaded model with what the routes need of it.
+//
+// Made once the engine is loaded, then shared by handlers. Thread rule: immutable but for the
+// metrics and the service, which any thread may call.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/request.h"
+#include "server/api/request_prompt.h"
+#include "server/api/usage.h"
+#include "server/metrics/metrics_page.h"
+#include "server/metrics/request_life.h"
+#include "server/metrics/request_metrics.h"
+#include "service/engine_service.h"
+#include "tokenizer/answer_format.h"
+#include "tokenizer/chat_template.h"
+
+namespace sluice::server {
+
+struct ServedModel {
+  // Aliasing: the service must outlive this object.
+  // Errors: those of load_chat_template for `template_file`; kModel for a tokenizer_config.json
+  // that is not well-formed.
+  ServedModel(EngineService& engine, const std::string& model_directory,
+              const std::string& template_file);
+
+  api::PromptTools prompt_tools() const;
+  metrics::EngineReading reading() const;
+  // Cached tokens by the memory that has all KV.
+  metrics::CachedTokens cached_in_place(int64_t num_tokens) const;
+
+  EngineService& service;
+  const std::string directory;
+  const ChatTemplate chat;
+  const AnswerFormat format;
+  const api::RequestRules rules;
+  const nlohmann::ordered_json tokenizer_info;  // the body of /tokenizer_info
+  mutable metrics::RequestMetrics metrics;
+};
+
+}  // namespace sluice::server

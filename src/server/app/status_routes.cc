@@ -1,0 +1,98 @@
+// Routes that say how the server is and what it has. They need no worker: nothing here takes long.
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/answer_body.h"
+#include "server/app/routes.h"
+#include "server/metrics/metrics_page.h"
+
+namespace sluice::server {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// What a route without a body answers.
+using Saying = http::Answer (*)(ServerContext& context, const http::Request& request);
+
+void add_status_route(http::Router& router, ServerContext& context, const char* pattern,
+                      Saying saying) {
+  router.add("GET", pattern,
+             [&context, pattern, saying](const http::Request& request,
+                                         const std::shared_ptr<http::Exchange>& exchange) {
+               http::Answer answer = saying(context, request);
+               context.state.http_metrics().answered(pattern, answer.status);
+               exchange->answer(std::move(answer));
+             });
+}
+
+http::Answer health(ServerContext& context, const http::Request&) { return context.state.health(); }
+
+http::Answer live(ServerContext&, const http::Request&) { return {.body = R"({"status":"ok"})"}; }
+
+http::Answer version(ServerContext& context, const http::Request&) {
+  return {.body = Json{{"version", context.version}}.dump()};
+}
+
+http::Answer load(ServerContext& context, const http::Request&) {
+  const auto model = context.state.model();
+  int64_t num_open = 0;
+  if (model != nullptr) {
+    const ServiceSnapshot now = model->service.snapshot();
+    num_open = now.num_running + now.num_waiting;
+  }
+  return {.body = Json{{"server_load", num_open}}.dump()};
+}
+
+http::Answer metrics_page(ServerContext& context, const http::Request&) {
+  const auto model = context.state.model();
+  metrics::EngineReading reading;
+  if (model != nullptr) reading = model->reading();
+  return {.content_type = std::string(metrics::kExpositionType),
+          .body = metrics::render_metrics({.model_name = context.state.names()[0],
+                                           .http = context.state.http_metrics(),
+                                           .requests = model ? &model->metrics : nullptr,
+                                           .engine = model ? &reading : nullptr})};
+}
+
+Json model_json(ServerContext& context, const ServedModel& model, const std::string& name) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", context.state.created()},
+          {"owned_by", "sluice"},
+          {"root", model.directory},
+          {"parent", nullptr},
+          {"max_model_len", model.service.max_model_len()}};
+}
+
+http::Answer models(ServerContext& context, const http::Request&) {
+  if (const auto fault = context.state.refusal()) return http::fault_answer(*fault);
+  const auto model = context.state.model();
+  Json list = Json::array();
+  for (const std::string& name : context.state.names()) {
+    list.push_back(model_json(context, *model, name));
+  }
+  return {.body = api::json_line({{"object", "list"}, {"data", std::move(list)}})};
+}
+
+http::Answer one_model(ServerContext& context, const http::Request& request) {
+  if (const auto fault = context.state.refusal()) return http::fault_answer(*fault);
+  const std::string& name = request.captures.at(0);
+  if (const auto fault = context.state.check_model(name)) return http::fault_answer(*fault);
+  return {.body = api::json_line(model_json(context, *context.state.model(), name))};
+}
+
+}  // namespace
+
+void add_status_routes(http::Router& router, ServerContext& context) {
+  add_status_route(router, context, "/health", health);
+  add_status_route(router, context, "/live", live);
+  add_status_route(router, context, "/ping", live);
+  add_status_route(router, context, "/version", version);
+  add_status_route(router, context, "/load", load);
+  add_status_route(router, context, "/metrics", metrics_page);
+  add_status_route(router, context, "/v1/models", models);
+  add_status_route(router, context, "/v1/models/{*}", one_model);
+}
+
+}  // namespace sluice::server
