@@ -23,6 +23,8 @@ int tokenize(const TokenizeCommand& command);
 int score(const ScoreCommand& command);
 int needle(const NeedleCommand& command);
 int inspect(const InspectCommand& command);
+// Serves until SIGINT or SIGTERM, then returns kExitOk; kExitFailure if the engine failed.
+int serve(const ServeCommand& command);
 int trace(const TraceCommand& command);
 // Also writes the machine profile, if a GPU is there (engine/plan/machine_profile.h).
 int doctor(const DoctorCommand& command);

@@ -33,6 +33,10 @@ void write_warnings(const std::vector<std::string>& warnings) {
   }
 }
 
+void write_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) write_message(note);
+}
+
 // Returns make(on_progress), with a progress line while it runs. Errors: Interrupted if Ctrl-C came
 // before it returned.
 template <typename Make>
@@ -55,10 +59,22 @@ auto load(const EngineOptions& options, const Make& make) {
 LLM load_llm(const EngineOptions& options, bool verbose) {
   LLM llm = load(options, [&](const auto& on_progress) { return LLM(options, on_progress); });
   write_warnings(llm.warnings());
-  if (verbose) {
-    for (const std::string& note : llm.notes()) write_message(note);
-  }
+  if (verbose) write_notes(llm.notes());
   return llm;
+}
+
+std::unique_ptr<EngineService> load_service(
+    const EngineOptions& options, const ServiceLimits& limits, bool verbose,
+    const std::function<void(const LoadProgress&)>& on_load) {
+  auto service = load(options, [&](const auto& on_progress) {
+    return std::make_unique<EngineService>(options, limits, [&](const LoadProgress& progress) {
+      on_load(progress);
+      on_progress(progress);
+    });
+  });
+  write_warnings(service->warnings());
+  if (verbose) write_notes(service->notes());
+  return service;
 }
 
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,

@@ -1,11 +1,13 @@
 // Loads an engine for a command, with a progress line and Ctrl-C; names the machine and the model.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "cli/gpu_lock.h"
 #include "engine/llm_engine.h"
+#include "service/engine_service.h"
 #include "sluice/llm.h"
 
 namespace sluice::cli {
@@ -18,6 +20,12 @@ LLM load_llm(const EngineOptions& options, bool verbose);
 // warnings. For measurements that read a policy's state.
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
                                        std::unique_ptr<PolicyPair> policies);
+
+// Starts the service of a server; `on_load` also gets the progress. Prints as load_llm.
+// Errors: those of EngineService's constructor; Interrupted on Ctrl-C.
+std::unique_ptr<EngineService> load_service(
+    const EngineOptions& options, const ServiceLimits& limits, bool verbose,
+    const std::function<void(const LoadProgress&)>& on_load);
 
 // Writes the timeline and prints its path, if --timeline was given. Errors: those of
 // LLM::write_timeline.

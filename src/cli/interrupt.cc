@@ -4,6 +4,8 @@
 #include <atomic>
 #include <csignal>
 
+#include <unistd.h>
+
 namespace sluice::cli {
 namespace {
 
@@ -14,13 +16,25 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may not 
 
 void on_interrupt(int) { flag.store(true, std::memory_order_relaxed); }
 
+void on_termination(int signal) {
+  if (flag.exchange(true, std::memory_order_relaxed)) _exit(128 + signal);
+}
+
+void guard(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESETHAND;  // the second signal has the default action: it ends the process
+  sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
-void guard_interrupts() {
-  struct sigaction action = {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESETHAND;  // the second signal has the default action: it ends the process
-  sigaction(SIGINT, &action, nullptr);
+void guard_interrupts() { guard(SIGINT, on_interrupt); }
+
+// The two signals may come in any order, so either ends the process when one came before.
+void guard_termination() {
+  guard(SIGINT, on_termination);
+  guard(SIGTERM, on_termination);
 }
 
 void forget_interrupt() {

@@ -9,7 +9,9 @@ namespace sluice::cli {
 
 // Installs the handler: the first SIGINT sets the flag, a second one ends the process at once.
 void guard_interrupts();
-// True after the first SIGINT.
+// SIGTERM counts as Ctrl-C, too: for a server, which a supervisor stops. Called once.
+void guard_termination();
+// True after the first SIGINT, or SIGTERM if it is guarded.
 bool interrupted();
 // Clears the flag and installs the handler again, after a SIGINT that ended only one answer.
 void forget_interrupt();

@@ -20,11 +20,14 @@ const std::vector<std::string> kRunExamples = {
     "sluice run -m DIR --chat              # a conversation; Ctrl-D ends it",
     "sluice run -m DIR -f book.txt --chat \"Who did it?\""};
 
+const std::vector<std::string> kServeExamples = {
+    "sluice serve -m models/needle", "sluice serve -m DIR --host 0.0.0.0 --api-key-file keys.txt"};
+
 // Variables named SLUICE_... that are no options: other parts, tests or the build read them. The
 // check for misspelt variables must not report them.
 const std::vector<std::string> kOtherVariables = {
     "CPU_ISA", "LOCK_DIR", "GPU_LOCK_HELD", "SOURCE_DIR", "EVERY_WAIT", "COMMIT",
-    "VERSION", "TEST_",    "BUILD_",        "CUDA",       "CUDA_"};
+    "VERSION", "TEST_",    "BUILD_",        "CUDA",       "CUDA_",      "API_KEY"};
 
 // The whole command line; built on first use.
 const ProgramSpec& program() {
@@ -36,6 +39,7 @@ const ProgramSpec& program() {
           "sluice " + std::string(build_version()) + " (" + std::string(build_commit()) + ")",
       .subcommands =
           {subcommand("run", "Generate text", run, kRunExamples),
+           subcommand("serve", "Answer HTTP requests as OpenAI's API does", serve, kServeExamples),
            subcommand("needle", "Hide facts in long texts, ask for them, draw a heat map", needle),
            subcommand("inspect", "Say what a model is and what of it fits, before loading",
                       inspect),

@@ -55,6 +55,52 @@ void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
             [=](std::string_view, std::string_view value) { command->files.emplace_back(value); });
 }
 
+// Where `serve` listens, and to whom.
+void declare_listening(OptionSet& set, ServeCommand* serve) {
+  set.group("Listening");
+  set.text("--host", "ADDRESS", "IP address to listen on (127.0.0.1)", &serve->host);
+  set.integer("--port", "port to listen on; 0: any that is free (8000)", &serve->port, 0, 65535);
+  set.text("--uds", "PATH", "a unix domain socket instead of a port", &serve->uds);
+  set.text("--api-key-file", "FILE",
+           "keys of clients, one on each line; the variable SLUICE_API_KEY adds one",
+           &serve->api_key_file);
+  set.set_flag("--allow-unauthenticated", "listen for other machines without a key",
+               &serve->allow_unauthenticated);
+  set.value("--allowed-hosts", "LIST",
+            "names of this server in URLs, besides localhost and addresses; needed without a key",
+            [=](std::string_view source, std::string_view value) {
+              serve->allowed_hosts = split_list(source, value);
+            });
+  set.integer("--http-threads", "threads that move bytes (2)", &serve->http_threads, 1, 64);
+}
+
+// What clients may cost.
+void declare_serving_limits(OptionSet& set, ServeCommand* serve) {
+  set.integer("--max-waiting", "requests that wait; more are refused with 429 (1024)",
+              &serve->max_waiting, 1, kMaxInt32);
+  set.value("--max-waiting-tokens", "N", "prompt tokens of requests that wait (4 x max-model-len)",
+            [=](std::string_view source, std::string_view value) {
+              serve->max_waiting_tokens = parse_token_count(source, value, 1, kMaxTokens * 1024);
+            });
+  set.value("--max-body-bytes", "SIZE", "largest body (8M, or 24 bytes a token of max-model-len)",
+            [=](std::string_view source, std::string_view value) {
+              serve->max_body_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--max-connections", "open connections; more are closed (1024)",
+              &serve->max_connections, 1, kMaxInt32);
+  set.value("--client-buffer-bytes", "SIZE",
+            "bytes that wait for a client; with more its request is cancelled (16M)",
+            [=](std::string_view source, std::string_view value) {
+              serve->client_buffer_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--client-stall-s",
+              "seconds without a byte taken, then a client's request is "
+              "cancelled (60)",
+              &serve->client_stall_s, 1, kMaxInt32);
+  set.integer("--drain-timeout", "seconds that running requests get after SIGTERM (30)",
+              &serve->drain_timeout_s, 0, kMaxInt32);
+}
+
 }  // namespace
 
 // Sampling defaults come from the model, so these options only override it.
@@ -106,6 +152,28 @@ void declare(OptionSet& set, TokenizeCommand* tokenize) {
   set.set_flag("--json", "one JSON object per text, with the text of each token", &tokenize->json);
   set.group("Engine");
   add_option(set, kModelRow, &tokenize->engine);
+}
+
+// The requests bring sampling parameters of their own, so there are none here.
+void declare(OptionSet& set, ServeCommand* serve) {
+  declare_listening(set, serve);
+  set.group("Requests");
+  set.value("--served-model-name", "LIST", "names of the model in requests (the directory's name)",
+            [=](std::string_view source, std::string_view value) {
+              serve->served_model_names = split_list(source, value);
+            });
+  add_option(set, kChatTemplateRow, &serve->engine);
+  set.text("--reasoning-field", "NAME",
+           "members with the thoughts of an answer: both, reasoning_content, reasoning, or none to "
+           "leave them in its content (both)",
+           &serve->reasoning_field);
+  declare_serving_limits(set, serve);
+  set.group("Output");
+  set.set_flag("--log-json", "log lines are JSON objects", &serve->log_json);
+  set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
+  declare_seed(set, &serve->engine);
+  declare_engine(set, &serve->engine);
+  declare_gpu_lock(set, &serve->gpu_lock);
 }
 
 // The seed matters for dummy weights alone, since scoring samples nothing.

@@ -234,6 +234,14 @@ void check(NeedleCommand* needle, const Given& given) {
   sort_unique(&needle->depths);
 }
 
+void check(ServeCommand* serve, const Given& given) {
+  check_engine(serve->engine, given);
+  if (!serve->uds.empty()) {
+    refuse_given(given, {"--host", "--port", "--allow-unauthenticated"},
+                 "--uds takes requests on a socket of the file system instead");
+  }
+}
+
 void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->engine, given); }
 
 // The prompt comes from exactly one of three options.

@@ -24,6 +24,7 @@ void check(TokenizeCommand* tokenize, const Given& given);
 void check(ScoreCommand* score, const Given& given);
 void check(NeedleCommand* needle, const Given& given);
 void check(InspectCommand* inspect, const Given& given);
+void check(ServeCommand* serve, const Given& given);
 void check(TraceCommand* trace, const Given& given);
 inline void check(DoctorCommand*, const Given&) {}
 void check(BenchDecodeCommand* bench, const Given& given);

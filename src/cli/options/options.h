@@ -95,6 +95,32 @@ struct InspectCommand {
   bool json = false;
 };
 
+// `sluice serve`: an HTTP server. Its requests bring their own sampling parameters.
+struct ServeCommand {
+  ServeCommand() { engine.max_stall_ms = 2000; }  // a long prompt must not stop every stream
+
+  EngineOptions engine;
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;                          // 0: any that is free
+  std::string uds;                              // a unix domain socket instead
+  std::string api_key_file;                     // a key on each line; SLUICE_API_KEY adds one
+  bool allow_unauthenticated = false;           // no key, and reachable from other machines
+  std::vector<std::string> allowed_hosts;       // values of Host beside local names and addresses
+  std::vector<std::string> served_model_names;  // empty: the directory's name
+  std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
+  int64_t max_waiting = 1024;                   // requests
+  std::optional<int64_t> max_waiting_tokens;    // of their prompts; empty: 4 x max_model_len
+  std::optional<size_t> max_body_bytes;         // empty: by the longest prompt
+  int32_t max_connections = 1024;
+  size_t client_buffer_bytes = size_t{16} << 20;  // of an answer that the client has not taken
+  int32_t client_stall_s = 60;                    // without a byte taken
+  int32_t drain_timeout_s = 30;
+  int32_t http_threads = 2;
+  bool log_json = false;
+  bool verbose = false;
+  bool gpu_lock = false;
+};
+
 // `sluice trace`: one prefill with all logits and the tensors that match `taps`.
 struct TraceCommand {
   EngineOptions engine;
