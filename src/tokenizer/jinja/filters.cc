@@ -12,6 +12,7 @@ namespace {
 
 MarkedText input_text(const FilterCall& call) { return to_text(call.run, call.input); }
 
+// Without the characters of `chars`, or white space, at both ends.
 Value filter_trim(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"chars"});
   const MarkedText text = input_text(call);
@@ -19,11 +20,14 @@ Value filter_trim(const FilterCall& call) {
   return strip(text, Side::kBoth, parameters.find_text(0));
 }
 
+// The value as {{ }} writes it.
 Value filter_string(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   return input_text(call);
 }
 
+// upper, lower, title and capitalize. title begins a word after each character that jinja2 takes
+// for a border, which differs from the method of the same name.
 Value filter_case(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   return change_case(call.run, input_text(call),
@@ -33,12 +37,14 @@ Value filter_case(const FilterCall& call) {
                                             : Case::kCapital);
 }
 
+// The first `count` occurrences; all of them if it is negative.
 Value filter_replace(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"old", "new", "count"});
   return replace(call.run, input_text(call), to_text(call.run, parameters.need(0)),
                  to_text(call.run, parameters.need(1)), parameters.integer(2, -1));
 }
 
+// length and count. An undefined value has the length 0, as in jinja2.
 Value filter_length(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   if (const MarkedText* text = call.input.text()) return num_characters(text->bytes());
@@ -49,6 +55,7 @@ Value filter_length(const FilterCall& call) {
   return int64_t{0};
 }
 
+// The items, or an attribute of each, with `d` between them.
 Value filter_join(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"d", "attribute"});
   std::vector<Value> items = elements(call.run, call.input);
@@ -60,6 +67,7 @@ Value filter_join(const FilterCall& call) {
   return join(call.run, items, separator);
 }
 
+// default and d: another value for an undefined one; with `boolean` also for one that is false.
 Value filter_default(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"default_value", "boolean"});
   const bool replaces =
@@ -68,6 +76,7 @@ Value filter_default(const FilterCall& call) {
   return parameters.find(0) ? *parameters.find(0) : make_text("");
 }
 
+// `width` spaces, or the text `width`, before each line but the first and, unless told, empty ones.
 Value filter_indent(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"width", "first", "blank"});
   const Value* width = parameters.find(0);
@@ -103,6 +112,7 @@ void set_separators(Run& run, const Value& separators, JsonFormat& format) {
   format.key_separator = pair->items[1].text()->bytes();
 }
 
+// JSON without HTML escapes, as transformers replaces jinja2's filter.
 Value filter_tojson(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args,
                               {"ensure_ascii", "indent", "separators", "sort_keys"});

@@ -10,11 +10,13 @@
 namespace sluice::jinja {
 namespace {
 
+// Ends the template with its own message, which becomes the error of the request.
 Value raise_exception(Run& run, const Args& args, const std::tm*) {
   const Parameters parameters(run, "raise_exception", args, {"message"});
   run.fail("{}", printable(to_text(run, parameters.need(0)).bytes()));
 }
 
+// The local time that the caller gave; a template never reads the clock.
 Value strftime_now(Run& run, const Args& args, const std::tm* now) {
   const Parameters parameters(run, "strftime_now", args, {"format"});
   const std::string& format = parameters.need_text(0).bytes();
@@ -26,6 +28,7 @@ Value strftime_now(Run& run, const Args& args, const std::tm* now) {
   return make_text({text, size});
 }
 
+// An object whose members a template may set, also from inside a loop. It cannot contain another.
 Value make_namespace(Run& run, const Args& args, const std::tm*) {
   auto members = std::make_shared<Dict>();
   if (args.positional.size() > 1) run.fail("namespace takes one dict and named values");
@@ -43,6 +46,7 @@ Value make_namespace(Run& run, const Args& args, const std::tm*) {
   return Namespace{std::move(members)};
 }
 
+// dict(...): a copy of a dict, with further values by name.
 Value make_dict_value(Run& run, const Args& args, const std::tm*) {
   std::vector<std::pair<Value::Text, Value>> items;
   if (args.positional.size() > 1) run.fail("dict takes one dict and named values");
@@ -57,6 +61,7 @@ Value make_dict_value(Run& run, const Args& args, const std::tm*) {
   return make_dict(run, std::move(items));
 }
 
+// As Python's, but made at once; at most kMaxRange elements.
 Value range(Run& run, const Args& args, const std::tm*) {
   const Parameters parameters(run, "range", args, {"start", "stop", "step"});
   parameters.need(0);

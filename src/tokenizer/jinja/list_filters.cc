@@ -11,6 +11,7 @@
 namespace sluice::jinja {
 namespace {
 
+// A value that can be read once from front to end and has no length, as Python's generators.
 Value generator(Run& run, std::vector<Value> items) {
   return make_list(run, std::move(items), List::Kind::kGenerator);
 }
@@ -47,6 +48,7 @@ std::vector<Value> sorted(Run& run, std::vector<Value> items, const SortKey& key
   return items;
 }
 
+// The first argument, which names `what`. Errors: for anything else than a text.
 const std::string& first_name(const FilterCall& call, std::string_view what) {
   if (call.args.positional.empty() || !call.args.positional[0].is_text()) {
     call.run.fail("{}: the first argument must be the name of {}", call.name, what);
@@ -54,6 +56,7 @@ const std::string& first_name(const FilterCall& call, std::string_view what) {
   return call.args.positional[0].text()->bytes();
 }
 
+// The arguments for the filter or the test that the first `count` of them name.
 Args without_first(const Args& args, size_t count) {
   const auto begin =
       args.positional.begin() + static_cast<ptrdiff_t>(std::min(count, args.positional.size()));
@@ -101,11 +104,13 @@ Value find_path(Run& run, const Value& item, const Value& attribute, const Value
   return found;
 }
 
+// A list of the items, characters or keys.
 Value filter_list(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   return make_list(call.run, elements(call.run, call.input));
 }
 
+// first and last; undefined if there is none.
 Value filter_edge(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   const std::vector<Value> items = elements(call.run, call.input);
@@ -113,6 +118,7 @@ Value filter_edge(const FilterCall& call) {
   return call.name == "first" ? items.front() : items.back();
 }
 
+// Pairs of key and value; none of an undefined value, unlike the method.
 Value filter_items(const FilterCall& call) {
   if (call.input.is_undefined()) return generator(call.run, {});
   if (!call.input.dict()) call.run.fail("items of {}; it takes a dict", call.input.type_name());
@@ -120,6 +126,7 @@ Value filter_items(const FilterCall& call) {
   return generator(call.run, elements(call.run, list));
 }
 
+// An attribute of each item, or another filter applied to each.
 Value filter_map(const FilterCall& call) {
   std::vector<Value> items = elements(call.run, call.input);
   if (call.args.positional.empty()) {
@@ -138,15 +145,18 @@ Value filter_map(const FilterCall& call) {
   return generator(call.run, std::move(items));
 }
 
+// select and reject.
 Value filter_select(const FilterCall& call) {
   return generator(call.run, selected(call, 0, nullptr));
 }
 
+// selectattr and rejectattr.
 Value filter_select_attribute(const FilterCall& call) {
   first_name(call, "an attribute");
   return generator(call.run, selected(call, 1, &call.args.positional[0]));
 }
 
+// A stable sort. Texts count in lower case unless told otherwise.
 Value filter_sort(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args,
                               {"reverse", "case_sensitive", "attribute"});
@@ -155,6 +165,7 @@ Value filter_sort(const FilterCall& call) {
       call.run, sorted(call.run, elements(call.run, call.input), key, parameters.flag(0, false)));
 }
 
+// dictsort: the pairs of a dict by key or by value.
 Value filter_sort_dict(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"case_sensitive", "by", "reverse"});
   const Value pairs = filter_items({call.run, call.name, call.input, {}});
@@ -168,6 +179,7 @@ Value filter_sort_dict(const FilterCall& call) {
                    sorted(call.run, elements(call.run, pairs), key, parameters.flag(2, false)));
 }
 
+// The first of equal items. Time: quadratic, since values of all types compare.
 Value filter_unique(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"case_sensitive", "attribute"});
   const SortKey key_of(call.run, parameters.flag(0, false), parameters.find(1));
@@ -184,6 +196,7 @@ Value filter_unique(const FilterCall& call) {
   return generator(call.run, std::move(out));
 }
 
+// A text backwards by characters, or the items from the last to the first.
 Value filter_reverse(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   if (const MarkedText* text = call.input.text()) return reversed(call.run, *text);
@@ -192,6 +205,7 @@ Value filter_reverse(const FilterCall& call) {
   return generator(call.run, std::move(items));
 }
 
+// min and max: the first of equal ones; undefined of nothing.
 Value filter_extreme(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"case_sensitive", "attribute"});
   const SortKey key_of(call.run, parameters.flag(0, false), parameters.find(1));
@@ -205,6 +219,7 @@ Value filter_extreme(const FilterCall& call) {
   return items[best];
 }
 
+// start + item + item ..., so lists and texts are joined as + joins them.
 Value filter_sum(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"attribute", "start"});
   Value sum = parameters.find(1) ? *parameters.find(1) : Value(int64_t{0});

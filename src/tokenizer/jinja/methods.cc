@@ -18,12 +18,14 @@ struct MethodCall {
   const MarkedText& text() const { return *object.text(); }
 };
 
+// The texts as a list.
 Value list_of(Run& run, std::vector<MarkedText> texts) {
   std::vector<Value> items;
   for (MarkedText& text : texts) items.emplace_back(std::move(text));
   return make_list(run, std::move(items));
 }
 
+// strip, lstrip and rstrip.
 Value strip_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"chars"});
   const Side side = call.name == "strip"    ? Side::kBoth
@@ -33,6 +35,7 @@ Value strip_method(const MethodCall& call) {
   return strip(call.text(), side, parameters.find_text(0));
 }
 
+// split and rsplit: at a text, or at white space without one; at most `maxsplit` times.
 Value split_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"sep", "maxsplit"});
   const auto cut = call.name == "split" ? &split : &rsplit;
@@ -40,6 +43,7 @@ Value split_method(const MethodCall& call) {
                  cut(call.run, call.text(), parameters.find_text(0), parameters.integer(1, -1)));
 }
 
+// At every line end that Python knows, such as U+2028.
 Value split_lines_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"keepends"});
   return list_of(call.run, split_lines(call.run, call.text(), parameters.flag(0, false)));
@@ -60,6 +64,7 @@ Value affix_method(const MethodCall& call) {
   return std::any_of(any->items.begin(), any->items.end(), matches);
 }
 
+// removeprefix and removesuffix.
 Value remove_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"affix"});
   const MarkedText &text = call.text(), &affix = parameters.need_text(0);
@@ -72,12 +77,14 @@ Value remove_method(const MethodCall& call) {
   return text;
 }
 
+// The first `count` occurrences; all of them if it is negative.
 Value replace_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"old", "new", "count"});
   return replace(call.run, call.text(), parameters.need_text(0), parameters.need_text(1),
                  parameters.integer(2, -1));
 }
 
+// upper, lower, title and capitalize, as Python's.
 Value case_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   return change_case(call.run, call.text(),
@@ -87,6 +94,7 @@ Value case_method(const MethodCall& call) {
                                             : Case::kCapital);
 }
 
+// The position in characters, or -1.
 Value find_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"sub"});
   const std::string_view bytes = call.text().bytes();
@@ -95,6 +103,7 @@ Value find_method(const MethodCall& call) {
   return at == bytes.npos ? int64_t{-1} : num_characters(bytes.substr(0, at));
 }
 
+// Occurrences that do not overlap. The empty text is between all characters and at both ends.
 Value count_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"sub"});
   const MarkedText& wanted = parameters.need_text(0);
@@ -108,6 +117,7 @@ Value count_method(const MethodCall& call) {
   return count;
 }
 
+// The object between the items. Errors: for an item that is no text, as in Python.
 Value join_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"iterable"});
   const std::vector<Value> items = elements(call.run, parameters.need(0));
@@ -133,6 +143,7 @@ Value view_method(const MethodCall& call) {
   return make_list(call.run, std::move(out));
 }
 
+// The value of a key, or the default, none without one.
 Value get_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"key", "default"});
   const Value& key = parameters.need(0);
@@ -186,6 +197,7 @@ constexpr auto kLoopMembers =
     std::to_array<std::string_view>({"index", "index0", "first", "last", "length", "revindex",
                                      "revindex0", "previtem", "nextitem"});
 
+// A member of the variable `loop`. Undefined beyond the ends for previtem and nextitem.
 Value loop_member(const Loop& loop, const std::string& name) {
   const auto index0 = static_cast<int64_t>(loop.index0);
   const auto size = static_cast<int64_t>(loop.items->size());
@@ -206,6 +218,7 @@ Value loop_member(const Loop& loop, const std::string& name) {
   run.fail("an undefined value has no \"{}\"", member);
 }
 
+// Negative positions count from the end. Undefined beyond the ends, as jinja2 says it.
 Value list_item(const List& list, int64_t index, const std::string* name) {
   const auto size = static_cast<int64_t>(list.items.size());
   if (index < 0) index += size;
@@ -213,6 +226,7 @@ Value list_item(const List& list, int64_t index, const std::string* name) {
   return list.items[static_cast<size_t>(index)];
 }
 
+// The same for the characters of a text. Cost: linear in the text.
 Value character(Run& run, const MarkedText& text, int64_t index, const std::string* name) {
   run.spend_text(text.size());
   const int64_t size = num_characters(text.bytes());
@@ -238,6 +252,7 @@ bool is_loop_member(std::string_view name) {
   return std::find(kLoopMembers.begin(), kLoopMembers.end(), name) != kLoopMembers.end();
 }
 
+// object.name: a method counts more than a key of the same name.
 Value get_member(Run& run, const Value& object, const std::string& name) {
   if (const auto* undefined = object.get<Undefined>()) fail_undefined(run, *undefined, name);
   if (const Loop* loop = object.loop()) return loop_member(*loop, name);
@@ -249,6 +264,7 @@ Value get_member(Run& run, const Value& object, const std::string& name) {
   return found ? *found : Value(Undefined{&name});
 }
 
+// object[index]: a key counts more than a method of the same name.
 Value get_item(Run& run, const Value& object, const Value& index, const std::string* name) {
   if (const auto* undefined = object.get<Undefined>()) {
     fail_undefined(run, *undefined, index.is_text() ? index.text()->bytes() : "element");

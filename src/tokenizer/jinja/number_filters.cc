@@ -23,6 +23,7 @@ std::optional<int64_t> parse_integer(const MarkedText& text, int base) {
   return parsed.ec == std::errc{} && parsed.ptr == end ? std::optional(number) : std::nullopt;
 }
 
+// A decimal number; white space around it is ignored.
 std::optional<double> parse_float(const MarkedText& text) {
   const MarkedText digits = strip(text, Side::kBoth, nullptr);
   const std::string& bytes = digits.bytes();
@@ -33,11 +34,13 @@ std::optional<double> parse_float(const MarkedText& text) {
   return parsed.ec == std::errc{} && parsed.ptr == end ? std::optional(number) : std::nullopt;
 }
 
+// Toward zero. Empty beyond 64 bits, and for infinities and NaN.
 std::optional<int64_t> truncated(double number) {
   if (!(std::fabs(number) < 9.2e18)) return {};
   return static_cast<int64_t>(number);
 }
 
+// Of numbers, booleans and texts that are numbers; empty of all others.
 std::optional<double> as_float(const Value& value) {
   if (const auto* d = value.get<double>()) return *d;
   if (const auto* i = value.get<int64_t>()) return static_cast<double>(*i);
@@ -48,6 +51,7 @@ std::optional<double> as_float(const Value& value) {
 
 }  // namespace
 
+// A whole number of a number or a text; the default, 0, of what is none.
 Value filter_int(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"default", "base"});
   const int64_t base = parameters.integer(1, 10);
@@ -62,12 +66,14 @@ Value filter_int(const FilterCall& call) {
   return parameters.find(0) ? *parameters.find(0) : Value(int64_t{0});
 }
 
+// As int, for numbers with a fraction.
 Value filter_float(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"default"});
   if (const std::optional<double> number = as_float(call.input)) return *number;
   return parameters.find(0) ? *parameters.find(0) : Value(0.0);
 }
 
+// Errors: for what is no number, and for the smallest integer, which has no opposite.
 Value filter_abs(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {});
   if (const auto* d = call.input.get<double>()) return std::fabs(*d);
@@ -77,6 +83,7 @@ Value filter_abs(const FilterCall& call) {
   return *i < 0 ? -*i : *i;
 }
 
+// common, ceil or floor at `precision` digits.
 Value filter_round(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"precision", "method"});
   if (call.input.is_text()) call.run.fail("round of a text");
