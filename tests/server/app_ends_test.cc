@@ -1,0 +1,298 @@
+// Ends that are not the answer's own: clients that leave or do not read, refusals, an engine that
+// fails, a drain.
+#include <atomic>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "server/app_rig.h"
+
+namespace sluice::server {
+namespace {
+
+using http::has;
+using http::RawClient;
+using http::status_of;
+using testing::App;
+using testing::AppOptions;
+using testing::body_of;
+using testing::ends_done;
+using testing::happens_soon;
+using testing::joined;
+using testing::Json;
+using testing::long_request;
+using testing::milliseconds;
+using testing::post;
+using testing::post_text;
+
+const char* const kCompletions = "/v1/completions";
+
+AppOptions one_at_a_time(ServiceLimits limits = {}) {
+  AppOptions options{.limits = limits};
+  options.engine.max_num_seqs = 1;
+  return options;
+}
+
+std::unique_ptr<RawClient> started(const App& app, const Json& request) {
+  auto client = std::make_unique<RawClient>(app.server->port());
+  client->send(post_text(kCompletions, request.dump()));
+  return client;
+}
+
+enum class Leave { kFin, kReset, kHalfClose };
+
+void leave(RawClient& client, Leave how) {
+  if (how == Leave::kFin) client.close_now();
+  if (how == Leave::kReset) client.reset();
+  if (how == Leave::kHalfClose) client.half_close();
+}
+
+// A request whose client leaves frees its memory soon; n choices of it leave together.
+class Disconnect : public ::testing::TestWithParam<std::tuple<bool, Leave>> {
+ protected:
+  void expect_freed(App& app) {
+    EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+    EXPECT_TRUE(happens_soon(
+        [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 1; }));
+    EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
+  }
+  bool is_stream() const { return std::get<0>(GetParam()); }
+  Leave how() const { return std::get<1>(GetParam()); }
+};
+
+TEST_P(Disconnect, InPrefill) {
+  App app;
+  app.serve();
+  app.brake.pause_ms = 15;
+  Json request = long_request(is_stream());
+  request["prompt"] = std::string(500, 'x');
+  request["max_tokens"] = 10;
+  request["n"] = 2;
+  const auto client = started(app, request);
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running > 0; }));
+  leave(*client, how());
+  app.brake.pause_ms = 5;
+  expect_freed(app);
+  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 0);
+}
+
+TEST_P(Disconnect, InDecode) {
+  App app;
+  app.serve();
+  app.brake.pause_ms = 5;
+  Json request = long_request(is_stream());
+  request["n"] = 3;
+  const auto client = started(app, request);
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().stats.num_generated_tokens > 6; }));
+  leave(*client, how());
+  expect_freed(app);
+  EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 3 * 450);
+}
+
+TEST_P(Disconnect, WhileItWaits) {
+  App app(one_at_a_time());
+  app.serve();
+  app.brake.pause_ms = 5;
+  const auto first = started(app, long_request(true));
+  first->read_until("data: ");
+  const auto client = started(app, long_request(is_stream()));
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 1; }));
+  leave(*client, how());
+  EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 0; }));
+  EXPECT_EQ(app.service->snapshot().num_running, 1) << "the other goes on";
+  app.brake.pause_ms = 0;
+  EXPECT_TRUE(ends_done(*first));
+  expect_freed(app);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Disconnect,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(Leave::kFin, Leave::kReset,
+                                                              Leave::kHalfClose)));
+
+// The client has left before its request reaches the service: the engine is held, so that no event
+// can come in between.
+TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
+  App app;
+  app.serve();
+  for (int i = 0; i < 20; ++i) {
+    const auto client = started(app, long_request(i % 2 == 0));
+    client->reset();
+  }
+  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 20 * 450);
+}
+
+TEST(AppEnds, RefusesWhatWouldWaitTooLong) {
+  App app(one_at_a_time({.max_waiting = 1}));
+  app.serve();
+  app.brake.pause_ms = 2;
+  const auto first = started(app, long_request(true));
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 1; }));
+  const auto second = started(app, long_request(true));
+  second->read_until("data: ");
+  for (const bool is_stream : {false, true}) {
+    const std::string answer = post(app, kCompletions, long_request(is_stream));
+    EXPECT_EQ(status_of(answer), 429) << answer;
+    EXPECT_TRUE(has(answer, "\r\nRetry-After: ")) << answer;
+    EXPECT_EQ(body_of(answer)["error"]["type"], "RateLimitError");
+  }
+  EXPECT_EQ(app.metric("vllm:admission_rejections_total{reason=waiting}"), 2);
+  app.brake.pause_ms = 0;
+  EXPECT_TRUE(ends_done(*first));
+  EXPECT_TRUE(ends_done(*second));
+}
+
+// The first choice waits, the second is refused: one answer, and nothing of it is computed.
+TEST(AppEnds, ARefusalTakesBackTheChoicesBeforeIt) {
+  App app(one_at_a_time({.max_waiting = 1}));
+  app.serve();
+  app.brake.pause_ms = 2;
+  const auto first = started(app, long_request(true));
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 1; }));
+  app.brake.is_held = true;
+  for (const bool is_stream : {false, true}) {
+    Json request = long_request(is_stream);
+    request["n"] = 4;
+    EXPECT_EQ(status_of(post(app, kCompletions, request)), 429);
+    app.brake.is_held = false;
+    EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 0; }));
+    app.brake.is_held = true;
+  }
+  app.brake.is_held = false;
+  app.brake.pause_ms = 0;
+  EXPECT_TRUE(ends_done(*first));
+  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 450);
+  EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 450);
+  EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
+}
+
+TEST(AppEnds, AFailedEngineEndsEveryAnswerWithItsError) {
+  App app;
+  app.serve();
+  app.brake.pause_ms = 2;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (const bool is_stream : {true, true, false}) {
+    Json request = long_request(is_stream);
+    request["n"] = 2;
+    clients.push_back(started(app, request));
+  }
+  clients[0]->read_until("\"text\":");
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 6; }));
+  app.brake.is_broken = true;
+  for (int i = 0; i < 2; ++i) {
+    const std::string rest = clients[i]->read_until("0\r\n\r\n");
+    EXPECT_TRUE(has(rest, "the clock stopped")) << rest;
+    EXPECT_TRUE(has(rest, "data: {\"error\":")) << rest;
+    EXPECT_TRUE(has(rest, "data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+    EXPECT_FALSE(has(rest.substr(rest.find("\"error\"") + 7), "\"error\"")) << "more than one";
+  }
+  const std::string body = clients[2]->read_answer();
+  EXPECT_EQ(status_of(body), 500) << body;
+  EXPECT_TRUE(has(body, "\r\nx-should-retry: false\r\n")) << body;
+  const std::string health = app.get("/health");
+  EXPECT_EQ(status_of(health), 503);
+  EXPECT_EQ(body_of(health)["status"], "dead");
+  EXPECT_EQ(status_of(post(app, kCompletions, long_request(false))), 503);
+  EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=error}"), 6);
+}
+
+TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
+  App app;
+  app.serve();
+  app.brake.pause_ms = 5;
+  const auto streaming = started(app, long_request(true));
+  const auto waiting = started(app, long_request(false));
+  streaming->read_until("\"text\":");
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 2; }));
+  std::thread drain([&] { app.server->drain(milliseconds(300)); });
+  ASSERT_TRUE(
+      happens_soon([&] { return app.server->state().phase() == ServerState::Phase::kDraining; }));
+  EXPECT_EQ(body_of(app.get("/health"))["status"], "draining");
+  const std::string late = post(app, kCompletions, long_request(true));
+  EXPECT_EQ(status_of(late), 503);
+  EXPECT_TRUE(has(late, "\r\nRetry-After: ")) << late;
+  const std::string rest = streaming->read_all();
+  EXPECT_TRUE(has(rest, "\"finish_reason\":\"abort\"")) << rest;
+  EXPECT_TRUE(has(rest, "data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  const std::string body = waiting->read_all();
+  EXPECT_EQ(body_of(body)["choices"][0]["finish_reason"], "abort") << body;
+  streaming->close_now();
+  waiting->close_now();
+  drain.join();
+  EXPECT_TRUE(app.is_free());
+}
+
+TEST(AppEnds, ADrainLetsAnswersEnd) {
+  App app;
+  app.serve();
+  app.brake.pause_ms = 1;
+  const auto client = started(app, long_request(true));
+  client->read_until("\"text\":");
+  app.brake.pause_ms = 0;
+  std::thread drain([&] { app.server->drain(std::chrono::hours(1)); });
+  const std::string rest = client->read_all();
+  EXPECT_TRUE(has(rest, "\"finish_reason\":\"length\"")) << rest;
+  client->close_now();
+  drain.join();
+}
+
+TEST(AppEnds, ADrainWithoutWorkReturnsAtOnce) {
+  App app;
+  app.serve();
+  const auto begin = std::chrono::steady_clock::now();
+  app.server->drain(std::chrono::hours(1));
+  app.server->drain(std::chrono::hours(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, testing::kSoon / 2);
+}
+
+// A log that takes its time, which the end of the server must not take away from under it. Its
+// clients have left, so that nothing else keeps the server waiting.
+TEST(AppEnds, TheServerEndsAfterTheLastLineOfItsLog) {
+  struct Mark {
+    volatile bool is_alive = true;
+    ~Mark() { is_alive = false; }
+  };
+  std::atomic<int> num_begun = 0, num_logged = 0, num_dead = 0;
+  {
+    App app({.log = [&, mark = Mark()](const metrics::RequestLogEntry&) {
+      ++num_begun;
+      std::this_thread::sleep_for(milliseconds(100));
+      if (!mark.is_alive) ++num_dead;
+      ++num_logged;
+    }});
+    app.serve();
+    for (int i = 0; i < 4; ++i) {
+      RawClient client(app.server->port());
+      client.send(post_text("/tokenize", R"({"prompt": "a"})"));
+      client.read_answer();
+    }
+    ASSERT_TRUE(happens_soon([&] { return num_begun > 0; }));
+  }
+  EXPECT_EQ(num_logged, 4);
+  EXPECT_EQ(num_dead, 0) << "the log was destroyed before its last line";
+}
+
+TEST(AppEnds, ASlowClientIsCutAndOthersAreNot) {
+  AppOptions options;
+  options.http.client_buffer_bytes = 64 << 10;
+  App app(options);
+  app.serve();
+  Json request = long_request(true);
+  request["logprobs"] = 20;
+  request["n"] = 12;
+  RawClient slow(app.server->port(), 2048);
+  slow.send(post_text(kCompletions, request.dump()));
+  slow.read_byte();
+  request["n"] = 1;
+  const auto events = testing::stream(app, kCompletions, request);
+  EXPECT_EQ(joined(events, 1).reasons[0], "length");
+  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=slow_client}") == 1; }));
+  EXPECT_FALSE(has(slow.read_all(), "[DONE]"));
+}
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,203 @@
+// Answers over HTTP against LLM::generate with the same options, and streams against bodies.
+#include <gtest/gtest.h>
+
+#include "server/app_rig.h"
+#include "sluice/llm.h"
+
+namespace sluice::server {
+namespace {
+
+using http::has;
+using http::status_of;
+using testing::App;
+using testing::body_of;
+using testing::joined;
+using testing::Json;
+using testing::post;
+using testing::stream;
+
+const char* const kCompletions = "/v1/completions";
+const char* const kChats = "/v1/chat/completions";
+
+class AppGeneration : public ::testing::Test {
+ protected:
+  void SetUp() override { app_.serve(); }
+
+  // What the library answers, one after the other.
+  RequestOutput expected(const Prompt& prompt, const SamplingParams& params) {
+    return llm_.generate({prompt}, params).at(0);
+  }
+  static Json posted(const App& app, const char* path, const Json& request) {
+    const std::string answer = post(app, path, request);
+    EXPECT_EQ(status_of(answer), 200) << answer;
+    return body_of(answer);
+  }
+  // Expects a body and a stream with these texts and ends; returns the body.
+  Json expect_answers(const char* path, Json request, const std::vector<RequestOutput>& outputs) {
+    const Json body = posted(app_, path, request);
+    request["stream_options"] = {{"include_usage", true}};
+    const testing::Streamed streamed = joined(stream(app_, path, request), outputs.size());
+    EXPECT_EQ(body["choices"].size(), outputs.size()) << body;
+    size_t num_generated = 0;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const Json& choice = body["choices"].at(i);
+      const Json& text = path == kChats ? choice["message"]["content"] : choice["text"];
+      EXPECT_EQ(choice["index"], i);
+      EXPECT_EQ(text, outputs[i].text);
+      EXPECT_EQ(streamed.texts[i], outputs[i].text);
+      EXPECT_EQ(choice["finish_reason"], finish_reason_name(outputs[i].finish_reason));
+      EXPECT_EQ(streamed.reasons[i], finish_reason_name(outputs[i].finish_reason));
+      num_generated += outputs[i].token_ids.size();
+    }
+    EXPECT_EQ(body["usage"]["completion_tokens"], num_generated);
+    for (const char* name : {"prompt_tokens", "completion_tokens", "total_tokens"}) {
+      EXPECT_EQ(body["usage"][name], streamed.usage[name]) << name;
+    }
+    return body;
+  }
+
+  App app_;
+  LLM llm_{testing::app_engine()};
+};
+
+const char* const kText = "The quick brown fox";
+
+TEST_F(AppGeneration, CompletesAsTheLibrary) {
+  const RequestOutput greedy = expected(kText, {.temperature = 0, .max_tokens = 40});
+  ASSERT_GT(greedy.text.size(), 10U);
+  const Json body = expect_answers(
+      kCompletions, {{"prompt", kText}, {"temperature", 0}, {"max_tokens", 40}}, {greedy});
+  EXPECT_EQ(body["usage"]["prompt_tokens"], 19);
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["model"], "tiny");
+  EXPECT_TRUE(body["id"].get<std::string>().starts_with("cmpl-"));
+}
+
+// An end by an id, and one by a text: the answer's own.
+TEST_F(AppGeneration, StopsAsTheLibrary) {
+  const RequestOutput whole = expected(kText, {.temperature = 0, .max_tokens = 40});
+  const int32_t id = whole.token_ids.at(7);
+  SamplingParams by_id{.temperature = 0, .max_tokens = 40, .stop_token_ids = {id}};
+  const RequestOutput stopped = expected(kText, by_id);
+  ASSERT_EQ(stopped.finish_reason, FinishReason::kStop);
+  expect_answers(
+      kCompletions,
+      {{"prompt", kText}, {"temperature", 0}, {"max_tokens", 40}, {"stop_token_ids", {id}}},
+      {stopped});
+  const size_t ascii =
+      whole.text.find_first_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", 4);
+  ASSERT_NE(ascii, std::string::npos);
+  const std::string stop(1, whole.text[ascii]);
+  const RequestOutput cut = expected(kText, {.temperature = 0, .max_tokens = 40, .stop = {stop}});
+  const Json body = expect_answers(
+      kCompletions, {{"prompt", kText}, {"temperature", 0}, {"max_tokens", 40}, {"stop", stop}},
+      {cut});
+  EXPECT_EQ(body["choices"][0]["stop_reason"], stop);
+}
+
+TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
+  std::vector<RequestOutput> outputs;
+  for (int seed = 7; seed < 10; ++seed) {
+    outputs.push_back(expected(kText, {.seed = seed, .max_tokens = 30}));
+  }
+  ASSERT_NE(outputs[0].text, outputs[1].text);
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", 7}, {"n", 3}, {"max_tokens", 30}},
+                 outputs);
+}
+
+TEST_F(AppGeneration, BatchesAreAnsweredByPromptThenChoice) {
+  std::vector<RequestOutput> outputs;
+  for (const char* prompt : {"abc", "a longer one"}) {
+    for (int seed = 1; seed < 3; ++seed) {
+      outputs.push_back(expected(prompt, {.seed = seed, .max_tokens = 12}));
+    }
+  }
+  expect_answers(kCompletions,
+                 {{"prompt", {"abc", "a longer one"}}, {"seed", 1}, {"n", 2}, {"max_tokens", 12}},
+                 outputs);
+}
+
+TEST_F(AppGeneration, TakesTokenIds) {
+  const std::vector<int32_t> ids = testing::random_tokens(100, 3);
+  const RequestOutput output = expected(ids, {.temperature = 0, .max_tokens = 10});
+  Json request = {
+      {"prompt", ids}, {"temperature", 0}, {"max_tokens", 10}, {"return_token_ids", true}};
+  const Json body = expect_answers(kCompletions, request, {output});
+  EXPECT_EQ(body["choices"][0]["token_ids"], Json(output.token_ids));
+}
+
+TEST_F(AppGeneration, ChatsAsTheLibrary) {
+  const std::vector<ChatMessage> messages = {{.role = "user", .content = "Who are you?"}};
+  const RequestOutput output =
+      expected(llm_.chat_prompt(messages), {.temperature = 0, .max_tokens = 25});
+  const Json body = expect_answers(kChats,
+                                   {{"messages", {{{"role", "user"}, {"content", "Who are you?"}}}},
+                                    {"temperature", 0},
+                                    {"max_tokens", 25}},
+                                   {output});
+  EXPECT_EQ(body["object"], "chat.completion");
+  EXPECT_EQ(body["choices"][0]["message"]["role"], "assistant");
+}
+
+// With echo and no token to generate, the text is the prompt alone.
+TEST_F(AppGeneration, EchoesThePrompt) {
+  const Json body =
+      posted(app_, kCompletions, {{"prompt", kText}, {"max_tokens", 0}, {"echo", true}});
+  EXPECT_EQ(body["choices"][0]["text"], kText);
+}
+
+// Without max_tokens a chat has the room that the prompt leaves, and no more.
+TEST_F(AppGeneration, ChatsFillTheRoom) {
+  const Json body = posted(app_, kChats,
+                           {{"messages", {{{"role", "user"}, {"content", std::string(440, 'x')}}}},
+                            {"seed", 1},
+                            {"ignore_eos", true}});
+  EXPECT_EQ(body["usage"]["total_tokens"], 512);
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(AppGeneration, SharesOfThePromptComeInOrder) {
+  const auto events =
+      stream(app_, kCompletions,
+             {{"prompt", std::string(300, 'p')}, {"max_tokens", 2}, {"return_progress", true}});
+  int64_t last = -1;
+  for (const std::string& event : events) {
+    if (!has(event, "prompt_progress")) continue;
+    const Json share = Json::parse(event)["prompt_progress"];
+    EXPECT_EQ(share["total"], 300);
+    EXPECT_GT(share["processed"], last);
+    last = share["processed"].get<int64_t>();
+  }
+  EXPECT_EQ(last, 300);
+}
+
+TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
+  struct Case {
+    Json request;
+    int status;
+    const char* param;
+  };
+  for (const Case& one : {Case{{{"prompt", "a"}, {"n", 0}}, 400, "n"},
+                          Case{{{"prompt", "a"}, {"model", "other"}}, 404, "model"},
+                          Case{{{"prompt", "a"}, {"cache_salt", "s"}}, 400, "cache_salt"},
+                          Case{{{"prompt", {1, 2, 160}}}, 400, "prompt"},
+                          Case{{{"prompt", "a"}, {"temperature", -1}}, 400, "temperature"}}) {
+    for (const bool is_stream : {false, true}) {
+      Json request = one.request;
+      request["stream"] = is_stream;
+      const std::string answer = post(app_, kCompletions, request);
+      EXPECT_EQ(status_of(answer), one.status) << answer;
+      EXPECT_TRUE(has(body_of(answer)["error"]["param"].dump(), one.param)) << answer;
+    }
+  }
+  const std::string full = post(app_, kCompletions, {{"prompt", kText}, {"max_tokens", 500}});
+  EXPECT_EQ(status_of(full), 400);
+  EXPECT_EQ(body_of(full)["error"]["context_length"],
+            (Json{{"limit", 512}, {"prompt_tokens", 19}, {"max_tokens", 500}}));
+  // A byte that the model has no row for.
+  EXPECT_EQ(status_of(post(app_, kCompletions, {{"prompt", "\xc3\xbf"}})), 400);
+  EXPECT_EQ(app_.service->snapshot().num_accepted, 0);
+}
+
+}  // namespace
+}  // namespace sluice::server
