@@ -1,5 +1,6 @@
 // Ends that are not the answer's own: clients that leave or do not read, refusals, an engine that
 // fails, a drain.
+#include <array>
 #include <atomic>
 #include <optional>
 
@@ -251,6 +252,7 @@ TEST(AppEnds, ADrainWithoutWorkReturnsAtOnce) {
 // clients have left, so that nothing else keeps the server waiting.
 TEST(AppEnds, TheServerEndsAfterTheLastLineOfItsLog) {
   struct Mark {
+    std::array<char, 64> of_the_heap{};  // what a heap writes into memory that it has back
     volatile bool is_alive = true;
     ~Mark() { is_alive = false; }
   };

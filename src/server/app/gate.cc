@@ -19,9 +19,7 @@ bool is_ip_literal(std::string_view host) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   }
-  boost::system::error_code error;
-  boost::asio::ip::make_address(std::string(host), error);
-  return !error;
+  return is_ip_address(host);
 }
 
 // "Bearer KEY" of Authorization, with the scheme in any case, or x-api-key.
@@ -143,6 +141,12 @@ std::string_view host_without_port(std::string_view host) {
   if (colon == std::string_view::npos) return host;
   if (bracket != std::string_view::npos && colon < bracket) return host;
   return host.substr(0, colon);
+}
+
+bool is_ip_address(std::string_view text) {
+  boost::system::error_code error;
+  boost::asio::ip::make_address(std::string(text), error);
+  return !error;
 }
 
 bool is_loopback(std::string_view address) {

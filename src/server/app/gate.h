@@ -56,6 +56,9 @@ std::vector<std::string> parse_keys(std::string_view text, std::string_view sour
 // The host without its port: "[::1]:8000" is "[::1]".
 std::string_view host_without_port(std::string_view host);
 
+// Whether the text is an IP address, v4 or v6, without brackets and port.
+bool is_ip_address(std::string_view text);
+
 // Whether the address, as ServerOptions::address has it, can be reached from this machine only.
 bool is_loopback(std::string_view address);
 

@@ -29,7 +29,9 @@ bool is_local(const SluiceServerOptions& options) {
 Gate make_gate(const SluiceServerOptions& options, bool allow_unauthenticated) {
   GateOptions gate = options.gate;
   gate.is_local = is_local(options);
-  if (!gate.is_local && gate.keys.empty() && !allow_unauthenticated) {
+  // What is no address is refused by the HTTP server, in words that fit.
+  if (!gate.is_local && is_ip_address(options.address) && gate.keys.empty() &&
+      !allow_unauthenticated) {
     fail(ErrorCode::kInvalidArgument,
          "{} can be reached from other machines, and there is no key; give one by --api-key-file "
          "or SLUICE_API_KEY, or insist with --allow-unauthenticated",
@@ -46,12 +48,12 @@ class SluiceServer::Impl {
       : options_(std::move(options)),
         gate_(make_gate(options_, allow_unauthenticated)),
         state_(names_of(options_)),
-        workers_(options_.num_workers),
         context_{.state = state_,
                  .workers = workers_,
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
                  .log = options_.log},
+        workers_(options_.num_workers),
         http_(http_options()) {}
   // Sinks of the service use the workers until each has its end.
   ~Impl() { drain(std::chrono::milliseconds(0)); }
@@ -85,8 +87,10 @@ class SluiceServer::Impl {
   const SluiceServerOptions options_;
   const Gate gate_;
   ServerState state_;
-  WorkerPool workers_;
   ServerContext context_;
+  // After everything that its tasks use: tasks of clients that have left still run, and log, while
+  // the pool is destroyed.
+  WorkerPool workers_;
   http::HttpServer http_;
 };
 
