@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <string>
 
 #include <fmt/format.h>
@@ -94,6 +95,9 @@ std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> ch
     } catch (const Error& error) {
       return http::Fault{.status = error.code() == ErrorCode::kDevice ? 500 : 400,
                          .message = error.what()};
+    } catch (const std::exception& error) {
+      // Answered here, so that `start` takes back the choices before this one.
+      return http::Fault{.status = 500, .message = error.what()};
     }
   }
   return std::nullopt;
