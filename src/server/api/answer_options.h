@@ -31,7 +31,7 @@ std::optional<ReasoningField> find_reasoning_field(std::string_view name);
 
 struct AnswerPrompt {
   std::vector<int32_t> ids;
-  // The prompt as the client wrote it. Absent if it gave ids; echo then decodes them.
+  // For echo: the prompt as the client wrote it. Absent if it gave ids; echo then decodes them.
   std::optional<std::string> text;
 };
 

@@ -72,8 +72,13 @@ void generate(const Call& call, std::shared_ptr<const ServedModel> model,
   auto made = service_requests(request, *options, *model);
   std::vector<ServiceRequest>* choices = call.value_or_fail(made);
   if (choices == nullptr) return;
+  // Without the body, which may be megabytes: the call is kept as long as the answer takes.
   Generation::start(
-      call, std::move(model),
+      {.context = call.context,
+       .route = call.route,
+       .exchange = call.exchange,
+       .arrived = call.arrived},
+      std::move(model),
       {.options = std::move(options), .choices = std::move(*choices), .stream = request.stream});
 }
 
@@ -102,7 +107,10 @@ void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
     if (ids == nullptr) return;
     api::AnswerPrompt& prompt = options->prompts.emplace_back();
     prompt.ids = std::move(*ids);
-    if (const auto* text = std::get_if<std::string>(&input)) prompt.text = *text;
+    // Kept as long as the answer takes, so only where the answer has it.
+    if (const auto* text = std::get_if<std::string>(&input); text != nullptr && request->echo) {
+      prompt.text = *text;
+    }
   }
   generate(call, std::move(model), *request, options);
 }
@@ -127,6 +135,11 @@ void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   const auto options = answer_options(call, *request);
   options->route = api::AnswerRoute::kChat;
   options->tools = tool_names(*request);
+  // Nothing here ends an answer after its first call; without tools there is none.
+  if (!options->tools.empty() && !request->parallel_tool_calls) {
+    return call.fail({.message = "parallel_tool_calls false is not supported; leave it out",
+                      .param = "parallel_tool_calls"});
+  }
   options->format = format_of_answer(model->format, *segments, !options->tools.empty());
   options->prompts.emplace_back().ids =
       model->service.tokenizer().encode(*segments, request->add_special_tokens);
