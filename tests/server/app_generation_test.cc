@@ -1,4 +1,7 @@
 // Answers over HTTP against LLM::generate with the same options, and streams against bodies.
+#include <algorithm>
+#include <mutex>
+
 #include <gtest/gtest.h>
 
 #include "server/app_rig.h"
@@ -197,6 +200,60 @@ TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   // A byte that the model has no row for.
   EXPECT_EQ(status_of(post(app_, kCompletions, {{"prompt", "\xc3\xbf"}})), 400);
   EXPECT_EQ(app_.service->snapshot().num_accepted, 0);
+}
+
+// No answer ends after its first call, so a request that asks for that with tools is refused.
+TEST(AppChat, RefusesToKeepToOneCall) {
+  testing::AppOptions options;
+  options.engine.chat_template =
+      testing::source_dir() / "tests/golden/tokenizer/templates/qwen2.5.jinja";
+  App app(options);
+  app.serve();
+  Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                  {"parallel_tool_calls", false},
+                  {"max_tokens", 1}};
+  EXPECT_EQ(status_of(post(app, kChats, request)), 200) << "there is no tool";
+  request["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  const Json refused = body_of(post(app, kChats, request));
+  EXPECT_EQ(refused["error"]["param"], "parallel_tool_calls") << refused;
+  request["tool_choice"] = "none";
+  EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+}
+
+// One line for a request, with the sums of its choices.
+TEST(AppLog, HasALineForEachRequest) {
+  std::mutex mutex;
+  std::vector<metrics::RequestLogEntry> lines;
+  std::vector<std::string> ids;  // an entry's id is a view
+  testing::AppOptions options;
+  options.log = [&](const metrics::RequestLogEntry& entry) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(entry);
+    ids.emplace_back(entry.id);
+  };
+  App app(options);
+  app.serve();
+  const Json request = {{"prompt", "abc"}, {"n", 2}, {"max_tokens", 5}, {"ignore_eos", true}};
+  for (const char* id : {"first", "second"}) {
+    http::RawClient client(app.server->port());
+    client.send(testing::post_text(kCompletions, request.dump(),
+                                   std::string("X-Request-Id: ") + id + "\r\n"));
+    EXPECT_TRUE(has(client.read_answer(), std::string("\"cmpl-") + id));
+  }
+  post(app, kCompletions, {{"prompt", 1.5}});
+  app.server.reset();
+  ASSERT_EQ(lines.size(), 3U);
+  std::ranges::sort(ids);
+  EXPECT_TRUE(std::ranges::includes(ids, std::vector<std::string>{"first", "second"}));
+  std::ranges::sort(lines, {}, &metrics::RequestLogEntry::status);
+  EXPECT_EQ(lines[0].route, kCompletions);
+  ASSERT_TRUE(lines[0].summary);
+  EXPECT_EQ(lines[0].summary->num_prompt_tokens, 6);
+  EXPECT_EQ(lines[0].summary->num_generated_tokens, 10);
+  EXPECT_EQ(lines[0].summary->outcome, metrics::Outcome::kLength);
+  EXPECT_FALSE(lines[0].aborted);
+  EXPECT_EQ(lines[2].status, 400);
+  EXPECT_FALSE(lines[2].summary);
 }
 
 }  // namespace
