@@ -28,12 +28,14 @@ using testing::post_text;
 
 const char* const kCompletions = "/v1/completions";
 
+// A second request waits until the first has ended.
 AppOptions one_at_a_time(ServiceLimits limits = {}) {
   AppOptions options{.limits = limits};
   options.engine.max_num_seqs = 1;
   return options;
 }
 
+// A client that has sent its request and reads nothing yet.
 std::unique_ptr<RawClient> started(const App& app, const Json& request) {
   auto client = std::make_unique<RawClient>(app.server->port());
   client->send(post_text(kCompletions, request.dump()));
@@ -61,6 +63,7 @@ class Disconnect : public ::testing::TestWithParam<std::tuple<bool, Leave>> {
   Leave how() const { return std::get<1>(GetParam()); }
 };
 
+// Eight steps of a prompt, of which the first runs: no token may come of it.
 TEST_P(Disconnect, InPrefill) {
   App app;
   app.serve();
@@ -77,6 +80,7 @@ TEST_P(Disconnect, InPrefill) {
   EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 0);
 }
 
+// Three choices that have tokens, and hundreds to go.
 TEST_P(Disconnect, InDecode) {
   App app;
   app.serve();
@@ -90,6 +94,7 @@ TEST_P(Disconnect, InDecode) {
   EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 3 * 450);
 }
 
+// It is taken out of the queue although nothing else ends.
 TEST_P(Disconnect, WhileItWaits) {
   App app(one_at_a_time());
   app.serve();
@@ -111,8 +116,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, Disconnect,
                                             ::testing::Values(Leave::kFin, Leave::kReset,
                                                               Leave::kHalfClose)));
 
-// The client has left before its request reaches the service: the engine is held, so that no event
-// can come in between.
+// Clients that leave while their requests are read, tokenized or submitted: before, between and
+// after the moments in which the ids of the choices are known.
 TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
   App app;
   app.serve();
@@ -124,6 +129,7 @@ TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
   EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 20 * 450);
 }
 
+// The answer says when to come again, also to who asked for a stream; others are not touched.
 TEST(AppEnds, RefusesWhatWouldWaitTooLong) {
   App app(one_at_a_time({.max_waiting = 1}));
   app.serve();
@@ -169,6 +175,7 @@ TEST(AppEnds, ARefusalTakesBackTheChoicesBeforeIt) {
   EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
 }
 
+// Streams that have begun say it in an event, bodies by their status; then the server is dead.
 TEST(AppEnds, AFailedEngineEndsEveryAnswerWithItsError) {
   App app;
   app.serve();
@@ -199,6 +206,7 @@ TEST(AppEnds, AFailedEngineEndsEveryAnswerWithItsError) {
   EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=error}"), 6);
 }
 
+// What runs gets its limit and ends with what it has; what comes meanwhile is told to come later.
 TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
   App app;
   app.serve();
@@ -225,6 +233,7 @@ TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
   EXPECT_TRUE(app.is_free());
 }
 
+// Within its limit a drain cuts nothing.
 TEST(AppEnds, ADrainLetsAnswersEnd) {
   App app;
   app.serve();
@@ -276,6 +285,7 @@ TEST(AppEnds, TheServerEndsAfterTheLastLineOfItsLog) {
   EXPECT_EQ(num_dead, 0) << "the log was destroyed before its last line";
 }
 
+// More than its socket and the buffer hold waits for the one; the other gets all of its events.
 TEST(AppEnds, ASlowClientIsCutAndOthersAreNot) {
   AppOptions options;
   options.http.client_buffer_bytes = 64 << 10;

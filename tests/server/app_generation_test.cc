@@ -98,6 +98,7 @@ TEST_F(AppGeneration, StopsAsTheLibrary) {
   EXPECT_EQ(body["choices"][0]["stop_reason"], stop);
 }
 
+// Choice i is the library's answer to the same prompt with the seed plus i.
 TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
   std::vector<RequestOutput> outputs;
   for (int seed = 7; seed < 10; ++seed) {
@@ -108,6 +109,7 @@ TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
                  outputs);
 }
 
+// Each prompt begins again with the seed of the request.
 TEST_F(AppGeneration, BatchesAreAnsweredByPromptThenChoice) {
   std::vector<RequestOutput> outputs;
   for (const char* prompt : {"abc", "a longer one"}) {
@@ -174,6 +176,7 @@ TEST_F(AppGeneration, SharesOfThePromptComeInOrder) {
   EXPECT_EQ(last, 300);
 }
 
+// Streams and bodies alike get a status and the member that is wrong.
 TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   struct Case {
     Json request;

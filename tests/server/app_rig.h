@@ -50,8 +50,11 @@ bool happens_soon(Condition condition) {
 
 // The clock of an engine, which it asks twice or three times in a step.
 struct Brake {
+  // Of each question; a step has two or three.
   std::atomic<int> pause_ms{0};
+  // The engine stands still until the test lets it go; the destructor of App does.
   std::atomic<bool> is_held{false};
+  // The next step throws, and the service is dead.
   std::atomic<bool> is_broken{false};
 
   int64_t now_ns() const {
@@ -81,6 +84,7 @@ struct AppOptions {
 
 class App {
  public:
+  // Listens on a free port; until `serve` it is a server that loads. The model has two names.
   explicit App(const AppOptions& options = {}) : options_(options) {
     server = std::make_unique<server::SluiceServer>(
         server::SluiceServerOptions{.port = 0,
@@ -114,15 +118,18 @@ class App {
     return *this;
   }
 
+  // Whether no request holds or waits for memory. REQUIRES: serve.
   bool is_free() const {
     const ServiceSnapshot now = service->snapshot();
     return now.num_running == 0 && now.num_waiting == 0 && now.kv.num_used == 0;
   }
+  // The whole answer, on a connection of its own.
   std::string get(const std::string& path) const {
     RawClient client(server->port());
     client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
     return client.read_answer();
   }
+  // A sample of /metrics, as MetricsText names it; fails the test if there is none.
   double metric(const std::string& sample) const {
     const std::string page = get("/metrics");
     return MetricsText(page.substr(page.find("\r\n\r\n") + 4), "tiny").at(sample);
@@ -136,6 +143,7 @@ class App {
   const AppOptions options_;
 };
 
+// A request as it is sent; `fields` are whole lines.
 inline std::string post_text(const std::string& path, const std::string& body,
                              const std::string& fields = "") {
   return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\n" + fields +
@@ -147,6 +155,7 @@ inline std::string post(const App& app, const std::string& path, const Json& bod
   client.send(post_text(path, body.dump()));
   return client.read_answer();
 }
+// The JSON behind the head; discarded if there is none.
 inline Json body_of(const std::string& answer) {
   const size_t at = answer.find("\r\n\r\n");
   return Json::parse(at == std::string::npos ? "" : answer.substr(at + 4), nullptr, false);
@@ -180,6 +189,7 @@ inline std::vector<std::string> read_events(RawClient& client) {
 inline bool ends_done(RawClient& client) {
   return client.read_until("\r\n0\r\n\r\n").ends_with("data: [DONE]\n\n\r\n0\r\n\r\n");
 }
+// The events of a request, on a connection of its own.
 inline std::vector<std::string> stream(const App& app, const std::string& path, Json body) {
   body["stream"] = true;
   RawClient client(app.server->port());

@@ -62,6 +62,7 @@ TEST(AppStatus, KnowsPathsAndMethods) {
   EXPECT_EQ(status_of(post(app, "/health", {})), 405);
 }
 
+// Routes are counted by pattern and status; of refused requests no token is.
 TEST(AppStatus, CountsWhatItAnswered) {
   App app;
   app.serve();
@@ -78,6 +79,7 @@ TEST(AppStatus, CountsWhatItAnswered) {
   EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=length}"), 1);
 }
 
+// One runs and two wait.
 TEST(AppStatus, LoadIsWhatRunsAndWaits) {
   App app({.engine = [] {
     EngineOptions options = testing::app_engine();
