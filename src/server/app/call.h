@@ -24,6 +24,7 @@ namespace sluice::server {
 // What all handlers share. It outlives the HTTP server and the service.
 struct ServerContext {
   ServerState& state;
+  // Not for work that waits for the engine: two such tasks would stop all others.
   WorkerPool& workers;
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
@@ -31,12 +32,14 @@ struct ServerContext {
 };
 
 struct Call {
+  // Outlives the call: the workers end before the context does.
   ServerContext* context;
   std::string_view route;  // the pattern of the route: a literal
   std::string body;
   std::string query;
   std::vector<std::string> captures;
   std::shared_ptr<http::Exchange> exchange;
+  // Queueing for a worker counts into the times of the request.
   http::TimePoint arrived;
 
   // Answers with a whole body. `summary`: of a request that reached the engine.

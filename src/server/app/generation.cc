@@ -123,6 +123,7 @@ std::optional<http::Fault> Generation::submit(size_t choice, ServiceRequest requ
   return std::nullopt;
 }
 
+// A full queue is over soon, at a rate that is known; a server that ends comes back later.
 http::Fault Generation::fault_of(Refusal refusal) {
   metrics::HttpMetrics& counts = call_.context->state.http_metrics();
   const bool is_full =
@@ -209,12 +210,14 @@ void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint no
 // The client may be gone; then what is sent here has no effect.
 void Generation::finish() { record(stream_ ? finish_stream() : finish_body()); }
 
+// The status was sent with the head, whatever came after it.
 int Generation::finish_stream() {
   call_.exchange->send(fault_ ? api::AnswerStream::fail(*fault_) : stream_->end(places()));
   call_.exchange->finish();
   return 200;
 }
 
+// Nothing was sent before, so an error has its own status.
 int Generation::finish_body() {
   if (fault_) {
     call_.exchange->fail(*fault_);

@@ -50,23 +50,30 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Both return what the client must be told, if not all choices were accepted.
   std::optional<http::Fault> submit_all(std::vector<ServiceRequest> choices);
   std::optional<http::Fault> submit(size_t choice, ServiceRequest request);
+  // Counts the refusal. 429 for a full queue, 503 for a service that has ended.
   http::Fault fault_of(Refusal refusal);
+  // From here on the answer cannot become an error any more; early events are handled.
   void begin_answer();
 
+  // The sinks. The engine waits for each call, so it takes the mutex and moves the event.
   void take(size_t choice, RequestEvent event);
   // All below: under the mutex.
   void handle(size_t choice, RequestEvent event, http::TimePoint now);
   void handle(size_t choice, const PromptProgress& progress, http::TimePoint now);
   void handle(size_t choice, RequestOutput output, http::TimePoint now);
   void handle(size_t choice, const RequestEnd& end, http::TimePoint now);
+  // Also of choices that have ended: then it has no effect.
   void cancel_all();
+  // Takes the mutex. On a thread of the connection, or in `start` if the client had gone before.
   void client_is_gone(http::Gone reason);
 
   // On a worker, after the last choice has ended: nothing but `aborted_` changes any more.
   void finish();
+  // Both return the status that the client got.
   int finish_stream();
   int finish_body();
   void record(int status);
+  // Prompt tokens that were not computed, by the memory that had them.
   api::CachedPlaces places() const;
 
   const Call call_;

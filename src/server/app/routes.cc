@@ -6,6 +6,7 @@
 namespace sluice::server {
 namespace {
 
+// On a worker. The phase is asked here, not when the call was queued: the server may drain since.
 void answer_with_model(const Call& call, Answering answering) {
   if (const auto fault = call.context->state.refusal()) return call.fail(*fault);
   try {

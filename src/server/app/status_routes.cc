@@ -28,12 +28,14 @@ void add_status_route(http::Router& router, ServerContext& context, const char* 
 
 http::Answer health(ServerContext& context, const http::Request&) { return context.state.health(); }
 
+// Answers as long as the process runs, so that a supervisor tells a busy server from a hung one.
 http::Answer live(ServerContext&, const http::Request&) { return {.body = R"({"status":"ok"})"}; }
 
 http::Answer version(ServerContext& context, const http::Request&) {
   return {.body = Json{{"version", context.version}}.dump()};
 }
 
+// What routers balance by: all requests of the engine, waiting ones included.
 http::Answer load(ServerContext& context, const http::Request&) {
   const auto model = context.state.model();
   int64_t num_open = 0;
@@ -44,6 +46,7 @@ http::Answer load(ServerContext& context, const http::Request&) {
   return {.body = Json{{"server_load", num_open}}.dump()};
 }
 
+// Answers in every phase: while the model loads, the page has the metrics of HTTP alone.
 http::Answer metrics_page(ServerContext& context, const http::Request&) {
   const auto model = context.state.model();
   metrics::EngineReading reading;
@@ -55,6 +58,7 @@ http::Answer metrics_page(ServerContext& context, const http::Request&) {
                                            .engine = model ? &reading : nullptr})};
 }
 
+// max_model_len is what clients cut their prompts by.
 Json model_json(ServerContext& context, const ServedModel& model, const std::string& name) {
   return {{"id", name},
           {"object", "model"},
@@ -65,6 +69,7 @@ Json model_json(ServerContext& context, const ServedModel& model, const std::str
           {"max_model_len", model.service.max_model_len()}};
 }
 
+// One entry for each name; all of them are the same model.
 http::Answer models(ServerContext& context, const http::Request&) {
   if (const auto fault = context.state.refusal()) return http::fault_answer(*fault);
   const auto model = context.state.model();
@@ -75,6 +80,7 @@ http::Answer models(ServerContext& context, const http::Request&) {
   return {.body = api::json_line({{"object", "list"}, {"data", std::move(list)}})};
 }
 
+// The name is the rest of the path, since names may have slashes.
 http::Answer one_model(ServerContext& context, const http::Request& request) {
   if (const auto fault = context.state.refusal()) return http::fault_answer(*fault);
   const std::string& name = request.captures.at(0);

@@ -13,6 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Prompts and conversations; token_strs only if asked for, since it costs a text for each token.
 void tokenize(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_tokenize(call.body, model->rules);
   const api::TokenizeRequest* request = call.value_or_fail(read);
@@ -33,6 +34,7 @@ void tokenize(const Call& call, std::shared_ptr<const ServedModel> model) {
   call.answer_json(api::json_line(body));
 }
 
+// Special tokens are written out, so that the text leads back to the ids.
 void detokenize(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_detokenize(call.body, model->rules);
   const api::DetokenizeRequest* request = call.value_or_fail(read);
@@ -41,6 +43,7 @@ void detokenize(const Call& call, std::shared_ptr<const ServedModel> model) {
   call.answer_json(api::json_line({{"prompt", text}}));
 }
 
+// The text of a chat with its special tokens, as the model gets it.
 void apply_template(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_chat(call.body, model->rules);
   const api::ChatRequest* request = call.value_or_fail(read);
@@ -51,6 +54,7 @@ void apply_template(const Call& call, std::shared_ptr<const ServedModel> model) 
   call.answer_json(api::json_line({{"prompt", api::text_of(*segments)}}));
 }
 
+// Made once, when the model was loaded.
 void tokenizer_info(const Call& call, std::shared_ptr<const ServedModel> model) {
   call.answer_json(api::json_line(model->tokenizer_info));
 }
