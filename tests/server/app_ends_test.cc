@@ -100,7 +100,7 @@ TEST_P(Disconnect, WhileItWaits) {
   app.serve();
   app.brake.pause_ms = 5;
   const auto first = started(app, long_request(true));
-  first->read_until("data: ");
+  ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 1; }));
   const auto client = started(app, long_request(is_stream()));
   ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 1; }));
   leave(*client, how());
@@ -121,6 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, Disconnect,
 TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
   App app;
   app.serve();
+  app.brake.pause_ms = 5;
   for (int i = 0; i < 20; ++i) {
     const auto client = started(app, long_request(i % 2 == 0));
     client->reset();
