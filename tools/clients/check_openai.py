@@ -1,0 +1,250 @@
+"""OpenAI's own client, openai: every answer that it types, and each error as the class that it has."""
+
+import asyncio
+import sys
+
+import openai
+
+from checks import ANSWER, MESSAGES, MODEL_NAME, close, holds, raised, run_checks, same, score
+
+PROMPT = "It was a dark and"
+# Retries would hide an error that comes once.
+client = openai.OpenAI(max_retries=0)
+async_client = openai.AsyncOpenAI(max_retries=0)
+
+
+def complete(prompt=PROMPT, **fields):
+    fields = {"temperature": 0, "max_tokens": 24} | fields
+    return client.completions.create(model=MODEL_NAME, prompt=prompt, **fields)
+
+
+def chat(**fields):
+    fields = {"temperature": 0, "messages": MESSAGES, "model": MODEL_NAME} | fields
+    return client.chat.completions.create(**fields)
+
+
+def streamed_texts(chunks):
+    """Text and finish_reason by index, of a stream of completions."""
+    texts, reasons = {}, {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] = texts.get(choice.index, "") + choice.text
+            reasons[choice.index] = choice.finish_reason or reasons.get(choice.index)
+    return texts, reasons
+
+
+def check_models():
+    same([model.id for model in client.models.list()], [MODEL_NAME])
+    same(client.models.retrieve(MODEL_NAME).owned_by, "sluice")
+    raised(openai.NotFoundError, lambda: client.models.retrieve("none-of-this-name"))
+
+
+def check_completion():
+    answer = complete()
+    (choice,) = answer.choices
+    same((answer.object, answer.model, choice.index), ("text_completion", MODEL_NAME, 0))
+    same((choice.finish_reason, answer.usage.completion_tokens), ("length", 24))
+    same(answer.usage.prompt_tokens, len(score(PROMPT)["token_ids"]), "prompt_tokens")
+    same(answer.usage.total_tokens, answer.usage.prompt_tokens + 24, "total_tokens")
+    ids = score(PROMPT)["token_ids"]
+    same(complete(ids).choices[0].text, choice.text, "answer to the prompt as ids")
+
+
+def check_chat():
+    answer = chat()
+    (choice,) = answer.choices
+    same((choice.message.role, choice.message.content), ("assistant", ANSWER))
+    same((answer.object, choice.finish_reason), ("chat.completion", "stop"))
+    same(chat(max_completion_tokens=3).choices[0].finish_reason, "length")
+
+
+def check_cached_tokens():
+    long = "The sun is high. " * 120
+    first, second = complete(long, max_tokens=4), complete(long, max_tokens=4)
+    same(first.usage.prompt_tokens_details.cached_tokens, 0, "cached tokens of the first")
+    cached = second.usage.prompt_tokens_details.cached_tokens
+    holds(0 < cached < second.usage.prompt_tokens, f"{cached} cached tokens of the second")
+    same(second.choices[0].text, first.choices[0].text, "answer from the cache")
+
+
+def check_choices_are_requests_with_their_seeds():
+    together = complete(n=4, seed=11, temperature=1)
+    same([choice.index for choice in together.choices], [0, 1, 2, 3])
+    same(together.usage.completion_tokens, 4 * 24, "completion_tokens")
+    alone = [complete(seed=11 + i, temperature=1).choices[0].text for i in range(4)]
+    same([choice.text for choice in together.choices], alone)
+    same(len(set(alone)), 4, "different answers")
+    texts, reasons = streamed_texts(complete(n=4, seed=11, temperature=1, stream=True))
+    same([texts[i] for i in range(4)], alone, "streamed")
+    same(set(reasons.values()), {"length"})
+    chats = chat(n=3, seed=5, temperature=1)
+    same([choice.index for choice in chats.choices], [0, 1, 2])
+
+
+def check_batch_of_prompts():
+    prompts = [PROMPT, "Once upon a time", "The sun"]
+    together = complete(prompts, n=2, seed=3, temperature=1)
+    alone = [choice.text for prompt in prompts for choice in complete(prompt, n=2, seed=3, temperature=1).choices]
+    same([choice.index for choice in together.choices], list(range(6)))
+    same([choice.text for choice in together.choices], alone)
+    texts, _ = streamed_texts(complete(prompts, n=2, seed=3, temperature=1, stream=True))
+    same([texts[i] for i in range(6)], alone, "streamed")
+
+
+def check_stream_of_chat():
+    chunks = list(chat(stream=True, stream_options={"include_usage": True}))
+    same(chunks[0].choices[0].delta.role, "assistant")
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    same(text, ANSWER)
+    same(chunks[-2].choices[0].finish_reason, "stop")
+    same(chunks[-1].choices, [], "choices of the last chunk")
+    whole = chat().usage
+    same(chunks[-1].usage.model_dump(), whole.model_dump(), "usage")
+    holds(all(chunk.usage is None for chunk in chunks[:-1]), "only the last chunk has usage")
+    same(len({chunk.id for chunk in chunks}), 1, "ids of a stream")
+    with client.chat.completions.stream(model=MODEL_NAME, messages=MESSAGES, temperature=0) as stream:
+        same(stream.get_final_completion().choices[0].message.content, ANSWER, "by the stream helper")
+
+
+def check_progress_of_the_prompt():
+    chunks = list(chat(stream=True, extra_body={"return_progress": True}))
+    progress = [chunk.prompt_progress for chunk in chunks if hasattr(chunk, "prompt_progress")]
+    holds(progress, "no chunk has prompt_progress")
+    same(progress[-1]["processed"], progress[-1]["total"], "processed at the end")
+    same(progress[-1]["total"], chat().usage.prompt_tokens, "total")
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    same(text, ANSWER)
+
+
+def check_stop_string_over_tokens():
+    # "castle" is two tokens of the bundled model; "e cas" begins in one and ends in another.
+    for stop in ("castle", "e cas"):
+        want = ANSWER[:ANSWER.index(stop)]
+        (choice,) = chat(stop=[stop]).choices
+        same((choice.message.content, choice.finish_reason, choice.stop_reason), (want, "stop", stop))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chat(stop=stop, stream=True))
+        same(text, want, "streamed")
+    (choice,) = chat(stop="castle", extra_body={"include_stop_str_in_output": True}).choices
+    same(choice.message.content, ANSWER[:ANSWER.index("castle")] + "castle")
+
+
+def check_text_of_many_bytes():
+    # With the tokens of single bytes alone, an answer has whole characters, or bytes that are none.
+    only = {"max_tokens": 30, "extra_body": {"allowed_token_ids": score(" é")["token_ids"]}}
+    for prompt, seen in (("日本" * 20, "é"), ("naïve é " * 8, "\ufffd")):
+        fields = only | {"temperature": 1, "seed": 1}
+        text = complete(prompt, **fields).choices[0].text
+        holds(seen in text, f"{text!r} does not have {seen!r}")
+        pieces = [chunk.choices[0].text for chunk in complete(prompt, stream=True, **fields)]
+        same("".join(pieces), text, "streamed")
+    same(complete("Grüße, 日本 🙂", echo=True, max_tokens=1).choices[0].text[:11], "Grüße, 日本 🙂")
+
+
+def check_log_probabilities():
+    answer = complete(logprobs=3).choices[0]
+    lists = answer.logprobs
+    same("".join(lists.tokens), answer.text, "tokens")
+    for token, logprob, top in zip(lists.tokens, lists.token_logprobs, lists.top_logprobs, strict=True):
+        same(max(top.values()), logprob, f"the likeliest, greedily chosen {token!r}")
+        same(top[token], logprob)
+        holds(len(top) in (2, 3), f"{len(top)} likeliest tokens")
+    offsets = [len(PROMPT + "".join(lists.tokens[:i])) - len(PROMPT) for i in range(len(lists.tokens))]
+    same(lists.text_offset, offsets)
+    content = chat(logprobs=True, top_logprobs=2).choices[0].logprobs.content
+    written = b"".join(bytes(entry.bytes) for entry in content)
+    same(written.decode().removesuffix("<|im_end|>"), ANSWER, "bytes")
+    for entry in content:
+        same(len(entry.top_logprobs), 2)
+        same((entry.top_logprobs[0].token, entry.top_logprobs[0].logprob), (entry.token, entry.logprob))
+    streamed = [entry for chunk in chat(logprobs=True, top_logprobs=2, stream=True)
+                if chunk.choices[0].logprobs for entry in chunk.choices[0].logprobs.content]
+    same(streamed, content, "streamed")
+
+
+def check_echo_is_score():
+    text = "The sun is high, and the old dog sleeps under a tree. Grüße."
+    want = score(text)
+    answer = complete(text, echo=True, logprobs=1, max_tokens=0).choices[0]
+    same(answer.text, text)
+    same(answer.logprobs.token_logprobs[0], None)
+    same(len(answer.logprobs.token_logprobs), len(want["logprobs"]))
+    for i, (ours, theirs) in enumerate(zip(answer.logprobs.token_logprobs, want["logprobs"])):
+        if i > 0:
+            close(ours, theirs, f"log-probability of token {i}")
+    more = complete(text, echo=True, logprobs=1, max_tokens=4).choices[0]
+    same(len(more.logprobs.tokens), len(want["logprobs"]) + 4)
+    holds(more.text.startswith(text), "an echo begins with the prompt")
+    streamed, _ = streamed_texts(complete(text, echo=True, max_tokens=4, stream=True))
+    same(streamed[0], more.text, "streamed")
+
+
+def check_errors():
+    bad = [(lambda: complete(max_tokens=0), "max_tokens"),
+           (lambda: complete([]), "prompt"),
+           (lambda: complete(temperature=-1), "temperature"),
+           (lambda: complete(suffix="x"), "suffix"),
+           (lambda: complete(best_of=2), "best_of"),
+           (lambda: complete(extra_body={"cache_salt": "a"}), "cache_salt"),
+           (lambda: chat(messages=[]), "messages"),
+           (lambda: chat(top_logprobs=2), "top_logprobs"),
+           (lambda: chat(response_format={"type": "json_object"}), "response_format")]
+    for call, param in bad:
+        error = raised(openai.BadRequestError, call)
+        same((error.status_code, error.param, error.type), (400, param, "BadRequestError"))
+        holds(param in error.message, f"{error.message!r} does not name {param}")
+    same(raised(openai.NotFoundError, lambda: chat(model="none-of-this-name")).param, "model")
+    same(raised(openai.NotFoundError, lambda: client.embeddings.create(model="m", input="x")).status_code, 404)
+    wrong_key = client.with_options(api_key="sk-wrong")
+    same(raised(openai.AuthenticationError, wrong_key.models.list).status_code, 401)
+    error = raised(openai.APIStatusError, lambda: chat(extra_headers={"Content-Type": "text/plain"}))
+    same((error.status_code, error.type), (415, "UnsupportedMediaType"))
+    # The error of a stream that never began is not in the stream.
+    raised(openai.BadRequestError, lambda: chat(stream=True, max_tokens=0))
+
+
+def check_context_overflow():
+    limit = next(iter(client.models.list())).max_model_len
+    error = raised(openai.BadRequestError, lambda: complete(max_tokens=limit))
+    holds(error.message.find(f"This model's maximum context length is {limit} tokens") >= 0, error.message)
+    same(error.body["context_length"]["limit"], limit)
+    raised(openai.BadRequestError, lambda: complete([5] * (limit + 1)))
+
+
+def check_async():
+    async def one_chat(stream):
+        answer = await async_client.chat.completions.create(model=MODEL_NAME, messages=MESSAGES,
+                                                            temperature=0, stream=stream)
+        if not stream:
+            return answer.choices[0].message.content
+        return "".join([chunk.choices[0].delta.content or "" async for chunk in answer])
+
+    async def all_at_once():
+        same(await asyncio.gather(*(one_chat(i % 2 == 0) for i in range(12))), [ANSWER] * 12)
+        texts = await asyncio.gather(*(async_client.completions.create(
+            model=MODEL_NAME, prompt=PROMPT, max_tokens=24, temperature=1, seed=i) for i in range(6)))
+        want = [complete(temperature=1, seed=i).choices[0].text for i in range(6)]
+        same([answer.choices[0].text for answer in texts], want, "answers of a batch")
+        try:
+            await async_client.chat.completions.create(model="none-of-this-name", messages=MESSAGES)
+        except openai.NotFoundError:
+            return
+        raise AssertionError("a wrong name of the model raised no error")
+
+    asyncio.run(all_at_once())
+
+
+def check_stream_that_is_left():
+    stream = complete(max_tokens=20000, stream=True, extra_body={"ignore_eos": True})
+    next(iter(stream))
+    stream.close()
+    server = client.with_options(base_url=str(client.base_url).removesuffix("v1/"))
+    for _ in range(100):
+        load = server.get("/load", cast_to=object)["server_load"]
+        if load == 0:
+            return
+        asyncio.run(asyncio.sleep(0.1))
+    raise AssertionError(f"{load} requests still run 10 s after their client went")
+
+
+if __name__ == "__main__":
+    sys.exit(run_checks(dict(globals())))

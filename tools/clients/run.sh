@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Runs real clients of OpenAI's API against `sluice serve` with the bundled model.
+#
+#   tools/clients/run.sh [CLIENT...]      openai, lm-eval, langchain, litellm; all without a name
+#
+# SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
+# each client has a virtual environment of its own, kept for the next run
+# (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI.
+# The server listens on a free port of the loopback address and asks for a key.
+#
+# Exit status: 0 all clients that could be installed passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL)
+# none could be installed.
+set -u
+cd "$(dirname "$0")/../.."
+here=tools/clients
+
+export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
+environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
+all_clients=(openai lm-eval langchain litellm)
+
+# The newest of which all dependencies could be installed when they were chosen.
+packages_of() {
+  case "$1" in
+    openai) echo "openai==3.54.0" ;;
+    lm-eval) echo "lm-eval[api]==0.4.13" ;;
+    langchain) echo "langchain-openai==1.7.3" ;;
+    litellm) echo "litellm==1.106.2" ;;
+    *) return 1 ;;
+  esac
+}
+
+# The stamp is written last: a directory without it, or with another one, is made anew.
+install_client() {
+  local packages directory="$environments/$1" log="$environments/$1.log"
+  packages=$(packages_of "$1")
+  [ "$(cat "$directory/packages" 2>/dev/null)" != "$packages" ] || return 0
+  rm -rf "$directory"
+  python3 -m venv "$directory" >"$log" 2>&1 &&
+    "$directory/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
+      --timeout 20 "$packages" >>"$log" 2>&1 && echo "$packages" >"$directory/packages"
+}
+
+# Sets server_pid and OPENAI_BASE_URL.
+start_server() {
+  # A debug build fills the KV cache, which without a limit is most of the memory.
+  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M >"$server_log" 2>&1 &
+  server_pid=$!
+  local url="" deadline=$((SECONDS + 60))
+  while [ $SECONDS -lt $deadline ] && kill -0 "$server_pid" 2>/dev/null; do
+    url=$(sed -n 's/^listening on \(http[^,]*\),.*/\1/p' "$server_log")
+    if [ -n "$url" ] && python3 "$here/is_healthy.py" "$url/health"; then
+      export OPENAI_BASE_URL="$url/v1"
+      return 0
+    fi
+    sleep 0.1
+  done
+  echo "the server does not answer; its output:"
+  cat "$server_log"
+  return 1
+}
+
+# SIGTERM must end it with status 0.
+stop_server() {
+  local pid="$server_pid" status
+  server_pid=""
+  kill -TERM "$pid" 2>/dev/null
+  wait "$pid"
+  status=$?
+  [ "$status" -eq 0 ] && return
+  echo "FAILED: after SIGTERM the server ended with status $status; the end of its output:"
+  tail -n 20 "$server_log"
+  return 1
+}
+
+clean_up() {
+  [ -z "$server_pid" ] || kill -KILL "$server_pid" 2>/dev/null
+  rm -f "$server_log"
+}
+
+[ $# -gt 0 ] || set -- "${all_clients[@]}"
+for client in "$@"; do
+  packages_of "$client" >/dev/null && continue
+  echo "run.sh: unknown client '$client'; give some of ${all_clients[*]}" >&2
+  exit 2
+done
+if ! [ -x "$SLUICE" ]; then
+  echo "run.sh: $SLUICE is no program; build it (make demo) or set SLUICE" >&2
+  exit 2
+fi
+python3 -c "import ensurepip" 2>/dev/null || tools/setup.sh model || exit 1
+
+# Clients read the key by themselves. They must ask no other server.
+export OPENAI_API_KEY=sk-of-the-tests SLUICE_API_KEY=sk-of-the-tests
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 HF_HUB_OFFLINE=1 LITELLM_LOCAL_MODEL_COST_MAP=True
+export TQDM_DISABLE=1 PYTHONDONTWRITEBYTECODE=1
+mkdir -p "$environments" || exit 1
+server_log=$(mktemp)
+server_pid=""
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+passed=0 skipped=() failed=()
+for client in "$@"; do
+  echo "=== $client ($(packages_of "$client"))"
+  if ! install_client "$client"; then
+    echo "skipped: $client could not be installed from PyPI:" \
+      "$(tail -n 1 "$environments/$client.log")"
+    skipped+=("$client")
+    continue
+  fi
+  # A server for each client, so that no client finds the cache of another.
+  start_server || exit 1
+  "$environments/$client/bin/python" "$here/check_${client//-/_}.py"
+  status=$?
+  stop_server && [ "$status" -eq 0 ] && passed=$((passed + 1)) || failed+=("$client")
+done
+
+echo "clients: $passed passed, ${#failed[@]} failed${failed[*]:+ (${failed[*]})}," \
+  "${#skipped[@]} skipped${skipped[*]:+ (${skipped[*]})}"
+[ "${#failed[@]}" -eq 0 ] || exit 1
+[ "$passed" -gt 0 ] || exit 75
