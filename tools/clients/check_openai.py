@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 
 import openai
 
@@ -210,6 +211,26 @@ def check_context_overflow():
     raised(openai.BadRequestError, lambda: complete([5] * (limit + 1)))
 
 
+def server_load():
+    server = client.with_options(base_url=str(client.base_url).removesuffix("v1/"))
+    return server.get("/load", cast_to=object)["server_load"]
+
+
+def wait_until_idle():
+    for _ in range(100):
+        if server_load() == 0:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{server_load()} requests still run 10 s after their client went")
+
+
+def check_too_many_choices():
+    error = raised(openai.RateLimitError, lambda: complete(["a"] * 1024, n=128))
+    holds(int(error.response.headers["Retry-After"]) >= 1, "a time to wait")
+    wait_until_idle()
+    same(chat().choices[0].message.content, ANSWER)
+
+
 def check_async():
     async def one_chat(stream):
         answer = await async_client.chat.completions.create(model=MODEL_NAME, messages=MESSAGES,
@@ -237,13 +258,7 @@ def check_stream_that_is_left():
     stream = complete(max_tokens=20000, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    server = client.with_options(base_url=str(client.base_url).removesuffix("v1/"))
-    for _ in range(100):
-        load = server.get("/load", cast_to=object)["server_load"]
-        if load == 0:
-            return
-        asyncio.run(asyncio.sleep(0.1))
-    raise AssertionError(f"{load} requests still run 10 s after their client went")
+    wait_until_idle()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 # Exit status: 0 all clients that could be installed passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL)
 # none could be installed.
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 here=tools/clients
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
