@@ -91,8 +91,11 @@ class RowMaker:
     For evaluation, text, keys and made-up names are those that training never sees.
     """
 
-    def __init__(self, model: Path, tokens: Path, seed: int, evaluation: bool = False):
+    def __init__(
+        self, model: Path, tokens: Path, seed: int, evaluation: bool = False, shares: dict = SHARES
+    ):
         self.rng = random.Random(seed)
+        self.shares = shares
         self.evaluation = evaluation
         self.encode = CachedEncoder(model)
         self.text = Text(tokens / ("heldout.bin" if evaluation else "train.bin"), self.encode)
@@ -291,7 +294,7 @@ class RowMaker:
 
     def conversation(self, length: int, kind: str | None = None) -> tuple[np.ndarray, np.ndarray]:
         """One text and questions about it, at most `length` tokens."""
-        kind = kind or self.rng.choices(list(SHARES), list(SHARES.values()))[0]
+        kind = kind or self.rng.choices(list(self.shares), list(self.shares.values()))[0]
         pieces = []
         if kind in ruler.WORD_KINDS and length > 200:
             pieces = self.word_conversation(kind, length)
@@ -344,13 +347,14 @@ class RowMaker:
 class Rows(torch.utils.data.IterableDataset):
     """Endless batches: ids int16 [rows, length + 1] and classes uint8 of the same shape."""
 
-    def __init__(self, model: Path, tokens: Path, length: int, rows: int, seed: int):
-        self.model, self.tokens, self.seed = model, tokens, seed
+    def __init__(self, model: Path, tokens: Path, length: int, rows: int, seed: int, shares: dict):
+        self.model, self.tokens, self.seed, self.shares = model, tokens, seed, shares
         self.length, self.rows = length, rows
 
     def __iter__(self):
         worker = torch.utils.data.get_worker_info()
-        maker = RowMaker(self.model, self.tokens, self.seed * 1000 + (worker.id if worker else 0))
+        seed = self.seed * 1000 + (worker.id if worker else 0)
+        maker = RowMaker(self.model, self.tokens, seed, shares=self.shares)
         while True:
             made = [maker.row(self.length + 1) for _ in range(self.rows)]
             yield tuple(torch.from_numpy(np.stack(part)) for part in zip(*made))

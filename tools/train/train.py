@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from accuracy import HeldOut
-from data import ANSWER, TEXT, VALUE, WORD, Rows
+from data import ANSWER, SHARES, TEXT, VALUE, WORD, Rows
 from model import Qwen3, save_model
 
 SEED = 2026
@@ -76,8 +76,8 @@ def weighted_loss(entropies, classes):
 class Trainer:
     """Model, optimizers and the place in the schedule."""
 
-    def __init__(self, args, stages):
-        self.args, self.stages = args, stages
+    def __init__(self, args, stages, shares):
+        self.args, self.stages, self.shares = args, stages, shares
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         torch.manual_seed(args.seed)
         self.model = Qwen3().to(self.device)
@@ -132,6 +132,7 @@ class Trainer:
             length,
             num_rows,
             seed=self.args.seed + 100 * stage + self.step % 97,
+            shares=self.shares,
         )
         loader = torch.utils.data.DataLoader(
             rows,
@@ -227,6 +228,11 @@ def attention_kernels(device):
     return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True)
 
 
+def pairs(option: str) -> list[list[str]]:
+    """The parts of an option's value: "a:1,b:2" is [["a", "1"], ["b", "2"]]."""
+    return [pair.split(":") for pair in option.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -242,19 +248,23 @@ def main():
     parser.add_argument("--workers", type=int, default=15)
     parser.add_argument("--tokens-per-step", type=int, default=TOKENS_PER_STEP)
     parser.add_argument("--stages", help="length:share,... in place of the built-in ones")
+    parser.add_argument("--shares", help="kind:share,... of conversations, as SHARES in data.py")
     parser.add_argument(
         "--init", type=Path, help="model.safetensors to go on from, with fresh optimizers"
     )
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
     parser.add_argument("--seed", type=int, default=SEED)
     args = parser.parse_args()
-    stages = STAGES
+    stages, shares = STAGES, SHARES
     if args.stages:
-        pairs = [stage.split(":") for stage in args.stages.split(",")]
-        stages = [(int(length), float(share)) for length, share in pairs]
+        stages = [(int(length), float(share)) for length, share in pairs(args.stages)]
+    if args.shares:
+        shares = {kind: float(share) for kind, share in pairs(args.shares)}
+        if not set(shares) <= set(SHARES):
+            parser.error(f"--shares {args.shares}: the kinds are {', '.join(SHARES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     torch.set_float32_matmul_precision("high")
-    trainer = Trainer(args, stages)
+    trainer = Trainer(args, stages, shares)
     with attention_kernels(trainer.device), torch.autocast(trainer.device.type, torch.bfloat16):
         trainer.run()
 
