@@ -1,7 +1,9 @@
 // The program: reads the command line, runs one command, and turns errors into exit codes. Runs on
 // the main thread.
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -17,6 +19,22 @@
 
 namespace sluice::cli {
 namespace {
+
+// The first failed allocation frees this reserve, then throws. Unwinding needs memory: destructors
+// of the JSON library allocate, and an exception from a destructor would abort the program. Pages
+// of the reserve are never touched, so it costs address space alone.
+constexpr size_t kMostReserveBytes = size_t{4} << 20, kLeastReserveBytes = size_t{64} << 10;
+std::atomic<void*> memory_reserve = nullptr;
+
+void reserve_memory() {
+  for (size_t size = kMostReserveBytes; size >= kLeastReserveBytes && !memory_reserve; size /= 2) {
+    memory_reserve = std::malloc(size);
+  }
+  std::set_new_handler([] {
+    std::free(memory_reserve.exchange(nullptr));
+    throw std::bad_alloc();
+  });
+}
 
 // Refuses a stack limit that would crash the program later: every thread has a stack of that size.
 // Errors: kDoesNotFit.
@@ -62,6 +80,7 @@ int run_outcome(const ParseOutcome& outcome) {
 // Catches every exception: nothing but an exit code and one message leaves the program.
 int run_program(const std::vector<std::string>& words) {
   try {
+    reserve_memory();
     guard_interrupts();
     // With this signal ignored, write() beyond a file size limit (ulimit -f) returns an error; the
     // signal's default action would end the program and leave temporary files.

@@ -349,7 +349,7 @@ TEST(Options, EveryBadValueIsNamed) {
       {{"runn"}, "unknown command 'runn'; did you mean run?"},
       {{"bench", "encode", "d"}, "did you mean decode?"},
       {{"bench"}, "sluice bench needs a command: decode, prefill"},
-      {{}, "sluice needs a command: run, needle, inspect, doctor, bench"},
+      {{}, "sluice needs a command: run, serve, needle, inspect, doctor, bench"},
       {{"doctor", "extra"}, "unknown word 'extra'"},
       {{"run", "hi"}, "no model given"},
       {{"inspect"}, "no model given"},

@@ -133,14 +133,16 @@ TEST(AnswerStream, PromptProgress) {
   options.prompts[0].ids.assign(100, 'a');
   {
     api::AnswerStream stream(shared(options), answer_tokenizer());
-    EXPECT_EQ(stream.progress(0, {1, 100, 100}, 0, at_ms(5000)), nullptr) << "nobody asked";
+    EXPECT_EQ(stream.progress(0, {.num_prompt_tokens = 100, .num_done = 100}, at_ms(5000)), nullptr)
+        << "nobody asked";
   }
   options.return_progress = true;
   api::AnswerStream stream(shared(options), answer_tokenizer());
   Client client;
   client.read(rendered(stream.start()));
   const auto progress = [&](size_t choice, int64_t done, int64_t ms) {
-    const auto event = stream.progress(choice, {1, 100, done}, 5, at_ms(ms));
+    const auto event = stream.progress(
+        choice, {.num_prompt_tokens = 100, .num_cached_tokens = 5, .num_done = done}, at_ms(ms));
     if (event == nullptr) return false;
     const std::string text = rendered(event);
     EXPECT_NE(text.find(R"("choices":[{"index":0,"delta":{"role":"assistant","content":null},)"
@@ -323,8 +325,8 @@ TEST(AnswerStream, EventsMerge) {
   options.return_progress = true;
   api::AnswerStream stream(shared(options), answer_tokenizer());
   rendered(stream.start());
-  const auto first = stream.progress(0, {1, 3, 1}, 0, at_ms(300));
-  const auto second = stream.progress(0, {1, 3, 3}, 0, at_ms(301));
+  const auto first = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 1}, at_ms(300));
+  const auto second = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 3}, at_ms(301));
   const auto third = stream.delta(0, output_of("Hi", {kHi}), at_ms(302));
   const auto fourth = stream.delta(0, output_of(std::string(1000, 'x'), {'x'}), at_ms(303));
   const size_t bytes = first->size_bytes();

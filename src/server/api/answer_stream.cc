@@ -76,7 +76,7 @@ AnswerStream::Event AnswerStream::start() {
 }
 
 AnswerStream::Event AnswerStream::progress(size_t choice, const PromptProgress& progress,
-                                           int64_t num_cached, http::TimePoint now) {
+                                           http::TimePoint now) {
   const size_t prompt = choice / options_->n;
   if (!options_->return_progress || progress.num_done <= num_done_[prompt]) return nullptr;
   const bool ends = progress.num_done == progress.num_prompt_tokens;
@@ -86,7 +86,7 @@ AnswerStream::Event AnswerStream::progress(size_t choice, const PromptProgress& 
   const auto time = std::chrono::duration_cast<http::Milliseconds>(now - options_->queued);
   auto event = std::make_unique<UpdateEvent>(writer_);
   event->set_share(prompt, {.total = progress.num_prompt_tokens,
-                            .cache = num_cached,
+                            .cache = progress.num_cached_tokens,
                             .processed = progress.num_done,
                             .time_ms = time.count()});
   return event;

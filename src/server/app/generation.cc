@@ -176,7 +176,7 @@ void Generation::handle(size_t choice, const PromptProgress& progress, http::Tim
   lives_[choice]->started(now, model_->cached_in_place(progress.num_cached_tokens));
   lives_[choice]->prompt_done(progress.num_done);
   if (!stream_ || is_refused_) return;
-  auto event = stream_->progress(choice, progress, progress.num_cached_tokens, now);
+  auto event = stream_->progress(choice, progress, now);
   if (event != nullptr) call_.exchange->send(std::move(event));
 }
 
