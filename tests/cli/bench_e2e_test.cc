@@ -302,13 +302,14 @@ TEST(BenchFromOutside, SparseTakesTheEnginesOwnOptionsForOneRow) {
 TEST(BenchFromOutside, OverlapComparesTheListsOfSteps) {
   const Json json = json_of({"bench", "overlap", model_dir(), "--device", "cpu", "--lengths", "1K",
                              "--budgets", "128,2K", "--steps", "8", "--sparse-page-tokens", "16"});
+  constexpr int kLayers = 6, kLists = 8 * 2;  // of a layer: steps x KV heads
   const Json& results = json.at("results");
   ASSERT_EQ(results.size(), 2u * 7);
   for (size_t i = 0; i < results.size(); ++i) {
     const Json& row = results[i];
     const bool all_layers = i % 7 == 6;
     EXPECT_EQ(row.at("layer").is_null(), all_layers);
-    EXPECT_EQ(row.at("num_lists"), all_layers ? 6 * 8 : 8);
+    EXPECT_EQ(row.at("num_lists"), all_layers ? kLayers * kLists : kLists);
     EXPECT_EQ(row.at("page_tokens"), 16);
     const double previous = row.at("previous"), last_4 = row.at("last_4");
     EXPECT_EQ(row.at("budget_tokens"), i < 7 ? 128 : 2048);
