@@ -191,6 +191,48 @@ TEST(HttpServer, TheGateIsAskedBeforeTheBody) {
   EXPECT_EQ(status_of(with.read_answer()), 200);
 }
 
+// Whoever finds an error, the route's clients read it in their own words; others are not touched.
+TEST(HttpServer, ErrorsOfARouteHaveItsForm) {
+  Limits limits;
+  limits.body_bytes = 100;
+  ServerOptions options = echo_options(limits);
+  const FaultBody own = [](const Fault& fault, std::string_view request_id) {
+    return "own " + std::to_string(fault.status) + " " + std::string(request_id);
+  };
+  const auto route = [&](const char* path, Handler handler) {
+    options.router.add("POST", path, std::move(handler), own);
+  };
+  route("/own/drop", [](const Request&, const auto&) {});
+  route("/own/throw", [](const Request&, const auto&) { throw std::runtime_error("secret"); });
+  route("/own/fail", [](const Request&, const auto& exchange) { exchange->fail({.status = 404}); });
+  options.gate = [](const Request& request) -> std::optional<Fault> {
+    if (request.find("no-key") == nullptr) return std::nullopt;
+    return Fault{.status = 401};
+  };
+  HttpServer server(std::move(options));
+  const auto answer = [&](const std::string& line, const std::string& rest) {
+    RawClient client(server.port());
+    client.send(line + " HTTP/1.1\r\nHost: a\r\nX-Request-Id: r1\r\n" + rest);
+    return client.read_answer();
+  };
+  const std::string empty = "Content-Length: 0\r\n\r\n";
+  EXPECT_TRUE(answer("POST /own/drop", empty).ends_with("\r\n\r\nown 500 r1"));
+  EXPECT_TRUE(answer("POST /own/throw", empty).ends_with("\r\n\r\nown 500 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", empty).ends_with("\r\n\r\nown 404 r1"));
+  EXPECT_TRUE(answer("POST /own/%66ail", empty).ends_with("\r\n\r\nown 404 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", "no-key: 1\r\n" + empty).ends_with("own 401 r1"));
+  EXPECT_TRUE(answer("GET /own/fail", "\r\n").ends_with("own 405 r1"));
+  EXPECT_TRUE(
+      answer("POST /own/fail", "Transfer-Encoding: chunked\r\n\r\nfff\r\n" + std::string(200, 'x'))
+          .ends_with("own 413 r1"));
+  EXPECT_TRUE(has(answer("POST /own/unknown", empty), R"({"error":)"));
+  RawClient client(server.port());
+  client.send("POST /own/fail HTTP/1.1\r\nHost: a\r\n" + empty);
+  EXPECT_TRUE(has(client.read_answer(), "own 404"));
+  client.send("GET /drop HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(has(client.read_answer(), R"({"error":)")) << "the form of another request";
+}
+
 TEST(HttpServer, ConnectionsAboveTheLimitAreClosed) {
   Limits limits;
   limits.num_connections = 200;

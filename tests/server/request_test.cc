@@ -296,6 +296,21 @@ TEST(ResolveMaxTokens, KeepsWhatWasAskedAndShrinksDefaults) {
   EXPECT_EQ(tokens_of(completion(R"(,"echo":true,"max_tokens":0)"), 999, 1000), 1);
 }
 
+// A prompt that leaves no room is refused all the same, and max_tokens is not blamed for it.
+TEST(ResolveMaxTokens, ClampsWhereTheApiDoes) {
+  ChatRequest request = chat(R"(,"max_tokens":900)");
+  request.clamps_max_tokens = true;
+  EXPECT_EQ(tokens_of(request, 99, 1000), 900);
+  EXPECT_EQ(tokens_of(request, 100, 1000), 900);
+  EXPECT_EQ(tokens_of(request, 101, 1000), 899);
+  EXPECT_EQ(tokens_of(request, 999, 1000), 1);
+  const auto tokens = resolve_max_tokens(request, 1000, 1000);
+  const auto* fault = std::get_if<http::Fault>(&tokens);
+  ASSERT_NE(fault, nullptr);
+  EXPECT_EQ(fault->param, "");
+  EXPECT_EQ(fault->context_length->max_tokens, 1);
+}
+
 void expect_overflow(const CommonRequest& request, int64_t prompt, int64_t asked,
                      const std::string& param) {
   const auto tokens = resolve_max_tokens(request, prompt, 1000);

@@ -42,6 +42,8 @@ struct CommonRequest {
   std::optional<int32_t> max_tokens;  // 0 with echo only
   // The limit if max_tokens is empty; empty: the room that the prompt leaves.
   std::optional<int32_t> default_max_tokens;
+  // A max_tokens beyond the room counts as the room: agents send a constant.
+  bool clamps_max_tokens = false;
   int32_t n = 1;
   bool stream = false;
   bool include_usage = false;           // of stream_options
@@ -124,8 +126,8 @@ enum class RequestKind { kCompletion, kChat, kTokenize, kDetokenize };
 std::span<const FieldFacts> request_fields(RequestKind kind);
 
 // SamplingParams::max_tokens of a request whose prompt has this many tokens. An explicit max_tokens
-// is kept or refused, the default shrinks to the room. 1 for an explicit 0, which the engine does
-// not have: an answer to that leaves the token out.
+// is kept or refused, unless it is clamped; the default shrinks to the room. 1 for an explicit 0,
+// which the engine does not have: an answer to that leaves the token out.
 //
 // Errors: a Fault with status 400 and its context_length for a prompt, or a prompt with max_tokens,
 // that exceeds max_model_len; one for min_tokens above the limit.

@@ -16,6 +16,7 @@ void Call::record(int status, const std::optional<metrics::RequestSummary>& summ
                 .route = route,
                 .status = status,
                 .total_s = total.count(),
+                .skipped_tools = skipped_tools,
                 .summary = summary,
                 .aborted = aborted});
 }
@@ -33,6 +34,9 @@ bool Call::has_model(const std::optional<std::string>& name) const {
   return !fault;
 }
 
-void Call::fail(const http::Fault& fault) const { answer(http::fault_answer(fault)); }
+void Call::fail(const http::Fault& fault) const {
+  exchange->fail(fault);
+  record(fault.status, std::nullopt, std::nullopt);
+}
 
 }  // namespace sluice::server

@@ -62,11 +62,12 @@ Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
     : call_(std::move(call)),
       model_(std::move(model)),
       options_(request.options),
+      writer_(request.writer),
       num_choices_(request.choices.size()) {
   if (request.stream) {
-    stream_.emplace(options_, model_->service.tokenizer());
+    stream_.emplace(options_, writer_);
   } else {
-    body_ = std::make_shared<api::AnswerBody>(options_, model_->service.tokenizer());
+    body_ = std::make_shared<api::AnswerBody>(options_, writer_);
   }
 }
 
@@ -150,7 +151,7 @@ void Generation::begin_answer() {
   const std::lock_guard lock(mutex_);
   if (aborted_) cancel_all();  // the client went while choices were submitted
   if (stream_) {
-    call_.exchange->begin_stream();
+    call_.exchange->begin_stream(stream_->head());
     call_.exchange->send(stream_->start());
   }
   has_begun_ = true;
@@ -197,7 +198,10 @@ void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now
 
 void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint now) {
   lives_[choice]->ended(now, outcome_of(end.reason));
-  if (end.reason == EndReason::kAborted) aborted_ = metrics::AbortReason::kDrain;
+  if (end.reason == EndReason::kAborted) {
+    aborted_ = metrics::AbortReason::kDrain;
+    if (!fault_) fault_ = writer_->abort_fault();
+  }
   if (end.reason == EndReason::kError && !fault_) {
     fault_ = fault_of_engine(*end.error);
     cancel_all();
@@ -212,7 +216,7 @@ void Generation::finish() { record(stream_ ? finish_stream() : finish_body()); }
 
 // The status was sent with the head, whatever came after it.
 int Generation::finish_stream() {
-  call_.exchange->send(fault_ ? api::AnswerStream::fail(*fault_) : stream_->end(places()));
+  call_.exchange->send(fault_ ? stream_->fail(*fault_) : stream_->end(places()));
   call_.exchange->finish();
   return 200;
 }

@@ -3,9 +3,10 @@
 // A request has one or more choices; each is a request of the service. Their outputs become the
 // body or the stream of the answer. When the client goes, all choices are cancelled.
 //
-// Made by the handlers of completions and chats. Thread rule: `start` on a worker; after it the
-// object lives until its last choice has ended. Sinks run on the engine's thread and only move
-// what they get; text is made on the threads of the connection and of the workers.
+// Made by the handlers of all routes that generate, in `generate` (app/generate.h). It knows no
+// API: an AnswerWriter has its forms. Thread rule: `start` on a worker; after it the object lives
+// until its last choice has ended. Sinks run on the engine's thread and only move what they get;
+// text is made on the threads of the connection and of the workers.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,7 @@
 #include "server/api/answer_body.h"
 #include "server/api/answer_options.h"
 #include "server/api/answer_stream.h"
+#include "server/api/answer_writer.h"
 #include "server/app/call.h"
 #include "server/app/served_model.h"
 #include "server/metrics/request_life.h"
@@ -28,6 +30,7 @@ namespace sluice::server {
 
 struct GenerationRequest {
   std::shared_ptr<const api::AnswerOptions> options;
+  std::shared_ptr<api::AnswerWriter> writer;
   std::vector<ServiceRequest> choices;  // by index
   bool stream = false;
 };
@@ -79,6 +82,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const Call call_;
   const std::shared_ptr<const ServedModel> model_;
   const std::shared_ptr<const api::AnswerOptions> options_;
+  const std::shared_ptr<api::AnswerWriter> writer_;
   const size_t num_choices_;
 
   std::mutex mutex_;

@@ -24,21 +24,22 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_generation_routes(router, context);
 }
 
-void add_model_route(http::Router& router, ServerContext& context, const char* method,
-                     const char* pattern, Answering answering) {
-  router.add(method, pattern,
-             [&context, pattern, answering](http::Request request,
-                                            std::shared_ptr<http::Exchange> exchange) {
-               Call call{.context = &context,
-                         .route = pattern,
-                         .body = std::move(request.body),
-                         .query = std::move(request.query),
-                         .captures = std::move(request.captures),
-                         .exchange = std::move(exchange),
-                         .arrived = http::Clock::now()};
-               context.workers.post(
-                   [call = std::move(call), answering] { answer_with_model(call, answering); });
-             });
+void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route) {
+  router.add(
+      route.method, route.pattern,
+      [&context, pattern = route.pattern, answering = route.answering](
+          http::Request request, std::shared_ptr<http::Exchange> exchange) {
+        Call call{.context = &context,
+                  .route = pattern,
+                  .body = std::move(request.body),
+                  .query = std::move(request.query),
+                  .captures = std::move(request.captures),
+                  .exchange = std::move(exchange),
+                  .arrived = http::Clock::now()};
+        context.workers.post(
+            [call = std::move(call), answering] { answer_with_model(call, answering); });
+      },
+      route.faults);
 }
 
 }  // namespace sluice::server

@@ -23,9 +23,15 @@ void add_generation_routes(http::Router& router, ServerContext& context);
 // What a handler of a route does with a call. It throws only what std::exception covers.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 
+struct ModelRoute {
+  const char* method = "POST";
+  const char* pattern;
+  Answering answering;
+  http::FaultBody faults = http::fault_body;  // how all errors of this path are written
+};
+
 // Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
 // no model that serves; 500 for what `answering` throws.
-void add_model_route(http::Router& router, ServerContext& context, const char* method,
-                     const char* pattern, Answering answering);
+void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route);
 
 }  // namespace sluice::server

@@ -102,6 +102,7 @@ bool Connection::begin_body() {
   Head& head = reader_.head();
   head_only_ = head.request.method == "HEAD";
   request_id_ = head.request.id;
+  fault_body_ = set_->options.router.faults_of(head.request.path);
   auto found = set_->options.router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
   if (auto* unknown = std::get_if<Fault>(&found)) {
@@ -134,7 +135,7 @@ void Connection::refuse(const Fault& fault) {
   if (request_id_.empty()) request_id_ = make_request_id();
   outbox_ = std::make_shared<Outbox>(0, [] {});
   close_after_ = stopping_ || fault.close;
-  outbox_->answer(fault_answer(fault));
+  outbox_->answer(fault_answer(fault, fault_body_, request_id_));
   pump();
 }
 
@@ -152,7 +153,7 @@ void Connection::call_handler() {
           if (const auto connection = weak.lock()) connection->pump();
         });
       });
-  auto exchange = std::make_shared<Exchange>(outbox_, request.id);
+  auto exchange = std::make_shared<Exchange>(outbox_, request.id, fault_body_);
   try {
     (*match_.handler)(std::move(request), exchange);
   } catch (const std::exception&) {
@@ -247,6 +248,7 @@ void Connection::end_exchange() {
   if (out_.capacity() > kBatchBytes) std::string().swap(out_);
   if (close_after_ || stopping_) return linger();
   request_id_.clear();
+  fault_body_ = fault_body;
   reader_.next(Clock::now());
   // Posted, so that a thousand pipelined requests are no recursion.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {

@@ -78,7 +78,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<Outbox> outbox_;
   Router::Match match_{};
   std::string request_id_;
-  bool head_only_ = false;  // HEAD: the client expects no body
+  FaultBody fault_body_ = fault_body;  // of the route, once it is known
+  bool head_only_ = false;             // HEAD: the client expects no body
   bool chunked_ = false;
   bool streaming_ = false;
   bool close_after_ = false;

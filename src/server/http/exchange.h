@@ -17,7 +17,8 @@ namespace sluice::http {
 
 class Exchange {
  public:
-  Exchange(std::shared_ptr<Outbox> outbox, std::string request_id);
+  // `faults`: how this route's errors are written.
+  Exchange(std::shared_ptr<Outbox> outbox, std::string request_id, FaultBody faults = fault_body);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
@@ -27,7 +28,9 @@ class Exchange {
   // Order: one answer() or fail(); or begin_stream(), any number of send(), then finish().
   // Each returns false, without effect, out of this order or when the client is gone.
   bool answer(Answer answer) { return outbox_->answer(std::move(answer)); }
-  bool fail(const Fault& fault) { return outbox_->answer(fault_answer(fault)); }
+  bool fail(const Fault& fault) {
+    return outbox_->answer(fault_answer(fault, faults_, request_id_));
+  }
   // The headers leave at once, with status 200.
   bool begin_stream(StreamStart start = {}) { return outbox_->begin_stream(std::move(start)); }
   bool send(std::unique_ptr<StreamEvent> event) { return outbox_->send(std::move(event)); }
@@ -42,6 +45,7 @@ class Exchange {
  private:
   std::shared_ptr<Outbox> outbox_;
   std::string request_id_;
+  FaultBody faults_;
 };
 
 }  // namespace sluice::http

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "server/http/fault.h"
-
 namespace sluice::http {
 
 Outbox::Outbox(size_t max_bytes, std::function<void()> wake)
@@ -66,18 +64,17 @@ bool Outbox::finish() {
   return true;
 }
 
+bool Outbox::is_unanswered() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ == Phase::kWaiting;
+}
+
 void Outbox::abandon() {
   {
     const std::lock_guard lock(mutex_);
-    if (phase_ == Phase::kWaiting) {
-      phase_ = Phase::kAnswered;
-      answer_ = fault_answer({.status = 500, .message = "the request was given up unanswered"});
-    } else if (phase_ == Phase::kStreaming) {
-      phase_ = Phase::kFinished;
-      cut_ = true;
-    } else {
-      return;
-    }
+    if (phase_ != Phase::kStreaming) return;
+    phase_ = Phase::kFinished;
+    cut_ = true;
   }
   wake_();
 }

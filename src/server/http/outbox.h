@@ -52,7 +52,9 @@ class Outbox {
   // Merges with the last waiting event if that one absorbs it.
   bool send(std::unique_ptr<StreamEvent> event);
   bool finish();
-  // No producer is left: an unanswered request gets 500, an unfinished stream is cut.
+  // Whether neither an answer nor a stream has begun.
+  bool is_unanswered() const;
+  // No producer is left: an unfinished stream is cut.
   void abandon();
   // `callback` is called once if the client goes before the answer is complete, on a thread of the
   // server; at once on this thread if it has gone. It must not block.

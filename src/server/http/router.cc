@@ -43,6 +43,17 @@ std::optional<std::string> decode(std::string_view text) {
   return decoded;
 }
 
+// Nothing if a segment is wrongly encoded.
+std::optional<std::vector<std::string>> decoded_segments(std::string_view path) {
+  std::vector<std::string> segments = split(path);
+  for (std::string& segment : segments) {
+    auto decoded = decode(segment);
+    if (!decoded) return std::nullopt;
+    segment = std::move(*decoded);
+  }
+  return segments;
+}
+
 // What the pattern captures, or nothing if the path does not fit.
 std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
                                               const std::vector<std::string>& path) {
@@ -66,25 +77,29 @@ std::optional<std::vector<std::string>> match(const std::vector<std::string>& pa
 
 }  // namespace
 
-void Router::add(std::string method, std::string_view pattern, Handler handler) {
-  routes_.push_back({std::move(method), split(pattern), std::move(handler)});
+void Router::add(std::string method, std::string_view pattern, Handler handler, FaultBody faults) {
+  routes_.push_back({std::move(method), split(pattern), std::move(handler), faults});
+}
+
+FaultBody Router::faults_of(std::string_view path) const {
+  const auto segments = decoded_segments(path);
+  const auto found = std::ranges::find_if(routes_, [&](const Route& route) {
+    return segments && match(route.segments, *segments).has_value();
+  });
+  return found == routes_.end() ? fault_body : found->faults;
 }
 
 std::variant<Router::Match, Fault> Router::find(std::string_view method,
                                                 std::string_view path) const {
-  std::vector<std::string> segments = split(path);
-  for (std::string& segment : segments) {
-    auto decoded = decode(segment);
-    if (!decoded) {
-      return Fault{.status = 400,
-                   .message = fmt::format("the path \"{}\" is not percent-encoded rightly",
-                                          printable(path))};
-    }
-    segment = std::move(*decoded);
+  const auto segments = decoded_segments(path);
+  if (!segments) {
+    return Fault{
+        .status = 400,
+        .message = fmt::format("the path \"{}\" is not percent-encoded rightly", printable(path))};
   }
   std::vector<std::string> allowed;
   for (const Route& route : routes_) {
-    auto captures = match(route.segments, segments);
+    auto captures = match(route.segments, *segments);
     if (!captures) continue;
     if (route.method == method) return Match{&route.handler, std::move(*captures)};
     if (std::find(allowed.begin(), allowed.end(), route.method) == allowed.end()) {

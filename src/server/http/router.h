@@ -31,18 +31,23 @@ class Router {
 
   // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
   // one or more. {} and {*} are captured, percent-decoded. The first pattern added that fits
-  // counts.
-  void add(std::string method, std::string_view pattern, Handler handler);
+  // counts. `faults` writes the errors of requests to paths that fit, whoever finds them.
+  void add(std::string method, std::string_view pattern, Handler handler,
+           FaultBody faults = fault_body);
 
   // Errors: 400 for a path that is wrongly percent-encoded or holds NUL, 404 for an unknown path,
   // 405 with Allow for one that knows other methods.
   std::variant<Match, Fault> find(std::string_view method, std::string_view path) const;
+  // How errors of requests to this path are written, whatever the method is; OpenAI's way for a
+  // path that is unknown.
+  FaultBody faults_of(std::string_view path) const;
 
  private:
   struct Route {
     std::string method;
     std::vector<std::string> segments;
     Handler handler;
+    FaultBody faults;
   };
 
   std::vector<Route> routes_;

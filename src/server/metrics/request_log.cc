@@ -26,6 +26,9 @@ std::string request_log_text(const RequestLogEntry& entry) {
     fmt::format_to(out, " end={}", outcome_name(*entry.summary->outcome));
   }
   if (entry.aborted) fmt::format_to(out, " aborted={}", abort_reason_name(*entry.aborted));
+  if (!entry.skipped_tools.empty()) {
+    fmt::format_to(out, " skipped_tools={}", log_word(entry.skipped_tools));
+  }
   return line;
 }
 
@@ -50,6 +53,7 @@ std::string request_log_json(const RequestLogEntry& entry) {
     object["end"] = outcome_name(*entry.summary->outcome);
   }
   if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
+  if (!entry.skipped_tools.empty()) object["skipped_tools"] = entry.skipped_tools;
   return log_json_line(object);
 }
 
