@@ -57,6 +57,8 @@ struct CommonRequest {
   bool parse_special = true;
   std::optional<int32_t> prompt_logprobs;  // what the answer shows
   std::string cache_salt;
+  // Types of tools that were left out since they run on the servers of others, for the log.
+  std::string skipped_tools;
   UnknownFields unknown;
 };
 
@@ -79,7 +81,8 @@ struct Conversation {
   Json tools;                             // a list of functions; null if there are none
   Json template_kwargs = Json::object();  // chat_template_kwargs
   std::optional<std::string> reasoning_effort;
-  bool add_generation_prompt = true;  // not with continue_final_message
+  std::optional<bool> enable_thinking;  // of APIs that have a switch; for templates that read it
+  bool add_generation_prompt = true;    // not with continue_final_message
   bool continue_final_message = false;
 };
 

@@ -41,7 +41,7 @@ struct Call {
   std::shared_ptr<http::Exchange> exchange;
   // Queueing for a worker counts into the times of the request.
   http::TimePoint arrived;
-  // Types of the request's tools that this server does not have, for the log; one after the other.
+  // Of CommonRequest, for the log.
   std::string skipped_tools;
 
   // Answers with a whole body. `summary`: of a request that reached the engine.
