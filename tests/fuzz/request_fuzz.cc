@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/api/messages/messages_request.h"
 #include "server/api/request.h"
 
 namespace {
@@ -82,6 +83,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const sluice::api::RequestRules rules{.defaults = {}, .vocab_size = kVocab};
   require_read(sluice::api::read_completion(body, rules));
   require_read(sluice::api::read_chat(body, rules));
+  require_read(sluice::api::read_messages(body, rules));
   require_read(sluice::api::read_tokenize(body, rules));
   require_read(sluice::api::read_detokenize(body, rules));
   return 0;

@@ -225,6 +225,7 @@ TEST(HttpServer, ErrorsOfARouteHaveItsForm) {
   EXPECT_TRUE(
       answer("POST /own/fail", "Transfer-Encoding: chunked\r\n\r\nfff\r\n" + std::string(200, 'x'))
           .ends_with("own 413 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", "Content-Length: 101\r\n\r\n").ends_with("own 413 r1"));
   EXPECT_TRUE(has(answer("POST /own/unknown", empty), R"({"error":)"));
   RawClient client(server.port());
   client.send("POST /own/fail HTTP/1.1\r\nHost: a\r\n" + empty);

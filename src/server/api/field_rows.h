@@ -32,6 +32,15 @@ FieldFacts max_tokens_facts(std::string_view name, int64_t min, std::string_view
 // Texts that end an answer.
 FieldFacts stop_facts(std::string_view name);
 
+// Fields without a value to store.
+constexpr FieldFacts hint(std::string_view name, std::string_view help) {
+  return {.name = name, .kind = FieldClass::kHint, .help = help};
+}
+constexpr FieldFacts not_done(std::string_view name, std::string_view neutral,
+                              std::string_view help) {
+  return {.name = name, .kind = FieldClass::kNotDone, .neutral = neutral, .help = help};
+}
+
 template <typename T>
 struct IsOptional : std::false_type {};
 template <typename T>

@@ -138,7 +138,7 @@ std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& reque
   int64_t limit = asked;
   if (!is_fixed) {
     const auto most = request.max_tokens ? request.max_tokens : request.default_max_tokens;
-    limit = std::min<int64_t>(room, most.value_or(std::numeric_limits<int32_t>::max()));
+    limit = std::clamp<int64_t>(most.value_or(std::numeric_limits<int32_t>::max()), 1, room);
   }
   if (request.params.min_tokens > limit) {
     return http::Fault{.message = fmt::format("min_tokens is {}; it must be from 0 to {}, the most "

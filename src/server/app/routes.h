@@ -19,6 +19,8 @@ void add_status_routes(http::Router& router, ServerContext& context);
 void add_text_routes(http::Router& router, ServerContext& context);
 // Generation: /v1/completions, /v1/chat/completions.
 void add_generation_routes(http::Router& router, ServerContext& context);
+// Messages: /v1/messages, /v1/messages/count_tokens.
+void add_messages_routes(http::Router& router, ServerContext& context);
 
 // What a handler of a route does with a call. It throws only what std::exception covers.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);

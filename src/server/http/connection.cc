@@ -86,6 +86,7 @@ void Connection::consume() {
       case RequestReader::Step::kMore:
         return;
       case RequestReader::Step::kFault:
+        note_head();
         return refuse(reader_.fault());
       case RequestReader::Step::kHead:
         if (!begin_body()) return;
@@ -97,12 +98,18 @@ void Connection::consume() {
   }
 }
 
+// What an error of this request is answered with, as far as it is known.
+void Connection::note_head() {
+  const Request& request = reader_.head().request;
+  head_only_ = request.method == "HEAD";
+  request_id_ = request.id;
+  fault_body_ = set_->options.router.faults_of(request.path);
+}
+
 // Whether the request may go on; otherwise it has been answered, and its body is not read.
 bool Connection::begin_body() {
-  Head& head = reader_.head();
-  head_only_ = head.request.method == "HEAD";
-  request_id_ = head.request.id;
-  fault_body_ = set_->options.router.faults_of(head.request.path);
+  const Head& head = reader_.head();
+  note_head();
   auto found = set_->options.router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
   if (auto* unknown = std::get_if<Fault>(&found)) {

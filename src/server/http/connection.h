@@ -39,6 +39,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_read(const Error& error, size_t size);
   void on_end_of_input();
   void consume();
+  void note_head();
   bool begin_body();
   bool send_continue();
   void dispatch();

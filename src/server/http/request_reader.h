@@ -34,6 +34,7 @@ class RequestReader {
   // Begins the next request of the connection.
   void next(TimePoint now);
 
+  // After kFault: what was read of it; the path is empty if that was not.
   Head& head() { return head_; }
   const Fault& fault() const { return fault_; }
 
