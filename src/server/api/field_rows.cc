@@ -1,10 +1,18 @@
 #include "server/api/field_rows.h"
 
 #include <algorithm>
+#include <array>
 
 #include "core/error.h"
 
 namespace sluice::api {
+namespace {
+
+constexpr std::array<std::string_view, 2> kToolChoices = {"none", "auto"};
+constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                      "high", "xhigh",   "max"};
+
+}  // namespace
 
 FieldFacts sampling_facts(std::string_view name, std::string_view help) {
   const auto* row = std::ranges::find_if(
@@ -53,6 +61,32 @@ FieldFacts stop_facts(std::string_view name) {
           .max_bytes = 1024,
           .when_unset = "[]",
           .help = "end before these texts"};
+}
+
+FieldFacts effort_facts(std::string_view name) {
+  return {.name = name,
+          .type = FieldType::kChoice,
+          .choices = kEfforts,
+          .when_unset = "as the template has it",
+          .help = "none asks for an answer without thoughts"};
+}
+
+FieldFacts tool_choice_facts() {
+  return {.name = "tool_choice",
+          .type = FieldType::kChoice,
+          .choices = kToolChoices,
+          .when_unset = "auto",
+          .help = "whether the answer may call tools"};
+}
+
+FieldFacts cache_salt_facts() {
+  return {.name = "cache_salt",
+          .type = FieldType::kText,
+          .min_bytes = 1,
+          .max_bytes = 128,
+          .alphabet = "_-",
+          .when_unset = "none",
+          .help = "prefixes are found by requests with the same salt only"};
 }
 
 }  // namespace sluice::api

@@ -31,6 +31,19 @@ FieldFacts with_default(FieldFacts facts, std::string_view when_unset);
 FieldFacts max_tokens_facts(std::string_view name, int64_t min, std::string_view when_unset);
 // Texts that end an answer.
 FieldFacts stop_facts(std::string_view name);
+// How long the model may think.
+FieldFacts effort_facts(std::string_view name);
+FieldFacts tool_choice_facts();
+FieldFacts cache_salt_facts();
+
+// Fields without a value to store.
+constexpr FieldFacts hint(std::string_view name, std::string_view help) {
+  return {.name = name, .kind = FieldClass::kHint, .help = help};
+}
+constexpr FieldFacts not_done(std::string_view name, std::string_view neutral,
+                              std::string_view help) {
+  return {.name = name, .kind = FieldClass::kNotDone, .neutral = neutral, .help = help};
+}
 
 // Fields without a value to store.
 constexpr FieldFacts hint(std::string_view name, std::string_view help) {
@@ -152,6 +165,25 @@ void add_sampling(Fields<Body>& fields) {
   FieldFacts seed = with_default(sampling_facts("seed", "same seed, same answer"), "drawn");
   seed.min = std::numeric_limits<int64_t>::min();
   add(seed, set_seed<Body>);
+}
+
+// What ends an answer, and what of the end its text keeps.
+template <typename Body>
+void add_ends(Fields<Body>& fields) {
+  using Params = SamplingParams;
+  fields.push_back({stop_facts("stop"), set_stop<Body>});
+  FieldFacts ids = with_default(sampling_facts("stop_token_ids", "end at these tokens"), "[]");
+  ids.max_items = 64;
+  fields.push_back({ids, set_member<&Params::stop_token_ids, Body>});
+  fields.push_back(
+      {flag_facts("include_stop_str_in_output", "false", "keep the text that ended it"),
+       set_member<&CommonRequest::include_stop_str_in_output, Body>});
+  fields.push_back({with_default(sampling_facts("min_tokens", "no end before this many"), "0"),
+                    set_member<&Params::min_tokens, Body>});
+  fields.push_back({with_default(sampling_facts("ignore_eos", "go on after end tokens"), "false"),
+                    set_member<&Params::ignore_eos, Body>});
+  fields.push_back({flag_facts("skip_special_tokens", "true", "leave them out of the text"),
+                    set_member<&Params::skip_special_tokens, Body>});
 }
 
 }  // namespace sluice::api

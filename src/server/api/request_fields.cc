@@ -20,10 +20,6 @@ constexpr std::array kStreamOptions = {
                .help = "the numbers of tokens so far in every chunk"},
 };
 
-constexpr std::array<std::string_view, 2> kToolChoices = {"none", "auto"};
-constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
-                                                      "high", "xhigh",   "max"};
-
 // Members that check_field let through are true, false or null.
 template <typename Body>
 void set_stream_options(Body& body, Json&& value) {
@@ -53,25 +49,6 @@ void set_prompts(CompletionBody& body, Json&& value) {
   }
 }
 
-// What ends an answer, and what of the end its text keeps.
-template <typename Body>
-void add_ends(Fields<Body>& fields) {
-  using Params = SamplingParams;
-  fields.push_back({stop_facts("stop"), set_stop<Body>});
-  FieldFacts ids = with_default(sampling_facts("stop_token_ids", "end at these tokens"), "[]");
-  ids.max_items = 64;
-  fields.push_back({ids, set_member<&Params::stop_token_ids, Body>});
-  fields.push_back(
-      {flag_facts("include_stop_str_in_output", "false", "keep the text that ended it"),
-       set_member<&CommonRequest::include_stop_str_in_output, Body>});
-  fields.push_back({with_default(sampling_facts("min_tokens", "no end before this many"), "0"),
-                    set_member<&Params::min_tokens, Body>});
-  fields.push_back({with_default(sampling_facts("ignore_eos", "go on after end tokens"), "false"),
-                    set_member<&Params::ignore_eos, Body>});
-  fields.push_back({flag_facts("skip_special_tokens", "true", "leave them out of the text"),
-                    set_member<&Params::skip_special_tokens, Body>});
-}
-
 // How many answers a prompt gets, and what they have from it.
 template <typename Body>
 void add_answers(Fields<Body>& fields) {
@@ -90,14 +67,7 @@ void add_answers(Fields<Body>& fields) {
   fields.push_back(
       {with_default(sampling_facts("prompt_logprobs", "of the prompt's tokens"), "none"),
        set_member<&CommonRequest::prompt_logprobs, Body>});
-  fields.push_back({{.name = "cache_salt",
-                     .type = FieldType::kText,
-                     .min_bytes = 1,
-                     .max_bytes = 128,
-                     .alphabet = "_-",
-                     .when_unset = "none",
-                     .help = "prefixes are found by requests with the same salt only"},
-                    set_member<&CommonRequest::cache_salt, Body>});
+  fields.push_back({cache_salt_facts(), set_member<&CommonRequest::cache_salt, Body>});
 }
 
 // What is sent beside the text, and when.
@@ -153,12 +123,8 @@ void add_conversation(Fields<Body>& fields, bool required) {
                      .when_unset = "{}",
                      .help = "variables of the template"},
                     set_member<&Conversation::template_kwargs, Body>});
-  fields.push_back({{.name = "reasoning_effort",
-                     .type = FieldType::kChoice,
-                     .choices = kEfforts,
-                     .when_unset = "as the template has it",
-                     .help = "none asks for an answer without thoughts"},
-                    set_member<&Conversation::reasoning_effort, Body>});
+  fields.push_back(
+      {effort_facts("reasoning_effort"), set_member<&Conversation::reasoning_effort, Body>});
   fields.push_back({flag_facts("add_generation_prompt", "true, false with continue_final_message",
                                "begin an answer after the messages"),
                     set_member<&Body::add_generation_prompt, Body>});
@@ -204,12 +170,7 @@ Fields<ChatBody> make_chat_fields() {
   fields.push_back({top, set_member<&ChatBody::top_logprobs, ChatBody>});
   fields.push_back({flag_facts("add_special_tokens", "false", "beside those of the template"),
                     set_member<&CommonRequest::add_special_tokens, ChatBody>});
-  fields.push_back({{.name = "tool_choice",
-                     .type = FieldType::kChoice,
-                     .choices = kToolChoices,
-                     .when_unset = "auto",
-                     .help = "whether the answer may call tools"},
-                    [](ChatBody& body, Json&& value) {
+  fields.push_back({tool_choice_facts(), [](ChatBody& body, Json&& value) {
                       body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
                     }});
   fields.push_back({flag_facts("parallel_tool_calls", "true", "several calls in an answer"),

@@ -23,6 +23,7 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_text_routes(router, context);
   add_generation_routes(router, context);
   add_messages_routes(router, context);
+  add_response_routes(router, context);
 }
 
 void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route) {

@@ -21,6 +21,8 @@ void add_text_routes(http::Router& router, ServerContext& context);
 void add_generation_routes(http::Router& router, ServerContext& context);
 // Messages: /v1/messages, /v1/messages/count_tokens.
 void add_messages_routes(http::Router& router, ServerContext& context);
+// /v1/responses.
+void add_response_routes(http::Router& router, ServerContext& context);
 
 // What a handler of a route does with a call. It throws only what std::exception covers.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
