@@ -53,6 +53,9 @@ struct SamplingParams {
   // Such a prompt is computed from its first token; it reads no cached prefix.
   std::optional<int32_t> prompt_logprobs;
   bool skip_special_tokens = true;  // in the text
+  // Prefix caching: the prompt finds KV of requests with the same salt alone, so that no time of an
+  // answer tells what others asked. Empty: shared by all requests without one.
+  std::string cache_salt;
   OutputKind output_kind = OutputKind::kDelta;
 
   // Errors: kInvalidArgument naming the parameter, its value and its range (NaN included).

@@ -176,6 +176,19 @@ TEST_F(AppGeneration, SharesOfThePromptComeInOrder) {
   EXPECT_EQ(last, 300);
 }
 
+TEST_F(AppGeneration, PrefixesAreFoundByRequestsWithTheSameSalt) {
+  std::vector<int64_t> num_cached;
+  for (const char* salt : {"a", "b", "a"}) {
+    const Json request = {
+        {"prompt", std::string(300, 's')}, {"max_tokens", 1}, {"cache_salt", salt}};
+    const Json body = body_of(post(app_, kCompletions, request));
+    num_cached.push_back(body["usage"]["prompt_tokens_details"]["cached_tokens"]);
+  }
+  EXPECT_EQ(num_cached[0], 0);
+  EXPECT_EQ(num_cached[1], 0);
+  EXPECT_GT(num_cached[2], 0);
+}
+
 // Streams and bodies alike get a status and the member that is wrong.
 TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   struct Case {
@@ -185,7 +198,6 @@ TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   };
   for (const Case& one : {Case{{{"prompt", "a"}, {"n", 0}}, 400, "n"},
                           Case{{{"prompt", "a"}, {"model", "other"}}, 404, "model"},
-                          Case{{{"prompt", "a"}, {"cache_salt", "s"}}, 400, "cache_salt"},
                           Case{{{"prompt", {1, 2, 160}}}, 400, "prompt"},
                           Case{{{"prompt", "a"}, {"temperature", -1}}, 400, "temperature"}}) {
     for (const bool is_stream : {false, true}) {

@@ -169,7 +169,7 @@ TEST(CompletionRequest, KeepsEveryMember) {
   EXPECT_EQ(params.prompt_logprobs, 4);
   EXPECT_EQ(request.prompt_logprobs, 4);
   EXPECT_EQ(request.n, 2);
-  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.params.cache_salt, "s");
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_TRUE(request.include_stop_str_in_output && request.stream && request.include_usage &&
               request.continuous_usage_stats && request.return_progress &&

@@ -56,7 +56,6 @@ struct CommonRequest {
   // never do.
   bool parse_special = true;
   std::optional<int32_t> prompt_logprobs;  // what the answer shows
-  std::string cache_salt;
   // Types of tools that were left out since they run on the servers of others, for the log.
   std::string skipped_tools;
   UnknownFields unknown;

@@ -67,7 +67,7 @@ void add_answers(Fields<Body>& fields) {
   fields.push_back(
       {with_default(sampling_facts("prompt_logprobs", "of the prompt's tokens"), "none"),
        set_member<&CommonRequest::prompt_logprobs, Body>});
-  fields.push_back({cache_salt_facts(), set_member<&CommonRequest::cache_salt, Body>});
+  fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, Body>});
 }
 
 // What is sent beside the text, and when.

@@ -75,15 +75,6 @@ std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
                          .return_progress = request.return_progress});
 }
 
-// What no engine does for a request must not be ignored: the answer of another salt would come from
-// the same cache.
-bool can_do(const Call& call, const api::CommonRequest& request) {
-  if (!call.has_model(request.model)) return false;
-  if (request.cache_salt.empty()) return true;
-  call.fail({.message = "cache_salt is not supported; leave it out", .param = "cache_salt"});
-  return false;
-}
-
 bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
                        api::AnswerOptions& options) {
   auto rendered = api::render_conversation(request.conversation, model.prompt_tools());

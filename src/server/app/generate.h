@@ -1,6 +1,6 @@
 // The way of a checked request to the engine, for all routes that generate:
 //
-//   if (!can_do(call, request)) return;
+//   if (!call.has_model(request.model)) return;
 //   const auto options = answer_options(call, request);
 //   if (!take_conversation(call, *model, request, *options)) return;
 //   auto writer = std::make_shared<SomeWriter>(options, model->service.tokenizer());
@@ -18,9 +18,6 @@
 #include "server/app/served_model.h"
 
 namespace sluice::server {
-
-// False, with 404, for a model that is not served; and, with 400, for what no engine does.
-bool can_do(const Call& call, const api::CommonRequest& request);
 
 // What answers of all routes say alike; the route, its prompts and its tools are still missing.
 std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,

@@ -21,7 +21,7 @@ void answer(const Call& call, std::shared_ptr<const ServedModel> model,
 void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_completion(call.body, model->rules);
   const api::CompletionRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !can_do(call, *request)) return;
+  if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   options->route = api::AnswerRoute::kCompletions;
   options->echo = request->echo;
@@ -45,7 +45,7 @@ void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
 void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_chat(call.body, model->rules);
   const api::ChatRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !can_do(call, *request)) return;
+  if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   if (!take_conversation(call, *model, *request, *options)) return;
   // Nothing here ends an answer after its first call; without tools there is none.

@@ -12,7 +12,7 @@ namespace {
 void respond(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_response(call.body, model->rules);
   api::ResponseRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !can_do(call, *request)) return;
+  if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   // Unasked: the pings of the stream have it.
   options->return_progress = true;

@@ -133,7 +133,7 @@ void add_output(Fields<ResponseBody>& fields) {
                      .when_unset = "{}",
                      .help = "the form of the answer"},
                     nullptr});
-  fields.push_back({cache_salt_facts(), set_member<&CommonRequest::cache_salt, ResponseBody>});
+  fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, ResponseBody>});
 }
 
 // Hints that the answer repeats.
