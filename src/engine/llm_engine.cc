@@ -405,6 +405,7 @@ EngineStats LlmEngine::stats() const {
   stats.num_cached_tokens = blocks_->stats().num_hit_tokens;
   stats.num_preemptions = scheduler_->num_preemptions();
   stats.num_graph_launches = runner_->graphs().num_launches();
+  observer_->read_transfers(stats);
   return stats;
 }
 

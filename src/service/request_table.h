@@ -46,6 +46,7 @@ struct Ending {
 struct EngineState {
   QueueSizes queues;
   EngineStats stats;
+  StepSizes steps;
   KvUse kv;
 };
 

@@ -9,6 +9,7 @@ namespace {
 using http::has;
 using http::status_of;
 using testing::App;
+using testing::app_engine;
 using testing::body_of;
 using testing::Json;
 using testing::post;
@@ -77,6 +78,21 @@ TEST(AppStatus, CountsWhatItAnswered) {
   EXPECT_EQ(app.metric("vllm:prompt_tokens_total"), 3);
   EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 5);
   EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=length}"), 1);
+  EXPECT_EQ(app.metric("vllm:iteration_tokens_total_sum"), 3 + 5);
+  EXPECT_EQ(app.metric("vllm:iteration_tokens_total_count"), 5) << "the prompt's step, four tokens";
+}
+
+TEST(AppStatus, CountsWhatKvOffloadMoves) {
+  EngineOptions engine = app_engine();
+  engine.kv.offload = KvOffload::kChunked;
+  engine.kv.host_bytes = 16 << 20;
+  engine.kv.device_bytes = 0;
+  App app({.engine = engine});
+  app.serve();
+  post(app, "/v1/completions", {{"prompt", std::string(300, 'k')}, {"max_tokens", 2}});
+  EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=h2d}"), 0);
+  EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=d2h}"), 0);
+  EXPECT_GE(app.metric("sluice:slot_waits_total"), 0);
 }
 
 // One runs and two wait.
