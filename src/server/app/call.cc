@@ -13,7 +13,7 @@ void Call::record(int status, const std::optional<metrics::RequestSummary>& summ
   const std::chrono::duration<double> total = http::Clock::now() - arrived;
   context->log({.time = std::chrono::system_clock::now(),
                 .id = exchange->request_id(),
-                .route = route,
+                .route = std::string(route),
                 .status = status,
                 .total_s = total.count(),
                 .summary = summary,

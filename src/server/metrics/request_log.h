@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "server/metrics/http_metrics.h"
 #include "server/metrics/log_line.h"
@@ -13,10 +12,12 @@
 
 namespace sluice::metrics {
 
+// Owns its texts: a log may keep entries, or write them on another thread after the request is
+// gone.
 struct RequestLogEntry {
-  LogTime time;            // of the end of the answer
-  std::string_view id;     // as X-Request-Id
-  std::string_view route;  // as in HttpMetrics::answered
+  LogTime time;       // of the end of the answer
+  std::string id;     // as X-Request-Id
+  std::string route;  // as in HttpMetrics::answered
   int status = 200;
   double total_s = 0;                     // from the request's arrival to the end of the answer
   std::optional<RequestSummary> summary;  // empty: it did not reach the engine
