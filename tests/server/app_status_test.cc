@@ -1,4 +1,6 @@
 // What the server says of itself in each phase, and the routes of the tokenizer.
+#include <mutex>
+
 #include <gtest/gtest.h>
 
 #include "server/app_rig.h"
@@ -77,6 +79,38 @@ TEST(AppStatus, CountsWhatItAnswered) {
   EXPECT_EQ(app.metric("vllm:prompt_tokens_total"), 3);
   EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 5);
   EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=length}"), 1);
+}
+
+// Also requests that reach no route; of paths that the client made up there is one label for all.
+TEST(AppStatus, CountsAndLogsWhatItRefuses) {
+  std::mutex mutex;
+  std::vector<metrics::RequestLogEntry> lines;
+  testing::AppOptions options;
+  options.gate.keys = {"k"};
+  options.log = [&](const metrics::RequestLogEntry& entry) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(entry);
+  };
+  App app(options);
+  app.serve();
+  EXPECT_EQ(status_of(app.get("/v1/models")), 401);
+  EXPECT_EQ(status_of(app.get("/made/up")), 404);
+  EXPECT_EQ(status_of(app.get("/made/up/too")), 404);
+  EXPECT_EQ(status_of(app.get("/v1/completions")), 405);
+  http::RawClient client(app.server->port());
+  client.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(status_of(client.read_answer()), 411);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/models,code=401}"), 1);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=unknown,code=404}"), 2);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=405}"), 1);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=unknown,code=411}"), 1);
+  app.server.reset();
+  ASSERT_EQ(lines.size(), 5U);
+  for (const metrics::RequestLogEntry& line : lines) {
+    EXPECT_FALSE(has(line.route, "made")) << line.route;
+    EXPECT_EQ(line.id.size(), 32U) << "as X-Request-Id of the answer";
+    EXPECT_FALSE(line.summary);
+  }
 }
 
 // One runs and two wait.

@@ -5,17 +5,39 @@
 #include <utility>
 
 namespace sluice::server {
+namespace {
+
+// Of all paths that no route has: paths are the client's, and each label is kept for good.
+constexpr std::string_view kUnknownRoute = "unknown";
+
+double seconds_since(http::TimePoint begin) {
+  return std::chrono::duration<double>(http::Clock::now() - begin).count();
+}
+
+}  // namespace
+
+void record_refusal(ServerContext& context, const http::RefusedRequest& refused) {
+  const std::string_view route = refused.route.empty() ? kUnknownRoute : refused.route;
+  context.state.http_metrics().answered(route, refused.status);
+  if (!context.log) return;
+  context.workers.post(
+      [&log = context.log, entry = metrics::RequestLogEntry{
+                               .time = std::chrono::system_clock::now(),
+                               .id = std::string(refused.id),
+                               .route = std::string(route),
+                               .status = refused.status,
+                               .total_s = seconds_since(refused.arrived)}] { log(entry); });
+}
 
 void Call::record(int status, const std::optional<metrics::RequestSummary>& summary,
                   std::optional<metrics::AbortReason> aborted) const {
   context->state.http_metrics().answered(route, status);
   if (!context->log) return;
-  const std::chrono::duration<double> total = http::Clock::now() - arrived;
   context->log({.time = std::chrono::system_clock::now(),
                 .id = exchange->request_id(),
                 .route = std::string(route),
                 .status = status,
-                .total_s = total.count(),
+                .total_s = seconds_since(arrived),
                 .summary = summary,
                 .aborted = aborted});
 }

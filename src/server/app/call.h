@@ -16,6 +16,7 @@
 #include "server/app/server_state.h"
 #include "server/app/worker_pool.h"
 #include "server/http/exchange.h"
+#include "server/http/http_server.h"
 #include "server/http/limits.h"
 #include "server/metrics/request_log.h"
 
@@ -30,6 +31,10 @@ struct ServerContext {
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
 };
+
+// Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,
+// and the threads of the HTTP server must not.
+void record_refusal(ServerContext& context, const http::RefusedRequest& refused);
 
 struct Call {
   // Outlives the call: the workers end before the context does.

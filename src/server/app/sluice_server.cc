@@ -66,6 +66,9 @@ class SluiceServer::Impl {
                              .limits = options_.limits};
     add_routes(http.router, context_);
     http.gate = [this](const http::Request& request) { return gate_.check(request); };
+    http.on_refusal = [this](const http::RefusedRequest& refused) {
+      record_refusal(context_, refused);
+    };
     return http;
   }
 

@@ -1,7 +1,6 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
-#include <exception>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -102,12 +101,15 @@ bool Connection::begin_body() {
   Head& head = reader_.head();
   head_only_ = head.request.method == "HEAD";
   request_id_ = head.request.id;
-  auto found = set_->options.router.find(head.request.method, head.request.path);
+  const Router& router = set_->options.router;
+  auto found = router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
   if (auto* unknown = std::get_if<Fault>(&found)) {
     fault = std::move(*unknown);
+    route_ = router.pattern_of(head.request.path);
   } else {
     match_ = std::move(std::get<Router::Match>(found));
+    route_ = match_.pattern;
     if (set_->options.gate) fault = set_->options.gate(head.request);
   }
   if (fault) {
@@ -132,10 +134,17 @@ bool Connection::send_continue() {
 
 void Connection::refuse(const Fault& fault) {
   if (request_id_.empty()) request_id_ = make_request_id();
+  report_refusal(fault.status);
   outbox_ = std::make_shared<Outbox>(0, [] {});
   close_after_ = stopping_ || fault.close;
   outbox_->answer(fault_answer(fault));
   pump();
+}
+
+void Connection::report_refusal(int status) const {
+  const auto& report = set_->options.on_refusal;
+  if (!report) return;
+  report({.status = status, .route = route_, .id = request_id_, .arrived = reader_.arrived()});
 }
 
 void Connection::call_handler() {
@@ -155,9 +164,10 @@ void Connection::call_handler() {
   auto exchange = std::make_shared<Exchange>(outbox_, request.id);
   try {
     (*match_.handler)(std::move(request), exchange);
-  } catch (const std::exception&) {
+  } catch (...) {
     // The text is not for the client. If the handler has answered before, this has no effect.
-    exchange->fail({.status = 500, .message = "the server failed to handle the request"});
+    const Fault fault{.status = 500, .message = "the server failed to handle the request"};
+    if (exchange->fail(fault)) report_refusal(fault.status);
   }
 }
 
@@ -247,6 +257,7 @@ void Connection::end_exchange() {
   if (out_.capacity() > kBatchBytes) std::string().swap(out_);
   if (close_after_ || stopping_) return linger();
   request_id_.clear();
+  route_ = {};
   reader_.next(Clock::now());
   // Posted, so that a thousand pipelined requests are no recursion.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {

@@ -44,6 +44,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void dispatch();
   void call_handler();
   void refuse(const Fault& fault);
+  void report_refusal(int status) const;
 
   void pump();
   void compose(Outbox::Batch batch);
@@ -77,6 +78,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Of the current answer.
   std::shared_ptr<Outbox> outbox_;
   Router::Match match_{};
+  std::string_view route_;  // the pattern of the path's route; empty: none, or not known
   std::string request_id_;
   bool head_only_ = false;  // HEAD: the client expects no body
   bool chunked_ = false;

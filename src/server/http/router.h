@@ -27,6 +27,7 @@ class Router {
   struct Match {
     const Handler* handler;
     std::vector<std::string> captures;
+    std::string_view pattern;  // as it was added; lives as long as the router
   };
 
   // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
@@ -38,9 +39,13 @@ class Router {
   // 405 with Allow for one that knows other methods.
   std::variant<Match, Fault> find(std::string_view method, std::string_view path) const;
 
+  // The pattern of the first route that fits the path, whatever its method; empty if none does.
+  std::string_view pattern_of(std::string_view path) const;
+
  private:
   struct Route {
     std::string method;
+    std::string pattern;
     std::vector<std::string> segments;
     Handler handler;
   };

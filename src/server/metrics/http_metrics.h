@@ -39,8 +39,9 @@ std::string_view abort_reason_name(AbortReason reason);
 
 class HttpMetrics {
  public:
-  // A request was answered. REQUIRES: the route is one of few texts that the program has, such as
-  // the pattern of a route, never the path that a client sent: each is kept for good.
+  // A request was answered, or refused before it reached its route. REQUIRES: the route is one of
+  // few texts that the program has, such as the pattern of a route, never the path that a client
+  // sent: each is kept for good.
   void answered(std::string_view route, int status);
   void rejected(Rejection reason) { rejected_[static_cast<size_t>(reason)].add(); }
   void aborted(AbortReason reason) { aborted_[static_cast<size_t>(reason)].add(); }
