@@ -152,28 +152,56 @@ TEST(AppEnds, RefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(ends_done(*second));
 }
 
-// The first choice waits, the second is refused: one answer, and nothing of it is computed.
+// A client that is told to try again would do it without end.
+TEST(AppEnds, MoreThanMayEverWaitIsTheClientsError) {
+  App app(one_at_a_time({.max_waiting = 5, .max_waiting_tokens = 60}));
+  app.serve();
+  Json many = {{"prompt", {"a", "b", "c"}}, {"n", 2}, {"max_tokens", 1}};
+  Json large = {{"prompt", std::string(21, 'x')}, {"n", 3}, {"max_tokens", 1}};
+  const std::pair<Json*, std::pair<const char*, const char*>> table[] = {
+      {&many, {" 6 ", " 5 "}}, {&large, {" 63 ", " 60 "}}};
+  for (const auto& [request, numbers] : table) {
+    for (const bool is_stream : {false, true}) {
+      (*request)["stream"] = is_stream;
+      const std::string answer = post(app, kCompletions, *request);
+      EXPECT_EQ(status_of(answer), 400) << answer;
+      EXPECT_FALSE(has(answer, "Retry-After")) << answer;
+      EXPECT_TRUE(has(answer, numbers.first) && has(answer, numbers.second)) << answer;
+    }
+    (*request)["n"] = 1;
+    (*request)["stream"] = false;
+    EXPECT_EQ(status_of(post(app, kCompletions, *request)), 200);
+  }
+  large["prompt"] = std::string(61, 'x');
+  EXPECT_EQ(status_of(post(app, kCompletions, large)), 200) << "one prompt may be as long as it is";
+  EXPECT_EQ(app.service->snapshot().num_accepted, 5);
+}
+
+// Three choices wait, the fourth is refused: one answer, and nothing of it is computed.
 TEST(AppEnds, ARefusalTakesBackTheChoicesBeforeIt) {
-  App app(one_at_a_time({.max_waiting = 1}));
+  App app(one_at_a_time({.max_waiting = 4}));
   app.serve();
   app.brake.pause_ms = 2;
   const auto first = started(app, long_request(true));
   ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 1; }));
+  const auto second = started(app, long_request(true));
+  second->read_until("data: ");
   app.brake.is_held = true;
   for (const bool is_stream : {false, true}) {
     Json request = long_request(is_stream);
     request["n"] = 4;
     EXPECT_EQ(status_of(post(app, kCompletions, request)), 429);
     app.brake.is_held = false;
-    EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 0; }));
+    EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 1; }));
     app.brake.is_held = true;
   }
   app.brake.is_held = false;
   app.brake.pause_ms = 0;
   EXPECT_TRUE(ends_done(*first));
+  EXPECT_TRUE(ends_done(*second));
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 450);
-  EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 450);
+  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 2 * 450);
+  EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 2 * 450);
   EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
 }
 
