@@ -2,6 +2,7 @@
 // fails, a drain.
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -58,6 +59,7 @@ class Disconnect : public ::testing::TestWithParam<std::tuple<bool, Leave>> {
     EXPECT_TRUE(happens_soon(
         [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 1; }));
     EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
+    EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 1);
   }
   bool is_stream() const { return std::get<0>(GetParam()); }
   Leave how() const { return std::get<1>(GetParam()); }
@@ -126,9 +128,53 @@ TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
     const auto client = started(app, long_request(i % 2 == 0));
     client->close_now();  // a reset would take back what was sent
   }
-  EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_accepted == 20; }));
-  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 20; }));
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 20);
+  EXPECT_TRUE(app.is_free());
   EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 20 * 450);
+}
+
+// A log that takes its time holds both workers while the client comes and goes: none of its choices
+// may reach the engine, and its end is counted and logged as that of a client that left.
+TEST(AppEnds, AClientThatLeftBeforeItsTurnSubmitsNothing) {
+  std::atomic<bool> is_held = true;
+  std::atomic<int> num_held = 0;
+  std::mutex mutex;
+  std::vector<metrics::RequestLogEntry> lines;
+  App app({.log = [&](const metrics::RequestLogEntry& entry) {
+    if (entry.route == "/tokenize") ++num_held;
+    while (is_held) std::this_thread::sleep_for(milliseconds(1));
+    const std::lock_guard lock(mutex);
+    lines.push_back(entry);
+  }});
+  app.serve();
+  RawClient first(app.server->port()), second(app.server->port());
+  for (RawClient* client : {&first, &second}) {
+    client->send(post_text("/tokenize", R"({"prompt": "a"})"));
+    client->read_answer();
+  }
+  ASSERT_TRUE(happens_soon([&] { return num_held == 2; }));
+  for (const bool is_stream : {false, true}) {
+    Json request = long_request(is_stream);
+    request["n"] = 8;
+    const auto client = started(app, request);
+    client->half_close();
+    client->read_all();
+    EXPECT_TRUE(client->at_end()) << "the server has seen it";
+  }
+  is_held = false;
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 2; }));
+  EXPECT_EQ(app.service->snapshot().num_accepted, 0);
+  app.server.reset();
+  ASSERT_EQ(lines.size(), 4U);
+  for (const metrics::RequestLogEntry& line : lines) {
+    if (line.route == "/tokenize") continue;
+    EXPECT_EQ(line.status, 499);
+    EXPECT_EQ(line.aborted, metrics::AbortReason::kDisconnect);
+    EXPECT_FALSE(line.summary);
+  }
 }
 
 // The answer says when to come again, also to who asked for a stream; others are not touched.

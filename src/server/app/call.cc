@@ -45,8 +45,8 @@ void Call::record(int status, const std::optional<metrics::RequestSummary>& summ
 void Call::answer(http::Answer answer,
                   const std::optional<metrics::RequestSummary>& summary) const {
   const int status = answer.status;
-  exchange->answer(std::move(answer));
-  record(status, summary, std::nullopt);
+  const bool is_taken = exchange->answer(std::move(answer));
+  record(is_taken ? status : http::kClientClosedRequest, summary, std::nullopt);
 }
 
 bool Call::has_model(const std::optional<std::string>& name) const {

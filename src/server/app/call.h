@@ -47,7 +47,8 @@ struct Call {
   // Queueing for a worker counts into the times of the request.
   http::TimePoint arrived;
 
-  // Answers with a whole body. `summary`: of a request that reached the engine.
+  // Answers with a whole body, and records its status, or kClientClosedRequest if nobody takes it.
+  // `summary`: of a request that reached the engine.
   void answer(http::Answer answer,
               const std::optional<metrics::RequestSummary>& summary = std::nullopt) const;
   void answer_json(std::string json) const { answer({.body = std::move(json)}); }

@@ -81,10 +81,7 @@ std::optional<http::Fault> fault_of_size(const std::vector<ServiceRequest>& choi
 
 Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
                        GenerationRequest& request)
-    : call_(std::move(call)),
-      model_(std::move(model)),
-      options_(request.options),
-      num_choices_(request.choices.size()) {
+    : call_(std::move(call)), model_(std::move(model)), options_(request.options) {
   if (request.stream) {
     stream_.emplace(options_, model_->service.tokenizer());
   } else {
@@ -112,7 +109,7 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
 
 std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> choices) {
   if (auto fault = fault_of_size(choices, model_->service.limits())) return fault;
-  for (size_t i = 0; i < choices.size(); ++i) {
+  for (size_t i = 0; i < choices.size() && !has_left(); ++i) {
     try {
       if (std::optional<http::Fault> fault = submit(i, std::move(choices[i]))) return fault;
     } catch (const Error& error) {
@@ -179,6 +176,7 @@ void Generation::begin_answer() {
   has_begun_ = true;
   for (Arrival& arrival : early_) handle(arrival.choice, std::move(arrival.event), arrival.time);
   early_.clear();
+  if (lives_.empty()) finish_on_worker();  // the client left before the first choice
 }
 
 void Generation::take(size_t choice, RequestEvent event) {
@@ -225,29 +223,31 @@ void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint no
     fault_ = fault_of_engine(*end.error);
     cancel_all();
   }
-  if (++num_ended_ < num_choices_ || is_refused_) return;
-  // Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+  if (++num_ended_ == lives_.size() && !is_refused_) finish_on_worker();
+}
+
+// Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+void Generation::finish_on_worker() {
   call_.context->workers.post([self = shared_from_this()] { self->finish(); });
 }
 
-// The client may be gone; then what is sent here has no effect.
-void Generation::finish() { record(stream_ ? finish_stream() : finish_body()); }
+void Generation::finish() {
+  if (has_left()) return record(http::kClientClosedRequest);
+  record(stream_ ? finish_stream() : finish_body());
+}
 
 // The status was sent with the head, whatever came after it.
 int Generation::finish_stream() {
   call_.exchange->send(fault_ ? api::AnswerStream::fail(*fault_) : stream_->end(places()));
-  call_.exchange->finish();
-  return 200;
+  return call_.exchange->finish() ? 200 : http::kClientClosedRequest;
 }
 
 // Nothing was sent before, so an error has its own status.
 int Generation::finish_body() {
-  if (fault_) {
-    call_.exchange->fail(*fault_);
-    return fault_->status;
-  }
-  call_.exchange->answer({.body = body_->text(places())});
-  return 200;
+  const int status = fault_ ? fault_->status : 200;
+  const bool is_taken = fault_ ? call_.exchange->fail(*fault_)
+                               : call_.exchange->answer({.body = body_->text(places())});
+  return is_taken ? status : http::kClientClosedRequest;
 }
 
 // Sums and the longest times of the choices, and the outcome of the last.
@@ -270,8 +270,8 @@ void Generation::record(int status) {
     const std::lock_guard lock(mutex_);
     return aborted_;
   }();
+  call_.record(status, lives_.empty() ? std::nullopt : std::optional(sum), aborted);
   if (aborted) call_.context->state.http_metrics().aborted(*aborted);
-  call_.record(status, sum, aborted);
 }
 
 void Generation::cancel_all() {
@@ -281,13 +281,19 @@ void Generation::cancel_all() {
 void Generation::client_is_gone(http::Gone reason) {
   const std::lock_guard lock(mutex_);
   aborted_ = abort_reason_of(reason);
+  has_left_ = true;
   cancel_all();
+}
+
+bool Generation::has_left() {
+  const std::lock_guard lock(mutex_);
+  return has_left_;
 }
 
 // Of each prompt the choice that found the fewest counts, as in the answer's usage.
 api::CachedPlaces Generation::places() const {
   api::CachedPlaces places;
-  for (size_t first = 0; first < num_choices_; first += options_->n) {
+  for (size_t first = 0; first < lives_.size(); first += options_->n) {
     int64_t fewest = lives_[first]->summary().num_cached_tokens;
     for (size_t i = first + 1; i < first + options_->n; ++i) {
       fewest = std::min(fewest, lives_[i]->summary().num_cached_tokens);
