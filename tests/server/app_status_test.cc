@@ -113,6 +113,24 @@ TEST(AppStatus, CountsAndLogsWhatItRefuses) {
   }
 }
 
+// By number alone: a client may send any name.
+TEST(AppStatus, CountsFieldsThatItDoesNotKnow) {
+  App app;
+  app.serve();
+  const auto count = [&] { return app.metric("sluice:unknown_request_fields_total"); };
+  post(app, "/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}, {"user", "me"}});
+  EXPECT_EQ(count(), 0) << "a hint is known";
+  post(app, "/v1/completions", {{"prompt", "a"}, {"evil\"} 1\nx", 1}, {"max_tokens", 1}});
+  post(app, "/tokenize", {{"prompt", "a"}, {"one", 1}, {"two", nullptr}});
+  Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"three", 3}};
+  post(app, "/apply-template", chat);
+  chat["max_tokens"] = 1;
+  chat["stream_options"] = {{"four", 4}};
+  post(app, "/v1/chat/completions", chat);
+  EXPECT_EQ(count(), 6);
+  EXPECT_FALSE(has(app.get("/metrics"), "evil"));
+}
+
 // One runs and two wait.
 TEST(AppStatus, LoadIsWhatRunsAndWaits) {
   App app({.engine = [] {

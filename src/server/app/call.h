@@ -54,14 +54,19 @@ struct Call {
   void answer_json(std::string json) const { answer({.body = std::move(json)}); }
   void fail(const http::Fault& fault) const;
 
-  // The value that was read, or null after answering with its fault.
+  // The value that was read, or null after answering with its fault. Counts the fields of a request
+  // that no table has.
   template <typename Value>
   Value* value_or_fail(api::Read<Value>& read) const {
     if (const auto* fault = std::get_if<http::Fault>(&read)) {
       fail(*fault);
       return nullptr;
     }
-    return &std::get<Value>(read);
+    Value* value = &std::get<Value>(read);
+    if constexpr (requires { value->unknown.count; }) {
+      context->state.http_metrics().unknown_fields(value->unknown.count);
+    }
+    return value;
   }
   // False after answering that there is no model of this name.
   bool has_model(const std::optional<std::string>& name) const;

@@ -46,11 +46,16 @@ class HttpMetrics {
   void rejected(Rejection reason) { rejected_[static_cast<size_t>(reason)].add(); }
   void aborted(AbortReason reason) { aborted_[static_cast<size_t>(reason)].add(); }
 
+  // Members of bodies that the server does not know. Their names are the clients', so they are no
+  // labels.
+  void unknown_fields(size_t count) { unknown_fields_.add(static_cast<int64_t>(count)); }
+
   void append_to(Exposition& page) const;
 
  private:
   std::array<Counter, kNumRejections> rejected_;
   std::array<Counter, kNumAbortReasons> aborted_;
+  Counter unknown_fields_;
   mutable std::mutex mutex_;  // of answered_
   std::map<std::pair<std::string, int>, int64_t> answered_;
 };
