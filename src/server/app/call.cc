@@ -2,6 +2,7 @@
 #include "server/app/call.h"
 
 #include <chrono>
+#include <new>
 #include <utility>
 
 namespace sluice::server {
@@ -29,17 +30,37 @@ void record_refusal(ServerContext& context, const http::RefusedRequest& refused)
                                .total_s = seconds_since(refused.arrived)}] { log(entry); });
 }
 
+http::Fault fault_of_exception(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    return {.status = 503,
+            .message = "the server is out of memory; try again",
+            .fields = {{"Retry-After", "5"}}};
+  } catch (const std::exception& error) {
+    return {.status = 500, .message = error.what(), .fields = {{"x-should-retry", "false"}}};
+  } catch (...) {
+    return {.status = 500,
+            .message = "the server failed to handle the request",
+            .fields = {{"x-should-retry", "false"}}};
+  }
+}
+
 void Call::record(int status, const std::optional<metrics::RequestSummary>& summary,
-                  std::optional<metrics::AbortReason> aborted) const {
+                  std::optional<metrics::AbortReason> aborted, std::string error) const {
   context->state.http_metrics().answered(route, status);
   if (!context->log) return;
-  context->log({.time = std::chrono::system_clock::now(),
-                .id = exchange->request_id(),
-                .route = std::string(route),
-                .status = status,
-                .total_s = seconds_since(arrived),
-                .summary = summary,
-                .aborted = aborted});
+  try {
+    context->log({.time = std::chrono::system_clock::now(),
+                  .id = exchange->request_id(),
+                  .route = std::string(route),
+                  .status = status,
+                  .total_s = seconds_since(arrived),
+                  .summary = summary,
+                  .aborted = aborted,
+                  .error = std::move(error)});
+  } catch (...) {  // the answer has been sent, so nobody must hear of it
+  }
 }
 
 void Call::answer(http::Answer answer,
@@ -55,6 +76,10 @@ bool Call::has_model(const std::optional<std::string>& name) const {
   return !fault;
 }
 
-void Call::fail(const http::Fault& fault) const { answer(http::fault_answer(fault)); }
+void Call::fail(const http::Fault& fault) const {
+  const bool is_taken = exchange->fail(fault);
+  record(is_taken ? fault.status : http::kClientClosedRequest, std::nullopt, std::nullopt,
+         fault.status == 500 ? fault.message : "");
+}
 
 }  // namespace sluice::server

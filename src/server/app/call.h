@@ -3,6 +3,7 @@
 // Thread rule: a value that one thread has at a time.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -35,6 +36,9 @@ struct ServerContext {
 // Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,
 // and the threads of the HTTP server must not.
 void record_refusal(ServerContext& context, const http::RefusedRequest& refused);
+
+// What a request is told whose handling threw: 503 with Retry-After if memory ran out, else 500.
+http::Fault fault_of_exception(const std::exception_ptr& exception);
 
 struct Call {
   // Outlives the call: the workers end before the context does.
@@ -71,9 +75,10 @@ struct Call {
   // False after answering that there is no model of this name.
   bool has_model(const std::optional<std::string>& name) const;
 
-  // Counts and logs an answer that was sent in another way.
+  // Counts and logs an answer that was sent in another way. `error`: why the server failed, for the
+  // log. A log that throws loses its line.
   void record(int status, const std::optional<metrics::RequestSummary>& summary,
-              std::optional<metrics::AbortReason> aborted) const;
+              std::optional<metrics::AbortReason> aborted, std::string error = {}) const;
 };
 
 }  // namespace sluice::server

@@ -97,8 +97,14 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
   self->call_.exchange->on_gone([weak = std::weak_ptr(self)](http::Gone reason) {
     if (const auto generation = weak.lock()) generation->client_is_gone(reason);
   });
-  std::optional<http::Fault> fault = self->submit_all(std::move(request.choices));
-  if (!fault) return self->begin_answer();
+  std::optional<http::Fault> fault;
+  try {
+    fault = self->submit_all(std::move(request.choices));
+    if (!fault) return self->begin_answer();
+  } catch (...) {
+    // Answered here, so that the choices that were accepted are taken back.
+    fault = fault_of_exception(std::current_exception());
+  }
   {
     const std::lock_guard lock(self->mutex_);
     self->is_refused_ = true;
@@ -115,9 +121,6 @@ std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> ch
     } catch (const Error& error) {
       return http::Fault{.status = error.code() == ErrorCode::kDevice ? 500 : 400,
                          .message = error.what()};
-    } catch (const std::exception& error) {
-      // Answered here, so that `start` takes back the choices before this one.
-      return http::Fault{.status = 500, .message = error.what()};
     }
   }
   return std::nullopt;
@@ -233,7 +236,15 @@ void Generation::finish_on_worker() {
 
 void Generation::finish() {
   if (has_left()) return record(http::kClientClosedRequest);
-  record(stream_ ? finish_stream() : finish_body());
+  const auto write = [this] { return stream_ ? finish_stream() : finish_body(); };
+  int status = 0;
+  try {
+    status = write();
+  } catch (...) {
+    fault_ = fault_of_exception(std::current_exception());
+    status = write();
+  }
+  record(status);
 }
 
 // The status was sent with the head, whatever came after it.
@@ -270,7 +281,8 @@ void Generation::record(int status) {
     const std::lock_guard lock(mutex_);
     return aborted_;
   }();
-  call_.record(status, lives_.empty() ? std::nullopt : std::optional(sum), aborted);
+  call_.record(status, lives_.empty() ? std::nullopt : std::optional(sum), aborted,
+               fault_ ? fault_->message : "");
   if (aborted) call_.context->state.http_metrics().aborted(*aborted);
 }
 

@@ -8,11 +8,11 @@ namespace {
 
 // On a worker. The phase is asked here, not when the call was queued: the server may drain since.
 void answer_with_model(const Call& call, Answering answering) {
-  if (const auto fault = call.context->state.refusal()) return call.fail(*fault);
   try {
+    if (const auto fault = call.context->state.refusal()) return call.fail(*fault);
     answering(call, call.context->state.model());
-  } catch (const std::exception& error) {
-    call.fail({.status = 500, .message = error.what(), .fields = {{"x-should-retry", "false"}}});
+  } catch (...) {
+    call.fail(fault_of_exception(std::current_exception()));
   }
 }
 

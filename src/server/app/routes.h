@@ -24,7 +24,7 @@ void add_generation_routes(http::Router& router, ServerContext& context);
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 
 // Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
-// no model that serves; 500 for what `answering` throws.
+// no model that serves; those of fault_of_exception for what `answering` throws.
 void add_model_route(http::Router& router, ServerContext& context, const char* method,
                      const char* pattern, Answering answering);
 

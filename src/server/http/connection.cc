@@ -175,7 +175,11 @@ void Connection::pump() {
   if (closed_ || !outbox_) return;
   if (outbox_->overflowed()) return lose(Gone::kSlowClient);
   if (writing_ || finished_) return;
-  compose(outbox_->take(kBatchBytes));
+  try {
+    compose(outbox_->take(kBatchBytes));
+  } catch (...) {
+    return lose(Gone::kDisconnected);  // a part is missing, so what follows must not be sent
+  }
   if (!out_.empty()) {
     writing_ = true;
     last_taken_ = Clock::now();

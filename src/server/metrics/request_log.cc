@@ -1,11 +1,25 @@
 #include "server/metrics/request_log.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/printable.h"
+
 namespace sluice::metrics {
+namespace {
+
+// The last field of a line, which may have spaces.
+std::string quoted_error(std::string_view text) {
+  constexpr size_t kMaxChars = 400;
+  std::string word = printable(text, kMaxChars);
+  std::replace(word.begin(), word.end(), '"', '\'');
+  return '"' + word + '"';
+}
+
+}  // namespace
 
 std::string request_log_text(const RequestLogEntry& entry) {
   std::string line = fmt::format("{} {} {} {}", log_time_text(entry.time), log_word(entry.id),
@@ -26,6 +40,7 @@ std::string request_log_text(const RequestLogEntry& entry) {
     fmt::format_to(out, " end={}", outcome_name(*entry.summary->outcome));
   }
   if (entry.aborted) fmt::format_to(out, " aborted={}", abort_reason_name(*entry.aborted));
+  if (!entry.error.empty()) fmt::format_to(out, " error={}", quoted_error(entry.error));
   return line;
 }
 
@@ -50,6 +65,7 @@ std::string request_log_json(const RequestLogEntry& entry) {
     object["end"] = outcome_name(*entry.summary->outcome);
   }
   if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
+  if (!entry.error.empty()) object["error"] = entry.error;
   return log_json_line(object);
 }
 

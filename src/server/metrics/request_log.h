@@ -22,6 +22,7 @@ struct RequestLogEntry {
   double total_s = 0;                     // from the request's arrival to the end of the answer
   std::optional<RequestSummary> summary;  // empty: it did not reach the engine
   std::optional<AbortReason> aborted;
+  std::string error;  // why the server failed; empty: it did not
 };
 
 // TIME ID ROUTE STATUS and then fields: "prompt=10 cached=6 generated=3 queue=1.000s ... end=stop".
