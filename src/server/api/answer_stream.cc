@@ -104,7 +104,7 @@ AnswerStream::Event AnswerStream::end(std::optional<CachedPlaces> places) {
 }
 
 AnswerStream::Event AnswerStream::fail(const http::Fault& fault) {
-  return std::make_unique<EdgeEvent>([body = http::fault_answer(fault).body](std::string& out) {
+  return std::make_unique<EdgeEvent>([body = http::fault_body(fault)](std::string& out) {
     http::append_sse_event(out, {}, body);
     http::append_sse_event(out, {}, "[DONE]");
   });
