@@ -1,5 +1,6 @@
 // Answers over HTTP against LLM::generate with the same options, and streams against bodies.
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -107,6 +108,22 @@ TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
   ASSERT_NE(outputs[0].text, outputs[1].text);
   expect_answers(kCompletions, {{"prompt", kText}, {"seed", 7}, {"n", 3}, {"max_tokens", 30}},
                  outputs);
+}
+
+// A negative seed is one of its own.
+TEST_F(AppGeneration, TakesNegativeSeeds) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  std::vector<RequestOutput> outputs;
+  for (const int64_t seed : {int64_t{-1}, int64_t{0}}) {
+    outputs.push_back(expected(kText, {.seed = seed, .max_tokens = 30}));
+  }
+  EXPECT_NE(outputs[0].text, outputs[1].text);
+  EXPECT_NE(outputs[0].text, expected(kText, {.seed = ~kLeast, .max_tokens = 30}).text)
+      << "without its sign it is this one";
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", -1}, {"n", 2}, {"max_tokens", 30}},
+                 outputs);
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", kLeast}, {"max_tokens", 30}},
+                 {expected(kText, {.seed = kLeast, .max_tokens = 30})});
 }
 
 // Each prompt begins again with the seed of the request.

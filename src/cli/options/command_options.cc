@@ -25,11 +25,14 @@ void declare_sampling(OptionSet& set, RunCommand* run) {
   SamplingOptions* sampling = &run->sampling;
   set.group("Sampling (defaults: the model's generation_config.json)");
   for (const auto& row : kSamplingRows) {
+    const bool is_seed = row.facts.name == kSeedRow.facts.name;
+    OptionFacts facts = row.facts;
+    if (is_seed) facts.min = kSeedRow.facts.min;  // the engine's seed is not negative
     // `row` may be captured by reference: the table is a constant.
-    add_option(set, row.facts, [=, &row](const std::optional<OptionValue>& value) {
+    add_option(set, facts, [=, &row](const std::optional<OptionValue>& value) {
       sampling->given.insert(row.facts.name);
       set_or_append(row, value, &sampling->params);
-      if (row.facts.name == kSeedRow.facts.name) kSeedRow.set(run->engine, value);
+      if (is_seed) kSeedRow.set(run->engine, value);
     });
   }
 }

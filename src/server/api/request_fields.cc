@@ -106,13 +106,6 @@ void set_top_k(Body& body, Json&& value) {
   body.params.top_k = top_k > 0 ? std::optional(top_k) : std::nullopt;
 }
 
-// The engine's seeds are not negative. Clearing the sign gives each of -1, -2, ... a seed of its
-// own among those that nobody writes out.
-template <typename Body>
-void set_seed(Body& body, Json&& value) {
-  body.params.seed = value.get<int64_t>() & std::numeric_limits<int64_t>::max();
-}
-
 template <typename Body>
 void set_stop(Body& body, Json&& value) {
   if (value.is_string()) value = Json::array({std::move(value)});
@@ -197,9 +190,8 @@ void add_sampling(Fields<Body>& fields) {
   FieldFacts allowed = with_default(sampling_facts("allowed_token_ids", "no others"), "all");
   allowed.min_items = 1;
   add(allowed, set_member<&Params::allowed_token_ids, Body>);
-  FieldFacts seed = with_default(sampling_facts("seed", "same seed, same answer"), "drawn");
-  seed.min = std::numeric_limits<int64_t>::min();
-  add(seed, set_seed<Body>);
+  add(with_default(sampling_facts("seed", "same seed, same answer"), "drawn"),
+      set_member<&Params::seed, Body>);
 }
 
 // What ends an answer, and what of the end its text keeps.
