@@ -57,6 +57,7 @@ http::Limits http_limits(const ServeCommand& command) {
   limits.num_connections = static_cast<size_t>(command.max_connections);
   limits.client_buffer_bytes = command.client_buffer_bytes;
   limits.client_stall = std::chrono::seconds(command.client_stall_s);
+  limits.answer_time = std::chrono::seconds(command.request_timeout_s);
   return limits;
 }
 

@@ -309,6 +309,32 @@ TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
   EXPECT_TRUE(app.is_free());
 }
 
+// It ends with what it has, as after a drain; a status of 408 would make clients send it again.
+TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
+  AppOptions options;
+  options.http.answer_time = milliseconds(200);
+  App app(options);
+  app.serve();
+  app.brake.pause_ms = 5;
+  const auto streaming = started(app, long_request(true));
+  const auto whole = started(app, long_request(false));
+  const std::string rest = streaming->read_until("\r\n0\r\n\r\n");
+  EXPECT_TRUE(has(rest, "\"finish_reason\":\"abort\"")) << rest;
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  const std::string body = whole->read_answer();
+  EXPECT_EQ(status_of(body), 200) << body;
+  EXPECT_EQ(body_of(body)["choices"][0]["finish_reason"], "abort") << body;
+  EXPECT_LT(body_of(body)["usage"]["completion_tokens"], 450);
+  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=timeout}") == 2; }));
+  app.brake.pause_ms = 0;
+  Json next = long_request(true);
+  next["max_tokens"] = 2;
+  streaming->send(post_text(kCompletions, next.dump()));
+  EXPECT_TRUE(has(streaming->read_until("\r\n0\r\n\r\n"), "\"length\"")) << "a time of its own";
+}
+
 // Within its limit a drain cuts nothing.
 TEST(AppEnds, ADrainLetsAnswersEnd) {
   App app;

@@ -100,6 +100,9 @@ void declare_serving_limits(OptionSet& set, ServeCommand* serve) {
               "seconds without a byte taken, then a client's request is "
               "cancelled (60)",
               &serve->client_stall_s, 1, kMaxInt32);
+  set.integer("--request-timeout",
+              "seconds that an answer may take; then it ends with what it has (0: no limit)",
+              &serve->request_timeout_s, 0, kMaxInt32);
   set.integer("--drain-timeout", "seconds that running requests get after SIGTERM (30)",
               &serve->drain_timeout_s, 0, kMaxInt32);
 }

@@ -114,6 +114,7 @@ struct ServeCommand {
   int32_t max_connections = 1024;
   size_t client_buffer_bytes = size_t{16} << 20;  // of an answer that the client has not taken
   int32_t client_stall_s = 60;                    // without a byte taken
+  int32_t request_timeout_s = 0;                  // from a request to its last byte; 0: none
   int32_t drain_timeout_s = 30;
   int32_t http_threads = 2;
   bool log_json = false;

@@ -97,6 +97,9 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
   self->call_.exchange->on_gone([weak = std::weak_ptr(self)](http::Gone reason) {
     if (const auto generation = weak.lock()) generation->client_is_gone(reason);
   });
+  self->call_.exchange->on_late([weak = std::weak_ptr(self)] {
+    if (const auto generation = weak.lock()) generation->time_is_over();
+  });
   std::optional<http::Fault> fault;
   try {
     fault = self->submit_all(std::move(request.choices));
@@ -171,7 +174,7 @@ http::Fault Generation::fault_of(Refusal refusal) {
 
 void Generation::begin_answer() {
   const std::lock_guard lock(mutex_);
-  if (aborted_) cancel_all();  // the client went while choices were submitted
+  if (aborted_) cancel_all();  // the client went, or the time, while choices were submitted
   if (stream_) {
     call_.exchange->begin_stream();
     call_.exchange->send(stream_->start());
@@ -294,6 +297,13 @@ void Generation::client_is_gone(http::Gone reason) {
   const std::lock_guard lock(mutex_);
   aborted_ = abort_reason_of(reason);
   has_left_ = true;
+  cancel_all();
+}
+
+void Generation::time_is_over() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_ || (has_begun_ && num_ended_ == lives_.size())) return;
+  aborted_ = metrics::AbortReason::kTimeout;
   cancel_all();
 }
 

@@ -66,6 +66,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void cancel_all();
   // Takes the mutex. On a thread of the connection, or in `start` if the client had gone before.
   void client_is_gone(http::Gone reason);
+  // Takes the mutex. The answer ends with what it has, as after a drain.
+  void time_is_over();
   // Takes the mutex. Nobody reads the answer.
   bool has_left();
 

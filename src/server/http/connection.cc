@@ -153,6 +153,8 @@ void Connection::call_handler() {
   request.captures = std::move(match_.captures);
   close_after_ = stopping_ || !head.keep_alive;
   chunked_ = request.minor_version == 1;
+  const Milliseconds answer_time = set_->options.limits.answer_time;
+  if (answer_time > Milliseconds(0)) answer_end_ = Clock::now() + answer_time;
   outbox_ =
       std::make_shared<Outbox>(set_->options.limits.client_buffer_bytes, [weak = weak_from_this()] {
         const auto self = weak.lock();
@@ -254,6 +256,7 @@ void Connection::on_written(const Error& error, size_t size) {
 void Connection::end_exchange() {
   if (cut_) return lose(Gone::kDisconnected);
   outbox_.reset();
+  answer_end_ = TimePoint::max();
   finished_ = false;
   streaming_ = false;
   start_ = {};
@@ -274,9 +277,9 @@ void Connection::end_exchange() {
 TimePoint Connection::deadline() const {
   if (lingering_) return linger_end_;
   if (!outbox_) return reader_.deadline();
-  TimePoint next = TimePoint::max();
-  if (writing_) next = last_taken_ + set_->options.limits.client_stall;
-  if (streaming_ && !writing_) next = last_taken_ + start_.ping_interval;
+  TimePoint next = answer_end_;
+  if (writing_) next = std::min(next, last_taken_ + set_->options.limits.client_stall);
+  if (streaming_ && !writing_) next = std::min(next, last_taken_ + start_.ping_interval);
   return reading_ ? next : std::min(next, Clock::now() + kPollTime);
 }
 
@@ -297,6 +300,10 @@ void Connection::arm() {
 
 void Connection::on_time() {
   if (outbox_ && !reading_ && peer_has_closed()) return lose(Gone::kDisconnected);
+  if (outbox_ && Clock::now() >= answer_end_) {
+    answer_end_ = TimePoint::max();
+    outbox_->expire();
+  }
   if (Clock::now() < deadline()) return;
   if (lingering_) return close();
   if (!outbox_) {

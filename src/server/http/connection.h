@@ -91,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t written_ = 0;  // of out_
   bool writing_ = false;
   TimePoint last_taken_;
+  TimePoint answer_end_ = TimePoint::max();  // of Limits::answer_time
 };
 
 }  // namespace sluice::http
