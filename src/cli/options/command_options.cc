@@ -74,6 +74,11 @@ void declare_listening(OptionSet& set, ServeCommand* serve) {
             [=](std::string_view source, std::string_view value) {
               serve->allowed_hosts = split_list(source, value);
             });
+  set.value("--cors-origins", "LIST",
+            "pages that may use the server from a browser: https://app.example (only its own)",
+            [=](std::string_view source, std::string_view value) {
+              serve->cors_origins = split_list(source, value);
+            });
   set.integer("--http-threads", "threads that move bytes (2)", &serve->http_threads, 1, 64);
 }
 

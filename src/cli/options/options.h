@@ -106,6 +106,7 @@ struct ServeCommand {
   std::string api_key_file;                     // a key on each line; SLUICE_API_KEY adds one
   bool allow_unauthenticated = false;           // no key, and reachable from other machines
   std::vector<std::string> allowed_hosts;       // values of Host beside local names and addresses
+  std::vector<std::string> cors_origins;        // of pages that may use the server
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
   int64_t max_waiting = 1024;                   // requests

@@ -1,7 +1,11 @@
 #include "server/app/routes.h"
 
 #include <exception>
+#include <set>
+#include <string>
 #include <utility>
+
+#include "server/app/cors_origins.h"
 
 namespace sluice::server {
 namespace {
@@ -22,6 +26,19 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_status_routes(router, context);
   add_text_routes(router, context);
   add_generation_routes(router, context);
+}
+
+void add_preflight_routes(http::Router& router, ServerContext& context) {
+  std::set<std::string> patterns;
+  for (const http::Router::Name& name : router.names()) patterns.insert(name.pattern);
+  for (const std::string& pattern : patterns) {
+    router.add("OPTIONS", pattern,
+               [&context, pattern](const http::Request& request,
+                                   const std::shared_ptr<http::Exchange>& exchange) {
+                 context.state.http_metrics().answered(pattern, 200);
+                 exchange->answer(CorsOrigins::preflight(request));
+               });
+  }
 }
 
 void add_model_route(http::Router& router, ServerContext& context, const char* method,

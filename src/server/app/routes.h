@@ -13,6 +13,9 @@ namespace sluice::server {
 // Adds all routes. `context` outlives the router.
 void add_routes(http::Router& router, ServerContext& context);
 
+// Adds OPTIONS to each path, for pages of other origins. Called once, after all other routes.
+void add_preflight_routes(http::Router& router, ServerContext& context);
+
 // The parts of it, by file. Status: /health, /live, /ping, /version, /load, /metrics, /v1/models.
 void add_status_routes(http::Router& router, ServerContext& context);
 // Text: /tokenize, /detokenize, /apply-template, /tokenizer_info.

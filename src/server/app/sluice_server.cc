@@ -65,6 +65,12 @@ class SluiceServer::Impl {
                              .num_threads = options_.num_http_threads,
                              .limits = options_.limits};
     add_routes(http.router, context_);
+    if (!options_.gate.cors_origins.empty()) {
+      add_preflight_routes(http.router, context_);
+      http.answer_fields = [this](const http::Request& request) {
+        return options_.gate.cors_origins.fields_for(request);
+      };
+    }
     http.gate = [this](const http::Request& request) { return gate_.check(request); };
     http.on_refusal = [this](const http::RefusedRequest& refused) {
       record_refusal(context_, refused);

@@ -101,6 +101,7 @@ bool Connection::begin_body() {
   Head& head = reader_.head();
   head_only_ = head.request.method == "HEAD";
   request_id_ = head.request.id;
+  if (set_->options.answer_fields) more_fields_ = set_->options.answer_fields(head.request);
   const Router& router = set_->options.router;
   auto found = router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
@@ -201,6 +202,7 @@ void Connection::compose(Outbox::Batch batch) {
     append_head(out_, {.status = answer.status,
                        .content_type = answer.content_type,
                        .fields = answer.fields,
+                       .more_fields = more_fields_,
                        .request_id = request_id_,
                        .length = answer.body.size(),
                        .close = close_after_});
@@ -213,6 +215,7 @@ void Connection::compose(Outbox::Batch batch) {
     append_head(out_, {.status = 200,
                        .content_type = start_.content_type,
                        .fields = start_.fields,
+                       .more_fields = more_fields_,
                        .request_id = request_id_,
                        .chunked = chunked_,
                        .close = close_after_});
@@ -265,6 +268,7 @@ void Connection::end_exchange() {
   if (close_after_ || stopping_) return linger();
   request_id_.clear();
   route_ = {};
+  more_fields_.clear();
   reader_.next(Clock::now());
   // Posted, so that a thousand pipelined requests are no recursion.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {

@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
@@ -80,7 +81,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Router::Match match_{};
   std::string_view route_;  // the pattern of the path's route; empty: none, or not known
   std::string request_id_;
-  bool head_only_ = false;  // HEAD: the client expects no body
+  std::vector<Field> more_fields_;  // ServerOptions::answer_fields
+  bool head_only_ = false;          // HEAD: the client expects no body
   bool chunked_ = false;
   bool streaming_ = false;
   bool close_after_ = false;

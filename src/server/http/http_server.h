@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/http/limits.h"
 #include "server/http/router.h"
@@ -37,6 +38,9 @@ struct ServerOptions {
   // Looks at each request whose route is known before its body is read, for keys, hosts and types.
   // It runs on the server's threads; it must not block or throw. A fault is answered instead.
   std::function<std::optional<Fault>(const Request&)> gate;
+  // Fields that the answer to a request has beside its own, also if it is refused after its head
+  // was read. As the gate, it must not block or throw.
+  std::function<std::vector<Field>(const Request&)> answer_fields;
   // Told of each of them before the answer leaves, for counts and logs. As the gate, it must not
   // block or throw.
   std::function<void(const RefusedRequest&)> on_refusal;

@@ -111,6 +111,12 @@ std::variant<Router::Match, Fault> Router::find(std::string_view method,
                .fields = {{"Allow", allow}}};
 }
 
+std::vector<Router::Name> Router::names() const {
+  std::vector<Name> names;
+  for (const Route& route : routes_) names.push_back({route.method, route.pattern});
+  return names;
+}
+
 std::string_view Router::pattern_of(std::string_view path) const {
   const auto segments = decoded_segments(path);
   if (!segments) return {};

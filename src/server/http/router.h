@@ -39,6 +39,13 @@ class Router {
   // 405 with Allow for one that knows other methods.
   std::variant<Match, Fault> find(std::string_view method, std::string_view path) const;
 
+  struct Name {
+    std::string method;
+    std::string pattern;
+  };
+  // All routes, in the order of add().
+  std::vector<Name> names() const;
+
   // The pattern of the first route that fits the path, whatever its method; empty if none does.
   std::string_view pattern_of(std::string_view path) const;
 
