@@ -81,10 +81,12 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .model_names = command.served_model_names,
           .reasoning_field = *field,
           .version = std::string(build_version()),
-          .log = [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
-            write_message(is_json ? metrics::request_log_json(entry)
-                                  : metrics::request_log_text(entry));
-          }};
+          .log =
+              [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
+                write_message(is_json ? metrics::request_log_json(entry)
+                                      : metrics::request_log_text(entry));
+              },
+          .log_text = command.log_text};
 }
 
 std::string address_text(const ServeCommand& command, const server::SluiceServer& server) {

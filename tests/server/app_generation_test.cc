@@ -240,6 +240,40 @@ TEST(AppChat, RefusesToKeepToOneCall) {
   EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
 }
 
+// Texts are in the log only if it was asked for them.
+TEST(AppLog, HasTextsOnlyOnRequest) {
+  for (const bool log_text : {false, true}) {
+    std::mutex mutex;
+    std::vector<metrics::RequestLogEntry> lines;
+    testing::AppOptions options;
+    options.log = [&](const metrics::RequestLogEntry& entry) {
+      const std::lock_guard lock(mutex);
+      lines.push_back(entry);
+    };
+    options.log_text = log_text;
+    App app(options);
+    app.serve();
+    Json request = {{"prompt", "my secret"}, {"n", 2}, {"max_tokens", 5}, {"seed", 3}};
+    const Json body = body_of(post(app, kCompletions, request));
+    request["stream"] = true;
+    stream(app, kCompletions, request);
+    app.server.reset();
+    ASSERT_EQ(lines.size(), 2U);
+    for (const metrics::RequestLogEntry& line : lines) {
+      ASSERT_EQ(line.text.has_value(), log_text);
+      const std::string text = request_log_text(line), json = request_log_json(line);
+      EXPECT_EQ(has(text, "secret"), log_text) << text;
+      EXPECT_EQ(has(json, "secret"), log_text) << json;
+      if (!log_text) continue;
+      EXPECT_EQ(Json::parse(line.text->request)["prompt"], "my secret");
+      ASSERT_EQ(line.text->answers.size(), 2U);
+      EXPECT_EQ(line.text->answers[1], body["choices"][1]["text"]);
+      EXPECT_EQ(Json::parse(json)["answers"][1], body["choices"][1]["text"]);
+      EXPECT_EQ(text.find_first_of("\n\r"), std::string::npos);
+    }
+  }
+}
+
 // One line for a request, with the sums of its choices.
 TEST(AppLog, HasALineForEachRequest) {
   std::mutex mutex;

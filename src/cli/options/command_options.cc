@@ -181,6 +181,8 @@ void declare(OptionSet& set, ServeCommand* serve) {
   declare_serving_limits(set, serve);
   set.group("Output");
   set.set_flag("--log-json", "log lines are JSON objects", &serve->log_json);
+  set.set_flag("--log-text", "log lines have the bodies of requests and the texts of answers",
+               &serve->log_text);
   set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);

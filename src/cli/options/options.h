@@ -119,6 +119,7 @@ struct ServeCommand {
   int32_t drain_timeout_s = 30;
   int32_t http_threads = 2;
   bool log_json = false;
+  bool log_text = false;  // bodies of requests and texts of answers in the log
   bool verbose = false;
   bool gpu_lock = false;
 };

@@ -46,19 +46,20 @@ http::Fault fault_of_exception(const std::exception_ptr& exception) {
   }
 }
 
-void Call::record(int status, const std::optional<metrics::RequestSummary>& summary,
-                  std::optional<metrics::AbortReason> aborted, std::string error) const {
-  context->state.http_metrics().answered(route, status);
+void Call::record(Ending ending) const {
+  context->state.http_metrics().answered(route, ending.status);
   if (!context->log) return;
   try {
-    context->log({.time = std::chrono::system_clock::now(),
-                  .id = exchange->request_id(),
-                  .route = std::string(route),
-                  .status = status,
-                  .total_s = seconds_since(arrived),
-                  .summary = summary,
-                  .aborted = aborted,
-                  .error = std::move(error)});
+    metrics::RequestLogEntry entry{.time = std::chrono::system_clock::now(),
+                                   .id = exchange->request_id(),
+                                   .route = std::string(route),
+                                   .status = ending.status,
+                                   .total_s = seconds_since(arrived),
+                                   .summary = ending.summary,
+                                   .aborted = ending.aborted,
+                                   .error = std::move(ending.error)};
+    if (context->log_text) entry.text = {body, std::move(ending.texts)};
+    context->log(entry);
   } catch (...) {  // the answer has been sent, so nobody must hear of it
   }
 }
@@ -67,7 +68,7 @@ void Call::answer(http::Answer answer,
                   const std::optional<metrics::RequestSummary>& summary) const {
   const int status = answer.status;
   const bool is_taken = exchange->answer(std::move(answer));
-  record(is_taken ? status : http::kClientClosedRequest, summary, std::nullopt);
+  record({.status = is_taken ? status : http::kClientClosedRequest, .summary = summary});
 }
 
 bool Call::has_model(const std::optional<std::string>& name) const {
@@ -78,8 +79,8 @@ bool Call::has_model(const std::optional<std::string>& name) const {
 
 void Call::fail(const http::Fault& fault) const {
   const bool is_taken = exchange->fail(fault);
-  record(is_taken ? fault.status : http::kClientClosedRequest, std::nullopt, std::nullopt,
-         fault.status == 500 ? fault.message : "");
+  record({.status = is_taken ? fault.status : http::kClientClosedRequest,
+          .error = fault.status == 500 ? fault.message : ""});
 }
 
 }  // namespace sluice::server

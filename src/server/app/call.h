@@ -31,6 +31,7 @@ struct ServerContext {
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
+  bool log_text = false;                                     // bodies and answers, too
 };
 
 // Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,
@@ -75,10 +76,16 @@ struct Call {
   // False after answering that there is no model of this name.
   bool has_model(const std::optional<std::string>& name) const;
 
-  // Counts and logs an answer that was sent in another way. `error`: why the server failed, for the
-  // log. A log that throws loses its line.
-  void record(int status, const std::optional<metrics::RequestSummary>& summary,
-              std::optional<metrics::AbortReason> aborted, std::string error = {}) const;
+  // How an answer ended, for counts and log.
+  struct Ending {
+    int status = 200;
+    std::optional<metrics::RequestSummary> summary;
+    std::optional<metrics::AbortReason> aborted;
+    std::string error;               // why the server failed
+    std::vector<std::string> texts;  // of the answer's choices, if the log has texts
+  };
+  // Counts and logs an answer that was sent in another way. A log that throws loses its line.
+  void record(Ending ending) const;
 };
 
 }  // namespace sluice::server

@@ -81,7 +81,10 @@ std::optional<http::Fault> fault_of_size(const std::vector<ServiceRequest>& choi
 
 Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
                        GenerationRequest& request)
-    : call_(std::move(call)), model_(std::move(model)), options_(request.options) {
+    : call_(std::move(call)),
+      model_(std::move(model)),
+      options_(request.options),
+      texts_(call_.context->log_text ? request.choices.size() : 0) {
   if (request.stream) {
     stream_.emplace(options_, model_->service.tokenizer());
   } else {
@@ -215,6 +218,7 @@ void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now
     life.generated(now, std::ssize(output.token_ids));
   }
   if (is_refused_) return;
+  if (!texts_.empty()) texts_[choice] += output.text;
   if (stream_) {
     call_.exchange->send(stream_->delta(choice, std::move(output), now));
   } else {
@@ -284,8 +288,11 @@ void Generation::record(int status) {
     const std::lock_guard lock(mutex_);
     return aborted_;
   }();
-  call_.record(status, lives_.empty() ? std::nullopt : std::optional(sum), aborted,
-               fault_ ? fault_->message : "");
+  call_.record({.status = status,
+                .summary = lives_.empty() ? std::nullopt : std::optional(sum),
+                .aborted = aborted,
+                .error = fault_ ? fault_->message : "",
+                .texts = std::move(texts_)});
   if (aborted) call_.context->state.http_metrics().aborted(*aborted);
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -93,7 +94,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::shared_ptr<api::AnswerBody> body_;
   // By choice, as far as submitted: an answer ends when as many have ended.
   std::vector<std::unique_ptr<metrics::RequestLife>> lives_;
-  std::vector<int64_t> ids_;  // of the accepted ones
+  std::vector<int64_t> ids_;        // of the accepted ones
+  std::vector<std::string> texts_;  // by choice, if the log has texts
   std::vector<Arrival> early_;
   bool has_begun_ = false;
   bool is_refused_ = false;  // answered with an error before it began

@@ -76,6 +76,7 @@ void generate(const Call& call, std::shared_ptr<const ServedModel> model,
   Generation::start(
       {.context = call.context,
        .route = call.route,
+       .body = call.context->log_text ? call.body : std::string(),
        .exchange = call.exchange,
        .arrived = call.arrived},
       std::move(model),

@@ -52,7 +52,8 @@ class SluiceServer::Impl {
                  .workers = workers_,
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
-                 .log = options_.log},
+                 .log = options_.log,
+                 .log_text = options_.log_text},
         workers_(options_.num_workers),
         http_(http_options()) {}
   // Sinks of the service use the workers until each has its end.

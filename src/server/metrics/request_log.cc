@@ -19,6 +19,11 @@ std::string quoted_error(std::string_view text) {
   return '"' + word + '"';
 }
 
+// All of it, as a string of JSON in ASCII: one word to every reader of lines.
+std::string quoted_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 std::string request_log_text(const RequestLogEntry& entry) {
@@ -41,6 +46,12 @@ std::string request_log_text(const RequestLogEntry& entry) {
   }
   if (entry.aborted) fmt::format_to(out, " aborted={}", abort_reason_name(*entry.aborted));
   if (!entry.error.empty()) fmt::format_to(out, " error={}", quoted_error(entry.error));
+  if (entry.text) {
+    fmt::format_to(out, " request={}", quoted_text(entry.text->request));
+    for (const std::string& answer : entry.text->answers) {
+      fmt::format_to(out, " answer={}", quoted_text(answer));
+    }
+  }
   return line;
 }
 
@@ -66,6 +77,10 @@ std::string request_log_json(const RequestLogEntry& entry) {
   }
   if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
   if (!entry.error.empty()) object["error"] = entry.error;
+  if (entry.text) {
+    object["request"] = entry.text->request;
+    object["answers"] = entry.text->answers;
+  }
   return log_json_line(object);
 }
 
