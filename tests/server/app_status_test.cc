@@ -1,4 +1,6 @@
 // What the server says of itself in each phase, and the routes of the tokenizer.
+#include <algorithm>
+#include <cctype>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -147,6 +149,37 @@ TEST(AppStatus, LoadIsWhatRunsAndWaits) {
     clients.back()->read_until("data: ");
   }
   EXPECT_EQ(body_of(app.get("/load")), (Json{{"server_load", 3}}));
+}
+
+// What the router answers and the description has are the same: each path knows exactly the methods
+// that are described.
+TEST(AppStatus, DescribesItsRoutes) {
+  App app({.gate = {.keys = {"k"}}});
+  const std::string answer = app.get("/openapi.json");
+  ASSERT_EQ(status_of(answer), 200) << "without a key, and before there is a model";
+  const Json description = body_of(answer);
+  const Json& paths = description["paths"];
+  EXPECT_EQ(description["info"]["version"], "1.2.3");
+  for (const auto& [path, operations] : paths.items()) {
+    std::string url = path;
+    if (const size_t at = url.find("{name}"); at != url.npos) url.replace(at, 6, "tiny");
+    http::RawClient client(app.server->port());
+    client.send("PATCH " + url + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+    const std::string refused = client.read_answer();
+    std::string methods;
+    for (const auto& [method, operation] : operations.items()) {
+      methods += (methods.empty() ? "" : ", ") + method;
+    }
+    std::ranges::transform(methods, methods.begin(),
+                           [](unsigned char c) { return std::toupper(c); });
+    EXPECT_TRUE(has(refused, "Allow: " + methods + "\r\n")) << path << refused;
+  }
+  for (const char* path :
+       {"/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{name}", "/tokenize",
+        "/detokenize", "/apply-template", "/tokenizer_info", "/load", "/metrics", "/health",
+        "/live", "/ping", "/version", "/openapi.json"}) {
+    EXPECT_TRUE(paths.contains(path)) << path;
+  }
 }
 
 // Two ways to one result: the ids of a text are those of its bytes, and lead back to it.

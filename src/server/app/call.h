@@ -32,6 +32,7 @@ struct ServerContext {
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
   bool log_text = false;                                     // bodies and answers, too
+  std::string openapi;  // the body of /openapi.json; add_routes makes it
 };
 
 // Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,

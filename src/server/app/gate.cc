@@ -69,7 +69,7 @@ bool Gate::is_key(std::string_view key) const {
 
 // A browser asks with OPTIONS what a page may send, and it does so without the page's key.
 bool Gate::needs_key(const http::Request& request) const {
-  constexpr std::string_view kOpen[] = {"/health", "/live", "/ping", "/version"};
+  constexpr std::string_view kOpen[] = {"/health", "/live", "/ping", "/version", "/openapi.json"};
   if (request.method == "OPTIONS") return false;
   if (std::ranges::find(kOpen, request.path) != std::end(kOpen)) return false;
   return request.path != "/metrics" || !is_local_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "server/api/openapi.h"
 #include "server/app/cors_origins.h"
 
 namespace sluice::server {
@@ -26,6 +27,11 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_status_routes(router, context);
   add_text_routes(router, context);
   add_generation_routes(router, context);
+  std::vector<api::RouteName> names;
+  for (http::Router::Name& name : router.names()) {
+    names.push_back({std::move(name.method), std::move(name.pattern)});
+  }
+  context.openapi = api::openapi_document(names, context.version).dump();
 }
 
 void add_preflight_routes(http::Router& router, ServerContext& context) {

@@ -16,14 +16,15 @@ void add_routes(http::Router& router, ServerContext& context);
 // Adds OPTIONS to each path, for pages of other origins. Called once, after all other routes.
 void add_preflight_routes(http::Router& router, ServerContext& context);
 
-// The parts of it, by file. Status: /health, /live, /ping, /version, /load, /metrics, /v1/models.
+// The parts of it, by file. Status: /health, /live, /ping, /version, /openapi.json, /load,
+// /metrics, /v1/models.
 void add_status_routes(http::Router& router, ServerContext& context);
 // Text: /tokenize, /detokenize, /apply-template, /tokenizer_info.
 void add_text_routes(http::Router& router, ServerContext& context);
 // Generation: /v1/completions, /v1/chat/completions.
 void add_generation_routes(http::Router& router, ServerContext& context);
 
-// What a handler of a route does with a call. It throws only what std::exception covers.
+// What a handler of a route does with a call.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 
 // Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
