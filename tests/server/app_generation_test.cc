@@ -240,6 +240,20 @@ TEST(AppChat, RefusesToKeepToOneCall) {
   EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
 }
 
+// An answer in this form is a call or a text.
+TEST(AppChat, KeepsToOneCallWhereTheFormHasOne) {
+  testing::AppOptions options;
+  options.engine.chat_template =
+      testing::source_dir() / "tests/golden/tokenizer/templates/llama3.2.jinja";
+  App app(options);
+  app.serve();
+  const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                        {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                        {"parallel_tool_calls", false},
+                        {"max_tokens", 1}};
+  EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+}
+
 // Texts are in the log only if it was asked for them.
 TEST(AppLog, HasTextsOnlyOnRequest) {
   for (const bool log_text : {false, true}) {
