@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include "server/echo_server.h"
 #include "server/raw_client.h"
 #include "sluice/error.h"
 
@@ -25,20 +26,6 @@ const std::string kGet = "GET /echo/a%2Fb HTTP/1.1\r\nHost: a\r\n\r\n";
 std::string post(const std::string& body, const std::string& fields = {}) {
   return "POST /echo HTTP/1.1\r\nHost: a\r\n" + fields +
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-ServerOptions echo_options(Limits limits = {}) {
-  ServerOptions options{.limits = limits};
-  options.router.add("POST", "/echo", [](const Request& request, const auto& exchange) {
-    exchange->answer({.content_type = "text/plain", .body = request.body});
-  });
-  options.router.add("GET", "/echo/{}", [](const Request& request, const auto& exchange) {
-    exchange->answer({.content_type = "text/plain", .body = request.captures[0]});
-  });
-  options.router.add("GET", "/throw",
-                     [](const Request&, const auto&) { throw std::runtime_error("secret"); });
-  options.router.add("GET", "/drop", [](const Request&, const auto&) {});
-  return options;
 }
 
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
