@@ -18,6 +18,7 @@
 #include "engine/sampling/logit_entries.h"
 #include "kv/sequence_kv.h"
 #include "sluice/cancel_flag.h"
+#include "sluice/progress.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 #include "tokenizer/detokenizer.h"
@@ -71,6 +72,13 @@ struct Sequence {
   void set_prompt_done(int64_t num_tokens) {
     output.num_prompt_tokens_done =
         std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
+  }
+
+  PromptProgress prompt_progress() const {
+    return {.request_id = id.value,
+            .num_prompt_tokens = num_prompt_tokens,
+            .num_cached_tokens = output.num_cached_tokens,
+            .num_done = output.num_prompt_tokens_done};
   }
 
   // Appends the text bytes [num_shown_bytes, end) to the output.

@@ -41,7 +41,8 @@ void require_common(const CommonRequest& request, size_t num_prompts) {
   require(params.max_tokens < kMaxModelLen);
   const auto choices = sluice::api::choices_of(request, num_prompts);
   require(choices.size() == num_prompts * static_cast<size_t>(request.n));
-  for (const auto& choice : choices) require(choice.seed.value_or(0) >= 0);
+  const bool is_negative = params.seed.value_or(0) < 0;
+  for (const auto& choice : choices) require(is_negative || choice.seed.value_or(0) >= 0);
 }
 
 void require_value(const sluice::api::CompletionRequest& request) {

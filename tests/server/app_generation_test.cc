@@ -1,5 +1,6 @@
 // Answers over HTTP against LLM::generate with the same options, and streams against bodies.
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -107,6 +108,22 @@ TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
   ASSERT_NE(outputs[0].text, outputs[1].text);
   expect_answers(kCompletions, {{"prompt", kText}, {"seed", 7}, {"n", 3}, {"max_tokens", 30}},
                  outputs);
+}
+
+// A negative seed is one of its own.
+TEST_F(AppGeneration, TakesNegativeSeeds) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  std::vector<RequestOutput> outputs;
+  for (const int64_t seed : {int64_t{-1}, int64_t{0}}) {
+    outputs.push_back(expected(kText, {.seed = seed, .max_tokens = 30}));
+  }
+  EXPECT_NE(outputs[0].text, outputs[1].text);
+  EXPECT_NE(outputs[0].text, expected(kText, {.seed = ~kLeast, .max_tokens = 30}).text)
+      << "without its sign it is this one";
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", -1}, {"n", 2}, {"max_tokens", 30}},
+                 outputs);
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", kLeast}, {"max_tokens", 30}},
+                 {expected(kText, {.seed = kLeast, .max_tokens = 30})});
 }
 
 // Each prompt begins again with the seed of the request.
@@ -233,6 +250,54 @@ TEST(AppChat, RefusesToKeepToOneCall) {
   EXPECT_EQ(refused["error"]["param"], "parallel_tool_calls") << refused;
   request["tool_choice"] = "none";
   EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+}
+
+// An answer in this form is a call or a text.
+TEST(AppChat, KeepsToOneCallWhereTheFormHasOne) {
+  testing::AppOptions options;
+  options.engine.chat_template =
+      testing::source_dir() / "tests/golden/tokenizer/templates/llama3.2.jinja";
+  App app(options);
+  app.serve();
+  const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                        {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                        {"parallel_tool_calls", false},
+                        {"max_tokens", 1}};
+  EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+}
+
+// Texts are in the log only if it was asked for them.
+TEST(AppLog, HasTextsOnlyOnRequest) {
+  for (const bool log_text : {false, true}) {
+    std::mutex mutex;
+    std::vector<metrics::RequestLogEntry> lines;
+    testing::AppOptions options;
+    options.log = [&](const metrics::RequestLogEntry& entry) {
+      const std::lock_guard lock(mutex);
+      lines.push_back(entry);
+    };
+    options.log_text = log_text;
+    App app(options);
+    app.serve();
+    Json request = {{"prompt", "my secret"}, {"n", 2}, {"max_tokens", 5}, {"seed", 3}};
+    const Json body = body_of(post(app, kCompletions, request));
+    request["stream"] = true;
+    stream(app, kCompletions, request);
+    app.server.reset();
+    ASSERT_EQ(lines.size(), 2U);
+    for (const metrics::RequestLogEntry& line : lines) {
+      ASSERT_EQ(line.text.has_value(), log_text);
+      const std::string text = request_log_text(line), json = request_log_json(line);
+      EXPECT_EQ(has(text, "secret"), log_text) << text;
+      EXPECT_EQ(has(json, "secret"), log_text) << json;
+      if (!log_text) continue;
+      EXPECT_EQ(Json::parse(line.text->request)["prompt"], "my secret");
+      ASSERT_EQ(line.text->answers.size(), 2U);
+      EXPECT_EQ(line.text->answers[1], body["choices"][1]["text"]);
+      EXPECT_EQ(Json::parse(json)["answers"][1], body["choices"][1]["text"]);
+      EXPECT_EQ(text.find_first_of("\n\r"), std::string::npos);
+    }
+  }
 }
 
 // One line for a request, with the sums of its choices.

@@ -205,10 +205,13 @@ TEST(CompletionRequest, EchoAllowsNoTokensAndScoresThePrompt) {
   EXPECT_EQ(completion(R"(,"logprobs":1)").params.prompt_logprobs, std::nullopt);
 }
 
-TEST(CompletionRequest, NegativeSeedsStayDifferent) {
-  EXPECT_EQ(completion(R"(,"seed":-1)").params.seed, kMaxSeed);
-  EXPECT_EQ(completion(R"(,"seed":-2)").params.seed, kMaxSeed - 1);
-  EXPECT_EQ(completion(R"(,"seed":-9223372036854775808)").params.seed, 0);
+TEST(CompletionRequest, SeedsKeepTheirSign) {
+  EXPECT_EQ(completion(R"(,"seed":-1)").params.seed, -1);
+  EXPECT_EQ(completion(R"(,"seed":9223372036854775807)").params.seed, kMaxSeed);
+  EXPECT_EQ(completion(R"(,"seed":-9223372036854775808)").params.seed, -kMaxSeed - 1);
+  const auto seeds = choices_of(completion(R"(,"n":3,"seed":-2)"), 1);
+  EXPECT_EQ(seeds.at(0).seed, -2);
+  EXPECT_EQ(seeds.at(2).seed, 0);
 }
 
 TEST(CompletionRequest, OneStopTextIsAListOfOne) {

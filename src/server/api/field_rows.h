@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -35,15 +34,6 @@ FieldFacts stop_facts(std::string_view name);
 FieldFacts effort_facts(std::string_view name);
 FieldFacts tool_choice_facts();
 FieldFacts cache_salt_facts();
-
-// Fields without a value to store.
-constexpr FieldFacts hint(std::string_view name, std::string_view help) {
-  return {.name = name, .kind = FieldClass::kHint, .help = help};
-}
-constexpr FieldFacts not_done(std::string_view name, std::string_view neutral,
-                              std::string_view help) {
-  return {.name = name, .kind = FieldClass::kNotDone, .neutral = neutral, .help = help};
-}
 
 // Fields without a value to store.
 constexpr FieldFacts hint(std::string_view name, std::string_view help) {
@@ -98,13 +88,6 @@ template <typename Body>
 void set_top_k(Body& body, Json&& value) {
   const auto top_k = value.get<int32_t>();
   body.params.top_k = top_k > 0 ? std::optional(top_k) : std::nullopt;
-}
-
-// The engine's seeds are not negative. Clearing the sign gives each of -1, -2, ... a seed of its
-// own among those that nobody writes out.
-template <typename Body>
-void set_seed(Body& body, Json&& value) {
-  body.params.seed = value.get<int64_t>() & std::numeric_limits<int64_t>::max();
 }
 
 template <typename Body>
@@ -162,9 +145,8 @@ void add_sampling(Fields<Body>& fields) {
   FieldFacts allowed = with_default(sampling_facts("allowed_token_ids", "no others"), "all");
   allowed.min_items = 1;
   add(allowed, set_member<&Params::allowed_token_ids, Body>);
-  FieldFacts seed = with_default(sampling_facts("seed", "same seed, same answer"), "drawn");
-  seed.min = std::numeric_limits<int64_t>::min();
-  add(seed, set_seed<Body>);
+  add(with_default(sampling_facts("seed", "same seed, same answer"), "drawn"),
+      set_member<&Params::seed, Body>);
 }
 
 // What ends an answer, and what of the end its text keeps.

@@ -150,15 +150,14 @@ std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& reque
 }
 
 std::vector<Choice> choices_of(const CommonRequest& request, size_t num_prompts) {
-  constexpr auto kMaxSeed = uint64_t{std::numeric_limits<int64_t>::max()};
+  constexpr int64_t kMaxSeed = std::numeric_limits<int64_t>::max();
   std::vector<Choice> choices;
   choices.reserve(num_prompts * static_cast<size_t>(request.n));
   for (size_t prompt = 0; prompt < num_prompts; ++prompt) {
     for (int32_t i = 0; i < request.n; ++i) {
       Choice choice{.index = static_cast<int32_t>(choices.size()), .prompt = prompt};
       if (const auto& seed = request.params.seed) {
-        choice.seed = static_cast<int64_t>(
-            (static_cast<uint64_t>(*seed) + static_cast<uint64_t>(i)) & kMaxSeed);
+        choice.seed = *seed <= kMaxSeed - i ? *seed + i : *seed - kMaxSeed + i - 1;
       }
       choices.push_back(choice);
     }

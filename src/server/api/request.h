@@ -35,9 +35,8 @@ struct RequestRules {
 // The members that completions and chats share.
 struct CommonRequest {
   std::optional<std::string> model;  // empty: the first that is served
-  // All but max_tokens, which resolve_max_tokens gives. A negative seed has counted as its value
-  // plus 2^63, since the engine has none. prompt_logprobs has what the engine must compute, for
-  // echo, too.
+  // All but max_tokens, which resolve_max_tokens gives. prompt_logprobs has what the engine must
+  // compute, for echo, too.
   SamplingParams params;
   std::optional<int32_t> max_tokens;  // 0 with echo only
   // The limit if max_tokens is empty; empty: the room that the prompt leaves.
@@ -145,7 +144,7 @@ struct Choice {
 };
 
 // All answers of a request with so many prompts (chats have one), by index. Seeds go on from 0
-// after 2^63 - 1.
+// after 2^63 - 1, as they do after -1.
 std::vector<Choice> choices_of(const CommonRequest& request, size_t num_prompts);
 
 }  // namespace sluice::api

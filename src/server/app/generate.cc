@@ -97,6 +97,7 @@ void generate(const Call& call, std::shared_ptr<const ServedModel> model,
   // Without the body, which may be megabytes: the call is kept as long as the answer takes.
   Generation::start({.context = call.context,
                      .route = call.route,
+                     .body = call.context->log_text ? call.body : std::string(),
                      .exchange = call.exchange,
                      .arrived = call.arrived,
                      .skipped_tools = request.skipped_tools},

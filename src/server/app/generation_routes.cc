@@ -48,9 +48,13 @@ void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   if (!take_conversation(call, *model, *request, *options)) return;
-  // Nothing here ends an answer after its first call; without tools there is none.
-  if (!options->tools.empty() && !request->parallel_tool_calls) {
-    return call.fail({.message = "parallel_tool_calls false is not supported; leave it out",
+  // Nothing here ends an answer after its first call, and dropping the others would hide that the
+  // model made them. Without tools there is none, and an answer in Llama's form is one call at
+  // most.
+  if (!options->tools.empty() && !request->parallel_tool_calls &&
+      model->format.tools != ToolFormat::kLlama3Json) {
+    return call.fail({.message = "parallel_tool_calls is false, but the answers of this model may "
+                                 "have several calls; leave it out, and use the first one",
                       .param = "parallel_tool_calls"});
   }
   answer(call, std::move(model), *request, options);

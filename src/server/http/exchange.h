@@ -39,6 +39,9 @@ class Exchange {
   // As Outbox::on_gone: once, unless the answer is complete before the client goes.
   void on_gone(std::function<void(Gone)> callback) { outbox_->on_gone(std::move(callback)); }
 
+  // As Outbox::on_late.
+  void on_late(std::function<void()> callback) { outbox_->on_late(std::move(callback)); }
+
   // Bytes of events that the client has not taken.
   size_t queued_bytes() const { return outbox_->queued_bytes(); }
 

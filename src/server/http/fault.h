@@ -20,6 +20,10 @@ struct ContextLength {
   int64_t max_tokens = 0;
 };
 
+// In counts and logs, as in those of nginx: the client left before its answer was complete, or was
+// cut because it read too slowly. Never sent.
+inline constexpr int kClientClosedRequest = 499;
+
 struct Fault {
   int status = 400;     // 4xx or 5xx
   std::string message;  // names the thing, the value and the remedy

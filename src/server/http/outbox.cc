@@ -93,6 +93,29 @@ void Outbox::on_gone(std::function<void(Gone)> callback) {
   callback(gone);
 }
 
+void Outbox::on_late(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (complete() || gone_) return;
+    if (!is_late_) {
+      late_callback_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void Outbox::expire() {
+  std::function<void()> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    is_late_ = true;
+    if (complete() || gone_) return;
+    callback = std::exchange(late_callback_, nullptr);
+  }
+  if (callback) callback();
+}
+
 Outbox::Batch Outbox::take(size_t max_bytes) {
   const std::lock_guard lock(mutex_);
   Batch batch;

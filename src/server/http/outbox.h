@@ -59,6 +59,9 @@ class Outbox {
   // `callback` is called once if the client goes before the answer is complete, on a thread of the
   // server; at once on this thread if it has gone. It must not block.
   void on_gone(std::function<void(Gone)> callback);
+  // `callback` is called once if Limits::answer_time ends before the answer is complete, as that of
+  // on_gone. The connection stays: the producer may still end its answer.
+  void on_late(std::function<void()> callback);
 
   // The connection's side.
   struct Batch {
@@ -75,6 +78,8 @@ class Outbox {
   // Whether the client is too slow, and the connection must call lose().
   bool overflowed() const;
   void lose(Gone reason);
+  // Limits::answer_time is over.
+  void expire();
 
   size_t queued_bytes() const;
 
@@ -93,6 +98,8 @@ class Outbox {
   bool cut_ = false;
   std::optional<Gone> gone_;
   std::function<void(Gone)> callback_;
+  bool is_late_ = false;
+  std::function<void()> late_callback_;
   std::optional<Answer> answer_;
   std::optional<StreamStart> start_;
   std::deque<std::unique_ptr<StreamEvent>> events_;

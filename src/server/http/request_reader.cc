@@ -23,6 +23,7 @@ RequestReader::Step RequestReader::feed(std::string& in, TimePoint now) {
   if (state_ == State::kIdle) {
     state_ = State::kHead;
     since_ = now;
+    arrived_ = now;
   }
   return state_ == State::kHead ? feed_head(in, now) : feed_body(in, now);
 }

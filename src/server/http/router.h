@@ -27,6 +27,7 @@ class Router {
   struct Match {
     const Handler* handler;
     std::vector<std::string> captures;
+    std::string_view pattern;  // as it was added; lives as long as the router
   };
 
   // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
@@ -42,13 +43,26 @@ class Router {
   // path that is unknown.
   FaultBody faults_of(std::string_view path) const;
 
+  struct Name {
+    std::string method;
+    std::string pattern;
+  };
+  // All routes, in the order of add().
+  std::vector<Name> names() const;
+
+  // The pattern of the first route that fits the path, whatever its method; empty if none does.
+  std::string_view pattern_of(std::string_view path) const;
+
  private:
   struct Route {
     std::string method;
+    std::string pattern;
     std::vector<std::string> segments;
     Handler handler;
     FaultBody faults;
   };
+
+  const Route* route_of(std::string_view path) const;
 
   std::vector<Route> routes_;
 };
