@@ -31,9 +31,12 @@ void deliver_progress(OpenRequest& open, int64_t num_done, int64_t num_cached_to
                                .num_done = num_done});
 }
 
-// An output after a part of the prompt is mostly progress alone.
+// An output after a part of the prompt is mostly progress alone. One without any is of a request
+// that was cancelled while it waited.
 void deliver_output(OpenRequest& open, RequestOutput&& output) {
-  deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+  if (output.num_prompt_tokens_done > 0) {
+    deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+  }
   const bool is_new =
       !output.token_ids.empty() || !output.prompt_logprobs.empty() || output.finished();
   if (!is_new) return;
@@ -91,6 +94,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
   for (OpenRequestPtr& open : accepted) start(std::move(open));
   const PassWatch watch{.on_progress = [this](int64_t) { table_.touch(); },
                         .on_prompt = [this](const PromptProgress& progress) { report(progress); },
+                        .on_begin = [this](const PromptProgress& progress) { report(progress); },
                         .should_cancel = {},
                         .min_rows = engine_.plan().passes.min_watched_rows};
   const EngineStats before = engine_.stats();

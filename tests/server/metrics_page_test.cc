@@ -96,6 +96,11 @@ TEST(MetricsPage, ShowsHttpBeforeAModelIsLoaded) {
           "sluice:requests_aborted_total{" +
           common +
           ",reason=\"drain\"} 0\n"
+          "# HELP sluice:unknown_request_fields_total Members of bodies that were ignored.\n"
+          "# TYPE sluice:unknown_request_fields_total counter\n"
+          "sluice:unknown_request_fields_total{" +
+          common +
+          "} 0\n"
           "# HELP sluice:http_requests_total Answered HTTP requests.\n"
           "# TYPE sluice:http_requests_total counter\n"
           "sluice:http_requests_total{" +
@@ -140,6 +145,7 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:requests_aborted_total", "counter"},
       {"sluice:engine_last_progress_seconds", "gauge"},
       {"sluice:http_requests_total", "counter"},
+      {"sluice:unknown_request_fields_total", "counter"},
   };
   EXPECT_EQ(testing::MetricsText(full_page("m"), "m").types(), expected);
 }
