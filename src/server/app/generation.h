@@ -4,8 +4,9 @@
 // body or the stream of the answer. When the client goes, all choices are cancelled.
 //
 // Made by the handlers of completions and chats. Thread rule: `start` on a worker; after it the
-// object lives until its last choice has ended. Sinks run on the engine's thread and only move
-// what they get; text is made on the threads of the connection and of the workers.
+// object lives until its last choice has ended. Sinks run on the engine's thread and give what they
+// get to the Delivery, on whose thread it is handled; text is made on the threads of the connection
+// and of the workers.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,7 @@ struct GenerationRequest {
   bool stream = false;
 };
 
-class Generation : public std::enable_shared_from_this<Generation> {
+class Generation : public EventReceiver, public std::enable_shared_from_this<Generation> {
  public:
   // Submits all choices and answers with the first error or refusal; the headers of a stream leave
   // as soon as all are accepted.
@@ -55,8 +56,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // From here on the answer cannot become an error any more; early events are handled.
   void begin_answer();
 
-  // The sinks. The engine waits for each call, so it takes the mutex and moves the event.
-  void take(size_t choice, RequestEvent event);
+  // What the sinks got. An exception, that is too little memory, ends the answer with an error.
+  void take(size_t choice, RequestEvent event, http::TimePoint time) noexcept override;
   // All below: under the mutex.
   void handle(size_t choice, RequestEvent event, http::TimePoint now);
   void handle(size_t choice, const PromptProgress& progress, http::TimePoint now);
@@ -82,7 +83,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const size_t num_choices_;
 
   std::mutex mutex_;
-  // Everything below is read and written under the mutex. The engine's thread takes it for each
+  // Everything below is read and written under the mutex. The delivery takes it for each
   // event; the others hold it for a few moves each, at most once or twice in an answer.
   std::optional<api::AnswerStream> stream_;  // one of these two
   std::shared_ptr<api::AnswerBody> body_;
