@@ -144,8 +144,8 @@ std::optional<http::Fault> Generation::submit(size_t choice, ServiceRequest requ
     lives_.push_back(std::make_unique<metrics::RequestLife>(model_->metrics, facts));
   }
   const Submitted submitted = model_->service.submit(
-      std::move(request), [self = shared_from_this(), choice](RequestEvent event) {
-        self->take(choice, std::move(event));
+      std::move(request), [self = shared_from_this(), choice](RequestEvent&& event) {
+        self->call_.context->delivery.push(self, choice, std::move(event));
       });
   if (!submitted.accepted()) return fault_of(*submitted.refusal);
   const std::lock_guard lock(mutex_);
@@ -189,13 +189,17 @@ void Generation::begin_answer() {
   if (lives_.empty()) finish_on_worker();  // the client left before the first choice
 }
 
-void Generation::take(size_t choice, RequestEvent event) {
-  const http::TimePoint now = http::Clock::now();
+void Generation::take(size_t choice, RequestEvent event, http::TimePoint time) noexcept {
   const std::lock_guard lock(mutex_);
-  if (has_begun_ || is_refused_) {
-    handle(choice, std::move(event), now);
-  } else {
-    early_.push_back({choice, now, std::move(event)});
+  try {
+    if (has_begun_ || is_refused_) {
+      handle(choice, std::move(event), time);
+    } else {
+      early_.push_back({choice, time, std::move(event)});
+    }
+  } catch (const std::exception& error) {
+    if (!fault_) fault_ = http::Fault{.status = 500, .message = error.what()};
+    cancel_all();
   }
 }
 
@@ -240,7 +244,7 @@ void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint no
   if (++num_ended_ == lives_.size() && !is_refused_) finish_on_worker();
 }
 
-// Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+// Off the delivery's thread: a long answer takes milliseconds to write, and a log may block.
 void Generation::finish_on_worker() {
   call_.context->workers.post([self = shared_from_this()] { self->finish(); });
 }
