@@ -93,6 +93,17 @@ Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
   }
 }
 
+// An answer that has begun ends in `finish`, unless the service dropped a sink, which it does if an
+// event could not be taken over: then nobody holds this object any more.
+Generation::~Generation() {
+  if (!has_begun_ || is_recorded_) return;
+  try {
+    fault_ = http::Fault{.status = 500, .message = "an event of the engine was lost"};
+    record(fault_->status);
+  } catch (const std::exception&) {  // no memory for the line either
+  }
+}
+
 void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
                        GenerationRequest request) {
   const std::shared_ptr<Generation> self(
@@ -278,6 +289,7 @@ int Generation::finish_body() {
 
 // Sums and the longest times of the choices, and the outcome of the last.
 void Generation::record(int status) {
+  is_recorded_ = true;
   metrics::RequestSummary sum;
   const auto keep_longest = [](std::optional<double>& longest, std::optional<double> one) {
     if (one) longest = std::max(longest.value_or(0), *one);

@@ -42,6 +42,8 @@ class Generation : public EventReceiver, public std::enable_shared_from_this<Gen
   // Submits all choices and answers with the first error or refusal; the headers of a stream leave
   // as soon as all are accepted. Choices of a client that has left are not submitted.
   static void start(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest request);
+  // Counts and logs an answer that has begun and whose end nobody delivered.
+  ~Generation() override;
 
  private:
   struct Arrival {  // an event before the answer has begun
@@ -103,6 +105,7 @@ class Generation : public EventReceiver, public std::enable_shared_from_this<Gen
   std::vector<std::string> texts_;  // by choice, if the log has texts
   std::vector<Arrival> early_;
   bool has_begun_ = false;
+  bool is_recorded_ = false;
   bool is_refused_ = false;  // answered with an error before it began
   size_t num_ended_ = 0;
   std::optional<http::Fault> fault_;
