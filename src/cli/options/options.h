@@ -44,7 +44,7 @@ struct RunCommand {
   ChatOptions chat_options;                  // of the chat template
   bool json = false;
   bool verbose = false;   // print notes, and with KV offload observations
-  bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
+  bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu/gpu_lock.h)
 };
 
 // Options that `tokenize` and `score` share.
