@@ -45,7 +45,7 @@ add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>")
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)  # headers alone, and none in public headers
-find_package(Boost 1.81 REQUIRED)  # Asio and Beast, headers alone
+find_package(Boost 1.81 REQUIRED CONFIG)  # Asio and Beast, headers alone
 find_package(OpenSSL REQUIRED)  # SHA-256 and constant-time comparison of keys
 find_package(utf8proc REQUIRED)
 find_package(xxhash REQUIRED)

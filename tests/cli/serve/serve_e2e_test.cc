@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/nan_weights.h"
-#include "cli/server_under_test.h"
+#include "cli/serve/server_under_test.h"
 #include "cli/tiny_program.h"
 
 namespace sluice::cli {

@@ -1,5 +1,5 @@
 // Measures large copies, scattered runs and one large pinned allocation, and stores the results.
-#include "cli/gpu_link.h"
+#include "cli/gpu/gpu_link.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Implemented with flock(2): the lock belongs to the open file, so it ends with the process.
-#include "cli/gpu_lock.h"
+#include "cli/gpu/gpu_lock.h"
 
 #include <cerrno>
 #include <chrono>

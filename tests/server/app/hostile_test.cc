@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/api/request.h"
-#include "server/app_rig.h"
+#include "server/app/rig.h"
 
 namespace sluice::server {
 namespace {

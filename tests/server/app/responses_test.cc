@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/app_rig.h"
+#include "server/app/rig.h"
 #include "server/responses/response_client.h"
 
 namespace sluice::server {

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "core/error.h"
-#include "server/app_rig.h"
+#include "server/app/rig.h"
 
 namespace sluice::server {
 namespace {

@@ -1,5 +1,7 @@
 // sluice serve: the HTTP server with its engine, from the socket to the drain. Runs on the main
 // thread.
+#include "cli/serve/serve.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -61,34 +63,6 @@ http::Limits http_limits(const ServeCommand& command) {
   return limits;
 }
 
-server::SluiceServerOptions server_options(const ServeCommand& command) {
-  const auto field = api::find_reasoning_field(command.reasoning_field);
-  if (!field) {
-    fail(ErrorCode::kInvalidArgument,
-         "--reasoning-field is '{}'; it must be both, reasoning_content, reasoning or none",
-         command.reasoning_field);
-  }
-  return {.address = command.host,
-          .port = static_cast<uint16_t>(command.port),
-          .unix_path = command.uds,
-          .num_http_threads = command.http_threads,
-          .limits = http_limits(command),
-          .gate = {.keys = read_keys(command),
-                   .allowed_hosts = command.allowed_hosts,
-                   .cors_origins = server::CorsOrigins(command.cors_origins)},
-          .model_directory = command.engine.model,
-          .chat_template = command.engine.chat_template,
-          .model_names = command.served_model_names,
-          .reasoning_field = *field,
-          .version = std::string(build_version()),
-          .log =
-              [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
-                write_message(is_json ? metrics::request_log_json(entry)
-                                      : metrics::request_log_text(entry));
-              },
-          .log_text = command.log_text};
-}
-
 std::string address_text(const ServeCommand& command, const server::SluiceServer& server) {
   if (!command.uds.empty()) return command.uds;
   const bool is_v6 = command.host.find(':') != std::string::npos;
@@ -140,6 +114,38 @@ bool run_until_stopped(const ServeCommand& command, const server::SluiceServer& 
 
 }  // namespace
 
+server::SluiceServerOptions server_options(const ServeCommand& command) {
+  const auto field = api::find_reasoning_field(command.reasoning_field);
+  if (!field) {
+    fail(ErrorCode::kInvalidArgument,
+         "--reasoning-field is '{}'; it must be both, reasoning_content, reasoning or none",
+         command.reasoning_field);
+  }
+  return {.address = command.host,
+          .port = static_cast<uint16_t>(command.port),
+          .unix_path = command.uds,
+          .num_http_threads = command.http_threads,
+          .limits = http_limits(command),
+          .gate = {.keys = read_keys(command),
+                   .allowed_hosts = command.allowed_hosts,
+                   .cors_origins = server::CorsOrigins(command.cors_origins)},
+          .model_directory = command.engine.model,
+          .chat_template = command.engine.chat_template,
+          .model_names = command.served_model_names,
+          .reasoning_field = *field,
+          .version = std::string(build_version()),
+          .log =
+              [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
+                write_message(is_json ? metrics::request_log_json(entry)
+                                      : metrics::request_log_text(entry));
+              },
+          .log_text = command.log_text};
+}
+
+ServiceLimits service_limits(const ServeCommand& command) {
+  return {.max_waiting = command.max_waiting, .max_waiting_tokens = command.max_waiting_tokens};
+}
+
 // The service is destroyed after the server, whose handlers use it.
 int serve(const ServeCommand& command) {
   guard_termination();
@@ -147,9 +153,7 @@ int serve(const ServeCommand& command) {
   server::SluiceServer server(server_options(command), command.allow_unauthenticated);
   const std::string address = address_text(command, server);
   write_message(fmt::format("listening on {}, loading {}", address, command.engine.model));
-  const ServiceLimits limits{.max_waiting = command.max_waiting,
-                             .max_waiting_tokens = command.max_waiting_tokens};
-  service = load_service(command.engine, limits, command.verbose,
+  service = load_service(command.engine, service_limits(command), command.verbose,
                          [&](const LoadProgress& progress) { server.set_loading(progress); });
   server.serve(*service);
   write_message(fmt::format("serving {} on {}/v1, up to {} tokens a request",

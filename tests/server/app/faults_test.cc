@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include "server/app/rig.h"
 #include "server/app/routes.h"
 #include "server/app/worker_pool.h"
-#include "server/app_rig.h"
 
 namespace sluice::server {
 namespace {
@@ -69,7 +69,8 @@ class ThrowingRoutes : public ::testing::Test {
   std::mutex mutex_;
   std::vector<metrics::RequestLogEntry> lines_;
   std::unique_ptr<WorkerPool> workers_ = std::make_unique<WorkerPool>(1);
-  ServerContext context_{.state = state_, .workers = *workers_};
+  Delivery delivery_;
+  ServerContext context_{.state = state_, .workers = *workers_, .delivery = delivery_};
   std::unique_ptr<http::HttpServer> server_;
 };
 

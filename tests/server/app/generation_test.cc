@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "server/app_rig.h"
+#include "server/app/rig.h"
 #include "sluice/llm.h"
 
 namespace sluice::server {
