@@ -82,6 +82,12 @@ class LLM {
   std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages,
                                    const ChatOptions& options = {}) const;
 
+  // The same for a conversation as a JSON list in the form of OpenAI's API: contents of several
+  // parts, tool calls, answers of tools. Errors: those of chat_prompt, naming the place in the
+  // list.
+  std::vector<int32_t> chat_prompt_json(std::string_view messages,
+                                        const ChatOptions& options = {}) const;
+
   // Whether there is a chat template that chat_prompt can use.
   bool can_chat() const;
 
