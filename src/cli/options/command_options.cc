@@ -178,6 +178,10 @@ void declare(OptionSet& set, ServeCommand* serve) {
            "members with the thoughts of an answer: both, reasoning_content, reasoning, or none to "
            "leave them in its content (both)",
            &serve->reasoning_field);
+  set.text("--tool-call-parser", "NAME",
+           "how the model writes calls: hermes, llama3_json or none; auto reads it from the chat "
+           "template (auto)",
+           &serve->tool_call_parser);
   declare_serving_limits(set, serve);
   set.group("Output");
   set.set_flag("--log-json", "log lines are JSON objects", &serve->log_json);

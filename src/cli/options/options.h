@@ -112,6 +112,7 @@ struct ServeCommand {
   std::vector<std::string> cors_origins;        // of pages that may use the server
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
+  std::string tool_call_parser = "auto";        // a name of find_tool_format, or auto
   int64_t max_waiting = 1024;                   // requests
   std::optional<int64_t> max_waiting_tokens;    // of their prompts; empty: 4 x max_model_len
   std::optional<size_t> max_body_bytes;         // empty: by the longest prompt

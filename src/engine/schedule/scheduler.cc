@@ -45,7 +45,10 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
   Batch batch;
-  if (decode_is_due()) batch = decode_batch();
+  if (decode_is_due()) {
+    batch = decode_batch();
+    if (batch.sequences.empty()) decode_ns_due_ = 0;  // there was nobody to decode
+  }
   if (batch.sequences.empty()) batch = prefill_batch();
   if (batch.sequences.empty()) batch = decode_batch();
   // The pool holds at least one longest request, so some sequence can always run.
@@ -74,10 +77,13 @@ QueueSizes Scheduler::queue_sizes() const {
 void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
   if (batch.phase == Phase::kDecode) {
     last_decode_ns_ = duration_ns;
-    decode_ns_due_ -= duration_ns;
+    decode_ns_due_ = std::max<int64_t>(decode_ns_due_ - duration_ns, 0);
     return;
   }
-  decode_ns_due_ = limits_.max_stall_ns > 0 ? duration_ns : 0;
+  // A pass that interrupted decoding for a new request leaves it the rest of its time; without the
+  // limit a flood of requests would collect so much that a long prompt stands still.
+  const int64_t left_ns = std::min(decode_ns_due_, limits_.max_stall_ns);
+  decode_ns_due_ = limits_.max_stall_ns > 0 ? left_ns + duration_ns / 2 * 3 : 0;
   int64_t position_sum = 0;  // over all rows
   for (const ScheduledSequence& s : batch.sequences) {
     position_sum += s.num_rows * (s.sequence->kv.num_tokens() + s.num_rows / 2);

@@ -11,8 +11,11 @@
 // block a running one is about to compute is held: it waits without memory, and others overtake it,
 // until that block is in the prefix cache or its maker is gone. With max_stall_ns passes
 // are cut by the time that they take (pass_room.h), and after each the running sequences decode for
-// as long as it took, or until a new request can be admitted. None of this changes a result. Used
-// by LlmEngine. Thread rule: the engine's thread.
+// one and a half times as long. So they keep at least half of their rate beside any prompt, also
+// where a step takes a fifth longer beside a pass, whose data is in the caches; a prompt loses what
+// they compute meanwhile, and no more. A new request interrupts their time for its first pass, and
+// they get the rest of it afterwards. None of this changes a result. Used by LlmEngine. Thread
+// rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -128,7 +131,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;  // hold KV
   PrefillRates rates_;
   Phase last_phase_ = Phase::kDecode;  // of the last step
-  // With max_stall_ns: the time of the last prefill pass, less that of decode steps since.
+  // With max_stall_ns: time that running sequences may still decode before the next pass.
   int64_t decode_ns_due_ = 0;
   int64_t last_decode_ns_ = 0;
   int64_t num_preemptions_ = 0;

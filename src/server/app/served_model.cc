@@ -32,6 +32,12 @@ Json tokenizer_info_of(const std::filesystem::path& directory, const Tokenizer& 
   return info;
 }
 
+AnswerFormat answer_format_of(const ChatTemplate& chat, std::optional<ToolFormat> tool_format) {
+  AnswerFormat format = recognise_answer_format(chat);
+  format.tools = tool_format.value_or(format.tools);
+  return format;
+}
+
 metrics::Histogram::Reading reading_of(const StepSizes& steps) {
   metrics::Histogram::Reading reading{.sum = static_cast<double>(steps.num_tokens)};
   for (size_t i = 0; i < steps.num_steps.size(); ++i) {
@@ -46,11 +52,11 @@ metrics::Histogram::Reading reading_of(const StepSizes& steps) {
 }  // namespace
 
 ServedModel::ServedModel(EngineService& engine, const std::string& model_directory,
-                         const std::string& template_file)
+                         const std::string& template_file, std::optional<ToolFormat> tool_format)
     : service(engine),
       directory(model_directory),
       chat(load_chat_template(engine.tokenizer().config(), template_file)),
-      format(recognise_answer_format(chat)),
+      format(answer_format_of(chat, tool_format)),
       rules{.defaults = engine.default_sampling_params(), .vocab_size = engine.vocab_size()},
       tokenizer_info(tokenizer_info_of(model_directory, engine.tokenizer())),
       metrics(engine.max_model_len()) {}

@@ -81,6 +81,7 @@ struct AppOptions {
   server::GateOptions gate;
   std::function<void(const metrics::RequestLogEntry&)> log;
   bool log_text = false;
+  std::optional<ToolFormat> tool_format;
   std::vector<std::string> model_names = {"tiny", "alias"};
 };
 
@@ -95,6 +96,7 @@ class App {
                                     .model_directory = options.engine.model,
                                     .chat_template = options.engine.chat_template,
                                     .model_names = options.model_names,
+                                    .tool_format = options.tool_format,
                                     .version = "1.2.3",
                                     .log = options.log,
                                     .log_text = options.log_text},
