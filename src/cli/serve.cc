@@ -81,6 +81,7 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .model_names = command.served_model_names,
           .reasoning_field = *field,
           .version = std::string(build_version()),
+          .has_page = !command.no_ui,
           .log =
               [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
                 write_message(is_json ? metrics::request_log_json(entry)

@@ -37,6 +37,7 @@ struct SluiceServerOptions {
   std::vector<std::string> model_names;  // empty: the last part of model_directory
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
+  bool has_page = true;  // the page at /
   // Called for each answer, from any thread; empty: no log.
   std::function<void(const metrics::RequestLogEntry&)> log;
   bool log_text = false;  // entries have the bodies of requests and the texts of answers
