@@ -6,6 +6,7 @@
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
 #   tools/setup.sh page      to test the page in a browser
+#   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
@@ -17,6 +18,7 @@ test="libgtest-dev ccache python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"
+python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
@@ -25,8 +27,12 @@ case "${1:-build}" in
   bench) packages="$build $bench" ;;
   model) packages="$model" ;;
   page) packages="$page" ;;
+  python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
-  *) echo "setup.sh: unknown set '$1'; give build, test, bench, model, page or ci" >&2; exit 2 ;;
+  *)
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python or ci" >&2
+    exit 2
+    ;;
 esac
 
 missing=""

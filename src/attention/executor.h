@@ -102,7 +102,7 @@ class Executor {
   virtual KvBlocksView written(const AttentionPass& pass, LayerId layer) const = 0;
   // Calls `visit` for the runs of keys of `part`, one sequence of a prefill pass, from position 0
   // to the pass's end in ascending order. The keys of a run's blocks are valid in stream order
-  // until `visit` returns, and the values, too, if the policy reads them in this walk.
+  // until `visit` returns, and the values, too, if the policy copies columns in this walk.
   virtual void for_each_key_run(Stream& stream, const AttentionPass& pass, const PassPart& part,
                                 const KeyWalk& walk, const VisitKeys& visit) = 0;
   // Whether `walk` needs page lists in this pass, even if they name all pages.

@@ -88,9 +88,9 @@ void OffloadExecutor::end_pass() {
   offload_.loader().end_gather_pass(std::ssize(gathers_) * offload_.layout().num_layers);
 }
 
-// What a walk of the prefill policy loads.
-BlockPart OffloadExecutor::part_of_walk(int32_t walk) const {
-  return policies().of(Phase::kPrefill).reads_values(walk) ? BlockPart::kAll : BlockPart::kKeys;
+// Whether a walk of the prefill policy reads single tokens, so that it loads nothing.
+bool OffloadExecutor::copies_columns(int32_t walk) const {
+  return policies().of(Phase::kPrefill).copies_columns(walk);
 }
 
 // Writes the loads of a pass over `history` to loads_, in the order in which its layers use them,
@@ -113,7 +113,7 @@ void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
       const KeyVisits visits = spans.empty() ? KeyVisits{} : key_visits(layer, spans[seq]);
       for (int64_t window = 0; window < visits.num_windows; ++window) {
         for (int32_t walk = visits.first_walk; walk < visits.num_walks; ++walk) {
-          add(part_of_walk(walk), false);
+          if (!copies_columns(walk)) add(BlockPart::kKeys, false);
         }
       }
       add(BlockPart::kAll, true);
@@ -228,7 +228,12 @@ void OffloadExecutor::for_each_key_run(Stream& stream, const AttentionPass& pass
                                        const PassPart& part, const KeyWalk& walk,
                                        const VisitKeys& visit) {
   for (size_t i = 0; i < kv_->history.size(); ++i) {
-    if (kv_->history[i].seq_index == part.first_seq) visit_run(stream, walk, i, visit);
+    if (kv_->history[i].seq_index != part.first_seq) continue;
+    if (copies_columns(walk.index) && !kv_->history[i].is_resident()) {
+      visit_in_host(part, walk, kv_->history[i], visit);
+    } else {
+      visit_run(stream, walk, i, visit);
+    }
   }
   visit({.kv = written(pass, walk.layer),
          .kv_begin = part.kv_begin,
@@ -236,12 +241,24 @@ void OffloadExecutor::for_each_key_run(Stream& stream, const AttentionPass& pass
          .block_table = part.block_table});
 }
 
+// Shows one run of history where it is on the host.
+void OffloadExecutor::visit_in_host(const PassPart& part, const KeyWalk& walk,
+                                    const HistoryRun& run, const VisitKeys& visit) {
+  const int64_t first = run.range.begin_pos / offload_.layout().block.block_tokens;
+  const TensorView ids = part.block_ids.reshape({part.block_ids.dim(1)});
+  visit({.kv = offload_.loader().read_in_place(walk.layer, run.blocks),
+         .kv_begin = run.kv_begin,
+         .kv_end = run.kv_end,
+         .block_table =
+             ids.rows(first, std::ssize(run.blocks)).reshape({1, std::ssize(run.blocks)})});
+}
+
 // Shows the keys of one run of history and gives its slot to the next load.
 void OffloadExecutor::visit_run(Stream& stream, const KeyWalk& walk, size_t index,
                                 const VisitKeys& visit) {
   const HistoryRun& run = kv_->history[index];
   SlotLease lease;
-  if (!run.is_resident()) lease = take_lease({walk.layer, index, part_of_walk(walk.index)});
+  if (!run.is_resident()) lease = take_lease({walk.layer, index, BlockPart::kKeys});
   visit({.kv = lease.held() ? lease.use(stream) : offload_.places().residents(walk.layer),
          .kv_begin = run.kv_begin,
          .kv_end = run.kv_end,

@@ -106,7 +106,9 @@ class OffloadExecutor final : public Executor {
   void load_ahead();
   void adopt_early_loads();
   SlotLease take_lease(const PlannedLoad& load);
-  BlockPart part_of_walk(int32_t walk) const;
+  bool copies_columns(int32_t walk) const;
+  void visit_in_host(const PassPart& part, const KeyWalk& walk, const HistoryRun& run,
+                     const VisitKeys& visit);
   void visit_run(Stream& stream, const KeyWalk& walk, size_t index, const VisitKeys& visit);
   AttentionState state_of(const LayerInput& input) const;
 

@@ -68,8 +68,8 @@ struct PrefillSpan {
   int64_t end_pos() const { return first_pos + num_rows; }
 };
 
-// Consecutive keys of one sequence and layer that are on the device: in the pool, a slot, the
-// stage. The values of these blocks may be undefined, unless the policy reads them in this walk.
+// Consecutive keys of one sequence and layer: in the pool, a slot, the stage; in a walk that copies
+// columns perhaps in the host tier. The values of these blocks may be undefined in other walks.
 // Made by the executor.
 struct KeyRun {
   KvBlocksView kv;
@@ -167,12 +167,13 @@ class Policy {
   virtual void score(Stream&, const SelectInput&, const TileRows& /*window*/, const KeyRun&) {}
   virtual void choose(Stream&, const SelectInput&, const TileRows& /*window*/) {}
   // Some policies need the keys of a window several times (KeyRun::walk). `end_walk` is called
-  // after the last run of each walk, before `choose`. A walk that does not read values costs half
-  // of the transfers of one that does, where the history is on the host.
+  // after the last run of each walk, before `choose`. Where the history is on the host, a walk
+  // costs the transfer of all its keys, half of its KV; one that only copies columns
+  // (gather_columns), keys and values, reads these single tokens in the host tier.
   virtual int32_t num_walks() const { return 1; }
   // The first of them that the rows of this input need. Depends on what window_rows depends on.
   virtual int32_t first_walk(const SelectInput&) const { return 0; }
-  virtual bool reads_values(int32_t /*walk*/) const { return false; }
+  virtual bool copies_columns(int32_t /*walk*/) const { return false; }
   virtual void end_walk(Stream&, const SelectInput&, const TileRows& /*window*/, int32_t /*walk*/) {
   }
 

@@ -34,6 +34,7 @@ int doctor(const DoctorCommand& command);
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);
+int bench_serve(const BenchServeCommand& command);
 int bench_transfer(const BenchTransferCommand& command);
 int bench_offload(const BenchOffloadCommand& command);
 int bench_sparse(const BenchSparseCommand& command);

@@ -119,6 +119,11 @@ void HostLoader::drop(SlotLease lease, LayerId layer, std::span<const BlockId> b
   lease = SlotLease();  // gives the slot back
 }
 
+KvBlocksView HostLoader::read_in_place(LayerId layer, std::span<const BlockId> blocks) {
+  parts_.write_back.wait_until_on_host(parts_.compute, layer, blocks);
+  return parts_.host.layer(layer);
+}
+
 // A block's layers are written back in order, so the last layer's ticket covers all of them.
 void HostLoader::begin_gather_pass(std::span<const BlockId> blocks) {
   ring_.begin_pass(parts_.compute);

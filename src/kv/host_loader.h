@@ -80,6 +80,12 @@ class HostLoader {
   void drop(SlotLease lease, LayerId layer, std::span<const BlockId> blocks,
             BlockPart part = BlockPart::kAll);
 
+  // The host tier's blocks of a layer, for kernels that read single tokens of `blocks` across the
+  // link. Compute waits until these are there. Valid for work on compute that ends before any of
+  // the blocks is discarded. The bytes are not counted, since only the device knows them.
+  // REQUIRES: each block has a write-back enqueued.
+  KvBlocksView read_in_place(LayerId layer, std::span<const BlockId> blocks);
+
   // Begins a pass that gathers, which uses all slots. Compute waits for everything that the gathers
   // need from outside: until the slots are drained, and until `blocks` are on the host, which are
   // all blocks that the lists of the pass may name and that are not read from resident places. The

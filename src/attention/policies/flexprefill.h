@@ -32,7 +32,7 @@ class FlexPrefillPolicy final : public ProbePolicy {
 
   // Walks: records of line rows and of pools, sums of probabilities, copies of columns.
   int32_t num_walks() const override { return 3; }
-  bool reads_values(int32_t walk) const override { return walk == 2; }
+  bool copies_columns(int32_t walk) const override { return walk == 2; }
   void score(Stream& stream, const SelectInput& input, const TileRows& window,
              const KeyRun& run) override;
   void end_walk(Stream& stream, const SelectInput& input, const TileRows& window,

@@ -39,7 +39,7 @@ class MInferencePolicy final : public TilePolicy {
 
   // Walks: records of the last rows, sums of their probabilities, copies of columns.
   int32_t num_walks() const override { return 3; }
-  bool reads_values(int32_t walk) const override { return walk == 2; }  // copies columns
+  bool copies_columns(int32_t walk) const override { return walk == 2; }
   void score(Stream& stream, const SelectInput& input, const TileRows& window,
              const KeyRun& run) override;
   void end_walk(Stream& stream, const SelectInput& input, const TileRows& window,

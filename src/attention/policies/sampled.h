@@ -33,7 +33,7 @@ class SampledPolicy final : public ProbePolicy {
 
   int32_t num_walks() const override { return has_columns_ ? kCopies + 1 : kRecords + 1; }
   int32_t first_walk(const SelectInput& input) const override;
-  bool reads_values(int32_t walk) const override { return walk == kCopies; }
+  bool copies_columns(int32_t walk) const override { return walk == kCopies; }
   void score(Stream& stream, const SelectInput& input, const TileRows& window,
              const KeyRun& run) override;
   void end_walk(Stream& stream, const SelectInput& input, const TileRows& window,

@@ -30,6 +30,7 @@ inline void check(DoctorCommand*, const Given&) {}
 void check(BenchDecodeCommand* bench, const Given& given);
 void check(BenchPrefillCommand* bench, const Given& given);
 void check(BenchThroughputCommand* bench, const Given& given);
+void check(BenchServeCommand* bench, const Given& given);
 void check(BenchTransferCommand* bench, const Given& given);
 void check(BenchOffloadCommand* bench, const Given& given);
 void check(BenchSparseCommand* bench, const Given& given);
