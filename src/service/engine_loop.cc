@@ -157,7 +157,7 @@ void EngineLoop::report(const PromptProgress& progress) {
 void EngineLoop::show(Moment moment) {
   if (has_failed_) return;
   collect_spans(moment);
-  if (!views_.is_watched()) return;
+  if (!views_.is_watched()) return view_maker_.forget_reads();
   const int64_t now_ns = steady_ns();
   const bool is_due = moment == Moment::kAtRest || now_ns >= next_view_ns_;
   if (views_.has_new() || (has_changed_ && is_due)) publish_view(moment, now_ns);

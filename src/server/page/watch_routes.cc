@@ -64,22 +64,26 @@ void events(ServerContext& context, const char* pattern,
   });
 }
 
-// What a page has to know once, and the newest view as text. The sink answers: views belong to the
-// engine's thread, for which the worker must not wait.
+void answer_state(const Call& call, Json about, const EngineView& view) {
+  about["view"] = nullptr;
+  std::string body = api::json_line(about);
+  body.replace(body.rfind("null"), 4, view_json(view));
+  call.answer_json(std::move(body));
+}
+
+// What a page has to know once, and the newest view as text. The worker does not wait for the view:
+// the engine's thread, which makes it, gives the answer to a worker, since a log may block.
 void state(const Call& call, std::shared_ptr<const ServedModel> model) {
-  Json about = {{"model", call.context->state.names()[0]},
-                {"version", call.context->version},
-                {"max_model_len", model->service.max_model_len()},
-                {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()},
-                {"pins", call.context->has_pins}};
-  model->service.watch(
-      [call, about = std::move(about)](const std::shared_ptr<const EngineView>& view) mutable {
-        about["view"] = nullptr;
-        std::string body = api::json_line(about);
-        body.replace(body.rfind("null"), 4, view_json(*view));
-        call.answer_json(std::move(body));
-        return false;
-      });
+  const Json about = {
+      {"model", call.context->state.names()[0]},
+      {"version", call.context->version},
+      {"max_model_len", model->service.max_model_len()},
+      {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()},
+      {"pins", call.context->has_pins}};
+  model->service.watch([call, about](const std::shared_ptr<const EngineView>& view) {
+    call.context->workers.post([call, about, view] { answer_state(call, about, *view); });
+    return false;
+  });
 }
 
 // "ms=500" of a query; 1000 without it. Empty: not a number from 1 to kMaxTimelineMs.

@@ -1,6 +1,6 @@
 // The page: one view of the engine for all instruments, and the conversation beside them.
 import {events, json, onKeyNeeded} from './api.js';
-import {refresh, startChat} from './chat.js';
+import {isAsking, refresh, startChat} from './chat.js';
 import * as file from './document.js';
 import {setTextOf, showMemory} from './memory.js';
 import {showNumbers} from './numbers.js';
@@ -63,13 +63,25 @@ async function loadingText() {
   }
 }
 
+const visible = () => document.hidden ? new Promise((resolve) => {
+  document.addEventListener('visibilitychange', resolve, {once: true});
+}).then(visible) : Promise.resolve();
+
+// A tab that nobody sees does not watch, unless it waits for an answer: a browser has few
+// connections for all tabs of a server.
 async function watch() {
   for (;;) {
+    await visible();
+    const pause = new AbortController();
+    const onHide = () => document.hidden && !isAsking() && !file.isLoading() && pause.abort();
+    document.addEventListener('visibilitychange', onHide);
     try {
-      for await (const view of events('/sluice/events')) show(view);
+      for await (const view of events('/sluice/events', {signal: pause.signal})) show(view);
     } catch {
       // The server went away; connect() says so.
     }
+    document.removeEventListener('visibilitychange', onHide);
+    if (pause.signal.aborted) continue;
     await sleep(500);
     begin(await connect());
   }

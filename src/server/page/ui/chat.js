@@ -42,6 +42,8 @@ function addTurn(text) {
   return {turn, thought, thoughtText, answer, meta};
 }
 
+export const isAsking = () => running !== null;
+
 export function refresh() {
   const isBusy = running !== null;
   byId('send').hidden = isBusy;

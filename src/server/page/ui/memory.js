@@ -75,9 +75,18 @@ export function showMemory(view, nameOf) {
   const free = Array.from({length: kv.blank}, () => ({id: -1, place: 'f', again: false}));
   wanted.push({key: 'free', name: 'Free', detail: `${count(kv.blank)} blocks`, cells: free});
   apply(wanted, kv, held);
+  explain(wanted);
   const used = kv.blocks - kv.blank;
   sum.textContent = `${count(used)} of ${count(kv.blocks)} blocks, ${bytes(used * kv.block_bytes)} of ${
       bytes(kv.blocks * kv.block_bytes)} ${kv.on_host ? 'host' : 'device'} memory`;
+}
+
+// The legend grows with what there is.
+function explain(wanted) {
+  const hidden = document.querySelectorAll('.legend [data-place][hidden]');
+  for (const item of hidden) {
+    item.hidden = !wanted.some((row) => row.cells.some((cell) => cell.place === item.dataset.place));
+  }
 }
 
 function apply(wanted, kv, held) {
