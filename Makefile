@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test smollm2 real-model-test client-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-dev
 MAKEFLAGS += --no-print-directory
 
@@ -33,6 +33,9 @@ real-model-test: build-release smollm2  ## compare that model's answers with tra
 	@if python3 -c 'import torch, transformers, tokenizers' 2>/dev/null; \
 	then python3 tools/real_model/compare.py --live; \
 	else echo "skipped: transformers itself; it needs torch, transformers 5 and tokenizers"; fi
+
+page-test: build-release  ## use the server's page in a browser
+	@tools/page_test.sh
 
 client-test: build-release  ## let clients from PyPI ask the server
 	@tools/clients/run.sh

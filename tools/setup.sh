@@ -5,6 +5,7 @@
 #   tools/setup.sh test      and to run the tests
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
+#   tools/setup.sh page      to test the page in a browser
 #   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
@@ -16,6 +17,7 @@ build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-de
 test="libgtest-dev ccache python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"
+page="python3 python3-venv chromium fonts-inter fonts-noto-core"
 python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy"
 
@@ -24,9 +26,13 @@ case "${1:-build}" in
   test) packages="$build $test" ;;
   bench) packages="$build $bench" ;;
   model) packages="$model" ;;
+  page) packages="$page" ;;
   python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
-  *) echo "setup.sh: unknown set '$1'; give build, test, bench, model, python or ci" >&2; exit 2 ;;
+  *)
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python or ci" >&2
+    exit 2
+    ;;
 esac
 
 missing=""

@@ -63,6 +63,9 @@ struct EngineOptions {
 
   // If set, the work of every stream is recorded; LLM::write_timeline writes it to this file.
   std::optional<std::string> timeline_path;
+  // The newest of this work is kept in memory, 64 MiB of it, for EngineService::timeline; not with
+  // timeline_path.
+  bool timeline_ring = false;
 
   int64_t seed = 0;  // of dummy weights and of requests without a seed
 };

@@ -51,6 +51,7 @@ class OffloadedKv final : public Residency {
 
   int64_t flowing_bytes(const SequenceKv& kv) const override;
   void read_counters(TransferCounters& counters) const override;
+  bool is_on_device(BlockId id) const override { return offload_.residents().find(id).valid(); }
   int32_t num_slots() const override { return offload_.loader().num_slots(); }
   const std::byte* block_bytes(SequenceId sequence, const SequenceBlock& block,
                                LayerId layer) const override;

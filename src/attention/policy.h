@@ -105,6 +105,13 @@ struct TileCounts {
   int64_t num_cut = 0;  // that the rule chose and sparse_max_budget_tokens cut off
 };
 
+// How often a decode policy chose each page by its score, over layers, KV heads and steps since
+// `initialize`. Sums wrap.
+struct PageReadCounts {
+  TensorView counts;        // i32 [num_blocks, pages_per_block], on the device; absent: no counts
+  int32_t page_tokens = 0;  // pages of a block are in order of position
+};
+
 // A policy of one phase. For a policy that supports both, such as streaming, two objects are made.
 class Policy {
  public:
@@ -184,6 +191,9 @@ class Policy {
   // One element per layer; empty for a policy that makes no tile masks.
   // REQUIRES: the host has waited for the last pass.
   virtual std::span<const TileCounts> tile_counts() const { return {}; }
+
+  // The counts are written by passes on the compute stream. None unless pages have scores.
+  virtual PageReadCounts page_reads() const { return {}; }
 
  protected:
   // REQUIRES: `name` outlives the policy.

@@ -113,6 +113,8 @@ class Residency {
   // All transfers so far; the vectors stay empty if KV is never transferred. Allocates nothing if
   // `counters` was filled before. REQUIRES: the host has waited for the last pass.
   virtual void read_counters(TransferCounters& counters) const = 0;
+  // Whether the device has the KV of a sealed block, so that no pass loads it.
+  virtual bool is_on_device(BlockId id) const = 0;
   // Loads that a pass can have without reusing a slot; 0 if nothing is loaded.
   virtual int32_t num_slots() const = 0;
   // Address of a sequence's block, on the device or the host. REQUIRES: synchronized.

@@ -33,6 +33,7 @@ class ResidentKv final : public Residency {
 
   int64_t flowing_bytes(const SequenceKv&) const override { return 0; }
   void read_counters(TransferCounters&) const override {}
+  bool is_on_device(BlockId) const override { return true; }
   int32_t num_slots() const override { return 0; }
   const std::byte* block_bytes(SequenceId, const SequenceBlock& block,
                                LayerId layer) const override;

@@ -27,6 +27,13 @@ LlmEngine::Parts make_parts(const EngineOptions& options) {
   LlmEngine::Parts parts;
   DeviceOptions device_options;
   device_options.num_threads = options.num_threads.value_or(0);
+  if (options.timeline_path && options.timeline_ring) {
+    fail(ErrorCode::kInvalidArgument, "timeline_path and timeline_ring exclude each other");
+  }
+  if (options.timeline_ring) {
+    parts.timeline_ring = std::make_unique<TimelineRing>();
+    device_options.trace = parts.timeline_ring.get();
+  }
   if (options.timeline_path) {
     parts.timeline = std::make_unique<Timeline>(*options.timeline_path);
     device_options.trace = parts.timeline.get();
@@ -53,6 +60,7 @@ LlmEngine::LlmEngine(const EngineOptions& options, const OnProgress& on_progress
 
 LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress& on_progress)
     : timeline_(std::move(parts.timeline)),
+      timeline_ring_(std::move(parts.timeline_ring)),
       now_ns_(parts.now_ns ? std::move(parts.now_ns) : steady_ns),
       device_(std::move(parts.device)),
       model_path_(options.model),
@@ -211,7 +219,9 @@ std::optional<std::span<const SampledToken>> LlmEngine::run_batch(
 void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
   const int64_t end_ns = now_ns_();
   const int64_t step_ns = end_ns - begin_ns;
-  if (timeline_) timeline_->take("engine", {{phase_name(batch.phase).data(), begin_ns, end_ns}});
+  TraceSink* trace = timeline_.get();
+  if (timeline_ring_) trace = timeline_ring_.get();
+  if (trace != nullptr) trace->take("engine", {{phase_name(batch.phase).data(), begin_ns, end_ns}});
   (batch.phase == Phase::kPrefill ? stats_.prefill_ns : stats_.decode_ns) += step_ns;
   if (batch.phase == Phase::kPrefill) stats_.num_prompt_tokens += batch.num_rows();
   ++stats_.num_steps;

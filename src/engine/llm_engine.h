@@ -18,6 +18,7 @@
 #include "engine/runner.h"
 #include "engine/schedule/scheduler.h"
 #include "engine/timeline.h"
+#include "engine/timeline_ring.h"
 #include "engine/trace.h"
 #include "kv/block_manager.h"
 #include "model/decoder.h"
@@ -41,7 +42,9 @@ class LlmEngine {
 
   // As above with parts of the caller's: a measurement has policies of its own, a test a device.
   struct Parts {
-    std::unique_ptr<Timeline> timeline = nullptr;  // what the device records to, if anything
+    // What the device records to, if anything: at most one of the two.
+    std::unique_ptr<Timeline> timeline = nullptr;
+    std::unique_ptr<TimelineRing> timeline_ring = nullptr;
     std::unique_ptr<Device> device;
     std::unique_ptr<PolicyPair> policies = nullptr;  // null: the options' ones
     // Not null: changes the plan before anything is made from it.
@@ -115,6 +118,16 @@ class LlmEngine {
   Device& device() const { return *device_; }
   const Residency& residency() const { return *residency_; }
   QueueSizes queue_sizes() const { return scheduler_->queue_sizes(); }
+  // The requests that hold KV, in order of arrival.
+  std::span<const std::unique_ptr<Sequence>> running() const { return scheduler_->running(); }
+  // Of the decode policy. copy_page_reads copies the counts and waits for all passes.
+  // REQUIRES for it: there are counts.
+  PageReadCounts page_reads() const { return policies_->of(Phase::kDecode).page_reads(); }
+  void copy_page_reads(std::vector<int32_t>& counts);
+  // Null if nothing is recorded to it. Any thread may read it.
+  const TimelineRing* timeline_ring() const { return timeline_ring_.get(); }
+  // Waits for all transfers, and hands the spans of all streams to the ring; nothing without one.
+  void collect_spans();
   EngineStats stats() const;
   Observations observations() const;
   void write_timeline();                      // as LLM's
@@ -154,7 +167,8 @@ class LlmEngine {
 
   // In the order of construction; destroyed in reverse, after the destructor has waited for
   // compute.
-  std::unique_ptr<Timeline> timeline_;  // null: nothing is recorded
+  std::unique_ptr<Timeline> timeline_;           // null: nothing is recorded for a file
+  std::unique_ptr<TimelineRing> timeline_ring_;  // null: nothing is recorded for watchers
   std::function<int64_t()> now_ns_;
   std::unique_ptr<Device> device_;
   std::string model_path_;

@@ -24,6 +24,11 @@ class BlockLru {
   // The id added just after `id`; invalid when `id` is the newest.
   BlockId newer(BlockId id) const { return link(id).newer; }
 
+  // The same from the other end: the id that was added last, and the one before `id`; invalid when
+  // there is none.
+  BlockId newest() const { return newest_; }
+  BlockId older(BlockId id) const { return link(id).older; }
+
   // Adds `id` as the newest. REQUIRES: it is not in the list.
   void add(BlockId id) {
     SLUICE_CHECK(!contains(id), "block {} is already in the list", id.value);

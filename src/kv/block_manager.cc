@@ -176,6 +176,17 @@ void BlockManager::release(SequenceKv& sequence) {
   sequence.reset();
 }
 
+// A sequence releases its blocks last to first, so the newest come in order of position.
+std::vector<CachedBlock> BlockManager::cached_blocks() const {
+  std::vector<CachedBlock> blocks;
+  blocks.reserve(static_cast<size_t>(cached_.size()));
+  for (BlockId id = cached_.newest(); id.valid(); id = cached_.older(id)) {
+    blocks.push_back(
+        {.id = id, .prefix_id = index_.prefix(id).id, .parent_id = index_.parent_id(id)});
+  }
+  return blocks;
+}
+
 // A block for new tokens, with one holder: a blank one, else the oldest cached. REQUIRES: a free
 // one.
 BlockId BlockManager::take_free() {

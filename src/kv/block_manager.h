@@ -66,6 +66,14 @@ struct PrefixMatch {
 // salt are hits.
 inline constexpr int64_t kAnyHit = std::numeric_limits<int64_t>::max();
 
+// A cached block, and the ids of the prefixes that end with it and before it (Prefix::id): blocks
+// continue each other where one's parent is the other's prefix.
+struct CachedBlock {
+  BlockId id;
+  int64_t prefix_id = 0;
+  int64_t parent_id = 0;
+};
+
 struct PrefixCacheStats {
   int64_t num_prompt_tokens = 0;  // of all sequences begun
   int64_t num_hit_tokens = 0;     // of these, taken from the cache
@@ -126,6 +134,10 @@ class BlockManager {
   }
   int32_t num_used_blocks() const { return num_blocks() - num_free_blocks(); }
   const PrefixCacheStats& stats() const { return stats_; }
+
+  // The cached blocks, that which was released last first: blocks of a sequence follow each other
+  // in order of position. Cost: O(cached), allocates.
+  std::vector<CachedBlock> cached_blocks() const;
 
   // For tests: aborts unless every block is in exactly one state, the reference counts are those of
   // `sequences` (all that are begun), each of these has consistent counts, and every findable

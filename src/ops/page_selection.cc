@@ -89,6 +89,11 @@ void select_pages(Stream& stream, const SelectPagesArgs& args) {
   } else {
     shapes.require(args.rule.top_pages == 0, "top_pages must be 0 without scores");
   }
+  shapes.expect_or_absent("reads.counts", args.reads.counts, DType::kI32,
+                          {"num_blocks", "pages_per_block"});
+  if (args.reads.counts.present()) {
+    shapes.expect("reads.block_ids", args.reads.block_ids, DType::kI32, {"num_seqs", "max_ids"});
+  }
   ops_of(stream.device()).select_pages(stream, args);
 }
 

@@ -87,6 +87,12 @@ struct PageRule {
   int32_t threshold_tokens = 0;
 };
 
+// How often pages were chosen, for people who watch. Sums wrap.
+struct PageReads {
+  TensorView counts;     // i32 [num_blocks, pages_per_block]; absent: nothing is counted
+  TensorView block_ids;  // i32 [num_seqs, max_ids]: rows of `counts`, as in ScorePagesArgs
+};
+
 struct SelectPagesArgs {
   TensorView scores;  // f32 [num_seqs, num_kv_heads, max_pages], or absent: top_pages must be 0
   AttentionBatch batch;
@@ -94,13 +100,15 @@ struct SelectPagesArgs {
   PageRule rule;
   PageList pages;  // page_ids and page_count are written. With one list for all heads a page's
                    // score is the sum of its heads' (in ascending order of head).
+  PageReads reads;
 };
 
-// Writes the list that the rule takes, for every sequence, list head and query page.
+// Writes the list that the rule takes, for every sequence, list head and query page; adds 1 to
+// reads.counts of each page that a list takes for its score, at a cost of one atomic addition.
 // Shapes: pages.page_ids has room for the largest list, which follows from the rule and the longest
 // context; q_page_tokens is 0 where there are scores.
 // Types: f32 scores, i32 ids and counts; ids ascend.
-// Aliasing: the lists overlap nothing.
+// Aliasing: the lists and the counts of reads overlap nothing.
 // Order: after score_pages, in stream order. Readers of the lists follow on the same stream, or
 // wait for an event of it.
 // Errors: a list without room is an asynchronous error that names the list.

@@ -1,6 +1,8 @@
 // One step of the loop: start, step, publish, deliver. An end is published before it is delivered.
 #include "service/engine_loop.h"
 
+#include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
@@ -49,6 +51,11 @@ void deliver_end(Ending& ending) {
   ending.request->sink = nullptr;
 }
 
+int64_t steady_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
 EndReason end_reason(FinishReason reason) {
   if (reason == FinishReason::kStop) return EndReason::kStop;
   if (reason == FinishReason::kLength) return EndReason::kLength;
@@ -81,9 +88,10 @@ EngineState state_of(const LlmEngine& engine, const StepSizes& steps) {
 }
 
 void EngineLoop::run() {
-  while (auto accepted = table_.take(!has_failed_ && engine_.has_unfinished())) {
+  while (auto accepted = table_.take(is_busy())) {
     try {
-      step(std::move(*accepted));
+      if (!accepted->empty() || is_busy()) step(std::move(*accepted));
+      show(is_busy() ? Moment::kBetweenSteps : Moment::kAtRest);
     } catch (...) {
       end_all(std::current_exception());
     }
@@ -99,6 +107,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
                         .min_rows = engine_.plan().passes.min_watched_rows};
   const EngineStats before = engine_.stats();
   std::vector<RequestOutput> outputs = engine_.step(&watch);
+  has_changed_ = true;
   count_step(before);
   std::vector<Ending> endings = endings_of(outputs);
   table_.publish(state_of(engine_, steps_), endings);
@@ -140,11 +149,44 @@ std::vector<Ending> EngineLoop::endings_of(const std::vector<RequestOutput>& out
 void EngineLoop::report(const PromptProgress& progress) {
   deliver_progress(*running_.at(progress.request_id), progress.num_done,
                    progress.num_cached_tokens);
+  has_changed_ = true;
+  show(Moment::kInPass);
+}
+
+// Views are made at most ten times a second, and take at most one percent of the time.
+void EngineLoop::show(Moment moment) {
+  if (has_failed_) return;
+  collect_spans(moment);
+  if (!views_.is_watched()) return view_maker_.forget_reads();
+  const int64_t now_ns = steady_ns();
+  const bool is_due = moment == Moment::kAtRest || now_ns >= next_view_ns_;
+  if (views_.has_new() || (has_changed_ && is_due)) publish_view(moment, now_ns);
+}
+
+void EngineLoop::publish_view(Moment moment, int64_t now_ns) {
+  constexpr int64_t kInterval = 100'000'000;
+  const auto request_id_of = [this](SequenceId id) { return running_.at(id.value)->id; };
+  views_.publish(std::make_shared<const EngineView>(
+                     view_maker_.make(engine_, request_id_of, moment != Moment::kInPass)),
+                 std::exchange(has_changed_, false));
+  next_view_ns_ = now_ns + std::max(kInterval, 100 * (steady_ns() - now_ns));
+}
+
+// Streams of transfers keep their spans until the host waits for them, which lets no load run
+// ahead: seldom enough that a timeline still shows loads that do.
+void EngineLoop::collect_spans(Moment moment) {
+  constexpr int64_t kInterval = 250'000'000;
+  if (engine_.timeline_ring() == nullptr || moment == Moment::kInPass) return;
+  const int64_t now_ns = steady_ns();
+  if (moment != Moment::kAtRest && now_ns < next_spans_ns_) return;
+  engine_.collect_spans();
+  next_spans_ns_ = now_ns + kInterval;
 }
 
 void EngineLoop::end_all(const std::exception_ptr& exception) {
   has_failed_ = true;
   for (Ending& ending : table_.end_all(error_of(exception))) deliver_end(ending);
+  views_.close();
 }
 
 }  // namespace sluice

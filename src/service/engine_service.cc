@@ -8,6 +8,8 @@
 #include "engine/sampling/sampling_defaults.h"
 #include "service/engine_loop.h"
 #include "service/request_table.h"
+#include "service/view_board.h"
+#include "service/view_maker.h"
 
 namespace sluice {
 
@@ -16,7 +18,8 @@ EngineService::EngineService(const EngineOptions& options, const ServiceLimits& 
     : EngineService([&] { return std::make_unique<LlmEngine>(options, on_load); }, limits) {}
 
 // The promise moves to the thread: the thread still uses it while the waiter returns.
-EngineService::EngineService(const MakeEngine& make_engine, const ServiceLimits& limits) {
+EngineService::EngineService(const MakeEngine& make_engine, const ServiceLimits& limits)
+    : views_(std::make_unique<ViewBoard>()) {
   std::promise<void> loaded;
   std::future<void> is_loaded = loaded.get_future();
   thread_ = std::thread([this, &make_engine, &limits, promise = std::move(loaded)]() mutable {
@@ -48,7 +51,7 @@ void EngineService::run(const MakeEngine& make_engine, const ServiceLimits& limi
     return;
   }
   loaded.set_value();
-  EngineLoop(*engine_, *table_).run();
+  EngineLoop(*engine_, *table_, *views_).run();
   engine_.reset();
 }
 
@@ -76,7 +79,29 @@ ServiceSnapshot EngineService::snapshot() const { return table_->snapshot(); }
 
 int64_t EngineService::drain(std::chrono::nanoseconds limit) {
   SLUICE_CHECK(std::this_thread::get_id() != thread_.get_id(), "a sink would wait for itself");
-  return table_->drain(limit);
+  const int64_t num_aborted = table_->drain(limit);
+  views_->close();
+  return num_aborted;
+}
+
+void EngineService::watch(ViewSink sink) {
+  SLUICE_CHECK(sink != nullptr);
+  views_->add(std::move(sink));
+  table_->wake();
+}
+
+std::optional<std::vector<StreamSpans>> EngineService::timeline(
+    std::chrono::nanoseconds duration) const {
+  const TimelineRing* ring = engine_->timeline_ring();
+  if (ring == nullptr) return std::nullopt;
+  std::vector<StreamSpans> streams;
+  for (const TimelineRing::Row& row : ring->newest(duration.count())) {
+    StreamSpans& stream = streams.emplace_back(StreamSpans{row.stream_name, {}});
+    for (const TraceSpan& span : row.spans) {
+      stream.spans.push_back({span.op_name, span.begin_ns, span.end_ns});
+    }
+  }
+  return streams;
 }
 
 const Tokenizer& EngineService::tokenizer() const { return engine_->tokenizer(); }
@@ -89,12 +114,6 @@ SamplingParams EngineService::default_sampling_params() const {
   return sampling_defaults(engine_->config().generation);
 }
 
-KvFacts EngineService::kv_facts() const {
-  const EnginePlan& plan = engine_->plan();
-  return {.on_host = offloads(plan),
-          .num_blocks = plan.num_blocks,
-          .block_tokens = plan.kv_layout.block.block_tokens,
-          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers())};
-}
+KvFacts EngineService::kv_facts() const { return kv_facts_of(*engine_); }
 
 }  // namespace sluice

@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "service/engine_view.h"
 #include "service/request_event.h"
 #include "service/service_snapshot.h"
 #include "sluice/engine_options.h"
@@ -41,6 +42,7 @@ namespace sluice {
 class LlmEngine;
 class RequestTable;
 class Tokenizer;
+class ViewBoard;
 
 // A request waits until the engine has given it KV memory. At least one may always wait.
 struct ServiceLimits {
@@ -77,6 +79,15 @@ class EngineService {
 
   ServiceSnapshot snapshot() const;
 
+  // The sink gets a view soon, and then one after each change, at most ten a second, until it
+  // returns false. It is destroyed when the drain ends, or with the engine's failure.
+  // REQUIRES: the sink is not empty.
+  void watch(ViewSink sink);
+
+  // What the streams ran in this time up to their last work, by stream. Empty without
+  // EngineOptions::timeline_ring.
+  std::optional<std::vector<StreamSpans>> timeline(std::chrono::nanoseconds duration) const;
+
   // Accepts no more requests, for good, and waits until those accepted have ended by themselves and
   // their sinks have the ends. After `limit` aborts the rest and waits for their ends. Returns the
   // number of requests that it aborted. May be called again, with another limit, also while
@@ -101,6 +112,7 @@ class EngineService {
   // destructor has begun.
   std::unique_ptr<LlmEngine> engine_;
   std::unique_ptr<RequestTable> table_;
+  const std::unique_ptr<ViewBoard> views_;
   ServiceLimits limits_;
   std::vector<std::string> notes_;
   std::vector<std::string> warnings_;

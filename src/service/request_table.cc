@@ -117,13 +117,14 @@ int64_t RequestTable::drain(std::chrono::nanoseconds limit) {
 
 std::optional<std::vector<OpenRequestPtr>> RequestTable::take(bool is_busy) {
   std::unique_lock lock(mutex_);
-  while (!is_busy && inbox_.empty() && !is_stopping_) {
+  while (!is_busy && inbox_.empty() && !is_stopping_ && !is_woken_) {
     busy_since_ns_.store(0, std::memory_order_relaxed);
     is_idle_ = true;
     fell_idle_.notify_all();
     work_arrived_.wait(lock);
   }
-  if (!is_busy && inbox_.empty()) return std::nullopt;
+  const bool is_woken = std::exchange(is_woken_, false);
+  if (!is_busy && inbox_.empty() && !is_woken) return std::nullopt;
   is_idle_ = false;
   touch();
   return std::exchange(inbox_, {});
@@ -170,6 +171,12 @@ std::vector<Ending> RequestTable::end_all(const Error& error) {
   now_.num_waiting = 0;
   now_.num_waiting_prompt_tokens = 0;
   return endings;
+}
+
+void RequestTable::wake() {
+  const std::lock_guard lock(mutex_);
+  is_woken_ = true;
+  work_arrived_.notify_one();
 }
 
 void RequestTable::stop() {

@@ -68,9 +68,11 @@ class RequestTable {
   int64_t drain(std::chrono::nanoseconds limit);
 
   // Engine: the requests that were accepted since the last call, in order; they stay waiting until
-  // the next `publish`. With nothing to do (not `is_busy`) sleeps until there is. Empty: the
-  // service ends. REQUIRES: the sinks have all events of the steps before.
+  // the next `publish`. With nothing to do (not `is_busy`) sleeps until there is, or `wake` is
+  // called. Empty: the service ends. REQUIRES: the sinks have all events of the steps before.
   std::optional<std::vector<OpenRequestPtr>> take(bool is_busy);
+  // Any: `take` returns once without waiting, perhaps with nothing.
+  void wake();
   // Engine: a part of a pass is done.
   void touch();
   // Engine: a step has ended, and these requests with it.
@@ -97,6 +99,7 @@ class RequestTable {
   int64_t last_id_ = 0;
   bool is_idle_ = false;  // the engine's thread sleeps, and all events are delivered
   bool is_stopping_ = false;
+  bool is_woken_ = false;
   ServiceSnapshot now_;
 };
 

@@ -83,8 +83,10 @@ TEST(Quest, SummariesTakeTheShareOfAPageAndListsNone) {
   const KvLayout layout = PolicyRig::layout();
   const PolicyLimits limits{
       .max_seqs = PolicyRig::kSeqs, .max_rows = 1, .max_tokens = PolicyRig::kMaxTokens};
-  const PolicyMemory memory = quest.memory(layout, 1000, limits);
-  EXPECT_EQ(memory.summary_bytes, 1000 * layout.block_bytes_all_layers() / 32);
+  const PolicyMemory memory = quest.memory(layout, 1024, limits);
+  const size_t counts =
+      1024 * sizeof(int32_t) * static_cast<size_t>(layout.block.block_tokens / 32);
+  EXPECT_EQ(memory.summary_bytes, 1024 * layout.block_bytes_all_layers() / 32 + counts);
   EXPECT_EQ(quest.memory(layout, 0, limits).summary_bytes, 0u);
   EXPECT_EQ(quest.memory(layout, 0, limits).list_bytes, memory.list_bytes);
 }

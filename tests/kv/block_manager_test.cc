@@ -56,6 +56,23 @@ TEST(PrefixCaching, MatchesTheCommonPartOnly) {
   EXPECT_EQ(matched({}), 0);
 }
 
+TEST(PrefixCaching, ListsCachedBlocksInOrderOfPosition) {
+  BlockManager manager(options(8));
+  EXPECT_TRUE(manager.cached_blocks().empty());
+  SequenceKv first;
+  prefill(manager, first, counting(0, 48));
+  const std::vector<int32_t> ids = ids_of(first);
+  manager.release(first);
+  cache(manager, counting(900, 32));
+  const std::vector<CachedBlock> cached = manager.cached_blocks();
+  ASSERT_EQ(cached.size(), 5U);
+  for (const size_t begin : {0U, 2U}) EXPECT_LE(cached[begin].parent_id, 0) << "a first block";
+  for (const size_t next : {1U, 3U, 4U}) {
+    EXPECT_EQ(cached[next].parent_id, cached[next - 1].prefix_id);
+  }
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(cached[2 + i].id.value, ids[i]);
+}
+
 TEST(PrefixCaching, SharesBlocksThatAreStillHeld) {
   BlockManager manager(options(8));
   SequenceKv a;

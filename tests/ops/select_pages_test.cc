@@ -59,6 +59,23 @@ class Selection {
 
   SelectPagesArgs& args() { return args_; }
 
+  // Counts reads in blocks of this many pages; block j of sequence s has the id that `id_of` says.
+  template <typename IdOf>
+  void count_reads(Machine& machine, int64_t pages_per_block, IdOf id_of) {
+    const int64_t num_seqs = args_.kv_end.dim(0);
+    const int64_t max_ids = args_.pages.page_ids.dim(3) / pages_per_block + 1;
+    std::vector<int32_t> ids;
+    for (int64_t seq = 0; seq < num_seqs; ++seq) {
+      for (int64_t block = 0; block < max_ids; ++block) {
+        ids.push_back(static_cast<int32_t>(id_of(seq, block)));
+      }
+    }
+    const int64_t num_blocks = *std::ranges::max_element(ids) + 1;
+    const std::vector<int32_t> zeros(static_cast<size_t>(num_blocks * pages_per_block));
+    args_.reads = {.counts = machine.tensor(zeros, {num_blocks, pages_per_block}),
+                   .block_ids = machine.tensor(ids, {num_seqs, max_ids})};
+  }
+
   std::vector<std::vector<int32_t>> lists(Machine& machine) const {
     select_pages(machine.stream(), args_);
     machine.synchronize();
@@ -229,6 +246,46 @@ TEST(SelectPagesTest, AHugeRuleTakesEverything) {
                                PageRule{kHuge, kHuge, kHuge, kHuge}}) {
     Machine machine;
     expect_reference(machine, {.kv_end = {333}, .rule = rule}, generator);
+  }
+}
+
+// All blocks of both sequences but one have ids of their own, in no order.
+TEST(SelectPagesTest, CountsThePagesThatAreTakenForTheirScores) {
+  std::mt19937 generator(8);
+  for (int round = 0; round < 50; ++round) {
+    SCOPED_TRACE(fmt::format("round {}", round));
+    Machine machine;
+    const int64_t pages_per_block = 1 + below(generator, 4);
+    SelectShape shape{.kv_end = {1 + below(generator, 700), 300, 0},
+                      .num_kv_heads = 3,
+                      .num_list_heads = below(generator, 2) == 0 ? 1 : 3,
+                      .rule = {.sink_pages = below(generator, 4),
+                               .recent_tokens = below(generator, 100),
+                               .top_pages = below(generator, 8)}};
+    Selection selection(machine, shape, generator);
+    const auto id_of = [](int64_t seq, int64_t block) {
+      return block == 0 ? 1 : 200 - 60 * seq - block;
+    };
+    selection.count_reads(machine, pages_per_block, id_of);
+    std::vector<int32_t> expected(
+        static_cast<size_t>(selection.args().reads.counts.num_elements()));
+    for (int pass = 0; pass < 2; ++pass) {  // counts are added to
+      const auto lists = selection.lists(machine);
+      for (size_t i = 0; i < lists.size(); ++i) {
+        const auto seq = static_cast<int64_t>(i) / shape.num_list_heads;
+        const int32_t last = shape.kv_end[static_cast<size_t>(seq)] - 1;
+        const int32_t recent = std::max(0, last - shape.rule.recent_tokens) / shape.page_tokens;
+        const int32_t sinks = std::min(shape.rule.sink_pages, recent);
+        if (last < 0 || shape.rule.top_pages >= recent - sinks) continue;  // takes everything
+        for (const int32_t page : lists[i]) {
+          if (page < sinks || page >= recent) continue;
+          const int64_t row = id_of(seq, page / pages_per_block);
+          ++expected[static_cast<size_t>(row * pages_per_block + page % pages_per_block)];
+        }
+      }
+    }
+    const int32_t* counts = selection.args().reads.counts.data<int32_t>();
+    ASSERT_EQ(std::vector<int32_t>(counts, counts + expected.size()), expected);
   }
 }
 

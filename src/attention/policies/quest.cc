@@ -27,6 +27,12 @@ TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t
                        layout.block.num_kv_heads, 2, layout.block.head_dim});
 }
 
+// One count per page, whatever the number of layers and heads.
+TensorView QuestPolicy::cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks) const {
+  const int32_t tokens = choose_page_tokens(options(), layout.block);
+  return arena.tensor(DType::kI32, {num_blocks, layout.block.block_tokens / tokens});
+}
+
 // One score per sequence, KV head and page, for the largest decode pass.
 TensorView QuestPolicy::cut_scores(Arena& arena, const KvLayout& layout,
                                    const PolicyLimits& limits) const {
@@ -40,6 +46,7 @@ PolicyMemory QuestPolicy::memory(const KvLayout& layout, int32_t num_blocks,
   PolicyMemory memory = PageRulePolicy::memory(layout, num_blocks, limits);
   Arena summaries, scores;
   cut_bounds(summaries, layout, num_blocks);
+  cut_reads(summaries, layout, num_blocks);
   cut_scores(scores, layout, limits);
   memory.summary_bytes += summaries.used_bytes();
   memory.list_bytes += scores.used_bytes();
@@ -52,9 +59,14 @@ void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num
   PageRulePolicy::initialize(device, layout, num_blocks, limits);
   Arena plan;
   cut_bounds(plan, layout, num_blocks);
+  cut_reads(plan, layout, num_blocks);
   bounds_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
   Arena bounds_arena(bounds_memory_.data(), bounds_memory_.size_bytes());
   bounds_ = cut_bounds(bounds_arena, layout, num_blocks);
+  reads_ = cut_reads(bounds_arena, layout, num_blocks);
+  const auto stream = device.make_stream({.name = "quest"});
+  stream->fill(reads_.bytes(), reads_.num_bytes(), 0);
+  stream->synchronize();
   Arena scores_plan;
   cut_scores(scores_plan, layout, limits);
   scores_memory_ = device.allocate(scores_plan.used_bytes(), MemoryKind::kDevice);
@@ -96,7 +108,8 @@ Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {
                         .batch = input.batch,
                         .kv_end = input.kv_end,
                         .rule = page_rule(),
-                        .pages = pages});
+                        .pages = pages,
+                        .reads = {.counts = reads_, .block_ids = input.block_ids}});
   return {.pages = pages, .mask = {}, .columns = {}};
 }
 

@@ -183,6 +183,10 @@ void declare(OptionSet& set, ServeCommand* serve) {
            "template (auto)",
            &serve->tool_call_parser);
   declare_serving_limits(set, serve);
+  set.group("Page");
+  set.set_flag("--no-ui", "no page at /", &serve->no_ui);
+  set.set_flag("--timeline-ring", "record what every stream runs, for the page; up to 64M",
+               &serve->engine.timeline_ring);
   set.group("Output");
   set.set_flag("--log-json", "log lines are JSON objects", &serve->log_json);
   set.set_flag("--log-text", "log lines have the bodies of requests and the texts of answers",

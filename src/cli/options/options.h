@@ -122,6 +122,7 @@ struct ServeCommand {
   int32_t request_timeout_s = 0;                  // from a request to its last byte; 0: none
   int32_t drain_timeout_s = 30;
   int32_t http_threads = 2;
+  bool no_ui = false;  // no page at /
   bool log_json = false;
   bool log_text = false;  // bodies of requests and texts of answers in the log
   bool verbose = false;

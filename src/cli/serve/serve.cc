@@ -146,6 +146,7 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .reasoning_field = *field,
           .tool_format = tool_format_of(command),
           .version = std::string(build_version()),
+          .has_page = !command.no_ui,
           .log =
               [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
                 write_message(is_json ? metrics::request_log_json(entry)

@@ -22,6 +22,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/residency.h"
@@ -94,6 +95,8 @@ class Scheduler {
   // The running sequence with this id. Null if it waits, has ended, or never existed.
   Sequence* find_running(SequenceId id) const;
 
+  // Those that hold KV, in order of arrival.
+  std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   // Cost: O(waiting).
   QueueSizes queue_sizes() const;

@@ -60,6 +60,8 @@ constexpr std::array kRoutes = {
     RouteFacts{"/detokenize", "the text of ids", "DetokenizeRequest"},
     RouteFacts{"/apply-template", "the text that the chat template writes", "ChatRequest"},
     RouteFacts{"/tokenizer_info", "tokenizer_config.json"},
+    RouteFacts{"/sluice/state", "what the engine computes and holds, block by block"},
+    RouteFacts{"/sluice/timeline", "what the engine's streams ran"},
     RouteFacts{"/load", "running and waiting requests"},
     RouteFacts{"/metrics", "metrics in the text format of Prometheus"},
     RouteFacts{"/health", "whether the server serves", "", false, false},

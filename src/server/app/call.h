@@ -34,6 +34,8 @@ struct ServerContext {
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
   bool log_text = false;                                     // bodies and answers, too
+  bool has_page = true;                                      // the page at /
+  bool has_pins = false;                                     // /sluice/pins; add_routes sets it
   std::string openapi;  // the body of /openapi.json; add_routes makes it
 };
 

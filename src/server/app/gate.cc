@@ -72,6 +72,8 @@ bool Gate::needs_key(const http::Request& request) const {
   constexpr std::string_view kOpen[] = {"/health", "/live", "/ping", "/version", "/openapi.json"};
   if (request.method == "OPTIONS") return false;
   if (std::ranges::find(kOpen, request.path) != std::end(kOpen)) return false;
+  // The page is the same for all, and asks for the key itself.
+  if (request.path == "/" || request.path.starts_with("/ui/")) return false;
   return request.path != "/metrics" || !is_local_;
 }
 

@@ -7,6 +7,7 @@
 
 #include "server/api/openapi.h"
 #include "server/app/cors_origins.h"
+#include "server/page/page_routes.h"
 
 namespace sluice::server {
 namespace {
@@ -29,11 +30,16 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_generation_routes(router, context);
   add_messages_routes(router, context);
   add_response_routes(router, context);
+  add_watch_routes(router, context);
   std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
+    context.has_pins = context.has_pins || name.pattern == "/sluice/pins";
     names.push_back({std::move(name.method), std::move(name.pattern)});
   }
   context.openapi = api::openapi_document(names, context.version).dump();
+  // Neither is a part of the API: a description could not say that the events never end.
+  add_event_routes(router, context);
+  if (context.has_page) add_page_routes(router, context);
 }
 
 void add_preflight_routes(http::Router& router, ServerContext& context) {

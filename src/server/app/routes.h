@@ -28,6 +28,8 @@ void add_messages_routes(http::Router& router, ServerContext& context);
 // /v1/responses.
 void add_response_routes(http::Router& router, ServerContext& context);
 
+// The page, and the state of the engine for it: server/page/page_routes.h.
+
 // What a handler of a route does with a call.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 

@@ -55,7 +55,8 @@ class SluiceServer::Impl {
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
                  .log = options_.log,
-                 .log_text = options_.log_text},
+                 .log_text = options_.log_text,
+                 .has_page = options_.has_page},
         workers_(options_.num_workers),
         http_(http_options()) {}
   // Sinks of the service use the workers until each has its end.

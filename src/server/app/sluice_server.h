@@ -38,6 +38,7 @@ struct SluiceServerOptions {
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::optional<ToolFormat> tool_format;  // of calls in answers; empty: as the template shows
   std::string version;
+  bool has_page = true;  // the page at /
   // Called for each answer, from any thread; empty: no log.
   std::function<void(const metrics::RequestLogEntry&)> log;
   bool log_text = false;  // entries have the bodies of requests and the texts of answers

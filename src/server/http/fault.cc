@@ -24,6 +24,7 @@ constexpr std::array kStatuses = {
     Status{403, "Forbidden", "PermissionDeniedError", false},
     Status{404, "Not Found", "NotFoundError", false},
     Status{405, "Method Not Allowed", "MethodNotAllowed", true},
+    Status{406, "Not Acceptable", "BadRequestError", false},
     Status{408, "Request Timeout", "RequestTimeout", true},
     Status{411, "Length Required", "LengthRequired", true},
     Status{413, "Content Too Large", "PayloadTooLarge", true},

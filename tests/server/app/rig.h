@@ -82,6 +82,7 @@ struct AppOptions {
   std::function<void(const metrics::RequestLogEntry&)> log;
   bool log_text = false;
   std::optional<ToolFormat> tool_format;
+  bool has_page = true;
   std::vector<std::string> model_names = {"tiny", "alias"};
 };
 
@@ -98,6 +99,7 @@ class App {
                                     .model_names = options.model_names,
                                     .tool_format = options.tool_format,
                                     .version = "1.2.3",
+                                    .has_page = options.has_page,
                                     .log = options.log,
                                     .log_text = options.log_text},
         false);

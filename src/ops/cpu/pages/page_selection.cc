@@ -4,9 +4,11 @@
 // nth element, linear on average. Thread rule: enqueue only; lists run on the stream's team, with
 // candidates in the scratch of its thread.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "core/error.h"
 #include "device/cpu/cpu_stream.h"
@@ -32,6 +34,10 @@ struct SelectCall {
   int32_t max_scores;
   int32_t page_tokens;
   int32_t q_page_tokens;
+  int32_t* reads;            // [num_blocks][pages_per_block]; null: nothing is counted
+  const int32_t* block_ids;  // [num_seqs][max_ids]
+  int32_t pages_per_block;
+  int32_t max_ids;
 };
 
 struct ListId {
@@ -86,6 +92,16 @@ float score_for_list(const SelectCall& call, const ListId& list, int32_t page) {
   return std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum;
 }
 
+// Atomic, since lists of other heads may count the same page at the same time.
+void count_reads(const SelectCall& call, int32_t seq, std::span<const int32_t> pages) {
+  const int32_t* ids = call.block_ids + static_cast<int64_t>(seq) * call.max_ids;
+  for (const int32_t page : pages) {
+    const int64_t row = ids[page / call.pages_per_block];
+    int32_t& count = call.reads[row * call.pages_per_block + page % call.pages_per_block];
+    std::atomic_ref(count).fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
 // Writes the best `num_top` pages of [begin, end), ascending.
 void take_top(const SelectCall& call, const ListId& list, const PageRanges& ranges, int32_t* out) {
   SLUICE_CHECK(ranges.recent_begin <= call.max_scores,
@@ -105,6 +121,9 @@ void take_top(const SelectCall& call, const ListId& list, const PageRanges& rang
                    });
   for (int32_t i = 0; i < ranges.num_top; ++i) out[i] = candidates[i].page;
   std::sort(out, out + ranges.num_top);
+  if (call.reads != nullptr) {
+    count_reads(call, list.seq, {out, static_cast<size_t>(ranges.num_top)});
+  }
 }
 
 // Writes list `index`: sinks, the best of the middle, recent pages. Sorted, since each part is.
@@ -145,7 +164,17 @@ SelectCall make_call(const SelectPagesArgs& args) {
                   .num_score_heads = 0,
                   .max_scores = 0,
                   .page_tokens = args.pages.page_tokens,
-                  .q_page_tokens = args.pages.q_page_tokens};
+                  .q_page_tokens = args.pages.q_page_tokens,
+                  .reads = nullptr,
+                  .block_ids = nullptr,
+                  .pages_per_block = 0,
+                  .max_ids = 0};
+  if (args.reads.counts.present()) {
+    call.reads = args.reads.counts.data<int32_t>();
+    call.block_ids = args.reads.block_ids.data<int32_t>();
+    call.pages_per_block = static_cast<int32_t>(args.reads.counts.dim(1));
+    call.max_ids = static_cast<int32_t>(args.reads.block_ids.dim(1));
+  }
   if (args.scores.present()) {
     call.scores = args.scores.data<float>();
     call.num_score_heads = static_cast<int32_t>(args.scores.dim(1));

@@ -37,7 +37,24 @@ struct SelectCall {
   int32_t max_scores;
   int32_t page_tokens;
   int32_t q_page_tokens;
+  int32_t* reads;            // [num_blocks][pages_per_block]; null: nothing is counted
+  const int32_t* block_ids;  // [num_seqs][max_ids]
+  int32_t pages_per_block;
+  int32_t max_ids;
   CudaReport report;
+};
+
+// The counts of one sequence's pages.
+struct ReadCounter {
+  int32_t* reads;  // null: nothing is counted
+  const int32_t* ids;
+  int32_t pages_per_block;
+
+  __device__ void add(int32_t page) const {
+    if (reads == nullptr) return;
+    const int64_t row = ids[page / pages_per_block];
+    atomicAdd(reads + row * pages_per_block + page % pages_per_block, 1);
+  }
 };
 
 // What the rule takes: pages below sink_end, num_top of [sink_end, recent_begin), and
@@ -89,7 +106,7 @@ __device__ inline int2 num_passing_before(int2 own, Shared& shared) {
 // sum over lanes, warps and blocks.
 template <bool kClustered>
 __device__ inline void write_top(const Keys& keys, const Range& threshold, int32_t* out,
-                                 Shared& shared) {
+                                 const ReadCounter& counter, Shared& shared) {
   const int32_t lane = threadIdx.x % kWarpThreads;
   const int32_t warp = threadIdx.x / kWarpThreads;
   int2 num_own{0, 0};
@@ -121,6 +138,7 @@ __device__ inline void write_top(const Keys& keys, const Range& threshold, int32
     if (is_above || (is_equal && equal_before < threshold.num_wanted)) {
       const int32_t above_before = above + __popc(all_above & lower_lanes);
       out[above_before + min(equal_before, threshold.num_wanted)] = page;
+      counter.add(page);
     }
     above += __popc(all_above);
     equal += __popc(all_equal);
@@ -172,11 +190,15 @@ __global__ void __launch_bounds__(kThreads, 1) select(const SelectCall call) {
   // Candidates are the pages between sinks and recent ones.
   const Keys keys(kClustered ? part_of_block(candidates) : candidates);
   const Range threshold = find_threshold<kClustered>(keys, ranges.num_top, shared);
-  write_top<kClustered>(keys, threshold, out + ranges.sink_end, shared);
+  const ReadCounter counter{call.reads, call.block_ids + static_cast<int64_t>(seq) * call.max_ids,
+                            call.pages_per_block};
+  write_top<kClustered>(keys, threshold, out + ranges.sink_end, counter, shared);
 }
 
 SelectCall make_call(const SelectPagesArgs& args) {
   const bool has_scores = args.scores.present();
+  const PageReads& reads = args.reads;
+  const bool counts = reads.counts.present();
   return {
       .scores = has_scores ? args.scores.data<float>() : nullptr,
       .first_pos = args.batch.first_pos.data<int32_t>(),
@@ -191,6 +213,10 @@ SelectCall make_call(const SelectPagesArgs& args) {
       .max_scores = has_scores ? static_cast<int32_t>(args.scores.dim(2)) : 0,
       .page_tokens = args.pages.page_tokens,
       .q_page_tokens = args.pages.q_page_tokens,
+      .reads = counts ? reads.counts.data<int32_t>() : nullptr,
+      .block_ids = counts ? reads.block_ids.data<int32_t>() : nullptr,
+      .pages_per_block = counts ? static_cast<int32_t>(reads.counts.dim(1)) : 0,
+      .max_ids = counts ? static_cast<int32_t>(reads.block_ids.dim(1)) : 0,
       .report = {},
   };
 }

@@ -1,0 +1,312 @@
+// The document beside the conversation: read, counted, computed once, and found again in memory.
+import {call, events, json} from './api.js';
+import {bytes, count, duration, rate} from './format.js';
+import * as reading from './reading.js';
+import {invalidAt, startsOf, TokenPlaces} from './text.js';
+
+const byId = (id) => document.getElementById(id);
+const kSaved = 'sluice-document';
+const kMaxSavedChars = 1_500_000;   // a tab may keep some 5 MB
+const kMaxPlacedChars = 8_000_000;  // longer ones: places in proportion
+
+let server = {max_model_len: 0, pins: false};
+let doc = null;              // {name, text, size, tokens, places}
+let blockIndex = new Map();  // block id to its place in the document
+let blockTokens = 0;
+let pendingTotal = 0;        // prompt tokens of the request that holds the document now
+let loading = null;          // AbortController
+let isPinned = false;
+let isInMemory = false;      // all of it, as far as whole blocks go
+let onChange = () => {};
+let lastSteps = 0;
+
+export function startDocument(about, changed) {
+  server = about;
+  onChange = changed;
+}
+export const current = () => doc;
+export const isLoading = () => loading !== null;
+
+// The first message of a conversation on the document. What comes before the question is the same
+// in all of them, so the engine finds it again.
+export const withDocument = (question) => doc ? `${doc.text}\n\n${question}` : question;
+
+function showError(message) {
+  byId('doc-error').textContent = message;
+  byId('doc-error').hidden = message === '';
+}
+
+function setProgressText(text, from = '') {
+  byId('progress-text').textContent = text;
+  byId('progress-from').textContent = from;
+}
+
+async function readFile(file) {
+  const data = new Uint8Array(await file.arrayBuffer());
+  const at = invalidAt(data);
+  if (at >= 0) {
+    throw new Error(`${file.name} is not UTF-8 text: byte ${count(at)} (offset 0x${at.toString(16)})`);
+  }
+  const text = new TextDecoder('utf-8').decode(data);
+  if (text.trim() === '') throw new Error(`${file.name} has no text`);
+  return {name: file.name, text, size: data.length};
+}
+
+// Counts the tokens as the server will, and learns where each is in the text.
+async function measure(file) {
+  const messages = [{role: 'user', content: file.text}];
+  const places = file.text.length <= kMaxPlacedChars;
+  const [answer, template] = await Promise.all([
+    json('/tokenize', {body: {messages, return_token_strs: places}}),
+    json('/apply-template', {body: {messages: [{role: 'user', content: 'x'}]}}),
+  ]);
+  const starts = places ? startsOf(answer.token_strs) : null;
+  return {
+    ...file,
+    tokens: answer.count,
+    places: new TokenPlaces({
+      numTokens: answer.count, textLength: file.text.length, starts,
+      textBegin: Math.max(0, template.prompt.indexOf('x')),
+    }),
+  };
+}
+
+function show() {
+  byId('drop').hidden = doc !== null;
+  byId('loaded').hidden = doc === null;
+  if (doc === null) return;
+  byId('doc-name').textContent = doc.name;
+  byId('doc-size').textContent = `${count(doc.tokens)} tokens, ${bytes(doc.size)}`;
+  byId('load').textContent = loading ? 'Stop' : 'Load';
+  byId('load').hidden = !loading && isInMemory;
+}
+
+async function adopt(file) {
+  showError('');
+  setProgressText('Counting tokens …');
+  try {
+    const measured = await measure(file);
+    if (server.max_model_len > 0 && measured.tokens >= server.max_model_len) {
+      throw new Error(`${file.name} has ${count(measured.tokens)} tokens; the model reads ${
+          count(server.max_model_len)}`);
+    }
+    doc = measured;
+    blockIndex = new Map();
+    pendingTotal = 0;
+    isInMemory = isPinned = false;
+    show();
+    reading.setDocument(doc);
+    setProgressText('Not computed yet');
+    save();
+  } catch (error) {
+    setProgressText('');
+    showError(error.message);
+  }
+  onChange();
+}
+
+function save() {
+  sessionStorage.removeItem(kSaved);
+  if (doc === null || doc.text.length > kMaxSavedChars) return;
+  try {
+    sessionStorage.setItem(kSaved, JSON.stringify({name: doc.name, text: doc.text, size: doc.size}));
+  } catch {
+    // Full: the page asks for the file again after a reload.
+  }
+}
+
+export async function restoreDocument() {
+  const saved = sessionStorage.getItem(kSaved);
+  if (saved !== null) await adopt(JSON.parse(saved));
+}
+
+async function choose(files) {
+  if (files.length === 0) return;
+  try {
+    await adopt(await readFile(files[0]));
+  } catch (error) {
+    showError(error.message);
+  }
+}
+
+function remove() {
+  loading?.abort();
+  if (isPinned) call(`/sluice/pins/${pinName(doc.text)}`, {method: 'DELETE'}).catch(() => {});
+  isPinned = false;
+  doc = null;
+  blockIndex = new Map();
+  sessionStorage.removeItem(kSaved);
+  reading.setDocument(null);
+  setProgressText('');
+  showError('');
+  byId('file').value = '';
+  show();
+  onChange();
+}
+
+// Progress of a request that begins with the document.
+export function follow(progress) {
+  if (doc === null) return;
+  const {total, cache, processed, time_ms: ms} = progress;
+  pendingTotal = total;
+  reading.setProgress(processed, cache);
+  const perSecond = (processed - cache) / Math.max(ms / 1000, 1e-3);
+  const percent = Math.floor(100 * processed / total);
+  byId('progress').setAttribute('aria-valuenow', String(percent));
+  let text = `${count(Math.min(processed, doc.tokens))} of ${count(doc.tokens)} tokens`;
+  if (processed < total && processed > cache) {
+    text += `, ${rate(perSecond)} a second, ${duration((total - processed) / perSecond)} left`;
+  }
+  setProgressText(text, cache > 0 ? `${count(Math.min(cache, doc.tokens))} found in memory` : '');
+}
+
+// The request has all of its prompt. `places`: tokens of the cache by memory, if the server says.
+export function finishProgress(usage, timings) {
+  if (doc === null || !usage) return;
+  const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+  reading.setProgress(doc.tokens, cached);
+  byId('progress').setAttribute('aria-valuenow', '100');
+  const computed = usage.prompt_tokens - cached;
+  const seconds = (timings?.prompt_ms ?? 0) / 1000;
+  const names = {device: 'the device', host: 'host memory', disk: 'disk'};
+  const from = Object.entries(timings?.cache ?? {}).filter(([, n]) => n > 0)
+      .map(([place, n]) => `${count(n)} from ${names[place]}`);
+  setProgressText(
+      computed > usage.prompt_tokens / 2
+          ? `${count(doc.tokens)} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
+          : `${count(doc.tokens)} tokens in memory, ${count(computed)} computed in ${duration(seconds)}`,
+      from.join(', '));
+}
+
+// The same document has the same name, so that it is pinned once.
+function pinName(text) {
+  let hash = 0xcbf29ce484222325n;
+  for (let i = 0; i < text.length; i += Math.max(1, text.length >> 16)) {
+    hash = BigInt.asUintN(64, (hash ^ BigInt(text.charCodeAt(i))) * 0x100000001b3n);
+  }
+  return `page-${hash.toString(16)}-${text.length}`;
+}
+
+async function loadByPin(signal) {
+  const body = {name: pinName(doc.text), messages: [{role: 'user', content: doc.text}]};
+  for await (const event of events('/sluice/pins', {body, signal})) {
+    if (event.error) throw new Error(event.error.message);
+    if (event.prompt_progress) follow(event.prompt_progress);
+    if (event.num_blocks !== undefined) {
+      reading.setProgress(doc.tokens, 0);
+      byId('progress').setAttribute('aria-valuenow', '100');
+      setProgressText(`${count(event.num_tokens)} tokens held, ${bytes(event.bytes)}`);
+      isPinned = true;
+    }
+  }
+}
+
+// Without pins: a request for one token leaves its prompt in the prefix cache.
+async function loadByRequest(signal) {
+  const body = {
+    messages: [{role: 'user', content: doc.text}], max_tokens: 1, temperature: 0, stream: true,
+    return_progress: true, stream_options: {include_usage: true},
+  };
+  for await (const event of events('/v1/chat/completions', {body, signal})) {
+    if (event.error) throw new Error(event.error.message);
+    const progress = event.prompt_progress ?? event.choices?.[0]?.prompt_progress;
+    if (progress) follow(progress);
+    if (event.usage) finishProgress(event.usage, event.timings);
+  }
+}
+
+async function load() {
+  if (loading) return loading.abort();
+  loading = new AbortController();
+  reading.clearReads();
+  show();
+  onChange();
+  showError('');
+  try {
+    await (server.pins ? loadByPin : loadByRequest)(loading.signal);
+  } catch (error) {
+    if (error.name === 'AbortError') setProgressText('Stopped. What was computed stays in memory.');
+    else showError(error.message);
+  }
+  loading = null;
+  show();
+  onChange();
+}
+
+// Whether a prompt would find every whole block of the document.
+function findInMemory(view) {
+  const wanted = Math.floor(doc.tokens / blockTokens) - 1;  // the last one may end differently
+  const found = new Set();
+  for (const runs of [...view.sequences.map((s) => s.blocks), ...view.kept]) {
+    for (const [id, length, place] of runs) {
+      for (let i = 0; place !== 'c' && i < length; ++i) {
+        const index = blockIndex.get(id + i);
+        if (index !== undefined && index < wanted) found.add(index);
+      }
+    }
+  }
+  return wanted > 0 && found.size === wanted;
+}
+
+// Learns from a view which blocks the document has.
+export function followBlocks(view) {
+  blockTokens = view.kv.block_tokens;
+  if (view.steps < lastSteps) {  // another engine
+    blockIndex = new Map();
+    isPinned = false;
+  }
+  lastSteps = view.steps;
+  if (doc === null) return;
+  const own = view.sequences.filter((s) => s.prompt === pendingTotal).at(-1);
+  if (pendingTotal > 0 && own) {
+    blockIndex = new Map();
+    let index = 0;
+    const last = Math.ceil(doc.tokens / blockTokens);
+    for (const [id, length] of own.blocks) {
+      for (let i = 0; i < length && index < last; ++i) blockIndex.set(id + i, index++);
+    }
+  }
+  const wasInMemory = isInMemory;
+  isInMemory = isPinned || findInMemory(view);
+  if (wasInMemory && !isInMemory) {
+    reading.setProgress(0, 0);
+    setProgressText('No longer in memory; the next question computes it again');
+  }
+  if (wasInMemory !== isInMemory) show();
+  reading.addReads(view.reads, blockTokens, (id) => blockIndex.get(id));
+}
+
+// The document's name for a row of the memory map that begins with it.
+export function nameOf(row) {
+  const first = row.blocks[0]?.[0];
+  if (doc === null || first === undefined || blockIndex.get(first) !== 0) return null;
+  return doc.name;
+}
+
+export function textOfBlock(id) {
+  const index = blockIndex.get(id);
+  if (doc === null || index === undefined) return '';
+  const begin = doc.places.charOf(index * blockTokens);
+  const end = doc.places.charOf((index + 1) * blockTokens);
+  const text = doc.text.slice(begin, Math.min(end, begin + 160)).replace(/\s+/g, ' ').trim();
+  return text === '' ? '' : `${text}${end > begin + 160 ? ' …' : ''}`;
+}
+
+byId('file').addEventListener('change', (event) => choose(event.target.files));
+byId('remove').addEventListener('click', remove);
+byId('load').addEventListener('click', load);
+for (const type of ['dragenter', 'dragover']) {
+  document.addEventListener(type, (event) => {
+    if (!event.dataTransfer?.types.includes('Files')) return;
+    event.preventDefault();
+    byId('document').classList.add('over');
+  });
+}
+document.addEventListener('dragleave', (event) => {
+  if (event.relatedTarget === null) byId('document').classList.remove('over');
+});
+document.addEventListener('drop', (event) => {
+  event.preventDefault();
+  byId('document').classList.remove('over');
+  choose(event.dataTransfer?.files ?? []);
+});

@@ -1,0 +1,212 @@
+// What watchers of a service see: blocks, progress, reads of pages; and when they see nothing.
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "service/service_rig.h"
+
+namespace sluice {
+namespace {
+
+using testing::EventLog;
+using testing::make_test_device;
+using testing::random_tokens;
+using testing::sampled;
+using testing::served_engine;
+using testing::served_offloaded;
+using testing::served_options;
+using testing::submit;
+
+using ViewPtr = std::shared_ptr<const EngineView>;
+
+// Keeps all views of a watcher.
+class ViewLog {
+ public:
+  ViewSink sink() {
+    return [this](const ViewPtr& view) {
+      const std::lock_guard lock(mutex_);
+      views_.push_back(view);
+      changed_.notify_all();
+      return true;
+    };
+  }
+  std::vector<ViewPtr> views() const {
+    const std::lock_guard lock(mutex_);
+    return views_;
+  }
+  // The first view for which `is_wanted`; waits for it.
+  template <typename IsWanted>
+  ViewPtr wait_for(IsWanted is_wanted) {
+    std::unique_lock lock(mutex_);
+    ViewPtr found;
+    changed_.wait(lock, [&] {
+      for (const ViewPtr& view : views_) {
+        if (!found && is_wanted(*view)) found = view;
+      }
+      return found != nullptr;
+    });
+    return found;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ViewPtr> views_;
+};
+
+// Its steps take long enough that each has a view.
+std::unique_ptr<LlmEngine> slow_engine(const EngineOptions& options) {
+  return std::make_unique<LlmEngine>(
+      options, LlmEngine::Parts{.device = make_test_device({.num_threads = 2}), .now_ns = [] {
+                                  std::this_thread::sleep_for(std::chrono::milliseconds(35));
+                                  return int64_t{0};
+                                }});
+}
+
+// Each block is in a request, kept, or blank; blocks of several requests count once.
+void expect_complete(const EngineView& view) {
+  std::set<int32_t> held, kept;
+  for (const SequenceView& sequence : view.sequences) {
+    for (const BlockCell& block : sequence.blocks) held.insert(block.id);
+  }
+  for (const auto& run : view.kept) {
+    for (const BlockCell& block : run) {
+      EXPECT_TRUE(kept.insert(block.id).second) << block.id << " is kept twice";
+      EXPECT_FALSE(held.contains(block.id)) << block.id << " is held and kept";
+    }
+  }
+  EXPECT_EQ(std::ssize(held) + std::ssize(kept) + view.num_blank, view.kv.num_blocks);
+}
+
+bool is_at_rest(const EngineView& view) {
+  return view.sequences.empty() && view.stats.num_generated_tokens > 0;
+}
+
+size_t num_in(const EngineView& view, BlockPlace place) {
+  size_t count = 0;
+  for (const SequenceView& sequence : view.sequences) {
+    for (const BlockCell& block : sequence.blocks) count += block.place == place ? 1 : 0;
+  }
+  return count;
+}
+
+TEST(ServiceViews, ShowAPromptFromItsFirstBlockToTheCache) {
+  for (const EngineOptions& options : {served_options(), served_offloaded()}) {
+    ViewLog log;
+    EventLog events;
+    EngineService service([&] { return slow_engine(options); }, {});
+    service.watch(log.sink());
+    const ViewPtr first = log.wait_for([](const EngineView&) { return true; });
+    EXPECT_EQ(first->num_blank, first->kv.num_blocks);
+    const int64_t id = submit(service, {random_tokens(200, 1), sampled(10, 1)}, events);
+    const ViewPtr rest = log.wait_for(is_at_rest);
+    bool has_computed = false;
+    for (const ViewPtr& view : log.views()) {
+      expect_complete(*view);
+      EXPECT_TRUE(view->reads.empty());
+      has_computed = has_computed || num_in(*view, BlockPlace::kComputing) > 0;
+      for (const SequenceView& sequence : view->sequences) {
+        EXPECT_EQ(sequence.request_id, id);
+        EXPECT_EQ(sequence.num_prompt_tokens, 200);
+        EXPECT_LE(sequence.num_done, 200);
+      }
+    }
+    EXPECT_TRUE(has_computed);
+    // The prompt and 9 of the tokens have KV: whole blocks of 16.
+    ASSERT_EQ(rest->kept.size(), 1U);
+    EXPECT_EQ(rest->kept[0].size(), (200U + 9) / 16);
+    const BlockPlace place =
+        options.kv.offload == KvOffload::kOff ? BlockPlace::kDevice : BlockPlace::kHost;
+    for (const BlockCell& block : rest->kept[0]) EXPECT_EQ(block.place, place);
+    EXPECT_EQ(rest->num_blank, rest->kv.num_blocks - std::ssize(rest->kept[0]));
+  }
+}
+
+TEST(ServiceViews, CountThePagesThatDecodeReads) {
+  EngineOptions options = served_offloaded();
+  options.sparse.policy = "full+quest";
+  options.sparse.topk_tokens = 32;
+  options.sparse.sink_tokens = 16;
+  options.sparse.recent_tokens = 16;
+  ViewLog log;
+  EventLog events;
+  EngineService service([&] { return served_engine(options); }, {});
+  service.watch(log.sink());
+  log.wait_for([](const EngineView&) { return true; });
+  submit(service, {random_tokens(200, 1), sampled(40, 1)}, events);
+  log.wait_for(is_at_rest);
+  uint64_t num_reads = 0;
+  for (const ViewPtr& view : log.views()) {
+    EXPECT_EQ(view->page_tokens, 16);
+    for (const BlockReads& block : view->reads) {
+      for (const uint32_t count : block.pages) num_reads += count;
+    }
+  }
+  // 39 steps, 2 layers, 2 KV heads, 2 pages each.
+  EXPECT_EQ(num_reads, 39U * 2 * 2 * 2);
+}
+
+TEST(ServiceViews, GoToThoseWhoWatch) {
+  EngineService service([&] { return served_engine(served_options()); }, {});
+  EventLog events;
+  submit(service, {random_tokens(20, 1), sampled(4, 1)}, events);
+  events.wait_end();
+  ViewLog log;
+  std::promise<ViewPtr> once;
+  service.watch([&](const ViewPtr& view) {
+    once.set_value(view);  // a second call would throw
+    return false;
+  });
+  EXPECT_EQ(once.get_future().get()->kept.size(), 1U) << "an idle engine shows itself, too";
+  service.watch(log.sink());
+  log.wait_for([](const EngineView&) { return true; });
+  EventLog more;
+  submit(service, {random_tokens(20, 2), sampled(4, 1)}, more);
+  log.wait_for([](const EngineView& view) { return view.kept.size() == 2; });
+}
+
+TEST(ServiceViews, EndWithTheDrain) {
+  EngineService service([&] { return served_engine(served_options()); }, {});
+  auto alive = std::make_shared<int>(0);
+  const std::weak_ptr<int> sink = alive;
+  std::promise<void> seen;
+  service.watch([kept = std::move(alive), &seen](const ViewPtr&) {
+    seen.set_value();
+    return true;
+  });
+  seen.get_future().wait();
+  EXPECT_FALSE(sink.expired());
+  service.drain(std::chrono::seconds(10));
+  EXPECT_TRUE(sink.expired());
+  service.watch([](const ViewPtr&) {
+    ADD_FAILURE() << "a view after the drain";
+    return true;
+  });
+}
+
+TEST(ServiceTimeline, HasTheStreamsOfTheEngine) {
+  EngineOptions options = served_offloaded();
+  EngineService plain([&] { return served_engine(options); }, {});
+  EXPECT_FALSE(plain.timeline(std::chrono::seconds(1)).has_value());
+  options.timeline_ring = true;
+  EngineService service(options, {});
+  EventLog events;
+  submit(service, {random_tokens(200, 1), sampled(4, 1)}, events);
+  events.wait_end();
+  ViewLog log;  // of an engine at rest, which has handed over all spans
+  service.watch(log.sink());
+  log.wait_for([](const EngineView&) { return true; });
+  const auto streams = service.timeline(std::chrono::seconds(10));
+  ASSERT_TRUE(streams.has_value());
+  std::set<std::string> names;
+  for (const StreamSpans& stream : *streams) {
+    names.insert(stream.stream_name);
+    for (const StreamSpans::Span& span : stream.spans) EXPECT_LE(span.begin_ns, span.end_ns);
+  }
+  for (const char* name : {"compute", "engine", "slot 0", "slot 1", "write-back"}) {
+    EXPECT_TRUE(names.contains(name)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace sluice

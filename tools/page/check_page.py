@@ -1,0 +1,327 @@
+"""Uses the page in chromium: a document is uploaded, computed, asked about; the server is killed.
+
+Run by tools/page_test.sh, with SLUICE and MODEL. Everything that the page shows is compared with
+what the server says; no step waits for a fixed time.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from playwright.sync_api import expect, sync_playwright
+
+KEY = "sk-of-the-page-test"
+CASTLE = "The secret number of the purple castle is 7391846."
+ASK_CASTLE = "What is the secret number of the purple castle?"
+QUEST = ["--sparse-policy", "full+quest", "--sparse-topk-tokens", "256", "--sparse-page-tokens", "16"]
+OFFLOAD = ["--kv-offload", "chunked", "--kv-host-bytes", "256M", "--kv-device-bytes", "24M",
+           "--block-size", "256"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A server of its own; with the same port it can be started again after a kill."""
+
+    def __init__(self, port, *options, key=None):
+        self.url = f"http://127.0.0.1:{port}"
+        self.key = key
+        environment = dict(os.environ)
+        environment.pop("SLUICE_API_KEY", None)
+        if key:
+            environment["SLUICE_API_KEY"] = key
+        self.log = tempfile.NamedTemporaryFile(mode="w+", suffix=".log")
+        self.process = subprocess.Popen(
+            [os.environ["SLUICE"], "serve", "-m", os.environ["MODEL"], "--port", str(port),
+             "--timeline-ring", *QUEST, *options],
+            env=environment, stdout=self.log, stderr=self.log)
+        deadline = time.monotonic() + 60
+        while not self.is_healthy():
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.stop()
+                sys.exit("the server does not answer: " + pathlib.Path(self.log.name).read_text())
+            time.sleep(0.05)
+
+    def is_healthy(self):
+        try:
+            return urllib.request.urlopen(self.url + "/health", timeout=5).status == 200
+        except OSError:
+            return False
+
+    def state(self):
+        request = urllib.request.Request(self.url + "/sluice/state")
+        if self.key:
+            request.add_header("Authorization", "Bearer " + self.key)
+        return json.load(urllib.request.urlopen(request, timeout=20))
+
+    def stop(self, signal="terminate"):
+        getattr(self.process, signal)()
+        return self.process.wait(30)
+
+
+class Watch:
+    """Everything that a page must not do: report errors, and ask other servers."""
+
+    def __init__(self, page, url):
+        self.errors, self.foreign = [], []
+        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda r: None if r.url.startswith(url + "/") else
+                self.foreign.append(r.url))
+
+    def check(self, allowed=r"(?!)"):
+        wrong = [text for text in self.errors if not re.search(allowed, text)]
+        assert not wrong, f"errors in the console: {wrong}"
+        assert not self.foreign, f"requests to other servers: {self.foreign}"
+        self.errors.clear()
+
+
+def make_text(num_chars, begin=0):
+    """A haystack with the needle at 62 % of it."""
+    hay = (pathlib.Path(os.environ["MODEL"]) / "haystack.txt").read_text()[begin:begin + num_chars]
+    at = hay.index(". ", int(num_chars * 0.62)) + 2
+    return hay[:at] + CASTLE + " " + hay[at:]
+
+
+def until(page, holds, otherwise):
+    """Waits here: the page's policy forbids what Playwright's own wait for a function needs."""
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, otherwise
+        page.wait_for_timeout(20)
+
+
+def wait_ready(page):
+    page.wait_for_selector("html[data-ready]")
+
+
+def upload(page, path):
+    page.set_input_files("#file", path)
+    expect(page.locator("#doc-size")).to_contain_text("tokens", timeout=20_000)
+
+
+def percent(page):
+    return int(page.get_attribute("#progress", "aria-valuenow"))
+
+
+def load(page, at_half=None):
+    """Presses the button and watches the progress, which must not fall, to its end."""
+    page.click("#load")
+    seen = [0]
+    while page.inner_text("#load") == "Stop":
+        seen.append(percent(page))
+        assert seen[-1] >= seen[-2], f"progress falls: {seen}"
+        if at_half and seen[-1] >= 40:
+            at_half()
+            at_half = None
+        page.wait_for_timeout(20)
+    assert at_half is None, f"no progress on the way: {seen}"
+    assert percent(page) == 100, seen
+
+
+def ask(page, question):
+    page.fill("#question", question)
+    page.press("#question", "Enter")
+    turn = page.locator(".turn").last
+    expect(turn).not_to_have_class(re.compile("busy"), timeout=60_000)
+    return turn.locator(".answer").inner_text(), turn.locator(".meta").inner_text()
+
+
+def check_cells(page, server):
+    """The cells of the map are the blocks of the engine. Waits for the last view."""
+    num_blocks = server.state()["view"]["kv"]["blocks"]
+    cells = "elements => elements.reduce((sum, e) => sum + Number(e.dataset.cells), 0)"
+    until(page, lambda: page.eval_on_selector_all("#memory canvas", cells) == num_blocks,
+          f"the map has another number of cells than {num_blocks}")
+
+
+def number_in(text):
+    return int(re.search(r"[\d,]+", text).group().replace(",", ""))
+
+
+class Checks:
+    def __init__(self, browser, folder, pictures):
+        self.browser = browser
+        self.folder = pathlib.Path(folder)
+        self.pictures = pictures
+        self.server = Server(free_port(), *OFFLOAD)
+        self.path = self.folder / "haystack.txt"
+        self.path.write_text(make_text(100_000))
+
+    def open(self, server, **options):
+        context = self.browser.new_context(viewport={"width": 1280, "height": 860},
+                                           device_scale_factor=1.5, **options)
+        page = context.new_page()
+        page.set_default_timeout(30_000)
+        watch = Watch(page, server.url)
+        page.goto(server.url + "/")
+        return page, watch
+
+    def picture(self, page, name, full=False):
+        if self.pictures:
+            page.screenshot(path=pathlib.Path(self.pictures) / name, full_page=full)
+
+    def document(self):
+        """Upload, progress, answer with the needle, and the strip that leads to it."""
+        page, watch = self.open(self.server)
+        wait_ready(page)
+        upload(page, self.path)
+        load(page, at_half=lambda: self.picture(page, "page_loading.png"))
+        check_cells(page, self.server)
+        assert page.is_hidden("#load"), "all of it is in memory"
+        answer, meta = ask(page, ASK_CASTLE)
+        assert "7391846" in answer, answer
+        cached, total = re.search(r"([\d,]+) of ([\d,]+) prompt tokens from memory", meta).groups()
+        assert number_in(cached) > 0.9 * number_in(total), meta
+        expect(page.locator("#reader-text")).to_contain_text("7391846")
+        marked = "".join(page.locator("#reader-text mark").all_text_contents())
+        assert "7391846" in marked, f"what was read: {marked}"
+        place = re.search(r"(\d+) % into the document", page.inner_text("#reader-where"))
+        assert abs(int(place.group(1)) - 62) <= 2, place.group()
+        check_cells(page, self.server)
+        expect(page.locator("#timeline")).to_be_visible()
+        page.wait_for_timeout(700)  # the last spans, for the picture
+        self.picture(page, "page.png", full=True)
+        self.keyboard(page)
+        page.reload()
+        wait_ready(page)
+        expect(page.locator("#doc-name")).to_have_text("haystack.txt")
+        answer, meta = ask(page, ASK_CASTLE)
+        assert "7391846" in answer, answer
+        assert number_in(re.search(r"([\d,]+) of", meta).group(1)) > 20_000, meta
+        watch.check()
+        return page, watch
+
+    def keyboard(self, page):
+        """The strip, the map and the file by keys alone."""
+        page.focus("#strip")
+        page.keyboard.press("Home")
+        assert page.get_attribute("#strip", "aria-valuenow") == "0"
+        page.keyboard.press("End")
+        assert int(page.get_attribute("#strip", "aria-valuenow")) >= 99
+        page.keyboard.press("Enter")
+        expect(page.locator("#reader-text")).to_contain_text("7391846")
+        page.focus("#memory canvas")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#tip")).to_contain_text("Block ")
+        page.keyboard.press("Escape")
+        expect(page.locator("#tip")).to_be_hidden()
+        page.evaluate("document.activeElement.blur()")
+        reached = set()
+        for _ in range(40):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.id"))
+        missing = {"remove", "strip", "question", "send", "follow"} - reached
+        assert not missing, f"keys do not reach {missing}"
+
+    def stop(self):
+        """A stopped load leaves what it has computed."""
+        page, watch = self.open(self.server, color_scheme="dark")
+        wait_ready(page)
+        other = self.folder / "other.txt"
+        other.write_text(make_text(90_000, begin=110_000))
+        upload(page, other)
+        page.click("#load")
+        until(page, lambda: percent(page) >= 30, "no progress")
+        page.click("#load")
+        expect(page.locator("#progress-text")).to_contain_text("Stopped")
+        until(page, lambda: not self.server.state()["view"]["sequences"], "the engine goes on")
+        load(page)
+        expect(page.locator("#progress-from")).to_contain_text("from host memory")
+        check_cells(page, self.server)
+        self.picture(page, "page_dark.png")
+        page.click("#remove")
+        expect(page.locator("#drop")).to_be_visible()
+        watch.check()
+
+    def refusals(self):
+        """Files that are no text; a page of 360 pixels."""
+        page, watch = self.open(self.server)
+        page.set_viewport_size({"width": 360, "height": 740})
+        wait_ready(page)
+        wrong = self.folder / "wrong.txt"
+        wrong.write_bytes("bytes that are ".encode() + b"\xff\xfe not text")
+        page.set_input_files("#file", wrong)
+        expect(page.locator("#doc-error")).to_contain_text("byte 15 (offset 0xf)")
+        upload(page, self.path)
+        expect(page.locator("#doc-error")).to_be_hidden()
+        answer, _ = ask(page, ASK_CASTLE)
+        assert "7391846" in answer, answer
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 360, f"the page is {width} pixels wide"
+        watch.check()
+
+    def restart(self, page, watch):
+        """The page outlives its server."""
+        self.server.stop("kill")
+        expect(page.locator("#status")).to_contain_text("does not answer")
+        port = int(self.server.url.rsplit(":", 1)[1])
+        self.server = Server(port, *OFFLOAD)
+        expect(page.locator("#status")).to_have_text("")
+        check_cells(page, self.server)
+        answer, _ = ask(page, ASK_CASTLE)
+        assert "7391846" in answer, answer
+        watch.check(r"ERR_|503|network error|Failed to load resource")
+
+    def key(self):
+        """A server with a key; KV on the device."""
+        server = Server(free_port(), "--kv-cache-bytes", "128M", key=KEY)
+        page, watch = self.open(server)
+        page.fill("#key", "another")
+        page.press("#key", "Enter")
+        expect(page.locator("#key-wrong")).to_be_visible()
+        page.fill("#key", KEY)
+        page.press("#key", "Enter")
+        wait_ready(page)
+        assert page.evaluate("sessionStorage.getItem('sluice-key')") == KEY
+        check_cells(page, server)
+        answer, _ = ask(page, CASTLE + " " + ASK_CASTLE)
+        assert "7391846" in answer, answer
+        watch.check("401")
+        assert server.stop() == 0, "the server ends with an error while a page is open"
+
+    def run(self):
+        page, watch = self.document()
+        self.stop()
+        self.refusals()
+        self.restart(page, watch)
+        self.key()
+        assert self.server.stop() == 0, "the server ends with an error while pages are open"
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pictures", metavar="DIR", help="where pictures of the page go")
+    options = parser.parse_args()
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        sys.exit("there is no chromium; run tools/setup.sh page")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        # Containers run as root, for which chromium has no sandbox.
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        checks = Checks(browser, folder, options.pictures)
+        try:
+            checks.run()
+        finally:
+            checks.server.process.kill()
+            browser.close()
+    print("page: uploaded, computed, answered, stopped, reloaded, restarted; no errors, "
+          "no requests to other servers")
+
+
+if __name__ == "__main__":
+    main()

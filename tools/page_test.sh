@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Opens the page of `sluice serve` in a browser and uses it as people do: with the bundled model.
+#
+#   tools/page_test.sh [--pictures DIR]     DIR also gets the pictures of the documents
+#
+# SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). PAGE_DIR: the
+# virtual environment with Playwright, kept for the next run
+# (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-page). The browser is Debian's chromium.
+#
+# Exit status: 0 passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL) Playwright could not be installed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
+environment="${PAGE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-page}"
+package="playwright==1.65.2"
+
+if ! [ -x "$SLUICE" ]; then
+  echo "page_test.sh: $SLUICE is no program; build it (make demo) or set SLUICE" >&2
+  exit 2
+fi
+tools/setup.sh page || exit 1
+if [ "$(cat "$environment/package" 2>/dev/null)" != "$package" ]; then
+  rm -rf "$environment"
+  mkdir -p "$(dirname "$environment")"
+  if ! { python3 -m venv "$environment" && "$environment/bin/python" -m pip \
+    --disable-pip-version-check install --quiet --retries 2 --timeout 20 "$package"; } \
+    >"$environment.log" 2>&1; then
+    echo "skipped: $package could not be installed from PyPI: $(tail -n 1 "$environment.log")"
+    exit 75
+  fi
+  echo "$package" >"$environment/package"
+fi
+export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 PYTHONDONTWRITEBYTECODE=1
+exec "$environment/bin/python" tools/page/check_page.py "$@"
