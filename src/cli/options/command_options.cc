@@ -55,6 +55,19 @@ void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
             [=](std::string_view, std::string_view value) { command->files.emplace_back(value); });
 }
 
+// The directory of a store, as a word.
+void declare_store(OptionSet& set, StoreCommand* store) {
+  set.positional("DIR", "the directory of stored KV",
+                 [=](std::string_view, std::string_view value) {
+                   if (!store->dir.empty()) {
+                     fail(ErrorCode::kInvalidArgument,
+                          "'{}' is given beside '{}'; name one directory", value, store->dir);
+                   }
+                   store->dir = value;
+                 });
+  set.set_flag("--json", "print JSON", &store->json);
+}
+
 // Where `serve` listens, and to whom.
 void declare_listening(OptionSet& set, ServeCommand* serve) {
   set.group("Listening");
@@ -276,6 +289,19 @@ void declare(OptionSet& set, DoctorCommand* doctor) {
   set.group("Options");
   add_option(set, kThreadsRow, &doctor->engine);
   set.set_flag("--json", "print JSON", &doctor->json);
+}
+
+void declare(OptionSet& set, StoreListCommand* list) { declare_store(set, list); }
+
+void declare(OptionSet& set, StoreVerifyCommand* verify) { declare_store(set, verify); }
+
+void declare(OptionSet& set, StorePruneCommand* prune) {
+  declare_store(set, prune);
+  set.value("--max-bytes", "SIZE",
+            "also evict blocks until at most this much is left; 0: all of them",
+            [=](std::string_view source, std::string_view value) {
+              prune->max_bytes = parse_byte_size(source, value);
+            });
 }
 
 // Copies each field that was given, by its row.
