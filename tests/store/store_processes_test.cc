@@ -55,11 +55,11 @@ TEST(KilledWriter, LeavesWholeBlocksOrNone) {
   for (int kill_number = 0; kill_number < num_kills; ++kill_number) {
     const auto seed = static_cast<uint32_t>(1000 * kill_number);
     const pid_t child = start_child([&]() -> int { write_for_ever(options, seed); });
-    // Until it writes, and then a time that differs from kill to kill.
-    while (list_store(dir.path()).blocks.empty()) {
+    // Until it writes a file, which takes 18 ms, and then a time that differs from kill to kill.
+    while (list_store(dir.path()).parts.empty()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20'000 + 1'700 * kill_number));
+    std::this_thread::sleep_for(std::chrono::milliseconds(4 * (kill_number % 6)));
     kill(child, SIGKILL);
     EXPECT_EQ(status_of(child), 128 + SIGKILL);
 
