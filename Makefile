@@ -34,7 +34,7 @@ real-model-test: build-release smollm2  ## compare that model's answers with tra
 	then python3 tools/real_model/compare.py --live; \
 	else echo "skipped: transformers itself; it needs torch, transformers 5 and tokenizers"; fi
 
-client-test: build-release  ## let clients of OpenAI's API from PyPI ask the server
+client-test: build-release  ## let clients from PyPI ask the server
 	@tools/clients/run.sh
 
 # What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a

@@ -78,9 +78,13 @@ struct EngineStats {
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
   int64_t num_graph_launches = 0;  // decode steps that were one launch (CUDA)
-  int64_t prefill_ns = 0;          // host wall time of prefill steps
-  int64_t decode_ns = 0;           // and of decode steps
-  int64_t load_ns = 0;             // loading the model
+  // With KV offload, as in Observations, all layers and phases.
+  int64_t kv_h2d_bytes = 0;
+  int64_t kv_d2h_bytes = 0;
+  int64_t num_slot_waits = 0;
+  int64_t prefill_ns = 0;  // host wall time of prefill steps
+  int64_t decode_ns = 0;   // and of decode steps
+  int64_t load_ns = 0;     // loading the model
 };
 
 }  // namespace sluice

@@ -29,7 +29,8 @@ struct SamplingParams {
   float top_p = 1.0f;            // in (0, 1]
   float min_p = 0.0f;            // in [0, 1], relative to the most likely token
   // Two requests with the same prompt, parameters and seed give the same tokens, alone or in any
-  // batch. Without one, a seed is drawn for the request.
+  // batch; all 2^64 seeds differ. Without one, a seed that is not negative is drawn for the
+  // request.
   std::optional<int64_t> seed;
 
   // Changes of the logits before all of the above, in this order; log-probabilities are those of
@@ -53,6 +54,9 @@ struct SamplingParams {
   // Such a prompt is computed from its first token; it reads no cached prefix.
   std::optional<int32_t> prompt_logprobs;
   bool skip_special_tokens = true;  // in the text
+  // Prefix caching: the prompt finds KV of requests with the same salt alone, so that no time of an
+  // answer tells what others asked. Empty: shared by all requests without one.
+  std::string cache_salt;
   OutputKind output_kind = OutputKind::kDelta;
 
   // Errors: kInvalidArgument naming the parameter, its value and its range (NaN included).
@@ -61,9 +65,11 @@ struct SamplingParams {
 
 inline constexpr int32_t kMaxLogprobs = 20;  // as vLLM allows
 
-// EngineOptions has a row `seed` too; one option of the command line sets both fields.
+// EngineOptions has a row `seed` too; one option of the command line sets both fields, to values
+// that are not negative.
 inline constexpr OptionRow kRequestSeedRow =
     option_row<&SamplingParams::seed>({.name = "seed",
+                                       .min = std::numeric_limits<int64_t>::min(),
                                        .when_unset = "drawn",
                                        .help = "same seed, same text (and the seed of dummy "
                                                "weights)"});

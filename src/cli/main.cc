@@ -77,7 +77,7 @@ int run_outcome(const ParseOutcome& outcome) {
   return outcome.invocation->run();
 }
 
-// Catches every exception: nothing but an exit code and one message leaves the program.
+// Catches every exception: nothing but an exit code and one message leaves it.
 int run_program(const std::vector<std::string>& words) {
   try {
     reserve_memory();
@@ -108,5 +108,11 @@ int run_program(const std::vector<std::string>& words) {
 }  // namespace sluice::cli
 
 int main(int argc, char** argv) {
-  return sluice::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
+  const int exit_code = sluice::cli::run_program(std::vector<std::string>(argv + 1, argv + argc));
+  try {
+    sluice::cli::flush_results();  // what an error came after
+  } catch (const sluice::Error&) {
+    // The exit code is that of the first error.
+  }
+  return exit_code;
 }

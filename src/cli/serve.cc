@@ -57,6 +57,7 @@ http::Limits http_limits(const ServeCommand& command) {
   limits.num_connections = static_cast<size_t>(command.max_connections);
   limits.client_buffer_bytes = command.client_buffer_bytes;
   limits.client_stall = std::chrono::seconds(command.client_stall_s);
+  limits.answer_time = std::chrono::seconds(command.request_timeout_s);
   return limits;
 }
 
@@ -72,16 +73,20 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .unix_path = command.uds,
           .num_http_threads = command.http_threads,
           .limits = http_limits(command),
-          .gate = {.keys = read_keys(command), .allowed_hosts = command.allowed_hosts},
+          .gate = {.keys = read_keys(command),
+                   .allowed_hosts = command.allowed_hosts,
+                   .cors_origins = server::CorsOrigins(command.cors_origins)},
           .model_directory = command.engine.model,
           .chat_template = command.engine.chat_template,
           .model_names = command.served_model_names,
           .reasoning_field = *field,
           .version = std::string(build_version()),
-          .log = [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
-            write_message(is_json ? metrics::request_log_json(entry)
-                                  : metrics::request_log_text(entry));
-          }};
+          .log =
+              [is_json = command.log_json](const metrics::RequestLogEntry& entry) {
+                write_message(is_json ? metrics::request_log_json(entry)
+                                      : metrics::request_log_text(entry));
+              },
+          .log_text = command.log_text};
 }
 
 std::string address_text(const ServeCommand& command, const server::SluiceServer& server) {

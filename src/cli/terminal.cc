@@ -28,6 +28,7 @@ constexpr auto kTickInterval = milliseconds(500);      // of a task without upda
 constexpr auto kLogInterval = milliseconds(10000);     // between two lines of a log file
 constexpr int kDefaultColumns = 80;                    // if the terminal does not report its width
 constexpr int kLogColumns = 200;                       // of a log file: everything fits
+constexpr size_t kMaxUnwrittenBytes = 64 << 10;        // of results
 constexpr const char* kClearLine = "\r\033[K";
 
 // Protects all ProgressLines, the variables below and standard error. The main thread and the
@@ -36,6 +37,10 @@ std::mutex progress_mutex;
 std::condition_variable ticker_wakes;
 ProgressLine* shown_line = nullptr;    // on the terminal now
 std::vector<ProgressLine*> all_lines;  // the newest last
+
+// Results that are not written yet. Not a buffer of stdio: that one loses its text if a signal
+// interrupts a write, as the first Ctrl-C does.
+std::string unwritten_results;
 
 // True for a terminal that can move its cursor, so that a line can be overwritten.
 bool can_rewrite(FILE* stream) {
@@ -70,11 +75,19 @@ bool wants_colour(FILE* stream) {
 }
 
 void write_result(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) refuse_write();
+  unwritten_results += text;
+  // By lines on a terminal, where messages appear between them.
+  const bool ends_line = text.find('\n') != text.npos && is_terminal(stdout);
+  if (ends_line || unwritten_results.size() >= kMaxUnwrittenBytes) flush_results();
 }
 
 void flush_results() {
-  if (std::fflush(stdout) != 0) refuse_write();
+  const std::string text = std::exchange(unwritten_results, {});
+  for (std::string_view left = text; !left.empty();) {
+    const ssize_t num_written = write(STDOUT_FILENO, left.data(), left.size());
+    if (num_written < 0 && errno != EINTR) refuse_write();
+    left.remove_prefix(static_cast<size_t>(std::max<ssize_t>(num_written, 0)));
+  }
 }
 
 void write_message(std::string_view text) {

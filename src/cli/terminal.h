@@ -20,7 +20,8 @@ bool is_terminal(FILE* stream);
 // True for a terminal unless NO_COLOR is set or TERM is dumb.
 bool wants_colour(FILE* stream);
 
-// write_result writes to standard output; flush_results makes sure that the text has arrived.
+// write_result writes to standard output; flush_results makes sure that the text has arrived. What
+// an error leaves unwritten is lost.
 // Errors: kIo if it cannot be written, for example a full disk behind a redirection.
 void write_result(std::string_view text);
 void flush_results();

@@ -179,6 +179,7 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   observer_->begin_step(batch);
   const auto expect_next = [&] { return scheduler_->expect_next(batch); };
   const StepWatch step_watch(batch, watch);
+  step_watch.begin();
   const int64_t min_rows = watch != nullptr ? watch->min_rows : plan_.passes.min_watched_rows;
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
   const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
@@ -405,6 +406,7 @@ EngineStats LlmEngine::stats() const {
   stats.num_cached_tokens = blocks_->stats().num_hit_tokens;
   stats.num_preemptions = scheduler_->num_preemptions();
   stats.num_graph_launches = runner_->graphs().num_launches();
+  observer_->read_transfers(stats);
   return stats;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/observer.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "ops/attention.h"
 
@@ -88,6 +89,15 @@ void Observer::end_step(const Batch& batch) {
   phase.moved.num_loads += num_loads;
   phase.moved.num_copies += now_.num_copies - before_.num_copies;
   phase.num_slot_waits += std::max<int64_t>(0, num_loads - residency_.num_slots());
+}
+
+void Observer::read_transfers(EngineStats& stats) const {
+  const auto sum = [](const std::vector<int64_t>& layers) {
+    return std::accumulate(layers.begin(), layers.end(), int64_t{0});
+  };
+  stats.kv_h2d_bytes = sum(now_.loaded_bytes);
+  stats.kv_d2h_bytes = sum(now_.written_bytes);
+  stats.num_slot_waits = prefill_.num_slot_waits + decode_.num_slot_waits;
 }
 
 // Density is selected over visible tokens: 1 without a selecting policy, unknown if the rule cannot

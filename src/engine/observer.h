@@ -15,6 +15,7 @@
 #include "engine/mass_sums.h"
 #include "engine/schedule/scheduler.h"
 #include "sluice/observations.h"
+#include "sluice/request_output.h"
 
 namespace sluice {
 
@@ -32,6 +33,8 @@ class Observer {
   // After the batch has run and was committed: adds the bytes moved since begin_step.
   void end_step(const Batch& batch);
 
+  // Sets the bytes moved and the slot waits of all steps that have ended.
+  void read_transfers(EngineStats& stats) const;
   // The sums so far. REQUIRES: the host has waited for the last pass. Memory figures and the
   // offload mode stay empty; the caller sets them.
   Observations observations() const;

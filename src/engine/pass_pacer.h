@@ -23,6 +23,9 @@ struct PassWatch {
   std::function<void(int64_t num_rows_done)> on_progress;  // rows of the pass times the share done
   // The same for each prompt of the pass. Only LlmEngine::step calls it (step_watch.h).
   std::function<void(const PromptProgress& progress)> on_prompt = {};
+  // Before each prefill pass of LlmEngine::step, watched or not, for each prompt of it: what is
+  // done already. The first call for a request says when it stopped waiting.
+  std::function<void(const PromptProgress& progress)> on_begin = {};
   std::function<bool()> should_cancel;  // called every 20 to 400 us while waiting; true: end
   int64_t min_rows = 0;                 // passes with fewer rows are not watched
 };

@@ -18,6 +18,7 @@
 #include "engine/sampling/logit_entries.h"
 #include "kv/sequence_kv.h"
 #include "sluice/cancel_flag.h"
+#include "sluice/progress.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
 #include "tokenizer/detokenizer.h"
@@ -73,6 +74,13 @@ struct Sequence {
         std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
   }
 
+  PromptProgress prompt_progress() const {
+    return {.request_id = id.value,
+            .num_prompt_tokens = num_prompt_tokens,
+            .num_cached_tokens = output.num_cached_tokens,
+            .num_done = output.num_prompt_tokens_done};
+  }
+
   // Appends the text bytes [num_shown_bytes, end) to the output.
   void show_text(size_t end) {
     SLUICE_CHECK(end >= num_shown_bytes, "{} bytes of text, {} were shown", end, num_shown_bytes);
@@ -100,11 +108,12 @@ struct Sequence {
   int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
-  LogitEntries logit_entries;       // of the tokens so far
-  int64_t num_scored = 0;           // prompt tokens with an entry in the outputs
-  SequenceKv kv;                    // its blocks, and the number of tokens whose KV is valid
-  MassSums mass;                    // that its prefill captured; empty without sparse_audit
-  int64_t num_measured_tokens = 0;  // of the prompt: rows before it have been added to `mass`
+  CacheSalt salt = CacheSalt::kNone;  // of params.cache_salt; Scheduler::add sets it
+  LogitEntries logit_entries;         // of the tokens so far
+  int64_t num_scored = 0;             // prompt tokens with an entry in the outputs
+  SequenceKv kv;                      // its blocks, and the number of tokens whose KV is valid
+  MassSums mass;                      // that its prefill captured; empty without sparse_audit
+  int64_t num_measured_tokens = 0;    // of the prompt: rows before it have been added to `mass`
   // Prefill passes, since the last one with rows of this prompt, that could have had some.
   int32_t num_passes_missed = 0;
   // While it waits: the running sequence that computes the beginning of this prompt, too, and the

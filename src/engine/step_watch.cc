@@ -32,10 +32,15 @@ void StepWatch::report(int64_t num_rows_done) const {
   for (const ScheduledSequence& s : batch_.sequences) {
     const auto num_rows = static_cast<int64_t>(share * static_cast<double>(s.num_rows));
     s.sequence->set_prompt_done(s.sequence->kv.num_tokens() + num_rows);
-    caller_->on_prompt({.request_id = s.sequence->id.value,
-                        .num_prompt_tokens = s.sequence->num_prompt_tokens,
-                        .num_cached_tokens = s.sequence->output.num_cached_tokens,
-                        .num_done = s.sequence->output.num_prompt_tokens_done});
+    caller_->on_prompt(s.sequence->prompt_progress());
+  }
+}
+
+void StepWatch::begin() const {
+  if (caller_ == nullptr || !caller_->on_begin || batch_.phase != Phase::kPrefill) return;
+  for (const ScheduledSequence& s : batch_.sequences) {
+    s.sequence->set_prompt_done(s.sequence->kv.num_tokens());
+    caller_->on_begin(s.sequence->prompt_progress());
   }
 }
 

@@ -24,6 +24,8 @@ class StepWatch {
   // are passes of `min_rows` rows, and shorter ones whose attention reads as much by their history.
   static bool is_needed(const Batch& batch, const PassWatch* caller, int64_t min_rows);
 
+  // Tells the caller of the prompts of a prefill pass that is about to run.
+  void begin() const;
   const PassWatch& pass() const { return watch_; }
 
  private:

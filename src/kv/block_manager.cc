@@ -59,14 +59,14 @@ int64_t BlockManager::granule_tokens() const {
   return std::lcm(int64_t{block_tokens_}, scope_tokens_);
 }
 
-// Calls visit(id) for the findable blocks of the first `num_tokens` tokens, in order.
+// Calls visit(id) for the findable blocks of the first `num_tokens` tokens after `root`, in order.
 template <typename Visit>
-void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens,
-                                      Visit visit) const {
+void BlockManager::walk_cached_prefix(Prefix root, std::span<const int32_t> tokens,
+                                      int64_t num_tokens, Visit visit) const {
   if (!enable_prefix_caching_) return;
   const auto block_tokens = static_cast<size_t>(block_tokens_);
   const auto num_blocks = static_cast<size_t>(num_tokens / block_tokens_);
-  Prefix prefix = index_.root();
+  Prefix prefix = root;
   for (size_t i = 0; i < num_blocks; ++i) {
     const BlockId id = index_.find(prefix, tokens.subspan(i * block_tokens, block_tokens));
     if (!id.valid()) return;
@@ -75,13 +75,13 @@ void BlockManager::walk_cached_prefix(std::span<const int32_t> tokens, int64_t n
   }
 }
 
-PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens,
-                                       int64_t max_hit_tokens) const {
+PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens, int64_t max_hit_tokens,
+                                       CacheSalt salt) const {
   PrefixMatch match, found;
   if (tokens.empty()) return match;
   const int64_t num_usable = std::min(num_usable_tokens(std::ssize(tokens)), max_hit_tokens);
   const int64_t granule = granule_tokens();
-  walk_cached_prefix(tokens, num_usable, [&](BlockId id) {
+  walk_cached_prefix(index_.root(salt), tokens, num_usable, [&](BlockId id) {
     found.num_tokens += block_tokens_;
     found.num_free_blocks += holders(id) == 0 ? 1 : 0;
     if (found.num_tokens % granule == 0) match = found;
@@ -108,17 +108,18 @@ int64_t BlockManager::match_prefill(std::span<const int32_t> tokens, int64_t num
 }
 
 bool BlockManager::try_begin(SequenceKv& sequence, std::span<const int32_t> tokens,
-                             int64_t num_new_tokens, int64_t max_hit_tokens) {
+                             int64_t num_new_tokens, int64_t max_hit_tokens, CacheSalt salt) {
   SLUICE_CHECK(!sequence.begun(), "the sequence has begun already");
   SLUICE_CHECK(!tokens.empty() && num_new_tokens >= 0, "{} tokens and {} new ones", tokens.size(),
                num_new_tokens);
-  const PrefixMatch match = match_prefix(tokens, max_hit_tokens);
+  const PrefixMatch match = match_prefix(tokens, max_hit_tokens, salt);
   const int64_t num_new_blocks = blocks_for_tokens(num_new_tokens, block_tokens_);
   if (match.num_free_blocks + num_new_blocks > num_free_blocks()) return false;
 
-  sequence.begin(block_tokens_, std::ssize(tokens), index_.root());
+  const Prefix root = index_.root(salt);
+  sequence.begin(block_tokens_, std::ssize(tokens), root);
   // All hits are taken first, so that taking the new blocks cannot evict them.
-  walk_cached_prefix(tokens, match.num_tokens, [&](BlockId id) {
+  walk_cached_prefix(root, tokens, match.num_tokens, [&](BlockId id) {
     take_findable(id);
     sequence.append_sealed(id, index_.prefix(id));
   });
@@ -266,13 +267,14 @@ void BlockManager::check_states() const {
 
 // Checks that the prefix of every findable block is findable.
 void BlockManager::check_prefixes() const {
-  std::unordered_set<int64_t> findable = {index_.root().id};
+  std::unordered_set<int64_t> findable;
   for (int32_t i = 0; i < num_blocks(); ++i) {
     if (index_.contains(BlockId(i))) findable.insert(index_.prefix(BlockId(i)).id);
   }
   for (int32_t i = 0; i < num_blocks(); ++i) {
     if (!index_.contains(BlockId(i))) continue;
-    SLUICE_CHECK(findable.contains(index_.parent_id(BlockId(i))), "block {} lost its prefix", i);
+    const int64_t parent = index_.parent_id(BlockId(i));
+    SLUICE_CHECK(parent <= 0 || findable.contains(parent), "block {} lost its prefix", i);
   }
 }
 

@@ -62,7 +62,8 @@ struct PrefixMatch {
                                 // up free blocks, taking the others does not
 };
 
-// For match_prefix and try_begin: a hit may have any length.
+// For match_prefix and try_begin: a hit may have any length. Only blocks of prompts with the same
+// salt are hits.
 inline constexpr int64_t kAnyHit = std::numeric_limits<int64_t>::max();
 
 struct PrefixCacheStats {
@@ -78,9 +79,14 @@ class BlockManager {
   // How much of a prompt is cached. At least one token is always left to compute, since the first
   // output needs logits: a prompt of exactly n cached blocks matches n - 1. At most
   // `max_hit_tokens` match. Changes nothing.
-  PrefixMatch match_prefix(std::span<const int32_t> tokens, int64_t max_hit_tokens = kAnyHit) const;
+  PrefixMatch match_prefix(std::span<const int32_t> tokens, int64_t max_hit_tokens = kAnyHit,
+                           CacheSalt salt = CacheSalt::kNone) const;
 
-  // How much of a prompt will be cached once the prefill of another one is committed: whole blocks
+  // The number of a salt; kNone for an empty text.
+  CacheSalt salt(std::string_view text) const { return index_.salt(text); }
+
+  // How much of a prompt will be cached once the prefill of another one with the same salt is
+  // committed: whole blocks
   // and scopes of what both begin with. 0 also if this is not more than `num_cached`, which is
   // found without comparing everything before.
   int64_t match_prefill(std::span<const int32_t> tokens, int64_t num_cached,
@@ -92,7 +98,7 @@ class BlockManager {
   // match_prefix.
   // REQUIRES: the sequence is not begun; tokens is not empty.
   bool try_begin(SequenceKv& sequence, std::span<const int32_t> tokens, int64_t num_new_tokens,
-                 int64_t max_hit_tokens = kAnyHit);
+                 int64_t max_hit_tokens = kAnyHit, CacheSalt salt = CacheSalt::kNone);
 
   // Reserves blocks for `num_new_tokens` after the sequence's valid tokens; blocks that are
   // reserved already count. All or nothing: false, with nothing changed, if there are not enough
@@ -128,7 +134,8 @@ class BlockManager {
 
  private:
   template <typename Visit>
-  void walk_cached_prefix(std::span<const int32_t> tokens, int64_t num_tokens, Visit visit) const;
+  void walk_cached_prefix(Prefix root, std::span<const int32_t> tokens, int64_t num_tokens,
+                          Visit visit) const;
   int64_t num_shareable_tokens(int64_t prompt_tokens) const;
   int64_t num_usable_tokens(int64_t prompt_tokens) const;
   // Hits end at multiples of this.

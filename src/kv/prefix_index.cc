@@ -29,6 +29,19 @@ PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_tokens, uint64_t seed
       tokens_(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_tokens)),
       heads_(std::bit_ceil(2 * static_cast<size_t>(num_blocks))) {}
 
+CacheSalt PrefixIndex::salt(std::string_view text) const {
+  if (text.empty()) return CacheSalt::kNone;
+  const uint64_t number = XXH3_64bits_withSeed(text.data(), text.size(), seed_);
+  return CacheSalt(std::max<uint64_t>(number, 1));
+}
+
+Prefix PrefixIndex::root(CacheSalt salt) const {
+  if (salt == CacheSalt::kNone) return {.hash = seed_, .id = 0};
+  const auto number = static_cast<uint64_t>(salt);
+  return {.hash = XXH3_64bits_withSeed(&number, sizeof number, seed_),
+          .id = -1 - static_cast<int64_t>(number >> 1)};
+}
+
 BlockId PrefixIndex::find(Prefix parent, std::span<const int32_t> tokens) const {
   return find_hashed(hasher_(parent.hash, tokens), parent, tokens);
 }

@@ -5,12 +5,14 @@
 // number drawn per index, so that prompts cannot be made to collide. The hash only finds
 // candidates: a hit also compares the token ids and the id of the prefix before them, so that a
 // collision never returns a wrong block. Cost: 4 bytes per token (its id), far less than its KV.
-// Nothing is allocated after construction.
+// Nothing is allocated after construction. Each salt has an empty prefix of its own, so that
+// prompts with different salts find nothing of each other.
 // Thread rule: one host thread.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/ids.h"
@@ -21,8 +23,11 @@ namespace sluice {
 // One token sequence may get a new id after its block was evicted; ids are never used again.
 struct Prefix {
   uint64_t hash = 0;  // seeds the hash of the next block
-  int64_t id = 0;     // 0 is the empty prefix
+  int64_t id = 0;     // an empty prefix: 0, or negative with a salt
 };
+
+// A number for the salt of a request; requests with equal numbers share prefixes.
+enum class CacheSalt : uint64_t { kNone = 0 };
 
 // Hashes the token ids of one block, seeded with the hash of the prefix before it.
 using BlockHasher = uint64_t (*)(uint64_t parent_hash, std::span<const int32_t> tokens);
@@ -38,8 +43,12 @@ class PrefixIndex {
   PrefixIndex(int32_t num_blocks, int32_t block_tokens, uint64_t seed,
               BlockHasher hasher = xxh3_block_hash);
 
-  // The empty prefix: the parent of every first block.
-  Prefix root() const { return {.hash = seed_, .id = 0}; }
+  // The number of a salt; kNone for an empty text. Two texts have one number with a probability of
+  // 2^-64: then their prompts find each other's blocks, which have the right KV all the same.
+  CacheSalt salt(std::string_view text) const;
+
+  // The empty prefix of a salt: the parent of its first blocks.
+  Prefix root(CacheSalt salt = CacheSalt::kNone) const;
 
   // The block that holds `tokens` (exactly block_tokens of them) after `parent`; invalid when none.
   BlockId find(Prefix parent, std::span<const int32_t> tokens) const;
@@ -59,8 +68,8 @@ class PrefixIndex {
 
   bool contains(BlockId id) const { return entry(id).prefix.id != 0; }
 
-  // The prefix that ends with block `id`, and the id of the one without it (0: `id` is a first
-  // block). REQUIRES: `id` is entered.
+  // The prefix that ends with block `id`, and the id of the one without it (0 or negative: `id` is
+  // a first block). REQUIRES: `id` is entered.
   Prefix prefix(BlockId id) const;
   int64_t parent_id(BlockId id) const;
 

@@ -40,10 +40,21 @@ struct ScoreLineRowsArgs {
   TensorView records;      // f32 [num_q_heads, num_probes, num_kv_tiles], natural log
 };
 
-// What a line row is to score_tiles.
-constexpr TileProbes line_probes(bool is_pooled) {
-  return is_pooled ? TileProbes{.kind = TileProbeKind::kPooled, .key_pool_tokens = kMaskTileTokens}
-                   : TileProbes{.kind = TileProbeKind::kRows};
+// The same scores by score_tiles, whose probes stand in other places: line rows are true rows or
+// pools like them.
+inline ScoreTilesArgs tile_args_of(const ScoreLineRowsArgs& args) {
+  const TileProbes pools{.kind = TileProbeKind::kPooled, .key_pool_tokens = kMaskTileTokens};
+  return {.q = args.q,
+          .batch = args.batch,
+          .rows = args.rows,
+          .scale = args.scale,
+          .kv = args.kv,
+          .kv_begin = args.kv_begin,
+          .kv_end = args.kv_end,
+          .block_table = args.block_table,
+          .probes = args.is_pooled ? pools : TileProbes{.kind = TileProbeKind::kRows},
+          .vectors = args.vectors,
+          .records = args.records};
 }
 
 // records[h, x, J] as in score_tiles, where probe x is row x % lines.count of segment

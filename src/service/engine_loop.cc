@@ -31,9 +31,12 @@ void deliver_progress(OpenRequest& open, int64_t num_done, int64_t num_cached_to
                                .num_done = num_done});
 }
 
-// An output after a part of the prompt is mostly progress alone.
+// An output after a part of the prompt is mostly progress alone. One without any is of a request
+// that was cancelled while it waited.
 void deliver_output(OpenRequest& open, RequestOutput&& output) {
-  deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+  if (output.num_prompt_tokens_done > 0) {
+    deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+  }
   const bool is_new =
       !output.token_ids.empty() || !output.prompt_logprobs.empty() || output.finished();
   if (!is_new) return;
@@ -67,10 +70,11 @@ Error error_of(const std::exception_ptr& exception) {
 
 }  // namespace
 
-EngineState state_of(const LlmEngine& engine) {
+EngineState state_of(const LlmEngine& engine, const StepSizes& steps) {
   const BlockManager& blocks = engine.blocks();
   return {.queues = engine.queue_sizes(),
           .stats = engine.stats(),
+          .steps = steps,
           .kv = {.num_blocks = blocks.num_blocks(),
                  .num_used = blocks.num_used_blocks(),
                  .num_cached = blocks.num_cached_blocks()}};
@@ -90,11 +94,14 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
   for (OpenRequestPtr& open : accepted) start(std::move(open));
   const PassWatch watch{.on_progress = [this](int64_t) { table_.touch(); },
                         .on_prompt = [this](const PromptProgress& progress) { report(progress); },
+                        .on_begin = [this](const PromptProgress& progress) { report(progress); },
                         .should_cancel = {},
                         .min_rows = engine_.plan().passes.min_watched_rows};
+  const EngineStats before = engine_.stats();
   std::vector<RequestOutput> outputs = engine_.step(&watch);
+  count_step(before);
   std::vector<Ending> endings = endings_of(outputs);
-  table_.publish(state_of(engine_), endings);
+  table_.publish(state_of(engine_, steps_), endings);
   for (RequestOutput& output : outputs) {
     const auto found = running_.find(output.request_id);
     const bool finished = output.finished();
@@ -102,6 +109,14 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
     if (finished) running_.erase(found);
   }
   for (Ending& ending : endings) deliver_end(ending);
+}
+
+// A step that only ended requests computed nothing.
+void EngineLoop::count_step(const EngineStats& before) {
+  const EngineStats now = engine_.stats();
+  if (now.num_steps == before.num_steps) return;
+  steps_.add(now.num_prompt_tokens - before.num_prompt_tokens + now.num_generated_tokens -
+             before.num_generated_tokens);
 }
 
 // `submit` made the checks of add_request, so this one throws no Error about the request.

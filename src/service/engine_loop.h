@@ -13,8 +13,8 @@
 
 namespace sluice {
 
-// The state of `engine` between two steps.
-EngineState state_of(const LlmEngine& engine);
+// The state of `engine` between two steps, after steps of these sizes.
+EngineState state_of(const LlmEngine& engine, const StepSizes& steps = {});
 
 class EngineLoop {
  public:
@@ -28,6 +28,7 @@ class EngineLoop {
 
  private:
   void step(std::vector<OpenRequestPtr> accepted);
+  void count_step(const EngineStats& before);
   void start(OpenRequestPtr open);
   std::vector<Ending> endings_of(const std::vector<RequestOutput>& outputs) const;
   void report(const PromptProgress& progress);
@@ -36,6 +37,7 @@ class EngineLoop {
   LlmEngine& engine_;
   RequestTable& table_;
   std::unordered_map<int64_t, OpenRequestPtr> running_;  // by the engine's id
+  StepSizes steps_;
   bool has_failed_ = false;
 };
 

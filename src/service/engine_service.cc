@@ -56,12 +56,12 @@ void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& lim
   engine_ = make_engine();
   notes_ = engine_->notes();
   warnings_ = engine_->warnings();
-  const int64_t max_waiting_tokens =
-      limits.max_waiting_tokens.value_or(4 * engine_->plan().max_model_len);
-  table_ =
-      std::make_unique<RequestTable>(RequestTable::Limits{.max_waiting = limits.max_waiting,
-                                                          .max_waiting_tokens = max_waiting_tokens},
-                                     state_of(*engine_));
+  limits_ = limits;
+  if (!limits_.max_waiting_tokens) limits_.max_waiting_tokens = 4 * engine_->plan().max_model_len;
+  table_ = std::make_unique<RequestTable>(
+      RequestTable::Limits{.max_waiting = limits_.max_waiting,
+                           .max_waiting_tokens = *limits_.max_waiting_tokens},
+      state_of(*engine_));
 }
 
 Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {

@@ -89,6 +89,7 @@ class EngineService {
   int32_t vocab_size() const;                      // the model's, which may exceed the tokenizer's
   SamplingParams default_sampling_params() const;  // as LLM's
   KvFacts kv_facts() const;
+  const ServiceLimits& limits() const { return limits_; }                 // none of them is empty
   const std::vector<std::string>& notes() const { return notes_; }        // as LLM's
   const std::vector<std::string>& warnings() const { return warnings_; }  // as LLM's
 
@@ -100,6 +101,7 @@ class EngineService {
   // destructor has begun.
   std::unique_ptr<LlmEngine> engine_;
   std::unique_ptr<RequestTable> table_;
+  ServiceLimits limits_;
   std::vector<std::string> notes_;
   std::vector<std::string> warnings_;
   std::thread thread_;

@@ -63,8 +63,10 @@ struct RequestEnd {
 };
 
 // The events of a request, in this order:
-// - PromptProgress, any number: num_done grows from each to the next, also after a preemption. One
-//   with num_done equal to num_prompt_tokens comes before the first token.
+// - PromptProgress, any number: num_done grows from each to the next, also after a preemption. The
+//   first comes when the engine begins with the request, before its first pass, and has what the
+//   prefix cache held, which may be 0. One with num_done equal to num_prompt_tokens comes before
+//   the first token. A request that is cancelled while it waits gets none.
 // - RequestOutput, any number: a delta that has a token or log-probabilities of the prompt, or is
 //   finished. RequestOutput::append of all of them gives the output of LLM::generate.
 // - RequestEnd, exactly one, after which there are no others. The delta before it is finished,

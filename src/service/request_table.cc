@@ -135,6 +135,7 @@ void RequestTable::publish(const EngineState& state, std::span<Ending> endings) 
   const std::lock_guard lock(mutex_);
   for (Ending& ending : endings) end(ending);
   now_.stats = state.stats;
+  now_.steps = state.steps;
   now_.kv = state.kv;
   now_.num_running = state.queues.num_running;
   now_.num_waiting = state.queues.num_waiting + std::ssize(inbox_);

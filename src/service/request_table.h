@@ -29,7 +29,7 @@ struct OpenRequest {
   bool is_aborted = false;                 // by the table's mutex
   int64_t id = 0;
   int64_t num_prompt_tokens = 0;
-  int64_t num_done = 0;    // engine: of the last PromptProgress
+  int64_t num_done = -1;   // engine: of the last PromptProgress; -1: none
   RequestSink sink;        // engine: empty after it threw, and after the end
   ServiceRequest request;  // engine: moved into the engine when it starts
 };
@@ -46,6 +46,7 @@ struct Ending {
 struct EngineState {
   QueueSizes queues;
   EngineStats stats;
+  StepSizes steps;
   KvUse kv;
 };
 

@@ -3,7 +3,9 @@
 // Returned by EngineService::snapshot, for health checks, metrics and pages. Thread rule: values.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -34,9 +36,26 @@ struct KvFacts {
   int64_t block_bytes = 0;  // all layers
 };
 
+// The engine's steps, by the number of tokens that each computed or generated.
+struct StepSizes {
+  static constexpr std::array<int64_t, 13> kBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                      512, 1024, 2048, 4096, 8192, 16384};
+
+  // num_steps[i]: steps with at most kBounds[i] tokens, and more than the bound before. Last: those
+  // with more than all bounds.
+  std::array<int64_t, kBounds.size() + 1> num_steps{};
+  int64_t num_tokens = 0;
+
+  void add(int64_t tokens) {
+    const auto bound = std::lower_bound(kBounds.begin(), kBounds.end(), tokens);
+    ++num_steps[static_cast<size_t>(bound - kBounds.begin())];
+    num_tokens += tokens;
+  }
+};
+
 // num_accepted == num_waiting + num_running + the sum of num_ended, in every snapshot. A request
-// has ended here before its sink gets the RequestEnd. The engine's part (num_running, stats, kv) is
-// that after its last step.
+// has ended here before its sink gets the RequestEnd. The engine's part (num_running, stats, steps,
+// kv) is that after its last step.
 struct ServiceSnapshot {
   ServiceState state = ServiceState::kServing;
   std::optional<Error> error;  // of kDead only
@@ -49,6 +68,7 @@ struct ServiceSnapshot {
   std::array<int64_t, kNumRefusals> num_refused{};  // by Refusal
 
   EngineStats stats;
+  StepSizes steps;
   KvUse kv;
   // Nanoseconds since the engine began a step, or finished one part of a long pass; 0 while it has
   // nothing to do and once it is dead. A large number means a device that hangs.

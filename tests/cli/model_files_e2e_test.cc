@@ -1,13 +1,11 @@
 // Faulty model directories: `inspect` must report what `run` does, and anything that changes
 // answers must give a warning.
-#include <span>
-
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "cli/count_of.h"
+#include "cli/nan_weights.h"
 #include "cli/program_under_test.h"
-#include "io/safetensors.h"
 #include "io/temp_dir.h"
 
 namespace sluice::cli {
@@ -201,16 +199,7 @@ TEST_F(ModelFiles, TokensBeyondTheEmbeddingAreSaidAndAFaultOfTheModel) {
 
 // A NaN in one weight is detected at the first token and reported as an error of the model.
 TEST_F(ModelFiles, WeightsThatAreNoNumbersNameTheModel) {
-  std::string bytes = slurp(directory_.path() / "model.safetensors");
-  uint64_t begin = 0;
-  for (const SafetensorsEntry& entry :
-       parse_safetensors_header(std::as_bytes(std::span(bytes)), "model.safetensors").tensors) {
-    if (entry.name == "model.norm.weight") begin = entry.begin;
-  }
-  ASSERT_GT(begin, 0u);
-  bytes[begin] = static_cast<char>(0xc0);  // a quiet NaN in bf16: 0x7fc0
-  bytes[begin + 1] = 0x7f;
-  replace("model.safetensors", bytes);
+  replace("model.safetensors", with_nan(slurp(directory_.path() / "model.safetensors")));
   const Outcome ran = run({"hi"});
   EXPECT_EQ(ran.exit_code, 3) << ran.err;
   for (const std::string& part : {model(), std::string("NaN"), std::string("fetch")}) {

@@ -2,10 +2,14 @@
 // prompts as ids, and hints for new users. Uses the bundled model, or none.
 #include <chrono>
 #include <cmath>
+#include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <pty.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/count_of.h"
 #include "cli/program_under_test.h"
@@ -157,6 +161,37 @@ TEST(Conversation, OnATerminalNeedsNoOption) {
   ASSERT_TRUE(terminal.shows("/clear forgets")) << terminal.text();
   terminal.type("\x04");
   EXPECT_EQ(terminal.exit_code(), 0) << terminal.text();
+}
+
+// A pipe that is full from the start: the first Ctrl-C interrupts a write that has written nothing,
+// and all of the text must follow once somebody reads.
+TEST(Results, SurviveASignalWithinAWrite) {
+  const TempDir dir;
+  const std::string path = (dir.path() / "pipe").string();
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const int read_end = open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  const int write_end = open(path.c_str(), O_WRONLY);
+  const std::string filling(static_cast<size_t>(fcntl(write_end, F_GETPIPE_SZ)), 'x');
+  ASSERT_EQ(write(write_end, filling.data(), filling.size()), std::ssize(filling));
+  const Words words = {"tokenize", "-m", kNeedle, "one two three"};
+  const auto until_signal = std::chrono::milliseconds(1000);
+  std::string text;
+  std::thread reader([&] {
+    std::this_thread::sleep_for(2 * until_signal);
+    fcntl(read_end, F_SETFL, 0);  // reads wait
+    close(write_end);
+    char bytes[4096];
+    for (ssize_t n; (n = read(read_end, bytes, sizeof bytes)) > 0;) {
+      text.append(bytes, static_cast<size_t>(n));
+    }
+    close(read_end);
+  });
+  const Outcome outcome =
+      run_sluice({.words = words, .output_path = path, .interrupt_after = until_signal});
+  reader.join();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_NE(outcome.interrupted_at, std::chrono::steady_clock::time_point()) << "it ended before";
+  EXPECT_TRUE(text == filling + run_sluice(words).out) << text.size() << " bytes";
 }
 
 TEST(Tokenize, PrintsWhatRunReads) {

@@ -94,6 +94,11 @@ TEST(Observers, PhasesAddUpToTheCounters) {
   EXPECT_EQ(seen.kv_offload, "chunked");
   EXPECT_EQ(seen.prefill.num_loads + seen.decode.num_loads, counters.num_loads);
   EXPECT_EQ(seen.prefill.num_copies + seen.decode.num_copies, counters.num_copies);
+  const EngineStats stats = engine.stats();
+  const auto sum = [](const std::vector<int64_t>& layers) { return layers[0] + layers[1]; };
+  EXPECT_EQ(stats.kv_h2d_bytes, sum(counters.loaded_bytes));
+  EXPECT_EQ(stats.kv_d2h_bytes, sum(counters.written_bytes));
+  EXPECT_EQ(stats.num_slot_waits, seen.prefill.num_slot_waits + seen.decode.num_slot_waits);
   for (size_t i = 0; i < static_cast<size_t>(kLayers); ++i) {
     const LayerObservations &prefill = seen.prefill.layers[i], &decode = seen.decode.layers[i];
     EXPECT_EQ(prefill.h2d_bytes + decode.h2d_bytes, counters.loaded_bytes[i]);

@@ -35,9 +35,10 @@ class SchedulerHarness {
     scheduler_ = std::make_unique<Scheduler>(options.limits, *blocks_);
   }
 
-  void add(int64_t id, std::vector<int32_t> tokens) {
+  void add(int64_t id, std::vector<int32_t> tokens, const std::string& cache_salt = {}) {
     SamplingParams params;
     params.max_tokens = 1000;
+    params.cache_salt = cache_salt;
     auto sequence = std::make_unique<Sequence>(SequenceId(id), std::move(tokens), params, 0,
                                                Detokenizer(tokenizer_));
     sequences_[id] = sequence.get();

@@ -92,6 +92,17 @@ TEST_F(SharedPrefix, IsComputedOnce) {
   }
 }
 
+// Requests with different salts neither wait for each other nor find each other's blocks.
+TEST_F(SharedPrefix, IsComputedOnceForEachSalt) {
+  make(400);
+  for (int i = 0; i < kNumQuestions; ++i) add(i, prompt_of(i), i % 2 == 0 ? "even" : "odd");
+  step();
+  EXPECT_TRUE(has_begun(0) && has_begun(1));
+  for (int i = 2; i < kNumQuestions; ++i) EXPECT_FALSE(has_begun(i));
+  run_all(0, kNumQuestions);
+  EXPECT_EQ(num_computed_, 2 * kSharedTokens + all_own_tokens());
+}
+
 TEST_F(SharedPrefix, HeldRequestsAreOvertaken) {
   make(400);
   for (int i = 0; i < 3; ++i) ask(i);
@@ -210,6 +221,25 @@ TEST(SharedPrefixInTheEngine, IsComputedOnceWithTheBitsOfEachAlone) {
     for (int i = 0; i < kNumQuestions; ++i) {
       EXPECT_EQ(together[static_cast<size_t>(i)].num_cached_tokens, i == 0 ? 0 : kSharedTokens);
     }
+  }
+}
+
+// A salt changes what is found, and no token of the answer.
+TEST(SharedPrefixInTheEngine, IsFoundByRequestsWithTheSameSaltOnly) {
+  const EngineOptions options = testing::in_chunks(testing::scoped_resident(), 64, 256);
+  LlmEngine engine(options, {.device = make_device("cpu", {.num_threads = 2})});
+  struct Case {
+    const char* salt;
+    bool is_hit;
+  };
+  std::vector<RequestOutput> outputs;
+  for (const Case& one :
+       {Case{"", false}, Case{"a", false}, Case{"b", false}, Case{"a", true}, Case{"", true}}) {
+    Job job{prompt_of(1), sampled(5, 1)};
+    job.params.cache_salt = one.salt;
+    outputs.push_back(testing::run_jobs(engine, {job})[0]);
+    EXPECT_EQ(outputs.back().num_cached_tokens > 0, one.is_hit) << "salt " << one.salt;
+    EXPECT_EQ(outputs.back().token_ids, outputs.front().token_ids) << "salt " << one.salt;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "server/api/messages/messages_request.h"
 #include "server/api/request.h"
 
 namespace {
@@ -40,7 +41,8 @@ void require_common(const CommonRequest& request, size_t num_prompts) {
   require(params.max_tokens < kMaxModelLen);
   const auto choices = sluice::api::choices_of(request, num_prompts);
   require(choices.size() == num_prompts * static_cast<size_t>(request.n));
-  for (const auto& choice : choices) require(choice.seed.value_or(0) >= 0);
+  const bool is_negative = params.seed.value_or(0) < 0;
+  for (const auto& choice : choices) require(is_negative || choice.seed.value_or(0) >= 0);
 }
 
 void require_value(const sluice::api::CompletionRequest& request) {
@@ -82,6 +84,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const sluice::api::RequestRules rules{.defaults = {}, .vocab_size = kVocab};
   require_read(sluice::api::read_completion(body, rules));
   require_read(sluice::api::read_chat(body, rules));
+  require_read(sluice::api::read_messages(body, rules));
   require_read(sluice::api::read_tokenize(body, rules));
   require_read(sluice::api::read_detokenize(body, rules));
   return 0;

@@ -36,11 +36,18 @@ struct Model {
     for (int i = 0; i < options.num_blocks; ++i) blank.insert(i);
   }
 
+  // A salt is one more token before all others.
+  static Tokens key(int salt, const Tokens& tokens, int64_t num_tokens) {
+    Tokens key = {salt};
+    key.insert(key.end(), tokens.begin(), tokens.begin() + num_tokens);
+    return key;
+  }
+
   // The cached blocks that a prompt may use, in order.
-  std::vector<int> match(const Tokens& tokens) const {
+  std::vector<int> match(int salt, const Tokens& tokens) const {
     std::vector<int> blocks;
     for (int64_t end = block_tokens; end < std::ssize(tokens); end += block_tokens) {
-      const auto found = findable.find(Tokens(tokens.begin(), tokens.begin() + end));
+      const auto found = findable.find(key(salt, tokens, end));
       if (found == findable.end()) break;
       blocks.push_back(found->second.front());
     }
@@ -79,7 +86,7 @@ struct Model {
   }
 
   void seal(int block, const Tokens& prefix, int64_t prompt) {
-    if (!caching || !is_complete(std::ssize(prefix), prompt)) return;
+    if (!caching || !is_complete(std::ssize(prefix) - 1, prompt)) return;  // 1: the salt
     auto& blocks = findable[prefix];
     blocks.insert(blocks.begin() + (blocks.empty() ? 0 : 1), block);
     prefix_of[block] = prefix;
@@ -120,20 +127,22 @@ struct Model {
   std::set<int> blank;
   std::list<int> cached;  // oldest first
   std::map<int, int> holders;
-  std::map<Tokens, std::vector<int>> findable;  // whole prefix -> blocks; a hit takes the first
+  std::map<Tokens, std::vector<int>> findable;  // key -> blocks; a hit takes the first
   std::map<int, Tokens> prefix_of;
   std::vector<int> discarded;
 };
 
 struct Live {
+  int salt = 0;  // 0: none
   SequenceKv kv;
   Tokens tokens;
 };
 
 class Harness {
  public:
-  Harness(BlockManagerOptions options, uint64_t seed)
+  Harness(BlockManagerOptions options, uint64_t seed, int num_salts)
       : random_(seed),
+        num_salts_(num_salts),
         memory_(static_cast<size_t>(options.num_blocks * options.block_tokens), kWiped),
         model_(options),
         manager_(watched(options)) {}
@@ -141,7 +150,7 @@ class Harness {
   void step() {
     const int action = pick(100);
     if (live_.empty() || (action < 25 && live_.size() < 6)) {
-      begin(std::make_unique<Live>());
+      begin(new_live());
     } else if (action < 75) {
       extend(random_live());
     } else if (action < 85) {
@@ -182,6 +191,16 @@ class Harness {
   int pick(int bound) { return static_cast<int>(random_() % static_cast<uint64_t>(bound)); }
   Live& random_live() { return *live_[static_cast<size_t>(pick(static_cast<int>(live_.size())))]; }
 
+  std::unique_ptr<Live> new_live() {
+    auto live = std::make_unique<Live>();
+    live->tokens = random_prompt();
+    live->salt = num_salts_ > 1 ? pick(num_salts_) : 0;
+    return live;
+  }
+  CacheSalt salt_of(const Live& live) const {
+    return manager_.salt(live.salt == 0 ? "" : std::to_string(live.salt));
+  }
+
   // Texts of two letters that often share a prefix with an earlier one, so that hits of every
   // length occur.
   Tokens random_prompt() {
@@ -206,12 +225,11 @@ class Harness {
   }
 
   void begin(std::unique_ptr<Live> live) {
-    if (live->tokens.empty()) live->tokens = random_prompt();
-    const std::vector<int> hits = model_.match(live->tokens);
+    const std::vector<int> hits = model_.match(live->salt, live->tokens);
     const int64_t num_hit_tokens = std::ssize(hits) * model_.block_tokens;
     const int64_t num_free_hits =
         std::ranges::count_if(hits, [&](int block) { return !model_.holders.contains(block); });
-    const PrefixMatch match = manager_.match_prefix(live->tokens);
+    const PrefixMatch match = manager_.match_prefix(live->tokens, kAnyHit, salt_of(*live));
     ASSERT_EQ(match.num_tokens, num_hit_tokens);
     ASSERT_EQ(match.num_free_blocks, num_free_hits);
     ASSERT_LT(match.num_tokens, std::ssize(live->tokens));
@@ -219,7 +237,7 @@ class Harness {
     const int64_t num_new = pick(static_cast<int>(std::ssize(live->tokens) - num_hit_tokens) + 1);
     const int64_t num_new_blocks = blocks_for_tokens(num_new, manager_.block_tokens());
     const bool fits = num_free_hits + num_new_blocks <= model_.num_free();
-    ASSERT_EQ(manager_.try_begin(live->kv, live->tokens, num_new), fits);
+    ASSERT_EQ(manager_.try_begin(live->kv, live->tokens, num_new, kAnyHit, salt_of(*live)), fits);
     ASSERT_EQ(live->kv.begun(), fits);
     if (!fits) return;
     for (int block : hits) model_.take_hit(block);
@@ -273,8 +291,8 @@ class Harness {
     for (int64_t end = begin + 1; end <= begin + num_new; ++end) {
       if (end % model_.block_tokens != 0) continue;
       const auto index = static_cast<size_t>(end / model_.block_tokens - 1);
-      model_.seal(live.kv.blocks()[index].id.value,
-                  Tokens(live.tokens.begin(), live.tokens.begin() + end), live.kv.prefill_tokens());
+      model_.seal(live.kv.blocks()[index].id.value, Model::key(live.salt, live.tokens, end),
+                  live.kv.prefill_tokens());
     }
   }
 
@@ -310,6 +328,7 @@ class Harness {
   }
 
   std::mt19937_64 random_;
+  int num_salts_;
   std::vector<uint64_t> memory_;
   std::vector<int> discarded_;
   std::map<std::pair<uint64_t, int32_t>, uint64_t> nodes_;
@@ -324,10 +343,10 @@ uint64_t two_bit_hash(uint64_t parent, std::span<const int32_t> tokens) {
   return xxh3_block_hash(parent, tokens) & 3;
 }
 
-void run(const BlockManagerOptions& options, uint64_t seed, int num_operations) {
+void run(const BlockManagerOptions& options, uint64_t seed, int num_operations, int num_salts = 1) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", " + std::to_string(options.num_blocks) +
                " blocks of " + std::to_string(options.block_tokens));
-  Harness harness(options, seed);
+  Harness harness(options, seed, num_salts);
   for (int i = 0; i < num_operations; ++i) {
     SCOPED_TRACE("operation " + std::to_string(i));
     harness.step();
@@ -372,6 +391,12 @@ TEST(BlockManagerProperty, AgreesWithTheModelOfScopes) {
           seed, 2000);
       ++seed;
     }
+  }
+}
+
+TEST(BlockManagerProperty, AgreesWithTheModelOfSalts) {
+  for (const BlockHasher hasher : {xxh3_block_hash, constant_hash}) {
+    run({.num_blocks = 24, .block_tokens = 2, .hash_seed = 1, .hasher = hasher}, 200, 5000, 3);
   }
 }
 

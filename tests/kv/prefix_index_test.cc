@@ -51,6 +51,25 @@ TEST(PrefixIndex, TheSameTokensAfterAnotherPrefixAreAnotherBlock) {
 
 // With a constant hash only the comparison distinguishes blocks: other tokens, and equal tokens
 // after another prefix.
+TEST(PrefixIndex, EachSaltHasARootOfItsOwn) {
+  PrefixIndex index(8, 2, /*seed=*/3);
+  EXPECT_EQ(index.salt(""), CacheSalt::kNone);
+  EXPECT_EQ(index.salt("a"), index.salt("a"));
+  EXPECT_NE(index.salt("a"), index.salt("b"));
+  EXPECT_NE(index.salt("a"), PrefixIndex(8, 2, /*seed=*/4).salt("a"))
+      << "a client can prepare a collision";
+  const std::vector<int32_t> tokens = {1, 2};
+  int32_t block = 0;
+  for (const char* text : {"", "a", "b"}) {
+    const Prefix root = index.root(index.salt(text));
+    EXPECT_LE(root.id, 0);
+    EXPECT_FALSE(index.find(root, tokens).valid()) << "found what another salt entered";
+    index.insert(BlockId(block), root, tokens);
+    EXPECT_EQ(index.find(root, tokens), BlockId(block));
+    EXPECT_EQ(index.parent_id(BlockId(block++)), root.id);
+  }
+}
+
 TEST(PrefixIndex, ACollisionNeverFindsTheWrongBlock) {
   PrefixIndex index = make_index(constant_hash);
   const Prefix a = index.insert(BlockId(0), index.root(), counting(0, kBlock));

@@ -34,7 +34,8 @@ RequestOutput output_of(std::string text, std::vector<int32_t> ids,
 // The first choice answers at once, each further one 50 ms later.
 std::string body_of(const api::AnswerOptions& options, std::vector<RequestOutput> outputs,
                     std::optional<api::CachedPlaces> places = {}) {
-  api::AnswerBody body(std::make_shared<const api::AnswerOptions>(options), answer_tokenizer());
+  const auto shared = std::make_shared<const api::AnswerOptions>(options);
+  api::AnswerBody body(shared, testing::openai_writer(shared));
   for (size_t i = 0; i < outputs.size(); ++i) {
     EXPECT_FALSE(body.complete());
     body.add(i, std::move(outputs[i]), at_ms(100 + 50 * static_cast<int64_t>(i)));

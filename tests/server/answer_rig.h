@@ -11,12 +11,14 @@
 #include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "server/api/answer_options.h"
+#include "server/api/stream_chunks.h"
 #include "server/http/sse.h"
 #include "sluice/request_output.h"
 #include "tokenizer/detokenizer.h"
@@ -61,6 +63,12 @@ inline api::AnswerOptions text_options(std::vector<api::AnswerPrompt> prompts) {
   options.route = api::AnswerRoute::kCompletions;
   options.prompts = std::move(prompts);
   return options;
+}
+
+// The writer of completions and chats.
+inline std::shared_ptr<api::ChunkWriter> openai_writer(
+    std::shared_ptr<const api::AnswerOptions> options) {
+  return std::make_shared<api::ChunkWriter>(std::move(options), answer_tokenizer());
 }
 
 // The chosen token, then those given.

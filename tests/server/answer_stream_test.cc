@@ -32,6 +32,10 @@ OptionsPtr shared(api::AnswerOptions options) {
   return std::make_shared<const api::AnswerOptions>(std::move(options));
 }
 
+api::AnswerStream stream_of(const OptionsPtr& options) {
+  return {options, testing::openai_writer(options)};
+}
+
 std::string rendered(const api::AnswerStream::Event& event) {
   std::string text;
   event->render(text);
@@ -61,7 +65,7 @@ TEST(AnswerStream, Chat) {
   options.format = {.thinks = true, .tools = ToolFormat::kHermes};
   options.tools = {"f"};
   options.include_usage = true;
-  api::AnswerStream stream(shared(options), answer_tokenizer());
+  api::AnswerStream stream = stream_of(shared(options));
   using Texts = std::vector<std::string>;
   const auto data = [](const api::AnswerStream::Event& event) { return sse_data(rendered(event)); };
   EXPECT_EQ(data(stream.start()), (Texts{chunk(R"({"role":"assistant","content":""})", kRunning)}));
@@ -95,7 +99,7 @@ TEST(AnswerStream, Completions) {
   options.echo = true;
   options.return_token_ids = true;
   options.continuous_usage = true;
-  api::AnswerStream stream(shared(options), answer_tokenizer());
+  api::AnswerStream stream = stream_of(shared(options));
   std::string text = rendered(stream.start());
   text += rendered(stream.delta(1, output_of("", {0xC3}), at_ms(1)));
   text += rendered(stream.delta(1, output_of("\u00e9", {0xA9}), at_ms(1)));
@@ -120,9 +124,11 @@ TEST(AnswerStream, Completions) {
 }
 
 TEST(AnswerStream, ErrorsEndIt) {
-  EXPECT_EQ(rendered(api::AnswerStream::fail({.status = 500, .message = "the device failed"})),
-            "data: {\"error\":{\"message\":\"the device failed\",\"type\":\"InternalServerError\","
-            "\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n");
+  EXPECT_EQ(
+      rendered(
+          stream_of(shared(chat_options())).fail({.status = 500, .message = "the device failed"})),
+      "data: {\"error\":{\"message\":\"the device failed\",\"type\":\"InternalServerError\","
+      "\"param\":null,\"code\":500}}\n\ndata: [DONE]\n\n");
 }
 
 // At once, at most four a second, never backwards, and always at the end.
@@ -132,12 +138,12 @@ TEST(AnswerStream, PromptProgress) {
   options.n = 2;
   options.prompts[0].ids.assign(100, 'a');
   {
-    api::AnswerStream stream(shared(options), answer_tokenizer());
+    api::AnswerStream stream = stream_of(shared(options));
     EXPECT_EQ(stream.progress(0, {.num_prompt_tokens = 100, .num_done = 100}, at_ms(5000)), nullptr)
         << "nobody asked";
   }
   options.return_progress = true;
-  api::AnswerStream stream(shared(options), answer_tokenizer());
+  api::AnswerStream stream = stream_of(shared(options));
   Client client;
   client.read(rendered(stream.start()));
   const auto progress = [&](size_t choice, int64_t done, int64_t ms) {
@@ -264,7 +270,7 @@ std::string put_together(const std::string& text) {
 
 // A body with the names of a stream.
 std::string expected(OptionsPtr options, const std::vector<Arrival>& parts) {
-  api::AnswerBody body(options, answer_tokenizer());
+  api::AnswerBody body(options, testing::openai_writer(options));
   for (const Arrival& part : parts) body.add(part.choice, part.output, part.time);
   Json json = Json::parse(body.text(api::CachedPlaces{.host = 2}));
   if (options->route == api::AnswerRoute::kChat) json["object"] = "chat.completion.chunk";
@@ -286,14 +292,14 @@ TEST(AnswerStream, GivesTheBodyHoweverItIsCutAndMerged) {
     for (int round = 0; round < 16; ++round) {
       const std::vector<Arrival> parts = arrivals(outputs, random);
       const std::string want = expected(options, parts);
-      api::AnswerStream fast(options, answer_tokenizer());
+      api::AnswerStream fast = stream_of(options);
       std::string text = rendered(fast.start());
       for (const Arrival& part : parts) {
         text += rendered(fast.delta(part.choice, part.output, part.time));
       }
       text += rendered(fast.end(api::CachedPlaces{.host = 2}));
       ASSERT_EQ(put_together(text), want) << one.name << " in round " << round;
-      api::AnswerStream slow(options, answer_tokenizer());
+      api::AnswerStream slow = stream_of(options);
       ASSERT_EQ(put_together(slow_stream(slow, parts, random, num_events)), want)
           << one.name << ", merged, in round " << round;
       num_parts += parts.size();
@@ -323,7 +329,7 @@ TEST(AnswerStream, ReadsThoughtsAndCalls) {
 TEST(AnswerStream, EventsMerge) {
   api::AnswerOptions options = chat_options();
   options.return_progress = true;
-  api::AnswerStream stream(shared(options), answer_tokenizer());
+  api::AnswerStream stream = stream_of(shared(options));
   rendered(stream.start());
   const auto first = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 1}, at_ms(300));
   const auto second = stream.progress(0, {.num_prompt_tokens = 3, .num_done = 3}, at_ms(301));
@@ -340,7 +346,7 @@ TEST(AnswerStream, EventsMerge) {
   const auto end = stream.end({});
   EXPECT_FALSE(first->absorb(*end));
   EXPECT_FALSE(end->absorb(*first));
-  api::AnswerStream other(shared(options), answer_tokenizer());
+  api::AnswerStream other = stream_of(shared(options));
   const auto foreign = other.delta(0, output_of("no", {1}), at_ms(304));
   EXPECT_FALSE(first->absorb(*foreign));
   const std::vector<std::string> data = sse_data(rendered(first));

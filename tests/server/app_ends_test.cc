@@ -2,6 +2,7 @@
 // fails, a drain.
 #include <array>
 #include <atomic>
+#include <mutex>
 #include <optional>
 
 #include <gtest/gtest.h>
@@ -58,6 +59,7 @@ class Disconnect : public ::testing::TestWithParam<std::tuple<bool, Leave>> {
     EXPECT_TRUE(happens_soon(
         [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 1; }));
     EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
+    EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 1);
   }
   bool is_stream() const { return std::get<0>(GetParam()); }
   Leave how() const { return std::get<1>(GetParam()); }
@@ -126,9 +128,53 @@ TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
     const auto client = started(app, long_request(i % 2 == 0));
     client->close_now();  // a reset would take back what was sent
   }
-  EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_accepted == 20; }));
-  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 20; }));
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 20);
+  EXPECT_TRUE(app.is_free());
   EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 20 * 450);
+}
+
+// A log that takes its time holds both workers while the client comes and goes: none of its choices
+// may reach the engine, and its end is counted and logged as that of a client that left.
+TEST(AppEnds, AClientThatLeftBeforeItsTurnSubmitsNothing) {
+  std::atomic<bool> is_held = true;
+  std::atomic<int> num_held = 0;
+  std::mutex mutex;
+  std::vector<metrics::RequestLogEntry> lines;
+  App app({.log = [&](const metrics::RequestLogEntry& entry) {
+    if (entry.route == "/tokenize") ++num_held;
+    while (is_held) std::this_thread::sleep_for(milliseconds(1));
+    const std::lock_guard lock(mutex);
+    lines.push_back(entry);
+  }});
+  app.serve();
+  RawClient first(app.server->port()), second(app.server->port());
+  for (RawClient* client : {&first, &second}) {
+    client->send(post_text("/tokenize", R"({"prompt": "a"})"));
+    client->read_answer();
+  }
+  ASSERT_TRUE(happens_soon([&] { return num_held == 2; }));
+  for (const bool is_stream : {false, true}) {
+    Json request = long_request(is_stream);
+    request["n"] = 8;
+    const auto client = started(app, request);
+    client->half_close();
+    client->read_all();
+    EXPECT_TRUE(client->at_end()) << "the server has seen it";
+  }
+  is_held = false;
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 2; }));
+  EXPECT_EQ(app.service->snapshot().num_accepted, 0);
+  app.server.reset();
+  ASSERT_EQ(lines.size(), 4U);
+  for (const metrics::RequestLogEntry& line : lines) {
+    if (line.route == "/tokenize") continue;
+    EXPECT_EQ(line.status, 499);
+    EXPECT_EQ(line.aborted, metrics::AbortReason::kDisconnect);
+    EXPECT_FALSE(line.summary);
+  }
 }
 
 // The answer says when to come again, also to who asked for a stream; others are not touched.
@@ -152,28 +198,56 @@ TEST(AppEnds, RefusesWhatWouldWaitTooLong) {
   EXPECT_TRUE(ends_done(*second));
 }
 
-// The first choice waits, the second is refused: one answer, and nothing of it is computed.
+// A client that is told to try again would do it without end.
+TEST(AppEnds, MoreThanMayEverWaitIsTheClientsError) {
+  App app(one_at_a_time({.max_waiting = 5, .max_waiting_tokens = 60}));
+  app.serve();
+  Json many = {{"prompt", {"a", "b", "c"}}, {"n", 2}, {"max_tokens", 1}};
+  Json large = {{"prompt", std::string(21, 'x')}, {"n", 3}, {"max_tokens", 1}};
+  const std::pair<Json*, std::pair<const char*, const char*>> table[] = {
+      {&many, {" 6 ", " 5 "}}, {&large, {" 63 ", " 60 "}}};
+  for (const auto& [request, numbers] : table) {
+    for (const bool is_stream : {false, true}) {
+      (*request)["stream"] = is_stream;
+      const std::string answer = post(app, kCompletions, *request);
+      EXPECT_EQ(status_of(answer), 400) << answer;
+      EXPECT_FALSE(has(answer, "Retry-After")) << answer;
+      EXPECT_TRUE(has(answer, numbers.first) && has(answer, numbers.second)) << answer;
+    }
+    (*request)["n"] = 1;
+    (*request)["stream"] = false;
+    EXPECT_EQ(status_of(post(app, kCompletions, *request)), 200);
+  }
+  large["prompt"] = std::string(61, 'x');
+  EXPECT_EQ(status_of(post(app, kCompletions, large)), 200) << "one prompt may be as long as it is";
+  EXPECT_EQ(app.service->snapshot().num_accepted, 5);
+}
+
+// Three choices wait, the fourth is refused: one answer, and nothing of it is computed.
 TEST(AppEnds, ARefusalTakesBackTheChoicesBeforeIt) {
-  App app(one_at_a_time({.max_waiting = 1}));
+  App app(one_at_a_time({.max_waiting = 4}));
   app.serve();
   app.brake.pause_ms = 2;
   const auto first = started(app, long_request(true));
   ASSERT_TRUE(happens_soon([&] { return app.service->snapshot().num_running == 1; }));
+  const auto second = started(app, long_request(true));
+  second->read_until("data: ");
   app.brake.is_held = true;
   for (const bool is_stream : {false, true}) {
     Json request = long_request(is_stream);
     request["n"] = 4;
     EXPECT_EQ(status_of(post(app, kCompletions, request)), 429);
     app.brake.is_held = false;
-    EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 0; }));
+    EXPECT_TRUE(happens_soon([&] { return app.service->snapshot().num_waiting == 1; }));
     app.brake.is_held = true;
   }
   app.brake.is_held = false;
   app.brake.pause_ms = 0;
   EXPECT_TRUE(ends_done(*first));
+  EXPECT_TRUE(ends_done(*second));
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 450);
-  EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 450);
+  EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 2 * 450);
+  EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 2 * 450);
   EXPECT_EQ(app.metric("sluice:prefill_remaining_tokens"), 0);
 }
 
@@ -233,6 +307,32 @@ TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
   waiting->close_now();
   drain.join();
   EXPECT_TRUE(app.is_free());
+}
+
+// It ends with what it has, as after a drain; a status of 408 would make clients send it again.
+TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
+  AppOptions options;
+  options.http.answer_time = milliseconds(200);
+  App app(options);
+  app.serve();
+  app.brake.pause_ms = 5;
+  const auto streaming = started(app, long_request(true));
+  const auto whole = started(app, long_request(false));
+  const std::string rest = streaming->read_until("\r\n0\r\n\r\n");
+  EXPECT_TRUE(has(rest, "\"finish_reason\":\"abort\"")) << rest;
+  EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  const std::string body = whole->read_answer();
+  EXPECT_EQ(status_of(body), 200) << body;
+  EXPECT_EQ(body_of(body)["choices"][0]["finish_reason"], "abort") << body;
+  EXPECT_LT(body_of(body)["usage"]["completion_tokens"], 450);
+  EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
+  EXPECT_TRUE(happens_soon(
+      [&] { return app.metric("sluice:requests_aborted_total{reason=timeout}") == 2; }));
+  app.brake.pause_ms = 0;
+  Json next = long_request(true);
+  next["max_tokens"] = 2;
+  streaming->send(post_text(kCompletions, next.dump()));
+  EXPECT_TRUE(has(streaming->read_until("\r\n0\r\n\r\n"), "\"length\"")) << "a time of its own";
 }
 
 // Within its limit a drain cuts nothing.

@@ -50,7 +50,7 @@ TEST(Gate, AsksForAKey) {
 // The first two only say how the server is; another path, however it is written, needs the key.
 TEST(Gate, OpensPathsThatSayHowTheServerIs) {
   const Gate local({.keys = {"k"}}), remote({.keys = {"k"}, .is_local = false});
-  for (const char* path : {"/health", "/live", "/ping", "/version"}) {
+  for (const char* path : {"/health", "/live", "/ping", "/version", "/openapi.json"}) {
     EXPECT_EQ(checked(local, {}, path), 0) << path;
     EXPECT_EQ(checked(remote, {}, path), 0) << path;
   }

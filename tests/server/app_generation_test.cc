@@ -1,5 +1,6 @@
 // Answers over HTTP against LLM::generate with the same options, and streams against bodies.
 #include <algorithm>
+#include <limits>
 #include <mutex>
 
 #include <gtest/gtest.h>
@@ -109,6 +110,22 @@ TEST_F(AppGeneration, ChoicesHaveSeedsOneAfterTheOther) {
                  outputs);
 }
 
+// A negative seed is one of its own.
+TEST_F(AppGeneration, TakesNegativeSeeds) {
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+  std::vector<RequestOutput> outputs;
+  for (const int64_t seed : {int64_t{-1}, int64_t{0}}) {
+    outputs.push_back(expected(kText, {.seed = seed, .max_tokens = 30}));
+  }
+  EXPECT_NE(outputs[0].text, outputs[1].text);
+  EXPECT_NE(outputs[0].text, expected(kText, {.seed = ~kLeast, .max_tokens = 30}).text)
+      << "without its sign it is this one";
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", -1}, {"n", 2}, {"max_tokens", 30}},
+                 outputs);
+  expect_answers(kCompletions, {{"prompt", kText}, {"seed", kLeast}, {"max_tokens", 30}},
+                 {expected(kText, {.seed = kLeast, .max_tokens = 30})});
+}
+
 // Each prompt begins again with the seed of the request.
 TEST_F(AppGeneration, BatchesAreAnsweredByPromptThenChoice) {
   std::vector<RequestOutput> outputs;
@@ -176,6 +193,19 @@ TEST_F(AppGeneration, SharesOfThePromptComeInOrder) {
   EXPECT_EQ(last, 300);
 }
 
+TEST_F(AppGeneration, PrefixesAreFoundByRequestsWithTheSameSalt) {
+  std::vector<int64_t> num_cached;
+  for (const char* salt : {"a", "b", "a"}) {
+    const Json request = {
+        {"prompt", std::string(300, 's')}, {"max_tokens", 1}, {"cache_salt", salt}};
+    const Json body = body_of(post(app_, kCompletions, request));
+    num_cached.push_back(body["usage"]["prompt_tokens_details"]["cached_tokens"]);
+  }
+  EXPECT_EQ(num_cached[0], 0);
+  EXPECT_EQ(num_cached[1], 0);
+  EXPECT_GT(num_cached[2], 0);
+}
+
 // Streams and bodies alike get a status and the member that is wrong.
 TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   struct Case {
@@ -185,7 +215,6 @@ TEST_F(AppGeneration, RefusesBeforeAnythingIsQueued) {
   };
   for (const Case& one : {Case{{{"prompt", "a"}, {"n", 0}}, 400, "n"},
                           Case{{{"prompt", "a"}, {"model", "other"}}, 404, "model"},
-                          Case{{{"prompt", "a"}, {"cache_salt", "s"}}, 400, "cache_salt"},
                           Case{{{"prompt", {1, 2, 160}}}, 400, "prompt"},
                           Case{{{"prompt", "a"}, {"temperature", -1}}, 400, "temperature"}}) {
     for (const bool is_stream : {false, true}) {
@@ -223,16 +252,62 @@ TEST(AppChat, RefusesToKeepToOneCall) {
   EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
 }
 
+// An answer in this form is a call or a text.
+TEST(AppChat, KeepsToOneCallWhereTheFormHasOne) {
+  testing::AppOptions options;
+  options.engine.chat_template =
+      testing::source_dir() / "tests/golden/tokenizer/templates/llama3.2.jinja";
+  App app(options);
+  app.serve();
+  const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                        {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                        {"parallel_tool_calls", false},
+                        {"max_tokens", 1}};
+  EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+}
+
+// Texts are in the log only if it was asked for them.
+TEST(AppLog, HasTextsOnlyOnRequest) {
+  for (const bool log_text : {false, true}) {
+    std::mutex mutex;
+    std::vector<metrics::RequestLogEntry> lines;
+    testing::AppOptions options;
+    options.log = [&](const metrics::RequestLogEntry& entry) {
+      const std::lock_guard lock(mutex);
+      lines.push_back(entry);
+    };
+    options.log_text = log_text;
+    App app(options);
+    app.serve();
+    Json request = {{"prompt", "my secret"}, {"n", 2}, {"max_tokens", 5}, {"seed", 3}};
+    const Json body = body_of(post(app, kCompletions, request));
+    request["stream"] = true;
+    stream(app, kCompletions, request);
+    app.server.reset();
+    ASSERT_EQ(lines.size(), 2U);
+    for (const metrics::RequestLogEntry& line : lines) {
+      ASSERT_EQ(line.text.has_value(), log_text);
+      const std::string text = request_log_text(line), json = request_log_json(line);
+      EXPECT_EQ(has(text, "secret"), log_text) << text;
+      EXPECT_EQ(has(json, "secret"), log_text) << json;
+      if (!log_text) continue;
+      EXPECT_EQ(Json::parse(line.text->request)["prompt"], "my secret");
+      ASSERT_EQ(line.text->answers.size(), 2U);
+      EXPECT_EQ(line.text->answers[1], body["choices"][1]["text"]);
+      EXPECT_EQ(Json::parse(json)["answers"][1], body["choices"][1]["text"]);
+      EXPECT_EQ(text.find_first_of("\n\r"), std::string::npos);
+    }
+  }
+}
+
 // One line for a request, with the sums of its choices.
 TEST(AppLog, HasALineForEachRequest) {
   std::mutex mutex;
   std::vector<metrics::RequestLogEntry> lines;
-  std::vector<std::string> ids;  // an entry's id is a view
   testing::AppOptions options;
   options.log = [&](const metrics::RequestLogEntry& entry) {
     const std::lock_guard lock(mutex);
     lines.push_back(entry);
-    ids.emplace_back(entry.id);
   };
   App app(options);
   app.serve();
@@ -246,6 +321,8 @@ TEST(AppLog, HasALineForEachRequest) {
   post(app, kCompletions, {{"prompt", 1.5}});
   app.server.reset();
   ASSERT_EQ(lines.size(), 3U);
+  std::vector<std::string> ids;  // read after the server that made them is gone
+  for (const metrics::RequestLogEntry& line : lines) ids.push_back(line.id);
   std::ranges::sort(ids);
   EXPECT_TRUE(std::ranges::includes(ids, std::vector<std::string>{"first", "second"}));
   std::ranges::sort(lines, {}, &metrics::RequestLogEntry::status);

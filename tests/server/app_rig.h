@@ -80,6 +80,8 @@ struct AppOptions {
   http::Limits http;
   server::GateOptions gate;
   std::function<void(const metrics::RequestLogEntry&)> log;
+  bool log_text = false;
+  std::vector<std::string> model_names = {"tiny", "alias"};
 };
 
 class App {
@@ -92,9 +94,10 @@ class App {
                                     .gate = options.gate,
                                     .model_directory = options.engine.model,
                                     .chat_template = options.engine.chat_template,
-                                    .model_names = {"tiny", "alias"},
+                                    .model_names = options.model_names,
                                     .version = "1.2.3",
-                                    .log = options.log},
+                                    .log = options.log,
+                                    .log_text = options.log_text},
         false);
   }
   ~App() {
@@ -132,7 +135,7 @@ class App {
   // A sample of /metrics, as MetricsText names it; fails the test if there is none.
   double metric(const std::string& sample) const {
     const std::string page = get("/metrics");
-    return MetricsText(page.substr(page.find("\r\n\r\n") + 4), "tiny").at(sample);
+    return MetricsText(page.substr(page.find("\r\n\r\n") + 4), options_.model_names[0]).at(sample);
   }
 
   Brake brake;

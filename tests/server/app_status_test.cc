@@ -1,4 +1,8 @@
 // What the server says of itself in each phase, and the routes of the tokenizer.
+#include <algorithm>
+#include <cctype>
+#include <mutex>
+
 #include <gtest/gtest.h>
 
 #include "server/app_rig.h"
@@ -9,6 +13,7 @@ namespace {
 using http::has;
 using http::status_of;
 using testing::App;
+using testing::app_engine;
 using testing::body_of;
 using testing::Json;
 using testing::post;
@@ -77,6 +82,71 @@ TEST(AppStatus, CountsWhatItAnswered) {
   EXPECT_EQ(app.metric("vllm:prompt_tokens_total"), 3);
   EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 5);
   EXPECT_EQ(app.metric("vllm:request_success_total{finished_reason=length}"), 1);
+  EXPECT_EQ(app.metric("vllm:iteration_tokens_total_sum"), 3 + 5);
+  EXPECT_EQ(app.metric("vllm:iteration_tokens_total_count"), 5) << "the prompt's step, four tokens";
+}
+
+TEST(AppStatus, CountsWhatKvOffloadMoves) {
+  EngineOptions engine = app_engine();
+  engine.kv.offload = KvOffload::kChunked;
+  engine.kv.host_bytes = 16 << 20;
+  engine.kv.device_bytes = 0;
+  App app({.engine = engine});
+  app.serve();
+  post(app, "/v1/completions", {{"prompt", std::string(300, 'k')}, {"max_tokens", 2}});
+  EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=h2d}"), 0);
+  EXPECT_GT(app.metric("sluice:kv_transfer_bytes_total{direction=d2h}"), 0);
+  EXPECT_GE(app.metric("sluice:slot_waits_total"), 0);
+}
+
+// Also requests that reach no route; of paths that the client made up there is one label for all.
+TEST(AppStatus, CountsAndLogsWhatItRefuses) {
+  std::mutex mutex;
+  std::vector<metrics::RequestLogEntry> lines;
+  testing::AppOptions options;
+  options.gate.keys = {"k"};
+  options.log = [&](const metrics::RequestLogEntry& entry) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(entry);
+  };
+  App app(options);
+  app.serve();
+  EXPECT_EQ(status_of(app.get("/v1/models")), 401);
+  EXPECT_EQ(status_of(app.get("/made/up")), 404);
+  EXPECT_EQ(status_of(app.get("/made/up/too")), 404);
+  EXPECT_EQ(status_of(app.get("/v1/completions")), 405);
+  http::RawClient client(app.server->port());
+  client.send("POST /tokenize HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(status_of(client.read_answer()), 411);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/models,code=401}"), 1);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=unknown,code=404}"), 2);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=405}"), 1);
+  EXPECT_EQ(app.metric("sluice:http_requests_total{route=unknown,code=411}"), 1);
+  app.server.reset();
+  ASSERT_EQ(lines.size(), 5U);
+  for (const metrics::RequestLogEntry& line : lines) {
+    EXPECT_FALSE(has(line.route, "made")) << line.route;
+    EXPECT_EQ(line.id.size(), 32U) << "as X-Request-Id of the answer";
+    EXPECT_FALSE(line.summary);
+  }
+}
+
+// By number alone: a client may send any name.
+TEST(AppStatus, CountsFieldsThatItDoesNotKnow) {
+  App app;
+  app.serve();
+  const auto count = [&] { return app.metric("sluice:unknown_request_fields_total"); };
+  post(app, "/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}, {"user", "me"}});
+  EXPECT_EQ(count(), 0) << "a hint is known";
+  post(app, "/v1/completions", {{"prompt", "a"}, {"evil\"} 1\nx", 1}, {"max_tokens", 1}});
+  post(app, "/tokenize", {{"prompt", "a"}, {"one", 1}, {"two", nullptr}});
+  Json chat = {{"messages", {{{"role", "user"}, {"content", "Hi"}}}}, {"three", 3}};
+  post(app, "/apply-template", chat);
+  chat["max_tokens"] = 1;
+  chat["stream_options"] = {{"four", 4}};
+  post(app, "/v1/chat/completions", chat);
+  EXPECT_EQ(count(), 6);
+  EXPECT_FALSE(has(app.get("/metrics"), "evil"));
 }
 
 // One runs and two wait.
@@ -95,6 +165,37 @@ TEST(AppStatus, LoadIsWhatRunsAndWaits) {
     clients.back()->read_until("data: ");
   }
   EXPECT_EQ(body_of(app.get("/load")), (Json{{"server_load", 3}}));
+}
+
+// What the router answers and the description has are the same: each path knows exactly the methods
+// that are described.
+TEST(AppStatus, DescribesItsRoutes) {
+  App app({.gate = {.keys = {"k"}}});
+  const std::string answer = app.get("/openapi.json");
+  ASSERT_EQ(status_of(answer), 200) << "without a key, and before there is a model";
+  const Json description = body_of(answer);
+  const Json& paths = description["paths"];
+  EXPECT_EQ(description["info"]["version"], "1.2.3");
+  for (const auto& [path, operations] : paths.items()) {
+    std::string url = path;
+    if (const size_t at = url.find("{name}"); at != url.npos) url.replace(at, 6, "tiny");
+    http::RawClient client(app.server->port());
+    client.send("PATCH " + url + " HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+    const std::string refused = client.read_answer();
+    std::string methods;
+    for (const auto& [method, operation] : operations.items()) {
+      methods += (methods.empty() ? "" : ", ") + method;
+    }
+    std::ranges::transform(methods, methods.begin(),
+                           [](unsigned char c) { return std::toupper(c); });
+    EXPECT_TRUE(has(refused, "Allow: " + methods + "\r\n")) << path << refused;
+  }
+  for (const char* path :
+       {"/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/models/{name}", "/tokenize",
+        "/detokenize", "/apply-template", "/tokenizer_info", "/load", "/metrics", "/health",
+        "/live", "/ping", "/version", "/openapi.json"}) {
+    EXPECT_TRUE(paths.contains(path)) << path;
+  }
 }
 
 // Two ways to one result: the ids of a text are those of its bytes, and lead back to it.

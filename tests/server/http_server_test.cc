@@ -2,14 +2,17 @@
 #include "server/http/http_server.h"
 
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
+#include "server/echo_server.h"
 #include "server/raw_client.h"
 #include "sluice/error.h"
 
@@ -23,20 +26,6 @@ const std::string kGet = "GET /echo/a%2Fb HTTP/1.1\r\nHost: a\r\n\r\n";
 std::string post(const std::string& body, const std::string& fields = {}) {
   return "POST /echo HTTP/1.1\r\nHost: a\r\n" + fields +
          "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-ServerOptions echo_options(Limits limits = {}) {
-  ServerOptions options{.limits = limits};
-  options.router.add("POST", "/echo", [](const Request& request, const auto& exchange) {
-    exchange->answer({.content_type = "text/plain", .body = request.body});
-  });
-  options.router.add("GET", "/echo/{}", [](const Request& request, const auto& exchange) {
-    exchange->answer({.content_type = "text/plain", .body = request.captures[0]});
-  });
-  options.router.add("GET", "/throw",
-                     [](const Request&, const auto&) { throw std::runtime_error("secret"); });
-  options.router.add("GET", "/drop", [](const Request&, const auto&) {});
-  return options;
 }
 
 TEST(HttpServer, AnswersAndKeepsTheConnection) {
@@ -189,6 +178,96 @@ TEST(HttpServer, TheGateIsAskedBeforeTheBody) {
   RawClient with(server.port());
   with.send(post("x", "Authorization: k\r\n"));
   EXPECT_EQ(status_of(with.read_answer()), 200);
+}
+
+// Whoever finds an error, the route's clients read it in their own words; others are not touched.
+TEST(HttpServer, ErrorsOfARouteHaveItsForm) {
+  Limits limits;
+  limits.body_bytes = 100;
+  ServerOptions options = echo_options(limits);
+  const FaultBody own = [](const Fault& fault, std::string_view request_id) {
+    return "own " + std::to_string(fault.status) + " " + std::string(request_id);
+  };
+  const auto route = [&](const char* path, Handler handler) {
+    options.router.add("POST", path, std::move(handler), own);
+  };
+  route("/own/drop", [](const Request&, const auto&) {});
+  route("/own/throw", [](const Request&, const auto&) { throw std::runtime_error("secret"); });
+  route("/own/fail", [](const Request&, const auto& exchange) { exchange->fail({.status = 404}); });
+  options.gate = [](const Request& request) -> std::optional<Fault> {
+    if (request.find("no-key") == nullptr) return std::nullopt;
+    return Fault{.status = 401};
+  };
+  HttpServer server(std::move(options));
+  const auto answer = [&](const std::string& line, const std::string& rest) {
+    RawClient client(server.port());
+    client.send(line + " HTTP/1.1\r\nHost: a\r\nX-Request-Id: r1\r\n" + rest);
+    return client.read_answer();
+  };
+  const std::string empty = "Content-Length: 0\r\n\r\n";
+  EXPECT_TRUE(answer("POST /own/drop", empty).ends_with("\r\n\r\nown 500 r1"));
+  EXPECT_TRUE(answer("POST /own/throw", empty).ends_with("\r\n\r\nown 500 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", empty).ends_with("\r\n\r\nown 404 r1"));
+  EXPECT_TRUE(answer("POST /own/%66ail", empty).ends_with("\r\n\r\nown 404 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", "no-key: 1\r\n" + empty).ends_with("own 401 r1"));
+  EXPECT_TRUE(answer("GET /own/fail", "\r\n").ends_with("own 405 r1"));
+  EXPECT_TRUE(
+      answer("POST /own/fail", "Transfer-Encoding: chunked\r\n\r\nfff\r\n" + std::string(200, 'x'))
+          .ends_with("own 413 r1"));
+  EXPECT_TRUE(answer("POST /own/fail", "Content-Length: 101\r\n\r\n").ends_with("own 413 r1"));
+  EXPECT_TRUE(has(answer("POST /own/unknown", empty), R"({"error":)"));
+  RawClient client(server.port());
+  client.send("POST /own/fail HTTP/1.1\r\nHost: a\r\n" + empty);
+  EXPECT_TRUE(has(client.read_answer(), "own 404"));
+  client.send("GET /drop HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(has(client.read_answer(), R"({"error":)")) << "the form of another request";
+}
+
+// Once for each answer that no handler gave, with the pattern of the route where there is one, and
+// before the client has the answer.
+TEST(HttpServer, ReportsWhatItRefuses) {
+  Limits limits;
+  limits.head_time = 100ms;
+  limits.body_bytes = 10;
+  ServerOptions options = echo_options(limits);
+  options.gate = [](const Request& request) -> std::optional<Fault> {
+    if (request.find("X-Refuse") == nullptr) return std::nullopt;
+    return Fault{.status = 403, .message = "refused"};
+  };
+  std::mutex mutex;
+  std::vector<std::string> reports;
+  options.on_refusal = [&](const RefusedRequest& refused) {
+    EXPECT_LE(Clock::now() - refused.arrived, 20s);
+    const std::lock_guard lock(mutex);
+    reports.push_back(std::to_string(refused.status) + " " + std::string(refused.route) + " " +
+                      std::string(refused.id));
+  };
+  HttpServer server(std::move(options));
+  const std::string id = "Host: a\r\nX-Request-Id: i\r\n";
+  const std::pair<std::string, std::string> table[] = {
+      {"GET /none HTTP/1.1\r\n" + id + "\r\n", "404  i"},
+      {"GET /echo/%zz HTTP/1.1\r\n" + id + "\r\n", "400  i"},
+      {"DELETE /echo/a HTTP/1.1\r\n" + id + "\r\n", "405 /echo/{} i"},
+      {"GET /echo/a HTTP/1.1\r\nX-Refuse: 1\r\n" + id + "\r\n", "403 /echo/{} i"},
+      {"GET /throw HTTP/1.1\r\n" + id + "\r\n", "500 /throw i"},
+      {"POST /echo HTTP/1.1\r\n" + id + "\r\n", "411  "},
+      {"POST /echo HTTP/1.1\r\n" + id + "Content-Length: 11\r\n\r\n", "413  "},
+      {"POST /echo HTTP/1.1\r\n" + id + "Transfer-Encoding: chunked\r\n\r\nx", "400 /echo i"},
+      {"GET / HT", "408  "},
+  };
+  for (const auto& [wire, report] : table) {
+    RawClient client(server.port());
+    client.send(wire);
+    client.read_answer();
+    const std::lock_guard lock(mutex);
+    ASSERT_EQ(reports.size(), 1u) << wire;
+    EXPECT_TRUE(reports[0].starts_with(report)) << reports[0] << " of " << wire;
+    reports.clear();
+  }
+  RawClient client(server.port());
+  client.send(kGet);
+  client.read_answer();
+  EXPECT_TRUE(reports.empty()) << "it was answered";
 }
 
 TEST(HttpServer, ConnectionsAboveTheLimitAreClosed) {

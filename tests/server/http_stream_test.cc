@@ -1,6 +1,7 @@
 // Streams through real sockets: events, silence, clients that read slowly or leave, and the stop.
 #include <future>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -103,6 +104,27 @@ TEST(HttpStream, AStreamThatIsGivenUpIsCut) {
   const std::string all = client.read_all();
   EXPECT_TRUE(has(all, "data: one")) << all;
   EXPECT_FALSE(all.ends_with("0\r\n\r\n")) << "the client must not take it for complete";
+}
+
+TEST(HttpStream, AnEventThatCannotBeWrittenCutsItsStreamOnly) {
+  struct Broken : StreamEvent {
+    size_t size_bytes() const override { return 1; }
+    void render(std::string&) const override { throw std::bad_alloc(); }
+  };
+  StreamServer stream;
+  RawClient client(stream.server->port());
+  client.send(kGet);
+  const auto exchange = stream.next();
+  exchange->begin_stream();
+  exchange->send(event("one"));
+  client.read_until("data: one");
+  exchange->send(std::make_unique<Broken>());
+  exchange->finish();
+  EXPECT_FALSE(client.read_all().ends_with("0\r\n\r\n"));
+  EXPECT_TRUE(client.at_end());
+  RawClient other(stream.server->port());
+  other.send("GET /ok HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_TRUE(other.read_answer().ends_with("ok"));
 }
 
 // How a client leaves, and whether the stream has begun.

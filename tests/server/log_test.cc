@@ -54,6 +54,11 @@ TEST(RequestLog, LeavesOutWhatDidNotHappen) {
             "end=abort aborted=disconnect");
   EXPECT_NE(request_log_json(entry).find(R"("end":"abort","aborted":"disconnect"})"),
             std::string::npos);
+  entry.skipped_tools = "a,b\nc";
+  EXPECT_TRUE(request_log_text(entry).ends_with(" aborted=disconnect skipped_tools=" +
+                                                log_word(entry.skipped_tools)));
+  EXPECT_NE(request_log_json(entry).find(R"("aborted":"disconnect","skipped_tools":"a,b\nc"})"),
+            std::string::npos);
 }
 
 TEST(RequestLog, KeepsItsFormWithAnyId) {

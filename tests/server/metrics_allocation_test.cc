@@ -35,7 +35,6 @@ TEST(RequestLife, AllocatesNothing) {
   life.started(now, {.host = 10});
   for (int i = 0; i <= 100; ++i) life.prompt_done(i);
   for (int i = 0; i < 1000; ++i) life.generated(now += std::chrono::milliseconds(i), 1);
-  metrics.step_ended(7);
   life.ended(now, Outcome::kLength);
   EXPECT_EQ(num_news, before);
   EXPECT_EQ(metrics.totals().num_generated, 1000);

@@ -33,6 +33,7 @@ EngineReading reading() {
           .device_kv = KvBytes{.used = 10, .cached = 20, .free = 30},
           .host_kv = KvBytes{.used = 1, .cached = 2, .free = 3},
           .transfers = KvTransfers{.h2d_bytes = 100, .d2h_bytes = 50, .num_slot_waits = 7},
+          .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
           .last_progress_s = 0.25};
 }
 
@@ -95,6 +96,11 @@ TEST(MetricsPage, ShowsHttpBeforeAModelIsLoaded) {
           "sluice:requests_aborted_total{" +
           common +
           ",reason=\"drain\"} 0\n"
+          "# HELP sluice:unknown_request_fields_total Members of bodies that were ignored.\n"
+          "# TYPE sluice:unknown_request_fields_total counter\n"
+          "sluice:unknown_request_fields_total{" +
+          common +
+          "} 0\n"
           "# HELP sluice:http_requests_total Answered HTTP requests.\n"
           "# TYPE sluice:http_requests_total counter\n"
           "sluice:http_requests_total{" +
@@ -139,6 +145,7 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:requests_aborted_total", "counter"},
       {"sluice:engine_last_progress_seconds", "gauge"},
       {"sluice:http_requests_total", "counter"},
+      {"sluice:unknown_request_fields_total", "counter"},
   };
   EXPECT_EQ(testing::MetricsText(full_page("m"), "m").types(), expected);
 }
@@ -157,6 +164,9 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("sluice:kv_transfer_bytes_total{direction=h2d}"), 100);
   EXPECT_EQ(page.at("sluice:kv_transfer_bytes_total{direction=d2h}"), 50);
   EXPECT_EQ(page.at("sluice:slot_waits_total"), 7);
+  EXPECT_EQ(page.at("vllm:iteration_tokens_total_bucket{le=8.0}"), 3);
+  EXPECT_EQ(page.at("vllm:iteration_tokens_total_count"), 4);
+  EXPECT_EQ(page.at("vllm:iteration_tokens_total_sum"), 30);
   EXPECT_EQ(page.at("sluice:engine_last_progress_seconds"), 0.25);
   EXPECT_EQ(page.at("sluice:http_requests_total{route=/v1/models/{},code=200}"), 1);
 }

@@ -96,9 +96,11 @@ TEST(AnswerText, ValuesCannotBeginAnotherHeader) {
   append_head(out, {.status = 200,
                     .content_type = "text/plain",
                     .fields = {{"X-Name", "a\r\nSet-Cookie: b"}},
+                    .more_fields = {{"X-More", "c\nSet-Cookie: d"}},
                     .request_id = "r",
                     .length = 0});
   EXPECT_NE(out.find("X-Name: a  Set-Cookie: b\r\n"), std::string::npos) << out;
+  EXPECT_NE(out.find("X-More: c Set-Cookie: d\r\n"), std::string::npos) << out;
 }
 
 }  // namespace

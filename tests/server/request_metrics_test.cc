@@ -64,8 +64,6 @@ class LoggedRequests : public ::testing::Test {
     open_ = std::make_unique<RequestLife>(metrics_, RequestFacts{at(5), at(5), 20, 5, 1});
     open_->started(at(6), {});
     open_->prompt_done(5);
-    metrics_.step_ended(12);
-    metrics_.step_ended(2);
   }
 
   // The sum and the count of a histogram.
@@ -112,7 +110,6 @@ TEST_F(LoggedRequests, MeasuresPhases) {
   EXPECT_EQ(of(page, "vllm:request_generation_tokens"), Pair(6, 4));
   EXPECT_EQ(of(page, "vllm:request_params_n"), Pair(4, 3));
   EXPECT_EQ(of(page, "vllm:request_params_max_tokens"), Pair(16 + 16 + 1 + 5, 4));
-  EXPECT_EQ(of(page, "vllm:iteration_tokens_total"), Pair(14, 2));
 }
 
 TEST_F(LoggedRequests, PutsObservationsIntoBuckets) {
@@ -130,7 +127,6 @@ TEST_F(LoggedRequests, PutsObservationsIntoBuckets) {
   EXPECT_EQ(bucket("inter_token_latency_seconds", "0.5"), 4);
   EXPECT_EQ(bucket("request_generation_tokens", "1.0"), 2);
   EXPECT_EQ(bucket("request_generation_tokens", "1000.0"), 4);
-  EXPECT_EQ(bucket("iteration_tokens_total", "8.0"), 1);
 }
 
 TEST_F(LoggedRequests, SumsUpARequest) {

@@ -61,7 +61,11 @@ TEST(RequestPrompt, EffortBecomesAVariableThatTheTemplateReads) {
   EXPECT_EQ(switched.text(conversation_of(
                 R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})")),
             "<user>uTTrue<assistant>");
+  Conversation asked = conversation_of("");
+  asked.enable_thinking = true;
+  EXPECT_EQ(switched.text(asked), "<user>uTTrue<assistant>");
   const Model graded(kEffortTemplate);
+  EXPECT_EQ(graded.text(asked), "u");
   EXPECT_EQ(graded.text(conversation_of(R"(,"reasoning_effort":"high")")), "uhigh");
   EXPECT_EQ(graded.text(conversation_of(R"(,"reasoning_effort":"none")")), "u");
 }

@@ -169,7 +169,7 @@ TEST(CompletionRequest, KeepsEveryMember) {
   EXPECT_EQ(params.prompt_logprobs, 4);
   EXPECT_EQ(request.prompt_logprobs, 4);
   EXPECT_EQ(request.n, 2);
-  EXPECT_EQ(request.cache_salt, "s");
+  EXPECT_EQ(request.params.cache_salt, "s");
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_TRUE(request.include_stop_str_in_output && request.stream && request.include_usage &&
               request.continuous_usage_stats && request.return_progress &&
@@ -205,10 +205,13 @@ TEST(CompletionRequest, EchoAllowsNoTokensAndScoresThePrompt) {
   EXPECT_EQ(completion(R"(,"logprobs":1)").params.prompt_logprobs, std::nullopt);
 }
 
-TEST(CompletionRequest, NegativeSeedsStayDifferent) {
-  EXPECT_EQ(completion(R"(,"seed":-1)").params.seed, kMaxSeed);
-  EXPECT_EQ(completion(R"(,"seed":-2)").params.seed, kMaxSeed - 1);
-  EXPECT_EQ(completion(R"(,"seed":-9223372036854775808)").params.seed, 0);
+TEST(CompletionRequest, SeedsKeepTheirSign) {
+  EXPECT_EQ(completion(R"(,"seed":-1)").params.seed, -1);
+  EXPECT_EQ(completion(R"(,"seed":9223372036854775807)").params.seed, kMaxSeed);
+  EXPECT_EQ(completion(R"(,"seed":-9223372036854775808)").params.seed, -kMaxSeed - 1);
+  const auto seeds = choices_of(completion(R"(,"n":3,"seed":-2)"), 1);
+  EXPECT_EQ(seeds.at(0).seed, -2);
+  EXPECT_EQ(seeds.at(2).seed, 0);
 }
 
 TEST(CompletionRequest, OneStopTextIsAListOfOne) {
@@ -294,6 +297,21 @@ TEST(ResolveMaxTokens, KeepsWhatWasAskedAndShrinksDefaults) {
   EXPECT_EQ(tokens_of(chat(""), 1, int64_t{1} << 40), std::numeric_limits<int32_t>::max());
   EXPECT_EQ(tokens_of(chat(R"(,"max_tokens":900)"), 100, 1000), 900);
   EXPECT_EQ(tokens_of(completion(R"(,"echo":true,"max_tokens":0)"), 999, 1000), 1);
+}
+
+// A prompt that leaves no room is refused all the same, and max_tokens is not blamed for it.
+TEST(ResolveMaxTokens, ClampsWhereTheApiDoes) {
+  ChatRequest request = chat(R"(,"max_tokens":900)");
+  request.clamps_max_tokens = true;
+  EXPECT_EQ(tokens_of(request, 99, 1000), 900);
+  EXPECT_EQ(tokens_of(request, 100, 1000), 900);
+  EXPECT_EQ(tokens_of(request, 101, 1000), 899);
+  EXPECT_EQ(tokens_of(request, 999, 1000), 1);
+  const auto tokens = resolve_max_tokens(request, 1000, 1000);
+  const auto* fault = std::get_if<http::Fault>(&tokens);
+  ASSERT_NE(fault, nullptr);
+  EXPECT_EQ(fault->param, "");
+  EXPECT_EQ(fault->context_length->max_tokens, 1);
 }
 
 void expect_overflow(const CommonRequest& request, int64_t prompt, int64_t asked,

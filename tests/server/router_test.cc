@@ -32,6 +32,16 @@ TEST(Router, CapturesSegments) {
   EXPECT_EQ(captures("/ui/a/b%20c.js"), Texts{"a/b c.js"});
 }
 
+TEST(Router, NamesThePatternOfAPath) {
+  const Router router = make_router();
+  EXPECT_EQ(std::get<Router::Match>(router.find("GET", "/v1/models/a")).pattern, "/v1/models/{}");
+  EXPECT_EQ(router.pattern_of("/pins"), "/pins");
+  EXPECT_EQ(router.pattern_of("/ui/a/b"), "/ui/{*}");
+  for (const char* path : {"/v1", "/v1/models/%zz", "/ui"}) {
+    EXPECT_EQ(router.pattern_of(path), "") << path;
+  }
+}
+
 TEST(Router, FaultsNameTheRemedy) {
   const Router router = make_router();
   const auto fault = [&](std::string_view method, std::string_view path) {

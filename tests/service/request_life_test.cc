@@ -1,5 +1,6 @@
 // One request at a time in the service: its events, their order, its cancellation, and sinks that
 // throw or submit.
+#include <atomic>
 #include <map>
 #include <stdexcept>
 
@@ -154,6 +155,41 @@ TEST_P(ServedRequests, CancelBeforeTheFirstPass) {
   EXPECT_EQ(service.snapshot().stats.num_prompt_tokens, 40);
 }
 
+// A pass asks the clock before and after it. In between, and not with the first output, a sink
+// learns that its request is no longer queued; one that waits learns it when the one before it has
+// ended.
+TEST(EngineServiceTest, SaysWhenItBeginsWithARequest) {
+  EngineOptions options = served_options();
+  options.max_num_seqs = 1;
+  std::atomic<int> num_asked = 0;
+  EventLog first, second;
+  int num_before = 0, asked_at_first = 0;
+  bool first_has_ended = false, second_waited = false;
+  EngineService service(
+      [&] {
+        return std::make_unique<LlmEngine>(
+            options, LlmEngine::Parts{.device = testing::make_test_device({.num_threads = 2}),
+                                      .now_ns = [&] { return int64_t{1000} * ++num_asked; }});
+      },
+      {});
+  num_before = num_asked;
+  const Job job{random_tokens(40, 1), sampled(4, 1)};
+  submit(service, job, first, [&](const RequestEvent& event) {
+    if (asked_at_first == 0) asked_at_first = num_asked;
+    first_has_ended = is_end(event);
+  });
+  submit(service, job, second, [&](const RequestEvent& event) {
+    const auto* progress = std::get_if<PromptProgress>(&event);
+    if (progress != nullptr && progress->num_done < 40) second_waited = first_has_ended;
+  });
+  first.wait_end();
+  second.wait_end();
+  EXPECT_EQ(asked_at_first - num_before, 1) << "the pass had ended before the request began";
+  EXPECT_EQ(std::get<PromptProgress>(first.events().front()).num_done, 0);
+  EXPECT_EQ(std::get<PromptProgress>(second.events().front()).num_done, 32) << "cached blocks";
+  EXPECT_TRUE(second_waited);
+}
+
 // By another thread, while the engine is within a pass; by its own sink; and at each of the first
 // events, of which the last ones are tokens.
 TEST_P(ServedRequests, CancelInPrefillAndInDecode) {
@@ -171,7 +207,8 @@ TEST_P(ServedRequests, CancelInPrefillAndInDecode) {
   EXPECT_TRUE(logs[0].joined().token_ids.empty());
   EXPECT_LT(progress_of(logs[0]).back(), 300);
 
-  for (size_t n = 1; n < 20; ++n) {
+  constexpr size_t kLast = 24;
+  for (size_t n = 1; n <= kLast; ++n) {
     size_t num_left = n, num_tokens = 0;
     const auto cancel = [&](const RequestEvent& event) {
       num_tokens += num_left > 0 && has_token(event) ? 1 : 0;
@@ -185,7 +222,7 @@ TEST_P(ServedRequests, CancelInPrefillAndInDecode) {
     // The first token comes if the end of its pass was enqueued already.
     EXPECT_LE(num_late, num_tokens == 0 ? 1u : 0u) << "after event " << n;
   }
-  EXPECT_FALSE(logs[19].joined().token_ids.empty()) << "no cancel was in decode";
+  EXPECT_FALSE(logs[kLast].joined().token_ids.empty()) << "no cancel was in decode";
   service.drain(std::chrono::hours(1));
   expect_idle(service.snapshot());
 }

@@ -109,12 +109,14 @@ inline bool is_end(const RequestEvent& event) { return std::holds_alternative<Re
 
 // Expects the order that RequestEvent promises, and `id` in every event.
 inline void expect_ordered(const std::vector<RequestEvent>& events, int64_t id) {
-  int64_t num_done = 0, num_total = 0;
+  int64_t num_done = -1, num_total = 0;
   bool has_finished = false;
   for (size_t i = 0; i < events.size(); ++i) {
     if (const auto* progress = std::get_if<PromptProgress>(&events[i])) {
       EXPECT_EQ(progress->request_id, id);
       EXPECT_GT(progress->num_done, num_done);
+      const bool is_first = num_done < 0;
+      EXPECT_TRUE(!is_first || progress->num_done == progress->num_cached_tokens);
       num_done = progress->num_done;
       num_total = progress->num_prompt_tokens;
       EXPECT_LE(num_done, num_total);

@@ -6,7 +6,7 @@ import time
 
 import openai
 
-from checks import ANSWER, MESSAGES, MODEL_NAME, close, holds, raised, run_checks, same, score
+from checks import ANSWER, MESSAGES, MODEL_NAME, QUESTION, close, holds, raised, run_checks, same, score
 
 PROMPT = "It was a dark and"
 # Retries would hide an error that comes once.
@@ -22,6 +22,17 @@ def complete(prompt=PROMPT, **fields):
 def chat(**fields):
     fields = {"temperature": 0, "messages": MESSAGES, "model": MODEL_NAME} | fields
     return client.chat.completions.create(**fields)
+
+
+def respond(**fields):
+    fields = {"temperature": 0, "input": QUESTION, "model": MODEL_NAME} | fields
+    return client.responses.create(**fields)
+
+
+def well_formed(thing):
+    """The answer or event, after its members have been checked: the client itself takes any."""
+    type(thing).model_validate(thing.to_dict())
+    return thing
 
 
 def streamed_texts(chunks):
@@ -130,14 +141,18 @@ def check_stop_string_over_tokens():
 
 
 def check_text_of_many_bytes():
-    # With the tokens of single bytes alone, an answer has whole characters, or bytes that are none.
-    only = {"max_tokens": 30, "extra_body": {"allowed_token_ids": score(" é")["token_ids"]}}
-    for prompt, seen in (("日本" * 20, "é"), ("naïve é " * 8, "\ufffd")):
-        fields = only | {"temperature": 1, "seed": 1}
-        text = complete(prompt, **fields).choices[0].text
-        holds(seen in text, f"{text!r} does not have {seen!r}")
-        pieces = [chunk.choices[0].text for chunk in complete(prompt, stream=True, **fields)]
-        same("".join(pieces), text, "streamed")
+    # With the tokens of " é" alone, an answer has whole characters, or bytes that are none. Chance
+    # decides which; among these seeds are both.
+    fields = {"max_tokens": 30, "temperature": 1}
+    fields["extra_body"] = {"allowed_token_ids": score(" é")["token_ids"]}
+    texts = []
+    for seed in range(8):
+        text = complete("naïve é " * 8, seed=seed, **fields).choices[0].text
+        chunks = complete("naïve é " * 8, seed=seed, stream=True, **fields)
+        same("".join(chunk.choices[0].text for chunk in chunks), text, "streamed")
+        texts.append(text)
+    for seen in ("é", "\ufffd"):
+        holds(any(seen in text for text in texts), f"{texts!r} do not have {seen!r}")
     same(complete("Grüße, 日本 🙂", echo=True, max_tokens=1).choices[0].text[:11], "Grüße, 日本 🙂")
 
 
@@ -177,6 +192,66 @@ def check_echo_is_score():
     holds(more.text.startswith(text), "an echo begins with the prompt")
     streamed, _ = streamed_texts(complete(text, echo=True, max_tokens=4, stream=True))
     same(streamed[0], more.text, "streamed")
+
+
+def check_response():
+    answer = well_formed(respond())
+    same((answer.object, answer.status, answer.output_text), ("response", "completed", ANSWER))
+    (message,) = answer.output
+    same((message.type, message.role, message.status), ("message", "assistant", "completed"))
+    usage = chat().usage
+    same((answer.usage.input_tokens, answer.usage.output_tokens), (usage.prompt_tokens, usage.completion_tokens))
+    same(answer.usage.total_tokens, usage.total_tokens, "total_tokens")
+    cut = well_formed(respond(max_output_tokens=3))
+    same((cut.status, cut.incomplete_details.reason, cut.usage.output_tokens),
+         ("incomplete", "max_output_tokens", 3))
+    same(respond(max_output_tokens=10**9).output_text, ANSWER, "with more tokens than the room has")
+    told = respond(instructions="Be brief.", metadata={"a": "b"}, input=[{"role": "user", "content": QUESTION}])
+    same((told.instructions, told.metadata, told.temperature), ("Be brief.", {"a": "b"}, 0))
+    system = {"role": "system", "content": "Be brief."}
+    same(told.output_text, chat(messages=[system, *MESSAGES]).choices[0].message.content, "with instructions")
+
+
+def check_response_to_a_conversation():
+    first = respond(tools=[{"type": "web_search"}], include=["reasoning.encrypted_content"])
+    same(first.output_text, ANSWER, "with a tool that is not there")
+    messages = [*MESSAGES, {"role": "assistant", "content": ANSWER}, *MESSAGES]
+    items = [*MESSAGES, *first.output, *MESSAGES]
+    same(respond(input=items).output_text, chat(messages=messages).choices[0].message.content)
+
+
+def check_stream_of_response():
+    events = [well_formed(event) for event in respond(stream=True)]
+    same([event.sequence_number for event in events], list(range(len(events))), "numbers")
+    types = [event.type for event in events]
+    same(types[:2], ["response.created", "response.in_progress"])
+    same(types[-4:], ["response.output_text.done", "response.content_part.done", "response.output_item.done",
+                      "response.completed"])
+    holds(events[1].prompt_progress["total"] > 0, "the progress of the prompt")
+    same("".join(event.delta for event in events if event.type == "response.output_text.delta"), ANSWER)
+    same(events[-1].response.output_text, ANSWER, "the last event's")
+    same(events[-1].response.usage.total_tokens, respond().usage.total_tokens, "total_tokens")
+    with client.responses.stream(model=MODEL_NAME, input=QUESTION, temperature=0) as stream:
+        same(stream.get_final_response().output_text, ANSWER, "by the stream helper")
+    same([event.type for event in respond(stream=True, max_output_tokens=3)][-1], "response.incomplete")
+
+
+def check_errors_of_responses():
+    bad = [({"previous_response_id": "resp_1"}, "previous_response_id"),
+           ({"background": True}, "background"),
+           ({"tool_choice": "required"}, "tool_choice"),
+           ({"input": []}, "input"),
+           ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input"),
+           ({"text": {"format": {"type": "json_object"}}}, "text.format")]
+    for fields, param in bad:
+        for is_stream in (False, True):
+            error = raised(openai.BadRequestError, lambda: respond(stream=is_stream, **fields))
+            same((error.status_code, error.param), (400, param))
+    raised(openai.NotFoundError, lambda: respond(model="none-of-this-name"))
+    limit = next(iter(client.models.list())).max_model_len
+    error = raised(openai.BadRequestError, lambda: respond(input="castle " * limit))
+    holds(f"This model's maximum context length is {limit} tokens" in error.message, error.message)
+    raised(openai.NotFoundError, lambda: client.responses.retrieve("resp_1"))
 
 
 def check_errors():

@@ -1,6 +1,7 @@
 """Runs the check_* functions of a client's program one after the other, for run.sh.
 
-run.sh sets OPENAI_BASE_URL and OPENAI_API_KEY, which clients read by themselves, and SLUICE and MODEL.
+run.sh sets OPENAI_BASE_URL, OPENAI_API_KEY and the same of ANTHROPIC, which clients read by themselves, and
+SLUICE and MODEL.
 Standard library only: each client has a virtual environment of its own.
 """
 

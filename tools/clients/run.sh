@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs real clients of OpenAI's API against `sluice serve` with the bundled model.
+# Runs real clients of OpenAI's and Anthropic's APIs against `sluice serve` with the bundled model.
 #
-#   tools/clients/run.sh [CLIENT...]      openai, lm-eval, langchain, litellm; all without a name
+#   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, langchain, litellm; all
+#                                         without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
@@ -16,12 +17,13 @@ here=tools/clients
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
-all_clients=(openai lm-eval langchain litellm)
+all_clients=(openai anthropic lm-eval langchain litellm)
 
 # The newest of which all dependencies could be installed when they were chosen.
 packages_of() {
   case "$1" in
     openai) echo "openai==3.54.0" ;;
+    anthropic) echo "anthropic==2.12.0" ;;
     lm-eval) echo "lm-eval[api]==0.4.13" ;;
     langchain) echo "langchain-openai==1.7.3" ;;
     litellm) echo "litellm==1.106.2" ;;
@@ -40,7 +42,7 @@ install_client() {
       --timeout 20 "$packages" >>"$log" 2>&1 && echo "$packages" >"$directory/packages"
 }
 
-# Sets server_pid and OPENAI_BASE_URL.
+# Sets server_pid, OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
 start_server() {
   # A debug build fills the KV cache, which without a limit is most of the memory.
   "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M >"$server_log" 2>&1 &
@@ -49,7 +51,7 @@ start_server() {
   while [ $SECONDS -lt $deadline ] && kill -0 "$server_pid" 2>/dev/null; do
     url=$(sed -n 's/^listening on \(http[^,]*\),.*/\1/p' "$server_log")
     if [ -n "$url" ] && python3 "$here/is_healthy.py" "$url/health"; then
-      export OPENAI_BASE_URL="$url/v1"
+      export OPENAI_BASE_URL="$url/v1" ANTHROPIC_BASE_URL="$url"
       return 0
     fi
     sleep 0.1
@@ -90,7 +92,8 @@ fi
 python3 -c "import ensurepip" 2>/dev/null || tools/setup.sh model || exit 1
 
 # Clients read the key by themselves. They must ask no other server.
-export OPENAI_API_KEY=sk-of-the-tests SLUICE_API_KEY=sk-of-the-tests
+export OPENAI_API_KEY=sk-of-the-tests ANTHROPIC_API_KEY=sk-of-the-tests
+export SLUICE_API_KEY=sk-of-the-tests
 export NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 HF_HUB_OFFLINE=1 LITELLM_LOCAL_MODEL_COST_MAP=True
 export TQDM_DISABLE=1 PYTHONDONTWRITEBYTECODE=1
 mkdir -p "$environments" || exit 1

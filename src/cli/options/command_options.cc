@@ -25,11 +25,14 @@ void declare_sampling(OptionSet& set, RunCommand* run) {
   SamplingOptions* sampling = &run->sampling;
   set.group("Sampling (defaults: the model's generation_config.json)");
   for (const auto& row : kSamplingRows) {
+    const bool is_seed = row.facts.name == kSeedRow.facts.name;
+    OptionFacts facts = row.facts;
+    if (is_seed) facts.min = kSeedRow.facts.min;  // the engine's seed is not negative
     // `row` may be captured by reference: the table is a constant.
-    add_option(set, row.facts, [=, &row](const std::optional<OptionValue>& value) {
+    add_option(set, facts, [=, &row](const std::optional<OptionValue>& value) {
       sampling->given.insert(row.facts.name);
       set_or_append(row, value, &sampling->params);
-      if (row.facts.name == kSeedRow.facts.name) kSeedRow.set(run->engine, value);
+      if (is_seed) kSeedRow.set(run->engine, value);
     });
   }
 }
@@ -84,6 +87,11 @@ void declare_listening(OptionSet& set, ServeCommand* serve) {
             [=](std::string_view source, std::string_view value) {
               serve->allowed_hosts = split_list(source, value);
             });
+  set.value("--cors-origins", "LIST",
+            "pages that may use the server from a browser: https://app.example (only its own)",
+            [=](std::string_view source, std::string_view value) {
+              serve->cors_origins = split_list(source, value);
+            });
   set.integer("--http-threads", "threads that move bytes (2)", &serve->http_threads, 1, 64);
 }
 
@@ -110,6 +118,9 @@ void declare_serving_limits(OptionSet& set, ServeCommand* serve) {
               "seconds without a byte taken, then a client's request is "
               "cancelled (60)",
               &serve->client_stall_s, 1, kMaxInt32);
+  set.integer("--request-timeout",
+              "seconds that an answer may take; then it ends with what it has (0: no limit)",
+              &serve->request_timeout_s, 0, kMaxInt32);
   set.integer("--drain-timeout", "seconds that running requests get after SIGTERM (30)",
               &serve->drain_timeout_s, 0, kMaxInt32);
 }
@@ -183,6 +194,8 @@ void declare(OptionSet& set, ServeCommand* serve) {
   declare_serving_limits(set, serve);
   set.group("Output");
   set.set_flag("--log-json", "log lines are JSON objects", &serve->log_json);
+  set.set_flag("--log-text", "log lines have the bodies of requests and the texts of answers",
+               &serve->log_text);
   set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);

@@ -106,6 +106,7 @@ struct ServeCommand {
   std::string api_key_file;                     // a key on each line; SLUICE_API_KEY adds one
   bool allow_unauthenticated = false;           // no key, and reachable from other machines
   std::vector<std::string> allowed_hosts;       // values of Host beside local names and addresses
+  std::vector<std::string> cors_origins;        // of pages that may use the server
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
   int64_t max_waiting = 1024;                   // requests
@@ -114,9 +115,11 @@ struct ServeCommand {
   int32_t max_connections = 1024;
   size_t client_buffer_bytes = size_t{16} << 20;  // of an answer that the client has not taken
   int32_t client_stall_s = 60;                    // without a byte taken
+  int32_t request_timeout_s = 0;                  // from a request to its last byte; 0: none
   int32_t drain_timeout_s = 30;
   int32_t http_threads = 2;
   bool log_json = false;
+  bool log_text = false;  // bodies of requests and texts of answers in the log
   bool verbose = false;
   bool gpu_lock = false;
 };

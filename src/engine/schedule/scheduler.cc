@@ -38,6 +38,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, BlockManager& blocks)
 }
 
 void Scheduler::add(std::unique_ptr<Sequence> sequence) {
+  sequence->salt = blocks_.salt(sequence->params.cache_salt);
   insert_by_id(waiting_, std::move(sequence));
 }
 
@@ -121,7 +122,8 @@ std::vector<Scheduler::Candidate> Scheduler::admissible() {
   for (const auto& sequence : waiting_) {
     if (num_seats == 0) break;
     if (maker_of(*sequence) != nullptr) continue;
-    const PrefixMatch match = blocks_.match_prefix(sequence->tokens, max_hit(*sequence));
+    const PrefixMatch match =
+        blocks_.match_prefix(sequence->tokens, max_hit(*sequence), sequence->salt);
     if (hold(*sequence, match.num_tokens)) continue;
     --num_seats;
     num_free -= match.num_free_blocks;
@@ -148,7 +150,7 @@ bool Scheduler::hold(Sequence& sequence, int64_t num_cached) const {
   sequence.held_by = {};
   if (max_hit(sequence) == 0) return false;  // it computes its prompt itself
   for (const auto& maker : running_) {
-    if (maker->kv.prefill_done()) continue;
+    if (maker->kv.prefill_done() || maker->salt != sequence.salt) continue;
     const int64_t num_shared = blocks_.match_prefill(sequence.tokens, num_cached, maker->tokens);
     if (num_shared <= maker->kv.num_tokens()) continue;
     sequence.held_by = maker->id;
@@ -173,12 +175,13 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
   Sequence& sequence = *candidate.sequence;
   if (!candidate.waits) return room.take(candidate.num_done, sequence.num_tokens());
   // Again: those that were admitted in this pass may have evicted blocks, or compute the same ones.
-  const int64_t num_cached = blocks_.match_prefix(sequence.tokens, max_hit(sequence)).num_tokens;
+  const int64_t num_cached =
+      blocks_.match_prefix(sequence.tokens, max_hit(sequence), sequence.salt).num_tokens;
   if (hold(sequence, num_cached)) return 0;
   const int64_t num_rows = room.take(num_cached, sequence.num_tokens());
   if (num_rows == 0) return 0;
   if (!blocks_.try_begin(sequence.kv, sequence.tokens, sequence.num_tokens() - num_cached,
-                         max_hit(sequence))) {
+                         max_hit(sequence), sequence.salt)) {
     return 0;
   }
   // After preemption the cached prefix may include generated tokens; only the prompt's count.

@@ -83,40 +83,46 @@ Json answer_head(const AnswerOptions& options, std::string_view object) {
   return json;
 }
 
-AnswerBody::AnswerBody(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer)
-    : options_(std::move(options)), tokenizer_(&tokenizer), deltas_(options_->num_choices()) {}
-
-void AnswerBody::add(size_t choice, RequestOutput output, http::TimePoint now) {
-  if (output.finished()) ++num_finished_;
-  AnswerDelta delta = make_delta(*options_, choice, std::move(output), now);
-  std::optional<AnswerDelta>& all = deltas_[choice];
-  if (all) {
-    all->append(std::move(delta));
-  } else {
-    all = std::move(delta);
-  }
-}
-
-std::string AnswerBody::text(const std::optional<CachedPlaces>& places) const {
-  SLUICE_CHECK(complete());
-  const AnswerOptions& options = *options_;
+std::string openai_body(const AnswerOptions& options, const Tokenizer& tokenizer,
+                        const std::vector<AnswerDelta>& choices,
+                        const std::optional<CachedPlaces>& places) {
   const bool is_chat = options.route == AnswerRoute::kChat;
   Json json = answer_head(options, is_chat ? "chat.completion" : "text_completion");
-  Json& choices = json["choices"] = Json::array();
+  Json& list = json["choices"] = Json::array();
   UsageCounter usage(options);
   ChoicePart first;
-  for (size_t i = 0; i < deltas_.size(); ++i) {
-    AnswerChoice choice(options, *tokenizer_, i);
-    ChoicePart part = choice.take(*deltas_[i]);
-    usage.add(*deltas_[i], choice.num_thought_tokens());
-    choices.push_back(choice_json(options, choice, part));
-    if (!is_chat) add_prompt(options, i, part, choices.back());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    AnswerChoice choice(options, tokenizer, i);
+    ChoicePart part = choice.take(choices[i]);
+    usage.add(choices[i], choice.num_thought_tokens());
+    list.push_back(choice_json(options, choice, part));
+    if (!is_chat) add_prompt(options, i, part, list.back());
     if (i == 0) first = std::move(part);
   }
   json["usage"] = usage.usage();
   json["timings"] = usage.timings(places);
   if (is_chat) add_prompt(options, 0, first, json);
   return json_line(json);
+}
+
+AnswerBody::AnswerBody(std::shared_ptr<const AnswerOptions> options,
+                       std::shared_ptr<const AnswerWriter> writer)
+    : options_(std::move(options)),
+      writer_(std::move(writer)),
+      deltas_(options_->num_choices()),
+      has_begun_(options_->num_choices()) {}
+
+void AnswerBody::add(size_t choice, RequestOutput output, http::TimePoint now) {
+  if (output.finished()) ++num_finished_;
+  AnswerDelta delta = make_delta(*options_, choice, std::move(output), now);
+  if (has_begun_[choice]) return deltas_[choice].append(std::move(delta));
+  deltas_[choice] = std::move(delta);
+  has_begun_[choice] = true;
+}
+
+std::string AnswerBody::text(const std::optional<CachedPlaces>& places) const {
+  SLUICE_CHECK(complete());
+  return writer_->body(deltas_, places);
 }
 
 }  // namespace sluice::api

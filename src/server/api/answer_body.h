@@ -1,4 +1,4 @@
-// AnswerBody: the JSON of an answer that is sent as a whole.
+// AnswerBody: the outputs of an answer that is sent as a whole; and the bodies of OpenAI's APIs.
 //
 // Filled on the thread that gets the outputs, written on another when they are complete. Thread
 // rule: one thread at a time.
@@ -15,6 +15,7 @@
 
 #include "server/api/answer_delta.h"
 #include "server/api/answer_options.h"
+#include "server/api/answer_writer.h"
 #include "server/api/usage.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,10 +27,15 @@ std::string json_line(const nlohmann::ordered_json& json);
 // The members that bodies and chunks begin with: id, object, created, model.
 nlohmann::ordered_json answer_head(const AnswerOptions& options, std::string_view object);
 
+// The body of a completion or a chat, as AnswerWriter::body.
+std::string openai_body(const AnswerOptions& options, const Tokenizer& tokenizer,
+                        const std::vector<AnswerDelta>& choices,
+                        const std::optional<CachedPlaces>& places);
+
 class AnswerBody {
  public:
-  // Aliasing: `tokenizer` must outlive this object.
-  AnswerBody(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer);
+  AnswerBody(std::shared_ptr<const AnswerOptions> options,
+             std::shared_ptr<const AnswerWriter> writer);
 
   // Keeps the next output of a choice.
   void add(size_t choice, RequestOutput output, http::TimePoint now);
@@ -41,8 +47,9 @@ class AnswerBody {
 
  private:
   std::shared_ptr<const AnswerOptions> options_;
-  const Tokenizer* tokenizer_;
-  std::vector<std::optional<AnswerDelta>> deltas_;  // by choice
+  std::shared_ptr<const AnswerWriter> writer_;
+  std::vector<AnswerDelta> deltas_;  // by choice
+  std::vector<bool> has_begun_;      // by choice
   size_t num_finished_ = 0;
 };
 

@@ -132,10 +132,14 @@ void AnswerChoice::finish(const RequestOutput& output) {
   }
 }
 
-std::string call_id(uint64_t seed, size_t choice, size_t call) {
+std::string call_digits(uint64_t seed, size_t choice, size_t call) {
   const uint64_t of_choice = mixed(seed ^ mixed(choice));
   const uint64_t first = mixed(of_choice + call);
-  return fmt::format("call_{:016x}{:08x}", first, mixed(first ^ seed) >> 32);
+  return fmt::format("{:016x}{:08x}", first, mixed(first ^ seed) >> 32);
+}
+
+std::string call_id(uint64_t seed, size_t choice, size_t call) {
+  return "call_" + call_digits(seed, choice, call);
 }
 
 void add_thought(ReasoningField field, std::string_view text, Json& message) {

@@ -68,8 +68,10 @@ class AnswerChoice {
   nlohmann::ordered_json stop_reason_;
 };
 
-// "call_" and 24 hexadecimal digits: the same for the same arguments, and different calls of an
-// answer have different ones.
+// 24 hexadecimal digits: the same for the same arguments, and different calls of an answer have
+// different ones. Each API puts its own word before them.
+std::string call_digits(uint64_t seed, size_t choice, size_t call);
+// "call_" and those digits.
 std::string call_id(uint64_t seed, size_t choice, size_t call);
 
 // Adds a text under the names that `field` says.

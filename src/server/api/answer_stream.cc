@@ -9,7 +9,7 @@
 namespace sluice::api {
 namespace {
 
-using Writer = std::shared_ptr<ChunkWriter>;
+using Writer = std::shared_ptr<AnswerWriter>;
 
 // The first or the last event: text that `write` makes of what the writer has seen.
 class EdgeEvent : public http::StreamEvent {
@@ -64,11 +64,17 @@ class UpdateEvent : public http::StreamEvent {
 
 }  // namespace
 
-AnswerStream::AnswerStream(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer)
+AnswerStream::AnswerStream(std::shared_ptr<const AnswerOptions> options,
+                           std::shared_ptr<AnswerWriter> writer)
     : options_(std::move(options)),
-      writer_(std::make_shared<ChunkWriter>(options_, tokenizer)),
+      writer_(std::move(writer)),
       num_done_(options_->prompts.size()),
       last_share_(options_->queued) {}
+
+// Both run on the connection's strand: a ping never meets an event that is being written.
+http::StreamStart AnswerStream::head() const {
+  return {.ping = [writer = writer_](std::string& out) { writer->write_ping(out); }};
+}
 
 AnswerStream::Event AnswerStream::start() {
   return std::make_unique<EdgeEvent>(
@@ -103,11 +109,9 @@ AnswerStream::Event AnswerStream::end(std::optional<CachedPlaces> places) {
       [writer = writer_, places](std::string& out) { writer->write_end(places, out); });
 }
 
-AnswerStream::Event AnswerStream::fail(const http::Fault& fault) {
-  return std::make_unique<EdgeEvent>([body = http::fault_answer(fault).body](std::string& out) {
-    http::append_sse_event(out, {}, body);
-    http::append_sse_event(out, {}, "[DONE]");
-  });
+AnswerStream::Event AnswerStream::fail(http::Fault fault) {
+  return std::make_unique<EdgeEvent>([writer = writer_, fault = std::move(fault)](
+                                         std::string& out) { writer->write_fault(fault, out); });
 }
 
 }  // namespace sluice::api

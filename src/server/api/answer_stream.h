@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "server/api/answer_options.h"
-#include "server/api/stream_chunks.h"
+#include "server/api/answer_writer.h"
 #include "server/http/fault.h"
+#include "server/http/outbox.h"
 #include "server/http/sse.h"
 #include "sluice/progress.h"
 #include "sluice/request_output.h"
-#include "tokenizer/tokenizer.h"
 
 namespace sluice::api {
 
@@ -31,9 +31,10 @@ class AnswerStream {
  public:
   using Event = std::unique_ptr<http::StreamEvent>;
 
-  // Aliasing: `tokenizer` must outlive this object and its events.
-  AnswerStream(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer);
+  AnswerStream(std::shared_ptr<const AnswerOptions> options, std::shared_ptr<AnswerWriter> writer);
 
+  // What the connection has to know: its pings are the writer's.
+  http::StreamStart head() const;
   // The first event; it can be sent as soon as the request is queued.
   Event start();
   // What is computed of a choice's prompt. Null if nothing is to be sent: nobody asked, it is not
@@ -43,12 +44,12 @@ class AnswerStream {
   Event delta(size_t choice, RequestOutput output, http::TimePoint now);
   // The last event, after the last output of each choice.
   Event end(std::optional<CachedPlaces> places);
-  // The last event of an answer that failed: the error, then [DONE].
-  static Event fail(const http::Fault& fault);
+  // The last event of an answer that failed.
+  Event fail(http::Fault fault);
 
  private:
   const std::shared_ptr<const AnswerOptions> options_;
-  const std::shared_ptr<ChunkWriter> writer_;
+  const std::shared_ptr<AnswerWriter> writer_;
   std::vector<int64_t> num_done_;  // by prompt, as last sent
   http::TimePoint last_share_;
 };

@@ -188,6 +188,10 @@ void check_known(const Check& check, const Json& value, UnknownFields& unknown) 
     case FieldType::kObjects:
       check_size(check, value);
       return check_items(check, value, [](const Json& item) { return item.is_object(); });
+    case FieldType::kTextOrObjects:
+      if (is_allowed_text(check.facts, value)) return;
+      check_size(check, value);
+      return check_items(check, value, [](const Json& item) { return item.is_object(); });
     default:
       if (!is_allowed_scalar(check.facts, value)) refuse_value(check, check.place, value);
   }
@@ -254,6 +258,9 @@ std::string known_values(const FieldFacts& facts, const FieldRules& rules) {
       return "an object";
     case FieldType::kObjects:
       return fmt::format("a list of {} objects", range_text(facts.min_items, facts.max_items));
+    case FieldType::kTextOrObjects:
+      return fmt::format("a text{} or a list of {} objects", bytes_text(facts),
+                         range_text(facts.min_items, facts.max_items));
   }
   return {};
 }

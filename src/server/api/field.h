@@ -38,6 +38,8 @@ enum class FieldType {
   kPrompt,    // a text, texts, token ids or lists of token ids; none of them empty
   kObject,    // its members are checked by `members`
   kObjects,   // a list of objects
+  // A text, or a list of objects.
+  kTextOrObjects,
 };
 
 // Lists of choices and members are static arrays, since tables of fields live as long as the

@@ -1,4 +1,4 @@
-// A body is read member by member through its table; then come the rules between members.
+// The rules between the members of a body; body_reader.h has those of each alone.
 #include "server/api/request.h"
 
 #include <algorithm>
@@ -7,67 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "core/error.h"
-#include "core/printable.h"
-#include "io/json.h"
-#include "server/api/request_fields.h"
+#include "server/api/body_reader.h"
 
 namespace sluice::api {
 namespace {
-
-constexpr size_t kMaxToolBytes = size_t{4} << 20;
-constexpr size_t kMaxFunctionName = 256;
-
-// `place` may have an index or a name after the field: "stop[3]".
-http::Fault fault_of(const Error& error) {
-  const std::string& place = error.context();
-  return {.status = 400, .message = error.message(), .param = place.substr(0, place.find('['))};
-}
-
-// The reader's errors are about files of models and have the code of those.
-Json parse_body(std::string_view body) {
-  constexpr std::string_view kName = "the request's body";
-  Json value;
-  try {
-    value = parse_ordered_json(body, kName);
-  } catch (const Error& error) {
-    refuse_field("", error.what());
-  }
-  if (!value.is_object()) {
-    refuse_field("", fmt::format("{} is {}; it must be an object", kName, describe_json(value)));
-  }
-  return value;
-}
-
-// Before anything else, so that a body for another route is told what it lacks and not what is
-// wrong with a member that this route does not need.
-template <typename Body>
-void require_members(const FieldTable<Body>& table, const Json& json, const FieldRules& rules) {
-  for (const FieldFacts& facts : table.facts()) {
-    if (!facts.required) continue;
-    const auto member = json.find(facts.name);
-    if (member != json.end() && !member->is_null()) continue;
-    refuse_field(facts.name, fmt::format("{} is missing; it must be {}", facts.name,
-                                         allowed_values(facts, rules)));
-  }
-}
-
-// Values are moved out of the document: a prompt may be most of a large body.
-template <typename Body>
-void read_members(const FieldTable<Body>& table, std::string_view text, const FieldRules& rules,
-                  Body& body) {
-  Json json = parse_body(text);
-  require_members(table, json, rules);
-  for (auto& [name, value] : json.get_ref<Json::object_t&>()) {
-    const Field<Body>* field = table.find(name);
-    if (field == nullptr) {
-      body.unknown.add(name);
-    } else if (!value.is_null()) {
-      check_field(field->facts, name, value, rules, body.unknown);
-      if (field->set != nullptr) field->set(body, std::move(value));
-    }
-  }
-}
 
 // Rules that need more than one member, so that the order of members does not matter.
 void check_common(CommonRequest& request, const std::optional<int32_t>& best_of) {
@@ -92,47 +35,6 @@ void check_completion(CompletionBody& body) {
   check_common(body, body.best_of);
   if (!body.echo || !body.params.logprobs) return;
   body.params.prompt_logprobs = std::max(body.params.prompt_logprobs, body.params.logprobs);
-}
-
-// What calls are recognised by, and what every template reads. The rest belongs to the template.
-void check_function(const Json& tool, size_t index) {
-  const std::string place = fmt::format("tools[{}]", index);
-  const auto type = tool.find("type");
-  if (type != tool.end() && *type != "function") {
-    refuse_field(
-        place, fmt::format("{}.type is {}; it must be \"function\"", place, describe_json(*type)));
-  }
-  const auto function = tool.find("function");
-  if (function == tool.end() || !function->is_object()) {
-    refuse_field(place, fmt::format("{}.function is missing or no object", place));
-  }
-  const auto name = function->find("name");
-  const bool has_name = name != function->end() && name->is_string() &&
-                        !name->get_ref<const std::string&>().empty() &&
-                        name->get_ref<const std::string&>().size() <= kMaxFunctionName;
-  if (!has_name) {
-    refuse_field(
-        place,
-        fmt::format("{}.function.name is {}; it must be a text of 1 to {} bytes", place,
-                    name == function->end() ? "missing" : describe_json(*name), kMaxFunctionName));
-  }
-  const auto parameters = function->find("parameters");
-  if (parameters == function->end() || parameters->is_null() || parameters->is_object()) return;
-  refuse_field(place, fmt::format("{}.function.parameters is {}; it must be an object", place,
-                                  describe_json(*parameters)));
-}
-
-// Their text is measured as it would be written without spaces.
-void check_tools(Json& tools) {
-  if (tools.empty()) {
-    tools = nullptr;
-    return;
-  }
-  for (size_t i = 0; i < tools.size(); ++i) check_function(tools[i], i);
-  const size_t num_bytes = tools.dump().size();
-  if (num_bytes <= kMaxToolBytes) return;
-  refuse_field("tools", fmt::format("tools has {} bytes; it must have at most {}", num_bytes,
-                                    kMaxToolBytes));
 }
 
 // add_generation_prompt is true unless a message goes on; only a body that asks for both is wrong.
@@ -180,46 +82,25 @@ void check_tokenize(TokenizeBody& body) {
   }
 }
 
-// Reads a body into `body` and gives it as the request that it is made of.
-template <typename Request, typename Body>
-Read<Request> read(std::string_view text, const RequestRules& rules, const FieldTable<Body>& table,
-                   Body body, void (*check)(Body&)) {
-  try {
-    read_members(table, text, {.vocab_size = rules.vocab_size}, body);
-    if (check != nullptr) check(body);
-    return static_cast<Request&&>(std::move(body));
-  } catch (const Error& error) {
-    return fault_of(error);
-  }
-}
-
-// Members of the body replace those of the model's generation_config.json one by one.
-template <typename Body>
-Body body_with_defaults(const RequestRules& rules) {
-  Body body;
-  body.params = rules.defaults;
-  return body;
-}
-
 }  // namespace
 
 Read<CompletionRequest> read_completion(std::string_view body, const RequestRules& rules) {
-  return read<CompletionRequest>(body, rules, completion_fields(),
-                                 body_with_defaults<CompletionBody>(rules), check_completion);
+  return read_body<CompletionRequest>(body, rules, completion_fields(),
+                                      body_with_defaults<CompletionBody>(rules), check_completion);
 }
 
 Read<ChatRequest> read_chat(std::string_view body, const RequestRules& rules) {
-  return read<ChatRequest>(body, rules, chat_fields(), body_with_defaults<ChatBody>(rules),
-                           check_chat);
+  return read_body<ChatRequest>(body, rules, chat_fields(), body_with_defaults<ChatBody>(rules),
+                                check_chat);
 }
 
 Read<TokenizeRequest> read_tokenize(std::string_view body, const RequestRules& rules) {
-  return read<TokenizeRequest>(body, rules, tokenize_fields(), TokenizeBody(), check_tokenize);
+  return read_body<TokenizeRequest>(body, rules, tokenize_fields(), TokenizeBody(), check_tokenize);
 }
 
 Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules) {
-  return read<DetokenizeRequest, DetokenizeBody>(body, rules, detokenize_fields(), DetokenizeBody(),
-                                                 nullptr);
+  return read_body<DetokenizeRequest, DetokenizeBody>(body, rules, detokenize_fields(),
+                                                      DetokenizeBody(), nullptr);
 }
 
 std::span<const FieldFacts> request_fields(RequestKind kind) {
@@ -241,22 +122,23 @@ std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& reque
                                                       int64_t max_model_len) {
   const int64_t room = max_model_len - num_prompt_tokens;
   // The engine gives at least one token.
-  const int64_t asked = std::max<int64_t>(request.max_tokens.value_or(1), 1);
+  const bool is_fixed = request.max_tokens && !request.clamps_max_tokens;
+  const int64_t asked = is_fixed ? std::max<int64_t>(*request.max_tokens, 1) : 1;
   if (asked > room) {
-    const std::string answer = request.max_tokens ? fmt::format("max_tokens is {}", asked)
-                                                  : "the answer needs at least one";
+    const std::string answer =
+        is_fixed ? fmt::format("max_tokens is {}", asked) : "the answer needs at least one";
     return http::Fault{
         .message = fmt::format("This model's maximum context length is {} tokens. However, the "
                                "prompt has {} tokens and {}; shorten the prompt{}.",
                                max_model_len, num_prompt_tokens, answer,
-                               request.max_tokens ? " or lower max_tokens" : ""),
-        .param = request.max_tokens && room > 0 ? "max_tokens" : "",
+                               is_fixed ? " or lower max_tokens" : ""),
+        .param = is_fixed && room > 0 ? "max_tokens" : "",
         .context_length = http::ContextLength{max_model_len, num_prompt_tokens, asked}};
   }
   int64_t limit = asked;
-  if (!request.max_tokens) {
-    limit = std::min<int64_t>(
-        room, request.default_max_tokens.value_or(std::numeric_limits<int32_t>::max()));
+  if (!is_fixed) {
+    const auto most = request.max_tokens ? request.max_tokens : request.default_max_tokens;
+    limit = std::clamp<int64_t>(most.value_or(std::numeric_limits<int32_t>::max()), 1, room);
   }
   if (request.params.min_tokens > limit) {
     return http::Fault{.message = fmt::format("min_tokens is {}; it must be from 0 to {}, the most "
@@ -268,15 +150,14 @@ std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& reque
 }
 
 std::vector<Choice> choices_of(const CommonRequest& request, size_t num_prompts) {
-  constexpr auto kMaxSeed = uint64_t{std::numeric_limits<int64_t>::max()};
+  constexpr int64_t kMaxSeed = std::numeric_limits<int64_t>::max();
   std::vector<Choice> choices;
   choices.reserve(num_prompts * static_cast<size_t>(request.n));
   for (size_t prompt = 0; prompt < num_prompts; ++prompt) {
     for (int32_t i = 0; i < request.n; ++i) {
       Choice choice{.index = static_cast<int32_t>(choices.size()), .prompt = prompt};
       if (const auto& seed = request.params.seed) {
-        choice.seed = static_cast<int64_t>(
-            (static_cast<uint64_t>(*seed) + static_cast<uint64_t>(i)) & kMaxSeed);
+        choice.seed = *seed <= kMaxSeed - i ? *seed + i : *seed - kMaxSeed + i - 1;
       }
       choices.push_back(choice);
     }

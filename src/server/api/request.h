@@ -35,13 +35,14 @@ struct RequestRules {
 // The members that completions and chats share.
 struct CommonRequest {
   std::optional<std::string> model;  // empty: the first that is served
-  // All but max_tokens, which resolve_max_tokens gives. A negative seed has counted as its value
-  // plus 2^63, since the engine has none. prompt_logprobs has what the engine must compute, for
-  // echo, too.
+  // All but max_tokens, which resolve_max_tokens gives. prompt_logprobs has what the engine must
+  // compute, for echo, too.
   SamplingParams params;
   std::optional<int32_t> max_tokens;  // 0 with echo only
   // The limit if max_tokens is empty; empty: the room that the prompt leaves.
   std::optional<int32_t> default_max_tokens;
+  // A max_tokens beyond the room counts as the room: agents send a constant.
+  bool clamps_max_tokens = false;
   int32_t n = 1;
   bool stream = false;
   bool include_usage = false;           // of stream_options
@@ -54,7 +55,8 @@ struct CommonRequest {
   // never do.
   bool parse_special = true;
   std::optional<int32_t> prompt_logprobs;  // what the answer shows
-  std::string cache_salt;
+  // Types of tools that were left out since they run on the servers of others, for the log.
+  std::string skipped_tools;
   UnknownFields unknown;
 };
 
@@ -77,7 +79,8 @@ struct Conversation {
   Json tools;                             // a list of functions; null if there are none
   Json template_kwargs = Json::object();  // chat_template_kwargs
   std::optional<std::string> reasoning_effort;
-  bool add_generation_prompt = true;  // not with continue_final_message
+  std::optional<bool> enable_thinking;  // of APIs that have a switch; for templates that read it
+  bool add_generation_prompt = true;    // not with continue_final_message
   bool continue_final_message = false;
 };
 
@@ -124,8 +127,8 @@ enum class RequestKind { kCompletion, kChat, kTokenize, kDetokenize };
 std::span<const FieldFacts> request_fields(RequestKind kind);
 
 // SamplingParams::max_tokens of a request whose prompt has this many tokens. An explicit max_tokens
-// is kept or refused, the default shrinks to the room. 1 for an explicit 0, which the engine does
-// not have: an answer to that leaves the token out.
+// is kept or refused, unless it is clamped; the default shrinks to the room. 1 for an explicit 0,
+// which the engine does not have: an answer to that leaves the token out.
 //
 // Errors: a Fault with status 400 and its context_length for a prompt, or a prompt with max_tokens,
 // that exceeds max_model_len; one for min_tokens above the limit.
@@ -141,7 +144,7 @@ struct Choice {
 };
 
 // All answers of a request with so many prompts (chats have one), by index. Seeds go on from 0
-// after 2^63 - 1.
+// after 2^63 - 1, as they do after -1.
 std::vector<Choice> choices_of(const CommonRequest& request, size_t num_prompts);
 
 }  // namespace sluice::api

@@ -56,6 +56,7 @@ Read<Json> template_variables(const Conversation& conversation, const ChatTempla
     const bool is_read = std::ranges::find(known, name) != known.end();
     if (is_read && !variables.contains(name)) variables[std::string(name)] = std::move(value);
   };
+  if (conversation.enable_thinking) set(kThinkingSwitch, *conversation.enable_thinking);
   if (const auto& effort = conversation.reasoning_effort) {
     if (*effort == "none") {
       set(kThinkingSwitch, false);

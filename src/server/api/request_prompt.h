@@ -25,8 +25,9 @@ struct PromptTools {
 };
 
 // chat_template_kwargs with what reasoning_effort asks for: "none" sets enable_thinking to false,
-// any other value is reasoning_effort, each if the template reads it. What chat_template_kwargs has
-// counts more. Errors: names that a request cannot give to this template.
+// any other value is reasoning_effort, each if the template reads it; and with enable_thinking of
+// the conversation. What chat_template_kwargs has counts more. Errors: names that a request cannot
+// give to this template.
 Read<Json> template_variables(const Conversation& conversation, const ChatTemplate& chat);
 
 // The conversation as the template writes it. Errors: those of template_variables and

@@ -2,19 +2,10 @@
 // in defaults, so a neutral value of what is not done has to be accepted.
 #include <array>
 
-#include "server/api/request_fields.h"
+#include "server/api/field_rows.h"
 
 namespace sluice::api {
 namespace {
-
-constexpr FieldFacts hint(std::string_view name, std::string_view help) {
-  return {.name = name, .kind = FieldClass::kHint, .help = help};
-}
-
-constexpr FieldFacts not_done(std::string_view name, std::string_view neutral,
-                              std::string_view help) {
-  return {.name = name, .kind = FieldClass::kNotDone, .neutral = neutral, .help = help};
-}
 
 constexpr std::array kOutputConfigFields = {
     hint("effort", "how long the model may think"),

@@ -18,11 +18,17 @@ bool has_entries(const nlohmann::ordered_json& logprobs) {
 
 ChunkWriter::ChunkWriter(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer)
     : options_(std::move(options)),
+      tokenizer_(&tokenizer),
       head_(answer_head(*options_, is_chat() ? "chat.completion.chunk" : "text_completion")),
       waiting_(options_->num_choices()),
       usage_(*options_) {
   choices_.reserve(waiting_.size());
   for (size_t i = 0; i < waiting_.size(); ++i) choices_.emplace_back(*options_, tokenizer, i);
+}
+
+std::string ChunkWriter::body(const std::vector<AnswerDelta>& choices,
+                              const std::optional<CachedPlaces>& places) const {
+  return openai_body(*options_, *tokenizer_, choices, places);
 }
 
 ChunkWriter::Json ChunkWriter::bare_choice(size_t index) const {
@@ -139,5 +145,12 @@ void ChunkWriter::write_end(const std::optional<CachedPlaces>& places, std::stri
   }
   http::append_sse_event(out, {}, "[DONE]");
 }
+
+void ChunkWriter::write_fault(const http::Fault& fault, std::string& out) {
+  http::append_sse_event(out, {}, http::fault_body(fault));
+  http::append_sse_event(out, {}, "[DONE]");
+}
+
+void ChunkWriter::write_ping(std::string& out) { http::append_sse_comment(out, "ping"); }
 
 }  // namespace sluice::api

@@ -1,8 +1,7 @@
-// ChunkWriter: the server-sent events of one streamed answer, as text.
+// ChunkWriter: the answers of OpenAI's completions and chats.
 //
 // Reads thoughts and calls, makes log-probabilities and counts tokens while it writes, so that the
-// thread that gets the outputs does not. Used by the events of AnswerStream. Thread rule: one
-// thread, that of the connection.
+// thread that gets the outputs does not. Made by the routes. Thread rule: that of AnswerWriter.
 #pragma once
 
 #include <cstddef>
@@ -18,35 +17,33 @@
 #include "server/api/answer_choice.h"
 #include "server/api/answer_delta.h"
 #include "server/api/answer_options.h"
+#include "server/api/answer_writer.h"
 #include "server/api/usage.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::api {
 
-// "prompt_progress" of llama-server.
-struct PromptShare {
-  int64_t total = 0;      // tokens of the prompt
-  int64_t cache = 0;      // of them found by prefix caching
-  int64_t processed = 0;  // computed or found
-  int64_t time_ms = 0;    // since the request was queued
-};
-
-// All functions append complete events. Order: start, then shares and deltas, then end.
-class ChunkWriter {
+class ChunkWriter : public AnswerWriter {
  public:
   // Aliasing: `tokenizer` must outlive this object.
   ChunkWriter(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer);
 
+  std::string body(const std::vector<AnswerDelta>& choices,
+                   const std::optional<CachedPlaces>& places) const override;
   // The chunks that leave before anything is computed: the role for each choice of a chat, the ids
   // of the prompts if asked for, and the shares of prompts at 0.
-  void write_start(std::string& out);
+  void write_start(std::string& out) override;
   // A chunk whose choice has no text; `choices` is never empty, since clients read its first.
-  void write_share(size_t prompt, const PromptShare& share, std::string& out);
+  void write_share(size_t prompt, const PromptShare& share, std::string& out) override;
   // A chunk for each thing that a delta says, and one for the end of a choice. Log-probabilities
   // and ids of tokens whose text is held back wait for the choice's next chunk.
-  void write_delta(const AnswerDelta& delta, std::string& out);
+  void write_delta(const AnswerDelta& delta, std::string& out) override;
   // The usage if asked for, then [DONE].
-  void write_end(const std::optional<CachedPlaces>& places, std::string& out);
+  void write_end(const std::optional<CachedPlaces>& places, std::string& out) override;
+  // The error, then [DONE].
+  void write_fault(const http::Fault& fault, std::string& out) override;
+  // A comment.
+  void write_ping(std::string& out) override;
 
  private:
   // What a choice's next chunk has to carry, and how many calls it has begun.
@@ -66,6 +63,7 @@ class ChunkWriter {
   void write_chunk(Json choice, Json extra, std::string& out) const;
 
   const std::shared_ptr<const AnswerOptions> options_;
+  const Tokenizer* tokenizer_;
   const Json head_;
   std::vector<AnswerChoice> choices_;
   std::vector<Waiting> waiting_;  // by choice

@@ -80,6 +80,13 @@ void UsageCounter::add_cached(size_t prompt, int64_t num_tokens) {
   cached_[prompt] = after;
 }
 
+TokenCounts UsageCounter::counts() const {
+  return {.prompt = num_prompt_tokens_,
+          .cached = num_cached_tokens_,
+          .generated = num_tokens_,
+          .thought = num_thought_tokens_};
+}
+
 Json UsageCounter::usage() const {
   Json json;
   json["prompt_tokens"] = num_prompt_tokens_;

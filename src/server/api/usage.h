@@ -47,6 +47,13 @@ class ThoughtCounter {
   int64_t num_tokens_ = 0;
 };
 
+struct TokenCounts {
+  int64_t prompt = 0;
+  int64_t cached = 0;  // of `prompt`
+  int64_t generated = 0;
+  int64_t thought = 0;  // of `generated`
+};
+
 class UsageCounter {
  public:
   // Aliasing: `options` must outlive this object.
@@ -55,8 +62,10 @@ class UsageCounter {
   // Counts a part; `num_thought_tokens` are the choice's so far.
   void add(const AnswerDelta& delta, int64_t num_thought_tokens);
 
-  // "usage": so far, over all choices. A prompt counts once, whatever n is, and so do its cached
+  // So far, over all choices. A prompt counts once, whatever n is, and so do its cached
   // tokens, of which the choice that found the fewest tells.
+  TokenCounts counts() const;
+  // "usage" of OpenAI's completions and chats.
   nlohmann::ordered_json usage() const;
 
   // "timings" with the names of llama-server, and the places of cached tokens if they are known.

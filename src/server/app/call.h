@@ -3,6 +3,7 @@
 // Thread rule: a value that one thread has at a time.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "server/app/server_state.h"
 #include "server/app/worker_pool.h"
 #include "server/http/exchange.h"
+#include "server/http/http_server.h"
 #include "server/http/limits.h"
 #include "server/metrics/request_log.h"
 
@@ -29,7 +31,16 @@ struct ServerContext {
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
+  bool log_text = false;                                     // bodies and answers, too
+  std::string openapi;  // the body of /openapi.json; add_routes makes it
 };
+
+// Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,
+// and the threads of the HTTP server must not.
+void record_refusal(ServerContext& context, const http::RefusedRequest& refused);
+
+// What a request is told whose handling threw: 503 with Retry-After if memory ran out, else 500.
+http::Fault fault_of_exception(const std::exception_ptr& exception);
 
 struct Call {
   // Outlives the call: the workers end before the context does.
@@ -41,28 +52,43 @@ struct Call {
   std::shared_ptr<http::Exchange> exchange;
   // Queueing for a worker counts into the times of the request.
   http::TimePoint arrived;
+  // Of CommonRequest, for the log.
+  std::string skipped_tools;
 
-  // Answers with a whole body. `summary`: of a request that reached the engine.
+  // Answers with a whole body, and records its status, or kClientClosedRequest if nobody takes it.
+  // `summary`: of a request that reached the engine.
   void answer(http::Answer answer,
               const std::optional<metrics::RequestSummary>& summary = std::nullopt) const;
   void answer_json(std::string json) const { answer({.body = std::move(json)}); }
   void fail(const http::Fault& fault) const;
 
-  // The value that was read, or null after answering with its fault.
+  // The value that was read, or null after answering with its fault. Counts the fields of a request
+  // that no table has.
   template <typename Value>
   Value* value_or_fail(api::Read<Value>& read) const {
     if (const auto* fault = std::get_if<http::Fault>(&read)) {
       fail(*fault);
       return nullptr;
     }
-    return &std::get<Value>(read);
+    Value* value = &std::get<Value>(read);
+    if constexpr (requires { value->unknown.count; }) {
+      context->state.http_metrics().unknown_fields(value->unknown.count);
+    }
+    return value;
   }
   // False after answering that there is no model of this name.
   bool has_model(const std::optional<std::string>& name) const;
 
-  // Counts and logs an answer that was sent in another way.
-  void record(int status, const std::optional<metrics::RequestSummary>& summary,
-              std::optional<metrics::AbortReason> aborted) const;
+  // How an answer ended, for counts and log.
+  struct Ending {
+    int status = 200;
+    std::optional<metrics::RequestSummary> summary;
+    std::optional<metrics::AbortReason> aborted;
+    std::string error;               // why the server failed
+    std::vector<std::string> texts;  // of the answer's choices, if the log has texts
+  };
+  // Counts and logs an answer that was sent in another way. A log that throws loses its line.
+  void record(Ending ending) const;
 };
 
 }  // namespace sluice::server

@@ -43,23 +43,12 @@ std::optional<http::Fault> check_type(const http::Request& request) {
   return http::Fault{.status = 415, .message = "Content-Type must be application/json"};
 }
 
-// A browser sends Origin with the requests of pages; those of the server's own pages name its host.
-std::optional<http::Fault> check_origin(const http::Request& request) {
-  const std::string* origin = request.find("Origin");
-  if (origin == nullptr) return std::nullopt;
-  const std::string* host = request.find("Host");
-  const size_t scheme = origin->find("://");
-  if (host != nullptr && scheme != std::string::npos &&
-      http::equal_names(std::string_view(*origin).substr(scheme + 3), *host)) {
-    return std::nullopt;
-  }
-  return http::Fault{.status = 403, .message = "pages of another origin may not use this server"};
-}
-
 }  // namespace
 
 Gate::Gate(const GateOptions& options)
-    : allowed_hosts_(options.allowed_hosts), is_local_(options.is_local) {
+    : allowed_hosts_(options.allowed_hosts),
+      cors_origins_(options.cors_origins),
+      is_local_(options.is_local) {
   for (const std::string& key : options.keys) keys_.push_back(digest_of(key));
 }
 
@@ -78,14 +67,16 @@ bool Gate::is_key(std::string_view key) const {
   return found;
 }
 
-bool Gate::needs_key(std::string_view path) const {
-  constexpr std::string_view kOpen[] = {"/health", "/live", "/ping", "/version"};
-  if (std::ranges::find(kOpen, path) != std::end(kOpen)) return false;
-  return path != "/metrics" || !is_local_;
+// A browser asks with OPTIONS what a page may send, and it does so without the page's key.
+bool Gate::needs_key(const http::Request& request) const {
+  constexpr std::string_view kOpen[] = {"/health", "/live", "/ping", "/version", "/openapi.json"};
+  if (request.method == "OPTIONS") return false;
+  if (std::ranges::find(kOpen, request.path) != std::end(kOpen)) return false;
+  return request.path != "/metrics" || !is_local_;
 }
 
 std::optional<http::Fault> Gate::check_key(const http::Request& request) const {
-  if (keys_.empty() || !needs_key(request.path)) return std::nullopt;
+  if (keys_.empty() || !needs_key(request)) return std::nullopt;
   const std::optional<std::string_view> key = key_of(request);
   if (key && is_key(*key)) return std::nullopt;
   return http::Fault{.status = 401,
@@ -106,6 +97,22 @@ std::optional<http::Fault> Gate::check_host(const http::Request& request) const 
   return http::Fault{.status = 403,
                      .message = "the host \"" + std::string(host) +
                                 "\" is not one of --allowed-hosts, and the server has no keys"};
+}
+
+// A browser sends Origin with the requests of pages; those of the server's own pages name its host.
+std::optional<http::Fault> Gate::check_origin(const http::Request& request) const {
+  const std::string* origin = request.find("Origin");
+  if (origin == nullptr || cors_origins_.allows(*origin)) return std::nullopt;
+  const std::string* host = request.find("Host");
+  const size_t scheme = origin->find("://");
+  if (host != nullptr && scheme != std::string::npos &&
+      http::equal_names(std::string_view(*origin).substr(scheme + 3), *host)) {
+    return std::nullopt;
+  }
+  return http::Fault{.status = 403,
+                     .message =
+                         "pages of this origin may not use the server; it is not one of "
+                         "--cors-origins"};
 }
 
 std::optional<http::Fault> Gate::check(const http::Request& request) const {

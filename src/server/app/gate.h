@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/app/cors_origins.h"
 #include "server/http/fault.h"
 #include "server/http/message.h"
 
@@ -21,6 +22,7 @@ struct GateOptions {
   // that it lets point to this machine.
   std::vector<std::string> keys;
   std::vector<std::string> allowed_hosts;  // without ports; in any case of letters
+  CorsOrigins cors_origins;                // whose pages may use the server
   bool is_local = true;                    // nothing but this machine can reach the server
 };
 
@@ -30,22 +32,24 @@ class Gate {
 
   // Errors, as an answer: 401 for a key that is missing or wrong, on all routes but those that only
   // say how the server is (/metrics is one if the server is local); 403 for a Host that is not
-  // allowed without keys, and for an Origin that is not the server's own; 415 for a POST that is
-  // not application/json, which a page could send without asking.
+  // allowed without keys, and for an Origin that is neither the server's own nor allowed; 415 for a
+  // POST that is not application/json, which a page could send without asking.
   std::optional<http::Fault> check(const http::Request& request) const;
 
  private:
   using Digest = std::array<unsigned char, 32>;
 
   static Digest digest_of(std::string_view text);
-  bool needs_key(std::string_view path) const;
+  bool needs_key(const http::Request& request) const;
   // Takes the same time for all keys.
   bool is_key(std::string_view key) const;
   std::optional<http::Fault> check_key(const http::Request& request) const;
   std::optional<http::Fault> check_host(const http::Request& request) const;
+  std::optional<http::Fault> check_origin(const http::Request& request) const;
 
   std::vector<Digest> keys_;
   std::vector<std::string> allowed_hosts_;
+  CorsOrigins cors_origins_;
   bool is_local_;
 };
 

@@ -55,6 +55,28 @@ int64_t retry_seconds(const ServiceSnapshot& now) {
   return std::clamp<int64_t>(static_cast<int64_t>(wait) + 1, 1, kMaxRetrySeconds);
 }
 
+// Choices wait together. More than may ever wait are the client's to change: told to come again, it
+// would come for ever. A single prompt may be larger than the limit of tokens.
+std::optional<http::Fault> fault_of_size(const std::vector<ServiceRequest>& choices,
+                                         const ServiceLimits& limits) {
+  const int64_t num_choices = std::ssize(choices);
+  if (num_choices > limits.max_waiting) {
+    return http::Fault{
+        .message = fmt::format("prompt x n asks for {} answers, but this server lets {} requests "
+                               "wait (--max-waiting); ask for fewer at once",
+                               num_choices, limits.max_waiting),
+        .param = "n"};
+  }
+  int64_t num_tokens = 0;
+  for (const ServiceRequest& choice : choices) num_tokens += std::ssize(choice.prompt);
+  if (num_choices == 1 || num_tokens <= *limits.max_waiting_tokens) return std::nullopt;
+  return http::Fault{.message = fmt::format(
+                         "the prompts of all {} answers have {} tokens, but this server lets {} "
+                         "tokens wait (--max-waiting-tokens); ask for fewer answers at once",
+                         num_choices, num_tokens, *limits.max_waiting_tokens),
+                     .param = "n"};
+}
+
 }  // namespace
 
 Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
@@ -62,11 +84,12 @@ Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
     : call_(std::move(call)),
       model_(std::move(model)),
       options_(request.options),
-      num_choices_(request.choices.size()) {
+      writer_(request.writer),
+      texts_(call_.context->log_text ? request.choices.size() : 0) {
   if (request.stream) {
-    stream_.emplace(options_, model_->service.tokenizer());
+    stream_.emplace(options_, writer_);
   } else {
-    body_ = std::make_shared<api::AnswerBody>(options_, model_->service.tokenizer());
+    body_ = std::make_shared<api::AnswerBody>(options_, writer_);
   }
 }
 
@@ -78,8 +101,17 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
   self->call_.exchange->on_gone([weak = std::weak_ptr(self)](http::Gone reason) {
     if (const auto generation = weak.lock()) generation->client_is_gone(reason);
   });
-  std::optional<http::Fault> fault = self->submit_all(std::move(request.choices));
-  if (!fault) return self->begin_answer();
+  self->call_.exchange->on_late([weak = std::weak_ptr(self)] {
+    if (const auto generation = weak.lock()) generation->time_is_over();
+  });
+  std::optional<http::Fault> fault;
+  try {
+    fault = self->submit_all(std::move(request.choices));
+    if (!fault) return self->begin_answer();
+  } catch (...) {
+    // Answered here, so that the choices that were accepted are taken back.
+    fault = fault_of_exception(std::current_exception());
+  }
   {
     const std::lock_guard lock(self->mutex_);
     self->is_refused_ = true;
@@ -89,15 +121,13 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
 }
 
 std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> choices) {
-  for (size_t i = 0; i < choices.size(); ++i) {
+  if (auto fault = fault_of_size(choices, model_->service.limits())) return fault;
+  for (size_t i = 0; i < choices.size() && !has_left(); ++i) {
     try {
       if (std::optional<http::Fault> fault = submit(i, std::move(choices[i]))) return fault;
     } catch (const Error& error) {
       return http::Fault{.status = error.code() == ErrorCode::kDevice ? 500 : 400,
                          .message = error.what()};
-    } catch (const std::exception& error) {
-      // Answered here, so that `start` takes back the choices before this one.
-      return http::Fault{.status = 500, .message = error.what()};
     }
   }
   return std::nullopt;
@@ -148,14 +178,15 @@ http::Fault Generation::fault_of(Refusal refusal) {
 
 void Generation::begin_answer() {
   const std::lock_guard lock(mutex_);
-  if (aborted_) cancel_all();  // the client went while choices were submitted
+  if (aborted_) cancel_all();  // the client went, or the time, while choices were submitted
   if (stream_) {
-    call_.exchange->begin_stream();
+    call_.exchange->begin_stream(stream_->head());
     call_.exchange->send(stream_->start());
   }
   has_begun_ = true;
   for (Arrival& arrival : early_) handle(arrival.choice, std::move(arrival.event), arrival.time);
   early_.clear();
+  if (lives_.empty()) finish_on_worker();  // the client left before the first choice
 }
 
 void Generation::take(size_t choice, RequestEvent event) {
@@ -188,6 +219,7 @@ void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now
     life.generated(now, std::ssize(output.token_ids));
   }
   if (is_refused_) return;
+  if (!texts_.empty()) texts_[choice] += output.text;
   if (stream_) {
     call_.exchange->send(stream_->delta(choice, std::move(output), now));
   } else {
@@ -197,34 +229,47 @@ void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now
 
 void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint now) {
   lives_[choice]->ended(now, outcome_of(end.reason));
-  if (end.reason == EndReason::kAborted) aborted_ = metrics::AbortReason::kDrain;
+  if (end.reason == EndReason::kAborted) {
+    aborted_ = metrics::AbortReason::kDrain;
+    if (!fault_) fault_ = writer_->abort_fault();
+  }
   if (end.reason == EndReason::kError && !fault_) {
     fault_ = fault_of_engine(*end.error);
     cancel_all();
   }
-  if (++num_ended_ < num_choices_ || is_refused_) return;
-  // Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+  if (++num_ended_ == lives_.size() && !is_refused_) finish_on_worker();
+}
+
+// Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+void Generation::finish_on_worker() {
   call_.context->workers.post([self = shared_from_this()] { self->finish(); });
 }
 
-// The client may be gone; then what is sent here has no effect.
-void Generation::finish() { record(stream_ ? finish_stream() : finish_body()); }
+void Generation::finish() {
+  if (has_left()) return record(http::kClientClosedRequest);
+  const auto write = [this] { return stream_ ? finish_stream() : finish_body(); };
+  int status = 0;
+  try {
+    status = write();
+  } catch (...) {
+    fault_ = fault_of_exception(std::current_exception());
+    status = write();
+  }
+  record(status);
+}
 
 // The status was sent with the head, whatever came after it.
 int Generation::finish_stream() {
-  call_.exchange->send(fault_ ? api::AnswerStream::fail(*fault_) : stream_->end(places()));
-  call_.exchange->finish();
-  return 200;
+  call_.exchange->send(fault_ ? stream_->fail(*fault_) : stream_->end(places()));
+  return call_.exchange->finish() ? 200 : http::kClientClosedRequest;
 }
 
 // Nothing was sent before, so an error has its own status.
 int Generation::finish_body() {
-  if (fault_) {
-    call_.exchange->fail(*fault_);
-    return fault_->status;
-  }
-  call_.exchange->answer({.body = body_->text(places())});
-  return 200;
+  const int status = fault_ ? fault_->status : 200;
+  const bool is_taken = fault_ ? call_.exchange->fail(*fault_)
+                               : call_.exchange->answer({.body = body_->text(places())});
+  return is_taken ? status : http::kClientClosedRequest;
 }
 
 // Sums and the longest times of the choices, and the outcome of the last.
@@ -247,8 +292,12 @@ void Generation::record(int status) {
     const std::lock_guard lock(mutex_);
     return aborted_;
   }();
+  call_.record({.status = status,
+                .summary = lives_.empty() ? std::nullopt : std::optional(sum),
+                .aborted = aborted,
+                .error = fault_ ? fault_->message : "",
+                .texts = std::move(texts_)});
   if (aborted) call_.context->state.http_metrics().aborted(*aborted);
-  call_.record(status, sum, aborted);
 }
 
 void Generation::cancel_all() {
@@ -258,13 +307,26 @@ void Generation::cancel_all() {
 void Generation::client_is_gone(http::Gone reason) {
   const std::lock_guard lock(mutex_);
   aborted_ = abort_reason_of(reason);
+  has_left_ = true;
   cancel_all();
+}
+
+void Generation::time_is_over() {
+  const std::lock_guard lock(mutex_);
+  if (aborted_ || (has_begun_ && num_ended_ == lives_.size())) return;
+  aborted_ = metrics::AbortReason::kTimeout;
+  cancel_all();
+}
+
+bool Generation::has_left() {
+  const std::lock_guard lock(mutex_);
+  return has_left_;
 }
 
 // Of each prompt the choice that found the fewest counts, as in the answer's usage.
 api::CachedPlaces Generation::places() const {
   api::CachedPlaces places;
-  for (size_t first = 0; first < num_choices_; first += options_->n) {
+  for (size_t first = 0; first < lives_.size(); first += options_->n) {
     int64_t fewest = lives_[first]->summary().num_cached_tokens;
     for (size_t i = first + 1; i < first + options_->n; ++i) {
       fewest = std::min(fewest, lives_[i]->summary().num_cached_tokens);

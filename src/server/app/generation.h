@@ -3,15 +3,17 @@
 // A request has one or more choices; each is a request of the service. Their outputs become the
 // body or the stream of the answer. When the client goes, all choices are cancelled.
 //
-// Made by the handlers of completions and chats. Thread rule: `start` on a worker; after it the
-// object lives until its last choice has ended. Sinks run on the engine's thread and only move
-// what they get; text is made on the threads of the connection and of the workers.
+// Made by the handlers of all routes that generate, in `generate` (app/generate.h). It knows no
+// API: an AnswerWriter has its forms. Thread rule: `start` on a worker; after it the object lives
+// until its last choice has ended. Sinks run on the engine's thread and only move what they get;
+// text is made on the threads of the connection and of the workers.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,6 +21,7 @@
 #include "server/api/answer_body.h"
 #include "server/api/answer_options.h"
 #include "server/api/answer_stream.h"
+#include "server/api/answer_writer.h"
 #include "server/app/call.h"
 #include "server/app/served_model.h"
 #include "server/metrics/request_life.h"
@@ -28,6 +31,7 @@ namespace sluice::server {
 
 struct GenerationRequest {
   std::shared_ptr<const api::AnswerOptions> options;
+  std::shared_ptr<api::AnswerWriter> writer;
   std::vector<ServiceRequest> choices;  // by index
   bool stream = false;
 };
@@ -35,7 +39,7 @@ struct GenerationRequest {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // Submits all choices and answers with the first error or refusal; the headers of a stream leave
-  // as soon as all are accepted.
+  // as soon as all are accepted. Choices of a client that has left are not submitted.
   static void start(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest request);
 
  private:
@@ -66,10 +70,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void cancel_all();
   // Takes the mutex. On a thread of the connection, or in `start` if the client had gone before.
   void client_is_gone(http::Gone reason);
+  // Takes the mutex. The answer ends with what it has, as after a drain.
+  void time_is_over();
+  // Takes the mutex. Nobody reads the answer.
+  bool has_left();
 
-  // On a worker, after the last choice has ended: nothing but `aborted_` changes any more.
+  void finish_on_worker();
+  // On a worker, after the last choice has ended: nothing but `aborted_` and `has_left_` changes
+  // any more.
   void finish();
-  // Both return the status that the client got.
+  // Both return the status that the client got; kClientClosedRequest if it got none.
   int finish_stream();
   int finish_body();
   void record(int status);
@@ -79,21 +89,24 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const Call call_;
   const std::shared_ptr<const ServedModel> model_;
   const std::shared_ptr<const api::AnswerOptions> options_;
-  const size_t num_choices_;
+  const std::shared_ptr<api::AnswerWriter> writer_;
 
   std::mutex mutex_;
   // Everything below is read and written under the mutex. The engine's thread takes it for each
   // event; the others hold it for a few moves each, at most once or twice in an answer.
   std::optional<api::AnswerStream> stream_;  // one of these two
   std::shared_ptr<api::AnswerBody> body_;
-  std::vector<std::unique_ptr<metrics::RequestLife>> lives_;  // by choice, as far as submitted
-  std::vector<int64_t> ids_;                                  // of the accepted ones
+  // By choice, as far as submitted: an answer ends when as many have ended.
+  std::vector<std::unique_ptr<metrics::RequestLife>> lives_;
+  std::vector<int64_t> ids_;        // of the accepted ones
+  std::vector<std::string> texts_;  // by choice, if the log has texts
   std::vector<Arrival> early_;
   bool has_begun_ = false;
   bool is_refused_ = false;  // answered with an error before it began
   size_t num_ended_ = 0;
   std::optional<http::Fault> fault_;
   std::optional<metrics::AbortReason> aborted_;
+  bool has_left_ = false;
 };
 
 }  // namespace sluice::server

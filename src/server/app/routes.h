@@ -13,19 +13,33 @@ namespace sluice::server {
 // Adds all routes. `context` outlives the router.
 void add_routes(http::Router& router, ServerContext& context);
 
-// The parts of it, by file. Status: /health, /live, /ping, /version, /load, /metrics, /v1/models.
+// Adds OPTIONS to each path, for pages of other origins. Called once, after all other routes.
+void add_preflight_routes(http::Router& router, ServerContext& context);
+
+// The parts of it, by file. Status: /health, /live, /ping, /version, /openapi.json, /load,
+// /metrics, /v1/models.
 void add_status_routes(http::Router& router, ServerContext& context);
 // Text: /tokenize, /detokenize, /apply-template, /tokenizer_info.
 void add_text_routes(http::Router& router, ServerContext& context);
 // Generation: /v1/completions, /v1/chat/completions.
 void add_generation_routes(http::Router& router, ServerContext& context);
+// Messages: /v1/messages, /v1/messages/count_tokens.
+void add_messages_routes(http::Router& router, ServerContext& context);
+// /v1/responses.
+void add_response_routes(http::Router& router, ServerContext& context);
 
-// What a handler of a route does with a call. It throws only what std::exception covers.
+// What a handler of a route does with a call.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 
+struct ModelRoute {
+  const char* method = "POST";
+  const char* pattern;
+  Answering answering;
+  http::FaultBody faults = http::fault_body;  // how all errors of this path are written
+};
+
 // Adds a route whose answer needs the model. The call goes to a worker. Errors: 503 while there is
-// no model that serves; 500 for what `answering` throws.
-void add_model_route(http::Router& router, ServerContext& context, const char* method,
-                     const char* pattern, Answering answering);
+// no model that serves; those of fault_of_exception for what `answering` throws.
+void add_model_route(http::Router& router, ServerContext& context, const ModelRoute& route);
 
 }  // namespace sluice::server

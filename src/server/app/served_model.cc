@@ -32,6 +32,17 @@ Json tokenizer_info_of(const std::filesystem::path& directory, const Tokenizer& 
   return info;
 }
 
+metrics::Histogram::Reading reading_of(const StepSizes& steps) {
+  metrics::Histogram::Reading reading{.sum = static_cast<double>(steps.num_tokens)};
+  for (size_t i = 0; i < steps.num_steps.size(); ++i) {
+    reading.count += steps.num_steps[i];
+    if (i == StepSizes::kBounds.size()) break;
+    reading.bounds.push_back(static_cast<double>(StepSizes::kBounds[i]));
+    reading.cumulative.push_back(reading.count);
+  }
+  return reading;
+}
+
 }  // namespace
 
 ServedModel::ServedModel(EngineService& engine, const std::string& model_directory,
@@ -64,6 +75,7 @@ metrics::EngineReading ServedModel::reading() const {
                                  .block_tokens = kv.block_tokens,
                                  .num_device_blocks = kv.on_host ? 0 : kv.num_blocks,
                                  .num_host_blocks = kv.on_host ? kv.num_blocks : 0,
+                                 .step_tokens = reading_of(now.steps),
                                  .last_progress_s = static_cast<double>(now.stalled_ns) * 1e-9};
   const auto bytes = [&](int64_t num_blocks) { return num_blocks * kv.block_bytes; };
   const metrics::KvBytes all{
@@ -71,6 +83,11 @@ metrics::EngineReading ServedModel::reading() const {
       .cached = bytes(now.kv.num_cached),
       .free = bytes(now.kv.num_blocks - now.kv.num_used - now.kv.num_cached)};
   (kv.on_host ? reading.host_kv : reading.device_kv) = all;
+  if (kv.on_host) {
+    reading.transfers = metrics::KvTransfers{.h2d_bytes = now.stats.kv_h2d_bytes,
+                                             .d2h_bytes = now.stats.kv_d2h_bytes,
+                                             .num_slot_waits = now.stats.num_slot_waits};
+  }
   return reading;
 }
 

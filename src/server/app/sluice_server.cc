@@ -52,7 +52,8 @@ class SluiceServer::Impl {
                  .workers = workers_,
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
-                 .log = options_.log},
+                 .log = options_.log,
+                 .log_text = options_.log_text},
         workers_(options_.num_workers),
         http_(http_options()) {}
   // Sinks of the service use the workers until each has its end.
@@ -65,7 +66,16 @@ class SluiceServer::Impl {
                              .num_threads = options_.num_http_threads,
                              .limits = options_.limits};
     add_routes(http.router, context_);
+    if (!options_.gate.cors_origins.empty()) {
+      add_preflight_routes(http.router, context_);
+      http.answer_fields = [this](const http::Request& request) {
+        return options_.gate.cors_origins.fields_for(request);
+      };
+    }
     http.gate = [this](const http::Request& request) { return gate_.check(request); };
+    http.on_refusal = [this](const http::RefusedRequest& refused) {
+      record_refusal(context_, refused);
+    };
     return http;
   }
 

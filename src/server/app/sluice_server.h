@@ -39,6 +39,7 @@ struct SluiceServerOptions {
   std::string version;
   // Called for each answer, from any thread; empty: no log.
   std::function<void(const metrics::RequestLogEntry&)> log;
+  bool log_text = false;  // entries have the bodies of requests and the texts of answers
 };
 
 class SluiceServer {

@@ -35,6 +35,10 @@ http::Answer version(ServerContext& context, const http::Request&) {
   return {.body = Json{{"version", context.version}}.dump()};
 }
 
+http::Answer openapi(ServerContext& context, const http::Request&) {
+  return {.body = context.openapi};
+}
+
 // What routers balance by: all requests of the engine, waiting ones included.
 http::Answer load(ServerContext& context, const http::Request&) {
   const auto model = context.state.model();
@@ -95,6 +99,7 @@ void add_status_routes(http::Router& router, ServerContext& context) {
   add_status_route(router, context, "/live", live);
   add_status_route(router, context, "/ping", live);
   add_status_route(router, context, "/version", version);
+  add_status_route(router, context, "/openapi.json", openapi);
   add_status_route(router, context, "/load", load);
   add_status_route(router, context, "/metrics", metrics_page);
   add_status_route(router, context, "/v1/models", models);

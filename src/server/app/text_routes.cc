@@ -62,10 +62,11 @@ void tokenizer_info(const Call& call, std::shared_ptr<const ServedModel> model) 
 }  // namespace
 
 void add_text_routes(http::Router& router, ServerContext& context) {
-  add_model_route(router, context, "POST", "/tokenize", tokenize);
-  add_model_route(router, context, "POST", "/detokenize", detokenize);
-  add_model_route(router, context, "POST", "/apply-template", apply_template);
-  add_model_route(router, context, "GET", "/tokenizer_info", tokenizer_info);
+  add_model_route(router, context, {.pattern = "/tokenize", .answering = tokenize});
+  add_model_route(router, context, {.pattern = "/detokenize", .answering = detokenize});
+  add_model_route(router, context, {.pattern = "/apply-template", .answering = apply_template});
+  add_model_route(router, context,
+                  {.method = "GET", .pattern = "/tokenizer_info", .answering = tokenizer_info});
 }
 
 }  // namespace sluice::server

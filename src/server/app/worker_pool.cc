@@ -12,7 +12,15 @@ class WorkerPool::Impl {
   explicit Impl(int num_threads) : threads_(static_cast<size_t>(num_threads)) {}
   ~Impl() { threads_.join(); }
 
-  void post(std::function<void()> work) { boost::asio::post(threads_, std::move(work)); }
+  // An exception that leaves a thread would end the process, and with it all other requests.
+  void post(std::function<void()> work) {
+    boost::asio::post(threads_, [work = std::move(work)] {
+      try {
+        work();
+      } catch (...) {  // whoever waits for the work sees that its exchange is given up
+      }
+    });
+  }
 
  private:
   boost::asio::thread_pool threads_;

@@ -17,7 +17,8 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Runs `work` on one of the threads, in the order of calls. REQUIRES: it throws nothing.
+  // Runs `work` on one of the threads, in the order of calls. What it throws ends this work and
+  // nothing else; work that answers somebody catches it before.
   void post(std::function<void()> work);
 
  private:

@@ -29,7 +29,9 @@ void append_head(std::string& out, const AnswerHead& head) {
                fmt::format("{:%a, %d %b %Y %H:%M:%S GMT}", fmt::gmtime(std::time(nullptr))));
   append_field(out, "Content-Type", head.content_type);
   append_field(out, "X-Request-Id", head.request_id);
-  for (const Field& field : head.fields) append_field(out, field.name, field.value);
+  for (const auto* fields : {&head.fields, &head.more_fields}) {
+    for (const Field& field : *fields) append_field(out, field.name, field.value);
+  }
   if (head.length) append_field(out, "Content-Length", fmt::format("{}", *head.length));
   if (head.chunked) append_field(out, "Transfer-Encoding", "chunked");
   if (head.close) append_field(out, "Connection", "close");

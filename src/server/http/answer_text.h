@@ -16,6 +16,7 @@ struct AnswerHead {
   int status;
   std::string_view content_type;
   const std::vector<Field>& fields;
+  const std::vector<Field>& more_fields;
   std::string_view request_id;
   std::optional<size_t> length;  // of the body; none: a stream
   bool chunked = false;          // the stream is framed; else the connection's end is its end

@@ -1,7 +1,6 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
-#include <exception>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -86,6 +85,7 @@ void Connection::consume() {
       case RequestReader::Step::kMore:
         return;
       case RequestReader::Step::kFault:
+        note_head();
         return refuse(reader_.fault());
       case RequestReader::Step::kHead:
         if (!begin_body()) return;
@@ -97,17 +97,28 @@ void Connection::consume() {
   }
 }
 
+// What an error of this request is answered with, as far as it is known.
+void Connection::note_head() {
+  const Request& request = reader_.head().request;
+  head_only_ = request.method == "HEAD";
+  request_id_ = request.id;
+  fault_body_ = set_->options.router.faults_of(request.path);
+}
+
 // Whether the request may go on; otherwise it has been answered, and its body is not read.
 bool Connection::begin_body() {
-  Head& head = reader_.head();
-  head_only_ = head.request.method == "HEAD";
-  request_id_ = head.request.id;
-  auto found = set_->options.router.find(head.request.method, head.request.path);
+  const Head& head = reader_.head();
+  note_head();
+  if (set_->options.answer_fields) more_fields_ = set_->options.answer_fields(head.request);
+  const Router& router = set_->options.router;
+  auto found = router.find(head.request.method, head.request.path);
   std::optional<Fault> fault;
   if (auto* unknown = std::get_if<Fault>(&found)) {
     fault = std::move(*unknown);
+    route_ = router.pattern_of(head.request.path);
   } else {
     match_ = std::move(std::get<Router::Match>(found));
+    route_ = match_.pattern;
     if (set_->options.gate) fault = set_->options.gate(head.request);
   }
   if (fault) {
@@ -132,10 +143,17 @@ bool Connection::send_continue() {
 
 void Connection::refuse(const Fault& fault) {
   if (request_id_.empty()) request_id_ = make_request_id();
+  report_refusal(fault.status);
   outbox_ = std::make_shared<Outbox>(0, [] {});
   close_after_ = stopping_ || fault.close;
-  outbox_->answer(fault_answer(fault));
+  outbox_->answer(fault_answer(fault, fault_body_, request_id_));
   pump();
+}
+
+void Connection::report_refusal(int status) const {
+  const auto& report = set_->options.on_refusal;
+  if (!report) return;
+  report({.status = status, .route = route_, .id = request_id_, .arrived = reader_.arrived()});
 }
 
 void Connection::call_handler() {
@@ -144,6 +162,8 @@ void Connection::call_handler() {
   request.captures = std::move(match_.captures);
   close_after_ = stopping_ || !head.keep_alive;
   chunked_ = request.minor_version == 1;
+  const Milliseconds answer_time = set_->options.limits.answer_time;
+  if (answer_time > Milliseconds(0)) answer_end_ = Clock::now() + answer_time;
   outbox_ =
       std::make_shared<Outbox>(set_->options.limits.client_buffer_bytes, [weak = weak_from_this()] {
         const auto self = weak.lock();
@@ -152,12 +172,13 @@ void Connection::call_handler() {
           if (const auto connection = weak.lock()) connection->pump();
         });
       });
-  auto exchange = std::make_shared<Exchange>(outbox_, request.id);
+  auto exchange = std::make_shared<Exchange>(outbox_, request.id, fault_body_);
   try {
     (*match_.handler)(std::move(request), exchange);
-  } catch (const std::exception&) {
+  } catch (...) {
     // The text is not for the client. If the handler has answered before, this has no effect.
-    exchange->fail({.status = 500, .message = "the server failed to handle the request"});
+    const Fault fault{.status = 500, .message = "the server failed to handle the request"};
+    if (exchange->fail(fault)) report_refusal(fault.status);
   }
 }
 
@@ -165,7 +186,11 @@ void Connection::pump() {
   if (closed_ || !outbox_) return;
   if (outbox_->overflowed()) return lose(Gone::kSlowClient);
   if (writing_ || finished_) return;
-  compose(outbox_->take(kBatchBytes));
+  try {
+    compose(outbox_->take(kBatchBytes));
+  } catch (...) {
+    return lose(Gone::kDisconnected);  // a part is missing, so what follows must not be sent
+  }
   if (!out_.empty()) {
     writing_ = true;
     last_taken_ = Clock::now();
@@ -185,6 +210,7 @@ void Connection::compose(Outbox::Batch batch) {
     append_head(out_, {.status = answer.status,
                        .content_type = answer.content_type,
                        .fields = answer.fields,
+                       .more_fields = more_fields_,
                        .request_id = request_id_,
                        .length = answer.body.size(),
                        .close = close_after_});
@@ -197,6 +223,7 @@ void Connection::compose(Outbox::Batch batch) {
     append_head(out_, {.status = 200,
                        .content_type = start_.content_type,
                        .fields = start_.fields,
+                       .more_fields = more_fields_,
                        .request_id = request_id_,
                        .chunked = chunked_,
                        .close = close_after_});
@@ -240,6 +267,7 @@ void Connection::on_written(const Error& error, size_t size) {
 void Connection::end_exchange() {
   if (cut_) return lose(Gone::kDisconnected);
   outbox_.reset();
+  answer_end_ = TimePoint::max();
   finished_ = false;
   streaming_ = false;
   start_ = {};
@@ -247,6 +275,9 @@ void Connection::end_exchange() {
   if (out_.capacity() > kBatchBytes) std::string().swap(out_);
   if (close_after_ || stopping_) return linger();
   request_id_.clear();
+  fault_body_ = fault_body;
+  route_ = {};
+  more_fields_.clear();
   reader_.next(Clock::now());
   // Posted, so that a thousand pipelined requests are no recursion.
   asio::post(socket_.get_executor(), [self = shared_from_this()] {
@@ -259,9 +290,9 @@ void Connection::end_exchange() {
 TimePoint Connection::deadline() const {
   if (lingering_) return linger_end_;
   if (!outbox_) return reader_.deadline();
-  TimePoint next = TimePoint::max();
-  if (writing_) next = last_taken_ + set_->options.limits.client_stall;
-  if (streaming_ && !writing_) next = last_taken_ + start_.ping_interval;
+  TimePoint next = answer_end_;
+  if (writing_) next = std::min(next, last_taken_ + set_->options.limits.client_stall);
+  if (streaming_ && !writing_) next = std::min(next, last_taken_ + start_.ping_interval);
   return reading_ ? next : std::min(next, Clock::now() + kPollTime);
 }
 
@@ -282,6 +313,10 @@ void Connection::arm() {
 
 void Connection::on_time() {
   if (outbox_ && !reading_ && peer_has_closed()) return lose(Gone::kDisconnected);
+  if (outbox_ && Clock::now() >= answer_end_) {
+    answer_end_ = TimePoint::max();
+    outbox_->expire();
+  }
   if (Clock::now() < deadline()) return;
   if (lingering_) return close();
   if (!outbox_) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <boost/asio/generic/stream_protocol.hpp>
 #include <boost/asio/io_context.hpp>
@@ -39,11 +40,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_read(const Error& error, size_t size);
   void on_end_of_input();
   void consume();
+  void note_head();
   bool begin_body();
   bool send_continue();
   void dispatch();
   void call_handler();
   void refuse(const Fault& fault);
+  void report_refusal(int status) const;
 
   void pump();
   void compose(Outbox::Batch batch);
@@ -77,8 +80,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Of the current answer.
   std::shared_ptr<Outbox> outbox_;
   Router::Match match_{};
+  std::string_view route_;  // the pattern of the path's route; empty: none, or not known
   std::string request_id_;
-  bool head_only_ = false;  // HEAD: the client expects no body
+  FaultBody fault_body_ = fault_body;  // of the route, once it is known
+  std::vector<Field> more_fields_;     // ServerOptions::answer_fields
+  bool head_only_ = false;             // HEAD: the client expects no body
   bool chunked_ = false;
   bool streaming_ = false;
   bool close_after_ = false;
@@ -89,6 +95,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t written_ = 0;  // of out_
   bool writing_ = false;
   TimePoint last_taken_;
+  TimePoint answer_end_ = TimePoint::max();  // of Limits::answer_time
 };
 
 }  // namespace sluice::http

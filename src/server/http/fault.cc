@@ -55,7 +55,7 @@ std::string_view status_reason(int status) {
   return found == nullptr ? "Status" : found->reason;
 }
 
-std::string fault_body(const Fault& fault) {
+std::string fault_body(const Fault& fault, std::string_view /*request_id*/) {
   nlohmann::ordered_json error;
   error["message"] = fault.message;
   error["type"] = fault_type(fault.status);
@@ -73,11 +73,11 @@ std::string fault_body(const Fault& fault) {
   return document.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-Answer fault_answer(const Fault& fault) {
+Answer fault_answer(const Fault& fault, FaultBody body, std::string_view request_id) {
   const Status* known = find_status(fault.status);
   return {.status = fault.status,
           .fields = fault.fields,
-          .body = fault_body(fault),
+          .body = body(fault, request_id),
           .close = fault.close || (known != nullptr && known->closes)};
 }
 

@@ -167,8 +167,8 @@ Fault closing_fault(int status, std::string message) {
   return {.status = status, .message = std::move(message), .close = true};
 }
 
-std::variant<Head, Fault> parse_head(std::string_view text, const Limits& limits) {
-  if (auto fault = check_bytes(text)) return *fault;
+std::optional<Fault> parse_head(std::string_view text, const Limits& limits, Head& head) {
+  if (auto fault = check_bytes(text)) return fault;
   beast::http::request_parser<beast::http::empty_body> parser;
   // The caller has counted; Beast's own limits must not be the smaller ones.
   parser.header_limit(static_cast<uint32_t>(text.size()) + 1);
@@ -179,11 +179,9 @@ std::variant<Head, Fault> parse_head(std::string_view text, const Limits& limits
     return closing_fault(400, fmt::format("the request's head is not HTTP/1.1: {}",
                                           error ? error.message() : "it does not end"));
   }
-  Head head;
-  if (auto fault = copy_message(head, parser.get(), limits)) return *fault;
-  if (auto fault = read_framing(head, limits)) return *fault;
-  if (auto fault = read_expectations(head)) return *fault;
-  return head;
+  if (auto fault = copy_message(head, parser.get(), limits)) return fault;
+  if (auto fault = read_framing(head, limits)) return fault;
+  return read_expectations(head);
 }
 
 }  // namespace sluice::http

@@ -6,8 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
-#include <variant>
 
 #include "server/http/fault.h"
 #include "server/http/limits.h"
@@ -25,7 +25,8 @@ struct Head {
   bool expects_continue = false;  // the client waits for "100 Continue" before it sends the body
 };
 
-// Parses the text from the request line to the empty line, both included.
+// Parses the text from the request line to the empty line, both included. After an error `head` has
+// what was read before it: with a path, the request's own, its fields and its id.
 //
 // Errors, all of which close the connection: 400 for a byte below 0x20 other than tab and CR LF, a
 // CR or LF alone, a continued field, a target that is not a path, another version than 1.0 and 1.1,
@@ -34,7 +35,7 @@ struct Head {
 // refuses; 411 for POST, PUT and PATCH without a length; 413 for a length above the limit; 414 for
 // a long target; 415 for a Content-Encoding; 417 for another Expect than 100-continue; 431 for too
 // many fields.
-std::variant<Head, Fault> parse_head(std::string_view text, const Limits& limits);
+std::optional<Fault> parse_head(std::string_view text, const Limits& limits, Head& head);
 
 // A fault that closes the connection.
 Fault closing_fault(int status, std::string message);

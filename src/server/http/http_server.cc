@@ -65,7 +65,7 @@ class HttpServer::Impl {
     listen();
     accept();
     for (int i = 0; i < set_->options.num_threads; ++i) {
-      threads_.emplace_back([this] { set_->io.run(); });
+      threads_.emplace_back([this] { run(); });
     }
   }
 
@@ -125,13 +125,26 @@ class HttpServer::Impl {
     port_ = bound.port();
   }
 
+  // A handler that throws, such as without memory, ends its connection: nothing of it is pending
+  // then but its timer. All others go on.
+  void run() {
+    for (;;) {
+      try {
+        set_->io.run();
+        return;
+      } catch (...) {
+        continue;
+      }
+    }
+  }
+
   void accept() {
     acceptor_.async_accept(asio::make_strand(set_->io),
                            [this](const SystemError& error, Connection::Socket socket) {
                              if (stopped_) return;
                              if (!error) {
-                               admit(std::move(socket));
-                               return accept();
+                               accept();  // first: what admit throws must not end it
+                               return admit(std::move(socket));
                              }
                              pause_.expires_after(kAcceptPause);
                              pause_.async_wait([this](const SystemError& cancelled) {

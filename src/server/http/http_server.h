@@ -10,11 +10,23 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "server/http/limits.h"
 #include "server/http/router.h"
 
 namespace sluice::http {
+
+// An answer that no handler gave: the request was refused before one, or its handler threw.
+struct RefusedRequest {
+  int status = 0;
+  // The pattern of the route; empty: no route has the path, or the head could not be read. It and
+  // the id are valid during the call only.
+  std::string_view route;
+  std::string_view id;  // X-Request-Id of the answer
+  TimePoint arrived;    // the first byte of the request
+};
 
 struct ServerOptions {
   std::string address = "127.0.0.1";  // an IP address, v4 or v6
@@ -26,6 +38,12 @@ struct ServerOptions {
   // Looks at each request whose route is known before its body is read, for keys, hosts and types.
   // It runs on the server's threads; it must not block or throw. A fault is answered instead.
   std::function<std::optional<Fault>(const Request&)> gate;
+  // Fields that the answer to a request has beside its own, also if it is refused after its head
+  // was read. As the gate, it must not block or throw.
+  std::function<std::vector<Field>(const Request&)> answer_fields;
+  // Told of each of them before the answer leaves, for counts and logs. As the gate, it must not
+  // block or throw.
+  std::function<void(const RefusedRequest&)> on_refusal;
 };
 
 class HttpServer {

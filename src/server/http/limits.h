@@ -31,6 +31,8 @@ struct Limits {
   Milliseconds idle_time{75'000};
   // More connections are closed when they are accepted.
   size_t num_connections = 1024;
+  // From a complete request to the end of its answer; then Exchange::on_late. 0: no limit.
+  Milliseconds answer_time{0};
   // Bytes of later requests that are read while an answer is produced.
   size_t kept_bytes = 16 << 10;
   // Bytes of a stream that wait for the client, and the time without one byte taken.

@@ -2,8 +2,6 @@
 
 #include <utility>
 
-#include "server/http/fault.h"
-
 namespace sluice::http {
 
 Outbox::Outbox(size_t max_bytes, std::function<void()> wake)
@@ -66,18 +64,17 @@ bool Outbox::finish() {
   return true;
 }
 
+bool Outbox::is_unanswered() const {
+  const std::lock_guard lock(mutex_);
+  return phase_ == Phase::kWaiting;
+}
+
 void Outbox::abandon() {
   {
     const std::lock_guard lock(mutex_);
-    if (phase_ == Phase::kWaiting) {
-      phase_ = Phase::kAnswered;
-      answer_ = fault_answer({.status = 500, .message = "the request was given up unanswered"});
-    } else if (phase_ == Phase::kStreaming) {
-      phase_ = Phase::kFinished;
-      cut_ = true;
-    } else {
-      return;
-    }
+    if (phase_ != Phase::kStreaming) return;
+    phase_ = Phase::kFinished;
+    cut_ = true;
   }
   wake_();
 }
@@ -94,6 +91,29 @@ void Outbox::on_gone(std::function<void(Gone)> callback) {
     gone = *gone_;
   }
   callback(gone);
+}
+
+void Outbox::on_late(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (complete() || gone_) return;
+    if (!is_late_) {
+      late_callback_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+void Outbox::expire() {
+  std::function<void()> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    is_late_ = true;
+    if (complete() || gone_) return;
+    callback = std::exchange(late_callback_, nullptr);
+  }
+  if (callback) callback();
 }
 
 Outbox::Batch Outbox::take(size_t max_bytes) {

@@ -52,11 +52,16 @@ class Outbox {
   // Merges with the last waiting event if that one absorbs it.
   bool send(std::unique_ptr<StreamEvent> event);
   bool finish();
-  // No producer is left: an unanswered request gets 500, an unfinished stream is cut.
+  // Whether neither an answer nor a stream has begun.
+  bool is_unanswered() const;
+  // No producer is left: an unfinished stream is cut.
   void abandon();
   // `callback` is called once if the client goes before the answer is complete, on a thread of the
   // server; at once on this thread if it has gone. It must not block.
   void on_gone(std::function<void(Gone)> callback);
+  // `callback` is called once if Limits::answer_time ends before the answer is complete, as that of
+  // on_gone. The connection stays: the producer may still end its answer.
+  void on_late(std::function<void()> callback);
 
   // The connection's side.
   struct Batch {
@@ -73,6 +78,8 @@ class Outbox {
   // Whether the client is too slow, and the connection must call lose().
   bool overflowed() const;
   void lose(Gone reason);
+  // Limits::answer_time is over.
+  void expire();
 
   size_t queued_bytes() const;
 
@@ -91,6 +98,8 @@ class Outbox {
   bool cut_ = false;
   std::optional<Gone> gone_;
   std::function<void(Gone)> callback_;
+  bool is_late_ = false;
+  std::function<void()> late_callback_;
   std::optional<Answer> answer_;
   std::optional<StreamStart> start_;
   std::deque<std::unique_ptr<StreamEvent>> events_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
@@ -24,6 +23,7 @@ RequestReader::Step RequestReader::feed(std::string& in, TimePoint now) {
   if (state_ == State::kIdle) {
     state_ = State::kHead;
     since_ = now;
+    arrived_ = now;
   }
   return state_ == State::kHead ? feed_head(in, now) : feed_body(in, now);
 }
@@ -48,9 +48,7 @@ RequestReader::Step RequestReader::feed_head(std::string& in, TimePoint now) {
 }
 
 RequestReader::Step RequestReader::finish_head(std::string_view text, TimePoint now) {
-  auto parsed = parse_head(text, *limits_);
-  if (auto* fault = std::get_if<Fault>(&parsed)) return fail(std::move(*fault));
-  head_ = std::move(std::get<Head>(parsed));
+  if (auto fault = parse_head(text, *limits_, head_)) return fail(std::move(*fault));
   since_ = now;
   last_byte_ = now;
   if (head_.framing == Framing::kChunked) chunks_.emplace(*limits_);

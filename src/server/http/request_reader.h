@@ -34,9 +34,12 @@ class RequestReader {
   // Begins the next request of the connection.
   void next(TimePoint now);
 
+  // After kFault: what was read of it; the path is empty if that was not.
   Head& head() { return head_; }
   const Fault& fault() const { return fault_; }
 
+  // When the first byte of the request came. Order: not while is_idle().
+  TimePoint arrived() const { return arrived_; }
   // Whether no byte of a request has come.
   bool is_idle() const { return state_ == State::kIdle; }
   // When expire() has to be called unless bytes come before.
@@ -57,6 +60,7 @@ class RequestReader {
 
   const Limits* limits_;
   State state_ = State::kIdle;
+  TimePoint arrived_;
   TimePoint since_;      // when the state began
   TimePoint last_byte_;  // of the body
   size_t scanned_ = 0;

@@ -43,6 +43,17 @@ std::optional<std::string> decode(std::string_view text) {
   return decoded;
 }
 
+// The parts of the path, or nothing if it is wrongly percent-encoded.
+std::optional<std::vector<std::string>> decoded_segments(std::string_view path) {
+  std::vector<std::string> segments = split(path);
+  for (std::string& segment : segments) {
+    auto decoded = decode(segment);
+    if (!decoded) return std::nullopt;
+    segment = std::move(*decoded);
+  }
+  return segments;
+}
+
 // What the pattern captures, or nothing if the path does not fit.
 std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
                                               const std::vector<std::string>& path) {
@@ -66,27 +77,41 @@ std::optional<std::vector<std::string>> match(const std::vector<std::string>& pa
 
 }  // namespace
 
-void Router::add(std::string method, std::string_view pattern, Handler handler) {
-  routes_.push_back({std::move(method), split(pattern), std::move(handler)});
+void Router::add(std::string method, std::string_view pattern, Handler handler, FaultBody faults) {
+  routes_.push_back(
+      {std::move(method), std::string(pattern), split(pattern), std::move(handler), faults});
+}
+
+// The first route of the path, whatever its method is; null: there is none.
+const Router::Route* Router::route_of(std::string_view path) const {
+  const auto segments = decoded_segments(path);
+  if (!segments) return nullptr;
+  const auto found = std::ranges::find_if(
+      routes_, [&](const Route& route) { return match(route.segments, *segments).has_value(); });
+  return found == routes_.end() ? nullptr : &*found;
+}
+
+FaultBody Router::faults_of(std::string_view path) const {
+  const Route* route = route_of(path);
+  return route == nullptr ? fault_body : route->faults;
 }
 
 std::variant<Router::Match, Fault> Router::find(std::string_view method,
                                                 std::string_view path) const {
-  std::vector<std::string> segments = split(path);
-  for (std::string& segment : segments) {
-    auto decoded = decode(segment);
-    if (!decoded) {
-      return Fault{.status = 400,
-                   .message = fmt::format("the path \"{}\" is not percent-encoded rightly",
-                                          printable(path))};
-    }
-    segment = std::move(*decoded);
+  const auto decoded = decoded_segments(path);
+  if (!decoded) {
+    return Fault{
+        .status = 400,
+        .message = fmt::format("the path \"{}\" is not percent-encoded rightly", printable(path))};
   }
+  const std::vector<std::string>& segments = *decoded;
   std::vector<std::string> allowed;
   for (const Route& route : routes_) {
     auto captures = match(route.segments, segments);
     if (!captures) continue;
-    if (route.method == method) return Match{&route.handler, std::move(*captures)};
+    if (route.method == method) {
+      return Match{&route.handler, std::move(*captures), route.pattern};
+    }
     if (std::find(allowed.begin(), allowed.end(), route.method) == allowed.end()) {
       allowed.push_back(route.method);
     }
@@ -99,6 +124,17 @@ std::variant<Router::Match, Fault> Router::find(std::string_view method,
                .message = fmt::format("{} is not allowed for {}; use {}", printable(method),
                                       printable(path), allow),
                .fields = {{"Allow", allow}}};
+}
+
+std::vector<Router::Name> Router::names() const {
+  std::vector<Name> names;
+  for (const Route& route : routes_) names.push_back({route.method, route.pattern});
+  return names;
+}
+
+std::string_view Router::pattern_of(std::string_view path) const {
+  const Route* route = route_of(path);
+  return route == nullptr ? std::string_view() : route->pattern;
 }
 
 }  // namespace sluice::http

@@ -27,23 +27,42 @@ class Router {
   struct Match {
     const Handler* handler;
     std::vector<std::string> captures;
+    std::string_view pattern;  // as it was added; lives as long as the router
   };
 
   // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
   // one or more. {} and {*} are captured, percent-decoded. The first pattern added that fits
-  // counts.
-  void add(std::string method, std::string_view pattern, Handler handler);
+  // counts. `faults` writes the errors of requests to paths that fit, whoever finds them.
+  void add(std::string method, std::string_view pattern, Handler handler,
+           FaultBody faults = fault_body);
 
   // Errors: 400 for a path that is wrongly percent-encoded or holds NUL, 404 for an unknown path,
   // 405 with Allow for one that knows other methods.
   std::variant<Match, Fault> find(std::string_view method, std::string_view path) const;
+  // How errors of requests to this path are written, whatever the method is; OpenAI's way for a
+  // path that is unknown.
+  FaultBody faults_of(std::string_view path) const;
+
+  struct Name {
+    std::string method;
+    std::string pattern;
+  };
+  // All routes, in the order of add().
+  std::vector<Name> names() const;
+
+  // The pattern of the first route that fits the path, whatever its method; empty if none does.
+  std::string_view pattern_of(std::string_view path) const;
 
  private:
   struct Route {
     std::string method;
+    std::string pattern;
     std::vector<std::string> segments;
     Handler handler;
+    FaultBody faults;
   };
+
+  const Route* route_of(std::string_view path) const;
 
   std::vector<Route> routes_;
 };

@@ -17,10 +17,6 @@ std::vector<double> token_interval_bounds() {
           0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
 }
 
-std::vector<double> step_token_bounds() {
-  return {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
-}
-
 std::vector<double> choice_bounds() { return {1, 2, 5, 10, 20}; }
 
 std::vector<double> token_bounds(int64_t max_len) {

@@ -34,6 +34,8 @@ void HttpMetrics::append_to(Exposition& page) const {
     page.sample(static_cast<double>(aborted_[i].value()),
                 Labels().add("reason", kAbortReasonNames[i]));
   }
+  page.counter("sluice:unknown_request_fields_total", "Members of bodies that were ignored.");
+  page.sample(static_cast<double>(unknown_fields_.value()));
   page.counter("sluice:http_requests_total", "Answered HTTP requests.");
   const std::lock_guard lock(mutex_);
   for (const auto& [key, count] : answered_) {

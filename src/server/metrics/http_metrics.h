@@ -39,17 +39,23 @@ std::string_view abort_reason_name(AbortReason reason);
 
 class HttpMetrics {
  public:
-  // A request was answered. REQUIRES: the route is one of few texts that the program has, such as
-  // the pattern of a route, never the path that a client sent: each is kept for good.
+  // A request was answered, or refused before it reached its route. REQUIRES: the route is one of
+  // few texts that the program has, such as the pattern of a route, never the path that a client
+  // sent: each is kept for good.
   void answered(std::string_view route, int status);
   void rejected(Rejection reason) { rejected_[static_cast<size_t>(reason)].add(); }
   void aborted(AbortReason reason) { aborted_[static_cast<size_t>(reason)].add(); }
+
+  // Members of bodies that the server does not know. Their names are the clients', so they are no
+  // labels.
+  void unknown_fields(size_t count) { unknown_fields_.add(static_cast<int64_t>(count)); }
 
   void append_to(Exposition& page) const;
 
  private:
   std::array<Counter, kNumRejections> rejected_;
   std::array<Counter, kNumAbortReasons> aborted_;
+  Counter unknown_fields_;
   mutable std::mutex mutex_;  // of answered_
   std::map<std::pair<std::string, int>, int64_t> answered_;
 };

@@ -46,6 +46,8 @@ void append_engine(Exposition& page, const EngineReading& engine) {
     if (engine.host_kv) append_kv_bytes(page, "host", *engine.host_kv);
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
+  page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
+                 engine.step_tokens);
   append_gauge(page, "sluice:engine_last_progress_seconds",
                "Time since the engine last began a step or finished a part of one; 0 when idle.",
                engine.last_progress_s);

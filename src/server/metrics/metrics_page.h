@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "server/metrics/http_metrics.h"
+#include "server/metrics/instruments.h"
 #include "server/metrics/request_metrics.h"
 
 namespace sluice::metrics {
@@ -43,6 +44,7 @@ struct EngineReading {
   std::optional<KvBytes> device_kv;      // empty: not known
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
+  Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
   double last_progress_s = 0;
 

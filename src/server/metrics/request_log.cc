@@ -1,11 +1,30 @@
 #include "server/metrics/request_log.h"
 
+#include <algorithm>
 #include <iterator>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "core/printable.h"
+
 namespace sluice::metrics {
+namespace {
+
+// The last field of a line, which may have spaces.
+std::string quoted_error(std::string_view text) {
+  constexpr size_t kMaxChars = 400;
+  std::string word = printable(text, kMaxChars);
+  std::replace(word.begin(), word.end(), '"', '\'');
+  return '"' + word + '"';
+}
+
+// All of it, as a string of JSON in ASCII: one word to every reader of lines.
+std::string quoted_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
 
 std::string request_log_text(const RequestLogEntry& entry) {
   std::string line = fmt::format("{} {} {} {}", log_time_text(entry.time), log_word(entry.id),
@@ -26,6 +45,16 @@ std::string request_log_text(const RequestLogEntry& entry) {
     fmt::format_to(out, " end={}", outcome_name(*entry.summary->outcome));
   }
   if (entry.aborted) fmt::format_to(out, " aborted={}", abort_reason_name(*entry.aborted));
+  if (!entry.skipped_tools.empty()) {
+    fmt::format_to(out, " skipped_tools={}", log_word(entry.skipped_tools));
+  }
+  if (!entry.error.empty()) fmt::format_to(out, " error={}", quoted_error(entry.error));
+  if (entry.text) {
+    fmt::format_to(out, " request={}", quoted_text(entry.text->request));
+    for (const std::string& answer : entry.text->answers) {
+      fmt::format_to(out, " answer={}", quoted_text(answer));
+    }
+  }
   return line;
 }
 
@@ -50,6 +79,12 @@ std::string request_log_json(const RequestLogEntry& entry) {
     object["end"] = outcome_name(*entry.summary->outcome);
   }
   if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
+  if (!entry.skipped_tools.empty()) object["skipped_tools"] = entry.skipped_tools;
+  if (!entry.error.empty()) object["error"] = entry.error;
+  if (entry.text) {
+    object["request"] = entry.text->request;
+    object["answers"] = entry.text->answers;
+  }
   return log_json_line(object);
 }
 

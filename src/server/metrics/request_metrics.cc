@@ -31,12 +31,7 @@ RequestMetrics::RequestMetrics(int64_t max_model_len)
       num_prompt_tokens_(token_bounds(max_model_len)),
       num_generated_tokens_(token_bounds(max_model_len)),
       choices_(choice_bounds()),
-      max_tokens_(token_bounds(max_model_len)),
-      step_tokens_(step_token_bounds()) {}
-
-void RequestMetrics::step_ended(int64_t num_tokens) {
-  step_tokens_.observe(static_cast<double>(num_tokens));
-}
+      max_tokens_(token_bounds(max_model_len)) {}
 
 TokenTotals RequestMetrics::totals() const {
   return {.num_computed = computed_tokens_.value(),
@@ -97,8 +92,6 @@ void RequestMetrics::append_to(Exposition& page) const {
           num_generated_tokens_},
       Row{"vllm:request_params_n", "The parameter n of a request.", choices_},
       Row{"vllm:request_params_max_tokens", "The parameter max_tokens of a request.", max_tokens_},
-      Row{"vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
-          step_tokens_},
   };
   for (const Row& row : rows) page.histogram(row.name, row.help, row.histogram.read());
 }

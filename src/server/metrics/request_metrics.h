@@ -41,9 +41,6 @@ class RequestMetrics {
   // `max_model_len` is the last bound of the histograms of tokens.
   explicit RequestMetrics(int64_t max_model_len);
 
-  // A step of the engine has computed or generated this many tokens.
-  void step_ended(int64_t num_tokens);
-
   TokenTotals totals() const;
   void append_to(Exposition& page) const;
 
@@ -76,7 +73,6 @@ class RequestMetrics {
   Histogram num_generated_tokens_;
   Histogram choices_;
   Histogram max_tokens_;
-  Histogram step_tokens_;
 };
 
 }  // namespace sluice::metrics

@@ -116,19 +116,8 @@ void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreC
 
 }  // namespace
 
-// The probes are true rows or pools like those of score_tiles; only their places differ.
 void CudaOps::score_line_rows(Stream& stream, const ScoreLineRowsArgs& args) const {
-  ScoreCall call = make_call({.q = args.q,
-                              .batch = args.batch,
-                              .rows = args.rows,
-                              .scale = args.scale,
-                              .kv = args.kv,
-                              .kv_begin = args.kv_begin,
-                              .kv_end = args.kv_end,
-                              .block_table = args.block_table,
-                              .probes = line_probes(args.is_pooled),
-                              .vectors = args.vectors,
-                              .records = args.records});
+  ScoreCall call = make_call(tile_args_of(args));
   call.per_tile = args.is_pooled ? 1 : args.lines.count;
   call.line_rows = args.lines.count;
   call.segment_tokens = args.lines.segment_tokens;

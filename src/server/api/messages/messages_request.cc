@@ -1,0 +1,182 @@
+// One row a field, as in request_fields.cc; then the rules between members.
+#include "server/api/messages/messages_request.h"
+
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "server/api/body_reader.h"
+#include "server/api/field_rows.h"
+#include "server/api/messages/messages_conversation.h"
+
+namespace sluice::api {
+namespace {
+
+struct MessagesBody : ChatRequest {
+  Json system;
+  Json thinking;
+  Json choice;  // tool_choice
+};
+
+constexpr std::array<std::string_view, 4> kThinkingTypes = {"enabled", "adaptive", "between_tools",
+                                                            "disabled"};
+constexpr std::array<std::string_view, 2> kChoiceTypes = {"auto", "none"};
+
+constexpr std::array kThinkingFields = {
+    FieldFacts{.name = "type", .type = FieldType::kChoice, .choices = kThinkingTypes},
+    hint("budget_tokens", "thoughts have no limit of their own"),
+    hint("display", "thoughts are always in the answer"),
+};
+
+constexpr std::array kChoiceFields = {
+    FieldFacts{.name = "type", .type = FieldType::kChoice, .choices = kChoiceTypes},
+    FieldFacts{.name = "disable_parallel_tool_use", .type = FieldType::kBool},
+};
+
+// Beside those that all routes share.
+constexpr std::array kRefusals = {
+    hint("inference_geo", "the server is where it is"),
+    hint("speed", "all requests are treated alike"),
+    hint("diagnostics", "usage has what the cache found"),
+    not_done("container", "[]", "it runs no code"),
+    not_done("mcp_servers", "[[]]", "it calls no tools"),
+    not_done("output_format", "[]", "it has no structured output"),
+};
+
+template <auto Member>
+Field<MessagesBody> row(FieldFacts facts) {
+  return {facts, set_member<Member, MessagesBody>};
+}
+
+template <size_t N>
+FieldFacts object_facts(std::string_view name, const std::array<FieldFacts, N>& members,
+                        std::string_view when_unset, std::string_view help) {
+  return {.name = name,
+          .type = FieldType::kObject,
+          .members = members.data(),
+          .num_members = N,
+          .when_unset = when_unset,
+          .help = help};
+}
+
+Fields<MessagesBody> make_fields(bool needs_max_tokens) {
+  Fields<MessagesBody> fields = {model_field<MessagesBody>()};
+  FieldFacts limit = max_tokens_facts("max_tokens", 0, "");
+  limit.required = needs_max_tokens;
+  fields.push_back(row<&CommonRequest::max_tokens>(limit));
+  fields.push_back(row<&MessagesBody::system>(
+      {.name = "system", .when_unset = "none", .help = "a text or blocks of text"}));
+  fields.push_back(row<&Conversation::messages>({.name = "messages",
+                                                 .type = FieldType::kObjects,
+                                                 .required = true,
+                                                 .min_items = 1,
+                                                 .max_items = 100'000,
+                                                 .help = "the conversation"}));
+  fields.push_back(
+      row<&Conversation::tools>({.name = "tools",
+                                 .type = FieldType::kObjects,
+                                 .max_items = 512,
+                                 .when_unset = "[]",
+                                 .help = "functions that the answer may call; 4 MiB at most"}));
+  fields.push_back(row<&MessagesBody::choice>(
+      object_facts("tool_choice", kChoiceFields, "auto", "whether the answer may call tools")));
+  fields.push_back(row<&MessagesBody::thinking>(object_facts(
+      "thinking", kThinkingFields, "as the template has it", "whether thoughts are asked for")));
+  fields.push_back(row<&Conversation::template_kwargs>({.name = "chat_template_kwargs",
+                                                        .type = FieldType::kObject,
+                                                        .when_unset = "{}",
+                                                        .help = "variables of the template"}));
+  fields.push_back({stop_facts("stop_sequences"), set_stop<MessagesBody>});
+  fields.push_back(
+      row<&CommonRequest::stream>(flag_facts("stream", "false", "send the answer as it comes")));
+  fields.push_back(row<&SamplingParams::ignore_eos>(
+      with_default(sampling_facts("ignore_eos", "go on after end tokens"), "false")));
+  add_sampling(fields);
+  add_refusals(fields, shared_refusals());
+  add_refusals(fields, std::span<const FieldFacts>(kRefusals));
+  return fields;
+}
+
+const FieldTable<MessagesBody>& field_table() {
+  static const FieldTable<MessagesBody> table(make_fields(true));
+  return table;
+}
+
+const FieldTable<MessagesBody>& count_table() {
+  static const FieldTable<MessagesBody> table(make_fields(false));
+  return table;
+}
+
+// Members of objects are checked where they are; that the type is there is seen here.
+std::string_view type_of(const Json& object, std::string_view name) {
+  const auto type = object.find("type");
+  if (type == object.end() || type->is_null()) {
+    refuse_field(name, fmt::format("{0}.type is missing; {0} must have it", name));
+  }
+  return type->get_ref<const std::string&>();
+}
+
+void take_choice(MessagesBody& body) {
+  if (body.choice.is_null()) return;
+  if (type_of(body.choice, "tool_choice") == "none") body.tool_choice = ToolChoice::kNone;
+  const auto single = body.choice.find("disable_parallel_tool_use");
+  const bool is_single = single != body.choice.end() && *single == true;
+  body.parallel_tool_calls = !is_single;
+  // Nothing here ends an answer after its first call; without tools there is none.
+  if (!is_single || body.conversation.tools.is_null()) return;
+  if (body.tool_choice == ToolChoice::kNone) return;
+  refuse_field("tool_choice",
+               "tool_choice.disable_parallel_tool_use is true, which is not supported with tools; "
+               "leave it out");
+}
+
+// A last message of the assistant is the beginning of the answer.
+void continue_last(Conversation& conversation) {
+  const Json& last = conversation.messages.back();
+  if (last["role"] != "assistant") return;
+  if (last.contains("tool_calls")) {
+    refuse_field("messages",
+                 "the last of messages calls tools; their results must follow as tool_result");
+  }
+  if (last["content"] == "") {
+    refuse_field("messages", "the last of messages is the assistant's and has no text to continue");
+  }
+  conversation.add_generation_prompt = false;
+  conversation.continue_final_message = true;
+}
+
+void check(MessagesBody& body) {
+  Conversation& conversation = body.conversation;
+  body.clamps_max_tokens = true;
+  body.return_progress = true;  // its events are pings, which all clients skip
+  if (!body.thinking.is_null()) {
+    conversation.enable_thinking = type_of(body.thinking, "thinking") != "disabled";
+  }
+  conversation.tools = chat_tools(std::move(conversation.tools), body.skipped_tools);
+  check_tools(conversation.tools);
+  take_choice(body);
+  conversation.messages = chat_messages(std::move(body.system), std::move(conversation.messages));
+  if (conversation.messages.empty()) {
+    refuse_field("messages", "messages has nothing but parts that are left out");
+  }
+  continue_last(conversation);
+}
+
+}  // namespace
+
+Read<ChatRequest> read_messages(std::string_view body, const RequestRules& rules) {
+  return read_body<ChatRequest>(body, rules, field_table(), body_with_defaults<MessagesBody>(rules),
+                                check);
+}
+
+Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& rules) {
+  return read_body<ChatRequest>(body, rules, count_table(), body_with_defaults<MessagesBody>(rules),
+                                check);
+}
+
+std::span<const FieldFacts> message_fields() { return field_table().facts(); }
+
+}  // namespace sluice::api

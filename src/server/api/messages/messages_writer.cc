@@ -1,0 +1,254 @@
+#include "server/api/messages/messages_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+#include "server/api/answer_body.h"
+#include "server/api/messages/messages_fault.h"
+#include "server/http/sse.h"
+#include "tokenizer/json_cursor.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Kind = AnswerEvent::Kind;
+
+Json thinking_block() { return {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}; }
+Json text_block() { return {{"type", "text"}, {"text", ""}}; }
+
+Json call_block(const AnswerOptions& options, size_t call, const AnswerEvent& event) {
+  Json block;
+  block["type"] = "tool_use";
+  block["id"] = "toolu_" + call_digits(options.call_seed, 0, call);
+  block["name"] = event.text;
+  block["input"] = Json::object();
+  return block;
+}
+
+// The front of an object's text up to its last complete member, closed. A number at the end of it
+// may go on.
+std::string closed_object(std::string_view front) {
+  using State = JsonCursor::State;
+  JsonCursor cursor;
+  size_t end = 0;
+  for (size_t i = 0; i < front.size() && cursor.take(front[i]); ++i) {
+    const bool is_member_end = front[i] == ',' && cursor.state() == State::kKey;
+    if (cursor.depth() == 1 && is_member_end) end = i;
+    if (cursor.depth() == 1 && cursor.state() == State::kAfterValue) end = i + 1;
+  }
+  return end == 0 ? "{}" : std::string(front.substr(0, end)) + "}";
+}
+
+// {} for what no JSON value can hold, such as 1e400.
+Json input_of(const std::string& arguments, bool is_complete) {
+  Json input = Json::parse(is_complete ? arguments : closed_object(arguments), nullptr, false);
+  return input.is_object() ? input : Json::object();
+}
+
+// What the blocks of an answer are made of.
+struct Content {
+  Json blocks = Json::array();
+  bool is_broken = false;
+};
+
+// The text block or thinking block at the end, or a new one.
+Json& last_block(Json& blocks, Json empty) {
+  if (blocks.empty() || blocks.back()["type"] != empty["type"]) blocks.push_back(std::move(empty));
+  return blocks.back();
+}
+
+Content content_of(const AnswerOptions& options, const std::vector<AnswerEvent>& events) {
+  Content content;
+  Json& blocks = content.blocks;
+  std::string arguments;
+  size_t num_calls = 0;
+  for (const AnswerEvent& event : events) {
+    switch (event.kind) {
+      case Kind::kThought:
+        last_block(blocks, thinking_block())["thinking"].get_ref<std::string&>() += event.text;
+        break;
+      case Kind::kContent:
+        last_block(blocks, text_block())["text"].get_ref<std::string&>() += event.text;
+        break;
+      case Kind::kCall:
+        blocks.push_back(call_block(options, num_calls++, event));
+        arguments.clear();
+        break;
+      case Kind::kArguments:
+        arguments += event.text;
+        break;
+      case Kind::kCallEnd:
+      case Kind::kCallBroken:
+        blocks.back()["input"] = input_of(arguments, event.kind == Kind::kCallEnd);
+        content.is_broken |= event.kind == Kind::kCallBroken;
+        break;
+    }
+  }
+  return content;
+}
+
+// Agents run the tools of an answer whose reason is tool_use, so one with a call that max_tokens
+// has cut has another reason.
+std::string stop_reason_of(const AnswerChoice& choice, bool is_broken, FinishReason reason) {
+  const bool is_cut = reason == FinishReason::kLength;
+  if (is_cut && is_broken) return "max_tokens";
+  if (choice.finish_reason() == "tool_calls") return "tool_use";
+  if (is_cut) return "max_tokens";
+  return choice.stop_reason().is_string() ? "stop_sequence" : "end_turn";
+}
+
+Json stop_sequence_of(const AnswerChoice& choice, std::string_view stop_reason) {
+  return stop_reason == "stop_sequence" ? choice.stop_reason() : Json();
+}
+
+// Tokens of the prompt are in one of the first three, whose sum it is.
+Json usage_json(const TokenCounts& counts) {
+  Json usage;
+  usage["input_tokens"] = counts.prompt - counts.cached;
+  usage["cache_creation_input_tokens"] = 0;
+  usage["cache_read_input_tokens"] = counts.cached;
+  usage["output_tokens"] = counts.generated;
+  usage["output_tokens_details"]["thinking_tokens"] = counts.thought;
+  return usage;
+}
+
+Json message_json(const AnswerOptions& options, Json content, Json stop_reason, Json stop_sequence,
+                  const TokenCounts& counts) {
+  Json message;
+  message["id"] = "msg_" + options.request_id;
+  message["type"] = "message";
+  message["role"] = "assistant";
+  message["model"] = options.model;
+  message["content"] = std::move(content);
+  message["stop_reason"] = std::move(stop_reason);
+  message["stop_sequence"] = std::move(stop_sequence);
+  message["usage"] = usage_json(counts);
+  return message;
+}
+
+// An event whose data begins with its own name.
+Json event_of(std::string_view type) { return {{"type", type}}; }
+
+void write(const Json& event, std::string& out) {
+  http::append_sse_event(out, event["type"].get_ref<const std::string&>(), json_line(event));
+}
+
+}  // namespace
+
+MessagesWriter::MessagesWriter(std::shared_ptr<const AnswerOptions> options,
+                               const Tokenizer& tokenizer)
+    : options_(std::move(options)),
+      tokenizer_(&tokenizer),
+      choice_(*options_, tokenizer, 0),
+      usage_(*options_) {
+  SLUICE_CHECK(options_->num_choices() == 1 && options_->route == AnswerRoute::kChat);
+}
+
+std::string MessagesWriter::body(const std::vector<AnswerDelta>& choices,
+                                 const std::optional<CachedPlaces>& /*places*/) const {
+  const AnswerDelta& delta = choices.at(0);
+  AnswerChoice choice(*options_, *tokenizer_, 0);
+  UsageCounter usage(*options_);
+  Content content = content_of(*options_, choice.take(delta).events);
+  usage.add(delta, choice.num_thought_tokens());
+  const std::string stop_reason =
+      stop_reason_of(choice, content.is_broken, delta.output.finish_reason);
+  return json_line(message_json(*options_, std::move(content.blocks), stop_reason,
+                                stop_sequence_of(choice, stop_reason), usage.counts()));
+}
+
+void MessagesWriter::write_start(std::string& out) {
+  Json start = event_of("message_start");
+  start["message"] = message_json(*options_, Json::array(), nullptr, nullptr, usage_.counts());
+  write(start, out);
+  write_share(0, {.total = usage_.counts().prompt}, out);
+}
+
+void MessagesWriter::write_share(size_t /*prompt*/, const PromptShare& share, std::string& out) {
+  Json ping = event_of("ping");
+  Json& progress = ping["prompt_progress"];
+  progress["total"] = share.total;
+  progress["cache"] = share.cache;
+  progress["processed"] = share.processed;
+  progress["time_ms"] = share.time_ms;
+  write(ping, out);
+}
+
+void MessagesWriter::write_delta(const AnswerDelta& delta, std::string& out) {
+  const ChoicePart part = choice_.take(delta);
+  usage_.add(delta, choice_.num_thought_tokens());
+  for (const AnswerEvent& event : part.events) write_event(event, out);
+  if (!choice_.finished()) return;
+  close_block(out);
+  stop_reason_ = stop_reason_of(choice_, is_broken_, delta.output.finish_reason);
+}
+
+void MessagesWriter::write_event(const AnswerEvent& event, std::string& out) {
+  switch (event.kind) {
+    case Kind::kThought:
+      if (open_ != Open::kThinking) open_block(Open::kThinking, thinking_block(), out);
+      return write_block_delta("thinking_delta", "thinking", event.text, out);
+    case Kind::kContent:
+      if (open_ != Open::kText) open_block(Open::kText, text_block(), out);
+      return write_block_delta("text_delta", "text", event.text, out);
+    case Kind::kCall:
+      return open_block(Open::kInput, call_block(*options_, num_calls_++, event), out);
+    case Kind::kArguments:
+      return write_block_delta("input_json_delta", "partial_json", event.text, out);
+    case Kind::kCallBroken:
+      is_broken_ = true;
+      return close_block(out);
+    case Kind::kCallEnd:
+      return close_block(out);
+  }
+}
+
+void MessagesWriter::open_block(Open kind, Json block, std::string& out) {
+  close_block(out);
+  open_ = kind;
+  Json start = event_of("content_block_start");
+  start["index"] = num_blocks_++;
+  start["content_block"] = std::move(block);
+  write(start, out);
+}
+
+void MessagesWriter::close_block(std::string& out) {
+  if (std::exchange(open_, Open::kNone) == Open::kNone) return;
+  Json stop = event_of("content_block_stop");
+  stop["index"] = num_blocks_ - 1;
+  write(stop, out);
+}
+
+void MessagesWriter::write_block_delta(std::string_view type, const char* member,
+                                       const std::string& text, std::string& out) const {
+  Json delta = event_of("content_block_delta");
+  delta["index"] = num_blocks_ - 1;
+  delta["delta"]["type"] = type;
+  delta["delta"][member] = text;
+  write(delta, out);
+}
+
+void MessagesWriter::write_end(const std::optional<CachedPlaces>& /*places*/, std::string& out) {
+  Json end = event_of("message_delta");
+  end["delta"]["stop_reason"] = stop_reason_;
+  end["delta"]["stop_sequence"] = stop_sequence_of(choice_, stop_reason_);
+  end["usage"] = usage_json(usage_.counts());
+  write(end, out);
+  write(event_of("message_stop"), out);
+}
+
+void MessagesWriter::write_fault(const http::Fault& fault, std::string& out) {
+  http::append_sse_event(out, "error", message_fault_body(fault, options_->request_id));
+}
+
+void MessagesWriter::write_ping(std::string& out) { write(event_of("ping"), out); }
+
+std::optional<http::Fault> MessagesWriter::abort_fault() const {
+  return http::Fault{.status = 503,
+                     .message = "the server is shutting down; the answer was not finished",
+                     .fields = {{"Retry-After", "30"}}};
+}
+
+}  // namespace sluice::api

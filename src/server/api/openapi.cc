@@ -1,0 +1,255 @@
+// A schema for each type of field, then one for each body, then the paths.
+#include "server/api/openapi.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <limits>
+#include <span>
+
+#include <fmt/format.h>
+
+#include "server/api/messages/messages_request.h"
+#include "server/api/request.h"
+#include "server/api/responses/response_fields.h"
+
+namespace sluice::api {
+namespace {
+
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+struct BodyFacts {
+  std::string_view name;
+  std::span<const FieldFacts> (*fields)();
+};
+
+template <RequestKind kind>
+std::span<const FieldFacts> fields_of() {
+  return request_fields(kind);
+}
+
+constexpr std::array kBodies = {
+    BodyFacts{"CompletionRequest", fields_of<RequestKind::kCompletion>},
+    BodyFacts{"ChatRequest", fields_of<RequestKind::kChat>},
+    BodyFacts{"TokenizeRequest", fields_of<RequestKind::kTokenize>},
+    BodyFacts{"DetokenizeRequest", fields_of<RequestKind::kDetokenize>},
+    BodyFacts{"MessageRequest", message_fields},
+    BodyFacts{"ResponseRequest", [] { return response_fields().facts(); }},
+};
+
+struct RouteFacts {
+  std::string_view pattern;
+  std::string_view summary;
+  std::string_view body = {};  // of kBodies
+  bool streams = false;
+  bool needs_key = true;
+};
+
+constexpr std::array kRoutes = {
+    RouteFacts{"/v1/completions", "continuations of texts or token ids", "CompletionRequest", true},
+    RouteFacts{"/v1/chat/completions", "the next message", "ChatRequest", true},
+    RouteFacts{"/v1/messages", "the next message, in Anthropic's form", "MessageRequest", true},
+    RouteFacts{"/v1/messages/count_tokens", "the size of a message's prompt", "MessageRequest"},
+    RouteFacts{"/v1/responses", "the next items of a conversation", "ResponseRequest", true},
+    RouteFacts{"/v1/models", "the served names"},
+    RouteFacts{"/v1/models/{*}", "one served name"},
+    RouteFacts{"/tokenize", "the ids of a prompt or a conversation", "TokenizeRequest"},
+    RouteFacts{"/detokenize", "the text of ids", "DetokenizeRequest"},
+    RouteFacts{"/apply-template", "the text that the chat template writes", "ChatRequest"},
+    RouteFacts{"/tokenizer_info", "tokenizer_config.json"},
+    RouteFacts{"/load", "running and waiting requests"},
+    RouteFacts{"/metrics", "metrics in the text format of Prometheus"},
+    RouteFacts{"/health", "whether the server serves", "", false, false},
+    RouteFacts{"/live", "whether the process lives", "", false, false},
+    RouteFacts{"/ping", "whether the process lives", "", false, false},
+    RouteFacts{"/version", "the version", "", false, false},
+    RouteFacts{"/openapi.json", "this description", "", false, false},
+};
+
+RouteFacts facts_of(std::string_view pattern) {
+  const auto* found = std::ranges::find(kRoutes, pattern, &RouteFacts::pattern);
+  return found == kRoutes.end() ? RouteFacts{pattern, pattern} : *found;
+}
+
+Json text_schema(const FieldFacts& facts) {
+  Json schema = {{"type", "string"}};
+  if (facts.min_bytes > 0) schema["minLength"] = facts.min_bytes;
+  if (facts.max_bytes < kNoLimit) schema["maxLength"] = facts.max_bytes;
+  if (!facts.alphabet.empty()) schema["pattern"] = fmt::format("^[A-Za-z0-9{}]*$", facts.alphabet);
+  return schema;
+}
+
+Json number_schema(const FieldFacts& facts) {
+  return {{"type", "number"},
+          {facts.above_min ? "exclusiveMinimum" : "minimum", facts.number_min},
+          {"maximum", facts.number_max}};
+}
+
+Json list_schema(Json items, size_t min_items, size_t max_items) {
+  Json schema = {{"type", "array"}, {"items", std::move(items)}};
+  if (min_items > 0) schema["minItems"] = min_items;
+  if (max_items < kNoLimit) schema["maxItems"] = max_items;
+  return schema;
+}
+
+Json token_id_schema() { return {{"type", "integer"}, {"minimum", 0}}; }
+
+Json prompt_schema(const FieldFacts& facts) {
+  const Json text = {{"type", "string"}, {"minLength", 1}};
+  const Json ids = list_schema(token_id_schema(), 1, kNoLimit);
+  return {
+      {"anyOf",
+       {text, ids, list_schema(text, 1, facts.max_items), list_schema(ids, 1, facts.max_items)}}};
+}
+
+Json object_schema(std::span<const FieldFacts> members) {
+  Json schema = {{"type", "object"}};
+  Json required = Json::array();
+  for (const FieldFacts& member : members) {
+    schema["properties"][std::string(member.name)] = field_schema(member);
+    if (member.required) required.push_back(member.name);
+  }
+  if (!required.empty()) schema["required"] = std::move(required);
+  return schema;
+}
+
+Json known_schema(const FieldFacts& facts) {
+  switch (facts.type) {
+    case FieldType::kAny:
+      return Json::object();
+    case FieldType::kBool:
+      return {{"type", "boolean"}};
+    case FieldType::kInteger:
+      return {{"type", "integer"}, {"minimum", facts.min}, {"maximum", facts.max}};
+    case FieldType::kNumber:
+      return number_schema(facts);
+    case FieldType::kText:
+      return text_schema(facts);
+    case FieldType::kTexts:
+      return {{"anyOf",
+               {text_schema(facts),
+                list_schema(text_schema(facts), facts.min_items, facts.max_items)}}};
+    case FieldType::kChoice:
+      return {{"enum", std::vector<std::string>(facts.choices.begin(), facts.choices.end())}};
+    case FieldType::kTokenIds:
+      return list_schema(token_id_schema(), facts.min_items, facts.max_items);
+    case FieldType::kBiases:
+      return {{"type", "object"},
+              {"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,9})$"}}},
+              {"additionalProperties", number_schema(facts)}};
+    case FieldType::kPrompt:
+      return prompt_schema(facts);
+    case FieldType::kObject:
+      return object_schema({facts.members, facts.num_members});
+    case FieldType::kTextOrObjects:
+      return {{"anyOf",
+               {text_schema(facts),
+                list_schema({{"type", "object"}}, facts.min_items, facts.max_items)}}};
+    case FieldType::kObjects:
+      return list_schema({{"type", "object"}}, facts.min_items, facts.max_items);
+  }
+  return Json::object();
+}
+
+// Null is the same as left out.
+void allow_null(Json& schema) {
+  if (schema.contains("type")) {
+    schema["type"] = {schema["type"], "null"};
+  } else if (schema.contains("anyOf")) {
+    schema["anyOf"].push_back({{"type", "null"}});
+  } else if (schema.contains("enum")) {
+    schema["enum"].push_back(nullptr);
+  }
+}
+
+// "/v1/models/{*}" is "/v1/models/{name}"; a second place would be "{name2}".
+std::string path_of(const std::string& pattern, std::vector<std::string>& parameters) {
+  std::string path;
+  for (size_t at = 0; at < pattern.size(); ++at) {
+    path += pattern[at];
+    if (pattern[at] != '{') continue;
+    const size_t number = parameters.size() + 1;
+    parameters.push_back(number == 1 ? "name" : fmt::format("name{}", number));
+    path += parameters.back() + "}";
+    at = pattern.find('}', at);
+  }
+  return path;
+}
+
+Json body_of(const RouteFacts& facts) {
+  Json schema = {{"type", "object"}};
+  if (!facts.body.empty()) {
+    schema = {{"$ref", fmt::format("#/components/schemas/{}", facts.body)}};
+  }
+  return {{"required", true}, {"content", {{"application/json", {{"schema", schema}}}}}};
+}
+
+Json operation(const RouteName& route, const std::vector<std::string>& parameters) {
+  const RouteFacts facts = facts_of(route.pattern);
+  Json json = {{"summary", facts.summary}};
+  for (const std::string& name : parameters) {
+    json["parameters"].push_back(
+        {{"name", name}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}});
+  }
+  if (route.method == "POST") json["requestBody"] = body_of(facts);
+  if (!facts.needs_key) json["security"] = Json::array();
+  Json answer = {{"description", "the answer"}};
+  if (facts.streams) {
+    answer["content"] = {{"application/json", Json::object()},
+                         {"text/event-stream", Json::object()}};
+  }
+  json["responses"] = {{"200", std::move(answer)},
+                       {"default", {{"$ref", "#/components/responses/Error"}}}};
+  return json;
+}
+
+Json error_answer() {
+  const Json text = {{"type", "string"}};
+  const Json error = {{"type", "object"},
+                      {"properties",
+                       {{"message", text},
+                        {"type", text},
+                        {"param", {{"type", {"string", "null"}}}},
+                        {"code", {{"type", "integer"}}}}},
+                      {"required", {"message", "type", "param", "code"}}};
+  const Json schema = {
+      {"type", "object"}, {"properties", {{"error", error}}}, {"required", {"error"}}};
+  return {{"description", "an error"}, {"content", {{"application/json", {{"schema", schema}}}}}};
+}
+
+}  // namespace
+
+Json field_schema(const FieldFacts& facts) {
+  Json schema = Json::object();
+  if (facts.kind == FieldClass::kKnown) schema = known_schema(facts);
+  if (facts.kind == FieldClass::kNotDone) schema = {{"enum", Json::parse(facts.neutral)}};
+  if (!facts.required) allow_null(schema);
+  std::string help(facts.help);
+  if (facts.kind == FieldClass::kHint) help += "; no effect";
+  if (facts.kind == FieldClass::kNotDone) help = "not supported: " + help;
+  if (!facts.when_unset.empty()) help += fmt::format(" (default: {})", facts.when_unset);
+  schema["description"] = std::move(help);
+  return schema;
+}
+
+Json openapi_document(const std::vector<RouteName>& routes, std::string_view version) {
+  Json document = {{"openapi", "3.1.0"},
+                   {"info", {{"title", "Sluice"}, {"version", version}}},
+                   {"security", {{{"key", Json::array()}}, Json::object()}}};
+  for (const RouteName& route : routes) {
+    std::vector<std::string> parameters;
+    std::string method = route.method;
+    std::ranges::transform(method, method.begin(), [](unsigned char c) { return std::tolower(c); });
+    const std::string path = path_of(route.pattern, parameters);
+    document["paths"][path][method] = operation(route, parameters);
+  }
+  Json& components = document["components"];
+  components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
+  components["responses"]["Error"] = error_answer();
+  for (const BodyFacts& body : kBodies) {
+    components["schemas"][std::string(body.name)] = object_schema(body.fields());
+  }
+  return document;
+}
+
+}  // namespace sluice::api

@@ -1,0 +1,48 @@
+// ResponseFacts: what an answer of /v1/responses repeats of its request, and what its calls need.
+//
+// Filled by the reader of requests (response_request.h); read by ResponseWriter. Thread rule: a
+// value that does not change while the answer is produced.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/field.h"
+
+namespace sluice::api {
+
+// A function of a namespace. The model knows it by one name, flat_name; clients by these two.
+struct SpacedName {
+  std::string space;
+  std::string name;
+};
+
+// "space__name", or the name alone without a space.
+std::string flat_name(std::string_view space, std::string_view name);
+
+struct ResponseFacts {
+  // As the client gave them; null if it did not.
+  Json instructions;
+  Json metadata = Json::object();
+  Json user;
+  Json safety_identifier;
+  Json prompt_cache_key;
+  Json max_output_tokens;
+  Json effort;
+  // Those of the tools that the model is told of.
+  Json tools = Json::array();
+  std::string tool_choice = "auto";
+  bool parallel_tool_calls = true;  // false: an answer ends with its first complete call
+  // As they are used, with the defaults of the model.
+  float temperature = 1;
+  float top_p = 1;
+
+  // By the name that the model knows.
+  std::map<std::string, SpacedName> in_spaces;
+};
+
+}  // namespace sluice::api

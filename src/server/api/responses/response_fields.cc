@@ -1,0 +1,178 @@
+// Fields that other routes have under other names are refused with the name that they have here:
+// ignoring a limit or a sampling option would change the answer.
+#include "server/api/responses/response_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "server/api/field_rows.h"
+
+namespace sluice::api {
+namespace {
+
+constexpr std::string_view kNothingKept = "answers are never kept; send the whole conversation";
+
+constexpr std::array kHints = {
+    hint("stream_options", "what a stream has beside the answer"),
+    hint("truncation", "prompts are never cut"),
+    hint("max_tool_calls", "the client calls all tools"),
+    hint("prompt_cache_options", "prefixes are always cached"),
+    hint("access_programs", "who asks"),
+    hint("background_options", "of requests in the background"),
+    hint("moderation", "it moderates nothing"),
+    hint("image", "inputs are texts"),
+};
+
+constexpr std::array kRefusals = {
+    not_done("previous_response_id", "[]", kNothingKept),
+    not_done("conversation", "[]", kNothingKept),
+    not_done("background", "[false]", kNothingKept),
+    not_done("prompt", "[]", "it has no stored prompts; give input"),
+    not_done("messages", "[]", "give input"),
+    not_done("max_tokens", "[]", "give max_output_tokens"),
+    not_done("max_completion_tokens", "[]", "give max_output_tokens"),
+    not_done("reasoning_effort", "[]", "give reasoning.effort"),
+    not_done("n", "[1]", "a response is one answer"),
+    not_done("logprobs", "[false]", "ask for a chat"),
+    not_done("top_logprobs", "[0]", "ask for a chat"),
+};
+
+constexpr std::array kFormatFields = {
+    not_done("format", R"([{"type":"text"}])", "it has no structured output"),
+    hint("verbosity", "how long the answer may be"),
+};
+
+// Not constexpr: the row of the effort is shared with chats.
+const std::array<FieldFacts, 5>& reasoning_fields() {
+  static const std::array<FieldFacts, 5> fields = {
+      effort_facts("effort"), hint("summary", "thoughts are shown whole"),
+      hint("generate_summary", "thoughts are shown whole"),
+      hint("context", "the template decides which thoughts the model sees again"),
+      hint("mode", "how the model is run")};
+  return fields;
+}
+
+// Stores a value that the answer repeats.
+template <auto Member>
+void set_fact(ResponseBody& body, Json&& value) {
+  take(body.facts.*Member, value);
+}
+
+// Agents send a constant, whatever the length of the model is.
+void set_max_tokens(ResponseBody& body, Json&& value) {
+  body.max_tokens = value.get<int32_t>();
+  body.clamps_max_tokens = true;
+  body.facts.max_output_tokens = std::move(value);
+}
+
+void set_reasoning(ResponseBody& body, Json&& value) {
+  const auto effort = value.find("effort");
+  if (effort == value.end() || effort->is_null()) return;
+  body.conversation.reasoning_effort = effort->get<std::string>();
+  body.facts.effort = *effort;
+}
+
+void set_tool_choice(ResponseBody& body, Json&& value) {
+  body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
+  take(body.facts.tool_choice, value);
+}
+
+void set_parallel(ResponseBody& body, Json&& value) {
+  take(body.parallel_tool_calls, value);
+  body.facts.parallel_tool_calls = body.parallel_tool_calls;
+}
+
+// What the model is given.
+void add_input(Fields<ResponseBody>& fields) {
+  fields.push_back({{.name = "input",
+                     .type = FieldType::kTextOrObjects,
+                     .required = true,
+                     .min_items = 1,
+                     .max_items = 100'000,
+                     .help = "what the user says, or the items of the conversation"},
+                    set_member<&ResponseBody::input, ResponseBody>});
+  fields.push_back({{.name = "instructions",
+                     .type = FieldType::kText,
+                     .when_unset = "none",
+                     .help = "a system message before the input"},
+                    set_member<&ResponseBody::instructions, ResponseBody>});
+  fields.push_back({{.name = "tools",
+                     .type = FieldType::kObjects,
+                     .max_items = 512,
+                     .when_unset = "[]",
+                     .help = "functions, also in namespaces; 4 MiB at most. Others are left out"},
+                    set_member<&Conversation::tools, ResponseBody>});
+  fields.push_back({tool_choice_facts(), set_tool_choice});
+  fields.push_back(
+      {flag_facts("parallel_tool_calls", "true", "false: one call in an answer"), set_parallel});
+  fields.push_back({{.name = "reasoning",
+                     .type = FieldType::kObject,
+                     .members = reasoning_fields().data(),
+                     .num_members = reasoning_fields().size(),
+                     .when_unset = "{}",
+                     .help = "how the model thinks"},
+                    set_reasoning});
+  fields.push_back({{.name = "chat_template_kwargs",
+                     .type = FieldType::kObject,
+                     .when_unset = "{}",
+                     .help = "variables of the template"},
+                    set_member<&Conversation::template_kwargs, ResponseBody>});
+}
+
+// What the answer is.
+void add_output(Fields<ResponseBody>& fields) {
+  fields.push_back(
+      {max_tokens_facts("max_output_tokens", 1, "the room; more counts as it"), set_max_tokens});
+  fields.push_back({flag_facts("stream", "false", "send the answer as it comes"),
+                    set_member<&CommonRequest::stream, ResponseBody>});
+  fields.push_back({{.name = "text",
+                     .type = FieldType::kObject,
+                     .members = kFormatFields.data(),
+                     .num_members = kFormatFields.size(),
+                     .when_unset = "{}",
+                     .help = "the form of the answer"},
+                    nullptr});
+  fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, ResponseBody>});
+}
+
+// Hints that the answer repeats.
+void add_repeated(Fields<ResponseBody>& fields) {
+  fields.push_back({hint("metadata", "notes of the client"), set_fact<&ResponseFacts::metadata>});
+  fields.push_back({hint("user", "who asks"), set_fact<&ResponseFacts::user>});
+  fields.push_back(
+      {hint("safety_identifier", "who asks"), set_fact<&ResponseFacts::safety_identifier>});
+  fields.push_back({hint("prompt_cache_key", "prefixes are always cached"),
+                    set_fact<&ResponseFacts::prompt_cache_key>});
+}
+
+// Those of all routes, but for names that mean something here.
+void add_shared_refusals(Fields<ResponseBody>& fields) {
+  for (const FieldFacts& facts : shared_refusals()) {
+    const bool is_known = std::ranges::any_of(
+        fields, [&](const auto& field) { return field.facts.name == facts.name; });
+    if (!is_known) fields.push_back({facts, nullptr});
+  }
+}
+
+Fields<ResponseBody> make_response_fields() {
+  Fields<ResponseBody> fields = {model_field<ResponseBody>()};
+  add_input(fields);
+  add_output(fields);
+  add_sampling(fields);
+  add_ends(fields);
+  add_repeated(fields);
+  add_refusals<ResponseBody>(fields, kHints);
+  add_refusals<ResponseBody>(fields, kRefusals);
+  add_shared_refusals(fields);
+  return fields;
+}
+
+}  // namespace
+
+const FieldTable<ResponseBody>& response_fields() {
+  static const FieldTable<ResponseBody> table(make_response_fields());
+  return table;
+}
+
+}  // namespace sluice::api

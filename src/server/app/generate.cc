@@ -1,0 +1,111 @@
+// What every generating route does with a checked request: its options, its prompt, its choices.
+#include "server/app/generate.h"
+
+#include <ctime>
+#include <random>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "server/api/request_prompt.h"
+#include "server/app/generation.h"
+
+namespace sluice::server {
+namespace {
+
+uint64_t random_seed() {
+  thread_local std::mt19937_64 engine{std::random_device()()};
+  return engine();
+}
+
+// One request of the service for each choice. Errors: those of resolve_max_tokens.
+api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest& request,
+                                                        const api::AnswerOptions& options,
+                                                        const ServedModel& model) {
+  std::vector<int32_t> limits;
+  for (const api::AnswerPrompt& prompt : options.prompts) {
+    auto limit =
+        api::resolve_max_tokens(request, std::ssize(prompt.ids), model.service.max_model_len());
+    if (auto* fault = std::get_if<http::Fault>(&limit)) return std::move(*fault);
+    limits.push_back(std::get<int32_t>(limit));
+  }
+  std::vector<ServiceRequest> all;
+  for (const api::Choice& choice : api::choices_of(request, options.prompts.size())) {
+    ServiceRequest& one = all.emplace_back();
+    one.prompt = options.prompts[choice.prompt].ids;
+    one.params = request.params;
+    one.params.max_tokens = limits[choice.prompt];
+    one.params.seed = choice.seed;
+  }
+  return all;
+}
+
+// The names of the functions that an answer may call.
+std::vector<std::string> tool_names(const api::ChatRequest& request) {
+  std::vector<std::string> names;
+  if (request.tool_choice == api::ToolChoice::kNone) return names;
+  for (const auto& tool : request.conversation.tools) {
+    names.push_back(tool.at("function").at("name").get<std::string>());
+  }
+  return names;
+}
+
+}  // namespace
+
+std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
+                                                   const api::CommonRequest& request) {
+  const ServerState& state = call.context->state;
+  return std::make_shared<api::AnswerOptions>(
+      api::AnswerOptions{.request_id = call.exchange->request_id(),
+                         .created = std::time(nullptr),
+                         .model = request.model.value_or(state.names()[0]),
+                         .queued = call.arrived,
+                         .n = static_cast<size_t>(request.n),
+                         .reasoning_field = call.context->reasoning_field,
+                         .call_seed = random_seed(),
+                         .logprobs = request.params.logprobs,
+                         .prompt_logprobs = request.prompt_logprobs,
+                         .prompt_only = request.max_tokens == 0,
+                         .return_token_ids = request.return_token_ids,
+                         .skip_special_tokens = request.params.skip_special_tokens,
+                         .include_stop_text = request.include_stop_str_in_output,
+                         .stop_token_ids = request.params.stop_token_ids,
+                         .include_usage = request.include_usage,
+                         .continuous_usage = request.continuous_usage_stats,
+                         .return_progress = request.return_progress});
+}
+
+bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
+                       api::AnswerOptions& options) {
+  auto rendered = api::render_conversation(request.conversation, model.prompt_tools());
+  const std::vector<TextSegment>* segments = call.value_or_fail(rendered);
+  if (segments == nullptr) return false;
+  options.route = api::AnswerRoute::kChat;
+  options.tools = tool_names(request);
+  options.format = format_of_answer(model.format, *segments, !options.tools.empty());
+  options.prompts.emplace_back().ids =
+      model.service.tokenizer().encode(*segments, request.add_special_tokens);
+  return true;
+}
+
+void generate(const Call& call, std::shared_ptr<const ServedModel> model,
+              const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options,
+              std::shared_ptr<api::AnswerWriter> writer) {
+  auto made = service_requests(request, *options, *model);
+  std::vector<ServiceRequest>* choices = call.value_or_fail(made);
+  if (choices == nullptr) return;
+  // Without the body, which may be megabytes: the call is kept as long as the answer takes.
+  Generation::start({.context = call.context,
+                     .route = call.route,
+                     .body = call.context->log_text ? call.body : std::string(),
+                     .exchange = call.exchange,
+                     .arrived = call.arrived,
+                     .skipped_tools = request.skipped_tools},
+                    std::move(model),
+                    {.options = std::move(options),
+                     .writer = std::move(writer),
+                     .choices = std::move(*choices),
+                     .stream = request.stream});
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,37 @@
+// The way of a checked request to the engine, for all routes that generate:
+//
+//   if (!call.has_model(request.model)) return;
+//   const auto options = answer_options(call, request);
+//   if (!take_conversation(call, *model, request, *options)) return;
+//   auto writer = std::make_shared<SomeWriter>(options, model->service.tokenizer());
+//   generate(call, std::move(model), request, options, std::move(writer));
+//
+// Functions that return false have answered the call. Thread rule: on a worker.
+#pragma once
+
+#include <memory>
+
+#include "server/api/answer_options.h"
+#include "server/api/answer_writer.h"
+#include "server/api/request.h"
+#include "server/app/call.h"
+#include "server/app/served_model.h"
+
+namespace sluice::server {
+
+// What answers of all routes say alike; the route, its prompts and its tools are still missing.
+std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
+                                                   const api::CommonRequest& request);
+
+// Renders and tokenizes a chat, and sets what follows from it: prompts, format, tools. False, with
+// 400, for what the template refuses.
+bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
+                       api::AnswerOptions& options);
+
+// Submits the request; the answer leaves through `writer`. Errors, as answers: those of
+// resolve_max_tokens, and of the service.
+void generate(const Call& call, std::shared_ptr<const ServedModel> model,
+              const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options,
+              std::shared_ptr<api::AnswerWriter> writer);
+
+}  // namespace sluice::server

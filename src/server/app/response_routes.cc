@@ -1,0 +1,31 @@
+// The route of OpenAI's Responses API. It keeps nothing: a request has its whole conversation.
+#include <utility>
+
+#include "server/api/responses/response_request.h"
+#include "server/api/responses/response_writer.h"
+#include "server/app/generate.h"
+#include "server/app/routes.h"
+
+namespace sluice::server {
+namespace {
+
+void respond(const Call& call, std::shared_ptr<const ServedModel> model) {
+  auto read = api::read_response(call.body, model->rules);
+  api::ResponseRequest* request = call.value_or_fail(read);
+  if (request == nullptr || !call.has_model(request->model)) return;
+  const auto options = answer_options(call, *request);
+  // Unasked: the pings of the stream have it.
+  options->return_progress = true;
+  if (!take_conversation(call, *model, *request, *options)) return;
+  auto writer = std::make_shared<api::ResponseWriter>(options, std::move(request->facts),
+                                                      model->service.tokenizer());
+  generate(call, std::move(model), *request, options, std::move(writer));
+}
+
+}  // namespace
+
+void add_response_routes(http::Router& router, ServerContext& context) {
+  add_model_route(router, context, {.pattern = "/v1/responses", .answering = respond});
+}
+
+}  // namespace sluice::server
