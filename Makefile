@@ -1,6 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
-.PHONY: help demo test smollm2 real-model-test client-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
+.PHONY: help demo test smollm2 real-model-test client-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
   build-release build-dev
 MAKEFLAGS += --no-print-directory
 
@@ -36,6 +36,10 @@ real-model-test: build-release smollm2  ## compare that model's answers with tra
 
 client-test: build-release  ## let clients from PyPI ask the server
 	@tools/clients/run.sh
+
+python-test:  ## install the Python package in an environment of its own and test it
+	@tools/setup.sh python
+	@tools/python_test.sh
 
 # What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
 # thousand schedules of the streams and every event wait left out in turn. About an hour.

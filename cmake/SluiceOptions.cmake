@@ -1,6 +1,7 @@
 # Language level, warnings, sanitizers and the libraries that the whole tree may use.
 option(SLUICE_BUILD_TESTS "Build the tests" ON)
 option(SLUICE_BUILD_BENCH "Build the micro-benchmarks in bench/" OFF)
+option(SLUICE_PYTHON "Build the Python package; set by pip install (pyproject.toml)" OFF)
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
@@ -42,10 +43,13 @@ include(SluiceCuda)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fno-semantic-interposition>")
 
+if(SLUICE_PYTHON)
+  include(SluiceStatic)
+endif()
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)  # headers alone, and none in public headers
-find_package(Boost 1.81 REQUIRED)  # Asio and Beast, headers alone
+find_package(Boost 1.81 REQUIRED CONFIG)  # Asio and Beast, headers alone
 find_package(OpenSSL REQUIRED)  # SHA-256 and constant-time comparison of keys
 find_package(utf8proc REQUIRED)
 find_package(xxhash REQUIRED)

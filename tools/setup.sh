@@ -5,6 +5,7 @@
 #   tools/setup.sh test      and to run the tests
 #   tools/setup.sh bench     to build the benchmarks, with oneDNN to compare with
 #   tools/setup.sh model     to get a real model (make smollm2)
+#   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
@@ -15,6 +16,7 @@ build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-de
 test="libgtest-dev ccache python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"
+python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
@@ -22,8 +24,9 @@ case "${1:-build}" in
   test) packages="$build $test" ;;
   bench) packages="$build $bench" ;;
   model) packages="$model" ;;
+  python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
-  *) echo "setup.sh: unknown set '$1'; give build, test, bench, model or ci" >&2; exit 2 ;;
+  *) echo "setup.sh: unknown set '$1'; give build, test, bench, model, python or ci" >&2; exit 2 ;;
 esac
 
 missing=""

@@ -19,6 +19,12 @@ struct ChatOptions {
   // Variables of the template as a JSON object: {"date_string": "26 Jul 2024"}. "": none. A name
   // that the template does not read is an error.
   std::string template_kwargs = {};
+  // Tools that the model may call, as a JSON list in the form of OpenAI's API. "": none.
+  std::string tools = {};
+  // At most one of these is true: the prompt ends where an answer begins, or with the content of
+  // the last message, which the model then goes on with.
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
 };
 
 }  // namespace sluice

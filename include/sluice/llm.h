@@ -82,15 +82,21 @@ class LLM {
   std::vector<int32_t> chat_prompt(const std::vector<ChatMessage>& messages,
                                    const ChatOptions& options = {}) const;
 
+  // The same for a conversation as a JSON list in the form of OpenAI's API: contents of several
+  // parts, tool calls, answers of tools. Errors: those of chat_prompt, naming the place in the
+  // list.
+  std::vector<int32_t> chat_prompt_json(std::string_view messages,
+                                        const ChatOptions& options = {}) const;
+
   // Whether there is a chat template that chat_prompt can use.
   bool can_chat() const;
 
   // Log-probability of each token given the tokens before it; the first token has no score. Used
   // for perplexity and for choosing between given answers. The same numbers as
   // SamplingParams::prompt_logprobs; runs prefill as `trace` does, in passes of max_num_seqs rows.
-  // Errors: kInvalidArgument for fewer than two tokens and for ids outside the vocabulary;
-  // kDoesNotFit when the text leaves no room for one token more; kModel for logits that are not
-  // finite. REQUIRES: no unfinished requests.
+  // Errors: kInvalidArgument for fewer than two tokens, for ids outside the vocabulary, and while
+  // requests of add_request are unfinished; kDoesNotFit when the text leaves no room for one token
+  // more; kModel for logits that are not finite.
   struct ScoreOptions {
     std::function<void(int64_t num_scored)> on_progress;
     std::function<bool()> should_cancel;  // true ends the call with what was scored so far
@@ -147,7 +153,8 @@ class LLM {
   // Runs `token_ids` as one request. Returns the logits (f32 [num_tokens, vocab]) of every position
   // and the taps whose names match one of `tap_patterns` ("layer.*.attn_out"). Used to compare
   // Sluice with a reference implementation.
-  // Errors: kInvalidArgument for a pattern that no tap matches; those of generate.
+  // Errors: kInvalidArgument for a pattern that no tap matches, and while requests of add_request
+  // are unfinished; those of generate.
   // Of `options`, on_progress (with counts of prompt tokens) and should_cancel are called, between
   // passes of some hundred tokens. A cancelled trace has no logits and no taps.
   struct Trace {

@@ -39,6 +39,7 @@ int store_prune(const StorePruneCommand& command);
 int bench_decode(const BenchDecodeCommand& command);
 int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);
+int bench_serve(const BenchServeCommand& command);
 int bench_transfer(const BenchTransferCommand& command);
 // Removes the files that it makes.
 int bench_store(const BenchStoreCommand& command);

@@ -10,7 +10,7 @@
 
 #include "cli/build_info.h"
 #include "cli/commands.h"
-#include "cli/gpu_link.h"
+#include "cli/gpu/gpu_link.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/table.h"

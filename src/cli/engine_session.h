@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "cli/gpu_lock.h"
+#include "cli/gpu/gpu_lock.h"
 #include "engine/llm_engine.h"
 #include "service/engine_service.h"
 #include "sluice/llm.h"

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/json/inspect_json.h"
 #include "cli/json_text.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -99,50 +100,6 @@ std::string describe_problems(const ModelCheck& check) {
   return text;
 }
 
-// The same facts as the text report, as the JSON of --json.
-nlohmann::ordered_json plan_json(const ModelSummary& model, const ModelCheck& check,
-                                 const MemoryPlan& plan) {
-  nlohmann::ordered_json entries = nlohmann::ordered_json::array();
-  for (const MemoryPlanEntry& entry : plan.entries) {
-    entries.push_back({{"name", entry.name}, {"memory", entry.memory}, {"bytes", entry.bytes}});
-  }
-  return {{"model",
-           {{"architecture", model.architecture},
-            {"num_parameters", model.num_parameters},
-            {"weight_bytes", model.weight_bytes},
-            {"num_layers", model.num_layers},
-            {"hidden_size", model.hidden_size},
-            {"num_q_heads", model.num_q_heads},
-            {"num_kv_heads", model.num_kv_heads},
-            {"head_dim", model.head_dim},
-            {"vocab_size", model.vocab_size},
-            {"max_position_embeddings", model.max_position_embeddings},
-            {"rope", model.rope},
-            {"tied_embeddings", model.tied_embeddings},
-            {"kv_bytes_per_token", model.kv_bytes_per_token}}},
-          {"files",
-           {{"weights", check.weights},
-            {"tokenizer", check.tokenizer},
-            {"chat", check.chat},
-            {"problems", check.problems},
-            {"warnings", check.warnings}}},
-          {"plan",
-           {{"fits", plan.fits},
-            {"remedy", plan.remedy},
-            {"entries", entries},
-            {"device_memory_bytes", plan.device_memory_bytes},
-            {"device_budget_bytes", plan.device_budget_bytes},
-            {"host_memory_bytes", plan.host_memory_bytes},
-            {"host_available_bytes", plan.host_available_bytes},
-            {"host_is_limited", plan.host_is_limited},
-            {"num_blocks", plan.num_blocks},
-            {"block_size", plan.block_size},
-            {"max_model_len", plan.max_model_len},
-            {"kv_offload", plan.kv_offload},
-            {"notes", plan.notes},
-            {"warnings", plan.warnings}}}};
-}
-
 }  // namespace
 
 int inspect(const InspectCommand& command) {
@@ -150,7 +107,7 @@ int inspect(const InspectCommand& command) {
   const ModelCheck check = check_model(command.engine);
   const MemoryPlan plan = plan_memory(command.engine);
   if (command.json) {
-    write_result(json_text(plan_json(model, check, plan), 1));
+    write_result(json_text(inspect_json(model, check, plan), 1));
     // The verdict also goes to standard error, for a person who redirects the JSON.
     for (const std::string& problem : check.problems) write_message("does not run: " + problem);
     if (!plan.fits) write_message("does not fit: " + plan.remedy);

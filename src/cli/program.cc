@@ -23,6 +23,10 @@ const std::vector<std::string> kRunExamples = {
 const std::vector<std::string> kServeExamples = {
     "sluice serve -m models/needle", "sluice serve -m DIR --host 0.0.0.0 --api-key-file keys.txt"};
 
+const std::vector<std::string> kBenchServeExamples = {
+    "sluice bench serve models/needle", "sluice bench serve DIR --scenario cancel",
+    "sluice bench serve --scenario shared --url http://127.0.0.1:8000"};
+
 // Variables named SLUICE_... that are no options: other parts, tests or the build read them. The
 // check for misspelt variables must not report them.
 const std::vector<std::string> kOtherVariables = {
@@ -51,6 +55,8 @@ const ProgramSpec& program() {
                       bench_prefill),
            subcommand("bench throughput", "Tokens/s of many requests at once against both rates",
                       bench_throughput),
+           subcommand("bench serve", "What the HTTP server adds to the engine, under load",
+                      bench_serve, kBenchServeExamples),
            subcommand("bench transfer", "GB/s between host and device against one large copy",
                       bench_transfer),
            subcommand("bench store", "GB/s of stored KV against plain files of the same sizes",

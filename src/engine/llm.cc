@@ -243,6 +243,13 @@ std::vector<int32_t> LLM::chat_prompt(const std::vector<ChatMessage>& messages,
                                           /*add_special_tokens=*/false);
 }
 
+std::vector<int32_t> LLM::chat_prompt_json(std::string_view messages,
+                                           const ChatOptions& options) const {
+  const std::tm now = local_time();
+  return impl_->engine.tokenizer().encode(impl_->chat.render_json(messages, options, &now),
+                                          /*add_special_tokens=*/false);
+}
+
 // chat_prompt reports the reason.
 bool LLM::can_chat() const { return impl_->chat.problem().empty(); }
 

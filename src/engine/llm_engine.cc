@@ -318,7 +318,7 @@ int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
 // A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB. All
 // positions are computed, also those in the prefix cache.
 void LlmEngine::run_alone(Sequence& sequence, const RunRows& run_rows) {
-  SLUICE_CHECK(!has_unfinished());
+  check_idle();
   check_request(sequence.tokens, sequence.params);
   const int64_t max_rows = trace_rows(sequence.num_tokens());
   const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),

@@ -84,9 +84,8 @@ class LlmEngine {
   void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
-  // Errors: as add_request.
+  // Errors: as add_request; kInvalidArgument if a request runs or waits.
   // `watch` is asked between passes; when it cancels, the result is empty.
-  // REQUIRES: nothing else is running.
   using Logits = std::vector<float>;
   Logits trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
                const PassWatch& watch = {});
@@ -141,6 +140,8 @@ class LlmEngine {
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
   void finish(SequenceId id);
   int64_t trace_rows(int64_t num_tokens) const;
+  // Errors: kInvalidArgument if a request runs or waits.
+  void check_idle() const;
   // The sequence's prefill in passes of trace_rows rows, each run by `run_rows`, until one returns
   // false; then the caller's end_alone gives back what it holds, unless an error did.
   using RunRows = std::function<bool(int64_t num_rows)>;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <span>
 
+#include "core/error.h"
 #include "engine/llm_engine.h"
 
 namespace sluice {
@@ -16,6 +17,15 @@ TokenScore score_of(const std::vector<TokenLogprob>& entry) {
 }
 
 }  // namespace
+
+void LlmEngine::check_idle() const {
+  if (!has_unfinished()) return;
+  const QueueSizes sizes = queue_sizes();
+  fail(ErrorCode::kInvalidArgument,
+       "scoring and tracing need the engine alone, but {} requests run and {} wait; call step() "
+       "until has_unfinished() is false",
+       sizes.num_running, sizes.num_waiting);
+}
 
 std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
                                          const OnScored& on_scored) {
@@ -44,7 +54,7 @@ std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
 std::vector<TokenScore> LlmEngine::score_decoded(const std::vector<int32_t>& tokens,
                                                  int64_t num_prompt_tokens,
                                                  const OnScored& on_scored) {
-  SLUICE_CHECK(!has_unfinished());
+  check_idle();
   const auto num_prompt = static_cast<size_t>(num_prompt_tokens);
   SLUICE_CHECK(num_prompt > 0 && num_prompt < tokens.size(), "{} of {}", num_prompt, tokens.size());
   check_ids(tokens);

@@ -45,6 +45,8 @@ void AnswerScanner::take(char c) {
   }
 }
 
+// Decides what an answer begins with as soon as its first characters allow only one thing. What was
+// held back until then goes through the state that was found.
 void AnswerScanner::take_start(char c) {
   held_ += c;
   const std::string_view front = without_leading_space(held_);
@@ -113,6 +115,8 @@ void AnswerScanner::begin_call(std::string source) {
   call_.reset(std::move(source));
 }
 
+// The name comes first, so that a client can show the call; then the arguments as they come. The
+// character that ends a refused call is content again, and may begin a tag.
 void AnswerScanner::take_call(char c) {
   using Kind = AnswerEvent::Kind;
   const CallScanner::Step step = call_.take(c, tools_);
@@ -135,6 +139,7 @@ void AnswerScanner::break_call() {
   emit(AnswerEvent::Kind::kContent, call_.source());
 }
 
+// The closing tag is dropped. Without it the next text is content: the call was complete.
 void AnswerScanner::take_after_call(char c) {
   held_ += c;
   const std::string_view front = without_leading_space(held_);
@@ -146,6 +151,8 @@ void AnswerScanner::take_after_call(char c) {
   }
 }
 
+// What was held back is no tag any more. Line ends that would have come before a call count as
+// text.
 std::vector<AnswerEvent> AnswerScanner::finish() {
   using Kind = AnswerEvent::Kind;
   if (state_ == State::kStart || state_ == State::kAfterThought) {

@@ -92,6 +92,18 @@ void prepare_calls(Json& message, const std::string& place) {
   }
 }
 
+Json parse_of_type(std::string_view text, std::string_view what, Json::value_t type,
+                   std::string_view type_name) {
+  try {
+    Json value = parse_ordered_json(text, what);
+    if (value.type() == type) return value;
+  } catch (const Error&) {
+    // The reader's text gives advice about files.
+  }
+  refuse("{} is \"{}\"; it must be the text of a JSON {}, with no key twice", what, printable(text),
+         type_name);
+}
+
 // Templates read one of the three names. The first that is given counts, as in transformers.
 void prepare_thoughts(Json& message, const std::string& place) {
   constexpr std::array<const char*, 3> kNames = {"reasoning_content", "thinking", "reasoning"};
@@ -113,14 +125,11 @@ void prepare_thoughts(Json& message, const std::string& place) {
 }  // namespace
 
 Json parse_object(std::string_view text, std::string_view what) {
-  try {
-    Json value = parse_ordered_json(text, what);
-    if (value.is_object()) return value;
-  } catch (const Error&) {
-    // The reader's text gives advice about files.
-  }
-  refuse("{} is \"{}\"; it must be the text of a JSON object, with no key twice", what,
-         printable(text));
+  return parse_of_type(text, what, Json::value_t::object, "object");
+}
+
+Json parse_list(std::string_view text, std::string_view what) {
+  return parse_of_type(text, what, Json::value_t::array, "list");
 }
 
 Json prepare_messages(const Json& messages,

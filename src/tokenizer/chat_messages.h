@@ -28,5 +28,7 @@ nlohmann::ordered_json& final_text(nlohmann::ordered_json& messages);
 
 // A JSON object from its text. Errors: kInvalidArgument that begins with `what`.
 nlohmann::ordered_json parse_object(std::string_view text, std::string_view what);
+// The same for a list.
+nlohmann::ordered_json parse_list(std::string_view text, std::string_view what);
 
 }  // namespace sluice

@@ -244,8 +244,26 @@ std::vector<TextSegment> ChatTemplate::render(std::span<const ChatMessage> messa
   for (const ChatMessage& message : messages) {
     list.push_back({{"role", message.role}, {"content", message.content}});
   }
+  return render_list(list, options, now);
+}
+
+std::vector<TextSegment> ChatTemplate::render_json(std::string_view messages,
+                                                   const ChatOptions& options,
+                                                   const std::tm* now) const {
+  require();
+  return render_list(parse_list(messages, "messages"), options, now);
+}
+
+std::vector<TextSegment> ChatTemplate::render_list(const Json& messages, const ChatOptions& options,
+                                                   const std::tm* now) const {
   const Json kwargs = to_kwargs(options);
-  return render({.messages = list, .template_kwargs = &kwargs, .now = now});
+  const Json tools = options.tools.empty() ? Json() : parse_list(options.tools, "tools");
+  return render({.messages = messages,
+                 .tools = &tools,
+                 .template_kwargs = &kwargs,
+                 .add_generation_prompt = options.add_generation_prompt,
+                 .continue_final_message = options.continue_final_message,
+                 .now = now});
 }
 
 ChatTemplate load_chat_template(const TokenizerConfig& config, const std::string& file) {

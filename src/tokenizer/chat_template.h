@@ -74,11 +74,17 @@ class ChatTemplate {
   std::vector<TextSegment> render(std::span<const ChatMessage> messages, const ChatOptions& options,
                                   const std::tm* now) const;
 
+  // The same for the text of a JSON list. Errors: also kInvalidArgument for a text that is no JSON.
+  std::vector<TextSegment> render_json(std::string_view messages, const ChatOptions& options,
+                                       const std::tm* now) const;
+
   // Checks the options as render would. Errors: those of render.
   void check(const ChatOptions& options) const;
 
  private:
   nlohmann::ordered_json to_kwargs(const ChatOptions& options) const;
+  std::vector<TextSegment> render_list(const nlohmann::ordered_json& messages,
+                                       const ChatOptions& options, const std::tm* now) const;
   void check_kwargs(const nlohmann::ordered_json& kwargs) const;
   // Whether the template writes a part of a message of this role as it writes the same text.
   bool probe_parts(ChatRole role) const;

@@ -3,7 +3,7 @@
 //
 // Needs no GPU: a lock is a file. Holders are child processes, since the lock only excludes other
 // processes. Thread rule: the test forks while it has one thread.
-#include "cli/gpu_lock.h"
+#include "cli/gpu/gpu_lock.h"
 
 #include <csignal>
 #include <cstdlib>

@@ -305,6 +305,13 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   EXPECT_EQ(throughput.num_requests, 256);
   EXPECT_TRUE(throughput.gpu_lock);
   EXPECT_TRUE(throughput.engine.enforce_eager);
+  const auto serve = parse<BenchServeCommand>(
+      {"bench", "serve", "d", "--scenario", "mixed", "--num-requests", "9", "--most-tokens", "8"});
+  EXPECT_EQ(serve.scenario, ServeScenario::kMixed);
+  EXPECT_EQ(serve.num_requests, 9);
+  EXPECT_EQ(serve.least_tokens, 4) << "of this scenario";
+  EXPECT_EQ(serve.most_tokens, 8);
+  EXPECT_EQ(serve.engine.max_stall_ms, ServeCommand().engine.max_stall_ms);
   const auto transfer = parse<BenchTransferCommand>({"bench", "transfer", "--bytes", "64M"});
   EXPECT_EQ(transfer.num_bytes, size_t{64} << 20);
   EXPECT_EQ(transfer.engine.device, "auto");

@@ -249,6 +249,23 @@ TEST(ReplaceLastToken, DecodesAGivenText) {
   }
 }
 
+// Both compute without the scheduler. A request that waits or runs is an error of the caller; the
+// request and the engine go on.
+TEST_F(Requests, ScoreAndTraceNeedAnEngineWithoutThem) {
+  llm_.add_request(prompt_, greedy(2));
+  for (const char* counts : {"0 requests run and 1 wait", "1 requests run and 0 wait"}) {
+    const auto expect_refused = [&](const std::function<void()>& call) {
+      expect_error(call, ErrorCode::kInvalidArgument, {counts, "has_unfinished()"});
+    };
+    expect_refused([&] { llm_.score(prompt_); });
+    expect_refused([&] { llm_.score(prompt_, {.decode_after = 5}); });
+    expect_refused([&] { llm_.trace(prompt_, {}); });
+    llm_.step();
+  }
+  while (llm_.has_unfinished()) llm_.step();
+  EXPECT_EQ(llm_.score(prompt_).size(), prompt_.size() - 1);
+}
+
 TEST(EngineOptionsTest, ReducesTheLengthToWhatFitsAndSaysSo) {
   EngineOptions options = tiny_options(kModel);
   options.kv.cache_bytes = 10 * 2 * 2 * 4 * 16 * 16 * 2;  // 10 blocks of 16 tokens

@@ -8,20 +8,7 @@ namespace {
 
 using std::chrono::hours;
 using std::chrono::milliseconds;
-using testing::EventLog;
-using testing::expect_idle;
-using testing::expect_ordered;
-using testing::has_token;
-using testing::Job;
-using testing::num_ended;
-using testing::random_tokens;
-using testing::request_of;
-using testing::sampled;
-using testing::served_engine;
-using testing::served_options;
-using testing::ServiceGate;
-using testing::submit;
-using testing::submit_and_hold;
+using namespace testing;  // of service_rig.h
 
 // One request runs at a time.
 std::unique_ptr<LlmEngine> make_narrow() {

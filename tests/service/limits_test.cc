@@ -6,18 +6,7 @@
 namespace sluice {
 namespace {
 
-using testing::EventLog;
-using testing::expect_idle;
-using testing::Job;
-using testing::num_refused;
-using testing::random_tokens;
-using testing::request_of;
-using testing::sampled;
-using testing::served_engine;
-using testing::served_options;
-using testing::ServiceGate;
-using testing::submit;
-using testing::submit_and_hold;
+using namespace testing;  // of service_rig.h
 
 Job job_of(int64_t num_tokens) { return {random_tokens(num_tokens, 1), sampled(3, 1)}; }
 

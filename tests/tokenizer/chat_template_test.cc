@@ -370,6 +370,34 @@ TEST(ChatTemplate, RefusesBadRequests) {
             joined(qwen3.render({.messages = user})));
 }
 
+// LLM::chat_prompt_json takes texts; what it renders is what the values give.
+TEST(ChatTemplate, RendersTexts) {
+  const ChatTemplate qwen3 = named("qwen3");
+  const Json messages =
+      Json::parse(R"([{"role": "user", "content": [{"type": "text", "text": "x"}]},
+                                        {"role": "assistant", "content": "y"}])");
+  const Json tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+  const Json kwargs = {{"enable_thinking", false}};
+  const auto text = [&](const ChatOptions& options) {
+    return joined(qwen3.render_json(messages.dump(), options, nullptr));
+  };
+  EXPECT_EQ(
+      text({.enable_thinking = false, .tools = tools.dump()}),
+      joined(qwen3.render({.messages = messages, .tools = &tools, .template_kwargs = &kwargs})));
+  EXPECT_EQ(
+      text({.add_generation_prompt = false, .continue_final_message = true}),
+      joined(qwen3.render(
+          {.messages = messages, .add_generation_prompt = false, .continue_final_message = true})));
+  const auto refused = [&](const char* list, const ChatOptions& options) {
+    return expect_error(ErrorCode::kInvalidArgument,
+                        [&] { qwen3.render_json(list, options, nullptr); });
+  };
+  EXPECT_TRUE(contains(refused("{}", {}), "messages is \"{}\""));
+  EXPECT_TRUE(contains(refused("[", {}), "JSON list"));
+  EXPECT_TRUE(contains(refused("[]", {}), "no messages"));
+  EXPECT_TRUE(contains(refused(R"([{"role": "user", "content": "x"}])", {.tools = "7"}), "tools"));
+}
+
 // Ill-formed UTF-8 in the message that is continued is repaired as everywhere.
 TEST(ChatTemplate, ContinuesIllFormedText) {
   const Json messages = {{{"role", "user"}, {"content", "q"}},

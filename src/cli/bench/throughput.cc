@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/measure.h"
+#include "cli/bench/serve/request_sizes.h"
 #include "cli/bench/work.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
@@ -19,12 +20,6 @@
 
 namespace sluice::cli {
 namespace {
-
-// Tokens of one request; the answer has exactly output_tokens.
-struct RequestSize {
-  int32_t prompt_tokens = 0;
-  int32_t output_tokens = 0;
-};
 
 // Reads lines of "prompt_tokens output_tokens". Errors: kInvalidArgument naming the line.
 std::vector<RequestSize> read_sizes(const std::string& path) {
@@ -48,18 +43,6 @@ std::vector<RequestSize> read_sizes(const std::string& path) {
   return sizes;
 }
 
-// Random lengths, uniform in [least_tokens, most_tokens]; the seed fixes them.
-std::vector<RequestSize> draw_sizes(const BenchThroughputCommand& command) {
-  const int32_t span = command.most_tokens - command.least_tokens + 1;
-  const std::vector<int32_t> draws = random_prompt(2 * int64_t{command.num_requests}, span,
-                                                   static_cast<uint64_t>(command.engine.seed) + 1);
-  std::vector<RequestSize> sizes;
-  for (size_t i = 0; i < draws.size(); i += 2) {
-    sizes.push_back({command.least_tokens + draws[i], command.least_tokens + draws[i + 1]});
-  }
-  return sizes;
-}
-
 // Sums and maxima over all requests.
 struct Totals {
   double prompt_tokens = 0;
@@ -67,7 +50,6 @@ struct Totals {
   double prefill_flops = 0;    // Work::prefill_flops
   double decode_kv_bytes = 0;  // Work::decode_kv_bytes
   int32_t longest_output = 0;  // tokens
-  int64_t longest = 0;         // prompt and answer of one request
 };
 
 Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {
@@ -78,9 +60,6 @@ Totals total_of(const std::vector<RequestSize>& sizes, const Work& work) {
     totals.prefill_flops += work.prefill_flops(size.prompt_tokens);
     totals.decode_kv_bytes += work.decode_kv_bytes(size.prompt_tokens, size.output_tokens);
     totals.longest_output = std::max(totals.longest_output, size.output_tokens);
-    // max_model_len must hold the longest request.
-    totals.longest =
-        std::max(totals.longest, int64_t{size.prompt_tokens} + int64_t{size.output_tokens});
   }
   return totals;
 }
@@ -98,13 +77,7 @@ double floor_seconds(const Totals& totals, const Work& work, const Bound& flops,
 // Wall time in seconds of all requests together. Errors: Interrupted.
 double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t vocab_size,
                     uint64_t seed) {
-  std::vector<Prompt> prompts;
-  std::vector<SamplingParams> params;
-  for (const RequestSize& size : sizes) {
-    prompts.emplace_back(random_prompt(size.prompt_tokens, vocab_size, seed + prompts.size()));
-    // Sampled at a usual temperature, since sampling is part of a server's work.
-    params.push_back({.temperature = 0.6f, .max_tokens = size.output_tokens, .ignore_eos = true});
-  }
+  const GenerateWork work = make_generate_work(sizes, vocab_size, seed);
   ProgressLine line("generating");
   GenerateOptions options;
   options.should_cancel = interrupted;
@@ -114,7 +87,7 @@ double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t voc
   };
   const auto start = std::chrono::steady_clock::now();
   // Only this call is timed; making the prompts is not.
-  llm.generate(prompts, params, options);
+  llm.generate(work.prompts, work.params, options);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   if (interrupted()) throw Interrupted();
   return taken.count();
@@ -122,11 +95,10 @@ double measure_once(LLM& llm, const std::vector<RequestSize>& sizes, int32_t voc
 
 // Seconds of each measured repeat.
 std::vector<double> measure(const BenchThroughputCommand& command,
-                            const std::vector<RequestSize>& sizes, const Totals& totals,
-                            const Work& work) {
+                            const std::vector<RequestSize>& sizes, const Work& work) {
   EngineOptions engine = command.engine;
   engine.enable_prefix_caching = false;  // every repeat must compute its prompts
-  if (!engine.max_model_len) engine.max_model_len = totals.longest;
+  if (!engine.max_model_len) engine.max_model_len = longest_request(sizes);
   LLM llm = load_llm(engine, false);
   const auto seed = static_cast<uint64_t>(command.engine.seed);
   std::vector<double> seconds;
@@ -144,11 +116,16 @@ std::vector<double> measure(const BenchThroughputCommand& command,
 int bench_throughput(const BenchThroughputCommand& command) {
   const Work work(command.engine.model);
   const std::vector<RequestSize> sizes =
-      command.requests.empty() ? draw_sizes(command) : read_sizes(command.requests);
+      command.requests.empty()
+          ? draw_sizes({.num_requests = command.num_requests,
+                        .least_tokens = command.least_tokens,
+                        .most_tokens = command.most_tokens,
+                        .seed = static_cast<uint64_t>(command.engine.seed) + 1})
+          : read_sizes(command.requests);
   const Totals totals = total_of(sizes, work);
   const Bound flops = measure_matmul_flops(command.engine);
   const Bound memory = measure_memory_rate(command.engine);
-  const Spread seconds = spread_of(measure(command, sizes, totals, work));
+  const Spread seconds = spread_of(measure(command, sizes, work));
   const double floor = floor_seconds(totals, work, flops, memory);
   const double output_rate = totals.output_tokens / seconds.median;
   const double total_rate = (totals.prompt_tokens + totals.output_tokens) / seconds.median;

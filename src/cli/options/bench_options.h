@@ -12,6 +12,7 @@ namespace sluice::cli {
 void declare(OptionSet& set, BenchDecodeCommand* bench);
 void declare(OptionSet& set, BenchPrefillCommand* bench);
 void declare(OptionSet& set, BenchThroughputCommand* bench);
+void declare(OptionSet& set, BenchServeCommand* bench);
 void declare(OptionSet& set, BenchTransferCommand* bench);
 void declare(OptionSet& set, BenchStoreCommand* bench);
 void declare(OptionSet& set, BenchOffloadCommand* bench);

@@ -2,6 +2,7 @@
 #include "cli/options/option_checks.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
 #include <memory>
 
@@ -142,6 +143,37 @@ void check_policies(const std::vector<std::string>& policies, const SparseOption
     expand_policy(&sparse, given);
   }
 }
+
+// Lengths that bench throughput and bench serve draw.
+void check_range(int32_t least_tokens, int32_t most_tokens) {
+  if (least_tokens <= most_tokens) return;
+  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
+       least_tokens, most_tokens);
+}
+
+// An option of bench serve that not all scenarios have. One that has no effect is refused rather
+// than ignored: the measurement may take long, and would be of something else.
+struct ScenarioOption {
+  const char* name;
+  std::array<bool, kServeScenarioNames.size()> used_by;  // in the order of ServeScenario
+
+  bool is_used_by(ServeScenario scenario) const { return used_by[static_cast<size_t>(scenario)]; }
+};
+constexpr ScenarioOption kScenarioOptions[] = {
+    // streams, beside, shared, cancel, answer, mixed
+    {"--num-requests", {true, false, true, false, false, true}},
+    {"--least-tokens", {true, false, false, false, false, true}},
+    {"--most-tokens", {true, false, false, false, false, true}},
+    {"--prompt-tokens", {false, true, true, true, false, false}},
+    {"--output-tokens", {false, true, false, false, true, false}},
+    {"--concurrency", {false, false, false, false, false, true}},
+    {"--repeats", {true, true, true, true, true, false}},
+};
+constexpr const char* kServerHasIt =
+    "a running server has its own; leave it out, or --url and --uds";
+// Ten thousand requests of the lengths of streams would take hours on a CPU.
+constexpr int32_t kMixedLeastTokens = 4;
+constexpr int32_t kMixedMostTokens = 64;
 
 // Refuses options of texts and depths that no kind of the list uses.
 void check_kinds(NeedleCommand* needle, const Given& given) {
@@ -284,9 +316,34 @@ void check(BenchThroughputCommand* bench, const Given& given) {
     refuse_given(given, {"--num-requests", "--least-tokens", "--most-tokens"},
                  "--requests says how many there are and how long; leave one of them out");
   }
-  if (bench->least_tokens <= bench->most_tokens) return;
-  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
-       bench->least_tokens, bench->most_tokens);
+  check_range(bench->least_tokens, bench->most_tokens);
+}
+
+// Options of scenarios that do not use them are refused, and so are engine options beside a running
+// server, but for the promises that its report compares with.
+void check(BenchServeCommand* bench, const Given& given) {
+  if (bench->is_running_server()) {
+    refuse_both(given, "--url", "--uds");
+    if (!bench->engine.model.empty()) {
+      fail(ErrorCode::kInvalidArgument, "'{}' is given as the model, but {}", bench->engine.model,
+           kServerHasIt);
+    }
+    refuse_given(given, {"--http-threads", "--load-format", "--threads", "--block-size"},
+                 kServerHasIt);
+  } else {
+    check_engine(bench->engine, given);
+  }
+  for (const ScenarioOption& option : kScenarioOptions) {
+    if (option.is_used_by(bench->scenario)) continue;
+    refuse_given(given, {option.name},
+                 fmt::format("the scenario {} does not use it; leave it out",
+                             kServeScenarioNames[static_cast<size_t>(bench->scenario)]));
+  }
+  if (bench->scenario == ServeScenario::kMixed) {
+    if (!given.contains("--least-tokens")) bench->least_tokens = kMixedLeastTokens;
+    if (!given.contains("--most-tokens")) bench->most_tokens = kMixedMostTokens;
+  }
+  check_range(bench->least_tokens, bench->most_tokens);
 }
 
 // --bytes must hold the blocks of all measurements.

@@ -33,6 +33,7 @@ void check(StorePruneCommand* prune, const Given& given);
 void check(BenchDecodeCommand* bench, const Given& given);
 void check(BenchPrefillCommand* bench, const Given& given);
 void check(BenchThroughputCommand* bench, const Given& given);
+void check(BenchServeCommand* bench, const Given& given);
 void check(BenchTransferCommand* bench, const Given& given);
 void check(BenchStoreCommand* bench, const Given& given);
 void check(BenchOffloadCommand* bench, const Given& given);

@@ -30,7 +30,7 @@ void declare_policies(OptionSet& set, std::string help, std::vector<std::string>
 // Accepts the model directory as a word, in addition to --model.
 void declare_model_word(OptionSet& set, EngineOptions* engine);
 
-// Adds --gpu-lock (cli/gpu_lock.h), for commands that run for a while.
+// Adds --gpu-lock (cli/gpu/gpu_lock.h), for commands that run for a while.
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock);
 
 }  // namespace sluice::cli

@@ -4,6 +4,7 @@
 // given as SLUICE_<NAME>; the command line wins. Thread rule: values only.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -43,7 +44,7 @@ struct RunCommand {
   ChatOptions chat_options;                  // of the chat template
   bool json = false;
   bool verbose = false;   // print notes, and with KV offload observations
-  bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu_lock.h)
+  bool gpu_lock = false;  // here and below: hold the GPU's lock (cli/gpu/gpu_lock.h)
 };
 
 // Options that `tokenize` and `score` share.
@@ -95,9 +96,11 @@ struct InspectCommand {
   bool json = false;
 };
 
+inline constexpr int32_t kServeMaxStallMs = 2000;  // a long prompt must not stop every stream
+
 // `sluice serve`: an HTTP server. Its requests bring their own sampling parameters.
 struct ServeCommand {
-  ServeCommand() { engine.max_stall_ms = 2000; }  // a long prompt must not stop every stream
+  ServeCommand() { engine.max_stall_ms = kServeMaxStallMs; }
 
   EngineOptions engine;
   std::string host = "127.0.0.1";
@@ -176,6 +179,34 @@ struct BenchThroughputCommand {
   int32_t repeats = 1;   // after one to warm up
   bool json = false;
   bool gpu_lock = false;
+};
+
+// What cli/bench/serve/scenario.h has a function for each of.
+enum class ServeScenario { kStreams, kBeside, kShared, kCancel, kAnswer, kMixed };
+inline constexpr std::array<std::string_view, 6> kServeScenarioNames = {
+    "streams", "beside", "shared", "cancel", "answer", "mixed"};
+
+// `sluice bench serve`: a server of this process, or a running one, under one kind of load. What is
+// empty has a default of the scenario.
+struct BenchServeCommand {
+  BenchServeCommand() { engine.max_stall_ms = kServeMaxStallMs; }
+
+  EngineOptions engine;  // for a running server only the options that say what it promises
+  ServeScenario scenario = ServeScenario::kStreams;
+  std::string url;  // of a running server
+  std::string uds;  // its socket instead
+  std::optional<int32_t> num_requests;
+  std::optional<int64_t> prompt_tokens;
+  std::optional<int64_t> output_tokens;
+  int32_t least_tokens = 100;  // range of the length of a prompt, and of an answer; check sets
+  int32_t most_tokens = 1024;  // those of the scenario
+  int32_t concurrency = 32;    // requests at a time
+  int32_t repeats = 3;         // rounds
+  int32_t http_threads = 2;
+  bool json = false;
+  bool gpu_lock = false;
+
+  bool is_running_server() const { return !url.empty() || !uds.empty(); }
 };
 
 // `sluice bench transfer`: needs no model.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
+// A body of requests: its name among the schemas, and the table of its fields.
 struct BodyFacts {
   std::string_view name;
   std::span<const FieldFacts> (*fields)();
@@ -37,6 +38,8 @@ constexpr std::array kBodies = {
     BodyFacts{"ResponseRequest", [] { return response_fields().facts(); }},
 };
 
+// What the router does not know of a route. The routes themselves come from the router, so that the
+// document has no route that the server lacks; one without facts has its pattern as summary.
 struct RouteFacts {
   std::string_view pattern;
   std::string_view summary;
@@ -85,6 +88,7 @@ Json number_schema(const FieldFacts& facts) {
           {"maximum", facts.number_max}};
 }
 
+// Limits that nobody set are left out, here and above.
 Json list_schema(Json items, size_t min_items, size_t max_items) {
   Json schema = {{"type", "array"}, {"items", std::move(items)}};
   if (min_items > 0) schema["minItems"] = min_items;
@@ -94,6 +98,7 @@ Json list_schema(Json items, size_t min_items, size_t max_items) {
 
 Json token_id_schema() { return {{"type", "integer"}, {"minimum", 0}}; }
 
+// A text, ids, or several of either.
 Json prompt_schema(const FieldFacts& facts) {
   const Json text = {{"type", "string"}, {"minLength", 1}};
   const Json ids = list_schema(token_id_schema(), 1, kNoLimit);
@@ -113,6 +118,7 @@ Json object_schema(std::span<const FieldFacts> members) {
   return schema;
 }
 
+// Of a field that has an effect; `field_schema` adds what its class means.
 Json known_schema(const FieldFacts& facts) {
   switch (facts.type) {
     case FieldType::kAny:
@@ -203,6 +209,7 @@ Json operation(const RouteName& route, const std::vector<std::string>& parameter
   return json;
 }
 
+// Every status but 200 has it.
 Json error_answer() {
   const Json text = {{"type", "string"}};
   const Json error = {{"type", "object"},

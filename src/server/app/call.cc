@@ -55,6 +55,7 @@ void Call::record(Ending ending) const {
                                    .route = std::string(route),
                                    .status = ending.status,
                                    .total_s = seconds_since(arrived),
+                                   .skipped_tools = skipped_tools,
                                    .summary = ending.summary,
                                    .aborted = ending.aborted,
                                    .error = std::move(ending.error)};

@@ -14,6 +14,7 @@
 
 #include "server/api/answer_options.h"
 #include "server/api/request.h"
+#include "server/app/delivery.h"
 #include "server/app/server_state.h"
 #include "server/app/worker_pool.h"
 #include "server/http/exchange.h"
@@ -28,6 +29,7 @@ struct ServerContext {
   ServerState& state;
   // Not for work that waits for the engine: two such tasks would stop all others.
   WorkerPool& workers;
+  Delivery& delivery;
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
   std::string version;
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread

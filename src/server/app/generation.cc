@@ -93,6 +93,17 @@ Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
   }
 }
 
+// An answer that has begun ends in `finish`, unless the service dropped a sink, which it does if an
+// event could not be taken over: then nobody holds this object any more.
+Generation::~Generation() {
+  if (!has_begun_ || is_recorded_) return;
+  try {
+    fault_ = http::Fault{.status = 500, .message = "an event of the engine was lost"};
+    record(fault_->status);
+  } catch (const std::exception&) {  // no memory for the line either
+  }
+}
+
 void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
                        GenerationRequest request) {
   const std::shared_ptr<Generation> self(
@@ -144,8 +155,8 @@ std::optional<http::Fault> Generation::submit(size_t choice, ServiceRequest requ
     lives_.push_back(std::make_unique<metrics::RequestLife>(model_->metrics, facts));
   }
   const Submitted submitted = model_->service.submit(
-      std::move(request), [self = shared_from_this(), choice](RequestEvent event) {
-        self->take(choice, std::move(event));
+      std::move(request), [self = shared_from_this(), choice](RequestEvent&& event) {
+        self->call_.context->delivery.push(self, choice, std::move(event));
       });
   if (!submitted.accepted()) return fault_of(*submitted.refusal);
   const std::lock_guard lock(mutex_);
@@ -189,13 +200,17 @@ void Generation::begin_answer() {
   if (lives_.empty()) finish_on_worker();  // the client left before the first choice
 }
 
-void Generation::take(size_t choice, RequestEvent event) {
-  const http::TimePoint now = http::Clock::now();
+void Generation::take(size_t choice, RequestEvent event, http::TimePoint time) noexcept {
   const std::lock_guard lock(mutex_);
-  if (has_begun_ || is_refused_) {
-    handle(choice, std::move(event), now);
-  } else {
-    early_.push_back({choice, now, std::move(event)});
+  try {
+    if (has_begun_ || is_refused_) {
+      handle(choice, std::move(event), time);
+    } else {
+      early_.push_back({choice, time, std::move(event)});
+    }
+  } catch (const std::exception& error) {
+    if (!fault_) fault_ = http::Fault{.status = 500, .message = error.what()};
+    cancel_all();
   }
 }
 
@@ -240,7 +255,7 @@ void Generation::handle(size_t choice, const RequestEnd& end, http::TimePoint no
   if (++num_ended_ == lives_.size() && !is_refused_) finish_on_worker();
 }
 
-// Off the engine's thread: a long answer takes milliseconds to write, and a log may block.
+// Off the delivery's thread: a long answer takes milliseconds to write, and a log may block.
 void Generation::finish_on_worker() {
   call_.context->workers.post([self = shared_from_this()] { self->finish(); });
 }
@@ -274,6 +289,7 @@ int Generation::finish_body() {
 
 // Sums and the longest times of the choices, and the outcome of the last.
 void Generation::record(int status) {
+  is_recorded_ = true;
   metrics::RequestSummary sum;
   const auto keep_longest = [](std::optional<double>& longest, std::optional<double> one) {
     if (one) longest = std::max(longest.value_or(0), *one);

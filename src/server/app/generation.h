@@ -5,8 +5,9 @@
 //
 // Made by the handlers of all routes that generate, in `generate` (app/generate.h). It knows no
 // API: an AnswerWriter has its forms. Thread rule: `start` on a worker; after it the object lives
-// until its last choice has ended. Sinks run on the engine's thread and only move what they get;
-// text is made on the threads of the connection and of the workers.
+// until its last choice has ended. Sinks run on the engine's thread and give what they get to the
+// Delivery, on whose thread it is handled; text is made on the threads of the connection and of the
+// workers.
 #pragma once
 
 #include <cstddef>
@@ -36,11 +37,13 @@ struct GenerationRequest {
   bool stream = false;
 };
 
-class Generation : public std::enable_shared_from_this<Generation> {
+class Generation : public EventReceiver, public std::enable_shared_from_this<Generation> {
  public:
   // Submits all choices and answers with the first error or refusal; the headers of a stream leave
   // as soon as all are accepted. Choices of a client that has left are not submitted.
   static void start(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest request);
+  // Counts and logs an answer that has begun and whose end nobody delivered.
+  ~Generation() override;
 
  private:
   struct Arrival {  // an event before the answer has begun
@@ -59,8 +62,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // From here on the answer cannot become an error any more; early events are handled.
   void begin_answer();
 
-  // The sinks. The engine waits for each call, so it takes the mutex and moves the event.
-  void take(size_t choice, RequestEvent event);
+  // What the sinks got. An exception, that is too little memory, ends the answer with an error.
+  void take(size_t choice, RequestEvent event, http::TimePoint time) noexcept override;
   // All below: under the mutex.
   void handle(size_t choice, RequestEvent event, http::TimePoint now);
   void handle(size_t choice, const PromptProgress& progress, http::TimePoint now);
@@ -92,7 +95,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   const std::shared_ptr<api::AnswerWriter> writer_;
 
   std::mutex mutex_;
-  // Everything below is read and written under the mutex. The engine's thread takes it for each
+  // Everything below is read and written under the mutex. The delivery takes it for each
   // event; the others hold it for a few moves each, at most once or twice in an answer.
   std::optional<api::AnswerStream> stream_;  // one of these two
   std::shared_ptr<api::AnswerBody> body_;
@@ -102,6 +105,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   std::vector<std::string> texts_;  // by choice, if the log has texts
   std::vector<Arrival> early_;
   bool has_begun_ = false;
+  bool is_recorded_ = false;
   bool is_refused_ = false;  // answered with an error before it began
   size_t num_ended_ = 0;
   std::optional<http::Fault> fault_;

@@ -1,5 +1,6 @@
-// Order of destruction: the HTTP server first, since its threads run handlers; then the workers,
-// which finish their calls; then what both use.
+// Order of destruction: the HTTP server first, since its threads run handlers; then the delivery,
+// which gives the workers their last work; then the workers, which finish their calls; then what
+// all use.
 #include "server/app/sluice_server.h"
 
 #include <filesystem>
@@ -50,6 +51,7 @@ class SluiceServer::Impl {
         state_(names_of(options_)),
         context_{.state = state_,
                  .workers = workers_,
+                 .delivery = delivery_,
                  .reasoning_field = options_.reasoning_field,
                  .version = options_.version,
                  .log = options_.log,
@@ -101,6 +103,9 @@ class SluiceServer::Impl {
   // After everything that its tasks use: tasks of clients that have left still run, and log, while
   // the pool is destroyed.
   WorkerPool workers_;
+  // Posts to the workers. After `drain` nothing is pushed any more: the service has ended all
+  // requests, and every sink has its end.
+  Delivery delivery_;
   http::HttpServer http_;
 };
 

@@ -36,31 +36,45 @@ class Connection : public std::enable_shared_from_this<Connection> {
  private:
   using Error = boost::system::error_code;
 
+  // Requests. A read is always pending, also while an answer is made, since its end is how a client
+  // that left is noticed; it stops only when a client has sent too much ahead.
   void read_more();
   void on_read(const Error& error, size_t size);
   void on_end_of_input();
+  // Feeds the reader with what has come, until a request is complete and its handler is called.
   void consume();
   void note_head();
   bool begin_body();
   bool send_continue();
-  void dispatch();
+  // Gives the request and an Exchange to the route's handler, which may answer at once or later.
   void call_handler();
+  // Answers without a handler. The body of such a request is not read.
   void refuse(const Fault& fault);
+  // Tells ServerOptions::on_refusal, which counts and logs what no handler sees.
   void report_refusal(int status) const;
 
+  // Answers. `pump` runs when the outbox has something and when a write has ended: at most one
+  // write is pending, and meanwhile the outbox merges.
   void pump();
+  // Renders a batch into `out_`.
   void compose(Outbox::Batch batch);
   void compose_stream(const Outbox::Batch& batch);
   void write_some();
   void on_written(const Error& error, size_t size);
+  // The answer has left: closes, or begins with the next request, which may have come already.
   void end_exchange();
 
+  // Time. One timer serves all limits: it is set to the nearest, and looks again when it fires.
   void arm();
+  // When the nearest limit of this moment ends: of the request, the answer, the client or a ping.
   TimePoint deadline() const;
   void on_time();
   bool peer_has_closed();
 
+  // The end. `linger` sends everything and reads on for a while: a close with unread input would
+  // reset the connection, and the client would lose the answer.
   void linger();
+  // The client gets no more; its handler is told.
   void lose(Gone reason);
   void close();
 
@@ -70,10 +84,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   TimePoint armed_ = TimePoint::max();
   RequestReader reader_;
   std::array<char, 4096> piece_{};
-  std::string in_;
-  bool reading_ = false;
-  bool closed_ = false;
-  bool stopping_ = false;
+  std::string in_;         // input that no request has taken yet
+  bool reading_ = false;   // a read is pending
+  bool closed_ = false;    // what is still pending has no effect any more
+  bool stopping_ = false;  // the current answer is the last one
   bool lingering_ = false;
   TimePoint linger_end_;
 
@@ -85,16 +99,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
   FaultBody fault_body_ = fault_body;  // of the route, once it is known
   std::vector<Field> more_fields_;     // ServerOptions::answer_fields
   bool head_only_ = false;             // HEAD: the client expects no body
-  bool chunked_ = false;
+  bool chunked_ = false;               // HTTP/1.0 has no chunks: the close ends a stream
   bool streaming_ = false;
   bool close_after_ = false;
   bool finished_ = false;  // all of the answer is in out_
-  bool cut_ = false;
+  bool cut_ = false;       // it has no end, which the client must see: no last chunk is sent
   StreamStart start_;
   std::string out_;
   size_t written_ = 0;  // of out_
   bool writing_ = false;
-  TimePoint last_taken_;
+  TimePoint last_taken_;                     // when the client last took bytes, or was sent some
   TimePoint answer_end_ = TimePoint::max();  // of Limits::answer_time
 };
 

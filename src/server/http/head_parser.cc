@@ -40,6 +40,8 @@ std::optional<Fault> check_bytes(std::string_view text) {
   return std::nullopt;
 }
 
+// Of fields whose number decides where the body ends: a proxy before this server may take the first
+// of two, and this server the second.
 struct FieldCounts {
   int host = 0;
   int length = 0;
@@ -56,6 +58,8 @@ FieldCounts count_fields(const Request& request) {
   return counts;
 }
 
+// A body in chunks. What proxies and servers read differently is refused: another coding, a length
+// beside it, HTTP/1.0. Source: RFC 9112, section 6.1.
 std::optional<Fault> read_encoding(Head& head, const FieldCounts& counts) {
   if (counts.encoding > 1) return closing_fault(400, "Transfer-Encoding is given twice");
   if (counts.length > 0) {
@@ -73,6 +77,8 @@ std::optional<Fault> read_encoding(Head& head, const FieldCounts& counts) {
   return std::nullopt;
 }
 
+// A body of known length. Signs, spaces, lists and a second length are refused, which Beast or
+// others would take. Source: RFC 9112, section 6.3.
 std::optional<Fault> read_length(Head& head, const FieldCounts& counts, const Limits& limits) {
   const std::string& value = *head.request.find("Content-Length");
   if (counts.length > 1) return closing_fault(400, "Content-Length is given twice");
@@ -91,6 +97,8 @@ std::optional<Fault> read_length(Head& head, const FieldCounts& counts, const Li
   return std::nullopt;
 }
 
+// How the body ends, before a byte of it is read. A POST without either is refused rather than
+// taken for an empty one: its body would be read as the next request.
 std::optional<Fault> read_framing(Head& head, const Limits& limits) {
   const Request& request = head.request;
   const FieldCounts counts = count_fields(request);
@@ -107,6 +115,7 @@ std::optional<Fault> read_framing(Head& head, const Limits& limits) {
   return std::nullopt;
 }
 
+// What the client wants done before or with its body. An unknown expectation must not be ignored.
 std::optional<Fault> read_expectations(Head& head) {
   if (const std::string* encoding = head.request.find("Content-Encoding")) {
     return closing_fault(415, fmt::format("Content-Encoding is \"{}\"; send the body unencoded",
@@ -123,6 +132,7 @@ std::optional<Fault> read_expectations(Head& head) {
   return std::nullopt;
 }
 
+// Path and query as they came, still with their escapes; neither is looked up in a file system.
 std::optional<Fault> read_target(Head& head, std::string_view target, const Limits& limits) {
   if (target.size() > limits.target_bytes) {
     return closing_fault(414, fmt::format("the request's target has {} bytes; the limit is {}",
@@ -139,6 +149,8 @@ std::optional<Fault> read_target(Head& head, std::string_view target, const Limi
 
 using Message = beast::http::request<beast::http::empty_body>;
 
+// Everything of Beast's message but the framing. A request id of the client is kept if it is safe
+// to write into a log; else one is made.
 std::optional<Fault> copy_message(Head& head, const Message& message, const Limits& limits) {
   if (message.version() != 10 && message.version() != 11) {
     return closing_fault(400, "the request is not HTTP/1.1");

@@ -76,6 +76,8 @@ class HttpServer::Impl {
     return set_->open.size();
   }
 
+  // No new connection, then no new request, then, after the limit, no connection. Open ones are
+  // told by posts to their strands, so none is touched by two threads.
   void stop(Milliseconds limit) {
     if (threads_.empty()) return;
     asio::post(strand_, [this] {
@@ -97,6 +99,7 @@ class HttpServer::Impl {
   }
 
  private:
+  // In the constructor: an address that is taken is an error of the start.
   void listen() {
     const Protocol::endpoint endpoint = endpoint_of(set_->options);
     const auto check = [this](const SystemError& error) {
@@ -138,6 +141,7 @@ class HttpServer::Impl {
     }
   }
 
+  // Always one accept is pending. After a failed one it waits, since it would fail again at once.
   void accept() {
     acceptor_.async_accept(asio::make_strand(set_->io),
                            [this](const SystemError& error, Connection::Socket socket) {
@@ -153,6 +157,7 @@ class HttpServer::Impl {
                            });
   }
 
+  // Above the limit the socket is closed as it goes out of scope, without an answer.
   void admit(Connection::Socket socket) {
     set_socket_options(socket.native_handle());
     std::shared_ptr<Connection> connection;
@@ -173,10 +178,12 @@ class HttpServer::Impl {
     }
   }
 
+  // Shared with the connections, whose last members may be destroyed after this object.
   const std::shared_ptr<ConnectionSet> set_;
   asio::strand<asio::io_context::executor_type> strand_;
   asio::basic_socket_acceptor<Protocol> acceptor_;
   asio::steady_timer pause_;
+  // Keeps the threads while no connection is open.
   asio::executor_work_guard<asio::io_context::executor_type> guard_;
   std::vector<std::thread> threads_;
   std::promise<void> closed_;

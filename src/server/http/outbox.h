@@ -86,7 +86,9 @@ class Outbox {
  private:
   enum class Phase { kWaiting, kAnswered, kStreaming, kFinished };
 
+  // Nobody will take anything any more.
   bool closed() const { return gone_.has_value() || overflowed_; }
+  // The producer has given everything; the connection may still have to send it.
   bool complete() const { return phase_ == Phase::kAnswered || phase_ == Phase::kFinished; }
   void drop_events();
 
@@ -94,17 +96,17 @@ class Outbox {
   const std::function<void()> wake_;
   mutable std::mutex mutex_;
   Phase phase_ = Phase::kWaiting;
-  bool overflowed_ = false;
-  bool cut_ = false;
+  bool overflowed_ = false;  // set by a producer; the connection acts on it when it is woken
+  bool cut_ = false;         // the producer went without an end
   std::optional<Gone> gone_;
-  std::function<void(Gone)> callback_;
+  std::function<void(Gone)> callback_;  // called without the lock, as the other one
   bool is_late_ = false;
   std::function<void()> late_callback_;
   std::optional<Answer> answer_;
   std::optional<StreamStart> start_;
   std::deque<std::unique_ptr<StreamEvent>> events_;
-  size_t event_bytes_ = 0;
-  size_t in_flight_bytes_ = 0;
+  size_t event_bytes_ = 0;      // of events_
+  size_t in_flight_bytes_ = 0;  // see set_in_flight
 };
 
 }  // namespace sluice::http

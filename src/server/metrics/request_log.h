@@ -28,7 +28,7 @@ struct RequestLogEntry {
   std::string route;  // as in HttpMetrics::answered
   int status = 200;
   double total_s = 0;                     // from the request's arrival to the end of the answer
-  std::string_view skipped_tools;         // types of its tools that were left out; empty: none
+  std::string skipped_tools;              // types of its tools that were left out; empty: none
   std::optional<RequestSummary> summary;  // empty: it did not reach the engine
   std::optional<AbortReason> aborted;
   std::string error;  // why the server failed; empty: it did not

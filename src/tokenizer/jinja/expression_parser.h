@@ -42,27 +42,30 @@ class ExpressionParser {
   void check_called_names() const;
 
  private:
-  NodePtr parse_or();
-  NodePtr parse_and();
-  NodePtr parse_not();
-  NodePtr parse_compare();
-  NodePtr parse_sum();
-  NodePtr parse_concat();
-  NodePtr parse_product();
-  NodePtr parse_power();
-  NodePtr parse_unary(bool with_filter);
-  NodePtr parse_primary();
-  NodePtr parse_literal();
-  NodePtr parse_parenthesis();
-  NodePtr parse_list();
-  NodePtr parse_dict();
-  NodePtr parse_postfix(NodePtr node);
-  NodePtr parse_filters_and_tests(NodePtr node);
-  NodePtr parse_member(NodePtr object);
-  NodePtr parse_subscript(NodePtr object);
-  NodePtr parse_call(NodePtr callee);
-  NodePtr parse_filter(NodePtr input);
-  NodePtr parse_test(NodePtr input);
+  // The grammar, from what binds least. Each function parses the rule beside it; [x] is x or
+  // nothing, {x} is any number of x.
+  NodePtr parse_or();                     // and {"or" and}
+  NodePtr parse_and();                    // not {"and" not}
+  NodePtr parse_not();                    // "not" not, or compare
+  NodePtr parse_compare();                // sum {operator sum}; also "in" and "not in"
+  NodePtr parse_sum();                    // concat {("+" or "-") concat}
+  NodePtr parse_concat();                 // product {"~" product}
+  NodePtr parse_product();                // power {("*", "/", "//" or "%") power}
+  NodePtr parse_power();                  // unary {"**" unary}, from the left as in jinja2
+  NodePtr parse_unary(bool with_filter);  // sign unary, or primary; both with their postfix
+  NodePtr parse_primary();                // a name, literal, parenthesis, list or dict
+  NodePtr parse_literal();                // a number, or texts one after the other
+  NodePtr parse_parenthesis();            // "(" [tuple] ")"
+  NodePtr parse_list();                   // "[" expressions with commas between "]"
+  NodePtr parse_dict();                   // "{" pairs of expressions with ":" between "}"
+  // What may follow a primary. Each takes the node before it and returns the larger one.
+  NodePtr parse_postfix(NodePtr node);            // {member, subscript or call}
+  NodePtr parse_filters_and_tests(NodePtr node);  // {filter, test or call}
+  NodePtr parse_member(NodePtr object);           // "." name or integer
+  NodePtr parse_subscript(NodePtr object);        // "[" an expression, or a slice "]"
+  NodePtr parse_call(NodePtr callee);             // arguments
+  NodePtr parse_filter(NodePtr input);            // "|" name [arguments]
+  NodePtr parse_test(NodePtr input);              // "is" ["not"] name [arguments, or one operand]
   void parse_arguments(Node& node);
   NodePtr binary(Op op, NodePtr left, NodePtr right, int line);
   bool at_test_argument() const;

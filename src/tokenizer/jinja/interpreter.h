@@ -34,31 +34,42 @@ class Interpreter {
   void enter();
 
   // Statements.
+  // Up to the first break or continue, which it returns for the loop around it.
   Flow run_body(const Node& body);
   Flow run_statement(const Node& node);
   Flow run_if(const Node& node);
   Flow run_for(const Node& node);
+  // Once for each item, in a scope of its own: what the body sets is gone with the next item.
   Flow run_loop_body(const Node& node, std::vector<Value>& items);
   void keep_matching(const Node& node, std::vector<Value>& items);
+  // Appends a value to the output as text, with its marks.
   void write(const Value& value);
+  // To a name, to the names of a tuple, or to a member of a namespace, which alone outlives a loop.
   void assign(const Node& target, Value value);
+  // A macro sees the scope in which it was defined, not that of its caller.
   void define_macro(const Node& node);
   // What a body writes, in a scope of its own.
   MarkedText capture(const Node& body);
 
   // Expressions.
+  // Counts a step and a level, and sets the line that errors name. The others are for one kind of
+  // node each.
   Value evaluate(const Node& node);
   Value evaluate_kind(const Node& node);
+  // What is set under the name, else the function of this name, else an undefined value.
   Value variable(const Node& node);
   Value unary(const Node& node);
+  // "and" and "or" evaluate their right side only if it decides, and give a value, not a bool.
   Value binary(const Node& node);
   Value comparison(const Node& node);
   Value concat(const Node& node);
-  Value item(const Node& node);
-  Value part(const Node& node);
+  Value item(const Node& node);  // x[i]
+  Value part(const Node& node);  // x[i:j:k]
   Value sequence(const Node& node);
   Value dictionary(const Node& node);
+  // Of a method, a macro or a function.
   Value call(const Node& node);
+  // What the macro writes. Defaults of its parameters are evaluated at each call, in its scope.
   Value call_macro(const Callable& macro, const Args& args);
   bool test(const Node& node);
   // Applies the filters of a chain to an input, or to the chain's own if it has one.

@@ -10,6 +10,7 @@
 namespace sluice::jinja {
 namespace {
 
+// A bool is an integer, as in Python.
 std::optional<int64_t> integer(const Value& value) {
   if (const auto* i = value.get<int64_t>()) return *i;
   if (const auto* b = value.get<bool>()) return *b ? 1 : 0;
@@ -41,11 +42,13 @@ std::string_view symbol(Op op) {
   }
 }
 
+// Python's integers have no limit; a template whose numbers exceed 64 bits is refused.
 int64_t checked(Run& run, bool overflows, int64_t result) {
   if (overflows) run.fail("an integer has more than 64 bits");
   return result;
 }
 
+// By squaring; the last square is not taken, since it may overflow without being needed.
 int64_t integer_power(Run& run, int64_t base, int64_t exponent) {
   int64_t result = 1;
   for (; exponent > 0; exponent >>= 1) {
@@ -98,6 +101,7 @@ Value of_integers(Run& run, Op op, int64_t a, int64_t b) {
   return checked(run, overflows, result);
 }
 
+// As Python: // rounds down, the remainder has the sign of b, and a division by 0 is an error.
 Value of_floats(Run& run, Op op, double a, double b) {
   const bool divides = op == Op::kDiv || op == Op::kFloorDiv || op == Op::kMod;
   if (divides && b == 0) run.fail("division by zero");
@@ -127,6 +131,7 @@ Value joined_lists(Run& run, const List& a, const List& b) {
   return make_list(run, std::move(items), a.kind);
 }
 
+// An undefined operand is named, since it is the usual cause.
 [[noreturn]] void refuse_operands(Run& run, Op op, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b}) {
     const auto* undefined = value->get<Undefined>();
@@ -161,6 +166,7 @@ Range slice_range(Run& run, int64_t size, const Value* begin, const Value* end, 
   return {bound(begin, by < 0 ? high : low), bound(end, by < 0 ? low : high), by};
 }
 
+// By characters, not bytes. Only a step of 1 keeps runs of marks whole; others go one by one.
 Value slice_text(Run& run, const MarkedText& text, const Value* begin, const Value* end,
                  const Value* step) {
   const Range range = slice_range(run, num_characters(text.bytes()), begin, end, step);

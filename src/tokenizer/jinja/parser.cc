@@ -82,6 +82,8 @@ class Parser {
            fmt::format("the statement \"{}\" is not supported here", printable(name.text)));
   }
 
+  // Of each statement below the name has been taken, and `line` is that of the name. The order of
+  // the children is that of ast.h.
   NodePtr if_statement(int line) {
     NodePtr node = make(Kind::kIf, line);
     do {
@@ -121,6 +123,7 @@ class Parser {
     return node;
   }
 
+  // {% set x = ... %}, or a block whose output is the value.
   NodePtr set_statement(int line) {
     NodePtr target = expressions_.target(true);
     if (tokens_.skip_operator("=")) {
@@ -150,6 +153,7 @@ class Parser {
     return node;
   }
 
+  // Parameters with defaults stand after those without, as in Python.
   NodePtr macro(int line) {
     NodePtr node = make(Kind::kMacro, line);
     const Token name = tokens_.expect(TokenKind::kName, "the name of the macro");
@@ -181,6 +185,7 @@ class Parser {
     return node;
   }
 
+  // Marks what the model wrote, for training; here it is only a scope.
   NodePtr generation(int line) {
     NodePtr node = make(Kind::kScope, line);
     end_tag();

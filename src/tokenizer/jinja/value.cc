@@ -27,6 +27,7 @@ int settled_depth(const Value& value) {
   return value.depth();
 }
 
+// Numbers of different types are compared as floats, as in Python.
 std::optional<double> number(const Value& value) {
   if (const auto* b = value.get<bool>()) return *b ? 1.0 : 0.0;
   if (const auto* i = value.get<int64_t>()) return static_cast<double>(*i);
@@ -49,6 +50,7 @@ bool equal_items(Run& run, const List& a, const List& b) {
   return true;
 }
 
+// In any order. Cost: quadratic, which is counted.
 bool equal_dicts(Run& run, const Dict& a, const Dict& b) {
   if (a.items.size() != b.items.size()) return false;
   for (const auto& [key, value] : a.items) {
@@ -59,6 +61,7 @@ bool equal_dicts(Run& run, const Dict& a, const Dict& b) {
   return true;
 }
 
+// Texts of a request may have bytes that are no UTF-8; the interpreter's searches need characters.
 std::string repaired(const std::string& bytes) {
   if (unicode::valid_prefix(bytes) == bytes.size()) return bytes;
   std::string text;

@@ -1,0 +1,17 @@
+# For a wheel: the system's libraries are linked statically, so that it needs none of them where it
+# is installed. Included before they are looked for.
+set(OPENSSL_USE_STATIC_LIBS ON)
+find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a)
+find_library(XXHASH_LIBRARY NAMES libxxhash.a)
+
+# sluice_link_static(target): for programs and modules. Debian has no libfmt.a. Its headers have the
+# code, too: fmt_code.cc compiles that of fmt 9, and nothing is left that needs libfmt.so. Another
+# version of fmt stays a shared library.
+function(sluice_link_static target)
+  target_link_options(${target} PRIVATE -Wl,--as-needed)
+  if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+    target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/python/bindings/fmt_code.cc)
+  else()
+    message(STATUS "fmt ${fmt_VERSION} is linked as a shared library")
+  endif()
+endfunction()

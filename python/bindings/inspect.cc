@@ -1,0 +1,43 @@
+// What is known without a loaded model: its files, its memory plan, and this build.
+#include <nanobind/stl/string.h>
+#include <nlohmann/json.hpp>
+
+#include "bind.h"
+#include "cli/build_info.h"
+#include "cli/json/inspect_json.h"
+#include "cli/json_text.h"
+#include "options.h"
+#include "values.h"
+
+namespace sluice::python {
+namespace {
+
+nb::str inspect(const Keywords& options) {
+  const EngineOptions engine = engine_options(options);
+  std::string text;
+  {
+    const nb::gil_scoped_release release;
+    const ModelSummary model = summarize_model(engine.model);
+    text = cli::json_text(cli::inspect_json(model, check_model(engine), plan_memory(engine)));
+  }
+  return to_text(text);
+}
+
+Keywords build_info() {
+  Keywords info;
+  info["version"] = nb::cast(std::string(cli::build_version()));
+  info["commit"] = nb::cast(std::string(cli::build_commit()));
+  info["build_type"] = nb::cast(std::string(cli::build_type()));
+  info["cuda"] = nb::bool_(SLUICE_PYTHON_CUDA == 1);
+  info["compiler"] = "g++ " __VERSION__;
+  return info;
+}
+
+}  // namespace
+
+void bind_inspect(nb::module_& m) {
+  m.def("inspect", inspect, nb::arg("options"), "JSON, as `sluice inspect --json` prints it.");
+  m.def("build_info", build_info);
+}
+
+}  // namespace sluice::python

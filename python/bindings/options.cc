@@ -1,0 +1,225 @@
+// Reads values by the kind of their row.
+#include "options.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bind.h"
+#include "cli/options/option_rows.h"
+#include "core/error.h"
+#include "core/option_check.h"
+#include "errors.h"
+#include "values.h"
+
+namespace sluice::python {
+namespace {
+
+[[noreturn]] void refuse_type(const OptionFacts& facts, const char* wanted, nb::handle value) {
+  throw nb::type_error(fmt::format("{} must be {}, not {}", facts.name, wanted,
+                                   nb::str(value.type().attr("__name__")).c_str())
+                           .c_str());
+}
+
+// Numbers from unset_from to 0 mean that the option is not given, as on the command line.
+std::optional<OptionValue> read_whole(const OptionFacts& facts, nb::handle value) {
+  if (nb::isinstance<nb::str>(value) && facts.kind != OptionKind::kWhole) {
+    return cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+  }
+  if (PyIndex_Check(value.ptr()) == 0 || PyBool_Check(value.ptr())) {
+    refuse_type(facts, "a whole number", value);
+  }
+  const nb::object whole = nb::steal(PyNumber_Index(value.ptr()));
+  int overflow = 0;
+  const long long number = PyLong_AsLongLongAndOverflow(whole.ptr(), &overflow);
+  if (overflow != 0) {
+    fail(ErrorCode::kInvalidArgument, "{} is {}, which has more than 64 bits", facts.name,
+         nb::str(whole).c_str());
+  }
+  if (number < facts.min && number >= facts.unset_from && number <= 0) return std::nullopt;
+  return int64_t{number};
+}
+
+double read_number(const OptionFacts& facts, nb::handle value) {
+  if (PyBool_Check(value.ptr()) || nb::isinstance<nb::str>(value) ||
+      PyNumber_Check(value.ptr()) == 0) {
+    refuse_type(facts, "a number", value);
+  }
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (number == -1 && PyErr_Occurred()) throw nb::python_error();
+  return number;
+}
+
+// Also a path, such as pathlib's.
+std::string read_text(const OptionFacts& facts, nb::handle value) {
+  if (nb::isinstance<nb::str>(value)) return nb::cast<std::string>(value);
+  if (!nb::hasattr(value, "__fspath__")) refuse_type(facts, "a text", value);
+  return nb::cast<std::string>(value.attr("__fspath__")());
+}
+
+int64_t read_choice(const OptionFacts& facts, nb::handle value) {
+  if (!nb::isinstance<nb::str>(value)) refuse_type(facts, "a text", value);
+  const auto index = cli::read_option_value(facts, facts.name, nb::cast<std::string>(value));
+  return std::get<int64_t>(*index);
+}
+
+std::vector<std::string> read_texts(const OptionFacts& facts, nb::handle value) {
+  if (nb::isinstance<nb::str>(value)) return {nb::cast<std::string>(value)};
+  std::vector<std::string> texts;
+  if (!nb::try_cast(value, texts)) refuse_type(facts, "a text or a list of texts", value);
+  return texts;
+}
+
+std::map<int32_t, float> read_biases(const OptionFacts& facts, nb::handle value) {
+  if (!nb::isinstance<nb::dict>(value)) refuse_type(facts, "a dict of token id to number", value);
+  std::map<int32_t, float> biases;
+  for (const auto& [id, bias] : nb::cast<nb::dict>(value)) {
+    // Clients of OpenAI's API write the ids as texts.
+    const nb::object number = nb::steal(PyNumber_Long(id.ptr()));
+    if (!number.is_valid()) throw nb::python_error();
+    nb::list ids;
+    ids.append(number);
+    biases[to_token_ids(ids)[0]] = static_cast<float>(read_number(facts, bias));
+  }
+  return biases;
+}
+
+// The result of read(), whose error gets the option's name.
+template <typename Read>
+auto named(const OptionFacts& facts, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw error.in(facts.name);
+  }
+}
+
+std::optional<OptionValue> read_value(const OptionFacts& facts, nb::handle value) {
+  switch (facts.kind) {
+    case OptionKind::kFlag:
+      if (!PyBool_Check(value.ptr())) refuse_type(facts, "True or False", value);
+      return value.is(nb::handle(Py_True));
+    case OptionKind::kWhole:
+    case OptionKind::kTokens:
+    case OptionKind::kBytes:
+      return read_whole(facts, value);
+    case OptionKind::kNumber:
+      return read_number(facts, value);
+    case OptionKind::kText:
+      return read_text(facts, value);
+    case OptionKind::kChoice:
+      return read_choice(facts, value);
+    case OptionKind::kTexts:
+      return read_texts(facts, value);
+    case OptionKind::kTokenIds:
+      return named(facts, [&] { return to_token_ids(value); });
+    case OptionKind::kTokenBiases:
+      return named(facts, [&] { return read_biases(facts, value); });
+  }
+  return std::nullopt;
+}
+
+// Checked before it is stored, since a field may be narrower than the value.
+template <typename Options>
+void set_row(const OptionRow<Options>& row, nb::handle value, Options* options) {
+  std::optional<OptionValue> read;
+  if (!value.is_none()) read = read_value(row.facts, value);
+  if (read) check_option(row.facts, *read);
+  row.set(*options, read);
+}
+
+// Calls visit(row, options that have its field) for every row of an engine's options.
+template <typename Visit>
+void for_engine_rows(EngineOptions& options, const Visit& visit) {
+  for (const auto& row : kEngineOptionRows) visit(row, options);
+  for (const auto& row : {kSeedRow, kTimelineRow, kChatTemplateRow}) visit(row, options);
+  for (const auto& row : kKvOptionRows) visit(row, options.kv);
+  for (const auto& row : kKvOffloadRows) visit(row, options.kv);
+  for (const auto& row : kSparseOptionRows) visit(row, options.sparse);
+}
+
+// Options without a row.
+constexpr OptionFacts kSkipTokenizer = {.name = "skip_tokenizer_init", .kind = OptionKind::kFlag};
+constexpr OptionFacts kSkipSpecial = {.name = "skip_special_tokens", .kind = OptionKind::kFlag};
+
+std::vector<std::string> engine_option_names() {
+  EngineOptions options;
+  std::vector<std::string> names = {std::string(kSkipTokenizer.name)};
+  for_engine_rows(options, [&](const auto& row, auto&) { names.emplace_back(row.facts.name); });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+void set_engine_option(EngineOptions& options, std::string_view name, nb::handle value) {
+  bool is_known = false;
+  for_engine_rows(options, [&](const auto& row, auto& fields) {
+    if (row.facts.name != name) return;
+    set_row(row, value, &fields);
+    is_known = true;
+  });
+  if (name == kSkipTokenizer.name) {
+    options.skip_tokenizer_init = std::get<bool>(*read_value(kSkipTokenizer, value));
+  } else if (!is_known) {
+    throw nb::type_error(unknown_keyword("LLM", name, engine_option_names()).c_str());
+  }
+}
+
+struct ToPython {
+  template <typename T>
+  nb::object operator()(const T& value) const {
+    return nb::cast(value);
+  }
+};
+
+}  // namespace
+
+EngineOptions engine_options(const nb::dict& keywords) {
+  EngineOptions options;
+  for (const auto& [name, value] : keywords) {
+    set_engine_option(options, nb::cast<std::string>(name), value);
+  }
+  return options;
+}
+
+SamplingParams sampling_params(const nb::dict& keywords) {
+  SamplingParams params;
+  for (const auto& row : kSamplingRows) {
+    const nb::str name(row.facts.name.data(), row.facts.name.size());
+    if (keywords.contains(name)) set_row(row, keywords[name], &params);
+  }
+  if (keywords.contains(kSkipSpecial.name.data())) {
+    const nb::object value = keywords[kSkipSpecial.name.data()];
+    params.skip_special_tokens = std::get<bool>(*read_value(kSkipSpecial, value));
+  }
+  params.validate();
+  return params;
+}
+
+Keywords to_dict(const SamplingParams& params) {
+  Keywords values;
+  for (const auto& row : kSamplingRows) {
+    const std::optional<OptionValue> value = row.get(params);
+    const nb::str name(row.facts.name.data(), row.facts.name.size());
+    values[name] = value ? std::visit(ToPython(), *value) : nb::none();
+  }
+  values[kSkipSpecial.name.data()] = params.skip_special_tokens;
+  return values;
+}
+
+void bind_options(nb::module_& m) {
+  m.def("engine_option_names", engine_option_names, "The keywords of Engine, sorted.");
+  m.def(
+      "sampling_defaults", [] { return to_dict({}); },
+      "The parameters of a request and their initial values; None where there is none.");
+  m.def(
+      "check_sampling", [](const Keywords& keywords) { sampling_params(keywords); },
+      nb::arg("keywords"),
+      "Raises sluice.Error for a parameter out of its range, TypeError for one of another type.");
+}
+
+}  // namespace sluice::python

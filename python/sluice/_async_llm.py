@@ -1,0 +1,240 @@
+"""AsyncLLM: an engine on a thread of its own, for programs with an event loop."""
+
+import asyncio
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sluice import _core
+from sluice._errors import RefusedError
+from sluice._keywords import without_neutral
+from sluice._llm import PromptType, split_prompt, to_core
+from sluice._outputs import CompletionOutput, RequestOutput, to_request_output
+from sluice._params import RequestOutputKind, SamplingParams
+
+# Tokenizing a longer text would hold up the loop, so a thread of the loop's executor does it.
+_LONG_TEXT = 1 << 14
+# What the module's mailbox hands over: key, delta, reason of the end, exception.
+_Letter = tuple[int, "_core.Output | None", "str | None", object]
+
+
+class AsyncEngineArgs:
+    """Options of AsyncLLM, as vLLM's class of this name: the model directory and LLM's options."""
+
+    def __init__(self, model: str | os.PathLike[str], **options: Any) -> None:
+        self.model = model
+        self.options = options
+
+
+@dataclass(eq=False)
+class _Request:
+    """A request between its generator and the thread that reads the mailbox."""
+
+    loop: asyncio.AbstractEventLoop
+    letters: "asyncio.Queue[_Letter]" = field(default_factory=asyncio.Queue)
+    engine_id: int | None = None  # once it is submitted
+    is_dropped: bool = False      # its generator has ended
+
+
+class AsyncLLM:
+    """A model that answers many requests at the same time.
+
+    model and options: as LLM's. max_waiting: requests that may wait for KV memory; more are refused.
+
+    Any loop of any thread may use one object. Dropping the iterator of generate, or cancelling the task that reads it,
+    ends its request and frees its KV. Call shutdown, or let the program end.
+    """
+
+    def __init__(self, model: str | os.PathLike[str], *, max_waiting: int = 1 << 20, **options: Any) -> None:
+        self._service = _core.Service({"model": os.fspath(model), **without_neutral(options)}, max_waiting)
+        self._max_model_len = self._service.max_model_len
+        self._keys = itertools.count(1)
+        self._open: dict[int, _Request] = {}  # by the key of its letters
+        self._key_of: dict[str, int] = {}     # by the caller's request id
+        self._lock = threading.Lock()
+        # The thread holds no reference to this object, which can so be collected.
+        self._reader = threading.Thread(target=_read_letters, args=(self._service, self._open), daemon=True,
+                                        name="sluice-letters")
+        self._reader.start()
+        self._finalizer = weakref.finalize(self, _core.Service.close, self._service)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: AsyncEngineArgs) -> "AsyncLLM":
+        """vLLM's way to make one."""
+        return cls(engine_args.model, **engine_args.options)
+
+    async def generate(self, prompt: PromptType, sampling_params: SamplingParams | None = None,
+                       request_id: str | None = None) -> AsyncGenerator[RequestOutput, None]:
+        """Yields outputs of one request while it runs; the last one is finished.
+
+        sampling_params.output_kind says what an output holds: CUMULATIVE (the default) everything so far, DELTA what is
+        new, FINAL_ONLY one output at the end. CUMULATIVE copies the answer for each token. If the reader is slow,
+        several tokens come in one output. request_id: unique among running requests; None makes one.
+
+        Raises, at the first step: those of LLM.generate; sluice.RefusedError when too many wait, after shutdown, and
+        when the engine has failed. Later: sluice.DeviceError when the engine fails.
+        """
+        text, ids = split_prompt(prompt)
+        params = sampling_params or SamplingParams.from_core(self._service.default_params())
+        request = _Request(asyncio.get_running_loop())
+        key = next(self._keys)
+        name = request_id if request_id is not None else f"cmpl-{key}"
+        self._register(key, name, request)
+        total = _Total(name, text, params, self._decode_one)
+        try:
+            await self._submit(key, request, ids, params)
+            while True:
+                _, delta, reason, error = await request.letters.get()
+                if delta is not None:
+                    output = total.add(delta)
+                    if output is not None:
+                        yield output
+                if isinstance(error, BaseException):
+                    raise error
+                if reason is not None:
+                    return
+        finally:
+            self._drop(key, name, request)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """Ends requests by their ids; their last outputs have the finish reason "abort". Unknown ids have no effect."""
+        for name in [request_id] if isinstance(request_id, str) else list(request_id):
+            with self._lock:
+                request = self._open.get(self._key_of.get(name, 0))
+            if request is not None and request.engine_id is not None:
+                self._service.cancel(request.engine_id)
+
+    def shutdown(self) -> None:
+        """Aborts all requests, waits until they have ended and frees the memory. Later calls have no effect."""
+        self._finalizer()
+        if threading.current_thread() is not self._reader:
+            self._reader.join()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Counts of requests, tokens and KV blocks at this moment. Raises ValueError after shutdown."""
+        return self._service.snapshot()
+
+    async def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json suggests."""
+        return SamplingParams.from_core(self._service.default_params())
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """As LLM.tokenize; may be called from any thread."""
+        return self._service.encode(text, add_special_tokens, parse_special)
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """As LLM.detokenize; may be called from any thread."""
+        return self._service.decode(token_ids)
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest request, prompt and answer together."""
+        return self._max_model_len
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests are accepted."""
+        return self._finalizer.alive and self._service.snapshot()["state"] == "serving"
+
+    def _decode_one(self, token_id: int) -> str:
+        return self._service.decode([token_id])
+
+    def _register(self, key: int, name: str, request: _Request) -> None:
+        with self._lock:
+            if name in self._key_of:
+                raise ValueError(f"request_id {name!r} is that of a running request")
+            self._open[key] = request
+            self._key_of[name] = key
+
+    async def _submit(self, key: int, request: _Request, ids: str | Sequence[int], params: SamplingParams) -> None:
+        if len(ids) > _LONG_TEXT:
+            # If the task is cancelled meanwhile, `_submit_now` sees that the request was dropped.
+            await request.loop.run_in_executor(None, self._submit_now, key, request, ids, params)
+        else:
+            self._submit_now(key, request, ids, params)
+
+    def _submit_now(self, key: int, request: _Request, ids: str | Sequence[int], params: SamplingParams) -> None:
+        if not self._finalizer.alive:
+            raise RefusedError("the engine was shut down; make another one")
+        prompt, settings = to_core(ids, params, self._max_model_len, self.tokenize)
+        engine_id, refusal = self._service.submit(key, prompt, settings)
+        if refusal:
+            raise RefusedError(f"the request was refused: {refusal}; try again later, or make another AsyncLLM")
+        with self._lock:
+            request.engine_id = engine_id
+            is_dropped = request.is_dropped
+        if is_dropped:
+            self._service.cancel(engine_id)
+
+    def _drop(self, key: int, name: str, request: _Request) -> None:
+        with self._lock:
+            request.is_dropped = True
+            del self._open[key]
+            del self._key_of[name]
+        if request.engine_id is not None and self._finalizer.alive:
+            self._service.cancel(request.engine_id)  # no effect on one that has ended
+
+
+class _Total:
+    """Adds up the deltas of a request and makes the outputs that its kind asks for."""
+
+    def __init__(self, name: str, prompt: str | None, params: SamplingParams, decode: Any) -> None:
+        self._name, self._prompt, self._params, self._decode = name, prompt, params, decode
+        self._all: RequestOutput | None = None
+
+    def add(self, delta: "_core.Output") -> RequestOutput | None:
+        new = to_request_output(delta, self._name, self._prompt, self._params, self._decode)
+        kind = self._params.output_kind
+        if kind is RequestOutputKind.DELTA:
+            return new
+        self._all = new if self._all is None else _joined(self._all, new)
+        return self._all if kind is RequestOutputKind.CUMULATIVE or new.finished else None
+
+
+def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
+    """A new object: those that were yielded do not change."""
+    before, after = old.outputs[0], new.outputs[0]
+    completion = CompletionOutput(
+        index=0, text=before.text + after.text, token_ids=before.token_ids + after.token_ids,
+        cumulative_logprob=None if before.cumulative_logprob is None or after.cumulative_logprob is None
+        else before.cumulative_logprob + after.cumulative_logprob,
+        logprobs=None if before.logprobs is None or after.logprobs is None else before.logprobs + after.logprobs,
+        finish_reason=after.finish_reason, stop_reason=after.stop_reason)
+    scores = None if old.prompt_logprobs is None or new.prompt_logprobs is None else (
+        old.prompt_logprobs + new.prompt_logprobs)
+    return RequestOutput(request_id=old.request_id, prompt=old.prompt,
+                         prompt_token_ids=new.prompt_token_ids or old.prompt_token_ids, prompt_logprobs=scores,
+                         outputs=[completion], finished=new.finished, num_cached_tokens=new.num_cached_tokens,
+                         captured_mass=new.captured_mass)
+
+
+def _read_letters(service: "_core.Service", requests: dict[int, _Request]) -> None:
+    """Hands letters to the loops of their requests until the service is closed. The engine never waits for it."""
+    while _hand_out(service.take(), service, requests):
+        pass
+
+
+def _hand_out(letters: "list[_Letter]", service: "_core.Service", requests: dict[int, _Request]) -> bool:
+    """False: there are no letters, since the service was closed."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Request, _Letter]]] = {}
+    for letter in letters:
+        request = requests.get(letter[0])
+        if request is not None:
+            by_loop.setdefault(request.loop, []).append((request, letter))
+    for loop, mine in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver, mine)
+        except RuntimeError:  # the loop was closed under its requests
+            for request, _ in mine:
+                if request.engine_id is not None:
+                    service.cancel(request.engine_id)
+    return bool(letters)
+
+
+def _deliver(letters: list[tuple[_Request, _Letter]]) -> None:
+    for request, letter in letters:
+        request.letters.put_nowait(letter)

@@ -1,0 +1,189 @@
+"""Ctrl-C, threads and the GIL."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+from conftest import MODEL, OPTIONS, PROMPTS, QUESTION
+
+from sluice import LLM, SamplingParams
+
+GREEDY = SamplingParams(temperature=0, max_tokens=12)
+ENDLESS = SamplingParams(temperature=0, max_tokens=30000, ignore_eos=True)
+
+
+@contextlib.contextmanager
+def interrupt_after(seconds):
+    """Ctrl-C in so many seconds; the block must raise KeyboardInterrupt soon after."""
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.join()
+    assert time.monotonic() - start < seconds + 10
+
+
+def test_ctrl_c_leaves_the_engine_usable(llm):
+    want = [one.outputs[0].token_ids for one in llm.generate(PROMPTS, GREEDY)]
+    with interrupt_after(0.3):
+        llm.generate(PROMPTS, ENDLESS)
+    assert not llm._engine.has_unfinished()
+    with interrupt_after(0.3):
+        for _ in llm.stream(PROMPTS[0], ENDLESS):
+            pass
+    assert [one.outputs[0].token_ids for one in llm.generate(PROMPTS, GREEDY)] == want
+
+
+def test_ctrl_c_in_a_long_prompt(llm):
+    long = llm.tokenize(QUESTION) * 700
+    with interrupt_after(0.5):
+        llm.generate([long[:llm.max_model_len - 100]], GREEDY)
+    with interrupt_after(0.5):
+        list(llm.stream(long[1:llm.max_model_len - 100], GREEDY))
+    with interrupt_after(0.2):
+        llm.score(long[:llm.max_model_len - 100])
+    assert llm.generate(PROMPTS[0], GREEDY)[0].finished
+
+
+def test_two_engines_and_several_threads(llm):
+    other = LLM(MODEL, **OPTIONS)
+    want = [one.outputs[0].token_ids for one in llm.generate(PROMPTS, GREEDY)]
+    found, errors = [], []
+
+    def work(engine, i):
+        try:
+            for _ in range(3):
+                (output,) = engine.generate(PROMPTS[i], GREEDY, use_tqdm=False)
+                assert engine.detokenize(engine.tokenize(PROMPTS[i])) == PROMPTS[i]
+                found.append((i, output.outputs[0].token_ids))
+                parts = list(engine.stream(PROMPTS[i], GREEDY))
+                found.append((i, sum((part.outputs[0].token_ids for part in parts), [])))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(engine, i)) for engine in (llm, other) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == [] and len(found) == 36
+    assert all(token_ids == want[i] for i, token_ids in found)
+
+
+def test_a_handler_cannot_enter_the_engine(llm):
+    seen = []
+
+    def handler(*_):
+        with pytest.raises(RuntimeError, match="in the middle"):
+            llm.stats()
+        seen.append(True)
+        raise InterruptedError("by the handler")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        with pytest.raises(InterruptedError, match="by the handler"):
+            llm.generate(PROMPTS, ENDLESS)
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [True]
+
+
+# Another thread asks for the GIL all the time. Its longest wait, without the time in which the system ran neither it
+# nor the caller, is at least the longest time for which the call held the GIL.
+
+class GilProbe(threading.Thread):
+    def __init__(self, caller):
+        super().__init__(daemon=True)
+        self._caller = caller
+        self._stop_asked = False
+        self.is_looking = threading.Event()
+        self.worst_ns = 0
+
+    def run(self):
+        threads = (threading.get_native_id(), self._caller)
+        files = [os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY) for thread in threads]
+
+        def delays():
+            """Nanoseconds in which the two threads were ready to run and did not."""
+            return sum(int(os.pread(file, 100, 0).split()[1]) for file in files)
+
+        last, delay = time.perf_counter_ns(), delays()
+        self.is_looking.set()
+        is_last = False
+        while not is_last:
+            is_last = self._stop_asked  # once more, for what was held while the files were read
+            time.sleep(0)
+            now, new_delay = time.perf_counter_ns(), delays()
+            self.worst_ns = max(self.worst_ns, now - last - (new_delay - delay))
+            last, delay = now, new_delay
+        for file in files:
+            os.close(file)
+
+    def stop(self):
+        self._stop_asked = True
+        self.join()
+
+
+def longest_hold_ms(call):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)  # Python's own code gives the GIL away after this time
+    probe = GilProbe(threading.get_native_id())
+    gc.collect()
+    gc.disable()  # collecting and freeing what the call returned are Python's own work
+    try:
+        probe.start()
+        probe.is_looking.wait()
+        kept = call()
+        probe.stop()
+        del kept
+    finally:
+        sys.setswitchinterval(interval)
+        gc.enable()
+    return probe.worst_ns / 1e6
+
+
+def holds_a_millisecond(call):
+    """Whether every one of several tries saw it: interrupts of the machine look the same, but come by chance."""
+    return min(longest_hold_ms(call) for _ in range(8)) > 1.0
+
+
+needs_schedstat = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="no /proc/self/schedstat")
+
+
+@needs_schedstat
+def test_the_probe_finds_a_held_gil():
+    assert holds_a_millisecond(lambda: ctypes.PyDLL(None).usleep(3000))  # PyDLL keeps the GIL
+    assert not holds_a_millisecond(lambda: ctypes.CDLL(None).usleep(3000))
+
+
+@needs_schedstat
+@pytest.mark.parametrize("name", ["load", "generate", "long prompt", "logprobs", "stream", "tokenize", "detokenize",
+                                  "chat", "score", "trace"])
+def test_the_gil_is_held_for_less_than_a_millisecond(llm, name):
+    text = QUESTION * 60
+    ids = llm.tokenize(text)
+    many = list(ids) * 20
+    calls = {
+        "load": lambda: LLM(MODEL, device="cpu", kv_cache_bytes="32M", num_threads=1),
+        "generate": lambda: llm.generate(PROMPTS, GREEDY, use_tqdm=False),
+        "long prompt": lambda: llm.generate([many[:8000]], SamplingParams(max_tokens=1)),
+        "logprobs": lambda: llm.generate([ids], SamplingParams(max_tokens=20, logprobs=20, prompt_logprobs=20)),
+        "stream": lambda: list(llm.stream(ids, GREEDY)),
+        "tokenize": lambda: llm.tokenize(text * 20),
+        "detokenize": lambda: llm.detokenize(many * 10),
+        "chat": lambda: llm.chat([{"role": "user", "content": text}], GREEDY),
+        "score": lambda: llm.score(ids),
+        "trace": lambda: llm.trace(ids[:300], "layer.*.attn_out")}
+    assert not holds_a_millisecond(calls[name])

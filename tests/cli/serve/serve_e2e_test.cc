@@ -1,0 +1,144 @@
+// The ends of `sluice serve`: signals while it is idle, reads a prompt and streams, and an engine
+// that fails.
+#include <memory>
+
+#include <gtest/gtest.h>
+
+#include "cli/nan_weights.h"
+#include "cli/serve/server_under_test.h"
+#include "cli/tiny_program.h"
+
+namespace sluice::cli {
+namespace {
+
+using http::has;
+using http::RawClient;
+using http::status_of;
+
+class Serve : public Program {
+ protected:
+  // A server of the tiny model, on any free port.
+  static std::vector<std::string> words(std::vector<std::string> more) {
+    more.insert(more.end(), {"--port", "0"});
+    return on_tiny("serve", std::move(more));
+  }
+  // A stream that goes on for much longer than a test.
+  static std::string endless(const std::string& prompt, int max_tokens = 15'000) {
+    return post_text("/v1/completions",
+                     R"({"stream":true,"ignore_eos":true,"return_progress":true,"max_tokens":)" +
+                         std::to_string(max_tokens) + R"(,"prompt":")" + prompt + "\"}");
+  }
+  static std::unique_ptr<RawClient> streaming(const ServerUnderTest& server) {
+    auto client = std::make_unique<RawClient>(server.port());
+    client->send(endless("Once"));
+    EXPECT_TRUE(has(client->read_until("\"text\":\""), "200 OK"));
+    return client;
+  }
+  static void expect_aborted(RawClient& client) {
+    const std::string rest = client.read_all();
+    EXPECT_TRUE(has(rest, "\"finish_reason\":\"abort\"")) << rest;
+    EXPECT_TRUE(rest.ends_with("data: [DONE]\n\n\r\n0\r\n\r\n")) << rest;
+  }
+};
+
+TEST_F(Serve, EndsWithASignalWhenItIsIdle) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    ServerUnderTest server(words({"--drain-timeout", "600"}));
+    RawClient idle(server.port());  // no request: it must not be waited for
+    server.send_signal(signal);
+    EXPECT_EQ(server.wait_exit(), 0) << server.log();
+    EXPECT_TRUE(server.has_logged("draining"));
+  }
+}
+
+// A prompt of seconds: its stream ends as after a drain, and so does the process.
+TEST_F(Serve, EndsWhileItReadsAPrompt) {
+  ServerUnderTest server(words({"--drain-timeout", "0"}));
+  std::string prompt;
+  for (int i = 0; i < 7'000; ++i) prompt += "a b ";
+  RawClient client(server.port());
+  client.send(endless(prompt, 1000));
+  client.read_until("prompt_progress");
+  server.send_signal(SIGTERM);
+  expect_aborted(client);
+  EXPECT_EQ(server.wait_exit(), 0) << server.log();
+}
+
+// They get their time, then an end each; what comes meanwhile is told to come later.
+TEST_F(Serve, EndsStreamsAfterTheirTime) {
+  ServerUnderTest server(words({"--drain-timeout", "1"}));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 32; ++i) clients.push_back(streaming(server));
+  RawClient late(server.port());
+  server.send_signal(SIGTERM);
+  EXPECT_TRUE(ServerUnderTest::wait_for([&] {
+    late.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    const std::string health = late.read_answer();
+    return status_of(health) == 503 && has(health, "draining");
+  }));
+  for (const auto& client : clients) expect_aborted(*client);
+  EXPECT_EQ(server.wait_exit(), 0) << server.log();
+}
+
+TEST_F(Serve, ASecondSignalEndsItNow) {
+  for (const int second : {SIGTERM, SIGINT}) {
+    ServerUnderTest server(words({"--drain-timeout", "600"}));
+    const auto client = streaming(server);
+    server.send_signal(SIGTERM);
+    ASSERT_TRUE(ServerUnderTest::wait_for([&] { return server.has_logged("draining"); }));
+    server.send_signal(second);
+    EXPECT_EQ(server.wait_exit(), 128 + second) << server.log();
+    EXPECT_FALSE(has(client->read_all(), "[DONE]")) << "cut, not complete";
+  }
+}
+
+// The port is free at once, although a client still holds its end of a connection.
+TEST_F(Serve, StartsAgainAfterItWasKilled) {
+  uint16_t port = 0;
+  std::unique_ptr<RawClient> client;
+  {
+    ServerUnderTest server(words({}));
+    port = server.port();
+    client = streaming(server);
+    server.send_signal(SIGKILL);
+    EXPECT_EQ(server.wait_exit(), 128 + SIGKILL);
+  }
+  ServerUnderTest again(on_tiny("serve", {"--port", std::to_string(port)}));
+  EXPECT_EQ(again.port(), port);
+  EXPECT_TRUE(streaming(again) != nullptr);
+}
+
+// Every answer says that the engine failed, /health says so as long as the process lives, and it
+// ends with a status that makes a supervisor start it again.
+TEST(ServeDeath, AnEngineThatFailsEndsTheProcess) {
+  const TempDir model;
+  const std::filesystem::path needle = std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle";
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    std::filesystem::create_symlink(needle / name, model.path() / name);
+  }
+  model.write("model.safetensors", with_nan(slurp(needle / "model.safetensors")));
+  ServerUnderTest server({"serve", "-m", model.path().string(), "--port", "0", "--kv-offload",
+                          "off", "--kv-cache-bytes", "96M"});
+  RawClient health(server.port());
+  const std::string ask = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  health.send(ask);
+  EXPECT_EQ(status_of(health.read_answer()), 200);
+  RawClient client(server.port());
+  client.send(post_text("/v1/completions", R"({"prompt":"Once","max_tokens":2})"));
+  const std::string answer = client.read_answer();
+  EXPECT_EQ(status_of(answer), 500) << answer;
+  EXPECT_TRUE(has(answer, "NaN")) << answer;
+  EXPECT_TRUE(has(answer, "x-should-retry: false")) << answer;
+  health.send(ask);
+  const std::string dead = health.read_answer();
+  EXPECT_EQ(status_of(dead), 503) << dead;
+  EXPECT_TRUE(has(dead, "dead")) << dead;
+  const auto failed_at = std::chrono::steady_clock::now();
+  EXPECT_EQ(server.wait_exit(), 1) << server.log();
+  EXPECT_LT(std::chrono::steady_clock::now() - failed_at, std::chrono::seconds(5));
+  EXPECT_TRUE(server.has_logged("the engine failed")) << server.log();
+}
+
+}  // namespace
+}  // namespace sluice::cli
