@@ -94,7 +94,8 @@ KvFacts EngineService::kv_facts() const {
   return {.on_host = offloads(plan),
           .num_blocks = plan.num_blocks,
           .block_tokens = plan.kv_layout.block.block_tokens,
-          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers())};
+          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
+          .has_store = engine_->has_store()};
 }
 
 }  // namespace sluice

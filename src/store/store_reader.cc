@@ -1,6 +1,7 @@
 // The queue of reads has no limit: each has memory of its own, which is limited.
 #include "store/store_reader.h"
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <new>
@@ -24,12 +25,23 @@ void read_now(BlockStore& store, StoreRead& read) {
 }  // namespace
 
 StoreReader::StoreReader(BlockStore& store, int num_threads)
-    : store_(store), queue_(num_threads, std::numeric_limits<size_t>::max()) {}
+    : store_(store),
+      queue_(num_threads, std::numeric_limits<size_t>::max()),
+      counts_(1, std::numeric_limits<size_t>::max()) {}
 
 void StoreReader::submit(StoreRead read) {
   auto job = std::make_shared<StoreRead>(std::move(read));
   queue_.push(
       {.run = [this, job] { read_now(store_, *job); }, .drop = [job] { job->on_done(false, {}); }});
+}
+
+void StoreReader::count(std::vector<StoreKey> chain, std::function<void(size_t)> on_done) {
+  const auto job = [this, chain = std::move(chain), on_done] {
+    const auto is_stored = [&](const StoreKey& key) { return store_.contains(key); };
+    const auto end = std::partition_point(chain.begin(), chain.end(), is_stored);
+    on_done(static_cast<size_t>(end - chain.begin()));
+  };
+  counts_.push({.run = job, .drop = [on_done] { on_done(0); }});
 }
 
 }  // namespace sluice

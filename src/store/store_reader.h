@@ -40,13 +40,19 @@ class StoreReader {
 
   // Never blocks. Reads begin in the order of the calls.
   void submit(StoreRead read);
+  // Counts how many of the first keys of a chain are stored, on a thread that reads do not keep
+  // waiting, and passes the number to `on_done`, which is called once. Blocks are evicted from a
+  // chain's end, so this looks at a few keys alone; a gap is found by reading.
+  void count(std::vector<StoreKey> chain, std::function<void(size_t)> on_done);
   // Waits until no read waits or runs; false if that takes longer than `limit`.
   bool wait(std::chrono::nanoseconds limit) { return queue_.wait_idle(limit); }
   size_t num_waiting() const { return queue_.num_waiting(); }
 
  private:
   BlockStore& store_;
-  JobQueue queue_;  // last: its threads use the store
+  // Last: their threads use the store.
+  JobQueue queue_;
+  JobQueue counts_;
 };
 
 }  // namespace sluice

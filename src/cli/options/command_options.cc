@@ -160,6 +160,7 @@ void declare(OptionSet& set, RunCommand* run) {
   declare_timeline(set, &run->engine);
   declare_sampling(set, run);
   declare_engine(set, &run->engine);
+  declare_kv_store(set, &run->engine);
   declare_gpu_lock(set, &run->gpu_lock);
 }
 
@@ -199,6 +200,7 @@ void declare(OptionSet& set, ServeCommand* serve) {
   set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);
+  declare_kv_store(set, &serve->engine);
   declare_gpu_lock(set, &serve->gpu_lock);
 }
 
@@ -265,6 +267,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
                &needle->save_prompts);
   set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
   declare_engine(set, &needle->engine);
+  declare_kv_store(set, &needle->engine);
   declare_gpu_lock(set, &needle->gpu_lock);
 }
 
@@ -274,6 +277,7 @@ void declare(OptionSet& set, InspectCommand* inspect) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &inspect->json);
   declare_engine(set, &inspect->engine);
+  declare_kv_store(set, &inspect->engine);
 }
 
 void declare(OptionSet& set, TraceCommand* trace) {
