@@ -141,6 +141,18 @@ struct TraceCommand {
   bool gpu_lock = false;
 };
 
+// `sluice store list` and `verify`: a directory of stored KV (store/block_store.h).
+struct StoreCommand {
+  std::string dir;
+  bool json = false;
+};
+struct StoreListCommand : StoreCommand {};
+struct StoreVerifyCommand : StoreCommand {};
+
+struct StorePruneCommand : StoreCommand {
+  std::optional<size_t> max_bytes;  // empty: only what nobody can use is removed
+};
+
 struct DoctorCommand {
   EngineOptions engine;  // only num_threads
   bool json = false;
@@ -206,6 +218,16 @@ struct BenchTransferCommand {
   int32_t repeats = 5;
   bool json = false;
   bool gpu_lock = false;
+};
+
+// `sluice bench store`: needs no model.
+struct BenchStoreCommand {
+  std::string dir;                        // of the file system to measure
+  size_t block_bytes = size_t{56} << 20;  // a block of 1,024 tokens of Qwen2.5-7B
+  int32_t num_blocks = 8;
+  int32_t num_readers = 4;  // reads in flight
+  int32_t repeats = 3;
+  bool json = false;
 };
 
 // Options that `sluice bench offload` and `sluice bench sparse` share.

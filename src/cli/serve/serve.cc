@@ -90,6 +90,7 @@ class StatusLog {
     const Clock::time_point now = Clock::now();
     if (now < next_) return;
     next_ = now + kStatusInterval;
+    show_warnings(model.service.snapshot().warnings);
     const auto status = watch_.next(now, model.metrics.totals(), model.reading());
     if (!status) return;
     const auto time = std::chrono::system_clock::now();

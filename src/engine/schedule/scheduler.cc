@@ -26,6 +26,8 @@ std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
   return sequence;
 }
 
+bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->is_loading; }
+
 // Tokens that need a score have to be computed.
 int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 : kAnyHit; }
 
@@ -51,10 +53,12 @@ Batch Scheduler::schedule() {
   }
   if (batch.sequences.empty()) batch = prefill_batch();
   if (batch.sequences.empty()) batch = decode_batch();
-  // The pool holds at least one longest request, so some sequence can always run.
-  SLUICE_CHECK(!batch.sequences.empty(), "{} waiting, {} running", waiting_.size(),
+  // The pool holds at least one longest request, so some sequence can run unless others hold
+  // blocks.
+  const bool may_wait = blocks_.num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
+  SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
-  last_phase_ = batch.phase;
+  if (!batch.sequences.empty()) last_phase_ = batch.phase;
   return batch;
 }
 
@@ -98,7 +102,7 @@ Batch Scheduler::prefill_batch() {
   Batch batch{.phase = Phase::kPrefill, .sequences = {}};
   std::vector<Candidate> candidates = admissible();
   for (const auto& sequence : running_) {
-    if (sequence->kv.prefill_done()) continue;
+    if (sequence->kv.prefill_done() || sequence->is_loading) continue;
     candidates.push_back({.sequence = sequence.get(), .num_done = sequence->kv.num_tokens()});
   }
   sort(candidates);
@@ -190,11 +194,10 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
                          max_hit(sequence), sequence.salt)) {
     return 0;
   }
-  // After preemption the cached prefix may include generated tokens; only the prompt's count.
-  sequence.output.num_cached_tokens =
-      std::min(sequence.kv.num_cached_tokens(), sequence.num_prompt_tokens);
+  sequence.set_cached();
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
-  return num_rows;
+  if (on_begin) on_begin(sequence);
+  return sequence.is_loading ? 0 : num_rows;
 }
 
 // One row for every sequence whose prompt is computed. Takes blocks from the newest sequences while
@@ -218,6 +221,7 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {
+    if (sequence->is_loading) continue;
     const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
     const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
     const bool runs = scheduled != batch.sequences.end();

@@ -70,7 +70,8 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);
 
   // Selects the next step and reserves its KV blocks. After a prefill pass it is a decode step, if
-  // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch.
+  // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch. Empty
+  // only while a sequence loads, or somebody else holds blocks (BlockManager::hold).
   Batch schedule();
 
   // `batch` ran and took this long. Not called for a pass that was cancelled.
@@ -80,6 +81,10 @@ class Scheduler {
   // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A
   // wrong guess costs transfers, never results.
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
+
+  // Called when a sequence has got its blocks. It may set is_loading: then the sequence gets no
+  // rows until that is cleared again, and others run meanwhile.
+  std::function<void(Sequence&)> on_begin;
 
   // Called before a sequence's blocks are returned: it was preempted, has finished or was
   // cancelled.
@@ -97,6 +102,9 @@ class Scheduler {
 
   // Those that hold KV, in order of arrival.
   std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
+  // What prefill has cost so far.
+  const PrefillRates& rates() const { return rates_; }
+
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   // Cost: O(waiting).
   QueueSizes queue_sizes() const;

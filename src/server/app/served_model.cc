@@ -94,6 +94,12 @@ metrics::EngineReading ServedModel::reading() const {
                                              .d2h_bytes = now.stats.kv_d2h_bytes,
                                              .num_slot_waits = now.stats.num_slot_waits};
   }
+  if (kv.has_store) {
+    reading.store = metrics::StoreCounts{.read_bytes = now.stats.store_read_bytes,
+                                         .written_bytes = now.stats.store_written_bytes,
+                                         .num_skipped_blocks = now.stats.num_store_blocks_skipped,
+                                         .num_bad_files = now.stats.num_store_bad_files};
+  }
   return reading;
 }
 
