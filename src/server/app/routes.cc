@@ -29,6 +29,7 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_generation_routes(router, context);
   add_messages_routes(router, context);
   add_response_routes(router, context);
+  add_pin_routes(router, context);
   std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
     names.push_back({std::move(name.method), std::move(name.pattern)});

@@ -28,6 +28,9 @@ void add_messages_routes(http::Router& router, ServerContext& context);
 // /v1/responses.
 void add_response_routes(http::Router& router, ServerContext& context);
 
+// Pins: /sluice/pins and /sluice/pins/{}.
+void add_pin_routes(http::Router& router, ServerContext& context);
+
 // What a handler of a route does with a call.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);
 
