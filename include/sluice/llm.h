@@ -21,6 +21,7 @@
 #include "sluice/engine_options.h"
 #include "sluice/error.h"
 #include "sluice/observations.h"
+#include "sluice/pin_info.h"
 #include "sluice/progress.h"
 #include "sluice/request_output.h"
 #include "sluice/sampling_params.h"
@@ -73,6 +74,20 @@ class LLM {
   std::vector<RequestOutput> generate(const std::vector<Prompt>& prompts,
                                       const std::vector<SamplingParams>& params,
                                       const GenerateOptions& options = {});
+
+  // Computes a prompt, or finds it, and keeps its KV under a name until `unpin`, in memory, or in
+  // the KV store if memory has no room beside one longest request. Every prompt that begins with it
+  // and has the same cache_salt finds it; there is nothing to restore. Replaces a pin of this name.
+  // Of `options` on_progress and should_cancel are called; a cancelled call pins nothing and
+  // returns no tokens.
+  // Errors: as generate; kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a
+  // prompt without room for it, if there is no KV store.
+  PinInfo pin(const std::string& name, const Prompt& prompt, const GenerateOptions& options = {},
+              const std::string& cache_salt = {});
+  // All pins, by name.
+  std::vector<PinInfo> pins() const;
+  // False if there is no pin of this name.
+  bool unpin(const std::string& name);
 
   // The chat template applied to `messages`, as ids that end where the answer begins. No text of a
   // message becomes a special token. Templates that print today's date get the local time.

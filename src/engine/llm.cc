@@ -155,6 +155,10 @@ class LLM::Impl {
 
   void add_all(const std::vector<Prompt>& prompts, const std::vector<SamplingParams>& params,
                OutputKind kind, Collector& collector);
+  // Adds requests to a call by `add(collector)` and runs them; without `on_output` one output each
+  // is enough.
+  template <typename Add>
+  std::vector<RequestOutput> call(size_t num_requests, const GenerateOptions& options, Add add);
   void run(Collector& collector, PassCallbacks& callbacks);
 
   LlmEngine engine;
@@ -202,6 +206,22 @@ void LLM::Impl::run(Collector& collector, PassCallbacks& callbacks) {
   }
 }
 
+template <typename Add>
+std::vector<RequestOutput> LLM::Impl::call(size_t num_requests, const GenerateOptions& options,
+                                           Add add) {
+  Collector collector(num_requests, options, engine);
+  PassCallbacks callbacks(options, collector, engine.plan().passes.min_watched_rows);
+  try {
+    add(collector);
+    run(collector, callbacks);
+  } catch (...) {
+    // Requests of a failed call must not appear in a later step.
+    for (const auto& [id, index] : collector.index_of()) engine.drop_request(SequenceId(id));
+    throw;
+  }
+  return collector.outputs();
+}
+
 LLM::LLM(const EngineOptions& options, std::function<void(const LoadProgress&)> on_progress)
     : impl_(std::make_unique<Impl>(options, on_progress)) {}
 LLM::~LLM() = default;
@@ -221,21 +241,39 @@ std::vector<RequestOutput> LLM::generate(const std::vector<Prompt>& prompts,
     fail(ErrorCode::kInvalidArgument, "{} prompts with {} sampling parameters; give one for each",
          prompts.size(), params.size());
   }
-  LlmEngine& engine = impl_->engine;
-  Collector collector(prompts.size(), options, engine);
-  PassCallbacks callbacks(options, collector, engine.plan().passes.min_watched_rows);
-  try {
-    // Without a callback one output per request is enough.
-    const OutputKind kind = options.on_output ? OutputKind::kDelta : OutputKind::kFinalOnly;
+  // Without a callback one output per request is enough.
+  const OutputKind kind = options.on_output ? OutputKind::kDelta : OutputKind::kFinalOnly;
+  return impl_->call(prompts.size(), options, [&](Collector& collector) {
     impl_->add_all(prompts, params, kind, collector);
-    impl_->run(collector, callbacks);
-  } catch (...) {
-    // Requests of a failed call must not appear in a later step.
-    for (const auto& [id, index] : collector.index_of()) engine.drop_request(SequenceId(id));
-    throw;
-  }
-  return collector.outputs();
+  });
 }
+
+PinInfo LLM::pin(const std::string& name, const Prompt& prompt, const GenerateOptions& options,
+                 const std::string& cache_salt) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.cache_salt = cache_salt;
+  params.output_kind = OutputKind::kFinalOnly;
+  GenerateOptions own = options;
+  own.on_output = nullptr;  // the token means nothing
+  const auto outputs = impl_->call(1, own, [&](Collector& collector) {
+    std::vector<int32_t> ids = impl_->to_ids(prompt);
+    const size_t num_tokens = ids.size();
+    impl_->engine.check_pin(name, std::ssize(ids));
+    collector.add(impl_->engine.add_pin(name, std::move(ids), params), 0, num_tokens);
+  });
+  PinInfo none;
+  none.name = name;
+  if (outputs[0].finish_reason == FinishReason::kCancelled) return none;
+  for (PinInfo& info : pins()) {
+    if (info.name == name) return info;
+  }
+  return none;
+}
+
+std::vector<PinInfo> LLM::pins() const { return impl_->engine.pins(); }
+
+bool LLM::unpin(const std::string& name) { return impl_->engine.unpin(name); }
 
 std::vector<int32_t> LLM::chat_prompt(const std::vector<ChatMessage>& messages,
                                       const ChatOptions& options) const {

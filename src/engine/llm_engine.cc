@@ -97,6 +97,7 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
     open_store(options, hasher ? hasher->finish() : hash_of_dummy_weights(options.seed),
                parts.store_files);
   }
+  make_pins();
   stats_.load_ns = now_ns_() - begin_ns;
 }
 
@@ -170,14 +171,22 @@ void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progr
   blocks_ = std::make_unique<BlockManager>(block_options);
 }
 
-SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params,
-                                  CancelFlag cancel) {
+std::unique_ptr<Sequence> LlmEngine::make_sequence(std::vector<int32_t> prompt,
+                                                   const SamplingParams& params,
+                                                   CancelFlag cancel) {
   check_request(prompt, params);
   const SequenceId id(next_id_++);
   const int64_t seed = params.seed ? *params.seed : draw_seed(seed_, id.value);
   auto sequence = std::make_unique<Sequence>(id, std::move(prompt), params, seed,
                                              Detokenizer(*tokenizer_, params.skip_special_tokens));
   sequence->cancel = std::move(cancel);
+  return sequence;
+}
+
+SequenceId LlmEngine::add_request(std::vector<int32_t> prompt, const SamplingParams& params,
+                                  CancelFlag cancel) {
+  auto sequence = make_sequence(std::move(prompt), params, std::move(cancel));
+  const SequenceId id = sequence->id;
   scheduler_->add(std::move(sequence));
   return id;
 }
@@ -266,6 +275,9 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
     const bool finished = sequence.output.finished();
     if (finished || sequence.params.output_kind == OutputKind::kDelta) {
       outputs.push_back(sequence.take_output());
+    }
+    if (finished && !sequence.pin.empty()) {
+      pins_->keep(sequence.pin, sequence.kv, sequence.num_prompt_tokens);
     }
     if (finished) finish(sequence.id);
   }

@@ -14,6 +14,7 @@
 
 #include "attention/residency.h"
 #include "engine/observer.h"
+#include "engine/pins.h"
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/schedule/scheduler.h"
@@ -65,10 +66,20 @@ class LlmEngine {
   // vocabulary; kDoesNotFit when prompt + max_tokens can never fit. Nothing is queued then.
   SequenceId add_request(std::vector<int32_t> prompt, const SamplingParams& params,
                          CancelFlag cancel = {});
+  // A request that computes or finds a prompt and, when it ends by itself, holds the prompt's KV
+  // under `name`, in place of an older pin of this name. Generates one token, which means nothing.
+  // What pins made since check_pin have taken is not held. Errors: as add_request. REQUIRES:
+  // check_pin let it through.
+  SequenceId add_pin(const std::string& name, std::vector<int32_t> prompt,
+                     const SamplingParams& params, CancelFlag cancel = {});
 
   // The errors of add_request, which calls it. Any thread may call it while another steps the
   // engine: it reads only what the constructor made.
   void check_request(const std::vector<int32_t>& prompt, const SamplingParams& params) const;
+  // As above, for add_pin: kInvalidArgument for a bad name, kDoesNotFit if pins have no room.
+  void check_pin(const std::string& name, int64_t num_prompt_tokens) const {
+    pins_->check_room(name, num_prompt_tokens);
+  }
 
   // Ends a request at once with kCancelled; its output comes from the next `step`. No effect on
   // a request that has ended.
@@ -83,6 +94,11 @@ class LlmEngine {
   // REQUIRES: has_unfinished() or is_storing().
   std::vector<RequestOutput> step(const PassWatch* watch = nullptr);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
+
+  // Held prefixes, by name; a counter of their changes; false for a name that there is not.
+  std::vector<PinInfo> pins() const { return pins_->list(); }
+  int64_t num_pin_changes() const { return pins_->num_changes(); }
+  bool unpin(const std::string& name) { return pins_->release(name); }
 
   bool has_store() const { return kv_store_ != nullptr; }  // never changes; any thread
   // Whether the KV store has something to do, which `step` moves on. Writing goes on beside steps
@@ -163,6 +179,9 @@ class LlmEngine {
                                                          const PassWatch* watch);
   void account(const Batch& batch, int64_t begin_ns);
   void open_store(const EngineOptions& options, const WeightsHash& weights, StoreFiles* files);
+  void make_pins();
+  std::unique_ptr<Sequence> make_sequence(std::vector<int32_t> prompt, const SamplingParams& params,
+                                          CancelFlag cancel);
   void tend_store(std::vector<RequestOutput>& outputs);
   void wait_for_store(const std::vector<RequestOutput>& outputs);
   void append_token(const SampledToken& token);
@@ -204,6 +223,7 @@ class LlmEngine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<KvStore> kv_store_;  // null: none is asked for
+  std::unique_ptr<Pins> pins_;
 
   int64_t next_id_ = 0;
   std::vector<RequestOutput> cancelled_;  // to be reported by the next step

@@ -130,6 +130,7 @@ struct Sequence {
   SequenceKv kv;                      // its blocks, and the number of tokens whose KV is valid
   MassSums mass;                      // that its prefill captured; empty without sparse_audit
   int64_t num_measured_tokens = 0;    // of the prompt: rows before it have been added to `mass`
+  std::string pin;                    // its prompt is held under this name when it ends; or empty
   bool is_loading = false;            // its blocks come from the KV store: it gets no rows yet
   size_t num_named_blocks = 0;        // sealed blocks that engine/store has looked at
   // Prefill passes, since the last one with rows of this prompt, that could have had some.

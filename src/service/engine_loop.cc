@@ -91,9 +91,10 @@ EngineState state_of(const LlmEngine& engine, const StepSizes& steps) {
 void EngineLoop::run() {
   while (auto accepted = table_.take(work_left())) {
     try {
-      if (!accepted->empty() || work_left() != RequestTable::Work::kNothing) {
-        step(std::move(*accepted));
-      }
+      const std::vector<std::string> unpinned = table_.take_unpins();
+      for (const std::string& name : unpinned) engine_.unpin(name);
+      const bool has_work = work_left() != RequestTable::Work::kNothing;
+      if (has_work || !accepted->empty() || !unpinned.empty()) step(std::move(*accepted));
       show(is_busy() ? Moment::kBetweenSteps : Moment::kAtRest);
     } catch (...) {
       end_all(std::current_exception());
@@ -123,6 +124,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
   std::vector<Ending> endings = endings_of(outputs);
   table_.publish(state_of(engine_, steps_), endings);
   if (engine_.num_store_warnings() > num_warnings_) show_warnings();
+  show_pins();
   for (RequestOutput& output : outputs) {
     const auto found = running_.find(output.request_id);
     const bool finished = output.finished();
@@ -139,6 +141,15 @@ void EngineLoop::show_warnings() {
   table_.set_warnings(std::move(warnings));
 }
 
+// Before the end of the request that made a pin; again when its blocks are stored.
+void EngineLoop::show_pins() {
+  const bool is_storing = engine_.is_storing();
+  const bool has_stored = std::exchange(was_storing_, is_storing) && !is_storing;
+  if (engine_.num_pin_changes() == num_pin_changes_ && !has_stored) return;
+  num_pin_changes_ = engine_.num_pin_changes();
+  table_.set_pins(engine_.pins());
+}
+
 // A step that only ended requests computed nothing.
 void EngineLoop::count_step(const EngineStats& before) {
   const EngineStats now = engine_.stats();
@@ -150,8 +161,13 @@ void EngineLoop::count_step(const EngineStats& before) {
 // `submit` made the checks of add_request, so this one throws no Error about the request.
 void EngineLoop::start(OpenRequestPtr open) {
   open->request.params.output_kind = OutputKind::kDelta;
-  const SequenceId id = engine_.add_request(std::move(open->request.prompt), open->request.params,
-                                            CancelFlag(open, &open->is_cancelled));
+  ServiceRequest& request = open->request;
+  CancelFlag cancel(open, &open->is_cancelled);
+  const SequenceId id =
+      request.pin.empty()
+          ? engine_.add_request(std::move(request.prompt), request.params, std::move(cancel))
+          : engine_.add_pin(request.pin, std::move(request.prompt), request.params,
+                            std::move(cancel));
   running_.emplace(id.value, std::move(open));
 }
 

@@ -33,6 +33,7 @@ class EngineLoop {
   void step(std::vector<OpenRequestPtr> accepted);
   RequestTable::Work work_left() const;
   void show_warnings();
+  void show_pins();
   void count_step(const EngineStats& before);
   void start(OpenRequestPtr open);
   std::vector<Ending> endings_of(const std::vector<RequestOutput>& outputs) const;
@@ -56,7 +57,9 @@ class EngineLoop {
   int64_t next_spans_ns_ = 0;  // when spans are collected, if they are recorded
   std::unordered_map<int64_t, OpenRequestPtr> running_;  // by the engine's id
   StepSizes steps_;
-  size_t num_warnings_ = 0;  // of the KV store, that the table has
+  size_t num_warnings_ = 0;      // of the KV store, that the table has
+  int64_t num_pin_changes_ = 0;  // likewise
+  bool was_storing_ = false;
   bool has_failed_ = false;
 };
 

@@ -70,12 +70,17 @@ void EngineService::load(const MakeEngine& make_engine, const ServiceLimits& lim
 Submitted EngineService::submit(ServiceRequest request, RequestSink sink) {
   SLUICE_CHECK(sink != nullptr);
   engine_->check_request(request.prompt, request.params);
+  if (!request.pin.empty()) engine_->check_pin(request.pin, std::ssize(request.prompt));
   return table_->admit(std::move(request), std::move(sink));
 }
 
 bool EngineService::cancel(int64_t request_id) { return table_->cancel(request_id); }
 
 ServiceSnapshot EngineService::snapshot() const { return table_->snapshot(); }
+
+std::vector<PinInfo> EngineService::pins() const { return table_->pins(); }
+
+bool EngineService::unpin(const std::string& name) { return table_->unpin(name); }
 
 int64_t EngineService::drain(std::chrono::nanoseconds limit) {
   SLUICE_CHECK(std::this_thread::get_id() != thread_.get_id(), "a sink would wait for itself");

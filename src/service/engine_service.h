@@ -35,6 +35,7 @@
 #include "service/request_event.h"
 #include "service/service_snapshot.h"
 #include "sluice/engine_options.h"
+#include "sluice/pin_info.h"
 #include "sluice/progress.h"
 
 namespace sluice {
@@ -87,6 +88,11 @@ class EngineService {
   // What the streams ran in this time up to their last work, by stream. Empty without
   // EngineOptions::timeline_ring.
   std::optional<std::vector<StreamSpans>> timeline(std::chrono::nanoseconds duration) const;
+
+  // Held prefixes, by name; a pin is there before the end of the request that made it.
+  std::vector<PinInfo> pins() const;
+  // False if there is no pin of this name. Its memory is free soon, and it is gone at once.
+  bool unpin(const std::string& name);
 
   // Accepts no more requests, for good, and waits until those accepted have ended by themselves and
   // their sinks have the ends. After `limit` aborts the rest and waits for their ends. Returns the

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -22,6 +23,7 @@ namespace sluice {
 struct ServiceRequest {
   std::vector<int32_t> prompt;
   SamplingParams params;  // output_kind is ignored: a sink gets deltas
+  std::string pin;        // not empty: holds the prompt under this name, as LlmEngine::add_pin
 };
 
 // Why a valid request was not accepted.

@@ -118,7 +118,8 @@ int64_t RequestTable::drain(std::chrono::nanoseconds limit) {
 std::optional<std::vector<OpenRequestPtr>> RequestTable::take(Work work) {
   const bool has_requests = work == Work::kRequests;
   std::unique_lock lock(mutex_);
-  while (!has_requests && inbox_.empty() && !is_stopping_ && !is_woken_) {
+  const auto has_orders = [this] { return !inbox_.empty() || !unpins_.empty(); };
+  while (!has_requests && !has_orders() && !is_stopping_ && !is_woken_) {
     busy_since_ns_.store(0, std::memory_order_relaxed);
     is_idle_ = true;
     fell_idle_.notify_all();
@@ -129,7 +130,7 @@ std::optional<std::vector<OpenRequestPtr>> RequestTable::take(Work work) {
     }
   }
   const bool is_woken = std::exchange(is_woken_, false);
-  if (!has_requests && inbox_.empty() && !is_woken) return std::nullopt;
+  if (!has_requests && !has_orders() && !is_woken) return std::nullopt;
   is_idle_ = false;
   touch();
   return std::exchange(inbox_, {});
@@ -149,6 +150,34 @@ void RequestTable::publish(const EngineState& state, std::span<Ending> endings) 
   for (const OpenRequestPtr& open : inbox_) {
     now_.num_waiting_prompt_tokens += open->num_prompt_tokens;
   }
+}
+
+std::vector<PinInfo> RequestTable::pins() const {
+  const std::lock_guard lock(mutex_);
+  return pins_;
+}
+
+bool RequestTable::unpin(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  const auto is_it = [&](const PinInfo& pin) { return pin.name == name; };
+  if (std::erase_if(pins_, is_it) == 0) return false;
+  unpins_.push_back(name);
+  work_arrived_.notify_one();
+  return true;
+}
+
+std::vector<std::string> RequestTable::take_unpins() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(unpins_, {});
+}
+
+// What a caller has deleted meanwhile does not come back.
+void RequestTable::set_pins(std::vector<PinInfo> pins) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(pins, [this](const PinInfo& pin) {
+    return std::ranges::find(unpins_, pin.name) != unpins_.end();
+  });
+  pins_ = std::move(pins);
 }
 
 void RequestTable::set_warnings(std::vector<std::string> warnings) {

@@ -20,6 +20,7 @@
 #include "engine/schedule/scheduler.h"
 #include "service/request_event.h"
 #include "service/service_snapshot.h"
+#include "sluice/pin_info.h"
 
 namespace sluice {
 
@@ -67,6 +68,8 @@ class RequestTable {
   bool cancel(int64_t request_id);
   ServiceSnapshot snapshot() const;
   int64_t drain(std::chrono::nanoseconds limit);
+  std::vector<PinInfo> pins() const;
+  bool unpin(const std::string& name);
 
   // What the engine has to do beside new requests.
   enum class Work {
@@ -77,9 +80,9 @@ class RequestTable {
   static constexpr std::chrono::milliseconds kNap{20};
 
   // Engine: the requests that were accepted since the last call, in order; they stay waiting until
-  // the next `publish`. Sleeps until there are some, or `wake` is called: with kStoring no longer
-  // than kNap, with kRequests not at all. Empty: the service ends. REQUIRES: the sinks have all
-  // events of the steps before.
+  // the next `publish`. Sleeps until there are some, a pin is to be deleted, or `wake` is called:
+  // with kStoring no longer than kNap, with kRequests not at all. Empty: the service ends.
+  // REQUIRES: the sinks have all events of the steps before.
   std::optional<std::vector<OpenRequestPtr>> take(Work work);
   // Any: `take` returns once without waiting, perhaps with nothing.
   void wake();
@@ -87,6 +90,10 @@ class RequestTable {
   void touch();
   // Engine: a step has ended, and these requests with it.
   void publish(const EngineState& state, std::span<Ending> endings);
+  // Engine: the pins that callers have deleted since the last call.
+  std::vector<std::string> take_unpins();
+  // Engine: all pins there are.
+  void set_pins(std::vector<PinInfo> pins);
   // Engine: of the KV store, all so far.
   void set_warnings(std::vector<std::string> warnings);
   // Engine: the engine has failed. Ends all open requests and returns them in order.
@@ -108,6 +115,8 @@ class RequestTable {
   std::condition_variable fell_idle_;
   std::vector<OpenRequestPtr> inbox_;       // accepted, not yet taken
   std::map<int64_t, OpenRequestPtr> open_;  // by id
+  std::vector<PinInfo> pins_;               // as callers see them
+  std::vector<std::string> unpins_;         // names that the engine has not deleted yet
   int64_t last_id_ = 0;
   bool is_idle_ = false;  // the engine's thread sleeps, and all events are delivered
   bool is_stopping_ = false;

@@ -26,7 +26,7 @@ enum class ServiceState {
 // Blocks of the memory that limits admission: the host tier with KV offload, else the device pool.
 struct KvUse {
   int32_t num_blocks = 0;
-  int32_t num_used = 0;    // held by running requests
+  int32_t num_used = 0;    // held by running requests, pins and transfers of the KV store
   int32_t num_cached = 0;  // of the others: findable by their contents
 };
 

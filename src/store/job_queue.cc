@@ -14,18 +14,18 @@ JobQueue::JobQueue(int num_threads, size_t max_waiting) : max_waiting_(max_waiti
 
 // Jobs that wait are dropped before the threads are joined: a caller may wait for one of them.
 JobQueue::~JobQueue() {
-  std::deque<Job> dropped;
+  std::deque<QueuedJob> dropped;
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
     dropped.swap(waiting_);
   }
   job_came_.notify_all();
-  for (Job& job : dropped) job.drop();
+  for (QueuedJob& job : dropped) job.drop();
   for (std::thread& thread : threads_) thread.join();
 }
 
-bool JobQueue::push(Job job) {
+bool JobQueue::push(QueuedJob job) {
   {
     const std::lock_guard lock(mutex_);
     if (waiting_.size() >= max_waiting_) return false;
@@ -52,7 +52,7 @@ void JobQueue::run_jobs() {
   for (;;) {
     job_came_.wait(lock, [this] { return is_over_ || !waiting_.empty(); });
     if (is_over_) return;
-    Job job = std::move(waiting_.front());
+    QueuedJob job = std::move(waiting_.front());
     waiting_.pop_front();
     ++num_running_;
     lock.unlock();

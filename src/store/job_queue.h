@@ -16,7 +16,7 @@
 namespace sluice {
 
 // Exactly one of the two functions is called.
-struct Job {
+struct QueuedJob {
   std::function<void()> run;
   std::function<void()> drop;  // instead of run: the queue ended first
 };
@@ -31,7 +31,7 @@ class JobQueue {
   JobQueue& operator=(const JobQueue&) = delete;
 
   // False, with nothing changed, while max_waiting jobs wait. Never blocks.
-  bool push(Job job);
+  bool push(QueuedJob job);
   // Waits until no job waits or runs; false if that takes longer than `limit`.
   bool wait_idle(std::chrono::nanoseconds limit);
   size_t num_waiting() const;
@@ -43,7 +43,7 @@ class JobQueue {
   mutable std::mutex mutex_;
   std::condition_variable job_came_;
   std::condition_variable became_idle_;
-  std::deque<Job> waiting_;
+  std::deque<QueuedJob> waiting_;
   size_t num_running_ = 0;
   bool is_over_ = false;
   std::vector<std::thread> threads_;  // last: they use the others

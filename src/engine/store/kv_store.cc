@@ -67,13 +67,15 @@ void KvStore::release(Sequence& sequence) {
   sequence.num_named_blocks = 0;
 }
 
-// Blocks of short prompts get names, too: a longer prompt may go on after them.
+// Blocks of short prompts get names, too: a longer prompt may go on after them. Pins are stored
+// whatever their length is.
 void KvStore::committed(Sequence& sequence, Phase phase) {
+  const bool is_wanted = sequence.num_prompt_tokens >= min_tokens_ || !sequence.pin.empty();
   const auto num_sealed = static_cast<size_t>(sequence.kv.num_sealed_blocks());
   for (size_t& i = sequence.num_named_blocks; i < num_sealed; ++i) {
     const BlockId id = sequence.kv.blocks()[i].id;
     if (!names_.find(id)) name(sequence, i, phase);
-    if (writes_ && names_.find(id) && sequence.num_prompt_tokens >= min_tokens_) writes_->add(id);
+    if (writes_ && names_.find(id) && is_wanted) writes_->add(id);
   }
 }
 

@@ -73,6 +73,10 @@ class KvStore {
   // Waits until all blocks are stored that shall be; false if none was in `patience`.
   bool flush(std::chrono::nanoseconds patience);
 
+  // Whether blocks are written; and whether this one was, or was read.
+  bool writes() const { return writes_.has_value(); }
+  bool is_stored(BlockId id) const { return writes_ && writes_->is_stored(id); }
+
   // Adds its counts.
   void read_stats(EngineStats& stats) const;
   // What went wrong so far, one line each; any thread.

@@ -51,8 +51,9 @@ void PrefixLoads::begin(Sequence& sequence) {
   for (const Block& block : load->blocks) chain.push_back(block.place.key);
   sequence.is_loading = true;
   loads_.emplace(sequence.id, load);
-  parts_.reader.count(std::move(chain), [this, load](size_t num_stored) {
-    parts_.mailbox.post([this, load, num_stored] { counted(load, num_stored); });
+  // On the store's threads `this` may be gone already; letters are taken while it lives.
+  parts_.reader.count(std::move(chain), [this, load, &mailbox = parts_.mailbox](size_t num_stored) {
+    mailbox.post([this, load, num_stored] { counted(load, num_stored); });
   });
 }
 
@@ -127,8 +128,8 @@ void PrefixLoads::read(const LoadPtr& load, size_t index) {
                         .layers = parts_.port.layers(block.id),
                         .is_wanted = [load, index] { return index < load->end; },
                         .on_done =
-                            [this, load, index](bool is_hit, std::span<const SummaryTarget>) {
-                              parts_.mailbox.post(
+                            [this, load, index, &mailbox = parts_.mailbox](bool is_hit, auto) {
+                              mailbox.post(
                                   [this, load, index, is_hit] { read_done(load, index, is_hit); });
                             }});
 }

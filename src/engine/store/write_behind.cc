@@ -1,4 +1,4 @@
-// waiting -> moving (to host memory) -> writing -> done
+// waiting -> moving (to host memory) -> writing -> stored or failed
 #include "engine/store/write_behind.h"
 
 #include <utility>
@@ -60,8 +60,8 @@ void WriteBehind::write(BlockId id) {
   StoreWrite write{.place = *parts_.names.find(id),
                    .tokens = {tokens.begin(), tokens.end()},
                    .layers = {},
-                   .on_done = [this, id](WriteResult result) {
-                     parts_.mailbox.post([this, id, result] { written(id, result); });
+                   .on_done = [this, id, &mailbox = parts_.mailbox](WriteResult result) {
+                     mailbox.post([this, id, result] { written(id, result); });
                    }};
   for (const std::span<std::byte> layer : parts_.port.layers(id)) write.layers.push_back(layer);
   const bool is_taken = parts_.writer.offer(std::move(write));
@@ -71,7 +71,8 @@ void WriteBehind::write(BlockId id) {
 // A block that could not be written is not tried again: the reason is the disk's, or that the limit
 // is reached.
 void WriteBehind::written(BlockId id, WriteResult result) {
-  state(id) = State::kDone;
+  const bool is_stored = result == WriteResult::kWritten || result == WriteResult::kPresent;
+  state(id) = is_stored ? State::kStored : State::kFailed;
   parts_.port.end_out(id);
   --num_held_;
   parts_.blocks.unhold(id);

@@ -37,7 +37,10 @@ class WriteBehind {
   // Wants a block to be stored, once. REQUIRES: it is findable and has a name.
   void add(BlockId id);
   // The block is in the store: it was read from there.
-  void set_stored(BlockId id) { state(id) = State::kDone; }
+  void set_stored(BlockId id) { state(id) = State::kStored; }
+  bool is_stored(BlockId id) const {
+    return states_[static_cast<size_t>(id.value)] == State::kStored;
+  }
   // The block's contents are gone.
   void forget(BlockId id);
 
@@ -49,7 +52,7 @@ class WriteBehind {
   int64_t num_skipped() const { return num_skipped_; }
 
  private:
-  enum class State : uint8_t { kNone, kWaiting, kMoving, kWriting, kDone };
+  enum class State : uint8_t { kNone, kWaiting, kMoving, kWriting, kStored, kFailed };
 
   State& state(BlockId id) { return states_[static_cast<size_t>(id.value)]; }
   bool begin_next();

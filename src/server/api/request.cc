@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "server/api/body_reader.h"
+#include "sluice/pin_info.h"
 
 namespace sluice::api {
 namespace {
@@ -67,7 +68,8 @@ void check_chat(ChatBody& body) {
   check_conversation(body.conversation, body.add_generation_prompt);
 }
 
-void check_tokenize(TokenizeBody& body) {
+template <typename Body>
+void check_input(Body& body) {
   const bool has_messages = !body.conversation.messages.is_null();
   if (has_messages == body.prompt.has_value()) {
     refuse_field("prompt", fmt::format("prompt and messages are {}; give one of them",
@@ -80,6 +82,12 @@ void check_tokenize(TokenizeBody& body) {
   } else {
     body.input = *std::move(body.prompt);
   }
+}
+
+void check_pin(PinBody& body) {
+  check_input(body);
+  if (is_pin_name(body.name)) return;
+  refuse_field("name", fmt::format("name is '{}'; it must not begin with a dot", body.name));
 }
 
 }  // namespace
@@ -95,7 +103,12 @@ Read<ChatRequest> read_chat(std::string_view body, const RequestRules& rules) {
 }
 
 Read<TokenizeRequest> read_tokenize(std::string_view body, const RequestRules& rules) {
-  return read_body<TokenizeRequest>(body, rules, tokenize_fields(), TokenizeBody(), check_tokenize);
+  return read_body<TokenizeRequest>(body, rules, tokenize_fields(), TokenizeBody(),
+                                    check_input<TokenizeBody>);
+}
+
+Read<PinRequest> read_pin(std::string_view body, const RequestRules& rules) {
+  return read_body<PinRequest>(body, rules, pin_fields(), PinBody(), check_pin);
 }
 
 Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules) {
@@ -111,6 +124,8 @@ std::span<const FieldFacts> request_fields(RequestKind kind) {
       return chat_fields().facts();
     case RequestKind::kTokenize:
       return tokenize_fields().facts();
+    case RequestKind::kPin:
+      return pin_fields().facts();
     case RequestKind::kDetokenize:
       return detokenize_fields().facts();
   }

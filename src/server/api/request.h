@@ -103,6 +103,12 @@ struct TokenizeRequest {
   UnknownFields unknown;
 };
 
+// The prefix of a pin is read like the input of /tokenize.
+struct PinRequest : TokenizeRequest {
+  std::string name;  // as is_pin_name wants it
+  std::string cache_salt;
+};
+
 struct DetokenizeRequest {
   std::optional<std::string> model;
   std::vector<int32_t> tokens;
@@ -118,9 +124,10 @@ Read<CompletionRequest> read_completion(std::string_view body, const RequestRule
 Read<ChatRequest> read_chat(std::string_view body,
                             const RequestRules& rules);  // apply-template too
 Read<TokenizeRequest> read_tokenize(std::string_view body, const RequestRules& rules);
+Read<PinRequest> read_pin(std::string_view body, const RequestRules& rules);
 Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules);
 
-enum class RequestKind { kCompletion, kChat, kTokenize, kDetokenize };
+enum class RequestKind { kCompletion, kChat, kTokenize, kPin, kDetokenize };
 
 // The table that the reader of this kind works by, for documents, tests and the description of the
 // API. It lives as long as the program.

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/api/field_rows.h"
+#include "sluice/pin_info.h"
 
 namespace sluice::api {
 namespace {
@@ -178,17 +179,37 @@ Fields<ChatBody> make_chat_fields() {
   return fields;
 }
 
-Fields<TokenizeBody> make_tokenize_fields() {
-  Fields<TokenizeBody> fields = {model_field<TokenizeBody>()};
+template <typename Body>
+Fields<Body> input_fields() {
+  Fields<Body> fields = {model_field<Body>()};
   fields.push_back(
       {{.name = "prompt", .type = FieldType::kText, .help = "a text, or give messages"},
-       set_member<&TokenizeBody::prompt, TokenizeBody>});
+       set_member<&Body::prompt, Body>});
   add_conversation(fields, false);
   fields.push_back({flag_facts("add_special_tokens", "true, false with messages", "such as BOS"),
-                    set_member<&TokenizeBody::asked_special_tokens, TokenizeBody>});
+                    set_member<&Body::asked_special_tokens, Body>});
   fields.push_back(
       {flag_facts("parse_special", "true", "special tokens written in the prompt count"),
-       set_member<&TokenizeRequest::parse_special, TokenizeBody>});
+       set_member<&TokenizeRequest::parse_special, Body>});
+  return fields;
+}
+
+Fields<PinBody> make_pin_fields() {
+  Fields<PinBody> fields = input_fields<PinBody>();
+  fields.push_back({{.name = "name",
+                     .type = FieldType::kText,
+                     .required = true,
+                     .min_bytes = 1,
+                     .max_bytes = kMaxPinName,
+                     .alphabet = "._-",
+                     .help = "of the pin; not beginning with a dot"},
+                    set_member<&PinRequest::name, PinBody>});
+  fields.push_back({cache_salt_facts(), set_member<&PinRequest::cache_salt, PinBody>});
+  return fields;
+}
+
+Fields<TokenizeBody> make_tokenize_fields() {
+  Fields<TokenizeBody> fields = input_fields<TokenizeBody>();
   fields.push_back({flag_facts("return_token_strs", "false", "the text of each token"),
                     set_member<&TokenizeRequest::return_token_strs, TokenizeBody>});
   return fields;
@@ -214,6 +235,11 @@ const FieldTable<ChatBody>& chat_fields() {
 
 const FieldTable<TokenizeBody>& tokenize_fields() {
   static const FieldTable<TokenizeBody> table(make_tokenize_fields());
+  return table;
+}
+
+const FieldTable<PinBody>& pin_fields() {
+  static const FieldTable<PinBody> table(make_pin_fields());
   return table;
 }
 

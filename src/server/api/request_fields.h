@@ -30,12 +30,16 @@ struct ChatBody : ChatRequest {
   std::optional<int32_t> top_logprobs;
 };
 
-struct TokenizeBody : TokenizeRequest {
+// A body with a prompt or a conversation.
+template <typename Request>
+struct InputBody : Request {
   std::optional<std::string> prompt;
   Conversation conversation;  // messages is null if there are none
   std::optional<bool> add_generation_prompt;
   std::optional<bool> asked_special_tokens;
 };
+using TokenizeBody = InputBody<TokenizeRequest>;
+using PinBody = InputBody<PinRequest>;
 
 using DetokenizeBody = DetokenizeRequest;
 
@@ -74,6 +78,7 @@ class FieldTable {
 const FieldTable<CompletionBody>& completion_fields();
 const FieldTable<ChatBody>& chat_fields();
 const FieldTable<TokenizeBody>& tokenize_fields();
+const FieldTable<PinBody>& pin_fields();
 const FieldTable<DetokenizeBody>& detokenize_fields();
 
 // Fields without a value to store that completions and chats share: hints, and what is refused.

@@ -31,6 +31,7 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_messages_routes(router, context);
   add_response_routes(router, context);
   add_watch_routes(router, context);
+  add_pin_routes(router, context);
   std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
     context.has_pins = context.has_pins || name.pattern == "/sluice/pins";

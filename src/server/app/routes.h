@@ -29,6 +29,8 @@ void add_messages_routes(http::Router& router, ServerContext& context);
 void add_response_routes(http::Router& router, ServerContext& context);
 
 // The page, and the state of the engine for it: server/page/page_routes.h.
+// Pins: /sluice/pins and /sluice/pins/{}.
+void add_pin_routes(http::Router& router, ServerContext& context);
 
 // What a handler of a route does with a call.
 using Answering = void (*)(const Call& call, std::shared_ptr<const ServedModel> model);

@@ -1,0 +1,75 @@
+// Blocks are held from the first on: a beginning is of use without its rest, but not the reverse.
+#include "engine/pins.h"
+
+#include <algorithm>
+
+#include "core/error.h"
+
+namespace sluice {
+
+void Pins::check_room(const std::string& name, int64_t num_prompt_tokens) const {
+  if (!is_pin_name(name)) {
+    fail(
+        ErrorCode::kInvalidArgument,
+        "the name of a pin is '{}'; it must be 1 to {} of A-Z, a-z, 0-9, '.', '_' and '-', and not "
+        "begin with '.'",
+        name.substr(0, kMaxPinName), kMaxPinName);
+  }
+  const int64_t num_blocks = num_prompt_tokens / parts_.blocks.block_tokens();
+  const int64_t num_left = parts_.max_blocks - num_held_;
+  if (parts_.is_stored || num_blocks <= num_left) return;
+  fail(ErrorCode::kDoesNotFit,
+       "pin '{}' needs {} KV blocks, and {} of {} are left for pins beside one longest request; "
+       "delete a pin, lower max_model_len, give KV more memory, or use a kv_store",
+       name, num_blocks, num_left, parts_.max_blocks);
+}
+
+void Pins::keep(const std::string& name, const SequenceKv& kv, int64_t num_tokens) {
+  release(name);
+  Pin& pin = pins_[name];
+  const int64_t num_whole =
+      std::min<int64_t>(num_tokens / parts_.blocks.block_tokens(), kv.num_sealed_blocks());
+  for (int64_t i = 0; i < num_whole; ++i) {
+    const BlockId id = kv.blocks()[static_cast<size_t>(i)].id;
+    if (!parts_.blocks.is_findable(id)) break;
+    ++pin.num_blocks;
+    if (num_held_ >= parts_.max_blocks) continue;
+    parts_.blocks.hold(id);
+    pin.held.push_back(id);
+    ++num_held_;
+  }
+  if (!parts_.is_stored) pin.num_blocks = std::ssize(pin.held);
+  ++num_changes_;
+}
+
+// Last to first, so that a prefix outlives its extensions in the cache.
+bool Pins::release(const std::string& name) {
+  const auto found = pins_.find(name);
+  if (found == pins_.end()) return false;
+  std::vector<BlockId>& held = found->second.held;
+  num_held_ -= std::ssize(held);
+  for (; !held.empty(); held.pop_back()) parts_.blocks.unhold(held.back());
+  pins_.erase(found);
+  ++num_changes_;
+  return true;
+}
+
+std::vector<PinInfo> Pins::list() const {
+  const int64_t block_tokens = parts_.blocks.block_tokens();
+  std::vector<PinInfo> list;
+  for (const auto& [name, pin] : pins_) {
+    PinInfo& info = list.emplace_back();
+    info.name = name;
+    info.num_blocks = pin.num_blocks;
+    info.num_tokens = pin.num_blocks * block_tokens;
+    info.num_bytes = pin.num_blocks * parts_.block_bytes;
+    const int64_t num_held = std::ssize(pin.held);
+    (parts_.on_host ? info.num_host_tokens : info.num_device_tokens) = num_held * block_tokens;
+    if (!parts_.is_stored) continue;
+    const int64_t num_stored = std::ranges::count_if(pin.held, parts_.is_stored);
+    info.num_disk_tokens = (num_stored + pin.num_blocks - num_held) * block_tokens;
+  }
+  return list;
+}
+
+}  // namespace sluice

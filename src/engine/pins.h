@@ -1,0 +1,65 @@
+// Pins: holds the blocks of named prefixes, so that they stay in memory.
+//
+// Part of LlmEngine. A pin is made by a request that computes, or finds, the prefix; when it ends,
+// its blocks are held. Pins never take the memory that one longest request needs, so that every
+// request still runs; what does not fit is left to the KV store, if there is one. Requests know
+// nothing of pins: they find the blocks as any others. Thread rule: the engine's thread, but for
+// check_room.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/ids.h"
+#include "kv/block_manager.h"
+#include "kv/sequence_kv.h"
+#include "sluice/pin_info.h"
+
+namespace sluice {
+
+class Pins {
+ public:
+  struct Parts {
+    BlockManager& blocks;
+    int64_t max_blocks = 0;   // that pins may hold
+    int64_t block_bytes = 0;  // all layers
+    bool on_host = false;     // where blocks are
+    // Whether the store has, or will have, all blocks; and whether it has this one by now. Empty:
+    // there is no store.
+    std::function<bool(BlockId id)> is_stored = {};
+  };
+  // REQUIRES: `blocks` outlives this object.
+  explicit Pins(Parts parts) : parts_(std::move(parts)) {}
+
+  // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which
+  // memory has no room beside the other pins, without a store. Any thread.
+  void check_room(const std::string& name, int64_t num_prompt_tokens) const;
+
+  // Holds the blocks of a prompt's first `num_tokens` tokens that others can find, in place of an
+  // older pin of this name. REQUIRES: the sequence has its blocks.
+  void keep(const std::string& name, const SequenceKv& kv, int64_t num_tokens);
+  // False if there is no pin of this name.
+  bool release(const std::string& name);
+
+  // By name.
+  std::vector<PinInfo> list() const;
+  // Grows with each change.
+  int64_t num_changes() const { return num_changes_; }
+
+ private:
+  struct Pin {
+    std::vector<BlockId> held;
+    int64_t num_blocks = 0;  // these and those that only the store has
+  };
+
+  Parts parts_;
+  std::map<std::string, Pin> pins_;
+  std::atomic<int64_t> num_held_ = 0;
+  int64_t num_changes_ = 0;
+};
+
+}  // namespace sluice

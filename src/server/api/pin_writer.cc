@@ -1,0 +1,70 @@
+// Shares of the prompt as in chats, then the pin itself.
+#include "server/api/pin_writer.h"
+
+#include "server/http/sse.h"
+
+namespace sluice::api {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A pin that another caller has deleted at once, or a request that was cancelled.
+http::Fault not_made() {
+  return {.status = 503, .message = "the pin was not made, or was deleted meanwhile; try again"};
+}
+
+}  // namespace
+
+// The same form in the stream, in the list and alone.
+Json pin_json(const PinInfo& pin) {
+  return {{"name", pin.name},
+          {"num_tokens", pin.num_tokens},
+          {"num_blocks", pin.num_blocks},
+          {"bytes", pin.num_bytes},
+          {"places",
+           {{"device", pin.num_device_tokens},
+            {"host", pin.num_host_tokens},
+            {"disk", pin.num_disk_tokens}}}};
+}
+
+std::string PinWriter::body(const std::vector<AnswerDelta>&,
+                            const std::optional<CachedPlaces>&) const {
+  const std::optional<PinInfo> pin = find_();
+  return pin ? pin_json(*pin).dump() : http::fault_body(not_made());
+}
+
+// So that a client sees at once that its request is there.
+void PinWriter::write_start(std::string& out) {
+  write_share(0, {.total = num_prompt_tokens_}, out);
+}
+
+// There is one prompt.
+void PinWriter::write_share(size_t, const PromptShare& share, std::string& out) {
+  const Json progress = {{"total", share.total},
+                         {"cache", share.cache},
+                         {"processed", share.processed},
+                         {"time_ms", share.time_ms}};
+  http::append_sse_event(out, {}, Json{{"prompt_progress", progress}}.dump());
+}
+
+// The service lists a pin before its request ends.
+void PinWriter::write_end(const std::optional<CachedPlaces>&, std::string& out) {
+  const std::optional<PinInfo> pin = find_();
+  if (!pin) return write_fault(not_made(), out);
+  http::append_sse_event(out, {}, pin_json(*pin).dump());
+  http::append_sse_event(out, {}, "[DONE]");
+}
+
+// Streams of all APIs of OpenAI's kind end in this way.
+void PinWriter::write_fault(const http::Fault& fault, std::string& out) {
+  http::append_sse_event(out, {}, http::fault_body(fault));
+  http::append_sse_event(out, {}, "[DONE]");
+}
+
+void PinWriter::write_ping(std::string& out) { http::append_sse_comment(out, "ping"); }
+
+std::optional<http::Fault> PinWriter::abort_fault() const {
+  return http::Fault{.status = 503, .message = "the server ended before the pin was made"};
+}
+
+}  // namespace sluice::api
