@@ -173,7 +173,7 @@ export function finishProgress(usage, timings) {
       .map(([place, n]) => `${count(n)} from ${names[place]}`);
   setProgressText(
       computed > usage.prompt_tokens / 2
-          ? `${count(doc.tokens)} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
+          ? `${count(Math.min(computed, doc.tokens))} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
           : `${count(doc.tokens)} tokens in memory, ${count(computed)} computed in ${duration(seconds)}`,
       from.join(', '));
 }
