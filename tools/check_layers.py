@@ -19,8 +19,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "attention": 4,
-         "model": 5, "engine": 6, "service": 7, "server": 8, "cli": 9}
+RANKS = {"core": 0, "io": 1, "device": 1, "tokenizer": 2, "ops": 2, "kv": 3, "store": 3,
+         "attention": 4, "model": 5, "engine": 6, "service": 7, "server": 8, "cli": 9}
 # Public headers that the engine implements; all others are values that every folder may include.
 ROOF = {"include/sluice/llm.h", "include/sluice/inspect.h"}
 ROOF_RANK = RANKS["engine"]

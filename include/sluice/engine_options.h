@@ -10,6 +10,7 @@
 #include <string>
 
 #include "sluice/kv_options.h"
+#include "sluice/kv_store_options.h"
 #include "sluice/option_row.h"
 #include "sluice/sparse_options.h"
 
@@ -59,6 +60,7 @@ struct EngineOptions {
   bool enforce_eager = false;
 
   KvOptions kv;
+  KvStoreOptions kv_store;
   SparseOptions sparse;
 
   // If set, the work of every stream is recorded; LLM::write_timeline writes it to this file.

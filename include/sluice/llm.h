@@ -145,6 +145,11 @@ class LLM {
   EngineStats stats() const;
   Observations observations() const;  // bytes moved, by phase and layer
 
+  // With a KV store: waits until all blocks are written that shall be. False if none was written
+  // for ten seconds. The destructor does the same. Writing goes on beside `step` by itself.
+  // Errors: as step.
+  bool flush_kv_store();
+
   // Waits for all work and writes the spans of all streams so far to EngineOptions::timeline_path,
   // as JSON for chrome://tracing or Perfetto. Does nothing if no path was given.
   // Errors: kIo; the first error of the work it waited for.

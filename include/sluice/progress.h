@@ -38,6 +38,7 @@ struct PromptProgress {
   int64_t request_id = 0;
   int64_t num_prompt_tokens = 0;
   int64_t num_cached_tokens = 0;  // of num_done: found by prefix caching
+  int64_t num_stored_tokens = 0;  // of num_cached_tokens: read from the KV store
   int64_t num_done = 0;
 };
 

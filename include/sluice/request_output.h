@@ -43,6 +43,7 @@ struct RequestOutput {
   // Set in the last output only, since a long prompt would otherwise be copied for every token.
   std::vector<int32_t> prompt_token_ids;
   int64_t num_cached_tokens = 0;  // prompt tokens whose KV was found by prefix caching
+  int64_t num_stored_tokens = 0;  // of these, read from the KV store
   // Prompt tokens that are computed or were found so far. Never falls, and is the prompt's length
   // from the first generated token on.
   int64_t num_prompt_tokens_done = 0;
@@ -74,6 +75,7 @@ struct RequestOutput {
 struct EngineStats {
   int64_t num_prompt_tokens = 0;  // computed in prefill (prefix hits not counted)
   int64_t num_cached_tokens = 0;  // found by prefix caching instead
+  int64_t num_stored_tokens = 0;  // and read from the KV store; not in num_cached_tokens
   int64_t num_generated_tokens = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
@@ -82,9 +84,16 @@ struct EngineStats {
   int64_t kv_h2d_bytes = 0;
   int64_t kv_d2h_bytes = 0;
   int64_t num_slot_waits = 0;
-  int64_t prefill_ns = 0;  // host wall time of prefill steps
-  int64_t decode_ns = 0;   // and of decode steps
-  int64_t load_ns = 0;     // loading the model
+  // With a KV store; bytes are those of files.
+  int64_t store_read_bytes = 0;
+  int64_t store_written_bytes = 0;
+  int64_t num_store_blocks_written = 0;
+  int64_t num_store_blocks_skipped = 0;  // evicted from memory before they could be written
+  int64_t num_store_bad_files = 0;
+  double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
+  int64_t prefill_ns = 0;                  // host wall time of prefill steps
+  int64_t decode_ns = 0;                   // and of decode steps
+  int64_t load_ns = 0;                     // loading the model
 };
 
 }  // namespace sluice

@@ -2,7 +2,10 @@
 #include "attention/offloaded_kv.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "attention/host_tier_port.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -20,7 +23,9 @@ OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
                          const KvLayout& layout, const PassLimits& pass_limits,
                          const OffloadedLimits& limits, int64_t num_q_heads,
                          const AllocationProgress& on_progress)
-    : layout_(layout),
+    : policies_(policies),
+      compute_(compute),
+      layout_(layout),
       pass_limits_(pass_limits),
       limits_(limits),
       offload_(device, compute, layout, limits.sizes, on_progress),
@@ -297,6 +302,15 @@ void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
   if (phase_ != Phase::kDecode || kv.num_tokens() % layout_.block.block_tokens != 0) return;
   const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
   offload_.flush_tail(sequence, kv.blocks()[last_sealed].id, last_sealed == 0);
+}
+
+std::unique_ptr<BlockPort> OffloadedKv::make_port() {
+  std::optional<BlockSummaries> summaries;
+  if (policies_.has_summaries()) {
+    summaries.emplace(policies_, compute_.device(), compute_, layout_,
+                      limits_.sizes.num_host_blocks);
+  }
+  return std::make_unique<HostTierPort>(offload_, std::move(summaries));
 }
 
 int64_t OffloadedKv::flowing_bytes(const SequenceKv& kv) const {

@@ -49,6 +49,8 @@ class OffloadedKv final : public Residency {
   void discard(BlockId id) override { offload_.discard(id); }
   void synchronize() override { offload_.synchronize(); }
 
+  std::unique_ptr<BlockPort> make_port() override;
+
   int64_t flowing_bytes(const SequenceKv& kv) const override;
   void read_counters(TransferCounters& counters) const override;
   bool is_on_device(BlockId id) const override { return offload_.residents().find(id).valid(); }
@@ -80,6 +82,8 @@ class OffloadedKv final : public Residency {
   void write_history();
   void view_arrays(AttentionPass& pass);
 
+  PolicyPair& policies_;
+  Stream& compute_;
   KvLayout layout_;
   PassLimits pass_limits_;
   OffloadedLimits limits_;

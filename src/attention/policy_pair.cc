@@ -74,6 +74,7 @@ void PolicyPair::initialize(Device& device, const KvLayout& layout, int32_t num_
                             const PairLimits& limits) {
   prefill_->initialize(device, layout, num_blocks, prefill_limits(limits));
   decode_->initialize(device, layout, num_blocks, decode_limits(limits));
+  has_summaries_ = memory(layout, num_blocks, limits).summary_bytes > 0;
   if (audit_) audit_->initialize(device, layout, audit_limits(limits));
 }
 

@@ -52,6 +52,8 @@ class PolicyPair {
   void initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                   const PairLimits& limits);
 
+  // Whether one of the two keeps summaries of keys. REQUIRES: initialized.
+  bool has_summaries() const { return has_summaries_; }
   void on_keys_written(Stream& stream, const WrittenKv& written);
 
  private:
@@ -59,6 +61,7 @@ class PolicyPair {
   std::unique_ptr<Policy> prefill_;
   std::unique_ptr<Policy> decode_;
   std::unique_ptr<MassAudit> audit_;
+  bool has_summaries_ = false;
 };
 
 // Makes the policies named by `sparse_policy`: one name for both phases, or "PREFILL+DECODE".

@@ -11,12 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "attention/executor.h"
 #include "core/arena.h"
 #include "core/ids.h"
+#include "kv/block_port.h"
 #include "kv/sequence_kv.h"
 #include "kv/transfer_counters.h"
 
@@ -104,6 +106,12 @@ class Residency {
 
   // Waits until all transfers have ended. REQUIRES: the caller waits for compute as well.
   virtual void synchronize() = 0;
+
+  // ---- For the KV store.
+
+  // A way for whole blocks to and from host memory. Takes memory (port_bytes), so it is made only
+  // if it is used. REQUIRES: this object outlives it; policies are initialized.
+  virtual std::unique_ptr<BlockPort> make_port() = 0;
 
   // ---- For observers and taps.
 

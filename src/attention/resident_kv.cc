@@ -2,7 +2,10 @@
 #include "attention/resident_kv.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
+#include "attention/pool_port.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -81,6 +84,14 @@ void ResidentKv::write_rows(const SequenceRows& rows, const Arrays& host, int64_
     const SequenceBlock& block = rows.kv->blocks()[static_cast<size_t>(pos / block_tokens)];
     *target++ = block.id.value * block_tokens + static_cast<int32_t>(pos % block_tokens);
   }
+}
+
+std::unique_ptr<BlockPort> ResidentKv::make_port() {
+  std::optional<BlockSummaries> summaries;
+  if (policies_.has_summaries()) {
+    summaries.emplace(policies_, compute_.device(), compute_, pool_.layout(), pool_.num_blocks());
+  }
+  return std::make_unique<PoolPort>(compute_.device(), compute_, pool_, std::move(summaries));
 }
 
 const std::byte* ResidentKv::block_bytes(SequenceId, const SequenceBlock& block,

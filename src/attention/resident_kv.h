@@ -31,6 +31,8 @@ class ResidentKv final : public Residency {
   void discard(BlockId id) override { pool_.poison(id, compute_); }
   void synchronize() override {}
 
+  std::unique_ptr<BlockPort> make_port() override;
+
   int64_t flowing_bytes(const SequenceKv&) const override { return 0; }
   void read_counters(TransferCounters&) const override {}
   bool is_on_device(BlockId) const override { return true; }

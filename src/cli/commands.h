@@ -29,6 +29,11 @@ int trace(const TraceCommand& command);
 // Also writes the machine profile, if a GPU is there (engine/plan/machine_profile.h).
 int doctor(const DoctorCommand& command);
 
+// Stored KV. store_verify returns kExitFailure if a block is damaged.
+int store_list(const StoreListCommand& command);
+int store_verify(const StoreVerifyCommand& command);
+int store_prune(const StorePruneCommand& command);
+
 // Results go through write_bench (cli/bench/measure.h); Ctrl-C ends these without a result.
 // bench_offload and bench_sparse return kExitDoesNotFit if no row fits.
 int bench_decode(const BenchDecodeCommand& command);
@@ -36,6 +41,8 @@ int bench_prefill(const BenchPrefillCommand& command);
 int bench_throughput(const BenchThroughputCommand& command);
 int bench_serve(const BenchServeCommand& command);
 int bench_transfer(const BenchTransferCommand& command);
+// Removes the files that it makes.
+int bench_store(const BenchStoreCommand& command);
 int bench_offload(const BenchOffloadCommand& command);
 int bench_sparse(const BenchSparseCommand& command);
 int bench_overlap(const BenchOverlapCommand& command);

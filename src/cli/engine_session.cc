@@ -25,14 +25,6 @@ std::string describe_stage(const LoadProgress& progress) {
   return fmt::format("pinning {:.1f} of {:.1f} GiB", progress.share * total_gib, total_gib);
 }
 
-// Prints each warning once per process: a benchmark loads the same engine several times.
-void write_warnings(const std::vector<std::string>& warnings) {
-  static std::set<std::string> said;  // per process, since standard error is shared
-  for (const std::string& warning : warnings) {
-    if (said.insert(warning).second) write_message("sluice: warning: " + warning);
-  }
-}
-
 void write_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) write_message(note);
 }
@@ -56,9 +48,17 @@ auto load(const EngineOptions& options, const Make& make) {
 
 }  // namespace
 
+// A benchmark loads the same engine several times.
+void show_warnings(const std::vector<std::string>& warnings) {
+  static std::set<std::string> said;  // per process, since standard error is shared
+  for (const std::string& warning : warnings) {
+    if (said.insert(warning).second) write_message("sluice: warning: " + warning);
+  }
+}
+
 LLM load_llm(const EngineOptions& options, bool verbose) {
   LLM llm = load(options, [&](const auto& on_progress) { return LLM(options, on_progress); });
-  write_warnings(llm.warnings());
+  show_warnings(llm.warnings());
   if (verbose) write_notes(llm.notes());
   return llm;
 }
@@ -72,7 +72,7 @@ std::unique_ptr<EngineService> load_service(
       on_progress(progress);
     });
   });
-  write_warnings(service->warnings());
+  show_warnings(service->warnings());
   if (verbose) write_notes(service->notes());
   return service;
 }
@@ -85,7 +85,7 @@ std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
         .policies = std::move(policies)};
     return std::make_unique<LlmEngine>(options, std::move(parts), on_progress);
   });
-  write_warnings(engine->warnings());
+  show_warnings(engine->warnings());
   return engine;
 }
 

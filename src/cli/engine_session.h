@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/gpu/gpu_lock.h"
 #include "engine/llm_engine.h"
@@ -15,6 +16,9 @@ namespace sluice::cli {
 // Loads the model and prints its warnings; with `verbose` also its notes on what was chosen.
 // Errors: those of LLM's constructor; Interrupted on Ctrl-C.
 LLM load_llm(const EngineOptions& options, bool verbose);
+
+// Prints each warning once per process, however often it is shown.
+void show_warnings(const std::vector<std::string>& warnings);
 
 // Loads an engine below LLM, with `policies` instead of those that the options name; prints its
 // warnings. For measurements that read a policy's state.

@@ -111,6 +111,7 @@ nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOu
   if (!output.captured_mass.empty()) json["captured_mass"] = request_mass_json(output);
   json["stats"] = {{"prompt_tokens", output.prompt_token_ids.size()},
                    {"cached_tokens", output.num_cached_tokens},
+                   {"stored_tokens", output.num_stored_tokens},
                    {"generated_tokens", output.token_ids.size()},
                    {"first_token_seconds", timing.first_token_seconds.value_or(0)},
                    {"total_seconds", timing.last_token_seconds},
@@ -223,6 +224,33 @@ class Session {
   bool streams_ = false;  // one request, as text: written as it is generated
   double seconds_ = 0;    // of the whole call
 };
+
+// "KV store: read 192 of 200 prompt tokens (1.2 MiB), wrote 3 blocks": what came from there. Empty
+// without a store. Waits until everything is written.
+std::string store_line(const RunCommand& command, LLM& llm,
+                       const std::vector<RequestOutput>& outputs) {
+  if (!command.engine.kv_store.dir) return {};
+  const bool is_whole = llm.flush_kv_store();
+  const EngineStats stats = llm.stats();
+  size_t prompt_tokens = 0;
+  for (const RequestOutput& output : outputs) prompt_tokens += output.prompt_token_ids.size();
+  std::string text = fmt::format(
+      "KV store: read {} of {} prompt tokens ({}), wrote {} blocks ({})", stats.num_stored_tokens,
+      prompt_tokens, format_bytes(static_cast<double>(stats.store_read_bytes)),
+      stats.num_store_blocks_written, format_bytes(static_cast<double>(stats.store_written_bytes)));
+  if (stats.num_store_blocks_skipped > 0) {
+    text += fmt::format(", skipped {}", stats.num_store_blocks_skipped);
+  }
+  if (!is_whole) text += "; the disk stands still";
+  return text;
+}
+
+// Also what went wrong with it.
+void show_store(const RunCommand& command, LLM& llm, const std::vector<RequestOutput>& outputs) {
+  const std::string line = store_line(command, llm, outputs);
+  if (!line.empty()) write_message(line);
+  show_warnings(llm.warnings());  // a disk may have failed meanwhile
+}
 
 // Shows what sparse prefill captured of each prompt, if it was measured.
 void show_captured(const std::vector<RequestOutput>& outputs) {
@@ -345,6 +373,7 @@ int run(const RunCommand& command) {
       session.generate(prompts, make_params(command, llm, prompts));
   session.write(outputs);
   write_message(session.summary(outputs));
+  show_store(command, llm, outputs);
   if (command.verbose) {
     write_message(observations_table(llm.observations()));
     show_captured(outputs);

@@ -28,6 +28,7 @@ void RequestOutput::append(RequestOutput next) {
     captured_mass = std::move(next.captured_mass);
   }
   num_cached_tokens = next.num_cached_tokens;
+  num_stored_tokens = next.num_stored_tokens;
   num_prompt_tokens_done = next.num_prompt_tokens_done;
   token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
   text += next.text;

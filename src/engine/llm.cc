@@ -50,7 +50,8 @@ class Collector {
     if (!options_.on_progress) return;
     const EngineStats now = engine_.stats();
     const int64_t num_done = now.num_prompt_tokens - before_.num_prompt_tokens +
-                             now.num_cached_tokens - before_.num_cached_tokens + num_rows_done;
+                             now.num_cached_tokens - before_.num_cached_tokens +
+                             now.num_stored_tokens - before_.num_stored_tokens + num_rows_done;
     progress_.num_prompt_tokens_done = std::min(
         std::max(progress_.num_prompt_tokens_done, num_done), progress_.num_prompt_tokens_total);
     progress_.num_generated_tokens = now.num_generated_tokens - before_.num_generated_tokens;
@@ -335,6 +336,8 @@ std::string LLM::kv_offload() const { return kv_offload_name(impl_->engine.plan(
 EngineStats LLM::stats() const { return impl_->engine.stats(); }
 
 Observations LLM::observations() const { return impl_->engine.observations(); }
+
+bool LLM::flush_kv_store() { return impl_->engine.flush_store(); }
 
 void LLM::write_timeline() { impl_->engine.write_timeline(); }
 

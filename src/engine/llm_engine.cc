@@ -86,10 +86,16 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
   const auto on_weights = [&](double share) {
     if (on_progress) on_progress({.stage = LoadProgress::Stage::kWeights, .share = share});
   };
+  std::optional<WeightsHasher> hasher;
   if (checkpoint) {
+    if (options.kv_store.dir) hasher.emplace(*checkpoint, weights_->sources());
     weights_->load(*checkpoint, *compute_, on_weights);
   } else {
     weights_->fill_dummy(static_cast<uint64_t>(options.seed), *compute_, on_weights);
+  }
+  if (options.kv_store.dir) {
+    open_store(options, hasher ? hasher->finish() : hash_of_dummy_weights(options.seed),
+               parts.store_files);
   }
   stats_.load_ns = now_ns_() - begin_ns;
 }
@@ -97,6 +103,7 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
 LlmEngine::~LlmEngine() {
   // Work may be pending after an error, and it uses memory that the members free.
   try {
+    flush_store();
     if (residency_) residency_->synchronize();
     if (compute_) compute_->synchronize();
   } catch (const Error&) {
@@ -128,7 +135,10 @@ void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,
       plan_.passes.limits);
   scheduler_ = std::make_unique<Scheduler>(plan_.passes.scheduler, *blocks_);
   observer_ = std::make_unique<Observer>(*residency_, *policies_, plan_.kv_layout.block);
-  scheduler_->on_release = [this](Sequence& sequence) { residency_->release(sequence.id); };
+  scheduler_->on_release = [this](Sequence& sequence) {
+    residency_->release(sequence.id);
+    if (kv_store_) kv_store_->release(sequence);
+  };
 }
 
 // The residency of KV, and the manager of its block ids.
@@ -139,7 +149,10 @@ void LlmEngine::make_kv(const EngineOptions& options, const OnProgress& on_progr
   block_options.enable_prefix_caching = options.enable_prefix_caching;
   block_options.scope_tokens = policies_->of(Phase::kPrefill).prefill_scope_tokens();
   block_options.tail_tokens = policies_->of(Phase::kPrefill).prefill_tail_tokens();
-  block_options.on_discard = [this](BlockId id) { residency_->discard(id); };
+  block_options.on_discard = [this](BlockId id) {
+    residency_->discard(id);
+    if (kv_store_) kv_store_->forget(id);
+  };
   if (plan_.kv_offload == KvOffload::kOff) {
     residency_ = std::make_unique<ResidentKv>(*policies_, *device_, *compute_, plan_.kv_layout,
                                               plan_.num_blocks, plan_.passes.limits);
@@ -180,10 +193,15 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
 std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   std::vector<RequestOutput> outputs;
   take_cancelled(outputs);
+  tend_store(outputs);
   if (!scheduler_->has_unfinished()) return outputs;
 
   const int64_t begin_ns = now_ns_();
   const Batch batch = scheduler_->schedule();
+  if (batch.sequences.empty()) {
+    wait_for_store(outputs);
+    return outputs;
+  }
   observer_->begin_step(batch);
   const auto expect_next = [&] { return scheduler_->expect_next(batch); };
   const StepWatch step_watch(batch, watch);
@@ -234,6 +252,7 @@ void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
     Sequence& sequence = *scheduled.sequence;
     blocks_->commit(sequence.kv, sequence.tokens, scheduled.num_rows);
     residency_->committed(sequence.id, sequence.kv);
+    if (kv_store_) kv_store_->committed(sequence, batch.phase);
     if (batch.phase == Phase::kPrefill) observer_->count_mass(sequence, static_cast<int64_t>(i));
     sequence.set_prompt_done(sequence.kv.num_tokens());
     if (!scheduled.wants_token && sequence.params.output_kind == OutputKind::kDelta) {
@@ -329,6 +348,7 @@ int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
 // positions are computed, also those in the prefix cache.
 void LlmEngine::run_alone(Sequence& sequence, const RunRows& run_rows) {
   check_idle();
+  flush_store();  // which may hold blocks
   check_request(sequence.tokens, sequence.params);
   const int64_t max_rows = trace_rows(sequence.num_tokens());
   const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),
@@ -393,47 +413,6 @@ void LlmEngine::tap_kv(const Sequence& sequence, TraceRecorder& recorder) {
     return residency_->block_bytes(sequence.id, block, layer);
   };
   recorder.tap_kv(*compute_, plan_.kv_layout, sequence.kv, bytes_of);
-}
-
-Observations LlmEngine::observations() const {
-  Observations observations = observer_->observations();
-  observations.kv_offload = kv_offload_name(plan_.kv_offload);
-  observations.device_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kDevice);
-  observations.pinned_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kPinned);
-  return observations;
-}
-
-// A stream gives its spans to the timeline when the host synchronizes with it.
-void LlmEngine::write_timeline() {
-  if (!timeline_) return;
-  compute_->synchronize();
-  residency_->synchronize();
-  timeline_->write();
-}
-
-EngineStats LlmEngine::stats() const {
-  EngineStats stats = stats_;
-  stats.num_cached_tokens = blocks_->stats().num_hit_tokens;
-  stats.num_preemptions = scheduler_->num_preemptions();
-  stats.num_graph_launches = runner_->graphs().num_launches();
-  observer_->read_transfers(stats);
-  return stats;
-}
-
-std::vector<std::string> LlmEngine::notes() const {
-  std::vector<std::string> notes = plan_.memory.notes;
-  notes.push_back(fmt::format("device: {}, {:.2f} GiB in use", device_->info().name,
-                              static_cast<double>(plan_.memory.device_used_bytes()) / (1 << 30)));
-  notes.push_back(fmt::format("KV cache: {} blocks of {} tokens; policy: {}", plan_.num_blocks,
-                              plan_.kv_layout.block.block_tokens, policies_->name()));
-  return notes;
-}
-
-std::vector<std::string> LlmEngine::warnings() const {
-  std::vector<std::string> warnings = config_.warnings;
-  warnings.insert(warnings.end(), tokenizer_warnings_.begin(), tokenizer_warnings_.end());
-  warnings.insert(warnings.end(), plan_.memory.warnings.begin(), plan_.memory.warnings.end());
-  return warnings;
 }
 
 }  // namespace sluice

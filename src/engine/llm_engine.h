@@ -17,6 +17,7 @@
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/store/kv_store.h"
 #include "engine/timeline.h"
 #include "engine/timeline_ring.h"
 #include "engine/trace.h"
@@ -24,6 +25,7 @@
 #include "model/decoder.h"
 #include "model/model_config.h"
 #include "model/weights.h"
+#include "model/weights_hasher.h"
 #include "sluice/engine_options.h"
 #include "sluice/observations.h"
 #include "sluice/progress.h"
@@ -52,6 +54,8 @@ class LlmEngine {
     // The clock that times steps, in nanoseconds; null: the system's steady clock. The length of a
     // prefill pass may follow from it (max_stall_ms), and no result does.
     std::function<int64_t()> now_ns = nullptr;
+    // The files of the KV store; null: the system's. A test has disks that fail.
+    StoreFiles* store_files = nullptr;
   };
   LlmEngine(const EngineOptions& options, Parts parts, const OnProgress& on_progress = nullptr);
 
@@ -76,9 +80,17 @@ class LlmEngine {
   // sees long prefill passes (min_rows, step_watch.h) from inside; one that it cancels changes no
   // request: the next step computes its rows again, or the caller cancels the requests. Requests
   // whose flag is set end before the pass, within it, or after it.
-  // REQUIRES: has_unfinished().
+  // REQUIRES: has_unfinished() or is_storing().
   std::vector<RequestOutput> step(const PassWatch* watch = nullptr);
   bool has_unfinished() const { return scheduler_->has_unfinished() || !cancelled_.empty(); }
+
+  bool has_store() const { return kv_store_ != nullptr; }  // never changes; any thread
+  // Whether the KV store has something to do, which `step` moves on. Writing goes on beside steps
+  // by itself; callers without requests step once in a while.
+  bool is_storing() const { return kv_store_ && kv_store_->is_busy(); }
+  // Waits until all blocks that shall be stored are. Gives up, false, if no block is written for
+  // seconds. The destructor calls it. Errors: as step.
+  bool flush_store();
 
   // Puts `token_id` in the place of the token that a running request got last: the next step then
   // decodes a given text, for measurements on one. The request's output keeps what was sampled.
@@ -132,7 +144,9 @@ class LlmEngine {
   Observations observations() const;
   void write_timeline();                      // as LLM's
   std::vector<std::string> notes() const;     // as LLM's
-  std::vector<std::string> warnings() const;  // as LLM's
+  std::vector<std::string> warnings() const;  // as LLM's; these of the KV store come last
+  size_t num_store_warnings() const { return kv_store_ ? kv_store_->num_warnings() : 0; }
+  std::vector<std::string> store_warnings() const;
 
  private:
   void make_runtime(const EngineOptions& options, Parts& parts, const OnProgress& on_progress);
@@ -148,6 +162,9 @@ class LlmEngine {
                                                          const Residency::ExpectNext& expect_next,
                                                          const PassWatch* watch);
   void account(const Batch& batch, int64_t begin_ns);
+  void open_store(const EngineOptions& options, const WeightsHash& weights, StoreFiles* files);
+  void tend_store(std::vector<RequestOutput>& outputs);
+  void wait_for_store(const std::vector<RequestOutput>& outputs);
   void append_token(const SampledToken& token);
   FinishReason finish_reason(const Sequence& sequence, int32_t token_id) const;
   bool is_end_token(const Sequence& sequence, int32_t token_id) const;
@@ -186,6 +203,7 @@ class LlmEngine {
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Observer> observer_;
+  std::unique_ptr<KvStore> kv_store_;  // null: none is asked for
 
   int64_t next_id_ = 0;
   std::vector<RequestOutput> cancelled_;  // to be reported by the next step

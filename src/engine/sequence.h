@@ -74,10 +74,25 @@ struct Sequence {
         std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
   }
 
+  // The sequence has got its blocks, the first of them from the cache. After a preemption these may
+  // include generated tokens; only the prompt's count.
+  void set_cached() {
+    output.num_cached_tokens = std::min(kv.num_cached_tokens(), num_prompt_tokens);
+    output.num_stored_tokens = 0;
+  }
+  // More tokens of it were read from the KV store and committed.
+  void add_stored(int64_t num_stored) {
+    const int64_t before = output.num_cached_tokens;
+    output.num_cached_tokens = std::min(before + num_stored, num_prompt_tokens);
+    output.num_stored_tokens += output.num_cached_tokens - before;
+    set_prompt_done(kv.num_tokens());
+  }
+
   PromptProgress prompt_progress() const {
     return {.request_id = id.value,
             .num_prompt_tokens = num_prompt_tokens,
             .num_cached_tokens = output.num_cached_tokens,
+            .num_stored_tokens = output.num_stored_tokens,
             .num_done = output.num_prompt_tokens_done};
   }
 
@@ -98,6 +113,7 @@ struct Sequence {
     RequestOutput next;
     next.request_id = output.request_id;
     next.num_cached_tokens = output.num_cached_tokens;
+    next.num_stored_tokens = output.num_stored_tokens;
     next.num_prompt_tokens_done = output.num_prompt_tokens_done;
     return std::exchange(output, std::move(next));
   }
@@ -114,6 +130,8 @@ struct Sequence {
   SequenceKv kv;                      // its blocks, and the number of tokens whose KV is valid
   MassSums mass;                      // that its prefill captured; empty without sparse_audit
   int64_t num_measured_tokens = 0;    // of the prompt: rows before it have been added to `mass`
+  bool is_loading = false;            // its blocks come from the KV store: it gets no rows yet
+  size_t num_named_blocks = 0;        // sealed blocks that engine/store has looked at
   // Prefill passes, since the last one with rows of this prompt, that could have had some.
   int32_t num_passes_missed = 0;
   // While it waits: the running sequence that computes the beginning of this prompt, too, and the

@@ -35,6 +35,7 @@ BlockManager::BlockManager(const BlockManagerOptions& options)
       tail_tokens_(options.tail_tokens),
       on_discard_(options.on_discard),
       num_holders_(static_cast<size_t>(options.num_blocks)),
+      num_holds_(static_cast<size_t>(options.num_blocks)),
       cached_(options.num_blocks),
       index_(options.num_blocks, options.block_tokens,
              options.hash_seed ? *options.hash_seed : draw_hash_seed(), options.hasher) {
@@ -55,7 +56,7 @@ int64_t BlockManager::num_usable_tokens(int64_t prompt_tokens) const {
 }
 
 // A pass must begin at a scope, so only whole scopes are taken.
-int64_t BlockManager::granule_tokens() const {
+int64_t BlockManager::hit_granule_tokens() const {
   return std::lcm(int64_t{block_tokens_}, scope_tokens_);
 }
 
@@ -80,7 +81,7 @@ PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens, int64_t 
   PrefixMatch match, found;
   if (tokens.empty()) return match;
   const int64_t num_usable = std::min(num_usable_tokens(std::ssize(tokens)), max_hit_tokens);
-  const int64_t granule = granule_tokens();
+  const int64_t granule = hit_granule_tokens();
   walk_cached_prefix(index_.root(salt), tokens, num_usable, [&](BlockId id) {
     found.num_tokens += block_tokens_;
     found.num_free_blocks += holders(id) == 0 ? 1 : 0;
@@ -92,7 +93,7 @@ PrefixMatch BlockManager::match_prefix(std::span<const int32_t> tokens, int64_t 
 int64_t BlockManager::match_prefill(std::span<const int32_t> tokens, int64_t num_cached,
                                     std::span<const int32_t> other) const {
   if (!enable_prefix_caching_ || tokens.empty()) return 0;
-  const int64_t granule = granule_tokens();
+  const int64_t granule = hit_granule_tokens();
   const int64_t num_usable = std::min({num_usable_tokens(std::ssize(tokens)),
                                        num_shareable_tokens(std::ssize(other)), std::ssize(other)});
   if (num_cached + granule > num_usable) return 0;
@@ -206,6 +207,20 @@ void BlockManager::take_findable(BlockId id) {
   ++holders(id);
 }
 
+void BlockManager::hold(BlockId id) {
+  SLUICE_CHECK(holders(id) > 0 || cached_.contains(id), "block {} is blank", id.value);
+  take_findable(id);
+  ++num_holds_[static_cast<size_t>(id.value)];
+  ++num_other_holds_;
+}
+
+void BlockManager::unhold(BlockId id) {
+  SLUICE_CHECK(num_holds_[static_cast<size_t>(id.value)] > 0, "block {} is not held", id.value);
+  --num_holds_[static_cast<size_t>(id.value)];
+  --num_other_holds_;
+  drop(id);
+}
+
 // Removes one holder from `id`. Without holders it becomes cached, or blank if it is not findable
 // or has a held twin. Of two unheld twins the one dropped last stays cached, since it must outlive
 // its extensions, which were dropped just before it.
@@ -236,7 +251,7 @@ void BlockManager::make_blank(BlockId id) {
 }
 
 void BlockManager::check_invariants(std::span<const SequenceKv* const> sequences) const {
-  std::vector<int32_t> num_found(num_holders_.size());
+  std::vector<int32_t> num_found = num_holds_;
   for (const SequenceKv* sequence : sequences) {
     sequence->check_invariants();
     for (const SequenceBlock& block : sequence->blocks()) {

@@ -121,6 +121,25 @@ class BlockManager {
   // REQUIRES: blocks for the tokens are reserved.
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
 
+  // Adds a holder that is no sequence, and removes it: somebody moves the block's bytes meanwhile.
+  // REQUIRES for hold: the block is not blank.
+  void hold(BlockId id);
+  void unhold(BlockId id);
+  // All such holds.
+  int64_t num_other_holds() const { return num_other_holds_; }
+
+  // Whether other sequences can find a block; then also the ids of its tokens.
+  bool is_findable(BlockId id) const { return index_.contains(id); }
+  std::span<const int32_t> tokens(BlockId id) const { return index_.tokens(id); }
+
+  // The tokens of a prompt that may come from elsewhere instead of being computed: a multiple of
+  // hit_granule_tokens, as what is found in the cache.
+  int64_t max_hit_tokens(int64_t prompt_tokens) const {
+    return num_usable_tokens(prompt_tokens) / hit_granule_tokens() * hit_granule_tokens();
+  }
+  // Whole blocks and whole scopes.
+  int64_t hit_granule_tokens() const;
+
   // Gives all blocks back, last to first, so that a prefix outlives its extensions in the cache.
   // The sequence may begin again afterwards. Computed but uncommitted KV is lost.
   // REQUIRES: the sequence is begun.
@@ -140,8 +159,8 @@ class BlockManager {
   std::vector<CachedBlock> cached_blocks() const;
 
   // For tests: aborts unless every block is in exactly one state, the reference counts are those of
-  // `sequences` (all that are begun), each of these has consistent counts, and every findable
-  // block's prefix is findable. Cost: O(all blocks), allocates.
+  // `sequences` (all that are begun) and of hold(), each of these has consistent counts, and every
+  // findable block's prefix is findable. Cost: O(all blocks), allocates.
   void check_invariants(std::span<const SequenceKv* const> sequences) const;
 
  private:
@@ -150,8 +169,6 @@ class BlockManager {
                           Visit visit) const;
   int64_t num_shareable_tokens(int64_t prompt_tokens) const;
   int64_t num_usable_tokens(int64_t prompt_tokens) const;
-  // Hits end at multiples of this.
-  int64_t granule_tokens() const;
 
   BlockId take_free();
   void take_findable(BlockId id);
@@ -171,6 +188,8 @@ class BlockManager {
   std::function<void(BlockId)> on_discard_;
 
   std::vector<int32_t> num_holders_;  // [num_blocks]: the reference counts
+  std::vector<int32_t> num_holds_;    // [num_blocks]: of these, by hold()
+  int64_t num_other_holds_ = 0;       // their sum
   std::vector<BlockId> blank_;        // a stack
   BlockLru cached_;
   PrefixIndex index_;  // findable blocks: some held, all cached

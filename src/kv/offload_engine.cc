@@ -179,6 +179,33 @@ void OffloadEngine::poison(LayerId layer, BlockId host_id, PlaceId place) {
   }
 }
 
+// Loads ahead of a pass that never came may still read a block that was discarded; in debug builds
+// it is filled with NaN after them.
+void OffloadEngine::settle_discarded() {
+  loader_.wait_for_unread(write_back_.stream());
+  write_back_.stream().synchronize();
+}
+
+// A write-back without work: what reads the block waits for nothing.
+void OffloadEngine::adopt(BlockId host_id) {
+  const TicketId ticket = write_back_.begin();
+  for (const LayerId layer : layout_.layers()) write_back_.set_ticket(layer, host_id, ticket);
+  write_back_.end(ticket);
+}
+
+// Keys and values of the heads alternate.
+KvBlocksView OffloadEngine::stage_keys(LayerId layer, BlockId host_id) {
+  const KvBlocksView view = begin_stage(layer);
+  const auto key_bytes = static_cast<size_t>(layout_.block.v_offset(0)) * sizeof(BFloat16);
+  compute_.copy_2d({.dst = stage_.block(layer, StageId(0)),
+                    .dst_stride_bytes = 2 * key_bytes,
+                    .src = host_.block(layer, host_id),
+                    .src_stride_bytes = 2 * key_bytes,
+                    .row_bytes = key_bytes,
+                    .num_rows = static_cast<size_t>(layout_.block.num_kv_heads)});
+  return view;
+}
+
 void OffloadEngine::synchronize() {
   compute_.synchronize();
   write_back_.stream().synchronize();

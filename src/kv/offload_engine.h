@@ -96,6 +96,19 @@ class OffloadEngine {
   // Forgets the contents of a host block, which no sequence reads any more. Debug: fills with NaN.
   void discard(BlockId host_id);
 
+  // ---- Blocks whose bytes come from, or go to, somewhere else in host memory.
+
+  bool is_on_host(BlockId host_id) { return write_back_.is_on_host(host_id); }
+  // Waits until no transfer uses blocks that were discarded, so that the host may write to them
+  // once they are taken again. Takes as long as what is left of the last pass's write-back.
+  void settle_discarded();
+  // The host has written all layers of a block. REQUIRES: settle_discarded() since it was taken.
+  void adopt(BlockId host_id);
+  // Copies a block's keys of one layer to the first block of the layer's stage, on compute; the
+  // values there are undefined. Order: work that reads them is enqueued on compute before anything
+  // else that uses the stage.
+  KvBlocksView stage_keys(LayerId layer, BlockId host_id);
+
   const KvLayout& layout() const { return layout_; }
   const HostTier& host() const { return host_; }
   // Without what gathers moved: HostLoader::gathered_bytes.

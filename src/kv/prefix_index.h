@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
 #include "core/ids.h"
 
 namespace sluice {
@@ -72,6 +73,12 @@ class PrefixIndex {
   // a first block). REQUIRES: `id` is entered.
   Prefix prefix(BlockId id) const;
   int64_t parent_id(BlockId id) const;
+
+  // The ids of block `id`. REQUIRES: `id` is entered.
+  std::span<const int32_t> tokens(BlockId id) const {
+    SLUICE_CHECK(contains(id), "block {} is not entered", id.value);
+    return tokens_of(id);
+  }
 
   int32_t size() const { return size_; }
 

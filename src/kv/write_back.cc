@@ -47,6 +47,22 @@ void WriteBack::end(TicketId ticket) {
   stream_->record(*events_[static_cast<size_t>(ticket.value) % kTicketEvents]);
 }
 
+// Write-backs end in order, so the newest of the block's tickets covers all layers. A query does
+// not throw, so an event that is reached is waited for as well.
+bool WriteBack::is_on_host(BlockId id) {
+  const auto num_layers = static_cast<int32_t>(tickets_.size()) / num_host_blocks_;
+  TicketId newest;
+  for (int32_t layer = 0; layer < num_layers; ++layer) {
+    const TicketId ticket = ticket_of(LayerId(layer), id);
+    SLUICE_CHECK(ticket.valid(), "block {} of layer {} was never written", id.value, layer);
+    newest = std::max(newest, ticket);
+  }
+  const Event& event = event_of(newest);
+  if (!event.query()) return false;
+  event.synchronize();
+  return true;
+}
+
 void WriteBack::wait_until_on_host(Stream& reader, LayerId layer, std::span<const BlockId> blocks) {
   TicketId newest;
   for (const BlockId id : blocks) {

@@ -34,6 +34,10 @@ class WriteBack {
   void set_ticket(LayerId layer, BlockId id, TicketId ticket) { ticket_of(layer, id) = ticket; }
   void forget(LayerId layer, BlockId id) { ticket_of(layer, id) = TicketId(); }
 
+  // Whether the block has reached the host, in all layers: others may read its bytes then.
+  // Errors: the first error of the write-backs. REQUIRES (checked): it has tickets.
+  bool is_on_host(BlockId id);
+
   // `reader` waits until all blocks are on the host. REQUIRES (checked): each has a ticket.
   void wait_until_on_host(Stream& reader, LayerId layer, std::span<const BlockId> blocks);
 

@@ -78,6 +78,9 @@ class Weights {
   void fill_dummy(uint64_t seed, Stream& stream,
                   const std::function<void(double)>& on_progress = nullptr);
 
+  // All tensors that are read, in the order of loading.
+  std::span<const WeightSource> sources() const { return sources_; }
+
   const LayerWeights& layer(LayerId id) const { return layers_[static_cast<size_t>(id.value)]; }
   const PackedWeight& embedding() const { return embedding_; }
   const PackedWeight& lm_head() const { return lm_head_; }  // the embedding when they are tied

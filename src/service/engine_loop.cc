@@ -24,20 +24,21 @@ void deliver(OpenRequest& open, RequestEvent&& event) {
 }
 
 // Gives away progress that is further than the last one.
-void deliver_progress(OpenRequest& open, int64_t num_done, int64_t num_cached_tokens) {
-  if (num_done <= open.num_done) return;
-  open.num_done = num_done;
-  deliver(open, PromptProgress{.request_id = open.id,
-                               .num_prompt_tokens = open.num_prompt_tokens,
-                               .num_cached_tokens = num_cached_tokens,
-                               .num_done = num_done});
+void deliver_progress(OpenRequest& open, PromptProgress progress) {
+  if (progress.num_done <= open.num_done) return;
+  open.num_done = progress.num_done;
+  progress.request_id = open.id;
+  progress.num_prompt_tokens = open.num_prompt_tokens;
+  deliver(open, progress);
 }
 
 // An output after a part of the prompt is mostly progress alone. One without any is of a request
 // that was cancelled while it waited.
 void deliver_output(OpenRequest& open, RequestOutput&& output) {
   if (output.num_prompt_tokens_done > 0) {
-    deliver_progress(open, output.num_prompt_tokens_done, output.num_cached_tokens);
+    deliver_progress(open, {.num_cached_tokens = output.num_cached_tokens,
+                            .num_stored_tokens = output.num_stored_tokens,
+                            .num_done = output.num_prompt_tokens_done});
   }
   const bool is_new =
       !output.token_ids.empty() || !output.prompt_logprobs.empty() || output.finished();
@@ -88,14 +89,24 @@ EngineState state_of(const LlmEngine& engine, const StepSizes& steps) {
 }
 
 void EngineLoop::run() {
-  while (auto accepted = table_.take(is_busy())) {
+  while (auto accepted = table_.take(work_left())) {
     try {
-      if (!accepted->empty() || is_busy()) step(std::move(*accepted));
+      if (!accepted->empty() || work_left() != RequestTable::Work::kNothing) {
+        step(std::move(*accepted));
+      }
       show(is_busy() ? Moment::kBetweenSteps : Moment::kAtRest);
     } catch (...) {
       end_all(std::current_exception());
     }
   }
+}
+
+// The KV store works beside the steps, and for a while after the last one.
+RequestTable::Work EngineLoop::work_left() const {
+  using Work = RequestTable::Work;
+  if (has_failed_) return Work::kNothing;
+  if (engine_.has_unfinished()) return Work::kRequests;
+  return engine_.is_storing() ? Work::kStoring : Work::kNothing;
 }
 
 void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
@@ -111,6 +122,7 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
   count_step(before);
   std::vector<Ending> endings = endings_of(outputs);
   table_.publish(state_of(engine_, steps_), endings);
+  if (engine_.num_store_warnings() > num_warnings_) show_warnings();
   for (RequestOutput& output : outputs) {
     const auto found = running_.find(output.request_id);
     const bool finished = output.finished();
@@ -118,6 +130,13 @@ void EngineLoop::step(std::vector<OpenRequestPtr> accepted) {
     if (finished) running_.erase(found);
   }
   for (Ending& ending : endings) deliver_end(ending);
+}
+
+// Rare, so that copies do not matter.
+void EngineLoop::show_warnings() {
+  std::vector<std::string> warnings = engine_.store_warnings();
+  num_warnings_ = warnings.size();
+  table_.set_warnings(std::move(warnings));
 }
 
 // A step that only ended requests computed nothing.
@@ -147,8 +166,7 @@ std::vector<Ending> EngineLoop::endings_of(const std::vector<RequestOutput>& out
 }
 
 void EngineLoop::report(const PromptProgress& progress) {
-  deliver_progress(*running_.at(progress.request_id), progress.num_done,
-                   progress.num_cached_tokens);
+  deliver_progress(*running_.at(progress.request_id), progress);
   has_changed_ = true;
   show(Moment::kInPass);
 }

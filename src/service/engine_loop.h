@@ -31,6 +31,8 @@ class EngineLoop {
 
  private:
   void step(std::vector<OpenRequestPtr> accepted);
+  RequestTable::Work work_left() const;
+  void show_warnings();
   void count_step(const EngineStats& before);
   void start(OpenRequestPtr open);
   std::vector<Ending> endings_of(const std::vector<RequestOutput>& outputs) const;
@@ -54,6 +56,7 @@ class EngineLoop {
   int64_t next_spans_ns_ = 0;  // when spans are collected, if they are recorded
   std::unordered_map<int64_t, OpenRequestPtr> running_;  // by the engine's id
   StepSizes steps_;
+  size_t num_warnings_ = 0;  // of the KV store, that the table has
   bool has_failed_ = false;
 };
 

@@ -17,7 +17,7 @@
 namespace sluice {
 
 // Where the KV of a block is.
-enum class BlockPlace : uint8_t {
+enum class KvPlace : uint8_t {
   kDevice,     // on the device; with KV offload on the host, too
   kHost,       // in host memory alone
   kComputing,  // nowhere yet: it belongs to tokens that are being computed
@@ -25,7 +25,7 @@ enum class BlockPlace : uint8_t {
 
 struct BlockCell {
   int32_t id = 0;
-  BlockPlace place = BlockPlace::kDevice;
+  KvPlace place = KvPlace::kDevice;
 };
 
 // A request that holds blocks. One that waits, also after a preemption, has none.

@@ -115,16 +115,21 @@ int64_t RequestTable::drain(std::chrono::nanoseconds limit) {
   return num_aborted;
 }
 
-std::optional<std::vector<OpenRequestPtr>> RequestTable::take(bool is_busy) {
+std::optional<std::vector<OpenRequestPtr>> RequestTable::take(Work work) {
+  const bool has_requests = work == Work::kRequests;
   std::unique_lock lock(mutex_);
-  while (!is_busy && inbox_.empty() && !is_stopping_ && !is_woken_) {
+  while (!has_requests && inbox_.empty() && !is_stopping_ && !is_woken_) {
     busy_since_ns_.store(0, std::memory_order_relaxed);
     is_idle_ = true;
     fell_idle_.notify_all();
-    work_arrived_.wait(lock);
+    if (work == Work::kNothing) {
+      work_arrived_.wait(lock);
+    } else if (work_arrived_.wait_for(lock, kNap) == std::cv_status::timeout) {
+      return std::vector<OpenRequestPtr>();
+    }
   }
   const bool is_woken = std::exchange(is_woken_, false);
-  if (!is_busy && inbox_.empty() && !is_woken) return std::nullopt;
+  if (!has_requests && inbox_.empty() && !is_woken) return std::nullopt;
   is_idle_ = false;
   touch();
   return std::exchange(inbox_, {});
@@ -144,6 +149,11 @@ void RequestTable::publish(const EngineState& state, std::span<Ending> endings) 
   for (const OpenRequestPtr& open : inbox_) {
     now_.num_waiting_prompt_tokens += open->num_prompt_tokens;
   }
+}
+
+void RequestTable::set_warnings(std::vector<std::string> warnings) {
+  const std::lock_guard lock(mutex_);
+  now_.warnings = std::move(warnings);
 }
 
 // REQUIRES: the mutex is held.

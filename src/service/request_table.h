@@ -14,6 +14,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/schedule/scheduler.h"
@@ -67,16 +68,27 @@ class RequestTable {
   ServiceSnapshot snapshot() const;
   int64_t drain(std::chrono::nanoseconds limit);
 
+  // What the engine has to do beside new requests.
+  enum class Work {
+    kNothing,
+    kStoring,   // it looks once in a while whether the KV store has gone on
+    kRequests,  // it steps
+  };
+  static constexpr std::chrono::milliseconds kNap{20};
+
   // Engine: the requests that were accepted since the last call, in order; they stay waiting until
-  // the next `publish`. With nothing to do (not `is_busy`) sleeps until there is, or `wake` is
-  // called. Empty: the service ends. REQUIRES: the sinks have all events of the steps before.
-  std::optional<std::vector<OpenRequestPtr>> take(bool is_busy);
+  // the next `publish`. Sleeps until there are some, or `wake` is called: with kStoring no longer
+  // than kNap, with kRequests not at all. Empty: the service ends. REQUIRES: the sinks have all
+  // events of the steps before.
+  std::optional<std::vector<OpenRequestPtr>> take(Work work);
   // Any: `take` returns once without waiting, perhaps with nothing.
   void wake();
   // Engine: a part of a pass is done.
   void touch();
   // Engine: a step has ended, and these requests with it.
   void publish(const EngineState& state, std::span<Ending> endings);
+  // Engine: of the KV store, all so far.
+  void set_warnings(std::vector<std::string> warnings);
   // Engine: the engine has failed. Ends all open requests and returns them in order.
   std::vector<Ending> end_all(const Error& error);
 

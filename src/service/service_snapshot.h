@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "service/request_event.h"
 #include "sluice/error.h"
@@ -34,6 +36,7 @@ struct KvFacts {
   int32_t num_blocks = 0;
   int32_t block_tokens = 0;
   int64_t block_bytes = 0;  // all layers
+  bool has_store = false;   // a KV store on disk
 };
 
 // The engine's steps, by the number of tokens that each computed or generated.
@@ -70,6 +73,9 @@ struct ServiceSnapshot {
   EngineStats stats;
   StepSizes steps;
   KvUse kv;
+  // What went wrong with the KV store since the engine was made, one line each. Those of the
+  // engine's start are EngineService::warnings.
+  std::vector<std::string> warnings;
   // Nanoseconds since the engine began a step, or finished one part of a long pass; 0 while it has
   // nothing to do and once it is dead. A large number means a device that hangs.
   int64_t stalled_ns = 0;

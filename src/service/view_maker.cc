@@ -13,7 +13,7 @@ namespace {
 // it.
 BlockCell sealed_cell(const LlmEngine& engine, BlockId id) {
   return {.id = id.value,
-          .place = engine.residency().is_on_device(id) ? BlockPlace::kDevice : BlockPlace::kHost};
+          .place = engine.residency().is_on_device(id) ? KvPlace::kDevice : KvPlace::kHost};
 }
 
 // The tail, and blocks that are reserved for later tokens, are on the device.
@@ -21,7 +21,7 @@ BlockCell cell_of(const LlmEngine& engine, const SequenceKv& kv, size_t index) {
   const SequenceBlock& block = kv.blocks()[index];
   if (index < static_cast<size_t>(kv.num_sealed_blocks())) return sealed_cell(engine, block.id);
   const bool is_filled = block.num_valid_tokens > 0;
-  return {.id = block.id.value, .place = is_filled ? BlockPlace::kDevice : BlockPlace::kComputing};
+  return {.id = block.id.value, .place = is_filled ? KvPlace::kDevice : KvPlace::kComputing};
 }
 
 // Reads what the engine's thread may change between steps only; within a pass nothing of it moves
@@ -57,7 +57,8 @@ KvFacts kv_facts_of(const LlmEngine& engine) {
   return {.on_host = offloads(plan),
           .num_blocks = plan.num_blocks,
           .block_tokens = plan.kv_layout.block.block_tokens,
-          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers())};
+          .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
+          .has_store = engine.has_store()};
 }
 
 EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, bool reads) {

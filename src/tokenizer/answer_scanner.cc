@@ -20,6 +20,13 @@ std::string_view without_leading_space(std::string_view text) {
 
 }  // namespace
 
+std::optional<ToolFormat> find_tool_format(std::string_view name) {
+  if (name == "none") return ToolFormat::kNone;
+  if (name == "hermes") return ToolFormat::kHermes;
+  if (name == "llama3_json") return ToolFormat::kLlama3Json;
+  return std::nullopt;
+}
+
 AnswerScanner::AnswerScanner(AnswerFormat format, std::vector<std::string> tools)
     : format_(format), tools_(std::move(tools)), state_(State::kStart) {
   SLUICE_CHECK(format.thinks || !format.starts_in_thought);

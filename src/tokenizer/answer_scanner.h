@@ -5,6 +5,7 @@
 // events say does not depend on how the text was cut into deltas. Thread rule: one thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,9 @@ enum class ToolFormat {
   kLlama3Json,  // the whole answer is {"name": ..., "parameters": {...}}, perhaps after
                 // <|python_tag|>
 };
+
+// "none", "hermes" or "llama3_json"; empty for other names.
+std::optional<ToolFormat> find_tool_format(std::string_view name);
 
 struct AnswerFormat {
   bool thinks = false;             // the answer may begin with <think>...</think>

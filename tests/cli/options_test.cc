@@ -315,6 +315,12 @@ TEST(Options, InspectAndBenchTakeTheDirectoryAsAWord) {
   const auto transfer = parse<BenchTransferCommand>({"bench", "transfer", "--bytes", "64M"});
   EXPECT_EQ(transfer.num_bytes, size_t{64} << 20);
   EXPECT_EQ(transfer.engine.device, "auto");
+  const auto store = parse<BenchStoreCommand>({"bench", "store", "d", "--block-bytes", "1M"});
+  EXPECT_EQ(store.dir, "d");
+  EXPECT_EQ(store.block_bytes, size_t{1} << 20);
+  const auto prune = parse<StorePruneCommand>({"store", "prune", "d", "--max-bytes", "1G"});
+  EXPECT_EQ(prune.max_bytes, size_t{1} << 30);
+  EXPECT_FALSE(parse<StorePruneCommand>({"store", "prune", "d"}).max_bytes);
   EXPECT_EQ(parse<BenchTokenizerCommand>({"bench", "tokenizer", "d", "--file", "t"}).file, "t");
   EXPECT_EQ(parse<BenchLoadCommand>({"bench", "load", "d"}).engine.load_format, LoadFormat::kAuto);
   EXPECT_EQ(parse<DoctorCommand>({"doctor", "-t", "2"}).engine.num_threads, 2);

@@ -24,6 +24,7 @@ void for_each_row(const Look& look) {
   all(kEngineOptionRows, EngineOptions());
   all(kKvOptionRows, KvOptions());
   all(kKvOffloadRows, KvOptions());
+  all(kKvStoreRows, KvStoreOptions());
   all(kSparseOptionRows, SparseOptions());
   all(kSamplingRows, SamplingParams());
   look(kTimelineRow, EngineOptions());

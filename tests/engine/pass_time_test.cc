@@ -123,9 +123,9 @@ TEST_F(PassTime, NoSpanIsShorterThanTheLeast) {
   }
 }
 
-// A running sequence decodes for as long as the passes between take, and a short prompt is not
-// held up by more than the pass that runs and the one that it shares.
-TEST_F(PassTime, DecodingHasHalfOfTheTime) {
+// A running sequence decodes for one and a half times what the passes between take, and a short
+// prompt is not held up by more than the pass that runs and the one that it shares.
+TEST_F(PassTime, DecodingHasMoreThanHalfOfTheTime) {
   add(0, 100);
   Batch batch;
   run(batch);
@@ -136,7 +136,7 @@ TEST_F(PassTime, DecodingHasHalfOfTheTime) {
     (batch.phase == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
     ASSERT_EQ(sequence(1).num_generated(), 0) << "the prompt is too short for this test";
   }
-  EXPECT_NEAR(static_cast<double>(prefill_ns) / static_cast<double>(decode_ns), 1.0, 0.1);
+  EXPECT_NEAR(static_cast<double>(decode_ns) / static_cast<double>(prefill_ns), 1.5, 0.05);
   while (batch.phase == Phase::kDecode) run(batch);
   // One decode step after this pass, then the newcomer at once, although decoding has time left.
   add(2, 100);
@@ -146,6 +146,43 @@ TEST_F(PassTime, DecodingHasHalfOfTheTime) {
   EXPECT_EQ(batch.phase, Phase::kPrefill);
   EXPECT_EQ(ids_of(batch).front(), 2);
   EXPECT_EQ(sequence(2).num_generated(), 1);
+}
+
+// Each newcomer interrupts the time for decoding; its pass, in which the long prompt gets rows,
+// too, must not end it.
+TEST_F(PassTime, NewcomersTakeNoTimeFromDecoding) {
+  add(0, 100);
+  Batch batch;
+  run(batch);
+  add(1, 300'000);
+  int64_t prefill_ns = 0, decode_ns = 0, newest = 1;
+  for (int step = 0; step < 3000; ++step) {
+    if (step % 80 == 0) add(++newest, 100);  // a pass has 60 decode steps
+    const int64_t duration_ns = run(batch);
+    (batch.phase == Phase::kPrefill ? prefill_ns : decode_ns) += duration_ns;
+    ASSERT_EQ(sequence(1).num_generated(), 0) << "the prompt is too short for this test";
+    const auto newcomer = sequences_.find(newest);
+    if (newest > 1 && newcomer != sequences_.end() && newcomer->second->num_generated() > 0) {
+      scheduler_->remove(SequenceId(newest));
+      sequences_.erase(newest);
+    }
+  }
+  EXPECT_GE(static_cast<double>(decode_ns) / static_cast<double>(prefill_ns), 1.4);
+}
+
+// What nobody could use is not kept for a request that comes later: it would stop the long prompt.
+TEST_F(PassTime, TimeWithoutDecodingIsNotKept) {
+  add(0, 300'000);
+  Batch batch;
+  for (int pass = 0; pass < 10; ++pass) run(batch);
+  add(1, 100);
+  const int64_t pass_ns = run(batch);
+  ASSERT_EQ(ids_of(batch).front(), 1);
+  int64_t decode_ns = 0;
+  for (int64_t duration_ns = run(batch); batch.phase == Phase::kDecode; duration_ns = run(batch)) {
+    decode_ns += duration_ns;
+  }
+  EXPECT_NEAR(static_cast<double>(decode_ns), 1.5 * static_cast<double>(pass_ns), kDecodeNs);
 }
 
 // Prompts of many clients: passes stay short, all of them end, and none waits behind a longer one.

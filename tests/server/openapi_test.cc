@@ -19,7 +19,7 @@ namespace {
 const std::vector<RouteName> kSomeRoutes = {
     {"POST", "/v1/completions"}, {"POST", "/v1/chat/completions"}, {"POST", "/tokenize"},
     {"POST", "/detokenize"},     {"GET", "/v1/models/{*}"},        {"GET", "/pins"},
-    {"POST", "/pins/{}/{}"}};
+    {"POST", "/pins/{}/{}"},     {"POST", "/v1/messages"}};
 
 Json document() { return openapi_document(kSomeRoutes, "1.2"); }
 
@@ -50,6 +50,9 @@ TEST(OpenApi, HasEveryRoute) {
     for (const auto& [method, operation] : operations.items()) {
       EXPECT_TRUE(operation["responses"].contains("200")) << path;
       EXPECT_EQ(method == "post", operation.contains("requestBody")) << path;
+      EXPECT_EQ(operation["responses"]["default"]["$ref"],
+                path == "/v1/messages" ? "#/components/responses/MessagesError"
+                                       : "#/components/responses/Error");
       std::set<std::string> names;
       for (const Json& parameter : operation.value("parameters", Json::array())) {
         EXPECT_EQ(parameter["in"], "path");

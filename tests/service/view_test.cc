@@ -82,7 +82,7 @@ bool is_at_rest(const EngineView& view) {
   return view.sequences.empty() && view.stats.num_generated_tokens > 0;
 }
 
-size_t num_in(const EngineView& view, BlockPlace place) {
+size_t num_in(const EngineView& view, KvPlace place) {
   size_t count = 0;
   for (const SequenceView& sequence : view.sequences) {
     for (const BlockCell& block : sequence.blocks) count += block.place == place ? 1 : 0;
@@ -104,7 +104,7 @@ TEST(ServiceViews, ShowAPromptFromItsFirstBlockToTheCache) {
     for (const ViewPtr& view : log.views()) {
       expect_complete(*view);
       EXPECT_TRUE(view->reads.empty());
-      has_computed = has_computed || num_in(*view, BlockPlace::kComputing) > 0;
+      has_computed = has_computed || num_in(*view, KvPlace::kComputing) > 0;
       for (const SequenceView& sequence : view->sequences) {
         EXPECT_EQ(sequence.request_id, id);
         EXPECT_EQ(sequence.num_prompt_tokens, 200);
@@ -115,8 +115,8 @@ TEST(ServiceViews, ShowAPromptFromItsFirstBlockToTheCache) {
     // The prompt and 9 of the tokens have KV: whole blocks of 16.
     ASSERT_EQ(rest->kept.size(), 1U);
     EXPECT_EQ(rest->kept[0].size(), (200U + 9) / 16);
-    const BlockPlace place =
-        options.kv.offload == KvOffload::kOff ? BlockPlace::kDevice : BlockPlace::kHost;
+    const KvPlace place =
+        options.kv.offload == KvOffload::kOff ? KvPlace::kDevice : KvPlace::kHost;
     for (const BlockCell& block : rest->kept[0]) EXPECT_EQ(block.place, place);
     EXPECT_EQ(rest->num_blank, rest->kv.num_blocks - std::ssize(rest->kept[0]));
   }

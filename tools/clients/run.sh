@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs real clients of OpenAI's and Anthropic's APIs against `sluice serve` with the bundled model.
 #
-#   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, langchain, litellm; all
-#                                         without a name
+#   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
+#                                         pydantic-ai, llm, schemathesis; all without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
@@ -17,7 +17,7 @@ here=tools/clients
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
-all_clients=(openai anthropic lm-eval langchain litellm)
+all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis)
 
 # The newest of which all dependencies could be installed when they were chosen.
 packages_of() {
@@ -26,9 +26,18 @@ packages_of() {
     anthropic) echo "anthropic==2.12.0" ;;
     lm-eval) echo "lm-eval[api]==0.4.13" ;;
     langchain) echo "langchain-openai==1.7.3" ;;
+    ruler) echo "lm-eval[api]==0.4.13 wonderwords==3.0.1 transformers==5.23.0" ;;
     litellm) echo "litellm==1.106.2" ;;
+    pydantic-ai) echo "pydantic-ai-slim[openai]==2.68.0" ;;
+    llm) echo "llm==0.36" ;;
+    schemathesis) echo "schemathesis==4.32.0" ;;
     *) return 1 ;;
   esac
+}
+
+# Generated requests ask for the longest answers, too.
+options_for() {
+  [ "$1" != schemathesis ] || echo "--max-model-len 1024 --request-timeout 1"
 }
 
 # The stamp is written last: a directory without it, or with another one, is made anew.
@@ -37,15 +46,18 @@ install_client() {
   packages=$(packages_of "$1")
   [ "$(cat "$directory/packages" 2>/dev/null)" != "$packages" ] || return 0
   rm -rf "$directory"
+  # shellcheck disable=SC2086 # several packages are several words
   python3 -m venv "$directory" >"$log" 2>&1 &&
     "$directory/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
-      --timeout 20 "$packages" >>"$log" 2>&1 && echo "$packages" >"$directory/packages"
+      --timeout 20 $packages >>"$log" 2>&1 && echo "$packages" >"$directory/packages"
 }
 
-# Sets server_pid, OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
+# For the client that is named. Sets server_pid, OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
 start_server() {
   # A debug build fills the KV cache, which without a limit is most of the memory.
-  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M >"$server_log" 2>&1 &
+  # shellcheck disable=SC2046 # several options are several words
+  "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M $(options_for "$1") \
+    >"$server_log" 2>&1 &
   server_pid=$!
   local url="" deadline=$((SECONDS + 60))
   while [ $SECONDS -lt $deadline ] && kill -0 "$server_pid" 2>/dev/null; do
@@ -113,7 +125,7 @@ for client in "$@"; do
     continue
   fi
   # A server for each client, so that no client finds the cache of another.
-  start_server || exit 1
+  start_server "$client" || exit 1
   "$environments/$client/bin/python" "$here/check_${client//-/_}.py"
   status=$?
   stop_server && [ "$status" -eq 0 ] && passed=$((passed + 1)) || failed+=("$client")

@@ -211,6 +211,24 @@ void declare(OptionSet& set, BenchTransferCommand* bench) {
   declare_gpu_lock(set, &bench->gpu_lock);
 }
 
+// No model: only a directory and sizes.
+void declare(OptionSet& set, BenchStoreCommand* bench) {
+  set.positional("DIR", "a directory on the disk to measure",
+                 [=](std::string_view, std::string_view value) { bench->dir = value; });
+  set.group("Work");
+  set.value("--block-bytes", "SIZE", "KV of a block (56M)",
+            [=](std::string_view source, std::string_view value) {
+              bench->block_bytes = parse_byte_size(source, value);
+            });
+  set.integer("--blocks", "blocks of a pass; all lie in memory (8)", &bench->num_blocks, 1,
+              1 << 16);
+  set.integer("--readers", "reads in flight (4)", &bench->num_readers, 1, 1024);
+  set.integer("--repeats", "measurements; median and spread are shown (3)", &bench->repeats, 1,
+              1000);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+}
+
 // Every list varies one option of the engine. 0 in the lists of chunks, slot blocks and block sizes
 // means that option's default.
 void declare(OptionSet& set, BenchOffloadCommand* bench) {

@@ -14,6 +14,7 @@ void declare(OptionSet& set, BenchPrefillCommand* bench);
 void declare(OptionSet& set, BenchThroughputCommand* bench);
 void declare(OptionSet& set, BenchServeCommand* bench);
 void declare(OptionSet& set, BenchTransferCommand* bench);
+void declare(OptionSet& set, BenchStoreCommand* bench);
 void declare(OptionSet& set, BenchOffloadCommand* bench);
 void declare(OptionSet& set, BenchSparseCommand* bench);
 void declare(OptionSet& set, BenchOverlapCommand* bench);

@@ -58,6 +58,19 @@ void declare_texts(OptionSet& set, std::string help, TextsCommand* command) {
             [=](std::string_view, std::string_view value) { command->files.emplace_back(value); });
 }
 
+// The directory of a store, as a word.
+void declare_store(OptionSet& set, StoreCommand* store) {
+  set.positional("DIR", "the directory of stored KV",
+                 [=](std::string_view, std::string_view value) {
+                   if (!store->dir.empty()) {
+                     fail(ErrorCode::kInvalidArgument,
+                          "'{}' is given beside '{}'; name one directory", value, store->dir);
+                   }
+                   store->dir = value;
+                 });
+  set.set_flag("--json", "print JSON", &store->json);
+}
+
 // Where `serve` listens, and to whom.
 void declare_listening(OptionSet& set, ServeCommand* serve) {
   set.group("Listening");
@@ -147,6 +160,7 @@ void declare(OptionSet& set, RunCommand* run) {
   declare_timeline(set, &run->engine);
   declare_sampling(set, run);
   declare_engine(set, &run->engine);
+  declare_kv_store(set, &run->engine);
   declare_gpu_lock(set, &run->gpu_lock);
 }
 
@@ -178,6 +192,10 @@ void declare(OptionSet& set, ServeCommand* serve) {
            "members with the thoughts of an answer: both, reasoning_content, reasoning, or none to "
            "leave them in its content (both)",
            &serve->reasoning_field);
+  set.text("--tool-call-parser", "NAME",
+           "how the model writes calls: hermes, llama3_json or none; auto reads it from the chat "
+           "template (auto)",
+           &serve->tool_call_parser);
   declare_serving_limits(set, serve);
   set.group("Page");
   set.set_flag("--no-ui", "no page at /", &serve->no_ui);
@@ -190,6 +208,7 @@ void declare(OptionSet& set, ServeCommand* serve) {
   set.set_flag("-v,--verbose", "say what was chosen", &serve->verbose);
   declare_seed(set, &serve->engine);
   declare_engine(set, &serve->engine);
+  declare_kv_store(set, &serve->engine);
   declare_gpu_lock(set, &serve->gpu_lock);
 }
 
@@ -256,6 +275,7 @@ void declare(OptionSet& set, NeedleCommand* needle) {
                &needle->save_prompts);
   set.set_flag("-v,--verbose", "show every answer", &needle->verbose);
   declare_engine(set, &needle->engine);
+  declare_kv_store(set, &needle->engine);
   declare_gpu_lock(set, &needle->gpu_lock);
 }
 
@@ -265,6 +285,7 @@ void declare(OptionSet& set, InspectCommand* inspect) {
   set.group("Output");
   set.set_flag("--json", "print JSON", &inspect->json);
   declare_engine(set, &inspect->engine);
+  declare_kv_store(set, &inspect->engine);
 }
 
 void declare(OptionSet& set, TraceCommand* trace) {
@@ -293,6 +314,19 @@ void declare(OptionSet& set, DoctorCommand* doctor) {
   set.group("Options");
   add_option(set, kThreadsRow, &doctor->engine);
   set.set_flag("--json", "print JSON", &doctor->json);
+}
+
+void declare(OptionSet& set, StoreListCommand* list) { declare_store(set, list); }
+
+void declare(OptionSet& set, StoreVerifyCommand* verify) { declare_store(set, verify); }
+
+void declare(OptionSet& set, StorePruneCommand* prune) {
+  declare_store(set, prune);
+  set.value("--max-bytes", "SIZE",
+            "also evict blocks until at most this much is left; 0: all of them",
+            [=](std::string_view source, std::string_view value) {
+              prune->max_bytes = parse_byte_size(source, value);
+            });
 }
 
 // Copies each field that was given, by its row.

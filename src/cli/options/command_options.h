@@ -17,5 +17,8 @@ void declare(OptionSet& set, InspectCommand* inspect);
 void declare(OptionSet& set, ServeCommand* serve);
 void declare(OptionSet& set, TraceCommand* trace);
 void declare(OptionSet& set, DoctorCommand* doctor);
+void declare(OptionSet& set, StoreListCommand* list);
+void declare(OptionSet& set, StoreVerifyCommand* verify);
+void declare(OptionSet& set, StorePruneCommand* prune);
 
 }  // namespace sluice::cli

@@ -19,10 +19,17 @@ namespace {
 // Two of the largest blocks that bench/transfer_kv.cc measures: 16 MiB over all its layers.
 constexpr size_t kMinTransferBytes = size_t{32} << 20;
 
+// 32 layers of 2 KiB: less would measure the calls of the system alone.
+constexpr size_t kMinStoredBlockBytes = size_t{64} << 10;
+
 void require_model(const std::string& model) {
   if (!model.empty()) return;
   fail(ErrorCode::kInvalidArgument,
        "no model given; add --model DIR or set SLUICE_MODEL (models/needle is a small one)");
+}
+
+void require_directory(const std::string& dir) {
+  if (dir.empty()) fail(ErrorCode::kInvalidArgument, "no directory given; name one as a word");
 }
 
 // Fails if any of `names` was given: "--kv-host-bytes is given, but <why>".
@@ -287,6 +294,16 @@ void check(TraceCommand* trace, const Given& given) {
   if (trace->out.empty()) {
     fail(ErrorCode::kInvalidArgument, "--out: no file given for the tensors; add --out FILE");
   }
+}
+
+void check(StoreListCommand* list, const Given&) { require_directory(list->dir); }
+void check(StoreVerifyCommand* verify, const Given&) { require_directory(verify->dir); }
+void check(StorePruneCommand* prune, const Given&) { require_directory(prune->dir); }
+void check(BenchStoreCommand* bench, const Given&) {
+  require_directory(bench->dir);
+  if (bench->block_bytes >= kMinStoredBlockBytes) return;
+  fail(ErrorCode::kInvalidArgument, "--block-bytes: {} is less than 64K; raise it",
+       bench->block_bytes);
 }
 
 void check(BenchDecodeCommand* bench, const Given& given) { check_engine(bench->engine, given); }

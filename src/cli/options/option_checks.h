@@ -27,11 +27,15 @@ void check(InspectCommand* inspect, const Given& given);
 void check(ServeCommand* serve, const Given& given);
 void check(TraceCommand* trace, const Given& given);
 inline void check(DoctorCommand*, const Given&) {}
+void check(StoreListCommand* list, const Given& given);
+void check(StoreVerifyCommand* verify, const Given& given);
+void check(StorePruneCommand* prune, const Given& given);
 void check(BenchDecodeCommand* bench, const Given& given);
 void check(BenchPrefillCommand* bench, const Given& given);
 void check(BenchThroughputCommand* bench, const Given& given);
 void check(BenchServeCommand* bench, const Given& given);
 void check(BenchTransferCommand* bench, const Given& given);
+void check(BenchStoreCommand* bench, const Given& given);
 void check(BenchOffloadCommand* bench, const Given& given);
 void check(BenchSparseCommand* bench, const Given& given);
 void check(BenchOverlapCommand* bench, const Given& given);

@@ -35,6 +35,11 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   add_options(set, kKvOffloadRows, &engine->kv);
 }
 
+void declare_kv_store(OptionSet& set, EngineOptions* engine) {
+  set.group("KV store (docs/kv_store.md)");
+  add_options(set, kKvStoreRows, &engine->kv_store);
+}
+
 void declare_gpu_lock(OptionSet& set, bool* gpu_lock) {
   set.set_flag("--gpu-lock", "wait until no other holder of this lock uses the GPU, then hold it",
                gpu_lock);

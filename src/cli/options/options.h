@@ -112,6 +112,7 @@ struct ServeCommand {
   std::vector<std::string> cors_origins;        // of pages that may use the server
   std::vector<std::string> served_model_names;  // empty: the directory's name
   std::string reasoning_field = "both";         // where thoughts go: api::ReasoningField
+  std::string tool_call_parser = "auto";        // a name of find_tool_format, or auto
   int64_t max_waiting = 1024;                   // requests
   std::optional<int64_t> max_waiting_tokens;    // of their prompts; empty: 4 x max_model_len
   std::optional<size_t> max_body_bytes;         // empty: by the longest prompt
@@ -138,6 +139,18 @@ struct TraceCommand {
   std::string out;                // the safetensors file
   bool verbose = false;
   bool gpu_lock = false;
+};
+
+// `sluice store list` and `verify`: a directory of stored KV (store/block_store.h).
+struct StoreCommand {
+  std::string dir;
+  bool json = false;
+};
+struct StoreListCommand : StoreCommand {};
+struct StoreVerifyCommand : StoreCommand {};
+
+struct StorePruneCommand : StoreCommand {
+  std::optional<size_t> max_bytes;  // empty: only what nobody can use is removed
 };
 
 struct DoctorCommand {
@@ -205,6 +218,16 @@ struct BenchTransferCommand {
   int32_t repeats = 5;
   bool json = false;
   bool gpu_lock = false;
+};
+
+// `sluice bench store`: needs no model.
+struct BenchStoreCommand {
+  std::string dir;                        // of the file system to measure
+  size_t block_bytes = size_t{56} << 20;  // a block of 1,024 tokens of Qwen2.5-7B
+  int32_t num_blocks = 8;
+  int32_t num_readers = 4;  // reads in flight
+  int32_t repeats = 3;
+  bool json = false;
 };
 
 // Options that `sluice bench offload` and `sluice bench sparse` share.

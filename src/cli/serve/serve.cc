@@ -63,6 +63,17 @@ http::Limits http_limits(const ServeCommand& command) {
   return limits;
 }
 
+std::optional<ToolFormat> tool_format_of(const ServeCommand& command) {
+  if (command.tool_call_parser == "auto") return std::nullopt;
+  const auto format = find_tool_format(command.tool_call_parser);
+  if (!format) {
+    fail(ErrorCode::kInvalidArgument,
+         "--tool-call-parser is '{}'; it must be auto, hermes, llama3_json or none",
+         command.tool_call_parser);
+  }
+  return format;
+}
+
 std::string address_text(const ServeCommand& command, const server::SluiceServer& server) {
   if (!command.uds.empty()) return command.uds;
   const bool is_v6 = command.host.find(':') != std::string::npos;
@@ -79,6 +90,7 @@ class StatusLog {
     const Clock::time_point now = Clock::now();
     if (now < next_) return;
     next_ = now + kStatusInterval;
+    show_warnings(model.service.snapshot().warnings);
     const auto status = watch_.next(now, model.metrics.totals(), model.reading());
     if (!status) return;
     const auto time = std::chrono::system_clock::now();
@@ -133,6 +145,7 @@ server::SluiceServerOptions server_options(const ServeCommand& command) {
           .chat_template = command.engine.chat_template,
           .model_names = command.served_model_names,
           .reasoning_field = *field,
+          .tool_format = tool_format_of(command),
           .version = std::string(build_version()),
           .has_page = !command.no_ui,
           .log =

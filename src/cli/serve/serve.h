@@ -10,7 +10,8 @@
 namespace sluice::cli {
 
 // With the keys that the command's file and the environment have, and a log on standard error.
-// Errors: kInvalidArgument for keys and for the reasoning field; those of summarize_model.
+// Errors: kInvalidArgument for keys, the reasoning field and the parser of
+// calls; those of summarize_model.
 server::SluiceServerOptions server_options(const ServeCommand& command);
 
 // Of its queue.

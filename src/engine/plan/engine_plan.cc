@@ -8,6 +8,7 @@
 
 #include "attention/head_profile.h"
 #include "attention/policy_names.h"
+#include "attention/pool_port.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
 #include "engine/plan/memory_budget.h"
@@ -117,6 +118,9 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, "adjustments of logits", "pinned",
             AdjustmentArrays::pinned_bytes(num_seqs, vocab));
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
+  if (input.options.kv_store.dir && !offloads(plan)) {
+    add_entry(plan, "KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));
+  }
   const PolicyMemory of_policies = policy_memory(input, plan);
   add_entry(plan, "selections", "device", of_policies.list_bytes);
   add_entry(plan, "selections", "pinned", of_policies.pinned_bytes);
@@ -144,6 +148,15 @@ size_t wanted_kv_bytes(const PlanInput& input, size_t cap, const EnginePlan& pla
   const size_t longest = bytes_of_blocks(blocks_for_tokens(plan.max_model_len, block_tokens), plan);
   const size_t all = static_cast<size_t>(max_num_seqs(input.options)) * longest;
   return std::min(all, input.for_longest ? std::max(cap, longest) : cap);
+}
+
+// The summaries of all blocks, and the arrays that describe a block of the KV store to the
+// policies.
+void add_summary_entries(const PlanInput& input, EnginePlan& plan) {
+  const size_t summary_bytes = policy_memory(input, plan).summary_bytes;
+  add_entry(plan, "policy summaries", "device", summary_bytes);
+  if (!input.options.kv_store.dir || summary_bytes == 0) return;
+  add_entry(plan, "KV store", "device", BlockSummaries::device_bytes(plan.num_blocks));
 }
 
 // ---- KV on the device --------------------------------------------------------------------------
@@ -175,7 +188,7 @@ EnginePlan plan_resident(const PlanInput& input) {
   plan.num_blocks = choose_num_blocks(input, plan);
   plan.memory.num_blocks = plan.num_blocks;
   add_entry(plan, "KV cache", "device", bytes_of_blocks(plan.num_blocks, plan));
-  add_entry(plan, "policy summaries", "device", policy_memory(input, plan).summary_bytes);
+  add_summary_entries(input, plan);
   judge_fit(input.options, input.traits().shares_host_memory, plan);
   return plan;
 }
@@ -228,7 +241,7 @@ void add_offload_entries(const PlanInput& input, EnginePlan& plan) {
   add_entry(plan, "softmax state", "device",
             OffloadExecutor::state_bytes(plan.offloaded.state_rows, input.config.num_q_heads,
                                          plan.kv_layout.block.head_dim));
-  add_entry(plan, "policy summaries", "device", policy_memory(input, plan).summary_bytes);
+  add_summary_entries(input, plan);
   sizes.num_resident_blocks = choose_num_residents(input, plan);
   add_entry(plan, "resident KV blocks", "device", bytes_of_blocks(sizes.num_resident_blocks, plan));
   add_entry(plan, "KV host tier", "pinned", OffloadEngine::pinned_bytes(plan.kv_layout, sizes));
@@ -329,7 +342,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
   return plan;
 }
 
-std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options) {
+SparseOptions complete_sparse_options(const EngineOptions& options) {
   SparseOptions sparse = options.sparse;
   const bool has_sizes =
       sparse.profile || sparse.adaptive_budget || sparse.vertical_tokens || sparse.slash_tokens;
@@ -337,7 +350,11 @@ std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options) {
     const auto path = find_model_profile(options.model);
     if (path) sparse.profile = path->string();
   }
-  return make_policies(sparse.policy, sparse);
+  return sparse;
+}
+
+std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options) {
+  return make_policies(options.sparse.policy, complete_sparse_options(options));
 }
 
 }  // namespace sluice

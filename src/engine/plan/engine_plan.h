@@ -41,6 +41,10 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
                             const PolicyPair& policies,
                             const HostMemory& host = read_host_memory());
 
+// The sparse options, with the profile of the model's directory if the policies read one and no
+// option takes its place. Errors: those of make_policies for names.
+SparseOptions complete_sparse_options(const EngineOptions& options);
+
 // The policies that the options name. Errors: those of attention/policy_pair.h.
 std::unique_ptr<PolicyPair> make_policies(const EngineOptions& options);
 

@@ -5,13 +5,33 @@
 #include "core/option_check.h"
 
 namespace sluice {
+namespace {
+
+// Stored blocks enter the prefix cache, where requests find them.
+void check_kv_store(const EngineOptions& options) {
+  const KvStoreOptions& store = options.kv_store;
+  if (!store.dir) {
+    if (!store.max_bytes) return;
+    fail(ErrorCode::kInvalidArgument,
+         "kv_store_bytes is {}, but there is no kv_store; name its directory", *store.max_bytes);
+  }
+  if (options.enable_prefix_caching) return;
+  fail(ErrorCode::kInvalidArgument,
+       "kv_store is '{}', but prefix caching is off, without which nothing is found; leave one of "
+       "the two out",
+       *store.dir);
+}
+
+}  // namespace
 
 void validate_options(const EngineOptions& options) {
   check_options(kEngineOptionRows, options);
   check_option(kSeedRow.facts, options.seed);
   check_options(kKvOptionRows, options.kv);
   check_options(kKvOffloadRows, options.kv);
+  check_options(kKvStoreRows, options.kv_store);
   check_options(kSparseOptionRows, options.sparse);
+  check_kv_store(options);
   if (options.kv.offload == KvOffload::kLayerwise && options.prefill_chunk_tokens) {
     fail(ErrorCode::kInvalidArgument,
          "prefill_chunk_tokens is {}, but kv_offload 'layerwise' takes whole prompts; leave it out "

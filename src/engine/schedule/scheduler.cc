@@ -26,6 +26,8 @@ std::unique_ptr<Sequence> take_by_id(Queue& queue, SequenceId id) {
   return sequence;
 }
 
+bool is_loading(const std::unique_ptr<Sequence>& sequence) { return sequence->is_loading; }
+
 // Tokens that need a score have to be computed.
 int64_t max_hit(const Sequence& sequence) { return sequence.needs_scores() ? 0 : kAnyHit; }
 
@@ -45,13 +47,18 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 Batch Scheduler::schedule() {
   SLUICE_CHECK(has_unfinished());
   Batch batch;
-  if (decode_is_due()) batch = decode_batch();
+  if (decode_is_due()) {
+    batch = decode_batch();
+    if (batch.sequences.empty()) decode_ns_due_ = 0;  // there was nobody to decode
+  }
   if (batch.sequences.empty()) batch = prefill_batch();
   if (batch.sequences.empty()) batch = decode_batch();
-  // The pool holds at least one longest request, so some sequence can always run.
-  SLUICE_CHECK(!batch.sequences.empty(), "{} waiting, {} running", waiting_.size(),
+  // The pool holds at least one longest request, so some sequence can run unless others hold
+  // blocks.
+  const bool may_wait = blocks_.num_other_holds() > 0 || std::ranges::any_of(running_, is_loading);
+  SLUICE_CHECK(!batch.sequences.empty() || may_wait, "{} waiting, {} running", waiting_.size(),
                running_.size());
-  last_phase_ = batch.phase;
+  if (!batch.sequences.empty()) last_phase_ = batch.phase;
   return batch;
 }
 
@@ -74,10 +81,13 @@ QueueSizes Scheduler::queue_sizes() const {
 void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
   if (batch.phase == Phase::kDecode) {
     last_decode_ns_ = duration_ns;
-    decode_ns_due_ -= duration_ns;
+    decode_ns_due_ = std::max<int64_t>(decode_ns_due_ - duration_ns, 0);
     return;
   }
-  decode_ns_due_ = limits_.max_stall_ns > 0 ? duration_ns : 0;
+  // A pass that interrupted decoding for a new request leaves it the rest of its time; without the
+  // limit a flood of requests would collect so much that a long prompt stands still.
+  const int64_t left_ns = std::min(decode_ns_due_, limits_.max_stall_ns);
+  decode_ns_due_ = limits_.max_stall_ns > 0 ? left_ns + duration_ns / 2 * 3 : 0;
   int64_t position_sum = 0;  // over all rows
   for (const ScheduledSequence& s : batch.sequences) {
     position_sum += s.num_rows * (s.sequence->kv.num_tokens() + s.num_rows / 2);
@@ -92,7 +102,7 @@ Batch Scheduler::prefill_batch() {
   Batch batch{.phase = Phase::kPrefill, .sequences = {}};
   std::vector<Candidate> candidates = admissible();
   for (const auto& sequence : running_) {
-    if (sequence->kv.prefill_done()) continue;
+    if (sequence->kv.prefill_done() || sequence->is_loading) continue;
     candidates.push_back({.sequence = sequence.get(), .num_done = sequence->kv.num_tokens()});
   }
   sort(candidates);
@@ -184,11 +194,10 @@ int64_t Scheduler::take_rows(const Candidate& candidate, PassRoom& room) {
                          max_hit(sequence), sequence.salt)) {
     return 0;
   }
-  // After preemption the cached prefix may include generated tokens; only the prompt's count.
-  sequence.output.num_cached_tokens =
-      std::min(sequence.kv.num_cached_tokens(), sequence.num_prompt_tokens);
+  sequence.set_cached();
   insert_by_id(running_, take_by_id(waiting_, sequence.id));
-  return num_rows;
+  if (on_begin) on_begin(sequence);
+  return sequence.is_loading ? 0 : num_rows;
 }
 
 // One row for every sequence whose prompt is computed. Takes blocks from the newest sequences while
@@ -212,6 +221,7 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
   for (const auto& sequence : running_) {
+    if (sequence->is_loading) continue;
     const auto is_it = [&](const ScheduledSequence& s) { return s.sequence == sequence.get(); };
     const auto scheduled = std::find_if(batch.sequences.begin(), batch.sequences.end(), is_it);
     const bool runs = scheduled != batch.sequences.end();

@@ -11,8 +11,11 @@
 // block a running one is about to compute is held: it waits without memory, and others overtake it,
 // until that block is in the prefix cache or its maker is gone. With max_stall_ns passes
 // are cut by the time that they take (pass_room.h), and after each the running sequences decode for
-// as long as it took, or until a new request can be admitted. None of this changes a result. Used
-// by LlmEngine. Thread rule: the engine's thread.
+// one and a half times as long. So they keep at least half of their rate beside any prompt, also
+// where a step takes a fifth longer beside a pass, whose data is in the caches; a prompt loses what
+// they compute meanwhile, and no more. A new request interrupts their time for its first pass, and
+// they get the rest of it afterwards. None of this changes a result. Used by LlmEngine. Thread
+// rule: the engine's thread.
 #pragma once
 
 #include <cstdint>
@@ -67,7 +70,8 @@ class Scheduler {
   void add(std::unique_ptr<Sequence> sequence);
 
   // Selects the next step and reserves its KV blocks. After a prefill pass it is a decode step, if
-  // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch.
+  // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch. Empty
+  // only while a sequence loads, or somebody else holds blocks (BlockManager::hold).
   Batch schedule();
 
   // `batch` ran and took this long. Not called for a pass that was cancelled.
@@ -77,6 +81,10 @@ class Scheduler {
   // The sequences that the step after `batch` will probably run, in its order; empty if unknown. A
   // wrong guess costs transfers, never results.
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
+
+  // Called when a sequence has got its blocks. It may set is_loading: then the sequence gets no
+  // rows until that is cleared again, and others run meanwhile.
+  std::function<void(Sequence&)> on_begin;
 
   // Called before a sequence's blocks are returned: it was preempted, has finished or was
   // cancelled.
@@ -94,6 +102,9 @@ class Scheduler {
 
   // Those that hold KV, in order of arrival.
   std::span<const std::unique_ptr<Sequence>> running() const { return running_; }
+  // What prefill has cost so far.
+  const PrefillRates& rates() const { return rates_; }
+
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   // Cost: O(waiting).
   QueueSizes queue_sizes() const;
@@ -131,7 +142,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Sequence>> running_;  // hold KV
   PrefillRates rates_;
   Phase last_phase_ = Phase::kDecode;  // of the last step
-  // With max_stall_ns: the time of the last prefill pass, less that of decode steps since.
+  // With max_stall_ns: time that running sequences may still decode before the next pass.
   int64_t decode_ns_due_ = 0;
   int64_t last_decode_ns_ = 0;
   int64_t num_preemptions_ = 0;

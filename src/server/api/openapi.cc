@@ -192,6 +192,12 @@ Json body_of(const RouteFacts& facts) {
   return {{"required", true}, {"content", {{"application/json", {{"schema", schema}}}}}};
 }
 
+// Of Anthropic's paths, or of all others.
+const char* error_reference(std::string_view pattern) {
+  return pattern.starts_with("/v1/messages") ? "#/components/responses/MessagesError"
+                                             : "#/components/responses/Error";
+}
+
 Json operation(const RouteName& route, const std::vector<std::string>& parameters) {
   const RouteFacts facts = facts_of(route.pattern);
   Json json = {{"summary", facts.summary}};
@@ -207,8 +213,24 @@ Json operation(const RouteName& route, const std::vector<std::string>& parameter
                          {"text/event-stream", Json::object()}};
   }
   json["responses"] = {{"200", std::move(answer)},
-                       {"default", {{"$ref", "#/components/responses/Error"}}}};
+                       {"default", {{"$ref", error_reference(route.pattern)}}}};
   return json;
+}
+
+Json error_answer_of(Json schema) {
+  return {{"description", "an error"},
+          {"content", {{"application/json", {{"schema", std::move(schema)}}}}}};
+}
+
+Json messages_error_answer() {
+  const Json text = {{"type", "string"}};
+  const Json error = {{"type", "object"},
+                      {"properties", {{"type", text}, {"message", text}}},
+                      {"required", {"type", "message"}}};
+  return error_answer_of(
+      {{"type", "object"},
+       {"properties", {{"type", {{"const", "error"}}}, {"error", error}, {"request_id", text}}},
+       {"required", {"type", "error", "request_id"}}});
 }
 
 // Every status but 200 has it.
@@ -221,9 +243,8 @@ Json error_answer() {
                         {"param", {{"type", {"string", "null"}}}},
                         {"code", {{"type", "integer"}}}}},
                       {"required", {"message", "type", "param", "code"}}};
-  const Json schema = {
-      {"type", "object"}, {"properties", {{"error", error}}}, {"required", {"error"}}};
-  return {{"description", "an error"}, {"content", {{"application/json", {{"schema", schema}}}}}};
+  return error_answer_of(
+      {{"type", "object"}, {"properties", {{"error", error}}}, {"required", {"error"}}});
 }
 
 }  // namespace
@@ -255,6 +276,7 @@ Json openapi_document(const std::vector<RouteName>& routes, std::string_view ver
   Json& components = document["components"];
   components["securitySchemes"]["key"] = {{"type", "http"}, {"scheme", "bearer"}};
   components["responses"]["Error"] = error_answer();
+  components["responses"]["MessagesError"] = messages_error_answer();
   for (const BodyFacts& body : kBodies) {
     components["schemas"][std::string(body.name)] = object_schema(body.fields());
   }

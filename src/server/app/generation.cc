@@ -219,7 +219,9 @@ void Generation::handle(size_t choice, RequestEvent event, http::TimePoint now) 
 }
 
 void Generation::handle(size_t choice, const PromptProgress& progress, http::TimePoint now) {
-  lives_[choice]->started(now, model_->cached_in_place(progress.num_cached_tokens));
+  lives_[choice]->started(
+      now, model_->cached_in_place(progress.num_cached_tokens - progress.num_stored_tokens));
+  lives_[choice]->stored(progress.num_stored_tokens);
   lives_[choice]->prompt_done(progress.num_done);
   if (!stream_ || is_refused_) return;
   auto event = stream_->progress(choice, progress, now);
@@ -229,7 +231,8 @@ void Generation::handle(size_t choice, const PromptProgress& progress, http::Tim
 void Generation::handle(size_t choice, RequestOutput output, http::TimePoint now) {
   if (!output.token_ids.empty()) {
     metrics::RequestLife& life = *lives_[choice];
-    life.started(now, model_->cached_in_place(output.num_cached_tokens));
+    life.started(now, model_->cached_in_place(output.num_cached_tokens - output.num_stored_tokens));
+    life.stored(output.num_stored_tokens);
     life.prompt_done(output.num_prompt_tokens_done);
     life.generated(now, std::ssize(output.token_ids));
   }
@@ -343,13 +346,16 @@ bool Generation::has_left() {
 api::CachedPlaces Generation::places() const {
   api::CachedPlaces places;
   for (size_t first = 0; first < lives_.size(); first += options_->n) {
-    int64_t fewest = lives_[first]->summary().num_cached_tokens;
+    metrics::RequestSummary fewest = lives_[first]->summary();
     for (size_t i = first + 1; i < first + options_->n; ++i) {
-      fewest = std::min(fewest, lives_[i]->summary().num_cached_tokens);
+      const metrics::RequestSummary other = lives_[i]->summary();
+      if (other.num_cached_tokens < fewest.num_cached_tokens) fewest = other;
     }
-    const metrics::CachedTokens cached = model_->cached_in_place(fewest);
+    const metrics::CachedTokens cached =
+        model_->cached_in_place(fewest.num_cached_tokens - fewest.num_stored_tokens);
     places.device += cached.device;
     places.host += cached.host;
+    places.disk += fewest.num_stored_tokens;
   }
   return places;
 }

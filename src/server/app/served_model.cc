@@ -32,6 +32,12 @@ Json tokenizer_info_of(const std::filesystem::path& directory, const Tokenizer& 
   return info;
 }
 
+AnswerFormat answer_format_of(const ChatTemplate& chat, std::optional<ToolFormat> tool_format) {
+  AnswerFormat format = recognise_answer_format(chat);
+  format.tools = tool_format.value_or(format.tools);
+  return format;
+}
+
 metrics::Histogram::Reading reading_of(const StepSizes& steps) {
   metrics::Histogram::Reading reading{.sum = static_cast<double>(steps.num_tokens)};
   for (size_t i = 0; i < steps.num_steps.size(); ++i) {
@@ -46,11 +52,11 @@ metrics::Histogram::Reading reading_of(const StepSizes& steps) {
 }  // namespace
 
 ServedModel::ServedModel(EngineService& engine, const std::string& model_directory,
-                         const std::string& template_file)
+                         const std::string& template_file, std::optional<ToolFormat> tool_format)
     : service(engine),
       directory(model_directory),
       chat(load_chat_template(engine.tokenizer().config(), template_file)),
-      format(recognise_answer_format(chat)),
+      format(answer_format_of(chat, tool_format)),
       rules{.defaults = engine.default_sampling_params(), .vocab_size = engine.vocab_size()},
       tokenizer_info(tokenizer_info_of(model_directory, engine.tokenizer())),
       metrics(engine.max_model_len()) {}
@@ -87,6 +93,12 @@ metrics::EngineReading ServedModel::reading() const {
     reading.transfers = metrics::KvTransfers{.h2d_bytes = now.stats.kv_h2d_bytes,
                                              .d2h_bytes = now.stats.kv_d2h_bytes,
                                              .num_slot_waits = now.stats.num_slot_waits};
+  }
+  if (kv.has_store) {
+    reading.store = metrics::StoreCounts{.read_bytes = now.stats.store_read_bytes,
+                                         .written_bytes = now.stats.store_written_bytes,
+                                         .num_skipped_blocks = now.stats.num_store_blocks_skipped,
+                                         .num_bad_files = now.stats.num_store_bad_files};
   }
   return reading;
 }

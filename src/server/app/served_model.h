@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
@@ -22,11 +23,13 @@
 namespace sluice::server {
 
 struct ServedModel {
+  // `tool_format`: how answers have calls, instead of what the template shows.
   // Aliasing: the service must outlive this object.
   // Errors: those of load_chat_template for `template_file`; kModel for a tokenizer_config.json
   // that is not well-formed.
   ServedModel(EngineService& engine, const std::string& model_directory,
-              const std::string& template_file);
+              const std::string& template_file,
+              std::optional<ToolFormat> tool_format = std::nullopt);
 
   api::PromptTools prompt_tools() const;
   metrics::EngineReading reading() const;

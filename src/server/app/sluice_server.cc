@@ -83,8 +83,8 @@ class SluiceServer::Impl {
   }
 
   void serve(EngineService& service) {
-    state_.set_model(
-        std::make_shared<ServedModel>(service, options_.model_directory, options_.chat_template));
+    state_.set_model(std::make_shared<ServedModel>(service, options_.model_directory,
+                                                   options_.chat_template, options_.tool_format));
   }
 
   void drain(std::chrono::milliseconds limit) {

@@ -36,6 +36,7 @@ struct SluiceServerOptions {
   std::string chat_template;             // a file instead of the model's own; empty: the model's
   std::vector<std::string> model_names;  // empty: the last part of model_directory
   api::ReasoningField reasoning_field = api::ReasoningField::kBoth;
+  std::optional<ToolFormat> tool_format;  // of calls in answers; empty: as the template shows
   std::string version;
   bool has_page = true;  // the page at /
   // Called for each answer, from any thread; empty: no log.

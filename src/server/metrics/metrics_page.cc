@@ -25,6 +25,22 @@ void append_transfers(Exposition& page, const KvTransfers& transfers) {
   page.sample(static_cast<double>(transfers.num_slot_waits));
 }
 
+void append_store(Exposition& page, const StoreCounts& store) {
+  const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
+    page.counter(name, help);
+    page.sample(static_cast<double>(value));
+  };
+  count("sluice:store_read_bytes_total", "Bytes of files read from the KV store.",
+        store.read_bytes);
+  count("sluice:store_write_bytes_total", "Bytes of files written to the KV store.",
+        store.written_bytes);
+  count("sluice:store_skipped_blocks_total",
+        "Blocks that were evicted from memory before they could be written to the KV store.",
+        store.num_skipped_blocks);
+  count("sluice:store_bad_files_total", "Files of the KV store that failed a check.",
+        store.num_bad_files);
+}
+
 void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "vllm:num_requests_running", "Requests that hold KV memory.",
                static_cast<double>(engine.num_running));
@@ -46,6 +62,7 @@ void append_engine(Exposition& page, const EngineReading& engine) {
     if (engine.host_kv) append_kv_bytes(page, "host", *engine.host_kv);
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
+  if (engine.store) append_store(page, *engine.store);
   page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
                  engine.step_tokens);
   append_gauge(page, "sluice:engine_last_progress_seconds",

@@ -28,6 +28,14 @@ struct KvTransfers {
   int64_t num_slot_waits = 0;  // loads that waited for a slot of their own pass
 };
 
+// What the KV store has done since the engine was made.
+struct StoreCounts {
+  int64_t read_bytes = 0;
+  int64_t written_bytes = 0;
+  int64_t num_skipped_blocks = 0;  // evicted from memory before they could be written
+  int64_t num_bad_files = 0;
+};
+
 // The state of the engine at one moment. Whoever has the engine's snapshot fills it.
 struct EngineReading {
   int64_t num_running = 0;
@@ -44,6 +52,7 @@ struct EngineReading {
   std::optional<KvBytes> device_kv;      // empty: not known
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
+  std::optional<StoreCounts> store;      // empty: no KV store
   Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
   double last_progress_s = 0;

@@ -1,5 +1,7 @@
 #include "server/metrics/request_life.h"
 
+#include <algorithm>
+
 #include "core/error.h"
 
 namespace sluice::metrics {
@@ -31,6 +33,17 @@ void RequestLife::started(TimePoint now, const CachedTokens& cached) {
   metrics_.cached_host_tokens_.add(cached.host);
   metrics_.prefill_remaining_tokens_.add(-num_cached_);
   num_done_ = num_cached_;
+}
+
+// A request that was preempted may read what it had computed before: that counts as computed.
+void RequestLife::stored(int64_t num_stored) {
+  SLUICE_CHECK(started_);
+  const int64_t added = std::min(num_stored - num_stored_, facts_.num_prompt_tokens - num_done_);
+  if (added <= 0) return;
+  metrics_.stored_tokens_.add(added);
+  metrics_.prefill_remaining_tokens_.add(-added);
+  num_stored_ += added;
+  num_done_ += added;
 }
 
 void RequestLife::prompt_done(int64_t num_done) {
@@ -81,7 +94,8 @@ void RequestLife::observe_phases() const {
 
 RequestSummary RequestLife::summary() const {
   RequestSummary summary{.num_prompt_tokens = facts_.num_prompt_tokens,
-                         .num_cached_tokens = num_cached_,
+                         .num_cached_tokens = num_cached_ + num_stored_,
+                         .num_stored_tokens = num_stored_,
                          .num_generated_tokens = num_generated_,
                          .outcome = outcome_};
   if (started_) summary.queue_s = seconds(facts_.queued, *started_);

@@ -40,7 +40,8 @@ struct CachedTokens {
 // For the log. A phase that has not ended is empty.
 struct RequestSummary {
   int64_t num_prompt_tokens = 0;
-  int64_t num_cached_tokens = 0;
+  int64_t num_cached_tokens = 0;  // with those that were read from the KV store
+  int64_t num_stored_tokens = 0;  // these alone
   int64_t num_generated_tokens = 0;
   std::optional<double> queue_s;    // from the queue to the start
   std::optional<double> prefill_s;  // from the start to the first token
@@ -62,7 +63,11 @@ class RequestLife {
   // a request that starts again after a preemption has started before.
   void started(TimePoint now, const CachedTokens& cached);
 
-  // This many tokens of the prompt are computed or cached; fewer than before has no effect.
+  // This many tokens of the prompt were read from the KV store, after those of the prefix cache;
+  // fewer than before has no effect. REQUIRES: started.
+  void stored(int64_t num_stored);
+
+  // This many tokens of the prompt are computed, cached or read; fewer than before has no effect.
   // REQUIRES: started.
   void prompt_done(int64_t num_done);
 
@@ -84,6 +89,7 @@ class RequestLife {
   TimePoint first_token_;  // of these two: valid once num_generated_ > 0
   TimePoint last_token_;
   int64_t num_cached_ = 0;
+  int64_t num_stored_ = 0;
   int64_t num_done_ = 0;  // prompt tokens
   int64_t num_generated_ = 0;
   std::optional<Outcome> outcome_;

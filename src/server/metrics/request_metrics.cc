@@ -36,6 +36,7 @@ RequestMetrics::RequestMetrics(int64_t max_model_len)
 TokenTotals RequestMetrics::totals() const {
   return {.num_computed = computed_tokens_.value(),
           .num_cached = cached_device_tokens_.value() + cached_host_tokens_.value(),
+          .num_stored = stored_tokens_.value(),
           .num_missed = missed_tokens_.value(),
           .num_generated = generated_tokens_.value()};
 }
@@ -46,11 +47,13 @@ void RequestMetrics::append_counters(Exposition& page) const {
                  tokens.num_prompt());
   append_counter(page, "vllm:generation_tokens_total", "Generated tokens.", tokens.num_generated);
   append_counter(page, "vllm:prompt_tokens_cached_total",
-                 "Prompt tokens that were found by prefix caching.", tokens.num_cached);
+                 "Prompt tokens that were found by prefix caching or in the KV store.",
+                 tokens.num_cached + tokens.num_stored);
   page.counter("vllm:prompt_tokens_cached_by_source_total",
-               "Prompt tokens that were found by prefix caching, by the memory that held them.");
+               "Prompt tokens that were found and not computed, by the memory that held them.");
   page.sample(static_cast<double>(cached_device_tokens_.value()), Labels().add("source", "device"));
   page.sample(static_cast<double>(cached_host_tokens_.value()), Labels().add("source", "host"));
+  page.sample(static_cast<double>(stored_tokens_.value()), Labels().add("source", "disk"));
   append_counter(page, "vllm:prefix_cache_queries_total",
                  "Prompt tokens that were looked up in the prefix cache.", tokens.num_queried());
   append_counter(page, "vllm:prefix_cache_hits_total",

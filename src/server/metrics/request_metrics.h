@@ -29,10 +29,11 @@ std::string_view outcome_name(Outcome outcome);  // "stop", "length", "abort", "
 struct TokenTotals {
   int64_t num_computed = 0;  // of prompts
   int64_t num_cached = 0;    // of prompts: found by prefix caching
+  int64_t num_stored = 0;    // of prompts: read from the KV store
   int64_t num_missed = 0;    // of prompts: looked up in the prefix cache and not found
   int64_t num_generated = 0;
 
-  int64_t num_prompt() const { return num_computed + num_cached; }
+  int64_t num_prompt() const { return num_computed + num_cached + num_stored; }
   int64_t num_queried() const { return num_cached + num_missed; }
 };
 
@@ -54,6 +55,7 @@ class RequestMetrics {
   Counter computed_tokens_;
   Counter cached_device_tokens_;
   Counter cached_host_tokens_;
+  Counter stored_tokens_;
   Counter missed_tokens_;
   Counter generated_tokens_;
   Gauge prefill_remaining_tokens_;

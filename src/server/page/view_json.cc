@@ -13,13 +13,13 @@ namespace sluice::server {
 namespace {
 
 // One letter each: with a fragmented pool there is one for each block.
-char letter_of(BlockPlace place) {
+char letter_of(KvPlace place) {
   switch (place) {
-    case BlockPlace::kDevice:
+    case KvPlace::kDevice:
       return 'd';
-    case BlockPlace::kHost:
+    case KvPlace::kHost:
       return 'h';
-    case BlockPlace::kComputing:
+    case KvPlace::kComputing:
       return 'c';
   }
   return '?';

@@ -252,18 +252,39 @@ TEST(AppChat, RefusesToKeepToOneCall) {
   EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
 }
 
-// An answer in this form is a call or a text.
+// An answer in Llama's form is a call or a text. The template shows the form, unless one is forced.
 TEST(AppChat, KeepsToOneCallWhereTheFormHasOne) {
-  testing::AppOptions options;
-  options.engine.chat_template =
-      testing::source_dir() / "tests/golden/tokenizer/templates/llama3.2.jinja";
-  App app(options);
-  app.serve();
-  const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
-                        {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
-                        {"parallel_tool_calls", false},
-                        {"max_tokens", 1}};
-  EXPECT_NE(body_of(post(app, kChats, request))["error"]["param"], "parallel_tool_calls");
+  struct Case {
+    const char* chat_template;
+    std::optional<ToolFormat> forced;
+    bool has_one;
+  };
+  for (const Case& row : {Case{"llama3.2.jinja", {}, true},
+                          {"llama3.2.jinja", ToolFormat::kHermes, false},
+                          {"qwen3.jinja", {}, false},
+                          {"qwen3.jinja", ToolFormat::kLlama3Json, true}}) {
+    testing::AppOptions options;
+    options.engine.chat_template =
+        testing::source_dir() / "tests/golden/tokenizer/templates" / row.chat_template;
+    options.tool_format = row.forced;
+    App app(options);
+    app.serve();
+    const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                          {"tools", {{{"type", "function"}, {"function", {{"name", "f"}}}}}},
+                          {"parallel_tool_calls", false},
+                          {"max_tokens", 1}};
+    const Json body = body_of(post(app, kChats, request));
+    const bool is_refused =
+        body.contains("error") && body["error"]["param"] == "parallel_tool_calls";
+    EXPECT_EQ(is_refused, !row.has_one) << body;
+  }
+}
+
+TEST(AppChat, FormatsOfCallsHaveNames) {
+  EXPECT_EQ(find_tool_format("none"), ToolFormat::kNone);
+  EXPECT_EQ(find_tool_format("hermes"), ToolFormat::kHermes);
+  EXPECT_EQ(find_tool_format("llama3_json"), ToolFormat::kLlama3Json);
+  EXPECT_EQ(find_tool_format("auto"), std::nullopt);
 }
 
 // Texts are in the log only if it was asked for them.

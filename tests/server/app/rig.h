@@ -81,6 +81,7 @@ struct AppOptions {
   server::GateOptions gate;
   std::function<void(const metrics::RequestLogEntry&)> log;
   bool log_text = false;
+  std::optional<ToolFormat> tool_format;
   bool has_page = true;
   std::vector<std::string> model_names = {"tiny", "alias"};
 };
@@ -96,6 +97,7 @@ class App {
                                     .model_directory = options.engine.model,
                                     .chat_template = options.engine.chat_template,
                                     .model_names = options.model_names,
+                                    .tool_format = options.tool_format,
                                     .version = "1.2.3",
                                     .has_page = options.has_page,
                                     .log = options.log,

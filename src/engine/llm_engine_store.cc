@@ -1,0 +1,59 @@
+// The engine's side of the KV store: opened after loading, tended between steps.
+#include <chrono>
+
+#include "engine/llm_engine.h"
+#include "engine/store/store_format.h"
+
+namespace sluice {
+namespace {
+
+// While all requests load: until the next look at cancelled ones, and at new ones.
+constexpr std::chrono::milliseconds kLongestWait{10};
+
+// At the end: how long to wait for the next block to be written.
+constexpr std::chrono::seconds kPatience{10};
+
+}  // namespace
+
+void LlmEngine::open_store(const EngineOptions& options, const WeightsHash& weights,
+                           StoreFiles* files) {
+  const KvBlockShape& block = plan_.kv_layout.block;
+  const bool selects = policies_->rule(Phase::kPrefill, block).selects() ||
+                       policies_->rule(Phase::kDecode, block).selects();
+  const SparseOptions sparse = complete_sparse_options(options);
+  StoreFormat format = make_store_format({.weights = weights,
+                                          .config = config_,
+                                          .layout = plan_.kv_layout,
+                                          .policies = *policies_,
+                                          .sparse = sparse,
+                                          .device = *device_});
+  kv_store_ = std::make_unique<KvStore>(
+      options.kv_store,
+      KvStore::Parts{
+          .blocks = *blocks_,
+          .port = residency_->make_port(),
+          .format = std::move(format),
+          .stores_decoded = !selects,
+          .ns_per_row = [this](int64_t pos) { return scheduler_->rates().ns_per_row(pos); },
+          .files = files});
+  scheduler_->on_begin = [this](Sequence& sequence) { kv_store_->begin(sequence); };
+}
+
+// Takes what was read since the last step; what a request got is shown as progress of its prompt.
+void LlmEngine::tend_store(std::vector<RequestOutput>& outputs) {
+  if (!kv_store_) return;
+  kv_store_->tend([&](Sequence& sequence) {
+    if (sequence.params.output_kind == OutputKind::kDelta)
+      outputs.push_back(sequence.take_output());
+  });
+}
+
+// Nothing can run before the store has read or written something.
+void LlmEngine::wait_for_store(const std::vector<RequestOutput>& outputs) {
+  SLUICE_CHECK(kv_store_ != nullptr, "an empty batch");
+  if (outputs.empty()) kv_store_->wait(kLongestWait);
+}
+
+bool LlmEngine::flush_store() { return !kv_store_ || kv_store_->flush(kPatience); }
+
+}  // namespace sluice

@@ -1,0 +1,91 @@
+// One state over all tensors, fed in pieces.
+#include "model/weights_hasher.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stop_token>
+#include <string>
+#include <vector>
+
+#include <xxhash.h>
+
+namespace sluice {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{1} << 20;  // stays in the processor's cache
+
+class Hash {
+ public:
+  Hash() : state_(XXH3_createState()) {
+    if (!state_) throw std::bad_alloc();
+    XXH3_128bits_reset(state_.get());
+  }
+  void add(std::span<const std::byte> bytes) {
+    XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+  }
+  void add(int64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  void add(std::string_view text) {
+    add(std::ssize(text));
+    add(std::as_bytes(std::span(text)));
+  }
+  WeightsHash value() const {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(state_.get()));
+    WeightsHash result;
+    std::memcpy(result.data(), canonical.digest, result.size());
+    return result;
+  }
+
+ private:
+  struct Freer {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+  std::unique_ptr<XXH3_state_t, Freer> state_;
+};
+
+void add_tensor(Hash& hash, const CheckpointTensor& tensor, std::vector<std::byte>& piece,
+                const std::stop_token& stop) {
+  hash.add(tensor.name);
+  hash.add(dtype_name(tensor.dtype));
+  hash.add(std::ssize(tensor.shape));
+  for (const int64_t dim : tensor.shape) hash.add(dim);
+  for (size_t done = 0; done < tensor.num_bytes && !stop.stop_requested(); done += piece.size()) {
+    const auto part = std::span(piece).first(std::min(piece.size(), tensor.num_bytes - done));
+    tensor.read(done, part);
+    hash.add(part);
+  }
+}
+
+}  // namespace
+
+WeightsHasher::WeightsHasher(const Checkpoint& checkpoint, std::span<const WeightSource> sources)
+    : thread_([this, &checkpoint, sources](const std::stop_token& stop) {
+        try {
+          Hash hash;
+          std::vector<std::byte> piece(kPieceBytes);
+          for (const WeightSource& source : sources) {
+            if (stop.stop_requested()) return;
+            add_tensor(hash, checkpoint.tensor(source.name, source.shape), piece, stop);
+          }
+          result_ = hash.value();
+        } catch (...) {
+          error_ = std::current_exception();
+        }
+      }) {}
+
+WeightsHash WeightsHasher::finish() {
+  thread_.join();
+  if (error_) std::rethrow_exception(error_);
+  return result_;
+}
+
+WeightsHash hash_of_dummy_weights(int64_t seed) {
+  Hash hash;
+  hash.add("dummy weights");
+  hash.add(seed);
+  return hash.value();
+}
+
+}  // namespace sluice

@@ -1,0 +1,282 @@
+// One file for each block; the directory is the index.
+#include "store/block_store.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace sluice {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A process lists the directory after it has written this share of the limit, and then evicts as
+// much more than it needs.
+constexpr uint64_t kListingShare = 16;
+
+StoreFiles& system_files() {
+  static StoreFiles files;
+  return files;
+}
+
+// The time of one transfer, for RateMeter.
+class TimedTransfer {
+ public:
+  explicit TimedTransfer(RateMeter& meter) : meter_(meter) { meter_.begin(Clock::now()); }
+  ~TimedTransfer() { meter_.end(Clock::now(), num_bytes_); }
+  TimedTransfer(const TimedTransfer&) = delete;
+  TimedTransfer& operator=(const TimedTransfer&) = delete;
+
+  void set_bytes(uint64_t num_bytes) { num_bytes_ = num_bytes; }
+
+ private:
+  RateMeter& meter_;
+  uint64_t num_bytes_ = 0;
+};
+
+// Errors of opening that say that the file cannot be a block, or that the disk cannot read it.
+// Others (none there, too many open files, no permission) are not the file's fault.
+bool blames_file(int error) {
+  constexpr std::array kFaults = {EIO, EINVAL, ELOOP, EISDIR, ENXIO};
+  return std::find(kFaults.begin(), kFaults.end(), error) != kFaults.end();
+}
+
+// Errors of writing that may be gone with the next block.
+bool is_passing(int error) {
+  constexpr std::array kPassing = {EMFILE, ENFILE,  ENOMEM, EINTR,  EAGAIN,
+                                   ENOENT, ENOTDIR, EEXIST, EISDIR, ESTALE};
+  return std::find(kPassing.begin(), kPassing.end(), error) != kPassing.end();
+}
+
+}  // namespace
+
+BlockStore::BlockStore(BlockStoreOptions options)
+    : BlockStore(std::move(options), system_files()) {}
+
+// A read-only store needs no limit, no lock and no list: it only has to exist.
+BlockStore::BlockStore(BlockStoreOptions options, StoreFiles& files)
+    : options_(std::move(options)), files_(files), links_(files) {
+  validate_layout(options_.format.layout);
+  if (options_.mode == StoreMode::kReadWrite) {
+    open_for_writing();
+  } else {
+    list_store(options_.dir);  // throws if there is none
+  }
+}
+
+// The first cleaning also counts the bytes that are there, and removes what killed writers left.
+void BlockStore::open_for_writing() {
+  const uint64_t least = make_header(options_.format, {}).file_bytes();
+  if (options_.max_bytes < least) {
+    fail(ErrorCode::kInvalidArgument,
+         "a KV store of {} bytes cannot hold a block, which has {}; raise its size",
+         options_.max_bytes, least);
+  }
+  files_.make_folder(options_.dir);  // a failure is reported by the lock
+  lock_.emplace(options_.dir);
+  is_writing_ = true;
+  const std::lock_guard room(room_mutex_);
+  clean(0, {});
+}
+
+std::filesystem::path BlockStore::path_of(const StoreKey& key) const {
+  return block_path(options_.dir, options_.format.fingerprint, key);
+}
+
+void BlockStore::check_sizes(size_t num_tokens, size_t num_layers) const {
+  const StoreLayout& layout = options_.format.layout;
+  SLUICE_CHECK(num_tokens == static_cast<size_t>(layout.block_tokens) &&
+                   num_layers == static_cast<size_t>(layout.num_layers),
+               "a stored block with {} tokens and {} layers", num_tokens, num_layers);
+}
+
+// The file system is asked each time, since other processes write and evict.
+bool BlockStore::contains(const StoreKey& key) {
+  uint64_t num_bytes = 0;
+  return !is_known_bad(key) && files_.look(path_of(key), &num_bytes) == 0;
+}
+
+// No lock is held while bytes move, so reads and writes of many threads run at once.
+bool BlockStore::read(const BlockTarget& target) {
+  check_sizes(target.tokens.size(), target.layers.size());
+  int fd = -1;
+  uint64_t num_bytes = 0;
+  const bool is_bad = is_known_bad(target.place.key);
+  const int error = is_bad ? ENOENT : files_.open(path_of(target.place.key), &fd, &num_bytes);
+  StoreFile file(files_, fd);
+  std::string fault;
+  if (error != 0 && blames_file(error)) fault = std::strerror(error);
+  const bool is_hit = error == 0 && read_checked(file, num_bytes, target, &fault);
+  if (!fault.empty()) set_aside(target.place.key, fault);
+  // The time of use is a hint: a failure to set it changes the order of eviction alone.
+  if (is_hit && options_.mode == StoreMode::kReadWrite) files_.touch(fd);
+  const std::lock_guard lock(mutex_);
+  ++(is_hit ? stats_.num_hits : stats_.num_misses);
+  if (is_hit) stats_.read_bytes += num_bytes;
+  return is_hit;
+}
+
+// A fault is for set_aside; its time counts in the rate without bytes, as time that was lost.
+bool BlockStore::read_checked(StoreFile& file, uint64_t num_bytes, const BlockTarget& target,
+                              std::string* fault) {
+  TimedTransfer timed(read_rate_);
+  BlockReader reader(files_, file.fd(), num_bytes);
+  *fault = reader.open();
+  if (fault->empty()) *fault = reader.compare(options_.format, target.place, target.tokens);
+  if (fault->empty()) *fault = reader.read(target.layers, target.summaries);
+  if (!fault->empty()) return false;
+  timed.set_bytes(num_bytes);
+  return true;
+}
+
+// Another process may have moved or evicted the file meanwhile, which is as good.
+void BlockStore::set_aside(const StoreKey& key, const std::string& fault) {
+  bool is_moved = false;
+  if (options_.mode == StoreMode::kReadWrite) {
+    const bool has_folder = files_.make_folder(options_.dir / "bad") == 0;
+    const int error =
+        files_.rename(path_of(key), bad_path(options_.dir, options_.format.fingerprint, key));
+    is_moved = has_folder && (error == 0 || error == ENOENT);
+  }
+  bool is_first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    is_first = stats_.num_bad++ == 0;
+    if (!is_moved) bad_keys_.insert(key);
+  }
+  if (!is_first) return;
+  warn(
+      fmt::format("KV store: {}: {}; its tokens are computed instead, and further bad files are "
+                  "only counted",
+                  path_of(key).string(), fault));
+}
+
+bool BlockStore::is_known_bad(const StoreKey& key) {
+  const std::lock_guard lock(mutex_);
+  return bad_keys_.contains(key);
+}
+
+// Two processes that miss the same block both write it; the second rename replaces equal bytes.
+WriteResult BlockStore::write(const BlockSource& source) {
+  check_sizes(source.tokens.size(), source.layers.size());
+  if (!is_writing_) return WriteResult::kOff;
+  if (contains(source.place.key)) {
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_present;
+    return WriteResult::kPresent;
+  }
+  const uint64_t num_bytes = block_file_bytes(options_.format, source);
+  if (!make_room(num_bytes, source.place)) {
+    const std::lock_guard lock(mutex_);
+    ++stats_.num_no_room;
+    return WriteResult::kNoRoom;
+  }
+  int error = 0;
+  {
+    TimedTransfer timed(write_rate_);
+    error = write_file(source);
+    if (error == 0) timed.set_bytes(num_bytes);
+  }
+  return finish_write(error, source, num_bytes);
+}
+
+// Folders are made when they are missing: the first time, and after somebody has removed them.
+int BlockStore::write_file(const BlockSource& source) {
+  const std::filesystem::path path = path_of(source.place.key);
+  const int error = write_block(files_, options_.format, source, temporary_path(path), path);
+  if (error != ENOENT) return error;
+  if (const int failed = files_.make_folder(path.parent_path())) return failed;
+  return write_block(files_, options_.format, source, temporary_path(path), path);
+}
+
+// A block that failed gives its room back. Its link is known without reading the file again.
+WriteResult BlockStore::finish_write(int error, const BlockSource& source, uint64_t num_bytes) {
+  if (error == 0) {
+    links_.enter(options_.format.fingerprint.folder(), source.place.key,
+                 {.parent = source.place.parent,
+                  .position = source.place.position,
+                  .block_tokens = options_.format.layout.block_tokens});
+  } else {
+    const std::lock_guard room(room_mutex_);
+    known_bytes_ -= std::min(known_bytes_, num_bytes);
+  }
+  if (error != 0 && !is_passing(error)) turn_writing_off(path_of(source.place.key), error);
+  const std::lock_guard lock(mutex_);
+  if (error != 0) {
+    ++stats_.num_failed;
+    return WriteResult::kFailed;
+  }
+  bad_keys_.erase(source.place.key);  // the rename has replaced the bad file
+  ++stats_.num_written;
+  stats_.written_bytes += num_bytes;
+  return WriteResult::kWritten;
+}
+
+// Reserves bytes for a block that is about to be written. Nobody finds a block whose parent is not
+// stored, so it takes what is free, and evicts nothing.
+bool BlockStore::make_room(uint64_t num_bytes, const BlockPlace& place) {
+  const std::lock_guard room(room_mutex_);
+  const auto has_room = [&] {
+    return num_bytes <= options_.max_bytes && known_bytes_ <= options_.max_bytes - num_bytes;
+  };
+  const bool is_listing_old = bytes_since_listing_ >= options_.max_bytes / kListingShare;
+  const bool may_evict = place.position == 0 || contains(place.parent);
+  if (may_evict && (!has_room() || is_listing_old)) clean(num_bytes, place.parent);
+  if (!has_room()) return false;
+  known_bytes_ += num_bytes;
+  bytes_since_listing_ += num_bytes;
+  return true;
+}
+
+// Lists the directory and evicts until `num_bytes` more fit. Changes nothing while another process
+// evicts. REQUIRES: room_mutex_ is held.
+void BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
+  if (num_bytes > options_.max_bytes) return;
+  std::unique_lock<StoreLock> lock_of_dir(*lock_, std::try_to_lock);
+  if (!lock_of_dir) return;
+  CleanResult result;
+  try {
+    result = clean_store(files_, links_,
+                         {.dir = options_.dir,
+                          .max_bytes = options_.max_bytes - num_bytes,
+                          .extra_bytes = options_.max_bytes / kListingShare,
+                          .kept = KeptChain{options_.format.fingerprint.folder(), parent}});
+  } catch (const Error&) {  // somebody has removed the directory: write_file makes it again
+  }
+  lock_of_dir.unlock();
+  known_bytes_ = result.left_bytes;
+  bytes_since_listing_ = 0;
+  const std::lock_guard lock(mutex_);
+  stats_.num_evicted += result.num_removed_blocks;
+}
+
+// Of several threads that fail at once, one warns.
+void BlockStore::turn_writing_off(const std::filesystem::path& path, int error) {
+  if (!is_writing_.exchange(false)) return;
+  warn(
+      fmt::format("KV store: cannot write {}: {}; blocks are read, but no more are written until "
+                  "the program starts again",
+                  path.string(), std::strerror(error)));
+}
+
+void BlockStore::warn(const std::string& text) const {
+  if (options_.on_warning) options_.on_warning(text);
+}
+
+StoreStats BlockStore::stats() const {
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  StoreStats stats = stats_;
+  stats.is_writing = is_writing_;
+  stats.read_bytes_per_second = read_rate_.bytes_per_second(now);
+  stats.write_bytes_per_second = write_rate_.bytes_per_second(now);
+  return stats;
+}
+
+}  // namespace sluice

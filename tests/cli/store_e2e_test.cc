@@ -1,0 +1,120 @@
+// sluice store and sluice bench store, on a directory that the library filled.
+#include <fstream>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "cli/bench_under_test.h"
+#include "io/temp_dir.h"
+#include "store/store_rig.h"
+
+namespace sluice::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kFileBytes = 8192 + 3000;
+
+// Two documents of one fingerprint and one of another, used in this order.
+struct FilledStore {
+  FilledStore() {
+    for (const char* model : {"first", "second"}) {
+      // Times of use have the resolution of the file system.
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      BlockStore store(test_options(dir.path(), test_format(model)));
+      for (const uint32_t seed : {1, 2}) {
+        if (seed == 2 && std::string(model) == "second") continue;
+        for (const TestBlock& block : make_chain(store.format(), seed, seed == 1 ? 3 : 1)) {
+          write_test_block(store, block);
+        }
+      }
+    }
+  }
+
+  Words words(const std::string& command) const { return {"store", command, dir.path().string()}; }
+  fs::path path(const char* model, uint32_t seed, size_t index) const {
+    const StoreFormat format = test_format(model);
+    return block_path(dir.path(), format.fingerprint, make_chain(format, seed, 3)[index].place.key);
+  }
+
+  TempDir dir;
+};
+
+TEST(StoreFromOutside, ListsEachFingerprint) {
+  const FilledStore store;
+  const Json json = json_of(store.words("list"));
+  EXPECT_EQ(json.at("bytes"), 7 * kFileBytes);
+  ASSERT_EQ(json.at("fingerprints").size(), 2u);
+  for (const Json& row : json.at("fingerprints")) {
+    const bool is_first = row.at("fingerprint") == test_format("first").fingerprint.folder();
+    EXPECT_EQ(row.at("blocks"), is_first ? 4 : 3);
+    EXPECT_EQ(row.at("tokens"), is_first ? 64 : 48);
+    EXPECT_EQ(row.at("longest_tokens"), 48);
+    EXPECT_EQ(row.at("bytes"), (is_first ? 4 : 3) * kFileBytes);
+  }
+  const Outcome text = run_sluice(store.words("list"));
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_NE(text.out.find(test_format("second").fingerprint.folder()), std::string::npos);
+  const TempDir empty;
+  EXPECT_EQ(run_sluice({"store", "list", empty.path().string()}).out, "no blocks\n");
+}
+
+TEST(StoreFromOutside, VerifyFindsDamage) {
+  const FilledStore store;
+  Outcome outcome = run_sluice(store.words("verify"));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "7 blocks, 76.5 KiB: 0 damaged\n");
+  const fs::path damaged = store.path("first", 1, 1);
+  std::fstream(damaged, std::ios::in | std::ios::out).seekp(9000).put('x').put('y').put('z');
+  outcome = run_sluice(store.words("verify"));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_NE(outcome.out.find(damaged.string() + ": kv: its checksum does not agree\n"),
+            std::string::npos)
+      << outcome.out;
+  EXPECT_TRUE(fs::exists(damaged)) << "verify moves nothing";
+}
+
+TEST(StoreFromOutside, PruneRemovesWhatIsAskedFor) {
+  const FilledStore store;
+  const fs::path block = store.path("second", 1, 0);
+  std::ofstream(temporary_path(block)) << "half a block";
+  fs::create_directory(store.dir.path() / "bad");
+  fs::copy_file(block, store.dir.path() / "bad" / "x.kv");
+  Json json = json_of(store.words("prune"));
+  EXPECT_EQ(json.at("removed_blocks"), 0);
+  EXPECT_EQ(json.at("removed_other_files"), 2);
+  EXPECT_EQ(json.at("bytes"), 7 * kFileBytes);
+  json = json_of(joined(store.words("prune"), {"--max-bytes", std::to_string(3 * kFileBytes)}));
+  EXPECT_EQ(json.at("removed_blocks"), 4);
+  EXPECT_EQ(json.at("bytes"), 3 * kFileBytes);
+  EXPECT_TRUE(fs::exists(block)) << "a prefix that was used last";
+  EXPECT_EQ(json_of(joined(store.words("prune"), {"--max-bytes", "0"})).at("bytes"), 0);
+}
+
+TEST(StoreFromOutside, BenchComparesWithPlainFiles) {
+  const TempDir dir;
+  const Json json = json_of({"bench", "store", dir.path().string(), "--block-bytes", "1M",
+                             "--blocks", "3", "--repeats", "2", "--readers", "2"});
+  for (const char* way : {"write", "disk_read", "cache_read"}) {
+    for (const char* side : {"plain_bytes_per_second", "store_bytes_per_second", "share"}) {
+      EXPECT_GT(json.at(way).at(side).at("min"), 0) << way << " " << side;
+    }
+  }
+  EXPECT_GE(json.at("cached_share"), 0);
+  EXPECT_LE(json.at("cached_share"), 1);
+  EXPECT_EQ(dir.num_files(), 0u) << "the bench removes its files";
+}
+
+TEST(StoreFromOutside, RefusesWhatItCannotDo) {
+  expect_usage_errors({
+      {{"store", "list"}, "no directory given"},
+      {{"store", "verify", "/nowhere/at/all"}, "'/nowhere/at/all' is no directory"},
+      {{"store", "prune", "a", "b"}, "name one directory"},
+      {{"bench", "store", "/nowhere/at/all"}, "'/nowhere/at/all' is no directory"},
+      {{"bench", "store", ".", "--block-bytes", "1K"}, "less than 64K"},
+      {{"store", "lst", "."}, "list"},
+  });
+}
+
+}  // namespace
+}  // namespace sluice::cli

@@ -1,0 +1,66 @@
+"""pydantic-ai: chats and responses, streams, a tool that the template cannot show, errors of its own classes."""
+
+import asyncio
+import sys
+
+from pydantic_ai import Agent
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from checks import ANSWER, MODEL_NAME, QUESTION, holds, raised, run_checks, same
+
+
+# The provider reads the address and the key from the environment.
+def agent(model_class=OpenAIChatModel, name=MODEL_NAME, key=None, **settings):
+    return Agent(model_class(name, provider=OpenAIProvider(api_key=key)),
+                 model_settings={"temperature": 0} | settings)
+
+
+def check_chat():
+    result = agent().run_sync(QUESTION)
+    same(result.output, ANSWER)
+    holds(result.usage.input_tokens > result.usage.output_tokens > 0, f"usage {result.usage}")
+
+
+def check_responses():
+    same(agent(OpenAIResponsesModel).run_sync(QUESTION).output, ANSWER)
+
+
+def check_stream():
+    async def streamed(model_class):
+        async with agent(model_class).run_stream(QUESTION) as result:
+            return [delta async for delta in result.stream_text(delta=True, debounce_by=None)]
+
+    for model_class in (OpenAIChatModel, OpenAIResponsesModel):
+        deltas = asyncio.run(streamed(model_class))
+        same("".join(deltas), ANSWER)
+        holds(len(deltas) > 1, f"{len(deltas)} deltas")
+
+
+def check_history():
+    first = agent().run_sync(QUESTION)
+    again = agent().run_sync("What is it?", message_history=first.all_messages())
+    holds(again.usage.input_tokens > first.usage.input_tokens, "the history is a part of the prompt")
+
+
+def check_tools_need_a_template():
+    with_tool = agent()
+
+    @with_tool.tool_plain
+    def number_of(colour: str) -> str:
+        return colour
+
+    error = raised(ModelHTTPError, lambda: with_tool.run_sync(QUESTION))
+    same(error.status_code, 400)
+    holds("tools" in str(error.body), f"body {error.body}")
+
+
+def check_errors():
+    same(raised(ModelHTTPError, lambda: agent(name="none").run_sync(QUESTION)).status_code, 404)
+    same(raised(ModelHTTPError, lambda: agent(key="sk-wrong").run_sync(QUESTION)).status_code, 401)
+    same(raised(ModelHTTPError, lambda: agent(max_tokens=10**6).run_sync(QUESTION)).status_code, 400)
+
+
+if __name__ == "__main__":
+    sys.exit(run_checks(dict(globals())))
