@@ -15,14 +15,14 @@
 
 namespace sluice {
 
-// Exactly one of the two functions is called.
-struct Job {
-  std::function<void()> run;
-  std::function<void()> drop;  // instead of run: the queue ended first
-};
-
 class JobQueue {
  public:
+  // Exactly one of the two functions is called.
+  struct Job {
+    std::function<void()> run;
+    std::function<void()> drop;  // instead of run: the queue ended first
+  };
+
   // REQUIRES: at least one thread.
   JobQueue(int num_threads, size_t max_waiting);
   // Drops the jobs that wait, on the caller's thread, and waits for those that run.
