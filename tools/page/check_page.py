@@ -241,7 +241,8 @@ class Checks:
         expect(page.locator("#progress-text")).to_contain_text("Stopped")
         until(page, lambda: not self.server.state()["view"]["sequences"], "the engine goes on")
         load(page)
-        expect(page.locator("#progress-from")).to_contain_text("from host memory")
+        expect(page.locator("#progress-from")).to_contain_text(
+            re.compile("from host memory|found in memory"))
         check_cells(page, self.server)
         self.picture(page, "page_dark.png")
         page.click("#remove")

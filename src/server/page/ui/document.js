@@ -173,7 +173,7 @@ export function finishProgress(usage, timings) {
       .map(([place, n]) => `${count(n)} from ${names[place]}`);
   setProgressText(
       computed > usage.prompt_tokens / 2
-          ? `${count(doc.tokens)} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
+          ? `${count(Math.min(computed, doc.tokens))} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
           : `${count(doc.tokens)} tokens in memory, ${count(computed)} computed in ${duration(seconds)}`,
       from.join(', '));
 }
@@ -189,13 +189,18 @@ function pinName(text) {
 
 async function loadByPin(signal) {
   const body = {name: pinName(doc.text), messages: [{role: 'user', content: doc.text}]};
+  let found = 0;
   for await (const event of events('/sluice/pins', {body, signal})) {
     if (event.error) throw new Error(event.error.message);
-    if (event.prompt_progress) follow(event.prompt_progress);
+    if (event.prompt_progress) {
+      found = event.prompt_progress.cache;
+      follow(event.prompt_progress);
+    }
     if (event.num_blocks !== undefined) {
-      reading.setProgress(doc.tokens, 0);
+      reading.setProgress(doc.tokens, found);
       byId('progress').setAttribute('aria-valuenow', '100');
-      setProgressText(`${count(event.num_tokens)} tokens held, ${bytes(event.bytes)}`);
+      setProgressText(`${count(event.num_tokens)} tokens held, ${bytes(event.bytes)}`,
+                      found > 0 ? `${count(found)} found in memory` : '');
       isPinned = true;
     }
   }
@@ -218,6 +223,7 @@ async function loadByRequest(signal) {
 async function load() {
   if (loading) return loading.abort();
   loading = new AbortController();
+  byId('progress').setAttribute('aria-valuenow', '0');
   reading.clearReads();
   show();
   onChange();
