@@ -232,6 +232,8 @@ std::optional<http::Fault> fault_of(RequestKind kind, const std::string& body) {
       return fault_in(read_chat(body, rules));
     case RequestKind::kTokenize:
       return fault_in(read_tokenize(body, rules));
+    case RequestKind::kPin:
+      return fault_in(read_pin(body, rules));
     case RequestKind::kDetokenize:
       return fault_in(read_detokenize(body, rules));
   }
@@ -273,6 +275,26 @@ TEST(RequestFields, AreCheckedAtAndPastTheirLimits) {
   for (const Route& route : routes()) {
     for (const FieldCase& field : route.cases) expect_limits(route, field);
   }
+}
+
+// Two members are required, so that the table above cannot have them.
+TEST(RequestFields, PinsNeedANameAndAPrefix) {
+  const std::string prompt = R"(,"prompt":"a"})", name64(64, 'a');
+  for (const std::string& name : {std::string("a"), std::string("A-b_c.9"), name64}) {
+    const auto fault = fault_of(RequestKind::kPin, "{\"name\":\"" + name + "\"" + prompt);
+    EXPECT_FALSE(fault) << name << ": " << fault->message;
+  }
+  for (const std::string value :
+       {"\"\"", "\".a\"", "\"a/b\"", "\"a b\"", "1", "[]", "null", "\"\\u00e4\""}) {
+    const auto fault = fault_of(RequestKind::kPin, "{\"name\":" + value + prompt);
+    ASSERT_TRUE(fault) << value;
+    EXPECT_EQ(fault->status, 400) << value;
+    EXPECT_EQ(fault->param, "name") << value;
+  }
+  EXPECT_TRUE(fault_of(RequestKind::kPin, "{\"name\":\"" + name64 + "a\"" + prompt));
+  EXPECT_TRUE(fault_of(RequestKind::kPin, R"({"name":"a"})"));
+  EXPECT_TRUE(fault_of(RequestKind::kPin, R"({"prompt":"a"})"));
+  EXPECT_TRUE(fault_of(RequestKind::kPin, R"({"name":"a","prompt":"a","cache_salt":1})"));
 }
 
 TEST(RequestFields, AllHaveARowHere) {
