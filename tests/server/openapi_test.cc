@@ -73,6 +73,7 @@ TEST(OpenApi, HasEveryFieldOfEveryTable) {
       {"CompletionRequest", request_fields(RequestKind::kCompletion)},
       {"ChatRequest", request_fields(RequestKind::kChat)},
       {"TokenizeRequest", request_fields(RequestKind::kTokenize)},
+      {"PinRequest", request_fields(RequestKind::kPin)},
       {"DetokenizeRequest", request_fields(RequestKind::kDetokenize)},
       {"MessageRequest", message_fields()},
       {"ResponseRequest", response_fields().facts()}};

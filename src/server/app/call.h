@@ -35,7 +35,6 @@ struct ServerContext {
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
   bool log_text = false;                                     // bodies and answers, too
   bool has_page = true;                                      // the page at /
-  bool has_pins = false;                                     // /sluice/pins; add_routes sets it
   std::string openapi;  // the body of /openapi.json; add_routes makes it
 };
 

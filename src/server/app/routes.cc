@@ -34,7 +34,6 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_pin_routes(router, context);
   std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
-    context.has_pins = context.has_pins || name.pattern == "/sluice/pins";
     names.push_back({std::move(name.method), std::move(name.pattern)});
   }
   context.openapi = api::openapi_document(names, context.version).dump();

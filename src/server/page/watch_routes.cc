@@ -78,8 +78,7 @@ void state(const Call& call, std::shared_ptr<const ServedModel> model) {
       {"model", call.context->state.names()[0]},
       {"version", call.context->version},
       {"max_model_len", model->service.max_model_len()},
-      {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()},
-      {"pins", call.context->has_pins}};
+      {"timeline", model->service.timeline(std::chrono::nanoseconds(0)).has_value()}};
   model->service.watch([call, about](const std::shared_ptr<const EngineView>& view) {
     call.context->workers.post([call, about, view] { answer_state(call, about, *view); });
     return false;

@@ -9,7 +9,7 @@ const kSaved = 'sluice-document';
 const kMaxSavedChars = 1_500_000;   // a tab may keep some 5 MB
 const kMaxPlacedChars = 8_000_000;  // longer ones: places in proportion
 
-let server = {max_model_len: 0, pins: false};
+let server = {max_model_len: 0};
 let doc = null;              // {name, text, size, tokens, places}
 let blockIndex = new Map();  // block id to its place in the document
 let blockTokens = 0;
@@ -206,20 +206,6 @@ async function loadByPin(signal) {
   }
 }
 
-// Without pins: a request for one token leaves its prompt in the prefix cache.
-async function loadByRequest(signal) {
-  const body = {
-    messages: [{role: 'user', content: doc.text}], max_tokens: 1, temperature: 0, stream: true,
-    return_progress: true, stream_options: {include_usage: true},
-  };
-  for await (const event of events('/v1/chat/completions', {body, signal})) {
-    if (event.error) throw new Error(event.error.message);
-    const progress = event.prompt_progress ?? event.choices?.[0]?.prompt_progress;
-    if (progress) follow(progress);
-    if (event.usage) finishProgress(event.usage, event.timings);
-  }
-}
-
 async function load() {
   if (loading) return loading.abort();
   loading = new AbortController();
@@ -229,7 +215,7 @@ async function load() {
   onChange();
   showError('');
   try {
-    await (server.pins ? loadByPin : loadByRequest)(loading.signal);
+    await loadByPin(loading.signal);
   } catch (error) {
     if (error.name === 'AbortError') setProgressText('Stopped. What was computed stays in memory.');
     else showError(error.message);
