@@ -268,6 +268,11 @@ export function followBlocks(view) {
   reading.addReads(view.reads, blockTokens, (id) => blockIndex.get(id));
 }
 
+// The blocks of the document in order, if it is pinned.
+export function pinnedBlocks() {
+  return isPinned ? [...blockIndex.keys()] : [];
+}
+
 // The document's name for a row of the memory map that begins with it.
 export function nameOf(row) {
   const first = row.blocks[0]?.[0];

@@ -38,7 +38,8 @@ function cellSize(total) {
   return 4;
 }
 
-export function showMemory(view, nameOf) {
+// `pinned`: the blocks of the page's own document, in order, if it is pinned; else empty.
+export function showMemory(view, nameOf, pinned) {
   const {kv} = view;
   const held = new Map();
   const wanted = [];
@@ -66,11 +67,20 @@ export function showMemory(view, nameOf) {
   if (loose.length > 0) {
     wanted.push({key: 'loose', name: 'Kept pieces', detail: `${count(loose.length)} blocks`, cells: loose});
   }
-  // Blocks that the engine holds for none of the requests: pins.
+  // Blocks that the engine holds for none of the requests: pins, of which only the page's own is known
+  // by id, and blocks that are being stored.
+  const place = kv.on_host ? 'h' : 'd';
+  const own = pinned.filter((id) => !held.has(id)).slice(0, kv.blocks - held.size - kv.blank);
+  if (own.length > 0) {
+    const cells = own.map((id) => ({id, place, again: false}));
+    own.forEach((id) => held.set(id, 0));
+    wanted.push({key: 'own', name: nameOf({blocks: [[pinned[0]]]}) ?? 'Pinned',
+                 detail: `pinned, ${count(own.length * kv.block_tokens)} tokens`, cells});
+  }
   const rest = kv.blocks - held.size - kv.blank;
   if (rest > 0) {
-    const cells = Array.from({length: rest}, () => ({id: -1, place: kv.on_host ? 'h' : 'd', again: false}));
-    wanted.push({key: 'pins', name: 'Pinned', detail: `${count(rest * kv.block_tokens)} tokens`, cells});
+    const cells = Array.from({length: rest}, () => ({id: -1, place, again: false}));
+    wanted.push({key: 'held', name: 'Held', detail: `${count(rest * kv.block_tokens)} tokens`, cells});
   }
   const free = Array.from({length: kv.blank}, () => ({id: -1, place: 'f', again: false}));
   wanted.push({key: 'free', name: 'Free', detail: `${count(kv.blank)} blocks`, cells: free});
@@ -185,7 +195,7 @@ function draw(row) {
 function tell(row, x, y) {
   const cell = row.cells[row.cursor];
   if (!cell) return hideTip();
-  if (cell.place !== 'f' && cell.id < 0) return showTip(x, y, ['Pinned block', kPlaces[cell.place]]);
+  if (cell.place !== 'f' && cell.id < 0) return showTip(x, y, ['Held block', kPlaces[cell.place], 'Pinned, or being stored']);
   if (cell.place === 'f') return showTip(x, y, ['Free block', `${count(row.kv.block_tokens)} tokens fit`]);
   const tokens = row.kv.block_tokens;
   const begin = row.cursor * tokens;
@@ -193,7 +203,7 @@ function tell(row, x, y) {
   showTip(x, y, [
     `Block ${cell.id}`,
     `Tokens ${count(begin)} to ${count(begin + tokens)}, ${kPlaces[cell.place]}`,
-    row.key.startsWith('r') ? (holders === 1 ? 'Held by one request' : `Held by ${holders} requests`)
+    row.key === 'own' ? 'Pinned' : row.key.startsWith('r') ? (holders === 1 ? 'Held by one request' : `Held by ${holders} requests`)
                             : 'Held by none; a prompt that begins alike finds it',
   ], textOf(cell.id));
 }
