@@ -60,7 +60,7 @@ class AsyncLLM:
         self._reader = threading.Thread(target=_read_letters, args=(self._service, self._open), daemon=True,
                                         name="sluice-letters")
         self._reader.start()
-        self._finalizer = weakref.finalize(self, _core.Service.close, self._service)
+        self._finalizer = weakref.finalize(self, _close, self._service, self._reader)
 
     @classmethod
     def from_engine_args(cls, engine_args: AsyncEngineArgs) -> "AsyncLLM":
@@ -210,6 +210,14 @@ def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
                          prompt_token_ids=new.prompt_token_ids or old.prompt_token_ids, prompt_logprobs=scores,
                          outputs=[completion], finished=new.finished, num_cached_tokens=new.num_cached_tokens,
                          captured_mass=new.captured_mass)
+
+
+def _close(service: "_core.Service", reader: threading.Thread) -> None:
+    """The thread ends before the interpreter does, which would end it within a call of the module and abort the program.
+    The thread itself may be the one that collects the object."""
+    service.close()
+    if reader is not threading.current_thread():
+        reader.join()
 
 
 def _read_letters(service: "_core.Service", requests: dict[int, _Request]) -> None:
