@@ -115,8 +115,7 @@ TEST(ServiceViews, ShowAPromptFromItsFirstBlockToTheCache) {
     // The prompt and 9 of the tokens have KV: whole blocks of 16.
     ASSERT_EQ(rest->kept.size(), 1U);
     EXPECT_EQ(rest->kept[0].size(), (200U + 9) / 16);
-    const KvPlace place =
-        options.kv.offload == KvOffload::kOff ? KvPlace::kDevice : KvPlace::kHost;
+    const KvPlace place = options.kv.offload == KvOffload::kOff ? KvPlace::kDevice : KvPlace::kHost;
     for (const BlockCell& block : rest->kept[0]) EXPECT_EQ(block.place, place);
     EXPECT_EQ(rest->num_blank, rest->kv.num_blocks - std::ssize(rest->kept[0]));
   }
