@@ -213,7 +213,7 @@ def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
 
 
 def _close(service: "_core.Service", reader: threading.Thread) -> None:
-    """Ends the thread first: an interpreter that ends would end it within a call of the module, and the program with it.
+    """Ends the thread first: an ending interpreter would end it within a call of the module, and the program with it.
     The thread itself may be the one that collects the object."""
     service.close()
     if reader is not threading.current_thread():
