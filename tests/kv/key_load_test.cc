@@ -113,5 +113,29 @@ TEST_F(KeyLoadTest, CountsHalfOfTheBytesAndACopyForEachRun) {
   EXPECT_EQ(engine_->counters().key_bytes, 4 * block_bytes);
 }
 
+// Columns are read where the host tier has them: no slot, but compute waits for the write-back.
+TEST_F(KeyLoadTest, ReadsInPlaceWhatHasBeenWrittenBack) {
+  const LayerId layer(1);
+  const std::vector<BlockId> blocks = {BlockId(5), BlockId(20), BlockId(3)};
+  prefill(layer, blocks);
+  const int64_t num_waits = engine_->num_waits(WaitKind::kOnHost);
+  const int64_t num_loads = engine_->counters().num_loads;
+  const KvBlocksView host = engine_->loader().read_in_place(layer, blocks);
+  EXPECT_EQ(engine_->num_waits(WaitKind::kOnHost), num_waits + 1);
+  EXPECT_EQ(engine_->counters().num_loads, num_loads);
+  for (const BlockId id : blocks) {
+    compute_->copy({.dst = seen_.data(),
+                    .src = reinterpret_cast<const std::byte*>(host.block(id.value)),
+                    .num_bytes = kLayout.block_bytes()});
+    const std::vector<std::byte> seen = download(*compute_, seen_);
+    for (int32_t i = 0; i < 2 * kHeads; ++i) {
+      for (int64_t at = i * kHalf; at < (i + 1) * kHalf; ++at) {
+        ASSERT_EQ(std::to_integer<uint8_t>(seen[at]), value_of(id, i / 2, i % 2))
+            << "block " << id.value << ", byte " << at;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sluice

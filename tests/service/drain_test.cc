@@ -107,7 +107,7 @@ TEST(Drain, RacesWithSubmit) {
 // One runs, one waits in the engine, one was submitted since the last step and cancelled.
 TEST(Destructor, AbortsOpenRequestsAndDestroysTheirSinks) {
   std::vector<EventLog> logs(3);
-  ServiceGate gate;
+  CallGate gate;
   const auto alive = std::make_shared<int>();
   const auto keep = [alive](const RequestEvent&) {};
   std::thread opener;
@@ -117,7 +117,7 @@ TEST(Destructor, AbortsOpenRequestsAndDestroysTheirSinks) {
       if (has_token(event)) gate.pass();
     });
     submit(service, slow_job(2), logs[1], keep);
-    gate.wait_reached();
+    gate.wait_for(1);
     service.cancel(submit(service, slow_job(3), logs[2], keep));
     opener = std::thread([&gate] {  // while the destructor waits
       std::this_thread::sleep_for(milliseconds(20));

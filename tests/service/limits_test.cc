@@ -43,7 +43,7 @@ class HeldService : public ::testing::Test {
   }
 
   EventLog running_, first_, second_, third_;
-  ServiceGate gate_;
+  CallGate gate_;
   std::optional<EngineService> service_;
 };
 

@@ -12,6 +12,7 @@
 namespace sluice {
 namespace {
 
+using testing::CallGate;
 using testing::EventLog;
 using testing::expect_all_same;
 using testing::expect_idle;
@@ -28,7 +29,6 @@ using testing::sampled;
 using testing::served_engine;
 using testing::served_offloaded;
 using testing::served_options;
-using testing::ServiceGate;
 using testing::submit;
 using testing::submit_and_hold;
 
@@ -139,7 +139,7 @@ TEST_P(ServedRequests, PartsOfAPassAreSignsOfLife) {
 
 TEST_P(ServedRequests, CancelBeforeTheFirstPass) {
   EventLog running, waiting;
-  ServiceGate gate;
+  CallGate gate;
   EngineService service(maker_of(options_), {});
   submit_and_hold(service, short_job_, running, gate);
   const int64_t id = submit(service, long_job_, waiting);
@@ -194,13 +194,13 @@ TEST(EngineServiceTest, SaysWhenItBeginsWithARequest) {
 // events, of which the last ones are tokens.
 TEST_P(ServedRequests, CancelInPrefillAndInDecode) {
   std::map<size_t, EventLog> logs;  // not moved once made
-  ServiceGate gate;
+  CallGate gate;
   EngineService service(maker_of(options_), {});
   const int64_t id = submit(service, {random_tokens(300, 3), sampled(8, 3)}, logs[0],
                             [&](const RequestEvent& event) {
                               if (is_progress(event)) gate.pass();
                             });
-  gate.wait_reached();
+  gate.wait_for(1);
   EXPECT_TRUE(service.cancel(id));
   gate.open();
   EXPECT_EQ(logs[0].wait_end().reason, EndReason::kCancelled);

@@ -1,5 +1,5 @@
-// EventLog: the events of one request, recorded by a sink and read by a test's thread; ServiceGate,
-// which holds the engine's thread in a sink; and services over the tiny models.
+// EventLog: the events of one request, recorded by a sink and read by a test's thread; and services
+// over the tiny models. A CallGate in a sink holds the engine's thread.
 //
 // Used by tests/service. A test makes logs and gates before the service, whose destructor calls
 // their sinks. Thread rule: any thread.
@@ -18,6 +18,7 @@
 
 #include "engine/llm_engine.h"
 #include "service/engine_service.h"
+#include "support/call_gate.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -66,33 +67,6 @@ class EventLog {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<RequestEvent> events_;
-};
-
-// Closed until `open`; `pass` waits for it. Real sinks never wait: a test does, so that the engine
-// stands still at a known place.
-class ServiceGate {
- public:
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
-  void pass() {
-    std::unique_lock lock(mutex_);
-    is_reached_ = true;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return is_open_; });
-  }
-  void wait_reached() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return is_reached_; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool is_open_ = false;
-  bool is_reached_ = false;
 };
 
 inline int64_t id_of(const RequestEvent& event) {
@@ -183,11 +157,11 @@ inline int64_t submit(EngineService& service, const Job& job, EventLog& log,
 // The same; returns when the engine's thread is in the sink, with the first token, until the gate
 // opens. The request then runs and no other step has begun.
 inline int64_t submit_and_hold(EngineService& service, const Job& job, EventLog& log,
-                               ServiceGate& gate) {
+                               CallGate& gate) {
   const int64_t id = submit(service, job, log, [&gate](const RequestEvent& event) {
     if (has_token(event)) gate.pass();
   });
-  gate.wait_reached();
+  gate.wait_for(1);
   return id;
 }
 

@@ -1,5 +1,4 @@
 // StoreWriter and StoreReader: bounded, in order, every block ends once, and many threads at once.
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -10,6 +9,7 @@
 #include "store/store_reader.h"
 #include "store/store_rig.h"
 #include "store/store_writer.h"
+#include "support/call_gate.h"
 #include "support/sanitizer.h"
 
 namespace sluice {
@@ -17,32 +17,15 @@ namespace {
 
 constexpr std::chrono::seconds kLong{120};
 
-// Holds the calls of a file layer until it is opened.
-class Barrier {
- public:
-  int pass() {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return is_open_; });
-    return 0;
-  }
-  void wait_for(int count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return num_waiting_ >= count; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
+using testing::CallGate;
 
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int num_waiting_ = 0;
-  bool is_open_ = false;
-};
+// A hook of the files whose first calls stand still until the gate is open.
+auto first_calls_through(CallGate& gate, int64_t num_calls) {
+  return [&gate, num_calls](int64_t call) {
+    if (call < num_calls) gate.pass();
+    return 0;  // no error
+  };
+}
 
 // A block with the memory that a writer reads.
 struct HeldBlock {
@@ -66,22 +49,22 @@ std::vector<HeldBlock> hold(const std::vector<TestBlock>& chain) {
 TEST(StoreWriter, WritesBehindAndSkipsWhatOverflows) {
   const TempDir dir;
   FaultyFiles files;
-  Barrier barrier;
-  files.on_write = [&](int64_t call) { return call == 0 ? barrier.pass() : 0; };
+  CallGate gate;
+  files.on_write = first_calls_through(gate, 1);
   BlockStore store(test_options(dir.path()), files);
   StoreWriter writer(store, 2);
   const auto blocks = hold(make_chain(test_format(), 1, 5));
   std::atomic<int> num_done = 0;
   const auto count = [&](WriteResult result) { num_done += result == WriteResult::kWritten; };
   EXPECT_TRUE(writer.offer(blocks[0].write(count)));
-  barrier.wait_for(1);
+  gate.wait_for(1);
   EXPECT_TRUE(writer.offer(blocks[1].write(count)));
   EXPECT_TRUE(writer.offer(blocks[2].write(count)));
   EXPECT_FALSE(writer.offer(blocks[3].write(count))) << "one is written, two wait";
   EXPECT_FALSE(writer.drain(std::chrono::milliseconds(1)));
   EXPECT_EQ(writer.num_waiting(), 2u);
   EXPECT_EQ(num_done, 0) << "the disk stands still, and nobody waited";
-  barrier.open();
+  gate.open();
   EXPECT_TRUE(writer.drain(kLong));
   EXPECT_EQ(num_done, 3);
   EXPECT_EQ(writer.num_skipped(), 1);
@@ -96,8 +79,8 @@ TEST(StoreWriter, WritesBehindAndSkipsWhatOverflows) {
 TEST(StoreWriter, EndsEveryBlockOnce) {
   const TempDir dir;
   FaultyFiles files;
-  Barrier barrier;
-  files.on_write = [&](int64_t call) { return call == 0 ? barrier.pass() : 0; };
+  CallGate gate;
+  files.on_write = first_calls_through(gate, 1);
   BlockStore store(test_options(dir.path()), files);
   const auto blocks = hold(make_chain(test_format(), 2, 4));
   std::mutex mutex;
@@ -111,11 +94,11 @@ TEST(StoreWriter, EndsEveryBlockOnce) {
         ++ends[result];
       }));
     }
-    barrier.wait_for(1);
+    gate.wait_for(1);
     // The destructor drops the three that wait, and then waits for the first.
     opener = std::thread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      barrier.open();
+      gate.open();
     });
   }
   opener.join();
@@ -129,8 +112,8 @@ TEST(StoreReader, ReadsSeveralAtOnceIntoGivenMemory) {
   BlockStore store(test_options(dir.path()), files);
   const auto chain = make_chain(test_format(), 3, 6);
   for (size_t i = 0; i + 1 < chain.size(); ++i) write_test_block(store, chain[i]);
-  Barrier barrier;
-  files.on_read = [&](int64_t call) { return call < 3 ? barrier.pass() : 0; };
+  CallGate gate;
+  files.on_read = first_calls_through(gate, 3);
 
   std::vector<std::vector<std::byte>> memory(
       chain.size(), std::vector<std::byte>(static_cast<size_t>(kTestLayout.kv_bytes())));
@@ -143,9 +126,9 @@ TEST(StoreReader, ReadsSeveralAtOnceIntoGivenMemory) {
                    .is_wanted = [i] { return i != 4; },
                    .on_done = [&ends, i](bool is_hit, auto) { ends[i] += is_hit ? 1 : 100; }});
   }
-  barrier.wait_for(3);
+  gate.wait_for(3);
   EXPECT_EQ(reader.num_waiting(), 3u) << "three are read, three wait";
-  barrier.open();
+  gate.open();
   ASSERT_TRUE(reader.wait(kLong));
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(ends[i], 1) << i;

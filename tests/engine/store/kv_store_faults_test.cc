@@ -1,9 +1,7 @@
 // Whatever happens to the files or to a request: never wrong KV, never a failed request, never a
 // trace of a load that failed.
 #include <algorithm>
-#include <condition_variable>
 #include <fstream>
-#include <mutex>
 #include <thread>
 
 #include <fcntl.h>
@@ -11,10 +9,12 @@
 
 #include "engine/store/store_engine.h"
 #include "store/store_rig.h"
+#include "support/call_gate.h"
 
 namespace sluice {
 namespace {
 
+using testing::CallGate;
 using testing::expect_all_same;
 using testing::Job;
 using testing::make_store_engine;
@@ -179,36 +179,15 @@ TEST_P(KvStoreFaults, ReadOnlyChangesNothing) {
   EXPECT_EQ(store_.blocks().size(), kStoredBlocks);
 }
 
-// Calls of a disk that stand still until they are let go.
-class Gate {
- public:
-  int pass() {
-    std::unique_lock lock(mutex_);
-    ++num_waiting_;
-    changed_.notify_all();
-    changed_.wait(lock, [this] { return is_open_; });
-    --num_waiting_;
-    return 0;
-  }
-  void wait_for(int num_waiting) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return num_waiting_ >= num_waiting; });
-  }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    is_open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int num_waiting_ = 0;
-  bool is_open_ = false;
-};
+auto calls_through(CallGate& gate) {
+  return [&gate](int64_t) {
+    gate.pass();
+    return 0;  // no error
+  };
+}
 
 // Steps until the disk has stopped `num` reads.
-void step_until_stopped(LlmEngine& engine, Gate& gate, int num) {
+void step_until_stopped(LlmEngine& engine, CallGate& gate, int num) {
   std::thread waiter([&] { gate.wait_for(num); });
   std::atomic<bool> is_stopped = false;
   std::thread setter([&] {
@@ -220,9 +199,9 @@ void step_until_stopped(LlmEngine& engine, Gate& gate, int num) {
 }
 
 TEST_P(KvStoreFaults, OtherRequestsRunWhileTheDiskStandsStill) {
-  Gate gate;
+  CallGate gate;  // in calls of the disk
   FaultyFiles files;
-  files.on_read = [&](int64_t) { return gate.pass(); };
+  files.on_read = calls_through(gate);
   const auto engine = make_store_engine(options(), &files);
   engine->add_request(jobs_[0].prompt, jobs_[0].params);
   step_until_stopped(*engine, gate, 4);
@@ -239,9 +218,9 @@ TEST_P(KvStoreFaults, OtherRequestsRunWhileTheDiskStandsStill) {
 
 // The memory that is read into stays taken until the reads have ended, and nothing of it is found.
 TEST_P(KvStoreFaults, ACancelledLoadLeavesNoTrace) {
-  Gate gate;
+  CallGate gate;  // in calls of the disk
   FaultyFiles files;
-  files.on_read = [&](int64_t) { return gate.pass(); };
+  files.on_read = calls_through(gate);
   const auto engine = make_store_engine(options(), &files);
   const SequenceId id = engine->add_request(jobs_[0].prompt, jobs_[0].params);
   step_until_stopped(*engine, gate, 4);
@@ -272,9 +251,9 @@ TEST_P(KvStoreFaults, APreemptedLoadLeavesNoTrace) {
   without.kv_store.dir.reset();
   const auto expected = run_with_store(without, {older});
 
-  Gate gate;
+  CallGate gate;  // in calls of the disk
   FaultyFiles files;
-  files.on_read = [&](int64_t) { return gate.pass(); };
+  files.on_read = calls_through(gate);
   const auto engine = make_store_engine(small, &files);
   engine->add_request(older.prompt, older.params);
   std::vector<RequestOutput> finished;
@@ -297,9 +276,9 @@ TEST_P(KvStoreFaults, SkipsWhatTheDiskCannotTake) {
   const size_t block_bytes = make_store_engine(small)->plan().kv_layout.block_bytes_all_layers();
   small.kv.cache_bytes = small.kv.host_bytes = 40 * block_bytes;
   if (GetParam() != KvOffload::kOff) small.kv.cache_bytes.reset();
-  Gate gate;
+  CallGate gate;  // in calls of the disk
   FaultyFiles files;
-  files.on_write = [&](int64_t) { return gate.pass(); };
+  files.on_write = calls_through(gate);
   const auto engine = make_store_engine(small, &files);
   for (uint64_t seed = 10; seed < 16; ++seed) {
     const std::vector<Job> jobs = {{random_tokens(180, seed), sampled(3, 1)}};

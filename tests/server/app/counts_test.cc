@@ -53,8 +53,7 @@ void run_mixed(App& app) {
   }
   app.brake.pause_ms = 0;
   EXPECT_TRUE(testing::happens_soon([&] { return app.is_free(); }));
-  EXPECT_TRUE(testing::happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 2; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", 2);
 }
 
 TEST(AppCounts, EqualTheLog) {
@@ -68,8 +67,7 @@ TEST(AppCounts, EqualTheLog) {
   App app(options);
   app.serve();
   run_mixed(app);
-  const std::string page = app.get("/metrics");
-  const MetricsText text(page.substr(page.find("\r\n\r\n") + 4), "tiny");
+  const MetricsText text = app.metrics();
   app.server.reset();
 
   std::map<std::string, double> expected;

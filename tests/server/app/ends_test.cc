@@ -56,9 +56,8 @@ class Disconnect : public ::testing::TestWithParam<std::tuple<bool, Leave>> {
  protected:
   void expect_freed(App& app) {
     EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-    EXPECT_TRUE(happens_soon(
-        [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 1; }));
-    EXPECT_TRUE(happens_soon([&] { return app.metric("sluice:prefill_remaining_tokens") == 0; }));
+    app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", 1);
+    app.expect_soon("sluice:prefill_remaining_tokens", 0);
     EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 1);
   }
   bool is_stream() const { return std::get<0>(GetParam()); }
@@ -128,8 +127,7 @@ TEST(AppEnds, AClientThatLeavesAtOnceHoldsNothing) {
     const auto client = started(app, long_request(i % 2 == 0));
     client->close_now();  // a reset would take back what was sent
   }
-  EXPECT_TRUE(happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 20; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", 20);
   EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 20);
   EXPECT_TRUE(app.is_free());
   EXPECT_LT(app.service->snapshot().stats.num_generated_tokens, 20 * 450);
@@ -164,8 +162,7 @@ TEST(AppEnds, AClientThatLeftBeforeItsTurnSubmitsNothing) {
     EXPECT_TRUE(client->at_end()) << "the server has seen it";
   }
   is_held = false;
-  EXPECT_TRUE(happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=disconnect}") == 2; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", 2);
   EXPECT_EQ(app.service->snapshot().num_accepted, 0);
   app.server.reset();
   ASSERT_EQ(lines.size(), 4U);
@@ -248,7 +245,7 @@ TEST(AppEnds, ARefusalTakesBackTheChoicesBeforeIt) {
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
   EXPECT_EQ(app.service->snapshot().stats.num_generated_tokens, 2 * 450);
   EXPECT_EQ(app.metric("vllm:generation_tokens_total"), 2 * 450);
-  EXPECT_TRUE(happens_soon([&] { return app.metric("sluice:prefill_remaining_tokens") == 0; }));
+  app.expect_soon("sluice:prefill_remaining_tokens", 0);
 }
 
 // Streams that have begun say it in an event, bodies by their status; then the server is dead.
@@ -326,8 +323,7 @@ TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
   EXPECT_EQ(body_of(body)["choices"][0]["finish_reason"], "abort") << body;
   EXPECT_LT(body_of(body)["usage"]["completion_tokens"], 450);
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-  EXPECT_TRUE(happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=timeout}") == 2; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=timeout}", 2);
   app.brake.pause_ms = 0;
   Json next = long_request(true);
   next["max_tokens"] = 2;
@@ -403,8 +399,7 @@ TEST(AppEnds, ASlowClientIsCutAndOthersAreNot) {
   const auto events = testing::stream(app, kCompletions, request);
   EXPECT_EQ(joined(events, 1).reasons[0], "length");
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-  EXPECT_TRUE(happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=slow_client}") == 1; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=slow_client}", 1);
   EXPECT_FALSE(has(slow.read_all(), "[DONE]"));
 }
 

@@ -55,9 +55,7 @@ class Leaving : public ::testing::TestWithParam<std::tuple<KvOffload, bool, bool
   }
   static void expect_freed(const App& app, int num_left) {
     EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
-    EXPECT_TRUE(happens_soon([&] {
-      return app.metric("sluice:requests_aborted_total{reason=disconnect}") == num_left;
-    }));
+    app.expect_soon("sluice:requests_aborted_total{reason=disconnect}", num_left);
   }
   // What a retry finds in the prefix cache.
   int64_t cached_of_retry(const App& app) const {
@@ -159,12 +157,10 @@ TEST(AppLeave, AClientThatHardlyReadsDisturbsNobody) {
     EXPECT_EQ(one.texts[0], alone.texts[0]);
     EXPECT_EQ(one.reasons[0], "length");
   }
-  EXPECT_TRUE(happens_soon(
-      [&] { return app.metric("sluice:requests_aborted_total{reason=slow_client}") == 1; }));
+  app.expect_soon("sluice:requests_aborted_total{reason=slow_client}", 1);
   EXPECT_TRUE(happens_soon([&] { return app.is_free(); }));
   EXPECT_EQ(app.metric("sluice:http_requests_total{route=/v1/completions,code=499}"), 1);
-  const char* answered = "sluice:http_requests_total{route=/v1/completions,code=200}";
-  EXPECT_TRUE(happens_soon([&] { return app.metric(answered) == kOthers + 1; }));
+  app.expect_soon("sluice:http_requests_total{route=/v1/completions,code=200}", kOthers + 1);
 }
 
 }  // namespace

@@ -71,7 +71,7 @@ TEST(AppLoad, HoldsNothingAfterwards) {
   EXPECT_EQ(std::accumulate(now.num_ended.begin(), now.num_ended.end(), int64_t{0}),
             now.num_accepted);
   EXPECT_GE(now.num_accepted, kRequests * 4 / 5);
-  EXPECT_TRUE(happens_soon([&] { return app.metric("sluice:prefill_remaining_tokens") == 0; }));
+  app.expect_soon("sluice:prefill_remaining_tokens", 0);
   app.server->drain(std::chrono::hours(1));
   EXPECT_GE(num_logged, kRequests * 4 / 5);
 }

@@ -136,10 +136,23 @@ class App {
     client.send("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
     return client.read_answer();
   }
-  // A sample of /metrics, as MetricsText names it; fails the test if there is none.
-  double metric(const std::string& sample) const {
+  // /metrics, with the labels that are not the model's.
+  MetricsText metrics() const {
     const std::string page = get("/metrics");
-    return MetricsText(page.substr(page.find("\r\n\r\n") + 4), options_.model_names[0]).at(sample);
+    return MetricsText(page.substr(page.find("\r\n\r\n") + 4), options_.model_names[0]);
+  }
+  // A sample of /metrics, as MetricsText names it; fails the test if there is none.
+  double metric(const std::string& sample) const { return metrics().at(sample); }
+  // Expects a sample to have a value soon: an answer is counted after its last byte was sent.
+  void expect_soon(const std::string& sample, double value) const {
+    double seen = -1;  // no such sample
+    EXPECT_TRUE(happens_soon([&] {
+      const MetricsText text = metrics();
+      const auto found = text.samples().find(sample);
+      if (found != text.samples().end()) seen = found->second;
+      return seen == value;
+    })) << sample
+        << " is " << seen << " instead of " << value;
   }
 
   Brake brake;
