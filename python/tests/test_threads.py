@@ -20,7 +20,7 @@ ENDLESS = SamplingParams(temperature=0, max_tokens=30000, ignore_eos=True)
 
 @contextlib.contextmanager
 def interrupt_after(seconds):
-    """Ctrl-C in so many seconds; the block must raise KeyboardInterrupt soon after."""
+    """Ctrl-C after this many seconds; the block must raise KeyboardInterrupt soon after."""
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):

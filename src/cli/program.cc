@@ -78,7 +78,7 @@ const ProgramSpec& program() {
            group("store", "Look after a directory of stored KV"),
            subcommand("store list", "Say what is stored, for each fingerprint", store_list),
            subcommand("store verify", "Read and check every stored block", store_verify),
-           subcommand("store prune", "Remove what nobody can use, and blocks beyond a size",
+           subcommand("store prune", "Remove unusable files, and blocks beyond a size",
                       store_prune),
            subcommand("tokenize", "Print the token ids of a text", tokenize),
            subcommand("score", "Log-probability of each token of a text", score),

@@ -1,6 +1,6 @@
 // What people who watch an engine read from it, beside what it knows anyway.
 //
-// Both functions wait for the device, so the service calls them seldom and only while somebody
+// Both functions wait for the device, so the service calls them seldom and only while a client
 // watches. Neither changes a result.
 #include "engine/llm_engine.h"
 

@@ -121,7 +121,7 @@ class BlockManager {
   // REQUIRES: blocks for the tokens are reserved.
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
 
-  // Adds a holder that is no sequence, and removes it: somebody moves the block's bytes meanwhile.
+  // Adds a holder that is no sequence, and removes it: a pin, or a transfer of the block's bytes.
   // REQUIRES for hold: the block is not blank.
   void hold(BlockId id);
   void unhold(BlockId id);

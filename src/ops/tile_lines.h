@@ -19,7 +19,7 @@
 
 namespace sluice {
 
-// The probe rows of each segment: its last `count` rows, as far as the segment has so many.
+// The probe rows of each segment: its last `count` rows, or all if it has fewer.
 struct LineRows {
   int32_t segment_tokens = 0;  // a multiple of kMaskTileTokens
   int32_t count = 64;

@@ -85,7 +85,7 @@ constexpr bool attends_everything(const TileRule& rule, const QueryTile& tile) {
   return rule.choice != TileChoice::kAlpha && rule.share >= kMassOne;
 }
 
-// kPart: how many tiles it takes beside the forced ones, if there are so many.
+// kPart: how many tiles it takes beside the forced ones, if there are this many.
 constexpr int32_t part_of_tiles(const TileRule& rule, const QueryTile& tile) {
   const uint64_t product = uint64_t{rule.share} * (static_cast<uint64_t>(tile.q_tile) + 1);
   return static_cast<int32_t>((product + kMassOne - 1) / kMassOne);

@@ -1,7 +1,7 @@
 // EngineView: what an engine computes and holds at one moment, block by block; and what its streams
 // ran.
 //
-// Made on the engine's thread while somebody watches (EngineService::watch), read by pages. Thread
+// Made on the engine's thread while a client watches (EngineService::watch), read by pages. Thread
 // rule: values; a view does not change.
 #pragma once
 

@@ -82,7 +82,7 @@ EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, 
   return view;
 }
 
-// What was counted before anybody watched belongs to no view. The counters wrap, and so does the
+// What was counted before a client watched belongs to no view. The counters wrap, and so does the
 // difference.
 void ViewMaker::add_reads(LlmEngine& engine, EngineView& view) {
   engine.copy_page_reads(counts_);

@@ -34,7 +34,7 @@ std::string BlockReader::describe(std::string_view name, int error) const {
 }
 
 // The key is computed anew, so a header whose parent was exchanged is noticed: eviction relies on
-// parents, and nobody asks for them.
+// parents, and `store verify` has nothing to compare them with.
 std::string BlockReader::open() {
   HeaderBytes bytes;
   if (const int error = files_.read(fd_, 0, bytes)) return describe("header", error);

@@ -186,7 +186,7 @@ WriteResult BlockStore::write(const BlockSource& source) {
   return finish_write(error, source, num_bytes);
 }
 
-// Folders are made when they are missing: the first time, and after somebody has removed them.
+// Folders are made when they are missing: the first time, and after they were removed.
 int BlockStore::write_file(const BlockSource& source) {
   const std::filesystem::path path = path_of(source.place.key);
   const int error = write_block(files_, options_.format, source, temporary_path(path), path);
@@ -218,8 +218,8 @@ WriteResult BlockStore::finish_write(int error, const BlockSource& source, uint6
   return WriteResult::kWritten;
 }
 
-// Reserves bytes for a block that is about to be written. Nobody finds a block whose parent is not
-// stored, so it takes what is free, and evicts nothing.
+// Reserves bytes for a block that is about to be written. No request finds a block whose parent is
+// not stored, so it takes what is free, and evicts nothing.
 bool BlockStore::make_room(uint64_t num_bytes, const BlockPlace& place) {
   const std::lock_guard room(room_mutex_);
   const auto has_room = [&] {
@@ -247,7 +247,7 @@ void BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
                           .max_bytes = options_.max_bytes - num_bytes,
                           .extra_bytes = options_.max_bytes / kListingShare,
                           .kept = KeptChain{options_.format.fingerprint.folder(), parent}});
-  } catch (const Error&) {  // somebody has removed the directory: write_file makes it again
+  } catch (const Error&) {  // the directory was removed: write_file makes it again
   }
   lock_of_dir.unlock();
   known_bytes_ = result.left_bytes;

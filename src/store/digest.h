@@ -1,7 +1,7 @@
 // Digest: 32 bytes of SHA-256, and Sha256, which computes them from bytes that come in pieces.
 //
-// Used by store_key. SHA-256 names what other processes and machines must agree on, and what nobody
-// may be able to forge; XXH3 only finds damage (store/checksum.h).
+// Used by store_key. SHA-256 names what other processes and machines must agree on, and what must
+// be safe from forgery; XXH3 only finds damage (store/checksum.h).
 // Thread rule: a Digest is a value; a Sha256 belongs to one thread.
 #pragma once
 

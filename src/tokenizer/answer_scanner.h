@@ -79,7 +79,7 @@ class AnswerScanner {
   void take_call(char c);
   void take_after_call(char c);
   void begin_call(std::string source);
-  // Ends a call that is not complete; one that nobody was told of becomes content.
+  // Ends a call that is not complete; one without an event becomes content.
   void break_call();
   // Goes on in another state with text that was held back.
   void retake(State state, const std::string& text);

@@ -154,7 +154,7 @@ TEST_F(WithGpu, RunsTheCommandAndPassesItsExitCodeOn) {
 TEST_F(WithGpu, KeepsOthersOutWhileItRuns) {
   const std::string file = gpu_lock_path("test");
   const std::string probe = "flock --nonblock " + file + " true";
-  EXPECT_EQ(run("--id test sh -c '! " + probe + "'"), 0) << "somebody else got the lock";
+  EXPECT_EQ(run("--id test sh -c '! " + probe + "'"), 0) << "another process got the lock";
   EXPECT_EQ(std::system(probe.c_str()), 0) << "it was not given back";
 }
 

@@ -164,7 +164,7 @@ TEST(Conversation, OnATerminalNeedsNoOption) {
 }
 
 // A pipe that is full from the start: the first Ctrl-C interrupts a write that has written nothing,
-// and all of the text must follow once somebody reads.
+// and all of the text must follow once the pipe is read.
 TEST(Results, SurviveASignalWithinAWrite) {
   const TempDir dir;
   const std::string path = (dir.path() / "pipe").string();

@@ -119,7 +119,7 @@ TEST_P(CancelFlags, EndAPassAndLeaveWhatARetryNeeds) {
   const RequestOutput cold = testing::run_engine(options_, {long_job_})[0];
   const auto engine = engine_of(options_);
   const Flag flag = make_flag();
-  // The third of four chunks, or the first layer: two parts before the end nobody looks any more.
+  // The third of four chunks, or the first layer: no flag is read in the last two parts.
   const int64_t enough = in_chunks_ ? 200 : 1;
   int num_after = 0;  // calls after the flag was set
   const PassWatch watch{.on_progress = {},

@@ -170,7 +170,8 @@ TEST_F(PassTime, NewcomersTakeNoTimeFromDecoding) {
   EXPECT_GE(static_cast<double>(decode_ns) / static_cast<double>(prefill_ns), 1.4);
 }
 
-// What nobody could use is not kept for a request that comes later: it would stop the long prompt.
+// Time that no request could use is not kept for one that comes later: it would stop the long
+// prompt.
 TEST_F(PassTime, TimeWithoutDecodingIsNotKept) {
   add(0, 300'000);
   Batch batch;

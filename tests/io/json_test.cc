@@ -110,7 +110,7 @@ TEST(ParseJson, GivesClientsNoAdviceAboutFiles) {
   EXPECT_EQ(parse_error("\xef\xbb\xbf{}"), "") << "editors put it before files";
 }
 
-// A list of lists inside of so many objects, each with a second member after it.
+// A list of lists inside of this many objects, each with a second member after it.
 std::string list_in_objects(int num_lists, int num_objects) {
   std::string text;
   for (int i = 0; i < num_objects; ++i) text += "{\"a\":";

@@ -1,5 +1,5 @@
 // Streams: chunks written out by hand, and the two metamorphic rules: what a client puts together
-// is the body, however outputs are cut; and a slow client, for whom events merge, gets the same.
+// is the body, however outputs are cut; and a slow client, whose events merge, gets the same.
 #include "server/api/answer_stream.h"
 
 #include <algorithm>
@@ -140,7 +140,7 @@ TEST(AnswerStream, PromptProgress) {
   {
     api::AnswerStream stream = stream_of(shared(options));
     EXPECT_EQ(stream.progress(0, {.num_prompt_tokens = 100, .num_done = 100}, at_ms(5000)), nullptr)
-        << "nobody asked";
+        << "no return_progress";
   }
   options.return_progress = true;
   api::AnswerStream stream = stream_of(shared(options));

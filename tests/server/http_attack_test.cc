@@ -227,7 +227,7 @@ TEST(HttpAttack, DrippedHeadsAndBodiesEndInTime) {
   }
 }
 
-// An answer that nobody takes is dropped after the stall limit, whole answers as well as streams.
+// An answer that is not taken is dropped after the stall limit, whole answers as well as streams.
 TEST(HttpAttack, AnAnswerThatNobodyReadsIsDropped) {
   Limits limits;
   limits.client_stall = 200ms;

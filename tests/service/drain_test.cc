@@ -75,7 +75,7 @@ TEST(Drain, WithZeroEndsAnotherDrain) {
   EXPECT_EQ(log.wait_end().reason, EndReason::kAborted);
 }
 
-// Whoever was accepted has an end when drain returns, and nobody is accepted later.
+// Each accepted request has an end when drain returns, and none is accepted later.
 TEST(Drain, RacesWithSubmit) {
   for (int round = 0; round < 20; ++round) {
     std::atomic<int64_t> num_accepted = 0, num_ends = 0;

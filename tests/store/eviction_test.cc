@@ -62,7 +62,7 @@ TEST(ChooseEvictions, EqualKeysOfTwoFingerprintsAreTwoBlocks) {
   EXPECT_EQ(choose_evictions(blocks, 1), Indices{0});
 }
 
-// The definition, step by step: the oldest of the blocks that nobody's parent field names.
+// The definition, step by step: the oldest of the blocks that no parent field names.
 TEST(ChooseEvictions, AgreesWithTheDefinitionOnRandomTrees) {
   std::mt19937 random(1);
   for (int round = 0; round < 200; ++round) {

@@ -63,7 +63,7 @@ TEST(StoreWriter, WritesBehindAndSkipsWhatOverflows) {
   EXPECT_FALSE(writer.offer(blocks[3].write(count))) << "one is written, two wait";
   EXPECT_FALSE(writer.drain(std::chrono::milliseconds(1)));
   EXPECT_EQ(writer.num_waiting(), 2u);
-  EXPECT_EQ(num_done, 0) << "the disk stands still, and nobody waited";
+  EXPECT_EQ(num_done, 0) << "the disk stands still, and no call waited";
   gate.open();
   EXPECT_TRUE(writer.drain(kLong));
   EXPECT_EQ(num_done, 3);
@@ -134,7 +134,7 @@ TEST(StoreReader, ReadsSeveralAtOnceIntoGivenMemory) {
     EXPECT_EQ(ends[i], 1) << i;
     EXPECT_EQ(memory[i], chain[i].kv()) << i;
   }
-  EXPECT_EQ(ends[4], 100) << "nobody wants it any more";
+  EXPECT_EQ(ends[4], 100) << "it is not wanted any more";
   EXPECT_EQ(ends[5], 100) << "not stored";
   EXPECT_EQ(store.stats().num_misses, 1);
 }

@@ -197,7 +197,7 @@ def main():
     parser.add_argument("--prompt")
     parser.add_argument("--file", type=pathlib.Path)
     parser.add_argument("--num-tokens", type=int, default=100,
-                        help="at most so many of a text, so many random ones (%(default)s)")
+                        help="at most this many of a text, this many random ones (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("sluice_args", nargs="*", help="after --: options for sluice trace")
     args = parser.parse_args()

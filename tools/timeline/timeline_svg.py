@@ -360,7 +360,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("timeline", help="what --timeline FILE has written, .json or .json.gz")
     parser.add_argument("--step", type=int, default=-1, help="which step of the engine, from 0 (-1: the last)")
-    parser.add_argument("--layers", type=parse_positive, default=2, help="so many from the middle of the step (2)")
+    parser.add_argument("--layers", type=parse_positive, default=2, help="this many from the middle of the step (2)")
     parser.add_argument("--ms", type=parse_stretch, metavar="BEGIN:END",
                         help="instead: milliseconds after the step began")
     parser.add_argument("--title", default="What the streams run", help="the picture's title")

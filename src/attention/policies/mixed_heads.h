@@ -42,7 +42,7 @@ class MixedHeads {
  private:
   struct Memory {
     TensorView words;   // of the mask of tiles, as in TilePolicy
-    TensorView counts;  // i64 [3]: of that mask, read by nobody
+    TensorView counts;  // i64 [3]: of that mask, not read
   };
   Memory cut_memory(Arena& arena, const PassColumns::Sizes& sizes) const;
   bool has_tiles(LayerId layer) const;

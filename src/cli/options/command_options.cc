@@ -71,7 +71,7 @@ void declare_store(OptionSet& set, StoreCommand* store) {
   set.set_flag("--json", "print JSON", &store->json);
 }
 
-// Where `serve` listens, and to whom.
+// Where `serve` listens, and which clients it serves.
 void declare_listening(OptionSet& set, ServeCommand* serve) {
   set.group("Listening");
   set.text("--host", "ADDRESS", "IP address to listen on (127.0.0.1)", &serve->host);

@@ -150,7 +150,7 @@ struct StoreListCommand : StoreCommand {};
 struct StoreVerifyCommand : StoreCommand {};
 
 struct StorePruneCommand : StoreCommand {
-  std::optional<size_t> max_bytes;  // empty: only what nobody can use is removed
+  std::optional<size_t> max_bytes;  // empty: only unusable files are removed
 };
 
 struct DoctorCommand {

@@ -308,7 +308,7 @@ void warn_of_tiny_slots(const PlanInput& input, EnginePlan& plan) {
       slot_tokens, slot_blocks, block_tokens, usual / block_tokens, usual));
 }
 
-// What a policy reads beside the options; a warning if nobody asked for it.
+// What a policy reads beside the options; a warning if no option names it.
 void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
   const std::string note = policies.of(Phase::kPrefill).note();
   if (note.empty()) return;

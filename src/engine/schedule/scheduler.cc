@@ -49,7 +49,7 @@ Batch Scheduler::schedule() {
   Batch batch;
   if (decode_is_due()) {
     batch = decode_batch();
-    if (batch.sequences.empty()) decode_ns_due_ = 0;  // there was nobody to decode
+    if (batch.sequences.empty()) decode_ns_due_ = 0;  // no sequence could decode
   }
   if (batch.sequences.empty()) batch = prefill_batch();
   if (batch.sequences.empty()) batch = decode_batch();

@@ -71,7 +71,7 @@ class Scheduler {
 
   // Selects the next step and reserves its KV blocks. After a prefill pass it is a decode step, if
   // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch. Empty
-  // only while a sequence loads, or somebody else holds blocks (BlockManager::hold).
+  // only while a sequence loads, or other holders have blocks (BlockManager::hold).
   Batch schedule();
 
   // `batch` ran and took this long. Not called for a pass that was cancelled.

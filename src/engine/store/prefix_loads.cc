@@ -57,7 +57,7 @@ void PrefixLoads::begin(Sequence& sequence) {
   });
 }
 
-// Reads that run are waited for by nobody: their letters give the memory back.
+// No sequence waits for the reads that run: their letters give the memory back.
 void PrefixLoads::abandon(const Sequence& sequence) {
   const auto found = loads_.find(sequence.id);
   if (found == loads_.end()) return;
@@ -154,7 +154,7 @@ void PrefixLoads::cut(Load& load, size_t end) {
   }
 }
 
-// The bytes were not right, or nobody wants them.
+// The bytes were not right, or no sequence uses them.
 void PrefixLoads::drop(Block& block) {
   block.state = State::kOver;
   parts_.port.end_in(block.id, /*is_whole=*/false);

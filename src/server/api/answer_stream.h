@@ -37,8 +37,9 @@ class AnswerStream {
   http::StreamStart head() const;
   // The first event; it can be sent as soon as the request is queued.
   Event start();
-  // What is computed of a choice's prompt. Null if nothing is to be sent: nobody asked, it is not
-  // more than before, or it is too early. A prompt's end is never too early.
+  // What is computed of a choice's prompt. Null if nothing is to be sent: the request has no
+  // return_progress, it is not more than before, or it is too early. A prompt's end is never too
+  // early.
   Event progress(size_t choice, const PromptProgress& progress, http::TimePoint now);
   // The next output of a choice. Cost: a few moves; linear in its logprobs.
   Event delta(size_t choice, RequestOutput output, http::TimePoint now);

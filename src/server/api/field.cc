@@ -148,7 +148,7 @@ void check_prompt(const Check& check, const Json& value) {
 
 void check_members(const Check& check, const Json& value, UnknownFields& unknown) {
   if (!value.is_object()) refuse_value(check, check.place, value);
-  // Objects without members of their own belong to somebody else, such as a template.
+  // Objects without members of their own belong to other code, such as a template.
   if (check.facts.num_members == 0) return;
   const std::span members(check.facts.members, check.facts.num_members);
   for (const auto& [name, member] : value.items()) {

@@ -93,7 +93,7 @@ Json number_schema(const FieldFacts& facts) {
           {"maximum", facts.number_max}};
 }
 
-// Limits that nobody set are left out, here and above.
+// Limits that are not set are left out, here and above.
 Json list_schema(Json items, size_t min_items, size_t max_items) {
   Json schema = {{"type", "array"}, {"items", std::move(items)}};
   if (min_items > 0) schema["minItems"] = min_items;

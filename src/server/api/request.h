@@ -150,7 +150,7 @@ struct Choice {
   std::optional<int64_t> seed;  // the request's plus the number of the answer; empty: drawn
 };
 
-// All answers of a request with so many prompts (chats have one), by index. Seeds go on from 0
+// All answers of a request with this many prompts (chats have one), by index. Seeds go on from 0
 // after 2^63 - 1, as they do after -1.
 std::vector<Choice> choices_of(const CommonRequest& request, size_t num_prompts);
 

@@ -61,7 +61,7 @@ void Call::record(Ending ending) const {
                                    .error = std::move(ending.error)};
     if (context->log_text) entry.text = {body, std::move(ending.texts)};
     context->log(entry);
-  } catch (...) {  // the answer has been sent, so nobody must hear of it
+  } catch (...) {  // the answer has been sent, so the client gets no error
   }
 }
 

@@ -58,7 +58,7 @@ struct Call {
   // Of CommonRequest, for the log.
   std::string skipped_tools;
 
-  // Answers with a whole body, and records its status, or kClientClosedRequest if nobody takes it.
+  // Answers with a whole body, and records its status, or kClientClosedRequest if it is not taken.
   // `summary`: of a request that reached the engine.
   void answer(http::Answer answer,
               const std::optional<metrics::RequestSummary>& summary = std::nullopt) const;

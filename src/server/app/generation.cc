@@ -94,7 +94,7 @@ Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
 }
 
 // An answer that has begun ends in `finish`, unless the service dropped a sink, which it does if an
-// event could not be taken over: then nobody holds this object any more.
+// event could not be taken over: then this object has no owner any more.
 Generation::~Generation() {
   if (!has_begun_ || is_recorded_) return;
   try {

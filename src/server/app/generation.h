@@ -42,7 +42,7 @@ class Generation : public EventReceiver, public std::enable_shared_from_this<Gen
   // Submits all choices and answers with the first error or refusal; the headers of a stream leave
   // as soon as all are accepted. Choices of a client that has left are not submitted.
   static void start(Call call, std::shared_ptr<const ServedModel> model, GenerationRequest request);
-  // Counts and logs an answer that has begun and whose end nobody delivered.
+  // Counts and logs an answer that has begun and whose end was not delivered.
   ~Generation() override;
 
  private:
@@ -75,7 +75,7 @@ class Generation : public EventReceiver, public std::enable_shared_from_this<Gen
   void client_is_gone(http::Gone reason);
   // Takes the mutex. The answer ends with what it has, as after a drain.
   void time_is_over();
-  // Takes the mutex. Nobody reads the answer.
+  // Takes the mutex. No client reads the answer.
   bool has_left();
 
   void finish_on_worker();

@@ -18,7 +18,7 @@ class WorkerPool {
   WorkerPool& operator=(const WorkerPool&) = delete;
 
   // Runs `work` on one of the threads, in the order of calls. What it throws ends this work and
-  // nothing else; work that answers somebody catches it before.
+  // nothing else; work that answers a request catches it before.
   void post(std::function<void()> work);
 
  private:

@@ -21,7 +21,7 @@
 
 namespace sluice::http {
 
-// Why nobody will read the rest of an answer.
+// Why the rest of an answer will not be read.
 enum class Gone {
   kDisconnected,  // the client closed its side, reset the connection, or is dead
   kSlowClient,    // too many bytes wait for it, or it took none for too long
@@ -86,7 +86,7 @@ class Outbox {
  private:
   enum class Phase { kWaiting, kAnswered, kStreaming, kFinished };
 
-  // Nobody will take anything any more.
+  // Nothing will be taken any more.
   bool closed() const { return gone_.has_value() || overflowed_; }
   // The producer has given everything; the connection may still have to send it.
   bool complete() const { return phase_ == Phase::kAnswered || phase_ == Phase::kFinished; }

@@ -71,7 +71,7 @@ class RequestLife {
   // REQUIRES: started.
   void prompt_done(int64_t num_done);
 
-  // A delta with so many tokens, at least one; they share the time since the delta before.
+  // A delta with this many tokens, at least one; they share the time since the delta before.
   // REQUIRES: started.
   void generated(TimePoint now, int64_t num_tokens);
 

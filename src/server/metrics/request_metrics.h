@@ -1,7 +1,7 @@
 // RequestMetrics: counters and histograms over the requests that reached the engine.
 //
 // RequestLife adds to it, the page of metrics and the status line read it. Made once the model is
-// loaded. Thread rule: any thread, any member, any time; instruments.h says why nobody waits.
+// loaded. Thread rule: any thread, any member, any time; instruments.h says why no call waits.
 #pragma once
 
 #include <array>

@@ -102,7 +102,7 @@ TEST(KvStore, ReadsBlocksBesideResidentOnes) {
   check_restart(options, border_jobs(), "resident blocks");
 }
 
-// Scopes of several blocks, and a tail at the prompt's end that nobody else may find.
+// Scopes of several blocks, and a tail at the prompt's end that no other request may find.
 TEST(KvStore, ReadsWholeScopesOnly) {
   std::vector<Job> jobs = border_jobs();
   for (const int64_t length : {127, 128, 129, 147, 148, 149, 275, 400}) {

@@ -26,7 +26,7 @@ EngineOptions small_options(KvOffload mode) {
   return options;
 }
 
-// Other prompts, until all that nobody holds is evicted.
+// Other prompts, until all blocks without a holder are evicted.
 void fill_memory(LLM& llm) {
   for (uint64_t seed = 100; seed < 106; ++seed) {
     llm.generate({random_tokens(200, seed)}, sampled(1, 1));

@@ -67,8 +67,8 @@ class Leaving : public ::testing::TestWithParam<std::tuple<KvOffload, bool, bool
   }
 };
 
-// The pass that it shares with nobody ends; blocks that were complete before are found again. A
-// layer-wise pass completes its blocks at its end only.
+// The pass that it shares with no other request ends; blocks that were complete before are found
+// again. A layer-wise pass completes its blocks at its end only.
 TEST_P(Leaving, InPrefill) {
   App app(offloaded(offload()));
   app.serve();

@@ -1,5 +1,5 @@
 // Responses: events written out by hand, and the metamorphic rules: what a client puts together is
-// the body, however outputs are cut; and a slow client, for whom events merge, gets the same.
+// the body, however outputs are cut; and a slow client, whose events merge, gets the same.
 #include "server/api/responses/response_writer.h"
 
 #include <map>

@@ -19,8 +19,8 @@
 namespace sluice {
 namespace {
 
-// Query rows (row, head) per item, a multiple of every kernel height (3 and 6). So many rows share
-// the conversion of a token that it costs a few percent of their arithmetic.
+// Query rows (row, head) per item, a multiple of every kernel height (3 and 6). This many rows
+// share the conversion of a token, which costs a few percent of their arithmetic.
 inline constexpr int32_t kMaxQueryRows = 192;
 
 // The bytes that `carve` takes: per query row q, acc, p, alpha and four scalars; per chunk K and V.

@@ -283,7 +283,7 @@ __device__ void sample_changed_row(const RowWork<kHeld, true>& work, const RowCh
   const double log_total = static_cast<double>(raw.largest) + log(sum_raw(work, raw.largest));
   int32_t id = changes.given();
   if (id < 0) {
-    // The barrier of sum_raw has passed: nobody reads the logits until the next one.
+    // The barrier of sum_raw has passed: no thread reads the logits until the next one.
     changes.apply();
     sync_memory();
     const Peak peak = find_peak(work);

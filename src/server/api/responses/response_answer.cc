@@ -37,8 +37,8 @@ ResponseAnswer::ResponseAnswer(const AnswerOptions& options, const ResponseFacts
       usage_(options),
       items_(facts, options.call_seed) {}
 
-// An answer that was cancelled is no whole one, but nobody is told so: who cancels it ends the
-// stream in another way.
+// An answer that was cancelled is not complete, but no event says so: the code that cancels it ends
+// the stream in another way.
 void ResponseAnswer::take(const AnswerDelta& delta, const ResponseItems::Write& write) {
   items_.take(choice_.take(delta).events, write);
   usage_.add(delta, choice_.num_thought_tokens());

@@ -67,7 +67,7 @@ const visible = () => document.hidden ? new Promise((resolve) => {
   document.addEventListener('visibilitychange', resolve, {once: true});
 }).then(visible) : Promise.resolve();
 
-// A tab that nobody sees does not watch, unless it waits for an answer: a browser has few
+// A tab that is not visible does not watch, unless it waits for an answer: a browser has few
 // connections for all tabs of a server.
 async function watch() {
   for (;;) {
