@@ -1,4 +1,4 @@
-// What people who watch an engine read from it, beside what it knows anyway.
+// What clients that watch an engine read from it, beside its counters.
 //
 // Both functions wait for the device, so the service calls them seldom and only while a client
 // watches. Neither changes a result.
