@@ -158,7 +158,7 @@ TEST(OffloadFromOutside, SparsePoliciesAnswerAlikeAndSayWhatTheySelected) {
     }
   }
   const Outcome verbose = run_sluice(
-      Invocation{.words = joined(run, {"-v", "--kv-offload", "off"}), .input = document});
+      Invocation{.words = joined(joined(run, small_ring("off")), {"-v"}), .input = document});
   EXPECT_NE(verbose.err.find("decode attention read "), std::string::npos) << verbose.err;
   const Outcome plan = run_sluice({"inspect", model_dir(), "--sparse-policy", "full+quest"});
   EXPECT_NE(plan.out.find("policy summaries"), std::string::npos) << plan.out;
