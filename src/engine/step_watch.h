@@ -20,9 +20,9 @@ class StepWatch {
   StepWatch(const StepWatch&) = delete;
   StepWatch& operator=(const StepWatch&) = delete;
 
-  // Whether the pass should be watched: it may take long, and has a caller or a flag that may
-  // cancel. Long are passes of `min_rows` rows, and shorter ones whose attention reads as much by
-  // their history.
+  // Whether the pass should be watched: it may take long, and a caller watches it or a flag can
+  // cancel it. Long are passes of `min_rows` rows, and shorter ones whose attention reads as much
+  // by their history.
   static bool is_needed(const Batch& batch, const PassWatch* caller, int64_t min_rows);
 
   // Tells the caller of the prompts of a prefill pass that is about to run.
