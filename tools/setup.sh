@@ -7,6 +7,7 @@
 #   tools/setup.sh model     to get a real model (make smollm2)
 #   tools/setup.sh page      to test the page in a browser
 #   tools/setup.sh python   to install the Python package (pip install .)
+#   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
@@ -20,6 +21,7 @@ model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"
 python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy"
+load_tools="slowhttptest wrk"
 
 case "${1:-build}" in
   build) packages="$build" ;;
@@ -29,8 +31,9 @@ case "${1:-build}" in
   page) packages="$page" ;;
   python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
+  load-tools) packages="$load_tools" ;;
   *)
-    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python or ci" >&2
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci or load-tools" >&2
     exit 2
     ;;
 esac

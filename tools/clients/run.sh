@@ -2,11 +2,13 @@
 # Runs real clients of OpenAI's and Anthropic's APIs against `sluice serve` with the bundled model.
 #
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
-#                                         pydantic-ai, llm, schemathesis; all without a name
+#                                         pydantic-ai, llm, schemathesis, load-tools; all without a
+#                                         name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
-# (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI.
+# (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI; load-tools are
+# programs of Debian, slowhttptest and wrk.
 # The server listens on a free port of the loopback address and asks for a key.
 #
 # Exit status: 0 all clients that could be installed passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL)
@@ -17,9 +19,11 @@ here=tools/clients
 
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
-all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis)
+all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis
+  load-tools)
 
-# The newest of which all dependencies could be installed when they were chosen.
+# The newest of which all dependencies could be installed when they were chosen; of load-tools,
+# packages of Debian.
 packages_of() {
   case "$1" in
     openai) echo "openai==3.54.0" ;;
@@ -31,6 +35,7 @@ packages_of() {
     pydantic-ai) echo "pydantic-ai-slim[openai]==2.68.0" ;;
     llm) echo "llm==0.36" ;;
     schemathesis) echo "schemathesis==4.32.0" ;;
+    load-tools) echo "slowhttptest wrk" ;;
     *) return 1 ;;
   esac
 }
@@ -40,16 +45,24 @@ options_for() {
   [ "$1" != schemathesis ] || echo "--max-model-len 1024 --request-timeout 1"
 }
 
+install_packages() {
+  if [ "${1##*/}" = load-tools ]; then
+    tools/setup.sh load-tools
+  else
+    # shellcheck disable=SC2086 # several packages are several words
+    "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 --timeout 20 $2
+  fi
+}
+
 # The stamp is written last: a directory without it, or with another one, is made anew.
 install_client() {
   local packages directory="$environments/$1" log="$environments/$1.log"
   packages=$(packages_of "$1")
   [ "$(cat "$directory/packages" 2>/dev/null)" != "$packages" ] || return 0
   rm -rf "$directory"
-  # shellcheck disable=SC2086 # several packages are several words
   python3 -m venv "$directory" >"$log" 2>&1 &&
-    "$directory/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
-      --timeout 20 $packages >>"$log" 2>&1 && echo "$packages" >"$directory/packages"
+    install_packages "$directory" "$packages" >>"$log" 2>&1 &&
+    echo "$packages" >"$directory/packages"
 }
 
 # For the client that is named. Sets server_pid, OPENAI_BASE_URL and ANTHROPIC_BASE_URL.
@@ -59,6 +72,7 @@ start_server() {
   "$SLUICE" serve --model "$MODEL" --port 0 --kv-cache-bytes 512M $(options_for "$1") \
     >"$server_log" 2>&1 &
   server_pid=$!
+  export SERVER_PID=$server_pid
   local url="" deadline=$((SECONDS + 60))
   while [ $SECONDS -lt $deadline ] && kill -0 "$server_pid" 2>/dev/null; do
     url=$(sed -n 's/^listening on \(http[^,]*\),.*/\1/p' "$server_log")

@@ -119,15 +119,22 @@ sanitized() {
 # Passes have at most 16 rows: larger products use cuBLAS's kernels, which crash under racecheck.
 sanitize_offload() {
   local run=("$bundle/bin/sluice" bench offload "$SLUICE_SOURCE_DIR/models/needle"
-    --modes chunked --lengths 320 --decode-tokens 6 --repeats 0 --block-size 16 --chunks 16
-    --max-num-batched-tokens 16 --slots 2 --slot-blocks 4 --device-bytes 0)
+    --modes chunked --decode-tokens 6 --repeats 0 --device-bytes 0 --slots 2 --slot-blocks 4)
+  local short=(--lengths 320 --block-size 16 --chunks 16 --max-num-batched-tokens 16)
   if [ ! -x "${run[0]}" ]; then
     echo "skipped: runs with KV in host memory, since the bundle has no sluice"
     return
   fi
-  sanitized "$1" "offload, full" "${run[@]}"
-  sanitized "$1" "offload, quest" "${run[@]}" --sparse-policy full+quest --sparse-page-tokens 16 \
-    --sparse-topk-tokens 64 --sparse-recent-tokens 16
+  sanitized "$1" "offload, full" "${run[@]}" "${short[@]}"
+  sanitized "$1" "offload, quest" "${run[@]}" "${short[@]}" --sparse-policy full+quest \
+    --sparse-page-tokens 16 --sparse-topk-tokens 64 --sparse-recent-tokens 16
+  # Prefill that selects takes whole scopes, which are larger passes.
+  [ "$1" != racecheck ] || return 0
+  local policy
+  for policy in sampled+quest xattention+quest minference+quest flexprefill+full avgpool+full; do
+    sanitized "$1" "offload, $policy" "${run[@]}" --lengths 6K --block-size 128 --chunks 4K \
+      --sparse-policy "$policy"
+  done
 }
 
 names=("$@")
