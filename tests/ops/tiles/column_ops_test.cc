@@ -280,48 +280,6 @@ TEST(SelectColumns, TakesAShareOfTheScores) {
   }
 }
 
-// As many positions as threads have to share, and scores of all sizes: few and many equal to the
-// smallest that is taken.
-TEST(SelectColumns, TakesTheLargestOfManyScores) {
-  constexpr int32_t kWidth = 70 * 1000 / kTile * kTile;
-  constexpr int32_t kCount = 3 * kTile;
-  const int32_t limits[] = {0, 1, 1000, 1 << 20, static_cast<int32_t>(kMaxColumnScore)};
-  for (const int32_t limit : limits) {
-    Machine machine;
-    std::mt19937 generator(17);
-    std::vector<int32_t> scores(kWidth);
-    for (int32_t& number : scores) {
-      number = std::min(limit, static_cast<int32_t>(generator() >> (generator() % 31 + 1)));
-    }
-    TileColumns columns{.positions = machine.tensor(DType::kI32, {1, 1, kCount}),
-                        .count = machine.tensor(DType::kI32, {1, 1}),
-                        .segment_tokens = kWidth,
-                        .first_segment = 1};
-    select_columns(machine.stream(),
-                   {.scores = machine.tensor(scores, {1, 1, kWidth}),
-                    .max_count = machine.tensor(std::vector<int32_t>{kCount - 5}, {1}),
-                    .batch = {.row_begin = machine.tensor(std::vector<int32_t>{0, kWidth}, {2}),
-                              .first_pos = machine.tensor(std::vector<int32_t>{kWidth}, {1})},
-                    .first_segment = 1,
-                    .rule = {.sink_tokens = 3, .recent_tokens = 10},
-                    .columns = columns});
-    machine.synchronize();
-    std::vector<int32_t> expected;
-    for (int32_t j = 3; j < kWidth - 10; ++j) {
-      if (scores[static_cast<size_t>(j)] > 0) expected.push_back(j);
-    }
-    std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
-      return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
-    });
-    if (std::ssize(expected) > kCount - 5) expected.resize(kCount - 5);
-    std::sort(expected.begin(), expected.end());
-    const int32_t* positions = columns.positions.data<int32_t>();
-    EXPECT_EQ(std::vector<int32_t>(positions, positions + columns.count.data<int32_t>()[0]),
-              expected)
-        << limit;
-  }
-}
-
 // ---- gather_columns ----------------------------------------------------------------------------
 
 TEST(GatherColumns, CopiesWhatTheTestCopies) {
