@@ -10,6 +10,7 @@ bool fits_no_columns(const ColumnsCall&, size_t) { return false; }
 
 }  // namespace
 
+ScoreKernel score_hopper_probes_kernel() { return {.fits = fits_nothing}; }
 ScoreKernel score_hopper_rows_kernel() { return {.fits = fits_nothing}; }
 ScoreKernel score_hopper_cells_kernel() { return {.fits = fits_nothing}; }
 HopperColumns score_hopper_columns() { return {.fits = fits_no_columns}; }
