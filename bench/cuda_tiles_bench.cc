@@ -1,5 +1,6 @@
-// Selection of tile masks on CUDA: time of score_tiles and select_tiles for whole prompts, and of
-// audit_mass, beside dense attention of the same prompt in the same run.
+// Selection of tile masks on CUDA: time of score_tiles and select_tiles for whole prompts, of
+// audit_mass, and of the ops of columns for windows at the end of a million tokens ("columns"),
+// beside dense attention of the same rows in the same run.
 //
 //   cuda_tiles_bench [--shape SUBSTRING]
 //
@@ -13,6 +14,7 @@
 
 #include "attention/policies/first_stage.h"
 #include "attention_call.h"
+#include "cuda_columns_window.h"
 #include "cuda_workbench.h"
 #include "ops/audit_mass.h"
 #include "ops/ops.h"
@@ -40,6 +42,16 @@ const Estimator kEstimators[] = {
     {"xattention, stride 8", {.kind = TileProbeKind::kAntidiagonal, .stride = 8}, 1 / 16.0},
     {"avgpool, pools of 16", {.kind = TileProbeKind::kPooled}, 1 / 256.0 / 16},
 };
+
+bool matches(std::string_view name, std::string_view wanted) {
+  return name.find(wanted) != std::string_view::npos;
+}
+
+bool has_prompts(std::string_view wanted) {
+  return matches("audit", wanted) ||
+         std::any_of(std::begin(kEstimators), std::end(kEstimators),
+                     [&](const Estimator& estimator) { return matches(estimator.name, wanted); });
+}
 
 // One prompt and the buffers of a pass over it.
 class TileSelectionRun {
@@ -176,7 +188,7 @@ void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
   fmt::print("{}K tokens, {} / {} heads: dense attention {:.3f} ms, {:.1f} TFLOP/s\n",
              num_tokens / 1024, num_q_heads, shape.num_kv_heads, dense * 1e3, flop / dense / 1e12);
   for (const Estimator& estimator : kEstimators) {
-    if (std::string_view(estimator.name).find(wanted) == std::string_view::npos) continue;
+    if (!matches(estimator.name, wanted)) continue;
     const TileSelectionRun run(bench, args, estimator);
     const double score = bench.median_seconds([&] { run.enqueue(false); });
     const double both = bench.median_seconds([&] { run.enqueue(true); });
@@ -187,7 +199,7 @@ void print_prompt(Workbench& bench, int32_t num_tokens, int32_t num_q_heads,
         (both - score) * 1e3, 100 * both / dense, 100 * run.density());
     std::fflush(stdout);
   }
-  if (std::string_view("audit").find(wanted) != std::string_view::npos) {
+  if (matches("audit", wanted)) {
     const double whole = audit_seconds(bench, args, num_tokens);
     fmt::print("  {:<22} {:8.3f} ms, {:.2f} % of dense; of the last 8K rows {:.3f} ms\n", "audit",
                whole * 1e3, 100 * whole / dense, audit_seconds(bench, args, 8192) * 1e3);
@@ -204,6 +216,11 @@ int run(int argc, char** argv) {
   print_header("cuda_tiles_bench");
   Workbench bench;
   fmt::print("GPU: {}; head_dim 128, blocks of 256, coverage .9\n", bench.device().info().name);
+  if (matches("columns", wanted)) {
+    const double copy_rate = bench.copy_rate();
+    for (const int32_t num_rows : {2560, 8192}) print_columns(bench, num_rows, copy_rate);
+  }
+  if (!has_prompts(wanted)) return 0;
   for (const int32_t num_tokens : {32768, 131072}) {
     for (const int32_t num_q_heads : {32, 16}) print_prompt(bench, num_tokens, num_q_heads, wanted);
   }

@@ -52,7 +52,7 @@ TEST(AvgPool, OtherChoices) {
 // Every row is a probe: 128 MiB of records a query tile, and windows are not below 512 rows.
 TEST(AvgPool, WindowsHaveAtLeast512Rows) {
   const size_t vectors = size_t{32} * 512 * 128 * sizeof(BFloat16);
-  EXPECT_EQ(testing::window_bytes_of_a_million("avgpool", {.query_pool_tokens = 1}),
+  EXPECT_EQ(testing::window_bytes("avgpool", {.query_pool_tokens = 1}),
             (size_t{512} << 20) + vectors);
 }
 

@@ -303,11 +303,27 @@ TEST(Sampled, ColumnsFindWhatTheFirstStageCannotSee) {
   }
 }
 
-// Four probes a tile: 4 MiB of records a query tile, so windows of 16 tiles.
+// Bytes of the probes of a window of query tiles.
+constexpr size_t vector_bytes(size_t num_q_tiles, size_t per_tile) {
+  return 32 * num_q_tiles * per_tile * 128 * sizeof(BFloat16);
+}
+
+// Four probes a tile: .5 MiB of records a query tile at 128K tokens, so windows of 128 tiles.
 TEST(Sampled, RecordsOfAWindowTake64MiB) {
-  const size_t vectors = size_t{32} * 16 * 4 * 128 * sizeof(BFloat16);
-  EXPECT_EQ(testing::window_bytes_of_a_million("sampled", {.column_tokens = 0}),
-            (size_t{64} << 20) + vectors);
+  EXPECT_EQ(testing::window_bytes("sampled", {.column_tokens = 0}, 128 * 1024),
+            (size_t{64} << 20) + vector_bytes(128, 4));
+}
+
+// 4 MiB of records a query tile at a million tokens, of which 64 MiB would hold 16.
+TEST(Sampled, WindowsHave8192RowsWhereRecordsTakeMore) {
+  EXPECT_EQ(testing::window_bytes("sampled", {.column_tokens = 0}),
+            (size_t{256} << 20) + vector_bytes(64, 4));
+}
+
+// 16 MiB of records a query tile.
+TEST(Sampled, RecordsOfAWindowTake512MiBAtMost) {
+  EXPECT_EQ(testing::window_bytes("sampled", {.probe_rows = 16, .column_tokens = 0}),
+            (size_t{512} << 20) + vector_bytes(32, 16));
 }
 
 // Whether the mask of query tile 5 names the tile of a distant key that one of its rows looks at.

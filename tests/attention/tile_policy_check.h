@@ -136,16 +136,18 @@ inline void expect_planned_memory(const std::string& policy, const SparseOptions
 }
 
 // Device bytes beside the mask and the counts, for a model of 32 query heads and 8 KV heads of 128
-// and prompts of a million tokens, 16K rows at a time.
-inline size_t window_bytes_of_a_million(const std::string& policy, const SparseOptions& options) {
-  constexpr int64_t kRows = 16384, kTokens = 1 << 20;
+// and prompts of a million tokens or another number, 16K rows at a time.
+inline size_t window_bytes(const std::string& policy, const SparseOptions& options,
+                           int64_t num_tokens = 1 << 20) {
+  constexpr int64_t kRows = 16384;
   const KvLayout layout{.num_layers = 1,
                         .block = {.num_kv_heads = 8, .head_dim = 128, .block_tokens = 256}};
   const std::unique_ptr<PolicyPair> policies = make_policies(policy + "+full", options);
   const PolicyMemory memory = policies->memory(
-      layout, 1, {.max_prefill_rows = kRows, .max_tokens = kTokens, .num_q_heads = 32});
-  constexpr size_t kMaskBytes = 8 * (kRows / 128) * (kTokens / 128) / 8, kCountBytes = 256;
-  return memory.list_bytes - kMaskBytes - kCountBytes;
+      layout, 1, {.max_prefill_rows = kRows, .max_tokens = num_tokens, .num_q_heads = 32});
+  constexpr size_t kCountBytes = 256;
+  const auto mask_bytes = static_cast<size_t>(8 * (kRows / 128) * (num_tokens / 128) / 8);
+  return memory.list_bytes - mask_bytes - kCountBytes;
 }
 
 // All of the above. `options` and `rule` are bare.

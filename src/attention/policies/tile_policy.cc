@@ -19,9 +19,13 @@ constexpr int32_t kRecentTokens = 128;
 constexpr int32_t kThresholdTokens = 4096;
 constexpr int32_t kTailTokens = 128;
 
-// Records of a window take this much. Windows of 512 rows still give score_tiles enough probes to
+// Records of a window take the first of these, or, where that is for fewer rows than kWindowRows,
+// as much as so many rows need up to the second: each window loads all keys, and with few rows a
+// loaded KV tile meets few probes. Windows of 512 rows still give score_tiles enough probes to
 // share the loads of each KV tile.
 constexpr size_t kRecordBytes = size_t{64} << 20;
+constexpr size_t kMostRecordBytes = size_t{512} << 20;
+constexpr int64_t kWindowRows = 8192;
 constexpr int64_t kMinWindowRows = 512;
 
 int32_t tiles_of_option(const std::optional<int32_t>& tokens) {
@@ -135,8 +139,11 @@ void TilePolicy::initialize(Device& device, const KvLayout& layout, int32_t,
 int32_t TilePolicy::max_window_rows(const PolicyLimits& limits) const {
   const int64_t scope_tiles = mask_tiles_of(prefill_scope_tokens());
   const auto fitting = static_cast<int64_t>(kRecordBytes / record_bytes(limits));
+  const auto at_most = static_cast<int64_t>(kMostRecordBytes / record_bytes(limits));
+  const int64_t raised = std::min(mask_tiles_of(kWindowRows), at_most);
   const int64_t least = mask_tiles_of(kMinWindowRows);
-  const int64_t wanted = std::min(std::max(fitting, least), mask_tiles_of(limits.max_rows));
+  const int64_t wanted =
+      std::min(std::max({fitting, raised, least}), mask_tiles_of(limits.max_rows));
   return static_cast<int32_t>((wanted + scope_tiles - 1) / scope_tiles * scope_tiles * kTile);
 }
 

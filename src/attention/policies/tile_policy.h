@@ -59,7 +59,8 @@ class TilePolicy : public Policy {
   TilePolicy(std::string_view name, const SparseOptions& options, const TileRule& choice);
 
   // Bytes of the records of one query tile in a sequence of max_tokens tokens. A window has as many
-  // query tiles as fit 64 MiB, and at least 512 rows and one scope.
+  // query tiles as fit 64 MiB, or if these are below 8,192 rows, up to that as many as fit 512 MiB.
+  // It has at least 512 rows and one scope.
   virtual size_t record_bytes(const PolicyLimits& limits) const = 0;
   int32_t max_window_rows(const PolicyLimits& limits) const;
 

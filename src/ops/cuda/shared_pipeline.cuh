@@ -90,4 +90,14 @@ __device__ __forceinline__ void copy_box(uint32_t destination, const CUtensorMap
       : "memory");
 }
 
+// Copies neighbouring bytes, a multiple of 16, to shared memory; they count on `barrier`.
+__device__ __forceinline__ void copy_bytes(uint32_t destination, const void* source,
+                                           uint32_t num_bytes, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(destination),
+      "l"(__cvta_generic_to_global(source)), "r"(num_bytes), "r"(barrier)
+      : "memory");
+}
+
 }  // namespace sluice::cuda

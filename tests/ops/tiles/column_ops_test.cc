@@ -29,14 +29,19 @@ struct Shape {
 };
 
 // Segments that end inside a tile, then what kernels distinguish: heads wider than a step of a
-// product, and more probes of a segment than one product takes.
+// product, more probes of a segment than one product takes, and more segments than stay on a
+// multiprocessor.
 const Shape kShapes[] = {{4 * kTile},
                          {5 * kTile + 30},
                          {6 * kTile - 1},
                          {.num_tokens = 4 * kTile + 9, .group = 4, .head_dim = 128},
                          {.num_tokens = 4 * kTile, .group = 1, .head_dim = 80},
                          {.num_tokens = 3 * kTile + 1, .group = 2, .head_dim = 256},
-                         {.num_tokens = 4 * kTile, .group = 70}};
+                         {.num_tokens = 4 * kTile, .group = 70},
+                         {.num_tokens = 6 * kTile + 77, .group = 7, .head_dim = 128},
+                         {.num_tokens = 8 * kTile + 1, .group = 70, .head_dim = 64}};
+// Heads for which GPUs have kernels of their own, and others.
+const int32_t kHeadDims[] = {PlantedText::kHeadDim, 64, 128};
 
 TEST(ScoreColumns, MatchesTheReference) {
   for (const int32_t num_lists : {1, 2}) {
@@ -72,15 +77,8 @@ TEST(ScoreColumns, MatchesTheReference) {
   }
 }
 
-TEST(ScoreColumns, RunsThreadsAndIsasChangeNothing) {
-  Machine machine;
-  const PlantedText text = PlantedText::random(6 * kTile + 3, 8, 2, 2);
-  const Scored whole = score(machine, text, 2);
-  for (const CpuIsa isa : runnable_isas()) {
-    EXPECT_EQ(bytes_of(score(machine, text, 2, isa).scores), bytes_of(whole.scores));
-  }
-  Machine team(4);
-  EXPECT_EQ(bytes_of(score(team, text, 2).scores), bytes_of(whole.scores));
+// Runs of two tiles, in any order, over blocks of another size.
+void expect_runs_change_nothing(Machine& machine, const PlantedText& text, const Scored& whole) {
   for (const int32_t block_tokens : {64, 256}) {
     const ScoreTilesArgs all = text.call(machine, {.rows_per_tile = 4}, kFirst, block_tokens);
     ScoreColumnsArgs run =
@@ -101,56 +99,77 @@ TEST(ScoreColumns, RunsThreadsAndIsasChangeNothing) {
   }
 }
 
+TEST(ScoreColumns, RunsThreadsAndIsasChangeNothing) {
+  for (const int32_t head_dim : kHeadDims) {
+    SCOPED_TRACE(head_dim);
+    Machine machine;
+    const PlantedText text = PlantedText::random(6 * kTile + 3, 8, 2, 2, head_dim);
+    const Scored whole = score(machine, text, 2);
+    for (const CpuIsa isa : runnable_isas()) {
+      EXPECT_EQ(bytes_of(score(machine, text, 2, isa).scores), bytes_of(whole.scores));
+    }
+    Machine team(4);
+    EXPECT_EQ(bytes_of(score(team, text, 2).scores), bytes_of(whole.scores));
+    expect_runs_change_nothing(machine, text, whole);
+  }
+}
+
 // Rows [kSegment, 2 kSegment) of the call alone give the second segment.
 TEST(ScoreColumns, WindowsChangeNothing) {
-  Machine machine;
-  const PlantedText text = PlantedText::random(6 * kTile, 9, 1, 2);
-  const Scored whole = score(machine, text, 1);
-  ScoreTilesArgs part = whole.tiles;
-  part.rows = {.first = kSegment, .count = kSegment};
-  const int64_t num_probes = int64_t{kSegment / kTile} * 4;
-  part.vectors = machine.tensor(DType::kBF16, {2, num_probes, PlantedText::kHeadDim});
-  part.records = machine.tensor(DType::kF32, {2, num_probes, whole.tiles.records.dim(2)});
-  score_tiles(machine.stream(), part);
-  const TileMasses masses = new_masses(machine, part, 1);
-  make_masses(machine, part, masses);
-  const TensorView scores = machine.tensor(DType::kI32, {1, 1, whole.scores.dim(2)});
-  score_columns(machine.stream(), score_args(part, masses, scores));
-  machine.synchronize();
-  const std::vector<int32_t> expected = values_of<int32_t>(whole.scores);
-  EXPECT_EQ(values_of<int32_t>(scores),
-            std::vector<int32_t>(expected.begin() + scores.num_elements(), expected.end()));
-  const std::vector<int32_t> all_masses = values_of<int32_t>(whole.masses.masses);
-  EXPECT_EQ(
-      values_of<int32_t>(masses.masses),
-      std::vector<int32_t>(all_masses.end() - masses.masses.num_elements(), all_masses.end()));
+  for (const int32_t head_dim : kHeadDims) {
+    SCOPED_TRACE(head_dim);
+    Machine machine;
+    const PlantedText text = PlantedText::random(6 * kTile, 9, 1, 2, head_dim);
+    const Scored whole = score(machine, text, 1);
+    ScoreTilesArgs part = whole.tiles;
+    part.rows = {.first = kSegment, .count = kSegment};
+    const int64_t num_probes = int64_t{kSegment / kTile} * 4;
+    part.vectors = machine.tensor(DType::kBF16, {2, num_probes, head_dim});
+    part.records = machine.tensor(DType::kF32, {2, num_probes, whole.tiles.records.dim(2)});
+    score_tiles(machine.stream(), part);
+    const TileMasses masses = new_masses(machine, part, 1);
+    make_masses(machine, part, masses);
+    const TensorView scores = machine.tensor(DType::kI32, {1, 1, whole.scores.dim(2)});
+    score_columns(machine.stream(), score_args(part, masses, scores));
+    machine.synchronize();
+    const std::vector<int32_t> expected = values_of<int32_t>(whole.scores);
+    EXPECT_EQ(values_of<int32_t>(scores),
+              std::vector<int32_t>(expected.begin() + scores.num_elements(), expected.end()));
+    const std::vector<int32_t> all_masses = values_of<int32_t>(whole.masses.masses);
+    EXPECT_EQ(
+        values_of<int32_t>(masses.masses),
+        std::vector<int32_t>(all_masses.end() - masses.masses.num_elements(), all_masses.end()));
+  }
 }
 
 // 16 query tiles of 16 heads that look at key 5 alone: 2^32 in units of 2^-24.
 TEST(ScoreColumns, SumsEndAtTheLargestScore) {
-  Machine machine;
-  const auto queries = [](int32_t, int32_t) {
-    std::vector<float> numbers(PlantedText::kHeadDim);
-    numbers[0] = 100.0f;
-    return numbers;
-  };
-  const auto keys = [](int32_t position, int32_t) {
-    std::vector<float> numbers(PlantedText::kHeadDim);
-    numbers[0] = position == 5 ? 4.0f : 0.0f;
-    return numbers;
-  };
-  const PlantedText text(kFirst + 16 * kTile, queries, keys, 1, 16);
-  ScoreTilesArgs tiles = text.call(machine, {.rows_per_tile = 1}, kFirst);
-  score_tiles(machine.stream(), tiles);
-  const TileMasses masses = new_masses(machine, tiles, 1);
-  make_masses(machine, tiles, masses);
-  ScoreColumnsArgs args = score_args(
-      tiles, masses, machine.tensor(DType::kI32, {1, 1, tiles_of(text.num_tokens()) * kTile}));
-  args.segment_tokens = 18 * kTile;  // all rows
-  score_columns(machine.stream(), args);
-  machine.synchronize();
-  EXPECT_EQ(args.scores.data<int32_t>()[5], static_cast<int32_t>(kMaxColumnScore));
-  EXPECT_EQ(args.scores.data<int32_t>()[6], 0);
+  for (const int32_t head_dim : kHeadDims) {
+    SCOPED_TRACE(head_dim);
+    Machine machine;
+    const auto queries = [head_dim](int32_t, int32_t) {
+      std::vector<float> numbers(static_cast<size_t>(head_dim));
+      numbers[0] = 100.0f;
+      return numbers;
+    };
+    const auto keys = [head_dim](int32_t position, int32_t) {
+      std::vector<float> numbers(static_cast<size_t>(head_dim));
+      numbers[0] = position == 5 ? 4.0f : 0.0f;
+      return numbers;
+    };
+    const PlantedText text(kFirst + 16 * kTile, queries, keys, 1, 16);
+    ScoreTilesArgs tiles = text.call(machine, {.rows_per_tile = 1}, kFirst);
+    score_tiles(machine.stream(), tiles);
+    const TileMasses masses = new_masses(machine, tiles, 1);
+    make_masses(machine, tiles, masses);
+    ScoreColumnsArgs args = score_args(
+        tiles, masses, machine.tensor(DType::kI32, {1, 1, tiles_of(text.num_tokens()) * kTile}));
+    args.segment_tokens = 18 * kTile;  // all rows
+    score_columns(machine.stream(), args);
+    machine.synchronize();
+    EXPECT_EQ(args.scores.data<int32_t>()[5], static_cast<int32_t>(kMaxColumnScore));
+    EXPECT_EQ(args.scores.data<int32_t>()[6], 0);
+  }
 }
 
 // ---- select_columns ----------------------------------------------------------------------------
@@ -277,48 +296,6 @@ TEST(SelectColumns, TakesAShareOfTheScores) {
             << "row " << row << " share " << share;
       }
     }
-  }
-}
-
-// As many positions as threads have to share, and scores of all sizes: few and many equal to the
-// smallest that is taken.
-TEST(SelectColumns, TakesTheLargestOfManyScores) {
-  constexpr int32_t kWidth = 70 * 1000 / kTile * kTile;
-  constexpr int32_t kCount = 3 * kTile;
-  const int32_t limits[] = {0, 1, 1000, 1 << 20, static_cast<int32_t>(kMaxColumnScore)};
-  for (const int32_t limit : limits) {
-    Machine machine;
-    std::mt19937 generator(17);
-    std::vector<int32_t> scores(kWidth);
-    for (int32_t& number : scores) {
-      number = std::min(limit, static_cast<int32_t>(generator() >> (generator() % 31 + 1)));
-    }
-    TileColumns columns{.positions = machine.tensor(DType::kI32, {1, 1, kCount}),
-                        .count = machine.tensor(DType::kI32, {1, 1}),
-                        .segment_tokens = kWidth,
-                        .first_segment = 1};
-    select_columns(machine.stream(),
-                   {.scores = machine.tensor(scores, {1, 1, kWidth}),
-                    .max_count = machine.tensor(std::vector<int32_t>{kCount - 5}, {1}),
-                    .batch = {.row_begin = machine.tensor(std::vector<int32_t>{0, kWidth}, {2}),
-                              .first_pos = machine.tensor(std::vector<int32_t>{kWidth}, {1})},
-                    .first_segment = 1,
-                    .rule = {.sink_tokens = 3, .recent_tokens = 10},
-                    .columns = columns});
-    machine.synchronize();
-    std::vector<int32_t> expected;
-    for (int32_t j = 3; j < kWidth - 10; ++j) {
-      if (scores[static_cast<size_t>(j)] > 0) expected.push_back(j);
-    }
-    std::stable_sort(expected.begin(), expected.end(), [&](int32_t a, int32_t b) {
-      return scores[static_cast<size_t>(a)] > scores[static_cast<size_t>(b)];
-    });
-    if (std::ssize(expected) > kCount - 5) expected.resize(kCount - 5);
-    std::sort(expected.begin(), expected.end());
-    const int32_t* positions = columns.positions.data<int32_t>();
-    EXPECT_EQ(std::vector<int32_t>(positions, positions + columns.count.data<int32_t>()[0]),
-              expected)
-        << limit;
   }
 }
 

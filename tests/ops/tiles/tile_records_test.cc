@@ -207,12 +207,14 @@ struct VisitShape {
 };
 
 // Groups that do not divide a block of rows, every number of probes, heads that no step of a
-// product divides, a last tile of one row, and more than one word of bits.
+// product divides, a last tile of one row, more than one word of bits, and more query tiles than
+// stay on a multiprocessor of a GPU.
 const VisitShape kVisitShapes[] = {
     {1, 1, 16, 64, 5 * kTile + 1, 0, 1, 1},       {2, 3, 16, 128, 9 * kTile, 2 * kTile, 4, 2},
     {2, 2, 64, 256, 7 * kTile - 1, 0, 2, 1},      {1, 7, 80, 64, 6 * kTile + 70, kTile, 8, 1},
     {3, 1, 128, 128, 5 * kTile, kTile, 16, 3},    {2, 8, 16, 128, 4 * kTile + 5, 0, 4, 2},
-    {1, 2, 16, 128, 40 * kTile, 3 * kTile, 4, 1},
+    {1, 2, 16, 128, 40 * kTile, 3 * kTile, 4, 1}, {2, 7, 128, 256, 20 * kTile + 5, kTile, 4, 2},
+    {1, 1, 64, 64, 70 * kTile, 0, 1, 1},
 };
 
 std::string describe(const VisitShape& shape) {
@@ -296,8 +298,7 @@ TEST(TileVisits, VisitedTilesHaveTheBitsThatTheyHaveWithout) {
 }
 
 // A window takes its own entries of the mask of a pass.
-TEST(TileVisits, RunsAndWindowsChangeNothing) {
-  const VisitShape shape{2, 2, 16, 128, 9 * kTile + 30, 2 * kTile, 4, 2};
+void expect_cuts_change_nothing(const VisitShape& shape) {
   Machine machine;
   ScoreTilesArgs whole = shape.call(machine);
   whole.visits = random_visits(machine, shape, 3);
@@ -336,6 +337,13 @@ TEST(TileVisits, RunsAndWindowsChangeNothing) {
   }
 }
 
+TEST(TileVisits, RunsAndWindowsChangeNothing) {
+  for (const int32_t head_dim : {16, 64, 128}) {
+    SCOPED_TRACE(head_dim);
+    expect_cuts_change_nothing({2, 2, head_dim, 128, 9 * kTile + 30, 2 * kTile, 4, 2});
+  }
+}
+
 // More query tiles than a block of a GPU lists at a time.
 TEST(TileVisits, ManyQueryTilesVisitATile) {
   const VisitShape shape{1, 1, 16, 128, 600 * kTile, 0, 1, 1};
@@ -351,15 +359,17 @@ TEST(TileVisits, ManyQueryTilesVisitATile) {
 
 // Keys that are NaN reach no record of a tile that is not visited.
 TEST(TileVisits, TilesThatNobodyVisitsAreNotRead) {
-  const VisitShape shape{1, 2, 16, 128, 6 * kTile, 0, 4, 1};
-  Machine machine;
-  ScoreTilesArgs args = shape.call(machine);
-  BFloat16* keys = args.kv.block(2) + args.kv.shape.k_offset(0);
-  std::fill_n(keys, kTile * shape.head_dim, BFloat16(std::nanf("")));
-  std::vector<int32_t> words(6, 0x3F & ~(1 << 2));
-  args.visits = {.bits = machine.tensor(words, {1, 1, 6, 1})};
-  score(machine, args);
-  for (const float record : values_of<float>(args.records)) EXPECT_FALSE(std::isnan(record));
+  for (const int32_t head_dim : {16, 128}) {
+    const VisitShape shape{1, 2, head_dim, 128, 6 * kTile, 0, 4, 1};
+    Machine machine;
+    ScoreTilesArgs args = shape.call(machine);
+    BFloat16* keys = args.kv.block(2) + args.kv.shape.k_offset(0);
+    std::fill_n(keys, kTile * shape.head_dim, BFloat16(std::nanf("")));
+    std::vector<int32_t> words(6, 0x3F & ~(1 << 2));
+    args.visits = {.bits = machine.tensor(words, {1, 1, 6, 1})};
+    score(machine, args);
+    for (const float record : values_of<float>(args.records)) EXPECT_FALSE(std::isnan(record));
+  }
 }
 
 TEST(TileVisitsContract, NamesTheRuleThatIsBroken) {

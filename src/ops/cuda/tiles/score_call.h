@@ -50,6 +50,9 @@ struct ScoreCall {
   float scale = 0.0f;            // of a product of vectors
   float pool_log = 0.0f;         // kPooled: ln(key_pool_tokens)
   CudaReport report = {};        // of a KV tile beyond the records
+  std::byte* scratch = nullptr;  // of the stream, for a launch
+  size_t scratch_bytes = 0;
+  int num_processors = 0;
 };
 
 // Query tiles of which a block with visits has a list.
@@ -79,7 +82,9 @@ struct ScoreKernel {
 
 ScoreKernel score_rows_kernel();   // true rows and pools, from sm_80 on
 ScoreKernel score_cells_kernel();  // antidiagonals, from sm_80 on
-// The same for sm_90. They fit nothing in builds without sm_90a.
+// The same for sm_90. They fit nothing in builds without sm_90a. The first takes true rows of query
+// tiles whose heads the copy engine can bring, the second all true rows.
+ScoreKernel score_hopper_probes_kernel();
 ScoreKernel score_hopper_rows_kernel();
 ScoreKernel score_hopper_cells_kernel();
 

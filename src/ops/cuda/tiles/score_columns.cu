@@ -1,4 +1,5 @@
-// score_columns on CUDA: a block of threads for each KV tile and list head and for some segments.
+// score_columns on CUDA, the general kernel: a block of threads for each KV tile and list head and
+// for some segments. Hopper has one of its own for most shapes (tiles/score_columns_sm90.cu).
 //
 // Bound: exponentials, one for 2 head_dim operations of the tensor cores, and reads of keys, once
 // for kProductWarps segments. Tile: 128 keys that stay while column probes pass, of each segment 32
@@ -10,27 +11,16 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
+#include "ops/cuda/attention/scratch.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/tiles/column_product.cuh"
+#include "ops/cuda/tiles/columns_call.h"
 #include "ops/cuda/tiles/key_run.cuh"
-#include "ops/cuda/tiles/key_run.h"
 
 namespace sluice::cuda {
 namespace {
 
 using namespace tiles;  // NOLINT(google-build-using-namespace): the shared parts of this kernel
-
-// ScoreColumnsArgs as plain pointers and sizes.
-struct ColumnsCall {
-  ProbeCall probes;
-  KeyRunCall run;
-  int32_t* scores;  // [num_list_heads][num_segments][num_positions]
-  int64_t num_positions;
-  int32_t num_segments;
-  int32_t kv_heads_per_list;
-  int32_t tiles_per_segment;
-  CudaReport report;
-};
 
 // The probes of a segment that may see a KV tile: those of query tiles from `first_entry` of the
 // window on, all heads of a group side by side.
@@ -140,6 +130,21 @@ void check_column_product(const char* op, const CudaStream& stream, int32_t head
   }
 }
 
+namespace {
+
+void launch_general(cudaStream_t stream, const ColumnsCall& call, int32_t num_lists) {
+  const size_t num_bytes = product_bytes(call.probes.head_dim);
+  check_cuda(cudaFuncSetAttribute(score_columns_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(num_bytes)),
+             "cudaFuncSetAttribute");
+  const dim3 grid(static_cast<unsigned>(call.run.num_run_tiles),
+                  static_cast<unsigned>((call.num_segments + kProductWarps - 1) / kProductWarps),
+                  static_cast<unsigned>(num_lists));
+  score_columns_kernel<<<grid, kProductThreads, num_bytes, stream>>>(call);
+}
+
+}  // namespace
+
 void CudaOps::score_columns(Stream& on, const ScoreColumnsArgs& args) const {
   CudaStream& stream = as_cuda(on);
   const int32_t num_kv_heads = args.kv.shape.num_kv_heads;
@@ -154,19 +159,24 @@ void CudaOps::score_columns(Stream& on, const ScoreColumnsArgs& args) const {
   check_key_run("score_columns", stream, args.kv);
   check_column_product("score_columns", stream, call.probes.head_dim);
   if (call.run.num_run_tiles == 0 || args.scores.num_elements() == 0) return;
+  const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  const HopperColumns hopper = score_hopper_columns();
+  const bool is_hopper =
+      gpu.major == 9 && gpu.minor == 0 && hopper.fits(call, AttentionScratch::data_bytes());
   stream.submit("score_columns", [&](cudaStream_t handle) {
     call.report = stream.report("score_columns",
                                 "KV tile {} lies beyond the scores; give room for the scores of "
                                 "all keys up to kv_end");
-    const size_t num_bytes = product_bytes(call.probes.head_dim);
-    check_cuda(
-        cudaFuncSetAttribute(score_columns_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(num_bytes)),
-        "cudaFuncSetAttribute");
-    const dim3 grid(static_cast<unsigned>(call.run.num_run_tiles),
-                    static_cast<unsigned>((call.num_segments + kProductWarps - 1) / kProductWarps),
-                    static_cast<unsigned>(num_lists));
-    score_columns_kernel<<<grid, kProductThreads, num_bytes, handle>>>(call);
+    if (is_hopper) {
+      check_cuda(hopper.launch(handle, call,
+                               {.kv = args.kv,
+                                .scratch = attention_scratch(stream).data(),
+                                .scratch_bytes = AttentionScratch::data_bytes(),
+                                .num_processors = gpu.multiProcessorCount}),
+                 "launch of column scores");
+    } else {
+      launch_general(handle, call, num_lists);
+    }
   });
 }
 

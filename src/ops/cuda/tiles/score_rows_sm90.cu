@@ -1,4 +1,5 @@
-// The kernel of score_tiles for true rows on Hopper: warpgroup matrix products (wgmma).
+// The kernel of score_tiles on Hopper for true rows that tiles/score_probes_sm90.cu does not take,
+// such as the last rows of segments: warpgroup matrix products (wgmma).
 //
 // A warpgroup multiplies 128 rows by 128 keys. Products of one step run while the next is issued;
 // two blocks a multiprocessor take turns at products and exponentials. Compiled for sm_90a only.

@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_stream.h"
+#include "ops/cuda/attention/scratch.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/tiles/key_run.h"
 #include "ops/cuda/tiles/score_call.h"
@@ -79,8 +80,11 @@ int32_t choose_splits(const ScoreCall& call, const ScoreShape& shape, int num_pr
 ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
   const bool has_cells = call.probes.kind == TileProbeKind::kAntidiagonal;
   if (gpu.major == 9 && gpu.minor == 0) {
-    const ScoreKernel hopper = has_cells ? score_hopper_cells_kernel() : score_hopper_rows_kernel();
+    const ScoreKernel hopper =
+        has_cells ? score_hopper_cells_kernel() : score_hopper_probes_kernel();
     if (hopper.fits(call)) return hopper;
+    const ScoreKernel rows = score_hopper_rows_kernel();
+    if (!has_cells && rows.fits(call)) return rows;
   }
   return has_cells ? score_cells_kernel() : score_rows_kernel();
 }
@@ -99,6 +103,8 @@ void check_supported(const char* op, const CudaStream& stream, const ScoreCall& 
 
 void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreCall call) {
   const cudaDeviceProp& gpu = stream.cuda_device().properties();
+  call.scratch_bytes = AttentionScratch::data_bytes();
+  call.num_processors = gpu.multiProcessorCount;
   const ScoreKernel kernel = choose_kernel(call, gpu);
   const ScoreShape shape = kernel.shape(call);
   check_key_run(op, stream, kv);
@@ -109,6 +115,7 @@ void run_call(const char* op, CudaStream& stream, const KvBlocksView& kv, ScoreC
     call.report = stream.report(op,
                                 "KV tile {} lies beyond the records; make records of all KV tiles "
                                 "up to kv_end");
+    call.scratch = attention_scratch(stream).data();
     check_cuda(launch_probe_vectors(handle, call), "launch of probe vectors");
     check_cuda(kernel.launch(handle, call), "launch of tile scores");
   });

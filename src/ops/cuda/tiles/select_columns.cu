@@ -1,11 +1,13 @@
 // select_columns on CUDA: a block of threads for each list head and segment.
 //
-// Bound: reads of the scores, about one for each bit of the largest (tiles/largest.cuh). Thread
-// rule: enqueue only.
+// Bound: reads of the scores: two where a short list holds all that may be taken
+// (tiles/shortlist.cuh), else six (tiles/largest.cuh), and more with totals. Thread rule: enqueue
+// only.
 #include "device/cuda/cuda_report.cuh"
 #include "device/cuda/cuda_stream.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/tiles/largest.cuh"
+#include "ops/cuda/tiles/shortlist.cuh"
 
 namespace sluice::cuda {
 namespace {
@@ -47,9 +49,26 @@ __device__ inline Candidates candidates_of(const SelectCall& call, int32_t list,
           static_cast<int32_t>(call.rule.most_columns(call.max_count[list], end))};
 }
 
+struct Shared {
+  LargestScores::Shared largest;
+  Shortlist list;
+};
+
+// Writes the positions of a segment and how many they are. `list` is null, or has the positions of
+// the scores that `largest` searches.
+__device__ inline void write_columns(LargestScores& largest, const Shortlist* list,
+                                     int32_t* positions, int32_t& count) {
+  const LargestCut<int32_t> cut = largest.find_cut();
+  if (threadIdx.x == 0) count = cut.count;
+  if (cut.count == 0) return;
+  largest.for_each_taken(cut, [=](int32_t rank, int32_t j) {
+    positions[rank] = list == nullptr ? j : list->places[j];
+  });
+}
+
 // grid: segments, then list heads.
 __global__ void __launch_bounds__(kThreads) select_columns_kernel(const SelectCall call) {
-  __shared__ LargestScores::Shared shared;
+  __shared__ Shared shared;
   const auto segment = static_cast<int32_t>(blockIdx.x);
   const auto list = static_cast<int32_t>(blockIdx.y);
   const int32_t* scores =
@@ -61,16 +80,23 @@ __global__ void __launch_bounds__(kThreads) select_columns_kernel(const SelectCa
     if (threadIdx.x == 0) fail_row(call.report, call.first_segment + segment);
     candidates = {};
   }
-  LargestScores largest(scores, candidates, shared);
+  int32_t* positions = call.positions + target * call.max_columns;
+  // Sums need all scores.
+  if (call.totals == nullptr && candidates.count > 0 &&
+      candidates.end - candidates.begin > kShortlistNumbers &&
+      make_shortlist<kThreads>(scores, candidates.begin, candidates.end, candidates.count,
+                               shared.largest.bins, shared.list)) {
+    LargestScores largest(shared.list.numbers, {0, shared.list.count, candidates.count},
+                          shared.largest);
+    write_columns(largest, &shared.list, positions, call.count[target]);
+    return;
+  }
+  LargestScores largest(scores, candidates, shared.largest);
   if (call.totals != nullptr && candidates.count > 0) {
     const auto total = static_cast<uint64_t>(call.totals[list * call.num_scored + segment]);
     largest.leave_at_most(total - share_of_total(total, call.share));
   }
-  const LargestCut<int32_t> cut = largest.find_cut();
-  if (threadIdx.x == 0) call.count[target] = cut.count;
-  if (cut.count == 0) return;
-  int32_t* positions = call.positions + target * call.max_columns;
-  largest.for_each_taken(cut, [=](int32_t rank, int32_t j) { positions[rank] = j; });
+  write_columns(largest, nullptr, positions, call.count[target]);
 }
 
 }  // namespace
