@@ -260,6 +260,8 @@ void declare(OptionSet& set, BenchSparseCommand* bench) {
              &bench->budgets, 1);
   set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (random ids)",
            &bench->file);
+  set.text("--replay", "FILE", "page lists for Quest's decode, of bench overlap --record (its own)",
+           &bench->replay);
   declare_kv_output(set, bench);
 }
 
@@ -278,6 +280,8 @@ void declare(OptionSet& set, BenchOverlapCommand* bench) {
   set.integer("--steps", "decode steps that are compared, after 16 to warm up (64)", &bench->steps,
               1, 1000000);
   set.text("-f,--file", "FILE", "text to decode along (DIR/haystack.txt)", &bench->file);
+  set.text("--record", "FILE", "write the page lists of these steps, for bench sparse --replay",
+           &bench->record);
   declare_seed(set, &bench->engine);
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);

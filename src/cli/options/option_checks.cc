@@ -397,9 +397,15 @@ void check(BenchSparseCommand* bench, const Given& given) {
 void check(BenchOverlapCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   refuse_both(given, "--budgets", "--sparse-topk-tokens");
-  if (!bench->budgets.empty()) return;
   const auto topk = bench->engine.sparse.topk_tokens;
-  bench->budgets = topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
+  if (bench->budgets.empty()) {
+    bench->budgets =
+        topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
+  }
+  if (bench->record.empty() || bench->lengths.size() * bench->budgets.size() == 1) return;
+  fail(ErrorCode::kInvalidArgument,
+       "--record: a file has the lists of one length and one budget; give one of --lengths and one "
+       "of --budgets");
 }
 
 // Activations are those of full attention, so no policy would have an effect.

@@ -255,6 +255,7 @@ struct BenchSparseCommand : BenchKvCommand {
   std::vector<std::string> policies = {kComparedPolicies.begin(), kComparedPolicies.end()};
   std::vector<int32_t> budgets;  // tokens that decode selects; empty: the policy's own
   std::string file;              // text of the prompts; "": random ids
+  std::string replay;            // page lists that decode reads; "": those that it chooses
 };
 
 // `sluice bench overlap`: every length with every budget.
@@ -264,6 +265,7 @@ struct BenchOverlapCommand {
   std::vector<int32_t> budgets;           // as above
   int32_t steps = 64;                     // decode steps that are compared
   std::string file;                       // text; "": the model's haystack.txt
+  std::string record;                     // a file for the page lists; "": none
   bool json = false;
   bool gpu_lock = false;
 };
