@@ -1,6 +1,6 @@
 // A ListReplay gives attention the recorded lists between the rule's sinks and recent pages, and is
 // otherwise the policy that it wraps.
-#include "attention/list_replay.h"
+#include "attention/replay/list_replay.h"
 
 #include <gtest/gtest.h>
 

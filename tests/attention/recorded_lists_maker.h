@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 
 namespace sluice::testing {
 

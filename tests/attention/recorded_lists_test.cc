@@ -1,5 +1,5 @@
 // Lists keep what they have in common when they are carried over to another model and length.
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 
 #include <algorithm>
 #include <random>

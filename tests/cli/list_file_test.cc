@@ -1,5 +1,5 @@
 // Files of page lists: what is written is read, and nothing else is.
-#include "cli/bench/list_file.h"
+#include "cli/bench/lists/list_file.h"
 
 #include <functional>
 

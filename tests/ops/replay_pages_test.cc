@@ -1,11 +1,10 @@
 // replay_pages: every entry against the definition, and no entry outside of the chosen ones is
 // written; a graph reads the step at each launch.
-#include "ops/replay_pages.h"
-
 #include <random>
 #include <vector>
 
 #include "op_test_util.h"
+#include "ops/page_selection.h"
 
 namespace sluice::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "attention/list_replay.h"
+#include "attention/replay/list_replay.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"

@@ -12,7 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 #include "cli/bench/link.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"

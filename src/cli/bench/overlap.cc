@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/list_recorder.h"
-#include "cli/bench/list_file.h"
+#include "cli/bench/lists/list_file.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/page_overlap.h"
 #include "cli/commands.h"

@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/list_file.h"
+#include "cli/bench/lists/list_file.h"
 #include "cli/bench/sparse_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"

@@ -1,5 +1,5 @@
 // Writes and reads the fields in order; a checksum comes before any of them is believed.
-#include "cli/bench/list_file.h"
+#include "cli/bench/lists/list_file.h"
 
 #include <cstring>
 #include <limits>

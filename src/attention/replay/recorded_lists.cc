@@ -1,5 +1,5 @@
 // Carries recorded lists over to other layers, heads and lengths.
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 
 #include <algorithm>
 

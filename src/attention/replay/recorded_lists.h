@@ -1,8 +1,8 @@
 // RecordedLists: the page lists that a decode policy chose in consecutive steps of one sequence,
 // and how they are carried over to another model and a longer text.
 //
-// Recorded by `sluice bench overlap`, replayed by ListReplay (attention/list_replay.h); the file
-// format is cli/bench/list_file.h's. Thread rule: a value; pure functions.
+// Recorded by `sluice bench overlap`, replayed by ListReplay (attention/replay/list_replay.h); the
+// file format is cli/bench/lists/list_file.h's. Thread rule: a value; pure functions.
 #pragma once
 
 #include <cstdint>

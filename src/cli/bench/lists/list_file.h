@@ -19,7 +19,7 @@
 #include <string>
 #include <string_view>
 
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 
 namespace sluice::cli {
 

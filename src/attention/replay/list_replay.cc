@@ -1,7 +1,7 @@
 // Uploads the lists of all layers once; a selection then copies from them on the device.
-#include "attention/list_replay.h"
+#include "attention/replay/list_replay.h"
 
-#include "ops/replay_pages.h"
+#include "ops/page_selection.h"
 
 namespace sluice {
 

@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "attention/policy_pair.h"
-#include "attention/recorded_lists.h"
+#include "attention/replay/recorded_lists.h"
 
 namespace sluice {
 
