@@ -61,6 +61,7 @@ struct RequestOutput {
   // Fewer if the request was cancelled before. Empty unless SamplingParams::prompt_logprobs is set.
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
 
+  SpeculationCounts speculation;  // the request's drafts
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_reason;  // the stop string that ended it, if one did
 
