@@ -94,6 +94,7 @@ struct EngineStats {
   double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
   int64_t prefill_ns = 0;                  // host wall time of prefill steps
   int64_t decode_ns = 0;                   // and of decode steps
+  int64_t draft_ns = 0;                    // of these, in passes that draft for speculation
   int64_t load_ns = 0;                     // loading the model
 };
 

@@ -82,11 +82,13 @@ bool LlmEngine::run_draft_pass(const Batch& batch, int64_t num_ahead) {
                               .wants_token = true,
                               .num_ahead = num_ahead});
   }
+  const int64_t begin_ns = now_ns_();
   observer_->begin_step(pass);
   const auto expect_nothing = [] { return std::vector<ExpectedSequence>(); };
   const auto tokens = run_batch(pass, expect_nothing, nullptr);
   for (const SampledToken& token : *tokens) token.sequence->drafts.push_back(token.token_id);
   observer_->end_step(pass);
+  stats_.draft_ns += now_ns_() - begin_ns;
   return true;
 }
 
@@ -110,8 +112,7 @@ void LlmEngine::commit_draft(Sequence& sequence, std::span<const SampledToken> t
   int64_t num_accepted = 0;
   for (size_t i = 0; i < tokens.size(); ++i) {
     SampledToken token = tokens[i];
-    const bool accepted =
-        i < sequence.drafts.size() && speculator_->accepts(sequence, i, token);
+    const bool accepted = i < sequence.drafts.size() && speculator_->accepts(sequence, i, token);
     commit_rows(sequence, Phase::kVerify, 1);
     sequence.set_prompt_done(sequence.kv.num_tokens());
     append_token(token);

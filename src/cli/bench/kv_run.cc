@@ -193,27 +193,6 @@ void plan_replay(const ModelSummary& model, int32_t block_tokens, KvRow* row) {
   row->planned_device_bytes += static_cast<double>(ListReplay::table_bytes(*row->replay, layout));
 }
 
-// Options that every row shares, and sizes for exactly one request where none were given.
-void complete_options(const KvWork& work, const ModelSummary& model, EngineOptions* engine) {
-  engine->enable_prefix_caching = false;  // every run must compute its whole prompt
-  engine->max_num_seqs = 1;
-  if (engine->kv.offload == KvOffload::kOff)
-    engine->kv.device_bytes.reset();  // resident KV is all on the device; the option is refused
-  if (!engine->max_model_len) engine->max_model_len = work.prompt_tokens + work.decode_tokens;
-  // The default pass is at most as long as the longest request; a chunk from a list may be longer
-  // and needs a longer pass.
-  const int64_t longest = *engine->max_model_len;
-  if (!engine->max_num_batched_tokens && engine->prefill_chunk_tokens.value_or(0) > longest) {
-    engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
-  }
-  if (!engine->kv.host_bytes) {
-    // Whole blocks for the longest request and no more: pinning takes time.
-    const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
-    const int64_t num_blocks = (longest + block - 1) / block;
-    engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
-  }
-}
-
 // Consecutive runs of every row, each row's in one engine.
 struct Visit {
   int32_t first_run = 0;
@@ -284,9 +263,29 @@ void set_mode(KvOffload mode, EngineOptions* engine) {
   if (mode == KvOffload::kLayerwise) engine->prefill_chunk_tokens.reset();
 }
 
+void size_for_one_request(int64_t longest, const ModelSummary& model, EngineOptions* engine) {
+  engine->enable_prefix_caching = false;  // every run must compute its whole prompt
+  engine->max_num_seqs = 1;
+  if (engine->kv.offload == KvOffload::kOff)
+    engine->kv.device_bytes.reset();  // resident KV is all on the device; the option is refused
+  if (!engine->max_model_len) engine->max_model_len = longest;
+  // The default pass is at most as long as the longest request; a chunk from a list may be longer
+  // and needs a longer pass.
+  if (!engine->max_num_batched_tokens &&
+      engine->prefill_chunk_tokens.value_or(0) > *engine->max_model_len) {
+    engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
+  }
+  if (!engine->kv.host_bytes) {
+    // Whole blocks for the longest request and no more: pinning takes time.
+    const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
+    const int64_t num_blocks = (*engine->max_model_len + block - 1) / block;
+    engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
+  }
+}
+
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model) {
   for (KvRow& row : *rows) {
-    complete_options(row.work, model, &row.engine);
+    size_for_one_request(row.work.prompt_tokens + row.work.decode_tokens, model, &row.engine);
     const MemoryPlan plan = plan_memory(row.engine);
     // `inspect` would print the same plan; peak_cell compares the run with it.
     row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());

@@ -77,6 +77,10 @@ struct KvRow {
 // Sets the mode and unsets options that it does not have: layer-wise prefill takes whole prompts.
 void set_mode(KvOffload mode, EngineOptions* engine);
 
+// Sizes for one request of `longest` tokens, prompt and answer, where none were given; no prefix
+// cache.
+void size_for_one_request(int64_t longest, const ModelSummary& model, EngineOptions* engine);
+
 // Completes and plans the options of all rows, then loads, measures and frees one engine after the
 // other. With two repeats or more this is done twice, the second time from the last row to the
 // first: a machine that becomes slower or faster changes all rows alike. Planning all first means

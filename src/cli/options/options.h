@@ -270,6 +270,20 @@ struct BenchOverlapCommand {
   bool gpu_lock = false;
 };
 
+// `sluice bench speculative`: plain decode, and drafts of every length with every acceptance.
+struct BenchSpeculativeCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {4096};            // tokens of the prompts
+  int32_t decode_tokens = 64;                       // of a run
+  int32_t repeats = 2;                              // runs of a row
+  std::vector<int32_t> counts = {4, 8, 16};         // tokens of a draft
+  std::vector<int32_t> acceptances = {80, 90, 95};  // percent, with random weights
+  std::string file;                                 // text; "": the model's haystack.txt
+  SamplingParams sampling = {.temperature = 0};     // of the text, with the model's weights
+  bool json = false;
+  bool gpu_lock = false;
+};
+
 // `sluice bench recall`: one prefill of each text, with full attention.
 struct BenchRecallCommand {
   EngineOptions engine;
