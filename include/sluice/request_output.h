@@ -81,6 +81,7 @@ struct EngineStats {
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
   int64_t num_graph_launches = 0;  // decode steps that were one launch (CUDA)
+  std::optional<SpeculationCounts> speculation;  // empty without a speculative method
   // With KV offload, as in Observations, all layers and phases.
   int64_t kv_h2d_bytes = 0;
   int64_t kv_d2h_bytes = 0;

@@ -219,10 +219,15 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   const StepWatch step_watch(batch, watch);
   step_watch.begin();
   const int64_t min_rows = watch != nullptr ? watch->min_rows : plan_.passes.min_watched_rows;
+  const int64_t pass_begin_ns = speculator_ ? now_ns_() : begin_ns;
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
   const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
   if (tokens) {
-    scheduler_->measured(batch, now_ns_() - begin_ns);
+    const int64_t now_ns = now_ns_();
+    scheduler_->measured(batch, now_ns - begin_ns);
+    if (speculator_ && batch.phase != Phase::kPrefill) {
+      speculator_->measured_pass(batch.num_rows(), now_ns - pass_begin_ns);
+    }
     commit(batch, *tokens, outputs);
   }
   observer_->end_step(batch);

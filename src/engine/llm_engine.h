@@ -183,8 +183,9 @@ class LlmEngine {
   void make_speculator(const EngineOptions& options, Parts& parts);
   void speculate(Batch& batch);
   void draft_by_source(Batch& batch);
-  void draft_by_passes(Batch& batch);
-  bool run_draft_pass(const Batch& batch, int64_t num_ahead);
+  void draft_by_passes(const Batch& batch);
+  void run_draft_pass(const Batch& batch, int64_t num_ahead,
+                      const Residency::ExpectNext& expect_next);
   std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
   void commit_verified(const Batch& batch, std::span<const SampledToken> tokens,
                        std::vector<RequestOutput>& outputs);

@@ -25,6 +25,7 @@ Observer::Observer(const Residency& residency, const PolicyPair& policies,
 
 void Observer::begin_step(const Batch& batch) {
   PhaseCounts& phase = counts_of(batch);
+  verifies_ = verifies_ || batch.phase == Phase::kVerify;
   ++phase.num_steps;
   phase.num_tokens += batch.num_rows();
   if (rule(batch.phase).selects()) {
@@ -159,7 +160,8 @@ Observations Observer::observations() const {
   Observations result;
   result.sparse_policy = policies_.name();
   result.prefill = describe(prefill_, Phase::kPrefill);
-  result.decode = describe(decode_, Phase::kDecode);
+  result.decode = describe(decode_, verifies_ ? Phase::kVerify : Phase::kDecode);
+  result.draft = describe(draft_, Phase::kDecode);
   result.captured_mass = mass_.describe();
   return result;
 }

@@ -81,6 +81,7 @@ class Observer {
   PhaseCounts prefill_;
   PhaseCounts decode_;
   PhaseCounts draft_;
+  bool verifies_ = false;  // some decode step was a verify pass, which attends to everything
   MassSums mass_;  // of all sequences
 };
 

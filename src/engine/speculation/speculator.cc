@@ -13,7 +13,8 @@ Speculator::Speculator(Parts parts)
       limits_(parts.limits),
       vocab_size_(parts.vocab_size),
       source_(std::move(parts.source)),
-      forced_(std::move(parts.forced)) {
+      forced_(std::move(parts.forced)),
+      length_(limits_.max_tokens) {
   if (source_ || !drafts_ngrams(options_.method)) return;
   source_ = std::make_unique<NgramSource>(options_.prompt_lookup_min, options_.prompt_lookup_max);
 }
@@ -25,10 +26,28 @@ int64_t Speculator::max_drafts(const Sequence& sequence) const {
   return std::clamp<int64_t>(num_left - 1, 0, limits_.max_tokens);
 }
 
-void Speculator::ask_source(Sequence& sequence, int64_t max_tokens) {
+void Speculator::begin_step(int64_t num_seqs, int64_t num_drafting) {
+  num_seqs_ = num_seqs;
+  num_drafting_ = num_drafting;
+}
+
+int64_t Speculator::choose(const Sequence& sequence, DraftKind kind) {
+  const int64_t limit = max_drafts(sequence);
+  if (options_.num_tokens) return limit;
+  const AcceptanceRate& rate = sequence.draft_record.of(kind);
+  return std::min(limit, length_.choose(kind, rate, num_seqs_, num_drafting_));
+}
+
+int64_t Speculator::num_from_passes(const Sequence& sequence) {
+  return drafts_sparsely() ? choose(sequence, DraftKind::kSparse) : 0;
+}
+
+void Speculator::ask_source(Sequence& sequence) {
   sequence.drafts.clear();
   sequence.draft_record.newest = DraftKind::kSource;
-  if (!source_ || max_tokens == 0) return;
+  if (!source_) return;
+  const int64_t max_tokens = choose(sequence, DraftKind::kSource);
+  if (max_tokens == 0) return;
   source_->draft({.id = sequence.id,
                   .tokens = sequence.tokens,
                   .num_prompt_tokens = sequence.num_prompt_tokens,
@@ -51,7 +70,9 @@ bool Speculator::accepts(const Sequence& sequence, size_t index, SampledToken& t
 void Speculator::judged(Sequence& sequence, int64_t num_accepted) {
   const auto num_drafted = std::ssize(sequence.drafts);
   if (num_drafted == 0) return;
-  sequence.draft_record.of(sequence.draft_record.newest).add(num_drafted, num_accepted);
+  const DraftKind kind = sequence.draft_record.newest;
+  sequence.draft_record.of(kind).add(num_drafted, num_accepted);
+  length_.judged(kind, num_drafted, num_accepted);
   const SpeculationCounts newest{
       .num_drafts = 1, .num_draft_tokens = num_drafted, .num_accepted_tokens = num_accepted};
   counts_.add(newest);

@@ -12,6 +12,7 @@
 
 #include "engine/sampling/sampler.h"
 #include "engine/sequence.h"
+#include "engine/speculation/draft_length.h"
 #include "engine/speculation/draft_limits.h"
 #include "engine/speculation/draft_source.h"
 #include "sluice/observations.h"
@@ -33,11 +34,22 @@ class Speculator {
   // Whether drafts come from passes with the decode policy where the source has none.
   bool drafts_sparsely() const { return sluice::drafts_sparsely(options_.method); }
 
-  // Tokens that the sequence may draft in this step; 0: it decodes one token. Requests with
-  // penalties do not draft: what they may sample depends on the tokens before, drafts included.
+  // Tokens that the sequence may draft in a step; 0: it decodes one token. Requests with penalties
+  // do not draft: what they may sample depends on the tokens before, drafts included.
   int64_t max_drafts(const Sequence& sequence) const;
-  // Asks the source for at most `max_tokens` drafts; the sequence has them then, or none.
-  void ask_source(Sequence& sequence, int64_t max_tokens);
+
+  // Begins a step of `num_seqs` sequences, of which `num_drafting` may draft.
+  void begin_step(int64_t num_seqs, int64_t num_drafting);
+  // Asks the source for drafts; the sequence has them then, or none. REQUIRES: it may draft.
+  void ask_source(Sequence& sequence);
+  // Tokens that passes draft for a sequence without drafts of the source. REQUIRES: it may draft.
+  int64_t num_from_passes(const Sequence& sequence);
+
+  // A decode or verify pass of so many rows, or a draft pass, took this long.
+  void measured_pass(int64_t num_rows, int64_t duration_ns) {
+    length_.verified(num_rows, duration_ns);
+  }
+  void measured_draft(int64_t duration_ns) { length_.drafted(duration_ns); }
 
   // Whether draft `index` of the sequence is what the verifying pass gave for its position, and all
   // before it were. Forced: the token becomes the draft.
@@ -53,11 +65,16 @@ class Speculator {
   const SpeculationCounts& counts() const { return counts_; }
 
  private:
+  int64_t choose(const Sequence& sequence, DraftKind kind);
+
   SpeculativeOptions options_;
   DraftLimits limits_;
   int64_t vocab_size_;
   std::unique_ptr<DraftSource> source_;
   ForcedAcceptance forced_;
+  DraftLength length_;
+  int64_t num_seqs_ = 0;  // of the step
+  int64_t num_drafting_ = 0;
   SpeculationCounts counts_;
 };
 

@@ -46,6 +46,11 @@ metrics::Histogram::Reading reading_of(const StepSizes& steps) {
     reading.bounds.push_back(static_cast<double>(StepSizes::kBounds[i]));
     reading.cumulative.push_back(reading.count);
   }
+  if (const auto& counts = now.stats.speculation) {
+    reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,
+                                          .num_draft_tokens = counts->num_draft_tokens,
+                                          .num_accepted_tokens = counts->num_accepted_tokens};
+  }
   return reading;
 }
 
