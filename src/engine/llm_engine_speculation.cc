@@ -110,7 +110,6 @@ void LlmEngine::run_draft_pass(const Batch& batch, int64_t num_ahead,
                               .wants_token = true,
                               .num_ahead = num_ahead});
   }
-  const int64_t begin_ns = now_ns_();
   observer_->begin_step(pass);
   const auto tokens = run_batch(pass, expect_next, nullptr);
   for (const SampledToken& token : *tokens) token.sequence->drafts.push_back(token.token_id);
