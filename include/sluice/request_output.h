@@ -80,7 +80,7 @@ struct EngineStats {
   int64_t num_generated_tokens = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
-  int64_t num_graph_launches = 0;  // decode steps that were one launch (CUDA)
+  int64_t num_graph_launches = 0;                // decode steps that were one launch (CUDA)
   std::optional<SpeculationCounts> speculation;  // empty without a speculative method
   // With KV offload, as in Observations, all layers and phases.
   int64_t kv_h2d_bytes = 0;

@@ -46,12 +46,11 @@ inline constexpr int32_t kMaxAutoDraftTokens = 32;
 inline constexpr int32_t kMaxPromptLookup = 64;
 
 inline constexpr std::array kSpeculativeRows = {
-    option_row<&SpeculativeOptions::method>(
-        {.name = "speculative_method",
-         .kind = OptionKind::kChoice,
-         .choices = kSpeculativeMethodNames,
-         .when_unset = "none",
-         .help = "what drafts tokens that one pass verifies"}),
+    option_row<&SpeculativeOptions::method>({.name = "speculative_method",
+                                             .kind = OptionKind::kChoice,
+                                             .choices = kSpeculativeMethodNames,
+                                             .when_unset = "none",
+                                             .help = "what drafts tokens that one pass verifies"}),
     option_row<&SpeculativeOptions::num_tokens>(
         {.name = "num_speculative_tokens",
          .min = 1,

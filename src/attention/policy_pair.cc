@@ -43,7 +43,9 @@ void require_phase(const Policy& policy, Phase phase) {
 
 PolicyPair::PolicyPair(std::string name, std::unique_ptr<Policy> prefill,
                        std::unique_ptr<Policy> decode)
-    : name_(std::move(name)), prefill_(std::move(prefill)), decode_(std::move(decode)),
+    : name_(std::move(name)),
+      prefill_(std::move(prefill)),
+      decode_(std::move(decode)),
       verify_(std::make_unique<FullPolicy>(Phase::kDecode, SparseOptions())) {
   require_phase(*prefill_, Phase::kPrefill);
   require_phase(*decode_, Phase::kDecode);

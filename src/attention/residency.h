@@ -52,7 +52,7 @@ struct SequenceRows {
 struct ExpectedSequence {
   const SequenceKv* kv = nullptr;
   int64_t num_sealed_tokens = 0;
-  int64_t num_rows = 0;  // of its next span; 0 in decode
+  int64_t num_rows = 0;    // of its next span; 0 in decode
   bool is_verify = false;  // of a decode step: it attends to everything
 };
 

@@ -145,19 +145,20 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
 // Of passes with drafts; 0 without one.
 double tokens_per_verify(const SpeculationCounts& counts) {
   if (counts.num_drafts == 0) return 0;
-  return 1 + static_cast<double>(counts.num_accepted_tokens) /
-                 static_cast<double>(counts.num_drafts);
+  return 1 +
+         static_cast<double>(counts.num_accepted_tokens) / static_cast<double>(counts.num_drafts);
 }
 
 }  // namespace
 
 std::string speculation_line(const SpeculationCounts& counts) {
   if (counts.num_drafts == 0) return {};
-  return fmt::format("drafts: {} of {} tokens accepted ({}), {:.2f} tokens for each of {} verify passes",
-                     counts.num_accepted_tokens, counts.num_draft_tokens,
-                     percent(static_cast<double>(counts.num_accepted_tokens) /
-                             static_cast<double>(counts.num_draft_tokens)),
-                     tokens_per_verify(counts), counts.num_drafts);
+  return fmt::format(
+      "drafts: {} of {} tokens accepted ({}), {:.2f} tokens for each of {} verify passes",
+      counts.num_accepted_tokens, counts.num_draft_tokens,
+      percent(static_cast<double>(counts.num_accepted_tokens) /
+              static_cast<double>(counts.num_draft_tokens)),
+      tokens_per_verify(counts), counts.num_drafts);
 }
 
 nlohmann::ordered_json speculation_json(const SpeculationCounts& counts) {

@@ -262,44 +262,6 @@ void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
   ++stats_.num_steps;
 }
 
-void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
-                       std::vector<RequestOutput>& outputs) {
-  if (batch.phase == Phase::kVerify) return commit_verified(batch, tokens, outputs);
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    const ScheduledSequence& scheduled = batch.sequences[i];
-    Sequence& sequence = *scheduled.sequence;
-    commit_rows(sequence, batch.phase, scheduled.num_rows);
-    if (batch.phase == Phase::kPrefill) observer_->count_mass(sequence, static_cast<int64_t>(i));
-    sequence.set_prompt_done(sequence.kv.num_tokens());
-    if (!scheduled.wants_token && sequence.params.output_kind == OutputKind::kDelta) {
-      outputs.push_back(sequence.take_output());
-    }
-  }
-  for (const SampledToken& token : tokens) {
-    append_token(token);
-    report_token(*token.sequence, outputs);
-  }
-}
-
-// The next `num_rows` rows of the sequence have valid KV.
-void LlmEngine::commit_rows(Sequence& sequence, Phase phase, int64_t num_rows) {
-  blocks_->commit(sequence.kv, sequence.tokens, num_rows);
-  residency_->committed(sequence.id, sequence.kv);
-  if (kv_store_) kv_store_->committed(sequence, phase);
-}
-
-// After the tokens of a step: hands them out, and ends the sequence if the last one did.
-void LlmEngine::report_token(Sequence& sequence, std::vector<RequestOutput>& outputs) {
-  const bool finished = sequence.output.finished();
-  if (finished || sequence.params.output_kind == OutputKind::kDelta) {
-    outputs.push_back(sequence.take_output());
-  }
-  if (finished && !sequence.pin.empty()) {
-    pins_->keep(sequence.pin, sequence.kv, sequence.num_prompt_tokens);
-  }
-  if (finished) finish(sequence.id);
-}
-
 void LlmEngine::append_token(const SampledToken& token) {
   Sequence& sequence = *token.sequence;
   RequestOutput& output = sequence.output;

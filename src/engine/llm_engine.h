@@ -179,7 +179,7 @@ class LlmEngine {
               std::vector<RequestOutput>& outputs);
   void commit_rows(Sequence& sequence, Phase phase, int64_t num_rows);
   void report_token(Sequence& sequence, std::vector<RequestOutput>& outputs);
-  // Of decode steps with speculation (llm_engine_speculation.cc).
+  // Of decode steps with speculation.
   void make_speculator(const EngineOptions& options, Parts& parts);
   void speculate(Batch& batch);
   void draft_by_source(Batch& batch);
@@ -241,7 +241,7 @@ class LlmEngine {
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Observer> observer_;
   std::unique_ptr<Speculator> speculator_;  // null: without a speculative method
-  std::unique_ptr<KvStore> kv_store_;  // null: none is asked for
+  std::unique_ptr<KvStore> kv_store_;       // null: none is asked for
   std::unique_ptr<Pins> pins_;
 
   int64_t next_id_ = 0;

@@ -11,9 +11,7 @@
 namespace sluice {
 namespace {
 
-bool is_cancelled(const ScheduledSequence& scheduled) {
-  return scheduled.sequence->is_cancelled();
-}
+bool is_cancelled(const ScheduledSequence& scheduled) { return scheduled.sequence->is_cancelled(); }
 
 // What the verify pass of this step reads.
 std::vector<ExpectedSequence> expected_in_verify(const Batch& batch) {
@@ -127,34 +125,6 @@ std::vector<ExpectedSequence> LlmEngine::expect_next(const Batch& batch) const {
       batch.phase == Phase::kVerify && std::ranges::none_of(batch.sequences, has_drafts);
   for (ExpectedSequence& next : expected) next.is_verify = verifies;
   return expected;
-}
-
-void LlmEngine::commit_verified(const Batch& batch, std::span<const SampledToken> tokens,
-                                std::vector<RequestOutput>& outputs) {
-  for (const ScheduledSequence& scheduled : batch.sequences) {
-    const auto count = static_cast<size_t>(scheduled.num_sampled());
-    commit_draft(*scheduled.sequence, tokens.first(count));
-    report_token(*scheduled.sequence, outputs);
-    tokens = tokens.subspan(count);
-  }
-}
-
-// Commits the rows of accepted drafts and the one after them, as that many decode steps would: what
-// a token ends, ends there.
-void LlmEngine::commit_draft(Sequence& sequence, std::span<const SampledToken> tokens) {
-  int64_t num_accepted = 0;
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    SampledToken token = tokens[i];
-    const bool accepted = i < sequence.drafts.size() && speculator_->accepts(sequence, i, token);
-    commit_rows(sequence, Phase::kVerify, 1);
-    sequence.set_prompt_done(sequence.kv.num_tokens());
-    append_token(token);
-    num_accepted += accepted ? 1 : 0;
-    if (!accepted || sequence.output.finished()) break;
-  }
-  speculator_->judged(sequence, num_accepted);
-  blocks_->drop_reserved(sequence.kv);
-  residency_->drop_drafts(sequence.id, sequence.kv);
 }
 
 }  // namespace sluice

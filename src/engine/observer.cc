@@ -99,8 +99,7 @@ void Observer::read_transfers(EngineStats& stats) const {
   };
   stats.kv_h2d_bytes = sum(now_.loaded_bytes);
   stats.kv_d2h_bytes = sum(now_.written_bytes);
-  stats.num_slot_waits =
-      prefill_.num_slot_waits + decode_.num_slot_waits + draft_.num_slot_waits;
+  stats.num_slot_waits = prefill_.num_slot_waits + decode_.num_slot_waits + draft_.num_slot_waits;
 }
 
 // Density is selected over visible tokens: 1 without a selecting policy, unknown if the rule cannot

@@ -82,7 +82,7 @@ class Observer {
   PhaseCounts decode_;
   PhaseCounts draft_;
   bool verifies_ = false;  // some decode step was a verify pass, which attends to everything
-  MassSums mass_;  // of all sequences
+  MassSums mass_;          // of all sequences
 };
 
 }  // namespace sluice

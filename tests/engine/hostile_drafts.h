@@ -28,7 +28,8 @@ class KnownTexts final : public DraftSource {
   void draft(const DraftQuery& query, std::vector<int32_t>& draft) override {
     for (const std::vector<int32_t>& text : texts_) {
       const size_t begin = query.tokens.size();
-      if (text.size() <= begin || !std::equal(query.tokens.begin(), query.tokens.end(), text.begin())) {
+      if (text.size() <= begin ||
+          !std::equal(query.tokens.begin(), query.tokens.end(), text.begin())) {
         continue;
       }
       const size_t count = std::min(text.size() - begin, static_cast<size_t>(query.max_tokens));

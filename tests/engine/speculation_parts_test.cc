@@ -58,9 +58,8 @@ int64_t plain_find(const Tokens& tokens, int64_t shortest, int64_t longest) {
   int64_t best = 0, best_length = shortest - 1;
   for (int64_t place = n - 1; place >= shortest; --place) {
     int64_t length = 0;
-    while (length < std::min(longest, place) &&
-           tokens[static_cast<size_t>(place - 1 - length)] ==
-               tokens[static_cast<size_t>(n - 1 - length)]) {
+    while (length < std::min(longest, place) && tokens[static_cast<size_t>(place - 1 - length)] ==
+                                                    tokens[static_cast<size_t>(n - 1 - length)]) {
       ++length;
     }
     if (length > best_length) {

@@ -1,147 +1,36 @@
 // Speculation on equals speculation off, bit for bit: whatever drafts, however long drafts are,
 // wherever KV is, and whatever happens on the way. The reference is an engine without speculation
 // and with full attention for decode.
-#include <bit>
-#include <set>
+#include <atomic>
 
 #include <gtest/gtest.h>
 
-#include "engine/hostile_drafts.h"
-#include "engine/llm_engine.h"
+#include "engine/speculative_engine.h"
 #include "support/offload_of.h"
-#include "support/run_bits.h"
-#include "support/test_device.h"
-#include "support/tiny_models.h"
 
 namespace sluice {
 namespace {
 
 using testing::expect_all_alike;
 using testing::Job;
+using testing::kBlockBytes;
 using testing::KnownTexts;
+using testing::kSpeculationModel;
+using testing::make_engine;
 using testing::offload_of;
+using testing::offloaded;
+using testing::Place;
+using testing::places;
 using testing::random_tokens;
 using testing::RandomDrafts;
 using testing::run_engine;
 using testing::run_jobs;
 using testing::sampled;
+using testing::speculative;
 using testing::texts_of;
 using testing::tiny_options;
 
-constexpr const char* kModel = "qwen3-group2-tied";
-
-// ---- Engines ----------------------------------------------------------------------------------
-
-EngineOptions speculative(SpeculativeMethod method, int32_t num_tokens) {
-  EngineOptions options = tiny_options(kModel);
-  options.speculative.method = method;
-  options.speculative.num_tokens = num_tokens;
-  if (method == SpeculativeMethod::kNgram) return options;
-  options.sparse.policy = "full+quest";
-  options.sparse.page_tokens = 16;
-  options.sparse.sink_tokens = 16;
-  options.sparse.recent_tokens = 16;
-  options.sparse.topk_tokens = 32;
-  return options;
-}
-
-EngineOptions offloaded(EngineOptions options, KvOffload mode, int32_t block_tokens) {
-  options.kv.offload = mode;
-  options.kv.num_slots = 2;
-  options.kv.slot_blocks = 2;
-  options.kv.block_size = block_tokens;
-  options.kv.host_bytes = 16 << 20;
-  options.kv.device_bytes = 0;
-  if (mode != KvOffload::kChunked) return options;
-  options.prefill_chunk_tokens = 64;
-  options.max_num_batched_tokens = 128;
-  return options;
-}
-
-constexpr size_t kBlockBytes = size_t{2} * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // of 16 tokens
-
-// Every place of KV, as a name and what it makes of options.
-struct Place {
-  const char* name;
-  std::function<EngineOptions(EngineOptions)> put;
-};
-
-std::vector<Place> places() {
-  return {{"resident", [](const EngineOptions& o) { return o; }},
-          {"blocks of 64",
-           [](EngineOptions o) {
-             o.kv.block_size = 64;
-             return o;
-           }},
-          {"chunked", [](const EngineOptions& o) { return offloaded(o, KvOffload::kChunked, 16); }},
-          {"chunked, 64",
-           [](const EngineOptions& o) { return offloaded(o, KvOffload::kChunked, 64); }},
-          {"layerwise",
-           [](const EngineOptions& o) { return offloaded(o, KvOffload::kLayerwise, 16); }},
-          {"some blocks stay",
-           [](EngineOptions o) {
-             o = offloaded(o, KvOffload::kChunked, 16);
-             o.kv.device_bytes = 9 * kBlockBytes;
-             return o;
-           }},
-          {"all blocks stay", [](EngineOptions o) {
-             o = offloaded(o, KvOffload::kChunked, 16);
-             o.kv.device_bytes = 200 * kBlockBytes;
-             return o;
-           }}};
-}
-
-std::unique_ptr<LlmEngine> make_engine(const EngineOptions& options,
-                                       std::unique_ptr<DraftSource> source = nullptr,
-                                       ForcedAcceptance forced = nullptr) {
-  LlmEngine::Parts parts{.device = testing::make_test_device({.num_threads = 2})};
-  parts.draft_source = std::move(source);
-  parts.forced_acceptance = std::move(forced);
-  return std::make_unique<LlmEngine>(options, std::move(parts));
-}
-
-// ---- Texts ------------------------------------------------------------------------------------
-
-// Prompts around block borders; greedy, with the other settings of sampling, and one with
-// penalties, which has no drafts.
-std::vector<Job> make_jobs() {
-  std::vector<Job> jobs;
-  for (const int64_t length : {1, 15, 16, 33, 61, 64, 130, 200}) {
-    Job job{random_tokens(length, static_cast<uint64_t>(length)), sampled(40, length)};
-    if (length == 15) job.params.temperature = 0;
-    if (length == 33) job.params.frequency_penalty = 0.5f;
-    if (length == 61) job.params.logit_bias = {{7, 2.0f}, {8, -3.0f}};
-    if (length == 64) job.params.max_tokens = 3;
-    if (length == 130) job.params.temperature = 0.8f;
-    jobs.push_back(std::move(job));
-  }
-  return jobs;
-}
-
-class Speculation : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    jobs_ = make_jobs();
-    reference_ = run_engine(tiny_options(kModel), jobs_);
-    texts_ = texts_of(jobs_, reference_);
-  }
-
-  // Right at the positions that `is_right` names.
-  static std::unique_ptr<DraftSource> known(KnownTexts::IsRight is_right) {
-    return std::make_unique<KnownTexts>(texts_, std::move(is_right));
-  }
-  static std::unique_ptr<DraftSource> always_right() {
-    return known([](int64_t) { return true; });
-  }
-  // Right about three times of four.
-  static std::unique_ptr<DraftSource> mostly_right() {
-    return known([](int64_t position) { return testing::scramble(position) % 4 != 0; });
-  }
-
-  static inline std::vector<Job> jobs_;
-  static inline std::vector<RequestOutput> reference_;
-  static inline std::vector<std::vector<int32_t>> texts_;
-};
+class Speculation : public testing::SpeculationTest {};
 
 TEST_F(Speculation, WhateverDraftsChangesNoBit) {
   for (const int32_t num_tokens : {1, 2, 7, 40}) {
@@ -175,7 +64,7 @@ TEST_F(Speculation, NgramsChangeNoBit) {
     job.params.temperature = length == 20 ? 0.0f : 0.5f;
     jobs.push_back(std::move(job));
   }
-  const std::vector<RequestOutput> reference = run_engine(tiny_options(kModel), jobs);
+  const std::vector<RequestOutput> reference = run_engine(tiny_options(kSpeculationModel), jobs);
   const auto engine = make_engine(speculative(SpeculativeMethod::kNgram, 4));
   const std::vector<RequestOutput> outputs = run_jobs(*engine, jobs);
   expect_all_alike(outputs, reference, "ngram");
@@ -269,18 +158,18 @@ TEST_F(Speculation, PreemptionLosesNothing) {
 // written. Draft rows are in none of them.
 TEST_F(Speculation, PrefixHitsOfVerifiedBlocksEqualCold) {
   const Job first{random_tokens(200, 1), sampled(50, 1)};
-  const std::vector<RequestOutput> answer = run_engine(tiny_options(kModel), {first});
+  const std::vector<RequestOutput> answer = run_engine(tiny_options(kSpeculationModel), {first});
   std::vector<int32_t> prompt = texts_of({first}, answer)[0];
   const std::vector<int32_t> question = random_tokens(20, 2);
   prompt.insert(prompt.end(), question.begin(), question.end());
   const Job second{prompt, sampled(30, 2)};
-  const std::vector<RequestOutput> cold = run_engine(tiny_options(kModel), {second});
+  const std::vector<RequestOutput> cold = run_engine(tiny_options(kSpeculationModel), {second});
   const auto texts = texts_of({first, second}, {answer[0], cold[0]});
   for (const Place& place : places()) {
-    const auto engine = make_engine(
-        place.put(speculative(SpeculativeMethod::kNgram, 11)),
-        std::make_unique<KnownTexts>(
-            texts, [](int64_t position) { return testing::scramble(position) % 3 != 0; }));
+    const auto engine = make_engine(place.put(speculative(SpeculativeMethod::kNgram, 11)),
+                                    std::make_unique<KnownTexts>(texts, [](int64_t position) {
+                                      return testing::scramble(position) % 3 != 0;
+                                    }));
     expect_all_alike(run_jobs(*engine, {first}), answer, place.name);
     const std::vector<RequestOutput> warm = run_jobs(*engine, {second});
     expect_all_alike(warm, cold, place.name);
@@ -293,8 +182,7 @@ TEST_F(Speculation, CancellationGivesEverythingBack) {
   for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
     const EngineOptions options = offloaded(speculative(method, 20), KvOffload::kChunked, 16);
     const bool is_ngram = method == SpeculativeMethod::kNgram;
-    const auto engine =
-        make_engine(options, is_ngram ? std::make_unique<RandomDrafts>() : nullptr);
+    const auto engine = make_engine(options, is_ngram ? std::make_unique<RandomDrafts>() : nullptr);
     for (int round = 0; round < 30; ++round) {
       const auto flag = std::make_shared<std::atomic<bool>>(false);
       const SequenceId a = engine->add_request(random_tokens(100 + round, 1), sampled(20, 1));
@@ -305,8 +193,7 @@ TEST_F(Speculation, CancellationGivesEverythingBack) {
       while (engine->has_unfinished()) engine->step();
     }
     EXPECT_EQ(engine->blocks().num_used_blocks(), 0);
-    EXPECT_EQ(offload_of(*engine).tails().num_free(),
-              engine->plan().offloaded.sizes.num_tails);
+    EXPECT_EQ(offload_of(*engine).tails().num_free(), engine->plan().offloaded.sizes.num_tails);
   }
 }
 
@@ -329,15 +216,14 @@ TEST_F(Speculation, TakesWhatWasPlannedAndAStepAllocatesNothing) {
 
 // Fills the rows of the unsealed block after its valid tokens with NaN, in every layer.
 void poison_after_valid(const LlmEngine& engine) {
-  engine.device();
   const KvLayout& layout = engine.plan().kv_layout;
   const KvBlockShape& shape = layout.block;
   for (const auto& sequence : engine.running()) {
     for (const SequenceBlock& block : sequence->kv.blocks()) {
       if (block.num_valid_tokens == shape.block_tokens || block.num_valid_tokens == 0) continue;
       for (const LayerId layer : layout.layers()) {
-        auto* bytes = const_cast<std::byte*>(
-            engine.residency().block_bytes(sequence->id, block, layer));
+        auto* bytes =
+            const_cast<std::byte*>(engine.residency().block_bytes(sequence->id, block, layer));
         auto* values = reinterpret_cast<uint16_t*>(bytes);
         const int64_t row = shape.head_dim;
         for (int32_t part = 0; part < 2 * shape.num_kv_heads; ++part) {
@@ -370,95 +256,6 @@ TEST_F(Speculation, DraftRowsAreNeverReadAfterTheirStep) {
       expect_all_alike(outputs, reference_, "poisoned");
     }
   }
-}
-
-// ---- Ends -------------------------------------------------------------------------------------
-
-// The draft goes on where the text ends: at a stop token, a stop string, max_tokens. The token that
-// min_tokens forbids is none of the text's.
-TEST_F(Speculation, WhatEndsATextEndsItInsideADraft) {
-  const std::vector<int32_t> prompt = random_tokens(50, 8);
-  SamplingParams free = sampled(60, 3);
-  const std::vector<RequestOutput> whole = run_engine(tiny_options(kModel), {{prompt, free}});
-  const auto texts = texts_of({{prompt, free}}, whole);
-  const std::string& text = whole[0].text;
-  ASSERT_GT(text.size(), 20u);
-  std::vector<Job> jobs;
-  for (const int end : {1, 2, 5, 17}) {
-    SamplingParams by_length = free;
-    by_length.max_tokens = end;
-    jobs.push_back({prompt, by_length});
-    SamplingParams by_id = free;
-    by_id.stop_token_ids = {whole[0].token_ids[static_cast<size_t>(end)]};
-    jobs.push_back({prompt, by_id});
-    by_id.min_tokens = end + 4;
-    jobs.push_back({prompt, by_id});
-    SamplingParams by_text = free;
-    by_text.stop = {text.substr(text.size() / 20 * static_cast<size_t>(end), 2), "never"};
-    jobs.push_back({prompt, by_text});
-  }
-  for (const Job& job : jobs) {
-    const std::vector<RequestOutput> expected = run_engine(tiny_options(kModel), {job});
-    const auto engine = make_engine(
-        speculative(SpeculativeMethod::kNgram, 9),
-        std::make_unique<KnownTexts>(texts, [](int64_t) { return true; }));
-    const std::vector<RequestOutput> outputs = run_jobs(*engine, {job});
-    expect_all_alike(outputs, expected, "end");
-    if (!testing::testing_cpu()) continue;
-    EXPECT_EQ(outputs[0].text, expected[0].text);
-    EXPECT_EQ(outputs[0].finish_reason, expected[0].finish_reason);
-    EXPECT_EQ(outputs[0].stop_reason, expected[0].stop_reason);
-  }
-}
-
-// One output of a request for each step, with all tokens of the step.
-TEST_F(Speculation, DeltasJoinToTheWholeAnswer) {
-  const auto engine = make_engine(speculative(SpeculativeMethod::kNgram, 6), mostly_right());
-  for (Job job : jobs_) {
-    job.params.output_kind = OutputKind::kDelta;
-    engine->add_request(job.prompt, job.params);
-  }
-  std::vector<RequestOutput> joined(jobs_.size());
-  size_t longest = 0;
-  while (engine->has_unfinished()) {
-    std::set<int64_t> ids;
-    for (RequestOutput& output : engine->step()) {
-      EXPECT_TRUE(ids.insert(output.request_id).second);
-      longest = std::max(longest, output.token_ids.size());
-      joined[static_cast<size_t>(output.request_id)].append(std::move(output));
-    }
-  }
-  expect_all_alike(joined, reference_, "deltas");
-  SpeculationCounts sum;
-  for (size_t i = 0; i < joined.size(); ++i) {
-    sum.add(joined[i].speculation);
-    if (!testing::testing_cpu()) continue;
-    EXPECT_EQ(joined[i].text, reference_[i].text);
-  }
-  EXPECT_GT(longest, 1u);
-  EXPECT_EQ(sum.num_draft_tokens, engine->observations().speculation.num_draft_tokens);
-  EXPECT_EQ(joined[3].speculation.num_drafts, 0) << "it has a penalty";
-}
-
-// ---- Forced acceptance ------------------------------------------------------------------------
-
-TEST_F(Speculation, ForcedAcceptanceAcceptsAtItsRate) {
-  const std::vector<Job> jobs{{random_tokens(40, 4), sampled(400, 4)}};
-  const auto run = [&](double rate) {
-    const auto engine = make_engine(speculative(SpeculativeMethod::kSparse, 8), nullptr,
-                                    accept_at_rate(rate));
-    const RequestOutput output = run_jobs(*engine, jobs)[0];
-    EXPECT_EQ(output.token_ids.size(), 400u);
-    return output.speculation;
-  };
-  EXPECT_EQ(run(0).num_accepted_tokens, 0);
-  const SpeculationCounts all = run(1);
-  EXPECT_EQ(all.num_accepted_tokens, all.num_draft_tokens);
-  // (1 - a^(k+1)) / (1 - a) tokens for each verify pass.
-  const SpeculationCounts some = run(0.8);
-  const double per_verify = 1.0 + static_cast<double>(some.num_accepted_tokens) /
-                                      static_cast<double>(some.num_drafts);
-  EXPECT_NEAR(per_verify, (1 - std::pow(0.8, 9)) / 0.2, 0.9);
 }
 
 }  // namespace

@@ -78,13 +78,13 @@ DraftLimits limits_of_drafts(const PlanInput& input) {
 // Sizes of passes for requests of up to `max_model_len`, and what the policies must provide for.
 void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan) {
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.passes = choose_pass_sizes(
-      input.options, input.traits(),
-      {.kv_offload = plan.kv_offload,
-       .block_tokens = block_tokens,
-       .max_model_len = max_model_len,
-       .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens(),
-       .draft_rows = limits_of_drafts(input).max_rows()});
+  plan.passes =
+      choose_pass_sizes(input.options, input.traits(),
+                        {.kv_offload = plan.kv_offload,
+                         .block_tokens = block_tokens,
+                         .max_model_len = max_model_len,
+                         .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens(),
+                         .draft_rows = limits_of_drafts(input).max_rows()});
   const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
   const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
   if (asked_chunk > 0 && chunk != asked_chunk) {
@@ -346,8 +346,8 @@ void check_method(const EngineOptions& options, const PolicyPair& policies,
          speculative_method_name(method), policies.name());
   }
   fail(ErrorCode::kUnsupported,
-       "speculative_method '{}' drafts with the policy for decode, but sparse_policy is '{}', which "
-       "attends to everything there; name one that selects, as in 'full+quest'",
+       "speculative_method '{}' drafts with the policy for decode, but sparse_policy is '{}', "
+       "which attends to everything there; name one that selects, as in 'full+quest'",
        speculative_method_name(method), policies.name());
 }
 

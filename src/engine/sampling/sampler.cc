@@ -72,7 +72,7 @@ void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t ind
   // The draw depends on seed and position alone, so preemption or another batch repeats it.
   host.sample_pos.data<int64_t>()[index] = sequence.num_tokens() + num_drafts;
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
-  adjustments_.add(&sequence);
+  adjustments_.add(&sequence, num_drafts);
 
   int32_t* suppressed = host.suppressed.rows(index, 1).data<int32_t>();
   std::fill_n(suppressed, host.suppressed.dim(1), -1);

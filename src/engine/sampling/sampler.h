@@ -45,7 +45,7 @@ class Sampler {
 
   // Writes row `index` of the parameter arrays for a sequence that samples a token, or the token
   // that would be sampled after `num_drafts` more tokens.
-  // REQUIRES: `index` is the number of rows described before; without drafts for penalties.
+  // REQUIRES: `index` is the number of rows described before; the sequence has these drafts.
   void describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
                 const PassArrays& host);
   // The same for a padding row, whose token is not read. Greedy, which never fails on finite
@@ -67,8 +67,8 @@ class Sampler {
   // the results to the host.
   void enqueue(Stream& stream, const TensorView& logits, const PassArrays& device);
 
-  // The tokens that the batch's sequences sample (ScheduledSequence::num_sampled), from the first of `num_rows` sampled
-  // rows; valid until the next call. REQUIRES: the stream was synchronized.
+  // The tokens that the batch's sequences sample (ScheduledSequence::num_sampled), from the first
+  // of `num_rows` sampled rows; valid until the next call. REQUIRES: the stream was synchronized.
   std::span<const SampledToken> collect(const Batch& batch, int64_t num_rows);
 
  private:

@@ -64,10 +64,12 @@ int64_t DraftLength::choose(DraftKind kind, const AcceptanceRate& rate, int64_t 
       std::clamp(rate.with_prior(of_kind.all.with_prior(of_kind.prior)), 0.0, 0.999);
   int64_t chosen = best(of_kind, acceptance, draft_ns, num_seqs, num_drafting);
   const double plain_ns = pass_ns(num_seqs);
-  of_kind.credit_ns = chosen > 0 ? 0 : of_kind.credit_ns + kProbeShare * plain_ns / static_cast<double>(num_drafting);
+  of_kind.credit_ns =
+      chosen > 0 ? 0
+                 : of_kind.credit_ns + kProbeShare * plain_ns / static_cast<double>(num_drafting);
   const int64_t probe = std::min(kFirstTry, max_tokens_);
-  const double probe_ns = pass_ns(num_seqs + num_drafting * probe) - plain_ns +
-                          static_cast<double>(probe) * draft_ns;
+  const double probe_ns =
+      pass_ns(num_seqs + num_drafting * probe) - plain_ns + static_cast<double>(probe) * draft_ns;
   if (chosen == 0 && of_kind.credit_ns > std::max(probe_ns, kProbeShare * 50 * plain_ns)) {
     of_kind.credit_ns = 0;
     chosen = probe;

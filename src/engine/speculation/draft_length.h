@@ -45,10 +45,10 @@ class DraftLength {
     void add(int64_t duration_ns);
   };
   struct OfKind {
-    AcceptanceRate all;     // of all sequences
-    double prior = 0.5;     // before anything is known
-    int64_t longest = 0;    // draft chosen so far
-    double credit_ns = 0;   // for the next probe
+    AcceptanceRate all;    // of all sequences
+    double prior = 0.5;    // before anything is known
+    int64_t longest = 0;   // draft chosen so far
+    double credit_ns = 0;  // for the next probe
   };
   OfKind& of(DraftKind kind) { return kinds_[static_cast<size_t>(kind)]; }
 

@@ -54,8 +54,8 @@ SpeculativeOptions read_config(const JsonObject& config) {
 void check_alone(const SpeculativeOptions& options) {
   for (const auto& row : kSpeculativeRows) {
     if (row.facts.name == "speculative_config" || row.get(options) == row.get({})) continue;
-    fail(ErrorCode::kInvalidArgument, "{} is given beside speculative_config; leave one of them out",
-         row.facts.name);
+    fail(ErrorCode::kInvalidArgument,
+         "{} is given beside speculative_config; leave one of them out", row.facts.name);
   }
 }
 

@@ -19,7 +19,8 @@ struct AcceptanceRate {
 
   // The newest draft: `accepted` of its `drafted` tokens.
   void add(int64_t drafted, int64_t accepted) {
-    num_trials = num_trials * kMemory + static_cast<double>(accepted + (accepted < drafted ? 1 : 0));
+    num_trials =
+        num_trials * kMemory + static_cast<double>(accepted + (accepted < drafted ? 1 : 0));
     num_accepted = num_accepted * kMemory + static_cast<double>(accepted);
   }
 

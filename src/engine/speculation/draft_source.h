@@ -1,8 +1,8 @@
 // DraftSource: guesses the next tokens of a sequence on the host, without the model.
 //
 // The speculator asks one for each sequence that speculates, before a decode step. What it answers
-// decides the speed alone: a token is kept only if the pass that verifies it gives the same one. The
-// engine has the n-gram search (ngram_source.h); tests and benchmarks give it others
+// decides the speed alone: a token is kept only if the pass that verifies it gives the same one.
+// The engine has the n-gram search (ngram_source.h); tests and benchmarks give it others
 // (LlmEngine::Parts), also such as are always wrong. Thread rule: the engine's thread.
 #pragma once
 

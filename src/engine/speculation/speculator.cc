@@ -21,7 +21,7 @@ Speculator::Speculator(Parts parts)
 
 // A verify pass gives one token more than it has drafts, and max_tokens is the most.
 int64_t Speculator::max_drafts(const Sequence& sequence) const {
-  if (!sequence.draft_record.may_draft || sequence.has_penalties()) return 0;
+  if (!sequence.draft_record.may_draft) return 0;
   const int64_t num_left = sequence.params.max_tokens - sequence.num_generated();
   return std::clamp<int64_t>(num_left - 1, 0, limits_.max_tokens);
 }

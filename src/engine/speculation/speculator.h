@@ -34,8 +34,7 @@ class Speculator {
   // Whether drafts come from passes with the decode policy where the source has none.
   bool drafts_sparsely() const { return sluice::drafts_sparsely(options_.method); }
 
-  // Tokens that the sequence may draft in a step; 0: it decodes one token. Requests with penalties
-  // do not draft: what they may sample depends on the tokens before, drafts included.
+  // Tokens that the sequence may draft in a step; 0: it decodes one token.
   int64_t max_drafts(const Sequence& sequence) const;
 
   // Begins a step of `num_seqs` sequences, of which `num_drafting` may draft.
