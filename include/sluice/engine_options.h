@@ -13,6 +13,7 @@
 #include "sluice/kv_store_options.h"
 #include "sluice/option_row.h"
 #include "sluice/sparse_options.h"
+#include "sluice/speculative_options.h"
 
 namespace sluice {
 
@@ -62,6 +63,7 @@ struct EngineOptions {
   KvOptions kv;
   KvStoreOptions kv_store;
   SparseOptions sparse;
+  SpeculativeOptions speculative;
 
   // If set, the work of every stream is recorded; LLM::write_timeline writes it to this file.
   std::optional<std::string> timeline_path;

@@ -70,6 +70,20 @@ struct MassObservations {
 // standard error is the mean of theirs: the true one is not larger. `of_heads` is empty.
 MassObservations mean_over_layers(const std::vector<MassObservations>& layers);
 
+// Drafts of speculation (docs/speculation.md). A verify pass gives a sequence its accepted tokens
+// and one more, so tokens per verify pass are 1 + accepted / drafts.
+struct SpeculationCounts {
+  int64_t num_drafts = 0;           // drafts that were verified, each of one sequence
+  int64_t num_draft_tokens = 0;     // in them
+  int64_t num_accepted_tokens = 0;  // of these, that became text
+
+  void add(const SpeculationCounts& more) {
+    num_drafts += more.num_drafts;
+    num_draft_tokens += more.num_draft_tokens;
+    num_accepted_tokens += more.num_accepted_tokens;
+  }
+};
+
 // Sums over all steps since the engine was made. A step that ended with an error is counted in
 // num_steps; its bytes are not.
 struct Observations {
@@ -78,7 +92,9 @@ struct Observations {
   size_t device_peak_bytes = 0;  // highest sum of allocations alive at one time
   size_t pinned_peak_bytes = 0;
   PhaseObservations prefill;
-  PhaseObservations decode;
+  PhaseObservations decode;       // verify passes included, with all of their rows
+  PhaseObservations draft;        // passes in which the decode policy drafts for speculation
+  SpeculationCounts speculation;  // of all requests
   std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit and
                                                 // before the first prefill
 };

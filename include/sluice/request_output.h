@@ -61,6 +61,7 @@ struct RequestOutput {
   // Fewer if the request was cancelled before. Empty unless SamplingParams::prompt_logprobs is set.
   std::vector<std::vector<TokenLogprob>> prompt_logprobs;
 
+  SpeculationCounts speculation;  // the request's drafts
   FinishReason finish_reason = FinishReason::kNone;
   std::string stop_reason;  // the stop string that ended it, if one did
 
@@ -79,7 +80,8 @@ struct EngineStats {
   int64_t num_generated_tokens = 0;
   int64_t num_steps = 0;
   int64_t num_preemptions = 0;
-  int64_t num_graph_launches = 0;  // decode steps that were one launch (CUDA)
+  int64_t num_graph_launches = 0;                // decode steps that were one launch (CUDA)
+  std::optional<SpeculationCounts> speculation;  // empty without a speculative method
   // With KV offload, as in Observations, all layers and phases.
   int64_t kv_h2d_bytes = 0;
   int64_t kv_d2h_bytes = 0;
@@ -93,6 +95,7 @@ struct EngineStats {
   double store_read_bytes_per_second = 0;  // of the last reads; 0: unknown
   int64_t prefill_ns = 0;                  // host wall time of prefill steps
   int64_t decode_ns = 0;                   // and of decode steps
+  int64_t draft_ns = 0;                    // of these, in passes that draft for speculation
   int64_t load_ns = 0;                     // loading the model
 };
 

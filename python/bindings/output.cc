@@ -17,6 +17,11 @@ std::string captured_mass(const RequestOutput& output) {
 
 }  // namespace
 
+std::string speculation(const RequestOutput& output) {
+  if (output.speculation.num_drafts == 0) return {};
+  return cli::json_text(cli::speculation_json(output.speculation));
+}
+
 void bind_output(nb::module_& m) {
   using Output = RequestOutput;
   nb::class_<Output>(m, "Output", "An answer, or its new part. Lists are made at each access.")
@@ -40,7 +45,8 @@ void bind_output(nb::module_& m) {
       .def_prop_ro(
           "prompt_logprobs", [](const Output& o) { return to_lists(o.prompt_logprobs); },
           "The same for the prompt; the first token's list is empty.")
-      .def_prop_ro("captured_mass", captured_mass, "JSON of the audit's result, or empty.");
+      .def_prop_ro("captured_mass", captured_mass, "JSON of the audit's result, or empty.")
+      .def_prop_ro("speculation", speculation, "JSON of the counts of drafts, or empty.");
 }
 
 }  // namespace sluice::python

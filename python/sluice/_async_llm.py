@@ -209,7 +209,15 @@ def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
     return RequestOutput(request_id=old.request_id, prompt=old.prompt,
                          prompt_token_ids=new.prompt_token_ids or old.prompt_token_ids, prompt_logprobs=scores,
                          outputs=[completion], finished=new.finished, num_cached_tokens=new.num_cached_tokens,
-                         captured_mass=new.captured_mass)
+                         captured_mass=new.captured_mass, speculation=_added(old.speculation, new.speculation))
+
+
+def _added(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The counts of drafts of both parts."""
+    if old is None or new is None:
+        return old or new
+    total = {name: old[name] + new[name] for name in ("drafts", "draft_tokens", "accepted_tokens")}
+    return {**total, "tokens_per_verify": 1 + total["accepted_tokens"] / total["drafts"]}
 
 
 def _close(service: "_core.Service", reader: threading.Thread) -> None:

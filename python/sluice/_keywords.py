@@ -1,5 +1,6 @@
 """Keywords: the nearest name for an unknown one, and names of vLLM that only have one meaning here."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -19,10 +20,14 @@ NEUTRAL_OPTIONS: dict[str, tuple[Any, ...]] = {
 
 
 def without_neutral(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the engine has. Raises UnsupportedError for another value of a neutral one."""
+    """The options that the engine has. Raises UnsupportedError for another value of a neutral one.
+
+    vLLM's speculative_config may be a dict; the engine reads it as text."""
     kept = {}
     for name, value in options.items():
-        if name not in NEUTRAL_OPTIONS:
+        if name == "speculative_config" and isinstance(value, Mapping):
+            kept[name] = json.dumps(value)
+        elif name not in NEUTRAL_OPTIONS:
             kept[name] = value
         elif value not in NEUTRAL_OPTIONS[name]:
             allowed = " or ".join(repr(one) for one in NEUTRAL_OPTIONS[name])

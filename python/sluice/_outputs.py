@@ -53,7 +53,8 @@ class RequestOutput:
     prompt: the text, None for a prompt of token ids. prompt_logprobs: None unless asked for; one dict for each token of
     the prompt, None for the first. outputs: one answer. num_cached_tokens: tokens of the prompt whose KV was found in
     the prefix cache. captured_mass: with the option sparse_audit, what sparse prefill captured, as `sluice run --json`
-    prints it. metrics: None; LLM.stats() has counts and times.
+    prints it. speculation: the counts of the request's drafts, as it prints them; None without one. metrics: None;
+    LLM.stats() has counts and times.
     """
 
     request_id: str
@@ -64,6 +65,7 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     captured_mass: dict[str, Any] | None = None
+    speculation: dict[str, Any] | None = None
     metrics: None = None
 
 
@@ -120,8 +122,9 @@ def to_request_output(output: "_core.Output", request_id: str, prompt: str | Non
                       decode: Callable[[int], str]) -> RequestOutput:
     prompt_logprobs = None if params.prompt_logprobs is None else [
         to_logprobs(position, decode) if position else None for position in emptied(output.prompt_logprobs)]
-    mass = output.captured_mass
+    mass, drafts = output.captured_mass, output.speculation
     return RequestOutput(request_id=request_id, prompt=prompt, prompt_token_ids=output.prompt_token_ids,
                          prompt_logprobs=prompt_logprobs, outputs=[to_completion(output, params, decode)],
                          finished=output.finished, num_cached_tokens=output.num_cached_tokens,
-                         captured_mass=json.loads(mass) if mass else None)
+                         captured_mass=json.loads(mass) if mass else None,
+                         speculation=json.loads(drafts) if drafts else None)

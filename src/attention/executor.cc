@@ -21,7 +21,8 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
 Executor::Executor(PolicyPair& policies, const KvBlockShape& block)
     : policies_(policies),
       prefill_rule_(policies.rule(Phase::kPrefill, block)),
-      decode_rule_(policies.rule(Phase::kDecode, block)) {}
+      decode_rule_(policies.rule(Phase::kDecode, block)),
+      verify_rule_(policies.rule(Phase::kVerify, block)) {}
 
 // Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {

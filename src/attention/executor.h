@@ -82,6 +82,7 @@ class Executor {
 
   const PolicyPair& policies() const { return policies_; }
   const SelectionRule& rule(Phase phase) const {
+    if (phase == Phase::kVerify) return verify_rule_;
     return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
   }
   // Whether the policy of the pass's phase is asked.
@@ -122,6 +123,7 @@ class Executor {
   PolicyPair& policies_;
   SelectionRule prefill_rule_;
   SelectionRule decode_rule_;
+  SelectionRule verify_rule_;
 };
 
 }  // namespace sluice

@@ -46,8 +46,8 @@ class OffloadExecutor final : public Executor {
   void expect_next(std::vector<HistoryRun> history, std::span<const PrefillSpan> spans);
 
   // False if decode loads whole histories: slots and waits then differ from pass to pass.
-  bool capturable(bool is_in_place) const {
-    return (is_in_place || gathers(Phase::kDecode)) && policies().capturable();
+  bool capturable(Phase phase, bool is_in_place) const {
+    return (is_in_place || gathers(phase)) && policies().capturable();
   }
   KvBlocksView write_target(const AttentionPass& pass, LayerId layer) override;
 

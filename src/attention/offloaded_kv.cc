@@ -31,6 +31,7 @@ OffloadedKv::OffloadedKv(PolicyPair& policies, Device& device, Stream& compute,
       offload_(device, compute, layout, limits.sizes, on_progress),
       executor_(policies, offload_, limits.state_rows, num_q_heads, device) {
   planned_.reserve(static_cast<size_t>(pass_limits.max_seqs));
+  tails_.reserve(static_cast<size_t>(limits.sizes.num_tails));
 }
 
 size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& limits) {
@@ -55,22 +56,31 @@ size_t OffloadedKv::array_bytes(const PassLimits& pass, const OffloadedLimits& l
 PassPlan OffloadedKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
   phase_ = phase;
   planned_.clear();
+  tails_.clear();
   num_staged_ = 0;
   pass_.history.clear();
   pass_.gathered.clear();
   pass_.staged.clear();
-  pass_.is_in_place = phase == Phase::kDecode && limits_.blocks_stay && all_resident(sequences);
+  pass_.is_in_place = phase != Phase::kPrefill && limits_.blocks_stay && all_resident(sequences);
   for (const SequenceRows& rows : sequences) {
     if (!pass_.is_in_place) add_history(*rows.kv, static_cast<int32_t>(planned_.size()));
     PlannedRows& planned = planned_.emplace_back(PlannedRows{.rows = rows});
     if (phase == Phase::kPrefill) {
       plan_staged(planned);
     } else {
-      plan_tail(planned);
+      plan_tails(planned);
     }
   }
-  return {.capturable = executor_.capturable(pass_.is_in_place),
-          .variant = pass_.is_in_place ? 1 : 0};
+  return {.capturable = executor_.capturable(phase, pass_.is_in_place),
+          .variant = variant_of(phase)};
+}
+
+// Passes of one variant enqueue the same work and have arrays of the same width: draft rows past a
+// block border make the tables of own blocks wider.
+int32_t OffloadedKv::variant_of(Phase phase) const {
+  int32_t own_blocks = 1;
+  for (const PlannedRows& planned : planned_) own_blocks = std::max(own_blocks, planned.num_blocks);
+  return (pass_.is_in_place ? 1 : 0) + (phase == Phase::kVerify ? 2 : 0) + 4 * (own_blocks - 1);
 }
 
 // The full blocks of a sequence's first `num_tokens` tokens.
@@ -93,7 +103,7 @@ bool OffloadedKv::all_resident(std::span<const SequenceRows> sequences) const {
 void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
   const int64_t num_tokens = kv.num_tokens();
   if (!executor_.gathers(phase_)) {
-    for (HistoryBlocks& blocks : history_of(kv, num_tokens)) {
+    for (HistoryBlocks& blocks : history_of(phase_, kv, num_tokens)) {
       pass_.history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
     }
     return;
@@ -106,9 +116,9 @@ void OffloadedKv::add_history(const SequenceKv& kv, int32_t seq_index) {
 // The sealed blocks of a sequence's first `num_tokens` tokens as runs of a pass that begins there:
 // consecutive resident blocks are one run, and of the others as many as a slot holds. Empty if the
 // pass gathers.
-std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t num_tokens) const {
+std::vector<HistoryBlocks> OffloadedKv::history_of(Phase phase, const SequenceKv& kv,
+                                                   int64_t num_tokens) const {
   const std::span<const SequenceBlock> sealed = sealed_blocks(kv, num_tokens);
-  const Phase phase = num_tokens < kv.prefill_tokens() ? Phase::kPrefill : Phase::kDecode;
   if (executor_.gathers(phase)) return {};
   const auto slot_blocks = static_cast<size_t>(limits_.sizes.slot_blocks);
   std::vector<HistoryBlocks> result;
@@ -131,7 +141,7 @@ std::vector<HistoryBlocks> OffloadedKv::history_of(const SequenceKv& kv, int64_t
 // ensures it). Its full blocks are copied to the host; a partial last one ends the prompt and
 // becomes the tail.
 void OffloadedKv::plan_staged(PlannedRows& planned) {
-  const auto& [id, kv, num_rows] = planned.rows;
+  const auto& [id, kv, num_rows, num_ahead] = planned.rows;
   const int64_t block_tokens = layout_.block.block_tokens;
   planned.begin_pos = kv->num_tokens();
   planned.first = num_staged_;
@@ -154,19 +164,30 @@ void OffloadedKv::plan_staged(PlannedRows& planned) {
   }
 }
 
-// Finds the tail into which a decode row is written; a row at a block border takes a new one.
-void OffloadedKv::plan_tail(PlannedRows& planned) {
-  const SequenceId id = planned.rows.id;
-  const int64_t position = planned.rows.kv->num_tokens();
+// Finds the tails into which rows of a decode or verify pass are written; those past a block border
+// take new ones. The first is that of the valid tokens, which draft rows follow.
+void OffloadedKv::plan_tails(PlannedRows& planned) {
+  const SequenceRows& rows = planned.rows;
+  const int64_t position = rows.kv->num_tokens();
   const int64_t block_tokens = layout_.block.block_tokens;
-  TailId tail = offload_.tails().find(id);
-  if (!tail.valid()) {
-    SLUICE_CHECK(position % block_tokens == 0, "no tail at {}", position);
-    tail = offload_.tails().take(id);
-  }
   planned.begin_pos = position / block_tokens * block_tokens;
-  planned.first = tail.value;
-  planned.num_blocks = 1;
+  planned.first = static_cast<int32_t>(tails_.size());
+  for (int64_t pos = planned.begin_pos; pos < rows.first_pos() + rows.num_rows;
+       pos += block_tokens) {
+    TailId tail = offload_.tails().find(rows.id, planned.num_blocks);
+    if (!tail.valid()) {
+      SLUICE_CHECK(pos >= position, "no tail at {}", position);
+      tail = offload_.tails().take(rows.id);
+    }
+    tails_.push_back(tail);
+    ++planned.num_blocks;
+  }
+}
+
+// Block `index` of stage or tails that the sequence's rows are written to.
+int32_t OffloadedKv::own_block(const PlannedRows& planned, int64_t index) const {
+  const auto number = planned.first + static_cast<int32_t>(index);
+  return phase_ == Phase::kPrefill ? number : tails_[static_cast<size_t>(number)].value;
 }
 
 void OffloadedKv::prefetch(const ExpectNext& expect_next) {
@@ -175,7 +196,9 @@ void OffloadedKv::prefetch(const ExpectNext& expect_next) {
   for (const ExpectedSequence& next : expect_next()) {
     const auto seq_index = static_cast<int32_t>(spans.size());
     spans.push_back({next.num_sealed_tokens, next.num_rows, next.kv->prefill_tokens()});
-    for (HistoryBlocks& blocks : history_of(*next.kv, next.num_sealed_tokens)) {
+    Phase phase = next.is_verify ? Phase::kVerify : Phase::kDecode;
+    if (next.num_sealed_tokens < next.kv->prefill_tokens()) phase = Phase::kPrefill;
+    for (HistoryBlocks& blocks : history_of(phase, *next.kv, next.num_sealed_tokens)) {
       history.push_back({{std::move(blocks)}, seq_index, {}, {}, {}});
     }
   }
@@ -229,35 +252,39 @@ void OffloadedKv::describe(const PassShape& shape, Arena& host, Arena& device,
 
 // Writes the array entries of one sequence, whose rows of the pass begin at `row_begin`.
 void OffloadedKv::write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin) {
-  const auto& [id, kv, num_rows] = planned.rows;
+  const SequenceKv& kv = *planned.rows.kv;
   const int64_t block_tokens = layout_.block.block_tokens;
   host_.kv_begin.data<int32_t>()[index] = static_cast<int32_t>(planned.begin_pos);
-  // The own blocks are consecutive, so rows are numbered from the first one on.
-  const int64_t first_row = planned.first * block_tokens + kv->num_tokens() - planned.begin_pos;
-  for (int64_t i = 0; i < num_rows; ++i) {
-    host_.kv_rows.data<int32_t>()[row_begin + i] = static_cast<int32_t>(first_row + i);
+  const int64_t first_row = planned.rows.first_pos() - planned.begin_pos;
+  for (int64_t i = 0; i < planned.rows.num_rows; ++i) {
+    const int64_t row = first_row + i;
+    const int64_t block = own_block(planned, row / block_tokens);
+    host_.kv_rows.data<int32_t>()[row_begin + i] =
+        static_cast<int32_t>(block * block_tokens + row % block_tokens);
   }
   const std::span<int32_t> own = row_of(host_.block_table, index);
   for (int32_t i = 0; i < std::ssize(own); ++i) {
-    own[static_cast<size_t>(i)] = i < planned.num_blocks ? planned.first + i : -1;
+    own[static_cast<size_t>(i)] = i < planned.num_blocks ? own_block(planned, i) : -1;
   }
   if (const auto ids = row_of(host_.block_ids, index); !ids.empty()) {
     int32_t* entry = ids.data();
-    for (const SequenceBlock& block : kv->blocks()) *entry++ = block.id.value;
+    for (const SequenceBlock& block : kv.blocks()) *entry++ = block.id.value;
     std::fill(entry, ids.data() + ids.size(), -1);
   }
   const auto places = row_of(host_.block_places, index);
   if (!places.empty()) write_block_places(planned, places);
 }
 
-// Writes the places of the sealed blocks (-1: not resident) and of the tail after them.
+// Writes the places of the sealed blocks (-1: not resident) and of the tails after them.
 void OffloadedKv::write_block_places(const PlannedRows& planned, std::span<int32_t> row) const {
   int32_t* entry = row.data();
   for (const SequenceBlock& block :
        sealed_blocks(*planned.rows.kv, planned.rows.kv->num_tokens())) {
     *entry++ = offload_.residents().find(block.id).value;
   }
-  *entry++ = offload_.places().place_of(TailId(planned.first)).value;
+  for (int32_t i = 0; i < planned.num_blocks; ++i) {
+    *entry++ = offload_.places().place_of(TailId(own_block(planned, i))).value;
+  }
   std::fill(entry, row.data() + row.size(), -1);
 }
 
@@ -299,9 +326,14 @@ void OffloadedKv::view_arrays(AttentionPass& pass) {
 // A tail that a decode step has filled is copied to the host; the next token takes a new one. Full
 // blocks of a prefill were copied from the stage.
 void OffloadedKv::committed(SequenceId sequence, const SequenceKv& kv) {
-  if (phase_ != Phase::kDecode || kv.num_tokens() % layout_.block.block_tokens != 0) return;
+  if (phase_ == Phase::kPrefill || kv.num_tokens() % layout_.block.block_tokens != 0) return;
   const auto last_sealed = static_cast<size_t>(kv.num_sealed_blocks() - 1);
   offload_.flush_tail(sequence, kv.blocks()[last_sealed].id, last_sealed == 0);
+}
+
+void OffloadedKv::drop_drafts(SequenceId sequence, const SequenceKv& kv) {
+  const bool has_tail = kv.num_tokens() % layout_.block.block_tokens != 0;
+  offload_.tails().give_back_from(sequence, has_tail ? 1 : 0);
 }
 
 std::unique_ptr<BlockPort> OffloadedKv::make_port() {

@@ -45,7 +45,8 @@ class OffloadedKv final : public Residency {
   void prefetch(const ExpectNext& expect_next) override;
 
   void committed(SequenceId sequence, const SequenceKv& kv) override;
-  void release(SequenceId sequence) override { offload_.tails().give_back(sequence); }
+  void drop_drafts(SequenceId sequence, const SequenceKv& kv) override;
+  void release(SequenceId sequence) override { offload_.tails().give_back_from(sequence, 0); }
   void discard(BlockId id) override { offload_.discard(id); }
   void synchronize() override { offload_.synchronize(); }
 
@@ -65,16 +66,19 @@ class OffloadedKv final : public Residency {
   struct PlannedRows {
     SequenceRows rows;
     int64_t begin_pos = 0;  // position of the first token of these blocks
-    int32_t first = 0;      // StageId, or TailId in decode, of the first; the rest follow it
+    int32_t first = 0;      // StageId of the first, or its place in tails_; the rest follow it
     int32_t num_blocks = 0;
   };
 
   std::span<const SequenceBlock> sealed_blocks(const SequenceKv& kv, int64_t num_tokens) const;
   bool all_resident(std::span<const SequenceRows> sequences) const;
   void add_history(const SequenceKv& kv, int32_t seq_index);
-  std::vector<HistoryBlocks> history_of(const SequenceKv& kv, int64_t num_tokens) const;
+  std::vector<HistoryBlocks> history_of(Phase phase, const SequenceKv& kv,
+                                        int64_t num_tokens) const;
+  int32_t variant_of(Phase phase) const;
   void plan_staged(PlannedRows& planned);
-  void plan_tail(PlannedRows& planned);
+  void plan_tails(PlannedRows& planned);
+  int32_t own_block(const PlannedRows& planned, int64_t index) const;
 
   OffloadArrays::Sizes sizes_of(const PassShape& shape) const;
   void write_sequence(const PlannedRows& planned, int64_t index, int64_t row_begin);
@@ -94,6 +98,7 @@ class OffloadedKv final : public Residency {
   Phase phase_ = Phase::kPrefill;
   OffloadedPass pass_;
   std::vector<PlannedRows> planned_;
+  std::vector<TailId> tails_;  // of all planned sequences; empty in prefill
   int32_t num_staged_ = 0;
   OffloadArrays host_;
   OffloadArrays device_;

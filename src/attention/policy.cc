@@ -3,6 +3,9 @@
 
 namespace sluice {
 
-std::string_view phase_name(Phase phase) { return phase == Phase::kPrefill ? "prefill" : "decode"; }
+std::string_view phase_name(Phase phase) {
+  constexpr std::string_view kNames[] = {"prefill", "decode", "verify"};
+  return kNames[static_cast<size_t>(phase)];
+}
 
 }  // namespace sluice

@@ -22,7 +22,9 @@
 
 namespace sluice {
 
-enum class Phase { kPrefill, kDecode };
+// A verify pass is a decode step with rows for draft tokens after the newest token of a sequence.
+// It attends to everything, whatever the decode policy is.
+enum class Phase { kPrefill, kDecode, kVerify };
 
 std::string_view phase_name(Phase phase);
 

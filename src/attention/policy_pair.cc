@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "attention/policies/full.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -42,7 +43,10 @@ void require_phase(const Policy& policy, Phase phase) {
 
 PolicyPair::PolicyPair(std::string name, std::unique_ptr<Policy> prefill,
                        std::unique_ptr<Policy> decode)
-    : name_(std::move(name)), prefill_(std::move(prefill)), decode_(std::move(decode)) {
+    : name_(std::move(name)),
+      prefill_(std::move(prefill)),
+      decode_(std::move(decode)),
+      verify_(std::make_unique<FullPolicy>(Phase::kDecode, SparseOptions())) {
   require_phase(*prefill_, Phase::kPrefill);
   require_phase(*decode_, Phase::kDecode);
   SLUICE_CHECK(prefill_->prefill_scope_tokens() > 0 && prefill_->prefill_tail_tokens() >= 0,

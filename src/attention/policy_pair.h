@@ -29,7 +29,11 @@ class PolicyPair {
   PolicyPair(std::string name, std::unique_ptr<Policy> prefill, std::unique_ptr<Policy> decode);
 
   const std::string& name() const { return name_; }
-  Policy& of(Phase phase) const { return phase == Phase::kPrefill ? *prefill_ : *decode_; }
+  // Of a verify pass: the policy full.
+  Policy& of(Phase phase) const {
+    if (phase == Phase::kVerify) return *verify_;
+    return phase == Phase::kPrefill ? *prefill_ : *decode_;
+  }
 
   // Replaces the decode policy by `wrap` of it. REQUIRES: before `initialize`.
   // Errors: kUnsupported if the result is no decode policy.
@@ -60,6 +64,7 @@ class PolicyPair {
   std::string name_;
   std::unique_ptr<Policy> prefill_;
   std::unique_ptr<Policy> decode_;
+  std::unique_ptr<Policy> verify_;
   std::unique_ptr<MassAudit> audit_;
   bool has_summaries_ = false;
 };

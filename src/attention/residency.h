@@ -27,15 +27,24 @@ namespace sluice {
 // The largest pass that must fit. Made by engine/plan/engine_plan.
 struct PassLimits {
   int64_t max_rows = 0;            // token rows
-  int64_t max_seqs = 0;            // sequences, and rows whose logits are computed
+  int64_t max_seqs = 0;            // sequences
   int64_t max_blocks_per_seq = 0;  // of KV
+  int64_t max_draft_rows = 0;      // rows of a verify pass beside one of each sequence
+
+  // Rows whose logits are computed.
+  int64_t max_logit_rows() const { return max_seqs + max_draft_rows; }
 };
 
-// One sequence's share of a pass: rows [kv->num_tokens(), + num_rows). Made by engine/runner.
+// One sequence's share of a pass: rows [first_pos(), + num_rows). Made by engine/runner.
 struct SequenceRows {
   SequenceId id;
   const SequenceKv* kv = nullptr;
   int64_t num_rows = 0;
+  // Rows between the valid tokens and these, written by earlier draft passes of the same step. They
+  // are attended to as the sequence's newest tokens, and never become valid.
+  int64_t num_ahead = 0;
+
+  int64_t first_pos() const { return kv->num_tokens() + num_ahead; }
 };
 
 // A sequence that the next step will probably include, and the number of its tokens that are sealed
@@ -43,7 +52,8 @@ struct SequenceRows {
 struct ExpectedSequence {
   const SequenceKv* kv = nullptr;
   int64_t num_sealed_tokens = 0;
-  int64_t num_rows = 0;  // of its next span; 0 in decode
+  int64_t num_rows = 0;    // of its next span; 0 in decode
+  bool is_verify = false;  // of a decode step: it attends to everything
 };
 
 // Properties of a planned pass, for graphs.
@@ -99,6 +109,8 @@ class Residency {
   // The rows that the planned pass computed for a sequence were committed; its last block may be
   // full now.
   virtual void committed(SequenceId sequence, const SequenceKv& kv) = 0;
+  // Draft rows after the valid tokens are no longer needed, nor what they took.
+  virtual void drop_drafts(SequenceId sequence, const SequenceKv& kv) = 0;
   // The sequence loses its KV: preempted, finished or cancelled. Its blocks are released next.
   virtual void release(SequenceId sequence) = 0;
   // The contents of a block are no longer needed; the block may be reused.

@@ -35,9 +35,9 @@ size_t ResidentKv::array_bytes(const PassLimits& limits) {
   return plan.used_bytes();
 }
 
-PassPlan ResidentKv::plan_pass(Phase, std::span<const SequenceRows> sequences) {
+PassPlan ResidentKv::plan_pass(Phase phase, std::span<const SequenceRows> sequences) {
   sequences_.assign(sequences.begin(), sequences.end());
-  return {.capturable = policies_.capturable(), .variant = 0};
+  return {.capturable = policies_.capturable(), .variant = phase == Phase::kVerify ? 1 : 0};
 }
 
 // Columns of the block table: those of the longest sequence, or the padded width of the shape.
@@ -78,7 +78,7 @@ void ResidentKv::describe(const PassShape& shape, Arena& host, Arena& device, At
 // Writes the rows of the pool into which a sequence's new k and v go.
 void ResidentKv::write_rows(const SequenceRows& rows, const Arrays& host, int64_t row_begin) const {
   const int32_t block_tokens = pool_.layout().block.block_tokens;
-  const int64_t first_pos = rows.kv->num_tokens();
+  const int64_t first_pos = rows.first_pos();
   int32_t* target = host.kv_rows.data<int32_t>() + row_begin;
   for (int64_t pos = first_pos; pos < first_pos + rows.num_rows; ++pos) {
     const SequenceBlock& block = rows.kv->blocks()[static_cast<size_t>(pos / block_tokens)];

@@ -46,6 +46,7 @@ int bench_store(const BenchStoreCommand& command);
 int bench_offload(const BenchOffloadCommand& command);
 int bench_sparse(const BenchSparseCommand& command);
 int bench_overlap(const BenchOverlapCommand& command);
+int bench_speculative(const BenchSpeculativeCommand& command);
 int bench_recall(const BenchRecallCommand& command);
 int bench_tokenizer(const BenchTokenizerCommand& command);
 int bench_load(const BenchLoadCommand& command);

@@ -79,10 +79,14 @@ std::unique_ptr<EngineService> load_service(
 
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
                                        std::unique_ptr<PolicyPair> policies) {
+  LlmEngine::Parts parts;
+  parts.policies = std::move(policies);
+  return load_engine(options, std::move(parts));
+}
+
+std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options, LlmEngine::Parts parts) {
   std::unique_ptr<LlmEngine> engine = load(options, [&](const auto& on_progress) {
-    LlmEngine::Parts parts{
-        .device = make_device(options.device, {.num_threads = options.num_threads.value_or(0)}),
-        .policies = std::move(policies)};
+    parts.device = make_device(options.device, {.num_threads = options.num_threads.value_or(0)});
     return std::make_unique<LlmEngine>(options, std::move(parts), on_progress);
   });
   show_warnings(engine->warnings());

@@ -24,6 +24,8 @@ void show_warnings(const std::vector<std::string>& warnings);
 // warnings. For measurements that read a policy's state.
 std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options,
                                        std::unique_ptr<PolicyPair> policies);
+// The same with any of the engine's parts but the device, which the options name.
+std::unique_ptr<LlmEngine> load_engine(const EngineOptions& options, LlmEngine::Parts parts);
 
 // Starts the service of a server; `on_load` also gets the progress. Prints as load_llm.
 // Errors: those of EngineService's constructor; Interrupted on Ctrl-C.

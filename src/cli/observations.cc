@@ -142,7 +142,31 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
           {"tiles_cut", phase.num_tiles_cut}};
 }
 
+// Of passes with drafts; 0 without one.
+double tokens_per_verify(const SpeculationCounts& counts) {
+  if (counts.num_drafts == 0) return 0;
+  return 1 +
+         static_cast<double>(counts.num_accepted_tokens) / static_cast<double>(counts.num_drafts);
+}
+
 }  // namespace
+
+std::string speculation_line(const SpeculationCounts& counts) {
+  if (counts.num_drafts == 0) return {};
+  return fmt::format(
+      "drafts: {} of {} tokens accepted ({}), {:.2f} tokens for each of {} verify passes",
+      counts.num_accepted_tokens, counts.num_draft_tokens,
+      percent(static_cast<double>(counts.num_accepted_tokens) /
+              static_cast<double>(counts.num_draft_tokens)),
+      tokens_per_verify(counts), counts.num_drafts);
+}
+
+nlohmann::ordered_json speculation_json(const SpeculationCounts& counts) {
+  return {{"drafts", counts.num_drafts},
+          {"draft_tokens", counts.num_draft_tokens},
+          {"accepted_tokens", counts.num_accepted_tokens},
+          {"tokens_per_verify", tokens_per_verify(counts)}};
+}
 
 std::string observations_table(const Observations& observations) {
   std::string text =
@@ -151,9 +175,13 @@ std::string observations_table(const Observations& observations) {
                   format_bytes(static_cast<double>(observations.pinned_peak_bytes)));
   text += phase_table("prefill", observations.prefill);
   text += phase_table("decode", observations.decode);
+  text += phase_table("draft", observations.draft);
   text += selection_line("prefill", observations.prefill);
   text += selection_line("decode", observations.decode);
+  text += selection_line("draft", observations.draft);
   text += mass_table(observations.captured_mass);
+  const std::string drafts = speculation_line(observations.speculation);
+  if (!drafts.empty()) text += drafts + "\n";
   text.pop_back();  // the last newline is the terminal's
   return text;
 }
@@ -165,6 +193,8 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"pinned_peak_bytes", observations.pinned_peak_bytes},
           {"prefill", phase_json(observations.prefill)},
           {"decode", phase_json(observations.decode)},
+          {"draft", phase_json(observations.draft)},
+          {"speculation", speculation_json(observations.speculation)},
           {"captured_mass", layers_json(observations.captured_mass)}};
 }
 

@@ -22,4 +22,8 @@ nlohmann::ordered_json observations_json(const Observations& observations);
 std::string request_mass_line(const RequestOutput& output);
 nlohmann::ordered_json request_mass_json(const RequestOutput& output);
 
+// The counts of drafts, of a request or of all; the line is empty without a draft.
+std::string speculation_line(const SpeculationCounts& counts);
+nlohmann::ordered_json speculation_json(const SpeculationCounts& counts);
+
 }  // namespace sluice::cli

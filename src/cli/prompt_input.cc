@@ -84,6 +84,13 @@ std::string read_user_file(std::string_view option, const std::filesystem::path&
   return as_user_file(option, [&] { return read_file(path); });
 }
 
+void check_writable(std::string_view option, const std::filesystem::path& path) {
+  as_user_file(option, [&] {
+    const AtomicFile probe(path);  // removed again, since there is no commit()
+    return true;
+  });
+}
+
 std::vector<std::string> gather_prompts(const RunCommand& command) {
   std::string before;
   for (const std::string& file : command.files) {

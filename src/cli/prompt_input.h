@@ -39,6 +39,10 @@ auto as_user_file(std::string_view option, const Read& read) {
 // The text of a file that `option` names. Errors: kInvalidArgument naming both.
 std::string read_user_file(std::string_view option, const std::filesystem::path& path);
 
+// Checks that a file that `option` names can be written, before the work whose result it gets.
+// Errors: kInvalidArgument naming both.
+void check_writable(std::string_view option, const std::filesystem::path& path);
+
 // The prompts of `run`: the texts of all files, joined, precede each prompt. "-" as a prompt means
 // standard input, and so does no prompt and no file. Errors: kInvalidArgument if standard input is
 // then a terminal.

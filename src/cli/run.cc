@@ -109,6 +109,9 @@ nlohmann::ordered_json output_json(const LLM& llm, size_t index, const RequestOu
     json["prompt_logprobs"] = logprobs_json(llm, output.prompt_logprobs);
   }
   if (!output.captured_mass.empty()) json["captured_mass"] = request_mass_json(output);
+  if (output.speculation.num_drafts > 0) {
+    json["speculation"] = speculation_json(output.speculation);
+  }
   json["stats"] = {{"prompt_tokens", output.prompt_token_ids.size()},
                    {"cached_tokens", output.num_cached_tokens},
                    {"stored_tokens", output.num_stored_tokens},
@@ -252,13 +255,14 @@ void show_store(const RunCommand& command, LLM& llm, const std::vector<RequestOu
   show_warnings(llm.warnings());  // a disk may have failed meanwhile
 }
 
-// Shows what sparse prefill captured of each prompt, if it was measured.
-void show_captured(const std::vector<RequestOutput>& outputs) {
+// Shows what sparse prefill captured of each prompt, if it was measured, and how its drafts did.
+void show_requests(const std::vector<RequestOutput>& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const std::string line = request_mass_line(outputs[i]);
-    if (line.empty()) continue;
-    write_message(outputs.size() == 1 ? "prefill " + line
-                                      : fmt::format("prompt {}: prefill {}", i + 1, line));
+    const std::string prefix = outputs.size() == 1 ? "" : fmt::format("prompt {}: ", i + 1);
+    const std::string captured = request_mass_line(outputs[i]);
+    if (!captured.empty()) write_message(prefix + "prefill " + captured);
+    const std::string drafts = speculation_line(outputs[i].speculation);
+    if (!drafts.empty()) write_message(prefix + drafts);
   }
 }
 
@@ -282,7 +286,7 @@ std::string answer(const RunCommand& command, LLM& llm, const std::vector<ChatMe
   session.write(outputs);
   if (command.verbose) {
     write_message(session.summary(outputs));
-    show_captured(outputs);
+    show_requests(outputs);
   }
   if (interrupted()) {
     // Ctrl-C ended this answer only; the next one ends the next answer.
@@ -376,7 +380,7 @@ int run(const RunCommand& command) {
   show_store(command, llm, outputs);
   if (command.verbose) {
     write_message(observations_table(llm.observations()));
-    show_captured(outputs);
+    show_requests(outputs);
   }
   write_timeline(llm, command.engine);
   return interrupted() ? kExitInterrupted : kExitOk;

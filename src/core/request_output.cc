@@ -37,6 +37,7 @@ void RequestOutput::append(RequestOutput next) {
   prompt_logprobs.insert(prompt_logprobs.end(),
                          std::make_move_iterator(next.prompt_logprobs.begin()),
                          std::make_move_iterator(next.prompt_logprobs.end()));
+  speculation.add(next.speculation);
   finish_reason = next.finish_reason;
   stop_reason = std::move(next.stop_reason);
 }

@@ -98,6 +98,7 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
                parts.store_files);
   }
   make_pins();
+  make_speculator(options, parts);
   stats_.load_ns = now_ns_() - begin_ns;
 }
 
@@ -197,6 +198,7 @@ void LlmEngine::replace_last_token(SequenceId id, int32_t token_id) {
   SLUICE_CHECK(token_id >= 0 && token_id < config_.vocab_size, "token id {}", token_id);
   SLUICE_CHECK(sequence->logit_entries.size() == 0, "request {} has penalties", id.value);
   sequence->tokens.back() = token_id;
+  sequence->draft_record.may_draft = false;
 }
 
 std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
@@ -206,20 +208,26 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   if (!scheduler_->has_unfinished()) return outputs;
 
   const int64_t begin_ns = now_ns_();
-  const Batch batch = scheduler_->schedule();
+  Batch batch = scheduler_->schedule();
   if (batch.sequences.empty()) {
     wait_for_store(outputs);
     return outputs;
   }
+  if (speculator_ && batch.phase == Phase::kDecode) speculate(batch);
   observer_->begin_step(batch);
-  const auto expect_next = [&] { return scheduler_->expect_next(batch); };
+  const auto expect_next = [&] { return this->expect_next(batch); };
   const StepWatch step_watch(batch, watch);
   step_watch.begin();
   const int64_t min_rows = watch != nullptr ? watch->min_rows : plan_.passes.min_watched_rows;
+  const int64_t pass_begin_ns = speculator_ ? now_ns_() : begin_ns;
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
   const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
   if (tokens) {
-    scheduler_->measured(batch, now_ns_() - begin_ns);
+    const int64_t now_ns = now_ns_();
+    scheduler_->measured(batch, now_ns - begin_ns);
+    if (speculator_ && batch.phase != Phase::kPrefill) {
+      speculator_->measured_pass(batch.num_rows(), now_ns - pass_begin_ns);
+    }
     commit(batch, *tokens, outputs);
   }
   observer_->end_step(batch);
@@ -254,39 +262,11 @@ void LlmEngine::account(const Batch& batch, int64_t begin_ns) {
   ++stats_.num_steps;
 }
 
-void LlmEngine::commit(const Batch& batch, std::span<const SampledToken> tokens,
-                       std::vector<RequestOutput>& outputs) {
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    const ScheduledSequence& scheduled = batch.sequences[i];
-    Sequence& sequence = *scheduled.sequence;
-    blocks_->commit(sequence.kv, sequence.tokens, scheduled.num_rows);
-    residency_->committed(sequence.id, sequence.kv);
-    if (kv_store_) kv_store_->committed(sequence, batch.phase);
-    if (batch.phase == Phase::kPrefill) observer_->count_mass(sequence, static_cast<int64_t>(i));
-    sequence.set_prompt_done(sequence.kv.num_tokens());
-    if (!scheduled.wants_token && sequence.params.output_kind == OutputKind::kDelta) {
-      outputs.push_back(sequence.take_output());
-    }
-  }
-  for (const SampledToken& token : tokens) {
-    append_token(token);
-    ++stats_.num_generated_tokens;
-    Sequence& sequence = *token.sequence;
-    const bool finished = sequence.output.finished();
-    if (finished || sequence.params.output_kind == OutputKind::kDelta) {
-      outputs.push_back(sequence.take_output());
-    }
-    if (finished && !sequence.pin.empty()) {
-      pins_->keep(sequence.pin, sequence.kv, sequence.num_prompt_tokens);
-    }
-    if (finished) finish(sequence.id);
-  }
-}
-
 void LlmEngine::append_token(const SampledToken& token) {
   Sequence& sequence = *token.sequence;
   RequestOutput& output = sequence.output;
   sequence.append(token.token_id);
+  ++stats_.num_generated_tokens;
   output.token_ids.push_back(token.token_id);
   if (sequence.params.logprobs) {
     std::vector<TokenLogprob> entry{{token.token_id, token.logprob}};
@@ -328,7 +308,10 @@ FinishReason LlmEngine::finish_reason(const Sequence& sequence, int32_t token_id
                                                                 : FinishReason::kNone;
 }
 
-void LlmEngine::finish(SequenceId id) { scheduler_->remove(id); }
+void LlmEngine::finish(SequenceId id) {
+  scheduler_->remove(id);
+  if (speculator_) speculator_->forget(id);
+}
 
 // Rows of one pass that returns all logits of a text: the logits buffer has max_num_seqs rows, and
 // the next span must begin at a multiple of span_align_tokens.

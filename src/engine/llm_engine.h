@@ -18,6 +18,7 @@
 #include "engine/plan/engine_plan.h"
 #include "engine/runner.h"
 #include "engine/schedule/scheduler.h"
+#include "engine/speculation/speculator.h"
 #include "engine/store/kv_store.h"
 #include "engine/timeline.h"
 #include "engine/timeline_ring.h"
@@ -55,6 +56,10 @@ class LlmEngine {
     // The clock that times steps, in nanoseconds; null: the system's steady clock. The length of a
     // prefill pass may follow from it (max_stall_ms), and no result does.
     std::function<int64_t()> now_ns = nullptr;
+    // With a speculative method: drafts in place of the n-gram search, for tests and benchmarks;
+    // null: the options' ones. And the verdicts of a benchmark; null: the verifying pass's.
+    std::unique_ptr<DraftSource> draft_source = nullptr;
+    ForcedAcceptance forced_acceptance = nullptr;
     // The files of the KV store; null: the system's. A test has disks that fail.
     StoreFiles* store_files = nullptr;
   };
@@ -111,7 +116,7 @@ class LlmEngine {
   // Puts `token_id` in the place of the token that a running request got last: the next step then
   // decodes a given text, for measurements on one. The request's output keeps what was sampled.
   // REQUIRES: the request runs, has generated a token and has not ended; it has neither penalties
-  // nor biases; an id of the vocabulary.
+  // nor biases; an id of the vocabulary. The request has no drafts from then on.
   void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
@@ -172,6 +177,19 @@ class LlmEngine {
   bool leaves_token(const SamplingParams& params) const;
   void commit(const Batch& batch, std::span<const SampledToken> tokens,
               std::vector<RequestOutput>& outputs);
+  void commit_rows(Sequence& sequence, Phase phase, int64_t num_rows);
+  void report_token(Sequence& sequence, std::vector<RequestOutput>& outputs);
+  // Of decode steps with speculation.
+  void make_speculator(const EngineOptions& options, Parts& parts);
+  void speculate(Batch& batch);
+  void draft_by_source(Batch& batch);
+  void draft_by_passes(const Batch& batch);
+  void run_draft_pass(const Batch& batch, int64_t num_ahead,
+                      const Residency::ExpectNext& expect_next);
+  std::vector<ExpectedSequence> expect_next(const Batch& batch) const;
+  void commit_verified(const Batch& batch, std::span<const SampledToken> tokens,
+                       std::vector<RequestOutput>& outputs);
+  void commit_draft(Sequence& sequence, std::span<const SampledToken> tokens);
   void check_ids(const std::vector<int32_t>& ids) const;
   [[noreturn]] void fail_unknown_id(int32_t id) const;
   std::optional<std::span<const SampledToken>> run_batch(const Batch& batch,
@@ -222,7 +240,8 @@ class LlmEngine {
   std::unique_ptr<BlockManager> blocks_;
   std::unique_ptr<Scheduler> scheduler_;
   std::unique_ptr<Observer> observer_;
-  std::unique_ptr<KvStore> kv_store_;  // null: none is asked for
+  std::unique_ptr<Speculator> speculator_;  // null: without a speculative method
+  std::unique_ptr<KvStore> kv_store_;       // null: none is asked for
   std::unique_ptr<Pins> pins_;
 
   int64_t next_id_ = 0;

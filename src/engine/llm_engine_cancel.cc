@@ -9,6 +9,7 @@ namespace sluice {
 void LlmEngine::cancel_request(SequenceId id) {
   std::unique_ptr<Sequence> sequence = scheduler_->remove(id);
   if (!sequence) return;
+  if (speculator_) speculator_->forget(id);
   sequence->text += sequence->detokenizer.finish();
   sequence->output.finish_reason = FinishReason::kCancelled;
   sequence->show_text(sequence->text.size());

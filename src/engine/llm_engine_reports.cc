@@ -10,6 +10,7 @@ Observations LlmEngine::observations() const {
   observations.kv_offload = kv_offload_name(plan_.kv_offload);
   observations.device_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kDevice);
   observations.pinned_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kPinned);
+  if (speculator_) observations.speculation = speculator_->counts();
   return observations;
 }
 
@@ -28,6 +29,7 @@ EngineStats LlmEngine::stats() const {
   stats.num_graph_launches = runner_->graphs().num_launches();
   observer_->read_transfers(stats);
   if (kv_store_) kv_store_->read_stats(stats);
+  if (speculator_) stats.speculation = speculator_->counts();
   return stats;
 }
 

@@ -13,17 +13,19 @@ Observer::Observer(const Residency& residency, const PolicyPair& policies,
     : residency_(residency),
       policies_(policies),
       prefill_rule_(policies.rule(Phase::kPrefill, block)),
-      decode_rule_(policies.rule(Phase::kDecode, block)) {
+      decode_rule_(policies.rule(Phase::kDecode, block)),
+      verify_rule_(policies.rule(Phase::kVerify, block)) {
   // Sizes the vectors once, so that a step allocates nothing.
   residency_.read_counters(before_);
-  for (PhaseCounts* phase : {&prefill_, &decode_}) {
+  for (PhaseCounts* phase : {&prefill_, &decode_, &draft_}) {
     phase->moved.loaded_bytes.resize(before_.loaded_bytes.size());
     phase->moved.written_bytes.resize(before_.written_bytes.size());
   }
 }
 
 void Observer::begin_step(const Batch& batch) {
-  PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
+  PhaseCounts& phase = counts_of(batch);
+  verifies_ = verifies_ || batch.phase == Phase::kVerify;
   ++phase.num_steps;
   phase.num_tokens += batch.num_rows();
   if (rule(batch.phase).selects()) {
@@ -42,7 +44,7 @@ void Observer::begin_step(const Batch& batch) {
 // select. Evaluates the policy's rule per row; the device's lists are never read.
 void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
                               PhaseCounts& counts) {
-  const int64_t first_pos = scheduled.sequence->kv.num_tokens();
+  const int64_t first_pos = scheduled.first_pos();
   std::optional<int64_t> selected;
   for (int64_t pos = first_pos; pos < first_pos + scheduled.num_rows; ++pos) {
     selected = rule(phase).num_selected_tokens(pos);
@@ -78,7 +80,7 @@ void Observer::count_mass(Sequence& sequence, int64_t index) {
 
 // A load beyond the number of slots reuses a slot within the step, and so waits for its drain.
 void Observer::end_step(const Batch& batch) {
-  PhaseCounts& phase = batch.phase == Phase::kPrefill ? prefill_ : decode_;
+  PhaseCounts& phase = counts_of(batch);
   residency_.read_counters(now_);
   for (size_t layer = 0; layer < now_.loaded_bytes.size(); ++layer) {
     phase.moved.loaded_bytes[layer] += now_.loaded_bytes[layer] - before_.loaded_bytes[layer];
@@ -97,7 +99,7 @@ void Observer::read_transfers(EngineStats& stats) const {
   };
   stats.kv_h2d_bytes = sum(now_.loaded_bytes);
   stats.kv_d2h_bytes = sum(now_.written_bytes);
-  stats.num_slot_waits = prefill_.num_slot_waits + decode_.num_slot_waits;
+  stats.num_slot_waits = prefill_.num_slot_waits + decode_.num_slot_waits + draft_.num_slot_waits;
 }
 
 // Density is selected over visible tokens: 1 without a selecting policy, unknown if the rule cannot
@@ -157,7 +159,8 @@ Observations Observer::observations() const {
   Observations result;
   result.sparse_policy = policies_.name();
   result.prefill = describe(prefill_, Phase::kPrefill);
-  result.decode = describe(decode_, Phase::kDecode);
+  result.decode = describe(decode_, verifies_ ? Phase::kVerify : Phase::kDecode);
+  result.draft = describe(draft_, Phase::kDecode);
   result.captured_mass = mass_.describe();
   return result;
 }

@@ -63,18 +63,26 @@ class Observer {
   void describe_tiles(const PhaseCounts& counts, PhaseObservations& result) const;
 
   const SelectionRule& rule(Phase phase) const {
+    if (phase == Phase::kVerify) return verify_rule_;
     return phase == Phase::kPrefill ? prefill_rule_ : decode_rule_;
+  }
+  PhaseCounts& counts_of(const Batch& batch) {
+    if (batch.phase == Phase::kPrefill) return prefill_;
+    return batch.is_draft ? draft_ : decode_;
   }
 
   const Residency& residency_;
   const PolicyPair& policies_;
   SelectionRule prefill_rule_;
   SelectionRule decode_rule_;
+  SelectionRule verify_rule_;
   TransferCounters before_;  // totals when the step began
   TransferCounters now_;     // totals at its end; a member, so that end_step allocates nothing
   PhaseCounts prefill_;
   PhaseCounts decode_;
-  MassSums mass_;  // of all sequences
+  PhaseCounts draft_;
+  bool verifies_ = false;  // some decode step was a verify pass, which attends to everything
+  MassSums mass_;          // of all sequences
 };
 
 }  // namespace sluice

@@ -6,20 +6,21 @@
 namespace sluice {
 
 size_t Runner::memory_bytes(const PassLimits& limits, size_t residency_bytes) {
-  return residency_bytes + PassArrays::bytes(limits.max_rows, limits.max_seqs) +
-         Sampler::result_bytes(limits.max_seqs) + PromptScorer::memory_bytes(limits.max_seqs);
+  return residency_bytes + PassArrays::bytes(limits.max_rows, limits.max_logit_rows()) +
+         Sampler::result_bytes(limits.max_logit_rows()) +
+         PromptScorer::memory_bytes(limits.max_seqs);
 }
 
 Runner::Runner(const Parts& parts, const PassLimits& limits)
     : parts_(parts),
       limits_(limits),
-      sampler_(parts.eos_token_ids, limits.max_seqs, parts.vocab_size, parts.device),
+      sampler_(parts.eos_token_ids, limits.max_logit_rows(), parts.vocab_size, parts.device),
       scorer_(limits.max_seqs, parts.device),
       graphs_(parts.compute, parts.max_decode_graphs),
       pacer_(parts.device) {
   SLUICE_CHECK(parts.fixed_decode_shapes || parts.max_decode_graphs == 0);
   const size_t num_bytes =
-      parts.residency.array_bytes() + PassArrays::bytes(limits.max_rows, limits.max_seqs);
+      parts.residency.array_bytes() + PassArrays::bytes(limits.max_rows, limits.max_logit_rows());
   host_memory_ = parts.device.allocate(num_bytes, MemoryKind::kPinned);
   device_memory_ = parts.device.allocate(num_bytes, MemoryKind::kDevice);
   rows_.reserve(static_cast<size_t>(limits.max_seqs));
@@ -31,7 +32,7 @@ std::optional<std::span<const SampledToken>> Runner::run(const Batch& batch,
                                                          const PassWatch* watch) {
   SLUICE_CHECK(watch == nullptr || batch.phase == Phase::kPrefill, "a watched decode step");
   sampler_.begin_pass();
-  describe(batch, 0);
+  describe(batch, batch.num_sampled());
   sampler_.end_describe();
   scores_prompts_ = batch.phase == Phase::kPrefill && PromptScorer::wanted(batch);
   monitor_ = watch != nullptr ? &pacer_ : nullptr;
@@ -130,12 +131,17 @@ void Runner::list_rows(const Batch& batch) {
   maxima.max_kv_tokens = 0;
   rows_.clear();
   spans_.clear();
-  for (const auto& [sequence, num_rows, wants_token] : batch.sequences) {
-    const int64_t first_pos = sequence->kv.num_tokens();
+  for (const ScheduledSequence& scheduled : batch.sequences) {
+    Sequence* const sequence = scheduled.sequence;
+    const int64_t num_rows = scheduled.num_rows;
+    const int64_t first_pos = scheduled.first_pos();
     const int64_t end_pos = first_pos + num_rows;
     maxima.max_rows = std::max(maxima.max_rows, static_cast<int32_t>(num_rows));
     maxima.max_kv_tokens = std::max(maxima.max_kv_tokens, static_cast<int32_t>(end_pos));
-    rows_.push_back({.id = sequence->id, .kv = &sequence->kv, .num_rows = num_rows});
+    rows_.push_back({.id = sequence->id,
+                     .kv = &sequence->kv,
+                     .num_rows = num_rows,
+                     .num_ahead = scheduled.num_ahead});
     if (batch.phase != Phase::kPrefill) continue;
     spans_.push_back({.first_pos = first_pos,
                       .num_rows = num_rows,
@@ -145,10 +151,12 @@ void Runner::list_rows(const Batch& batch) {
   pass_.spans = spans_;
 }
 
+// Steps of one row for each sequence: decode, draft passes, and verify passes without drafts.
 // Steps that are never captured are padded as well: products then have the same number of rows, and
 // the same bits, for resident and offloaded KV.
 bool Runner::pads(const Batch& batch) const {
-  return parts_.fixed_decode_shapes && batch.phase == Phase::kDecode;
+  return parts_.fixed_decode_shapes && batch.phase != Phase::kPrefill &&
+         batch.num_rows() == std::ssize(batch.sequences);
 }
 
 PassShape Runner::shape_of(const Batch& batch) {
@@ -180,20 +188,23 @@ void Runner::cut_arrays(const PassShape& shape, int64_t num_logit_rows) {
 
 void Runner::write_sequence(const ScheduledSequence& scheduled, int64_t index, int64_t row_begin) {
   const Sequence& sequence = *scheduled.sequence;
-  const int64_t first_pos = sequence.kv.num_tokens();
+  const int64_t first_pos = scheduled.first_pos();
   host_.row_begin.data<int32_t>()[index] = static_cast<int32_t>(row_begin);
   host_.first_pos.data<int32_t>()[index] = static_cast<int32_t>(first_pos);
   host_.kv_end.data<int32_t>()[index] = static_cast<int32_t>(first_pos + scheduled.num_rows);
   for (int64_t i = 0; i < scheduled.num_rows; ++i) {
     const int64_t pos = first_pos + i;
-    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.tokens[static_cast<size_t>(pos)];
+    host_.token_ids.data<int32_t>()[row_begin + i] = sequence.token_at(pos);
     host_.positions.data<int32_t>()[row_begin + i] = static_cast<int32_t>(pos);
   }
-  if (!scheduled.wants_token) return;
-  host_.logit_rows.data<int32_t>()[num_logit_rows_] =
-      static_cast<int32_t>(row_begin + scheduled.num_rows - 1);
-  sampler_.describe(sequence, num_logit_rows_, host_);
-  ++num_logit_rows_;
+  const int64_t num_sampled = scheduled.num_sampled();
+  const int64_t row_end = row_begin + scheduled.num_rows;
+  for (int64_t i = 0; i < num_sampled; ++i) {
+    host_.logit_rows.data<int32_t>()[num_logit_rows_] =
+        static_cast<int32_t>(row_end - num_sampled + i);
+    sampler_.describe(sequence, scheduled.num_ahead + i, num_logit_rows_, host_);
+    ++num_logit_rows_;
+  }
 }
 
 // Rows of padding: they attend to nothing and write nothing; their tokens are not read.

@@ -48,11 +48,11 @@ class Runner {
   // residency.
   static size_t memory_bytes(const PassLimits& limits, size_t residency_bytes);
 
-  // Runs the batch and returns one token for each sequence with wants_token, in batch order, valid
-  // until the next call. Blocks until the pass is done.
-  // `expect_next`: called if the residency can prefetch; returns the sequences of the next step.
-  // `watch`: if not null, observes the pass and may cancel it. The result of a cancelled pass is
-  // empty; no stream then has work left, and the pass has written only to reserved blocks of its
+  // Runs the batch and returns one token for each sequence with wants_token, and of a verify pass
+  // one more for each draft token, in batch order, valid until the next call. Blocks until the pass
+  // is done. `expect_next`: called if the residency can prefetch; returns the sequences of the next
+  // step. `watch`: if not null, observes the pass and may cancel it. The result of a cancelled pass
+  // is empty; no stream then has work left, and the pass has written only to reserved blocks of its
   // sequences, which may be released or computed again.
   // REQUIRES: no watch in a decode step; the batch's blocks are reserved and its rows not yet
   // committed.

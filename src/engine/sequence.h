@@ -16,6 +16,7 @@
 #include "core/ids.h"
 #include "engine/mass_sums.h"
 #include "engine/sampling/logit_entries.h"
+#include "engine/speculation/draft_record.h"
 #include "kv/sequence_kv.h"
 #include "sluice/cancel_flag.h"
 #include "sluice/progress.h"
@@ -41,6 +42,17 @@ struct Sequence {
   // Prompt and generated tokens. The KV of the newest one is not computed yet.
   int64_t num_tokens() const { return static_cast<int64_t>(tokens.size()); }
   int64_t num_generated() const { return num_tokens() - num_prompt_tokens; }
+
+  // The token at a position; those after the newest are drafts.
+  int32_t token_at(int64_t pos) const {
+    const auto index = static_cast<size_t>(pos);
+    return index < tokens.size() ? tokens[index] : drafts[index - tokens.size()];
+  }
+  // Whether what may be sampled depends on the output so far.
+  bool has_penalties() const {
+    return params.repetition_penalty != 1.0f || params.frequency_penalty != 0.0f ||
+           params.presence_penalty != 0.0f;
+  }
 
   // Appends a generated token.
   void append(int32_t token_id) {
@@ -124,6 +136,8 @@ struct Sequence {
   int64_t seed = 0;             // params.seed, or one derived from the engine's seed and the id
   std::vector<int32_t> tokens;  // the prompt, then the generated tokens
   int64_t num_prompt_tokens = 0;
+  std::vector<int32_t> drafts;        // of this step: what may follow `tokens`; empty between steps
+  DraftRecord draft_record;           // how its drafts did so far
   CacheSalt salt = CacheSalt::kNone;  // of params.cache_salt; Scheduler::add sets it
   LogitEntries logit_entries;         // of the tokens so far
   int64_t num_scored = 0;             // prompt tokens with an entry in the outputs

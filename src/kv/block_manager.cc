@@ -140,6 +140,13 @@ bool BlockManager::try_reserve(SequenceKv& sequence, int64_t num_new_tokens) {
   return true;
 }
 
+void BlockManager::drop_reserved(SequenceKv& sequence) {
+  while (!sequence.blocks_.empty() && sequence.blocks_.back().num_valid_tokens == 0) {
+    drop(sequence.blocks_.back().id);
+    sequence.blocks_.pop_back();
+  }
+}
+
 void BlockManager::commit(SequenceKv& sequence, std::span<const int32_t> all_tokens,
                           int64_t num_new_tokens) {
   const int64_t num_tokens = sequence.num_tokens() + num_new_tokens;

@@ -113,6 +113,9 @@ class BlockManager {
   // free blocks. Called with 1 for a decode step.
   bool try_reserve(SequenceKv& sequence, int64_t num_new_tokens);
 
+  // Gives back the reserved blocks without a valid token: drafts that were not accepted had them.
+  void drop_reserved(SequenceKv& sequence);
+
   // Marks the next `num_new_tokens` of `all_tokens` as valid and makes blocks that became full
   // findable. `all_tokens` is the sequence from its first token; tokens after the committed ones
   // (the one just sampled) are not read.

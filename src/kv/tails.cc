@@ -17,31 +17,34 @@ Tails::Tails(Device& device, Stream& compute, WaitGate& gate, int32_t num_tails)
   }
 }
 
-// The hold of the sequence, or the place where it would be inserted.
+// The first hold of the sequence, or the place where it would be inserted.
 std::vector<Tails::Hold>::const_iterator Tails::hold_of(SequenceId sequence) const {
   return std::ranges::lower_bound(holds_, sequence, {}, &Hold::sequence);
 }
 
-TailId Tails::find(SequenceId sequence) const {
-  const auto hold = hold_of(sequence);
-  return hold != holds_.end() && hold->sequence == sequence ? hold->tail : TailId();
+TailId Tails::find(SequenceId sequence, int32_t index) const {
+  const auto first = hold_of(sequence);
+  if (holds_.end() - first <= index) return TailId();
+  const Hold& hold = *(first + index);
+  return hold.sequence == sequence ? hold.tail : TailId();
 }
 
 TailId Tails::take(SequenceId sequence) {
-  SLUICE_CHECK(!find(sequence).valid(), "sequence {} holds a tail", sequence.value);
   SLUICE_CHECK(!free_.empty(), "all {} tails are taken", num_tails());
   const TailId tail = free_.front();
   free_.erase(free_.begin());
-  holds_.insert(hold_of(sequence), Hold{sequence, tail});
+  const auto end = std::ranges::upper_bound(holds_, sequence, {}, &Hold::sequence);
+  holds_.insert(end, Hold{sequence, tail});
   gate_.wait(WaitKind::kTailLeft, compute_, left(tail));
   return tail;
 }
 
-void Tails::give_back(SequenceId sequence) {
-  const TailId tail = find(sequence);
-  if (!tail.valid()) return;
-  holds_.erase(hold_of(sequence));
-  free_.push_back(tail);
+void Tails::give_back_from(SequenceId sequence, int32_t index, int32_t count) {
+  for (TailId tail = find(sequence, index); tail.valid() && count > 0; --count) {
+    holds_.erase(hold_of(sequence) + index);
+    free_.push_back(tail);
+    tail = find(sequence, index);
+  }
 }
 
 }  // namespace sluice

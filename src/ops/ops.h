@@ -56,6 +56,7 @@ class Ops {
   virtual void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const = 0;
   virtual void score_pages(Stream& stream, const ScorePagesArgs& args) const = 0;
   virtual void select_pages(Stream& stream, const SelectPagesArgs& args) const = 0;
+  virtual void replay_pages(Stream& stream, const ReplayPagesArgs& args) const = 0;
   virtual void score_tiles(Stream& stream, const ScoreTilesArgs& args) const = 0;
   virtual void select_tiles(Stream& stream, const SelectTilesArgs& args) const = 0;
   virtual void add_tiles(Stream& stream, const AddTilesArgs& args) const = 0;

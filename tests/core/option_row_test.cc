@@ -26,6 +26,7 @@ void for_each_row(const Look& look) {
   all(kKvOffloadRows, KvOptions());
   all(kKvStoreRows, KvStoreOptions());
   all(kSparseOptionRows, SparseOptions());
+  all(kSpeculativeRows, SpeculativeOptions());
   all(kSamplingRows, SamplingParams());
   look(kTimelineRow, EngineOptions());
 }

@@ -58,10 +58,30 @@ TEST_F(TailsTest, EveryTakeWaitsForTheWriteBack) {
   }
 }
 
-TEST_F(TailsDeathTest, ASequenceHoldsOneTailAtMost) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
+// Draft rows past a block border: the full first tail leaves, the second one takes its place.
+TEST_F(TailsTest, FurtherTailsFollowTheFirst) {
+  const TailId other = tails_.take(SequenceId(7));
+  const TailId first = tails_.take(SequenceId(6));
+  const TailId second = tails_.take(SequenceId(6));
+  EXPECT_EQ(tails_.find(SequenceId(6)), first);
+  EXPECT_EQ(tails_.find(SequenceId(6), 1), second);
+  EXPECT_FALSE(tails_.find(SequenceId(6), 2).valid());
+  EXPECT_FALSE(tails_.find(SequenceId(7), 1).valid());
+  tails_.give_back(SequenceId(6));
+  EXPECT_EQ(tails_.find(SequenceId(6)), second);
   tails_.take(SequenceId(6));
-  EXPECT_DEATH(tails_.take(SequenceId(6)), "sequence 6 holds a tail");
+  tails_.give_back_from(SequenceId(6), 1);
+  EXPECT_EQ(tails_.find(SequenceId(6)), second);
+  EXPECT_FALSE(tails_.find(SequenceId(6), 1).valid());
+  tails_.give_back_from(SequenceId(6), 0);
+  EXPECT_EQ(tails_.find(SequenceId(7)), other);
+  EXPECT_EQ(tails_.num_free(), 2);
+}
+
+TEST_F(TailsDeathTest, NoMoreTailsThanThereAre) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
+  for (int i = 0; i < 3; ++i) tails_.take(SequenceId(6));
+  EXPECT_DEATH(tails_.take(SequenceId(6)), "all 3 tails are taken");
 }
 
 }  // namespace

@@ -9,12 +9,12 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "attention/replay/list_replay.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
-#include "sluice/llm.h"
 
 namespace sluice::cli {
 namespace {
@@ -54,9 +54,9 @@ std::optional<double> selected_in(const PhaseObservations& phase) {
 struct Counts {
   PhaseCount prefill, decode;
 
-  explicit Counts(const LLM& llm) {
-    const Observations seen = llm.observations();
-    const EngineStats stats = llm.stats();
+  explicit Counts(const LlmEngine& engine) {
+    const Observations seen = engine.observations();
+    const EngineStats stats = engine.stats();
     prefill = count_of(seen.prefill, stats.prefill_ns);
     decode = count_of(seen.decode, stats.decode_ns);
   }
@@ -162,36 +162,35 @@ std::vector<int32_t> prompt_of(const KvRow& row, int32_t vocab_size, int32_t run
 }
 
 // One run: a prompt, greedy decoding to the full length. Errors: Interrupted.
-void run_prompt(LLM& llm, const KvRow& row, int32_t vocab_size, int32_t run) {
+void run_prompt(LlmEngine& engine, const KvRow& row, int32_t run) {
   SamplingParams params;
   params.temperature = 0;
   params.ignore_eos = true;
   params.max_tokens = row.work.decode_tokens;
-  GenerateOptions options;
-  options.should_cancel = interrupted;
-  llm.generate({prompt_of(row, vocab_size, run)}, params, options);
-  if (interrupted()) throw Interrupted();
+  const PassWatch watch{.should_cancel = interrupted,
+                        .min_rows = engine.plan().passes.min_watched_rows};
+  engine.add_request(prompt_of(row, engine.config().vocab_size, run), params);
+  while (engine.has_unfinished()) {
+    if (interrupted()) throw Interrupted();
+    engine.step(&watch);
+  }
 }
 
-// Options that every row shares, and sizes for exactly one request where none were given.
-void complete_options(const KvWork& work, const ModelSummary& model, EngineOptions* engine) {
-  engine->enable_prefix_caching = false;  // every run must compute its whole prompt
-  engine->max_num_seqs = 1;
-  if (engine->kv.offload == KvOffload::kOff)
-    engine->kv.device_bytes.reset();  // resident KV is all on the device; the option is refused
-  if (!engine->max_model_len) engine->max_model_len = work.prompt_tokens + work.decode_tokens;
-  // The default pass is at most as long as the longest request; a chunk from a list may be longer
-  // and needs a longer pass.
-  const int64_t longest = *engine->max_model_len;
-  if (!engine->max_num_batched_tokens && engine->prefill_chunk_tokens.value_or(0) > longest) {
-    engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
-  }
-  if (!engine->kv.host_bytes) {
-    // Whole blocks for the longest request and no more: pinning takes time.
-    const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
-    const int64_t num_blocks = (longest + block - 1) / block;
-    engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
-  }
+// The policies of a row. The first row of decode is the one after the prompt.
+std::unique_ptr<PolicyPair> policies_of(const KvRow& row) {
+  std::unique_ptr<PolicyPair> policies = make_policies(row.engine);
+  if (row.replay) replay_lists(*policies, *row.replay, row.work.prompt_tokens);
+  return policies;
+}
+
+// Checks that the row's lists can be replayed under its plan, which gets their memory.
+void plan_replay(const ModelSummary& model, int32_t block_tokens, KvRow* row) {
+  const KvLayout layout{.num_layers = model.num_layers,
+                        .block = {.num_kv_heads = model.num_kv_heads,
+                                  .head_dim = model.head_dim,
+                                  .block_tokens = block_tokens}};
+  policies_of(*row)->rule(Phase::kDecode, layout.block);
+  row->planned_device_bytes += static_cast<double>(ListReplay::table_bytes(*row->replay, layout));
 }
 
 // Consecutive runs of every row, each row's in one engine.
@@ -214,19 +213,19 @@ std::vector<Visit> visits_of(int32_t repeats) {
 }
 
 // Loads the row's engine and runs its prompts. Errors: those of LLM; Interrupted.
-void measure(const KvRow& row, const Visit& visit, int32_t vocab_size, RowRuns* runs) {
-  LLM llm = load_llm(row.engine, false);
-  if (visit.warms_up) run_prompt(llm, row, vocab_size, 0);
+void measure(const KvRow& row, const Visit& visit, RowRuns* runs) {
+  const std::unique_ptr<LlmEngine> engine = load_engine(row.engine, policies_of(row));
+  if (visit.warms_up) run_prompt(*engine, row, 0);
   for (int32_t i = 0; i < visit.num_runs; ++i) {
-    const Counts before(llm);
-    run_prompt(llm, row, vocab_size, visit.first_run + i);
-    runs->add(before, Counts(llm));
+    const Counts before(*engine);
+    run_prompt(*engine, row, visit.first_run + i);
+    runs->add(before, Counts(*engine));
   }
-  runs->add(llm.observations());
+  runs->add(engine->observations());
 }
 
 // Measures every row that fits its plan.
-void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
+void measure_rows(std::vector<KvRow>* rows) {
   // All rows of a command have the same number of repeats.
   const std::vector<Visit> visits = visits_of(rows->front().work.repeats);
   std::vector<RowRuns> runs(rows->size());
@@ -239,7 +238,7 @@ void measure_rows(std::vector<KvRow>* rows, int32_t vocab_size) {
       progress.update(done++ / static_cast<double>(rows->size() * visits.size()), row_label(row));
       if (!row.does_not_fit.empty()) continue;
       try {
-        measure(row, visit, vocab_size, &runs[place]);
+        measure(row, visit, &runs[place]);
       } catch (const Error& error) {
         // The plan fitted, but other programs have taken memory since.
         if (error.code() != ErrorCode::kDoesNotFit) throw;
@@ -264,18 +263,39 @@ void set_mode(KvOffload mode, EngineOptions* engine) {
   if (mode == KvOffload::kLayerwise) engine->prefill_chunk_tokens.reset();
 }
 
+void size_for_one_request(int64_t longest, const ModelSummary& model, EngineOptions* engine) {
+  engine->enable_prefix_caching = false;  // every run must compute its whole prompt
+  engine->max_num_seqs = 1;
+  if (engine->kv.offload == KvOffload::kOff)
+    engine->kv.device_bytes.reset();  // resident KV is all on the device; the option is refused
+  if (!engine->max_model_len) engine->max_model_len = longest;
+  // The default pass is at most as long as the longest request; a chunk from a list may be longer
+  // and needs a longer pass.
+  if (!engine->max_num_batched_tokens &&
+      engine->prefill_chunk_tokens.value_or(0) > *engine->max_model_len) {
+    engine->max_num_batched_tokens = engine->prefill_chunk_tokens;
+  }
+  if (!engine->kv.host_bytes) {
+    // Whole blocks for the longest request and no more: pinning takes time.
+    const int64_t block = engine->kv.block_size.value_or(kOffloadedBlockTokens);
+    const int64_t num_blocks = (*engine->max_model_len + block - 1) / block;
+    engine->kv.host_bytes = static_cast<size_t>(num_blocks * block) * model.kv_bytes_per_token;
+  }
+}
+
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model) {
   for (KvRow& row : *rows) {
-    complete_options(row.work, model, &row.engine);
+    size_for_one_request(row.work.prompt_tokens + row.work.decode_tokens, model, &row.engine);
     const MemoryPlan plan = plan_memory(row.engine);
     // `inspect` would print the same plan; peak_cell compares the run with it.
     row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());
+    if (row.replay) plan_replay(model, plan.block_size, &row);
     if (!plan.fits) row.does_not_fit = plan.remedy;
   }
   // All rows run on the same device.
   const EngineOptions& any = rows->front().engine;
   const LinkRates before = measure_link(any);
-  measure_rows(rows, model.vocab_size);
+  measure_rows(rows);
   return larger(before, measure_link(any));
 }
 

@@ -12,6 +12,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 
+#include "attention/replay/recorded_lists.h"
 #include "cli/bench/link.h"
 #include "sluice/engine_options.h"
 #include "sluice/inspect.h"
@@ -66,6 +67,8 @@ struct KvRow {
   std::string policy = {};  // the configuration's name, in `bench sparse`
   EngineOptions engine;
   KvWork work;
+  // Decode reads these in place of the pages that its policy chooses; null: none. Outlives the row.
+  const RecordedLists* replay = nullptr;
   std::optional<KvResult> result;
   double planned_device_bytes = 0;  // device memory of the plan, as `sluice inspect` prints it
   std::string does_not_fit;         // the reason and remedy if there is no result
@@ -74,12 +77,17 @@ struct KvRow {
 // Sets the mode and unsets options that it does not have: layer-wise prefill takes whole prompts.
 void set_mode(KvOffload mode, EngineOptions* engine);
 
+// Sizes for one request of `longest` tokens, prompt and answer, where none were given; no prefix
+// cache.
+void size_for_one_request(int64_t longest, const ModelSummary& model, EngineOptions* engine);
+
 // Completes and plans the options of all rows, then loads, measures and frees one engine after the
 // other. With two repeats or more this is done twice, the second time from the last row to the
 // first: a machine that becomes slower or faster changes all rows alike. Planning all first means
 // that contradictory options end the command before a measurement. A row that does not fit is
 // skipped and says why. The link is measured before and after, without an engine; returns the
-// larger rates. Errors: kInvalidArgument and those of LLM except kDoesNotFit; Interrupted.
+// larger rates. Errors: kInvalidArgument, those of check_replay included, and those of LLM except
+// kDoesNotFit; Interrupted.
 LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& model);
 
 // kExitDoesNotFit if no row has a result, else kExitOk.

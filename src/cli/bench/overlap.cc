@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/list_recorder.h"
+#include "cli/bench/lists/list_file.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/page_overlap.h"
 #include "cli/commands.h"
@@ -60,12 +61,15 @@ std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Token
 // Compares the lists of an engine's steps, with one PageOverlap per layer and KV head.
 class StepComparer {
  public:
-  StepComparer(const ListRecorder& recorder, const SelectionRule& rule, int32_t num_layers)
-      : recorder_(recorder), rule_(rule), heads_(num_layers), steps_(num_layers) {}
+  // `record`: null, or what gets the lists of steps that count.
+  StepComparer(const ListRecorder& recorder, const SelectionRule& rule, int32_t num_layers,
+               RecordedLists* record)
+      : recorder_(recorder), rule_(rule), record_(record), heads_(num_layers), steps_(num_layers) {}
 
   // Reads the lists of the step that has just ended, whose row is at `position`. Pages of sinks and
   // window are left out, since every step reads them. `counts` is false for warm-up steps.
   void take(int64_t position, bool counts) {
+    if (record_ && counts) begin_step(position);
     const PageRule& rule = rule_.page_rule;
     const int64_t first_recent = rule_.first_recent_page(position);
     for (size_t layer = 0; layer < heads_.size(); ++layer) {
@@ -76,6 +80,7 @@ class StepComparer {
         SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
                      pages.size(), position);
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
+        if (record_ && counts) record(pages);
         if (pages.empty()) continue;  // sinks and window cover the whole text
         const StepOverlap overlap = heads_[layer][static_cast<size_t>(head)].add_step(pages);
         if (counts) steps_[layer].push_back(overlap);
@@ -104,6 +109,28 @@ class StepComparer {
   }
 
  private:
+  // Counts a step of the record; the first one gives it its sizes.
+  void begin_step(int64_t position) {
+    if (record_->num_steps++ > 0) return;
+    record_->num_layers = static_cast<int32_t>(heads_.size());
+    record_->num_heads = static_cast<int32_t>(recorder_.num_heads());
+    record_->first_pos = position;
+    record_->page_tokens = rule_.page_tokens;
+    record_->rule = rule_.page_rule;
+    record_->rule.threshold_tokens = 0;
+  }
+
+  // Errors: kInvalidArgument if there was nothing to choose.
+  void record(const std::vector<int32_t>& pages) const {
+    if (std::ssize(pages) != rule_.page_rule.top_pages) {
+      fail(
+          ErrorCode::kInvalidArgument,
+          "--record: decode had {} pages to choose {} from; give a longer text or a smaller budget",
+          pages.size(), rule_.page_rule.top_pages);
+    }
+    record_->page_ids.insert(record_->page_ids.end(), pages.begin(), pages.end());
+  }
+
   // Cache sizes in pages: multiples of the pages that a step selects by score.
   static std::vector<int64_t> cache_pages(const PageRule& rule) {
     std::vector<int64_t> sizes;
@@ -113,6 +140,7 @@ class StepComparer {
 
   const ListRecorder& recorder_;
   SelectionRule rule_;
+  RecordedLists* record_;
   std::vector<std::vector<PageOverlap>> heads_;  // by layer, then head
   std::vector<std::vector<StepOverlap>> steps_;  // by layer, of all heads
 };
@@ -144,8 +172,10 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
   return id;
 }
 
-// One engine: prefill of `length` tokens, kWindow warm-up steps, then the steps that count.
-Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) {
+// One engine: prefill of `length` tokens, kWindow warm-up steps, then the steps that count, whose
+// lists go to `record` unless it is null.
+Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
+            RecordedLists* record) {
   const EngineOptions options = engine_of(command, length, budget);
   std::unique_ptr<PolicyPair> policies = make_policies(options);
   // The recorder wraps the decode policy of `policies`, which the engine then owns.
@@ -156,7 +186,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget) 
   const std::vector<int32_t> text = read_tokens(command, engine.tokenizer(), length + num_steps);
   const SequenceId id = prefill(engine, {text.begin(), text.begin() + length}, num_steps);
   StepComparer comparer(recorder, recorder.rule(engine.plan().kv_layout.block),
-                        engine.config().num_layers);
+                        engine.config().num_layers, record);
   for (int64_t step = 0; step < num_steps; ++step) {
     if (interrupted()) throw Interrupted();
     const int64_t position = length + step;
@@ -232,6 +262,8 @@ void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows
 }  // namespace
 
 int bench_overlap(const BenchOverlapCommand& command) {
+  if (!command.record.empty()) check_writable("--record", command.record);
+  RecordedLists record{.model = model_name(command.engine.model)};
   std::vector<Row> rows;
   ProgressLine progress("measuring");
   const auto total = static_cast<double>(command.lengths.size() * command.budgets.size());
@@ -239,11 +271,15 @@ int bench_overlap(const BenchOverlapCommand& command) {
     for (const int32_t budget : command.budgets) {
       progress.update(static_cast<double>(rows.size()) / total,
                       fmt::format("{} of {}", format_tokens(budget), format_tokens(length)));
-      rows.push_back(measure(command, length, budget));
+      rows.push_back(measure(command, length, budget, command.record.empty() ? nullptr : &record));
     }
   }
   progress.clear();
   write_rows(command, rows);
+  if (!command.record.empty()) {
+    write_file(command.record, encode_lists(record));
+    write_message("lists: " + command.record);
+  }
   return kExitOk;
 }
 

@@ -40,14 +40,6 @@ struct RecallText {
   std::vector<int32_t> q_tiles;
 };
 
-// Fails now rather than after the measurement. Without commit() the file is removed again.
-void check_writable(std::string_view option, const std::string& file) {
-  as_user_file(option, [&] {
-    const AtomicFile probe(file);
-    return true;
-  });
-}
-
 // The files in full, before the model is loaded.
 std::vector<std::pair<std::string, std::string>> read_files(const BenchRecallCommand& command) {
   if (command.texts.empty()) {

@@ -11,6 +11,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/bench/lists/list_file.h"
 #include "cli/bench/sparse_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
@@ -18,6 +19,7 @@
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
+#include "core/printable.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::cli {
@@ -25,9 +27,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// The half of "PREFILL+DECODE" for decode, or the whole name.
+std::string decode_policy(const std::string& policy) {
+  return policy.substr(policy.find('+') + 1);  // npos + 1 = 0
+}
+
 // The option that limits how much the policy reads in decode; null if decode reads everything.
 std::optional<int32_t> SparseOptions::*budget_option(const std::string& policy) {
-  const std::string decode = policy.substr(policy.find('+') + 1);  // npos + 1 = 0: the whole name
+  const std::string decode = decode_policy(policy);
   if (decode == "full") return nullptr;
   if (decode == "streaming") return &SparseOptions::recent_tokens;
   return &SparseOptions::topk_tokens;
@@ -59,10 +66,15 @@ std::vector<NamedPolicy> policies_of(const BenchSparseCommand& command) {
   return with_budgets(policy_list(names, command.engine.sparse), command.budgets);
 }
 
-// By length, then by mode. `text`: null for random ids.
+// What the rows of a command share.
+struct Inputs {
+  std::vector<int32_t> text;            // empty: random ids
+  std::optional<RecordedLists> replay;  // for rows that decode with Quest
+};
+
+// By length, then by mode. `inputs` outlives the rows.
 std::vector<KvRow> make_rows(const BenchSparseCommand& command,
-                             const std::vector<NamedPolicy>& policies,
-                             const std::vector<int32_t>* text) {
+                             const std::vector<NamedPolicy>& policies, const Inputs& inputs) {
   std::vector<KvRow> rows;
   for (const int64_t length : command.lengths) {
     for (const KvOffload mode : command.modes) {
@@ -72,12 +84,16 @@ std::vector<KvRow> make_rows(const BenchSparseCommand& command,
                         .work = {.prompt_tokens = length,
                                  .decode_tokens = command.decode_tokens,
                                  .repeats = command.repeats,
-                                 .text = text},
+                                 .text = inputs.text.empty() ? nullptr : &inputs.text},
+                        .replay = nullptr,
                         .result = {},
                         .planned_device_bytes = 0,
                         .does_not_fit = {}});
         rows.back().engine.sparse = policy.sparse;
         set_mode(mode, &rows.back().engine);
+        if (!inputs.replay || decode_policy(policy.sparse.policy) != "quest") continue;
+        rows.back().policy += ", replayed";
+        rows.back().replay = &*inputs.replay;
       }
     }
   }
@@ -95,6 +111,40 @@ std::vector<int32_t> read_text(const BenchSparseCommand& command) {
   return ids;
 }
 
+// The lists of --replay. Errors: kInvalidArgument if no policy can have them; those of the file.
+RecordedLists read_lists(const BenchSparseCommand& command,
+                         const std::vector<NamedPolicy>& policies) {
+  const bool any = std::any_of(policies.begin(), policies.end(), [](const NamedPolicy& policy) {
+    return decode_policy(policy.sparse.policy) == "quest";
+  });
+  if (!any) {
+    fail(ErrorCode::kInvalidArgument,
+         "--replay: no policy decodes with quest, whose lists are replaced; name one such as "
+         "full+quest");
+  }
+  return decode_lists(read_user_file("--replay", command.replay), command.replay);
+}
+
+// Where the lists of decode come from, for the head of the table.
+std::string describe_replay(const RecordedLists& lists) {
+  return fmt::format(
+      "Replayed: in place of the pages that Quest chooses, decode reads those that it chose in {}\n"
+      "steps of {} after {} tokens of a text ({} layers of {} lists, carried over to all).\n",
+      lists.num_steps, printable(lists.model), format_tokens(lists.first_pos), lists.num_layers,
+      lists.num_heads);
+}
+
+ordered_json replay_json(const BenchSparseCommand& command, const RecordedLists& lists) {
+  return {{"file", command.replay},
+          {"model", printable(lists.model)},
+          {"first_position", lists.first_pos},
+          {"steps", lists.num_steps},
+          {"layers", lists.num_layers},
+          {"lists_per_layer", lists.num_heads},
+          {"budget_tokens", int64_t{lists.rule.top_pages} * lists.page_tokens},
+          {"page_tokens", lists.page_tokens}};
+}
+
 // "prompts of haystack.txt (61034 tokens)"; a shorter text is repeated.
 std::string describe_prompts(const BenchSparseCommand& command, const std::vector<int32_t>& text) {
   if (text.empty()) return "prompts of random ids";
@@ -108,13 +158,17 @@ std::string describe_prompts(const BenchSparseCommand& command, const std::vecto
 constexpr const char* kRandomPrompts =
     "Random ids: tiles and mass that a coverage takes are not those of a text (--file).\n";
 
-ordered_json command_json(const BenchSparseCommand& command, const std::vector<int32_t>& text) {
+ordered_json command_json(const BenchSparseCommand& command, const Inputs& inputs) {
   ordered_json json = {{"bench", "sparse"},
                        {"model", model_name(command.engine.model)},
                        {"prompts", nullptr},
+                       {"replay", nullptr},
                        {"decode_tokens", command.decode_tokens},
                        {"repeats", command.repeats}};
-  if (!text.empty()) json["prompts"] = {{"file", command.file}, {"tokens", text.size()}};
+  if (!inputs.text.empty()) {
+    json["prompts"] = {{"file", command.file}, {"tokens", inputs.text.size()}};
+  }
+  if (inputs.replay) json["replay"] = replay_json(command, *inputs.replay);
   return json;
 }
 
@@ -123,24 +177,26 @@ ordered_json command_json(const BenchSparseCommand& command, const std::vector<i
 int bench_sparse(const BenchSparseCommand& command) {
   const ModelSummary model = summarize_model(command.engine.model);
   const std::vector<NamedPolicy> policies = policies_of(command);
-  std::vector<int32_t> text;
-  if (!command.file.empty()) text = read_text(command);
-  std::vector<KvRow> rows = make_rows(command, policies, text.empty() ? nullptr : &text);
+  Inputs inputs;
+  if (!command.replay.empty()) inputs.replay = read_lists(command, policies);
+  if (!command.file.empty()) inputs.text = read_text(command);
+  std::vector<KvRow> rows = make_rows(command, policies, inputs);
   const LinkRates link = measure_rows_and_link(&rows, model);
-  ordered_json json = command_json(command, text);
+  ordered_json json = command_json(command, inputs);
   json["kv_bytes_per_token"] = model.kv_bytes_per_token;
   json["link"] = link_json(link);
   json["results"] = sparse_json(rows, link);
-  write_bench(
-      command.json, json, machine_name(command.engine),
-      fmt::format("sparse, {}{}, {}, {} of KV per token, {} tokens generated, {}\n"
-                  "bound of what moves: {}\n{}{}\n\n{}\n{}",
-                  model_name(command.engine.model), describe_weights(command.engine),
-                  describe_prompts(command, text),
-                  format_bytes(static_cast<double>(model.kv_bytes_per_token)),
-                  command.decode_tokens, describe_repeats(command.repeats), describe_link(link),
-                  text.empty() ? kRandomPrompts : "", fmt::join(policy_lines(policies), "\n"),
-                  sparse_tables(rows, link), unfit_rows_text(rows)));
+  write_bench(command.json, json, machine_name(command.engine),
+              fmt::format("sparse, {}{}, {}, {} of KV per token, {} tokens generated, {}\n"
+                          "bound of what moves: {}\n{}{}{}\n\n{}\n{}",
+                          model_name(command.engine.model), describe_weights(command.engine),
+                          describe_prompts(command, inputs.text),
+                          format_bytes(static_cast<double>(model.kv_bytes_per_token)),
+                          command.decode_tokens, describe_repeats(command.repeats),
+                          describe_link(link), inputs.text.empty() ? kRandomPrompts : "",
+                          inputs.replay ? describe_replay(*inputs.replay) : "",
+                          fmt::join(policy_lines(policies), "\n"), sparse_tables(rows, link),
+                          unfit_rows_text(rows)));
   return exit_code_for(rows);
 }
 

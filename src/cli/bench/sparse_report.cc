@@ -93,7 +93,8 @@ ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row, const Li
                        {"kv_offload", kv_offload_name(row.engine.kv.offload)},
                        {"name", row.policy},
                        {"policy", sparse.policy},
-                       {"options", describe_sparse_options(sparse)}};
+                       {"options", describe_sparse_options(sparse)},
+                       {"replayed", row.replay != nullptr}};
   if (!row.result) {
     json["does_not_fit"] = row.does_not_fit;
     return json;

@@ -260,6 +260,8 @@ void declare(OptionSet& set, BenchSparseCommand* bench) {
              &bench->budgets, 1);
   set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (random ids)",
            &bench->file);
+  set.text("--replay", "FILE", "page lists for Quest's decode, of bench overlap --record (its own)",
+           &bench->replay);
   declare_kv_output(set, bench);
 }
 
@@ -278,7 +280,39 @@ void declare(OptionSet& set, BenchOverlapCommand* bench) {
   set.integer("--steps", "decode steps that are compared, after 16 to warm up (64)", &bench->steps,
               1, 1000000);
   set.text("-f,--file", "FILE", "text to decode along (DIR/haystack.txt)", &bench->file);
+  set.text("--record", "FILE", "write the page lists of these steps, for bench sparse --replay",
+           &bench->record);
   declare_seed(set, &bench->engine);
+  set.group("Output");
+  set.set_flag("--json", "print JSON", &bench->json);
+  declare_engine(set, &bench->engine);
+  declare_gpu_lock(set, &bench->gpu_lock);
+}
+
+// KV in host memory and a sparse draft: the work that speculation is for. All sealed KV is
+// transferred.
+void declare(OptionSet& set, BenchSpeculativeCommand* bench) {
+  bench->engine.load_format = LoadFormat::kDummy;
+  bench->engine.kv.offload = KvOffload::kChunked;
+  bench->engine.kv.device_bytes = 0;
+  bench->engine.sparse.policy = "full+quest";
+  bench->engine.speculative.method = SpeculativeMethod::kSparse;
+  declare_model_word(set, &bench->engine);
+  set.group("Work");
+  token_list(set, "--lengths", "tokens of the prompts (4K)", &bench->lengths, 1);
+  set.tokens("--decode-tokens", "tokens to generate in a run (64)", &bench->decode_tokens, 2,
+             kMaxInt32 / 2);
+  set.integer("--repeats", "runs of each row, half of them in reversed order (2)", &bench->repeats,
+              1, 1000);
+  set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (DIR/haystack.txt)",
+           &bench->file);
+  static_assert(kSamplingRows[0].facts.name == "temperature");
+  add_option(set, kSamplingRows[0], &bench->sampling);
+  declare_seed(set, &bench->engine);
+  set.group("Configurations, each a row");
+  integer_list(set, "--counts", "tokens of a draft (4,8,16)", &bench->counts, 1, kMaxDraftTokens);
+  integer_list(set, "--accept", "random weights: percent of drafts to accept (80,90,95)",
+               &bench->acceptances, 0, 100);
   set.group("Output");
   set.set_flag("--json", "print JSON", &bench->json);
   declare_engine(set, &bench->engine);

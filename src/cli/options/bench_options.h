@@ -18,6 +18,7 @@ void declare(OptionSet& set, BenchStoreCommand* bench);
 void declare(OptionSet& set, BenchOffloadCommand* bench);
 void declare(OptionSet& set, BenchSparseCommand* bench);
 void declare(OptionSet& set, BenchOverlapCommand* bench);
+void declare(OptionSet& set, BenchSpeculativeCommand* bench);
 void declare(OptionSet& set, BenchRecallCommand* bench);
 void declare(OptionSet& set, BenchTokenizerCommand* bench);
 void declare(OptionSet& set, BenchLoadCommand* bench);

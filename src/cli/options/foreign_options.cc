@@ -89,8 +89,9 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-e --escape --color --simple-io --no-display-prompt --log-disable --multiline-input", "",
      "not needed; leave it out"},
     {"--spm-infill --mmproj --image", "", "only text is read"},
-    {"--draft -md --model-draft --speculative-model --speculative-config", "",
-     "there is no speculative decoding yet"},
+    {"--draft --draft-max --draft-n --spec-tokens", "--num-speculative-tokens", ""},
+    {"-md --model-draft --speculative-model", "--speculative-method",
+     "drafts come from n-grams or the sparse policy, not from a second model"},
 });
 
 // True if `wanted` is one of the names, which are separated by spaces.

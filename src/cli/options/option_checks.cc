@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/needle/ruler_tasks.h"
+#include "cli/options/check_parts.h"
 #include "cli/options/named_policies.h"
 #include "core/error.h"
 
@@ -22,36 +23,8 @@ constexpr size_t kMinTransferBytes = size_t{32} << 20;
 // 32 layers of 2 KiB: less would measure the calls of the system alone.
 constexpr size_t kMinStoredBlockBytes = size_t{64} << 10;
 
-void require_model(const std::string& model) {
-  if (!model.empty()) return;
-  fail(ErrorCode::kInvalidArgument,
-       "no model given; add --model DIR or set SLUICE_MODEL (models/needle is a small one)");
-}
-
 void require_directory(const std::string& dir) {
   if (dir.empty()) fail(ErrorCode::kInvalidArgument, "no directory given; name one as a word");
-}
-
-// Fails if any of `names` was given: "--kv-host-bytes is given, but <why>".
-void refuse_given(const Given& given, std::initializer_list<const char*> names,
-                  const std::string& why) {
-  for (const char* name : names) {
-    const auto found = given.find(name);
-    if (found == given.end()) continue;
-    fail(ErrorCode::kInvalidArgument, "{} is given, but {}", found->second, why);
-  }
-}
-
-// Fails if both options are words of the command line, since only `winner` would take effect. A
-// variable beside a word is no contradiction: the command line wins.
-void refuse_both(const Given& given, const char* winner, const char* loser) {
-  const auto is_word = [&](const char* name) {
-    const auto found = given.find(name);
-    return found != given.end() && found->second == name;
-  };
-  if (!is_word(winner) || !is_word(loser)) return;
-  fail(ErrorCode::kInvalidArgument, "{} is given, but {} is used instead; leave one of them out",
-       loser, winner);
 }
 
 // For --kv-offload off.
@@ -397,9 +370,34 @@ void check(BenchSparseCommand* bench, const Given& given) {
 void check(BenchOverlapCommand* bench, const Given& given) {
   check_engine(bench->engine, given);
   refuse_both(given, "--budgets", "--sparse-topk-tokens");
-  if (!bench->budgets.empty()) return;
   const auto topk = bench->engine.sparse.topk_tokens;
-  bench->budgets = topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
+  if (bench->budgets.empty()) {
+    bench->budgets =
+        topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
+  }
+  if (bench->record.empty() || bench->lengths.size() * bench->budgets.size() == 1) return;
+  fail(ErrorCode::kInvalidArgument,
+       "--record: a file has the lists of one length and one budget; give one of --lengths and one "
+       "of --budgets");
+}
+
+// Drafts of n-grams need no policy for decode; a policy is then an error of the engine.
+void check(BenchSpeculativeCommand* bench, const Given& given) {
+  require_model(bench->engine.model);
+  refuse_given(given, {"--num-speculative-tokens", "--speculative-config"},
+               "the rows have the lengths of --counts; use it and --speculative-method");
+  const SpeculativeMethod method = bench->engine.speculative.method;
+  if (method == SpeculativeMethod::kNone) {
+    fail(ErrorCode::kInvalidArgument, "--speculative-method: 'none' drafts nothing; name another");
+  }
+  const bool is_sparse = given.contains("--sparse-policy");
+  if (method == SpeculativeMethod::kNgram && !is_sparse) bench->engine.sparse.policy = "full";
+  if (bench->engine.load_format != LoadFormat::kDummy) {
+    refuse_given(given, {"--accept"}, "acceptance is that of the model's weights; leave it out");
+    return;
+  }
+  refuse_given(given, {"--file", "--temperature"},
+               "with random weights a text is no more than random ids; add --load-format auto");
 }
 
 // Activations are those of full attention, so no policy would have an effect.

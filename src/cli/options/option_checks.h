@@ -39,6 +39,7 @@ void check(BenchStoreCommand* bench, const Given& given);
 void check(BenchOffloadCommand* bench, const Given& given);
 void check(BenchSparseCommand* bench, const Given& given);
 void check(BenchOverlapCommand* bench, const Given& given);
+void check(BenchSpeculativeCommand* bench, const Given& given);
 void check(BenchRecallCommand* bench, const Given& given);
 void check(BenchTokenizerCommand* bench, const Given& given);
 void check(BenchLoadCommand* bench, const Given& given);

@@ -31,6 +31,8 @@ void declare_engine(OptionSet& set, EngineOptions* engine) {
   add_options(set, kKvOptionRows, &engine->kv);
   set.group("Sparse attention (docs/policies.md)");
   declare_sparse(set, &engine->sparse);
+  set.group("Speculation (docs/speculation.md)");
+  add_options(set, kSpeculativeRows, &engine->speculative);
   set.group("KV offload");
   add_options(set, kKvOffloadRows, &engine->kv);
 }

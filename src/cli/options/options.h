@@ -255,6 +255,7 @@ struct BenchSparseCommand : BenchKvCommand {
   std::vector<std::string> policies = {kComparedPolicies.begin(), kComparedPolicies.end()};
   std::vector<int32_t> budgets;  // tokens that decode selects; empty: the policy's own
   std::string file;              // text of the prompts; "": random ids
+  std::string replay;            // page lists that decode reads; "": those that it chooses
 };
 
 // `sluice bench overlap`: every length with every budget.
@@ -264,6 +265,21 @@ struct BenchOverlapCommand {
   std::vector<int32_t> budgets;           // as above
   int32_t steps = 64;                     // decode steps that are compared
   std::string file;                       // text; "": the model's haystack.txt
+  std::string record;                     // a file for the page lists; "": none
+  bool json = false;
+  bool gpu_lock = false;
+};
+
+// `sluice bench speculative`: plain decode, and drafts of every length with every acceptance.
+struct BenchSpeculativeCommand {
+  EngineOptions engine;
+  std::vector<int64_t> lengths = {4096};            // tokens of the prompts
+  int32_t decode_tokens = 64;                       // of a run
+  int32_t repeats = 2;                              // runs of a row
+  std::vector<int32_t> counts = {4, 8, 16};         // tokens of a draft
+  std::vector<int32_t> acceptances = {80, 90, 95};  // percent, with random weights
+  std::string file;                                 // text; "": the model's haystack.txt
+  SamplingParams sampling = {.temperature = 0};     // of the text, with the model's weights
   bool json = false;
   bool gpu_lock = false;
 };

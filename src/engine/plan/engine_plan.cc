@@ -19,6 +19,7 @@
 #include "engine/plan/validate_options.h"
 #include "engine/runner.h"
 #include "engine/sampling/adjustment_arrays.h"
+#include "engine/speculation/draft_limits.h"
 #include "model/weights.h"
 #include "ops/ops.h"
 
@@ -70,15 +71,20 @@ EnginePlan begin_plan(const PlanInput& input, KvOffload kv_offload) {
   return plan;
 }
 
+DraftLimits limits_of_drafts(const PlanInput& input) {
+  return draft_limits(input.options.speculative, max_num_seqs(input.options));
+}
+
 // Sizes of passes for requests of up to `max_model_len`, and what the policies must provide for.
 void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan) {
   const int32_t block_tokens = plan.kv_layout.block.block_tokens;
-  plan.passes = choose_pass_sizes(
-      input.options, input.traits(),
-      {.kv_offload = plan.kv_offload,
-       .block_tokens = block_tokens,
-       .max_model_len = max_model_len,
-       .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens()});
+  plan.passes =
+      choose_pass_sizes(input.options, input.traits(),
+                        {.kv_offload = plan.kv_offload,
+                         .block_tokens = block_tokens,
+                         .max_model_len = max_model_len,
+                         .scope_tokens = input.policies.of(Phase::kPrefill).prefill_scope_tokens(),
+                         .draft_rows = limits_of_drafts(input).max_rows()});
   const int64_t asked_chunk = input.options.prefill_chunk_tokens.value_or(0);
   const int64_t chunk = plan.passes.scheduler.prefill_chunk_tokens;
   if (asked_chunk > 0 && chunk != asked_chunk) {
@@ -111,12 +117,12 @@ void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   const size_t array_bytes = Runner::memory_bytes(passes.limits, residency_bytes);
   add_entry(plan, "pass arrays", "device", array_bytes);
   add_entry(plan, "pass arrays", "pinned", array_bytes);
-  const int64_t num_seqs = passes.limits.max_seqs;
+  const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
   add_entry(plan, "adjustments of logits", "device",
-            AdjustmentArrays::device_bytes(num_seqs, vocab));
+            AdjustmentArrays::device_bytes(num_rows, vocab));
   add_entry(plan, "adjustments of logits", "pinned",
-            AdjustmentArrays::pinned_bytes(num_seqs, vocab));
+            AdjustmentArrays::pinned_bytes(num_rows, vocab));
   add_entry(plan, "scratch of ops", "device", op_memory_bytes(input.device));
   if (input.options.kv_store.dir && !offloads(plan)) {
     add_entry(plan, "KV store", "pinned", PoolPort::pinned_bytes(plan.kv_layout));
@@ -209,6 +215,16 @@ int32_t choose_slot_blocks(const PlanInput& input, const EnginePlan& plan) {
   return std::clamp(tokens / plan.kv_layout.block.block_tokens, 1, longest);
 }
 
+// One for each sequence, a few more so that full ones have time to leave, and those that draft rows
+// reach past a block border.
+int32_t choose_num_tails(const PlanInput& input, const EnginePlan& plan) {
+  const int32_t num_seqs = max_num_seqs(input.options);
+  const DraftLimits drafts = limits_of_drafts(input);
+  const int64_t further =
+      blocks_for_tokens(drafts.max_tokens, plan.kv_layout.block.block_tokens) * drafts.max_seqs;
+  return num_seqs + std::min(num_seqs, 4) + static_cast<int32_t>(further);
+}
+
 // The ring, the stage and the tails; no residents yet, which get what the rest leaves.
 OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan) {
   const EngineOptions& options = input.options;
@@ -219,7 +235,7 @@ OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan)
                     .num_slots = options.kv.num_slots,
                     .slot_blocks = choose_slot_blocks(input, plan),
                     .stage_blocks = stage_blocks,
-                    .num_tails = max_num_seqs(options) + std::min(max_num_seqs(options), 4)},
+                    .num_tails = choose_num_tails(input, plan)},
           .state_rows = scheduler.max_rows_with_history,
           .blocks_stay = may_have_residents(input),
           .needs_block_ids = input.policies.needs_block_ids(plan.kv_layout.block)};
@@ -315,6 +331,26 @@ void add_policy_note(const EngineOptions& options, const PolicyPair& policies, E
   (options.sparse.profile ? plan.memory.notes : plan.memory.warnings).push_back(note);
 }
 
+// The verifying pass attends to everything, so the decode policy is the one that drafts, or "full".
+void check_method(const EngineOptions& options, const PolicyPair& policies,
+                  const KvBlockShape& block) {
+  const SpeculativeMethod method = resolve_speculative(options.speculative).method;
+  if (method == SpeculativeMethod::kNone) return;
+  const bool selects = policies.rule(Phase::kDecode, block).selects();
+  if (selects == drafts_sparsely(method)) return;
+  if (selects) {
+    fail(ErrorCode::kUnsupported,
+         "speculative_method '{}' verifies with full attention, but sparse_policy is '{}'; use "
+         "'sparse' or 'ngram+sparse', which give the text of 'full', or the policy 'full' for "
+         "decode",
+         speculative_method_name(method), policies.name());
+  }
+  fail(ErrorCode::kUnsupported,
+       "speculative_method '{}' drafts with the policy for decode, but sparse_policy is '{}', "
+       "which attends to everything there; name one that selects, as in 'full+quest'",
+       speculative_method_name(method), policies.name());
+}
+
 }  // namespace
 
 int32_t num_compute_threads(const EngineOptions& options, const Device& device) {
@@ -329,6 +365,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     return plan_mode({changed, config, device, policies, host, for_longest});
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
+  check_method(options, policies, plan.kv_layout.block);
   if (offloads(plan)) {
     warn_of_tiny_slots({options, config, device, policies, host}, plan);
     const TransferChoice transfers = choose_transfers(options, device);

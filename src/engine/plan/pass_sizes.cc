@@ -78,11 +78,12 @@ int64_t choose_pass_tokens(const EngineOptions& options, const PlanTraits& trait
 // Rows whose softmax state can be carried: every row of a chunked pass has history. If a prompt is
 // one pass, only rows of decode have one.
 int64_t choose_state_rows(const PassNeeds& needs, int64_t pass_tokens, int64_t num_seqs) {
-  if (selects_for_prompts(needs)) return num_seqs;
+  const int64_t decode_rows = num_seqs + needs.draft_rows;
+  if (selects_for_prompts(needs)) return decode_rows;
   const bool is_layerwise = needs.kv_offload == KvOffload::kLayerwise;
   const int64_t usual = std::max(round_up(kLayerwiseStateRows, needs), span_align_tokens(needs));
   const int64_t prefill_rows = is_layerwise ? std::min(usual, pass_tokens) : pass_tokens;
-  return std::max(prefill_rows, num_seqs);
+  return std::max(prefill_rows, decode_rows);
 }
 
 SchedulerLimits choose_scheduler_limits(const EngineOptions& options, const PassNeeds& needs,
@@ -113,15 +114,17 @@ PassSizes choose_pass_sizes(const EngineOptions& options, const PlanTraits& trai
                             const PassNeeds& needs) {
   const int64_t pass_tokens = choose_pass_tokens(options, traits, needs);
   const int64_t num_seqs = max_num_seqs(options);
-  // A decode pass has one row per sequence, which may be more than a prefill pass has.
-  const int64_t max_rows = std::max(pass_tokens, num_seqs);
+  // A decode pass has one row per sequence and draft, which may be more than a prefill pass has.
+  const int64_t decode_rows = num_seqs + needs.draft_rows;
+  const int64_t max_rows = std::max(pass_tokens, decode_rows);
   const bool has_graphs = traits.has_decode_shapes && !options.enforce_eager;
   return {
       .scheduler = choose_scheduler_limits(options, needs, pass_tokens),
-      .decoder = {.max_rows = max_rows, .max_logit_rows = num_seqs, .row_tile = traits.row_tile},
+      .decoder = {.max_rows = max_rows, .max_logit_rows = decode_rows, .row_tile = traits.row_tile},
       .limits = {.max_rows = max_rows,
                  .max_seqs = num_seqs,
-                 .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens)},
+                 .max_blocks_per_seq = blocks_for_tokens(needs.max_model_len, needs.block_tokens),
+                 .max_draft_rows = needs.draft_rows},
       .min_watched_rows = traits.min_watched_rows,
       .fixed_decode_shapes = traits.has_decode_shapes,
       .max_decode_graphs = has_graphs ? kMaxDecodeGraphs : 0};

@@ -31,6 +31,7 @@ void validate_options(const EngineOptions& options) {
   check_options(kKvOffloadRows, options.kv);
   check_options(kKvStoreRows, options.kv_store);
   check_options(kSparseOptionRows, options.sparse);
+  check_options(kSpeculativeRows, options.speculative);
   check_kv_store(options);
   if (options.kv.offload == KvOffload::kLayerwise && options.prefill_chunk_tokens) {
     fail(ErrorCode::kInvalidArgument,

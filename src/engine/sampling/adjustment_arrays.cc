@@ -53,13 +53,29 @@ AdjustmentArrays::AdjustmentArrays(int64_t max_rows, int64_t vocab_size, Device&
 
 void AdjustmentArrays::begin_pass() {
   rows_.clear();
+  with_drafts_.reset();
+  drafted_ = {};
   any_ = false;
 }
 
-void AdjustmentArrays::add(const Sequence* sequence) {
+void AdjustmentArrays::add(const Sequence* sequence, int64_t num_drafts) {
   const bool adjusted = sequence != nullptr && is_adjusted(*sequence);
-  rows_.push_back(adjusted ? sequence : nullptr);
+  rows_.push_back({.sequence = adjusted ? sequence : nullptr, .num_drafts = num_drafts});
   any_ = any_ || adjusted;
+}
+
+// Penalties count the drafts before a row. Rows of a sequence follow each other, so its entries are
+// copied once for all of them.
+const LogitEntries& AdjustmentArrays::entries_of(const Row& row) {
+  if (row.num_drafts == 0 || !row.sequence->has_penalties()) return row.sequence->logit_entries;
+  if (drafted_.sequence != row.sequence || drafted_.num_drafts > row.num_drafts) {
+    with_drafts_ = row.sequence->logit_entries;
+    drafted_ = {.sequence = row.sequence, .num_drafts = 0};
+  }
+  for (; drafted_.num_drafts < row.num_drafts; ++drafted_.num_drafts) {
+    with_drafts_->append(row.sequence->drafts[static_cast<size_t>(drafted_.num_drafts)]);
+  }
+  return *with_drafts_;
 }
 
 int64_t AdjustmentArrays::fill(int64_t first_row) {
@@ -68,13 +84,15 @@ int64_t AdjustmentArrays::fill(int64_t first_row) {
   int32_t num_masks = 0;
   num_filled_ = 0;
   for (int64_t row = first_row; row < std::ssize(rows_); ++row) {
-    const Sequence* sequence = rows_[static_cast<size_t>(row)];
-    const int64_t size = sequence == nullptr ? 0 : std::ssize(sequence->logit_entries.ids());
+    const Sequence* sequence = rows_[static_cast<size_t>(row)].sequence;
+    const LogitEntries* entries =
+        sequence == nullptr ? nullptr : &entries_of(rows_[static_cast<size_t>(row)]);
+    const int64_t size = entries == nullptr ? 0 : std::ssize(entries->ids());
     if (used + size > arrays_.ids.dim(0)) break;
     arrays_.begin.data<int32_t>()[num_filled_] = static_cast<int32_t>(used);
     const bool restricts = sequence != nullptr && sequence->params.allowed_token_ids;
     arrays_.allowed_row.data<int32_t>()[num_filled_] = restricts ? num_masks : -1;
-    if (sequence != nullptr) write_entries(sequence->logit_entries, static_cast<int32_t>(used));
+    if (entries != nullptr) write_entries(*entries, static_cast<int32_t>(used));
     if (restricts) write_allowed(*sequence->params.allowed_token_ids, num_masks++);
     used += size;
     ++num_filled_;

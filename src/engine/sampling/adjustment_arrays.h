@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/arena.h"
@@ -30,8 +31,9 @@ class AdjustmentArrays {
 
   // Begins the list of a pass's sampled rows. REQUIRES: before the first `add` of a pass.
   void begin_pass();
-  // Appends the pass's next row; null for a padding row.
-  void add(const Sequence* sequence);
+  // Appends the pass's next row, whose token follows the first `num_drafts` drafts of the sequence;
+  // null for a padding row.
+  void add(const Sequence* sequence, int64_t num_drafts = 0);
   // Whether any row added so far is adjusted.
   bool any() const { return any_; }
   int64_t num_rows() const { return static_cast<int64_t>(rows_.size()); }
@@ -52,14 +54,22 @@ class AdjustmentArrays {
     TensorView allowed;      // i32 [max_rows, words]
     TensorView allowed_row;  // i32 [max_rows]
   };
+  struct Row {
+    const Sequence* sequence = nullptr;  // null: not adjusted
+    int64_t num_drafts = 0;
+  };
   static Arrays cut(Arena& arena, int64_t max_rows, int64_t vocab_size);
+  const LogitEntries& entries_of(const Row& row);
   void write_entries(const LogitEntries& entries, int32_t begin);
   void write_allowed(const std::vector<int32_t>& ids, int32_t mask);
 
   Buffer host_memory_;
   Buffer device_memory_;  // scratch
   Arrays arrays_;
-  std::vector<const Sequence*> rows_;  // of the pass; null: not adjusted
+  std::vector<Row> rows_;  // of the pass
+  // The entries of a row with drafts: those of `drafted_` with its drafts appended.
+  std::optional<LogitEntries> with_drafts_;
+  Row drafted_;
   bool any_ = false;
   int64_t num_filled_ = 0;
 };

@@ -40,19 +40,19 @@ Sampler::Results Sampler::cut(Arena& arena, int64_t num_rows, bool with_top) {
   return r;
 }
 
-size_t Sampler::result_bytes(int64_t max_seqs) {
+size_t Sampler::result_bytes(int64_t max_rows) {
   Arena plan;
-  cut(plan, max_seqs, true);
+  cut(plan, max_rows, true);
   return plan.used_bytes();
 }
 
-Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, int64_t vocab_size,
+Sampler::Sampler(std::vector<int32_t> eos_token_ids, int64_t max_rows, int64_t vocab_size,
                  Device& device)
     : eos_token_ids_(std::move(eos_token_ids)),
-      host_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kPinned)),
-      device_memory_(device.allocate(result_bytes(max_seqs), MemoryKind::kDevice)),
-      adjustments_(max_seqs, vocab_size, device) {
-  tokens_.reserve(static_cast<size_t>(max_seqs));
+      host_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kPinned)),
+      device_memory_(device.allocate(result_bytes(max_rows), MemoryKind::kDevice)),
+      adjustments_(max_rows, vocab_size, device) {
+  tokens_.reserve(static_cast<size_t>(max_rows));
 }
 
 void Sampler::begin_pass() {
@@ -61,7 +61,8 @@ void Sampler::begin_pass() {
   adjustments_.begin_pass();
 }
 
-void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays& host) {
+void Sampler::describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
+                       const PassArrays& host) {
   const SamplingParams& params = sequence.params;
   host.temperature.data<float>()[index] = params.temperature;
   host.top_k.data<int32_t>()[index] = params.top_k.value_or(0);  // 0: all
@@ -69,14 +70,14 @@ void Sampler::describe(const Sequence& sequence, int64_t index, const PassArrays
   host.min_p.data<float>()[index] = params.min_p;
   host.seed.data<int64_t>()[index] = sequence.seed;
   // The draw depends on seed and position alone, so preemption or another batch repeats it.
-  host.sample_pos.data<int64_t>()[index] = sequence.num_tokens();
+  host.sample_pos.data<int64_t>()[index] = sequence.num_tokens() + num_drafts;
   wants_top_ = wants_top_ || params.logprobs.value_or(0) > 0;
-  adjustments_.add(&sequence);
+  adjustments_.add(&sequence, num_drafts);
 
   int32_t* suppressed = host.suppressed.rows(index, 1).data<int32_t>();
   std::fill_n(suppressed, host.suppressed.dim(1), -1);
   // check_request has made sure that both lists fit the row.
-  if (sequence.num_generated() < params.min_tokens) {
+  if (sequence.num_generated() + num_drafts < params.min_tokens) {
     wants_suppressed_ = true;
     suppressed = std::copy(eos_token_ids_.begin(), eos_token_ids_.end(), suppressed);
     std::copy(params.stop_token_ids.begin(), params.stop_token_ids.end(), suppressed);
@@ -144,28 +145,31 @@ void Sampler::enqueue(Stream& stream, const TensorView& logits, const PassArrays
                .num_bytes = results.used_bytes()});
 }
 
-// Results lie in batch order, one row for each sequence with wants_token; padding rows follow.
+// Results lie in batch order, one row for each sampled token; padding rows follow.
 std::span<const SampledToken> Sampler::collect(const Batch& batch, int64_t num_rows) {
   tokens_.clear();
   Arena results(host_memory_.data(), host_memory_.size_bytes());
   const Results host = cut(results, num_rows, wants_top_);
   int64_t row = 0;
   for (const ScheduledSequence& scheduled : batch.sequences) {
-    if (!scheduled.wants_token) continue;
-    SampledToken token{.sequence = scheduled.sequence,
-                       .token_id = host.token_ids.data<int32_t>()[row],
-                       .logprob = host.logprobs.data<float>()[row],
-                       .top_logprobs = {}};
-    const int32_t num_top = scheduled.sequence->params.logprobs.value_or(0);
-    for (int32_t i = 0; i < num_top; ++i) {
-      const int64_t at = row * kMaxLogprobs + i;
-      token.top_logprobs.push_back(
-          {host.top_token_ids.data<int32_t>()[at], host.top_logprobs.data<float>()[at]});
-    }
-    tokens_.push_back(std::move(token));
-    ++row;
+    const int64_t row_end = row + scheduled.num_sampled();
+    for (; row < row_end; ++row) tokens_.push_back(read_row(host, row, scheduled.sequence));
   }
   return tokens_;
+}
+
+SampledToken Sampler::read_row(const Results& host, int64_t row, Sequence* sequence) {
+  SampledToken token{.sequence = sequence,
+                     .token_id = host.token_ids.data<int32_t>()[row],
+                     .logprob = host.logprobs.data<float>()[row],
+                     .top_logprobs = {}};
+  const int32_t num_top = sequence->params.logprobs.value_or(0);
+  for (int32_t i = 0; i < num_top; ++i) {
+    const int64_t at = row * kMaxLogprobs + i;
+    token.top_logprobs.push_back(
+        {host.top_token_ids.data<int32_t>()[at], host.top_logprobs.data<float>()[at]});
+  }
+  return token;
 }
 
 }  // namespace sluice

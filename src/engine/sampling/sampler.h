@@ -34,18 +34,20 @@ struct SampledToken {
 
 class Sampler {
  public:
-  // Takes pinned and device memory for `max_seqs` results, and that of AdjustmentArrays.
-  Sampler(std::vector<int32_t> eos_token_ids, int64_t max_seqs, int64_t vocab_size, Device& device);
+  // Takes pinned and device memory for `max_rows` results, and that of AdjustmentArrays.
+  Sampler(std::vector<int32_t> eos_token_ids, int64_t max_rows, int64_t vocab_size, Device& device);
 
   // Bytes that the constructor takes of each kind of memory for results.
-  static size_t result_bytes(int64_t max_seqs);
+  static size_t result_bytes(int64_t max_rows);
 
   // Clears the flags of the previous pass. REQUIRES: called before the first `describe` of a pass.
   void begin_pass();
 
-  // Writes row `index` of the parameter arrays for a sequence that samples a token.
-  // REQUIRES: `index` is the number of rows described before.
-  void describe(const Sequence& sequence, int64_t index, const PassArrays& host);
+  // Writes row `index` of the parameter arrays for a sequence that samples a token, or the token
+  // that would be sampled after `num_drafts` more tokens.
+  // REQUIRES: `index` is the number of rows described before; the sequence has these drafts.
+  void describe(const Sequence& sequence, int64_t num_drafts, int64_t index,
+                const PassArrays& host);
   // The same for a padding row, whose token is not read. Greedy, which never fails on finite
   // logits.
   void describe_padding(int64_t index, const PassArrays& host);
@@ -65,8 +67,8 @@ class Sampler {
   // the results to the host.
   void enqueue(Stream& stream, const TensorView& logits, const PassArrays& device);
 
-  // The tokens of the batch's sequences with wants_token, from the first of `num_rows` sampled
-  // rows; valid until the next call. REQUIRES: the stream was synchronized.
+  // The tokens that the batch's sequences sample (ScheduledSequence::num_sampled), from the first
+  // of `num_rows` sampled rows; valid until the next call. REQUIRES: the stream was synchronized.
   std::span<const SampledToken> collect(const Batch& batch, int64_t num_rows);
 
  private:
@@ -78,6 +80,7 @@ class Sampler {
     TensorView top_logprobs;   // f32 [num_rows, kMaxLogprobs]; empty unless wants_top
   };
   static Results cut(Arena& arena, int64_t num_rows, bool with_top);
+  static SampledToken read_row(const Results& host, int64_t row, Sequence* sequence);
   // Samples with adjustments, in as many parts as their arrays need.
   void sample_parts(Stream& stream, const SampleArgs& all);
 

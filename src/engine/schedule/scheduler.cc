@@ -79,7 +79,7 @@ QueueSizes Scheduler::queue_sizes() const {
 }
 
 void Scheduler::measured(const Batch& batch, int64_t duration_ns) {
-  if (batch.phase == Phase::kDecode) {
+  if (batch.phase != Phase::kPrefill) {
     last_decode_ns_ = duration_ns;
     decode_ns_due_ = std::max<int64_t>(decode_ns_due_ - duration_ns, 0);
     return;
@@ -217,6 +217,15 @@ Batch Scheduler::decode_batch() {
   return batch;
 }
 
+int64_t Scheduler::reserve_drafts(Sequence& sequence, int64_t num_drafts) {
+  const int64_t num_tokens = sequence.kv.num_tokens();
+  const int64_t num_free = int64_t{blocks_.num_free_blocks()} * blocks_.block_tokens();
+  const int64_t room = sequence.kv.num_reserved_tokens() + num_free - num_tokens - 1;
+  const int64_t num_reserved = std::clamp<int64_t>(num_drafts, 0, std::max<int64_t>(room, 0));
+  SLUICE_CHECK(blocks_.try_reserve(sequence.kv, 1 + num_reserved));
+  return num_reserved;
+}
+
 std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
   std::vector<Candidate> prefilling;
   std::vector<ExpectedSequence> decoding;
@@ -231,7 +240,7 @@ std::vector<ExpectedSequence> Scheduler::expect_next(const Batch& batch) const {
       prefilling.push_back({.sequence = sequence.get(), .num_done = num_done});
     } else if (!runs || sequence->num_generated() + 1 < sequence->params.max_tokens) {
       // A block that this decode step fills is sealed only at commit, so it is not expected yet.
-      const bool is_decode = batch.phase == Phase::kDecode;
+      const bool is_decode = batch.phase != Phase::kPrefill;
       decoding.push_back({&sequence->kv, is_decode ? sequence->kv.num_tokens() : num_done});
     }
   }

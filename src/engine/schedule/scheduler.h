@@ -36,15 +36,29 @@ namespace sluice {
 // One sequence's share of a step.
 struct ScheduledSequence {
   Sequence* sequence = nullptr;
-  int64_t num_rows = 0;      // tokens to compute: [kv.num_tokens(), + num_rows)
+  int64_t num_rows = 0;      // tokens to compute: [first_pos(), + num_rows)
   bool wants_token = false;  // the rows include the last token: sample the next one
+  // Draft passes: rows before these that are computed for this step and not valid.
+  int64_t num_ahead = 0;
+  // Verify passes: the last rows, whose tokens are drafts; what follows each is sampled as well.
+  int64_t num_drafts = 0;
+
+  int64_t first_pos() const { return sequence->kv.num_tokens() + num_ahead; }
+  int64_t num_sampled() const { return wants_token ? 1 + num_drafts : 0; }
 };
 
 // The work of one step: one phase, at least one sequence. Made by the scheduler, run by the runner.
 struct Batch {
   Phase phase = Phase::kPrefill;
   std::vector<ScheduledSequence> sequences;
+  bool is_draft = false;  // a decode pass whose tokens are drafts
 
+  // Tokens that the pass samples.
+  int64_t num_sampled() const {
+    int64_t sum = 0;
+    for (const ScheduledSequence& s : sequences) sum += s.num_sampled();
+    return sum;
+  }
   // Tokens of all spans.
   int64_t num_rows() const {
     int64_t sum = 0;
@@ -73,6 +87,10 @@ class Scheduler {
   // a sequence can decode. The scheduler keeps the ownership of the sequences in the batch. Empty
   // only while a sequence loads, or other holders have blocks (BlockManager::hold).
   Batch schedule();
+
+  // Reserves blocks for draft tokens after the row of a sequence of a decode step, and returns for
+  // how many, at most `num_drafts`. Takes free blocks only: no sequence loses its own for drafts.
+  int64_t reserve_drafts(Sequence& sequence, int64_t num_drafts);
 
   // `batch` ran and took this long. Not called for a pass that was cancelled.
   // REQUIRES: its rows are not committed yet.

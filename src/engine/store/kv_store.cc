@@ -84,7 +84,7 @@ void KvStore::name(const Sequence& sequence, size_t index, Phase phase) {
   const auto block_tokens = static_cast<size_t>(blocks_.block_tokens());
   const BlockId id = sequence.kv.blocks()[index].id;
   if (static_cast<int64_t>(index * block_tokens) < sequence.kv.num_cached_tokens()) return;
-  if (!blocks_.is_findable(id) || (phase == Phase::kDecode && !stores_decoded_)) return;
+  if (!blocks_.is_findable(id) || (phase != Phase::kPrefill && !stores_decoded_)) return;
   const auto tokens = std::span(sequence.tokens).subspan(index * block_tokens, block_tokens);
   const auto place = names_.place_after(sequence.kv, index, sequence.params.cache_salt, tokens);
   if (place) names_.set(id, *place);

@@ -27,6 +27,7 @@ class CudaOps final : public Ops {
   void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const override;
   void score_pages(Stream& stream, const ScorePagesArgs& args) const override;
   void select_pages(Stream& stream, const SelectPagesArgs& args) const override;
+  void replay_pages(Stream& stream, const ReplayPagesArgs& args) const override;
   void score_tiles(Stream& stream, const ScoreTilesArgs& args) const override;
   void select_tiles(Stream& stream, const SelectTilesArgs& args) const override;
   void add_tiles(Stream& stream, const AddTilesArgs& args) const override;

@@ -100,6 +100,11 @@ metrics::EngineReading ServedModel::reading() const {
                                          .num_skipped_blocks = now.stats.num_store_blocks_skipped,
                                          .num_bad_files = now.stats.num_store_bad_files};
   }
+  if (const auto& counts = now.stats.speculation) {
+    reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,
+                                          .num_draft_tokens = counts->num_draft_tokens,
+                                          .num_accepted_tokens = counts->num_accepted_tokens};
+  }
   return reading;
 }
 

@@ -41,6 +41,19 @@ void append_store(Exposition& page, const StoreCounts& store) {
         store.num_bad_files);
 }
 
+// vLLM's names.
+void append_drafts(Exposition& page, const DraftCounts& drafts) {
+  const auto count = [&](std::string_view name, std::string_view help, int64_t value) {
+    page.counter(name, help);
+    page.sample(static_cast<double>(value));
+  };
+  count("vllm:spec_decode_num_drafts_total", "Drafts that were verified.", drafts.num_drafts);
+  count("vllm:spec_decode_num_draft_tokens_total", "Tokens of these drafts.",
+        drafts.num_draft_tokens);
+  count("vllm:spec_decode_num_accepted_tokens_total", "Of these, those that were accepted.",
+        drafts.num_accepted_tokens);
+}
+
 void append_engine(Exposition& page, const EngineReading& engine) {
   append_gauge(page, "vllm:num_requests_running", "Requests that hold KV memory.",
                static_cast<double>(engine.num_running));
@@ -63,6 +76,7 @@ void append_engine(Exposition& page, const EngineReading& engine) {
   }
   if (engine.transfers) append_transfers(page, *engine.transfers);
   if (engine.store) append_store(page, *engine.store);
+  if (engine.drafts) append_drafts(page, *engine.drafts);
   page.histogram("vllm:iteration_tokens_total", "Tokens that a step of the engine computes.",
                  engine.step_tokens);
   append_gauge(page, "sluice:engine_last_progress_seconds",

@@ -36,6 +36,13 @@ struct StoreCounts {
   int64_t num_bad_files = 0;
 };
 
+// What speculation has done since the engine was made.
+struct DraftCounts {
+  int64_t num_drafts = 0;
+  int64_t num_draft_tokens = 0;
+  int64_t num_accepted_tokens = 0;
+};
+
 // The state of the engine at one moment. Whoever has the engine's snapshot fills it.
 struct EngineReading {
   int64_t num_running = 0;
@@ -53,6 +60,7 @@ struct EngineReading {
   std::optional<KvBytes> host_kv;        // empty: no KV offload
   std::optional<KvTransfers> transfers;  // empty: no KV offload
   std::optional<StoreCounts> store;      // empty: no KV store
+  std::optional<DraftCounts> drafts;     // empty: no speculative method
   Histogram::Reading step_tokens;        // of the engine's steps
   // Since the engine began a step or finished a part of a long one; 0 while it has nothing to do.
   double last_progress_s = 0;

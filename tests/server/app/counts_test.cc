@@ -101,6 +101,21 @@ TEST(AppCounts, EqualTheLog) {
   EXPECT_EQ(num_ended, text.at("vllm:e2e_request_latency_seconds_count"));
 }
 
+TEST(AppCounts, DraftsHaveTheNamesOfVllm) {
+  AppOptions options;
+  options.engine.speculative.method = SpeculativeMethod::kNgram;
+  options.engine.speculative.num_tokens = 3;
+  App app(options);
+  app.serve();
+  post(app, kCompletions, {{"prompt", "abcabcabcabc"}, {"max_tokens", 40}, {"ignore_eos", true}});
+  const SpeculationCounts counts = app.service->snapshot().stats.speculation.value();
+  const MetricsText text = app.metrics();
+  EXPECT_EQ(text.at("vllm:spec_decode_num_drafts_total"), counts.num_drafts);
+  EXPECT_EQ(text.at("vllm:spec_decode_num_draft_tokens_total"), counts.num_draft_tokens);
+  EXPECT_EQ(text.at("vllm:spec_decode_num_accepted_tokens_total"), counts.num_accepted_tokens);
+  EXPECT_EQ(text.at("vllm:generation_tokens_total"), 40);
+}
+
 // A page that a name breaks would hide every metric.
 TEST(AppCounts, HostileNamesOfModelsKeepThePage) {
   const std::pair<std::string, std::string> names[] = {

@@ -1,0 +1,81 @@
+// Means of measured times, and the maximum of the model.
+#include "engine/speculation/draft_length.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace sluice {
+
+void DraftLength::Mean::add(int64_t duration_ns) {
+  const auto newest = static_cast<double>(std::max<int64_t>(duration_ns, 1));
+  ns = ns == 0 ? newest : ns + 0.2 * (std::min(newest, 3 * ns) - ns);
+}
+
+size_t DraftLength::bucket_of(int64_t num_rows) {
+  if (num_rows <= static_cast<int64_t>(kExactRows)) return static_cast<size_t>(num_rows);
+  const double doublings =
+      std::log2(static_cast<double>(num_rows) / static_cast<double>(kExactRows));
+  return kExactRows + 1 + std::min<size_t>(static_cast<size_t>(doublings * 4), 62);
+}
+
+void DraftLength::verified(int64_t num_rows, int64_t duration_ns) {
+  passes_[bucket_of(num_rows)].add(duration_ns);
+}
+
+// The nearest measurement below, or above where there is none below; 0: nothing is measured.
+double DraftLength::pass_ns(int64_t num_rows) const {
+  const size_t bucket = bucket_of(num_rows);
+  for (size_t i = bucket + 1; i > 0; --i) {
+    if (passes_[i - 1].ns > 0) return passes_[i - 1].ns;
+  }
+  for (size_t i = bucket; i < passes_.size(); ++i) {
+    if (passes_[i].ns > 0) return passes_[i].ns;
+  }
+  return 0;
+}
+
+int64_t DraftLength::best(const OfKind& of_kind, double acceptance, double draft_ns,
+                          int64_t num_seqs, int64_t num_drafting) const {
+  const auto m = static_cast<double>(num_drafting);
+  const double others = static_cast<double>(num_seqs) - m;
+  const int64_t longest = std::min(max_tokens_, std::max(kFirstTry, 2 * of_kind.longest));
+  double best_rate = kLeastGain * static_cast<double>(num_seqs) / pass_ns(num_seqs);
+  double tokens = 1, share = 1;
+  int64_t best = 0;
+  for (int64_t k = 1; k <= longest; ++k) {
+    share *= acceptance;
+    tokens += share;
+    const double ns = pass_ns(num_seqs + num_drafting * k) + static_cast<double>(k) * draft_ns;
+    const double rate = (m * tokens + others) / ns;
+    if (rate <= best_rate) continue;
+    best_rate = rate;
+    best = k;
+  }
+  return best;
+}
+
+int64_t DraftLength::choose(DraftKind kind, const AcceptanceRate& rate, int64_t num_seqs,
+                            int64_t num_drafting) {
+  OfKind& of_kind = of(kind);
+  // The first step of a number of sequences says what a step without drafts takes.
+  if (passes_[bucket_of(num_seqs)].ns == 0) return 0;
+  const double draft_ns = kind == DraftKind::kSparse ? draft_.ns : 0;
+  const double acceptance =
+      std::clamp(rate.with_prior(of_kind.all.with_prior(of_kind.prior)), 0.0, 0.999);
+  int64_t chosen = best(of_kind, acceptance, draft_ns, num_seqs, num_drafting);
+  const double plain_ns = pass_ns(num_seqs);
+  of_kind.credit_ns =
+      chosen > 0 ? 0
+                 : of_kind.credit_ns + kProbeShare * plain_ns / static_cast<double>(num_drafting);
+  const int64_t probe = std::min(kFirstTry, max_tokens_);
+  const double probe_ns =
+      pass_ns(num_seqs + num_drafting * probe) - plain_ns + static_cast<double>(probe) * draft_ns;
+  if (chosen == 0 && of_kind.credit_ns > std::max(probe_ns, kProbeShare * 50 * plain_ns)) {
+    of_kind.credit_ns = 0;
+    chosen = probe;
+  }
+  of_kind.longest = std::max(of_kind.longest, chosen);
+  return chosen;
+}
+
+}  // namespace sluice
