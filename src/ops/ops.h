@@ -2,7 +2,7 @@
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
 // page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, head_patterns.h, audit_mass.h,
-// gather_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
+// gather_pages.h, hot_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
 // here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
@@ -21,6 +21,7 @@
 #include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
 #include "ops/head_patterns.h"
+#include "ops/hot_pages.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/page_selection.h"
@@ -70,6 +71,9 @@ class Ops {
   virtual void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const = 0;
   virtual void choose_patterns(Stream& stream, const ChoosePatternsArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
+  virtual void find_hot_pages(Stream& stream, const FindHotPagesArgs& args) const = 0;
+  virtual void fetch_hot_pages(Stream& stream, const FetchHotPagesArgs& args) const = 0;
+  virtual void forget_hot_pages(Stream& stream, const ForgetHotPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;
 };
