@@ -2,8 +2,8 @@
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
 // page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, head_patterns.h, audit_mass.h,
-// gather_pages.h, hot_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
-// here. A backend that lacks an op does not compile.
+// gather_pages.h, pages/hot_pages.h, copy_blocks.h and sample.h: they check the shapes once
+// (ops/*.cc) and then come here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -21,10 +21,10 @@
 #include "ops/copy_blocks.h"
 #include "ops/gather_pages.h"
 #include "ops/head_patterns.h"
-#include "ops/hot_pages.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/page_selection.h"
+#include "ops/pages/hot_pages.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
 #include "ops/tile_columns.h"

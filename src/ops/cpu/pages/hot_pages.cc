@@ -83,11 +83,12 @@ struct FindCall {
   const int32_t* page_count;  // [num_seqs][num_list_heads]
   const int32_t* block_ids;   // [num_seqs][max_blocks]
   const int32_t* kv_end;      // [num_seqs]
-  int32_t* places;            // [num_seqs][num_sets][max_pages]
+  int32_t* places;            // [num_seqs][num_sets][max_places]
   int64_t* counts;            // [kNumHotCounts]
   int64_t num_seqs;
   int64_t num_list_heads;
   int64_t max_pages;
+  int64_t max_places;
   int64_t max_blocks;
   int32_t num_entries;
   int32_t page_tokens;
@@ -145,7 +146,7 @@ struct Lists {
   }
   int32_t& place(int64_t i) const {
     const int64_t row = i / call.num_entries * call.sets.num_sets + set;
-    return call.places[row * call.max_pages + i % call.num_entries];
+    return call.places[row * call.max_places + i % call.num_entries];
   }
 };
 
@@ -283,6 +284,7 @@ void CpuOps::find_hot_pages(Stream& stream, const FindHotPagesArgs& args) const 
                       .num_seqs = args.pages.page_ids.dim(0),
                       .num_list_heads = args.pages.page_ids.dim(1),
                       .max_pages = args.pages.page_ids.dim(3),
+                      .max_places = args.places.dim(3),
                       .max_blocks = args.block_ids.dim(1),
                       .num_entries = args.pages.num_entries,
                       .page_tokens = args.pages.page_tokens,

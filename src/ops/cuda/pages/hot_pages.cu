@@ -1,14 +1,11 @@
-// The cache of hot pages on CUDA: look-up and eviction by one block of threads per set, and the
-// fetch of what is missing.
+// The cache of hot pages on CUDA: look-up and eviction by one block of threads per set.
 //
-// find_hot_pages. Bound: latency of some ten dependent accesses to the L2 cache and as many
+// Bound: latency of some ten dependent accesses to the L2 cache and as many
 // barriers; a step of 128 pages a head reads a few kilobytes. Tile: a thread has one entry of the
 // lists at a time, a block 1,024. Places are given by ranks, which are counted over the entries in
 // order; the marks of missing pages are maxima. So no result depends on which thread was first. The
 // log of uses is read once for each entry (ops/hot_pages.h), so the cost does not grow with the
 // number of places.
-// fetch_hot_pages. Bound: the bus, or its latency where little is missing. Tile and warps: as in
-// gather_pages.cu; a warp takes 4 KiB of a page's keys or values at a time.
 // Thread rule: enqueue only.
 #include <algorithm>
 
@@ -53,7 +50,7 @@ struct FindCall {
   const int32_t* page_count;   // [num_seqs][num_list_heads]
   const int32_t* block_ids;    // [num_seqs][max_blocks]
   const int32_t* kv_end;       // [num_seqs]
-  int32_t* places;             // [num_seqs][num_sets][max_pages]
+  int32_t* places;             // [num_seqs][num_sets][max_places]
   int32_t* missing_keys;       // [num_sets][max_missing]
   int32_t* missing_places;     // [num_sets][max_missing]
   int32_t* num_missing;        // [num_sets]
@@ -65,6 +62,7 @@ struct FindCall {
   int32_t num_seqs;
   int32_t num_list_heads;
   int32_t max_pages;
+  int32_t max_places;
   int32_t max_blocks;
   int32_t num_entries;
   int32_t page_tokens;
@@ -115,7 +113,7 @@ struct Lists {
   }
   __device__ int32_t& place(int32_t i) const {
     const int64_t row = static_cast<int64_t>(i / call.num_entries) * call.sets.num_sets + set;
-    return call.places[row * call.max_pages + i % call.num_entries];
+    return call.places[row * call.max_places + i % call.num_entries];
   }
 };
 
@@ -329,115 +327,11 @@ FindCall make_find_call(const FindHotPagesArgs& args) {
       .num_seqs = static_cast<int32_t>(args.pages.page_ids.dim(0)),
       .num_list_heads = static_cast<int32_t>(args.pages.page_ids.dim(1)),
       .max_pages = static_cast<int32_t>(args.pages.page_ids.dim(3)),
+      .max_places = static_cast<int32_t>(args.places.dim(3)),
       .max_blocks = static_cast<int32_t>(args.block_ids.dim(1)),
       .num_entries = args.pages.num_entries,
       .page_tokens = args.pages.page_tokens,
       .pages_per_block = args.block_tokens / args.pages.page_tokens};
-}
-
-// ---- Fetch -----------------------------------------------------------------------------------
-
-constexpr int kFetchBlocks = 4;  // occupy few multiprocessors, as in gather_pages.cu
-constexpr int kFetchThreads = 512;
-constexpr int kLoads = 8;  // in flight per lane
-constexpr int kWarpLoadBytes = kWarpThreads * 16;
-constexpr int kPieceBytes = kLoads * kWarpLoadBytes;
-
-// FetchHotPagesArgs as plain pointers and sizes.
-struct FetchCall {
-  const std::byte* src;
-  std::byte* dst;
-  const int32_t* keys;            // [num_heads][max_missing]
-  const int32_t* places;          // [num_heads][max_missing]
-  const int32_t* count;           // [num_heads]
-  unsigned long long* num_bytes;  // [1], added to
-  int64_t src_stride_bytes;
-  int64_t dst_stride_bytes;
-  int64_t src_half_bytes;  // keys, or values, of one head of a block
-  int32_t run_bytes;       // keys, or values, of a page
-  int32_t num_heads;
-  int32_t max_missing;
-  int32_t pages_per_block;
-};
-
-struct Piece {
-  const std::byte* src;
-  std::byte* dst;
-  int32_t num_bytes;
-};
-
-// Piece `index` of a head's missing pages: over the bytes of a run, then keys and values, then
-// pages.
-__device__ inline Piece find_piece(const FetchCall& call, int32_t head, int32_t index) {
-  const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
-  const int32_t offset = index % pieces_per_run * kPieceBytes;
-  index /= pieces_per_run;
-  const int32_t half = 2 * head + index % 2;
-  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / 2;
-  const int32_t key = call.keys[at];
-  const int32_t place = call.places[at];
-  return {.src = call.src + key / call.pages_per_block * call.src_stride_bytes +
-                 half * call.src_half_bytes +
-                 static_cast<int64_t>(key % call.pages_per_block) * call.run_bytes + offset,
-          .dst = call.dst + place * call.dst_stride_bytes +
-                 static_cast<int64_t>(half) * call.run_bytes + offset,
-          .num_bytes = min(call.run_bytes - offset, kPieceBytes)};
-}
-
-__device__ inline void copy_piece(const Piece& piece, int32_t lane) {
-  uint4 data[kLoads];
-#pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
-    const int32_t offset = i * kWarpLoadBytes + lane * 16;
-    if (offset < piece.num_bytes) data[i] = *reinterpret_cast<const uint4*>(piece.src + offset);
-  }
-#pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
-    const int32_t offset = i * kWarpLoadBytes + lane * 16;
-    if (offset < piece.num_bytes) *reinterpret_cast<uint4*>(piece.dst + offset) = data[i];
-  }
-}
-
-// grid: blocks whose warps take the pieces of all heads in turn.
-__global__ void __launch_bounds__(kFetchThreads) fetch_hot_pages_kernel(const FetchCall call) {
-  let_next_kernel_start();
-  wait_for_earlier_work();
-  const int32_t lane = threadIdx.x % kWarpThreads;
-  const int32_t num_warps = gridDim.x * (kFetchThreads / kWarpThreads);
-  const int32_t pieces_per_page = 2 * ((call.run_bytes + kPieceBytes - 1) / kPieceBytes);
-  // Neighbouring pieces go to different multiprocessors. A warp goes on in the next head where it
-  // has left off, so that heads of few missing pages still occupy all warps.
-  int32_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
-  int64_t num_pages = 0;
-  for (int32_t head = 0; head < call.num_heads; ++head) {
-    const int32_t count = call.count[head];
-    const int32_t num_pieces = count * pieces_per_page;
-    for (; index < num_pieces; index += num_warps) {
-      copy_piece(find_piece(call, head, index), lane);
-    }
-    index -= num_pieces;
-    num_pages += count;
-  }
-  if (blockIdx.x == 0 && threadIdx.x == 0 && num_pages > 0) {
-    atomicAdd(call.num_bytes, static_cast<unsigned long long>(num_pages) * 2 * call.run_bytes);
-  }
-}
-
-FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
-  constexpr int64_t kElementBytes = sizeof(BFloat16);
-  return {.src = args.src.base,
-          .dst = args.dst.base,
-          .keys = args.missing.keys.data<int32_t>(),
-          .places = args.missing.places.data<int32_t>(),
-          .count = args.missing.count.data<int32_t>(),
-          .num_bytes = reinterpret_cast<unsigned long long*>(args.num_bytes.data<int64_t>()),
-          .src_stride_bytes = static_cast<int64_t>(args.src.stride_bytes),
-          .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
-          .src_half_bytes = args.src.shape.v_offset(0) * kElementBytes,
-          .run_bytes = static_cast<int32_t>(args.dst.shape.v_offset(0) * kElementBytes),
-          .num_heads = args.src.shape.num_kv_heads,
-          .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
-          .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};
 }
 
 // ---- Forget ----------------------------------------------------------------------------------
@@ -482,15 +376,6 @@ void CudaOps::find_hot_pages(Stream& on, const FindHotPagesArgs& args) const {
                  {.grid = dim3(static_cast<unsigned>(args.sets.key_of_place.dim(0))),
                   .block = dim3(kThreads)},
                  make_find_call(args));
-  });
-}
-
-void CudaOps::fetch_hot_pages(Stream& on, const FetchHotPagesArgs& args) const {
-  CudaStream& stream = as_cuda(on);
-  SLUICE_CHECK(are_aligned(args.src) && are_aligned(args.dst), "blocks must begin at 16 bytes");
-  stream.submit("fetch_hot_pages", [&](cudaStream_t) {
-    launch_early(stream, fetch_hot_pages_kernel,
-                 {.grid = dim3(kFetchBlocks), .block = dim3(kFetchThreads)}, make_fetch_call(args));
   });
 }
 

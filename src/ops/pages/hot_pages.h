@@ -76,7 +76,7 @@ struct FindHotPagesArgs {
                          // tokens [j, j + 1) * block_tokens of the sequence
   TensorView kv_end;     // i32 [num_seqs]: pages that begin here or later are skipped
   int32_t block_tokens = 0;
-  TensorView places;  // i32 [num_seqs, num_kv_heads, 1, max_pages]: of each entry that is
+  TensorView places;  // i32 [num_seqs, num_kv_heads, 1, max_places]: of each entry that is
                       // not skipped; others are not written
   MissingPages missing;
   TensorView counts;      // i64 [kNumHotCounts]: added to
@@ -86,7 +86,7 @@ struct FindHotPagesArgs {
 
 // Finds a place for every listed page of every sequence, and lists the pages that must be fetched.
 // Pages that the step lists lose no place in it. The result depends on the earlier calls alone.
-// Shapes: num_seqs * pages.num_entries <= num_places; num_entries <= max_pages; num_q_pages is 1;
+// Shapes: num_seqs * pages.num_entries <= num_places; num_entries <= max_pages and max_places;
 // one list per KV head or one for all of them. Tensors of `missing` are as wide as a step has
 // entries, at least.
 // Types: i32 ids and tables; counts are i64.

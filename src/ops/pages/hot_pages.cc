@@ -1,5 +1,5 @@
 // Shape contracts of the ops on hot pages.
-#include "ops/hot_pages.h"
+#include "ops/pages/hot_pages.h"
 
 #include <algorithm>
 
@@ -54,7 +54,9 @@ void find_hot_pages(Stream& stream, const FindHotPagesArgs& args) {
   expect_lists(args, shapes);
   shapes.expect("block_ids", args.block_ids, DType::kI32, {"num_seqs", "max_blocks"});
   shapes.expect("kv_end", args.kv_end, DType::kI32, {"num_seqs"});
-  shapes.expect("places", args.places, DType::kI32, {"num_seqs", "num_sets", "1", "max_pages"});
+  shapes.expect("places", args.places, DType::kI32, {"num_seqs", "num_sets", "1", "max_places"});
+  shapes.require(args.pages.num_entries <= shapes["max_places"],
+                 "pages.num_entries must be at most max_places");
   shapes.bind("num_counts", kNumHotCounts);
   shapes.expect("counts", args.counts, DType::kI64, {"num_counts"});
   const KvBlocksView& poisoned = args.poisoned;
