@@ -50,6 +50,9 @@ struct MemoryPlan {
   int32_t block_size = 0;           // tokens
   int64_t max_model_len = 0;        // longest request that fits
   std::string kv_offload;           // "off", "chunked" or "layerwise"; never "auto"
+  // What device memory keeps of offloaded KV beside ring, stage and tails: "all blocks", "hot
+  // pages", "blocks that stay" or "none"; empty with KV on the device. A note says why.
+  std::string kv_on_device;
   bool fits = false;
   std::string remedy;              // if it does not fit: why, and one option that would make it fit
   std::vector<std::string> notes;  // automatic choices with their reasons, one line each

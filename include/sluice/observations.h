@@ -15,6 +15,14 @@
 
 namespace sluice {
 
+// Pages that sparse decode listed with offloaded KV and hot pages (docs/offload.md). Lists that had
+// no room among the hot pages do not count.
+struct HotPageObservations {
+  int64_t num_hits = 0;       // on the device already, or fetched for another sequence of the step
+  int64_t num_misses = 0;     // fetched
+  int64_t num_evictions = 0;  // of these: in the place of another page
+};
+
 struct LayerObservations {
   int64_t h2d_bytes = 0;  // KV loaded or gathered from host memory into slots
   int64_t d2h_bytes = 0;  // KV written back to host memory
@@ -24,6 +32,7 @@ struct LayerObservations {
   std::optional<double> density_selected;
   // Share of the KV in host memory that was loaded, over all passes; empty where none was there.
   std::optional<double> density_transferred;
+  HotPageObservations hot_pages;
 };
 
 struct PhaseObservations {

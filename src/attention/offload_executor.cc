@@ -1,4 +1,4 @@
-// Loads and gathers ahead of compute, and the attention over runs, gathered pages and own blocks.
+// Loads ahead of compute, and the attention over runs, gathered pages and own blocks.
 #include "attention/offload_executor.h"
 
 #include <algorithm>
@@ -77,6 +77,7 @@ void OffloadExecutor::begin_pass(const AttentionPass& pass, const OffloadedPass&
   adopt_early_loads();
   if (source_ == HistorySource::kGathers) {
     offload_.loader().begin_gather_pass(kv_->gathered);
+    if (num_hot_seqs_ > 0) offload_.hot_pages()->begin_pass(kv_->gathered);
   } else {
     load_ahead();
   }
@@ -122,24 +123,6 @@ void OffloadExecutor::plan_loads(const std::vector<HistoryRun>& history,
   }
 }
 
-// Plans as many slots for every sequence as the longest possible list needs: the lengths of the
-// lists are known on the device only, and entries beyond the end of a list cost one comparison
-// there. So passes of one shape enqueue the same work, also for sequences without history and for
-// padding.
-void OffloadExecutor::plan_gathers(const AttentionPass& pass) {
-  gathers_.clear();
-  if (source_ != HistorySource::kGathers) return;
-  const int64_t slot_tokens =
-      int64_t{offload_.loader().slot_blocks()} * offload_.layout().block.block_tokens;
-  const int64_t num_tokens = rule(pass.phase).max_selected_tokens(pass.batch.max_kv_tokens);
-  for (int32_t seq = 0; seq < pass.kv_end.dim(0); ++seq) {
-    for (int64_t begin = 0; begin < num_tokens; begin += slot_tokens) {
-      gathers_.push_back({seq, begin, std::min(begin + slot_tokens, num_tokens),
-                          kv_->slot_begin.rows(begin / slot_tokens, 1)});
-    }
-  }
-}
-
 void OffloadExecutor::expect_next(std::vector<HistoryRun> history,
                                   std::span<const PrefillSpan> spans) {
   expected_ = std::move(history);
@@ -178,27 +161,6 @@ void OffloadExecutor::load_ahead() {
     const PlannedLoad& load = loads_[next_load_++];
     const std::vector<BlockId>& blocks = kv_->history[load.run].blocks;
     loading_.push_back({offload_.loader().load(load.layer, blocks, load.part), load});
-  }
-}
-
-// Fills every free slot with the next gathers of the layer; those of the next layer cannot be
-// enqueued, since its lists do not exist yet.
-void OffloadExecutor::gather_ahead(const AttentionPass& pass, LayerId layer,
-                                   const PageList& pages) {
-  while (next_gather_ < gathers_.size() && offload_.loader().can_load()) {
-    const Gather& gather = gathers_[next_gather_++];
-    const int32_t seq = gather.seq_index;
-    TensorView places;
-    if (kv_->block_places.present()) {
-      places = kv_->block_places.rows(seq, 1).reshape({kv_->block_places.dim(1)});
-    }
-    loading_.push_back(
-        {offload_.loader().gather(
-             layer, {.block_ids = pass.block_ids.rows(seq, 1).reshape({pass.block_ids.dim(1)}),
-                     .places = places,
-                     .kv_end = pass.kv_begin.rows(seq, 1),
-                     .pages = list_of(gather, pages)}),
-         {}});
   }
 }
 
@@ -325,26 +287,13 @@ void OffloadExecutor::attend_run(Stream& stream, const AttentionPass& pass, cons
   load_ahead();
 }
 
-// The part of a sequence's lists that one slot holds.
-PageList OffloadExecutor::list_of(const Gather& gather, const PageList& pages) const {
-  PageList list = pages;
-  list.page_ids = pages.page_ids.rows(gather.seq_index, 1);
-  list.page_count = pages.page_count.rows(gather.seq_index, 1);
-  list.gathered = true;
-  list.source_block_tokens = offload_.layout().block.block_tokens;
-  list.first_entry = static_cast<int32_t>(gather.begin_pos / pages.page_tokens);
-  list.num_entries =
-      static_cast<int32_t>((gather.end_pos + pages.page_tokens - 1) / pages.page_tokens) -
-      list.first_entry;
-  return list;
-}
-
 // Attends to all gathers of a layer, slot by slot; a freed slot takes the next gather.
 void OffloadExecutor::attend_gathered(Stream& stream, const AttentionPass& pass,
                                       const LayerInput& input, const PageList& pages) {
   next_gather_ = 0;
   offload_.loader().begin_gathers();
   gather_ahead(pass, input.layer, pages);
+  if (num_hot_seqs_ > 0) attend_hot(stream, pass, input, pages);
   for (const Gather& gather : gathers_) {
     SlotLease lease = take_lease(PlannedLoad{});
     attention(stream, {.q = input.q,
@@ -403,7 +352,9 @@ void OffloadExecutor::attend_own(Stream& stream, const AttentionPass& pass, cons
 void OffloadExecutor::end_layer(const AttentionPass& pass, LayerId layer) {
   if (pass.phase == Phase::kPrefill) send_staged(layer);
   const bool is_last = layer.value + 1 == offload_.layout().num_layers;
-  if (is_last && source_ == HistorySource::kGathers) offload_.loader().fetch_gather_counts();
+  if (!is_last || source_ != HistorySource::kGathers) return;
+  offload_.loader().fetch_gather_counts();
+  if (num_hot_seqs_ > 0) offload_.hot_pages()->fetch_counts();
 }
 
 // Moves a layer's staged blocks on: full ones to the host, a partial one to the sequence's tail.

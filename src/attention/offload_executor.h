@@ -7,7 +7,8 @@
 // soon as a slot is free, so they run ahead of compute by up to the number of slots, across blocks
 // and layers, and into the pass that is expected next, so that the link is used while the host
 // commits one step and schedules another. In decode with a policy that makes lists, nothing can be
-// loaded before the layer's selection; then only the listed pages are gathered. If all sealed
+// loaded before the layer's selection; then only the listed pages are gathered, or those that are
+// not among the hot pages are fetched. If all sealed
 // blocks of a decode pass are resident, nothing is transferred: it is one run over the blocks in
 // place, as with resident KV. The work of these two kinds of decode pass depends only on the number
 // of sequences and the longest context, so it can be captured and replayed. Thread rule: the
@@ -100,6 +101,8 @@ class OffloadExecutor final : public Executor {
                        const Selection& selection);
   void attend_own(Stream& stream, const AttentionPass& pass, const PassPart& part,
                   const LayerInput& input, const Selection& selection, bool first);
+  void attend_hot(Stream& stream, const AttentionPass& pass, const LayerInput& input,
+                  const PageList& pages);
   void gather_ahead(const AttentionPass& pass, LayerId layer, const PageList& pages);
   PageList list_of(const Gather& gather, const PageList& pages) const;
   void send_staged(LayerId layer);
@@ -122,6 +125,7 @@ class OffloadExecutor final : public Executor {
   size_t next_load_ = 0;            // the first of loads_ that is not enqueued
   HistorySource source_ = HistorySource::kRuns;  // from begin_pass to end_pass
   std::vector<Gather> gathers_;                  // of each layer; empty unless the pass gathers
+  int32_t num_hot_seqs_ = 0;                     // the first ones read hot pages, not gathers
   size_t next_gather_ = 0;                       // of the current layer
   std::deque<Loading> loading_;                  // in order of use
 

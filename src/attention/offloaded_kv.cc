@@ -355,6 +355,15 @@ void OffloadedKv::read_counters(TransferCounters& counters) const {
     counters.loaded_bytes[static_cast<size_t>(layer.value)] +=
         offload_.loader().gathered_bytes(layer);
   }
+  const HotPageCache* hot = offload_.hot_pages();
+  if (hot == nullptr) return;
+  counters.hot_pages.resize(static_cast<size_t>(layout_.num_layers));
+  for (const LayerId layer : layout_.layers()) {
+    const HotPageCounts counts = hot->counts(layer);
+    counters.loaded_bytes[static_cast<size_t>(layer.value)] += counts.num_bytes;
+    counters.hot_pages[static_cast<size_t>(layer.value)] = {counts.num_hits, counts.num_misses,
+                                                            counts.num_evictions};
+  }
 }
 
 const std::byte* OffloadedKv::block_bytes(SequenceId sequence, const SequenceBlock& block,

@@ -82,6 +82,7 @@ std::string describe_plan(const MemoryPlan& plan, const std::vector<std::string>
              size(plan.host_memory_bytes), ""});
   table.add({"available now", "host", size(plan.host_available_bytes), ""});
   std::string text = table.to_string() + "\nKV offload: " + plan.kv_offload + "\n";
+  if (!plan.kv_on_device.empty()) text += "KV kept on the device: " + plan.kv_on_device + "\n";
   for (const std::string& note : plan.notes) text += note + "\n";
   for (const std::string& warning : warnings) text += "warning: " + warning + "\n";
   if (!plan.fits) return text + "does not fit: " + plan.remedy + "\n";

@@ -43,6 +43,30 @@ std::string selection_line(const char* name, const PhaseObservations& phase) {
   return text + "\n";
 }
 
+// How often listed pages were hot, and the worst layer, for which a step waits longest; empty
+// without hot pages.
+std::string hot_page_line(const PhaseObservations& phase) {
+  HotPageObservations total;
+  size_t worst = 0;
+  for (size_t layer = 0; layer < phase.layers.size(); ++layer) {
+    const HotPageObservations& hot = phase.layers[layer].hot_pages;
+    total.num_hits += hot.num_hits;
+    total.num_misses += hot.num_misses;
+    total.num_evictions += hot.num_evictions;
+    if (hot.num_misses > phase.layers[worst].hot_pages.num_misses) worst = layer;
+  }
+  if (total.num_hits + total.num_misses == 0) return {};
+  const auto share = [](const HotPageObservations& hot) {
+    return 100 * static_cast<double>(hot.num_hits) /
+           static_cast<double>(hot.num_hits + hot.num_misses);
+  };
+  return fmt::format(
+      "hot pages: {} of {} listed pages ({:.1f} %), {} evicted; least in layer {}, "
+      "{:.1f} %\n",
+      total.num_hits, total.num_hits + total.num_misses, share(total), total.num_evictions, worst,
+      share(phase.layers[worst].hot_pages));
+}
+
 // The totals of a phase and its table by layer; empty if the phase had no step. Consecutive layers
 // with equal cells share a row.
 std::string phase_table(const char* name, const PhaseObservations& phase) {
@@ -125,7 +149,10 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
     layers.push_back({{"h2d_bytes", layer.h2d_bytes},
                       {"d2h_bytes", layer.d2h_bytes},
                       {"density_selected", density_json(layer.density_selected)},
-                      {"density_transferred", density_json(layer.density_transferred)}});
+                      {"density_transferred", density_json(layer.density_transferred)},
+                      {"hot_hits", layer.hot_pages.num_hits},
+                      {"hot_misses", layer.hot_pages.num_misses},
+                      {"hot_evictions", layer.hot_pages.num_evictions}});
   }
   return {{"steps", phase.num_steps},
           {"tokens", phase.num_tokens},
@@ -179,6 +206,7 @@ std::string observations_table(const Observations& observations) {
   text += selection_line("prefill", observations.prefill);
   text += selection_line("decode", observations.decode);
   text += selection_line("draft", observations.draft);
+  text += hot_page_line(observations.decode);
   text += mass_table(observations.captured_mass);
   const std::string drafts = speculation_line(observations.speculation);
   if (!drafts.empty()) text += drafts + "\n";

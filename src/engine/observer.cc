@@ -20,6 +20,7 @@ Observer::Observer(const Residency& residency, const PolicyPair& policies,
   for (PhaseCounts* phase : {&prefill_, &decode_, &draft_}) {
     phase->moved.loaded_bytes.resize(before_.loaded_bytes.size());
     phase->moved.written_bytes.resize(before_.written_bytes.size());
+    phase->moved.hot_pages.resize(before_.hot_pages.size());
   }
 }
 
@@ -86,6 +87,15 @@ void Observer::end_step(const Batch& batch) {
     phase.moved.loaded_bytes[layer] += now_.loaded_bytes[layer] - before_.loaded_bytes[layer];
     phase.moved.written_bytes[layer] += now_.written_bytes[layer] - before_.written_bytes[layer];
   }
+  for (size_t layer = 0; layer < now_.hot_pages.size(); ++layer) {
+    const auto add = [&](int64_t TransferCounters::HotPages::*count) {
+      phase.moved.hot_pages[layer].*count +=
+          now_.hot_pages[layer].*count - before_.hot_pages[layer].*count;
+    };
+    add(&TransferCounters::HotPages::num_hits);
+    add(&TransferCounters::HotPages::num_misses);
+    add(&TransferCounters::HotPages::num_evictions);
+  }
   phase.moved.key_bytes += now_.key_bytes - before_.key_bytes;
   const int64_t num_loads = now_.num_loads - before_.num_loads;
   phase.moved.num_loads += num_loads;
@@ -124,7 +134,12 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
     LayerObservations of_layer{.h2d_bytes = counts.moved.loaded_bytes[layer],
                                .d2h_bytes = counts.moved.written_bytes[layer],
                                .density_selected = result.density_selected,
-                               .density_transferred = {}};
+                               .density_transferred = {},
+                               .hot_pages = {}};
+    if (layer < counts.moved.hot_pages.size()) {
+      const TransferCounters::HotPages& hot = counts.moved.hot_pages[layer];
+      of_layer.hot_pages = {hot.num_hits, hot.num_misses, hot.num_evictions};
+    }
     if (counts.history_bytes > 0) {
       of_layer.density_transferred =
           static_cast<double>(of_layer.h2d_bytes) / static_cast<double>(counts.history_bytes);

@@ -32,11 +32,13 @@ size_t OffloadEngine::device_bytes(const KvLayout& layout, const OffloadSizes& s
   const auto num_places = static_cast<size_t>(sizes.num_resident_blocks + sizes.num_tails);
   return Stage::bytes(layout.block, sizes.stage_blocks) +
          num_places * layout.block_bytes_all_layers() +
+         HotPageCache::device_bytes(layout, sizes.num_host_blocks, sizes.hot_pages) +
          HostLoader::device_bytes(layout, loader_sizes(sizes));
 }
 
 size_t OffloadEngine::pinned_bytes(const KvLayout& layout, const OffloadSizes& sizes) {
   return static_cast<size_t>(sizes.num_host_blocks) * layout.block_bytes_all_layers() +
+         HotPageCache::pinned_bytes(layout, sizes.hot_pages) +
          HostLoader::pinned_bytes(layout, loader_sizes(sizes));
 }
 
@@ -61,6 +63,11 @@ OffloadEngine::OffloadEngine(Device& device, Stream& compute, const KvLayout& la
                .gate = gate_},
               layout, loader_sizes(sizes)) {
   SLUICE_CHECK(sizes.stage_blocks >= 1);
+  if (sizes.hot_pages.num_places == 0) return;
+  // The gathers of a pass that finds hot pages read no resident blocks.
+  SLUICE_CHECK(sizes.num_resident_blocks == 0, "hot pages beside {} resident blocks",
+               sizes.num_resident_blocks);
+  hot_pages_.emplace(device, compute, host_, sizes.hot_pages);
 }
 
 KvBlocksView OffloadEngine::begin_stage(LayerId layer) {
@@ -76,6 +83,7 @@ void OffloadEngine::count_written(LayerId layer, size_t num_blocks) {
 void OffloadEngine::write_back_stage(LayerId layer, std::span<const StagedBlock> blocks) {
   // Without full blocks only compute has used the stage, so the next begin_stage need not wait.
   if (blocks.empty()) return;
+  for (const StagedBlock& block : blocks) forget_hot_pages(block.host_id);
   keep_staged(layer, blocks);
   const TicketId ticket = write_back_.begin();
   Stream& stream = write_back_.stream();
@@ -138,6 +146,7 @@ void OffloadEngine::move_to_tail(LayerId layer, StageId stage_id, TailId tail) {
 void OffloadEngine::flush_tail(SequenceId sequence, BlockId host_id, bool begins_sequence) {
   const TailId tail = tails_.find(sequence);
   SLUICE_CHECK(tail.valid(), "sequence {} has no tail", sequence.value);
+  forget_hot_pages(host_id);
   keep_tail(tail, host_id, begins_sequence);
   const TicketId ticket = write_back_.begin();
   Stream& stream = write_back_.stream();
@@ -158,12 +167,17 @@ void OffloadEngine::flush_tail(SequenceId sequence, BlockId host_id, bool begins
   tails_.give_back(sequence);
 }
 
+void OffloadEngine::forget_hot_pages(BlockId host_id) {
+  if (hot_pages_) hot_pages_->forget(host_id);
+}
+
 // Runs between passes. Compute has then consumed every load of the block except early loads for a
 // pass that has not come. The NaN fill is on the write-back stream: after those loads (it waits for
 // them) and before the write-back of the block's next owner.
 void OffloadEngine::discard(BlockId host_id) {
   const PlaceId place = residents_.place_of(host_id);
   residents_.remove(host_id);
+  forget_hot_pages(host_id);
   if (kDebugFill) loader_.wait_for_unread(write_back_.stream());
   for (const LayerId layer : layout_.layers()) {
     write_back_.forget(layer, host_id);
@@ -188,6 +202,7 @@ void OffloadEngine::settle_discarded() {
 
 // A write-back without work: what reads the block waits for nothing.
 void OffloadEngine::adopt(BlockId host_id) {
+  forget_hot_pages(host_id);
   const TicketId ticket = write_back_.begin();
   for (const LayerId layer : layout_.layers()) write_back_.set_ticket(layer, host_id, ticket);
   write_back_.end(ticket);

@@ -11,6 +11,7 @@
 //   tails       the unsealed block of every running sequence, all layers,     tails.h
 //               while it grows
 //   places      memory of residents and tails                                 device_places.h
+//   hot pages   pages that sparse decode reads again, instead of residents  hot_page_cache.h
 //   write-back  stream to the host, tickets                                   write_back.h
 //
 //   slot streams   | load l,0 | load l,1 | load l+1,0 | ...      host -> ring (or: gather)
@@ -21,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "core/ids.h"
@@ -28,6 +30,7 @@
 #include "kv/block_memory.h"
 #include "kv/device_places.h"
 #include "kv/host_loader.h"
+#include "kv/hot_page_cache.h"
 #include "kv/kv_layout.h"
 #include "kv/resident_set.h"
 #include "kv/stage.h"
@@ -45,6 +48,7 @@ struct OffloadSizes {
   int32_t stage_blocks = 0;  // blocks that one pass may write per layer
   int32_t num_tails = 0;
   int32_t num_resident_blocks = 0;  // sealed blocks that may stay on the device as well
+  HotPageSizes hot_pages;           // without residents only
   // A load whose runs of neighbouring blocks are shorter than this on average is one kernel
   // (ops/copy_blocks.h), any other one copy for each run. 0: copies always.
   size_t copy_run_bytes = 0;
@@ -77,6 +81,9 @@ class OffloadEngine {
   const Tails& tails() const { return tails_; }
   // Which host blocks are resident, and where. Valid for the pass that is enqueued next.
   const ResidentSet& residents() const { return residents_; }
+  // Null without places for hot pages.
+  HotPageCache* hot_pages() { return hot_pages_ ? &*hot_pages_ : nullptr; }
+  const HotPageCache* hot_pages() const { return hot_pages_ ? &*hot_pages_ : nullptr; }
   // Memory of residents and tails. REQUIRES: it is read by work on compute only.
   const DevicePlaces& places() const { return places_; }
 
@@ -123,6 +130,7 @@ class OffloadEngine {
   void keep_staged(LayerId layer, std::span<const StagedBlock> blocks);
   void keep_tail(TailId tail, BlockId host_id, bool begins_sequence);
   void poison(LayerId layer, BlockId host_id, PlaceId place);
+  void forget_hot_pages(BlockId host_id);
 
   KvLayout layout_;
   Stream& compute_;
@@ -131,6 +139,7 @@ class OffloadEngine {
   HostTier host_;
   ResidentSet residents_;
   DevicePlaces places_;
+  std::optional<HotPageCache> hot_pages_;
   Stage stage_;
   Tails tails_;
   WriteBack write_back_;  // after the memory that it uses

@@ -30,11 +30,18 @@ void check_gathered(const AttentionArgs& args, ShapeContract& shapes) {
   const PageList& pages = args.pages;
   shapes.require(args.kv.shape.block_tokens == pages.page_tokens,
                  "kv.shape.block_tokens must be pages.page_tokens when pages are gathered");
-  shapes.require(shapes["num_seqs"] == 1 && shapes["num_q_pages"] == 1,
+  shapes.require(shapes["num_q_pages"] == 1 && (shapes["num_seqs"] == 1 || pages.places.present()),
                  "num_seqs and num_q_pages must be 1 when pages are gathered");
   shapes.require(
       pages.source_block_tokens > 0 && pages.source_block_tokens % pages.page_tokens == 0,
       "pages.source_block_tokens must be a multiple of pages.page_tokens when they are gathered");
+  if (pages.places.present()) {
+    shapes.bind("num_kv_heads", args.kv.shape.num_kv_heads);
+    shapes.expect("pages.places", pages.places, DType::kI32,
+                  {"num_seqs", "num_kv_heads", "num_q_pages", "max_places"});
+    shapes.require(pages.first_entry == 0, "pages with places must be one part");
+    return;
+  }
   shapes.require(
       pages.first_entry >= 0 && pages.num_entries >= 0 && pages.num_entries <= args.kv.num_blocks,
       "kv must have a block for each of pages.num_entries");
@@ -46,6 +53,7 @@ void check_pages(const AttentionArgs& args, ShapeContract& shapes) {
   shapes.require(pages.page_ids.present() == pages.page_count.present(),
                  "pages.page_ids and pages.page_count must be both present or both absent");
   shapes.require(pages.present() || !pages.gathered, "gathered pages must be listed");
+  shapes.require(pages.gathered || !pages.places.present(), "pages with places must be gathered");
   if (!pages.present()) return;
   shapes.expect("pages.page_ids", pages.page_ids, DType::kI32,
                 {"num_seqs", "num_list_heads", "num_q_pages", "max_pages"});

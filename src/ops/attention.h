@@ -56,6 +56,10 @@ struct AttentionState {
 // block_table is not read, other entries are skipped, and the bits are those of the pages in place;
 // num_seqs and num_q_pages are 1 (on CUDA num_rows, too: kUnsupported). The calls for the parts of
 // one list follow one another on the stream, with no other attention in between.
+//
+// Gathered pages that have `places` lie anywhere: entry j of KV head h of sequence s is head h of
+// block places[s][h][0][j] of `kv`. Then num_seqs may be larger, and the whole list is one part
+// (first_entry 0, no list longer than max_places). Places of entries that are skipped are not read.
 struct PageList {
   TensorView page_ids;        // i32 [num_seqs, num_kv_heads or 1, num_q_pages, max_pages]
   TensorView page_count;      // i32 [num_seqs, num_kv_heads or 1, num_q_pages]
@@ -64,6 +68,7 @@ struct PageList {
   bool gathered = false;
   int32_t first_entry = 0;
   int32_t num_entries = 0;
+  TensorView places;  // i32 [num_seqs, num_kv_heads, 1, max_places]; absent: side by side
   int32_t source_block_tokens = 0;  // gathered: block_tokens of the blocks the pages came from;
                                     // what divides it fixes the order of sums on CUDA
 

@@ -2,8 +2,8 @@
 //
 // Callers use the free functions of matmul.h, norm.h, rope.h, activation.h, attention.h,
 // page_selection.h, tile_selection.h, tile_columns.h, tile_lines.h, head_patterns.h, audit_mass.h,
-// gather_pages.h, copy_blocks.h and sample.h: they check the shapes once (ops/*.cc) and then come
-// here. A backend that lacks an op does not compile.
+// gather_pages.h, pages/hot_pages.h, copy_blocks.h and sample.h: they check the shapes once
+// (ops/*.cc) and then come here. A backend that lacks an op does not compile.
 //
 // These rules hold for every op and are not repeated there:
 //   - a call enqueues on its stream and returns; it never waits;
@@ -24,6 +24,7 @@
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/page_selection.h"
+#include "ops/pages/hot_pages.h"
 #include "ops/rope.h"
 #include "ops/sample.h"
 #include "ops/tile_columns.h"
@@ -71,6 +72,9 @@ class Ops {
   virtual void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const = 0;
   virtual void choose_patterns(Stream& stream, const ChoosePatternsArgs& args) const = 0;
   virtual void gather_pages(Stream& stream, const GatherPagesArgs& args) const = 0;
+  virtual void find_hot_pages(Stream& stream, const FindHotPagesArgs& args) const = 0;
+  virtual void fetch_hot_pages(Stream& stream, const FetchHotPagesArgs& args) const = 0;
+  virtual void forget_hot_pages(Stream& stream, const ForgetHotPagesArgs& args) const = 0;
   virtual void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const = 0;
   virtual void sample(Stream& stream, const SampleArgs& args) const = 0;
 };

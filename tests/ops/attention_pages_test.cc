@@ -138,6 +138,31 @@ TEST_P(AttentionPagesTest, GatheringInAnyPartsChangesNothing) {
   }
 }
 
+// The same for pages in places anywhere, of several sequences at once.
+TEST_P(AttentionPagesTest, PlacesOfPagesChangeNothing) {
+  const int32_t num_rows = testing_cpu() ? 5 : 1;
+  const AttentionProblem problem({.head_dim = 128,
+                                  .num_kv_heads = 3,
+                                  .seqs = {{.num_rows = num_rows, .first_pos = 731},
+                                           {.num_rows = 1, .first_pos = 90},
+                                           {.num_rows = 1, .first_pos = 1300}}});
+  for (const bool shared : {false, true}) {
+    for (const int32_t page_tokens : {16, 64}) {
+      AttentionRun run{.isa = GetParam(),
+                       .block_tokens = 128,
+                       .list_of = lists_of(1300 / page_tokens + 1),
+                       .one_list_for_all_heads = shared,
+                       .page_tokens = page_tokens};
+      const AttentionResult base = problem.run(run);
+      run.in_places = true;
+      expect_same_bits(base, problem.run(run));
+      expect_matches_reference(problem, run);
+      run.splits = {640};  // tails in place
+      expect_same_bits(base, problem.run(run));
+    }
+  }
+}
+
 // A row attends the list of its own query page, whichever rows share its call: chunking changes no
 // bit.
 TEST_P(AttentionPagesTest, ARowAloneHasTheBitsItHasInACrowd) {

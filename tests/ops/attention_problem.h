@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "attention_columns.h"
+#include "copied_pages.h"
 #include "op_test_util.h"
 #include "ops/attention.h"
 #include "ops/cpu/cpu_ops.h"
@@ -63,6 +64,9 @@ struct AttentionRun {
   // Not 0: pages are gathered up to the first split, this many entries of each list per call. One
   // sequence only.
   int32_t gathered_entries = 0;
+  // Up to the first split pages are gathered into places all over the memory, of any number of
+  // sequences.
+  bool in_places = false;
   // One past the last token that may be seen, for every sequence; absent means all.
   std::optional<int32_t> kv_limit;
 };
@@ -198,6 +202,10 @@ class AttentionProblem {
     std::vector<AttentionArgs> calls;
     for (size_t i = 0; i + 1 < cuts.size(); ++i) {
       const AttentionArgs args = call(machine, run, cuts[i], cuts[i + 1]);
+      if (i == 0 && run.in_places) {
+        calls.push_back(pages_in_places(machine, args, shape_.seed));
+        continue;
+      }
       if (i > 0 || run.gathered_entries == 0) {
         calls.push_back(args);
         continue;
@@ -317,17 +325,6 @@ class AttentionProblem {
         std::copy_n(v_[seq].begin() + source, head_dim, block + layout.v_offset(head) + offset);
       }
     }
-  }
-
-  // The page of `head` at `token` of a block becomes block `target` of `to`.
-  static void copy_page(const KvBlocksView& from, int32_t block, int32_t token, int32_t head,
-                        const KvBlocksView& to, int32_t target) {
-    const int64_t begin = static_cast<int64_t>(token) * from.shape.head_dim;
-    const int64_t count = static_cast<int64_t>(to.shape.block_tokens) * to.shape.head_dim;
-    std::copy_n(from.block(block) + from.shape.k_offset(head) + begin, count,
-                to.block(target) + to.shape.k_offset(head));
-    std::copy_n(from.block(block) + from.shape.v_offset(head) + begin, count,
-                to.block(target) + to.shape.v_offset(head));
   }
 
   void fill_pages(Machine& machine, const AttentionRun& run, AttentionArgs& args) const {

@@ -44,6 +44,7 @@ nlohmann::ordered_json inspect_json(const ModelSummary& model, const ModelCheck&
             {"block_size", plan.block_size},
             {"max_model_len", plan.max_model_len},
             {"kv_offload", plan.kv_offload},
+            {"kv_on_device", plan.kv_on_device},
             {"notes", plan.notes},
             {"warnings", plan.warnings}}}};
 }

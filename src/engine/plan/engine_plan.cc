@@ -11,6 +11,7 @@
 #include "attention/pool_port.h"
 #include "attention/resident_kv.h"
 #include "core/error.h"
+#include "engine/plan/hot_page_choice.h"
 #include "engine/plan/memory_budget.h"
 #include "engine/plan/memory_fit.h"
 #include "engine/plan/plan_search.h"
@@ -241,11 +242,30 @@ OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan)
           .needs_block_ids = input.policies.needs_block_ids(plan.kv_layout.block)};
 }
 
-// Sealed blocks that may stay on the device: what was asked for, else what the budget leaves.
-int32_t choose_num_residents(const PlanInput& input, const EnginePlan& plan) {
-  if (!may_have_residents(input)) return 0;
+// How device memory for KV is used: what was asked for, else what the budget leaves. If every block
+// fits, all stay; else hot pages if decode makes lists, and blocks that stay if it does not.
+void choose_on_device(const PlanInput& input, EnginePlan& plan) {
+  if (!may_have_residents(input)) return;
+  OffloadedLimits& offloaded = plan.offloaded;
   const size_t bytes = input.options.kv.device_bytes.value_or(device_bytes_left(plan));
-  return std::min(num_blocks_in(bytes, plan), plan.num_blocks);
+  const int32_t num_residents = std::min(num_blocks_in(bytes, plan), plan.num_blocks);
+  const SelectionRule rule = input.policies.rule(Phase::kDecode, plan.kv_layout.block);
+  if (num_residents < plan.num_blocks && rule.makes_page_lists()) {
+    const HotPageChoice choice = choose_hot_pages({.layout = plan.kv_layout,
+                                                   .num_blocks = plan.num_blocks,
+                                                   .rule = rule,
+                                                   .max_tokens = plan.policies.max_tokens,
+                                                   .max_seqs = plan.passes.limits.max_seqs},
+                                                  bytes);
+    plan.memory.notes.push_back(choice.note);
+    offloaded.sizes.hot_pages = choice.sizes;
+    offloaded.blocks_stay = choice.sizes.num_places == 0;
+  }
+  if (offloaded.blocks_stay) offloaded.sizes.num_resident_blocks = num_residents;
+  plan.memory.kv_on_device = offloaded.sizes.hot_pages.num_places > 0 ? "hot pages"
+                             : num_residents == plan.num_blocks       ? "all blocks"
+                             : num_residents > 0                      ? "blocks that stay"
+                                                                      : "none";
 }
 
 void add_offload_entries(const PlanInput& input, EnginePlan& plan) {
@@ -258,8 +278,10 @@ void add_offload_entries(const PlanInput& input, EnginePlan& plan) {
             OffloadExecutor::state_bytes(plan.offloaded.state_rows, input.config.num_q_heads,
                                          plan.kv_layout.block.head_dim));
   add_summary_entries(input, plan);
-  sizes.num_resident_blocks = choose_num_residents(input, plan);
+  choose_on_device(input, plan);
   add_entry(plan, "resident KV blocks", "device", bytes_of_blocks(sizes.num_resident_blocks, plan));
+  add_entry(plan, "hot KV pages", "device",
+            HotPageCache::device_bytes(plan.kv_layout, plan.num_blocks, sizes.hot_pages));
   add_entry(plan, "KV host tier", "pinned", OffloadEngine::pinned_bytes(plan.kv_layout, sizes));
 }
 

@@ -49,6 +49,9 @@ class CpuOps final : public Ops {
   void select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) const override;
   void choose_patterns(Stream& stream, const ChoosePatternsArgs& args) const override;
   void gather_pages(Stream& stream, const GatherPagesArgs& args) const override;
+  void find_hot_pages(Stream& stream, const FindHotPagesArgs& args) const override;
+  void fetch_hot_pages(Stream& stream, const FetchHotPagesArgs& args) const override;
+  void forget_hot_pages(Stream& stream, const ForgetHotPagesArgs& args) const override;
   void copy_blocks(Stream& stream, const CopyBlocksArgs& args) const override;
   void sample(Stream& stream, const SampleArgs& args) const override;
 

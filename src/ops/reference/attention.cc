@@ -59,7 +59,11 @@ const BFloat16* entry(const AttentionArgs& args, const Head& head, int32_t token
   // the block table of its run.
   int32_t block = 0;
   if (args.pages.gathered) {
-    block = listed_at(args.pages, head, token) - args.pages.first_entry;
+    const int32_t index = listed_at(args.pages, head, token);
+    const TensorView& places = args.pages.places;
+    const int64_t list = head.seq * shape.num_kv_heads + head.kv_head;
+    block = places.present() ? places.data<int32_t>()[list * places.dim(3) + index]
+                             : index - args.pages.first_entry;
   } else {
     const int32_t index =
         token / shape.block_tokens - args.kv_begin.data<int32_t>()[head.seq] / shape.block_tokens;

@@ -40,7 +40,7 @@ struct AttentionCall {
   int32_t num_seqs;
   int32_t num_kv_heads;
   int32_t max_rows;    // of the longest sequence
-  int32_t max_blocks;  // width of the block table
+  int32_t max_blocks;  // width of the block table, or of a list's places
 
   const int32_t* page_count;  // [num_seqs][num_list_heads][num_q_pages]
   int32_t max_pages;          // width of a list
@@ -56,7 +56,7 @@ struct AttentionCall {
   ColumnsCall columns;  // of the call with `last`
 };
 
-// Gathered pages are found by their index in the list (block_table null), and only the entries of
+// Gathered pages are found by their index in the list, and only the entries of
 // this call are walked.
 void set_pages(const PageList& pages, AttentionCall& call) {
   call.item.page_ids = pages.page_ids.data<int32_t>();
@@ -69,6 +69,11 @@ void set_pages(const PageList& pages, AttentionCall& call) {
   call.num_entries = call.max_pages;
   if (!pages.gathered) return;
   call.item.block_table = nullptr;
+  if (pages.places.present()) {
+    call.item.block_table = pages.places.data<int32_t>();
+    call.item.is_by_entry = true;
+    call.max_blocks = static_cast<int32_t>(pages.places.dim(3));
+  }
   call.first_entry = pages.first_entry;
   call.num_entries = pages.num_entries;
 }
@@ -202,7 +207,9 @@ AttentionItem make_item(const AttentionCall& call, int32_t seq, int32_t kv_head,
   item.k_offset = static_cast<int64_t>(kv_head) * 2 * item.block_tokens * item.head_dim;
   item.v_offset = item.k_offset + static_cast<int64_t>(item.block_tokens) * item.head_dim;
   if (item.block_table != nullptr) {
-    item.block_table += static_cast<int64_t>(seq) * call.max_blocks;
+    const int64_t table =
+        item.is_by_entry ? static_cast<int64_t>(seq) * call.num_kv_heads + kv_head : seq;
+    item.block_table += table * call.max_blocks;
   }
   if (item.page_ids != nullptr) set_list(call, seq, kv_head, run.q_page, item);
   if (item.tile_bits != nullptr) set_bits(call, seq, kv_head, item);

@@ -37,7 +37,9 @@ struct AttentionItem {
   int64_t k_offset = 0;  // of this KV head's keys in a block
   int64_t v_offset = 0;
   int32_t block_tokens = 0;
-  const int32_t* block_table = nullptr;  // null: page_ids[i] is block i
+  // By position; with is_by_entry, the place of page_ids[i] is entry i; null: page_ids[i] is block
+  // i.
+  const int32_t* block_table = nullptr;
 
   // At most one of the two; null and null: all tokens.
   const uint32_t* tile_bits = nullptr;  // bit b of word w: KV tile 32 w + b of kMaskTileTokens
@@ -49,6 +51,7 @@ struct AttentionItem {
   const int32_t* row_limits = nullptr;
 
   float scale = 1.0f;
+  bool is_by_entry = false;
   bool first = true;
   bool last = true;
 

@@ -90,9 +90,11 @@ class TileCursor {
     return -1;
   }
 
-  // A gathered page lies in the block of its index in the list; any other is found by its position.
+  // A gathered page lies in the block of its index in the list, or in its place; any other is found
+  // by its position.
   int32_t block() const {
     if (item_.block_table == nullptr) return page_ - 1;
+    if (item_.is_by_entry) return item_.block_table[page_ - 1];
     return item_.block_table[(position_ - item_.kv_begin) / item_.block_tokens];
   }
 

@@ -15,13 +15,19 @@ inline constexpr int kWarps = 4;       // of a block
 inline constexpr int kMostDealt = 64;  // windows that a block is dealt
 inline constexpr int kLoadsAtOnce = 8;
 
+// Where listed pages lie: in the blocks of the sequence, gathered side by side, or gathered into
+// places of their own.
+enum class Pages { kInBlocks, kSideBySide, kInPlaces };
+
 // A window that the list shows: it contains at least one listed page.
 struct ListedWindow {
-  const uint16_t* keys;  // of its first token; where pages are gathered: of the first listed page
-  int32_t index;         // of the run
-  int32_t entry;         // of the list, of its first listed page
-  int32_t num_tokens;    // that the row sees
-  uint32_t tiles;        // that are listed
+  // Of its first token; where pages are gathered: of the first listed page; with places: of block
+  // 0.
+  const uint16_t* keys;
+  int32_t index;       // of the run
+  int32_t entry;       // of the list, of its first listed page
+  int32_t num_tokens;  // that the row sees
+  uint32_t tiles;      // that are listed
 };
 
 // The share of a block, in shared memory.
@@ -154,13 +160,15 @@ __device__ __forceinline__ Share deal(const DecodeParams& p, const List& list, c
 }
 
 // Finds where the dealt windows lie in memory; one thread per window.
-template <typename C, bool kGathered>
+template <typename C, Pages kPages>
 __device__ __forceinline__ void locate(const DecodeParams& p, const DecodeRow& row,
                                        const Place& place, const Share& share, Dealt& dealt) {
   if (static_cast<int32_t>(threadIdx.x) < share.count) {
     ListedWindow& listed = dealt.windows[threadIdx.x];
-    const int32_t block =
-        kGathered ? listed.entry : block_of_window<false>(p, place.seq, listed.index);
+    constexpr bool kGathered = kPages != Pages::kInBlocks;
+    int32_t block = 0;
+    if constexpr (kPages == Pages::kSideBySide) block = listed.entry;
+    if constexpr (!kGathered) block = block_of_window<false>(p, place.seq, listed.index);
     const DecodeWindow window =
         make_window<false>(p, row, place.seq, place.kv_head, listed.index, block, 0);
     listed.keys = kGathered ? block_keys(p, block, place.kv_head) : window.keys;

@@ -31,6 +31,9 @@ void add_pages(const AttentionArgs& args, DecodeParams& params) {
   params.gathered = pages.gathered;
   params.first_entry = pages.gathered ? pages.first_entry : 0;
   params.num_entries = pages.num_entries;
+  if (!pages.places.present()) return;
+  params.page_places = pages.places.data<int32_t>();
+  params.max_places = static_cast<int32_t>(pages.places.dim(3));
 }
 
 // Everything but the scratch, the states and the round.

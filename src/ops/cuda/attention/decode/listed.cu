@@ -31,28 +31,32 @@ struct Ring {
   float4 scores[kHalfTiles][kWarpThreads];  // as Scores has them
 };
 
-// Offset of a tile of a gathered window from its first listed page, in elements. A gathered page is
-// a block; pages are a power of two of tiles, and all tiles of the window's earlier listed pages
-// are set in `tiles`.
+// Where a tile of a gathered window lies: its page, counted from the window's first listed page,
+// and its offset in that page, in elements. Pages are a power of two of tiles, and all tiles of the
+// window's earlier listed pages are set in `tiles`.
+struct TileOfPage {
+  int32_t page;
+  int32_t offset;
+};
 template <typename C>
-__device__ __forceinline__ int64_t offset_of_gathered(const DecodeParams& p, uint32_t tiles,
-                                                      int32_t tile) {
+__device__ __forceinline__ TileOfPage tile_of_gathered(const DecodeParams& p, uint32_t tiles,
+                                                       int32_t tile) {
   const int32_t tiles_per_page = p.page_tokens / kTileTokens;
   const int32_t tile_of_page = tile & (tiles_per_page - 1);
   const uint32_t tiles_before = tiles & ((1u << (tile - tile_of_page)) - 1);
-  const int32_t pages_before = __popc(tiles_before) / tiles_per_page;
-  const auto page_elements = p.kv_stride_bytes / static_cast<int64_t>(sizeof(uint16_t));
-  return pages_before * page_elements + tile_of_page * kTileTokens * C::kHeadDim;
+  return {__popc(tiles_before) / tiles_per_page, tile_of_page * kTileTokens * C::kHeadDim};
 }
 
 // Copies the tiles of a warp's windows in the order of their use: for each half its keys, then its
 // values. Slots of the ring are filled and used in turn.
-template <typename C, bool kGathered>
+template <typename C, Pages kPages>
 class Tiles {
  public:
   __device__ __forceinline__ Tiles(const DecodeParams& p, const Dealt& dealt, const Share& share,
                                    Ring<C>& ring)
-      : p_(p), dealt_(dealt), ring_(ring), next_(threadIdx.x / kWarpThreads), count_(share.count) {}
+      : p_(p), dealt_(dealt), ring_(ring), next_(threadIdx.x / kWarpThreads), count_(share.count) {
+    if constexpr (kPages == Pages::kInPlaces) load_places();
+  }
 
   // Starts the copy of the next tile, if there is one. Closes a group of copies in any case, so
   // that `wait` can count groups. queue_: bits 0 to 7 are keys of the first half's tiles, 8 to 15
@@ -62,19 +66,22 @@ class Tiles {
       const ListedWindow& window = dealt_.windows[next_];
       keys_ = window.keys;
       num_tokens_ = window.num_tokens;
-      if constexpr (kGathered) tiles_ = window.tiles;
+      if constexpr (kPages != Pages::kInBlocks) tiles_ = window.tiles;
       const uint32_t low = window.tiles & 0xffu;
       const uint32_t high = window.tiles >> 8;
       queue_ = low | low << 8 | high << 16 | high << 24;
       next_ += kWarps;
+      if constexpr (kPages == Pages::kInPlaces) {
+        places_ = next_places_;
+        load_places();
+      }
     }
     if (queue_ != 0) {
       const int32_t place = __ffs(queue_) - 1;
       queue_ &= queue_ - 1;
       const int32_t tile = place / 16 * 8 + place % 8;
       const int32_t token = tile * kTileTokens;
-      const uint16_t* source =
-          keys_ + (kGathered ? offset_of_gathered<C>(p_, tiles_, tile) : token * C::kHeadDim);
+      const uint16_t* source = keys_ + offset_of(tile);
       if (place / 8 % 2 != 0) source += p_.block_tokens * C::kHeadDim;
       const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
       copy_rows<C, kTileTokens>(source, num_tokens_ - token, lane, ring_.tiles[to_fill_]);
@@ -98,12 +105,36 @@ class Tiles {
   }
 
  private:
+  // Lane l gets the place of page l of window next_, counted from its first listed page: a window
+  // before they are needed. A window has at most 16 pages.
+  __device__ __forceinline__ void load_places() {
+    if (next_ >= count_) return;
+    const auto lane = static_cast<int32_t>(threadIdx.x % kWarpThreads);
+    const int32_t entry = dealt_.windows[next_].entry + lane;
+    const int32_t* places = places_of(p_, p_.first_seq + blockIdx.z, blockIdx.y);
+    next_places_ = entry < p_.max_places ? places[entry] : 0;
+  }
+
+  // Of a tile of the window that is being copied, from keys_ on, in elements.
+  __device__ __forceinline__ int64_t offset_of(int32_t tile) const {
+    if constexpr (kPages == Pages::kInBlocks) {
+      return tile * kTileTokens * C::kHeadDim;
+    } else {
+      const TileOfPage at = tile_of_gathered<C>(p_, tiles_, tile);
+      int64_t block = at.page;
+      if constexpr (kPages == Pages::kInPlaces) block = __shfl_sync(kFullWarp, places_, at.page);
+      return block * (p_.kv_stride_bytes / static_cast<int64_t>(sizeof(uint16_t))) + at.offset;
+    }
+  }
+
   const DecodeParams& p_;
   const Dealt& dealt_;
   Ring<C>& ring_;
   const uint16_t* keys_ = nullptr;
   int32_t num_tokens_ = 0;
-  uint32_t tiles_ = 0;  // listed
+  uint32_t tiles_ = 0;       // listed
+  int32_t places_ = 0;       // of the window's pages, one a lane
+  int32_t next_places_ = 0;  // of those of window next_
   int32_t next_;
   int32_t count_;
   uint32_t queue_ = 0;
@@ -254,7 +285,7 @@ __device__ __forceinline__ void store_half(const DecodeParams& p, const Place& p
 
 // grid: blocks of a list x KV heads x sequences of the round. Warps of a block take its windows in
 // turn and do not synchronise after `locate`.
-template <typename C, bool kGathered>
+template <typename C, Pages kPages>
 __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
     decode_listed_windows(const DecodeParams p) {
   extern __shared__ __align__(128) unsigned char shared[];
@@ -272,8 +303,8 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
   if (share.count == 0) return;
   copy_rows<C, C::kHeads>(p.q + (row.row * p.num_q_heads + place.first_head) * C::kHeadDim,
                           place.num_heads, lane, ring.queries);
-  locate<C, kGathered>(p, row, place, share, dealt);
-  Tiles<C, kGathered> tiles(p, dealt, share, ring);
+  locate<C, kPages>(p, row, place, share, dealt);
+  Tiles<C, kPages> tiles(p, dealt, share, ring);
 #pragma unroll
   for (int i = 0; i < kSlots; ++i) tiles.ask();
   if (warp >= share.count) return;
@@ -299,7 +330,7 @@ __global__ void __launch_bounds__(kWarps* kWarpThreads, 3)
 
 // As many blocks per list as fit the GPU at once, but enough that none is dealt more than
 // kMostDealt windows.
-template <typename C, bool kGathered>
+template <typename C, Pages kPages>
 void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t num_lists = p.num_kv_heads * p.num_seqs;
   // Three blocks fit a multiprocessor (launch bounds).
@@ -307,7 +338,7 @@ void launch(CudaStream& stream, const DecodeParams& p) {
   const int32_t wanted = std::min((p.num_windows + kWarps - 1) / kWarps, most / num_lists);
   const int32_t num_blocks = std::max(wanted, (p.num_windows + kMostDealt - 1) / kMostDealt);
   const size_t shared_bytes = kWarps * sizeof(Ring<C>);
-  auto* kernel = decode_listed_windows<C, kGathered>;
+  auto* kernel = decode_listed_windows<C, kPages>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes)),
              "cudaFuncSetAttribute");
@@ -322,7 +353,8 @@ void launch(CudaStream& stream, const DecodeParams& p) {
 
 template <typename C>
 void launch(CudaStream& stream, const DecodeParams& p) {
-  p.gathered ? launch<C, true>(stream, p) : launch<C, false>(stream, p);
+  if (p.page_places != nullptr) return launch<C, Pages::kInPlaces>(stream, p);
+  p.gathered ? launch<C, Pages::kSideBySide>(stream, p) : launch<C, Pages::kInBlocks>(stream, p);
 }
 
 }  // namespace

@@ -46,6 +46,9 @@ struct DecodeParams {
   bool gathered = false;
   int32_t first_entry = 0;
   int32_t num_entries = 0;
+  const int32_t* page_places = nullptr;  // [seqs][num_kv_heads][max_places]: block of a gathered
+                                         // page; null: they lie side by side
+  int32_t max_places = 0;
 
   // The window inside which a gathered list is cut, as the registers of its warps: as the previous
   // part left it, and as this part leaves it.

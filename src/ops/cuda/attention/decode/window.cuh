@@ -131,7 +131,15 @@ struct DecodeWindow {
   int32_t first_page;
   uint32_t pages;
   int32_t block;
+  const int32_t* places;  // not null: they lie in blocks places[block], places[block + 1], ...
 };
+
+// The places of a list's pages; null where they lie side by side.
+__device__ __forceinline__ const int32_t* places_of(const DecodeParams& p, int32_t seq,
+                                                    int32_t kv_head) {
+  if (p.page_places == nullptr) return nullptr;
+  return p.page_places + (static_cast<int64_t>(seq) * p.num_kv_heads + kv_head) * p.max_places;
+}
 
 // The keys of a KV head in a block.
 __device__ inline const uint16_t* block_keys(const DecodeParams& p, int32_t block,
@@ -153,6 +161,7 @@ __device__ inline void apply_list(const DecodeParams& p, int32_t seq, int32_t kv
   window.first_page = window.begin / p.page_tokens;
   const int32_t entry = lower_bound(ids, low, high, window.first_page, lane);
   window.block = entry - p.first_entry;
+  window.places = places_of(p, seq, kv_head);
   // Pages are whole tiles, so a window overlaps at most 17 of them.
   const int32_t end = min(window.begin + p.window_tokens, window.kv_end);
   const int32_t end_page = (end + p.page_tokens - 1) / p.page_tokens;
@@ -216,8 +225,9 @@ __device__ inline const uint16_t* tile_keys(const DecodeParams& p, const DecodeW
   const int32_t token = window.begin + tile * kTileTokens;
   const int32_t page = token / p.page_tokens;
   const uint32_t pages_before = window.pages & ((1u << (page - window.first_page)) - 1);
-  return block_keys(p, window.block + __popc(pages_before), kv_head) +
-         (token - page * p.page_tokens) * head_dim;
+  int32_t block = window.block + __popc(pages_before);
+  if (window.places != nullptr) block = window.places[block];
+  return block_keys(p, block, kv_head) + (token - page * p.page_tokens) * head_dim;
 }
 
 }  // namespace sluice::cuda

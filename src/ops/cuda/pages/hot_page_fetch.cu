@@ -1,0 +1,134 @@
+// The fetch of hot pages that are missing: pages from pinned host memory to places of the cache.
+//
+// Bound: the bus, or its latency where little is missing. Tile and warps: as in gather_pages.cu; a
+// warp takes 4 KiB of a page's keys or values at a time, 8 independent 16-byte loads per lane.
+// Thread rule: enqueue only.
+#include "device/cuda/cuda_check.h"
+#include "device/cuda/cuda_stream.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/common_launch.cuh"
+#include "ops/cuda/cuda_ops.h"
+
+namespace sluice::cuda {
+namespace {
+
+constexpr int kBlocks = 4;  // they occupy few multiprocessors, as those of gather_pages.cu
+constexpr int kThreads = 512;
+constexpr int kLoads = 8;  // in flight per lane
+constexpr int kWarpLoadBytes = kWarpThreads * 16;
+constexpr int kPieceBytes = kLoads * kWarpLoadBytes;
+
+// FetchHotPagesArgs as plain pointers and sizes.
+struct FetchCall {
+  const std::byte* src;
+  std::byte* dst;
+  const int32_t* keys;            // [num_heads][max_missing]
+  const int32_t* places;          // [num_heads][max_missing]
+  const int32_t* count;           // [num_heads]
+  unsigned long long* num_bytes;  // [1], added to
+  int64_t src_stride_bytes;
+  int64_t dst_stride_bytes;
+  int64_t src_half_bytes;  // keys, or values, of one head of a block
+  int32_t run_bytes;       // keys, or values, of a page
+  int32_t num_heads;
+  int32_t max_missing;
+  int32_t pages_per_block;
+};
+
+struct Piece {
+  const std::byte* src;
+  std::byte* dst;
+  int32_t num_bytes;
+};
+
+// Piece `index` of a head's missing pages: over the bytes of a run, then keys and values, then
+// pages.
+__device__ inline Piece find_piece(const FetchCall& call, int32_t head, int32_t index) {
+  const int32_t pieces_per_run = (call.run_bytes + kPieceBytes - 1) / kPieceBytes;
+  const int32_t offset = index % pieces_per_run * kPieceBytes;
+  index /= pieces_per_run;
+  const int32_t half = 2 * head + index % 2;
+  const int64_t at = static_cast<int64_t>(head) * call.max_missing + index / 2;
+  const int32_t key = call.keys[at];
+  const int32_t place = call.places[at];
+  return {.src = call.src + key / call.pages_per_block * call.src_stride_bytes +
+                 half * call.src_half_bytes +
+                 static_cast<int64_t>(key % call.pages_per_block) * call.run_bytes + offset,
+          .dst = call.dst + place * call.dst_stride_bytes +
+                 static_cast<int64_t>(half) * call.run_bytes + offset,
+          .num_bytes = min(call.run_bytes - offset, kPieceBytes)};
+}
+
+__device__ inline void copy_piece(const Piece& piece, int32_t lane) {
+  uint4 data[kLoads];
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int32_t offset = i * kWarpLoadBytes + lane * 16;
+    if (offset < piece.num_bytes) data[i] = *reinterpret_cast<const uint4*>(piece.src + offset);
+  }
+#pragma unroll
+  for (int i = 0; i < kLoads; ++i) {
+    const int32_t offset = i * kWarpLoadBytes + lane * 16;
+    if (offset < piece.num_bytes) *reinterpret_cast<uint4*>(piece.dst + offset) = data[i];
+  }
+}
+
+// grid: blocks whose warps take the pieces of all heads in turn.
+__global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCall call) {
+  let_next_kernel_start();
+  wait_for_earlier_work();
+  const int32_t lane = threadIdx.x % kWarpThreads;
+  const int32_t num_warps = gridDim.x * (kThreads / kWarpThreads);
+  const int32_t pieces_per_page = 2 * ((call.run_bytes + kPieceBytes - 1) / kPieceBytes);
+  // Neighbouring pieces go to different multiprocessors. A warp goes on in the next head where it
+  // has left off, so that heads of few missing pages still occupy all warps.
+  int32_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
+  int64_t num_pages = 0;
+  for (int32_t head = 0; head < call.num_heads; ++head) {
+    const int32_t count = call.count[head];
+    const int32_t num_pieces = count * pieces_per_page;
+    for (; index < num_pieces; index += num_warps) {
+      copy_piece(find_piece(call, head, index), lane);
+    }
+    index -= num_pieces;
+    num_pages += count;
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0 && num_pages > 0) {
+    atomicAdd(call.num_bytes, static_cast<unsigned long long>(num_pages) * 2 * call.run_bytes);
+  }
+}
+
+FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
+  constexpr int64_t kElementBytes = sizeof(BFloat16);
+  return {.src = args.src.base,
+          .dst = args.dst.base,
+          .keys = args.missing.keys.data<int32_t>(),
+          .places = args.missing.places.data<int32_t>(),
+          .count = args.missing.count.data<int32_t>(),
+          .num_bytes = reinterpret_cast<unsigned long long*>(args.num_bytes.data<int64_t>()),
+          .src_stride_bytes = static_cast<int64_t>(args.src.stride_bytes),
+          .dst_stride_bytes = static_cast<int64_t>(args.dst.stride_bytes),
+          .src_half_bytes = args.src.shape.v_offset(0) * kElementBytes,
+          .run_bytes = static_cast<int32_t>(args.dst.shape.v_offset(0) * kElementBytes),
+          .num_heads = args.src.shape.num_kv_heads,
+          .max_missing = static_cast<int32_t>(args.missing.keys.dim(1)),
+          .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};
+}
+
+// Whether all blocks of a view begin at multiples of 16 bytes.
+bool are_aligned(const KvBlocksView& kv) {
+  return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
+}
+
+}  // namespace
+
+void CudaOps::fetch_hot_pages(Stream& on, const FetchHotPagesArgs& args) const {
+  CudaStream& stream = as_cuda(on);
+  SLUICE_CHECK(are_aligned(args.src) && are_aligned(args.dst), "blocks must begin at 16 bytes");
+  stream.submit("fetch_hot_pages", [&](cudaStream_t) {
+    launch_early(stream, fetch_hot_pages_kernel, {.grid = dim3(kBlocks), .block = dim3(kThreads)},
+                 make_fetch_call(args));
+  });
+}
+
+}  // namespace sluice::cuda
