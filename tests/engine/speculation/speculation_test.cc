@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/speculative_engine.h"
+#include "engine/speculation/speculative_engine.h"
 #include "support/offload_of.h"
 
 namespace sluice {

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/hostile_drafts.h"
+#include "engine/speculation/hostile_drafts.h"
 
 namespace sluice {
 namespace {
