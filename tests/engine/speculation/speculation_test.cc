@@ -7,6 +7,7 @@
 
 #include "engine/speculation/speculative_engine.h"
 #include "support/offload_of.h"
+#include "support/seeds.h"
 
 namespace sluice {
 namespace {
@@ -209,6 +210,20 @@ TEST_F(Speculation, TakesWhatWasPlannedAndAStepAllocatesNothing) {
       run_jobs(*engine, jobs_);
       EXPECT_EQ(engine->device().num_allocations(), before) << place.name;
     }
+  }
+}
+
+// Delays between the tasks of all streams: loads that begin beside a draft pass, tails that leave.
+TEST_F(Speculation, ScheduleOfStreamsDoesNotMatter) {
+  for (const uint64_t seed : testing::test_seeds(6)) {
+    const EngineOptions options =
+        offloaded(speculative(SpeculativeMethod::kSparse, 6), KvOffload::kChunked, 16);
+    LlmEngine::Parts parts{
+        .device = testing::make_test_device({.num_threads = testing::testing_cpu() ? 2 : 0},
+                                            {.schedule_seed = seed})};
+    LlmEngine engine(options, std::move(parts));
+    expect_all_alike(run_jobs(engine, jobs_), reference_,
+                     "SLUICE_TEST_SEED=" + std::to_string(seed));
   }
 }
 
