@@ -46,11 +46,6 @@ metrics::Histogram::Reading reading_of(const StepSizes& steps) {
     reading.bounds.push_back(static_cast<double>(StepSizes::kBounds[i]));
     reading.cumulative.push_back(reading.count);
   }
-  if (const auto& counts = now.stats.speculation) {
-    reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,
-                                          .num_draft_tokens = counts->num_draft_tokens,
-                                          .num_accepted_tokens = counts->num_accepted_tokens};
-  }
   return reading;
 }
 
@@ -104,6 +99,11 @@ metrics::EngineReading ServedModel::reading() const {
                                          .written_bytes = now.stats.store_written_bytes,
                                          .num_skipped_blocks = now.stats.num_store_blocks_skipped,
                                          .num_bad_files = now.stats.num_store_bad_files};
+  }
+  if (const auto& counts = now.stats.speculation) {
+    reading.drafts = metrics::DraftCounts{.num_drafts = counts->num_drafts,
+                                          .num_draft_tokens = counts->num_draft_tokens,
+                                          .num_accepted_tokens = counts->num_accepted_tokens};
   }
   return reading;
 }
