@@ -54,6 +54,16 @@ def test_offload_has_the_same_bits():
     assert small.observations()["decode"]["layers"]
 
 
+def test_speculation_has_the_same_bits(llm):
+    drafting = LLM(MODEL, device="cpu", speculative_config={"method": "ngram", "num_speculative_tokens": 4})
+    prompts = [prompt + " " + prompt for prompt in PROMPTS]
+    want, have = llm.generate(prompts, GREEDY), drafting.generate(prompts, GREEDY)
+    assert [one.outputs[0].token_ids for one in have] == [one.outputs[0].token_ids for one in want]
+    counts = [one.speculation for one in have if one.speculation]
+    assert sum(one["drafts"] for one in counts) == drafting.observations()["speculation"]["drafts"]
+    assert all(one.speculation is None for one in want)
+
+
 def test_prompts_have_several_forms(llm):
     want = texts(llm.generate(PROMPTS[0], GREEDY))
     ids = llm.tokenize(PROMPTS[0])

@@ -7,8 +7,14 @@
 namespace sluice {
 
 void DraftLength::Mean::add(int64_t duration_ns) {
-  const auto newest = static_cast<double>(std::max<int64_t>(duration_ns, 1));
-  ns = ns == 0 ? newest : ns + 0.2 * (std::min(newest, 3 * ns) - ns);
+  constexpr int64_t kEarly = 4;
+  const auto time = static_cast<double>(std::max<int64_t>(duration_ns, 1));
+  if (++num_times == 1) return;
+  if (num_times <= kEarly) {
+    ns = ns == 0 ? time : std::min(ns, time);
+  } else {
+    ns += 0.2 * (std::min(time, 3 * ns) - ns);
+  }
 }
 
 size_t DraftLength::bucket_of(int64_t num_rows) {
@@ -19,7 +25,9 @@ size_t DraftLength::bucket_of(int64_t num_rows) {
 }
 
 void DraftLength::verified(int64_t num_rows, int64_t duration_ns) {
-  passes_[bucket_of(num_rows)].add(duration_ns);
+  Mean& mean = passes_[bucket_of(num_rows)];
+  mean.add(duration_ns);
+  mean.newest = ++num_passes_;
 }
 
 // The nearest measurement below, or above where there is none below; 0: nothing is measured.
@@ -57,8 +65,9 @@ int64_t DraftLength::best(const OfKind& of_kind, double acceptance, double draft
 int64_t DraftLength::choose(DraftKind kind, const AcceptanceRate& rate, int64_t num_seqs,
                             int64_t num_drafting) {
   OfKind& of_kind = of(kind);
-  // The first step of a number of sequences says what a step without drafts takes.
-  if (passes_[bucket_of(num_seqs)].ns == 0) return 0;
+  // Steps without drafts say what they take, now and then.
+  const Mean& plain = passes_[bucket_of(num_seqs)];
+  if (plain.ns == 0 || num_passes_ - plain.newest > kOldPasses) return 0;
   const double draft_ns = kind == DraftKind::kSparse ? draft_.ns : 0;
   const double acceptance =
       std::clamp(rate.with_prior(of_kind.all.with_prior(of_kind.prior)), 0.0, 0.999);

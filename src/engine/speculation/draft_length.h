@@ -9,8 +9,8 @@
 // where T is the time of a decode or verify pass by its rows and t that of a draft pass. What was
 // not measured is assumed to cost as little as a shorter pass, so it is tried and then known. Where
 // no k pays, nothing is drafted, but for one short draft whenever its cost is 1 % of the time that
-// has passed since the last one. Times decide lengths alone, never tokens. Thread rule: the
-// engine's thread.
+// has passed since the last one. Where drafts pay, one step in 128 has none, so that its time stays
+// known. Times decide lengths alone, never tokens. Thread rule: the engine's thread.
 #pragma once
 
 #include <array>
@@ -39,9 +39,13 @@ class DraftLength {
                  int64_t num_drafting);
 
  private:
-  // A running mean that follows changes and bounds what one outlier does; 0: nothing measured.
+  // A running mean that follows changes and bounds what one outlier does. The first time of a shape
+  // is left out, since it loads kernels; the next three count by their least, since one of them may
+  // capture a graph.
   struct Mean {
-    double ns = 0;
+    double ns = 0;  // 0: nothing measured
+    int64_t num_times = 0;
+    int64_t newest = 0;  // number of the pass
     void add(int64_t duration_ns);
   };
   struct OfKind {
@@ -62,10 +66,12 @@ class DraftLength {
   static constexpr int64_t kFirstTry = 4;
   static constexpr double kProbeShare = 0.01;
   static constexpr double kLeastGain = 1.01;
+  static constexpr int64_t kOldPasses = 128;
 
   int64_t max_tokens_;
   std::array<Mean, kExactRows + 64> passes_;  // by bucket_of(rows)
   Mean draft_;
+  int64_t num_passes_ = 0;
   std::array<OfKind, 2> kinds_{OfKind{}, OfKind{.all = {}, .prior = 0.8}};
 };
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/bench/kv_run.h"
+#include "cli/bench/speculative/forced_pattern.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
@@ -82,7 +83,8 @@ class Bench {
 
   // Prefill, then steps until there are decode_tokens; the request is cancelled after them.
   StepCounts run(const SpeculativeRow& row, int32_t number) {
-    acceptance_ = row.forced.value_or(0);
+    // One request at a time, so its pattern is that of all verdicts.
+    pattern_ = ForcedPattern(row.forced.value_or(0), number);
     SamplingParams params;
     params.temperature = work_.temperature;
     params.seed = number;
@@ -102,8 +104,8 @@ class Bench {
   LlmEngine::Parts parts_of(const SpeculativeGroup& group) {
     LlmEngine::Parts parts;
     if (!group.rows.front().forced) return parts;
-    parts.forced_acceptance = [this](SequenceId id, int64_t position) {
-      return accept_at_rate(acceptance_)(id, position);
+    parts.forced_acceptance = [this](SequenceId, int64_t position) {
+      return pattern_.accepts(position);
     };
     if (group.engine.speculative.method == SpeculativeMethod::kNgram) {
       parts.draft_source = std::make_unique<MadeUpSource>();
@@ -119,7 +121,7 @@ class Bench {
   }
 
   const SpeculativeWork& work_;
-  double acceptance_ = 0;  // read by the engine
+  ForcedPattern pattern_{0, 0};  // asked by the engine
   std::unique_ptr<LlmEngine> engine_;
 };
 
@@ -164,6 +166,7 @@ void measure_all(const SpeculativeWork& work, std::vector<SpeculativeGroup>& gro
   const int32_t forward = (work.repeats + 1) / 2;
   const Visit visits[] = {{.first = 0, .count = forward},
                           {.first = forward, .count = work.repeats - forward}};
+  const double num_visits = (work.repeats > 1 ? 2.0 : 1.0) * static_cast<double>(groups.size());
   std::vector<Rates> rates;
   for (const SpeculativeGroup& group : groups) rates.emplace_back(group.rows.size());
   ProgressLine progress("measuring");
@@ -171,7 +174,7 @@ void measure_all(const SpeculativeWork& work, std::vector<SpeculativeGroup>& gro
   for (const Visit& runs : visits) {
     for (size_t i = 0; i < groups.size() && runs.count > 0; ++i) {
       const size_t place = runs.first == 0 ? i : groups.size() - 1 - i;
-      progress.update(done++ / static_cast<double>(2 * groups.size()), label_of(groups[place]));
+      progress.update(done++ / num_visits, label_of(groups[place]));
       visit(work, runs, groups[place], rates[place]);
     }
   }

@@ -2,9 +2,9 @@
 // acceptance, and what the scheduler reserves.
 #include <gtest/gtest.h>
 
-#include "engine/hostile_drafts.h"
 #include "engine/scheduler_harness.h"
 #include "engine/speculation/draft_limits.h"
+#include "engine/speculation/hostile_drafts.h"
 #include "engine/speculation/ngram_source.h"
 #include "sluice/error.h"
 #include "support/tiny_models.h"

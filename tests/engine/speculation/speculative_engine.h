@@ -1,6 +1,6 @@
 // Engines that speculate, and requests with known answers, for the tests of speculation.
 //
-// Used by tests/engine/speculation*_test.cc. Thread rule: host thread.
+// Used by tests/engine/speculation. Thread rule: host thread.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/hostile_drafts.h"
 #include "engine/llm_engine.h"
+#include "engine/speculation/hostile_drafts.h"
 #include "support/run_bits.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"

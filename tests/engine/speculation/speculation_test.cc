@@ -5,8 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/speculative_engine.h"
+#include "engine/speculation/speculative_engine.h"
 #include "support/offload_of.h"
+#include "support/seeds.h"
 
 namespace sluice {
 namespace {
@@ -212,10 +213,26 @@ TEST_F(Speculation, TakesWhatWasPlannedAndAStepAllocatesNothing) {
   }
 }
 
+// Delays between the tasks of all streams: loads that begin beside a draft pass, tails that leave.
+TEST_F(Speculation, ScheduleOfStreamsDoesNotMatter) {
+  for (const uint64_t seed : testing::test_seeds(6)) {
+    const EngineOptions options =
+        offloaded(speculative(SpeculativeMethod::kSparse, 6), KvOffload::kChunked, 16);
+    LlmEngine::Parts parts{
+        .device = testing::make_test_device({.num_threads = testing::testing_cpu() ? 2 : 0},
+                                            {.schedule_seed = seed})};
+    LlmEngine engine(options, std::move(parts));
+    expect_all_alike(run_jobs(engine, jobs_), reference_,
+                     "SLUICE_TEST_SEED=" + std::to_string(seed));
+  }
+}
+
 // ---- Draft rows -------------------------------------------------------------------------------
 
-// Fills the rows of the unsealed block after its valid tokens with NaN, in every layer.
-void poison_after_valid(const LlmEngine& engine) {
+// Fills the rows of the unsealed block after its valid tokens with NaN, in every layer; returns
+// their number.
+int64_t poison_after_valid(const LlmEngine& engine) {
+  int64_t num_rows = 0;
   const KvLayout& layout = engine.plan().kv_layout;
   const KvBlockShape& shape = layout.block;
   for (const auto& sequence : engine.running()) {
@@ -230,10 +247,12 @@ void poison_after_valid(const LlmEngine& engine) {
           uint16_t* first = values + part * shape.block_tokens * row;
           std::fill(first + block.num_valid_tokens * row, first + shape.block_tokens * row,
                     uint16_t{0x7fc0});
+          num_rows += shape.block_tokens - block.num_valid_tokens;
         }
       }
     }
   }
+  return num_rows;
 }
 
 // What a step leaves after the valid tokens is never read.
@@ -247,12 +266,14 @@ TEST_F(Speculation, DraftRowsAreNeverReadAfterTheirStep) {
       const auto engine = make_engine(options, is_ngram ? mostly_right() : nullptr);
       std::vector<RequestOutput> outputs(jobs_.size());
       for (const Job& job : jobs_) engine->add_request(job.prompt, job.params);
+      int64_t num_poisoned = 0;
       while (engine->has_unfinished()) {
         for (RequestOutput& output : engine->step()) {
           outputs[static_cast<size_t>(output.request_id)] = std::move(output);
         }
-        poison_after_valid(*engine);
+        num_poisoned += poison_after_valid(*engine);
       }
+      EXPECT_GT(num_poisoned, 1000);
       expect_all_alike(outputs, reference_, "poisoned");
     }
   }

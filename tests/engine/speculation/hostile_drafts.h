@@ -1,7 +1,7 @@
 // Draft sources that are always right, always wrong, or anything between, for the tests of
 // speculation.
 //
-// Used by tests/engine/speculation*_test.cc. Thread rule: host thread.
+// Used by tests/engine/speculation. Thread rule: host thread.
 #pragma once
 
 #include <algorithm>

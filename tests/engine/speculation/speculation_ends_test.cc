@@ -5,7 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "engine/speculative_engine.h"
+#include "engine/speculation/speculative_engine.h"
+#include "engine/store/store_engine.h"
 
 namespace sluice {
 namespace {
@@ -133,6 +134,37 @@ TEST_F(SpeculationEnds, TimesDecideNoToken) {
       expect_all_alike(run_jobs(engine, jobs_), reference_, place.name);
       EXPECT_GT(engine.observations().speculation.num_drafts, 0) << place.name;
     }
+  }
+}
+
+// ---- The KV store ------------------------------------------------------------------------------
+
+// Blocks that verify passes filled are stored, and an engine without speculation goes on from them.
+TEST_F(SpeculationEnds, StoredBlocksHoldNoDrafts) {
+  const Job first{random_tokens(100, 1), sampled(60, 1)};
+  for (const testing::Place& place : {testing::places()[0], testing::places()[2]}) {
+    EngineOptions options = place.put(speculative(SpeculativeMethod::kNgram, 7));
+    options.device = "cpu";
+    EngineOptions plain = options;
+    plain.speculative = {};
+    const std::vector<RequestOutput> answer = run_engine(plain, {first});
+    const auto texts = texts_of({first}, answer);
+    Job second{texts[0], sampled(20, 2)};
+    const std::vector<RequestOutput> cold = run_engine(plain, {second});
+    const testing::TemporaryStore store;
+    options.kv_store.min_tokens = 0;
+    plain.kv_store.min_tokens = 0;
+    {
+      LlmEngine::Parts parts{.device = make_device("cpu", {.num_threads = 2})};
+      parts.draft_source = std::make_unique<KnownTexts>(
+          texts, [](int64_t position) { return testing::scramble(position) % 4 != 0; });
+      LlmEngine engine(testing::with_store(options, store), std::move(parts));
+      testing::expect_all_same(run_jobs(engine, {first}), answer, place.name);
+      EXPECT_GT(engine.observations().speculation.num_accepted_tokens, 0);
+    }
+    const auto warm = testing::run_with_store(testing::with_store(plain, store), {second});
+    testing::expect_all_same(warm, cold, place.name);
+    EXPECT_EQ(warm[0].num_stored_tokens, 144) << "159 tokens had KV: 9 full blocks";
   }
 }
 
