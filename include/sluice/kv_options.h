@@ -38,8 +38,8 @@ struct KvOptions {
   // Size of the host tier. Empty: what max_num_seqs sequences need, at most 4 GiB; with kAuto what
   // one longest request needs, if that is more; never more than the memory that is available.
   std::optional<size_t> host_bytes;
-  // Device memory for resident blocks: copies of host blocks that need no transfer. Empty: what
-  // gpu_memory_utilization leaves on a GPU, none on a CPU.
+  // Device memory for copies of host KV that need no transfer: all blocks, hot pages or resident
+  // blocks (docs/offload.md). Empty: what gpu_memory_utilization leaves on a GPU, none on a CPU.
   std::optional<size_t> device_bytes;
   int32_t num_slots = 4;               // of the ring through which offloaded KV flows
   std::optional<int32_t> slot_blocks;  // blocks in a slot; empty: 4096 tokens, 32768 on a GPU
@@ -95,7 +95,7 @@ inline constexpr std::array kKvOffloadRows = {
          .kind = OptionKind::kBytes,
          .max = kMaxKvBytes,
          .when_unset = "what a GPU has left",
-         .help = "device memory for KV blocks that stay there too"}),
+         .help = "device memory for KV that stays there too"}),
     option_row<&KvOptions::num_slots>({.name = "num_kv_slots",
                                        .min = kMinKvSlots,
                                        .max = kMaxKvSlots,

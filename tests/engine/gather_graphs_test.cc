@@ -7,6 +7,7 @@
 
 #include "engine/llm_engine.h"
 #include "support/hooked_device.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
@@ -64,14 +65,16 @@ enum class Steps { kPlain, kPadded, kGraphs };
 
 std::unique_ptr<LlmEngine> make_engine(EngineOptions options, Steps steps, uint64_t seed = 0) {
   options.enforce_eager = steps != Steps::kGraphs;
+  const auto adjust = [&](EnginePlan& plan) {
+    const int64_t block_bytes = *options.kv.block_size / 16 * int64_t{kBlockBytes};
+    if (offloads(plan)) testing::keep_blocks(plan, *options.kv.device_bytes / block_bytes);
+    if (steps != Steps::kPlain) testing::forced_graphs(options)(plan);
+  };
   auto device =
       testing::make_hooked_device(options.device, {.num_threads = 2}, {.schedule_seed = seed});
-  return std::make_unique<LlmEngine>(
-      options,
-      LlmEngine::Parts{
-          .device = std::move(device),
-          .policies = make_policies(options),
-          .adjust_plan = steps != Steps::kPlain ? testing::forced_graphs(options) : nullptr});
+  return std::make_unique<LlmEngine>(options, LlmEngine::Parts{.device = std::move(device),
+                                                               .policies = make_policies(options),
+                                                               .adjust_plan = adjust});
 }
 
 std::vector<RequestOutput> run(const EngineOptions& options, const std::vector<Job>& jobs,

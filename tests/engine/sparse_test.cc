@@ -10,6 +10,7 @@
 #include "engine/llm_engine.h"
 #include "sluice/llm.h"
 #include "support/hooked_device.h"
+#include "support/offload_of.h"
 #include "support/run_bits.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
@@ -306,8 +307,10 @@ struct DecodeBytes {
 
 DecodeBytes decode_bytes(const std::string& policy, int64_t context, size_t resident_blocks = 0) {
   EngineOptions options = offloaded(resident(policy), {"chunked", 16, 4, 8});
-  options.kv.device_bytes = static_cast<int64_t>(resident_blocks * kBlockBytes);
-  LlmEngine engine(options, {.device = testing::make_test_device()});
+  LlmEngine engine(options,
+                   {.device = testing::make_test_device(), .adjust_plan = [&](EnginePlan& plan) {
+                      testing::keep_blocks(plan, static_cast<int64_t>(resident_blocks));
+                    }});
   run_jobs(engine, {{random_tokens(context, 1), sampled(9, 1)}});  // 8 steps, half a block
   const PhaseObservations decode = engine.observations().decode;
   return {decode.layers[0].h2d_bytes / decode.num_steps, decode};

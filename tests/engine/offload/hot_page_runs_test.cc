@@ -125,7 +125,9 @@ TEST(HotPageRuns, SizesOfTheCacheChangeNoBit) {
       EXPECT_EQ(hot_pages_of(*without).num_hits, 0);
       for (const double lists : {1.0, 2.6, 4.0, 30.0}) {
         cache.lists = lists;
-        const auto engine = make_engine(options_of(cache), Steps::kPlain, 5);
+        // One of them with delays between the tasks of streams.
+        const uint64_t seed = lists == 2.6 && num_seqs == 4 ? 5 : 0;
+        const auto engine = make_engine(options_of(cache), Steps::kPlain, seed);
         ASSERT_NE(testing::offload_of(*engine).hot_pages(), nullptr) << describe(cache);
         expect_all_same(testing::run_jobs(*engine, make_jobs()), reference, describe(cache));
         const HotPageObservations hot = hot_pages_of(*engine);
@@ -243,6 +245,7 @@ TEST(HotPageRuns, TheBudgetDecidesWhatStays) {
   };
   EngineOptions options = options_of({.lists = 2});
   EXPECT_EQ(kept(options), std::pair(std::string("hot pages"), true));
+  options.sparse = {};
   options.sparse.policy = "full";
   EXPECT_EQ(kept(options), std::pair(std::string("blocks that stay"), false));
   options = options_of({.lists = 0.9});
