@@ -12,7 +12,7 @@ void LlmEngine::make_pins() {
       .block_bytes = static_cast<int64_t>(plan_.kv_layout.block_bytes_all_layers()),
       .on_host = offloads(plan_)};
   if (kv_store_ && kv_store_->writes()) {
-    parts.is_stored = [this](BlockId id) { return kv_store_->is_stored(id); };
+    parts.store = kv_store_.get();
   }
   pins_ = std::make_unique<Pins>(std::move(parts));
 }

@@ -9,7 +9,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -18,8 +17,11 @@
 #include "kv/block_manager.h"
 #include "kv/sequence_kv.h"
 #include "sluice/pin_info.h"
+#include "store/store_key.h"
 
 namespace sluice {
+
+class KvStore;
 
 class Pins {
  public:
@@ -28,9 +30,9 @@ class Pins {
     int64_t max_blocks = 0;   // that pins may hold
     int64_t block_bytes = 0;  // all layers
     bool on_host = false;     // where blocks are
-    // Whether the store has, or will have, all blocks; and whether it has this one by now. Empty:
-    // there is no store.
-    std::function<bool(BlockId id)> is_stored = {};
+    // Has, or will have, all blocks, and evicts those of pins last; outlives this object. Null:
+    // there is no store, or it is only read.
+    KvStore* store = nullptr;
   };
   // REQUIRES: `blocks` outlives this object.
   explicit Pins(Parts parts) : parts_(std::move(parts)) {}
@@ -53,8 +55,11 @@ class Pins {
  private:
   struct Pin {
     std::vector<BlockId> held;
-    int64_t num_blocks = 0;  // these and those that only the store has
+    int64_t num_blocks = 0;      // these and those that only the store has
+    std::vector<StoreKey> keys;  // of all of them
   };
+
+  void tell_store() const;
 
   Parts parts_;
   std::map<std::string, Pin> pins_;
