@@ -86,4 +86,10 @@ std::vector<PinInfo> Pins::list() const {
   return list;
 }
 
+std::vector<Pins::Held> Pins::held() const {
+  std::vector<Held> held;
+  for (const auto& [name, pin] : pins_) held.push_back({name, pin.held});
+  return held;
+}
+
 }  // namespace sluice

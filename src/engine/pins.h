@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,12 @@ class Pins {
 
   // By name.
   std::vector<PinInfo> list() const;
+  // The blocks that are held, by name, in order of position. Valid until the next change.
+  struct Held {
+    const std::string& name;
+    std::span<const BlockId> blocks;
+  };
+  std::vector<Held> held() const;
   // Grows with each change.
   int64_t num_changes() const { return num_changes_; }
 

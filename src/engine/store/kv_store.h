@@ -82,6 +82,8 @@ class KvStore {
   // The key of a block that has a name; and the keys of blocks that are evicted last.
   std::optional<StoreKey> key_of(BlockId id) const;
   void set_pinned(std::set<StoreKey> keys) { store_.set_pinned(std::move(keys)); }
+  // As PrefixLoads::num_left.
+  size_t num_loading_blocks(SequenceId id) const { return loads_.num_left(id); }
 
   // Adds its counts.
   void read_stats(EngineStats& stats) const;
