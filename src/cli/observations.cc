@@ -142,6 +142,15 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
           {"tiles_cut", phase.num_tiles_cut}};
 }
 
+// null without a store.
+nlohmann::ordered_json store_json(const std::optional<KvStoreObservations>& store) {
+  if (!store) return nullptr;
+  return {
+      {"stored_tokens", store->num_stored_tokens},   {"read_bytes", store->read_bytes},
+      {"written_bytes", store->written_bytes},       {"blocks_written", store->num_blocks_written},
+      {"blocks_skipped", store->num_blocks_skipped}, {"bad_files", store->num_bad_files}};
+}
+
 }  // namespace
 
 std::string observations_table(const Observations& observations) {
@@ -165,7 +174,8 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"pinned_peak_bytes", observations.pinned_peak_bytes},
           {"prefill", phase_json(observations.prefill)},
           {"decode", phase_json(observations.decode)},
-          {"captured_mass", layers_json(observations.captured_mass)}};
+          {"captured_mass", layers_json(observations.captured_mass)},
+          {"kv_store", store_json(observations.kv_store)}};
 }
 
 std::string request_mass_line(const RequestOutput& output) {

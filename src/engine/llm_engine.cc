@@ -211,6 +211,7 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
     wait_for_store(outputs);
     return outputs;
   }
+  for (const ScheduledSequence& s : batch.sequences) s.sequence->count_pass(begin_ns);
   observer_->begin_step(batch);
   const auto expect_next = [&] { return scheduler_->expect_next(batch); };
   const StepWatch step_watch(batch, watch);
@@ -219,7 +220,9 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
   const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
   if (tokens) {
-    scheduler_->measured(batch, now_ns_() - begin_ns);
+    const int64_t end_ns = now_ns_();
+    scheduler_->measured(batch, end_ns - begin_ns);
+    for (const SampledToken& token : *tokens) token.sequence->count_token(end_ns);
     commit(batch, *tokens, outputs);
   }
   observer_->end_step(batch);

@@ -188,6 +188,7 @@ class LlmEngine {
   void make_pins();
   std::unique_ptr<Sequence> make_sequence(std::vector<int32_t> prompt, const SamplingParams& params,
                                           CancelFlag cancel);
+  KvStoreObservations store_observations() const;
   void tend_store(std::vector<RequestOutput>& outputs);
   void wait_for_store(const std::vector<RequestOutput>& outputs);
   void append_token(const SampledToken& token);

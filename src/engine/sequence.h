@@ -74,6 +74,17 @@ struct Sequence {
         std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
   }
 
+  // A pass with rows of it begins.
+  void count_pass(int64_t now_ns) {
+    if (output.stats.scheduled_ns == 0) output.stats.scheduled_ns = now_ns;
+  }
+  // A pass that gave it a token has ended.
+  void count_token(int64_t now_ns) {
+    RequestStats& stats = output.stats;
+    if (stats.num_generated_tokens++ == 0) stats.first_token_ns = now_ns;
+    stats.last_token_ns = now_ns;
+  }
+
   // The sequence has got its blocks, the first of them from the cache. After a preemption these may
   // include generated tokens; only the prompt's count.
   void set_cached() {
@@ -115,6 +126,7 @@ struct Sequence {
     next.num_cached_tokens = output.num_cached_tokens;
     next.num_stored_tokens = output.num_stored_tokens;
     next.num_prompt_tokens_done = output.num_prompt_tokens_done;
+    next.stats = output.stats;
     return std::exchange(output, std::move(next));
   }
 
