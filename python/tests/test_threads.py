@@ -1,5 +1,6 @@
 """Ctrl-C, threads and the GIL."""
 
+import asyncio
 import contextlib
 import ctypes
 import gc
@@ -224,7 +225,9 @@ def test_the_store_does_not_hold_the_gil(tmp_path, name):
 @pytest.mark.parametrize("name", ["load", "detokenize", "snapshot", "pins", "shutdown"])
 def test_async_engines_do_not_hold_the_gil(llm, name):
     engines = [AsyncLLM(MODEL, **SMALL) for _ in range(8 if name == "shutdown" else 1)]
-    many = llm.tokenize(QUESTION) * 10000
+    many = llm.tokenize(QUESTION) * 30000
+    for engine in engines if name == "shutdown" else []:
+        asyncio.run(engine.pin("touched", many[:4000]))
     calls = {
         "load": lambda: AsyncLLM(MODEL, device="cpu", kv_cache_bytes="32M", num_threads=1),
         "detokenize": lambda: engines[0].detokenize(many),
