@@ -36,7 +36,7 @@ class Pins {
     KvStore* store = nullptr;
   };
   // REQUIRES: `blocks` outlives this object.
-  explicit Pins(Parts parts) : parts_(std::move(parts)) {}
+  explicit Pins(const Parts& parts) : parts_(parts) {}
 
   // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which
   // memory has no room beside the other pins, without a store. Any thread.
