@@ -166,7 +166,8 @@ needs_schedstat = pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"),
 
 @needs_schedstat
 def test_the_probe_finds_a_held_gil():
-    assert holds_a_millisecond(lambda: ctypes.PyDLL(None).usleep(3000))  # PyDLL keeps the GIL
+    # PyDLL keeps the GIL. On a busy machine a try may take all of it for time in which the system ran neither thread.
+    assert max(longest_hold_ms(lambda: ctypes.PyDLL(None).usleep(3000)) for _ in range(8)) > 1.0
     assert not holds_a_millisecond(lambda: ctypes.CDLL(None).usleep(3000))
 
 
