@@ -3,7 +3,7 @@
 //
 // Returned by LLM::observations(). Counted on the host while work is enqueued; bytes of gathers and
 // tiles of masks are counted on the device, since the host does not know the lists. Exact, and
-// equal in every run.
+// equal in every run, but for the KV store, which works beside the steps.
 // Thread rule: plain values.
 #pragma once
 
@@ -93,6 +93,16 @@ struct SpeculationCounts {
   }
 };
 
+// What a KV store has read and written since the engine was made.
+struct KvStoreObservations {
+  int64_t num_stored_tokens = 0;  // of prompts, that were read instead of computed
+  int64_t read_bytes = 0;         // of files
+  int64_t written_bytes = 0;
+  int64_t num_blocks_written = 0;
+  int64_t num_blocks_skipped = 0;  // evicted from memory before they could be written
+  int64_t num_bad_files = 0;
+};
+
 // Sums over all steps since the engine was made. A step that ended with an error is counted in
 // num_steps; its bytes are not.
 struct Observations {
@@ -106,6 +116,7 @@ struct Observations {
   SpeculationCounts speculation;  // of all requests
   std::vector<MassObservations> captured_mass;  // by layer; empty without sparse_audit and
                                                 // before the first prefill
+  std::optional<KvStoreObservations> kv_store;  // empty without one
 };
 
 }  // namespace sluice

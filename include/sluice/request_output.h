@@ -35,6 +35,15 @@ struct TokenScore {
   float top_logprob = 0.0f;
 };
 
+// What the engine measured of a request until its output was made, preemptions included. Times are
+// of std::chrono::steady_clock, in nanoseconds; 0: not yet.
+struct RequestStats {
+  int64_t num_generated_tokens = 0;
+  int64_t scheduled_ns = 0;    // the first pass with rows of it began
+  int64_t first_token_ns = 0;  // the pass that gave it had ended
+  int64_t last_token_ns = 0;   // likewise
+};
+
 // By SamplingParams::output_kind: kDelta, the part that is new since the request's last output,
 // also after a prefill pass that computed only a part of its prompt; kFinalOnly, the whole answer
 // at its end.
@@ -50,6 +59,7 @@ struct RequestOutput {
   // With sparse_audit, in the last output only: what the masks of the request's own prefill held of
   // the softmax mass, by layer. Rows before num_cached_tokens are not measured.
   std::vector<MassObservations> captured_mass;
+  RequestStats stats;
 
   std::vector<int32_t> token_ids;  // generated, the end token included
   std::string text;  // detokenized; whole characters only, so a new token may bring no text

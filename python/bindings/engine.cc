@@ -10,6 +10,7 @@
 #include "cli/json_text.h"
 #include "cli/observations.h"
 #include "core/error.h"
+#include "counts.h"
 #include "exclusive.h"
 #include "options.h"
 #include "values.h"
@@ -47,8 +48,21 @@ class Engine {
   std::pair<FloatArray, nb::typed<nb::dict, nb::str, FloatArray>> trace(
       nb::handle token_ids, const std::vector<std::string>& taps);
 
+  Keywords pin(const std::string& name, nb::handle prompt, const std::string& cache_salt);
+  PinList pins() {
+    return to_list(llm_.use([](LLM& llm) { return llm.pins(); }));
+  }
+  bool unpin(const std::string& name) {
+    return llm_.use([&](LLM& llm) { return llm.unpin(name); });
+  }
+  bool flush_kv_store() {
+    return llm_.use([](LLM& llm) { return llm.flush_kv_store(); });
+  }
+
   nb::str observations();
-  nb::typed<nb::dict, nb::str, int> stats();
+  CountDict stats() {
+    return to_dict(llm_.use([](LLM& llm) { return llm.stats(); }));
+  }
   Keywords default_params() {
     return to_dict(llm_.use([](LLM& llm) { return llm.default_sampling_params(); }));
   }
@@ -150,6 +164,17 @@ IdList Engine::chat_prompt(std::string_view messages, const Keywords& options) c
   return to_list(ids);
 }
 
+Keywords Engine::pin(const std::string& name, nb::handle prompt, const std::string& cache_salt) {
+  const Prompt input = to_prompt(prompt);
+  Watch watch;
+  GenerateOptions options;
+  options.should_cancel = [&] {
+    watch.look();  // an exception ends the call, which then pins nothing
+    return false;
+  };
+  return to_dict(llm_.use([&](LLM& llm) { return llm.pin(name, input, options, cache_salt); }));
+}
+
 nb::typed<nb::list, Score> Engine::score(nb::handle token_ids) {
   const std::vector<int32_t> ids = to_token_ids(token_ids);
   Watch watch;
@@ -194,21 +219,6 @@ nb::str Engine::observations() {
   return to_text(cli::json_text(cli::observations_json(seen)));
 }
 
-nb::typed<nb::dict, nb::str, int> Engine::stats() {
-  const EngineStats stats = llm_.use([](LLM& llm) { return llm.stats(); });
-  nb::typed<nb::dict, nb::str, int> result;
-  result["num_prompt_tokens"] = stats.num_prompt_tokens;
-  result["num_cached_tokens"] = stats.num_cached_tokens;
-  result["num_generated_tokens"] = stats.num_generated_tokens;
-  result["num_steps"] = stats.num_steps;
-  result["num_preemptions"] = stats.num_preemptions;
-  result["num_graph_launches"] = stats.num_graph_launches;
-  result["prefill_ns"] = stats.prefill_ns;
-  result["decode_ns"] = stats.decode_ns;
-  result["load_ns"] = stats.load_ns;
-  return result;
-}
-
 }  // namespace
 
 void bind_engine(nb::module_& m) {
@@ -229,6 +239,11 @@ void bind_engine(nb::module_& m) {
       .def("score", &Engine::score, nb::arg("token_ids"),
            "(id, log-probability, likeliest id, its log-probability) of each token but the first.")
       .def("trace", &Engine::trace, nb::arg("token_ids"), nb::arg("taps"))
+      .def("pin", &Engine::pin, nb::arg("name"), nb::arg("prompt"), nb::arg("cache_salt"))
+      .def("pins", &Engine::pins)
+      .def("unpin", &Engine::unpin, nb::arg("name"))
+      .def("flush_kv_store", &Engine::flush_kv_store,
+           "Waits until all is written. False: nothing was for ten seconds.")
       .def("observations", &Engine::observations, "JSON, as `sluice run --json` prints it.")
       .def("stats", &Engine::stats)
       .def("default_params", &Engine::default_params)

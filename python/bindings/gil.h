@@ -1,7 +1,7 @@
 // The GIL: how calls that take long give it up, and how long ones come back for signals.
 //
 // Used by every file of the module. No call holds it for over a millisecond at a time
-// (python/tests/test_gil.py), so other Python threads, an event loop among them, always run.
+// (python/tests/test_threads.py), so other Python threads, an event loop among them, always run.
 // Thread rule: each object belongs to one thread.
 #pragma once
 

@@ -147,6 +147,7 @@ void for_engine_rows(EngineOptions& options, const Visit& visit) {
 
 // Options without a row.
 constexpr OptionFacts kSkipTokenizer = {.name = "skip_tokenizer_init", .kind = OptionKind::kFlag};
+constexpr OptionFacts kCacheSalt = {.name = "cache_salt", .kind = OptionKind::kText};
 constexpr OptionFacts kSkipSpecial = {.name = "skip_special_tokens", .kind = OptionKind::kFlag};
 
 std::vector<std::string> engine_option_names() {
@@ -197,6 +198,11 @@ SamplingParams sampling_params(const nb::dict& keywords) {
   if (keywords.contains(kSkipSpecial.name.data())) {
     const nb::object value = keywords[kSkipSpecial.name.data()];
     params.skip_special_tokens = std::get<bool>(*read_value(kSkipSpecial, value));
+  }
+  if (keywords.contains(kCacheSalt.name.data())) {
+    const nb::object value = keywords[kCacheSalt.name.data()];
+    if (!nb::isinstance<nb::str>(value)) refuse_type(kCacheSalt, "a text", value);
+    params.cache_salt = to_string(nb::borrow<nb::str>(value));
   }
   params.validate();
   return params;

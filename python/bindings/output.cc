@@ -15,6 +15,17 @@ std::string captured_mass(const RequestOutput& output) {
   return cli::json_text(cli::request_mass_json(output));
 }
 
+double seconds(int64_t ns) { return static_cast<double>(ns) / 1e9; }
+
+using StatsTuple = nb::typed<nb::tuple, int, double, double, double>;
+
+StatsTuple stats(const RequestOutput& output) {
+  const RequestStats& stats = output.stats;
+  return nb::borrow<StatsTuple>(
+      nb::make_tuple(stats.num_generated_tokens, seconds(stats.scheduled_ns),
+                     seconds(stats.first_token_ns), seconds(stats.last_token_ns)));
+}
+
 }  // namespace
 
 std::string speculation(const RequestOutput& output) {
@@ -27,7 +38,8 @@ void bind_output(nb::module_& m) {
   nb::class_<Output>(m, "Output", "An answer, or its new part. Lists are made at each access.")
       .def_ro("request_id", &Output::request_id)
       .def_ro("num_cached_tokens", &Output::num_cached_tokens,
-              "Prompt tokens whose KV was in the prefix cache.")
+              "Prompt tokens whose KV was in the prefix cache or in the KV store.")
+      .def_ro("num_stored_tokens", &Output::num_stored_tokens, "Of these, from the KV store.")
       .def_ro("num_prompt_tokens_done", &Output::num_prompt_tokens_done)
       .def_prop_ro("finished", &Output::finished)
       .def_prop_ro(
@@ -45,6 +57,9 @@ void bind_output(nb::module_& m) {
       .def_prop_ro(
           "prompt_logprobs", [](const Output& o) { return to_lists(o.prompt_logprobs); },
           "The same for the prompt; the first token's list is empty.")
+      .def_prop_ro("stats", stats,
+                   "Tokens so far; when it was first scheduled, got its first token and its last "
+                   "one, in seconds of time.monotonic(), 0 before.")
       .def_prop_ro("captured_mass", captured_mass, "JSON of the audit's result, or empty.")
       .def_prop_ro("speculation", speculation, "JSON of the counts of drafts, or empty.");
 }

@@ -11,6 +11,7 @@
 
 #include "bind.h"
 #include "core/error.h"
+#include "counts.h"
 #include "errors.h"
 #include "gil.h"
 #include "mailbox.h"
@@ -27,14 +28,27 @@ using LetterTuple =
     nb::typed<nb::tuple, int, std::optional<RequestOutput>, std::optional<std::string>, nb::object>;
 
 class Service {
+  // The service, which lives until the caller drops it. Errors: ValueError after `close`.
+  std::shared_ptr<EngineService> service();
+
+  // Returns call(service), run without the GIL: if another thread closes the service meanwhile, its
+  // memory is released here, which takes long.
+  template <typename Call>
+  auto use(const Call& call) {
+    const nb::gil_scoped_release release;
+    return call(*service());
+  }
+
  public:
   Service(const Keywords& options, int64_t max_waiting);
   ~Service() { close(); }
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Returns the request's id and "", or -1 and why it was refused.
-  std::pair<int64_t, std::string> submit(int64_t key, nb::handle prompt, const Keywords& params);
+  // `pin`: the name to hold the prompt under, or empty. Returns the request's id and "", or -1 and
+  // why it was refused.
+  std::pair<int64_t, std::string> submit(int64_t key, nb::handle prompt, const Keywords& params,
+                                         const std::string& pin);
   bool cancel(int64_t request_id);
   nb::typed<nb::list, LetterTuple> take();
   Keywords snapshot();
@@ -42,15 +56,26 @@ class Service {
 
   IdList encode(const nb::str& text, bool add_special_tokens, bool parse_special);
   nb::str decode(nb::handle token_ids);
-  Keywords default_params() { return to_dict(service()->default_sampling_params()); }
-  int64_t max_model_len() { return service()->max_model_len(); }
-  std::vector<std::string> notes() { return service()->notes(); }
-  std::vector<std::string> warnings() { return service()->warnings(); }
+  PinList pins() {
+    return to_list(use([](EngineService& service) { return service.pins(); }));
+  }
+  bool unpin(const std::string& name) {
+    return use([&](EngineService& service) { return service.unpin(name); });
+  }
+  Keywords default_params() {
+    return to_dict(use([](EngineService& service) { return service.default_sampling_params(); }));
+  }
+  int64_t max_model_len() {
+    return use([](EngineService& service) { return service.max_model_len(); });
+  }
+  std::vector<std::string> notes() {
+    return use([](EngineService& service) { return service.notes(); });
+  }
+  std::vector<std::string> warnings() {
+    return use([](EngineService& service) { return service.warnings(); });
+  }
 
  private:
-  // The service, which lives until the caller drops it. Errors: ValueError after `close`.
-  std::shared_ptr<EngineService> service();
-
   const std::shared_ptr<Mailbox> mailbox_ = std::make_shared<Mailbox>();
   std::mutex mutex_;
   std::shared_ptr<EngineService> service_;  // by the mutex; null: closed
@@ -72,7 +97,7 @@ std::shared_ptr<EngineService> Service::service() {
 }
 
 std::pair<int64_t, std::string> Service::submit(int64_t key, nb::handle prompt,
-                                                const Keywords& params) {
+                                                const Keywords& params, const std::string& pin) {
   Prompt input = to_prompt(prompt);
   SamplingParams settings = sampling_params(params);
   const nb::gil_scoped_release release;
@@ -81,7 +106,9 @@ std::pair<int64_t, std::string> Service::submit(int64_t key, nb::handle prompt,
     input = service->tokenizer().encode(*text);
   }
   const Submitted answer = service->submit(
-      {.prompt = std::get<std::vector<int32_t>>(std::move(input)), .params = std::move(settings)},
+      {.prompt = std::get<std::vector<int32_t>>(std::move(input)),
+       .params = std::move(settings),
+       .pin = pin},
       [mailbox = mailbox_, key](RequestEvent&& event) { mailbox->put(key, std::move(event)); });
   if (answer.accepted()) return {answer.request_id, ""};
   return {-1, std::string(refusal_name(*answer.refusal))};
@@ -126,7 +153,7 @@ const char* state_name(ServiceState state) {
 }
 
 Keywords Service::snapshot() {
-  const ServiceSnapshot now = service()->snapshot();
+  const ServiceSnapshot now = use([](EngineService& service) { return service.snapshot(); });
   Keywords result;
   result["state"] = state_name(now.state);
   result["error"] = now.error ? to_exception(*now.error) : nb::object(nb::none());
@@ -142,6 +169,7 @@ Keywords Service::snapshot() {
   result["num_generated_tokens"] = now.stats.num_generated_tokens;
   result["num_prompt_tokens"] = now.stats.num_prompt_tokens;
   result["num_cached_tokens"] = now.stats.num_cached_tokens;
+  set_store_counts(result, now.stats);
   result["num_kv_blocks"] = now.kv.num_blocks;
   result["num_kv_blocks_used"] = now.kv.num_used;
   result["num_kv_blocks_cached"] = now.kv.num_cached;
@@ -163,17 +191,17 @@ void Service::close() {
 
 IdList Service::encode(const nb::str& text, bool add_special_tokens, bool parse_special) {
   const std::string utf8 = to_string(text);
-  std::vector<int32_t> ids;
-  {
-    const nb::gil_scoped_release release;
-    ids = service()->tokenizer().encode_prompt(
+  return to_list(use([&](EngineService& service) {
+    return service.tokenizer().encode_prompt(
         utf8, {.add_special_tokens = add_special_tokens, .parse_special = parse_special});
-  }
-  return to_list(ids);
+  }));
 }
 
 nb::str Service::decode(nb::handle token_ids) {
-  return to_text(service()->tokenizer().decode(to_token_ids(token_ids), /*skip_special=*/false));
+  const std::vector<int32_t> ids = to_token_ids(token_ids);
+  return to_text(use([&](EngineService& service) {
+    return service.tokenizer().decode(ids, /*skip_special=*/false);
+  }));
 }
 
 }  // namespace
@@ -182,11 +210,14 @@ void bind_service(nb::module_& m) {
   nb::class_<Service>(m, "Service", "An engine on a thread of its own, for many callers.")
       .def(nb::init<const Keywords&, int64_t>(), nb::arg("options"), nb::arg("max_waiting"))
       .def("submit", &Service::submit, nb::arg("key"), nb::arg("prompt"), nb::arg("params"),
+           nb::arg("pin"),
            "Queues a request. Its letters carry `key`. (id, \"\"), or (-1, why it was refused).")
       .def("cancel", &Service::cancel, nb::arg("request_id"))
       .def("take", &Service::take,
            "Waits for letters: (key, new Output, reason of the end, exception). [] after close.")
       .def("snapshot", &Service::snapshot)
+      .def("pins", &Service::pins)
+      .def("unpin", &Service::unpin, nb::arg("name"))
       .def("close", &Service::close, "Aborts all requests and ends the engine's thread.")
       .def("encode", &Service::encode, nb::arg("text"), nb::arg("add_special_tokens"),
            nb::arg("parse_special"))

@@ -15,11 +15,14 @@ from sluice._core import build_info
 from sluice._errors import (DeviceError, DoesNotFitError, Error, FileError, InvalidArgumentError, ModelError,
                             RefusedError, UnsupportedError)
 from sluice._llm import LLM, inspect
-from sluice._outputs import CompletionOutput, Logprob, RequestOutput, TokenScore, Trace
+from sluice._outputs import (CompletionOutput, Logprob, PinInfo, RequestOutput, RequestStateStats, TokenScore,
+                             Trace)
 from sluice._params import RequestOutputKind, SamplingParams
+from sluice._prompts import PromptType, TextPrompt, TokensPrompt
 
 __version__: str = build_info()["version"]
 
 __all__ = ["LLM", "AsyncEngineArgs", "AsyncLLM", "CompletionOutput", "DeviceError", "DoesNotFitError", "Error",
-           "FileError", "InvalidArgumentError", "Logprob", "ModelError", "RefusedError", "RequestOutput",
-           "RequestOutputKind", "SamplingParams", "TokenScore", "Trace", "UnsupportedError", "build_info", "inspect"]
+           "FileError", "InvalidArgumentError", "Logprob", "ModelError", "PinInfo", "PromptType", "RefusedError",
+           "RequestOutput", "RequestOutputKind", "RequestStateStats", "SamplingParams", "TextPrompt", "TokenScore",
+           "TokensPrompt", "Trace", "UnsupportedError", "build_info", "inspect"]

@@ -1,6 +1,7 @@
 """AsyncLLM: an engine on a thread of its own, for programs with an event loop."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import threading
@@ -10,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sluice import _core
-from sluice._errors import RefusedError
+from sluice._errors import InvalidArgumentError, RefusedError
 from sluice._keywords import without_neutral
-from sluice._llm import PromptType, split_prompt, to_core
-from sluice._outputs import CompletionOutput, RequestOutput, to_request_output
+from sluice._outputs import Asked, CompletionOutput, PinInfo, RequestOutput, to_request_output
 from sluice._params import RequestOutputKind, SamplingParams
+from sluice._prompts import Prompt, PromptType, split_prompt, to_core
 
 # Tokenizing a longer text would hold up the loop, so a thread of the loop's executor does it.
 _LONG_TEXT = 1 << 14
@@ -35,6 +36,7 @@ class _Request:
     """A request between its generator and the thread that reads the mailbox."""
 
     loop: asyncio.AbstractEventLoop
+    pin: str = ""  # the name that its prompt is held under
     letters: "asyncio.Queue[_Letter]" = field(default_factory=asyncio.Queue)
     engine_id: int | None = None  # once it is submitted
     is_dropped: bool = False      # its generator has ended
@@ -67,8 +69,8 @@ class AsyncLLM:
         """vLLM's way to make one."""
         return cls(engine_args.model, **engine_args.options)
 
-    async def generate(self, prompt: PromptType, sampling_params: SamplingParams | None = None,
-                       request_id: str | None = None) -> AsyncGenerator[RequestOutput, None]:
+    def generate(self, prompt: PromptType, sampling_params: SamplingParams | None = None,
+                 request_id: str | None = None) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs of one request while it runs; the last one is finished.
 
         sampling_params.output_kind says what an output holds: CUMULATIVE (the default) everything so far, DELTA what is
@@ -78,27 +80,33 @@ class AsyncLLM:
         Raises, at the first step: those of LLM.generate; sluice.RefusedError when too many wait, after shutdown, and
         when the engine has failed. Later: sluice.DeviceError when the engine fails.
         """
-        text, ids = split_prompt(prompt)
-        params = sampling_params or SamplingParams.from_core(self._service.default_params())
-        request = _Request(asyncio.get_running_loop())
-        key = next(self._keys)
-        name = request_id if request_id is not None else f"cmpl-{key}"
-        self._register(key, name, request)
-        total = _Total(name, text, params, self._decode_one)
-        try:
-            await self._submit(key, request, ids, params)
-            while True:
-                _, delta, reason, error = await request.letters.get()
-                if delta is not None:
-                    output = total.add(delta)
-                    if output is not None:
-                        yield output
-                if isinstance(error, BaseException):
-                    raise error
-                if reason is not None:
-                    return
-        finally:
-            self._drop(key, name, request)
+        return self._generate(prompt, sampling_params, request_id)
+
+    async def pin(self, name: str, prompt: PromptType) -> PinInfo:
+        """Computes a prompt beside other requests, and keeps its KV under a name until unpin: LLM.pin says how.
+
+        Cancelling the task makes no pin. Raises those of generate and LLM.pin; sluice.RefusedError if the pin was
+        deleted, or the engine shut down, before it was made.
+        """
+        if not name:
+            raise InvalidArgumentError("the name of a pin is empty; it must have 1 to 64 characters")
+        params = SamplingParams(temperature=0, max_tokens=1, output_kind=RequestOutputKind.FINAL_ONLY)
+        async with contextlib.aclosing(self._generate(prompt, params, None, name)) as outputs:
+            async for _ in outputs:
+                pass
+        made = self.pins.get(name) if self._finalizer.alive else None
+        if made is None:
+            raise RefusedError(f"the pin '{name}' was not made, or was deleted meanwhile; try again")
+        return made
+
+    @property
+    def pins(self) -> dict[str, PinInfo]:
+        """All pins, by name. Raises ValueError after shutdown."""
+        return {one["name"]: PinInfo(**one) for one in self._service.pins()}
+
+    def unpin(self, name: str) -> bool:
+        """Deletes a pin; its memory is free after the step that runs. False if there is none of this name."""
+        return self._service.unpin(name)
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """Ends requests by their ids; their last outputs have the finish reason "abort". Unknown ids have no effect."""
@@ -109,7 +117,8 @@ class AsyncLLM:
                 self._service.cancel(request.engine_id)
 
     def shutdown(self) -> None:
-        """Aborts all requests, waits until they have ended and frees the memory. Later calls have no effect."""
+        """Aborts all requests, waits until they have ended and frees the memory. Later calls have no effect. With a KV
+        store it waits until all is written, as LLM.flush_kv_store does."""
         self._finalizer()
         if threading.current_thread() is not self._reader:
             self._reader.join()
@@ -140,6 +149,31 @@ class AsyncLLM:
         """Whether requests are accepted."""
         return self._finalizer.alive and self._service.snapshot()["state"] == "serving"
 
+    async def _generate(self, prompt: PromptType, sampling_params: SamplingParams | None, request_id: str | None,
+                        pin: str = "") -> AsyncGenerator[RequestOutput, None]:
+        """What generate yields; with `pin` the prompt is held under this name at the end."""
+        split = split_prompt(prompt)
+        params = sampling_params or SamplingParams.from_core(self._service.default_params())
+        request = _Request(asyncio.get_running_loop(), pin)
+        key = next(self._keys)
+        asked = Asked(request_id if request_id is not None else f"cmpl-{key}", split.text, params)
+        self._register(key, asked.request_id, request)
+        total = _Total(asked, self._decode_one)
+        try:
+            await self._submit(key, request, split, asked)
+            while True:
+                _, delta, reason, error = await request.letters.get()
+                if delta is not None:
+                    output = total.add(delta)
+                    if output is not None:
+                        yield output
+                if isinstance(error, BaseException):
+                    raise error
+                if reason is not None:
+                    return
+        finally:
+            self._drop(key, asked.request_id, request)
+
     def _decode_one(self, token_id: int) -> str:
         return self._service.decode([token_id])
 
@@ -150,18 +184,19 @@ class AsyncLLM:
             self._open[key] = request
             self._key_of[name] = key
 
-    async def _submit(self, key: int, request: _Request, ids: str | Sequence[int], params: SamplingParams) -> None:
-        if len(ids) > _LONG_TEXT:
+    async def _submit(self, key: int, request: _Request, prompt: Prompt, asked: Asked) -> None:
+        if len(prompt.ids) > _LONG_TEXT:
             # If the task is cancelled meanwhile, `_submit_now` sees that the request was dropped.
-            await request.loop.run_in_executor(None, self._submit_now, key, request, ids, params)
+            await request.loop.run_in_executor(None, self._submit_now, key, request, prompt, asked)
         else:
-            self._submit_now(key, request, ids, params)
+            self._submit_now(key, request, prompt, asked)
 
-    def _submit_now(self, key: int, request: _Request, ids: str | Sequence[int], params: SamplingParams) -> None:
+    def _submit_now(self, key: int, request: _Request, prompt: Prompt, asked: Asked) -> None:
         if not self._finalizer.alive:
             raise RefusedError("the engine was shut down; make another one")
-        prompt, settings = to_core(ids, params, self._max_model_len, self.tokenize)
-        engine_id, refusal = self._service.submit(key, prompt, settings)
+        ids, settings = to_core(prompt, asked.params, self._max_model_len, self.tokenize)
+        asked.queue()
+        engine_id, refusal = self._service.submit(key, ids, settings, request.pin)
         if refusal:
             raise RefusedError(f"the request was refused: {refusal}; try again later, or make another AsyncLLM")
         with self._lock:
@@ -182,13 +217,13 @@ class AsyncLLM:
 class _Total:
     """Adds up the deltas of a request and makes the outputs that its kind asks for."""
 
-    def __init__(self, name: str, prompt: str | None, params: SamplingParams, decode: Any) -> None:
-        self._name, self._prompt, self._params, self._decode = name, prompt, params, decode
+    def __init__(self, asked: Asked, decode: Any) -> None:
+        self._asked, self._decode = asked, decode
         self._all: RequestOutput | None = None
 
     def add(self, delta: "_core.Output") -> RequestOutput | None:
-        new = to_request_output(delta, self._name, self._prompt, self._params, self._decode)
-        kind = self._params.output_kind
+        new = to_request_output(delta, self._asked, self._decode)
+        kind = self._asked.params.output_kind
         if kind is RequestOutputKind.DELTA:
             return new
         self._all = new if self._all is None else _joined(self._all, new)
@@ -209,7 +244,8 @@ def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
     return RequestOutput(request_id=old.request_id, prompt=old.prompt,
                          prompt_token_ids=new.prompt_token_ids or old.prompt_token_ids, prompt_logprobs=scores,
                          outputs=[completion], finished=new.finished, num_cached_tokens=new.num_cached_tokens,
-                         captured_mass=new.captured_mass, speculation=_added(old.speculation, new.speculation))
+                         captured_mass=new.captured_mass, metrics=new.metrics, num_stored_tokens=new.num_stored_tokens,
+                         speculation=_added(old.speculation, new.speculation))
 
 
 def _added(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -4,45 +4,21 @@ import functools
 import importlib
 import importlib.util
 import json
-import numbers
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluice import _core
-from sluice._errors import DoesNotFitError, InvalidArgumentError
+from sluice._errors import InvalidArgumentError
 from sluice._keywords import without_neutral
-from sluice._outputs import RequestOutput, TokenScore, Trace, to_request_output
+from sluice._outputs import Asked, PinInfo, RequestOutput, TokenScore, Trace, to_request_output
 from sluice._params import SamplingParams
+from sluice._prompts import Prompt, PromptType, split_prompt, split_prompts, to_core
 
-# A text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
-PromptType = str | Sequence[int] | Mapping[str, Any]
 Message = Mapping[str, Any]
-
-
-def split_prompt(prompt: PromptType) -> tuple[str | None, str | Sequence[int]]:
-    """The text, None for token ids, and what the engine gets. Raises TypeError and ValueError."""
-    if isinstance(prompt, str):
-        return prompt, prompt
-    if not isinstance(prompt, Mapping):
-        return None, prompt
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data", "cache_salt"}
-    if unknown or any(prompt.get(name) for name in ("multi_modal_data", "cache_salt")):
-        raise InvalidArgumentError(f"a prompt has the keys {sorted(prompt)}; give 'prompt' or 'prompt_token_ids'")
-    if prompt.get("prompt_token_ids") is not None:
-        return prompt.get("prompt"), prompt["prompt_token_ids"]
-    if isinstance(prompt.get("prompt"), str):
-        return prompt["prompt"], prompt["prompt"]
-    raise InvalidArgumentError("a prompt that is a dict needs 'prompt' (a text) or 'prompt_token_ids' (a list)")
-
-
-def split_prompts(prompts: PromptType | Sequence[PromptType]) -> list[tuple[str | None, str | Sequence[int]]]:
-    """One prompt or a list of them; a list of whole numbers is one prompt of token ids."""
-    is_one = isinstance(prompts, (str, Mapping)) or (len(prompts) > 0 and isinstance(prompts[0], numbers.Integral))
-    return [split_prompt(one) for one in ([prompts] if is_one else prompts)]  # type: ignore[arg-type]
 
 
 class LLM:
@@ -76,9 +52,11 @@ class LLM:
                  use_tqdm: bool | Callable[..., Any] = True) -> list[RequestOutput]:
         """Runs prompts to their ends; one output for each, in order.
 
-        prompts: a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these. Special
-        tokens written in a text are plain text. sampling_params: one for all, one each, or None for what the model's
-        generation_config.json suggests. use_tqdm: a progress bar if tqdm is installed, or what makes one.
+        prompts: a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these. A dict
+        may have a cache_salt: its KV is then shared by prompts with the same salt alone, so that no time of an answer
+        tells what others asked. Special tokens written in a text are plain text. sampling_params: one for all, one
+        each, or None for what the model's generation_config.json suggests. use_tqdm: a progress bar if tqdm is
+        installed, or what makes one.
 
         Raises, before any work and with the index of the prompt: sluice.InvalidArgumentError; sluice.DoesNotFitError
         for a prompt that can never fit together with its max_tokens. sluice.DeviceError leaves the engine unusable.
@@ -101,12 +79,12 @@ class LLM:
         """
         is_one = len(messages) == 0 or isinstance(messages[0], Mapping)
         conversations: Any = [messages] if is_one else messages
-        prompts: list[tuple[str | None, str | Sequence[int]]] = []
+        prompts: list[Prompt] = []
         for conversation in conversations:
             ids = self.chat_prompt(conversation, add_generation_prompt=add_generation_prompt,
                                    continue_final_message=continue_final_message, tools=tools,
                                    chat_template_kwargs=chat_template_kwargs)
-            prompts.append((self.detokenize(ids), ids))
+            prompts.append(Prompt(self.detokenize(ids), ids))
         return self._run(prompts, sampling_params, use_tqdm)
 
     def stream(self, prompt: PromptType, sampling_params: SamplingParams | None = None) -> Iterator[RequestOutput]:
@@ -116,15 +94,16 @@ class LLM:
         Several streams of one LLM are computed together. Closing the iterator cancels the request. Raises those of
         generate, at the first step.
         """
-        text, ids = split_prompt(prompt)
-        params = self._params(sampling_params, 1)[0]
-        request_id = self._add(ids, params)
+        split = split_prompt(prompt)
+        asked = Asked("", split.text, self._params(sampling_params, 1)[0])
+        request_id = self._add(split, asked)
+        asked.request_id = str(request_id)
         try:
             while True:
                 output = self._next_output(request_id)
                 if output is None:
                     continue
-                yield to_request_output(output, str(request_id), text, params, self._decode_one)
+                yield to_request_output(output, asked, self._decode_one)
                 if output.finished:
                     return
         finally:
@@ -140,6 +119,39 @@ class LLM:
             self._flush()
             scores = self._engine.score(token_ids)
         return [TokenScore(*one) for one in scores]
+
+    # Prefixes that stay
+
+    def pin(self, name: str, prompt: PromptType) -> PinInfo:
+        """Computes a prompt, or finds it, and keeps its KV under a name until unpin.
+
+        It stays in memory, or in the KV store if memory has no room beside one longest request. Every prompt that
+        begins with it, and has the same cache_salt, finds it; there is nothing to restore. Whole blocks are kept. A pin
+        of this name is replaced. name: 1 to 64 of A-Z a-z 0-9 . _ -, not beginning with a dot.
+
+        Raises those of generate; sluice.InvalidArgumentError for another name; sluice.DoesNotFitError for a prompt
+        without room for it, if there is no KV store. Ctrl-C makes no pin.
+        """
+        split = split_prompt(prompt)
+        return PinInfo(**self._engine.pin(name, split.ids, split.cache_salt))
+
+    @property
+    def pins(self) -> dict[str, PinInfo]:
+        """All pins, by name."""
+        return {one["name"]: PinInfo(**one) for one in self._engine.pins()}
+
+    def unpin(self, name: str) -> bool:
+        """Deletes a pin; its KV is then kept like that of other prompts. False if there is none of this name."""
+        return self._engine.unpin(name)
+
+    def flush_kv_store(self) -> bool:
+        """Waits until all KV is written that the KV store shall get; without one there is nothing to wait for.
+
+        Writing goes on beside generate by itself, and an LLM that ends does the same, so this is for a program that
+        goes on while another one shall read. False if no block was written for ten seconds. Ctrl-C takes effect after
+        it.
+        """
+        return self._engine.flush_kv_store()
 
     # Text
 
@@ -180,7 +192,8 @@ class LLM:
         return Trace(logits, arrays)
 
     def observations(self) -> dict[str, Any]:
-        """Bytes that KV offload moved and shares that sparse policies selected, as `sluice run --json` prints them."""
+        """What KV offload moved, sparse policies selected, and the KV store read and wrote ("kv_store", None without
+        one), as `sluice run --json` prints it."""
         result: dict[str, Any] = json.loads(self._engine.observations())
         return result
 
@@ -232,27 +245,31 @@ class LLM:
                 raise TypeError(f"sampling_params are SamplingParams, not {type(one).__name__}")
         return params
 
-    def _to_core(self, prompt: str | Sequence[int], params: SamplingParams) -> tuple[Any, dict[str, Any]]:
+    def _to_core(self, prompt: Prompt, params: SamplingParams) -> tuple[Any, dict[str, Any]]:
         """The prompt and the parameters as the module takes them."""
         return to_core(prompt, params, self.max_model_len, self.tokenize)
 
-    def _run(self, prompts: list[tuple[str | None, str | Sequence[int]]],
-             sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+    def _run(self, prompts: list[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams] | None,
              use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         params = self._params(sampling_params, len(prompts))
-        inputs = [self._to_core(ids, one) for (_, ids), one in zip(prompts, params, strict=True)]
+        asked = [Asked("", prompt.text, one) for prompt, one in zip(prompts, params, strict=True)]
+        inputs = [self._to_core(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
         with _Bar(use_tqdm, len(prompts)) as bar:
+            for one in asked:
+                one.queue()
             outputs = self._engine.generate([i for i, _ in inputs], [p for _, p in inputs], bar.on_progress)
         with self._lock:
             first_id = self._num_requests
             self._num_requests += len(prompts)
-        return [to_request_output(output, str(first_id + i), text, one, self._decode_one)
-                for i, (output, (text, _), one) in enumerate(zip(outputs, prompts, params, strict=True))]
+        for i, one in enumerate(asked):
+            one.request_id = str(first_id + i)
+        return [to_request_output(output, one, self._decode_one) for output, one in zip(outputs, asked, strict=True)]
 
-    def _add(self, prompt: str | Sequence[int], params: SamplingParams) -> int:
+    def _add(self, prompt: Prompt, asked: Asked) -> int:
         # The lock keeps a step of another thread from an output for a stream that is not known yet.
-        core_prompt, core_params = self._to_core(prompt, params)
+        core_prompt, core_params = self._to_core(prompt, asked.params)
         with self._lock:
+            asked.queue()
             request_id = self._engine.add_request(core_prompt, core_params)
             self._streams[request_id] = deque()
         return request_id
@@ -311,19 +328,6 @@ class _Bar:
         if kind is None:
             self._bar.update(self._num_prompts - self._bar.n)
         self._bar.close()
-
-
-def to_core(prompt: str | Sequence[int], params: SamplingParams, max_model_len: int,
-            tokenize: Callable[[str], Iterable[int]]) -> tuple[Any, dict[str, Any]]:
-    """The prompt and the parameters as the module takes them; max_tokens None becomes the room that is left."""
-    if params.max_tokens is not None:
-        return prompt, params.to_core()
-    ids = list(tokenize(prompt)) if isinstance(prompt, str) else prompt
-    room = max_model_len - len(ids)
-    if room < 1:
-        raise DoesNotFitError(f"the prompt has {len(ids)} tokens, which leave no room for an answer in {max_model_len} "
-                              "(max_model_len)")
-    return ids, params.to_core(room)
 
 
 def inspect(model: str | os.PathLike[str], **options: Any) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """What a request gives back, with vLLM's names."""
 
 import json
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -47,14 +48,50 @@ class CompletionOutput:
 
 
 @dataclass
+class RequestStateStats:
+    """What was measured of a request so far, in seconds; 0 for what has not happened.
+
+    arrival_time: of time.time(), when the prompt came; in chat, after the template was applied. Others are of
+    time.monotonic(): queued_ts, the engine got the request; scheduled_ts, the first pass with tokens of it began;
+    first_token_ts and last_token_ts, the passes that gave these tokens had ended. A finished request ended with its
+    last token, unless it was aborted. first_token_latency: from the arrival to the first token.
+    """
+
+    num_generation_tokens: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class PinInfo:
+    """A named prefix whose KV is kept until the pin is deleted.
+
+    num_tokens: of the prefix that prompts find, in whole blocks. num_device_tokens, num_host_tokens, num_disk_tokens:
+    where they are; a token may be in memory and in the KV store, or in the store alone.
+    """
+
+    name: str
+    num_tokens: int
+    num_blocks: int
+    num_bytes: int
+    num_device_tokens: int
+    num_host_tokens: int
+    num_disk_tokens: int
+
+
+@dataclass
 class RequestOutput:
     """The answer of a request, or a part of it from stream() and AsyncLLM.
 
     prompt: the text, None for a prompt of token ids. prompt_logprobs: None unless asked for; one dict for each token of
     the prompt, None for the first. outputs: one answer. num_cached_tokens: tokens of the prompt whose KV was found in
-    the prefix cache. captured_mass: with the option sparse_audit, what sparse prefill captured, as `sluice run --json`
-    prints it. speculation: the counts of the request's drafts, as it prints them; None without one. metrics: None;
-    LLM.stats() has counts and times.
+    the prefix cache or in the KV store; num_stored_tokens: of these, in the store. captured_mass: with the option
+    sparse_audit, what sparse prefill captured, as `sluice run --json` prints it. speculation: the counts of the
+    request's drafts, as it prints them; None without one. metrics: what was measured so far.
     """
 
     request_id: str
@@ -65,8 +102,9 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     captured_mass: dict[str, Any] | None = None
+    metrics: RequestStateStats | None = None
+    num_stored_tokens: int = 0
     speculation: dict[str, Any] | None = None
-    metrics: None = None
 
 
 class TokenScore(NamedTuple):
@@ -87,6 +125,27 @@ class Trace:
 
     logits: "npt.NDArray[np.float32]"
     taps: "dict[str, npt.NDArray[np.float32]]"
+
+
+@dataclass
+class Asked:
+    """What is known of a request before its answer. Made when the prompt comes."""
+
+    request_id: str
+    prompt: str | None
+    params: "SamplingParams"
+    arrival_time: float = field(default_factory=time.time)
+    arrival_ts: float = field(default_factory=time.monotonic)
+    queued_ts: float = 0.0
+
+    def queue(self) -> None:
+        """The engine gets it now."""
+        self.queued_ts = time.monotonic()
+
+    def metrics(self, output: "_core.Output") -> RequestStateStats:
+        num_tokens, scheduled, first, last = output.stats
+        return RequestStateStats(num_tokens, self.arrival_time, self.queued_ts, scheduled, first, last,
+                                 first - self.arrival_ts if num_tokens else 0.0)
 
 
 def to_logprobs(candidates: Sequence[tuple[int, float]], decode: Callable[[int], str]) -> dict[int, Logprob]:
@@ -118,13 +177,14 @@ def to_completion(output: "_core.Output", params: "SamplingParams", decode: Call
         finish_reason=_FINISH_REASONS.get(reason, reason), stop_reason=stop_reason)
 
 
-def to_request_output(output: "_core.Output", request_id: str, prompt: str | None, params: "SamplingParams",
-                      decode: Callable[[int], str]) -> RequestOutput:
+def to_request_output(output: "_core.Output", asked: Asked, decode: Callable[[int], str]) -> RequestOutput:
+    params = asked.params
     prompt_logprobs = None if params.prompt_logprobs is None else [
         to_logprobs(position, decode) if position else None for position in emptied(output.prompt_logprobs)]
     mass, drafts = output.captured_mass, output.speculation
-    return RequestOutput(request_id=request_id, prompt=prompt, prompt_token_ids=output.prompt_token_ids,
+    return RequestOutput(request_id=asked.request_id, prompt=asked.prompt, prompt_token_ids=output.prompt_token_ids,
                          prompt_logprobs=prompt_logprobs, outputs=[to_completion(output, params, decode)],
                          finished=output.finished, num_cached_tokens=output.num_cached_tokens,
-                         captured_mass=json.loads(mass) if mass else None,
+                         captured_mass=json.loads(mass) if mass else None, metrics=asked.metrics(output),
+                         num_stored_tokens=output.num_stored_tokens,
                          speculation=json.loads(drafts) if drafts else None)

@@ -176,6 +176,15 @@ double tokens_per_verify(const SpeculationCounts& counts) {
          static_cast<double>(counts.num_accepted_tokens) / static_cast<double>(counts.num_drafts);
 }
 
+// null without a store.
+nlohmann::ordered_json store_json(const std::optional<KvStoreObservations>& store) {
+  if (!store) return nullptr;
+  return {
+      {"stored_tokens", store->num_stored_tokens},   {"read_bytes", store->read_bytes},
+      {"written_bytes", store->written_bytes},       {"blocks_written", store->num_blocks_written},
+      {"blocks_skipped", store->num_blocks_skipped}, {"bad_files", store->num_bad_files}};
+}
+
 }  // namespace
 
 std::string speculation_line(const SpeculationCounts& counts) {
@@ -223,7 +232,8 @@ nlohmann::ordered_json observations_json(const Observations& observations) {
           {"decode", phase_json(observations.decode)},
           {"draft", phase_json(observations.draft)},
           {"speculation", speculation_json(observations.speculation)},
-          {"captured_mass", layers_json(observations.captured_mass)}};
+          {"captured_mass", layers_json(observations.captured_mass)},
+          {"kv_store", store_json(observations.kv_store)}};
 }
 
 std::string request_mass_line(const RequestOutput& output) {

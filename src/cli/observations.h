@@ -14,7 +14,7 @@ namespace sluice::cli {
 // row. No final newline.
 std::string observations_table(const Observations& observations);
 
-// All counts, unknown densities as null. Part of `run --json`.
+// All counts, unknown densities and what there is not as null. Part of `run --json`.
 nlohmann::ordered_json observations_json(const Observations& observations);
 
 // What the audit says of a request's own prefill, over layers: a line that begins with "captured",

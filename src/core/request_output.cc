@@ -30,6 +30,7 @@ void RequestOutput::append(RequestOutput next) {
   num_cached_tokens = next.num_cached_tokens;
   num_stored_tokens = next.num_stored_tokens;
   num_prompt_tokens_done = next.num_prompt_tokens_done;
+  stats = next.stats;
   token_ids.insert(token_ids.end(), next.token_ids.begin(), next.token_ids.end());
   text += next.text;
   logprobs.insert(logprobs.end(), std::make_move_iterator(next.logprobs.begin()),

@@ -213,6 +213,7 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
     wait_for_store(outputs);
     return outputs;
   }
+  for (const ScheduledSequence& s : batch.sequences) s.sequence->count_pass(begin_ns);
   if (speculator_ && batch.phase == Phase::kDecode) speculate(batch);
   observer_->begin_step(batch);
   const auto expect_next = [&] { return this->expect_next(batch); };
@@ -223,11 +224,12 @@ std::vector<RequestOutput> LlmEngine::step(const PassWatch* watch) {
   const bool watched = StepWatch::is_needed(batch, watch, min_rows);
   const auto tokens = run_batch(batch, expect_next, watched ? &step_watch.pass() : nullptr);
   if (tokens) {
-    const int64_t now_ns = now_ns_();
-    scheduler_->measured(batch, now_ns - begin_ns);
+    const int64_t end_ns = now_ns_();
+    scheduler_->measured(batch, end_ns - begin_ns);
     if (speculator_ && batch.phase != Phase::kPrefill) {
-      speculator_->measured_pass(batch.num_rows(), now_ns - pass_begin_ns);
+      speculator_->measured_pass(batch.num_rows(), end_ns - pass_begin_ns);
     }
+    for (const SampledToken& token : *tokens) token.sequence->count_end(end_ns);
     commit(batch, *tokens, outputs);
   }
   observer_->end_step(batch);

@@ -104,11 +104,17 @@ class LlmEngine {
   std::vector<PinInfo> pins() const { return pins_->list(); }
   int64_t num_pin_changes() const { return pins_->num_changes(); }
   bool unpin(const std::string& name) { return pins_->release(name); }
+  std::vector<Pins::Held> held_pins() const { return pins_->held(); }
 
   bool has_store() const { return kv_store_ != nullptr; }  // never changes; any thread
   // Whether the KV store has something to do, which `step` moves on. Writing goes on beside steps
   // by itself; callers without requests step once in a while.
   bool is_storing() const { return kv_store_ && kv_store_->is_busy(); }
+  // Blocks of a running request that are being read from the store, or will be: those after its
+  // sealed ones.
+  size_t num_loading_blocks(SequenceId id) const {
+    return kv_store_ ? kv_store_->num_loading_blocks(id) : 0;
+  }
   // Waits until all blocks that shall be stored are. Gives up, false, if no block is written for
   // seconds. The destructor calls it. Errors: as step.
   bool flush_store();
@@ -200,6 +206,7 @@ class LlmEngine {
   void make_pins();
   std::unique_ptr<Sequence> make_sequence(std::vector<int32_t> prompt, const SamplingParams& params,
                                           CancelFlag cancel);
+  KvStoreObservations store_observations() const;
   void tend_store(std::vector<RequestOutput>& outputs);
   void wait_for_store(const std::vector<RequestOutput>& outputs);
   void append_token(const SampledToken& token);

@@ -11,10 +11,8 @@ void LlmEngine::make_pins() {
       .max_blocks = plan_.num_blocks - blocks_for_tokens(plan_.max_model_len, block_tokens),
       .block_bytes = static_cast<int64_t>(plan_.kv_layout.block_bytes_all_layers()),
       .on_host = offloads(plan_)};
-  if (kv_store_ && kv_store_->writes()) {
-    parts.is_stored = [this](BlockId id) { return kv_store_->is_stored(id); };
-  }
-  pins_ = std::make_unique<Pins>(std::move(parts));
+  if (kv_store_ && kv_store_->writes()) parts.store = kv_store_.get();
+  pins_ = std::make_unique<Pins>(parts);
 }
 
 SequenceId LlmEngine::add_pin(const std::string& name, std::vector<int32_t> prompt,

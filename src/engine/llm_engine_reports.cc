@@ -11,7 +11,18 @@ Observations LlmEngine::observations() const {
   observations.device_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kDevice);
   observations.pinned_peak_bytes = device_->peak_allocated_bytes(MemoryKind::kPinned);
   if (speculator_) observations.speculation = speculator_->counts();
+  if (kv_store_) observations.kv_store = store_observations();
   return observations;
+}
+
+KvStoreObservations LlmEngine::store_observations() const {
+  const EngineStats now = stats();
+  return {.num_stored_tokens = now.num_stored_tokens,
+          .read_bytes = now.store_read_bytes,
+          .written_bytes = now.store_written_bytes,
+          .num_blocks_written = now.num_store_blocks_written,
+          .num_blocks_skipped = now.num_store_blocks_skipped,
+          .num_bad_files = now.num_store_bad_files};
 }
 
 // A stream gives its spans to the timeline when the host synchronizes with it.

@@ -9,8 +9,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,8 +18,11 @@
 #include "kv/block_manager.h"
 #include "kv/sequence_kv.h"
 #include "sluice/pin_info.h"
+#include "store/store_key.h"
 
 namespace sluice {
+
+class KvStore;
 
 class Pins {
  public:
@@ -28,12 +31,12 @@ class Pins {
     int64_t max_blocks = 0;   // that pins may hold
     int64_t block_bytes = 0;  // all layers
     bool on_host = false;     // where blocks are
-    // Whether the store has, or will have, all blocks; and whether it has this one by now. Empty:
-    // there is no store.
-    std::function<bool(BlockId id)> is_stored = {};
+    // Has, or will have, all blocks, and evicts those of pins last; outlives this object. Null:
+    // there is no store, or it is only read.
+    KvStore* store = nullptr;
   };
   // REQUIRES: `blocks` outlives this object.
-  explicit Pins(Parts parts) : parts_(std::move(parts)) {}
+  explicit Pins(const Parts& parts) : parts_(parts) {}
 
   // Errors: kInvalidArgument for a name that is_pin_name refuses; kDoesNotFit for a prompt of which
   // memory has no room beside the other pins, without a store. Any thread.
@@ -47,14 +50,23 @@ class Pins {
 
   // By name.
   std::vector<PinInfo> list() const;
+  // The blocks that are held, by name, in order of position. Valid until the next change.
+  struct Held {
+    const std::string& name;
+    std::span<const BlockId> blocks;
+  };
+  std::vector<Held> held() const;
   // Grows with each change.
   int64_t num_changes() const { return num_changes_; }
 
  private:
   struct Pin {
     std::vector<BlockId> held;
-    int64_t num_blocks = 0;  // these and those that only the store has
+    int64_t num_blocks = 0;      // these and those that only the store has
+    std::vector<StoreKey> keys;  // of all of them
   };
+
+  void tell_store() const;
 
   Parts parts_;
   std::map<std::string, Pin> pins_;

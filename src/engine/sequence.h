@@ -58,6 +58,7 @@ struct Sequence {
   void append(int32_t token_id) {
     tokens.push_back(token_id);
     logit_entries.append(token_id);
+    ++output.stats.num_generated_tokens;
   }
 
   // Whether some token of the prompt has no entry in output.prompt_logprobs yet.
@@ -84,6 +85,17 @@ struct Sequence {
   void set_prompt_done(int64_t num_tokens) {
     output.num_prompt_tokens_done =
         std::max(output.num_prompt_tokens_done, std::min(num_tokens, num_prompt_tokens));
+  }
+
+  // A pass with rows of it begins.
+  void count_pass(int64_t now_ns) {
+    if (output.stats.scheduled_ns == 0) output.stats.scheduled_ns = now_ns;
+  }
+  // A pass that gave it tokens has ended; `append` counts them.
+  void count_end(int64_t now_ns) {
+    RequestStats& stats = output.stats;
+    if (stats.num_generated_tokens == 0) stats.first_token_ns = now_ns;
+    stats.last_token_ns = now_ns;
   }
 
   // The sequence has got its blocks, the first of them from the cache. After a preemption these may
@@ -127,6 +139,7 @@ struct Sequence {
     next.num_cached_tokens = output.num_cached_tokens;
     next.num_stored_tokens = output.num_stored_tokens;
     next.num_prompt_tokens_done = output.num_prompt_tokens_done;
+    next.stats = output.stats;
     return std::exchange(output, std::move(next));
   }
 

@@ -21,6 +21,7 @@ enum class KvPlace : uint8_t {
   kDevice,     // on the device; with KV offload on the host, too
   kHost,       // in host memory alone
   kComputing,  // nowhere yet: it belongs to tokens that are being computed
+  kLoading,    // nowhere yet: it is being read from the KV store
 };
 
 struct BlockCell {
@@ -36,6 +37,12 @@ struct SequenceView {
   int64_t num_done = 0;           // of the prompt: computed or cached
   int64_t num_generated = 0;
   std::vector<BlockCell> blocks;  // in order of position; several requests may hold one
+};
+
+// A pin, and those of its blocks that memory holds; requests may hold them, too.
+struct PinView {
+  std::string name;
+  std::vector<BlockCell> blocks;  // in order of position
 };
 
 // How often decode chose the pages of a block since the last view that had any.
@@ -54,6 +61,7 @@ struct EngineView {
   KvFacts kv;
   int32_t num_blank = 0;  // blocks that hold nothing
   std::vector<SequenceView> sequences;
+  std::vector<PinView> pins;  // by name
   // Blocks without a holder that a prompt can still find: runs in which each continues the one
   // before, that which was used last first.
   std::vector<std::vector<BlockCell>> kept;

@@ -16,10 +16,13 @@ BlockCell sealed_cell(const LlmEngine& engine, BlockId id) {
           .place = engine.residency().is_on_device(id) ? KvPlace::kDevice : KvPlace::kHost};
 }
 
-// The tail, and blocks that are reserved for later tokens, are on the device.
-BlockCell cell_of(const LlmEngine& engine, const SequenceKv& kv, size_t index) {
+// The tail, and blocks that are reserved for later tokens, are on the device. `num_loading` blocks
+// after the sealed ones are being read.
+BlockCell cell_of(const LlmEngine& engine, const SequenceKv& kv, size_t index, size_t num_loading) {
   const SequenceBlock& block = kv.blocks()[index];
-  if (index < static_cast<size_t>(kv.num_sealed_blocks())) return sealed_cell(engine, block.id);
+  const auto num_sealed = static_cast<size_t>(kv.num_sealed_blocks());
+  if (index < num_sealed) return sealed_cell(engine, block.id);
+  if (index < num_sealed + num_loading) return {.id = block.id.value, .place = KvPlace::kLoading};
   const bool is_filled = block.num_valid_tokens > 0;
   return {.id = block.id.value, .place = is_filled ? KvPlace::kDevice : KvPlace::kComputing};
 }
@@ -31,10 +34,20 @@ SequenceView view_of(const LlmEngine& engine, const Sequence& sequence) {
                     .num_cached_tokens = sequence.output.num_cached_tokens,
                     .num_done = sequence.output.num_prompt_tokens_done,
                     .num_generated = sequence.num_generated()};
+  const size_t num_loading = engine.num_loading_blocks(sequence.id);
   for (size_t i = 0; i < sequence.kv.blocks().size(); ++i) {
-    view.blocks.push_back(cell_of(engine, sequence.kv, i));
+    view.blocks.push_back(cell_of(engine, sequence.kv, i, num_loading));
   }
   return view;
+}
+
+std::vector<PinView> pins_of(const LlmEngine& engine) {
+  std::vector<PinView> pins;
+  for (const Pins::Held& held : engine.held_pins()) {
+    PinView& pin = pins.emplace_back(PinView{.name = held.name, .blocks = {}});
+    for (const BlockId id : held.blocks) pin.blocks.push_back(sealed_cell(engine, id));
+  }
+  return pins;
 }
 
 // A run ends where the next block continues another prefix: at the first block of a prompt, and
@@ -72,6 +85,7 @@ EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, 
       .stats = engine.stats(),
       .kv = kv_facts_of(engine),
       .num_blank = blocks.num_free_blocks() - blocks.num_cached_blocks(),
+      .pins = pins_of(engine),
       .kept = kept_by(engine)};
   for (const auto& sequence : engine.running()) {
     view.sequences.push_back(view_of(engine, *sequence));

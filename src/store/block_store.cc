@@ -234,19 +234,33 @@ bool BlockStore::make_room(uint64_t num_bytes, const BlockPlace& place) {
   return true;
 }
 
+void BlockStore::set_pinned(std::set<StoreKey> keys) {
+  auto pinned = std::make_shared<const PinnedBlocks>(
+      PinnedBlocks{.folder = options_.format.fingerprint.folder(), .keys = std::move(keys)});
+  const std::lock_guard lock(mutex_);
+  pinned_ = std::move(pinned);
+}
+
+std::shared_ptr<const PinnedBlocks> BlockStore::pinned() const {
+  const std::lock_guard lock(mutex_);
+  return pinned_;
+}
+
 // Lists the directory and evicts until `num_bytes` more fit. Changes nothing while another process
 // evicts. REQUIRES: room_mutex_ is held.
 void BlockStore::clean(uint64_t num_bytes, const StoreKey& parent) {
   if (num_bytes > options_.max_bytes) return;
   std::unique_lock<StoreLock> lock_of_dir(*lock_, std::try_to_lock);
   if (!lock_of_dir) return;
+  const std::shared_ptr<const PinnedBlocks> pinned = this->pinned();
   CleanResult result;
   try {
     result = clean_store(files_, links_,
                          {.dir = options_.dir,
                           .max_bytes = options_.max_bytes - num_bytes,
                           .extra_bytes = options_.max_bytes / kListingShare,
-                          .kept = KeptChain{options_.format.fingerprint.folder(), parent}});
+                          .kept = KeptChain{options_.format.fingerprint.folder(), parent},
+                          .pinned = pinned.get()});
   } catch (const Error&) {  // the directory was removed: write_file makes it again
   }
   lock_of_dir.unlock();

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -105,6 +106,10 @@ class BlockStore {
   // REQUIRES (checked): sources and tokens have the sizes of the layout.
   WriteResult write(const BlockSource& source);
 
+  // Blocks that this process evicts after all others, in place of those named before. They need not
+  // be stored yet. Other processes do not get to know them.
+  void set_pinned(std::set<StoreKey> keys);
+
   const StoreFormat& format() const { return options_.format; }
   StoreStats stats() const;
 
@@ -118,6 +123,7 @@ class BlockStore {
   bool is_known_bad(const StoreKey& key);
   bool make_room(uint64_t num_bytes, const BlockPlace& place);
   void clean(uint64_t num_bytes, const StoreKey& parent);
+  std::shared_ptr<const PinnedBlocks> pinned() const;
   int write_file(const BlockSource& source);
   WriteResult finish_write(int error, const BlockSource& source, uint64_t num_bytes);
   void turn_writing_off(const std::filesystem::path& path, int error);
@@ -136,8 +142,9 @@ class BlockStore {
   uint64_t bytes_since_listing_ = 0;  // written, or about to be
 
   mutable std::mutex mutex_;
-  StoreStats stats_;             // without rates
-  std::set<StoreKey> bad_keys_;  // files that could not be moved away
+  StoreStats stats_;                            // without rates
+  std::set<StoreKey> bad_keys_;                 // files that could not be moved away
+  std::shared_ptr<const PinnedBlocks> pinned_;  // null: none
 };
 
 }  // namespace sluice

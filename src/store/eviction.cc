@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <tuple>
 #include <utility>
 
 namespace sluice {
@@ -52,17 +53,19 @@ std::vector<size_t> choose_evictions(std::span<const EvictionCandidate> blocks,
   }
   hold(kept, index, parents, &num_children);
 
-  using Leaf = std::pair<int64_t, size_t>;  // last use, index
+  using Leaf = std::tuple<bool, int64_t, size_t>;  // pinned, last use, index
   std::priority_queue<Leaf, std::vector<Leaf>, std::greater<>> leaves;
   const auto add_leaf = [&](size_t i) {
-    leaves.emplace(blocks[i].parent ? blocks[i].used_ns : std::numeric_limits<int64_t>::min(), i);
+    const EvictionCandidate& block = blocks[i];
+    leaves.emplace(block.parent && block.is_pinned,
+                   block.parent ? block.used_ns : std::numeric_limits<int64_t>::min(), i);
   };
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (num_children[i] == 0) add_leaf(i);
   }
   std::vector<size_t> chosen;
   for (uint64_t freed = 0; freed < bytes_to_free && !leaves.empty();) {
-    const size_t i = leaves.top().second;
+    const size_t i = std::get<size_t>(leaves.top());
     leaves.pop();
     chosen.push_back(i);
     freed += blocks[i].num_bytes;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,13 @@ struct EvictionCandidate {
   std::optional<StoreKey> parent;  // empty: its header cannot be read
   uint64_t num_bytes = 0;
   int64_t used_ns = 0;
+  bool is_pinned = false;
+};
+
+// Blocks of one fingerprint that a process has pinned.
+struct PinnedBlocks {
+  std::string folder;
+  std::set<StoreKey> keys;
 };
 
 // A block that must stay, with all blocks before it: the parent of the one that is being written.
@@ -31,7 +39,8 @@ struct KeptChain {
 
 // Indices of blocks whose removal, in this order, frees at least `bytes_to_free`, or as much as may
 // go: always the least recently used of the blocks without stored children, so that a prefix
-// outlives its extensions however old it is. Blocks with a header that cannot be read go first.
+// outlives its extensions however old it is. Pinned blocks go last, and blocks with a header that
+// cannot be read first.
 // Cost: O(n log n).
 std::vector<size_t> choose_evictions(std::span<const EvictionCandidate> blocks,
                                      uint64_t bytes_to_free,

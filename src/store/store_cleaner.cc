@@ -40,7 +40,8 @@ class Remover {
 };
 
 // Reads the headers of blocks that this process has not met; the others' links are remembered.
-std::vector<EvictionCandidate> candidates_of(const StoreListing& listing, LinkCache& links) {
+std::vector<EvictionCandidate> candidates_of(const StoreListing& listing, LinkCache& links,
+                                             const PinnedBlocks* pinned) {
   std::vector<EvictionCandidate> candidates;
   for (const StoredFile& file : listing.blocks) {
     const std::optional<BlockLink> link = links.find(file);
@@ -48,7 +49,9 @@ std::vector<EvictionCandidate> candidates_of(const StoreListing& listing, LinkCa
                           .key = file.key,
                           .parent = link ? std::optional(link->parent) : std::nullopt,
                           .num_bytes = file.num_bytes,
-                          .used_ns = file.used_ns});
+                          .used_ns = file.used_ns,
+                          .is_pinned = pinned != nullptr && file.folder == pinned->folder &&
+                                       pinned->keys.contains(file.key)});
   }
   return candidates;
 }
@@ -98,8 +101,8 @@ CleanResult clean_store(StoreFiles& files, LinkCache& links, const CleanRequest&
     if (is_needed || request.removes_all_bad) remover.remove(bad, &result.num_removed_others);
   }
   if (has_room || result.left_bytes <= goal) return result;
-  const std::vector<size_t> chosen =
-      choose_evictions(candidates_of(listing, links), result.left_bytes - goal, request.kept);
+  const std::vector<size_t> chosen = choose_evictions(candidates_of(listing, links, request.pinned),
+                                                      result.left_bytes - goal, request.kept);
   for (const size_t i : chosen) remover.remove(listing.blocks[i], &result.num_removed_blocks);
   return result;
 }

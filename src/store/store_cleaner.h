@@ -38,7 +38,8 @@ struct CleanRequest {
   uint64_t max_bytes = 0;    // nothing is removed for space while there is no more than this
   uint64_t extra_bytes = 0;  // removed beyond that, so that the next request comes later
   std::optional<KeptChain> kept = {};
-  bool removes_all_bad = false;  // also while there is room
+  const PinnedBlocks* pinned = nullptr;  // null: none
+  bool removes_all_bad = false;          // also while there is room
 };
 
 struct CleanResult {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/store/store_engine.h"
 #include "service/service_rig.h"
 
 namespace sluice {
@@ -63,11 +64,14 @@ std::unique_ptr<LlmEngine> slow_engine(const EngineOptions& options) {
                                 }});
 }
 
-// Each block is in a request, kept, or blank; blocks of several requests count once.
+// Each block is in a request or a pin, kept, or blank; blocks of several of these count once.
 void expect_complete(const EngineView& view) {
   std::set<int32_t> held, kept;
   for (const SequenceView& sequence : view.sequences) {
     for (const BlockCell& block : sequence.blocks) held.insert(block.id);
+  }
+  for (const PinView& pin : view.pins) {
+    for (const BlockCell& block : pin.blocks) EXPECT_TRUE(held.insert(block.id).second);
   }
   for (const auto& run : view.kept) {
     for (const BlockCell& block : run) {
@@ -118,6 +122,75 @@ TEST(ServiceViews, ShowAPromptFromItsFirstBlockToTheCache) {
     const KvPlace place = options.kv.offload == KvOffload::kOff ? KvPlace::kDevice : KvPlace::kHost;
     for (const BlockCell& block : rest->kept[0]) EXPECT_EQ(block.place, place);
     EXPECT_EQ(rest->num_blank, rest->kv.num_blocks - std::ssize(rest->kept[0]));
+  }
+}
+
+// The pin of a prompt, while a request that finds it runs, and until it is deleted.
+TEST(ServiceViews, ShowPinsWithTheirBlocks) {
+  for (const EngineOptions& options : {served_options(), served_offloaded()}) {
+    ViewLog log;
+    EventLog events;
+    EngineService service([&] { return served_engine(options); }, {});
+    ServiceRequest pin{.prompt = random_tokens(200, 1), .params = sampled(1, 1), .pin = "a.b-c"};
+    ASSERT_TRUE(service.submit(std::move(pin), events.sink()).accepted());
+    events.wait_end();
+    service.watch(log.sink());
+    const ViewPtr view = log.wait_for([](const EngineView& v) { return !v.pins.empty(); });
+    expect_complete(*view);
+    ASSERT_EQ(view->pins.size(), 1U);
+    EXPECT_EQ(view->pins[0].name, "a.b-c");
+    EXPECT_EQ(view->pins[0].blocks.size(), 200U / 16);
+    const KvPlace place = options.kv.offload == KvOffload::kOff ? KvPlace::kDevice : KvPlace::kHost;
+    for (const BlockCell& block : view->pins[0].blocks) EXPECT_EQ(block.place, place);
+    EXPECT_TRUE(view->kept.empty());
+    ASSERT_TRUE(service.unpin("a.b-c"));
+    const ViewPtr gone = log.wait_for([](const EngineView& v) { return !v.kept.empty(); });
+    expect_complete(*gone);
+    EXPECT_TRUE(gone->pins.empty());
+    EXPECT_EQ(gone->kept[0].size(), 200U / 16);
+  }
+}
+
+// Files that can be read only once the gate is open.
+class GatedFiles : public StoreFiles {
+ public:
+  int read(int fd, uint64_t offset, std::span<std::byte> dst) override {
+    gate.pass();
+    return StoreFiles::read(fd, offset, dst);
+  }
+  testing::CallGate gate;
+};
+
+TEST(ServiceViews, ShowBlocksThatAreReadFromTheStore) {
+  for (EngineOptions options : {served_options(), served_offloaded()}) {
+    const testing::TemporaryStore store;
+    options.kv_store.dir = store.path().string();
+    options.kv_store.min_tokens = 0;
+    const testing::Job job{random_tokens(200, 1), sampled(4, 1)};
+    testing::run_jobs(*served_engine(options), {job});
+    GatedFiles files;
+    ViewLog log;
+    EventLog events;
+    EngineService service(
+        [&] {
+          return std::make_unique<LlmEngine>(
+              options, LlmEngine::Parts{.device = make_test_device({.num_threads = 2}),
+                                        .store_files = &files});
+        },
+        {});
+    service.watch(log.sink());
+    submit(service, job, events);
+    const ViewPtr view =
+        log.wait_for([](const EngineView& v) { return num_in(v, KvPlace::kLoading) > 0; });
+    files.gate.open();
+    expect_complete(*view);
+    EXPECT_EQ(num_in(*view, KvPlace::kLoading), 199U / 16) << "the last token is computed";
+    EXPECT_EQ(view->sequences[0].blocks[0].place, KvPlace::kLoading);
+    EXPECT_EQ(view->sequences[0].num_done, 0);
+    events.wait_end();
+    EXPECT_EQ(events.joined().num_stored_tokens, 199 / 16 * 16);
+    log.wait_for([](const EngineView& v) { return is_at_rest(v) && !v.kept.empty(); });
+    EXPECT_EQ(num_in(*log.views().back(), KvPlace::kLoading), 0U);
   }
 }
 

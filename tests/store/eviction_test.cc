@@ -56,6 +56,18 @@ TEST(ChooseEvictions, TakesUnreadableBlocksFirst) {
   EXPECT_EQ(choose_evictions(blocks, 11), (Indices{5, 3}));
 }
 
+TEST(ChooseEvictions, TakesPinnedBlocksLast) {
+  std::vector<EvictionCandidate> blocks = kTree;
+  for (const size_t i : {0u, 3u})
+    blocks[i].is_pinned = true;  // 1 - 4, of which 4 is the oldest leaf
+  EXPECT_EQ(choose_evictions(blocks, 1), Indices{4});
+  EXPECT_EQ(choose_evictions(blocks, 1000), (Indices{4, 2, 1, 3, 0}));
+  blocks.push_back(block(6, 4, 1));  // goes on after the pin
+  EXPECT_EQ(choose_evictions(blocks, 11), (Indices{5, 4}));
+  blocks[3].parent.reset();
+  EXPECT_EQ(choose_evictions(blocks, 11), (Indices{5, 3})) << "a pinned one that cannot be read";
+}
+
 TEST(ChooseEvictions, EqualKeysOfTwoFingerprintsAreTwoBlocks) {
   std::vector<EvictionCandidate> blocks = {block(1, 100, 1), block(2, 1, 2)};
   blocks[0].folder = "g";  // no longer the parent of the other
@@ -123,6 +135,30 @@ TEST(SmallStore, PrefixesOutliveTheirExtensions) {
     for (const TestBlock& block : *chain) {
       EXPECT_EQ(read_test_block(store, block), ReadBack::kRight);
     }
+  }
+}
+
+// The pin of one document outlives others that were used since; without it, it goes first.
+TEST(SmallStore, PinnedBlocksGoLast) {
+  for (const bool is_pinned : {true, false}) {
+    const TempDir dir;
+    BlockStoreOptions options = test_options(dir.path());
+    options.max_bytes = 6 * kFileBytes + kFileBytes / 2;
+    BlockStore store(options);
+    const auto pinned = make_chain(test_format(), 50, 3), other = make_chain(test_format(), 51, 3),
+               added = make_chain(test_format(), 52, 3);
+    std::set<StoreKey> keys;
+    for (const TestBlock& block : pinned) keys.insert(block.place.key);
+    if (is_pinned) store.set_pinned(keys);
+    for (const auto* chain : {&pinned, &other, &added}) {
+      for (const TestBlock& block : *chain) {
+        ASSERT_EQ(write_test_block(store, block), WriteResult::kWritten);
+      }
+      next_tick();
+    }
+    EXPECT_EQ(store.stats().num_evicted, 3);
+    for (const TestBlock& block : pinned) EXPECT_EQ(store.contains(block.place.key), is_pinned);
+    for (const TestBlock& block : other) EXPECT_EQ(store.contains(block.place.key), !is_pinned);
   }
 }
 

@@ -61,11 +61,18 @@ class Server:
         except OSError:
             return False
 
-    def state(self):
-        request = urllib.request.Request(self.url + "/sluice/state")
+    def call(self, path, body=None, method=None):
+        """The answer's text; without a method GET, or POST with a body."""
+        request = urllib.request.Request(self.url + path, method=method,
+                                         data=json.dumps(body).encode() if body else None)
+        request.add_header("Content-Type", "application/json")
         if self.key:
             request.add_header("Authorization", "Bearer " + self.key)
-        return json.load(urllib.request.urlopen(request, timeout=20))
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.read().decode()
+
+    def state(self):
+        return json.loads(self.call("/sluice/state"))
 
     def stop(self, signal="terminate"):
         getattr(self.process, signal)()
@@ -180,6 +187,7 @@ class Checks:
         wait_ready(page)
         upload(page, self.path)
         load(page, at_half=lambda: self.picture(page, "page_loading.png"))
+        expect(page.locator("#memory .row", has_text="haystack.txt")).to_contain_text("pinned,")
         check_cells(page, self.server)
         assert page.is_hidden("#load"), "all of it is in memory"
         answer, meta = ask(page, ASK_CASTLE)
@@ -292,8 +300,22 @@ class Checks:
         check_cells(page, server)
         answer, _ = ask(page, CASTLE + " " + ASK_CASTLE)
         assert "7391846" in answer, answer
+        self.pin_of_another_client(page, server)
         watch.check("401")
         assert server.stop() == 0, "the server ends with an error while a page is open"
+
+    def pin_of_another_client(self, page, server):
+        """It has a row with its blocks until it is deleted."""
+        server.call("/sluice/pins", {"name": "another.pin", "prompt": make_text(4000)})
+        row = page.locator("#memory .row", has_text="another.pin")
+        expect(row).to_contain_text("pinned,")
+        (pin,) = server.state()["view"]["pins"]
+        cells = sum(length for _, length, _ in pin["blocks"])
+        assert cells > 0 and row.locator("canvas").get_attribute("data-cells") == str(cells), pin
+        check_cells(page, server)
+        server.call("/sluice/pins/another.pin", method="DELETE")
+        expect(row).to_have_count(0)
+        check_cells(page, server)
 
     def run(self):
         page, watch = self.document()

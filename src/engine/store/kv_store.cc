@@ -90,6 +90,11 @@ void KvStore::name(const Sequence& sequence, size_t index, Phase phase) {
   if (place) names_.set(id, *place);
 }
 
+std::optional<StoreKey> KvStore::key_of(BlockId id) const {
+  const std::optional<BlockPlace>& place = names_.find(id);
+  return place ? std::optional(place->key) : std::nullopt;
+}
+
 void KvStore::forget(BlockId id) {
   names_.forget(id);
   if (writes_) writes_->forget(id);

@@ -13,7 +13,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/policy.h"
@@ -76,6 +78,12 @@ class KvStore {
   // Whether blocks are written; and whether this one was, or was read.
   bool writes() const { return writes_.has_value(); }
   bool is_stored(BlockId id) const { return writes_ && writes_->is_stored(id); }
+
+  // The key of a block that has a name; and the keys of blocks that are evicted last.
+  std::optional<StoreKey> key_of(BlockId id) const;
+  void set_pinned(std::set<StoreKey> keys) { store_.set_pinned(std::move(keys)); }
+  // As PrefixLoads::num_left.
+  size_t num_loading_blocks(SequenceId id) const { return loads_.num_left(id); }
 
   // Adds its counts.
   void read_stats(EngineStats& stats) const;

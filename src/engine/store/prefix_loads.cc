@@ -90,6 +90,13 @@ bool PrefixLoads::is_worth_it(const Load& load, size_t num_blocks) const {
                            .prefill_tokens_per_second = ns_per_row > 0 ? 1e9 / ns_per_row : 0});
 }
 
+size_t PrefixLoads::num_left(SequenceId id) const {
+  const auto found = loads_.find(id);
+  if (found == loads_.end()) return 0;
+  const Load& load = *found->second;
+  return std::max<size_t>(load.end, load.num_committed) - load.num_committed;
+}
+
 // Network file systems may stand still.
 void PrefixLoads::give_up_old_counts() {
   const auto now = std::chrono::steady_clock::now();

@@ -59,6 +59,9 @@ class PrefixLoads {
   // Called when tokens of a sequence were read and committed.
   std::function<void(Sequence&)> on_progress;
 
+  // Blocks of a sequence that are still to be read: they follow its sealed ones.
+  size_t num_left(SequenceId id) const;
+
   bool is_idle() const { return loads_.empty() && num_reads_ == 0; }
   int64_t num_stored_tokens() const { return num_stored_tokens_; }
 

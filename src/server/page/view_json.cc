@@ -21,6 +21,8 @@ char letter_of(KvPlace place) {
       return 'h';
     case KvPlace::kComputing:
       return 'c';
+    case KvPlace::kLoading:
+      return 'l';
   }
   return '?';
 }
@@ -63,7 +65,13 @@ void append_blocks(std::string& out, const std::vector<BlockCell>& blocks) {
   out += ']';
 }
 
-// Numbers only: a view has no texts, and so nothing to escape.
+// Names of pins are the only texts of a view, and have nothing to escape (is_pin_name).
+void append_pin(std::string& out, const PinView& pin) {
+  append(out, R"({{"name":"{}","blocks":)", pin.name);
+  append_blocks(out, pin.blocks);
+  out += '}';
+}
+
 void append_sequence(std::string& out, const SequenceView& sequence) {
   append(out, R"({{"id":{},"prompt":{},"cached":{},"done":{},"generated":{},"blocks":)",
          sequence.request_id, sequence.num_prompt_tokens, sequence.num_cached_tokens,
@@ -115,6 +123,8 @@ std::string view_json(const EngineView& view) {
   out += R"(,"sequences":)";
   append_list(out, view.sequences,
               [&](const SequenceView& sequence) { append_sequence(out, sequence); });
+  out += R"(,"pins":)";
+  append_list(out, view.pins, [&](const PinView& pin) { append_pin(out, pin); });
   out += R"(,"kept":)";
   append_list(out, view.kept, [&](const std::vector<BlockCell>& run) { append_blocks(out, run); });
   append(out, R"(,"reads":{{"page_tokens":{},"blocks":)", view.page_tokens);

@@ -245,11 +245,34 @@ TEST(KvStore, TakesWhatThePlanSays) {
   }
 }
 
+// What observations count is in the files: six blocks of a prompt of 100 tokens.
+TEST(KvStore, IsObserved) {
+  const TemporaryStore store;
+  const EngineOptions options = with_store(store_options(KvOffload::kOff), store);
+  const std::vector<Job> jobs = {{random_tokens(100, 1), sampled(1, 1)}};
+  for (const bool is_first : {true, false}) {
+    const auto engine = make_store_engine(options);
+    testing::run_jobs(*engine, jobs);
+    EXPECT_TRUE(engine->flush_store());
+    const KvStoreObservations seen = engine->observations().kv_store.value();
+    int64_t file_bytes = 0;
+    for (const StoredFile& file : store.blocks())
+      file_bytes += static_cast<int64_t>(file.num_bytes);
+    EXPECT_EQ(store.blocks().size(), 6u);
+    EXPECT_EQ(seen.num_stored_tokens, is_first ? 0 : 96);
+    EXPECT_EQ(seen.read_bytes, is_first ? 0 : file_bytes);
+    EXPECT_EQ(seen.written_bytes, is_first ? file_bytes : 0);
+    EXPECT_EQ(seen.num_blocks_written, is_first ? 6 : 0);
+    EXPECT_EQ(seen.num_blocks_skipped + seen.num_bad_files, 0);
+  }
+}
+
 TEST(KvStore, IsOffUnlessAskedFor) {
   EngineOptions options = store_options(KvOffload::kOff);
   const auto engine = make_store_engine(options);
   testing::run_jobs(*engine, {{random_tokens(100, 1), sampled(5, 1)}});
   EXPECT_EQ(engine->stats().store_written_bytes, 0);
+  EXPECT_FALSE(engine->observations().kv_store.has_value());
   EXPECT_FALSE(engine->is_storing());
   options.kv_store.max_bytes = 1 << 20;
   EXPECT_THROW(make_store_engine(options), Error) << "bytes of no directory";

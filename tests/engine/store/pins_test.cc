@@ -121,6 +121,36 @@ TEST_P(PinsOfMode, LeaveTheRestToTheStore) {
   EXPECT_EQ(llm.stats().num_stored_tokens, 192);
 }
 
+// A directory with room for 20 blocks, into which others come after the document: it stays there
+// only while it is pinned.
+TEST(Pins, AreEvictedFromTheStoreLast) {
+  const std::vector<int32_t> document = random_tokens(100, 1);
+  uint64_t file_bytes = 0;
+  {
+    const TemporaryStore store;
+    LLM(with_store(small_options(KvOffload::kChunked), store)).generate({document}, sampled(1, 1));
+    file_bytes = store.blocks().at(0).num_bytes;
+  }
+  for (const bool is_pinned : {true, false}) {
+    const TemporaryStore store;
+    EngineOptions options = with_store(small_options(KvOffload::kChunked), store);
+    options.kv_store.max_bytes = 20 * file_bytes;
+    {
+      LLM llm(options);
+      llm.pin("doc", document);
+      llm.flush_kv_store();
+      if (!is_pinned) llm.unpin("doc");
+      for (uint64_t seed = 100; seed < 104; ++seed) {
+        llm.generate({random_tokens(200, seed)}, sampled(1, 1));
+        llm.flush_kv_store();
+      }
+    }
+    LLM after(options);
+    EXPECT_EQ(num_found(after, document), is_pinned ? 96 : 0);
+    EXPECT_LE(store.blocks().size(), 20u);
+  }
+}
+
 TEST(Pins, HaveNamesOfFewCharacters) {
   LLM llm(small_options(KvOffload::kOff));
   for (const char* name : {"", ".x", "a b", "a/b", "\xc3\xa4"}) {

@@ -51,6 +51,13 @@ TEST(AppPins, AreMadeListedAndDeleted) {
   EXPECT_EQ(made.at("places"), Json({{"device", 192}, {"host", 0}, {"disk", 0}}));
   EXPECT_EQ(body_of(app.get(kPins)), Json({{"pins", {made}}}));
   EXPECT_EQ(body_of(app.get("/sluice/pins/doc")), made);
+  // The view of the page comes after the step.
+  const Json shown = Json::parse(R"([{"name": "doc", "blocks": [[0, 12, "d"]]}])");
+  Json view;
+  EXPECT_TRUE(testing::happens_soon([&] {
+    view = body_of(app.get("/sluice/state")).at("view").at("pins");
+    return view == shown;
+  })) << view;
 
   const Json answer = body_of(
       post(app, "/v1/completions", {{"prompt", document + " and more"}, {"max_tokens", 2}}));

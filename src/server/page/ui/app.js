@@ -33,7 +33,7 @@ function askForKey(wasWrong) {
 function show(view) {
   file.followBlocks(view);
   showNumbers(view);
-  showMemory(view, file.nameOf, file.pinnedBlocks());
+  showMemory(view, file.nameOf);
   followTimeline(view.steps);
 }
 

@@ -229,9 +229,9 @@ async function load() {
 function findInMemory(view) {
   const wanted = Math.floor(doc.tokens / blockTokens) - 1;  // the last one may end differently
   const found = new Set();
-  for (const runs of [...view.sequences.map((s) => s.blocks), ...view.kept]) {
+  for (const runs of [...view.sequences, ...view.pins].map((row) => row.blocks).concat(view.kept)) {
     for (const [id, length, place] of runs) {
-      for (let i = 0; place !== 'c' && i < length; ++i) {
+      for (let i = 0; place !== 'c' && place !== 'l' && i < length; ++i) {
         const index = blockIndex.get(id + i);
         if (index !== undefined && index < wanted) found.add(index);
       }
@@ -266,11 +266,6 @@ export function followBlocks(view) {
   }
   if (wasInMemory !== isInMemory) show();
   reading.addReads(view.reads, blockTokens, (id) => blockIndex.get(id));
-}
-
-// The blocks of the document in order, if it is pinned.
-export function pinnedBlocks() {
-  return isPinned ? [...blockIndex.keys()] : [];
 }
 
 // The document's name for a row of the memory map that begins with it.

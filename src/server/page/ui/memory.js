@@ -1,5 +1,5 @@
-// The blocks of KV: a row of cells for each request, for each prefix that is kept, and for what is
-// free. Each block is one cell; one that several rows hold is drawn in each and counted in the first.
+// The blocks of KV: a row of cells for each request, for each pin, for each prefix that is kept, and
+// for what is free. Each block is one cell; one that several rows hold is drawn in each and counted in the first.
 import {colours, fit, hideTip, onRedraw, showTip} from './canvas.js';
 import {bytes, count} from './format.js';
 
@@ -18,15 +18,15 @@ export function setTextOf(f) {
   textOf = f;
 }
 
-// Runs [first id, count, place] to cells.
-function cellsOf(runs, held) {
+// Runs [first id, count, place] to cells. `holders`: how many requests these are.
+function cellsOf(runs, held, holders = 1) {
   const cells = [];
   for (const [id, length, place] of runs) {
     for (let i = 0; i < length; ++i) cells.push({id: id + i, place, again: held.has(id + i)});
   }
   for (const cell of cells) {
     if (!held.has(cell.id)) held.set(cell.id, 0);
-    held.set(cell.id, held.get(cell.id) + 1);
+    held.set(cell.id, held.get(cell.id) + holders);
   }
   return cells;
 }
@@ -38,8 +38,7 @@ function cellSize(total) {
   return 4;
 }
 
-// `pinned`: the blocks of the page's own document, in order, if it is pinned; else empty.
-export function showMemory(view, nameOf, pinned) {
+export function showMemory(view, nameOf) {
   const {kv} = view;
   const held = new Map();
   const wanted = [];
@@ -51,6 +50,16 @@ export function showMemory(view, nameOf, pinned) {
       detail: isDone ? `answering, ${count(sequence.generated)} tokens`
                      : `${count(sequence.done)} of ${count(sequence.prompt)} tokens`,
       cells: cellsOf(sequence.blocks, held),
+    });
+  }
+  for (const pin of view.pins) {
+    const cells = cellsOf(pin.blocks, held, 0);
+    if (cells.length === 0) continue;  // it is on disk alone
+    wanted.push({
+      key: `p${pin.name}`,
+      name: nameOf(pin) ?? pin.name,
+      detail: `pinned, ${count(cells.length * kv.block_tokens)} tokens`,
+      cells,
     });
   }
   const loose = [];  // runs of one or two blocks share a row
@@ -67,19 +76,10 @@ export function showMemory(view, nameOf, pinned) {
   if (loose.length > 0) {
     wanted.push({key: 'loose', name: 'Kept pieces', detail: `${count(loose.length)} blocks`, cells: loose});
   }
-  // Blocks that the engine holds for none of the requests: pins, of which only the page's own is known
-  // by id, and blocks that are being stored.
-  const place = kv.on_host ? 'h' : 'd';
-  const own = pinned.filter((id) => !held.has(id)).slice(0, kv.blocks - held.size - kv.blank);
-  if (own.length > 0) {
-    const cells = own.map((id) => ({id, place, again: false}));
-    own.forEach((id) => held.set(id, 0));
-    wanted.push({key: 'own', name: nameOf({blocks: [[pinned[0]]]}) ?? 'Pinned',
-                 detail: `pinned, ${count(own.length * kv.block_tokens)} tokens`, cells});
-  }
+  // Blocks that the engine holds for no request and no pin: they are on their way to or from the disk.
   const rest = kv.blocks - held.size - kv.blank;
   if (rest > 0) {
-    const cells = Array.from({length: rest}, () => ({id: -1, place, again: false}));
+    const cells = Array.from({length: rest}, () => ({id: -1, place: kv.on_host ? 'h' : 'd', again: false}));
     wanted.push({key: 'held', name: 'Held', detail: `${count(rest * kv.block_tokens)} tokens`, cells});
   }
   const free = Array.from({length: kv.blank}, () => ({id: -1, place: 'f', again: false}));
@@ -192,19 +192,23 @@ function draw(row) {
   });
 }
 
+function holdersText(row, holders) {
+  if (row.key.startsWith('k') || row.key === 'loose') return 'Held by none; a prompt that begins alike finds it';
+  const requests = holders === 1 ? 'Held by one request' : holders > 1 ? `Held by ${holders} requests` : '';
+  return row.key.startsWith('p') ? ['Pinned', requests].filter(Boolean).join('. ') : requests;
+}
+
 function tell(row, x, y) {
   const cell = row.cells[row.cursor];
   if (!cell) return hideTip();
-  if (cell.place !== 'f' && cell.id < 0) return showTip(x, y, ['Held block', kPlaces[cell.place], 'Pinned, or being stored']);
+  if (cell.place !== 'f' && cell.id < 0) return showTip(x, y, ['Held block', kPlaces[cell.place], 'Being stored']);
   if (cell.place === 'f') return showTip(x, y, ['Free block', `${count(row.kv.block_tokens)} tokens fit`]);
   const tokens = row.kv.block_tokens;
   const begin = row.cursor * tokens;
-  const holders = row.held.get(cell.id);
   showTip(x, y, [
     `Block ${cell.id}`,
     `Tokens ${count(begin)} to ${count(begin + tokens)}, ${kPlaces[cell.place]}`,
-    row.key === 'own' ? 'Pinned' : row.key.startsWith('r') ? (holders === 1 ? 'Held by one request' : `Held by ${holders} requests`)
-                            : 'Held by none; a prompt that begins alike finds it',
+    holdersText(row, row.held.get(cell.id)),
   ], textOf(cell.id));
 }
 
