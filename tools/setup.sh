@@ -33,7 +33,8 @@ case "${1:-build}" in
   ci) packages="$build $test $ci" ;;
   load-tools) packages="$load_tools" ;;
   *)
-    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci or load-tools" >&2
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci or" \
+      "load-tools" >&2
     exit 2
     ;;
 esac
