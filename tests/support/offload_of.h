@@ -16,8 +16,8 @@ inline const OffloadEngine& offload_of(const LlmEngine& engine) {
   return dynamic_cast<const OffloadedKv&>(engine.residency()).offload();
 }
 
-// For LlmEngine::Parts::adjust_plan: keeps blocks on the device where a plan would keep hot pages, so
-// that decode gathers pages of both kinds of blocks.
+// For LlmEngine::Parts::adjust_plan: keeps blocks on the device where a plan would keep hot pages,
+// so that decode gathers pages of both kinds of blocks.
 inline void keep_blocks(EnginePlan& plan, int64_t num_blocks) {
   plan.offloaded.sizes.hot_pages = {};
   plan.offloaded.sizes.num_resident_blocks = static_cast<int32_t>(num_blocks);
