@@ -245,6 +245,7 @@ OffloadedLimits choose_offloaded(const PlanInput& input, const EnginePlan& plan)
 // How device memory for KV is used: what was asked for, else what the budget leaves. If every block
 // fits, all stay; else hot pages if decode makes lists, and blocks that stay if it does not.
 void choose_on_device(const PlanInput& input, EnginePlan& plan) {
+  plan.memory.kv_on_device = "none";
   if (!may_have_residents(input)) return;
   OffloadedLimits& offloaded = plan.offloaded;
   const size_t bytes = input.options.kv.device_bytes.value_or(device_bytes_left(plan));

@@ -25,7 +25,7 @@ using testing::random_tokens;
 using testing::sampled;
 
 constexpr const char* kModel = "qwen3-group2-tied";  // 2 layers, 4 query and 2 KV heads of 32
-constexpr int32_t kListPages = 7;                    // 3 of top-k, a sink, window, the row's own
+constexpr int32_t kListPages = 6;                    // 3 of top-k, a sink, window, the row's own
 
 struct Cache {
   int32_t block_tokens = 16;
@@ -252,7 +252,7 @@ TEST(HotPageRuns, TheBudgetDecidesWhatStays) {
   EXPECT_EQ(kept(options), std::pair(std::string("blocks that stay"), false));
   options.kv.device_bytes = 8 << 20;  // more than the host tier
   EXPECT_EQ(kept(options), std::pair(std::string("all blocks"), false));
-  EXPECT_EQ(kept(options_of({})), std::pair(std::string(), false));
+  EXPECT_EQ(kept(options_of({})), std::pair(std::string("none"), false));
 }
 
 }  // namespace
