@@ -205,6 +205,7 @@ nb::typed<nb::dict, nb::str, int> Engine::stats() {
   result["num_graph_launches"] = stats.num_graph_launches;
   result["prefill_ns"] = stats.prefill_ns;
   result["decode_ns"] = stats.decode_ns;
+  result["draft_ns"] = stats.draft_ns;
   result["load_ns"] = stats.load_ns;
   return result;
 }
