@@ -20,6 +20,7 @@ CountDict to_dict(const EngineStats& stats) {
   result["num_steps"] = stats.num_steps;
   result["num_preemptions"] = stats.num_preemptions;
   result["num_graph_launches"] = stats.num_graph_launches;
+  result["draft_ns"] = stats.draft_ns;
   set_store_counts(result, stats);
   result["prefill_ns"] = stats.prefill_ns;
   result["decode_ns"] = stats.decode_ns;

@@ -218,7 +218,7 @@ std::string observations_table(const Observations& observations) {
   text += hot_page_line(observations.decode);
   text += mass_table(observations.captured_mass);
   const std::string drafts = speculation_line(observations.speculation);
-  if (!drafts.empty()) text += drafts + "\n";
+  if (!drafts.empty()) text += "all requests: " + drafts + "\n";
   text.pop_back();  // the last newline is the terminal's
   return text;
 }
