@@ -96,6 +96,8 @@ struct EngineStats {
   int64_t kv_h2d_bytes = 0;
   int64_t kv_d2h_bytes = 0;
   int64_t num_slot_waits = 0;
+  int64_t num_hot_page_hits = 0;  // of pages that decode listed (docs/offload.md)
+  int64_t num_hot_page_misses = 0;
   // With a KV store; bytes are those of files.
   int64_t store_read_bytes = 0;
   int64_t store_written_bytes = 0;

@@ -215,7 +215,8 @@ std::string observations_table(const Observations& observations) {
   text += selection_line("prefill", observations.prefill);
   text += selection_line("decode", observations.decode);
   text += selection_line("draft", observations.draft);
-  text += hot_page_line(observations.decode);
+  // With drafts, these alone read hot pages.
+  text += hot_page_line(observations.decode) + hot_page_line(observations.draft);
   text += mass_table(observations.captured_mass);
   const std::string drafts = speculation_line(observations.speculation);
   if (!drafts.empty()) text += "all requests: " + drafts + "\n";

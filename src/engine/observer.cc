@@ -109,6 +109,12 @@ void Observer::read_transfers(EngineStats& stats) const {
   };
   stats.kv_h2d_bytes = sum(now_.loaded_bytes);
   stats.kv_d2h_bytes = sum(now_.written_bytes);
+  stats.num_hot_page_hits = 0;
+  stats.num_hot_page_misses = 0;
+  for (const TransferCounters::HotPages& hot : now_.hot_pages) {
+    stats.num_hot_page_hits += hot.num_hits;
+    stats.num_hot_page_misses += hot.num_misses;
+  }
   stats.num_slot_waits = prefill_.num_slot_waits + decode_.num_slot_waits + draft_.num_slot_waits;
 }
 

@@ -32,7 +32,11 @@ EngineReading reading() {
           .num_host_blocks = 8,
           .device_kv = KvBytes{.used = 10, .cached = 20, .free = 30},
           .host_kv = KvBytes{.used = 1, .cached = 2, .free = 3},
-          .transfers = KvTransfers{.h2d_bytes = 100, .d2h_bytes = 50, .num_slot_waits = 7},
+          .transfers = KvTransfers{.h2d_bytes = 100,
+                                   .d2h_bytes = 50,
+                                   .num_slot_waits = 7,
+                                   .num_hot_page_hits = 9,
+                                   .num_hot_page_misses = 3},
           .step_tokens = {.bounds = {1, 8}, .cumulative = {2, 3}, .count = 4, .sum = 30},
           .last_progress_s = 0.25};
 }
@@ -141,6 +145,7 @@ TEST(MetricsPage, HasTheNamesThatDashboardsRead) {
       {"sluice:kv_bytes", "gauge"},
       {"sluice:kv_transfer_bytes_total", "counter"},
       {"sluice:slot_waits_total", "counter"},
+      {"sluice:hot_page_reads_total", "counter"},
       {"sluice:prefill_remaining_tokens", "gauge"},
       {"sluice:requests_aborted_total", "counter"},
       {"sluice:engine_last_progress_seconds", "gauge"},
@@ -164,6 +169,8 @@ TEST(MetricsPage, ShowsTheEngine) {
   EXPECT_EQ(page.at("sluice:kv_transfer_bytes_total{direction=h2d}"), 100);
   EXPECT_EQ(page.at("sluice:kv_transfer_bytes_total{direction=d2h}"), 50);
   EXPECT_EQ(page.at("sluice:slot_waits_total"), 7);
+  EXPECT_EQ(page.at("sluice:hot_page_reads_total{result=hit}"), 9);
+  EXPECT_EQ(page.at("sluice:hot_page_reads_total{result=miss}"), 3);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_bucket{le=8.0}"), 3);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_count"), 4);
   EXPECT_EQ(page.at("vllm:iteration_tokens_total_sum"), 30);

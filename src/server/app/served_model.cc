@@ -92,7 +92,9 @@ metrics::EngineReading ServedModel::reading() const {
   if (kv.on_host) {
     reading.transfers = metrics::KvTransfers{.h2d_bytes = now.stats.kv_h2d_bytes,
                                              .d2h_bytes = now.stats.kv_d2h_bytes,
-                                             .num_slot_waits = now.stats.num_slot_waits};
+                                             .num_slot_waits = now.stats.num_slot_waits,
+                                             .num_hot_page_hits = now.stats.num_hot_page_hits,
+                                             .num_hot_page_misses = now.stats.num_hot_page_misses};
   }
   if (kv.has_store) {
     reading.store = metrics::StoreCounts{.read_bytes = now.stats.store_read_bytes,

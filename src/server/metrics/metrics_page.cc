@@ -23,6 +23,9 @@ void append_transfers(Exposition& page, const KvTransfers& transfers) {
   page.sample(static_cast<double>(transfers.d2h_bytes), Labels().add("direction", "d2h"));
   page.counter("sluice:slot_waits_total", "Loads of KV that waited for a slot of their own pass.");
   page.sample(static_cast<double>(transfers.num_slot_waits));
+  page.counter("sluice:hot_page_reads_total", "Pages that sparse decode listed with hot pages.");
+  page.sample(static_cast<double>(transfers.num_hot_page_hits), Labels().add("result", "hit"));
+  page.sample(static_cast<double>(transfers.num_hot_page_misses), Labels().add("result", "miss"));
 }
 
 void append_store(Exposition& page, const StoreCounts& store) {

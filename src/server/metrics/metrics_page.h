@@ -25,7 +25,9 @@ struct KvBytes {
 struct KvTransfers {
   int64_t h2d_bytes = 0;
   int64_t d2h_bytes = 0;
-  int64_t num_slot_waits = 0;  // loads that waited for a slot of their own pass
+  int64_t num_slot_waits = 0;     // loads that waited for a slot of their own pass
+  int64_t num_hot_page_hits = 0;  // of pages that decode listed
+  int64_t num_hot_page_misses = 0;
 };
 
 // What the KV store has done since the engine was made.

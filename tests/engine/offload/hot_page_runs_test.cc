@@ -168,6 +168,8 @@ TEST(HotPageRuns, GraphsEqualStepsLaunchedOneByOne) {
     EXPECT_GT(graphs->stats().num_graph_launches, 40);
     EXPECT_GT(hot_pages_of(*graphs).num_hits, 0);
     EXPECT_EQ(hot_pages_of(*graphs).num_hits, hot_pages_of(*padded).num_hits);
+    EXPECT_EQ(hot_pages_of(*graphs).num_hits, graphs->stats().num_hot_page_hits);
+    EXPECT_EQ(hot_pages_of(*graphs).num_misses, graphs->stats().num_hot_page_misses);
     EXPECT_EQ(hot_pages_of(*graphs).num_misses, hot_pages_of(*padded).num_misses);
     EXPECT_EQ(hot_pages_of(*graphs).num_evictions, hot_pages_of(*padded).num_evictions);
     EXPECT_EQ(decode_bytes(*graphs), decode_bytes(*padded));
