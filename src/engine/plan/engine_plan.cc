@@ -107,17 +107,22 @@ void add_entry(EnginePlan& plan, const char* name, const char* memory, size_t by
   if (bytes > 0) plan.memory.entries.push_back({.name = name, .memory = memory, .bytes = bytes});
 }
 
+constexpr const char* kPassArrays = "pass arrays";
+
+size_t pass_array_bytes(const EnginePlan& plan) {
+  const PassLimits& limits = plan.passes.limits;
+  const size_t residency_bytes = offloads(plan) ? OffloadedKv::array_bytes(limits, plan.offloaded)
+                                                : ResidentKv::array_bytes(limits);
+  return Runner::memory_bytes(limits, residency_bytes);
+}
+
 // What both kinds of plan need beside KV.
 void add_fixed_entries(const PlanInput& input, EnginePlan& plan) {
   const PassSizes& passes = plan.passes;
   add_entry(plan, "weights", "device", Weights::device_bytes(input.config, input.device));
   add_entry(plan, "activations", "device", Decoder::scratch_bytes(input.config, passes.decoder));
-  const size_t residency_bytes = offloads(plan)
-                                     ? OffloadedKv::array_bytes(passes.limits, plan.offloaded)
-                                     : ResidentKv::array_bytes(passes.limits);
-  const size_t array_bytes = Runner::memory_bytes(passes.limits, residency_bytes);
-  add_entry(plan, "pass arrays", "device", array_bytes);
-  add_entry(plan, "pass arrays", "pinned", array_bytes);
+  add_entry(plan, kPassArrays, "device", pass_array_bytes(plan));
+  add_entry(plan, kPassArrays, "pinned", pass_array_bytes(plan));
   const int64_t num_rows = passes.limits.max_logit_rows();
   const int64_t vocab = input.config.vocab_size;
   add_entry(plan, "adjustments of logits", "device",
@@ -261,6 +266,10 @@ void choose_on_device(const PlanInput& input, EnginePlan& plan) {
     plan.memory.notes.push_back(choice.note);
     offloaded.sizes.hot_pages = choice.sizes;
     offloaded.blocks_stay = choice.sizes.num_places == 0;
+    // Passes that cannot have resident blocks have fewer arrays.
+    for (MemoryPlanEntry& entry : plan.memory.entries) {
+      if (entry.name == kPassArrays) entry.bytes = pass_array_bytes(plan);
+    }
   }
   if (offloaded.blocks_stay) offloaded.sizes.num_resident_blocks = num_residents;
   plan.memory.kv_on_device = offloaded.sizes.hot_pages.num_places > 0 ? "hot pages"
