@@ -8,6 +8,8 @@
 
 #include <cuda_bf16.h>
 
+#include "ops/kv_blocks.h"
+
 namespace sluice::cuda {
 
 inline constexpr int kWarpThreads = 32;
@@ -78,5 +80,9 @@ __device__ inline float row_sum(float value, float* partials) {
 
 // Whether vectors of 16 bytes may be read and written at `data` (null is fine: it is not used).
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+// The same for every block of a view.
+inline bool are_aligned(const KvBlocksView& kv) {
+  return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
+}
 
 }  // namespace sluice::cuda

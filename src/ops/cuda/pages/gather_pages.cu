@@ -170,11 +170,6 @@ GatherCall make_call(const GatherPagesArgs& args) {
   };
 }
 
-// Whether all blocks of a view begin at multiples of 16 bytes.
-bool are_aligned(const KvBlocksView& kv) {
-  return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
-}
-
 }  // namespace
 
 void CudaOps::gather_pages(Stream& on, const GatherPagesArgs& args) const {

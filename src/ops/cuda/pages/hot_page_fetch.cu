@@ -115,11 +115,6 @@ FetchCall make_fetch_call(const FetchHotPagesArgs& args) {
           .pages_per_block = args.src.shape.block_tokens / args.dst.shape.block_tokens};
 }
 
-// Whether all blocks of a view begin at multiples of 16 bytes.
-bool are_aligned(const KvBlocksView& kv) {
-  return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
-}
-
 }  // namespace
 
 void CudaOps::fetch_hot_pages(Stream& on, const FetchHotPagesArgs& args) const {

@@ -361,11 +361,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Whether all blocks of a view begin at multiples of 16 bytes.
-bool are_aligned(const KvBlocksView& kv) {
-  return is_aligned(kv.base) && kv.stride_bytes % 16 == 0;
-}
-
 }  // namespace
 
 void CudaOps::find_hot_pages(Stream& on, const FindHotPagesArgs& args) const {
