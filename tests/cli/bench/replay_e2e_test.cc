@@ -52,7 +52,7 @@ TEST_F(Replay, RecordingChangesNoNumber) {
 
 // The table names the rows and where their lists come from; what is read is what was read before.
 TEST_F(Replay, RowsOfQuestReadTheRecordedLists) {
-  const Words words = sparse({"--lengths", "2K", "--policies", "full+quest,full+streaming",
+  const Words words = sparse({"--lengths", "2K", "--policies", "full,full+quest,full+streaming",
                               "--budgets", "128", "--modes", "off,chunked"});
   const Json chosen = json_of(words);
   EXPECT_TRUE(chosen.at("replay").is_null());
@@ -78,6 +78,14 @@ TEST_F(Replay, RowsOfQuestReadTheRecordedLists) {
     // Pages of the unsealed block are not gathered: recorded ones are none of them.
     EXPECT_GE(row.at("decode").at("h2d_bytes"), other.at("decode").at("h2d_bytes"));
   }
+}
+
+TEST_F(Replay, FullIsARowIfItIsNamed) {
+  const Words words = sparse({"--lengths", "2K", "--policies", "full+quest", "--budgets", "128",
+                              "--modes", "off", "--replay", lists()});
+  const Json json = json_of(words);
+  ASSERT_EQ(json.at("results").size(), 1u);
+  EXPECT_TRUE(json.at("results")[0].at("decode").at("speed_of_full").is_null());
 }
 
 TEST_F(Replay, TheTableSaysSo) {
