@@ -53,7 +53,7 @@ EngineOptions options_of(const Cache& cache) {
   options.max_num_batched_tokens = 128;
   options.kv.device_bytes = 0;
   if (cache.lists == 0) return options;
-  // The device_bytes of so many places.
+  // The device_bytes of this many places.
   const KvLayout layout{
       .num_layers = 2,
       .block = {.num_kv_heads = 2, .head_dim = 32, .block_tokens = cache.block_tokens}};
@@ -154,6 +154,20 @@ TEST(HotPageRuns, EqualKvOnTheDeviceForPagesAndBlocksOfOtherSizes) {
     resident.kv.offload = KvOffload::kOff;
     expect_all_same(testing::run_engine(options_of(cache), make_jobs()),
                     testing::run_engine(resident, make_jobs()), describe(cache));
+  }
+}
+
+TEST(HotPageRuns, TakesWhatWasPlannedAndAStepAllocatesNothing) {
+  for (const double lists : {1.0, 6.0}) {
+    const Cache cache{.lists = lists};
+    const auto engine = make_engine(options_of(cache), Steps::kPlain);
+    EXPECT_EQ(engine->device().allocated_bytes(MemoryKind::kDevice),
+              engine->plan().memory.device_used_bytes())
+        << describe(cache);
+    const int64_t before = engine->device().num_allocations();
+    testing::run_jobs(*engine, make_jobs());
+    EXPECT_EQ(engine->device().num_allocations(), before) << describe(cache);
+    EXPECT_GT(hot_pages_of(*engine).num_misses, 0);
   }
 }
 
