@@ -2,7 +2,8 @@
 //
 // Bound: latency of some ten dependent accesses to the L2 cache and as many
 // barriers; a step of 128 pages a head reads a few kilobytes. Tile: a thread has one entry of the
-// lists at a time, a block 1,024. Places are given by ranks, which are counted over the entries in
+// lists at a time. A block has as many threads as there are entries, within bounds, since a barrier
+// of few warps takes less time. Places are given by ranks, which are counted over the entries in
 // order; the marks of missing pages are maxima. So no result depends on which thread was first. The
 // log of uses is read once for each entry (ops/hot_pages.h), so the cost does not grow with the
 // number of places.
@@ -18,8 +19,9 @@
 namespace sluice::cuda {
 namespace {
 
-constexpr int kThreads = 1024;  // of a set
-constexpr int kWarps = kThreads / kWarpThreads;
+constexpr int kFewestThreads = 128;  // of a set
+constexpr int kMostThreads = 1024;
+constexpr int kMostWarps = kMostThreads / kWarpThreads;
 
 // HotPageSets as plain pointers and sizes.
 struct Sets {
@@ -72,6 +74,8 @@ struct FindCall {
 // Loads past the L1 cache: other threads of the block have written here by atomics and stores.
 __device__ inline int32_t load_fresh(const int32_t* source) { return __ldcg(source); }
 
+__device__ inline int32_t num_threads() { return static_cast<int32_t>(blockDim.x); }
+
 // The rank of each thread whose flag is set, among all threads of the block before it, and their
 // number. REQUIRES: all threads call.
 struct Ranks {
@@ -84,13 +88,13 @@ __device__ inline Ranks rank_in_block(bool flag, int32_t* warp_counts) {
   const uint32_t flags = __ballot_sync(kFullWarp, flag);
   if (lane == 0) warp_counts[warp] = __popc(flags);
   __syncthreads();
-  const int32_t count = warp_counts[lane];  // kWarps is the number of lanes
+  const int32_t count = lane < num_threads() / kWarpThreads ? warp_counts[lane] : 0;
   const int32_t before = __reduce_add_sync(kFullWarp, lane < warp ? count : 0);
   const int32_t total = __reduce_add_sync(kFullWarp, count);
   __syncthreads();  // the counts may be written again
   return {before + __popc(flags & ((1u << lane) - 1)), total};
 }
-static_assert(kWarps == kWarpThreads);
+static_assert(kMostWarps <= kWarpThreads);
 
 // The lists of one set: entry i is entry i % num_entries of sequence i / num_entries.
 struct Lists {
@@ -122,7 +126,7 @@ struct Lists {
 __device__ inline int32_t shorten_log(const Sets& set, int32_t begin, int32_t end,
                                       int32_t* warp_counts) {
   int32_t new_end = 0;
-  for (int32_t first = begin; first < end; first += kThreads) {
+  for (int32_t first = begin; first < end; first += num_threads()) {
     const int32_t index = first + static_cast<int32_t>(threadIdx.x);
     int32_t place = -1;
     if (index < end) place = load_fresh(set.uses + index);
@@ -143,7 +147,7 @@ __device__ inline int32_t shorten_log(const Sets& set, int32_t begin, int32_t en
 __device__ inline int32_t look_up(const Lists& lists, const Sets& set, int32_t num_all,
                                   int32_t log_end) {
   int32_t num_found = 0;
-  for (int32_t i = threadIdx.x; i < num_all; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < num_all; i += num_threads()) {
     const int32_t key = lists.key(i, num_all);
     int32_t place = -1;
     if (key >= 0) {
@@ -166,7 +170,7 @@ __device__ inline int32_t look_up(const Lists& lists, const Sets& set, int32_t n
 __device__ inline int32_t list_missing(const Lists& lists, const Sets& set, int32_t num_all,
                                        int32_t* missing_keys, int32_t* warp_counts) {
   int32_t num_missing = 0;
-  for (int32_t first = 0; first < num_all; first += kThreads) {
+  for (int32_t first = 0; first < num_all; first += num_threads()) {
     const int32_t i = first + static_cast<int32_t>(threadIdx.x);
     const int32_t key = lists.key(i, num_all);
     const bool is_first = key >= 0 && load_fresh(set.place_of_key + key) == -1 - i;
@@ -184,7 +188,8 @@ __device__ inline int32_t find_victims(const Sets& set, int32_t num_missing, int
                                        int32_t* warp_counts) {
   const int32_t first_unused = set.num_places - num_unused;
   int32_t num_taken = min(num_missing, num_unused);
-  for (int32_t r = threadIdx.x; r < num_taken; r += kThreads) missing_places[r] = first_unused + r;
+  for (int32_t r = threadIdx.x; r < num_taken; r += num_threads())
+    missing_places[r] = first_unused + r;
   __shared__ int32_t new_begin;
   while (num_taken < num_missing && begin < end) {
     const int32_t index = begin + static_cast<int32_t>(threadIdx.x);
@@ -198,7 +203,7 @@ __device__ inline int32_t find_victims(const Sets& set, int32_t num_missing, int
       if (rank == num_missing - 1) new_begin = index + 1;
     }
     num_taken += ranks.total;
-    begin += kThreads;
+    begin += num_threads();
     __syncthreads();
     if (num_taken >= num_missing) begin = new_begin;
   }
@@ -209,7 +214,7 @@ __device__ inline int32_t find_victims(const Sets& set, int32_t num_missing, int
 __device__ inline void poison(const FindCall& call, int32_t set, int32_t place) {
   std::byte* page =
       call.poisoned + place * call.poisoned_stride_bytes + set * call.poisoned_head_bytes;
-  for (int64_t at = threadIdx.x * 16; at < call.poisoned_head_bytes; at += kThreads * 16) {
+  for (int64_t at = threadIdx.x * 16; at < call.poisoned_head_bytes; at += num_threads() * 16) {
     *reinterpret_cast<uint4*>(page + at) = {~0u, ~0u, ~0u, ~0u};
   }
 }
@@ -218,7 +223,7 @@ __device__ inline void poison(const FindCall& call, int32_t set, int32_t place) 
 __device__ inline int32_t give_places(const Sets& set, int32_t num_missing, const int32_t* keys,
                                       const int32_t* places) {
   int32_t num_evicted = 0;
-  for (int32_t r = threadIdx.x; r < num_missing; r += kThreads) {
+  for (int32_t r = threadIdx.x; r < num_missing; r += num_threads()) {
     const int32_t key = load_fresh(keys + r);
     const int32_t place = load_fresh(places + r);
     const int32_t old = set.key_of_place[place];
@@ -236,7 +241,7 @@ __device__ inline int32_t give_places(const Sets& set, int32_t num_missing, cons
 __device__ inline int32_t use_missing(const Lists& lists, const Sets& set, int32_t num_all,
                                       int32_t log_end) {
   int32_t num_used = 0;
-  for (int32_t i = threadIdx.x; i < num_all; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < num_all; i += num_threads()) {
     // Where the page was found, this thread has noted it before.
     if (set.uses[log_end + i] >= 0) continue;
     const int32_t key = lists.key(i, num_all);
@@ -251,8 +256,8 @@ __device__ inline int32_t use_missing(const Lists& lists, const Sets& set, int32
 }
 
 // grid: sets of the layer.
-__global__ void __launch_bounds__(kThreads) find_hot_pages_kernel(const FindCall call) {
-  __shared__ int32_t warp_counts[kWarps];
+__global__ void __launch_bounds__(kMostThreads) find_hot_pages_kernel(const FindCall call) {
+  __shared__ int32_t warp_counts[kMostWarps];
   __shared__ int32_t sums[2];  // found or used entries, evicted pages
   let_next_kernel_start();
   wait_for_earlier_work();
@@ -336,6 +341,7 @@ FindCall make_find_call(const FindHotPagesArgs& args) {
 
 // ---- Forget ----------------------------------------------------------------------------------
 
+constexpr int kForgetThreads = 1024;
 constexpr size_t kIdsPerLaunch = 900;  // parameters may take 4096 bytes
 
 struct ForgetCall {
@@ -347,10 +353,10 @@ struct ForgetCall {
 static_assert(sizeof(ForgetCall) <= 4096);
 
 // grid: sets; a thread takes a page of a block at a time.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kForgetThreads)
     forget_hot_pages_kernel(const __grid_constant__ ForgetCall call) {
   const Sets set = call.sets.of(blockIdx.x);
-  for (int32_t i = threadIdx.x; i < call.num_ids * call.pages_per_block; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < call.num_ids * call.pages_per_block; i += kForgetThreads) {
     const int32_t key =
         call.ids[i / call.pages_per_block] * call.pages_per_block + i % call.pages_per_block;
     // A block that is listed twice: both threads do the same, or the second finds nothing.
@@ -367,10 +373,15 @@ void CudaOps::find_hot_pages(Stream& on, const FindHotPagesArgs& args) const {
   CudaStream& stream = as_cuda(on);
   SLUICE_CHECK(are_aligned(args.poisoned), "places must begin at 16 bytes");
   stream.submit("find_hot_pages", [&](cudaStream_t) {
-    launch_early(stream, find_hot_pages_kernel,
-                 {.grid = dim3(static_cast<unsigned>(args.sets.key_of_place.dim(0))),
-                  .block = dim3(kThreads)},
-                 make_find_call(args));
+    const FindCall call = make_find_call(args);
+    const int32_t num_entries = call.num_seqs * call.num_entries;
+    const auto num_threads = static_cast<unsigned>(
+        std::clamp((num_entries + kWarpThreads - 1) / kWarpThreads * kWarpThreads, kFewestThreads,
+                   kMostThreads));
+    launch_early(
+        stream, find_hot_pages_kernel,
+        {.grid = dim3(static_cast<unsigned>(call.sets.num_sets)), .block = dim3(num_threads)},
+        call);
   });
 }
 
@@ -384,7 +395,7 @@ void CudaOps::forget_hot_pages(Stream& on, const ForgetHotPagesArgs& args) const
                     .ids = {}};
     for (size_t j = 0; j < count; ++j) call.ids[j] = args.block_ids[first + j].value;
     stream.submit("forget_hot_pages", [&](cudaStream_t handle) {
-      forget_hot_pages_kernel<<<call.sets.num_sets, kThreads, 0, handle>>>(call);
+      forget_hot_pages_kernel<<<call.sets.num_sets, kForgetThreads, 0, handle>>>(call);
     });
   }
 }

@@ -17,6 +17,7 @@ namespace {
 
 using tiles::kKeysAtOnce;
 using tiles::kStepElements;
+using tiles::RowPlace;
 
 constexpr int kStages = 4;
 constexpr int kClusterSize = 2;
@@ -199,20 +200,23 @@ __device__ __forceinline__ void multiply_step(const std::byte* rows, const std::
 template <int kTileKeys>
 __device__ __forceinline__ void write_rows(const ScoreCall& call, const ScoreRun& run,
                                            const CellWork& work, int32_t first_row,
-                                           const float (&s)[2][64]) {
+                                           float (&s)[2][64]) {
   const int warp = static_cast<int>(threadIdx.x) / kWarpThreads % 4;
   const int lane = static_cast<int>(threadIdx.x) % kWarpThreads;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int32_t own = i / 2 * 64 + warp * 16 + i % 2 * 8 + lane / 4;
-    const int32_t row = first_row + own;
-    tiles::RowPlace place;
-    if (own < work.half_rows && row < work.end_row) {
-      const int32_t probe = row / call.group;
-      const int32_t head = work.kv_head * call.group + row % call.group;
-      place = {head * call.num_probes + probe, rows_of(call, run, probe).limit};
+  for (int m = 0; m < 2; ++m) {
+    RowPlace places[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t own = m * 64 + warp * 16 + r * 8 + lane / 4;
+      const int32_t row = first_row + own;
+      if (own < work.half_rows && row < work.end_row) {
+        const int32_t probe = row / call.group;
+        const int32_t head = work.kv_head * call.group + row % call.group;
+        places[r] = {head * call.num_probes + probe, rows_of(call, run, probe).limit};
+      }
     }
-    tiles::write_records<kTileKeys>(call, run, place, work.first_token, i % 2, s[i / 2]);
+    tiles::write_records<kTileKeys>(call, run, places, work.first_token, s[m]);
   }
 }
 

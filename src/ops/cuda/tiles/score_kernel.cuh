@@ -26,6 +26,7 @@ struct Config {
   static constexpr int kTileKeys = kTileKeysValue;
   static constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
   static constexpr bool kIsResident = kIsResidentValue;
+  static constexpr bool kHasPools = kIsResident && kTileKeys < kKeysAtOnce;
   static constexpr bool kHasVisits = kHasVisitsValue;
   static_assert(!kHasVisits || (kIsResident && kTileKeys == kKeysAtOnce));
   static constexpr int kStages = Product::kStages;
@@ -217,70 +218,132 @@ __device__ __forceinline__ float tile_sum(float x) {
   return x;
 }
 
-// What is added to the scaled product of a key vector of which a row sees `num_tokens` tokens.
+// What is added to the scaled product of a pool of which a row sees `num_tokens` tokens.
 template <int kKeyTokens>
 __device__ __forceinline__ float bias_of(const ScoreCall& call, int32_t num_tokens) {
   if (num_tokens <= 0) return -INFINITY;
-  if (call.probes.kind != TileProbeKind::kPooled) return 0.0f;
   return num_tokens >= kKeyTokens ? call.pool_log : logf(static_cast<float>(num_tokens));
 }
 
-// The record of one row and tile from the thread's scores of it, s[first] on: kCount of them, whose
-// columns in the tile begin at `column`. `num_visible` tokens of the tile are visible. A score that
-// is not gets the bias -inf: a product is finite there, since keys that do not exist are 0.
-template <int kTileKeys, int kCount>
-__device__ __forceinline__ float record_of(const ScoreCall& call, int32_t num_visible,
-                                           int32_t column, float (&v)[kCount]) {
+// How the scores of a row lie in the four lanes that hold it, by tiles of kTileKeys key vectors:
+// value i of a lane is s[4 (i / 2) + 2 r + i % 2], of column i / 2 * 8 + 2 (lane % 4) + i % 2. A
+// lane has kTurns tiles with kCount values each, and kSharers lanes have the same tiles.
+template <int kTileKeys>
+struct LaneTiles {
+  static constexpr int kCount = kTileKeys >= 8 ? kTileKeys / 4 : kTileKeys > 1 ? 2 : 1;
+  static constexpr int kTurns = 32 / kCount;
+  static constexpr int kSharers = kTileKeys >= 8 ? 4 : kTileKeys == 4 ? 2 : 1;
+
+  __device__ static int column(int lane, int i) { return i / 2 * 8 + lane % 4 * 2 + i % 2; }
+  __device__ static int tile(int lane, int turn) { return column(lane, turn * kCount) / kTileKeys; }
+};
+
+// Makes the products of row r with key vectors from the num_visible-th token on -inf, and those
+// with pools whole scores: scaled, with the logarithm of their visible tokens.
+template <int kTileKeys, bool kHasPools>
+__device__ __forceinline__ void hide_invisible(const ScoreCall& call, int32_t num_visible, int r,
+                                               float (&s)[64]) {
+  using Tiles = LaneTiles<kTileKeys>;
   constexpr int kKeyTokens = kMaskTileTokens / kTileKeys;
-  if (num_visible >= kMaskTileTokens) {
+  const int lane = threadIdx.x % kWarpThreads;
+  const bool is_whole = num_visible >= kKeysAtOnce * kKeyTokens;
+  if constexpr (kHasPools) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = __fmaf_rn(v[i], call.scale, call.pool_log);
-  } else {
+    for (int i = 0; i < 32; ++i) {
+      float& value = s[i / 2 * 4 + 2 * r + i % 2];
+      const int32_t key = Tiles::column(lane, i);
+      const float bias =
+          is_whole ? call.pool_log : bias_of<kKeyTokens>(call, num_visible - key * kKeyTokens);
+      value = bias == -INFINITY ? bias : __fmaf_rn(value, call.scale, bias);
+    }
+  } else if (!is_whole) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      const int32_t key = column + i / 2 * 8 + i % 2;
-      const float bias = bias_of<kKeyTokens>(call, num_visible - key * kKeyTokens);
-      v[i] = bias == -INFINITY ? bias : __fmaf_rn(v[i], call.scale, bias);
+    for (int i = 0; i < 32; ++i) {
+      if (Tiles::column(lane, i) * kKeyTokens >= num_visible) {
+        s[i / 2 * 4 + 2 * r + i % 2] = -INFINITY;
+      }
     }
   }
-  float largest = v[0];
-#pragma unroll
-  for (int i = 1; i < kCount; ++i) largest = fmaxf(largest, v[i]);
-  largest = tile_max<kTileKeys>(largest);
-  const float base = __fmul_rn(largest, kLog2E);
-  float sums[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    sums[i % 2] = __fadd_rn(sums[i % 2], exp2_approx(__fmaf_rn(v[i], kLog2E, -base)));
-  }
-  return __fadd_rn(largest, __logf(tile_sum<kTileKeys>(__fadd_rn(sums[0], sums[1]))));
 }
 
-// Writes the records of one of the thread's rows: s[4 j + 2 r + e] is column 8 j + 2 (lane % 4) +
-// e.
+// Of the tiles that a lane has of one row: the largest score, and the sum of the exponentials less
+// it. Every tile is the same arithmetic without branches, so that they overlap.
 template <int kTileKeys>
-__device__ __forceinline__ void write_records(const ScoreCall& call, const ScoreRun& run,
-                                              const RowPlace& place, int32_t first_token, int r,
-                                              const float (&s)[64]) {
-  constexpr int kCount = kTileKeys >= 8 ? kTileKeys / 4 : kTileKeys > 1 ? 2 : 1;
-  const int lane = threadIdx.x % kWarpThreads;
-  const int32_t limit = min(place.limit, run.kv_end);
-  float* records = call.records + static_cast<int64_t>(place.record) * call.num_kv_tiles;
+struct TileSums {
+  using Tiles = LaneTiles<kTileKeys>;
+  float largest[Tiles::kTurns];
+  float sum[Tiles::kTurns];
+
+  // `factor_log2` turns a value of s into the exponent of a power of 2.
+  __device__ __forceinline__ TileSums(float factor_log2, int r, const float (&s)[64]) {
+    constexpr int kCount = Tiles::kCount;
 #pragma unroll
-  for (int turn = 0; turn < 32 / kCount; ++turn) {
-    const int first = turn * kCount;
-    const int column = first / 2 * 8 + lane % 4 * 2 + first % 2;
-    const int32_t begin = first_token + column / kTileKeys * kMaskTileTokens;
-    float v[kCount];
+    for (int turn = 0; turn < Tiles::kTurns; ++turn) {
+      const auto value = [&](int i) {
+        return s[(turn * kCount + i) / 2 * 4 + 2 * r + (turn * kCount + i) % 2];
+      };
+      float most[2] = {value(0), value(kCount - 1)};
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) v[i] = s[(first + i) / 2 * 4 + 2 * r + (first + i) % 2];
-    const float record = record_of<kTileKeys>(call, limit - begin, column % kTileKeys, v);
-    // Lanes that share a tile take turns.
-    const bool is_writer = kTileKeys >= 8   ? lane % 4 == turn % 4
-                           : kTileKeys == 4 ? lane % 2 == turn % 2
-                                            : true;
-    if (is_writer && begin < limit) records[begin / kMaskTileTokens] = record;
+      for (int i = 1; i + 1 < kCount; ++i) most[i % 2] = fmaxf(most[i % 2], value(i));
+      largest[turn] = tile_max<kTileKeys>(fmaxf(most[0], most[1]));
+      const float base = __fmul_rn(largest[turn], factor_log2);
+      float sums[2] = {0.0f, 0.0f};
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        sums[i % 2] = __fadd_rn(sums[i % 2], exp2_approx(__fmaf_rn(value(i), factor_log2, -base)));
+      }
+      sum[turn] = tile_sum<kTileKeys>(__fadd_rn(sums[0], sums[1]));
+    }
   }
+};
+
+// Writes the records of one row. Lanes that share tiles take every kSharers-th of them.
+template <int kTileKeys>
+__device__ __forceinline__ void write_records_of(const ScoreCall& call, const ScoreRun& run,
+                                                 const RowPlace& place, int32_t first_token,
+                                                 float factor, const TileSums<kTileKeys>& of) {
+  using Tiles = LaneTiles<kTileKeys>;
+  const int lane = threadIdx.x % kWarpThreads;
+  const int share = lane % Tiles::kSharers;
+  float* records = call.records + static_cast<int64_t>(place.record) * call.num_kv_tiles +
+                   first_token / kMaskTileTokens;
+  const int32_t num_tiles =
+      (min(place.limit, run.kv_end) - first_token + kMaskTileTokens - 1) / kMaskTileTokens;
+#pragma unroll
+  for (int turn = 0; turn < Tiles::kTurns; turn += Tiles::kSharers) {
+    float largest = of.largest[turn];
+    float sum = of.sum[turn];
+    int tile = Tiles::tile(lane, turn);
+#pragma unroll
+    for (int i = 1; i < Tiles::kSharers && turn + i < Tiles::kTurns; ++i) {
+      if (share != i) continue;
+      largest = of.largest[turn + i];
+      sum = of.sum[turn + i];
+      tile = Tiles::tile(lane, turn + i);
+    }
+    const bool is_writer = turn + share < Tiles::kTurns && tile < num_tiles;
+    if (is_writer) records[tile] = __fmaf_rn(largest, factor, __logf(sum));
+  }
+}
+
+// Writes the records of the thread's two rows: s[4 j + 2 r + e] is column 8 j + 2 (lane % 4) + e
+// of row r. Overwrites s. A score that is not visible is -inf whatever the product is. kHasPools:
+// the key vectors are pools.
+template <int kTileKeys, bool kHasPools = false>
+__device__ __forceinline__ void write_records(const ScoreCall& call, const ScoreRun& run,
+                                              const RowPlace (&places)[2], int32_t first_token,
+                                              float (&s)[64]) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int32_t num_visible = min(places[r].limit, run.kv_end) - first_token;
+    hide_invisible<kTileKeys, kHasPools>(call, num_visible, r, s);
+  }
+  const float factor = kHasPools ? 1.0f : call.scale;
+  const float factor_log2 = __fmul_rn(factor, kLog2E);
+  const TileSums<kTileKeys> first(factor_log2, 0, s);
+  const TileSums<kTileKeys> second(factor_log2, 1, s);
+  write_records_of<kTileKeys>(call, run, places[0], first_token, factor, first);
+  write_records_of<kTileKeys>(call, run, places[1], first_token, factor, second);
 }
 
 // Finds the places of the rows from first_row on, one thread each; a warp finds those of its own
@@ -367,9 +430,10 @@ __global__ void __launch_bounds__(C::kThreads, C::kIsResident ? 2 : 1)
     C::Product::finish(s);
     __syncwarp();  // the places of the warp's rows are there
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const RowPlace place = shared.places[warp * kWarpRows + i * 8 + lane / 4];
-      write_records<C::kTileKeys>(call, run, place, work.first_token, i % 2, s[i / 2]);
+    for (int m = 0; m < 2; ++m) {
+      const RowPlace* own = &shared.places[warp * kWarpRows + m * 16 + lane / 4];
+      write_records<C::kTileKeys, C::kHasPools>(call, run, {own[0], own[8]}, work.first_token,
+                                                s[m]);
     }
     __syncwarp();  // and may be overwritten
   }

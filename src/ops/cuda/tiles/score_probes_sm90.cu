@@ -37,6 +37,10 @@ constexpr int kConsumerRegisters = 152;
 constexpr int kPackThreads = 256;
 constexpr int kTilesAhead = 4;   // whose visits the producer reads at once
 constexpr int kSmallestBox = 8;  // keys: the unit of the swizzle
+// A quotient is exact if numerator x denominator is below 2^kInverseBits, and a product of both
+// factors fits 32 bits.
+constexpr int kInverseBits = 20;
+static_assert(kMaxRows * kMaxRows < 1 << kInverseBits && kMaxRows < 1 << (32 - kInverseBits));
 
 // The rows of a block of query tiles as they are in shared memory: kPanels times 64 elements.
 template <int kPanels>
@@ -51,18 +55,24 @@ struct BlockCall {
   CUtensorMap keys;  // [block][kv_head, K or V][token][element]
   int32_t box_tokens;
   int32_t tile_rows;            // packed rows of a query tile
+  uint32_t tile_rows_inverse;   // of visitor_of
   int32_t entries_per_block;    // query tiles
   PackedRows<kPanels>* packed;  // [num_kv_heads][blocks of the round]
   int32_t first_block;          // of the round
   int32_t round_blocks;
 
-  // Of a CTA or of a block of packing threads.
-  __device__ int32_t first_entry() const {
-    return (first_block + static_cast<int32_t>(blockIdx.y)) * entries_per_block;
+  // Of a CTA or of a block of packing threads. Later rows see more keys: the longest CTAs begin
+  // first, so that short ones fill the gaps at the end.
+  __device__ int32_t own_block() const {
+    return round_blocks - 1 - static_cast<int32_t>(blockIdx.y);
   }
+  __device__ int32_t first_entry() const { return (first_block + own_block()) * entries_per_block; }
   __device__ PackedRows<kPanels>& own() const {
-    return packed[static_cast<int32_t>(blockIdx.z) * round_blocks +
-                  static_cast<int32_t>(blockIdx.y)];
+    return packed[static_cast<int32_t>(blockIdx.z) * round_blocks + own_block()];
+  }
+  // row / tile_rows, exact for rows below kMaxRows.
+  __device__ int32_t visitor_of(int32_t row) const {
+    return static_cast<int32_t>(static_cast<uint32_t>(row) * tile_rows_inverse >> kInverseBits);
   }
 };
 
@@ -216,11 +226,12 @@ __device__ void produce(const ScoreCall& call, const ScoreRun& run,
 
 // Where the row of a KV tile's visitors lies among the rows of the block: `row` counts the rows of
 // the listed query tiles. -1: there is none.
-__device__ __forceinline__ int32_t row_of_visitors(const TileVisitors& visitors, int32_t tile_rows,
-                                                   int32_t row) {
-  const int32_t visitor = row / tile_rows;
+template <int kPanels>
+__device__ __forceinline__ int32_t row_of_visitors(const BlockCall<kPanels>& blocks,
+                                                   const TileVisitors& visitors, int32_t row) {
+  const int32_t visitor = blocks.visitor_of(row);
   if (visitor >= visitors.count) return -1;
-  return visitors.entries[visitor] * tile_rows + row - visitor * tile_rows;
+  return (visitors.entries[visitor] - visitor) * blocks.tile_rows + row;
 }
 
 // s = rows keys^T of 64 rows, of which the lane names one of its warp's 16.
@@ -249,36 +260,38 @@ __device__ __forceinline__ void multiply(Panel<kMaxRows> (&vectors)[kPanels], in
 // The records of 64 rows, from the first_row-th of the visitors on.
 template <int kPanels>
 __device__ __forceinline__ void score_item(const ScoreCall& call, const ScoreRun& run,
-                                           int32_t tile_rows, int32_t first_row, int stage,
-                                           Shared<kPanels>& shared) {
+                                           const BlockCall<kPanels>& blocks, int32_t first_row,
+                                           int stage, Shared<kPanels>& shared) {
   const TileVisitors& visitors = shared.visitors[stage];
   const int lane = threadIdx.x % kWarpThreads;
   const int32_t first_of_warp =
       first_row + static_cast<int32_t>(threadIdx.x) % 128 / kWarpThreads * 16;
-  const int32_t row = row_of_visitors(visitors, tile_rows, first_of_warp + lane % 16);
-  float s[64];
-  multiply<kPanels>(shared.rows.vectors, max(row, 0), shared.keys[stage], s);
+  const int32_t row = row_of_visitors(blocks, visitors, first_of_warp + lane % 16);
+  RowPlace places[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const int32_t own = row_of_visitors(visitors, tile_rows, first_of_warp + lane / 4 + 8 * r);
-    const RowPlace place = own >= 0 ? shared.rows.places[own] : RowPlace{};
-    tiles::write_records<kMaskTileTokens>(call, run, place, visitors.first_token, r, s);
+    // The lane that names the row knows where it lies.
+    const int32_t own = __shfl_sync(kFullWarp, row, lane / 4 + 8 * r);
+    if (own >= 0) places[r] = shared.rows.places[own];
   }
+  float s[64];
+  multiply<kPanels>(shared.rows.vectors, max(row, 0), shared.keys[stage], s);
+  tiles::write_records<kMaskTileTokens>(call, run, places, visitors.first_token, s);
 }
 
 // A consumer warpgroup: every third 64 rows of all KV tiles.
 template <int kPanels>
-__device__ void consume(const ScoreCall& call, const ScoreRun& run, int32_t tile_rows, int consumer,
-                        Shared<kPanels>& shared) {
+__device__ void consume(const ScoreCall& call, const ScoreRun& run,
+                        const BlockCall<kPanels>& blocks, int consumer, Shared<kPanels>& shared) {
   barrier_wait(shared_address(&shared.has_rows), 0);
   int32_t turn = 0;  // whose the next rows are
   for (int32_t index = 0;; ++index) {
     const int stage = index % kStages;
     barrier_wait(shared_address(&shared.full[stage]), index / kStages % 2);
-    const int32_t num_rows = shared.visitors[stage].count * tile_rows;
+    const int32_t num_rows = shared.visitors[stage].count * blocks.tile_rows;
     if (num_rows == 0) return;
     for (int32_t first_row = 0; first_row < num_rows; first_row += kItemRows) {
-      if (turn == consumer) score_item(call, run, tile_rows, first_row, stage, shared);
+      if (turn == consumer) score_item(call, run, blocks, first_row, stage, shared);
       turn = turn + 1 == kNumConsumers ? 0 : turn + 1;
     }
     __syncwarp();
@@ -311,7 +324,7 @@ __global__ void __launch_bounds__(kNumThreads, 1)
     if (threadIdx.x < kWarpThreads) produce<kPanels>(call, run, blocks, shared);
   } else {
     take_registers<kConsumerRegisters>();
-    consume<kPanels>(call, run, blocks.tile_rows, warpgroup - 1, shared);
+    consume<kPanels>(call, run, blocks, warpgroup - 1, shared);
   }
 }
 
@@ -353,6 +366,8 @@ BlockCall<kPanels> make_blocks(const ScoreCall& call) {
   return {.keys = make_kv_tensor_map(keys, box_tokens_of(call)),
           .box_tokens = box_tokens_of(call),
           .tile_rows = tile_rows,
+          .tile_rows_inverse =
+              ((1u << kInverseBits) + static_cast<uint32_t>(tile_rows) - 1) / tile_rows,
           .entries_per_block = (num_entries + num_blocks - 1) / num_blocks,
           .packed = reinterpret_cast<PackedRows<kPanels>*>(call.scratch)};
 }

@@ -92,6 +92,10 @@ ScoreKernel choose_kernel(const ScoreCall& call, const cudaDeviceProp& gpu) {
 // Throws kUnsupported, as the op promises.
 void check_supported(const char* op, const CudaStream& stream, const ScoreCall& call,
                      const ScoreShape& shape) {
+  // The kernels take the maximum before scaling, which a scale of 0 or less would invert.
+  if (!(call.scale > 0.0f)) {
+    fail(ErrorCode::kUnsupported, "{} on CUDA needs a scale above 0, not {}", op, call.scale);
+  }
   const size_t most_bytes = stream.cuda_device().properties().sharedMemPerBlockOptin;
   if (shape.shared_bytes > most_bytes) {
     fail(ErrorCode::kUnsupported,
