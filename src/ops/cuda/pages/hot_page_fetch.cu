@@ -84,14 +84,20 @@ __global__ void __launch_bounds__(kThreads) fetch_hot_pages_kernel(const FetchCa
   // has left off, so that heads of few missing pages still occupy all warps.
   int32_t index = threadIdx.x / kWarpThreads * gridDim.x + blockIdx.x;
   int64_t num_pages = 0;
-  for (int32_t head = 0; head < call.num_heads; ++head) {
-    const int32_t count = call.count[head];
-    const int32_t num_pieces = count * pieces_per_page;
-    for (; index < num_pieces; index += num_warps) {
-      copy_piece(find_piece(call, head, index), lane);
+  for (int32_t first = 0; first < call.num_heads; first += kWarpThreads) {
+    // All counts at once, since each access to the L2 cache takes as long as a kilobyte of the
+    // link.
+    const int32_t of_lane = first + lane < call.num_heads ? call.count[first + lane] : 0;
+    const int32_t num_heads = min(call.num_heads - first, kWarpThreads);
+    for (int32_t head = 0; head < num_heads; ++head) {
+      const int32_t count = __shfl_sync(kFullWarp, of_lane, head);
+      const int32_t num_pieces = count * pieces_per_page;
+      for (; index < num_pieces; index += num_warps) {
+        copy_piece(find_piece(call, first + head, index), lane);
+      }
+      index -= num_pieces;
+      num_pages += count;
     }
-    index -= num_pieces;
-    num_pages += count;
   }
   if (blockIdx.x == 0 && threadIdx.x == 0 && num_pages > 0) {
     atomicAdd(call.num_bytes, static_cast<unsigned long long>(num_pages) * 2 * call.run_bytes);

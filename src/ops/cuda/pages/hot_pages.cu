@@ -1,7 +1,9 @@
 // The cache of hot pages on CUDA: look-up and eviction by one block of threads per set.
 //
-// Bound: latency of some ten dependent accesses to the L2 cache and as many
-// barriers; a step of 128 pages a head reads a few kilobytes. Tile: a thread has one entry of the
+// Bound: latency of some ten dependent accesses to the L2 cache and as many barriers; a step of 128
+// pages a head reads a few kilobytes. A step reads gigabytes between two look-ups of a layer, so
+// that the tables lie in device memory again: blocks bring them to the L2 cache while they wait for
+// the kernel before, which costs no time. Tile: a thread has one entry of the
 // lists at a time. A block has as many threads as there are entries, within bounds, since a barrier
 // of few warps takes less time. Places are given by ranks, which are counted over the entries in
 // order; the marks of missing pages are maxima. So no result depends on which thread was first. The
@@ -97,29 +99,68 @@ __device__ inline Ranks rank_in_block(bool flag, int32_t* warp_counts) {
 static_assert(kMostWarps <= kWarpThreads);
 
 // The lists of one set: entry i is entry i % num_entries of sequence i / num_entries.
-struct Lists {
-  const FindCall& call;
-  int32_t set;
+class Lists {
+ public:
+  __device__ Lists(const FindCall& call, int32_t set)
+      : call_(call), set_(set), own_key_(find_key(static_cast<int32_t>(threadIdx.x))) {}
 
-  // The key of an entry; -1 if it does not exist or is not on the host.
-  __device__ int32_t key(int32_t i, int32_t num_all) const {
-    if (i >= num_all) return -1;
-    const int32_t seq = i / call.num_entries;
-    const int32_t entry = i % call.num_entries;
-    const int64_t list =
-        static_cast<int64_t>(seq) * call.num_list_heads + (call.num_list_heads == 1 ? 0 : set);
-    if (entry >= call.page_count[list]) return -1;
-    const int32_t page = call.page_ids[list * call.max_pages + entry];
-    if (page >= (call.kv_end[seq] + call.page_tokens - 1) / call.page_tokens) return -1;
-    const int32_t block = page / call.pages_per_block;
-    const int32_t id = call.block_ids[static_cast<int64_t>(seq) * call.max_blocks + block];
-    return id * call.pages_per_block + page % call.pages_per_block;
+  __device__ int32_t num_all() const { return call_.num_seqs * call_.num_entries; }
+  // The key of an entry; -1 if it does not exist or is not on the host. A thread keeps that of its
+  // first entry, which is its only one in most steps.
+  __device__ int32_t key(int32_t i) const {
+    return i == static_cast<int32_t>(threadIdx.x) ? own_key_ : find_key(i);
   }
   __device__ int32_t& place(int32_t i) const {
-    const int64_t row = static_cast<int64_t>(i / call.num_entries) * call.sets.num_sets + set;
-    return call.places[row * call.max_places + i % call.num_entries];
+    const int32_t seq = seq_of(i);
+    const int64_t row = static_cast<int64_t>(seq) * call_.sets.num_sets + set_;
+    return call_.places[row * call_.max_places + i - seq * call_.num_entries];
   }
+
+ private:
+  // One sequence needs no division, which takes as long as an access to the L1 cache.
+  __device__ int32_t seq_of(int32_t i) const {
+    return call_.num_seqs == 1 ? 0 : i / call_.num_entries;
+  }
+  __device__ int32_t find_key(int32_t i) const {
+    if (i >= num_all()) return -1;
+    const int32_t seq = seq_of(i);
+    const int32_t entry = i - seq * call_.num_entries;
+    const int64_t list =
+        static_cast<int64_t>(seq) * call_.num_list_heads + (call_.num_list_heads == 1 ? 0 : set_);
+    // All three at once: an entry after the last one of its list may hold any page.
+    const int32_t count = call_.page_count[list];
+    const int32_t page = call_.page_ids[list * call_.max_pages + entry];
+    const int32_t kv_end = call_.kv_end[seq];
+    if (entry >= count || page * static_cast<int64_t>(call_.page_tokens) >= kv_end) return -1;
+    const int32_t block = page / call_.pages_per_block;
+    const int32_t id = call_.block_ids[static_cast<int64_t>(seq) * call_.max_blocks + block];
+    return (id - block) * call_.pages_per_block + page;
+  }
+
+  const FindCall& call_;
+  int32_t set_;
+  int32_t own_key_;
 };
+
+// Brings the first kilobytes of an array to the L2 cache, the threads of a block a line each.
+__device__ inline void warm(const int32_t* array, int64_t count) {
+  constexpr int64_t kLineInts = 32;
+  constexpr int64_t kMostInts = 32768;
+  for (int64_t i = threadIdx.x * kLineInts; i < min(count, kMostInts);
+       i += num_threads() * kLineInts) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(array + i));
+  }
+}
+
+// Brings what a look-up reads of a set to the L2 cache.
+__device__ inline void warm_set(const Sets& set) {
+  const int64_t num_uses = int64_t{kUsesPerPlace} * set.num_places;
+  warm(set.cursors, kNumCursors);
+  warm(set.place_of_key, set.num_keys);
+  warm(set.newest_use, set.num_places);
+  warm(set.key_of_place, set.num_places);
+  warm(set.uses, num_uses);
+}
 
 // Moves the entries of the log that are not void to its beginning; returns its new end. Entries
 // move towards the beginning only, so a tile is read before anything is written over it.
@@ -144,11 +185,10 @@ __device__ inline int32_t shorten_log(const Sets& set, int32_t begin, int32_t en
 
 // Step 1: pages that are found are used; each missing page is marked with its first entry. Returns
 // the number found by this thread.
-__device__ inline int32_t look_up(const Lists& lists, const Sets& set, int32_t num_all,
-                                  int32_t log_end) {
+__device__ inline int32_t look_up(const Lists& lists, const Sets& set, int32_t log_end) {
   int32_t num_found = 0;
-  for (int32_t i = threadIdx.x; i < num_all; i += num_threads()) {
-    const int32_t key = lists.key(i, num_all);
+  for (int32_t i = threadIdx.x; i < lists.num_all(); i += num_threads()) {
+    const int32_t key = lists.key(i);
     int32_t place = -1;
     if (key >= 0) {
       place = load_fresh(set.place_of_key + key);
@@ -167,12 +207,12 @@ __device__ inline int32_t look_up(const Lists& lists, const Sets& set, int32_t n
 }
 
 // Step 2: lists the missing pages in order of their first entries; returns their number.
-__device__ inline int32_t list_missing(const Lists& lists, const Sets& set, int32_t num_all,
-                                       int32_t* missing_keys, int32_t* warp_counts) {
+__device__ inline int32_t list_missing(const Lists& lists, const Sets& set, int32_t* missing_keys,
+                                       int32_t* warp_counts) {
   int32_t num_missing = 0;
-  for (int32_t first = 0; first < num_all; first += num_threads()) {
+  for (int32_t first = 0; first < lists.num_all(); first += num_threads()) {
     const int32_t i = first + static_cast<int32_t>(threadIdx.x);
-    const int32_t key = lists.key(i, num_all);
+    const int32_t key = lists.key(i);
     const bool is_first = key >= 0 && load_fresh(set.place_of_key + key) == -1 - i;
     const Ranks ranks = rank_in_block(is_first, warp_counts);
     if (is_first) missing_keys[num_missing + ranks.rank] = key;
@@ -238,13 +278,12 @@ __device__ inline int32_t give_places(const Sets& set, int32_t num_missing, cons
 }
 
 // Step 5: every entry that was not found gets the place of its page.
-__device__ inline int32_t use_missing(const Lists& lists, const Sets& set, int32_t num_all,
-                                      int32_t log_end) {
+__device__ inline int32_t use_missing(const Lists& lists, const Sets& set, int32_t log_end) {
   int32_t num_used = 0;
-  for (int32_t i = threadIdx.x; i < num_all; i += num_threads()) {
+  for (int32_t i = threadIdx.x; i < lists.num_all(); i += num_threads()) {
     // Where the page was found, this thread has noted it before.
     if (set.uses[log_end + i] >= 0) continue;
-    const int32_t key = lists.key(i, num_all);
+    const int32_t key = lists.key(i);
     if (key < 0) continue;
     const int32_t place = load_fresh(set.place_of_key + key);
     lists.place(i) = place;
@@ -259,12 +298,13 @@ __device__ inline int32_t use_missing(const Lists& lists, const Sets& set, int32
 __global__ void __launch_bounds__(kMostThreads) find_hot_pages_kernel(const FindCall call) {
   __shared__ int32_t warp_counts[kMostWarps];
   __shared__ int32_t sums[2];  // found or used entries, evicted pages
-  let_next_kernel_start();
-  wait_for_earlier_work();
   const auto index = static_cast<int32_t>(blockIdx.x);
   const Sets set = call.sets.of(index);
-  const Lists lists{call, index};
-  const int32_t num_all = call.num_seqs * call.num_entries;
+  let_next_kernel_start();
+  warm_set(set);
+  wait_for_earlier_work();
+  const Lists lists(call, index);
+  const int32_t num_all = lists.num_all();
   int32_t* missing_keys = call.missing_keys + static_cast<int64_t>(index) * call.max_missing;
   int32_t* missing_places = call.missing_places + static_cast<int64_t>(index) * call.max_missing;
   int32_t log_begin = max(set.cursors[kLogBegin], 0);
@@ -276,15 +316,15 @@ __global__ void __launch_bounds__(kMostThreads) find_hot_pages_kernel(const Find
     log_end = shorten_log(set, log_begin, log_end, warp_counts);
     log_begin = 0;
   }
-  int32_t num_listed = look_up(lists, set, num_all, log_end);
+  int32_t num_listed = look_up(lists, set, log_end);
   __syncthreads();
-  const int32_t num_missing = list_missing(lists, set, num_all, missing_keys, warp_counts);
+  const int32_t num_missing = list_missing(lists, set, missing_keys, warp_counts);
   log_begin = find_victims(set, num_missing, set.num_places - places_used, log_begin, log_end,
                            missing_places, warp_counts);
   __syncthreads();
   const int32_t num_evicted = give_places(set, num_missing, missing_keys, missing_places);
   __syncthreads();
-  num_listed += use_missing(lists, set, num_all, log_end);
+  num_listed += use_missing(lists, set, log_end);
   if (call.poisoned != nullptr) {
     for (int32_t r = 0; r < num_missing; ++r) poison(call, index, load_fresh(missing_places + r));
   }
