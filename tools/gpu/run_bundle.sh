@@ -115,25 +115,33 @@ sanitized() {
     --kernel-name-exclude kernel_substring=nvjet "${@:3}"
 }
 
-# A short prompt through the ring and a few decode steps, with all history and with listed pages.
+# A short prompt through the ring and a few decode steps, with all history, with listed pages, hot
+# ones among them, and with drafts.
 # Passes have at most 16 rows: larger products use cuBLAS's kernels, which crash under racecheck.
 sanitize_offload() {
   local run=("$bundle/bin/sluice" bench offload "$SLUICE_SOURCE_DIR/models/needle"
-    --modes chunked --decode-tokens 6 --repeats 0 --device-bytes 0 --slots 2 --slot-blocks 4)
+    --modes chunked --decode-tokens 6 --repeats 0 --slots 2 --slot-blocks 4)
   local short=(--lengths 320 --block-size 16 --chunks 16 --max-num-batched-tokens 16)
+  local pages=(--sparse-page-tokens 16 --sparse-topk-tokens 64 --sparse-recent-tokens 16)
   if [ ! -x "${run[0]}" ]; then
     echo "skipped: runs with KV in host memory, since the bundle has no sluice"
     return
   fi
-  sanitized "$1" "offload, full" "${run[@]}" "${short[@]}"
-  sanitized "$1" "offload, quest" "${run[@]}" "${short[@]}" --sparse-policy full+quest \
-    --sparse-page-tokens 16 --sparse-topk-tokens 64 --sparse-recent-tokens 16
+  sanitized "$1" "offload, full" "${run[@]}" "${short[@]}" --device-bytes 0
+  sanitized "$1" "offload, quest" "${run[@]}" "${short[@]}" "${pages[@]}" --device-bytes 0 \
+    --sparse-policy full+quest
+  sanitized "$1" "offload, hot pages" "${run[@]}" "${short[@]}" "${pages[@]}" \
+    --device-bytes 256K --sparse-policy full+quest
+  sanitized "$1" "offload, speculation" "$bundle/bin/sluice" bench speculative \
+    "$SLUICE_SOURCE_DIR/models/needle" --lengths 320 --counts 4 --accept 80 --decode-tokens 12 \
+    --repeats 1 --block-size 16 --num-kv-slots 2 --kv-slot-blocks 4 --kv-device-bytes 256K \
+    --max-num-batched-tokens 16 --prefill-chunk-tokens 16 "${pages[@]}"
   # Prefill that selects takes whole scopes, which are larger passes.
   [ "$1" != racecheck ] || return 0
   local policy
   for policy in sampled+quest xattention+quest minference+quest flexprefill+full avgpool+full; do
-    sanitized "$1" "offload, $policy" "${run[@]}" --lengths 6K --block-size 128 --chunks 4K \
-      --sparse-policy "$policy"
+    sanitized "$1" "offload, $policy" "${run[@]}" --device-bytes 0 --lengths 6K \
+      --block-size 128 --chunks 4K --sparse-policy "$policy"
   done
 }
 
