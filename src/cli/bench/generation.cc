@@ -27,8 +27,26 @@ EngineOptions bench_engine(const BenchCommand& command, int64_t longest) {
   return engine;
 }
 
-// Runs one batch and returns the engine's counters as differences: steps and times.
-EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_tokens,
+// What the engine did for one batch.
+struct BatchCounts {
+  double prefill_seconds = 0;
+  double decode_seconds = 0;  // of decode steps, with their drafts
+  int64_t num_passes = 0;     // of decode: its steps, and the passes that draft
+  int64_t num_rows = 0;       // of the passes that decode or verify: one for each sequence
+};
+
+// Running totals; a sequence has one token for each step, and one for each draft that was kept.
+BatchCounts totals_of(const LLM& llm) {
+  const EngineStats stats = llm.stats();
+  const Observations seen = llm.observations();
+  return {.prefill_seconds = static_cast<double>(stats.prefill_ns) * 1e-9,
+          .decode_seconds = static_cast<double>(stats.decode_ns) * 1e-9,
+          .num_passes = seen.decode.num_steps + seen.draft.num_steps,
+          .num_rows = -seen.speculation.num_accepted_tokens};
+}
+
+// Runs one batch and counts what the engine did.
+BatchCounts measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_tokens,
                           int32_t vocab_size, int32_t repeat) {
   // Different prompts each time, so that no cache helps. Repeats are 65536 seeds apart, the largest
   // batch, so that no prompt occurs twice.
@@ -43,14 +61,16 @@ EngineStats measure_batch(LLM& llm, const BenchCommand& command, int64_t prompt_
   params.max_tokens = command.output_tokens;
   GenerateOptions options;
   options.should_cancel = interrupted;
-  const EngineStats before = llm.stats();
+  const BatchCounts before = totals_of(llm);
   llm.generate(prompts, params, options);
   if (interrupted()) throw Interrupted();
-  EngineStats after = llm.stats();
-  after.num_steps -= before.num_steps;
-  after.prefill_ns -= before.prefill_ns;
-  after.decode_ns -= before.decode_ns;
-  return after;
+  const BatchCounts after = totals_of(llm);
+  // Prefill samples the first token of each sequence.
+  const int64_t num_decoded = int64_t{command.batch} * (command.output_tokens - 1);
+  return {.prefill_seconds = after.prefill_seconds - before.prefill_seconds,
+          .decode_seconds = after.decode_seconds - before.decode_seconds,
+          .num_passes = after.num_passes - before.num_passes,
+          .num_rows = num_decoded + after.num_rows - before.num_rows};
 }
 
 // Tokens and work (bytes or operations) per second of one batch.
@@ -80,9 +100,9 @@ std::vector<Row> measure_rows(const BenchCommand& command, int64_t longest, cons
     std::vector<double> token_rates, work_rates;
     for (int32_t i = 0; i <= command.repeats; ++i) {
       progress.update(done++ / total, "prompts of " + format_tokens(length) + " tokens");
-      const EngineStats stats = measure_batch(llm, command, length, work.model.vocab_size, i);
+      const BatchCounts counts = measure_batch(llm, command, length, work.model.vocab_size, i);
       if (i == 0) continue;  // the batch to warm up
-      const Rates rates = rates_of(static_cast<double>(length), stats);
+      const Rates rates = rates_of(static_cast<double>(length), counts);
       token_rates.push_back(rates.tokens);
       work_rates.push_back(rates.work);
     }
@@ -147,19 +167,19 @@ void write_comparison(const BenchCommand& command, const Comparison& comparison,
 
 }  // namespace
 
-// Work of a step in bytes: Work::decode_weight_bytes once, and each sequence's KV at the mean
-// context of the answer.
+// Work in bytes: Work::decode_weight_bytes for each pass, drafts too, and each sequence's KV, at
+// the mean context of the answer, for each step that decodes or verifies. What drafts read of it
+// depends on their policy and is left out.
 int bench_decode(const BenchDecodeCommand& command) {
   const Work work(command.engine.model);
   const Bound before = measure_memory_rate(command.engine);
   const auto kv_bytes = static_cast<double>(work.model.kv_bytes_per_token);
-  const auto rates_of = [&](double prompt_tokens, const EngineStats& stats) -> Rates {
-    // Prefill samples the first token, so there is one decode step less than tokens.
-    const double steps = command.output_tokens - 1;
+  const auto rates_of = [&](double prompt_tokens, const BatchCounts& counts) -> Rates {
+    const double tokens = (command.output_tokens - 1.0) * command.batch;
     const double mean_context = prompt_tokens + command.output_tokens / 2.0;
-    const double step_bytes = work.decode_weight_bytes() + command.batch * mean_context * kv_bytes;
-    const double seconds = static_cast<double>(stats.decode_ns) * 1e-9;
-    return {.tokens = steps * command.batch / seconds, .work = steps * step_bytes / seconds};
+    const double bytes = static_cast<double>(counts.num_passes) * work.decode_weight_bytes() +
+                         static_cast<double>(counts.num_rows) * mean_context * kv_bytes;
+    return {.tokens = tokens / counts.decode_seconds, .work = bytes / counts.decode_seconds};
   };
   const std::vector<Row> rows =
       measure_rows(command, longest_prompt(command) + command.output_tokens, work, rates_of);
@@ -179,10 +199,9 @@ int bench_decode(const BenchDecodeCommand& command) {
 int bench_prefill(const BenchPrefillCommand& command) {
   const Work work(command.engine.model);
   const Bound before = measure_matmul_flops(command.engine);
-  const auto rates_of = [&](double prompt_tokens, const EngineStats& stats) -> Rates {
-    const double seconds = static_cast<double>(stats.prefill_ns) * 1e-9;
-    return {.tokens = prompt_tokens * command.batch / seconds,
-            .work = work.prefill_flops(prompt_tokens) * command.batch / seconds};
+  const auto rates_of = [&](double prompt_tokens, const BatchCounts& counts) -> Rates {
+    return {.tokens = prompt_tokens * command.batch / counts.prefill_seconds,
+            .work = work.prefill_flops(prompt_tokens) * command.batch / counts.prefill_seconds};
   };
   const std::vector<Row> rows = measure_rows(command, longest_prompt(command) + 1, work, rates_of);
   write_comparison(command,

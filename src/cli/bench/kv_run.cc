@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "attention/replay/list_replay.h"
+#include "cli/bench/lists/replayed_lists.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
@@ -178,19 +178,7 @@ void run_prompt(LlmEngine& engine, const KvRow& row, int32_t run) {
 
 // The policies of a row. The first row of decode is the one after the prompt.
 std::unique_ptr<PolicyPair> policies_of(const KvRow& row) {
-  std::unique_ptr<PolicyPair> policies = make_policies(row.engine);
-  if (row.replay) replay_lists(*policies, *row.replay, row.work.prompt_tokens);
-  return policies;
-}
-
-// Checks that the row's lists can be replayed under its plan, which gets their memory.
-void plan_replay(const ModelSummary& model, int32_t block_tokens, KvRow* row) {
-  const KvLayout layout{.num_layers = model.num_layers,
-                        .block = {.num_kv_heads = model.num_kv_heads,
-                                  .head_dim = model.head_dim,
-                                  .block_tokens = block_tokens}};
-  policies_of(*row)->rule(Phase::kDecode, layout.block);
-  row->planned_device_bytes += static_cast<double>(ListReplay::table_bytes(*row->replay, layout));
+  return replaying_policies(row.engine, row.replay, row.work.prompt_tokens);
 }
 
 // Consecutive runs of every row, each row's in one engine.
@@ -289,7 +277,10 @@ LinkRates measure_rows_and_link(std::vector<KvRow>* rows, const ModelSummary& mo
     const MemoryPlan plan = plan_memory(row.engine);
     // `inspect` would print the same plan; peak_cell compares the run with it.
     row.planned_device_bytes = static_cast<double>(plan.device_used_bytes());
-    if (row.replay) plan_replay(model, plan.block_size, &row);
+    if (row.replay) {
+      row.planned_device_bytes += static_cast<double>(
+          replay_bytes(row.engine, model, plan.block_size, *row.replay, row.work.prompt_tokens));
+    }
     if (!plan.fits) row.does_not_fit = plan.remedy;
   }
   // All rows run on the same device.

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "attention/list_recorder.h"
+#include "cli/bench/lists/hot_page_tally.h"
 #include "cli/bench/lists/list_file.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/page_overlap.h"
@@ -38,6 +39,8 @@ struct Row {
   int32_t page_tokens = 0;
   std::vector<OverlapSummary> layers;
   OverlapSummary all;
+  int32_t num_places = 0;      // hot pages of each layer and KV head
+  std::vector<HotShares> hot;  // by layer; empty: the engine keeps none
 };
 
 // The first num_tokens tokens of the text. Errors: kInvalidArgument if it is shorter.
@@ -61,10 +64,17 @@ std::vector<int32_t> read_tokens(const BenchOverlapCommand& command, const Token
 // Compares the lists of an engine's steps, with one PageOverlap per layer and KV head.
 class StepComparer {
  public:
-  // `record`: null, or what gets the lists of steps that count.
-  StepComparer(const ListRecorder& recorder, const SelectionRule& rule, int32_t num_layers,
-               RecordedLists* record)
-      : recorder_(recorder), rule_(rule), record_(record), heads_(num_layers), steps_(num_layers) {}
+  // `record`: null, or what gets the lists of steps that count. `hot`: null, or what gets all lists
+  // of an engine with hot pages.
+  StepComparer(const ListRecorder& recorder, const LlmEngine& engine, RecordedLists* record,
+               HotPageTally* hot)
+      : recorder_(recorder),
+        block_tokens_(engine.plan().kv_layout.block.block_tokens),
+        rule_(recorder.rule(engine.plan().kv_layout.block)),
+        record_(record),
+        hot_(hot),
+        heads_(engine.config().num_layers),
+        steps_(engine.config().num_layers) {}
 
   // Reads the lists of the step that has just ended, whose row is at `position`. Pages of sinks and
   // window are left out, since every step reads them. `counts` is false for warm-up steps.
@@ -79,7 +89,9 @@ class StepComparer {
         // A list of another length would be that of another step.
         SLUICE_CHECK(std::ssize(pages) == rule_.num_listed_pages(position), "{} pages at {}",
                      pages.size(), position);
+        const std::vector<int32_t> listed = pages;
         std::erase_if(pages, [&](int32_t p) { return p < rule.sink_pages || p >= first_recent; });
+        if (hot_) look_up(layer, static_cast<size_t>(head), listed, position, counts);
         if (record_ && counts) record(pages);
         if (pages.empty()) continue;  // sinks and window cover the whole text
         const StepOverlap overlap = heads_[layer][static_cast<size_t>(head)].add_step(pages);
@@ -109,6 +121,18 @@ class StepComparer {
   }
 
  private:
+  // The pages of a list that hot pages may hold are those in sealed blocks.
+  void look_up(size_t layer, size_t head, std::vector<int32_t> listed, int64_t position,
+               bool counts) {
+    const int64_t num_sealed = position / block_tokens_ * block_tokens_ / rule_.page_tokens;
+    const int64_t first_recent = rule_.first_recent_page(position);
+    std::erase_if(listed, [&](int32_t page) { return page >= num_sealed; });
+    const auto num_chosen = std::ranges::count_if(listed, [&](int32_t page) {
+      return page >= rule_.page_rule.sink_pages && page < first_recent;
+    });
+    hot_->add_list(layer, head, listed, num_chosen, counts);
+  }
+
   // Counts a step of the record; the first one gives it its sizes.
   void begin_step(int64_t position) {
     if (record_->num_steps++ > 0) return;
@@ -139,8 +163,10 @@ class StepComparer {
   }
 
   const ListRecorder& recorder_;
+  int64_t block_tokens_;
   SelectionRule rule_;
   RecordedLists* record_;
+  HotPageTally* hot_;
   std::vector<std::vector<PageOverlap>> heads_;  // by layer, then head
   std::vector<std::vector<StepOverlap>> steps_;  // by layer, of all heads
 };
@@ -185,17 +211,24 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
   const int64_t num_steps = PageOverlap::kWindow + command.steps;
   const std::vector<int32_t> text = read_tokens(command, engine.tokenizer(), length + num_steps);
   const SequenceId id = prefill(engine, {text.begin(), text.begin() + length}, num_steps);
-  StepComparer comparer(recorder, recorder.rule(engine.plan().kv_layout.block),
-                        engine.config().num_layers, record);
+  const int32_t num_places = engine.plan().offloaded.sizes.hot_pages.num_places;
+  HotPageTally hot(engine.config().num_layers, num_places);
+  StepComparer comparer(recorder, engine, record, num_places > 0 ? &hot : nullptr);
   for (int64_t step = 0; step < num_steps; ++step) {
     if (interrupted()) throw Interrupted();
+    if (num_places > 0 && step == PageOverlap::kWindow) hot.begin(engine.observations().decode);
     const int64_t position = length + step;
     // The row of this step is the text's token at `position`.
     engine.replace_last_token(id, text[static_cast<size_t>(position)]);
     engine.step();
     comparer.take(position, step >= PageOverlap::kWindow);
   }
-  return comparer.row(length, budget);
+  Row row = comparer.row(length, budget);
+  if (num_places == 0) return row;
+  hot.end(engine.observations().decode);
+  row.num_places = num_places;
+  row.hot = hot.layers();
+  return row;
 }
 
 std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
@@ -214,17 +247,57 @@ std::vector<std::string> cells_of(const Row& row, const std::string& layer,
           percent(summary.mean.caches[2])};
 }
 
+HotShares sum_of(const std::vector<HotShares>& layers) {
+  HotShares all;
+  for (const HotShares& layer : layers) all.add(layer);
+  return all;
+}
+
+ordered_json hot_json(const Row& row, const HotShares& hot) {
+  return {{"places", row.num_places},     {"hits", hot.num_hits},
+          {"misses", hot.num_misses},     {"lru_hits", hot.lru_hits},
+          {"lru_misses", hot.lru_misses}, {"chosen_hit_share", hot.chosen_share()}};
+}
+
+// The hot pages of the engines that keep them; empty without any.
+std::string hot_table(const std::vector<Row>& rows) {
+  Table table({"context", "budget", "layer", "places", "engine", "LRU", "engine, by score"});
+  for (const Row& row : rows) {
+    const auto add = [&](const std::string& layer, const HotShares& hot) {
+      table.add({format_tokens(row.context_tokens), format_tokens(row.budget_tokens), layer,
+                 std::to_string(row.num_places), percent(hot.engine_share()),
+                 percent(hot.lru_share()), percent(hot.chosen_share())});
+    };
+    for (size_t layer = 0; layer < row.hot.size(); ++layer) {
+      add(std::to_string(layer), row.hot[layer]);
+    }
+    if (!row.hot.empty()) add("all", sum_of(row.hot));
+  }
+  if (table.num_rows() == 0) return "";
+  return "\nhot pages: share of the listed pages in blocks on the host that the engine found in "
+         "its\n"
+         "places, an LRU cache of as many finds, and the engine found of those chosen by "
+         "score.\n\n" +
+         table.to_string();
+}
+
 // "layer" is null for all layers together; write_rows sets it for the others.
 ordered_json json_of(const Row& row, const OverlapSummary& summary) {
   ordered_json caches = ordered_json::array();
   for (size_t i = 0; i < summary.mean.caches.size(); ++i) {
     caches.push_back({{"budgets", kCacheBudgets[i]}, {"hit_share", summary.mean.caches[i]}});
   }
-  return {{"context_tokens", row.context_tokens}, {"budget_tokens", row.budget_tokens},
-          {"page_tokens", row.page_tokens},       {"layer", nullptr},
-          {"num_lists", summary.num_steps},       {"previous", summary.mean.previous},
-          {"previous_p10", summary.previous_p10}, {"last_4", summary.mean.last_4},
-          {"last_16", summary.mean.last_16},      {"lru_caches", caches}};
+  return {{"context_tokens", row.context_tokens},
+          {"budget_tokens", row.budget_tokens},
+          {"page_tokens", row.page_tokens},
+          {"layer", nullptr},
+          {"num_lists", summary.num_steps},
+          {"previous", summary.mean.previous},
+          {"previous_p10", summary.previous_p10},
+          {"last_4", summary.mean.last_4},
+          {"last_16", summary.mean.last_16},
+          {"lru_caches", caches},
+          {"hot_pages", nullptr}};
 }
 
 // A line per layer and one for all layers, for every length and budget.
@@ -237,18 +310,20 @@ void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows
       table.add(cells_of(row, std::to_string(layer), row.layers[layer]));
       results.push_back(json_of(row, row.layers[layer]));
       results.back()["layer"] = layer;
+      if (!row.hot.empty()) results.back()["hot_pages"] = hot_json(row, row.hot[layer]);
     }
     table.add(cells_of(row, "all", row.all));
     results.push_back(json_of(row, row.all));
+    if (!row.hot.empty()) results.back()["hot_pages"] = hot_json(row, sum_of(row.hot));
   }
   const std::string model = model_name(command.engine.model);
   const std::string text = fmt::format(
       "overlap, {}, {}, {} steps after {}, pages of {}: share of the pages chosen by score that\n"
       "steps before have chosen too, or an LRU cache of 2 or 4 budgets holds (one of 1 budget "
-      "holds\nthe last step). Sinks and window, {} and {} tokens, are not counted.\n\n{}",
+      "holds\nthe last step). Sinks and window, {} and {} tokens, are not counted.\n\n{}{}",
       model, command.engine.sparse.policy, command.steps, PageOverlap::kWindow,
       rows.front().page_tokens, *command.engine.sparse.sink_tokens,
-      *command.engine.sparse.recent_tokens, table.to_string());
+      *command.engine.sparse.recent_tokens, table.to_string(), hot_table(rows));
   write_bench(command.json,
               {{"bench", "overlap"},
                {"model", model},

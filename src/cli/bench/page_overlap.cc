@@ -34,9 +34,9 @@ StepOverlap PageOverlap::add_step(const std::vector<int32_t>& pages) {
       if (static_cast<int64_t>(place) < cache_pages_[i]) overlap.caches[i] += share;
     }
   }
-  // Only now the list changes: this step's pages move to the front.
+  // Only now the list changes: this step's pages move to the front, its last one before the others.
   std::erase_if(recency_, [&](int32_t page) { return listed.contains(page); });
-  recency_.insert(recency_.begin(), pages.begin(), pages.end());
+  recency_.insert(recency_.begin(), pages.rbegin(), pages.rend());
   for (const int32_t page : listed) last_step_[page] = step_;
   ++step_;
   return overlap;

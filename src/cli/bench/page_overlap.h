@@ -26,10 +26,10 @@ class PageOverlap {
   // `cache_pages`: the sizes of the simulated caches, in pages.
   explicit PageOverlap(std::vector<int64_t> cache_pages) : cache_pages_(std::move(cache_pages)) {}
 
-  // Compares the next step's pages (each once, in any order) with those of earlier steps. A step
-  // looks up its whole list before it changes the caches, as a gather would; a cache of one list's
-  // size therefore holds exactly the step before.
-  // REQUIRES: at least one page.
+  // Compares the next step's pages (each once) with those of earlier steps. A step looks up its
+  // whole list before it changes the caches, as a gather would; a cache of one list's size
+  // therefore holds exactly the step before. Pages are used in the order of the list, as by
+  // find_hot_pages. REQUIRES: at least one page.
   StepOverlap add_step(const std::vector<int32_t>& pages);
 
  private:

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/lists/list_file.h"
+#include "cli/bench/lists/replayed_lists.h"
 #include "cli/bench/sparse_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
@@ -19,18 +20,12 @@
 #include "cli/prompt_input.h"
 #include "cli/terminal.h"
 #include "cli/units.h"
-#include "core/printable.h"
 #include "tokenizer/tokenizer.h"
 
 namespace sluice::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-// The half of "PREFILL+DECODE" for decode, or the whole name.
-std::string decode_policy(const std::string& policy) {
-  return policy.substr(policy.find('+') + 1);  // npos + 1 = 0
-}
 
 // The option that limits how much the policy reads in decode; null if decode reads everything.
 std::optional<int32_t> SparseOptions::*budget_option(const std::string& policy) {
@@ -126,26 +121,6 @@ RecordedLists read_lists(const BenchSparseCommand& command,
   return decode_lists(read_user_file("--replay", command.replay), command.replay);
 }
 
-// Where the lists of decode come from, for the head of the table.
-std::string describe_replay(const RecordedLists& lists) {
-  return fmt::format(
-      "Replayed: in place of the pages that Quest chooses, decode reads those that it chose in {}\n"
-      "steps of {} after {} tokens of a text ({} layers of {} lists, carried over to all).\n",
-      lists.num_steps, printable(lists.model), format_tokens(lists.first_pos), lists.num_layers,
-      lists.num_heads);
-}
-
-ordered_json replay_json(const BenchSparseCommand& command, const RecordedLists& lists) {
-  return {{"file", command.replay},
-          {"model", printable(lists.model)},
-          {"first_position", lists.first_pos},
-          {"steps", lists.num_steps},
-          {"layers", lists.num_layers},
-          {"lists_per_layer", lists.num_heads},
-          {"budget_tokens", int64_t{lists.rule.top_pages} * lists.page_tokens},
-          {"page_tokens", lists.page_tokens}};
-}
-
 // "prompts of haystack.txt (61034 tokens)"; a shorter text is repeated.
 std::string describe_prompts(const BenchSparseCommand& command, const std::vector<int32_t>& text) {
   if (text.empty()) return "prompts of random ids";
@@ -169,7 +144,7 @@ ordered_json command_json(const BenchSparseCommand& command, const Inputs& input
   if (!inputs.text.empty()) {
     json["prompts"] = {{"file", command.file}, {"tokens", inputs.text.size()}};
   }
-  if (inputs.replay) json["replay"] = replay_json(command, *inputs.replay);
+  if (inputs.replay) json["replay"] = replay_json(command.replay, *inputs.replay);
   return json;
 }
 

@@ -306,6 +306,8 @@ void declare(OptionSet& set, BenchSpeculativeCommand* bench) {
               1, 1000);
   set.text("-f,--file", "FILE", "text of the prompts, with --load-format auto (DIR/haystack.txt)",
            &bench->file);
+  set.text("--replay", "FILE",
+           "page lists for drafts by Quest, of bench overlap --record (its own)", &bench->replay);
   static_assert(kSamplingRows[0].facts.name == "temperature");
   add_option(set, kSamplingRows[0], &bench->sampling);
   declare_seed(set, &bench->engine);

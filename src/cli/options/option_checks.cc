@@ -394,6 +394,7 @@ void check(BenchSpeculativeCommand* bench, const Given& given) {
   if (method == SpeculativeMethod::kNgram && !is_sparse) bench->engine.sparse.policy = "full";
   if (bench->engine.load_format != LoadFormat::kDummy) {
     refuse_given(given, {"--accept"}, "acceptance is that of the model's weights; leave it out");
+    refuse_given(given, {"--replay"}, "the model's weights choose pages; leave it out");
     return;
   }
   refuse_given(given, {"--file", "--temperature"},

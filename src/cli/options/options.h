@@ -279,6 +279,7 @@ struct BenchSpeculativeCommand {
   std::vector<int32_t> counts = {4, 8, 16};         // tokens of a draft
   std::vector<int32_t> acceptances = {80, 90, 95};  // percent, with random weights
   std::string file;                                 // text; "": the model's haystack.txt
+  std::string replay;                               // lists that drafts read; "": their own
   SamplingParams sampling = {.temperature = 0};     // of the text, with the model's weights
   bool json = false;
   bool gpu_lock = false;

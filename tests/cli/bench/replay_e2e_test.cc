@@ -1,5 +1,5 @@
-// Page lists from one bench to another, as programs: bench overlap writes them, bench sparse reads
-// them.
+// Page lists from one bench to another, as programs: bench overlap writes them, bench sparse and
+// bench speculative read them. And what bench overlap says about an engine with hot pages.
 #include <filesystem>
 
 #include <gtest/gtest.h>
@@ -97,6 +97,47 @@ TEST_F(Replay, TheTableSaysSo) {
                             "6\nsteps of needle after 1040 tokens", "full+quest, 128, replayed"}) {
     EXPECT_NE(outcome.out.find(words), std::string::npos) << words << "\n" << outcome.out;
   }
+}
+
+// Drafts read the lists, passes that verify do not: with drafts of one token, half of the rows.
+TEST_F(Replay, DraftsReadTheRecordedLists) {
+  const Words words = {"bench", "speculative",  model_dir(), "--device",
+                       "cpu",   "--lengths",    "2K",        "--decode-tokens",
+                       "9",     "--repeats",    "1",         "--counts",
+                       "1",     "--accept",     "0",         "--num-kv-slots",
+                       "3",     "--block-size", "64",        "--sparse-page-tokens",
+                       "16",    "--replay",     lists(),     "--sparse-topk-tokens"};
+  const Json json = json_of(joined(words, {"128"}));
+  EXPECT_EQ(json.at("replay").at("steps"), 6);
+  ASSERT_EQ(json.at("results").size(), 3u);
+  EXPECT_EQ(json.at("results")[1].at("draft_tokens"), 9);
+  const Outcome outcome = run_sluice(joined(words, {"128"}));
+  EXPECT_NE(outcome.out.find("Replayed: in place of the pages that Quest chooses"),
+            std::string::npos)
+      << outcome.out;
+  expect_usage_errors({{joined(words, {"256"}), "the recorded lists have 128 tokens"}});
+}
+
+// One sequence, so what the engine finds is what an LRU cache holds, page by page.
+TEST_F(Replay, HotPagesFindWhatTheSimulatedCacheHolds) {
+  for (const char* bytes : {"1M", "2M"}) {
+    const Json json = json_of(
+        overlap({"--budgets", "128", "--kv-offload", "chunked", "--block-size", "64",
+                 "--kv-host-bytes", "8M", "--kv-device-bytes", bytes, "--lengths", "1500"}));
+    const Json& results = json.at("results");
+    ASSERT_EQ(results.size(), 7u);
+    for (const Json& row : results) {
+      const Json& hot = row.at("hot_pages");
+      SCOPED_TRACE(row.dump());
+      EXPECT_GT(hot.at("places"), 8);
+      EXPECT_GT(hot.at("hits"), 0);
+      EXPECT_GT(hot.at("misses"), 0);
+      EXPECT_EQ(hot.at("hits"), hot.at("lru_hits"));
+      EXPECT_EQ(hot.at("misses"), hot.at("lru_misses"));
+    }
+    EXPECT_LT(results[6].at("hot_pages").at("chosen_hit_share"), 1);
+  }
+  EXPECT_TRUE(recorded_->at("results")[0].at("hot_pages").is_null());
 }
 
 TEST_F(Replay, BadOptionsAreErrors) {

@@ -56,10 +56,17 @@ TEST(BenchSpeculative, ForcedAcceptanceGivesItsTokens) {
   EXPECT_EQ(json.at("policy"), "full+quest");
   EXPECT_EQ(json.at("kv_offload"), "chunked");
   EXPECT_TRUE(json.at("prompts").is_null());
+  EXPECT_TRUE(json.at("replay").is_null());
   const Json& results = json.at("results");
-  ASSERT_EQ(results.size(), 5u);
+  ASSERT_EQ(results.size(), 7u);
   expect_plain(results[0]);
   for (size_t i = 1; i < 5; ++i) expect_forced(results[i], i < 3 ? 2 : 5, i % 2 == 0, true);
+  for (size_t i = 5; i < 7; ++i) {
+    EXPECT_TRUE(results[i].at("num_speculative_tokens").is_null()) << "chosen by the engine";
+    EXPECT_EQ(results[i].at("forced_acceptance"), i == 6 ? 1 : 0);
+    EXPECT_EQ(results[i].at("accepted_tokens"),
+              i == 6 ? results[i].at("draft_tokens").get<int64_t>() : 0);
+  }
 }
 
 // Random ids have no n-grams to find, so the drafts are made up.
@@ -67,7 +74,7 @@ TEST(BenchSpeculative, NgramsHaveDraftsToForce) {
   const Json json = json_of(speculative({"--counts", "3", "--accept", "0,100",
                                          "--speculative-method", "ngram", "--kv-offload", "off"}));
   EXPECT_EQ(json.at("policy"), "full");
-  ASSERT_EQ(json.at("results").size(), 3u);
+  ASSERT_EQ(json.at("results").size(), 5u);
   EXPECT_EQ(json.at("results")[0].at("share_of_link"), 0);
   expect_forced(json.at("results")[1], 3, false, false);
   expect_forced(json.at("results")[2], 3, true, false);
@@ -96,6 +103,24 @@ TEST(BenchSpeculative, RealAcceptanceIsThatOfTheModel) {
   EXPECT_LT(row.at("accepted_tokens"), row.at("draft_tokens")) << "a page is too little";
 }
 
+// bench decode: 32 tokens in 8 steps of 4, all drafts accepted. Weights are read once for a token
+// in both runs, KV of the 256 + 33 / 2 tokens once for a step.
+TEST(BenchSpeculative, BenchDecodeCountsSteps) {
+  const auto bytes_of_a_token = [](const Words& words) {
+    const Json json = json_of(joined({"bench", "decode", model_dir(), "--device", "cpu",
+                                      "--prompt-lengths", "256", "-n", "33", "--repeats", "1"},
+                                     words));
+    const Json& row = json.at("results")[0];
+    return row.at("work_per_second").at("median").get<double>() /
+           row.at("tokens_per_second").at("median").get<double>();
+  };
+  const double plain = bytes_of_a_token({});
+  const double speculative =
+      bytes_of_a_token({"--speculative-method", "sparse", "--num-speculative-tokens", "3",
+                        "--sparse-policy", "full+quest", "--sparse-topk-tokens", "4K"});
+  EXPECT_NEAR(plain - speculative, 0.75 * (256 + 33 / 2.0) * 3072, 1);
+}
+
 TEST(BenchSpeculative, TheTableHasTheModelBesideTheMeasurement) {
   const Outcome outcome =
       run_sluice(speculative({"--counts", "2", "--accept", "50", "--sparse-topk-tokens", "64"}));
@@ -118,6 +143,10 @@ TEST(BenchSpeculative, BadOptionsAreErrors) {
       {speculative({"--counts", "65"}), "--counts: '65'"},
       {speculative({"--accept", "101"}), "--accept: '101'"},
       {speculative({"--load-format", "auto", "--file", "/no/such"}), "--file"},
+      {speculative({"--load-format", "auto", "--replay", "/no/such"}), "--replay is given, but"},
+      {speculative({"--speculative-method", "ngram", "--replay", "/no/such"}),
+       "--replay: no draft chooses pages with quest"},
+      {speculative({"--replay", "/no/such"}), "--replay"},
   });
 }
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/kv_run.h"
+#include "cli/bench/lists/list_file.h"
+#include "cli/bench/lists/replayed_lists.h"
 #include "cli/bench/speculative/speculative_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
@@ -67,7 +69,7 @@ std::vector<SpeculativeGroup> make_groups(const BenchSpeculativeCommand& command
     for (const int32_t count : command.counts) {
       groups.push_back(drafting_group(command, length, count));
     }
-    if (!forces(command)) groups.push_back(drafting_group(command, length, std::nullopt));
+    groups.push_back(drafting_group(command, length, std::nullopt));
   }
   return groups;
 }
@@ -88,6 +90,17 @@ std::vector<int32_t> read_text(const BenchSpeculativeCommand& command) {
     fail(ErrorCode::kInvalidArgument, "--file: {} has no token; give a text", path.string());
   }
   return ids;
+}
+
+// The lists of --replay. Errors: kInvalidArgument if no draft reads them; those of the file.
+RecordedLists read_lists(const BenchSpeculativeCommand& command) {
+  const bool by_passes = command.engine.speculative.method != SpeculativeMethod::kNgram;
+  if (!by_passes || decode_policy(command.engine.sparse.policy) != "quest") {
+    fail(ErrorCode::kInvalidArgument,
+         "--replay: no draft chooses pages with quest, whose lists are replaced; use "
+         "--speculative-method sparse and a policy such as full+quest");
+  }
+  return decode_lists(read_user_file("--replay", command.replay), command.replay);
 }
 
 std::string method_name(const BenchSpeculativeCommand& command) {
@@ -116,7 +129,9 @@ ordered_json command_json(const BenchSpeculativeCommand& command, const Speculat
                        {"decode_tokens", work.decode_tokens},
                        {"repeats", work.repeats},
                        {"temperature", work.temperature},
+                       {"replay", nullptr},
                        {"prompts", nullptr}};
+  if (work.replay) json["replay"] = replay_json(command.replay, *work.replay);
   if (forces(command)) return json;
   json["prompts"] = {{"file", text_path(command).string()}, {"tokens", work.text.size()}};
   return json;
@@ -128,8 +143,10 @@ int bench_speculative(const BenchSpeculativeCommand& command) {
   SpeculativeWork work{.decode_tokens = command.decode_tokens,
                        .repeats = command.repeats,
                        .temperature = command.sampling.temperature,
-                       .text = {}};
+                       .text = {},
+                       .replay = {}};
   if (!forces(command)) work.text = read_text(command);
+  if (!command.replay.empty()) work.replay = read_lists(command);
   std::vector<SpeculativeGroup> groups = make_groups(command);
   const LinkRates link = measure_groups(work, summarize_model(command.engine.model), &groups);
   ordered_json json = command_json(command, work);
@@ -138,13 +155,13 @@ int bench_speculative(const BenchSpeculativeCommand& command) {
   write_bench(
       command.json, json, machine_name(command.engine),
       fmt::format("speculative, {}{}, method {}, {}, KV {}, {} tokens a run, {} of each row\n"
-                  "bound of what moves: {}\n{}\n"
+                  "bound of what moves: {}\n{}{}\n"
                   "Model: (1 - a^(k + 1)) / (1 - a) tokens in T_verify + k t_draft.\n\n{}",
                   model_name(command.engine.model), describe_weights(command.engine),
                   method_name(command), describe_policy(command.engine.sparse),
                   kv_offload_name(command.engine.kv.offload), work.decode_tokens, work.repeats,
-                  describe_link(link), describe_acceptance(command, work),
-                  speculative_table(groups, link)));
+                  describe_link(link), work.replay ? describe_replay(*work.replay) : "",
+                  describe_acceptance(command, work), speculative_table(groups, link)));
   return kExitOk;
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/bench/kv_run.h"
+#include "cli/bench/lists/replayed_lists.h"
 #include "cli/bench/speculative/forced_pattern.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"
@@ -104,6 +105,10 @@ class Bench {
   LlmEngine::Parts parts_of(const SpeculativeGroup& group) {
     LlmEngine::Parts parts;
     if (!group.rows.front().forced) return parts;
+    if (work_.replay) {
+      const int64_t first_pos = group.rows.front().context_tokens;
+      parts.policies = replaying_policies(group.engine, &*work_.replay, first_pos);
+    }
     parts.forced_acceptance = [this](SequenceId, int64_t position) {
       return pattern_.accepts(position);
     };
@@ -147,11 +152,14 @@ void visit(const SpeculativeWork& work, const Visit& runs, SpeculativeGroup& gro
   }
 }
 
-// Sizes for one request with its drafts.
+// Sizes for one request with its drafts. Checks that they can read the lists.
 void complete(const SpeculativeWork& work, const ModelSummary& model, SpeculativeGroup& group) {
   const int64_t longest = group.rows.front().context_tokens + max_tokens_of(work);
   size_for_one_request(longest, model, &group.engine);
   group.engine.enable_prefix_caching = true;
+  if (!work.replay || group.rows.front().is_plain) return;
+  const int32_t block_tokens = plan_memory(group.engine).block_size;
+  replay_bytes(group.engine, model, block_tokens, *work.replay, group.rows.front().context_tokens);
 }
 
 std::string label_of(const SpeculativeGroup& group) {

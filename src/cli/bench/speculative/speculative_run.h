@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/replay/recorded_lists.h"
 #include "cli/bench/link.h"
 #include "cli/bench/measure.h"
 #include "cli/bench/speculative/cost_model.h"
@@ -24,6 +25,8 @@ struct SpeculativeWork {
   float temperature = 0;
   // Tokens of a text, from another place for each run; empty: random ids, the same for all runs.
   std::vector<int32_t> text;
+  // Drafts read these in place of the pages that their policy chooses; empty: they choose.
+  std::optional<RecordedLists> replay;
 };
 
 // Sums over the decode steps of some runs.
@@ -61,7 +64,8 @@ struct SpeculativeGroup {
 // Completes the options of all groups for one request, then measures every row: half of the repeats
 // from the first group to the last, the others from the last to the first. An engine computes a
 // prompt once and finds it in the prefix cache from then on. The link is measured before and after,
-// without an engine; returns the larger rates. Errors: those of LLM; Interrupted.
+// without an engine; returns the larger rates. Errors: those of LLM and of replay_bytes;
+// Interrupted.
 LinkRates measure_groups(const SpeculativeWork& work, const ModelSummary& model,
                          std::vector<SpeculativeGroup>* groups);
 
