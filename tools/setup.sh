@@ -8,6 +8,7 @@
 #   tools/setup.sh page      to test the page in a browser
 #   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
+#   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
 #   tools/setup.sh ci        as test, and for the style checks of .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
@@ -22,6 +23,7 @@ page="python3 python3-venv chromium fonts-inter fonts-noto-core"
 python="python3 python3-venv python3-dev"
 ci="clang-format clang-tidy"
 load_tools="slowhttptest wrk"
+silent_peer="iproute2"
 
 case "${1:-build}" in
   build) packages="$build" ;;
@@ -32,9 +34,10 @@ case "${1:-build}" in
   python) packages="$build $python" ;;
   ci) packages="$build $test $ci" ;;
   load-tools) packages="$load_tools" ;;
+  silent-peer) packages="$silent_peer" ;;
   *)
-    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci or" \
-      "load-tools" >&2
+    echo "setup.sh: unknown set '$1'; give build, test, bench, model, page, python, ci," \
+      "load-tools or silent-peer" >&2
     exit 2
     ;;
 esac

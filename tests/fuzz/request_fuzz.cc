@@ -10,6 +10,7 @@
 
 #include "server/api/messages/messages_request.h"
 #include "server/api/request.h"
+#include "server/api/responses/response_request.h"
 
 namespace {
 
@@ -68,6 +69,10 @@ void require_value(const sluice::api::TokenizeRequest& request) {
   require(conversation == nullptr || conversation->messages.is_array());
 }
 
+void require_value(const sluice::api::PinRequest& request) {
+  require(!request.name.empty() && request.name[0] != '.');
+}
+
 void require_value(const sluice::api::DetokenizeRequest& request) { require_ids(request.tokens); }
 
 template <typename Request>
@@ -85,6 +90,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require_read(sluice::api::read_completion(body, rules));
   require_read(sluice::api::read_chat(body, rules));
   require_read(sluice::api::read_messages(body, rules));
+  require_read(sluice::api::read_response(body, rules));
+  require_read(sluice::api::read_pin(body, rules));
   require_read(sluice::api::read_tokenize(body, rules));
   require_read(sluice::api::read_detokenize(body, rules));
   return 0;

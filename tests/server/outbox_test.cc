@@ -73,6 +73,32 @@ TEST(Outbox, MergedBytesAndThoseInFlightCount) {
   EXPECT_EQ(calls, 2) << "a late callback is called at once";
 }
 
+// Some clients close as soon as they have read the event that they know as the last one.
+TEST(Outbox, TheLastEventLeavesWithTheEnd) {
+  Outbox outbox(100, [] {});
+  outbox.on_gone([](Gone) { ADD_FAILURE(); });
+  ASSERT_TRUE(outbox.begin_stream({}));
+  ASSERT_TRUE(outbox.send(delta(0, "a")));
+  ASSERT_TRUE(outbox.finish(delta(1, "b")));
+  const Outbox::Batch batch = outbox.take(100);
+  EXPECT_EQ(rendered(batch), "data: 0a\n\ndata: 1b\n\n");
+  EXPECT_TRUE(batch.finished);
+  EXPECT_FALSE(batch.cut);
+  EXPECT_FALSE(outbox.finish(delta(1, "c")));
+  outbox.lose(Gone::kDisconnected);
+}
+
+TEST(Outbox, ALastEventThatIsTooMuchOverflows) {
+  Outbox outbox(10, [] {});
+  ASSERT_TRUE(outbox.begin_stream({}));
+  EXPECT_FALSE(outbox.finish(delta(0, "more than ten")));
+  EXPECT_TRUE(outbox.overflowed());
+  int calls = 0;
+  outbox.on_gone([&](Gone) { ++calls; });
+  outbox.lose(Gone::kSlowClient);
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(Outbox, NobodyIsToldAfterACompleteAnswer) {
   Outbox outbox(100, [] {});
   outbox.on_gone([](Gone) { ADD_FAILURE(); });

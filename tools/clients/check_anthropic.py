@@ -1,7 +1,7 @@
 """Anthropic's own client, anthropic: messages whole and streamed, counts, and each error as its class.
 
-The bundled model calls no tools, so a recorded answer with calls is played to the client: the stream that
-tests/server/messages_writer_test.cc expects.
+A recorded answer with thoughts and calls is played to the client: the stream that tests/server/messages_writer_test.cc
+expects.
 """
 
 import asyncio
@@ -12,7 +12,8 @@ import threading
 
 import anthropic
 
-from checks import ANSWER, MESSAGES, MODEL_NAME, holds, raised, run_checks, same
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds, raised,
+                    run_checks, same, scripted_server)
 
 RECORDED = pathlib.Path(__file__).parents[2] / "tests/golden/server/messages_stream.txt"
 TOOLS = [{"name": "f", "description": "a function", "input_schema": {"type": "object", "properties": {}}}]
@@ -134,6 +135,27 @@ def check_calls_of_a_recorded_stream():
     same((first.name, first.input, second.input), ("f", {"city": "Zürich", "n": [1, 2]}, {}))
     holds(first.id.startswith("toolu_") and first.id != second.id, f"ids {first.id} and {second.id}")
     same((message.stop_reason, prompt_tokens(message.usage)), ("tool_use", 3))
+
+
+def check_tool_round():
+    tool = {"name": FUNCTION["name"], "description": "d", "input_schema": FUNCTION["parameters"]}
+    with scripted_server() as server:
+        local = client.with_options(base_url=server.url)
+        fields = {"model": "scripted", "max_tokens": 1000, "tools": [tool]}
+        with local.messages.stream(messages=MESSAGES, **fields) as stream:
+            parts = [event.partial_json for event in stream if event.type == "input_json"]
+            streamed = stream.get_final_message()
+        holds(len(parts) > 1, f"the input comes in parts: {parts}")
+        message = local.messages.create(messages=MESSAGES, **fields)
+        for each in (streamed, message):
+            text, call = each.content
+            same((text.text, call.name, call.input), (BEFORE_CALL, CALL["name"], CALL["arguments"]))
+            same(each.stop_reason, "tool_use")
+        result = {"type": "tool_result", "tool_use_id": message.content[1].id, "content": RESULT}
+        turns = [*MESSAGES, {"role": "assistant", "content": message.content}, {"role": "user", "content": [result]}]
+        after = local.messages.create(messages=turns, **fields)
+        same([block.text for block in after.content], [AFTER_CALL])
+        same(after.stop_reason, "end_turn")
 
 
 def check_errors():

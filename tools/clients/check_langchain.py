@@ -4,9 +4,11 @@ import asyncio
 import sys
 
 import openai
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI
 
-from checks import ANSWER, MODEL_NAME, QUESTION, holds, raised, run_checks, same
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, MODEL_NAME, QUESTION, RESULT, TOOL, holds, raised,
+                    run_checks, same, scripted_server)
 
 PROMPT = "It was a dark and"
 
@@ -53,6 +55,20 @@ def check_completion_model():
 def check_log_probabilities():
     content = chat_model(logprobs=True, top_logprobs=2).invoke(QUESTION).response_metadata["logprobs"]["content"]
     same(content[0]["token"], ANSWER.split()[0])
+
+
+def check_tool_round():
+    with scripted_server() as server:
+        model = chat_model(model="scripted", base_url=server.url + "/v1").bind_tools([TOOL])
+        message = model.invoke(QUESTION)
+        same(message.content, BEFORE_CALL)
+        same([(call["name"], call["args"]) for call in message.tool_calls], [(CALL["name"], CALL["arguments"])])
+        chunks = list(model.stream(QUESTION))
+        joined = sum(chunks[1:], chunks[0])
+        same(joined.content, BEFORE_CALL)
+        same([(call["name"], call["args"]) for call in joined.tool_calls], [(CALL["name"], CALL["arguments"])])
+        result = ToolMessage(content=RESULT, tool_call_id=message.tool_calls[0]["id"])
+        same(model.invoke([HumanMessage(QUESTION), message, result]).content, AFTER_CALL)
 
 
 def check_errors():

@@ -1,11 +1,13 @@
 """litellm: chat, text completion, stream, and errors mapped to the classes of its own."""
 
 import asyncio
+import json
 import sys
 
 import litellm
 
-from checks import ANSWER, MESSAGES, MODEL_NAME, holds, raised, run_checks, same
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, MESSAGES, MODEL_NAME, RESULT, TOOL, holds, raised,
+                    run_checks, same, scripted_server)
 
 litellm.suppress_debug_info = True
 
@@ -44,6 +46,20 @@ def check_text_completion():
     text = litellm.text_completion(**fields).choices[0].text
     holds(text, "a text")
     same("".join(chunk.choices[0].text or "" for chunk in litellm.text_completion(**fields, stream=True)), text)
+
+
+def check_tool_round():
+    with scripted_server() as server:
+        fields = {"model": "openai/scripted", "api_base": server.url + "/v1", "tools": [TOOL]}
+        (choice,) = chat(**fields).choices
+        streamed = litellm.stream_chunk_builder(list(chat(stream=True, **fields))).choices[0]
+        for each in (choice, streamed):
+            same((each.message.content, each.finish_reason), (BEFORE_CALL, "tool_calls"))
+            (call,) = each.message.tool_calls
+            same((call.function.name, json.loads(call.function.arguments)), (CALL["name"], CALL["arguments"]))
+        result = {"role": "tool", "tool_call_id": choice.message.tool_calls[0].id, "content": RESULT}
+        after = chat(**fields | {"messages": [*MESSAGES, choice.message, result]}).choices[0]
+        same((after.message.content, after.finish_reason), (AFTER_CALL, "stop"))
 
 
 def check_errors():

@@ -1,12 +1,14 @@
 """OpenAI's own client, openai: every answer that it types, and each error as the class that it has."""
 
 import asyncio
+import json
 import sys
 import time
 
 import openai
 
-from checks import ANSWER, MESSAGES, MODEL_NAME, QUESTION, close, holds, raised, run_checks, same, score
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, QUESTION, RESULT, TOOL,
+                    close, holds, raised, run_checks, same, score, scripted_server)
 
 PROMPT = "It was a dark and"
 # Retries would hide an error that comes once.
@@ -262,6 +264,44 @@ def check_errors_of_responses():
     error = raised(openai.BadRequestError, lambda: respond(input="castle " * limit))
     holds(f"This model's maximum context length is {limit} tokens" in error.message, error.message)
     raised(openai.NotFoundError, lambda: client.responses.retrieve("resp_1"))
+
+
+def check_tool_round():
+    with scripted_server() as server:
+        completions = client.with_options(base_url=server.url + "/v1").chat.completions
+        fields = {"model": "scripted", "tools": [TOOL]}
+        answer = well_formed(completions.create(messages=MESSAGES, **fields))
+        with completions.stream(messages=MESSAGES, **fields) as stream:
+            parts = [event.arguments_delta for event in stream
+                     if event.type == "tool_calls.function.arguments.delta"]
+            streamed = stream.get_final_completion()
+        holds(len(parts) > 1, f"the arguments come in parts: {parts}")
+        same(json.loads("".join(parts)), CALL["arguments"])
+        for choice in (answer.choices[0], streamed.choices[0]):
+            same((choice.message.content, choice.finish_reason), (BEFORE_CALL, "tool_calls"))
+            (call,) = choice.message.tool_calls
+            same((call.function.name, json.loads(call.function.arguments)), (CALL["name"], CALL["arguments"]))
+        message = answer.choices[0].message
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": RESULT}
+        after = completions.create(messages=[*MESSAGES, message, result], **fields).choices[0]
+        same((after.message.content, after.finish_reason), (AFTER_CALL, "stop"))
+
+
+def check_tool_round_of_responses():
+    with scripted_server() as server:
+        responses = client.with_options(base_url=server.url + "/v1").responses
+        fields = {"model": "scripted", "tools": [FUNCTION | {"type": "function", "strict": True}]}
+        response = well_formed(responses.create(input=QUESTION, **fields))
+        with responses.stream(input=QUESTION, **fields) as stream:
+            parts = [event.delta for event in stream if event.type == "response.function_call_arguments.delta"]
+            streamed = stream.get_final_response()
+        same(json.loads("".join(parts)), CALL["arguments"])
+        for each in (response, streamed):
+            message, call = each.output
+            same((message.content[0].text, call.name), (BEFORE_CALL, CALL["name"]))
+            same(json.loads(call.arguments), CALL["arguments"])
+        result = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": RESULT}
+        same(responses.create(input=[*MESSAGES, *response.output, result], **fields).output_text, AFTER_CALL)
 
 
 def check_errors():

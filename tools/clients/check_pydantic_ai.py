@@ -1,4 +1,4 @@
-"""pydantic-ai: chats and responses, streams, a tool that the template cannot show, errors of its own classes."""
+"""pydantic-ai: chats and responses, streams, a round with a tool, errors of its own classes."""
 
 import asyncio
 import sys
@@ -8,12 +8,13 @@ from pydantic_ai.exceptions import ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from checks import ANSWER, MODEL_NAME, QUESTION, holds, raised, run_checks, same
+from checks import (AFTER_CALL, ANSWER, CALL, MODEL_NAME, QUESTION, RESULT, holds, raised, run_checks, same,
+                    scripted_server)
 
 
 # The provider reads the address and the key from the environment.
-def agent(model_class=OpenAIChatModel, name=MODEL_NAME, key=None, **settings):
-    return Agent(model_class(name, provider=OpenAIProvider(api_key=key)),
+def agent(model_class=OpenAIChatModel, name=MODEL_NAME, key=None, base_url=None, **settings):
+    return Agent(model_class(name, provider=OpenAIProvider(api_key=key, base_url=base_url)),
                  model_settings={"temperature": 0} | settings)
 
 
@@ -44,13 +45,44 @@ def check_history():
     holds(again.usage.input_tokens > first.usage.input_tokens, "the history is a part of the prompt")
 
 
-def check_tools_need_a_template():
-    with_tool = agent()
+def agent_with_tool(colours, **options):
+    """Adds the colours that it is asked for."""
+    with_tool = agent(**options)
 
     @with_tool.tool_plain
     def number_of(colour: str) -> str:
-        return colour
+        colours.append(colour)
+        return RESULT
 
+    return with_tool
+
+
+async def streamed_output(with_tool):
+    async with with_tool.run_stream(QUESTION) as result:
+        return await result.get_output()
+
+
+def check_tool_round():
+    with scripted_server() as server:
+        for model_class in (OpenAIChatModel, OpenAIResponsesModel):
+            colours = []
+            with_tool = agent_with_tool(colours, model_class=model_class, name="scripted", base_url=server.url + "/v1")
+            same(with_tool.run_sync(QUESTION).output, AFTER_CALL)
+            same(colours, [CALL["arguments"]["colour"]])
+
+
+def check_streamed_tool_round():
+    # run_stream takes the first text for the answer, so nothing may come before the call.
+    with scripted_server(before_call="") as server:
+        for model_class in (OpenAIChatModel, OpenAIResponsesModel):
+            colours = []
+            with_tool = agent_with_tool(colours, model_class=model_class, name="scripted", base_url=server.url + "/v1")
+            same(asyncio.run(streamed_output(with_tool)), AFTER_CALL)
+            same(colours, [CALL["arguments"]["colour"]])
+
+
+def check_tools_need_a_template():
+    with_tool = agent_with_tool([])
     error = raised(ModelHTTPError, lambda: with_tool.run_sync(QUESTION))
     same(error.status_code, 400)
     holds("tools" in str(error.body), f"body {error.body}")

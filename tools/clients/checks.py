@@ -5,12 +5,17 @@ SLUICE and MODEL.
 Standard library only: each client has a virtual environment of its own.
 """
 
+import contextlib
 import json
 import os
 import pathlib
+import re
 import subprocess
+import tempfile
 import time
 import traceback
+
+import scripted_model
 
 MODEL_NAME = pathlib.Path(os.environ["MODEL"]).name
 SECRET = "7391846"
@@ -19,6 +24,14 @@ QUESTION = (f"The secret number of the purple castle is {SECRET}. "
             "What is the secret number of the purple castle?")
 MESSAGES = [{"role": "user", "content": QUESTION}]
 ANSWER = f"The secret number of the purple castle is {SECRET}."
+# For scripted_server: a function that clients offer, a call of it, what it returns, and what is said before and after.
+FUNCTION = {"name": "number_of", "description": "the number of a castle", "parameters": {
+    "type": "object", "properties": {"colour": {"type": "string"}}, "required": ["colour"],
+    "additionalProperties": False}}
+TOOL = {"type": "function", "function": FUNCTION | {"strict": True}}
+CALL = {"name": "number_of", "arguments": {"colour": "purple"}}
+RESULT = SECRET
+BEFORE_CALL, AFTER_CALL = "I ask.", "The number of the purple castle was found."
 # Of two programs that compute the same numbers in tiles of other sizes.
 TOLERANCE_NATS = 1e-4
 
@@ -54,6 +67,53 @@ def score(text):
                            "--kv-cache-bytes", "512M", *what],
                           capture_output=True, text=True, encoding="utf-8", check=True)
     return json.loads(done.stdout)
+
+
+class Server:
+    """`sluice serve` with another model or other options than run.sh's server, on a free port; with the same key."""
+
+    def __init__(self, model, *options):
+        self.log = tempfile.NamedTemporaryFile(mode="w+", encoding="utf-8", prefix="sluice-")
+        words = [os.environ["SLUICE"], "serve", "--model", str(model), "--port", "0", "--kv-cache-bytes", "512M",
+                 *options]
+        self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log)
+        deadline = time.monotonic() + 60
+        while "\nserving " not in self.logged():
+            holds(time.monotonic() < deadline and self.process.poll() is None, f"it serves, not: {self.logged()}")
+            time.sleep(0.05)
+        self.port = int(re.search(r"listening on http://[\d.]+:(\d+)", self.logged()).group(1))
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def logged(self):
+        return pathlib.Path(self.log.name).read_text(encoding="utf-8")
+
+    def statuses(self, path, seconds=5):
+        """Of the answers that the log has for this path; a line comes after the last byte of its answer."""
+        ends = time.monotonic() + seconds
+        lines = []
+        while not lines and time.monotonic() < ends:
+            time.sleep(0.2)
+            lines = re.findall(rf" {path} (\d+) ", self.logged())
+        return [int(status) for status in lines]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+@contextlib.contextmanager
+def scripted_server(call=CALL, answer=AFTER_CALL, before_call=BEFORE_CALL, options=()):
+    """A Server whose model calls a tool once, as scripted_model.py says; the model's name is `scripted`."""
+    with tempfile.TemporaryDirectory() as directory:
+        model = pathlib.Path(directory) / "scripted"
+        model.mkdir()
+        scripted_model.make(model, call, answer, before_call)
+        with Server(model, *options) as server:
+            yield server
 
 
 def run_checks(namespace):

@@ -2,17 +2,17 @@
 # Runs real clients of OpenAI's and Anthropic's APIs against `sluice serve` with the bundled model.
 #
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
-#                                         pydantic-ai, llm, schemathesis, load-tools; all without a
-#                                         name
+#                                         pydantic-ai, llm, schemathesis, load-tools, silent-peer,
+#                                         claude-code, codex; all without a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
 # (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI; load-tools are
-# programs of Debian, slowhttptest and wrk.
+# programs of Debian, slowhttptest and wrk, and silent-peer needs Debian's ip.
 # The server listens on a free port of the loopback address and asks for a key.
 #
-# Exit status: 0 all clients that could be installed passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL)
-# none could be installed.
+# Exit status: 0 all clients that could be run passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL) none
+# could be run.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 here=tools/clients
@@ -20,10 +20,10 @@ here=tools/clients
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
 all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis
-  load-tools)
+  load-tools silent-peer claude-code codex)
 
-# The newest of which all dependencies could be installed when they were chosen; of load-tools,
-# packages of Debian.
+# The newest of which all dependencies could be installed when they were chosen; of load-tools and
+# silent-peer, packages of Debian.
 packages_of() {
   case "$1" in
     openai) echo "openai==3.54.0" ;;
@@ -31,11 +31,14 @@ packages_of() {
     lm-eval) echo "lm-eval[api]==0.4.13" ;;
     langchain) echo "langchain-openai==1.7.3" ;;
     ruler) echo "lm-eval[api]==0.4.13 wonderwords==3.0.1 transformers==5.23.0" ;;
-    litellm) echo "litellm==1.106.2" ;;
+    litellm) echo "litellm[mcp]==1.109.3" ;;
     pydantic-ai) echo "pydantic-ai-slim[openai]==2.68.0" ;;
     llm) echo "llm==0.36" ;;
     schemathesis) echo "schemathesis==4.32.0" ;;
     load-tools) echo "slowhttptest wrk" ;;
+    silent-peer) echo "iproute2" ;;
+    claude-code) echo "claude-agent-sdk==0.2.188" ;;
+    codex) echo "openai-codex-cli-bin==0.163.0" ;;
     *) return 1 ;;
   esac
 }
@@ -46,12 +49,14 @@ options_for() {
 }
 
 install_packages() {
-  if [ "${1##*/}" = load-tools ]; then
-    tools/setup.sh load-tools
-  else
-    # shellcheck disable=SC2086 # several packages are several words
-    "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 --timeout 20 $2
-  fi
+  case "${1##*/}" in
+    load-tools | silent-peer) tools/setup.sh "${1##*/}" ;;
+    *)
+      # shellcheck disable=SC2086 # several packages are several words
+      "$1/bin/python" -m pip --disable-pip-version-check install --quiet --retries 2 \
+        --timeout 20 $2
+      ;;
+  esac
 }
 
 # The stamp is written last: a directory without it, or with another one, is made anew.
@@ -133,7 +138,7 @@ passed=0 skipped=() failed=()
 for client in "$@"; do
   echo "=== $client ($(packages_of "$client"))"
   if ! install_client "$client"; then
-    echo "skipped: $client could not be installed from PyPI:" \
+    echo "skipped: $client could not be installed:" \
       "$(tail -n 1 "$environments/$client.log")"
     skipped+=("$client")
     continue
@@ -142,7 +147,12 @@ for client in "$@"; do
   start_server "$client" || exit 1
   "$environments/$client/bin/python" "$here/check_${client//-/_}.py"
   status=$?
-  stop_server && [ "$status" -eq 0 ] && passed=$((passed + 1)) || failed+=("$client")
+  stop_server || status=1
+  case "$status" in
+    0) passed=$((passed + 1)) ;;
+    75) skipped+=("$client") ;;  # the check has said why
+    *) failed+=("$client") ;;
+  esac
 done
 
 echo "clients: $passed passed, ${#failed[@]} failed${failed[*]:+ (${failed[*]})}," \

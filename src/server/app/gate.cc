@@ -84,7 +84,8 @@ std::optional<http::Fault> Gate::check_key(const http::Request& request) const {
   return http::Fault{.status = 401,
                      .message = key ? "the key is wrong"
                                     : "a key is needed: Authorization: Bearer KEY, or x-api-key",
-                     .fields = {{"WWW-Authenticate", "Bearer"}}};
+                     // Without the second, agents ask with the same key for minutes.
+                     .fields = {{"WWW-Authenticate", "Bearer"}, {"x-should-retry", "false"}}};
 }
 
 std::optional<http::Fault> Gate::check_host(const http::Request& request) const {

@@ -278,8 +278,8 @@ void Generation::finish() {
 
 // The status was sent with the head, whatever came after it.
 int Generation::finish_stream() {
-  call_.exchange->send(fault_ ? stream_->fail(*fault_) : stream_->end(places()));
-  return call_.exchange->finish() ? 200 : http::kClientClosedRequest;
+  auto last = fault_ ? stream_->fail(*fault_) : stream_->end(places());
+  return call_.exchange->finish(std::move(last)) ? 200 : http::kClientClosedRequest;
 }
 
 // Nothing was sent before, so an error has its own status.

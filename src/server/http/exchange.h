@@ -25,7 +25,8 @@ class Exchange {
 
   const std::string& request_id() const { return request_id_; }
 
-  // Order: one answer() or fail(); or begin_stream(), any number of send(), then finish().
+  // Order: one answer() or fail(); or begin_stream(), any number of send(), then finish(),
+  // with the last event or without.
   // Each returns false, without effect, out of this order or when the client is gone.
   bool answer(Answer answer) { return outbox_->answer(std::move(answer)); }
   bool fail(const Fault& fault) {
@@ -34,7 +35,9 @@ class Exchange {
   // The headers leave at once, with status 200.
   bool begin_stream(StreamStart start = {}) { return outbox_->begin_stream(std::move(start)); }
   bool send(std::unique_ptr<StreamEvent> event) { return outbox_->send(std::move(event)); }
-  bool finish() { return outbox_->finish(); }
+  bool finish(std::unique_ptr<StreamEvent> last = nullptr) {
+    return outbox_->finish(std::move(last));
+  }
 
   // As Outbox::on_gone: once, unless the answer is complete before the client goes.
   void on_gone(std::function<void(Gone)> callback) { outbox_->on_gone(std::move(callback)); }

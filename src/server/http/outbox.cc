@@ -36,32 +36,23 @@ bool Outbox::send(std::unique_ptr<StreamEvent> event) {
     const std::lock_guard lock(mutex_);
     if (closed() || phase_ != Phase::kStreaming) return false;
     was_empty = events_.empty();
-    const size_t last_bytes = was_empty ? 0 : events_.back()->size_bytes();
-    if (!was_empty && events_.back()->absorb(*event)) {
-      event_bytes_ += events_.back()->size_bytes() - last_bytes;
-    } else {
-      event_bytes_ += event->size_bytes();
-      events_.push_back(std::move(event));
-    }
-    if (event_bytes_ + in_flight_bytes_ > max_bytes_) {
-      overflowed_ = true;
-      kept = false;
-      drop_events();
-    }
+    kept = add(std::move(event));
   }
   // The connection was woken for the events that already waited.
   if (was_empty || !kept) wake_();
   return kept;
 }
 
-bool Outbox::finish() {
+bool Outbox::finish(std::unique_ptr<StreamEvent> last) {
+  bool kept = true;
   {
     const std::lock_guard lock(mutex_);
     if (closed() || phase_ != Phase::kStreaming) return false;
-    phase_ = Phase::kFinished;
+    kept = last == nullptr || add(std::move(last));
+    if (kept) phase_ = Phase::kFinished;
   }
   wake_();
-  return true;
+  return kept;
 }
 
 bool Outbox::is_unanswered() const {
@@ -161,6 +152,20 @@ void Outbox::lose(Gone reason) {
 size_t Outbox::queued_bytes() const {
   const std::lock_guard lock(mutex_);
   return event_bytes_ + in_flight_bytes_;
+}
+
+bool Outbox::add(std::unique_ptr<StreamEvent> event) {
+  const size_t last_bytes = events_.empty() ? 0 : events_.back()->size_bytes();
+  if (!events_.empty() && events_.back()->absorb(*event)) {
+    event_bytes_ += events_.back()->size_bytes() - last_bytes;
+  } else {
+    event_bytes_ += event->size_bytes();
+    events_.push_back(std::move(event));
+  }
+  if (event_bytes_ + in_flight_bytes_ <= max_bytes_) return true;
+  overflowed_ = true;
+  drop_events();
+  return false;
 }
 
 void Outbox::drop_events() {

@@ -51,7 +51,9 @@ class Outbox {
   bool begin_stream(StreamStart start);
   // Merges with the last waiting event if that one absorbs it.
   bool send(std::unique_ptr<StreamEvent> event);
-  bool finish();
+  // The last event and the end of the stream leave together: a client that closes when it has read
+  // that event has the whole answer. Null: no event.
+  bool finish(std::unique_ptr<StreamEvent> last = nullptr);
   // Whether neither an answer nor a stream has begun.
   bool is_unanswered() const;
   // No producer is left: an unfinished stream is cut.
@@ -91,6 +93,8 @@ class Outbox {
   // The producer has given everything; the connection may still have to send it.
   bool complete() const { return phase_ == Phase::kAnswered || phase_ == Phase::kFinished; }
   void drop_events();
+  // Adds to what waits, or to its last event. False: it is too much, and nothing waits any more.
+  bool add(std::unique_ptr<StreamEvent> event);
 
   const size_t max_bytes_;
   const std::function<void()> wake_;

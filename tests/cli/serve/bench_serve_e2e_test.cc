@@ -6,6 +6,7 @@
 
 #include "cli/bench_under_test.h"
 #include "io/temp_dir.h"
+#include "tokenizer/tiny_tokenizer.h"
 
 namespace sluice::cli {
 namespace {
@@ -59,6 +60,26 @@ TEST(BenchServe, ADocumentIsComputedOnce) {
     EXPECT_EQ(json.at("computed_tokens").at("min"), fewest);
     EXPECT_EQ(json.at("computed_tokens").at("max"), fewest);
   }
+}
+
+// The model has 256 times as many tokens as its tokenizer, so no answer has a text.
+TEST(BenchServe, AnswersWithoutATextHaveTimes) {
+  const TempDir directory;
+  Json config = Json::parse(slurp(std::filesystem::path(model_dir()) / "config.json"));
+  config["vocab_size"] = 256 * 256;
+  directory.write("config.json", config.dump());
+  directory.write("tokenizer.json", testing::tiny_tokenizer().dump());
+  const auto measure = [&](const std::string& name, const Words& more) {
+    return json_of(joined({"bench", "serve", directory.path().string(), "--scenario", name,
+                           "--device", "cpu", "--repeats", "1", "--num-requests", "2"},
+                          joined(kResident, more)));
+  };
+  const Json shared = measure("shared", {"--prompt-tokens", "256"});
+  EXPECT_GT(shared.at("all_seconds").at("min"), 0);
+  EXPECT_GT(shared.at("one_seconds").at("min"), 0);
+  const Json streams = measure("streams", {"--least-tokens", "2", "--most-tokens", "3"});
+  EXPECT_TRUE(streams.at("first_token_seconds").is_null()) << "an answer has a text: " << streams;
+  EXPECT_GT(streams.at("server").at("tokens_per_second").at("min"), 0);
 }
 
 TEST(BenchServe, ACancelledPromptIsFoundAgainAndHoldsNothing) {

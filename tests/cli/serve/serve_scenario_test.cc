@@ -63,6 +63,7 @@ TEST(Completions, AStreamIsJoinedByChoice) {
   EXPECT_EQ(completion.finish_reasons, (std::vector<std::string>{"stop", "length"}));
   EXPECT_EQ(completion.num_cached, 4);
   EXPECT_EQ(completion.num_generated, 5);
+  EXPECT_NEAR(completion.whole_seconds(), 0.006, 1e-9);
   std::vector<std::pair<int64_t, int64_t>> arrivals;  // milliseconds, tokens
   for (const Completion::Arrival& arrival : completion.arrivals) {
     arrivals.emplace_back((arrival.time - kStart) / 1ms, arrival.num_tokens);

@@ -157,7 +157,9 @@ TEST(GateOfServer, SaysThatANameIsNoAddress) {
 
 TEST(GateOfServer, IsAskedBeforeAnyRoute) {
   testing::App app({.gate = {.keys = {"k"}}});
-  EXPECT_EQ(status_of(app.get("/v1/models")), 401);
+  const std::string refusal = app.get("/v1/models");
+  EXPECT_EQ(status_of(refusal), 401);
+  EXPECT_TRUE(http::has(refusal, "\r\nx-should-retry: false\r\n")) << refusal;
   EXPECT_EQ(status_of(app.get("/metrics")), 200);
   http::RawClient client(app.server->port());
   client.send(testing::post_text("/tokenize", "{}", "Authorization: Bearer k\r\n"));

@@ -59,12 +59,6 @@ BesideWork make_work(const BenchServeCommand& command, int32_t vocab_size, int32
 
 LoadTime last_time(const Completion& completion) { return completion.arrivals.back().time; }
 
-// A long prompt's first token may have no text; its stream ends directly after it.
-double prompt_seconds(const LoadRequest& request) {
-  wait_for_completion(request, "the long prompt");
-  return seconds_between(request.received().sent, request.received().pieces.back().time);
-}
-
 // The server tells its progress at most four times a second, so a prompt that takes less is then
 // computed. Returns when a part of the prompt is computed, or all of it.
 void wait_for_prompt_to_begin(const LoadRequest& request) {
@@ -84,8 +78,7 @@ void measure_alone(LoadClient& client, const BesideWork& work, std::string* text
   beside->alone_gaps.push_back(longest_gap(answer.arrivals, first, last_time(answer)));
   CompletionRequest other = work.long_prompt;
   for (int32_t& id : other.prompt) id = id == 0 ? 1 : id - 1;
-  beside->alone_prompts.push_back(
-      prompt_seconds(client.post(kCompletionsPath, completion_json(other))));
+  beside->alone_prompts.push_back(complete(client, other, "the long prompt alone").whole_seconds());
 }
 
 // The answer runs, the long prompt comes, and once a part of that is computed the short prompt.
@@ -98,16 +91,16 @@ void measure_beside(LoadClient& client, const BesideWork& work, std::string* tex
   const LoadRequest long_prompt = client.post(kCompletionsPath, long_json);
   wait_for_prompt_to_begin(long_prompt);
   const Completion short_prompt = complete(client, work.short_prompt, "the short prompt");
-  beside->prompts.push_back(prompt_seconds(long_prompt));
+  const Completion computed = wait_for_completion(long_prompt, "the long prompt");
   const Completion answer = wait_for_completion(answering, "the answer beside a long prompt");
 
-  const ReceivedAnswer received = long_prompt.received();
-  const LoadTime from = received.sent;
-  const LoadTime to = std::min(received.pieces.back().time, last_time(answer));
+  const LoadTime from = computed.sent;
+  const LoadTime to = std::min(computed.last_byte, last_time(answer));
   *text = answer.texts.at(0);
   if (to <= from) {
     fail(ErrorCode::kIo, "the answer ended before the long prompt was sent; raise --output-tokens");
   }
+  beside->prompts.push_back(computed.whole_seconds());
   const double rate = tokens_per_second(answer.arrivals, from, to);
   beside->rates.push_back(rate);
   beside->tokens_beside.push_back(std::round(rate * seconds_between(from, to)));

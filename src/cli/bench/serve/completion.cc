@@ -169,7 +169,11 @@ std::string fetch(LoadClient& client, std::string_view path) {
 
 Completion read_completion(const ReceivedAnswer& answer) {
   const AnswerBody body = read_body(answer);
-  Completion completion{.status = body.status, .fault = answer.fault, .sent = answer.sent};
+  Completion completion{
+      .status = body.status,
+      .fault = answer.fault,
+      .sent = answer.sent,
+      .last_byte = answer.pieces.empty() ? answer.sent : answer.pieces.back().time};
   if (!body.events.empty()) {
     take_stream(body, completion);
   } else if (answer.is_whole && !body.text.empty()) {

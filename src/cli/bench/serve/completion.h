@@ -58,9 +58,9 @@ struct Completion {
     int64_t num_tokens = 0;  // 0 without return_token_ids
   };
   int status = 0;
-  std::string fault;      // the server's message, or that of the connection
-  bool is_whole = false;  // with its end, and without an error in its stream
-  LoadTime sent;
+  std::string fault;                        // the server's message, or that of the connection
+  bool is_whole = false;                    // with its end, and without an error in its stream
+  LoadTime sent, last_byte;                 // of what has come
   std::vector<std::string> texts;           // by choice
   std::vector<std::string> finish_reasons;  // by choice
   std::vector<Arrival> arrivals;            // events with text or tokens
@@ -70,6 +70,8 @@ struct Completion {
 
   // Of the first event with tokens, after the request was sent. REQUIRES: there is one.
   double first_token_seconds() const { return seconds_between(sent, arrivals.front().time); }
+  // Of the whole answer. That of one token ends directly after it, and the token may have no text.
+  double whole_seconds() const { return seconds_between(sent, last_byte); }
 };
 // Also of an answer that has not ended: `is_whole` is then false. Cost: a JSON document for each
 // event. Errors: what the JSON reader throws for an event that is none.

@@ -12,9 +12,8 @@
 namespace sluice::cli {
 namespace {
 
-// After the document, for each question.
+// After the document, for each question. It gets one token.
 constexpr int64_t kQuestionTokens = 16;
-constexpr int64_t kAnswerTokens = 4;
 
 // All questions have one length: the count of what must be computed is then a formula.
 struct SharedWork {
@@ -42,7 +41,7 @@ std::vector<std::string> bodies_of(const SharedWork& work, int32_t vocab_size, u
   const std::vector<int32_t> document = random_prompt(work.document_tokens, vocab_size, seed);
   std::vector<std::string> bodies;
   for (int32_t i = 0; i < work.num_questions; ++i) {
-    CompletionRequest request{.prompt = document, .max_tokens = kAnswerTokens, .seed = i};
+    CompletionRequest request{.prompt = document, .max_tokens = 1, .seed = i};
     // The first id alone makes the questions differ.
     const std::vector<int32_t> rest = random_prompt(kQuestionTokens - 1, vocab_size, seed + 1);
     request.prompt.push_back(i % vocab_size);
@@ -52,14 +51,13 @@ std::vector<std::string> bodies_of(const SharedWork& work, int32_t vocab_size, u
   return bodies;
 }
 
-// Seconds until the last of them has its first token.
+// Seconds until the last of them has its token.
 double ask(LoadClient& client, const std::vector<std::string>& bodies) {
   std::vector<LoadRequest> requests;
   for (const std::string& body : bodies) requests.push_back(client.post(kCompletionsPath, body));
   double last = 0;
   for (const LoadRequest& request : requests) {
-    const Completion completion = wait_for_completion(request, "a question");
-    if (!completion.arrivals.empty()) last = std::max(last, completion.first_token_seconds());
+    last = std::max(last, wait_for_completion(request, "a question").whole_seconds());
   }
   return last;
 }

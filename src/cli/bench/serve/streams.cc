@@ -158,8 +158,8 @@ Run run_server(BenchServer& server, const GenerateWork& work) {
     const Completion completion = wait_for_completion(request, "a stream");
     const std::vector<Completion::Arrival>& arrivals = completion.arrivals;
     run.texts.push_back(completion.texts.at(0));
-    if (arrivals.empty()) continue;  // an answer whose tokens all are special
-    last = std::max(last, arrivals.back().time);
+    last = std::max(last, completion.last_byte);
+    if (arrivals.empty()) continue;  // an answer whose tokens have no text
     run.first_token_seconds.push_back(completion.first_token_seconds());
     for (size_t i = 1; i < arrivals.size(); ++i) {
       run.gap_seconds.push_back(seconds_between(arrivals[i - 1].time, arrivals[i].time));
