@@ -103,16 +103,25 @@ __device__ inline const uint16_t* key_at(const ScoreCall& call, const ScoreRun& 
 // The mean or the channel-wise maximum of eight channels of `count` vectors, at(0) to
 // at(count - 1), added in ascending order.
 template <typename At>
-__device__ inline Bf16x8 pool_eight(bool maxima, int32_t count, const At& at) {
+__device__ __forceinline__ Bf16x8 pool_eight(bool maxima, int32_t count, const At& at) {
+  constexpr int32_t kLoads = 8;  // in flight
   float result[8];
   unpack(*reinterpret_cast<const Bf16x8*>(at(0)), result);
-#pragma unroll 4
-  for (int32_t i = 1; i < count; ++i) {
-    float next[8];
-    unpack(*reinterpret_cast<const Bf16x8*>(at(i)), next);
+  for (int32_t first = 1; first < count; first += kLoads) {
+    Bf16x8 loaded[kLoads];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      result[e] = maxima ? (result[e] < next[e] ? next[e] : result[e]) : result[e] + next[e];
+    for (int32_t i = 0; i < kLoads; ++i) {
+      if (first + i < count) loaded[i] = *reinterpret_cast<const Bf16x8*>(at(first + i));
+    }
+#pragma unroll
+    for (int32_t i = 0; i < kLoads; ++i) {
+      if (first + i >= count) continue;
+      float next[8];
+      unpack(loaded[i], next);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        result[e] = maxima ? (result[e] < next[e] ? next[e] : result[e]) : result[e] + next[e];
+      }
     }
   }
   if (!maxima) {

@@ -266,42 +266,75 @@ __device__ __forceinline__ void hide_invisible(const ScoreCall& call, int32_t nu
   }
 }
 
-// Of the tiles that a lane has of one row: the largest score, and the sum of the exponentials less
-// it. Every tile is the same arithmetic without branches, so that they overlap.
+// Of the tiles that a lane has of its two rows: the largest score, and the sum of the exponentials
+// less it. No branches, and both rows side by side in chains of their own: a warp has few others
+// beside it to hide the latency of an addition.
 template <int kTileKeys>
 struct TileSums {
   using Tiles = LaneTiles<kTileKeys>;
-  float largest[Tiles::kTurns];
-  float sum[Tiles::kTurns];
+  float largest[2][Tiles::kTurns];
+  float sum[2][Tiles::kTurns];
 
   // `factor_log2` turns a value of s into the exponent of a power of 2.
-  __device__ __forceinline__ TileSums(float factor_log2, int r, const float (&s)[64]) {
-    constexpr int kCount = Tiles::kCount;
+  __device__ __forceinline__ TileSums(float factor_log2, const float (&s)[64]) {
 #pragma unroll
-    for (int turn = 0; turn < Tiles::kTurns; ++turn) {
-      const auto value = [&](int i) {
-        return s[(turn * kCount + i) / 2 * 4 + 2 * r + (turn * kCount + i) % 2];
-      };
-      float most[2] = {value(0), value(kCount - 1)};
+    for (int turn = 0; turn < Tiles::kTurns; ++turn) find_largest(turn, s);
 #pragma unroll
-      for (int i = 1; i + 1 < kCount; ++i) most[i % 2] = fmaxf(most[i % 2], value(i));
-      largest[turn] = tile_max<kTileKeys>(fmaxf(most[0], most[1]));
-      const float base = __fmul_rn(largest[turn], factor_log2);
-      float sums[2] = {0.0f, 0.0f};
+    for (int turn = 0; turn < Tiles::kTurns; ++turn) add_up(factor_log2, turn, s);
+  }
+
+ private:
+  static constexpr int kCount = Tiles::kCount;
+  static constexpr int kChains = kCount < 4 ? kCount : 4;
+
+  __device__ static float value(const float (&s)[64], int turn, int r, int i) {
+    return s[(turn * kCount + i) / 2 * 4 + 2 * r + (turn * kCount + i) % 2];
+  }
+  __device__ __forceinline__ void find_largest(int turn, const float (&s)[64]) {
+    float most[2][kChains];
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        sums[i % 2] = __fadd_rn(sums[i % 2], exp2_approx(__fmaf_rn(value(i), factor_log2, -base)));
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& chain = most[r][i % kChains];
+        chain = i < kChains ? value(s, turn, r, i) : fmaxf(chain, value(s, turn, r, i));
       }
-      sum[turn] = tile_sum<kTileKeys>(__fadd_rn(sums[0], sums[1]));
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float all = most[r][0];
+#pragma unroll
+      for (int i = 1; i < kChains; ++i) all = fmaxf(all, most[r][i]);
+      largest[r][turn] = tile_max<kTileKeys>(all);
+    }
+  }
+  __device__ __forceinline__ void add_up(float factor_log2, int turn, const float (&s)[64]) {
+    float sums[2][kChains];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float base = __fmul_rn(largest[r][turn], factor_log2);
+        const float term = exp2_approx(__fmaf_rn(value(s, turn, r, i), factor_log2, -base));
+        sums[r][i % kChains] = i < kChains ? term : __fadd_rn(sums[r][i % kChains], term);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float all = sums[r][0];
+#pragma unroll
+      for (int i = 1; i < kChains; ++i) all = __fadd_rn(all, sums[r][i]);
+      sum[r][turn] = tile_sum<kTileKeys>(all);
     }
   }
 };
 
-// Writes the records of one row. Lanes that share tiles take every kSharers-th of them.
+// Writes the records of row r. Lanes that share tiles take every kSharers-th of them.
 template <int kTileKeys>
 __device__ __forceinline__ void write_records_of(const ScoreCall& call, const ScoreRun& run,
                                                  const RowPlace& place, int32_t first_token,
-                                                 float factor, const TileSums<kTileKeys>& of) {
+                                                 float factor, int r,
+                                                 const TileSums<kTileKeys>& of) {
   using Tiles = LaneTiles<kTileKeys>;
   const int lane = threadIdx.x % kWarpThreads;
   const int share = lane % Tiles::kSharers;
@@ -311,14 +344,14 @@ __device__ __forceinline__ void write_records_of(const ScoreCall& call, const Sc
       (min(place.limit, run.kv_end) - first_token + kMaskTileTokens - 1) / kMaskTileTokens;
 #pragma unroll
   for (int turn = 0; turn < Tiles::kTurns; turn += Tiles::kSharers) {
-    float largest = of.largest[turn];
-    float sum = of.sum[turn];
+    float largest = of.largest[r][turn];
+    float sum = of.sum[r][turn];
     int tile = Tiles::tile(lane, turn);
 #pragma unroll
     for (int i = 1; i < Tiles::kSharers && turn + i < Tiles::kTurns; ++i) {
       if (share != i) continue;
-      largest = of.largest[turn + i];
-      sum = of.sum[turn + i];
+      largest = of.largest[r][turn + i];
+      sum = of.sum[r][turn + i];
       tile = Tiles::tile(lane, turn + i);
     }
     const bool is_writer = turn + share < Tiles::kTurns && tile < num_tiles;
@@ -340,10 +373,11 @@ __device__ __forceinline__ void write_records(const ScoreCall& call, const Score
   }
   const float factor = kHasPools ? 1.0f : call.scale;
   const float factor_log2 = __fmul_rn(factor, kLog2E);
-  const TileSums<kTileKeys> first(factor_log2, 0, s);
-  const TileSums<kTileKeys> second(factor_log2, 1, s);
-  write_records_of<kTileKeys>(call, run, places[0], first_token, factor, first);
-  write_records_of<kTileKeys>(call, run, places[1], first_token, factor, second);
+  const TileSums<kTileKeys> sums(factor_log2, s);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    write_records_of<kTileKeys>(call, run, places[r], first_token, factor, r, sums);
+  }
 }
 
 // Finds the places of the rows from first_row on, one thread each; a warp finds those of its own
