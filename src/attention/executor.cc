@@ -18,11 +18,12 @@ PassPart part_of(const AttentionPass& pass, int64_t first_seq, int64_t num_seqs)
   return part;
 }
 
-Executor::Executor(PolicyPair& policies, const KvBlockShape& block)
+Executor::Executor(PolicyPair& policies, const KvLayout& layout)
     : policies_(policies),
-      prefill_rule_(policies.rule(Phase::kPrefill, block)),
-      decode_rule_(policies.rule(Phase::kDecode, block)),
-      verify_rule_(policies.rule(Phase::kVerify, block)) {}
+      num_layers_(layout.num_layers),
+      prefill_rule_(policies.rule(Phase::kPrefill, layout.block)),
+      decode_rule_(policies.rule(Phase::kDecode, layout.block)),
+      verify_rule_(policies.rule(Phase::kVerify, layout.block)) {}
 
 // Whether to ask the policy. A list of all pages gives the same bits as no list, and costs time.
 bool Executor::selects(const AttentionPass& pass) const {
@@ -112,12 +113,23 @@ void Executor::score_windows(Stream& stream, const AttentionPass& pass, const Pa
   }
 }
 
-// Lets both policies summarise the keys of the pass while their blocks are on the device.
+// Lets both policies summarise the keys of the pass while their blocks are on the device: in
+// prefill those of each layer, since the next one may use the same memory; else those of all layers
+// after the last, in one launch instead of one for each layer. No selection of the pass reads
+// summaries of its own rows: a list always has the newest page.
 void Executor::show_written(Stream& stream, const AttentionPass& pass, LayerId layer) {
+  const bool is_prefill = pass.phase == Phase::kPrefill;
+  if (!is_prefill && layer.value + 1 < num_layers_) return;
+  const LayerId first = is_prefill ? layer : LayerId(0);
+  const KvBlocksView kv = written(pass, first);
+  const int32_t num_layers = layer.value - first.value + 1;
+  const int64_t to_last = written(pass, layer).base - kv.base;
   policies_.on_keys_written(stream, {.phase = pass.phase,
-                                     .layer = layer,
+                                     .layer = first,
+                                     .num_layers = num_layers,
+                                     .layer_stride_bytes = to_last / std::max(1, num_layers - 1),
                                      .batch = pass.batch,
-                                     .kv = written(pass, layer),
+                                     .kv = kv,
                                      .kv_begin = pass.kv_begin,
                                      .block_table = pass.block_table,
                                      .block_ids = pass.block_ids});

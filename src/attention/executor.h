@@ -61,9 +61,9 @@ struct LayerInput {
 
 class Executor {
  public:
-  // `block`: the shape of the blocks that are walked.
+  // `layout`: of the blocks that are walked.
   // REQUIRES: the policies outlive the executor.
-  Executor(PolicyPair& policies, const KvBlockShape& block);
+  Executor(PolicyPair& policies, const KvLayout& layout);
   virtual ~Executor() = default;
 
   // The blocks into which this layer's k and v are written before `attend`. Called once per layer.
@@ -121,6 +121,7 @@ class Executor {
                      const SelectInput& input);
 
   PolicyPair& policies_;
+  int32_t num_layers_;
   SelectionRule prefill_rule_;
   SelectionRule decode_rule_;
   SelectionRule verify_rule_;

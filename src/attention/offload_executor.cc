@@ -35,7 +35,7 @@ size_t OffloadExecutor::state_bytes(int64_t max_rows, int64_t num_q_heads, int64
 
 OffloadExecutor::OffloadExecutor(PolicyPair& policies, OffloadEngine& offload, int64_t max_rows,
                                  int64_t num_q_heads, Device& device)
-    : Executor(policies, offload.layout().block),
+    : Executor(policies, offload.layout()),
       offload_(offload),
       state_memory_(
           device.allocate(state_bytes(max_rows, num_q_heads, offload.layout().block.head_dim),

@@ -50,13 +50,15 @@ struct PolicyMemory {
 
 // Keys and values of one layer that a pass has just written. Made by the executor.
 struct WrittenKv {
-  Phase phase = Phase::kPrefill;  // of the pass, not of the policy
-  LayerId layer;
-  AttentionBatch batch;    // the rows that were written
-  KvBlocksView kv;         // the blocks, in pool, stage or tails
-  TensorView kv_begin;     // i32 [num_seqs]: position of the first of those blocks
-  TensorView block_table;  // i32 [num_seqs, max_blocks]: blocks of `kv` from kv_begin on
-  TensorView block_ids;    // i32 [num_seqs, max_ids]: BlockIds of the sequence from position 0 on
+  Phase phase = Phase::kPrefill;   // of the pass, not of the policy
+  LayerId layer;                   // the first of those
+  int32_t num_layers = 1;          // that were written, consecutive
+  int64_t layer_stride_bytes = 0;  // from a block of a layer to that of the next
+  AttentionBatch batch;            // the rows that were written
+  KvBlocksView kv;                 // the blocks of the first layer, in pool, stage or tails
+  TensorView kv_begin;             // i32 [num_seqs]: position of the first of those blocks
+  TensorView block_table;          // i32 [num_seqs, max_blocks]: blocks of `kv` from kv_begin on
+  TensorView block_ids;  // i32 [num_seqs, max_ids]: BlockIds of the sequence from position 0 on
 };
 
 // Rows [first_pos, first_pos + num_rows) of one sequence in a prefill pass, as the host knows them.
@@ -154,8 +156,10 @@ class Policy {
   virtual void initialize(Device&, const KvLayout&, int32_t /*num_blocks*/, const PolicyLimits&) {}
 
   // Called for every layer of every pass of either phase, after its keys and values are written and
-  // before any block can leave the device. Summaries are indexed by block id, so that a sequence
-  // that finds a block in the prefix cache also has its summary.
+  // before any block can leave the device: in prefill layer by layer, before `select`; else once
+  // for all layers, at the last one, so `select` sees no summary of the pass's own rows. Summaries
+  // are indexed by block id, so that a sequence that finds a block in the prefix cache also has its
+  // summary.
   virtual void on_keys_written(Stream&, const WrittenKv&) {}
 
   // Prefill: a policy that scores keys gets all of them before `select`, in windows of this many

@@ -12,7 +12,7 @@ class ResidentExecutor final : public Executor {
  public:
   // REQUIRES: policies and pool outlive the executor.
   ResidentExecutor(PolicyPair& policies, DevicePool& pool)
-      : Executor(policies, pool.layout().block), pool_(pool) {}
+      : Executor(policies, pool.layout()), pool_(pool) {}
 
   KvBlocksView write_target(const AttentionPass&, LayerId layer) override {
     return pool_.layer(layer);

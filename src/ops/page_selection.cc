@@ -47,6 +47,8 @@ void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) {
                  "kv.shape must have the heads and channels of bounds.minmax");
   shapes.require(kv.block_tokens == shapes["pages_per_block"] * args.bounds.page_tokens,
                  "kv.shape.block_tokens must be pages_per_block * bounds.page_tokens");
+  shapes.require(args.num_layers > 0 && shapes["num_blocks"] % args.num_layers == 0,
+                 "num_layers must divide num_blocks");
   ops_of(stream.device()).update_key_bounds(stream, args);
 }
 

@@ -16,7 +16,8 @@
 
 namespace sluice {
 
-// Smallest and largest key per page, KV head and channel, for every block of one layer.
+// Smallest and largest key per page, KV head and channel, for every block of one layer, or of
+// several, one after the other.
 // minmax: bf16 [num_blocks, pages_per_block, num_kv_heads, 2, head_dim]: minima, then maxima.
 // Exact, since keys are bf16. Page p of a sequence is entry [block_ids[p / pages_per_block]] [p %
 // pages_per_block].
@@ -33,12 +34,14 @@ struct UpdateKeyBoundsArgs {
   TensorView block_ids;    // i32 [num_seqs, max_ids]: entry j is the id, in `bounds`, of the block
                            // that holds tokens [j, j + 1) * block_tokens; negative: its pages are
                            // left out
-  KeyBounds bounds;
+  KeyBounds bounds;        // of each layer, num_blocks / num_layers blocks
+  int32_t num_layers = 1;  // whose rows were written; `kv` is the first one's
+  int64_t layer_stride_bytes = 0;  // from a block of a layer to that of the next
 };
 
 // Computes the bounds of every page that holds a row of the batch, from all tokens of the page up
 // to the sequence's last row. Bounds depend on the keys only, not on the passes that
-// wrote them.
+// wrote them. A call for all layers of a decode step takes as long as one for a layer.
 // Shapes: block_tokens = pages_per_block * page_tokens; kv and minmax have the same heads and
 // head_dim, a multiple of 16, at most 256.
 // Types: bf16 keys and bounds; minima and maxima ignore the sign of zero (-0 and +0 are equal;
@@ -46,9 +49,9 @@ struct UpdateKeyBoundsArgs {
 // Aliasing: `bounds` overlaps nothing.
 // Order: after the keys were written, in stream order. The whole page lies in `kv`, that is,
 // kv_begin is a multiple of block_tokens.
-// Errors: those of every op (ops/ops.h); a block id or a table entry outside its range is a failed
-// check on the CPU.
-// Source: Tang et al. 2024, arXiv 2406.10774 (Quest), algorithm 1.
+// Errors: those of every op (ops/ops.h); num_layers does not divide num_blocks; a block id or a
+// table entry outside its range is a failed check on the CPU. Source: Tang et al. 2024, arXiv
+// 2406.10774 (Quest), algorithm 1.
 void update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args);
 
 struct ScorePagesArgs {

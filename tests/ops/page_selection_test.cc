@@ -227,6 +227,43 @@ TEST(KeyBoundsTest, ChunksAndStepsLeaveNoTrace) {
   }
 }
 
+// Layer `layer` of a copy of the cache: every key with another bit changed.
+void write_layer(const KvBlocksView& kv, int layer, size_t num_bytes, std::byte* to) {
+  const auto* from = reinterpret_cast<const uint16_t*>(kv.base);
+  auto* keys = reinterpret_cast<uint16_t*>(to + static_cast<size_t>(layer) * num_bytes);
+  const uint16_t changes[] = {0, 0x8000, 0x0040};
+  for (size_t i = 0; i < num_bytes / 2; ++i) keys[i] = from[i] ^ changes[layer];
+}
+
+TEST(KeyBoundsTest, ACallForLayersIsACallForEach) {
+  constexpr int kLayers = 3;
+  Machine machine;
+  Cache cache(machine, {});
+  UpdateKeyBoundsArgs args = cache.update({150, 0, 64, 20}, {150, 1, 64, 33});
+  const size_t num_bytes = static_cast<size_t>(args.kv.num_blocks) * args.kv.stride_bytes;
+  std::byte* layers = machine.poisoned(kLayers * num_bytes);
+  std::vector<std::byte> of_each;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    write_layer(args.kv, layer, num_bytes, layers);
+    UpdateKeyBoundsArgs one = args;
+    one.kv.base = layers + static_cast<size_t>(layer) * num_bytes;
+    one.bounds = cache.new_bounds();
+    update_key_bounds(machine.stream(), one);
+    machine.synchronize();
+    const std::vector<std::byte> bytes = bytes_of(one.bounds.minmax);
+    of_each.insert(of_each.end(), bytes.begin(), bytes.end());
+  }
+  args.kv.base = layers;
+  args.num_layers = kLayers;
+  args.layer_stride_bytes = static_cast<int64_t>(num_bytes);
+  const TensorView& minmax = args.bounds.minmax;
+  args.bounds.minmax = machine.tensor(
+      DType::kBF16, {kLayers * minmax.dim(0), minmax.dim(1), minmax.dim(2), 2, minmax.dim(4)});
+  update_key_bounds(machine.stream(), args);
+  machine.synchronize();
+  EXPECT_TRUE(bytes_of(args.bounds.minmax) == of_each);
+}
+
 TEST(KeyBoundsTest, ZerosInfinitiesAndDenormalsAreOrdered) {
   Machine machine;
   Cache cache(machine, {.head_dim = 16, .num_kv_heads = 1, .num_tokens = {40}});

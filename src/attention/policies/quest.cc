@@ -76,8 +76,8 @@ void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num
 }
 
 // bounds_ is [layer][block]; a layer's rows are indexed by block id.
-KeyBounds QuestPolicy::bounds(LayerId layer) const {
-  return {.minmax = bounds_.rows(layer.value * num_blocks_, num_blocks_),
+KeyBounds QuestPolicy::bounds(LayerId first, int32_t num_layers) const {
+  return {.minmax = bounds_.rows(first.value * num_blocks_, num_layers * num_blocks_),
           .page_tokens = page_tokens()};
 }
 
@@ -87,7 +87,9 @@ void QuestPolicy::on_keys_written(Stream& stream, const WrittenKv& written) {
                              .kv_begin = written.kv_begin,
                              .block_table = written.block_table,
                              .block_ids = written.block_ids,
-                             .bounds = bounds(written.layer)});
+                             .bounds = bounds(written.layer, written.num_layers),
+                             .num_layers = written.num_layers,
+                             .layer_stride_bytes = written.layer_stride_bytes});
 }
 
 Selection QuestPolicy::select(Stream& stream, const SelectInput& input) {

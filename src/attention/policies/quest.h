@@ -34,8 +34,8 @@ class QuestPolicy final : public PageRulePolicy {
   }
 
  private:
-  // The summaries of one layer.
-  KeyBounds bounds(LayerId layer) const;
+  // The summaries of `num_layers` layers.
+  KeyBounds bounds(LayerId first, int32_t num_layers = 1) const;
   TensorView cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
   TensorView cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
   TensorView cut_scores(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;

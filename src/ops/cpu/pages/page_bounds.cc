@@ -41,9 +41,10 @@ struct BoundsTable {
     const int32_t id = block_ids[static_cast<int64_t>(seq) * max_ids + index];
     SLUICE_CHECK(id < num_blocks, "block id {} of {}", id, num_blocks);
     if (id < 0) return nullptr;
-    const int64_t at = static_cast<int64_t>(id) * pages_per_block + page % pages_per_block;
-    return minmax + at * num_kv_heads * head_stride();
+    return minmax + id * block_stride() + page % pages_per_block * num_kv_heads * head_stride();
   }
+  // Elements from one block's bounds to the next.
+  int64_t block_stride() const { return pages_per_block * num_kv_heads * head_stride(); }
   // Elements from one head's bounds to the next: minima and maxima.
   int64_t head_stride() const { return int64_t{2} * head_dim; }
 };
@@ -71,6 +72,16 @@ struct UpdateCall {
   int32_t num_seqs;
   int32_t max_blocks;
   int32_t max_rows;
+  int32_t num_layers;
+  int64_t layer_stride_bytes;
+
+  // The call for one of the layers.
+  UpdateCall of(int32_t layer) const {
+    UpdateCall one = *this;
+    one.bounds.minmax += int64_t{layer} * bounds.num_blocks * bounds.block_stride();
+    one.kv.base += layer * layer_stride_bytes;
+    return one;
+  }
 };
 
 // Writes the bounds of the `index`th page of a sequence that holds a row of the batch, for all
@@ -165,26 +176,32 @@ void run_scores(const ScoreCall& call, const PageKernels& kernels, ThreadTeam& t
 }  // namespace
 
 void CpuOps::update_key_bounds(Stream& stream, const UpdateKeyBoundsArgs& args) const {
-  const UpdateCall call{.bounds = make_table(args.bounds, args.block_ids),
-                        .kv = args.kv,
-                        .row_begin = args.batch.row_begin.data<int32_t>(),
-                        .first_pos = args.batch.first_pos.data<int32_t>(),
-                        .kv_begin = args.kv_begin.data<int32_t>(),
-                        .block_table = args.block_table.data<int32_t>(),
-                        .num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0)),
-                        .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
-                        .max_rows = args.batch.max_rows};
+  UpdateCall call{.bounds = make_table(args.bounds, args.block_ids),
+                  .kv = args.kv,
+                  .row_begin = args.batch.row_begin.data<int32_t>(),
+                  .first_pos = args.batch.first_pos.data<int32_t>(),
+                  .kv_begin = args.kv_begin.data<int32_t>(),
+                  .block_table = args.block_table.data<int32_t>(),
+                  .num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0)),
+                  .max_blocks = static_cast<int32_t>(args.block_table.dim(1)),
+                  .max_rows = args.batch.max_rows,
+                  .num_layers = args.num_layers,
+                  .layer_stride_bytes = args.layer_stride_bytes};
+  call.bounds.num_blocks /= args.num_layers;
   as_cpu(stream).submit("update_key_bounds", [call, &kernels = kernels_of(isa_)](ThreadTeam& team) {
     const int32_t page_tokens = call.bounds.page_tokens;
     // The longest sequence touches this many pages wherever it begins.
     const int32_t pages_per_seq = (call.max_rows + page_tokens - 2) / page_tokens + 1;
     const int64_t page_elements =
         static_cast<int64_t>(page_tokens) * call.bounds.num_kv_heads * call.bounds.head_dim;
-    for_row_ranges(team, static_cast<int64_t>(call.num_seqs) * pages_per_seq, page_elements,
+    const int64_t per_layer = static_cast<int64_t>(call.num_seqs) * pages_per_seq;
+    for_row_ranges(team, call.num_layers * per_layer, page_elements,
                    [&](int64_t begin, int64_t end) {
                      for (int64_t i = begin; i < end; ++i) {
-                       update_page(call, kernels, static_cast<int32_t>(i / pages_per_seq),
-                                   static_cast<int32_t>(i % pages_per_seq));
+                       const UpdateCall layer = call.of(static_cast<int32_t>(i / per_layer));
+                       const int64_t page = i % per_layer;
+                       update_page(layer, kernels, static_cast<int32_t>(page / pages_per_seq),
+                                   static_cast<int32_t>(page % pages_per_seq));
                      }
                    });
   });

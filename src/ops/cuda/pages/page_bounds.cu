@@ -43,6 +43,10 @@ struct BoundsCall {
   int32_t page_tokens;
   int32_t num_kv_heads;
   int32_t head_dim;
+  int32_t num_seqs;
+  int32_t max_pages;              // that a sequence's rows may touch
+  int64_t layer_stride_bytes;     // of kv_base
+  int64_t layer_stride_elements;  // of minmax
 };
 
 constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step waits once
@@ -50,14 +54,17 @@ constexpr int kBoundsLoads = 16;  // in flight per lane, so that a decode step w
 // Bound: bytes of the keys of the pages that are touched; in decode, latency. A warp reads one page
 // of one head, 16 bytes a lane, 32 * 8 / head_dim tokens at once. After the page's last token the
 // last is read again, which changes no bound.
-// grid: pages that a sequence's rows may touch x KV heads x sequences.
+// grid: pages that a sequence's rows may touch, of all sequences of all layers, x KV heads.
 __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall call) {
   let_next_kernel_start();
   const int32_t head = blockIdx.y;
-  const int32_t seq = blockIdx.z;
+  const int32_t index = static_cast<int32_t>(blockIdx.x) / call.max_pages;
+  const int32_t layer = index / call.num_seqs;
+  const int32_t seq = index - layer * call.num_seqs;
   const int32_t first_pos = call.first_pos[seq];
   const int32_t end_pos = first_pos + call.row_begin[seq + 1] - call.row_begin[seq];
-  const int32_t page = first_pos / call.page_tokens + static_cast<int32_t>(blockIdx.x);
+  const int32_t page =
+      first_pos / call.page_tokens + static_cast<int32_t>(blockIdx.x) - index * call.max_pages;
   const int32_t begin = page * call.page_tokens;
   const int32_t end = min(begin + call.page_tokens, end_pos);
   const bool has_rows = begin < end && end_pos > first_pos;
@@ -75,7 +82,8 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   const int32_t tokens_at_once = kWarpThreads / pieces;
   const int32_t lane = threadIdx.x;
   const int32_t piece = lane % pieces;
-  const auto* keys = reinterpret_cast<const uint16_t*>(call.kv_base + block * call.kv_stride_bytes);
+  const auto* keys = reinterpret_cast<const uint16_t*>(
+      call.kv_base + layer * call.layer_stride_bytes + block * call.kv_stride_bytes);
   keys += static_cast<int64_t>(head) * 2 * call.block_tokens * call.head_dim +
           static_cast<int64_t>(offset % call.block_tokens) * call.head_dim + piece * 8;
   Bf16x8 low, high;
@@ -117,7 +125,8 @@ __global__ void __launch_bounds__(kWarpThreads) update_bounds(const BoundsCall c
   if (lane >= pieces) return;
   const int32_t pages_per_block = call.block_tokens / call.page_tokens;
   const int64_t entry = static_cast<int64_t>(id) * pages_per_block + page % pages_per_block;
-  uint16_t* to = call.minmax + (entry * call.num_kv_heads + head) * 2 * call.head_dim + piece * 8;
+  uint16_t* to = call.minmax + layer * call.layer_stride_elements +
+                 (entry * call.num_kv_heads + head) * 2 * call.head_dim + piece * 8;
   *reinterpret_cast<Bf16x8*>(to) = low;
   *reinterpret_cast<Bf16x8*>(to + call.head_dim) = high;
 }
@@ -255,6 +264,12 @@ BoundsCall make_call(const UpdateKeyBoundsArgs& args) {
       .page_tokens = args.bounds.page_tokens,
       .num_kv_heads = args.kv.shape.num_kv_heads,
       .head_dim = args.kv.shape.head_dim,
+      .num_seqs = static_cast<int32_t>(args.batch.first_pos.dim(0)),
+      // n rows touch at most ceil((n - 1) / page_tokens) + 1 pages, wherever they begin.
+      .max_pages =
+          (args.batch.max_rows + 2 * args.bounds.page_tokens - 2) / args.bounds.page_tokens,
+      .layer_stride_bytes = args.layer_stride_bytes,
+      .layer_stride_elements = args.bounds.minmax.num_elements() / args.num_layers,
   };
 }
 
@@ -281,17 +296,14 @@ ScoreCall make_call(const ScorePagesArgs& args) {
 void CudaOps::update_key_bounds(Stream& on, const UpdateKeyBoundsArgs& args) const {
   CudaStream& stream = as_cuda(on);
   const bool aligned = is_aligned(args.kv.base) && args.kv.stride_bytes % 16 == 0 &&
-                       is_aligned(args.bounds.minmax.bytes());
+                       args.layer_stride_bytes % 16 == 0 && is_aligned(args.bounds.minmax.bytes());
   SLUICE_CHECK(aligned, "blocks and bounds must begin at 16 bytes");
-  // n rows touch at most ceil((n - 1) / page_tokens) + 1 pages, wherever they begin.
-  const int32_t pages =
-      (args.batch.max_rows + 2 * args.bounds.page_tokens - 2) / args.bounds.page_tokens;
-  const dim3 grid(static_cast<unsigned>(pages), static_cast<unsigned>(args.kv.shape.num_kv_heads),
-                  static_cast<unsigned>(args.batch.first_pos.dim(0)));
-  if (args.batch.max_rows == 0 || grid.z == 0) return;
+  const BoundsCall call = make_call(args);
+  const dim3 grid(static_cast<unsigned>(call.max_pages * call.num_seqs * args.num_layers),
+                  static_cast<unsigned>(call.num_kv_heads));
+  if (args.batch.max_rows == 0 || grid.x == 0) return;
   stream.submit("update_key_bounds", [&](cudaStream_t) {
-    launch_early(stream, update_bounds, {.grid = grid, .block = dim3(kWarpThreads)},
-                 make_call(args));
+    launch_early(stream, update_bounds, {.grid = grid, .block = dim3(kWarpThreads)}, call);
   });
 }
 
