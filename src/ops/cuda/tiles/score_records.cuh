@@ -4,7 +4,7 @@
 // of tensor cores leave them; the four lanes of a quad share a row. Bound: exponentials, one for
 // each score. A record takes some 40 instructions of one warp, which has few others beside it:
 // where a branch stood between two tiles, each waited for the latencies of the one before, and
-// records of cells took as long as their products. So tiles are added up side by side, without
+// records of cells took half as long as their products. So tiles are added up side by side, without
 // branches, and only what is not visible is masked before. Thread rule: device code; whole warps.
 #pragma once
 
