@@ -46,7 +46,7 @@ def check_text():
         messages, _ = run(server, "--tools", "")
         result = messages[-1]
         same((result["result"], result["is_error"], result["num_turns"]), (ANSWER, False, 1))
-        same(server.statuses("/v1/messages"), [200])
+        server.check_statuses("/v1/messages", [200])
 
 
 def check_tool_round():
@@ -61,7 +61,7 @@ def check_tool_round():
         result = messages[-1]
         same((result["result"], result["is_error"], result["num_turns"]), (ANSWER, False, 2))
         holds(result["usage"]["cache_read_input_tokens"] > 1000, f"the second turn finds the first: {result['usage']}")
-        same(server.statuses("/v1/messages"), [200, 200])
+        server.check_statuses("/v1/messages", [200, 200])
 
 
 def check_prompt_that_is_too_long():

@@ -64,7 +64,7 @@ def check_tool_round():
         usage = events[-1]["usage"]
         holds(usage["cached_input_tokens"] > 1000, f"the second turn finds the first: {usage}")
         # It leaves as soon as it has the last event: the answer is complete for all that.
-        same(server.statuses("/v1/responses"), [200, 200])
+        server.check_statuses("/v1/responses", [200, 200])
 
 
 def check_call_of_an_unknown_tool():
@@ -73,7 +73,7 @@ def check_call_of_an_unknown_tool():
         (message,) = items(events, "agent_message")
         holds(message["text"].startswith(BEFORE) and OTHER_CALL["name"] in message["text"], message["text"])
         same(files, {}, "files")
-        same(server.statuses("/v1/responses"), [200])
+        server.check_statuses("/v1/responses", [200])
 
 
 if __name__ == "__main__":

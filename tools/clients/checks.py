@@ -79,7 +79,9 @@ class Server:
         self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60
         while "\nserving " not in self.logged():
-            holds(time.monotonic() < deadline and self.process.poll() is None, f"it serves, not: {self.logged()}")
+            if time.monotonic() > deadline or self.process.poll() is not None:
+                self.process.kill()
+                raise AssertionError(f"the server does not serve: {self.logged()}")
             time.sleep(0.05)
         self.port = int(re.search(r"listening on http://[\d.]+:(\d+)", self.logged()).group(1))
         self.url = f"http://127.0.0.1:{self.port}"
@@ -87,14 +89,12 @@ class Server:
     def logged(self):
         return pathlib.Path(self.log.name).read_text(encoding="utf-8")
 
-    def statuses(self, path, seconds=5):
+    def check_statuses(self, path, want, seconds=5):
         """Of the answers that the log has for this path; a line comes after the last byte of its answer."""
         ends = time.monotonic() + seconds
-        lines = []
-        while not lines and time.monotonic() < ends:
-            time.sleep(0.2)
-            lines = re.findall(rf" {path} (\d+) ", self.logged())
-        return [int(status) for status in lines]
+        while len(lines := re.findall(rf" {path} (\d+) ", self.logged())) < len(want) and time.monotonic() < ends:
+            time.sleep(0.1)
+        same([int(status) for status in lines], want, f"statuses of {path}")
 
     def __enter__(self):
         return self
