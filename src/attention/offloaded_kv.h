@@ -56,6 +56,9 @@ class OffloadedKv final : public Residency {
   void read_counters(TransferCounters& counters) const override;
   bool is_on_device(BlockId id) const override { return offload_.residents().find(id).valid(); }
   int32_t num_slots() const override { return offload_.loader().num_slots(); }
+  std::vector<SlotContents> slot_contents() const override {
+    return offload_.loader().slot_contents();
+  }
   const std::byte* block_bytes(SequenceId sequence, const SequenceBlock& block,
                                LayerId layer) const override;
 

@@ -20,6 +20,7 @@
 #include "core/ids.h"
 #include "kv/block_port.h"
 #include "kv/sequence_kv.h"
+#include "kv/slot_contents.h"
 #include "kv/transfer_counters.h"
 
 namespace sluice {
@@ -137,6 +138,8 @@ class Residency {
   virtual bool is_on_device(BlockId id) const = 0;
   // Loads that a pass can have without reusing a slot; 0 if nothing is loaded.
   virtual int32_t num_slots() const = 0;
+  // What these slots have, by slot; within a pass, too.
+  virtual std::vector<SlotContents> slot_contents() const = 0;
   // Address of a sequence's block, on the device or the host. REQUIRES: synchronized.
   virtual const std::byte* block_bytes(SequenceId sequence, const SequenceBlock& block,
                                        LayerId layer) const = 0;

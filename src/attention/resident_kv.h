@@ -38,6 +38,7 @@ class ResidentKv final : public Residency {
   void read_counters(TransferCounters&) const override {}
   bool is_on_device(BlockId) const override { return true; }
   int32_t num_slots() const override { return 0; }
+  std::vector<SlotContents> slot_contents() const override { return {}; }
   const std::byte* block_bytes(SequenceId, const SequenceBlock& block,
                                LayerId layer) const override;
 

@@ -88,7 +88,9 @@ std::vector<PinInfo> Pins::list() const {
 
 std::vector<Pins::Held> Pins::held() const {
   std::vector<Held> held;
-  for (const auto& [name, pin] : pins_) held.push_back({name, pin.held});
+  for (const auto& [name, pin] : pins_) {
+    held.push_back({name, pin.held, pin.num_blocks - std::ssize(pin.held)});
+  }
   return held;
 }
 

@@ -54,6 +54,7 @@ class Pins {
   struct Held {
     const std::string& name;
     std::span<const BlockId> blocks;
+    int64_t num_disk_blocks = 0;  // the rest of the pin, which only the store has
   };
   std::vector<Held> held() const;
   // Grows with each change.

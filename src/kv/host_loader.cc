@@ -44,10 +44,12 @@ HostLoader::HostLoader(const Parts& parts, const KvLayout& layout, const Sizes& 
       gather_counts_(parts.device.allocate(pinned_bytes(layout, sizes), MemoryKind::kDevice)),
       fetched_counts_(parts.device.allocate(pinned_bytes(layout, sizes), MemoryKind::kPinned)),
       selected_(parts.device.make_event()),
+      contents_(static_cast<size_t>(sizes.num_slots)),
       ring_(parts.device, layout.block, sizes.num_slots, sizes.slot_blocks, parts.gate) {
   SLUICE_CHECK(sizes.num_slots >= 2 && sizes.slot_blocks >= 1);
   parts_.compute.fill(gather_counts_.data(), gather_counts_.size_bytes(), 0);
   std::fill_n(fetched_counts_.data(), fetched_counts_.size_bytes(), std::byte{0});
+  for (SlotContents& slot : contents_) slot.blocks.reserve(static_cast<size_t>(sizes.slot_blocks));
 }
 
 SlotLease HostLoader::load(LayerId layer, std::span<const BlockId> blocks, BlockPart part) {
@@ -65,6 +67,22 @@ void HostLoader::count_load(LayerId layer, std::span<const BlockId> blocks, Bloc
   if (is_keys) parts_.counters.key_bytes += bytes;
 }
 
+// The memory for the ids was reserved, since a decode step allocates nothing.
+void HostLoader::note_load(SlotId slot, LayerId layer, std::span<const BlockId> blocks) {
+  SlotContents& contents = contents_[static_cast<size_t>(slot.value)];
+  contents.layer = layer;
+  contents.blocks.assign(blocks.begin(), blocks.end());
+  contents.has_pages = false;
+}
+
+std::vector<SlotContents> HostLoader::slot_contents() const {
+  std::vector<SlotContents> slots = contents_;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i].is_held = !ring_.is_free(SlotId(static_cast<int32_t>(i)));
+  }
+  return slots;
+}
+
 // Whether the runs of neighbouring blocks are shorter than copy_run_bytes on average: the fixed
 // cost of a copy would then exceed that of the kernel.
 bool HostLoader::is_scattered(std::span<const BlockId> blocks) const {
@@ -76,6 +94,7 @@ SlotLease HostLoader::load_early(LayerId layer, std::span<const BlockId> blocks,
   SLUICE_CHECK(!blocks.empty() && blocks.size() <= static_cast<size_t>(slot_blocks()));
   SLUICE_CHECK(!in_gather_pass_, "a load in a pass that gathers");
   SlotLease lease = ring_.begin_load();
+  note_load(lease.slot(), layer, blocks);
   Stream& transfer = lease.transfer();
   parts_.write_back.wait_until_on_host(transfer, layer, blocks);
   if (part == BlockPart::kAll && is_scattered(blocks)) {
@@ -128,6 +147,11 @@ KvBlocksView HostLoader::read_in_place(LayerId layer, std::span<const BlockId> b
 void HostLoader::begin_gather_pass(std::span<const BlockId> blocks) {
   ring_.begin_pass(parts_.compute);
   in_gather_pass_ = true;
+  for (SlotContents& slot : contents_) {
+    slot.layer = LayerId();
+    slot.blocks.clear();
+    slot.has_pages = true;
+  }
   if (blocks.empty()) return;
   parts_.write_back.wait_until_on_host(parts_.compute, LayerId(layout_.num_layers - 1), blocks);
 }

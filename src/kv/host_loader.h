@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/ids.h"
 #include "device/device.h"
@@ -16,6 +17,7 @@
 #include "kv/device_places.h"
 #include "kv/kv_layout.h"
 #include "kv/ring.h"
+#include "kv/slot_contents.h"
 #include "kv/transfer_counters.h"
 #include "kv/wait_gate.h"
 #include "kv/write_back.h"
@@ -109,6 +111,9 @@ class HostLoader {
   // Bytes since construction. REQUIRES: the host has waited for compute since the last fetch.
   int64_t gathered_bytes(LayerId layer) const;
 
+  // By slot. After a pass that gathered all slots have pages.
+  std::vector<SlotContents> slot_contents() const;
+
   // `writer` waits for every load that has no reader yet (Ring::wait_for_unread).
   void wait_for_unread(Stream& writer) { ring_.wait_for_unread(writer); }
   void synchronize() { ring_.synchronize(); }
@@ -124,6 +129,7 @@ class HostLoader {
   };
 
   void count_load(LayerId layer, std::span<const BlockId> blocks, BlockPart part);
+  void note_load(SlotId slot, LayerId layer, std::span<const BlockId> blocks);
   void copy_run(Stream& transfer, const BlockRun& run) const;
   bool is_scattered(std::span<const BlockId> blocks) const;
   TensorView gather_count(SlotId slot, LayerId layer) const;
@@ -137,7 +143,8 @@ class HostLoader {
   Buffer fetched_counts_;  // pinned copy
   std::unique_ptr<Event> selected_;
   bool in_gather_pass_ = false;
-  Ring ring_;  // last: its streams end before the members that they use
+  std::vector<SlotContents> contents_;  // [num_slots]; is_held is the ring's
+  Ring ring_;                           // last: its streams end before the members that they use
 };
 
 }  // namespace sluice

@@ -69,6 +69,9 @@ class Ring {
 
   int32_t num_slots() const { return static_cast<int32_t>(slots_.size()); }
   int32_t slot_blocks() const { return slot_blocks_; }
+  bool is_free(SlotId id) const {
+    return slots_[static_cast<size_t>(id.value)].state == State::kFree;
+  }
   int32_t num_free() const { return static_cast<int32_t>(free_slots_.size()); }
 
   // Takes the slot that has been free longest; its transfer stream waits for "drained".

@@ -43,6 +43,15 @@ struct SequenceView {
 struct PinView {
   std::string name;
   std::vector<BlockCell> blocks;  // in order of position
+  int64_t num_disk_blocks = 0;    // after these: blocks that only the KV store has
+};
+
+// A slot of the ring, through which offloaded KV comes to the device.
+struct SlotView {
+  bool is_held = false;         // it is being loaded, or compute will read it
+  int32_t layer = -1;           // -1: none
+  bool has_pages = false;       // pages that decode has listed, instead of blocks
+  std::vector<int32_t> blocks;  // ids, in order of position
 };
 
 // How often decode chose the pages of a block since the last view that had any.
@@ -62,6 +71,7 @@ struct EngineView {
   int32_t num_blank = 0;  // blocks that hold nothing
   std::vector<SequenceView> sequences;
   std::vector<PinView> pins;  // by name
+  std::vector<SlotView> slots;
   // Blocks without a holder that a prompt can still find: runs in which each continues the one
   // before, that which was used last first.
   std::vector<std::vector<BlockCell>> kept;

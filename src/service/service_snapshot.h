@@ -37,6 +37,10 @@ struct KvFacts {
   int32_t block_tokens = 0;
   int64_t block_bytes = 0;  // all layers
   bool has_store = false;   // a KV store on disk
+  // With offloaded KV: blocks of one layer in a slot of the ring; and what `sluice doctor` measured
+  // of copies to the device, 0 if it did not.
+  int32_t slot_blocks = 0;
+  double link_bytes_per_second = 0;
 };
 
 // The engine's steps, by the number of tokens that each computed or generated.

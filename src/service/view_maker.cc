@@ -44,10 +44,24 @@ SequenceView view_of(const LlmEngine& engine, const Sequence& sequence) {
 std::vector<PinView> pins_of(const LlmEngine& engine) {
   std::vector<PinView> pins;
   for (const Pins::Held& held : engine.held_pins()) {
-    PinView& pin = pins.emplace_back(PinView{.name = held.name, .blocks = {}});
+    PinView& pin = pins.emplace_back(
+        PinView{.name = held.name, .blocks = {}, .num_disk_blocks = held.num_disk_blocks});
     for (const BlockId id : held.blocks) pin.blocks.push_back(sealed_cell(engine, id));
   }
   return pins;
+}
+
+// A block of a slot that nobody holds may have another owner by now, so it is not shown.
+std::vector<SlotView> slots_of(const LlmEngine& engine) {
+  std::vector<SlotView> slots;
+  for (const SlotContents& slot : engine.residency().slot_contents()) {
+    SlotView& view =
+        slots.emplace_back(SlotView{.is_held = slot.is_held, .has_pages = slot.has_pages});
+    if (!slot.is_held) continue;
+    view.layer = slot.layer.value;
+    for (const BlockId id : slot.blocks) view.blocks.push_back(id.value);
+  }
+  return slots;
 }
 
 // A run ends where the next block continues another prefix: at the first block of a prompt, and
@@ -71,7 +85,9 @@ KvFacts kv_facts_of(const LlmEngine& engine) {
           .num_blocks = plan.num_blocks,
           .block_tokens = plan.kv_layout.block.block_tokens,
           .block_bytes = static_cast<int64_t>(plan.kv_layout.block_bytes_all_layers()),
-          .has_store = engine.has_store()};
+          .has_store = engine.has_store(),
+          .slot_blocks = plan.offloaded.sizes.slot_blocks,
+          .link_bytes_per_second = plan.link_bytes_per_second};
 }
 
 EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, bool reads) {
@@ -86,6 +102,7 @@ EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, 
       .kv = kv_facts_of(engine),
       .num_blank = blocks.num_free_blocks() - blocks.num_cached_blocks(),
       .pins = pins_of(engine),
+      .slots = slots_of(engine),
       .kept = kept_by(engine)};
   for (const auto& sequence : engine.running()) {
     view.sequences.push_back(view_of(engine, *sequence));

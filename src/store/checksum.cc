@@ -1,29 +1,27 @@
-// XXH3-64 without a seed.
+// Chooses a kernel once.
 #include "store/checksum.h"
 
-#include <new>
-
-#include <xxhash.h>
-
 namespace sluice {
+namespace {
 
-Checksum::Checksum() : state_(XXH3_createState()) {
-  if (!state_) throw std::bad_alloc();
-  XXH3_64bits_reset(state_.get());
+const ChecksumKernel& best_kernel() {
+  static const ChecksumKernel& kernel = *usable_checksum_kernels().back();
+  return kernel;
 }
 
-Checksum::~Checksum() = default;
+}  // namespace
 
-void Checksum::Freer::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
-
-void Checksum::add(std::span<const std::byte> bytes) {
-  XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+std::vector<const ChecksumKernel*> usable_checksum_kernels() {
+  std::vector<const ChecksumKernel*> kernels = {&kChecksumSse2};
+  if (__builtin_cpu_supports("avx2")) kernels.push_back(&kChecksumAvx2);
+  if (__builtin_cpu_supports("avx512f")) kernels.push_back(&kChecksumAvx512);
+  return kernels;
 }
 
-uint64_t Checksum::value() const { return XXH3_64bits_digest(state_.get()); }
+Checksum::Checksum() : Checksum(best_kernel()) {}
 
 uint64_t checksum_of(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+  return best_kernel().of(bytes.data(), bytes.size());
 }
 
 }  // namespace sluice

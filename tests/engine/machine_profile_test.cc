@@ -132,11 +132,13 @@ TEST(TransferChoiceTest, AGpuTakesWhatWasMeasured) {
   options.device = "cuda";
   const TransferChoice by_default = choose_transfers(options, *device);
   EXPECT_EQ(by_default.copy_run_bytes, size_t{2} << 20);
+  EXPECT_EQ(by_default.link_bytes_per_second, 0);
   ASSERT_EQ(by_default.notes.size(), 1u);
   EXPECT_NE(by_default.notes[0].find("run `sluice doctor` to measure"), std::string::npos);
   write_machine_profile(machine_profile_path(), gpu_id("cuda"), profile_of(1 << 20));
   const TransferChoice measured = choose_transfers(options, *device);
   EXPECT_EQ(measured.copy_run_bytes, size_t{1} << 20);
+  EXPECT_EQ(measured.link_bytes_per_second, 55.5e9);
   EXPECT_EQ(measured.notes, std::vector<std::string>{
                                 "transfers: copies for runs of 1.0 MiB and more, a kernel below "
                                 "(measured by sluice doctor on 2026-11-21)"});

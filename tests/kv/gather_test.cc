@@ -267,6 +267,9 @@ TEST_F(GatherTest, PassesTakeTheSlotsInTurnWithLoads) {
   send_lists({{3, 7}});
   for (int i = 0; i < 5; ++i) {
     begin_pass();
+    for (const SlotContents& slot : engine_->loader().slot_contents()) {
+      EXPECT_TRUE(slot.has_pages && slot.blocks.empty() && !slot.is_held);
+    }
     SlotLease first = gather(0, 0, 2);
     SlotLease second = gather(1, 0, 2);
     EXPECT_FALSE(engine_->loader().can_load());

@@ -181,6 +181,34 @@ TEST_F(OffloadEngineTest, NeighboursAreOneCopy) {
   EXPECT_EQ(engine_->counters().num_loads, 2);
 }
 
+// The newest load of each slot; it is held from its load to its release.
+TEST_F(OffloadEngineTest, SlotsSayWhatTheyHave) {
+  prefill(0, ids({4, 5, 6, 7}), {1, 2, 3, 4});
+  prefill(1, ids({4, 5, 6, 7}), {1, 2, 3, 4});
+  HostLoader& loader = engine_->loader();
+  ASSERT_EQ(loader.slot_contents().size(), 2u);
+  for (const SlotContents& slot : loader.slot_contents()) {
+    EXPECT_FALSE(slot.is_held || slot.layer.valid());
+  }
+  SlotLease first = loader.load(LayerId(0), ids({4, 5, 6}));
+  SlotLease second = loader.load_early(LayerId(1), ids({7}));
+  std::vector<SlotContents> slots = loader.slot_contents();
+  EXPECT_TRUE(slots[0].is_held && slots[1].is_held);
+  EXPECT_EQ(slots[0].layer, LayerId(0));
+  EXPECT_EQ(slots[0].blocks, ids({4, 5, 6}));
+  EXPECT_EQ(slots[1].layer, LayerId(1));
+  EXPECT_EQ(slots[1].blocks, ids({7}));
+  first.use(*compute_);
+  EXPECT_TRUE(loader.slot_contents()[0].is_held);
+  first.release();
+  EXPECT_FALSE(loader.slot_contents()[0].is_held);
+  const SlotLease third = loader.load(LayerId(1), ids({5}));
+  slots = loader.slot_contents();
+  EXPECT_EQ(slots[0].blocks, ids({5}));
+  EXPECT_EQ(slots[1].blocks, ids({7})) << "of a load that nobody has read";
+  EXPECT_FALSE(slots[0].has_pages);
+}
+
 // Blocks that are adjacent on the host but not in the stage (a partial block lay between) take two
 // copies.
 TEST_F(OffloadEngineTest, NeighboursOnOneSideOnlyAreTwoCopies) {

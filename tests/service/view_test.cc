@@ -1,4 +1,5 @@
 // What watchers of a service see: blocks, progress, reads of pages; and when they see nothing.
+#include <algorithm>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -149,6 +150,61 @@ TEST(ServiceViews, ShowPinsWithTheirBlocks) {
     EXPECT_TRUE(gone->pins.empty());
     EXPECT_EQ(gone->kept[0].size(), 200U / 16);
   }
+}
+
+// The history of the second half of a prompt comes through both slots, one block at a time.
+TEST(ServiceViews, ShowWhatTheRingHas) {
+  ViewLog log;
+  EventLog events;
+  EngineOptions options = served_offloaded();
+  options.prefill_chunk_tokens = 32;
+  EngineService service([&] { return slow_engine(options); }, {});
+  service.watch(log.sink());
+  submit(service, {random_tokens(400, 1), sampled(20, 1)}, events);
+  log.wait_for(is_at_rest);
+  size_t num_shown = 0;
+  for (const ViewPtr& view : log.views()) {
+    EXPECT_EQ(view->kv.slot_blocks, 1);
+    ASSERT_EQ(view->slots.size(), 2U);
+    for (const SlotView& slot : view->slots) {
+      EXPECT_FALSE(slot.has_pages) << "full attention lists none";
+      EXPECT_EQ(slot.blocks.size(), slot.is_held ? 1U : 0U);
+      if (!slot.is_held) continue;
+      EXPECT_TRUE(slot.layer == 0 || slot.layer == 1) << slot.layer;
+      const auto& blocks = view->sequences.at(0).blocks;
+      const auto block = std::ranges::find(blocks, slot.blocks[0], &BlockCell::id);
+      ASSERT_NE(block, blocks.end()) << slot.blocks[0];
+      EXPECT_EQ(block->place, KvPlace::kHost);
+      ++num_shown;
+    }
+  }
+  EXPECT_GT(num_shown, 0U);
+}
+
+// Of three pins memory has room for two.
+TEST(ServiceViews, ShowPinsThatOnlyTheStoreHas) {
+  const testing::TemporaryStore store;
+  EngineOptions options = served_offloaded(40);
+  options.max_model_len = 256;
+  options.kv_store.dir = store.path().string();
+  EngineService service([&] { return served_engine(options); }, {});
+  for (const char* name : {"a", "b", "c"}) {
+    EventLog events;
+    ServiceRequest pin{.prompt = random_tokens(200, static_cast<uint64_t>(name[0])),
+                       .params = sampled(1, 1),
+                       .pin = name};
+    ASSERT_TRUE(service.submit(std::move(pin), events.sink()).accepted());
+    events.wait_end();
+  }
+  ViewLog log;
+  service.watch(log.sink());
+  const ViewPtr view = log.wait_for([](const EngineView& v) { return v.pins.size() == 3; });
+  int64_t num_held = 0;
+  for (const PinView& pin : view->pins) {
+    EXPECT_EQ(std::ssize(pin.blocks) + pin.num_disk_blocks, 200 / 16) << pin.name;
+    num_held += std::ssize(pin.blocks);
+  }
+  EXPECT_EQ(num_held, 40 - 256 / 16);
 }
 
 // Files that can be read only once the gate is open.

@@ -99,8 +99,8 @@ TEST(IsWorthReading, IsRightOnASlowDisk) {
   };
   const double fast = measured(std::chrono::milliseconds(0));
   const double slow = measured(std::chrono::milliseconds(20));
-  // Five reads a block: header, tokens, three layers. A busy machine is slower still.
-  EXPECT_LT(slow, 11192 / 0.1 * 1.01);
+  // Six reads a block: the beginning, header, tokens, three layers. A busy machine is slower still.
+  EXPECT_LT(slow, 11192 / 0.12 * 1.01);
   EXPECT_GT(fast, slow);
   // A prefill that computes a block's 16 tokens in 50 ms.
   const ReadOrCompute on_slow = {.num_bytes = 11192,

@@ -97,9 +97,9 @@ TEST_F(StoreOnFaultyDisk, PassingFaultsSkipOneBlock) {
   }
 }
 
-// A call of each kind while a block is read: header, tokens, three layers.
+// A call of each kind while a block is read: the beginning, header, tokens, three layers.
 TEST_F(StoreOnFaultyDisk, UnreadableSectorIsAMiss) {
-  for (int64_t call = 0; call < 5; ++call) {
+  for (int64_t call = 0; call < 6; ++call) {
     const TempDir dir;
     FaultyFiles files;
     files.on_read = at_call(call, EIO);

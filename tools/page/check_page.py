@@ -164,7 +164,9 @@ class Checks:
         self.browser = browser
         self.folder = pathlib.Path(folder)
         self.pictures = pictures
-        self.server = Server(free_port(), *OFFLOAD)
+        self.options = [*OFFLOAD, "--kv-store", str(self.folder / "store"), "--kv-store-min-tokens", "0"]
+        self.server = Server(free_port(), *self.options)
+        self.paint_ms = []  # of each opened page
         self.path = self.folder / "haystack.txt"
         self.path.write_text(make_text(100_000))
 
@@ -175,6 +177,10 @@ class Checks:
         page.set_default_timeout(30_000)
         watch = Watch(page, server.url)
         page.goto(server.url + "/")
+        first_paint = ("() => performance.getEntriesByName('first-contentful-paint')"
+                       ".map((entry) => entry.startTime)")
+        until(page, lambda: page.evaluate(first_paint), "nothing is painted")
+        self.paint_ms.append(page.evaluate(first_paint)[0])
         return page, watch
 
     def picture(self, page, name, full=False):
@@ -186,7 +192,7 @@ class Checks:
         page, watch = self.open(self.server)
         wait_ready(page)
         upload(page, self.path)
-        load(page, at_half=lambda: self.picture(page, "page_loading.png"))
+        load(page, at_half=lambda: self.loading(page))
         expect(page.locator("#memory .row", has_text="haystack.txt")).to_contain_text("pinned,")
         check_cells(page, self.server)
         assert page.is_hidden("#load"), "all of it is in memory"
@@ -212,6 +218,13 @@ class Checks:
         assert number_in(re.search(r"([\d,]+) of", meta).group(1)) > 20_000, meta
         watch.check()
         return page, watch
+
+    def loading(self, page):
+        """The history of the prompt comes through the slots of the ring, layer by layer."""
+        ring = page.locator("#memory .row", has_text="Ring")
+        expect(ring).to_contain_text(re.compile(r"slots of [\d,]+ blocks of one layer, layer \d"))
+        assert ring.locator("canvas").get_attribute("data-cells") == "0", "slots are no blocks"
+        self.picture(page, "page_loading.png")
 
     def keyboard(self, page):
         """The strip, the map and the file by keys alone."""
@@ -275,15 +288,17 @@ class Checks:
         watch.check()
 
     def restart(self, page, watch):
-        """The page outlives its server."""
+        """The page outlives its server, and the document's KV does, too."""
         self.server.stop("kill")
         expect(page.locator("#status")).to_contain_text("does not answer")
         port = int(self.server.url.rsplit(":", 1)[1])
-        self.server = Server(port, *OFFLOAD)
+        self.server = Server(port, *self.options)
         expect(page.locator("#status")).to_have_text("")
         check_cells(page, self.server)
         answer, _ = ask(page, ASK_CASTLE)
         assert "7391846" in answer, answer
+        from_disk = page.inner_text("#progress-from")
+        assert "from disk" in from_disk and number_in(from_disk) > 20_000, from_disk
         watch.check(r"ERR_|503|network error|Failed to load resource")
 
     def key(self):
@@ -324,6 +339,8 @@ class Checks:
         self.restart(page, watch)
         self.key()
         assert self.server.stop() == 0, "the server ends with an error while pages are open"
+        # A busy machine delays some of them.
+        assert min(self.paint_ms) < 500, f"first paint after {self.paint_ms} ms"
 
 
 def main():
@@ -343,7 +360,7 @@ def main():
             checks.server.process.kill()
             browser.close()
     print("page: uploaded, computed, answered, stopped, reloaded, restarted; no errors, "
-          "no requests to other servers")
+          f"no requests to other servers; first paint after {min(checks.paint_ms):.0f} ms")
 
 
 if __name__ == "__main__":

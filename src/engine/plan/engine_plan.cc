@@ -402,6 +402,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
     warn_of_tiny_slots({options, config, device, policies, host}, plan);
     const TransferChoice transfers = choose_transfers(options, device);
     plan.offloaded.sizes.copy_run_bytes = transfers.copy_run_bytes;
+    plan.link_bytes_per_second = transfers.link_bytes_per_second;
     std::vector<std::string>& notes = plan.memory.notes;
     notes.insert(notes.end(), transfers.notes.begin(), transfers.notes.end());
   }

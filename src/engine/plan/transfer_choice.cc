@@ -1,6 +1,8 @@
 // Selects the threshold between copies and kernel, and describes it in a note.
 #include "engine/plan/transfer_choice.h"
 
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "engine/plan/machine_profile.h"
@@ -28,15 +30,18 @@ std::string describe(size_t copy_run_bytes, const std::string& why) {
 
 TransferChoice choose_transfers(const EngineOptions& options, const Device& device) {
   TransferChoice choice;
+  std::optional<MachineProfile> profile;
+  std::string trouble;
+  if (device.kind() != DeviceKind::kCpu) {
+    profile = read_machine_profile(machine_profile_path(), gpu_id(options.device), &trouble);
+    if (profile) choice.link_bytes_per_second = profile->to_device_bytes_per_second;
+  }
   if (options.kv.copy_bytes) {
     choice.copy_run_bytes = *options.kv.copy_bytes;
     choice.notes = {describe(choice.copy_run_bytes, "kv_copy_bytes")};
     return choice;
   }
   if (device.kind() == DeviceKind::kCpu) return choice;
-  std::string trouble;
-  const auto profile =
-      read_machine_profile(machine_profile_path(), gpu_id(options.device), &trouble);
   if (!trouble.empty()) choice.notes.push_back(trouble);
   choice.copy_run_bytes = profile ? profile->copy_run_bytes : kDefaultCopyRunBytes;
   choice.notes.push_back(describe(choice.copy_run_bytes,

@@ -11,8 +11,9 @@
 namespace sluice {
 
 struct TransferChoice {
-  size_t copy_run_bytes = 0;       // runs of at least this length are copied; 0: all runs
-  std::vector<std::string> notes;  // what was chosen and why, one line each
+  size_t copy_run_bytes = 0;         // runs of at least this length are copied; 0: all runs
+  double link_bytes_per_second = 0;  // to the device, measured by `sluice doctor`; 0: it was not
+  std::vector<std::string> notes;    // what was chosen and why, one line each
 };
 
 // Takes, in this order: the option, the measurement of `sluice doctor` for this GPU, a default. A

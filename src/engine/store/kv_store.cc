@@ -1,6 +1,8 @@
 // Names of sealed blocks, and one loop for both directions.
 #include "engine/store/kv_store.h"
 
+#include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
@@ -10,7 +12,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kReadThreads = 4;
+// A disk reaches its rate with four reads in flight. The page cache is as fast as the processors
+// that copy from it and hash, of which half are left to the engine.
+int num_read_threads() {
+  constexpr int kMost = static_cast<int>(PrefixLoads::kMaxReads);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 4, kMost);
+}
+
 // A block on its way to host memory sends no letter.
 constexpr std::chrono::milliseconds kLook{1};
 
@@ -29,7 +37,7 @@ KvStore::KvStore(const KvStoreOptions& options, Parts parts)
       names_(parts.format, parts.blocks.num_blocks()),
       store_(store_options(options, parts.format),
              parts.files != nullptr ? *parts.files : system_files()),
-      reader_(store_, kReadThreads),
+      reader_(store_, num_read_threads()),
       writer_(store_, WriteBehind::kMaxHeld),
       loads_({.blocks = blocks_,
               .port = *port_,

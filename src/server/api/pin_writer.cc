@@ -47,11 +47,16 @@ void PinWriter::write_share(size_t, const PromptShare& share, std::string& out) 
   http::append_sse_event(out, {}, Json{{"prompt_progress", progress}}.dump());
 }
 
-// The service lists a pin before its request ends.
-void PinWriter::write_end(const std::optional<CachedPlaces>&, std::string& out) {
+// The service lists a pin before its request ends. `cache`: where what was not computed came from,
+// as in the timings of answers.
+void PinWriter::write_end(const std::optional<CachedPlaces>& places, std::string& out) {
   const std::optional<PinInfo> pin = find_();
   if (!pin) return write_fault(not_made(), out);
-  http::append_sse_event(out, {}, pin_json(*pin).dump());
+  Json json = pin_json(*pin);
+  if (places) {
+    json["cache"] = {{"device", places->device}, {"host", places->host}, {"disk", places->disk}};
+  }
+  http::append_sse_event(out, {}, json.dump());
   http::append_sse_event(out, {}, "[DONE]");
 }
 

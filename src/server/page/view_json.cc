@@ -69,7 +69,13 @@ void append_blocks(std::string& out, const std::vector<BlockCell>& blocks) {
 void append_pin(std::string& out, const PinView& pin) {
   append(out, R"({{"name":"{}","blocks":)", pin.name);
   append_blocks(out, pin.blocks);
-  out += '}';
+  append(out, R"(,"disk":{}}})", pin.num_disk_blocks);
+}
+
+// Slots are few, so their blocks are listed one by one.
+void append_slot(std::string& out, const SlotView& slot) {
+  append(out, R"({{"held":{},"layer":{},"pages":{},"blocks":[{}]}})", slot.is_held, slot.layer,
+         slot.has_pages, fmt::join(slot.blocks, ","));
 }
 
 void append_sequence(std::string& out, const SequenceView& sequence) {
@@ -92,9 +98,11 @@ void append_counts(std::string& out, const EngineView& view) {
   append(out, R"(,"steps":{},"prefill_ms":{},"decode_ms":{})", stats.num_steps,
          stats.prefill_ns / kNsPerMs, stats.decode_ns / kNsPerMs);
   append(out, R"(,"link":{{"to_device":{},"to_host":{}}})", stats.kv_h2d_bytes, stats.kv_d2h_bytes);
-  append(out, R"(,"kv":{{"on_host":{},"blocks":{},"block_tokens":{},"block_bytes":{},"blank":{}}})",
+  append(out,
+         R"(,"kv":{{"on_host":{},"blocks":{},"block_tokens":{},"block_bytes":{},"blank":{},)"
+         R"("slot_blocks":{},"link_bytes_per_second":{:.0f}}})",
          view.kv.on_host, view.kv.num_blocks, view.kv.block_tokens, view.kv.block_bytes,
-         view.num_blank);
+         view.num_blank, view.kv.slot_blocks, view.kv.link_bytes_per_second);
 }
 
 // Names of ops are a list of their own, since a second has some ten thousand spans of thirty ops.
@@ -125,6 +133,8 @@ std::string view_json(const EngineView& view) {
               [&](const SequenceView& sequence) { append_sequence(out, sequence); });
   out += R"(,"pins":)";
   append_list(out, view.pins, [&](const PinView& pin) { append_pin(out, pin); });
+  out += R"(,"slots":)";
+  append_list(out, view.slots, [&](const SlotView& slot) { append_slot(out, slot); });
   out += R"(,"kept":)";
   append_list(out, view.kept, [&](const std::vector<BlockCell>& run) { append_blocks(out, run); });
   append(out, R"(,"reads":{{"page_tokens":{},"blocks":)", view.page_tokens);

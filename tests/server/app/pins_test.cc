@@ -49,10 +49,13 @@ TEST(AppPins, AreMadeListedAndDeleted) {
   EXPECT_EQ(made.at("num_blocks"), 12);
   EXPECT_GT(made.at("bytes"), 0);
   EXPECT_EQ(made.at("places"), Json({{"device", 192}, {"host", 0}, {"disk", 0}}));
-  EXPECT_EQ(body_of(app.get(kPins)), Json({{"pins", {made}}}));
-  EXPECT_EQ(body_of(app.get("/sluice/pins/doc")), made);
+  EXPECT_EQ(made.at("cache"), Json({{"device", 0}, {"host", 0}, {"disk", 0}}));
+  Json listed = made;
+  listed.erase("cache");
+  EXPECT_EQ(body_of(app.get(kPins)), Json({{"pins", {listed}}}));
+  EXPECT_EQ(body_of(app.get("/sluice/pins/doc")), listed);
   // The view of the page comes after the step.
-  const Json shown = Json::parse(R"([{"name": "doc", "blocks": [[0, 12, "d"]]}])");
+  const Json shown = Json::parse(R"([{"name": "doc", "blocks": [[0, 12, "d"]], "disk": 0}])");
   Json view;
   EXPECT_TRUE(testing::happens_soon([&] {
     view = body_of(app.get("/sluice/state")).at("view").at("pins");
@@ -131,6 +134,7 @@ TEST(AppPins, ComeFromTheStoreAfterARestart) {
   app.serve();
   const Json made = pin(app, body);
   EXPECT_EQ(made.at("places").at("disk"), 192);
+  EXPECT_EQ(made.at("cache"), Json({{"device", 0}, {"host", 0}, {"disk", 192}}));
   EXPECT_GT(app.metric("sluice:store_read_bytes_total"), 0);
   EXPECT_EQ(app.metric("vllm:prompt_tokens_cached_by_source_total{source=disk}"), 192);
   EXPECT_EQ(app.metric("vllm:prompt_tokens_total"), 200);

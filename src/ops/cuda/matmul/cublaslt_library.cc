@@ -1,6 +1,7 @@
-// Opens cuBLASLt where the dynamic linker or the CUDA toolkit has it.
+// Opens cuBLASLt where the dynamic linker, the CUDA toolkit or the wheel nvidia-cublas has it.
 #include "ops/cuda/matmul/cublaslt_library.h"
 
+#include <filesystem>
 #include <string>
 
 #include <dlfcn.h>
@@ -10,17 +11,31 @@
 namespace sluice::cuda {
 namespace {
 
+// Where pip puts the wheel nvidia-cublas if this code is in site-packages/sluice. Empty otherwise;
+// a program may know itself by a relative path only, and that would be one into the current folder.
+std::string path_in_wheel(const std::string& name) {
+  Dl_info own = {};
+  if (dladdr(reinterpret_cast<const void*>(&cublaslt), &own) == 0) return {};
+  const std::filesystem::path package = std::filesystem::path(own.dli_fname).parent_path();
+  if (!package.is_absolute() || package.filename() != "sluice") return {};
+  const std::string folder = fmt::format("nvidia/cu{}/lib", CUBLAS_VER_MAJOR);
+  return (package.parent_path() / folder / name).string();
+}
+
 // Opens the version that the headers belong to. Never closed: its kernels stay loaded until the
 // process ends.
 void* open_library() {
   const std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
-  for (const std::string& path : {name, "/usr/local/cuda/lib64/" + name}) {
+  std::string error;
+  for (const std::string& path : {name, "/usr/local/cuda/lib64/" + name, path_in_wheel(name)}) {
+    if (path.empty()) continue;  // which dlopen takes for the program itself
     if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    if (error.empty()) error = dlerror();  // of the linker's search, which says most
   }
   fail(ErrorCode::kUnsupported,
-       "matrix products on the GPU need {}, which cannot be opened ({}); install cuBLAS {} or add "
-       "its folder to LD_LIBRARY_PATH",
-       name, dlerror(), CUBLAS_VER_MAJOR);
+       "matrix products on the GPU need {}, which cannot be opened ({}); install cuBLAS {} (for "
+       "Python: sluice[cuda]) or add its folder to LD_LIBRARY_PATH",
+       name, error, CUBLAS_VER_MAJOR);
 }
 
 // Sets `function`, or throws kUnsupported for a library that is too old.

@@ -160,6 +160,13 @@ export function follow(progress) {
   setProgressText(text, cache > 0 ? `${count(Math.min(cache, doc.tokens))} found in memory` : '');
 }
 
+// "1,024 from disk, 512 from host memory", from tokens by place.
+function sourcesOf(cache) {
+  const names = {device: 'the device', host: 'host memory', disk: 'disk'};
+  return Object.entries(cache ?? {}).filter(([, n]) => n > 0)
+      .map(([place, n]) => `${count(n)} from ${names[place]}`).join(', ');
+}
+
 // The request has all of its prompt. `places`: tokens of the cache by memory, if the server says.
 export function finishProgress(usage, timings) {
   if (doc === null || !usage) return;
@@ -168,14 +175,11 @@ export function finishProgress(usage, timings) {
   byId('progress').setAttribute('aria-valuenow', '100');
   const computed = usage.prompt_tokens - cached;
   const seconds = (timings?.prompt_ms ?? 0) / 1000;
-  const names = {device: 'the device', host: 'host memory', disk: 'disk'};
-  const from = Object.entries(timings?.cache ?? {}).filter(([, n]) => n > 0)
-      .map(([place, n]) => `${count(n)} from ${names[place]}`);
   setProgressText(
       computed > usage.prompt_tokens / 2
           ? `${count(Math.min(computed, doc.tokens))} tokens computed in ${duration(seconds)}, ${rate(computed / seconds)} a second`
           : `${count(doc.tokens)} tokens in memory, ${count(computed)} computed in ${duration(seconds)}`,
-      from.join(', '));
+      sourcesOf(timings?.cache));
 }
 
 // The same document has the same name, so that it is pinned once.
@@ -200,7 +204,7 @@ async function loadByPin(signal) {
       reading.setProgress(doc.tokens, found);
       byId('progress').setAttribute('aria-valuenow', '100');
       setProgressText(`${count(event.num_tokens)} tokens held, ${bytes(event.bytes)}`,
-                      found > 0 ? `${count(found)} found in memory` : '');
+                      sourcesOf(event.cache));
       isPinned = true;
     }
   }

@@ -1,5 +1,6 @@
 // The blocks of KV: a row of cells for each request, for each pin, for each prefix that is kept, and
 // for what is free. Each block is one cell; one that several rows hold is drawn in each and counted in the first.
+// Cells that are no block of this memory are `extra`: blocks of pins on disk, and what the slots of the ring have.
 import {colours, fit, hideTip, onRedraw, showTip} from './canvas.js';
 import {bytes, count} from './format.js';
 
@@ -31,6 +32,26 @@ function cellsOf(runs, held, holders = 1) {
   return cells;
 }
 
+// A gap before each slot but the first; a slot is at least one cell.
+function ringRow({slots, kv}) {
+  const cells = [];
+  let layer = -1;
+  slots.forEach((slot, index) => {
+    if (index > 0) cells.push({id: -1, place: ' ', extra: true});
+    const cell = {id: -1, place: slot.pages ? 'p' : 'e', extra: true, slot: index, layer: slot.layer};
+    layer = Math.max(layer, slot.layer);
+    for (const id of slot.blocks) cells.push({...cell, id, place: 'd'});
+    if (slot.blocks.length === 0) cells.push(cell);
+  });
+  const now = layer < 0 ? '' : `, layer ${layer}`;
+  return {
+    key: 'ring',
+    name: 'Ring',
+    detail: `${count(slots.length)} slots of ${count(kv.slot_blocks)} blocks of one layer${now}`,
+    cells,
+  };
+}
+
 function cellSize(total) {
   if (total <= 400) return 13;
   if (total <= 1500) return 9;
@@ -54,7 +75,7 @@ export function showMemory(view, nameOf) {
   }
   for (const pin of view.pins) {
     const cells = cellsOf(pin.blocks, held, 0);
-    if (cells.length === 0) continue;  // it is on disk alone
+    for (let i = 0; i < pin.disk; ++i) cells.push({id: -1, place: 'k', extra: true});
     wanted.push({
       key: `p${pin.name}`,
       name: nameOf(pin) ?? pin.name,
@@ -82,6 +103,7 @@ export function showMemory(view, nameOf) {
     const cells = Array.from({length: rest}, () => ({id: -1, place: kv.on_host ? 'h' : 'd', again: false}));
     wanted.push({key: 'held', name: 'Held', detail: `${count(rest * kv.block_tokens)} tokens`, cells});
   }
+  if (view.slots.length > 0) wanted.push(ringRow(view));
   const free = Array.from({length: kv.blank}, () => ({id: -1, place: 'f', again: false}));
   wanted.push({key: 'free', name: 'Free', detail: `${count(kv.blank)} blocks`, cells: free});
   apply(wanted, kv, held);
@@ -113,9 +135,10 @@ function apply(wanted, kv, held) {
     Object.assign(row, {...want, size, kv, held});
     row.title.textContent = want.name;
     row.note.textContent = want.detail;
-    const own = want.cells.filter((cell) => !cell.again).length;
+    const own = want.cells.filter((cell) => !cell.again && !cell.extra).length;
     row.canvas.dataset.cells = String(own);
-    row.canvas.setAttribute('aria-label', `${want.name}: ${count(want.cells.length)} blocks`);
+    row.canvas.setAttribute('aria-label', want.key === 'ring' ? `${want.name}: ${want.detail}`
+        : `${want.name}: ${count(want.cells.length)} blocks`);
     if (before === null ? box.firstChild !== row.element : before.nextSibling !== row.element) {
       if (before === null) box.prepend(row.element);
       else before.after(row.element);
@@ -165,13 +188,15 @@ function draw(row) {
   const c = colours();
   const radius = row.size > 6 ? 2 : 1;
   row.cells.slice(0, lines * columns).forEach((cell, i) => {
+    if (cell.place === ' ') return;
     const x = i % columns * pitch, y = Math.floor(i / columns) * pitch;
     context.beginPath();
     context.roundRect(x, y, row.size, row.size, radius);
     context.globalAlpha = cell.again ? .45 : 1;
     if (cell.place === 'd') context.fillStyle = c.accent;
     else if (cell.place === 'h') context.fillStyle = c.glow(.4);
-    else if (cell.place === 'f') context.fillStyle = c.line;
+    else if (cell.place === 'f' || cell.place === 'e') context.fillStyle = c.line;
+    else if (cell.place === 'p') context.fillStyle = c.glow(.7);
     else context.fillStyle = c.glow(cell.place === 'k' ? 0 : .14);
     context.fill();
     if ('ckl'.includes(cell.place)) {
@@ -194,19 +219,28 @@ function draw(row) {
 
 function holdersText(row, holders) {
   if (row.key.startsWith('k') || row.key === 'loose') return 'Held by none; a prompt that begins alike finds it';
+  if (holders === undefined) return 'Pinned; a prompt that begins with it reads it';  // on disk
   const requests = holders === 1 ? 'Held by one request' : holders > 1 ? `Held by ${holders} requests` : '';
   return row.key.startsWith('p') ? ['Pinned', requests].filter(Boolean).join('. ') : requests;
 }
 
+function tellSlot(cell, x, y) {
+  const name = `Slot ${cell.slot}`;
+  if (cell.place === 'p') return showTip(x, y, [name, 'The pages that decode listed last']);
+  if (cell.place === 'e') return showTip(x, y, [name, 'Free']);
+  showTip(x, y, [name, `Block ${cell.id}, layer ${cell.layer}`], textOf(cell.id));
+}
+
 function tell(row, x, y) {
   const cell = row.cells[row.cursor];
-  if (!cell) return hideTip();
-  if (cell.place !== 'f' && cell.id < 0) return showTip(x, y, ['Held block', kPlaces[cell.place], 'Being stored']);
+  if (!cell || cell.place === ' ') return hideTip();
+  if (row.key === 'ring') return tellSlot(cell, x, y);
+  if (!'fk'.includes(cell.place) && cell.id < 0) return showTip(x, y, ['Held block', kPlaces[cell.place], 'Being stored']);
   if (cell.place === 'f') return showTip(x, y, ['Free block', `${count(row.kv.block_tokens)} tokens fit`]);
   const tokens = row.kv.block_tokens;
   const begin = row.cursor * tokens;
   showTip(x, y, [
-    `Block ${cell.id}`,
+    cell.id < 0 ? 'Block in the KV store' : `Block ${cell.id}`,
     `Tokens ${count(begin)} to ${count(begin + tokens)}, ${kPlaces[cell.place]}`,
     holdersText(row, row.held.get(cell.id)),
   ], textOf(cell.id));

@@ -14,7 +14,8 @@ const rates = (from, to) => {
   return {
     prefill: (to.tokens.computed - from.tokens.computed) / seconds,
     decode: (to.tokens.generated - from.tokens.generated) / seconds,
-    link: (to.link.to_device + to.link.to_host - from.link.to_device - from.link.to_host) / seconds / 1e9,
+    // Both directions run at once: the busier one is compared with the link's rate.
+    link: Math.max(to.link.to_device - from.link.to_device, to.link.to_host - from.link.to_host) / seconds / 1e9,
   };
 };
 
@@ -31,12 +32,15 @@ export function showNumbers(view) {
   byId('n-prefill').textContent = rate(prefill);
   byId('n-decode').textContent = rate(decode);
   byId('n-link-box').hidden = !view.kv.on_host;
-  byId('n-link').textContent = rate(link);
+  const bound = view.kv.link_bytes_per_second / 1e9;  // 0: `sluice doctor` has not measured it
+  const ofBound = (text) => bound > 0 ? `${text} of ${rate(bound)}` : text;
+  byId('n-link').textContent = ofBound(rate(link));
   clearTimeout(idleTimer);
   idleTimer = setTimeout(() => {
     // No view for this long: nothing runs.
     views = [now];
-    byId('n-prefill').textContent = byId('n-decode').textContent = byId('n-link').textContent = '0';
+    byId('n-prefill').textContent = byId('n-decode').textContent = '0';
+    byId('n-link').textContent = ofBound('0');
   }, kWindow);
 }
 

@@ -1,0 +1,8 @@
+// XXH3-64 with 256-bit vectors (src/store/CMakeLists.txt).
+#include "store/checksum_code.h"
+
+namespace sluice {
+
+const ChecksumKernel kChecksumAvx2 = kCompiledKernel;
+
+}  // namespace sluice
