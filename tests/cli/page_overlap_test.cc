@@ -31,13 +31,14 @@ TEST(PageOverlap, WindowsEndWhereTheySay) {
   EXPECT_EQ(overlap.add_step({100}).last_16, 0) << "seventeen steps ago";
 }
 
-// Three caches of 2, 4 and 6 pages. After two steps the pages by recency are 3 4 | 1 2.
+// Three caches of 2, 4 and 6 pages. After two steps the pages by recency are 4 3 | 2 1:
+// of a list the last page is the newest.
 TEST(PageOverlap, CachesHoldTheMostRecentlyUsedPages) {
   PageOverlap overlap({2, 4, 6});
   EXPECT_EQ(overlap.add_step({1, 2}).caches, (Shares{0, 0, 0}));
   EXPECT_EQ(overlap.add_step({3, 4}).caches, (Shares{0, 0, 0}));
   EXPECT_EQ(overlap.add_step({1, 4}).caches, (Shares{0.5, 1, 1})) << "1 is the third newest";
-  // 1 4 | 3 | 2, then 5 6 before them.
+  // 4 1 | 3 | 2, then 6 5 before them.
   EXPECT_EQ(overlap.add_step({5, 6}).caches, (Shares{0, 0, 0}));
   EXPECT_EQ(overlap.add_step({2, 3}).caches, (Shares{0, 0, 1})) << "fifth and sixth";
 }

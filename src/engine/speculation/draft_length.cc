@@ -30,16 +30,26 @@ void DraftLength::verified(int64_t num_rows, int64_t duration_ns) {
   mean.newest = ++num_passes_;
 }
 
-// The nearest measurement below, or above where there is none below; 0: nothing is measured.
+// The rows in the middle of a bucket.
+double DraftLength::rows_of(size_t bucket) {
+  if (bucket <= kExactRows) return static_cast<double>(bucket);
+  const double doublings = (static_cast<double>(bucket - kExactRows) - 0.5) / 4;
+  return static_cast<double>(kExactRows) * std::exp2(doublings);
+}
+
+// Between two measurements it is on their line, past the last one as that. 0: nothing is measured.
 double DraftLength::pass_ns(int64_t num_rows) const {
   const size_t bucket = bucket_of(num_rows);
-  for (size_t i = bucket + 1; i > 0; --i) {
-    if (passes_[i - 1].ns > 0) return passes_[i - 1].ns;
-  }
-  for (size_t i = bucket; i < passes_.size(); ++i) {
-    if (passes_[i].ns > 0) return passes_[i].ns;
-  }
-  return 0;
+  size_t above = bucket;
+  while (above < passes_.size() && passes_[above].ns == 0) ++above;
+  size_t below = bucket + 1;  // one more, since 0 rows are none
+  while (below > 0 && passes_[below - 1].ns == 0) --below;
+  if (below == 0) return above < passes_.size() ? passes_[above].ns : 0;
+  const size_t low = below - 1;
+  const double low_ns = passes_[low].ns;
+  if (above == passes_.size() || above == low) return low_ns;
+  const double share = (rows_of(bucket) - rows_of(low)) / (rows_of(above) - rows_of(low));
+  return low_ns + share * std::max(0.0, passes_[above].ns - low_ns);
 }
 
 int64_t DraftLength::best(const OfKind& of_kind, double acceptance, double draft_ns,
@@ -47,14 +57,15 @@ int64_t DraftLength::best(const OfKind& of_kind, double acceptance, double draft
   const auto m = static_cast<double>(num_drafting);
   const double others = static_cast<double>(num_seqs) - m;
   const int64_t longest = std::min(max_tokens_, std::max(kFirstTry, 2 * of_kind.longest));
-  double best_rate = kLeastGain * static_cast<double>(num_seqs) / pass_ns(num_seqs);
+  const double plain_ns = pass_ns(num_seqs);
+  double best_rate = kLeastGain * static_cast<double>(num_seqs) / plain_ns;
   double tokens = 1, share = 1;
   int64_t best = 0;
   for (int64_t k = 1; k <= longest; ++k) {
     share *= acceptance;
     tokens += share;
-    const double ns = pass_ns(num_seqs + num_drafting * k) + static_cast<double>(k) * draft_ns;
-    const double rate = (m * tokens + others) / ns;
+    const double verify_ns = std::max(plain_ns, pass_ns(num_seqs + num_drafting * k));
+    const double rate = (m * tokens + others) / (verify_ns + static_cast<double>(k) * draft_ns);
     if (rate <= best_rate) continue;
     best_rate = rate;
     best = k;

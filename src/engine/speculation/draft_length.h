@@ -6,9 +6,11 @@
 //
 //   m (1 - a^(k+1)) / (1 - a) + n - m   tokens in   T(n + m k) + k t
 //
-// where T is the time of a decode or verify pass by its rows and t that of a draft pass. What was
-// not measured is assumed to cost as little as a shorter pass, so it is tried and then known. Where
-// no k pays, nothing is drafted, but for one short draft whenever its cost is 1 % of the time that
+// where T is the time of a decode or verify pass by its rows and t that of a draft pass. Passes
+// longer than all that were measured are assumed to take as long as the longest of these, so they
+// are tried and then known; passes between two measurements take what lies between. A pass with
+// drafts never counts as faster than one without, whatever a busy machine has measured. Where no k
+// pays, nothing is drafted, but for one short draft whenever its cost is 1 % of the time that
 // has passed since the last one. Where drafts pay, one step in 128 has none, so that its time stays
 // known. Times decide lengths alone, never tokens. Thread rule: the engine's thread.
 #pragma once
@@ -57,6 +59,7 @@ class DraftLength {
   OfKind& of(DraftKind kind) { return kinds_[static_cast<size_t>(kind)]; }
 
   static size_t bucket_of(int64_t num_rows);
+  static double rows_of(size_t bucket);
   double pass_ns(int64_t num_rows) const;
   int64_t best(const OfKind& of_kind, double acceptance, double draft_ns, int64_t num_seqs,
                int64_t num_drafting) const;

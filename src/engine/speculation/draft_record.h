@@ -27,8 +27,9 @@ struct AcceptanceRate {
   // The share that is accepted, if `prior` counts as two trials.
   double with_prior(double prior) const { return (num_accepted + 2 * prior) / (num_trials + 2); }
 
-  // What is kept of the weight of earlier drafts: about the newest 16 count.
-  static constexpr double kMemory = 0.94;
+  // What is kept of the weight of earlier drafts: about the newest 32 count. With 16, short drafts
+  // have too few trials, and lengths follow chance.
+  static constexpr double kMemory = 0.97;
 };
 
 struct DraftRecord {

@@ -79,7 +79,7 @@ TEST(DraftLength, FollowsTheCostOfRows) {
           .draft_ns = 0,
           .acceptance = acceptance};
       const double best = best_fixed(machine, DraftKind::kSource, 3000);
-      EXPECT_LT(ns_per_token(machine, DraftKind::kSource, -1, 3000), 1.06 * best)
+      EXPECT_LT(ns_per_token(machine, DraftKind::kSource, -1, 3000), 1.05 * best)
           << acceptance << ", " << row_ns;
     }
   }

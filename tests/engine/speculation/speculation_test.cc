@@ -21,6 +21,7 @@ using testing::make_engine;
 using testing::offload_of;
 using testing::offloaded;
 using testing::Place;
+using testing::place_of;
 using testing::places;
 using testing::random_tokens;
 using testing::RandomDrafts;
@@ -95,6 +96,7 @@ TEST_F(Speculation, SparseDraftsChangeNoBit) {
       if (place.name == std::string("resident")) {
         EXPECT_EQ(seen.draft.num_tokens, seen.speculation.num_draft_tokens);
       }
+      EXPECT_EQ(engine->stats().num_hot_page_hits > 0, place.name == std::string("hot pages"));
     }
   }
 }
@@ -134,6 +136,10 @@ TEST_F(Speculation, NumbersOfSequencesDoNotMatter) {
     const auto engine =
         make_engine(place.put(speculative(SpeculativeMethod::kNgram, 5)), mostly_right());
     expect_all_alike(run_jobs(*engine, jobs), expected, std::to_string(count) + " sequences");
+    // Of these the first few find their pages, the others gather.
+    const auto hot =
+        make_engine(place_of("hot pages").put(speculative(SpeculativeMethod::kSparse, 5)));
+    expect_all_alike(run_jobs(*hot, jobs), expected, std::to_string(count) + ", hot pages");
   }
 }
 
@@ -141,14 +147,15 @@ TEST_F(Speculation, NumbersOfSequencesDoNotMatter) {
 
 TEST_F(Speculation, PreemptionLosesNothing) {
   for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
-    for (const bool offload : {false, true}) {
-      EngineOptions options = speculative(method, 7);
-      if (offload) options = offloaded(options, KvOffload::kChunked, 16);
+    for (const char* name : {"resident", "chunked", "hot pages"}) {
+      EngineOptions options = place_of(name).put(speculative(method, 7));
+      const bool offload = name != std::string("resident");
       options.max_model_len = 256;
       (offload ? options.kv.host_bytes : options.kv.cache_bytes) = 22 * kBlockBytes;
+      if (name == std::string("hot pages")) options.kv.device_bytes = 16 * kBlockBytes;
       const bool is_ngram = method == SpeculativeMethod::kNgram;
       const auto engine = make_engine(options, is_ngram ? mostly_right() : nullptr);
-      expect_all_alike(run_jobs(*engine, jobs_), reference_, offload ? "offloaded" : "resident");
+      expect_all_alike(run_jobs(*engine, jobs_), reference_, name);
       EXPECT_GT(engine->stats().num_preemptions, 0);
       EXPECT_EQ(engine->blocks().num_used_blocks(), 0);
     }
@@ -180,8 +187,12 @@ TEST_F(Speculation, PrefixHitsOfVerifiedBlocksEqualCold) {
 }
 
 TEST_F(Speculation, CancellationGivesEverythingBack) {
-  for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
-    const EngineOptions options = offloaded(speculative(method, 20), KvOffload::kChunked, 16);
+  const std::pair<SpeculativeMethod, const char*> cases[] = {
+      {SpeculativeMethod::kNgram, "chunked"},
+      {SpeculativeMethod::kSparse, "chunked"},
+      {SpeculativeMethod::kSparse, "hot pages"}};
+  for (const auto& [method, name] : cases) {
+    const EngineOptions options = place_of(name).put(speculative(method, 20));
     const bool is_ngram = method == SpeculativeMethod::kNgram;
     const auto engine = make_engine(options, is_ngram ? std::make_unique<RandomDrafts>() : nullptr);
     for (int round = 0; round < 30; ++round) {
@@ -259,9 +270,8 @@ int64_t poison_after_valid(const LlmEngine& engine) {
 TEST_F(Speculation, DraftRowsAreNeverReadAfterTheirStep) {
   if (!testing::testing_cpu()) GTEST_SKIP() << "the test writes to device memory";
   for (const SpeculativeMethod method : {SpeculativeMethod::kNgram, SpeculativeMethod::kSparse}) {
-    for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
-      EngineOptions options = speculative(method, 7);
-      if (mode == KvOffload::kChunked) options = offloaded(options, mode, 16);
+    for (const char* name : {"resident", "chunked", "hot pages"}) {
+      const EngineOptions options = place_of(name).put(speculative(method, 7));
       const bool is_ngram = method == SpeculativeMethod::kNgram;
       const auto engine = make_engine(options, is_ngram ? mostly_right() : nullptr);
       std::vector<RequestOutput> outputs(jobs_.size());

@@ -3,9 +3,11 @@
 // Used by tests/engine/speculation. Thread rule: host thread.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -73,9 +75,16 @@ inline std::vector<Place> places() {
          o.kv.device_bytes = 9 * kBlockBytes;
          return o;
        }},
+      {"hot pages",  // of drafts; without lists, blocks that stay
+       [](EngineOptions o) {
+         o = offloaded(o, KvOffload::kChunked, 16);
+         o.kv.device_bytes = 24 * kBlockBytes;
+         return o;
+       }},
       {"all blocks stay", [](EngineOptions o) {
          o = offloaded(o, KvOffload::kChunked, 16);
-         o.kv.device_bytes = 200 * kBlockBytes;
+         o.kv.host_bytes = 200 * kBlockBytes;
+         o.kv.device_bytes = 240 * kBlockBytes;
          return o;
        }}};
 }
@@ -87,6 +96,12 @@ inline std::unique_ptr<LlmEngine> make_engine(const EngineOptions& options,
   parts.draft_source = std::move(source);
   parts.forced_acceptance = std::move(forced);
   return std::make_unique<LlmEngine>(options, std::move(parts));
+}
+
+// The place of this name.
+inline Place place_of(std::string_view name) {
+  const std::vector<Place> all = places();
+  return *std::ranges::find_if(all, [&](const Place& place) { return place.name == name; });
 }
 
 // Prompts around block borders; greedy, sampled, with penalties and with biases.
