@@ -115,7 +115,7 @@ def start_clients(server, clients):
     for name, stream in [("A", True), ("B", False), ("C", True), ("D", False)]:
         clients.append(start_client(server, name, stream))
         wait_until(lambda: sum(server.held()[:2]) == len(clients), 20, f"the request of {name} is known")
-    same(server.held()[:2], (2, 2), "running and waiting")
+    wait_until(lambda: server.held()[:2] == (2, 2), 20, "two run and two wait")
 
 
 def seconds_until_noticed(server, num_clients):
