@@ -129,6 +129,25 @@ TEST(BenchServe, MixedRequestsLeaveNothingBehind) {
   EXPECT_EQ(json.at("resident_bytes").size(), 4u);
 }
 
+// The same with drafts by passes that read hot pages, and by n-grams.
+TEST(BenchServe, MixedRequestsWithDraftsAndHotPagesLeaveNothingBehind) {
+  const Words decode = {"--sparse-policy",           "full+quest",
+                        "--sparse-topk-tokens",      "64",
+                        "--sparse-page-tokens",      "16",
+                        "--sparse-threshold-tokens", "0",
+                        "--speculative-method",      "ngram+sparse",
+                        "--kv-device-bytes",         "4M",
+                        "--num-speculative-tokens",  "4"};
+  const Json json = json_of(scenario(
+      "mixed", joined(joined(kOnHost, decode),
+                      {"--num-requests", "100", "--concurrency", "8", "--most-tokens", "32"})));
+  EXPECT_EQ(json.at("num_answered"), 80);
+  EXPECT_EQ(json.at("num_left"), 20);
+  EXPECT_TRUE(json.at("is_idle").get<bool>());
+  EXPECT_EQ(json.at("used_kv_bytes"), 0);
+  EXPECT_EQ(json.at("num_equal_texts"), json.at("num_asked_again"));
+}
+
 // The bench runs while the server does, and the server's interrupt ends both.
 TEST(BenchServe, MeasuresARunningServer) {
   const TempDir directory;

@@ -144,6 +144,21 @@ TEST(HotPageRuns, SizesOfTheCacheChangeNoBit) {
   }
 }
 
+// Sequences without places gather through slots, beside those with hot pages.
+TEST(HotPageRuns, NumberAndSizeOfSlotsDoNotMatter) {
+  const auto reference =
+      testing::run_jobs(*make_engine(options_of({}), Steps::kPlain), make_jobs());
+  for (const auto& [num_slots, slot_blocks] : {std::pair(2, 3), {5, 1}, {8, 8}}) {
+    EngineOptions options = options_of({.lists = 1.5});
+    options.kv.num_slots = num_slots;
+    options.kv.slot_blocks = slot_blocks;
+    const auto engine = make_engine(options, Steps::kPlain);
+    expect_all_same(testing::run_jobs(*engine, make_jobs()), reference,
+                    std::to_string(num_slots) + " slots");
+    EXPECT_GT(hot_pages_of(*engine).num_hits, 0);
+  }
+}
+
 TEST(HotPageRuns, EqualKvOnTheDeviceForPagesAndBlocksOfOtherSizes) {
   for (const auto& [block_tokens, page_tokens] : {std::pair(64, 16), {64, 32}, {32, 32}}) {
     const Cache cache{.block_tokens = block_tokens,

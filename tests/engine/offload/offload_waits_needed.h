@@ -94,6 +94,29 @@ inline std::vector<NeededWaits> needed_waits(std::string_view mode) {
         {WaitKind::kOnHost, 30, 33},  {WaitKind::kOnHost, 35, 35},    {WaitKind::kOnHost, 39, 39},
         {WaitKind::kStageLeft, 2, 7}, {WaitKind::kStageLeft, 10, 13}, {WaitKind::kWritten, 0, 9}};
   }
+  // Of the run with hot pages: 16 loads of prefill, and of each decode step two "drained" and one
+  // "on host" of compute. Of the latter those are needed that come first after a block has left.
+  if (mode == "hot") {
+    return {
+        {WaitKind::kFilled, 0, 15},  {WaitKind::kDrained, 2, 7},   {WaitKind::kDrained, 96, 101},
+        {WaitKind::kOnHost, 0, 1},   {WaitKind::kOnHost, 4, 5},    {WaitKind::kOnHost, 8, 8},
+        {WaitKind::kOnHost, 20, 20}, {WaitKind::kOnHost, 27, 27},  {WaitKind::kOnHost, 43, 44},
+        {WaitKind::kOnHost, 47, 48}, {WaitKind::kStageLeft, 2, 3}, {WaitKind::kStageLeft, 8, 9},
+        {WaitKind::kWritten, 0, 3},  {WaitKind::kWritten, 7, 8}};
+  }
+  // Of the run with drafts a sample, of every kind that it needs: loads of prefill, gathers of
+  // draft passes, and loads of passes that verify. Others are needed too.
+  if (mode == "speculative") {
+    return {{WaitKind::kFilled, 0, 0},       {WaitKind::kFilled, 60, 60},
+            {WaitKind::kFilled, 140, 140},   {WaitKind::kFilled, 210, 210},
+            {WaitKind::kFilled, 279, 279},   {WaitKind::kDrained, 10, 10},
+            {WaitKind::kDrained, 140, 140},  {WaitKind::kDrained, 200, 200},
+            {WaitKind::kDrained, 279, 279},  {WaitKind::kOnHost, 0, 1},
+            {WaitKind::kStageLeft, 2, 2},    {WaitKind::kStageLeft, 9, 9},
+            {WaitKind::kWritten, 0, 0},      {WaitKind::kWritten, 8, 8},
+            {WaitKind::kSelected, 0, 1},     {WaitKind::kSelected, 60, 61},
+            {WaitKind::kSelected, 120, 120}, {WaitKind::kSelected, 179, 179}};
+  }
   SLUICE_CHECK(false, "no mode '{}'", mode);
   return {};
 }

@@ -34,13 +34,33 @@ std::vector<Job> make_scored_jobs() {
   return {{random_tokens(400, 1), sampled(2, 1)}, {random_tokens(300, 2), sampled(2, 2)}};
 }
 
-bool gathers(const std::string& mode) { return mode == "gather" || mode == "replay"; }
+// Of the first two the tails leave in decode; the last one stops early, inside a draft or when
+// loads for its next step have been enqueued.
+std::vector<Job> make_few_jobs() {
+  std::vector<Job> jobs{{random_tokens(100, 1), sampled(20, 1)},
+                        {random_tokens(8, 2), sampled(25, 2)},
+                        {random_tokens(70, 6), sampled(40, 6)}};
+  std::vector<int32_t>& stops = jobs[2].params.stop_token_ids;
+  stops.resize(40);
+  std::iota(stops.begin(), stops.end(), 0);
+  return jobs;
+}
+
+bool is_short(const std::string& mode) { return mode == "hot" || mode == "speculative"; }
+
+bool gathers(const std::string& mode) {
+  return mode == "gather" || mode == "replay" || is_short(mode);
+}
 
 EngineOptions base_options(const std::string& mode) {
   EngineOptions options = testing::tiny_options(kModel);
   options.max_num_seqs = mode == "replay" ? 2 : 1;
   options.enforce_eager = mode != "replay";
   if (!gathers(mode)) return options;
+  if (mode == "speculative") {
+    options.speculative.method = SpeculativeMethod::kSparse;
+    options.speculative.num_tokens = 3;
+  }
   options.sparse.policy = "full+quest";
   options.sparse.page_tokens = 16;
   options.sparse.topk_tokens = 48;  // three pages, of which the host may have all
@@ -56,6 +76,7 @@ EngineOptions offloaded(const std::string& mode) {
   options.kv.slot_blocks = gathers(mode) ? 1 : 2;  // so that a layer gathers more than slots
   options.kv.host_bytes = 1 << 20;
   options.enable_prefix_caching = false;
+  if (mode == "hot") options.kv.device_bytes = 64 << 10;  // some lists, not all blocks
   if (mode == "scored") {
     options.kv.block_size = kMaskTileTokens;
     options.kv.slot_blocks = 1;
@@ -90,6 +111,7 @@ std::vector<RequestOutput> run_visited(LlmEngine& engine) {
 
 std::vector<RequestOutput> run_jobs_of(const std::string& mode, LlmEngine& engine) {
   if (mode == "replay") return run_visited(engine);
+  if (is_short(mode)) return run_jobs(engine, make_few_jobs());
   return run_jobs(engine, mode == "scored" ? make_scored_jobs() : make_jobs());
 }
 

@@ -19,10 +19,16 @@ struct WaitsRun {
   std::array<int64_t, kNumWaitKinds> num_waits{};
 };
 
-// MODE is chunked or layerwise, which stream all KV; gather: chunked, and decode gathers pages; or
-// replay: gather with graphs, and another request that is cancelled (CPU only: on a GPU a capture
-// without the wait fails a check). scored: chunked, and a prefill policy scores the keys of the
-// history before it is attended to (CPU only, as the policy).
+// MODE is
+//   chunked, layerwise  all KV is streamed
+//   gather              chunked, and decode gathers pages
+//   replay              gather with graphs, and another request that is cancelled (CPU only: on a
+//                       GPU a capture without the wait fails a check)
+//   hot                 gather with hot pages in place of slots
+//   speculative         gathers draft; the pass that verifies streams, and its loads begin beside
+//                       the last draft
+//   scored              chunked, and a prefill policy scores the keys of the history before it is
+//                       attended to (CPU only, as the policy)
 // Errors: any that an engine with a race may throw.
 WaitsRun run_without(const std::string& mode, SkippedWait skipped, std::unique_ptr<Device> device);
 

@@ -77,6 +77,8 @@ TEST(OffloadWaits, TheCompleteEngineIsCleanAndMakesTheseWaits) {
       {"layerwise", "254\n256\n256\n14\n15\n10\n2\n0\n"},
       {"gather", "368\n368\n107\n26\n21\n10\n0\n312\n"},
       {"replay", "16\n92\n41\n4\n7\n4\n2\n16\n"},
+      {"hot", "16\n102\n51\n10\n9\n5\n0\n0\n"},
+      {"speculative", "280\n280\n127\n10\n9\n5\n0\n180\n"},
       {"scored", "46\n46\n46\n14\n10\n2\n0\n0\n"}};
   for (const auto& [mode, num_waits] : modes) {
     const testing::WatchedOutcome outcome = run_program(mode);
@@ -92,6 +94,10 @@ TEST(OffloadWaits, EveryNeededOneOfLayerwiseIsMissed) { expect_all_caught("layer
 TEST(OffloadWaits, EveryNeededOneOfGathersIsMissed) { expect_all_caught("gather"); }
 
 TEST(OffloadWaits, EveryNeededOneOfReplaysIsMissed) { expect_all_caught("replay"); }
+
+TEST(OffloadWaits, EveryNeededOneOfHotPagesIsMissed) { expect_all_caught("hot"); }
+
+TEST(OffloadWaits, NeededOnesOfSpeculationAreMissed) { expect_all_caught("speculative"); }
 
 TEST(OffloadWaits, EveryNeededOneOfScoredKeysIsMissed) { expect_all_caught("scored"); }
 
