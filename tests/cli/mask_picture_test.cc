@@ -1,6 +1,6 @@
 // The picture of masks: every tile and column where it belongs, colours by mass, and its size; and
 // the selections of policies on planted activations.
-#include "cli/bench/mask_picture.h"
+#include "cli/bench/recall/mask_picture.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/bench/recall_masks.h"
+#include "cli/bench/recall/recall_masks.h"
 #include "cli/count_of.h"
 
 namespace sluice::cli {

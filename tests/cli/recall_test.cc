@@ -9,9 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "cli/bench/recall_choices.h"
-#include "cli/bench/recall_rig.h"
-#include "cli/bench/recall_tally.h"
+#include "attention/policy_pair.h"
+#include "cli/bench/recall/recall_choices.h"
+#include "cli/bench/recall/recall_rig.h"
+#include "cli/bench/recall/recall_tally.h"
 #include "ops/attention.h"
 #include "ops/reference/softmax_mass.h"
 
@@ -171,6 +172,48 @@ TEST(RecallChoices, QueryTilesAreChosenByAHash) {
   EXPECT_GT(some.back() - some.front(), 40) << "not a run of neighbours";
 }
 
+TEST(RecallChoices, ColumnsAreAsMuchWorkAsTheTilesTheyReplace) {
+  for (const int32_t q_tile : {16, 40, 63, 200}) {
+    for (const double share : {0.05, 0.1, 0.2, 0.5}) {
+      const RecallAsk ask{.share = share};
+      const int32_t tiles = rule_of(ask, q_tile).tiles.top_tiles;
+      const RecallRule columns = rule_of(ask, q_tile, RecallColumns::kOfRows);
+      EXPECT_EQ(columns.column_tiles, tiles > 0 ? 1 : 0) << "one tile of 128, if there is room";
+      EXPECT_EQ(columns.tiles.top_tiles + columns.column_tiles, tiles);
+      const RecallRule verticals = rule_of(ask, q_tile, RecallColumns::kVerticals);
+      EXPECT_EQ(verticals.tiles.top_tiles + verticals.column_tiles, tiles);
+      EXPECT_GE(verticals.tiles.top_tiles, 0);
+    }
+  }
+  const RecallAsk fifth{.share = 0.2};
+  EXPECT_EQ(rule_of(fifth, 199, RecallColumns::kVerticals).column_tiles, 8) << "a fifth of 40";
+  EXPECT_EQ(rule_of({.is_coverage = true, .share = 0.9}, 40, RecallColumns::kOfRows).column_tiles,
+            1);
+}
+
+// A list by hand: columns in a set tile and in a later tile are not read.
+TEST(RecallChoices, ReadsTilesAndTheColumnsBesideThem) {
+  std::vector<int32_t> bits = {0, 0b00101, 0, 0b10001};  // two lists of two query tiles, 3 and 4
+  std::vector<int32_t> positions(2 * 2 * 256), count = {0, 0, 0, 130};
+  for (int32_t i = 0; i < 128; ++i) positions[3 * 256 + static_cast<size_t>(i)] = i;
+  positions[3 * 256 + 128] = 300;
+  positions[3 * 256 + 129] = 700;
+  const TileMask mask{.bits = TensorView(bits.data(), DType::kI32, {1, 2, 2, 1}),
+                      .first_q_tile = 3};
+  const TileColumns columns{.positions = TensorView(positions.data(), DType::kI32, {2, 2, 256}),
+                            .count = TensorView(count.data(), DType::kI32, {2, 2}),
+                            .kv = {},
+                            .segment_tokens = 512,
+                            .first_segment = 0};
+  const RecallChoice choice = read_choice(mask, columns, 1, 4);
+  EXPECT_EQ(set_tiles(choice.tiles), (std::vector<int32_t>{0, 4}));
+  EXPECT_EQ(choice.columns, (std::vector<int32_t>{300}));
+  EXPECT_EQ(choice.num_column_tiles, 1) << "of the first nothing is left";
+  EXPECT_NEAR(choice.work(), 3.0 / 5, 1e-12);
+  EXPECT_EQ(set_tiles(read_choice(mask, columns, 0, 4).tiles), (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(std::ssize(set_tiles(read_choice({}, {}, 0, 4).tiles)), 5) << "no mask: all";
+}
+
 TEST(RecallRig, MassesAreThoseOfADirectSum) {
   Planted planted(4, random_numbers(1), random_numbers(2));
   const auto masses = planted.rig.token_masses(2);
@@ -230,10 +273,12 @@ TEST(RecallRig, FindsPlantedTilesAndTokens) {
     EXPECT_LT(reference::mass_of_tiles(mean, choose_tiles({.share = 0.25}, 15, newest_masses(15))),
               0.01);
     for (const Estimator& estimator : all_estimators()) {
-      const TileRule rule = rule_of({.share = 0.25}, 15);
+      const RecallRule rule = rule_of({.share = 0.25}, 15, estimator.columns);
       const auto chosen = tiles.rig.select(estimator, 15, {&rule, 1});
-      EXPECT_EQ(chosen[0][static_cast<size_t>(kv_head)][static_cast<size_t>(5 + 3 * kv_head)], true)
-          << estimator.name;
+      const RecallChoice& choice = chosen[0][static_cast<size_t>(kv_head)];
+      // The column tile is the fourth: it holds the same tokens.
+      const auto held = mass_of_choice(choice, mean, group_mean(masses, kv_head));
+      EXPECT_GT(held, estimator.columns == RecallColumns::kNone ? 0.999 : 0.9) << estimator.name;
     }
   }
   Planted tokens(16, queries, [](int64_t token, int32_t head, int32_t channel) {
@@ -259,7 +304,7 @@ TEST(RecallRig, RowsOfAConstantQueryTileAreTheOracle) {
       random_numbers(7));
   const std::vector<RecallAsk> asks = {
       {.share = 0.2}, {.share = 0.5}, {.is_coverage = true, .share = 0.9}};
-  std::vector<TileRule> rules;
+  std::vector<RecallRule> rules;
   for (const RecallAsk& ask : asks) rules.push_back(rule_of(ask, 23));
   const auto masses = planted.rig.token_masses(23);
   for (const int32_t rows : {1, 16}) {
@@ -267,13 +312,108 @@ TEST(RecallRig, RowsOfAConstantQueryTileAreTheOracle) {
     for (size_t ask = 0; ask < 2; ++ask) {
       for (int32_t kv_head = 0; kv_head < 2; ++kv_head) {
         const auto mean = reference::tile_mass(group_mean(masses, kv_head));
-        EXPECT_EQ(set_tiles(chosen[ask][static_cast<size_t>(kv_head)]),
+        EXPECT_EQ(set_tiles(chosen[ask][static_cast<size_t>(kv_head)].tiles),
                   set_tiles(choose_tiles(asks[ask], 23, rounded_masses(mean))))
             << rows << " rows, ask " << ask << ", KV head " << kv_head;
-        EXPECT_GE(reference::mass_of_tiles(mean, chosen[2][static_cast<size_t>(kv_head)]), 0.89);
+        EXPECT_GE(reference::mass_of_tiles(mean, chosen[2][static_cast<size_t>(kv_head)].tiles),
+                  0.89);
       }
     }
   }
+}
+
+const Estimator& estimator_named(const std::vector<Estimator>& all, RecallColumns columns) {
+  return *std::find_if(all.begin(), all.end(),
+                       [=](const Estimator& estimator) { return estimator.columns == columns; });
+}
+
+// Mass of tiles and columns against a sum of exponentials over the same tokens, row by row; the
+// last segment is cut off by the end of the text.
+TEST(RecallRig, TilesAndColumnsHoldWhatADirectSumSays) {
+  Planted planted(22, random_numbers(12), random_numbers(13));
+  const auto estimators = all_estimators();
+  for (const RecallColumns columns : {RecallColumns::kOfRows, RecallColumns::kVerticals}) {
+    for (const int32_t q_tile : {9, 21}) {
+      const RecallRule rule = rule_of({.share = 0.4}, q_tile, columns);
+      const auto chosen =
+          planted.rig.select(estimator_named(estimators, columns), q_tile, {&rule, 1});
+      const auto masses = planted.rig.token_masses(q_tile);
+      for (size_t head = 0; head < 4; ++head) {
+        const RecallChoice& choice = chosen[0][head / 2];
+        EXPECT_LE(choice.work(), static_cast<double>(num_tiles_of(0.4, q_tile)) / (q_tile + 1));
+        ASSERT_GT(choice.columns.size(), 20u);
+        std::vector<bool> is_taken(static_cast<size_t>(q_tile + 1) * kTile);
+        for (size_t token = 0; token < is_taken.size(); ++token) {
+          is_taken[token] = choice.tiles[token / kTile];
+        }
+        for (const int32_t token : choice.columns) is_taken[static_cast<size_t>(token)] = true;
+        const auto takes = [&](int64_t token) { return is_taken[static_cast<size_t>(token)]; };
+        const double held =
+            mass_of_choice(choice, reference::tile_mass(masses[head]), masses[head]);
+        EXPECT_NEAR(held, planted.mass_of_tile(static_cast<int32_t>(head), q_tile, takes), 1e-6);
+        EXPECT_GT(held, reference::mass_of_tiles(reference::tile_mass(masses[head]), choice.tiles));
+      }
+    }
+  }
+}
+
+// Eight single tokens in eight tiles: a tile of columns holds all, three tiles two of them.
+TEST(RecallRig, ColumnsFindPlantedTokens) {
+  Planted planted(
+      16, [](int64_t, int32_t head, int32_t channel) { return channel == head / 2 ? 8.0f : 0.0f; },
+      [](int64_t token, int32_t head, int32_t channel) {
+        return channel == head && token % kTile == 77 && token / kTile >= 1 && token / kTile < 9
+                   ? 6.0f
+                   : 0.0f;
+      });
+  const auto masses = planted.rig.token_masses(15);
+  const auto estimators = all_estimators();
+  for (const RecallColumns columns :
+       {RecallColumns::kNone, RecallColumns::kOfRows, RecallColumns::kVerticals}) {
+    const RecallRule rule = rule_of({.share = 0.25}, 15, columns);
+    const auto chosen = planted.rig.select(estimator_named(estimators, columns), 15, {&rule, 1});
+    const double held = mass_of_choice(chosen[0][1], reference::tile_mass(masses[2]), masses[2]);
+    if (columns == RecallColumns::kNone) {
+      EXPECT_NEAR(held, 1.0 / 8, 0.01) << "sink, window and one more";
+    } else {
+      EXPECT_GT(held, 0.99);
+    }
+  }
+}
+
+// The estimators are the engine's policies: the same selection for every query tile.
+TEST(RecallRig, ColumnsAreThoseOfThePolicies) {
+  Planted planted(40, random_numbers(14), random_numbers(15));
+  const auto estimators = all_estimators();
+  const auto compare = [&](RecallColumns columns, const RecallRule& rule, const char* policy,
+                           const SparseOptions& options) {
+    const auto pair = make_policies(policy, options);
+    const Selection selection = planted.rig.select(*pair, 0);
+    std::vector<std::vector<RecallChoice>> expected;
+    for (const int32_t q_tile : {4, 17, 31, 32, 38}) {
+      auto& heads = expected.emplace_back();
+      for (int32_t head = 0; head < 2; ++head) {
+        heads.push_back(read_choice(selection.mask, selection.columns, head, q_tile));
+      }
+    }
+    for (size_t i = 0; const int32_t q_tile : {4, 17, 31, 32, 38}) {
+      const auto chosen =
+          planted.rig.select(estimator_named(estimators, columns), q_tile, {&rule, 1});
+      for (size_t head = 0; head < 2; ++head) {
+        EXPECT_EQ(chosen[0][head].tiles, expected[i][head].tiles) << policy << " " << q_tile;
+        EXPECT_EQ(chosen[0][head].columns, expected[i][head].columns) << policy << " " << q_tile;
+      }
+      ++i;
+    }
+  };
+  compare(RecallColumns::kOfRows,
+          rule_of({.is_coverage = true, .share = 0.7}, 38, RecallColumns::kOfRows), "sampled+full",
+          {.threshold_tokens = 0, .coverage = 0.7});
+  RecallRule lines = rule_of({.share = 0.4}, 38, RecallColumns::kVerticals);
+  compare(RecallColumns::kVerticals, lines, "minference+full",
+          {.threshold_tokens = 0,
+           .vertical_tokens = lines.column_tiles * kTile,
+           .slash_tokens = (lines.tiles.top_tiles + 2) * kTile});
 }
 
 TEST(RecallRig, TakesAnotherLayerAndAnyNumberOfThreads) {

@@ -2,15 +2,14 @@
 //
 // Drafts are right, so that a pass has k + 1 rows of the text. On the CPU device every number of
 // rows must give equal bits. On a GPU the test prints the largest number up to which all did, and
-// tokens must be equal or a near tie: there the products of at most 16 rows are ours, and those of
-// more are the library's (ops/cuda/matmul).
+// tokens must be equal or a near tie: there a product of another number of rows adds up in another
+// order.
 #include <bit>
 #include <cstdio>
 
 #include <gtest/gtest.h>
 
 #include "engine/speculation/speculative_engine.h"
-#include "support/source_dir.h"
 
 namespace sluice {
 namespace {
@@ -67,26 +66,6 @@ TEST(VerifyRows, HaveTheBitsOfSingleRows) {
     const int32_t most = equal_rows(place.name, plain, 61);
     if (testing::testing_cpu()) {
       EXPECT_EQ(most, kMostDrafts + 1) << place.name;
-    }
-  }
-}
-
-// Random weights in the shapes of a real model, whose products take the kernels of a real one.
-TEST(VerifyRows, OfARealShapeHaveTheBitsOfSingleRows) {
-  if (testing::testing_cpu()) GTEST_SKIP() << "skipped: no GPU";
-  for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
-    for (const int64_t prompt_tokens : {300, 5000}) {
-      EngineOptions plain;
-      plain.model = (testing::source_dir() / "models/shapes/qwen3-0.6b").string();
-      plain.load_format = LoadFormat::kDummy;
-      plain.skip_tokenizer_init = true;
-      plain.device = testing::test_device_spec();
-      plain.max_num_seqs = 1;
-      plain.max_model_len = 8192;
-      plain.kv.offload = mode;
-      if (mode == KvOffload::kChunked) plain.kv.device_bytes = 0;
-      equal_rows(mode == KvOffload::kOff ? "Qwen3-0.6B shape" : "Qwen3-0.6B shape, chunked", plain,
-                 prompt_tokens);
     }
   }
 }

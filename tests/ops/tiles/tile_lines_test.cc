@@ -137,7 +137,8 @@ TEST(ScoreLines, RunsThreadsAndIsasChangeNothing) {
 // Rows whose key at one offset stands out: its mass is shared by the two diagonals beside it, by
 // distance. At 127 and 129 nearly all of it belongs to diagonal 1.
 TEST(ScoreLines, SharesASlashBetweenItsTwoDiagonals) {
-  for (const int32_t offset : {0, 127, 128, 129, 192, 500}) {
+  constexpr int32_t kSegments = 5, kTiles = 10;
+  for (const int32_t offset : {0, 127, 128, 129, 192, 500, 1000}) {
     // Row x asks for number x of a list of directions, key j answers to row j + offset.
     const auto direction = [](int32_t number) {
       std::mt19937 generator(static_cast<uint32_t>(number));
@@ -147,19 +148,17 @@ TEST(ScoreLines, SharesASlashBetweenItsTwoDiagonals) {
     };
     Machine machine;
     const PlantedText text(
-        3 * kSegment, [&](int32_t position, int32_t) { return direction(position); },
+        kSegments * kSegment, [&](int32_t position, int32_t) { return direction(position); },
         [&](int32_t position, int32_t) { return direction(position + offset); });
     const Lines lines = score_all(machine, text, 1, best_kernels(), 64);
     const std::vector<int64_t> sums = values_of<int64_t>(lines.args.diagonals);
-    const size_t last = 6;  // the diagonals of segment 2
+    const size_t last = (kSegments - 2) * kTiles;  // of the last segment; rows begin at segment 1
     const auto near = static_cast<size_t>(offset / kTile);
     const double whole = 64.0 * kColumnOne * kTile;
     EXPECT_NEAR(static_cast<double>(sums[last + near]) / whole, 1.0 - offset % kTile / 128.0, 0.02)
         << offset;
-    if (near + 1 < 6) {
-      EXPECT_NEAR(static_cast<double>(sums[last + near + 1]) / whole, offset % kTile / 128.0, 0.02)
-          << offset;
-    }
+    EXPECT_NEAR(static_cast<double>(sums[last + near + 1]) / whole, offset % kTile / 128.0, 0.02)
+        << offset;
   }
 }
 

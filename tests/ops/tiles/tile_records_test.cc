@@ -130,6 +130,44 @@ TEST(TileRecords, CellsAndPoolsOfEqualTokensAreExact) {
   }
 }
 
+// Whether true rows give a distant tile more than its share of the tokens, where rows [begin,
+// begin + count) of query tile 4 look at one key of it and all others at everything alike.
+bool is_seen(int32_t begin, int32_t count, int32_t rows_per_tile) {
+  Machine machine;
+  const PlantedText text(
+      5 * kTile,
+      [=](int32_t position, int32_t) {
+        const int32_t row = position - 4 * kTile;
+        return axis(0, row >= begin && row < begin + count ? 16.0f : 0.0f);
+      },
+      [](int32_t position, int32_t) { return axis(0, position == kTile + 7 ? 16.0f : 0.0f); });
+  const std::vector<double> masses = reference::tile_masses(
+      reference::score_tiles(text.call(machine, {.rows_per_tile = rows_per_tile}, 4 * kTile)),
+      {.num_q_heads = 1,
+       .num_kv_heads = 1,
+       .num_q_tiles = 1,
+       .probes_per_tile = rows_per_tile,
+       .num_kv_tiles = 5});
+  return masses[1] > 0.25;
+}
+
+// A single row is missed with probability (128 - n) / 128. A whole part of the tile never is, and
+// a run of rows in any place from two parts less one row on.
+TEST(TileRecords, RowsThatLookFarAreSeenByTheProbesAmongThem) {
+  for (const int32_t per_tile : {1, 2, 4, 8, 16}) {
+    int32_t num_missed = 0;
+    for (int32_t row = 0; row < kTile; ++row) num_missed += is_seen(row, 1, per_tile) ? 0 : 1;
+    EXPECT_EQ(num_missed, kTile - per_tile) << per_tile << " rows";
+    const int32_t part = kTile / per_tile;
+    for (int32_t begin = 0; begin < kTile; begin += part) {
+      EXPECT_TRUE(is_seen(begin, part, per_tile)) << per_tile << " rows, from " << begin;
+    }
+    for (int32_t begin = 0; begin + 2 * part - 1 <= kTile; ++begin) {
+      EXPECT_TRUE(is_seen(begin, 2 * part - 1, per_tile)) << per_tile << " rows, from " << begin;
+    }
+  }
+}
+
 // Two neighbouring keys that cancel: an antidiagonal sum of them is 0, a true row sees the one.
 TEST(TileRecords, AntidiagonalsMissKeysThatCancelAndRowsDoNot) {
   Machine machine;

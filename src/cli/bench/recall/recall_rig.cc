@@ -1,5 +1,5 @@
 // Lays out a layer as the engine does, and calls the ops for one query tile at a time.
-#include "cli/bench/recall_rig.h"
+#include "cli/bench/recall/recall_rig.h"
 
 #include <algorithm>
 #include <numeric>
@@ -57,7 +57,8 @@ RecallRig::RecallRig(const RecallShape& shape, int num_threads)
   kv_end_ = tensor(DType::kI32, {1});
   vectors_ = tensor(DType::kBF16, {heads, kTile, dim});
   records_ = tensor(DType::kF32, {heads, kTile, tiles});
-  bits_ = tensor(DType::kI32, {1, shape.num_kv_heads, 1, (tiles + 31) / 32});
+  bits_ = tensor(DType::kI32, {1, shape.num_kv_heads, tiles, (tiles + 31) / 32});
+  columns_.emplace(*device_, shape.num_tokens, shape.num_q_heads, blocks_.shape);
 }
 
 // Pinned memory: host and ops both reach it.
@@ -152,21 +153,35 @@ std::vector<std::vector<double>> RecallRig::token_masses(int32_t q_tile) {
   return masses;
 }
 
-// The rows of the tile as a batch of their own, with the keys up to its end.
-ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, int32_t q_tile) {
+RecallRig::QueryTiles RecallRig::segment_of(const Estimator& estimator, int32_t q_tile) const {
+  const int32_t tiles = estimator.segment_tokens() / kMaskTileTokens;
+  const int32_t first = q_tile / tiles * tiles;
+  const auto end = std::min<int64_t>(int64_t{first} + tiles, num_tiles(shape_.num_tokens));
+  return {first, static_cast<int32_t>(end)};
+}
+
+int64_t RecallRig::end_pos(const QueryTiles& tiles) const {
+  return std::min(int64_t{tiles.end} * kTile, shape_.num_tokens);
+}
+
+// The rows as a batch of their own, with the keys up to their end.
+ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, const QueryTiles& tiles) {
   const int64_t heads = shape_.num_q_heads;
-  const int64_t num_probes = probes_per_tile(probes);
+  const int64_t num_probes = int64_t{probes_per_tile(probes)} * tiles.count();
+  const int64_t first_row = tiles.first * kTile;
+  const auto end = static_cast<int32_t>(end_pos(tiles));
+  const auto num_rows = static_cast<int32_t>(end - first_row);
   row_begin_.data<int32_t>()[0] = 0;
-  row_begin_.data<int32_t>()[1] = kMaskTileTokens;
-  *first_pos_.data<int32_t>() = q_tile * kMaskTileTokens;
+  row_begin_.data<int32_t>()[1] = num_rows;
+  *first_pos_.data<int32_t>() = static_cast<int32_t>(first_row);
   *kv_begin_.data<int32_t>() = 0;
-  *kv_end_.data<int32_t>() = (q_tile + 1) * kMaskTileTokens;
-  return {.q = q_.rows(q_tile * kTile, kTile),
+  *kv_end_.data<int32_t>() = end;
+  return {.q = q_.rows(first_row, num_rows),
           .batch = {.row_begin = row_begin_,
                     .first_pos = first_pos_,
-                    .max_rows = kMaskTileTokens,
-                    .max_kv_tokens = (q_tile + 1) * kMaskTileTokens},
-          .rows = {.first = 0, .count = kMaskTileTokens},
+                    .max_rows = num_rows,
+                    .max_kv_tokens = end},
+          .rows = {.first = 0, .count = num_rows},
           .scale = shape_.scale,
           .kv = blocks_,
           .kv_begin = kv_begin_,
@@ -174,51 +189,114 @@ ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, int32_t q_tile) {
           .block_table = block_table_,
           .probes = probes,
           .vectors = part_of(vectors_, {heads, num_probes, probe_width(probes, shape_.head_dim)}),
-          .records = part_of(records_, {heads, num_probes, q_tile + 1})};
+          .records = part_of(records_, {heads, num_probes, tiles.end})};
 }
 
-TileMask RecallRig::run_rule(const ScoreTilesArgs& scored, const TileRule& rule, int32_t q_tile) {
-  const TileMask mask{.bits = bits_, .first_q_tile = q_tile};
-  // The prompt ends behind the tile: no row of it is one of the prompt's last.
+TileMask RecallRig::mask_of(const QueryTiles& tiles) const {
+  return {.bits = part_of(bits_, {1, shape_.num_kv_heads, tiles.count(), bits_.dim(3)}),
+          .first_q_tile = tiles.first};
+}
+
+// A prompt that ends behind the rows: none of them is one of its last.
+int64_t RecallRig::prompt_end(const QueryTiles& tiles, const TileRule& rule) const {
+  return (int64_t{tiles.end} + 1) * kTile + rule.tail_tokens;
+}
+
+TileMask RecallRig::run_rule(const ScoreTilesArgs& scored, const TileRule& rule,
+                             const QueryTiles& tiles, const TileMasses& masses) {
+  const TileMask mask = mask_of(tiles);
   select_tiles(*stream_, {.records = scored.records,
                           .probes_per_tile = probes_per_tile(scored.probes),
                           .batch = scored.batch,
                           .rows = scored.rows,
-                          .prompt_end = (q_tile + 2) * kTile + rule.tail_tokens,
+                          .prompt_end = prompt_end(tiles, rule),
                           .rule = rule,
-                          .mask = mask});
+                          .mask = mask,
+                          .masses = masses});
   return mask;
 }
 
-std::vector<std::vector<bool>> RecallRig::tiles_of(const TileMask& mask, int32_t q_tile) {
+std::vector<RecallChoice> RecallRig::read(const TileMask& mask, const TileColumns& columns,
+                                          int32_t q_tile) {
   stream_->synchronize();
-  const auto* words = reinterpret_cast<const uint32_t*>(mask.bits.data<int32_t>());
-  std::vector<std::vector<bool>> heads;
+  std::vector<RecallChoice> heads;
   for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
-    std::vector<bool> tiles;
-    for (int32_t j = 0; j <= q_tile; ++j) {
-      tiles.push_back((words[head * mask.bits.dim(3) + j / 32] >> (j % 32) & 1u) != 0);
-    }
-    heads.push_back(std::move(tiles));
+    heads.push_back(read_choice(mask, columns, head, q_tile));
   }
   return heads;
 }
 
 RecallRig::Selections RecallRig::select(const Estimator& estimator, int32_t q_tile,
-                                        std::span<const TileRule> rules) {
+                                        std::span<const RecallRule> rules) {
   SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
   stream_->synchronize();  // the small arrays are written by the host
-  ScoreTilesArgs args = score_call(estimator.probes, q_tile);
+  switch (estimator.columns) {
+    case RecallColumns::kOfRows:
+      return select_with_columns(estimator, q_tile, rules);
+    case RecallColumns::kVerticals:
+      return select_verticals(estimator, q_tile, rules);
+    default:
+      return select_by_tiles(estimator, q_tile, rules);
+  }
+}
+
+RecallRig::Selections RecallRig::select_by_tiles(const Estimator& estimator, int32_t q_tile,
+                                                 std::span<const RecallRule> rules) {
+  const QueryTiles tiles = segment_of(estimator, q_tile);
+  ScoreTilesArgs args = score_call(estimator.probes, tiles);
   if (estimator.has_first_stage) {
-    const ScoreTilesArgs pools = score_call(first_stage_probes(estimator.probes), q_tile);
+    const ScoreTilesArgs pools = score_call(first_stage_probes(estimator.probes), tiles);
     score_tiles(*stream_, pools);
     // All rules of bench recall force the same tiles.
-    args.visits = run_rule(pools, first_stage_rule(rules.front(), 0), q_tile);
+    args.visits = run_rule(pools, first_stage_rule(rules.front().tiles, 0), tiles);
   }
   score_tiles(*stream_, args);
   Selections selections;
-  for (const TileRule& rule : rules) {
-    selections.push_back(tiles_of(run_rule(args, rule, q_tile), q_tile));
+  for (const RecallRule& rule : rules) {
+    selections.push_back(read(run_rule(args, rule.tiles, tiles), {}, q_tile));
+  }
+  return selections;
+}
+
+// Columns belong to a segment, so all of its query tiles are scored for the one that is asked for.
+RecallRig::Selections RecallRig::select_with_columns(const Estimator& estimator, int32_t q_tile,
+                                                     std::span<const RecallRule> rules) {
+  const QueryTiles tiles = segment_of(estimator, q_tile);
+  const ScoreTilesArgs args = score_call(estimator.probes, tiles);
+  score_tiles(*stream_, args);
+  columns_->score_rows(*stream_, args, estimator.segment_tokens());
+  Selections selections;
+  for (const RecallRule& rule : rules) {
+    TileColumns columns;
+    TileMasses masses;
+    if (rule.column_tiles > 0) {
+      columns = columns_->take(*stream_, args, {}, rule.column_tiles);
+      masses = columns_->masses_beside(*stream_, args, columns);
+    }
+    selections.push_back(read(run_rule(args, rule.tiles, tiles, masses), columns, q_tile));
+  }
+  return selections;
+}
+
+// Every rule takes other numbers of the same sums.
+RecallRig::Selections RecallRig::select_verticals(const Estimator& estimator, int32_t q_tile,
+                                                  std::span<const RecallRule> rules) {
+  const QueryTiles tiles = segment_of(estimator, q_tile);
+  ScoreTilesArgs args = score_call({.rows_per_tile = 1}, tiles);
+  args.vectors = vectors_;
+  args.records = records_;
+  columns_->score_verticals(*stream_, args, estimator.segment_tokens());
+  const ColumnRule column_rule{.to_segment_end = true};
+  Selections selections;
+  for (const RecallRule& rule : rules) {
+    TileColumns columns;
+    if (rule.column_tiles > 0) {
+      columns = columns_->take(*stream_, args, column_rule, rule.column_tiles);
+    }
+    const TileMask mask = mask_of(tiles);
+    columns_->select_diagonals_into(*stream_, mask, args, rule.tiles,
+                                    prompt_end(tiles, rule.tiles));
+    selections.push_back(read(mask, columns, q_tile));
   }
   return selections;
 }

@@ -13,8 +13,8 @@
 
 #include "attention/policy_pair.h"
 #include "cli/bench/measure.h"
-#include "cli/bench/recall_masks.h"
-#include "cli/bench/recall_report.h"
+#include "cli/bench/recall/recall_masks.h"
+#include "cli/bench/recall/recall_report.h"
 #include "cli/commands.h"
 #include "cli/engine_session.h"
 #include "cli/interrupt.h"

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "attention/policy_pair.h"
-#include "cli/bench/recall_choices.h"
+#include "cli/bench/recall/recall_choices.h"
+#include "cli/bench/recall/recall_columns.h"
 #include "core/tensor_view.h"
 #include "device/device.h"
 #include "device/host/thread_team.h"
@@ -49,10 +51,11 @@ class RecallRig {
   // REQUIRES of both: all 128 rows of the query tile exist.
   std::vector<std::vector<double>> token_masses(int32_t q_tile);
 
-  // The tiles that an estimator takes for a query tile, by each rule: [rule][kv_head][tile], by
-  // score_tiles and select_tiles.
-  using Selections = std::vector<std::vector<std::vector<bool>>>;
-  Selections select(const Estimator& estimator, int32_t q_tile, std::span<const TileRule> rules);
+  // What an estimator takes for a query tile, by each rule: [rule][kv_head]. Tiles by score_tiles
+  // and select_tiles, columns by the ops of tile_columns.h, verticals and diagonals by those of
+  // tile_lines.h. The rows of a segment choose columns, as far as the text has them.
+  using Selections = std::vector<std::vector<RecallChoice>>;
+  Selections select(const Estimator& estimator, int32_t q_tile, std::span<const RecallRule> rules);
 
   // What the prefill policy selects for all rows, as the engine asks it: one window after the
   // other, each with all keys in one run. `layer` is that of the activations. The selection lies in
@@ -67,10 +70,28 @@ class RecallRig {
   void pack_keys(std::span<const float> k);
   void multiply(int32_t q_tile);
   std::vector<double> head_masses(int32_t q_head, int32_t q_tile) const;
-  ScoreTilesArgs score_call(const TileProbes& probes, int32_t q_tile);
-  // select_tiles for the one query tile of `scored`, into the mask that comes back.
-  TileMask run_rule(const ScoreTilesArgs& scored, const TileRule& rule, int32_t q_tile);
-  std::vector<std::vector<bool>> tiles_of(const TileMask& mask, int32_t q_tile);
+  // A call's rows are those of query tiles [first, end), as far as the text has them.
+  struct QueryTiles {
+    int32_t first = 0;
+    int32_t end = 0;
+    int32_t count() const { return end - first; }
+  };
+  QueryTiles segment_of(const Estimator& estimator, int32_t q_tile) const;
+  int64_t end_pos(const QueryTiles& tiles) const;
+  ScoreTilesArgs score_call(const TileProbes& probes, const QueryTiles& tiles);
+  TileMask mask_of(const QueryTiles& tiles) const;
+  int64_t prompt_end(const QueryTiles& tiles, const TileRule& rule) const;
+  // select_tiles into the mask that comes back; by `masses` if there are some.
+  TileMask run_rule(const ScoreTilesArgs& scored, const TileRule& rule, const QueryTiles& tiles,
+                    const TileMasses& masses = {});
+  std::vector<RecallChoice> read(const TileMask& mask, const TileColumns& columns, int32_t q_tile);
+
+  Selections select_by_tiles(const Estimator& estimator, int32_t q_tile,
+                             std::span<const RecallRule> rules);
+  Selections select_with_columns(const Estimator& estimator, int32_t q_tile,
+                                 std::span<const RecallRule> rules);
+  Selections select_verticals(const Estimator& estimator, int32_t q_tile,
+                              std::span<const RecallRule> rules);
 
   RecallShape shape_;
   std::unique_ptr<Device> device_;
@@ -85,7 +106,8 @@ class RecallRig {
   KvBlocksView blocks_;
   TensorView block_table_, row_begin_, first_pos_, kv_begin_, kv_end_;  // as in ops/attention.h
   TensorView vectors_, records_;  // room for the estimator with the most probes
-  TensorView bits_;               // of the mask of a query tile
+  TensorView bits_;               // of the masks of a segment
+  std::optional<RecallColumnOps> columns_;
 };
 
 }  // namespace sluice::cli

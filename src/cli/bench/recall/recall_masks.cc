@@ -1,5 +1,5 @@
 // Reads masks and columns from the memory of policies, which is the host's on the CPU device.
-#include "cli/bench/recall_masks.h"
+#include "cli/bench/recall/recall_masks.h"
 
 #include <algorithm>
 #include <memory>
@@ -34,34 +34,6 @@ TokenMass true_mass(RecallRig& rig, int32_t kv_head) {
   return mass;
 }
 
-// All tiles where the policy made no mask.
-std::vector<bool> tiles_of(const TileMask& mask, int32_t kv_head, int64_t q_tile) {
-  std::vector<bool> tiles(static_cast<size_t>(q_tile) + 1, true);
-  if (!mask.present()) return tiles;
-  const TensorView& bits = mask.bits;
-  const int64_t list = (bits.dim(1) == 1 ? 0 : kv_head) * bits.dim(2) + q_tile - mask.first_q_tile;
-  const auto* words = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) + list * bits.dim(3);
-  for (size_t tile = 0; tile < tiles.size(); ++tile) {
-    tiles[tile] = (words[tile / 32] >> (tile % 32) & 1u) != 0;
-  }
-  return tiles;
-}
-
-// The columns that a query tile has beside its tiles.
-std::vector<int32_t> columns_of(const TileColumns& columns, int32_t kv_head, int64_t q_tile,
-                                const std::vector<bool>& tiles) {
-  if (!columns.present()) return {};
-  const int64_t segment = q_tile * kTile / columns.segment_tokens - columns.first_segment;
-  const int64_t list = (columns.count.dim(0) == 1 ? 0 : kv_head) * columns.count.dim(1) + segment;
-  const int32_t* first = columns.positions.data<int32_t>() + list * columns.positions.dim(2);
-  std::vector<int32_t> beside;
-  std::copy_if(first, first + columns.count.data<int32_t>()[list], std::back_inserter(beside),
-               [&](int32_t position) {
-                 return position / kTile <= q_tile && !tiles[static_cast<size_t>(position / kTile)];
-               });
-  return beside;
-}
-
 // "21.3 % of tiles and 96 tokens a row hold .912".
 std::string describe(const MaskPanel& panel, const MaskPicture& picture, const TokenMass& mass) {
   double num_set = 0, num_visible = 0, num_columns = 0, held = 0;
@@ -93,9 +65,10 @@ MaskPicture picture_of_masks(RecallRig& rig, int32_t layer, int32_t kv_head,
     const std::unique_ptr<PolicyPair> pair = make_policies(named.sparse.policy, named.sparse);
     const Selection selection = rig.select(*pair, layer);
     MaskPanel panel{.name = named.name, .detail = {}, .tiles = {}, .columns = {}};
-    for (int64_t q_tile = 0; q_tile < std::ssize(mass); ++q_tile) {
-      panel.tiles.push_back(tiles_of(selection.mask, kv_head, q_tile));
-      panel.columns.push_back(columns_of(selection.columns, kv_head, q_tile, panel.tiles.back()));
+    for (int32_t q_tile = 0; q_tile < std::ssize(mass); ++q_tile) {
+      RecallChoice choice = read_choice(selection.mask, selection.columns, kv_head, q_tile);
+      panel.tiles.push_back(std::move(choice.tiles));
+      panel.columns.push_back(std::move(choice.columns));
     }
     panel.detail = describe(panel, picture, mass);
     picture.panels.push_back(std::move(panel));

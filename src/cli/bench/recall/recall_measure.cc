@@ -1,5 +1,5 @@
 // Oracle and controls from true masses, estimators from the rig's ops; all are judged by the truth.
-#include "cli/bench/recall_measure.h"
+#include "cli/bench/recall/recall_measure.h"
 
 #include <algorithm>
 
@@ -48,7 +48,8 @@ RecallMeasure::RecallMeasure(std::vector<RecallAsk> asks, int32_t num_layers, in
       tally_(std::ssize(methods_) * std::ssize(asks_), int64_t{num_layers} * num_q_heads) {}
 
 bool RecallMeasure::has(size_t method, size_t ask) const {
-  return !asks_[ask].is_coverage || method == kTiles || method >= kFirstEstimator;
+  if (!asks_[ask].is_coverage || method == kTiles) return true;
+  return method >= kFirstEstimator && estimators_[method - kFirstEstimator].has_coverage();
 }
 
 int64_t RecallMeasure::cell(size_t method, size_t ask) const {
@@ -69,13 +70,12 @@ RecallMeasure::Truth RecallMeasure::truth_of(RecallRig& rig, int32_t q_tile) con
 
 // The list of a KV head serves the query heads of its group.
 void RecallMeasure::add_choice(size_t method, size_t ask, int32_t layer, int32_t kv_head,
-                               const Truth& truth, const std::vector<bool>& is_set) {
+                               const Truth& truth, const RecallChoice& choice) {
   const auto group = static_cast<int32_t>(truth.tiles.size() / truth.group_tiles.size());
-  const double share = static_cast<double>(std::count(is_set.begin(), is_set.end(), true)) /
-                       static_cast<double>(is_set.size());
   for (int32_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
-    const double mass = reference::mass_of_tiles(truth.tiles[static_cast<size_t>(head)], is_set);
-    tally_.add(cell(method, ask), int64_t{layer} * num_q_heads_ + head, mass, share);
+    const double mass = mass_of_choice(choice, truth.tiles[static_cast<size_t>(head)],
+                                       truth.tokens[static_cast<size_t>(head)]);
+    tally_.add(cell(method, ask), int64_t{layer} * num_q_heads_ + head, mass, choice.work());
   }
 }
 
@@ -100,7 +100,8 @@ void RecallMeasure::add_controls(int32_t layer, int32_t q_tile, const Truth& tru
     for (size_t ask = 0; ask < asks_.size(); ++ask) {
       const auto choose = [&](size_t method, const std::vector<uint32_t>& masses) {
         if (!has(method, ask)) return;
-        add_choice(method, ask, layer, kv_head, truth, choose_tiles(asks_[ask], q_tile, masses));
+        add_choice(method, ask, layer, kv_head, truth,
+                   {.tiles = choose_tiles(asks_[ask], q_tile, masses)});
       };
       choose(kTiles, true_masses);
       choose(kWindow, newest_masses(q_tile));
@@ -110,20 +111,31 @@ void RecallMeasure::add_controls(int32_t layer, int32_t q_tile, const Truth& tru
   }
 }
 
+void RecallMeasure::add_estimator(RecallRig& rig, size_t method, int32_t layer, int32_t q_tile,
+                                  const Truth& truth) {
+  const Estimator& estimator = estimators_[method - kFirstEstimator];
+  std::vector<RecallRule> rules;
+  std::vector<size_t> asks;
+  for (size_t ask = 0; ask < asks_.size(); ++ask) {
+    if (!has(method, ask)) continue;
+    rules.push_back(rule_of(asks_[ask], q_tile, estimator.columns));
+    asks.push_back(ask);
+  }
+  if (rules.empty()) return;
+  const RecallRig::Selections chosen = rig.select(estimator, q_tile, rules);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    for (int32_t kv_head = 0; kv_head < std::ssize(chosen[i]); ++kv_head) {
+      add_choice(method, asks[i], layer, kv_head, truth, chosen[i][static_cast<size_t>(kv_head)]);
+    }
+  }
+}
+
 void RecallMeasure::add_tile(RecallRig& rig, int32_t layer, int32_t q_tile) {
   const Truth truth = truth_of(rig, q_tile);
   SLUICE_CHECK(std::ssize(truth.tiles) == num_q_heads_, "{} heads", truth.tiles.size());
   add_controls(layer, q_tile, truth);
-  std::vector<TileRule> rules;
-  for (const RecallAsk& ask : asks_) rules.push_back(rule_of(ask, q_tile));
   for (size_t i = 0; i < estimators_.size(); ++i) {
-    const RecallRig::Selections chosen = rig.select(estimators_[i], q_tile, rules);
-    for (size_t ask = 0; ask < asks_.size(); ++ask) {
-      for (int32_t kv_head = 0; kv_head < std::ssize(chosen[ask]); ++kv_head) {
-        add_choice(kFirstEstimator + i, ask, layer, kv_head, truth,
-                   chosen[ask][static_cast<size_t>(kv_head)]);
-      }
-    }
+    add_estimator(rig, kFirstEstimator + i, layer, q_tile, truth);
   }
 }
 

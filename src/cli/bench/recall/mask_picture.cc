@@ -1,5 +1,5 @@
 // Draws runs of equal tiles as horizontal lines of one unit's width: a few bytes for each run.
-#include "cli/bench/mask_picture.h"
+#include "cli/bench/recall/mask_picture.h"
 
 #include <algorithm>
 #include <array>

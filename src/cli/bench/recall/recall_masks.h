@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "cli/bench/mask_picture.h"
-#include "cli/bench/recall_rig.h"
+#include "cli/bench/recall/mask_picture.h"
+#include "cli/bench/recall/recall_rig.h"
 #include "cli/policy_list.h"
 
 namespace sluice::cli {

@@ -1,5 +1,5 @@
 // Cells with three decimals: estimators differ in the third.
-#include "cli/bench/recall_report.h"
+#include "cli/bench/recall/recall_report.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // Sums in the order in which tiles are added.
-#include "cli/bench/recall_tally.h"
+#include "cli/bench/recall/recall_tally.h"
 
 #include <algorithm>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench/recall_choices.h"
-#include "cli/bench/recall_rig.h"
-#include "cli/bench/recall_tally.h"
+#include "cli/bench/recall/recall_choices.h"
+#include "cli/bench/recall/recall_rig.h"
+#include "cli/bench/recall/recall_tally.h"
 
 namespace sluice::cli {
 
@@ -32,8 +32,8 @@ class RecallMeasure {
   int32_t num_layers() const { return num_layers_; }
   int32_t num_q_heads() const { return num_q_heads_; }
 
-  // Empty where an ask has no meaning for a method: of controls and single tokens no coverage is
-  // asked. REQUIRES of both: add_tile was called for every layer.
+  // Empty where an ask has no meaning for a method: of controls, single tokens and
+  // verticals no coverage is asked. REQUIRES of both: add_tile was called for every layer.
   std::optional<RecallSummary> summary(size_t method, size_t ask) const;
   // The captured mass of one query head, the mean over its query tiles. REQUIRES: not empty there.
   double head_mean(size_t method, size_t ask, int32_t layer, int32_t q_head) const;
@@ -48,9 +48,11 @@ class RecallMeasure {
   bool has(size_t method, size_t ask) const;
   int64_t cell(size_t method, size_t ask) const;
   void add_choice(size_t method, size_t ask, int32_t layer, int32_t kv_head, const Truth& truth,
-                  const std::vector<bool>& is_set);
+                  const RecallChoice& choice);
   void add_best_tokens(size_t ask, int32_t layer, int32_t kv_head, int32_t q_tile,
                        const Truth& truth);
+  void add_estimator(RecallRig& rig, size_t method, int32_t layer, int32_t q_tile,
+                     const Truth& truth);
   void add_controls(int32_t layer, int32_t q_tile, const Truth& truth);
 
   std::vector<RecallAsk> asks_;

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/recall_measure.h"
+#include "cli/bench/recall/recall_measure.h"
 
 namespace sluice::cli {
 
