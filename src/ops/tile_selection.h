@@ -111,9 +111,9 @@ struct ScoreTilesArgs {
 // Types: products and sums in f32. Pools are rounded to bf16. kRows: exact queries and keys.
 // Aliasing: `vectors` and `records` overlap nothing.
 // Order: after the keys and `visits` were written, in stream order; runs in any order.
-// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8
-// and 128 keys fit shared memory; an asynchronous error names a KV tile that has no records.
-// Source: see TileProbeKind.
+// Errors: those of every op (ops/ops.h). On CUDA: kUnsupported unless head_dim is a multiple of 8,
+// 128 keys fit shared memory and scale is above 0; an asynchronous error names a KV tile that has
+// no records. Source: see TileProbeKind.
 void score_tiles(Stream& stream, const ScoreTilesArgs& args);
 
 // Partial sums of a log-sum-exp over records: a warp of a GPU, whole vectors of a CPU.
