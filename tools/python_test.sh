@@ -34,6 +34,8 @@ if ! make_environment >"$log" 2>&1; then
     "$(tail -n 1 "$log")"
   exit 0
 fi
+# The name by which CMake finds the compiler: ccache then has the objects of the release build.
+export CXX="${CXX:-c++}"
 settings="--config-settings=cmake.define.SLUICE_CUDA=${SLUICE_CUDA:-OFF}"
 if ! "$environment/bin/python" -m pip --disable-pip-version-check install --no-build-isolation \
   --no-deps --force-reinstall "$settings" . >"$log" 2>&1; then

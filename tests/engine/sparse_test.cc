@@ -235,6 +235,26 @@ TEST(Sparse, PrefixHitsEqualCold) {
 }
 
 // With `streaming` a row reads the same pages in both phases, so recomputation gives the same row.
+// Every layer's bounds of pages that decode steps wrote: a run that decodes them is compared with
+// one that has their tokens in its prompt. Selection begins after them.
+TEST(Sparse, DecodedPagesAreSelectedLikeThoseOfAPrompt) {
+  if (!testing::testing_cpu()) GTEST_SKIP() << "skipped: a GPU rounds one row differently";
+  constexpr int32_t kPrompt = 40, kDecoded = 160, kCompared = 24;
+  EngineOptions options = resident("full+quest");
+  options.sparse.threshold_tokens = kPrompt + kDecoded;
+  for (const uint64_t seed : {1, 2, 3}) {
+    Job job = {random_tokens(kPrompt, seed), sampled(kDecoded + kCompared, 0)};
+    job.params.temperature = 0;
+    RequestOutput decoded = run_engine(options, {job})[0];
+    const auto end_of_dense = decoded.token_ids.begin() + kDecoded;
+    job.prompt.insert(job.prompt.end(), decoded.token_ids.begin(), end_of_dense);
+    job.params.max_tokens = kCompared;
+    decoded.token_ids.erase(decoded.token_ids.begin(), end_of_dense);
+    decoded.logprobs.erase(decoded.logprobs.begin(), decoded.logprobs.begin() + kDecoded);
+    expect_all_same(run_engine(options, {job}), {decoded}, "seed " + std::to_string(seed));
+  }
+}
+
 TEST(Sparse, PreemptionLosesNothingOfStreaming) {
   const std::vector<Job> jobs = make_jobs(16);
   EngineOptions options = resident("streaming");

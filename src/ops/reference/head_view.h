@@ -66,10 +66,8 @@ class HeadView {
 
  private:
   Vector numbers(const BFloat16* from) const {
-    Vector result;
-    for (int64_t d = 0; d < args_.q.dim(2); ++d) {
-      result.push_back(static_cast<double>(static_cast<float>(from[d])));
-    }
+    Vector result(static_cast<size_t>(args_.q.dim(2)));
+    for (size_t d = 0; d < result.size(); ++d) result[d] = double{static_cast<float>(from[d])};
     return result;
   }
 

@@ -85,7 +85,7 @@ TEST(BenchServe, AnswersWithoutATextHaveTimes) {
 TEST(BenchServe, ACancelledPromptIsFoundAgainAndHoldsNothing) {
   for (const Words& memory : {kResident, kOnHost}) {
     const Json json = json_of(
-        scenario("cancel", joined(memory, {"--prompt-tokens", "4K", "--prefill-chunk-tokens", "64",
+        scenario("cancel", joined(memory, {"--prompt-tokens", "1K", "--prefill-chunk-tokens", "64",
                                            "--max-num-batched-tokens", "64", "--repeats", "1"})));
     EXPECT_TRUE(json.at("is_idle").get<bool>());
     ASSERT_EQ(json.at("results").size(), 5u);
@@ -93,13 +93,13 @@ TEST(BenchServe, ACancelledPromptIsFoundAgainAndHoldsNothing) {
       const std::string left = row.at("left");
       const double found = row.at("found_tokens").at("min");
       EXPECT_EQ(static_cast<int64_t>(found) % 64, 0) << left;
-      EXPECT_LT(found, 4096) << left;
+      EXPECT_LT(found, 1024) << left;
       if (left.starts_with("half")) {
-        EXPECT_GE(row.at("processed_tokens").at("min"), 2048) << left;
-        EXPECT_GE(found, 2048 - 64) << left << ": at most the span that was cancelled is lost";
+        EXPECT_GE(row.at("processed_tokens").at("min"), 512) << left;
+        EXPECT_GE(found, 512 - 64) << left << ": at most the span that was cancelled is lost";
       }
       if (left.starts_with("in the answer")) {
-        EXPECT_EQ(found, 4096 - 64) << left;
+        EXPECT_EQ(found, 1024 - 64) << left;
       }
     }
   }
