@@ -52,6 +52,7 @@ struct PhaseObservations {
   // sparse_threshold_tokens, or with no more tokens than the policy would read.
   int64_t num_sequence_steps = 0;
   int64_t num_fallbacks = 0;
+  int64_t num_full_rows = 0;  // tokens computed that attend to everything by the same rule
   std::optional<double> density_selected;  // as in each layer
 
   // Of policies that select tiles of 128 tokens, summed over layers, lists of KV heads and query

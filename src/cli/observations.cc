@@ -26,15 +26,14 @@ std::vector<std::string> layer_cells(const LayerObservations& layer) {
           percent(layer.density_transferred)};
 }
 
-// The density of a phase whose policy selects, how often it fell back to everything, and what a
-// budget cut off; else empty.
+// The density of a phase whose policy selects, for how many tokens its rule takes everything, and
+// what a budget cut off; else empty.
 std::string selection_line(const char* name, const PhaseObservations& phase) {
   if (phase.num_sequence_steps == 0) return {};
   std::string text = fmt::format("{} attention read {} of what was before each query", name,
                                  percent(phase.density_selected));
-  if (phase.num_fallbacks > 0) {
-    text += fmt::format("; all of it in {} of {} sequence steps, since those were short",
-                        phase.num_fallbacks, phase.num_sequence_steps);
+  if (phase.num_full_rows > 0) {
+    text += fmt::format("; all of it for {} of {} tokens", phase.num_full_rows, phase.num_tokens);
   }
   if (phase.num_tiles_cut > 0) {
     text += fmt::format("; sparse_max_budget_tokens cut off {} tiles that the policy chose",
@@ -163,6 +162,7 @@ nlohmann::ordered_json phase_json(const PhaseObservations& phase) {
           {"key_bytes", phase.key_bytes},
           {"sequence_steps", phase.num_sequence_steps},
           {"fallbacks", phase.num_fallbacks},
+          {"full_rows", phase.num_full_rows},
           {"density_selected", density_json(phase.density_selected)},
           {"tiles_set", phase.num_tiles_set},
           {"tiles_visible", phase.num_tiles_visible},

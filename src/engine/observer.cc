@@ -51,6 +51,7 @@ void Observer::count_selected(const ScheduledSequence& scheduled, Phase phase,
     selected = rule(phase).num_selected_tokens(pos);
     counts.selected_is_known = counts.selected_is_known && selected;
     counts.num_selected_tokens += selected.value_or(0);
+    counts.num_full_rows += selected == pos + 1 ? 1 : 0;
     counts.num_visible_tokens += pos + 1;
   }
   // A fallback is a sequence whose last row attends to everything. Later rows attend to at most the
@@ -130,6 +131,7 @@ PhaseObservations Observer::describe(const PhaseCounts& counts, Phase phase) con
                            .key_bytes = counts.moved.key_bytes,
                            .num_sequence_steps = counts.num_sequence_steps,
                            .num_fallbacks = counts.num_fallbacks,
+                           .num_full_rows = counts.num_full_rows,
                            .density_selected = {}};
   if (counts.num_steps > 0 && !rule(phase).selects()) result.density_selected = 1;
   if (counts.num_visible_tokens > 0 && counts.selected_is_known) {

@@ -50,6 +50,7 @@ class Observer {
     // The rest counts only if the phase's policy selects.
     int64_t num_sequence_steps = 0;  // sequences, summed over steps
     int64_t num_fallbacks = 0;       // of these, with everything selected
+    int64_t num_full_rows = 0;       // with everything selected
     int64_t num_visible_tokens = 0;  // tokens at or before each row, summed over rows
     int64_t num_selected_tokens = 0;
     bool selected_is_known = true;  // false after a row whose rule gives no number

@@ -353,6 +353,7 @@ TEST(SparsePrefill, TilesAreCounted) {
     }
     EXPECT_EQ(seen.num_sequence_steps, 2);
     EXPECT_EQ(seen.num_fallbacks, 1) << "a prompt of one tile";
+    EXPECT_EQ(seen.num_full_rows, kTile + 70) << "the first tile, and that prompt";
   }
 }
 

@@ -388,6 +388,7 @@ TEST(Sparse, SequencesThatFallBackAreCounted) {
   EXPECT_EQ(seen.sparse_policy, "full+quest");
   EXPECT_EQ(seen.decode.num_sequence_steps, 18);
   EXPECT_EQ(seen.decode.num_fallbacks, 14);
+  EXPECT_EQ(seen.decode.num_full_rows, 14);
   EXPECT_EQ(seen.prefill.num_sequence_steps, 0) << "full makes no selection";
   EXPECT_EQ(seen.prefill.density_selected, 1.0);
 }

@@ -35,16 +35,8 @@ size_t FlexPrefillPolicy::record_bytes(const PolicyLimits& limits) const {
   return ProbePolicy::record_bytes(limits) + lines_.record_bytes(limits);
 }
 
-PassColumns::Sizes FlexPrefillPolicy::column_sizes(const KvLayout& layout,
-                                                   const PolicyLimits& limits) const {
-  return {.layout = layout,
-          .limits = limits,
-          .num_lists = num_list_heads(layout.block),
-          .window_rows = max_window_rows(limits)};
-}
-
 FlexPrefillPolicy::Memory FlexPrefillPolicy::cut_memory(Arena& arena,
-                                                        const PassColumns::Sizes& sizes) const {
+                                                        const PassSizes& sizes) const {
   const int64_t num_segments = lines_.segments_of(sizes.window_rows);
   const int64_t num_q_heads = sizes.limits.num_q_heads;
   return {.vectors =
@@ -58,7 +50,7 @@ FlexPrefillPolicy::Memory FlexPrefillPolicy::cut_memory(Arena& arena,
 PolicyMemory FlexPrefillPolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                        const PolicyLimits& limits) const {
   PolicyMemory memory = ProbePolicy::memory(layout, num_blocks, limits);
-  const PassColumns::Sizes sizes = column_sizes(layout, limits);
+  const PassSizes sizes = pass_sizes(layout, limits);
   const PolicyMemory columns = columns_.memory(sizes);
   Arena plan;
   cut_memory(plan, sizes);
@@ -69,7 +61,7 @@ PolicyMemory FlexPrefillPolicy::memory(const KvLayout& layout, int32_t num_block
 
 void FlexPrefillPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                                    const PolicyLimits& limits) {
-  const PassColumns::Sizes sizes = column_sizes(layout, limits);
+  const PassSizes sizes = pass_sizes(layout, limits);
   columns_.initialize(device, sizes);
   ProbePolicy::initialize(device, layout, num_blocks, limits);
   lines_.initialize(device, sizes);

@@ -51,8 +51,6 @@ class MInferencePolicy final : public TilePolicy {
   size_t record_bytes(const PolicyLimits& limits) const override;
 
  private:
-  PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
-
   // Lines of a segment at most; with a profile the largest of all lists.
   struct Sizes {
     int32_t num_verticals = 0;
@@ -60,7 +58,7 @@ class MInferencePolicy final : public TilePolicy {
   };
   static Sizes sizes_of(const SparseOptions& options, const std::optional<HeadProfile>& profile);
   // The numbers of single lists, by the profile.
-  void set_counts(const PassColumns::Sizes& sizes);
+  void set_counts(const PassSizes& sizes);
 
   std::optional<HeadProfile> profile_;
   Sizes sizes_;

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "attention/policy.h"
+#include "attention/policies/tile_policy.h"
 #include "core/arena.h"
 #include "device/device.h"
 #include "ops/tile_columns.h"
@@ -50,16 +50,8 @@ class PassColumns {
   // `select` gets, which limits the memory too.
   PassColumns(int32_t segment_tokens, int32_t max_count, uint32_t key_share = 0);
 
-  // What the memory depends on beside the constructor's arguments.
-  struct Sizes {
-    KvLayout layout;
-    PolicyLimits limits;
-    int64_t num_lists = 1;  // 1, or num_kv_heads
-    int64_t window_rows = 0;
-  };
-  PolicyMemory memory(const Sizes& sizes) const;
-  // Errors: kUnsupported on a device other than the CPU.
-  void initialize(Device& device, const Sizes& sizes);
+  PolicyMemory memory(const PassSizes& sizes) const;
+  void initialize(Device& device, const PassSizes& sizes);
   // Another number for one list, at most max_count. REQUIRES: before the first `select`.
   void set_count(LayerId layer, int64_t list, int32_t count);
 
@@ -81,7 +73,7 @@ class PassColumns {
     TensorView kv;
     TensorView scores;
   };
-  Memory cut_memory(Arena& arena, const Sizes& sizes) const;
+  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
   // Room for the columns of a segment of the longest sequence: whole tiles.
   int64_t max_columns_of(const PolicyLimits& limits) const;
   int32_t most_columns(int32_t count) const;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "attention/policies/pass_columns.h"
-#include "attention/policy.h"
 #include "core/arena.h"
 #include "device/device.h"
 #include "ops/tile_lines.h"
@@ -22,8 +21,8 @@ class PassLines {
 
   // Bytes of the records of one query tile: its part of those of a segment (TilePolicy).
   size_t record_bytes(const PolicyLimits& limits) const;
-  size_t memory_bytes(const PassColumns::Sizes& sizes) const;
-  void initialize(Device& device, const PassColumns::Sizes& sizes);
+  size_t memory_bytes(const PassSizes& sizes) const;
+  void initialize(Device& device, const PassSizes& sizes);
 
   // First walk over the keys: records of the line rows.
   void score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
@@ -49,7 +48,7 @@ class PassLines {
     TensorView lse;  // f32 [num_q_heads, line rows]
     TensorView diagonals;
   };
-  Memory cut_memory(Arena& arena, const PassColumns::Sizes& sizes) const;
+  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
   // `memory_` packed to a window.
   Memory memory_of(const SelectInput& input, const TileRows& window) const;
 

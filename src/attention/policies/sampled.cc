@@ -31,14 +31,6 @@ int32_t SampledPolicy::prefill_scope_tokens() const {
 
 // ---- Memory ------------------------------------------------------------------------------------
 
-PassColumns::Sizes SampledPolicy::column_sizes(const KvLayout& layout,
-                                               const PolicyLimits& limits) const {
-  return {.layout = layout,
-          .limits = limits,
-          .num_lists = num_list_heads(layout.block),
-          .window_rows = max_window_rows(limits)};
-}
-
 TileMasses SampledPolicy::cut_masses(Arena& arena, const KvLayout& layout,
                                      const PolicyLimits& limits) const {
   const int64_t num_q_tiles = mask_tiles_of(max_window_rows(limits));
@@ -54,7 +46,7 @@ PolicyMemory SampledPolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                    const PolicyLimits& limits) const {
   PolicyMemory memory = ProbePolicy::memory(layout, num_blocks, limits);
   if (!has_columns_) return memory;
-  const PolicyMemory columns = columns_.memory(column_sizes(layout, limits));
+  const PolicyMemory columns = columns_.memory(pass_sizes(layout, limits));
   Arena plan;
   cut_masses(plan, layout, limits);
   memory.list_bytes += plan.used_bytes() + columns.list_bytes;
@@ -65,7 +57,7 @@ PolicyMemory SampledPolicy::memory(const KvLayout& layout, int32_t num_blocks,
 void SampledPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                                const PolicyLimits& limits) {
   if (has_columns_) {
-    columns_.initialize(device, column_sizes(layout, limits));
+    columns_.initialize(device, pass_sizes(layout, limits));
     Arena plan;
     cut_masses(plan, layout, limits);
     device_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);

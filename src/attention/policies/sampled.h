@@ -51,7 +51,6 @@ class SampledPolicy final : public ProbePolicy {
   TileMasses cut_masses(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
   // `masses_` packed to a window.
   TileMasses masses_of(const SelectInput& input, const TileRows& window) const;
-  PassColumns::Sizes column_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
   void score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
                   const KeyRun& run);
   void score_keys(Stream& stream, const SelectInput& input, const TileRows& window,

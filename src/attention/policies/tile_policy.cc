@@ -95,6 +95,13 @@ int64_t TilePolicy::num_list_heads(const KvBlockShape& block) const {
   return options_.shared_list ? 1 : block.num_kv_heads;
 }
 
+PassSizes TilePolicy::pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const {
+  return {.layout = layout,
+          .limits = limits,
+          .num_lists = num_list_heads(layout.block),
+          .window_rows = max_window_rows(limits)};
+}
+
 SelectionRule TilePolicy::rule(const KvBlockShape& block) const {
   if (block.block_tokens % kTile != 0) {
     fail(ErrorCode::kInvalidArgument,

@@ -31,6 +31,14 @@ constexpr auto with_tile_options(Names... own) {
                                                           own...};
 }
 
+// What the memory of a policy's parts depends on beside their constructors' arguments.
+struct PassSizes {
+  KvLayout layout;
+  PolicyLimits limits;
+  int64_t num_lists = 1;  // of a layer: 1, or num_kv_heads
+  int64_t window_rows = 0;
+};
+
 // Words of the masks of the largest pass, for this many lists.
 int64_t num_mask_words(int64_t num_lists, const PolicyLimits& limits);
 // The mask of the rows of a span, packed into those words.
@@ -66,6 +74,8 @@ class TilePolicy : public Policy {
 
   // Lists of a layer: one for each KV head, or one for all of them.
   int64_t num_list_heads(const KvBlockShape& block) const;
+
+  PassSizes pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
 
   const SparseOptions& options() const { return options_; }
   const TileRule& tile_rule() const { return tile_rule_; }
