@@ -73,8 +73,8 @@ function(sluice_test name)
   endif()
 endfunction()
 
-# sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name; it
-# can be built and run by name.
+# sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name;
+# it can be built and run by name.
 function(sluice_one_thread test)
   if(SLUICE_SANITIZE MATCHES thread)
     set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL ON)
