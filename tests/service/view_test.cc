@@ -21,28 +21,28 @@ using testing::submit;
 
 using ViewPtr = std::shared_ptr<const EngineView>;
 
-// Keeps all views of a watcher.
+// Keeps all views of a watcher. A service may use the sink after the log is destroyed.
 class ViewLog {
  public:
   ViewSink sink() {
-    return [this](const ViewPtr& view) {
-      const std::lock_guard lock(mutex_);
-      views_.push_back(view);
-      changed_.notify_all();
+    return [state = state_](const ViewPtr& view) {
+      const std::lock_guard lock(state->mutex);
+      state->views.push_back(view);
+      state->changed.notify_all();
       return true;
     };
   }
   std::vector<ViewPtr> views() const {
-    const std::lock_guard lock(mutex_);
-    return views_;
+    const std::lock_guard lock(state_->mutex);
+    return state_->views;
   }
   // The first view for which `is_wanted`; waits for it.
   template <typename IsWanted>
   ViewPtr wait_for(IsWanted is_wanted) {
-    std::unique_lock lock(mutex_);
+    std::unique_lock lock(state_->mutex);
     ViewPtr found;
-    changed_.wait(lock, [&] {
-      for (const ViewPtr& view : views_) {
+    state_->changed.wait(lock, [&] {
+      for (const ViewPtr& view : state_->views) {
         if (!found && is_wanted(*view)) found = view;
       }
       return found != nullptr;
@@ -51,9 +51,12 @@ class ViewLog {
   }
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<ViewPtr> views_;
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<ViewPtr> views;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // Its steps take long enough that each has a view.
@@ -291,6 +294,7 @@ TEST(ServiceViews, GoToThoseWhoWatch) {
   EventLog more;
   submit(service, {random_tokens(20, 2), sampled(4, 1)}, more);
   log.wait_for([](const EngineView& view) { return view.kept.size() == 2; });
+  more.wait_end();
 }
 
 TEST(ServiceViews, EndWithTheDrain) {
