@@ -18,6 +18,9 @@ endif()
 # Designated initialisers omit members on purpose, which GCC 12 reports as missing.
 set(sluice_warnings -Wall -Wextra -Werror -Wshadow -Wno-missing-field-initializers)
 set(sluice_cxx_options ${sluice_warnings} -Wnon-virtual-dtor -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+  list(APPEND sluice_cxx_options -Wno-unknown-warning-option)  # some files name warnings of GCC
+endif()
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${sluice_cxx_options}>")
 if(SLUICE_SANITIZE)
   # A finding of UBSan must end the program, since a line on stderr would not fail a test.
