@@ -21,28 +21,28 @@ using testing::submit;
 
 using ViewPtr = std::shared_ptr<const EngineView>;
 
-// Keeps all views of a watcher. A service may use the sink after the log is destroyed.
+// Keeps all views of a watcher.
 class ViewLog {
  public:
   ViewSink sink() {
-    return [state = state_](const ViewPtr& view) {
-      const std::lock_guard lock(state->mutex);
-      state->views.push_back(view);
-      state->changed.notify_all();
+    return [this](const ViewPtr& view) {
+      const std::lock_guard lock(mutex_);
+      views_.push_back(view);
+      changed_.notify_all();
       return true;
     };
   }
   std::vector<ViewPtr> views() const {
-    const std::lock_guard lock(state_->mutex);
-    return state_->views;
+    const std::lock_guard lock(mutex_);
+    return views_;
   }
   // The first view for which `is_wanted`; waits for it.
   template <typename IsWanted>
   ViewPtr wait_for(IsWanted is_wanted) {
-    std::unique_lock lock(state_->mutex);
+    std::unique_lock lock(mutex_);
     ViewPtr found;
-    state_->changed.wait(lock, [&] {
-      for (const ViewPtr& view : state_->views) {
+    changed_.wait(lock, [&] {
+      for (const ViewPtr& view : views_) {
         if (!found && is_wanted(*view)) found = view;
       }
       return found != nullptr;
@@ -51,12 +51,9 @@ class ViewLog {
   }
 
  private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::vector<ViewPtr> views;
-  };
-  std::shared_ptr<State> state_ = std::make_shared<State>();
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<ViewPtr> views_;
 };
 
 // Its steps take long enough that each has a view.
@@ -190,6 +187,7 @@ TEST(ServiceViews, ShowPinsThatOnlyTheStoreHas) {
   EngineOptions options = served_offloaded(40);
   options.max_model_len = 256;
   options.kv_store.dir = store.path().string();
+  ViewLog log;
   EngineService service([&] { return served_engine(options); }, {});
   for (const char* name : {"a", "b", "c"}) {
     EventLog events;
@@ -199,7 +197,6 @@ TEST(ServiceViews, ShowPinsThatOnlyTheStoreHas) {
     ASSERT_TRUE(service.submit(std::move(pin), events.sink()).accepted());
     events.wait_end();
   }
-  ViewLog log;
   service.watch(log.sink());
   const ViewPtr view = log.wait_for([](const EngineView& v) { return v.pins.size() == 3; });
   int64_t num_held = 0;
@@ -278,12 +275,12 @@ TEST(ServiceViews, CountThePagesThatDecodeReads) {
 }
 
 TEST(ServiceViews, GoToThoseWhoWatch) {
+  ViewLog log;
+  EventLog events, more;
+  std::promise<ViewPtr> once;
   EngineService service([&] { return served_engine(served_options()); }, {});
-  EventLog events;
   submit(service, {random_tokens(20, 1), sampled(4, 1)}, events);
   events.wait_end();
-  ViewLog log;
-  std::promise<ViewPtr> once;
   service.watch([&](const ViewPtr& view) {
     once.set_value(view);  // a second call would throw
     return false;
@@ -291,10 +288,8 @@ TEST(ServiceViews, GoToThoseWhoWatch) {
   EXPECT_EQ(once.get_future().get()->kept.size(), 1U) << "an idle engine shows itself, too";
   service.watch(log.sink());
   log.wait_for([](const EngineView&) { return true; });
-  EventLog more;
   submit(service, {random_tokens(20, 2), sampled(4, 1)}, more);
   log.wait_for([](const EngineView& view) { return view.kept.size() == 2; });
-  more.wait_end();
 }
 
 TEST(ServiceViews, EndWithTheDrain) {
@@ -321,11 +316,12 @@ TEST(ServiceTimeline, HasTheStreamsOfTheEngine) {
   EngineService plain([&] { return served_engine(options); }, {});
   EXPECT_FALSE(plain.timeline(std::chrono::seconds(1)).has_value());
   options.timeline_ring = true;
-  EngineService service(options, {});
+  ViewLog log;
   EventLog events;
+  EngineService service(options, {});
   submit(service, {random_tokens(200, 1), sampled(4, 1)}, events);
   events.wait_end();
-  ViewLog log;  // of an engine at rest, which has handed over all spans
+  // A view shows that the engine is at rest and has handed over all spans.
   service.watch(log.sink());
   log.wait_for([](const EngineView&) { return true; });
   const auto streams = service.timeline(std::chrono::seconds(10));
