@@ -48,14 +48,15 @@ python-test:  ## install the Python package in an environment of its own and tes
 # What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
 # thousand schedules of the streams and every event wait left out in turn. About an hour.
 empty :=
-DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits cli_progress_e2e \
-  cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e)
+DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention tile_mask \
+  audit sparse_prefill cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e \
+  cli_store_e2e cli_serve_e2e)
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (an hour)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
 	@SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
-	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))$$'
+	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
 
 bench:  ## build and run the benchmarks (some minutes)
 	@tools/setup.sh bench

@@ -3,6 +3,7 @@ option(SLUICE_BUILD_TESTS "Build the tests" ON)
 option(SLUICE_BUILD_BENCH "Build the micro-benchmarks in bench/" OFF)
 option(SLUICE_PYTHON "Build the Python package; set by pip install (pyproject.toml)" OFF)
 option(SLUICE_BUILD_FUZZERS "Build the libFuzzer targets (clang only)" OFF)
+option(SLUICE_UNITY_BUILD "Compile several files of some folders as one (sluice_unity)" OFF)
 set(SLUICE_SANITIZE "" CACHE STRING "Sanitizers to build with: address,undefined or thread")
 
 set(CMAKE_CXX_STANDARD 20)

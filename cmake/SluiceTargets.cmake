@@ -37,15 +37,24 @@ function(sluice_library)
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
+# sluice_unity(target): with SLUICE_UNITY_BUILD up to eight files of this target are compiled as one.
+# For targets of many files that spend their time in the headers that they share: src/server takes a
+# third of the time. Names in the anonymous namespaces of such a target must differ.
+function(sluice_unity target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SLUICE_UNITY_BUILD})
+endfunction()
+
 # sluice_test(name SOURCES ... DEPENDS ... LABELS ...): one GoogleTest program, one ctest entry. The
 # entry's name is the program's name; labels are those of design section 8. With GPU the program
 # tests the device that SLUICE_TEST_DEVICE names, and a build with CUDA has a second entry,
 # name_gpu, that asks for the GPU. ONE_THREAD: the code under test runs in one thread, or other
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
-# seconds under sanitizers; ctest starts the longest ones first.
+# seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
+# entry runs every n-th test of the program, since the others use threads in the same way; the entry
+# name_whole, for make deep-test, runs all.
 function(sluice_test name)
   cmake_parse_arguments(ARG
-    "GPU;ONE_THREAD" "TIMEOUT;COST" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+    "GPU;ONE_THREAD" "TIMEOUT;COST;SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_COST)
     set(ARG_COST 0)
   endif()
@@ -63,6 +72,12 @@ function(sluice_test name)
     COST ${ARG_COST})
   if(ARG_ONE_THREAD)
     sluice_one_thread(${name})
+  endif()
+  if(ARG_SAMPLE AND SLUICE_SANITIZE MATCHES thread)
+    set_tests_properties(${name} PROPERTIES
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=0")
+    add_test(NAME ${name}_whole COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
+    set_tests_properties(${name}_whole PROPERTIES LABELS slow RUN_SERIAL TRUE)
   endif()
   if(ARG_GPU AND SLUICE_CUDA)
     add_test(NAME ${name}_gpu COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})

@@ -16,14 +16,14 @@ namespace {
 std::string bytes(int64_t num_bytes) { return format_bytes(static_cast<double>(num_bytes)); }
 
 // "-" where only the device knows the density.
-std::string percent(const std::optional<double>& density) {
-  return density ? fmt::format("{:.1f} %", 100 * *density) : "-";
+std::string density_text(const std::optional<double>& density) {
+  return density ? format_percent(*density) : "-";
 }
 
 // The cells of one layer's row, without its number.
 std::vector<std::string> layer_cells(const LayerObservations& layer) {
-  return {bytes(layer.h2d_bytes), bytes(layer.d2h_bytes), percent(layer.density_selected),
-          percent(layer.density_transferred)};
+  return {bytes(layer.h2d_bytes), bytes(layer.d2h_bytes), density_text(layer.density_selected),
+          density_text(layer.density_transferred)};
 }
 
 // The density of a phase whose policy selects, for how many tokens its rule takes everything, and
@@ -31,7 +31,7 @@ std::vector<std::string> layer_cells(const LayerObservations& layer) {
 std::string selection_line(const char* name, const PhaseObservations& phase) {
   if (phase.num_sequence_steps == 0) return {};
   std::string text = fmt::format("{} attention read {} of what was before each query", name,
-                                 percent(phase.density_selected));
+                                 density_text(phase.density_selected));
   if (phase.num_full_rows > 0) {
     text += fmt::format("; all of it for {} of {} tokens", phase.num_full_rows, phase.num_tokens);
   }
@@ -105,10 +105,10 @@ std::string mass_table(const std::vector<MassObservations>& layers) {
     const MassObservations& mass = layers[layer];
     num_skipped += mass.num_skipped;
     std::vector<std::string> cells = {fmt::format("{}", layer), fmt::format("{}", mass.num_rows),
-                                      percent(mass.captured), "-", "-"};
+                                      density_text(mass.captured), "-", "-"};
     if (mass.captured) {
-      if (mass.num_rows > 1) cells[3] = percent(mass.standard_error);
-      cells[4] = percent(*std::min_element(mass.of_heads.begin(), mass.of_heads.end()));
+      if (mass.num_rows > 1) cells[3] = density_text(mass.standard_error);
+      cells[4] = density_text(*std::min_element(mass.of_heads.begin(), mass.of_heads.end()));
     }
     table.add(cells);
   }
@@ -192,8 +192,8 @@ std::string speculation_line(const SpeculationCounts& counts) {
   return fmt::format(
       "drafts: {} of {} tokens accepted ({}), {:.2f} tokens for each of {} verify passes",
       counts.num_accepted_tokens, counts.num_draft_tokens,
-      percent(static_cast<double>(counts.num_accepted_tokens) /
-              static_cast<double>(counts.num_draft_tokens)),
+      density_text(static_cast<double>(counts.num_accepted_tokens) /
+                   static_cast<double>(counts.num_draft_tokens)),
       tokens_per_verify(counts), counts.num_drafts);
 }
 
@@ -241,14 +241,15 @@ std::string request_mass_line(const RequestOutput& output) {
   const MassObservations mass = mean_over_layers(output.captured_mass);
   if (!mass.captured) return {};
   std::string text =
-      fmt::format("captured {} of attention, measured in {} {}", percent(mass.captured),
+      fmt::format("captured {} of attention, measured in {} {}", density_text(mass.captured),
                   mass.num_rows, mass.num_rows == 1 ? "row" : "rows");
-  if (mass.num_rows > 1) text += fmt::format(" (standard error {})", percent(mass.standard_error));
+  if (mass.num_rows > 1)
+    text += fmt::format(" (standard error {})", density_text(mass.standard_error));
   const auto is_less = [](const MassObservations& a, const MassObservations& b) {
     return a.captured.value_or(1) < b.captured.value_or(1);
   };
   const auto least = std::ranges::min_element(output.captured_mass, is_less);
-  return text + fmt::format("; least {} in layer {}", percent(least->captured),
+  return text + fmt::format("; least {} in layer {}", density_text(least->captured),
                             least - output.captured_mass.begin());
 }
 

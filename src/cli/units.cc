@@ -48,4 +48,6 @@ std::string format_seconds(double seconds) {
   return fmt::format("{:.{}f} ms", seconds * 1e3, seconds >= 0.1 ? 0 : seconds >= 0.01 ? 1 : 2);
 }
 
+std::string format_percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+
 }  // namespace sluice::cli

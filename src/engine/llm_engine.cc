@@ -2,12 +2,12 @@
 #include "engine/llm_engine.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 
 #include "attention/offloaded_kv.h"
 #include "attention/resident_kv.h"
+#include "core/clock.h"
 #include "engine/plan/model_check.h"
 #include "engine/step_watch.h"
 #include "engine/text_stops.h"
@@ -17,11 +17,6 @@
 
 namespace sluice {
 namespace {
-
-int64_t steady_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
 
 LlmEngine::Parts make_parts(const EngineOptions& options) {
   LlmEngine::Parts parts;

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "io/json.h"
 #include "io/model_file.h"
+#include "model/config_limits.h"
 
 namespace sluice {
 namespace {
@@ -23,13 +24,8 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 1024;
 // The widest head that attention and rope take (src/ops).
 constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
 constexpr int32_t kQwen3HeadDim = 128;  // transformers' default when the key is absent
 constexpr std::string_view kSupported = "Qwen3ForCausalLM, Qwen2ForCausalLM and LlamaForCausalLM";
-
-[[noreturn]] void fail_unsupported(const JsonObject& where, std::string message) {
-  throw Error(ErrorCode::kUnsupported, std::move(message), where.name());
-}
 
 // The family of the model: from `architectures` if the file has that key, else from `model_type`.
 // Errors: kUnsupported for several architectures or an unknown one.

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "model/config_limits.h"
 
 namespace sluice {
 namespace {
@@ -21,11 +22,6 @@ constexpr double kMaxTheta = 1e18;
 constexpr double kMaxFactor = 1e6;
 constexpr double kMaxBeta = 1e6;
 constexpr double kMaxAttentionFactor = 1e3;
-constexpr int64_t kMaxPositions = int64_t{1} << 30;
-
-[[noreturn]] void fail_unsupported(const JsonObject& where, std::string message) {
-  throw Error(ErrorCode::kUnsupported, std::move(message), where.name());
-}
 
 RopeType parse_type(const JsonObject& rope) {
   // Before transformers 4.43 the key was "type".

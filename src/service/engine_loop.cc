@@ -2,11 +2,11 @@
 #include "service/engine_loop.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -50,11 +50,6 @@ void deliver_output(OpenRequest& open, RequestOutput&& output) {
 void deliver_end(Ending& ending) {
   deliver(*ending.request, std::move(ending.end));
   ending.request->sink = nullptr;
-}
-
-int64_t steady_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
 EndReason end_reason(FinishReason reason) {

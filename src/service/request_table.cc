@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/clock.h"
 #include "core/error.h"
 
 namespace sluice {
@@ -11,11 +12,6 @@ namespace {
 
 // Longer limits would overflow the clock.
 constexpr std::chrono::hours kLongestDrain{24 * 365};
-
-int64_t steady_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
 
 template <size_t kSize, typename Name>
 int64_t& count_of(std::array<int64_t, kSize>& counts, Name name) {

@@ -3,8 +3,9 @@
 #include "service/view_maker.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "core/clock.h"
 
 namespace sluice {
 namespace {
@@ -93,17 +94,16 @@ KvFacts kv_facts_of(const LlmEngine& engine) {
 EngineView ViewMaker::make(LlmEngine& engine, const RequestIdOf& request_id_of, bool reads) {
   const QueueSizes queues = engine.queue_sizes();
   const BlockManager& blocks = engine.blocks();
-  EngineView view{
-      .time_ns = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1),
-      .num_running = queues.num_running,
-      .num_waiting = queues.num_waiting,
-      .num_waiting_prompt_tokens = queues.num_waiting_prompt_tokens,
-      .stats = engine.stats(),
-      .kv = kv_facts_of(engine),
-      .num_blank = blocks.num_free_blocks() - blocks.num_cached_blocks(),
-      .pins = pins_of(engine),
-      .slots = slots_of(engine),
-      .kept = kept_by(engine)};
+  EngineView view{.time_ns = steady_ns(),
+                  .num_running = queues.num_running,
+                  .num_waiting = queues.num_waiting,
+                  .num_waiting_prompt_tokens = queues.num_waiting_prompt_tokens,
+                  .stats = engine.stats(),
+                  .kv = kv_facts_of(engine),
+                  .num_blank = blocks.num_free_blocks() - blocks.num_cached_blocks(),
+                  .pins = pins_of(engine),
+                  .slots = slots_of(engine),
+                  .kept = kept_by(engine)};
   for (const auto& sequence : engine.running()) {
     view.sequences.push_back(view_of(engine, *sequence));
     view.sequences.back().request_id = request_id_of(sequence->id);

@@ -18,7 +18,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kProbe = "probe";
-constexpr std::string_view kOpenThought = "<think>", kCloseThought = "</think>";
 
 Json user_message() { return {{"role", "user"}, {"content", kProbe}}; }
 

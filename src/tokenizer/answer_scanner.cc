@@ -10,7 +10,6 @@
 namespace sluice {
 namespace {
 
-constexpr std::string_view kOpenThought = "<think>", kCloseThought = "</think>";
 constexpr std::string_view kOpenCall = "<tool_call>", kCloseCall = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
 

@@ -14,6 +14,9 @@
 
 namespace sluice {
 
+// The tags around a thought.
+inline constexpr std::string_view kOpenThought = "<think>", kCloseThought = "</think>";
+
 // How a model writes calls.
 enum class ToolFormat {
   kNone,

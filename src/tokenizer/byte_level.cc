@@ -9,7 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr char32_t kAlphabetEnd = 0x100 + 68;
 constexpr int16_t kNoByte = -1;
 
 // Inverts GPT-2's bytes_to_unicode: printable bytes are their own code point, and the other 68 get

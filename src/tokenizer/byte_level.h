@@ -10,6 +10,9 @@
 
 namespace sluice {
 
+// All characters of the alphabet are below this.
+inline constexpr char32_t kAlphabetEnd = 0x100 + 68;
+
 // The bytes that `content` (valid UTF-8) represents; empty if a character is not of the alphabet.
 //
 // Source: GPT-2's bytes_to_unicode: printable Latin-1 stands for itself, the other 68 bytes follow

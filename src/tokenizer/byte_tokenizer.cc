@@ -9,9 +9,6 @@
 namespace sluice {
 namespace {
 
-// All characters of the byte-level alphabet are below this.
-constexpr uint32_t kAlphabetEnd = 0x180;
-
 // UTF-8 of a code point below 0x800.
 std::string utf8_of(uint32_t code) {
   if (code < 0x80) return std::string(1, static_cast<char>(code));

@@ -55,10 +55,10 @@ SparseOptions options_of(const Case& test) {
 }
 
 // What one list of a layer is to select.
-class Expected {
+class ExpectedLists {
  public:
-  Expected(const Case& test, PolicyRig& rig, const HeadProfile& profile, int32_t layer,
-           std::vector<int32_t> heads)
+  ExpectedLists(const Case& test, PolicyRig& rig, const HeadProfile& profile, int32_t layer,
+                std::vector<int32_t> heads)
       : test_(test), profile_(profile), layer_(layer), heads_(std::move(heads)) {
     const Span prompt{0, 0, test.num_tokens};
     lines_ = reference::line_scores(rig.rows_and_keys(prompt, {}, layer), test.segment_tokens, 64,
@@ -191,7 +191,7 @@ int64_t expect_selected(const Case& test) {
       for (int32_t i = 0; i < PolicyRig::kQueryHeads / num_lists; ++i) {
         heads.push_back(list * (PolicyRig::kQueryHeads / num_lists) + i);
       }
-      const Expected expected(test, rig, profile, layer, heads);
+      const ExpectedLists expected(test, rig, profile, layer, heads);
       for (int32_t segment = 0; segment < test.num_segments(); ++segment) {
         EXPECT_EQ(columns_at(selection.columns, list, segment), expected.columns(segment));
       }
@@ -270,18 +270,18 @@ TEST(MInferenceProfile, MustBeOfTheModel) {
 // The columns and diagonals of a segment are those of the numbers that the share means there.
 TEST(MInferenceAdaptive, SizesFollowTheKeysOfTheSegment) {
   constexpr double kShare = 0.4;
-  constexpr int32_t kSegment = 256;
-  PolicyRig rig(make_policies("minference+full",
-                              bare({.segment_tokens = kSegment, .adaptive_budget = kShare})),
+  constexpr int32_t kAdaptiveSegment = 256;
+  PolicyRig rig(make_policies("minference+full", bare({.segment_tokens = kAdaptiveSegment,
+                                                       .adaptive_budget = kShare})),
                 kMaskTileTokens);
   const Span prompt{0, 0, kTilePromptTokens};
   rig.run(Phase::kPrefill, {prompt});
   const Selection selection = rig.select(Phase::kPrefill, {prompt});
-  const reference::LineScores sums =
-      reference::line_scores(rig.rows_and_keys(prompt, {}), kSegment, 64, PolicyRig::kKvHeads);
+  const reference::LineScores sums = reference::line_scores(
+      rig.rows_and_keys(prompt, {}), kAdaptiveSegment, 64, PolicyRig::kKvHeads);
   for (int32_t list = 0; list < PolicyRig::kKvHeads; ++list) {
     for (int32_t segment = 0; segment < 4; ++segment) {
-      const int32_t end = std::min((segment + 1) * kSegment, kTilePromptTokens);
+      const int32_t end = std::min((segment + 1) * kAdaptiveSegment, kTilePromptTokens);
       const auto verticals = static_cast<int64_t>(std::ceil(0.2 * kShare * end - 1e-6));
       const double* first = sums.verticals.data() + (list * 4 + segment) * kTilePromptTokens;
       EXPECT_EQ(columns_at(selection.columns, list, segment), largest(first, 0, end, verticals));

@@ -16,14 +16,14 @@ using testing::PolicyRig;
 using testing::Span;
 using testing::words_of;
 
-constexpr int32_t kSegment = 256;
-constexpr int32_t kVerticals = 30;
+constexpr int32_t kSegmentTokens = 256;
+constexpr int32_t kNumVerticals = 30;
 constexpr int32_t kDiagonals = 3;
-constexpr int32_t kNumTiles = 8;  // of kTilePromptTokens
+constexpr int32_t kPromptTiles = 8;  // of kTilePromptTokens
 
 SparseOptions lines(SparseOptions options = {}) {
-  options.segment_tokens = kSegment;
-  options.vertical_tokens = kVerticals;
+  options.segment_tokens = kSegmentTokens;
+  options.vertical_tokens = kNumVerticals;
   options.slash_tokens = kDiagonals * kMaskTileTokens;
   return options;
 }
@@ -49,16 +49,16 @@ void expect_lines(const SparseOptions& options, const TileRule& rule) {
   rig.run(Phase::kPrefill, {prompt});
   const int32_t num_lists = options.shared_list ? 1 : PolicyRig::kKvHeads;
   const reference::LineScores sums =
-      reference::line_scores(rig.rows_and_keys(prompt, {}), kSegment, 64, num_lists);
+      reference::line_scores(rig.rows_and_keys(prompt, {}), kSegmentTokens, 64, num_lists);
   const Selection selection = rig.select(Phase::kPrefill, {prompt});
   ASSERT_TRUE(selection.mask.present());
   ASSERT_TRUE(selection.columns.present());
   std::vector<int32_t> words;
   for (int32_t list = 0; list < num_lists; ++list) {
-    for (int32_t segment = 0; segment * kSegment < kTilePromptTokens; ++segment) {
+    for (int32_t segment = 0; segment * kSegmentTokens < kTilePromptTokens; ++segment) {
       const int32_t row = list * 4 + segment;
-      const int32_t end = std::min((segment + 1) * kSegment, kTilePromptTokens);
-      const bool is_dense = segment * kSegment < rule.threshold_tokens;
+      const int32_t end = std::min((segment + 1) * kSegmentTokens, kTilePromptTokens);
+      const bool is_dense = segment * kSegmentTokens < rule.threshold_tokens;
       if (!is_dense) {
         EXPECT_EQ(columns_at(selection.columns, list, segment),
                   largest(sums.verticals.data() + row * kTilePromptTokens, rule.sink_tokens, end,
@@ -68,7 +68,7 @@ void expect_lines(const SparseOptions& options, const TileRule& rule) {
       const int32_t num_tiles = static_cast<int32_t>(mask_tiles_of(end));
       const int64_t budget = mask_tiles_of(*options.slash_tokens);
       const std::vector<int32_t> diagonals =
-          largest(sums.diagonals.data() + row * kNumTiles, 2, kNumTiles, budget - 2);
+          largest(sums.diagonals.data() + row * kPromptTiles, 2, kPromptTiles, budget - 2);
       for (int32_t q_tile = segment * 2; q_tile < num_tiles; ++q_tile) {
         const QueryTile tile{.q_tile = q_tile, .prompt_end = kTilePromptTokens};
         const bool all = budget >= num_tiles;
@@ -124,7 +124,7 @@ TEST(MInference, FindsAPlantedVertical) {
   rig.plant({.pos = kKey}, last_row);
   rig.run(Phase::kPrefill, {{0, 0, 900}});
   const Selection selection = rig.select(Phase::kPrefill, {{0, 0, 900}});
-  const std::vector<int32_t> columns = columns_at(selection.columns, 0, last_row / kSegment);
+  const std::vector<int32_t> columns = columns_at(selection.columns, 0, last_row / kSegmentTokens);
   EXPECT_TRUE(std::binary_search(columns.begin(), columns.end(), kKey));
 }
 

@@ -190,11 +190,12 @@ class PolicyRig {
   // error, the rounding of exp and of one addition per token, and half a unit of bf16 where a
   // kernel rounds weights. The output is an average of values, rounded to bf16.
   static double output_bound(double expected) {
-    constexpr double kUnitF32 = 0x1p-24, kUnitBF16 = 0x1p-8, kLargest = 2.0;
+    constexpr double kRoundingF32 = 0x1p-24, kRoundingBF16 = 0x1p-8, kLargest = 2.0;
     constexpr double kScore =
-        (2.0 * kHeadDim + 2.0) * kUnitF32 * kHeadDim * kLargest * kLargest * kScale;
-    constexpr double kWeight = 2.0 * kScore + (2.0 * kMaxTokens + 64.0) * kUnitF32 + kUnitBF16;
-    return kUnitBF16 * std::abs(expected) * 1.01 + kWeight * kLargest;
+        (2.0 * kHeadDim + 2.0) * kRoundingF32 * kHeadDim * kLargest * kLargest * kScale;
+    constexpr double kWeight =
+        2.0 * kScore + (2.0 * kMaxTokens + 64.0) * kRoundingF32 + kRoundingBF16;
+    return kRoundingBF16 * std::abs(expected) * 1.01 + kWeight * kLargest;
   }
 
   // A key or value of a layer; the same in every rig.

@@ -20,6 +20,7 @@
 
 #include <gtest/gtest.h>
 
+#include "core/clock.h"
 #include "device/debug_fill.h"
 #include "device/device.h"
 #include "device/host/waiting.h"
@@ -196,14 +197,14 @@ TEST(CpuTrace, TellsWhatEachStreamRanAndWhen) {
     Buffer buffer = device->allocate(64, MemoryKind::kDevice);
     const auto stream = device->make_stream({.name = "s"});  // destroyed first, with work pending
     const auto event = device->make_event();
-    const int64_t before_ns = now_ns();
+    const int64_t before_ns = steady_ns();
     stream->copy({.dst = buffer.data(), .src = host.data(), .num_bytes = 64});
     stream->record(*event);
     stream->wait(*event);
     as_cpu(*stream).submit(
         "nap", [](ThreadTeam&) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); });
     stream->synchronize();
-    const int64_t after_ns = now_ns();
+    const int64_t after_ns = steady_ns();
     ASSERT_EQ(sink.all.size(), 3u);
     EXPECT_STREQ(sink.all[0].op_name, "copy h2d");
     EXPECT_STREQ(sink.all[1].op_name, "wait");
@@ -233,14 +234,14 @@ double seconds_to_copy(Device& device, std::vector<Stream*> streams, size_t byte
     buffers.push_back(device.allocate(bytes, MemoryKind::kDevice));
     buffers.push_back(device.allocate(bytes, MemoryKind::kPinned));
   }
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = steady_ns();
   for (size_t i = 0; i < streams.size(); ++i) {
     const Buffer& dst = buffers[2 * i + (to_device[i] ? 0 : 1)];
     const Buffer& src = buffers[2 * i + (to_device[i] ? 1 : 0)];
     streams[i]->copy({.dst = dst.data(), .src = src.data(), .num_bytes = bytes});
   }
   for (Stream* stream : streams) stream->synchronize();
-  return static_cast<double>(now_ns() - begin_ns) * 1e-9;
+  return static_cast<double>(steady_ns() - begin_ns) * 1e-9;
 }
 
 // The shortest of up to ten tries; stops early after one below `enough`. Other work on the machine
@@ -294,7 +295,7 @@ TEST(SimulatedLink, StridedCopiesPayForTheBytesTheyMove) {
   Buffer device_bytes = device->allocate(2 * kMiB, MemoryKind::kDevice);
   Buffer pinned = device->allocate(8 * kMiB, MemoryKind::kPinned);
   const auto one_try = [&] {
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = steady_ns();
     stream->copy_2d({.dst = device_bytes.data(),
                      .dst_stride_bytes = 4096,
                      .src = pinned.data(),
@@ -302,7 +303,7 @@ TEST(SimulatedLink, StridedCopiesPayForTheBytesTheyMove) {
                      .row_bytes = 4096,
                      .num_rows = 512});
     stream->synchronize();
-    return static_cast<double>(now_ns() - begin_ns) * 1e-9;
+    return static_cast<double>(steady_ns() - begin_ns) * 1e-9;
   };
   const double seconds = least_seconds(0.06, one_try);
   EXPECT_GE(seconds, 0.02);  // 2 MiB of the 8 that the rows span
@@ -394,9 +395,9 @@ TEST(ScheduleFuzzer, ASeedGivesOneScheduleAndChangesNoResult) {
 TEST(ScheduleFuzzer, ZeroIsOffAndOtherSeedsDelay) {
   const auto timed = [](uint64_t seed) {
     testing::ScheduleFuzzer fuzzer(seed, 1, std::chrono::microseconds(0));
-    const int64_t begin_ns = now_ns();
+    const int64_t begin_ns = steady_ns();
     for (int i = 0; i < 200; ++i) fuzzer.delay();
-    return now_ns() - begin_ns;
+    return steady_ns() - begin_ns;
   };
   // About a quarter of 200 delays sleep 100 us on average; scheduling can only add to that.
   EXPECT_GT(timed(12345), 2'000'000);

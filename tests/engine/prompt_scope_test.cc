@@ -14,6 +14,7 @@ namespace sluice {
 namespace {
 
 using testing::expect_all_same;
+using testing::expect_refused;
 using testing::in_chunks;
 using testing::Job;
 using testing::random_tokens;
@@ -104,28 +105,16 @@ TEST(PromptScope, PlansNoStateForPrefill) {
   }
 }
 
-void expect_error(const std::function<void()>& act, const std::vector<std::string>& parts) {
-  try {
-    act();
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    for (const std::string& part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
-  }
-}
-
 TEST(PromptScope, PassesThatWouldCutAPromptAreRefused) {
   const auto start = [&](const EngineOptions& options) {
     return [options] { scoped_engine(options, kWhole); };
   };
-  expect_error(start(in_chunks(scoped_resident(), 256, kLongest)),
-               {"prefill_chunk_tokens is 256", "sparse_segment_tokens 0", "one pass",
-                "give at least 512", "take segments"});
+  expect_refused(start(in_chunks(scoped_resident(), 256, kLongest)),
+                 {"prefill_chunk_tokens is 256", "sparse_segment_tokens 0", "one pass",
+                  "give at least 512", "take segments"});
   EngineOptions passes = scoped_offloaded(KvOffload::kChunked, 128);
   passes.max_num_batched_tokens = 384;
-  expect_error(start(passes), {"max_num_batched_tokens is 384", "give at least 512"});
+  expect_refused(start(passes), {"max_num_batched_tokens is 384", "give at least 512"});
   // The remedies.
   passes.max_num_batched_tokens = kLongest;
   EXPECT_NO_THROW(start(passes)());
@@ -141,8 +130,8 @@ TEST(PromptScope, ScoresATextInOnePassOrNotAtAll) {
   options.max_num_seqs = 300;
   EXPECT_EQ(scoped_engine(options, kWhole)->score(tokens, nullptr).size(), 299u);
   options.max_num_seqs = 299;
-  expect_error([&] { scoped_engine(options, kWhole)->score(tokens, nullptr); },
-               {"max_num_seqs is 299", "300 tokens is one pass", "raise it to 300"});
+  expect_refused([&] { scoped_engine(options, kWhole)->score(tokens, nullptr); },
+                 {"max_num_seqs is 299", "300 tokens is one pass", "raise it to 300"});
 }
 
 // ---- minference --------------------------------------------------------------------------------

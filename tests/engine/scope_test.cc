@@ -14,6 +14,7 @@ namespace sluice {
 namespace {
 
 using testing::expect_all_same;
+using testing::expect_refused;
 using testing::in_chunks;
 using testing::Job;
 using testing::random_tokens;
@@ -26,7 +27,7 @@ using testing::scoped_resident;
 using testing::ScopedPolicy;
 
 // Around the borders of scopes, and long enough for several of them.
-std::vector<Job> make_jobs() {
+std::vector<Job> scoped_jobs() {
   std::vector<Job> jobs;
   for (const int64_t length : {127, 128, 129, 300, 470}) {
     jobs.push_back({random_tokens(length, static_cast<uint64_t>(length)), sampled(6, length)});
@@ -39,7 +40,7 @@ bool same_logprobs(const RequestOutput& a, const RequestOutput& b) {
 }
 
 TEST(Scope, ChunksAndBatchesDoNotMatter) {
-  const std::vector<Job> jobs = make_jobs();
+  const std::vector<Job> jobs = scoped_jobs();
   for (const int32_t scope : {128, 256}) {
     const ScopedPolicy::Options policy{.scope_tokens = scope, .looks_at = scope};
     EngineOptions alone = scoped_resident();
@@ -65,7 +66,7 @@ TEST(Scope, ChunksAndBatchesDoNotMatter) {
 // What the others compare depends on the queries of the scope, and sees where a scope is cut: a
 // policy that looks at more rows than its scope changes with the chunk, in the longest prompt.
 TEST(Scope, ASelectionBeyondTheScopeChangesWithTheChunk) {
-  const std::vector<Job> jobs = {make_jobs().back()};
+  const std::vector<Job> jobs = {scoped_jobs().back()};
   const ScopedPolicy::Options policy{.scope_tokens = 128, .looks_at = 256};
   const RequestOutput whole = run_scoped(scoped_resident(), policy, jobs)[0];
   EXPECT_FALSE(
@@ -147,37 +148,25 @@ TEST(Scope, ScoresDoNotDependOnTheRowsOfAPass) {
   }
 }
 
-void expect_error(const std::function<void()>& act, const std::vector<std::string>& parts) {
-  try {
-    act();
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    for (const std::string& part : parts) {
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
-    }
-  }
-}
-
 TEST(Scope, PassesThatAreTooShortAreRefused) {
   const ScopedPolicy::Options policy{.scope_tokens = 256, .looks_at = 256};
   const auto start = [&](const EngineOptions& options) {
     return [&, options] { scoped_engine(options, policy); };
   };
-  expect_error(
+  expect_refused(
       start(in_chunks(scoped_resident(), 128, 512)),
       {"prefill_chunk_tokens is 128", "256 tokens of a prompt together", "give at least 256"});
   EngineOptions short_passes = scoped_resident();
   short_passes.max_num_batched_tokens = 255;
-  expect_error(start(short_passes), {"max_num_batched_tokens is 255", "give at least 256"});
+  expect_refused(start(short_passes), {"max_num_batched_tokens is 255", "give at least 256"});
   // Blocks of 48 tokens and scopes of 256 end together every 768 tokens, past the longest prompt.
   EngineOptions blocks = in_chunks(scoped_offloaded(KvOffload::kChunked, 48), 256, 256);
-  expect_error(start(blocks),
-               {"max_num_batched_tokens is 256", "whole blocks of 48", "give at least 528"});
+  expect_refused(start(blocks),
+                 {"max_num_batched_tokens is 256", "whole blocks of 48", "give at least 528"});
   EngineOptions few_rows = scoped_resident();
   few_rows.max_num_seqs = 200;
-  expect_error([&] { scoped_engine(few_rows, policy)->score(random_tokens(300, 1), nullptr); },
-               {"max_num_seqs is 200", "at least 256 rows"});
+  expect_refused([&] { scoped_engine(few_rows, policy)->score(random_tokens(300, 1), nullptr); },
+                 {"max_num_seqs is 200", "at least 256 rows"});
   // A prompt shorter than the scope is one span.
   EngineOptions short_prompts = scoped_resident();
   short_prompts.max_model_len = 100;

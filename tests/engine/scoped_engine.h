@@ -3,10 +3,15 @@
 // Used by scope_test and scored_offload_test. Thread rule: host thread.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include <gtest/gtest.h>
+
+#include "core/error.h"
 #include "engine/llm_engine.h"
 #include "support/run_bits.h"
 #include "support/scoped_policy.h"
@@ -48,6 +53,20 @@ inline std::vector<RequestOutput> run_scoped(const EngineOptions& options,
                                              const ScopedPolicy::Options& policy,
                                              const std::vector<Job>& jobs) {
   return run_jobs(*scoped_engine(options, policy), jobs);
+}
+
+// Fails unless `act` throws kInvalidArgument with all of `parts` in its text.
+inline void expect_refused(const std::function<void()>& act,
+                           const std::vector<std::string>& parts) {
+  try {
+    act();
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    for (const std::string& part : parts) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  }
 }
 
 }  // namespace sluice::testing

@@ -8,14 +8,14 @@ namespace {
 
 using namespace testing;  // of service_rig.h
 
-Job job_of(int64_t num_tokens) { return {random_tokens(num_tokens, 1), sampled(3, 1)}; }
+Job job_of_length(int64_t num_tokens) { return {random_tokens(num_tokens, 1), sampled(3, 1)}; }
 
 // A service whose engine is held while one request runs, so that all others wait.
 class HeldService : public ::testing::Test {
  protected:
   void start(const ServiceLimits& limits) {
     service_.emplace([] { return served_engine(served_options()); }, limits);
-    submit_and_hold(*service_, job_of(20), running_, gate_);
+    submit_and_hold(*service_, job_of_length(20), running_, gate_);
   }
   void TearDown() override { gate_.open(); }
 
@@ -23,8 +23,9 @@ class HeldService : public ::testing::Test {
   void expect_refused(int64_t num_tokens, Refusal refusal) {
     const int64_t num_before = num_refused(service_->snapshot(), refusal);
     const auto alive = std::make_shared<int>();
-    const Submitted answer = service_->submit(
-        request_of(job_of(num_tokens)), [alive](const RequestEvent&) { FAIL() << "was called"; });
+    const Submitted answer =
+        service_->submit(request_of(job_of_length(num_tokens)),
+                         [alive](const RequestEvent&) { FAIL() << "was called"; });
     EXPECT_FALSE(answer.accepted());
     EXPECT_EQ(answer.refusal, refusal) << refusal_name(refusal);
     EXPECT_EQ(answer.request_id, -1);
@@ -49,14 +50,14 @@ class HeldService : public ::testing::Test {
 
 TEST_F(HeldService, RefusesMoreThanMaxWaiting) {
   start({.max_waiting = 2});
-  submit(*service_, job_of(20), first_);
-  submit(*service_, job_of(20), second_);
+  submit(*service_, job_of_length(20), first_);
+  submit(*service_, job_of_length(20), second_);
   expect_waiting(2, 40);
   expect_refused(20, Refusal::kTooManyWaiting);
   expect_waiting(2, 40);
   gate_.open();
   second_.wait_end();
-  submit(*service_, job_of(20), third_);  // there is room again
+  submit(*service_, job_of_length(20), third_);  // there is room again
   EXPECT_EQ(third_.wait_end().reason, EndReason::kLength);
   service_->drain(std::chrono::hours(1));
   expect_idle(service_->snapshot());
@@ -64,9 +65,9 @@ TEST_F(HeldService, RefusesMoreThanMaxWaiting) {
 
 TEST_F(HeldService, RefusesMoreThanMaxWaitingTokens) {
   start({.max_waiting_tokens = 100});
-  submit(*service_, job_of(90), first_);
+  submit(*service_, job_of_length(90), first_);
   expect_refused(11, Refusal::kTooManyWaitingTokens);
-  submit(*service_, job_of(10), second_);
+  submit(*service_, job_of_length(10), second_);
   expect_waiting(2, 100);
   expect_refused(1, Refusal::kTooManyWaitingTokens);
 }
@@ -74,7 +75,7 @@ TEST_F(HeldService, RefusesMoreThanMaxWaitingTokens) {
 // It could otherwise never run.
 TEST_F(HeldService, AcceptsOneLargeRequest) {
   start({.max_waiting_tokens = 100});
-  submit(*service_, job_of(200), first_);
+  submit(*service_, job_of_length(200), first_);
   expect_refused(1, Refusal::kTooManyWaitingTokens);
   gate_.open();
   EXPECT_EQ(first_.wait_end().reason, EndReason::kLength);
@@ -83,11 +84,11 @@ TEST_F(HeldService, AcceptsOneLargeRequest) {
 // A cancelled request waits until the engine has ended it.
 TEST_F(HeldService, CountsCancelledRequestsUntilTheirEnd) {
   start({.max_waiting = 1});
-  service_->cancel(submit(*service_, job_of(20), first_));
+  service_->cancel(submit(*service_, job_of_length(20), first_));
   expect_refused(20, Refusal::kTooManyWaiting);
   gate_.open();
   EXPECT_EQ(first_.wait_end().reason, EndReason::kCancelled);
-  submit(*service_, job_of(20), second_);
+  submit(*service_, job_of_length(20), second_);
 }
 
 TEST_F(HeldService, RefusesWhileItDrains) {

@@ -7,7 +7,7 @@
 
 #include <sys/prctl.h>
 
-#include "device/host/waiting.h"
+#include "core/clock.h"
 
 namespace sluice::testing {
 
@@ -31,7 +31,7 @@ void SimulatedLink::pass(size_t num_bytes, int64_t begin_ns) {
     const size_t piece = std::min(left, kPieceBytes);
     over_ns = reserve(piece, over_ns);
     left -= piece;
-    const int64_t wait_ns = over_ns - now_ns();
+    const int64_t wait_ns = over_ns - steady_ns();
     if (wait_ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait_ns));
   }
 }

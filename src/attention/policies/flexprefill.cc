@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kVerticalTokens = 1024;
+constexpr int32_t kFlexVerticalTokens = 1024;
 constexpr int32_t kMinBudgetTokens = 1024;
 constexpr double kCoverage = 0.95;
 constexpr double kDivergence = 0.1;
@@ -27,7 +27,8 @@ FlexPrefillPolicy::FlexPrefillPolicy(const SparseOptions& options)
                    .query_pool_tokens = kMaskTileTokens}),
       divergence_(options.divergence.value_or(kDivergence)),
       lines_({.segment_tokens = segment_tokens_of(options), .count = kLineRows}),
-      columns_(lines_.lines().segment_tokens, options.vertical_tokens.value_or(kVerticalTokens)) {}
+      columns_(lines_.lines().segment_tokens,
+               options.vertical_tokens.value_or(kFlexVerticalTokens)) {}
 
 // ---- Memory ------------------------------------------------------------------------------------
 
@@ -36,7 +37,7 @@ size_t FlexPrefillPolicy::record_bytes(const PolicyLimits& limits) const {
 }
 
 FlexPrefillPolicy::Memory FlexPrefillPolicy::cut_memory(Arena& arena,
-                                                        const PassSizes& sizes) const {
+                                                        const TilePassSizes& sizes) const {
   const int64_t num_segments = lines_.segments_of(sizes.window_rows);
   const int64_t num_q_heads = sizes.limits.num_q_heads;
   return {.vectors =
@@ -50,7 +51,7 @@ FlexPrefillPolicy::Memory FlexPrefillPolicy::cut_memory(Arena& arena,
 PolicyMemory FlexPrefillPolicy::memory(const KvLayout& layout, int32_t num_blocks,
                                        const PolicyLimits& limits) const {
   PolicyMemory memory = ProbePolicy::memory(layout, num_blocks, limits);
-  const PassSizes sizes = pass_sizes(layout, limits);
+  const TilePassSizes sizes = pass_sizes(layout, limits);
   const PolicyMemory columns = columns_.memory(sizes);
   Arena plan;
   cut_memory(plan, sizes);
@@ -61,7 +62,7 @@ PolicyMemory FlexPrefillPolicy::memory(const KvLayout& layout, int32_t num_block
 
 void FlexPrefillPolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                                    const PolicyLimits& limits) {
-  const PassSizes sizes = pass_sizes(layout, limits);
+  const TilePassSizes sizes = pass_sizes(layout, limits);
   columns_.initialize(device, sizes);
   ProbePolicy::initialize(device, layout, num_blocks, limits);
   lines_.initialize(device, sizes);

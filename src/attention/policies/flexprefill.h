@@ -50,7 +50,7 @@ class FlexPrefillPolicy final : public ProbePolicy {
     TensorView patterns;  // i32 [num_q_heads, segments of a window]
     TensorView totals;    // i64 [num_lists, segments of a window]
   };
-  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
+  Memory cut_memory(Arena& arena, const TilePassSizes& sizes) const;
   // `memory_` packed to a window.
   Memory memory_of(const SelectInput& input, const TileRows& window) const;
   void score_pooled_rows(Stream& stream, const SelectInput& input, const TileRows& window,

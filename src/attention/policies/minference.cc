@@ -86,7 +86,7 @@ PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks
                                       const PolicyLimits& limits) const {
   if (profile_) profile_->require_model(layout.num_layers, limits.num_q_heads);
   PolicyMemory memory = TilePolicy::memory(layout, num_blocks, limits);
-  const PassSizes sizes = pass_sizes(layout, limits);
+  const TilePassSizes sizes = pass_sizes(layout, limits);
   const PolicyMemory columns = columns_.memory(sizes);
   const size_t count_bytes = ListCounts::size_bytes(layout, sizes.num_lists);
   memory.list_bytes += lines_.memory_bytes(sizes) + columns.list_bytes + count_bytes;
@@ -101,7 +101,7 @@ PolicyMemory MInferencePolicy::memory(const KvLayout& layout, int32_t num_blocks
 
 void MInferencePolicy::initialize(Device& device, const KvLayout& layout, int32_t num_blocks,
                                   const PolicyLimits& limits) {
-  const PassSizes sizes = pass_sizes(layout, limits);
+  const TilePassSizes sizes = pass_sizes(layout, limits);
   columns_.initialize(device, sizes);
   TilePolicy::initialize(device, layout, num_blocks, limits);
   lines_.initialize(device, sizes);
@@ -110,7 +110,7 @@ void MInferencePolicy::initialize(Device& device, const KvLayout& layout, int32_
   if (mixed_) mixed_->initialize(device, sizes);
 }
 
-void MInferencePolicy::set_counts(const PassSizes& sizes) {
+void MInferencePolicy::set_counts(const TilePassSizes& sizes) {
   const int64_t heads_per_list = sizes.limits.num_q_heads / sizes.num_lists;
   for (int32_t layer = 0; layer < sizes.layout.num_layers; ++layer) {
     for (int64_t list = 0; list < sizes.num_lists; ++list) {

@@ -58,7 +58,7 @@ class MInferencePolicy final : public TilePolicy {
   };
   static Sizes sizes_of(const SparseOptions& options, const std::optional<HeadProfile>& profile);
   // The numbers of single lists, by the profile.
-  void set_counts(const PassSizes& sizes);
+  void set_counts(const TilePassSizes& sizes);
 
   std::optional<HeadProfile> profile_;
   Sizes sizes_;

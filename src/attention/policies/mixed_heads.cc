@@ -27,13 +27,13 @@ size_t MixedHeads::record_bytes(const PolicyLimits& limits) const {
   return any_tiles_ ? records_.tile_bytes(limits) : 0;
 }
 
-MixedHeads::Memory MixedHeads::cut_memory(Arena& arena, const PassSizes& sizes) const {
+MixedHeads::Memory MixedHeads::cut_memory(Arena& arena, const TilePassSizes& sizes) const {
   if (!any_tiles_) return {};
   return {.words = arena.tensor(DType::kI32, {num_mask_words(sizes.num_lists, sizes.limits)}),
           .counts = arena.tensor(DType::kI64, {3})};
 }
 
-PolicyMemory MixedHeads::memory(const PassSizes& sizes) const {
+PolicyMemory MixedHeads::memory(const TilePassSizes& sizes) const {
   const size_t number_bytes =
       ListCounts::size_bytes(sizes.layout, sizes.num_lists * kNumbersPerList);
   PolicyMemory memory{.summary_bytes = 0, .list_bytes = number_bytes, .pinned_bytes = number_bytes};
@@ -45,7 +45,7 @@ PolicyMemory MixedHeads::memory(const PassSizes& sizes) const {
   return memory;
 }
 
-void MixedHeads::initialize(Device& device, const PassSizes& sizes) {
+void MixedHeads::initialize(Device& device, const TilePassSizes& sizes) {
   num_lists_ = sizes.num_lists;
   const int64_t heads_per_list = sizes.limits.num_q_heads / num_lists_;
   added_.initialize(device, sizes.layout, num_lists_ * kNumbersPerList, 0);

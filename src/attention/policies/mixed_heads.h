@@ -21,9 +21,9 @@ class MixedHeads {
 
   // As TilePolicy::record_bytes.
   size_t record_bytes(const PolicyLimits& limits) const;
-  PolicyMemory memory(const PassSizes& sizes) const;
+  PolicyMemory memory(const TilePassSizes& sizes) const;
   // REQUIRES: the profile is of this model.
-  void initialize(Device& device, const PassSizes& sizes);
+  void initialize(Device& device, const TilePassSizes& sizes);
 
   // Scores the tiles of a window with a run of keys, for the layers that need it.
   void score(Stream& stream, const SelectInput& input, const TileRows& window, const KeyRun& run);
@@ -44,7 +44,7 @@ class MixedHeads {
     TensorView words;   // of the mask of tiles, as in TilePolicy
     TensorView counts;  // i64 [3]: of that mask, not read
   };
-  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
+  Memory cut_memory(Arena& arena, const TilePassSizes& sizes) const;
   bool has_tiles(LayerId layer) const;
   // Makes records unusable for all heads but those of a kind, in lists that have such heads.
   void leave_out(Stream& stream, LayerId layer, HeadKind but, const TensorView& records) const;

@@ -52,7 +52,7 @@ int64_t PassColumns::segments_of(int64_t num_rows) const {
   return (num_rows + segment_tokens_ - 1) / segment_tokens_;
 }
 
-PassColumns::Memory PassColumns::cut_memory(Arena& arena, const PassSizes& sizes) const {
+PassColumns::Memory PassColumns::cut_memory(Arena& arena, const TilePassSizes& sizes) const {
   const int64_t num_segments = segments_of(sizes.limits.max_rows);
   const KvBlockShape& block = sizes.layout.block;
   const int64_t num_positions = mask_tiles_of(sizes.limits.max_tokens) * kMaskTileTokens;
@@ -65,7 +65,7 @@ PassColumns::Memory PassColumns::cut_memory(Arena& arena, const PassSizes& sizes
                                  {sizes.num_lists, segments_of(sizes.window_rows), num_positions})};
 }
 
-PolicyMemory PassColumns::memory(const PassSizes& sizes) const {
+PolicyMemory PassColumns::memory(const TilePassSizes& sizes) const {
   Arena plan;
   cut_memory(plan, sizes);
   const size_t count_bytes = ListCounts::size_bytes(sizes.layout, sizes.num_lists);
@@ -74,7 +74,7 @@ PolicyMemory PassColumns::memory(const PassSizes& sizes) const {
           .pinned_bytes = count_bytes};
 }
 
-void PassColumns::initialize(Device& device, const PassSizes& sizes) {
+void PassColumns::initialize(Device& device, const TilePassSizes& sizes) {
   num_lists_ = sizes.num_lists;
   num_kv_heads_ = sizes.layout.block.num_kv_heads;
   head_dim_ = sizes.layout.block.head_dim;

@@ -50,8 +50,8 @@ class PassColumns {
   // `select` gets, which limits the memory too.
   PassColumns(int32_t segment_tokens, int32_t max_count, uint32_t key_share = 0);
 
-  PolicyMemory memory(const PassSizes& sizes) const;
-  void initialize(Device& device, const PassSizes& sizes);
+  PolicyMemory memory(const TilePassSizes& sizes) const;
+  void initialize(Device& device, const TilePassSizes& sizes);
   // Another number for one list, at most max_count. REQUIRES: before the first `select`.
   void set_count(LayerId layer, int64_t list, int32_t count);
 
@@ -73,7 +73,7 @@ class PassColumns {
     TensorView kv;
     TensorView scores;
   };
-  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
+  Memory cut_memory(Arena& arena, const TilePassSizes& sizes) const;
   // Room for the columns of a segment of the longest sequence: whole tiles.
   int64_t max_columns_of(const PolicyLimits& limits) const;
   int32_t most_columns(int32_t count) const;

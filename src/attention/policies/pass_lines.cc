@@ -19,7 +19,7 @@ size_t PassLines::record_bytes(const PolicyLimits& limits) const {
   return std::max<size_t>(1, of_segment / tiles_per_segment);
 }
 
-PassLines::Memory PassLines::cut_memory(Arena& arena, const PassSizes& sizes) const {
+PassLines::Memory PassLines::cut_memory(Arena& arena, const TilePassSizes& sizes) const {
   const int64_t num_segments = segments_of(sizes.window_rows);
   const int64_t num_probes = num_segments * lines_.count;
   const int64_t num_q_heads = sizes.limits.num_q_heads;
@@ -31,13 +31,13 @@ PassLines::Memory PassLines::cut_memory(Arena& arena, const PassSizes& sizes) co
       .diagonals = arena.tensor(DType::kI64, {sizes.num_lists, num_segments, num_tiles})};
 }
 
-size_t PassLines::memory_bytes(const PassSizes& sizes) const {
+size_t PassLines::memory_bytes(const TilePassSizes& sizes) const {
   Arena plan;
   cut_memory(plan, sizes);
   return plan.used_bytes();
 }
 
-void PassLines::initialize(Device& device, const PassSizes& sizes) {
+void PassLines::initialize(Device& device, const TilePassSizes& sizes) {
   device_memory_ = device.allocate(memory_bytes(sizes), MemoryKind::kDevice);
   Arena arena(device_memory_.data(), device_memory_.size_bytes());
   memory_ = cut_memory(arena, sizes);

@@ -21,8 +21,8 @@ class PassLines {
 
   // Bytes of the records of one query tile: its part of those of a segment (TilePolicy).
   size_t record_bytes(const PolicyLimits& limits) const;
-  size_t memory_bytes(const PassSizes& sizes) const;
-  void initialize(Device& device, const PassSizes& sizes);
+  size_t memory_bytes(const TilePassSizes& sizes) const;
+  void initialize(Device& device, const TilePassSizes& sizes);
 
   // First walk over the keys: records of the line rows.
   void score_rows(Stream& stream, const SelectInput& input, const TileRows& window,
@@ -48,7 +48,7 @@ class PassLines {
     TensorView lse;  // f32 [num_q_heads, line rows]
     TensorView diagonals;
   };
-  Memory cut_memory(Arena& arena, const PassSizes& sizes) const;
+  Memory cut_memory(Arena& arena, const TilePassSizes& sizes) const;
   // `memory_` packed to a window.
   Memory memory_of(const SelectInput& input, const TileRows& window) const;
 

@@ -6,16 +6,16 @@ namespace {
 
 // Defaults of the options, in tokens.
 constexpr int32_t kTopkTokens = 2048;
-constexpr int32_t kSinkTokens = 16;
-constexpr int32_t kRecentTokens = 64;
+constexpr int32_t kQuestSinkTokens = 16;
+constexpr int32_t kQuestRecentTokens = 64;
 
 }  // namespace
 
 QuestPolicy::QuestPolicy(const SparseOptions& options)
     : PageRulePolicy("quest", Phase::kDecode, options,
                      {.topk_tokens = kTopkTokens,
-                      .sink_tokens = kSinkTokens,
-                      .recent_tokens = kRecentTokens,
+                      .sink_tokens = kQuestSinkTokens,
+                      .recent_tokens = kQuestRecentTokens,
                       .threshold_tokens = 0},
                      ListOf::kRow) {}
 

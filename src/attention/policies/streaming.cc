@@ -5,8 +5,8 @@ namespace sluice {
 namespace {
 
 // Defaults of the options, in tokens.
-constexpr int32_t kSinkTokens = 64;
-constexpr int32_t kRecentTokens = 2048;
+constexpr int32_t kStreamingSinkTokens = 64;
+constexpr int32_t kStreamingRecentTokens = 2048;
 
 // Drops topk_tokens: in a pair it is an option of the other policy.
 SparseOptions without_topk(SparseOptions options) {
@@ -19,8 +19,8 @@ SparseOptions without_topk(SparseOptions options) {
 StreamingPolicy::StreamingPolicy(Phase phase, const SparseOptions& options)
     : PageRulePolicy("streaming", phase, without_topk(options),
                      {.topk_tokens = 0,
-                      .sink_tokens = kSinkTokens,
-                      .recent_tokens = kRecentTokens,
+                      .sink_tokens = kStreamingSinkTokens,
+                      .recent_tokens = kStreamingRecentTokens,
                       .threshold_tokens = 0},
                      ListOf::kQueryPage) {}
 

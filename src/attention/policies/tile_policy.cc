@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kTile = kMaskTileTokens;
 
 // Defaults of the options, in tokens.
-constexpr int32_t kSinkTokens = 128;
-constexpr int32_t kRecentTokens = 128;
+constexpr int32_t kTileSinkTokens = 128;
+constexpr int32_t kTileRecentTokens = 128;
 constexpr int32_t kThresholdTokens = 4096;
 constexpr int32_t kTailTokens = 128;
 
@@ -34,8 +34,8 @@ int32_t tiles_of_option(const std::optional<int32_t>& tokens) {
 
 TileRule make_rule(const SparseOptions& options, TileRule rule) {
   rule.is_share_of_rest = options.coverage_of == CoverageOf::kRest;
-  rule.sink_tokens = options.sink_tokens.value_or(kSinkTokens);
-  rule.recent_tokens = options.recent_tokens.value_or(kRecentTokens);
+  rule.sink_tokens = options.sink_tokens.value_or(kTileSinkTokens);
+  rule.recent_tokens = options.recent_tokens.value_or(kTileRecentTokens);
   rule.threshold_tokens = options.threshold_tokens.value_or(kThresholdTokens);
   rule.tail_tokens = options.tail_tokens.value_or(kTailTokens);
   rule.min_tiles = tiles_of_option(options.min_budget_tokens);
@@ -95,7 +95,7 @@ int64_t TilePolicy::num_list_heads(const KvBlockShape& block) const {
   return options_.shared_list ? 1 : block.num_kv_heads;
 }
 
-PassSizes TilePolicy::pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const {
+TilePassSizes TilePolicy::pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const {
   return {.layout = layout,
           .limits = limits,
           .num_lists = num_list_heads(layout.block),

@@ -32,7 +32,7 @@ constexpr auto with_tile_options(Names... own) {
 }
 
 // What the memory of a policy's parts depends on beside their constructors' arguments.
-struct PassSizes {
+struct TilePassSizes {
   KvLayout layout;
   PolicyLimits limits;
   int64_t num_lists = 1;  // of a layer: 1, or num_kv_heads
@@ -75,7 +75,7 @@ class TilePolicy : public Policy {
   // Lists of a layer: one for each KV head, or one for all of them.
   int64_t num_list_heads(const KvBlockShape& block) const;
 
-  PassSizes pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
+  TilePassSizes pass_sizes(const KvLayout& layout, const PolicyLimits& limits) const;
 
   const SparseOptions& options() const { return options_; }
   const TileRule& tile_rule() const { return tile_rule_; }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kGpuBytes = size_t{512} << 20;
 constexpr size_t kCpuBytes = size_t{64} << 20;
-constexpr int32_t kRepeats = 5;  // of a bound for other benchmarks
+constexpr int32_t kLinkRepeats = 5;  // of a bound for other benchmarks
 
 // Pseudo-random 64-bit words; a few bytes at the end may stay as they are.
 void fill_random(const Buffer& buffer) {
@@ -81,7 +81,7 @@ LinkRates measure_link(const EngineOptions& engine) {
   const LinkMemory memory(*device, link_bytes(*device));
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});
-  return measure_link(memory, *up, *down, kRepeats);
+  return measure_link(memory, *up, *down, kLinkRepeats);
 }
 
 // For each direction the measurement with the larger median, with its own spread.

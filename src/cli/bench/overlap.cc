@@ -231,20 +231,18 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
   return row;
 }
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 // Leaves out the cache of one budget, which equals the previous step.
 std::vector<std::string> cells_of(const Row& row, const std::string& layer,
                                   const OverlapSummary& summary) {
   return {format_tokens(row.context_tokens),
           format_tokens(row.budget_tokens),
           layer,
-          percent(summary.mean.previous),
-          percent(summary.previous_p10),
-          percent(summary.mean.last_4),
-          percent(summary.mean.last_16),
-          percent(summary.mean.caches[1]),
-          percent(summary.mean.caches[2])};
+          format_percent(summary.mean.previous),
+          format_percent(summary.previous_p10),
+          format_percent(summary.mean.last_4),
+          format_percent(summary.mean.last_16),
+          format_percent(summary.mean.caches[1]),
+          format_percent(summary.mean.caches[2])};
 }
 
 HotShares sum_of(const std::vector<HotShares>& layers) {
@@ -265,8 +263,8 @@ std::string hot_table(const std::vector<Row>& rows) {
   for (const Row& row : rows) {
     const auto add = [&](const std::string& layer, const HotShares& hot) {
       table.add({format_tokens(row.context_tokens), format_tokens(row.budget_tokens), layer,
-                 std::to_string(row.num_places), percent(hot.engine_share()),
-                 percent(hot.lru_share()), percent(hot.chosen_share())});
+                 std::to_string(row.num_places), format_percent(hot.engine_share()),
+                 format_percent(hot.lru_share()), format_percent(hot.chosen_share())});
     };
     for (size_t layer = 0; layer < row.hot.size(); ++layer) {
       add(std::to_string(layer), row.hot[layer]);

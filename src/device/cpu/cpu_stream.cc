@@ -351,7 +351,7 @@ void CpuStream::run_branch(Node& node) {
 // Runs a task; an exception becomes the stream's error, with the stream and op as context.
 void CpuStream::run_task(const char* op_name, Task& task) {
   const bool tracing = device_.trace() != nullptr;
-  const int64_t begin_ns = tracing ? now_ns() : 0;
+  const int64_t begin_ns = tracing ? steady_ns() : 0;
   const auto poison = [&](const Error& error) {
     error_ = std::make_unique<const Error>(
         error.in(fmt::format("stream '{}', op '{}'", name_, op_name)));
@@ -365,18 +365,18 @@ void CpuStream::run_task(const char* op_name, Task& task) {
   } catch (...) {
     poison(Error(ErrorCode::kDevice, "an exception of unknown type"));
   }
-  if (tracing) spans_.push_back({op_name, begin_ns, now_ns()});
+  if (tracing) spans_.push_back({op_name, begin_ns, steady_ns()});
 }
 
 // Takes over the error of a poisoned event. A poisoned stream still waits: until then other streams
 // may use the memory that its skipped work was ordered after.
 void CpuStream::wait_for(EventCell& cell) {
   const bool tracing = device_.trace() != nullptr;
-  const int64_t begin_ns = tracing ? now_ns() : 0;
+  const int64_t begin_ns = tracing ? steady_ns() : 0;
   const Error* error = wait_cell(cell);
   if (error != nullptr && error_ == nullptr) error_ = std::make_unique<const Error>(*error);
   drop_user(cell);
-  if (tracing) spans_.push_back({"wait", begin_ns, now_ns()});
+  if (tracing) spans_.push_back({"wait", begin_ns, steady_ns()});
 }
 
 }  // namespace sluice

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "device/capture.h"
 #include "device/cpu/task.h"
@@ -67,7 +68,7 @@ class CpuStream final : public Stream {
   template <typename Transfer>
   void submit_transfer(const char* op_name, TransferDirection direction, Transfer transfer) {
     submit(op_name, [transfer, direction, meter = transfer_meter()](ThreadTeam& team) {
-      const int64_t begin_ns = meter != nullptr ? now_ns() : 0;
+      const int64_t begin_ns = meter != nullptr ? steady_ns() : 0;
       const size_t num_bytes = transfer(team);
       if (meter != nullptr) meter->after_transfer(direction, num_bytes, begin_ns);
     });

@@ -1,20 +1,12 @@
 // Records timing events and converts them to host time.
 #include "device/cuda/cuda_trace.h"
 
-#include <chrono>
 #include <utility>
 
+#include "core/clock.h"
 #include "device/cuda/cuda_check.h"
 
 namespace sluice {
-namespace {
-
-int64_t now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
-
-}  // namespace
 
 CudaTrace::CudaTrace(cudaStream_t handle) : handle_(handle) {
   reference_ = take_event();
@@ -47,7 +39,7 @@ cudaEvent_t CudaTrace::take_event() {
 void CudaTrace::mark_reference() {
   cudaEventRecord(reference_, handle_);
   cudaEventSynchronize(reference_);
-  reference_ns_ = now_ns();
+  reference_ns_ = steady_ns();
 }
 
 void CudaTrace::begin(const char* op_name) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "core/clock.h"
 #include "device/host/waiting.h"
 
 namespace sluice {
@@ -34,7 +35,7 @@ class TeamGain {
   static constexpr int64_t kLongestAloneNs = 1'600'000'000;
 
   // True while the worker should not wake its helpers. Reads the clock only during such a period.
-  bool alone() { return alone_until_ns_ != 0 && still_alone(now_ns()); }
+  bool alone() { return alone_until_ns_ != 0 && still_alone(steady_ns()); }
 
   // Adds a round that ended at `time_ns` and perhaps begins a period alone.
   void add(const TeamRound& round, int64_t time_ns) {

@@ -12,6 +12,7 @@
 
 #include <pthread.h>
 
+#include "core/clock.h"
 #include "core/error.h"
 #include "device/host/waiting.h"
 
@@ -57,14 +58,14 @@ void ThreadTeam::dispatch(const Job& job) {
   SLUICE_CHECK(job.num_tasks < kMaxTasks, "{} tasks in one call", job.num_tasks);
   job_ = job;
   num_left_.store(job.num_tasks, std::memory_order_release);
-  const int64_t begin_ns = now_ns();
+  const int64_t begin_ns = steady_ns();
   begin_round();
-  const int64_t own_begin_ns = now_ns();
+  const int64_t own_begin_ns = steady_ns();
   const auto own = static_cast<int64_t>(run_tasks());
   const int64_t others = job.num_tasks - own;
-  const int64_t own_end_ns = now_ns();
+  const int64_t own_end_ns = steady_ns();
   await_pending(static_cast<uint32_t>(others));
-  const int64_t end_ns = others > 0 ? now_ns() : own_end_ns;
+  const int64_t end_ns = others > 0 ? steady_ns() : own_end_ns;
   gain_.add({.own_tasks = own,
              .other_tasks = others,
              .own_ns = own_end_ns - own_begin_ns,

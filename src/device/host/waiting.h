@@ -6,7 +6,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <climits>
 #include <cstdint>
 
@@ -16,14 +15,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace sluice {
+#include "core/clock.h"
 
-// Units: nanoseconds of std::chrono::steady_clock.
-inline int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+namespace sluice {
 
 // Sleeps while `word` holds `expected`. May return early: the caller must check again.
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t expected) {
@@ -43,14 +37,14 @@ inline constexpr int64_t kSpinNs = 20'000;
 template <typename Ready>
 bool spin_until(const Ready& ready) {
   if (ready()) return true;
-  const int64_t deadline_ns = now_ns() + kSpinNs;
+  const int64_t deadline_ns = steady_ns() + kSpinNs;
   do {
     for (int i = 0; i < 32; ++i) {
       _mm_pause();
       if (ready()) return true;
     }
     sched_yield();
-  } while (now_ns() < deadline_ns);
+  } while (steady_ns() < deadline_ns);
   return ready();
 }
 

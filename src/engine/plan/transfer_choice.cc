@@ -14,7 +14,7 @@ namespace {
 // they leave the multiprocessors free.
 constexpr size_t kDefaultCopyRunBytes = size_t{2} << 20;
 
-std::string size_text(size_t num_bytes) {
+std::string run_text(size_t num_bytes) {
   const double kib = static_cast<double>(num_bytes) / 1024;
   return kib < 1024 ? fmt::format("{:.0f} KiB", kib) : fmt::format("{:.1f} MiB", kib / 1024);
 }
@@ -23,7 +23,7 @@ std::string size_text(size_t num_bytes) {
 std::string describe(size_t copy_run_bytes, const std::string& why) {
   if (copy_run_bytes == 0) return fmt::format("transfers: copies ({})", why);
   return fmt::format("transfers: copies for runs of {} and more, a kernel below ({})",
-                     size_text(copy_run_bytes), why);
+                     run_text(copy_run_bytes), why);
 }
 
 }  // namespace

@@ -20,8 +20,6 @@ using testing::milliseconds;
 using testing::post;
 using testing::post_text;
 
-const char* const kCompletions = "/v1/completions";
-
 // Answers, refusals before and behind the gate, errors, and clients that leave.
 void run_mixed(App& app) {
   for (int i = 0; i < 10; ++i) {

@@ -27,8 +27,6 @@ using testing::milliseconds;
 using testing::post;
 using testing::post_text;
 
-const char* const kCompletions = "/v1/completions";
-
 // A second request waits until the first has ended.
 AppOptions one_at_a_time(ServiceLimits limits = {}) {
   AppOptions options{.limits = limits};

@@ -20,7 +20,6 @@ using testing::Json;
 using testing::post;
 using testing::stream;
 
-const char* const kCompletions = "/v1/completions";
 const char* const kChats = "/v1/chat/completions";
 
 class AppGeneration : public ::testing::Test {

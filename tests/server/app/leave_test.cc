@@ -22,8 +22,6 @@ using testing::milliseconds;
 using testing::post;
 using testing::post_text;
 
-const char* const kCompletions = "/v1/completions";
-
 // Blocks have 16 tokens.
 AppOptions offloaded(KvOffload offload) {
   constexpr int64_t kBlockBytes = 2 * 2 * 2 * 16 * 32 * sizeof(BFloat16);  // all layers

@@ -23,7 +23,7 @@ using testing::ResponseClient;
 
 const char* const kResponses = "/v1/responses";
 
-Json posted(const App& app, const Json& request, const char* path = kResponses) {
+Json response_to(const App& app, const Json& request, const char* path = kResponses) {
   const std::string answer = post(app, path, request);
   EXPECT_EQ(status_of(answer), 200) << answer;
   return body_of(answer);
@@ -58,18 +58,18 @@ std::string text_of(const Json& response) {
 TEST(AppResponses, AnswersAsAChat) {
   App app;
   app.serve();
-  const Json chat = posted(app,
-                           {{"messages",
-                             {{{"role", "system"}, {"content", "Be kind."}},
-                              {{"role", "user"}, {"content", "Who are you?"}}}},
-                            {"temperature", 0},
-                            {"max_tokens", 25}},
-                           "/v1/chat/completions");
+  const Json chat = response_to(app,
+                                {{"messages",
+                                  {{{"role", "system"}, {"content", "Be kind."}},
+                                   {{"role", "user"}, {"content", "Who are you?"}}}},
+                                 {"temperature", 0},
+                                 {"max_tokens", 25}},
+                                "/v1/chat/completions");
   const Json request = {{"instructions", "Be kind."},
                         {"input", "Who are you?"},
                         {"temperature", 0},
                         {"max_output_tokens", 25}};
-  const Json body = posted(app, request);
+  const Json body = response_to(app, request);
   const std::string text = chat["choices"][0]["message"]["content"];
   ASSERT_GT(text.size(), 5U);
   EXPECT_EQ(text_of(body), text);
@@ -94,7 +94,7 @@ TEST(AppResponses, FillsTheRoom) {
                   {"seed", 1},
                   {"ignore_eos", true},
                   {"max_output_tokens", 1'000'000}};
-  const Json body = posted(app, request);
+  const Json body = response_to(app, request);
   EXPECT_EQ(body["usage"]["total_tokens"], 512);
   EXPECT_EQ(body["status"], "incomplete");
   EXPECT_EQ(body["incomplete_details"]["reason"], "max_output_tokens");
@@ -141,8 +141,8 @@ TEST(AppResponses, LogsTheToolsThatItSkips) {
   App app(options);
   app.serve();
   const Json tools = {{{"type", "web_search"}}, {{"type", "custom"}, {"name", "x"}}};
-  posted(app, {{"input", "a"}, {"tools", tools}, {"max_output_tokens", 1}});
-  posted(app, {{"input", "a"}, {"max_output_tokens", 1}});
+  response_to(app, {{"input", "a"}, {"tools", tools}, {"max_output_tokens", 1}});
+  response_to(app, {{"input", "a"}, {"max_output_tokens", 1}});
   app.server.reset();
   std::ranges::sort(skipped);
   EXPECT_EQ(skipped, (std::vector<std::string>{"", "web_search,custom"}));

@@ -35,6 +35,8 @@ using Json = nlohmann::ordered_json;
 using http::RawClient;
 using std::chrono::milliseconds;
 
+inline constexpr const char* kCompletions = "/v1/completions";
+
 // How soon the engine must be free after a client has gone.
 inline constexpr milliseconds kSoon{kSanitized ? 10'000 : 2'000};
 

@@ -8,8 +8,6 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kTile = kMaskTileTokens;
-
 TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
   const TensorView part(room.bytes(), room.dtype(), dims);
   SLUICE_CHECK(part.num_elements() <= room.num_elements(), "{} of {}", part.to_string(),
@@ -31,16 +29,16 @@ RecallColumnOps::RecallColumnOps(Device& device, int64_t num_tokens, int32_t num
     : num_kv_heads_(block.num_kv_heads), device_(device) {
   const int64_t heads = block.num_kv_heads;
   const int64_t tiles = mask_tiles_of(num_tokens);
-  lse_ = tensor(DType::kF32, {num_q_heads, kTile});
+  lse_ = tensor(DType::kF32, {num_q_heads, kMaskTileTokens});
   masses_ = tensor(DType::kI32, {heads, tiles, tiles});
   column_mass_ = tensor(DType::kI32, {heads, tiles});
-  scores_ = tensor(DType::kI32, {heads, 1, tiles * kTile});
+  scores_ = tensor(DType::kI32, {heads, 1, tiles * kMaskTileTokens});
   diagonals_ = tensor(DType::kI64, {heads, 1, tiles});
   counts_ = tensor(DType::kI64, {3});
   max_count_ = tensor(DType::kI32, {heads});
-  columns_ = {.positions = tensor(DType::kI32, {heads, 1, tiles * kTile}),
+  columns_ = {.positions = tensor(DType::kI32, {heads, 1, tiles * kMaskTileTokens}),
               .count = tensor(DType::kI32, {heads, 1}),
-              .kv = tensor(DType::kBF16, {1, heads, 2, tiles * kTile, block.head_dim})};
+              .kv = tensor(DType::kBF16, {1, heads, 2, tiles * kMaskTileTokens, block.head_dim})};
 }
 
 // Pinned memory: host and ops both reach it.
@@ -54,7 +52,7 @@ TensorView RecallColumnOps::tensor(DType dtype, std::initializer_list<int64_t> d
 
 // Room was made for the longest text; ops want tensors of exactly their sizes.
 TensorView RecallColumnOps::scores_of(const ScoreTilesArgs& rows) const {
-  return part_of(scores_, {num_kv_heads_, 1, kv_tiles_of(rows) * kTile});
+  return part_of(scores_, {num_kv_heads_, 1, kv_tiles_of(rows) * kMaskTileTokens});
 }
 
 TensorView RecallColumnOps::diagonals_of(const ScoreTilesArgs& rows) const {

@@ -13,8 +13,6 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kTile = kMaskTileTokens;
-
 // The true mass of each token for the rows of each query tile: [q_tile][token].
 using TokenMass = std::vector<std::vector<double>>;
 
@@ -22,7 +20,7 @@ using TokenMass = std::vector<std::vector<double>>;
 TokenMass true_mass(RecallRig& rig, int32_t kv_head) {
   TokenMass mass;
   const int32_t group = rig.shape().group();
-  const auto num_tiles = static_cast<int32_t>(rig.shape().num_tokens / kTile);
+  const auto num_tiles = static_cast<int32_t>(rig.shape().num_tokens / kMaskTileTokens);
   for (int32_t q_tile = 0; q_tile < num_tiles; ++q_tile) {
     const auto heads = rig.token_masses(q_tile);
     const auto first = heads.begin() + int64_t{kv_head} * group;

@@ -6,6 +6,7 @@
 #include "cli/needle/colour_scale.h"
 #include "cli/needle/heat_map.h"
 #include "cli/table.h"
+#include "cli/units.h"
 
 namespace sluice::cli {
 namespace {
@@ -20,7 +21,6 @@ constexpr double kCellWidth = 112;
 constexpr double kCellHeight = 26;
 constexpr double kMinWidth = 760;  // the subtitle's room
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
 std::string mass(double value) { return fmt::format("{:.3f}", value); }
 // "10 %": asks are whole percent.
 std::string asked(const RecallAsk& ask) { return fmt::format("{:.0f} %", 100 * ask.share); }
@@ -40,7 +40,7 @@ std::string density_table(const RecallMeasure& measure, const std::vector<size_t
   for (const size_t ask : asks) {
     const RecallSummary oracle = *measure.summary(0, ask);
     header.insert(header.end(), {asked(measure.asks()[ask]), "p5 of heads", "lost"});
-    taken.insert(taken.end(), {percent(oracle.tile_share), "", ""});
+    taken.insert(taken.end(), {format_percent(oracle.tile_share), "", ""});
   }
   Table table(header);
   table.add(taken);
@@ -69,7 +69,7 @@ std::string coverage_table(const RecallMeasure& measure, const std::vector<size_
       const std::optional<RecallSummary> summary = measure.summary(method, ask);
       if (!summary) break;
       cells.insert(cells.end(),
-                   {mass(summary->mean), mass(summary->p5), percent(summary->tile_share)});
+                   {mass(summary->mean), mass(summary->p5), format_percent(summary->tile_share)});
     }
     if (cells.size() == header.size()) table.add(cells);
   }

@@ -11,9 +11,9 @@
 namespace sluice::cli {
 namespace {
 
-constexpr int64_t kTile = kMaskTileTokens;
-
-int64_t num_tiles(int64_t num_tokens) { return (num_tokens + kTile - 1) / kTile; }
+int64_t num_tiles(int64_t num_tokens) {
+  return (num_tokens + kMaskTileTokens - 1) / kMaskTileTokens;
+}
 
 // `count` elements of a view as a shape of their own: room is made for the largest call.
 TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
@@ -34,8 +34,8 @@ RecallRig::RecallRig(const RecallShape& shape, int num_threads)
   const int64_t dim = shape.head_dim;
   const int64_t tiles = num_tiles(shape.num_tokens);
   q_ = tensor(DType::kBF16, {shape.num_tokens, heads, dim});
-  head_rows_ = tensor(DType::kBF16, {heads, kTile, dim});
-  scores_ = tensor(DType::kF32, {heads, kTile, shape.num_tokens});
+  head_rows_ = tensor(DType::kBF16, {heads, kMaskTileTokens, dim});
+  scores_ = tensor(DType::kF32, {heads, kMaskTileTokens, shape.num_tokens});
   for (int32_t head = 0; head < shape.num_kv_heads; ++head) {
     const auto num_bytes =
         static_cast<int64_t>(packed_weight_bytes(*device_, shape.num_tokens, dim));
@@ -55,8 +55,8 @@ RecallRig::RecallRig(const RecallShape& shape, int num_threads)
   first_pos_ = tensor(DType::kI32, {1});
   kv_begin_ = tensor(DType::kI32, {1});
   kv_end_ = tensor(DType::kI32, {1});
-  vectors_ = tensor(DType::kBF16, {heads, kTile, dim});
-  records_ = tensor(DType::kF32, {heads, kTile, tiles});
+  vectors_ = tensor(DType::kBF16, {heads, kMaskTileTokens, dim});
+  records_ = tensor(DType::kF32, {heads, kMaskTileTokens, tiles});
   bits_ = tensor(DType::kI32, {1, shape.num_kv_heads, tiles, (tiles + 31) / 32});
   columns_.emplace(*device_, shape.num_tokens, shape.num_q_heads, blocks_.shape);
 }
@@ -85,10 +85,11 @@ void RecallRig::load(std::span<const float> q, std::span<const float> k) {
 void RecallRig::fill_blocks(std::span<const float> k) {
   const int64_t dim = shape_.head_dim;
   for (int64_t token = 0; token < shape_.num_tokens; ++token) {
-    BFloat16* block = blocks_.block(static_cast<int32_t>(token / kTile));
+    BFloat16* block = blocks_.block(static_cast<int32_t>(token / kMaskTileTokens));
     for (int32_t head = 0; head < shape_.num_kv_heads; ++head) {
       const auto from = k.begin() + (token * shape_.num_kv_heads + head) * dim;
-      std::transform(from, from + dim, block + blocks_.shape.k_offset(head) + token % kTile * dim,
+      std::transform(from, from + dim,
+                     block + blocks_.shape.k_offset(head) + token % kMaskTileTokens * dim,
                      [](float value) { return BFloat16(value); });
     }
   }
@@ -114,28 +115,30 @@ void RecallRig::multiply(int32_t q_tile) {
   const int64_t dim = shape_.head_dim;
   const auto* q = q_.data<BFloat16>();
   for (int64_t head = 0; head < shape_.num_q_heads; ++head) {
-    for (int64_t row = 0; row < kTile; ++row) {
-      const int64_t from = ((q_tile * kTile + row) * shape_.num_q_heads + head) * dim;
-      std::copy_n(q + from, dim, head_rows_.data<BFloat16>() + (head * kTile + row) * dim);
+    for (int64_t row = 0; row < kMaskTileTokens; ++row) {
+      const int64_t from = ((q_tile * kMaskTileTokens + row) * shape_.num_q_heads + head) * dim;
+      std::copy_n(q + from, dim,
+                  head_rows_.data<BFloat16>() + (head * kMaskTileTokens + row) * dim);
     }
   }
   for (int64_t head = 0; head < shape_.num_q_heads; ++head) {
-    matmul(*stream_, {.x = head_rows_.rows(head, 1).reshape({kTile, dim}),
+    matmul(*stream_, {.x = head_rows_.rows(head, 1).reshape({kMaskTileTokens, dim}),
                       .weight = packed_[static_cast<size_t>(head / shape_.group())],
                       .bias = {},
-                      .out = scores_.rows(head, 1).reshape({kTile, shape_.num_tokens})});
+                      .out = scores_.rows(head, 1).reshape({kMaskTileTokens, shape_.num_tokens})});
   }
   stream_->synchronize();
 }
 
 std::vector<double> RecallRig::head_masses(int32_t q_head, int32_t q_tile) const {
-  const int64_t end = (q_tile + 1) * kTile;
+  const int64_t end = (q_tile + 1) * kMaskTileTokens;
   std::vector<double> masses(static_cast<size_t>(end));
   std::vector<double> row_scores;
   int32_t num_rows = 0;
-  for (int64_t row = 0; row < kTile; ++row) {
-    const float* products = scores_.data<float>() + (q_head * kTile + row) * shape_.num_tokens;
-    row_scores.assign(products, products + q_tile * kTile + row + 1);
+  for (int64_t row = 0; row < kMaskTileTokens; ++row) {
+    const float* products =
+        scores_.data<float>() + (q_head * kMaskTileTokens + row) * shape_.num_tokens;
+    row_scores.assign(products, products + q_tile * kMaskTileTokens + row + 1);
     for (double& score : row_scores) score *= double{shape_.scale};
     num_rows += reference::add_token_mass(row_scores, masses) ? 1 : 0;
   }
@@ -144,7 +147,7 @@ std::vector<double> RecallRig::head_masses(int32_t q_head, int32_t q_tile) const
 }
 
 std::vector<std::vector<double>> RecallRig::token_masses(int32_t q_tile) {
-  SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
+  SLUICE_CHECK((q_tile + 1) * kMaskTileTokens <= shape_.num_tokens, "query tile {}", q_tile);
   multiply(q_tile);
   std::vector<std::vector<double>> masses(static_cast<size_t>(shape_.num_q_heads));
   team_.parallel_for(shape_.num_q_heads, [&](int64_t head) {
@@ -161,14 +164,14 @@ RecallRig::QueryTiles RecallRig::segment_of(const Estimator& estimator, int32_t 
 }
 
 int64_t RecallRig::end_pos(const QueryTiles& tiles) const {
-  return std::min(int64_t{tiles.end} * kTile, shape_.num_tokens);
+  return std::min(int64_t{tiles.end} * kMaskTileTokens, shape_.num_tokens);
 }
 
 // The rows as a batch of their own, with the keys up to their end.
 ScoreTilesArgs RecallRig::score_call(const TileProbes& probes, const QueryTiles& tiles) {
   const int64_t heads = shape_.num_q_heads;
   const int64_t num_probes = int64_t{probes_per_tile(probes)} * tiles.count();
-  const int64_t first_row = tiles.first * kTile;
+  const int64_t first_row = tiles.first * kMaskTileTokens;
   const auto end = static_cast<int32_t>(end_pos(tiles));
   const auto num_rows = static_cast<int32_t>(end - first_row);
   row_begin_.data<int32_t>()[0] = 0;
@@ -199,7 +202,7 @@ TileMask RecallRig::mask_of(const QueryTiles& tiles) const {
 
 // A prompt that ends behind the rows: none of them is one of its last.
 int64_t RecallRig::prompt_end(const QueryTiles& tiles, const TileRule& rule) const {
-  return (int64_t{tiles.end} + 1) * kTile + rule.tail_tokens;
+  return (int64_t{tiles.end} + 1) * kMaskTileTokens + rule.tail_tokens;
 }
 
 TileMask RecallRig::run_rule(const ScoreTilesArgs& scored, const TileRule& rule,
@@ -228,7 +231,7 @@ std::vector<RecallChoice> RecallRig::read(const TileMask& mask, const TileColumn
 
 RecallRig::Selections RecallRig::select(const Estimator& estimator, int32_t q_tile,
                                         std::span<const RecallRule> rules) {
-  SLUICE_CHECK((q_tile + 1) * kTile <= shape_.num_tokens, "query tile {}", q_tile);
+  SLUICE_CHECK((q_tile + 1) * kMaskTileTokens <= shape_.num_tokens, "query tile {}", q_tile);
   stream_->synchronize();  // the small arrays are written by the host
   switch (estimator.columns) {
     case RecallColumns::kOfRows:
@@ -328,7 +331,7 @@ Selection RecallRig::select(PolicyPair& policies, int32_t layer) {
                       blocks_.num_blocks,
                       {.max_decode_seqs = 1,
                        .max_prefill_rows = shape_.num_tokens,
-                       .max_tokens = num_tiles(shape_.num_tokens) * kTile,
+                       .max_tokens = num_tiles(shape_.num_tokens) * kMaskTileTokens,
                        .num_q_heads = shape_.num_q_heads});
   const SelectInput input = select_input(layer);
   const KeyRun keys{

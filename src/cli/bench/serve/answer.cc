@@ -145,11 +145,11 @@ ScenarioReport bench_answer(const BenchServeCommand& command) {
   for (size_t i = 0; i < kParts; ++i) {
     if (!own.empty()) ratios.push_back(server[i] / own[i]);
     table.add({fmt::format("{} of {}", i + 1, kParts), us(server[i]), own.empty() ? "" : us(own[i]),
-               own.empty() ? "" : percent(ratios[i]), thread.empty() ? "" : us(thread[i])});
+               own.empty() ? "" : format_percent(ratios[i]), thread.empty() ? "" : us(thread[i])});
   }
   std::string text = fmt::format(
       "one answer of {} tokens in {} events\n{}last part over first: server {}",
-      answer.output_tokens, answer.num_events, table.to_string(), percent(drift(server)));
+      answer.output_tokens, answer.num_events, table.to_string(), format_percent(drift(server)));
   nlohmann::ordered_json json = {{"output_tokens", answer.output_tokens},
                                  {"num_events", answer.num_events},
                                  {"server_seconds_per_token", server},
@@ -157,8 +157,8 @@ ScenarioReport bench_answer(const BenchServeCommand& command) {
   if (!own.empty()) {
     text +=
         fmt::format(", generate {}, server over generate {}, engine's thread {}; {} texts equal",
-                    percent(drift(own)), percent(drift(ratios)), percent(drift(thread)),
-                    answer.num_equal_texts);
+                    format_percent(drift(own)), format_percent(drift(ratios)),
+                    format_percent(drift(thread)), answer.num_equal_texts);
     json["generate_seconds_per_token"] = own;
     json["engine_thread_seconds_per_step"] = thread;
     json["generate_drift"] = drift(own);

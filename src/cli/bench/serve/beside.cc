@@ -109,7 +109,7 @@ void measure_beside(LoadClient& client, const BesideWork& work, std::string* tex
 }
 
 // Both parts of a round use one server: what it learnt of the rates of prefill serves both.
-Beside measure(const BenchServeCommand& command, BenchServer& server) {
+Beside measure_beside(const BenchServeCommand& command, BenchServer& server) {
   const int32_t vocab_size = prompt_vocab_size(command);
   Beside beside;
   ProgressLine line("measuring an answer beside a long prompt");
@@ -139,13 +139,13 @@ std::string beside_text(const BenchServeCommand& command, const Beside& beside) 
   const double stall = 1e-3 * command.engine.max_stall_ms;
   Table table({"what", "alone", "beside", "beside / alone", "promised"});
   table.add({"answer, tok/s", fmt::format("{:.1f}", median(beside.alone_rates)),
-             fmt::format("{:.1f}", median(beside.rates)), percent(median(beside.rate_shares)),
-             ">= 50 %"});
+             fmt::format("{:.1f}", median(beside.rates)),
+             format_percent(median(beside.rate_shares)), ">= 50 %"});
   table.add({"answer, longest gap", short_seconds(largest(beside.alone_gaps)),
              short_seconds(largest(beside.gaps)), "",
              "<= " + short_seconds(stall + largest(beside.alone_gaps))});
   table.add({"long prompt, first token", short_seconds(median(beside.alone_prompts)),
-             short_seconds(median(beside.prompts)), percent(median(beside.prompt_ratios)),
+             short_seconds(median(beside.prompts)), format_percent(median(beside.prompt_ratios)),
              "<= 110 %"});
   table.add({"short prompt, first token", "", short_seconds(largest(beside.short_prompts)), "",
              "< " + short_seconds(2 * stall)});
@@ -154,7 +154,7 @@ std::string beside_text(const BenchServeCommand& command, const Beside& beside) 
              "{:.0f} tokens of the answer came while the long prompt was computed, which "
              "took {} of the time that both take one after the other\n"
              "{} of {} answers have the same text as alone\n",
-             median(beside.tokens_beside), percent(median(beside.work_ratios)),
+             median(beside.tokens_beside), format_percent(median(beside.work_ratios)),
              beside.num_equal_texts, command.repeats);
 }
 
@@ -181,7 +181,7 @@ nlohmann::ordered_json beside_json(const BenchServeCommand& command, const Besid
 
 ScenarioReport bench_beside(const BenchServeCommand& command) {
   BenchServer server(command, command.engine);
-  const Beside beside = measure(command, server);
+  const Beside beside = measure_beside(command, server);
   const BesideWork work = make_work(command, 2, 0);
   const std::string head = fmt::format(
       "an answer of {} tokens, a long prompt of {}, a short one of {}; --max-stall-ms {}\n",

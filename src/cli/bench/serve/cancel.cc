@@ -109,7 +109,7 @@ CompletionRequest make_request(const BenchServeCommand& command, int32_t vocab_s
 }
 
 // The bound is a second, or a layer of a span if that is longer; no span exceeds the prompt.
-Cancel measure(const BenchServeCommand& command, BenchServer& server) {
+Cancel measure_cancel(const BenchServeCommand& command, BenchServer& server) {
   const int32_t vocab_size = prompt_vocab_size(command);
   LoadClient& client = server.client();
   Cancel cancel;
@@ -139,7 +139,7 @@ Cancel measure(const BenchServeCommand& command, BenchServer& server) {
 // Medians, and the worst of all rounds, since the bound is a promise.
 ScenarioReport bench_cancel(const BenchServeCommand& command) {
   BenchServer server(command, command.engine);
-  const Cancel cancel = measure(command, server);
+  const Cancel cancel = measure_cancel(command, server);
   const bool is_idle = server.counts().is_idle();
   Table table({"client left", "memory free after", "worst", "was told", "found again"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();

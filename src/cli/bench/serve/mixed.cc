@@ -236,7 +236,7 @@ std::string mixed_text(const MixedWork& work, const Mixed& mixed) {
       mixed.counts.num_preemptions, mixed.counts.num_running + mixed.counts.num_waiting,
       format_bytes(static_cast<double>(mixed.counts.used_kv_bytes)),
       short_seconds(mixed.idle_after_seconds), resident, mixed.num_equal, mixed.num_asked_again,
-      percent(mixed.client_cpu_seconds / mixed.seconds));
+      format_percent(mixed.client_cpu_seconds / mixed.seconds));
   for (const std::string& fault : mixed.faults) text += "failed: " + fault + "\n";
   return text;
 }

@@ -21,8 +21,6 @@ std::string short_seconds(double seconds) {
   return seconds < 1 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.2f} s", seconds);
 }
 
-std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
-
 double tokens_per_second(const std::vector<Completion::Arrival>& arrivals, LoadTime from,
                          LoadTime to) {
   int64_t num_tokens = 0;

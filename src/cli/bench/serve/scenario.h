@@ -58,8 +58,6 @@ double quantile(std::vector<double> values, double share);
 
 // "1.8 ms", "2.31 s".
 std::string short_seconds(double seconds);
-// "98.3 %".
-std::string percent(double share);
 
 // Tokens that arrived after `from` and not after `to`, per second.
 double tokens_per_second(const std::vector<Completion::Arrival>& arrivals, LoadTime from,

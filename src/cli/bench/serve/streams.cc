@@ -17,6 +17,7 @@
 #include "cli/interrupt.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/units.h"
 
 namespace sluice::cli {
 namespace {
@@ -241,7 +242,7 @@ std::string quantiles_text(const std::vector<double>& values) {
 void add_row(Table& table, const std::string& name, const Way& way,
              const std::vector<double>& shares) {
   table.add({name, format_spread(spread_of(way.tokens_per_second)),
-             shares.empty() ? "" : percent(spread_of(shares).median),
+             shares.empty() ? "" : format_percent(spread_of(shares).median),
              way.step_seconds.empty()
                  ? ""
                  : fmt::format("{:.0f} us", 1e6 * spread_of(way.step_seconds).median)});
@@ -261,12 +262,13 @@ std::string streams_text(const Streams& streams) {
     text += fmt::format(
         "server over generate, by round: {} ({} to {}); {:+.0f} us of the engine's thread a step\n"
         "{} texts are those of generate\n",
-        percent(shares.median), percent(shares.min), percent(shares.max),
+        format_percent(shares.median), format_percent(shares.min), format_percent(shares.max),
         1e6 * spread_of(streams.added_seconds).median, streams.num_equal_texts);
   }
   return text + fmt::format("first token after {}, then every {}\nthe client took {} of a core\n",
                             quantiles_text(streams.first_token_seconds),
-                            quantiles_text(streams.gap_seconds), percent(streams.client_share));
+                            quantiles_text(streams.gap_seconds),
+                            format_percent(streams.client_share));
 }
 
 nlohmann::ordered_json streams_json(const StreamsWork& work, const Streams& streams) {

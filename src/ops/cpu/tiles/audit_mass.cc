@@ -15,7 +15,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
 constexpr int32_t kLanes = 16;  // head_dim is a multiple of it
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
@@ -72,28 +71,29 @@ void set_columns(const TileColumns& columns, AuditCall& call) {
 AuditCall make_call(const AuditMassArgs& args) {
   const TensorView& bits = args.mask.bits;
   const auto num_q_heads = static_cast<int32_t>(args.q.dim(1));
-  AuditCall call{.q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
-                 .row_begin = args.batch.row_begin.data<int32_t>(),
-                 .first_pos = args.batch.first_pos.data<int32_t>(),
-                 .kv_begin = args.kv_begin.data<int32_t>(),
-                 .kv_end = args.kv_end.data<int32_t>(),
-                 .block_table = args.block_table.data<int32_t>(),
-                 .kv = args.kv,
-                 .bits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()),
-                 .state = reinterpret_cast<RowState*>(args.state.data<float>()),
-                 .tally = args.tally.data<int64_t>(),
-                 .scale = args.scale,
-                 .num_q_heads = num_q_heads,
-                 .group_heads = num_q_heads / args.kv.shape.num_kv_heads,
-                 .num_list_heads = static_cast<int32_t>(bits.dim(1)),
-                 .first_mask_tile = args.mask.first_q_tile,
-                 .num_mask_tiles = static_cast<int32_t>(bits.dim(2)),
-                 .num_words = static_cast<int32_t>(bits.dim(3)),
-                 .window = {.first_q_tile = args.mask.first_q_tile + args.rows.first / kTile,
-                            .num_q_tiles = args.rows.num_q_tiles()},
-                 .num_groups = static_cast<int32_t>(args.state.dim(0)),
-                 .first = args.first,
-                 .last = args.last};
+  AuditCall call{
+      .q = reinterpret_cast<const uint16_t*>(args.q.bytes()),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .kv_begin = args.kv_begin.data<int32_t>(),
+      .kv_end = args.kv_end.data<int32_t>(),
+      .block_table = args.block_table.data<int32_t>(),
+      .kv = args.kv,
+      .bits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()),
+      .state = reinterpret_cast<RowState*>(args.state.data<float>()),
+      .tally = args.tally.data<int64_t>(),
+      .scale = args.scale,
+      .num_q_heads = num_q_heads,
+      .group_heads = num_q_heads / args.kv.shape.num_kv_heads,
+      .num_list_heads = static_cast<int32_t>(bits.dim(1)),
+      .first_mask_tile = args.mask.first_q_tile,
+      .num_mask_tiles = static_cast<int32_t>(bits.dim(2)),
+      .num_words = static_cast<int32_t>(bits.dim(3)),
+      .window = {.first_q_tile = args.mask.first_q_tile + args.rows.first / kMaskTileTokens,
+                 .num_q_tiles = args.rows.num_q_tiles()},
+      .num_groups = static_cast<int32_t>(args.state.dim(0)),
+      .first = args.first,
+      .last = args.last};
   set_columns(args.columns, call);
   return call;
 }
@@ -136,14 +136,15 @@ void to_floats(const uint16_t* from, int32_t count, float* to) {
   for (int32_t d = 0; d < count; ++d) to[d] = bf16_to_float(from[d]);
 }
 
-// Scores of the group's heads with keys [begin, end): [group_heads][kTile].
+// Scores of the group's heads with keys [begin, end): [group_heads][kMaskTileTokens].
 void score_keys(const AuditCall& call, int32_t kv_head, int32_t begin, int32_t end, const float* q,
                 float* key, float* scores) {
   const int32_t dim = call.head_dim();
   for (int32_t position = begin; position < end; ++position) {
     to_floats(key_at(call, kv_head, position), dim, key);
     for (int32_t head = 0; head < call.group_heads; ++head) {
-      scores[head * kTile + position - begin] = call.scale * dot(q + head * dim, key, dim);
+      scores[head * kMaskTileTokens + position - begin] =
+          call.scale * dot(q + head * dim, key, dim);
     }
   }
 }
@@ -198,11 +199,11 @@ ColumnRange columns_in(const AuditCall& call, int32_t list_head, int32_t row, in
 // same numbers, so that a row that attends to everything captures exactly all.
 void fold_tile(const AuditCall& call, int32_t list_head, int32_t row, int32_t begin, int32_t end,
                const float* scores, RowState* states) {
-  const bool tile_is_set = is_set(call, list_head, row / kTile, begin / kTile);
+  const bool tile_is_set = is_set(call, list_head, row / kMaskTileTokens, begin / kMaskTileTokens);
   const ColumnRange columns = columns_in(call, list_head, row, begin, end);
   const auto everything = [](int32_t) { return true; };
   for (int32_t head = 0; head < call.group_heads; ++head) {
-    const float* of_head = scores + head * kTile;
+    const float* of_head = scores + head * kMaskTileTokens;
     RowState& state = states[head];
     fold_scores(of_head, end - begin, everything, state.all_max, state.all_sum);
     if (tile_is_set) {
@@ -221,7 +222,7 @@ void walk(const AuditCall& call, int32_t index, int32_t kv_head) {
   if (row < 0) return;
   const int32_t dim = call.head_dim();
   const int32_t heads = call.group_heads;
-  const auto num_floats = static_cast<size_t>((heads + 1) * dim + heads * kTile);
+  const auto num_floats = static_cast<size_t>((heads + 1) * dim + heads * kMaskTileTokens);
   auto* q = reinterpret_cast<float*>(thread_scratch(num_floats * sizeof(float)));
   float* key = q + heads * dim;
   float* scores = key + dim;
@@ -231,8 +232,8 @@ void walk(const AuditCall& call, int32_t index, int32_t kv_head) {
   if (call.first) std::fill_n(states, heads, RowState{kNothing, 0, kNothing, 0});
   const int32_t list_head = call.num_list_heads == 1 ? 0 : kv_head;
   const int32_t run_end = std::min(*call.kv_end, row + 1);
-  for (int32_t begin = *call.kv_begin; begin < run_end; begin += kTile) {
-    const int32_t end = std::min(begin + kTile, run_end);
+  for (int32_t begin = *call.kv_begin; begin < run_end; begin += kMaskTileTokens) {
+    const int32_t end = std::min(begin + kMaskTileTokens, run_end);
     score_keys(call, kv_head, begin, end, q, key, scores);
     fold_tile(call, list_head, row, begin, end, scores, states);
   }

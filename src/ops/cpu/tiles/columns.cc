@@ -15,8 +15,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
-
 // Probe rows of score_tiles as plain pointers.
 struct ProbeCall {
   const uint16_t* vectors;  // [num_q_heads][num_probes][head_dim]
@@ -30,14 +28,14 @@ struct ProbeCall {
   int32_t head_dim;
 
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
-  int32_t first_q_tile() const { return (*first_pos + rows.first) / kTile; }
+  int32_t first_q_tile() const { return (*first_pos + rows.first) / kMaskTileTokens; }
 };
 
 // Appends the probe if it is usable.
 void add_probe(const ProbeCall& call, int32_t q_head, int32_t entry, int32_t index, int32_t target,
                std::vector<RowProbe>& probes) {
   const int32_t q_tile = call.first_q_tile() + entry;
-  if (q_tile * kTile >= call.end_pos()) return;
+  if (q_tile * kMaskTileTokens >= call.end_pos()) return;
   const int64_t probe =
       static_cast<int64_t>(q_head) * call.num_probes + entry * call.rows_per_tile + index;
   if (!std::isfinite(call.lse[probe])) return;
@@ -66,7 +64,7 @@ struct ScoreColumnsCall {
 void add_column_probes(const ScoreColumnsCall& call, int32_t q_head,
                        std::vector<RowProbe>& probes) {
   const int32_t first = call.probes.first_q_tile();
-  const int32_t tiles_per_segment = call.segment_tokens / kTile;
+  const int32_t tiles_per_segment = call.segment_tokens / kMaskTileTokens;
   for (int32_t entry = 0; entry < call.probes.rows.num_q_tiles(); ++entry) {
     const int32_t segment = (first + entry) / tiles_per_segment - first / tiles_per_segment;
     add_probe(call.probes, q_head, entry, column_probe(first + entry, call.probes.rows_per_tile),
@@ -74,11 +72,11 @@ void add_column_probes(const ScoreColumnsCall& call, int32_t q_head,
   }
 }
 
-// Adds the probe's share of each key of the tile to sums[segment][kTile].
+// Adds the probe's share of each key of the tile to sums[segment][kMaskTileTokens].
 void add_scores(const RowProbe& probe, const float* scores, float scale, int32_t kv_tile,
                 uint64_t* sums) {
-  const int32_t count = std::min(kTile, probe.position + 1 - kv_tile * kTile);
-  uint64_t* to = sums + int64_t{probe.target} * kTile;
+  const int32_t count = std::min(kMaskTileTokens, probe.position + 1 - kv_tile * kMaskTileTokens);
+  uint64_t* to = sums + int64_t{probe.target} * kMaskTileTokens;
   for (int32_t j = 0; j < count; ++j) {
     to[j] += to_units(fast_exp(scores[j] * scale - probe.lse), kColumnOne);
   }
@@ -88,7 +86,7 @@ void score_tile(const ScoreColumnsCall& call, const TileKernels& kernels, int32_
                 int32_t kv_tile) {
   const int32_t head_dim = call.probes.head_dim;
   const TileScratch s = tile_scratch(head_dim);
-  std::vector<uint64_t> sums(static_cast<size_t>(call.num_segments) * kTile);
+  std::vector<uint64_t> sums(static_cast<size_t>(call.num_segments) * kMaskTileTokens);
   std::vector<RowProbe> probes;
   const int32_t first_head = list * call.heads_per_list;
   for (int32_t head = first_head; head < first_head + call.heads_per_list; head += call.group) {
@@ -103,9 +101,9 @@ void score_tile(const ScoreColumnsCall& call, const TileKernels& kernels, int32_
   for (int32_t segment = 0; segment < call.num_segments; ++segment) {
     int32_t* to = call.scores +
                   (static_cast<int64_t>(list) * call.num_segments + segment) * call.num_positions +
-                  int64_t{kv_tile} * kTile;
-    const uint64_t* from = sums.data() + int64_t{segment} * kTile;
-    for (int32_t j = 0; j < kTile; ++j) {
+                  int64_t{kv_tile} * kMaskTileTokens;
+    const uint64_t* from = sums.data() + int64_t{segment} * kMaskTileTokens;
+    for (int32_t j = 0; j < kMaskTileTokens; ++j) {
       to[j] = static_cast<int32_t>(std::min<uint64_t>(from[j], kMaxColumnScore));
     }
   }
@@ -142,7 +140,7 @@ struct TileColumnList {
 };
 
 TileColumnList column_list_of(const SubtractCall& call, int32_t list, int32_t entry) {
-  const int32_t first_row = (call.probes.first_q_tile() + entry) * kTile;
+  const int32_t first_row = (call.probes.first_q_tile() + entry) * kMaskTileTokens;
   const int32_t segment = first_row / call.segment_tokens - call.first_segment;
   SLUICE_CHECK(segment >= 0 && segment < call.num_segments,
                "subtract_columns: rows from {} on are in segment {} of {} from segment {} on",
@@ -156,20 +154,21 @@ TileColumnList column_list_of(const SubtractCall& call, int32_t list, int32_t en
           .column_mass = call.column_mass + tile};
 }
 
-// Up to kTile columns from `first` on: the sum of the probes' shares of each, for one KV head.
+// Up to kMaskTileTokens columns from `first` on: the sum of the probes' shares of each, for one KV
+// head.
 void add_shares(const SubtractCall& call, const TileKernels& kernels, const TileColumnList& list,
                 int32_t first, int32_t kv_head, std::span<const RowProbe> probes, float* shares) {
   const int32_t head_dim = call.probes.head_dim;
   const TileScratch s = tile_scratch(head_dim);
-  const int32_t count = std::min(kTile, list.count - first);
+  const int32_t count = std::min(kMaskTileTokens, list.count - first);
   const uint16_t* keys =
       call.kv +
       ((static_cast<int64_t>(list.segment) * call.num_kv_heads + kv_head) * 2 * call.max_columns +
        first) *
           head_dim;
-  std::fill_n(s.keys, int64_t{head_dim} * kTile, 0.0f);
+  std::fill_n(s.keys, int64_t{head_dim} * kMaskTileTokens, 0.0f);
   for (int32_t j = 0; j < count; ++j) {
-    put_key(keys + int64_t{j} * head_dim, head_dim, kTile, s.keys + j);
+    put_key(keys + int64_t{j} * head_dim, head_dim, kMaskTileTokens, s.keys + j);
   }
   const int32_t* positions = list.positions + first;
   for_each_probe(kernels, probes, head_dim, s.keys, s.sums,
@@ -193,8 +192,8 @@ void subtract_from_tile(const SubtractCall& call, const TileKernels& kernels, in
   }
   if (probes.empty()) return;
   const TileColumnList list = column_list_of(call, list_head, entry);
-  for (int32_t first = 0; first < list.count; first += kTile) {
-    float shares[kTile] = {};
+  for (int32_t first = 0; first < list.count; first += kMaskTileTokens) {
+    float shares[kMaskTileTokens] = {};
     size_t begin = 0;
     for (int32_t h = call.group; h <= call.heads_per_list; h += call.group) {
       const size_t end = head_end[static_cast<size_t>(h) - 1];
@@ -202,10 +201,10 @@ void subtract_from_tile(const SubtractCall& call, const TileKernels& kernels, in
                  std::span(probes).subspan(begin, end - begin), shares);
       begin = end;
     }
-    for (int32_t j = 0; j < std::min(kTile, list.count - first); ++j) {
+    for (int32_t j = 0; j < std::min(kMaskTileTokens, list.count - first); ++j) {
       const auto mass =
           static_cast<int32_t>(to_mass(shares[j] / static_cast<float>(probes.size())));
-      int32_t& of_tile = list.masses[list.positions[first + j] / kTile];
+      int32_t& of_tile = list.masses[list.positions[first + j] / kMaskTileTokens];
       of_tile = std::max(0, of_tile - mass);
       // Rounding may bring the sum of many columns above the whole.
       *list.column_mass = std::min<int32_t>(kMassOne, *list.column_mass + mass);
@@ -246,7 +245,8 @@ void gather_head(const GatherColumnsCall& call, int32_t segment, int32_t kv_head
     std::copy_n(key + to_values, call.head_dim, values + int64_t{i} * call.head_dim);
   }
   const int64_t used = int64_t{count} * call.head_dim;
-  const int64_t padded = (int64_t{count} + kTile - 1) / kTile * kTile * call.head_dim;
+  const int64_t padded =
+      (int64_t{count} + kMaskTileTokens - 1) / kMaskTileTokens * kMaskTileTokens * call.head_dim;
   std::fill(keys + used, keys + padded, uint16_t{0});
   std::fill(values + used, values + padded, uint16_t{0});
 }
@@ -285,9 +285,10 @@ void CpuOps::score_columns(Stream& stream, const ScoreColumnsArgs& args) const {
   as_cpu(stream).submit(
       "score columns", [call, &kernels = tile_kernels_of(isa_)](ThreadTeam& team) {
         const int32_t num_tiles = call.run.num_tiles();
-        SLUICE_CHECK((call.run.first_tile() + num_tiles) * int64_t{kTile} <= call.num_positions,
-                     "score_columns: {} KV tiles, scores have room for {} positions",
-                     call.run.first_tile() + num_tiles, call.num_positions);
+        SLUICE_CHECK(
+            (call.run.first_tile() + num_tiles) * int64_t{kMaskTileTokens} <= call.num_positions,
+            "score_columns: {} KV tiles, scores have room for {} positions",
+            call.run.first_tile() + num_tiles, call.num_positions);
         team.parallel_for(int64_t{call.num_list_heads} * num_tiles, [&](int64_t index) {
           score_tile(call, kernels, static_cast<int32_t>(index / num_tiles),
                      call.run.first_tile() + static_cast<int32_t>(index % num_tiles));

@@ -17,8 +17,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
-
 // ScoreLinesArgs as plain pointers, captured by value in the task.
 struct LinesCall {
   const uint16_t* vectors;  // [num_q_heads][num_probes][head_dim]
@@ -77,25 +75,26 @@ void add_line_rows(const LinesCall& call, int32_t q_head, std::vector<RowProbe>&
 
 // Sums of one segment over a KV tile. Line rows are neighbours, so that a tile meets few diagonals.
 struct SegmentSums {
-  static constexpr int32_t kMaxDiagonals = 4;  // of up to kTile rows
+  static constexpr int32_t kMaxDiagonals = 4;  // of up to kMaskTileTokens rows
 
-  std::array<uint64_t, kTile> verticals{};
+  std::array<uint64_t, kMaskTileTokens> verticals{};
   std::array<int64_t, kMaxDiagonals> diagonals{};
   int32_t first_diagonal = 0;  // of the first line row's smallest offset
 };
 
-// Adds a row's probabilities on the tile. Offset o lies between diagonals o / kTile and the next.
+// Adds a row's probabilities on the tile. Offset o lies between diagonals o / kMaskTileTokens and
+// the next.
 void add_row(const RowProbe& probe, const float* scores, float scale, int32_t kv_tile,
              SegmentSums& sums) {
-  const int32_t begin = kv_tile * kTile;
-  const int32_t count = std::min(kTile, probe.position + 1 - begin);
+  const int32_t begin = kv_tile * kMaskTileTokens;
+  const int32_t count = std::min(kMaskTileTokens, probe.position + 1 - begin);
   for (int32_t j = 0; j < count; ++j) {
     const uint32_t p = to_units(fast_exp(scores[j] * scale - probe.lse), kColumnOne);
     const int32_t offset = probe.position - begin - j;
-    const auto diagonal = static_cast<size_t>(offset / kTile - sums.first_diagonal);
-    const int32_t past = offset % kTile;
+    const auto diagonal = static_cast<size_t>(offset / kMaskTileTokens - sums.first_diagonal);
+    const int32_t past = offset % kMaskTileTokens;
     sums.verticals[static_cast<size_t>(j)] += p;
-    sums.diagonals[diagonal] += int64_t{p} * (kTile - past);
+    sums.diagonals[diagonal] += int64_t{p} * (kMaskTileTokens - past);
     sums.diagonals[diagonal + 1] += int64_t{p} * past;
   }
 }
@@ -103,8 +102,9 @@ void add_row(const RowProbe& probe, const float* scores, float scale, int32_t kv
 void put_sums(const LinesCall& call, int32_t list, int32_t segment, int32_t kv_tile,
               const SegmentSums& sums) {
   const int64_t row = int64_t{list} * call.num_segments + segment;
-  int32_t* verticals = call.verticals + row * call.num_positions + int64_t{kv_tile} * kTile;
-  for (size_t j = 0; j < kTile; ++j) {
+  int32_t* verticals =
+      call.verticals + row * call.num_positions + int64_t{kv_tile} * kMaskTileTokens;
+  for (size_t j = 0; j < kMaskTileTokens; ++j) {
     verticals[j] = static_cast<int32_t>(std::min<uint64_t>(sums.verticals[j], kMaxColumnScore));
   }
   int64_t total = 0;
@@ -117,7 +117,7 @@ void put_sums(const LinesCall& call, int32_t list, int32_t segment, int32_t kv_t
         .fetch_add(sum, std::memory_order_relaxed);
   }
   if (call.totals == nullptr || total == 0) return;
-  std::atomic_ref(call.totals[row]).fetch_add(total / kTile, std::memory_order_relaxed);
+  std::atomic_ref(call.totals[row]).fetch_add(total / kMaskTileTokens, std::memory_order_relaxed);
 }
 
 void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list, int32_t kv_tile) {
@@ -125,8 +125,8 @@ void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list,
   const TileScratch s = tile_scratch(head_dim);
   std::vector<SegmentSums> sums(static_cast<size_t>(call.num_segments));
   for (int32_t segment = 0; segment < call.num_segments; ++segment) {
-    const int32_t smallest = call.lines_begin(segment) - (kv_tile + 1) * kTile + 1;
-    sums[static_cast<size_t>(segment)].first_diagonal = std::max(0, smallest) / kTile;
+    const int32_t smallest = call.lines_begin(segment) - (kv_tile + 1) * kMaskTileTokens + 1;
+    sums[static_cast<size_t>(segment)].first_diagonal = std::max(0, smallest) / kMaskTileTokens;
   }
   std::vector<RowProbe> probes;
   const int32_t first_head = list * call.heads_per_list;
@@ -136,7 +136,7 @@ void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list,
     for (int32_t h = 0; h < call.group; ++h) add_line_rows(call, head + h, probes);
     for_each_probe(
         kernels, probes, head_dim, s.keys, s.sums, [&](const RowProbe& probe, const float* scores) {
-          if (probe.position < kv_tile * kTile) return;
+          if (probe.position < kv_tile * kMaskTileTokens) return;
           add_row(probe, scores, call.scale, kv_tile, sums[static_cast<size_t>(probe.target)]);
         });
   }
@@ -147,7 +147,7 @@ void score_tile(const LinesCall& call, const TileKernels& kernels, int32_t list,
 
 void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& team) {
   team.parallel_for(int64_t{call.num_q_heads} * call.num_probes, [&](int64_t probe) {
-    const int32_t num_tiles = (call.end_pos() + kTile - 1) / kTile;
+    const int32_t num_tiles = (call.end_pos() + kMaskTileTokens - 1) / kMaskTileTokens;
     call.lse[probe] = call.counts(probe)
                           ? log_sum_exp(call.records + probe * call.num_kv_tiles, num_tiles)
                           : std::numeric_limits<float>::quiet_NaN();
@@ -158,10 +158,11 @@ void run_lines(const LinesCall& call, const TileKernels& kernels, ThreadTeam& te
     if (call.totals != nullptr) std::fill_n(call.totals, num_lists, 0);
   }
   const int32_t num_tiles = call.run.num_tiles();
-  SLUICE_CHECK(call.run.first_tile() + num_tiles <= call.num_kv_tiles &&
-                   int64_t{call.run.first_tile() + num_tiles} * kTile <= call.num_positions,
-               "score_lines: {} KV tiles, records have room for {} and verticals for {} positions",
-               call.run.first_tile() + num_tiles, call.num_kv_tiles, call.num_positions);
+  SLUICE_CHECK(
+      call.run.first_tile() + num_tiles <= call.num_kv_tiles &&
+          int64_t{call.run.first_tile() + num_tiles} * kMaskTileTokens <= call.num_positions,
+      "score_lines: {} KV tiles, records have room for {} and verticals for {} positions",
+      call.run.first_tile() + num_tiles, call.num_kv_tiles, call.num_positions);
   team.parallel_for(int64_t{call.num_list_heads} * num_tiles, [&](int64_t index) {
     score_tile(call, kernels, static_cast<int32_t>(index / num_tiles),
                call.run.first_tile() + static_cast<int32_t>(index % num_tiles));

@@ -20,7 +20,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // ScoreTilesArgs as plain pointers, captured by value in the task.
@@ -50,7 +49,7 @@ struct ScoreCall {
 
   // One past the last row that exists.
   int32_t end_pos() const { return *first_pos + row_begin[1] - row_begin[0]; }
-  int32_t num_keys() const { return kTile / key_tokens; }
+  int32_t num_keys() const { return kMaskTileTokens / key_tokens; }
   // Key vectors of a tile, filled up with zeros to whole lanes.
   int32_t padded_keys() const { return (num_keys() + kKeyLanes - 1) / kKeyLanes * kKeyLanes; }
   uint16_t* vector(int32_t q_head, int32_t probe) const {
@@ -109,7 +108,7 @@ void set_visits(const ScoreTilesArgs& args, ScoreCall& call) {
   const TensorView& bits = args.visits.bits;
   call.num_words = static_cast<int32_t>(bits.dim(3));
   call.visits = reinterpret_cast<const uint32_t*>(bits.data<int32_t>()) +
-                int64_t{args.rows.first / kTile} * call.num_words;
+                int64_t{args.rows.first / kMaskTileTokens} * call.num_words;
   call.visit_list_words = bits.dim(1) == 1 ? 0 : bits.dim(2) * bits.dim(3);
 }
 
@@ -137,16 +136,17 @@ ProbeRows line_rows_of(const ScoreCall& call, int32_t probe) {
 
 ProbeRows rows_of(const ScoreCall& call, int32_t probe) {
   if (call.segment_tokens > 0) return line_rows_of(call, probe);
-  const int32_t q_tile = (*call.first_pos + call.rows.first) / kTile + probe / call.per_tile;
+  const int32_t q_tile =
+      (*call.first_pos + call.rows.first) / kMaskTileTokens + probe / call.per_tile;
   const int32_t index = probe % call.per_tile;
   const int32_t end_pos = call.end_pos();
-  if (q_tile * kTile >= end_pos) return {};
+  if (q_tile * kMaskTileTokens >= end_pos) return {};
   if (call.probes.are_true_rows()) {
     const int32_t row = std::min(probe_row(q_tile, index, call.per_tile), end_pos - 1);
     return {row, row + 1, row + 1};
   }
-  const int32_t tokens = kTile / call.per_tile;
-  const int32_t begin = q_tile * kTile + index * tokens;
+  const int32_t tokens = kMaskTileTokens / call.per_tile;
+  const int32_t begin = q_tile * kMaskTileTokens + index * tokens;
   const int32_t end = std::min(begin + tokens, end_pos);
   // A cell sees whole cells up to its own; a pool sees tokens up to its last row.
   return {begin, end, call.probes.kind == TileProbeKind::kAntidiagonal ? begin + tokens : end};
@@ -202,7 +202,7 @@ void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* k
   const int32_t padded = call.padded_keys();
   std::fill_n(keys, call.width * padded, 0.0f);
   for (int32_t j = 0; j < call.num_keys(); ++j) {
-    const int32_t begin = kv_tile * kTile + j * call.key_tokens;
+    const int32_t begin = kv_tile * kMaskTileTokens + j * call.key_tokens;
     const int32_t count = std::min(call.key_tokens, *call.run.kv_end - begin);
     if (count <= 0) return;
     if (call.probes.kind == TileProbeKind::kPooled) {
@@ -223,8 +223,9 @@ void load_keys(const ScoreCall& call, int32_t kv_head, int32_t kv_tile, float* k
 
 // The record of one probe from its sums with the key vectors of a tile.
 float record_of(const ScoreCall& call, const ProbeRows& rows, int32_t kv_tile, float* sums) {
-  const int32_t begin = kv_tile * kTile;
-  const int32_t num_visible = std::min({rows.limit, *call.run.kv_end, begin + kTile}) - begin;
+  const int32_t begin = kv_tile * kMaskTileTokens;
+  const int32_t num_visible =
+      std::min({rows.limit, *call.run.kv_end, begin + kMaskTileTokens}) - begin;
   const int32_t count = (num_visible + call.key_tokens - 1) / call.key_tokens;
   float largest = kNothing;
   for (int32_t j = 0; j < count; ++j) {
@@ -245,7 +246,7 @@ std::vector<int32_t> probes_of_tile(const ScoreCall& call, int32_t kv_head, int3
   std::vector<int32_t> probes;
   for (int32_t probe = 0; probe < call.num_probes; ++probe) {
     const ProbeRows rows = rows_of(call, probe);
-    const bool sees = rows.exists() && rows.limit > kv_tile * kTile;
+    const bool sees = rows.exists() && rows.limit > kv_tile * kMaskTileTokens;
     if (sees && call.is_visited(kv_head, probe / call.per_tile, kv_tile)) probes.push_back(probe);
   }
   return probes;

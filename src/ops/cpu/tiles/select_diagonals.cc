@@ -12,7 +12,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
 constexpr int64_t kNear = 2;  // diagonals 0 and 1 are taken whatever their sums are
 
 // SelectDiagonalsArgs as plain pointers, captured by value in the task.
@@ -30,7 +29,7 @@ struct DiagonalsCall {
   // The keys up to the end of a segment, which its last row sees.
   int64_t num_keys(int32_t segment) const {
     const int64_t end_tile = mask.first_q_tile_of_rows() + int64_t{segment + 1} * tiles_per_segment;
-    return std::min<int64_t>(end_tile * kTile, mask.end_pos());
+    return std::min<int64_t>(end_tile * kMaskTileTokens, mask.end_pos());
   }
 
   bool has_lines(int32_t list, int32_t segment) const {
@@ -138,7 +137,7 @@ void CpuOps::select_diagonals(Stream& stream, const SelectDiagonalsArgs& args) c
       .rule = args.rule,
       .num_kv_tiles = static_cast<int32_t>(args.diagonals.dim(2)),
       .num_segments = static_cast<int32_t>(args.diagonals.dim(1)),
-      .tiles_per_segment = args.segment_tokens / kTile,
+      .tiles_per_segment = args.segment_tokens / kMaskTileTokens,
       .heads_per_list = static_cast<int32_t>(num_q_heads / args.diagonals.dim(0))};
   as_cpu(stream).submit("select diagonals", [call](ThreadTeam& team) {
     team.parallel_for(int64_t{call.mask.num_list_heads} * call.num_segments, [&](int64_t index) {

@@ -13,8 +13,6 @@
 namespace sluice::cpu {
 namespace {
 
-constexpr int32_t kTile = kMaskTileTokens;
-
 RecordsCall records_of(const TensorView& records, int32_t per_tile, int64_t num_list_heads,
                        int32_t first_q_tile) {
   return {.records = records.data<float>(),
@@ -48,7 +46,7 @@ SelectCall make_call(const SelectTilesArgs& args) {
   if (args.patterns.present()) {
     call.records.heads = {.patterns = args.patterns.data<int32_t>(),
                           .num_segments = static_cast<int32_t>(args.patterns.dim(1)),
-                          .tiles_per_segment = args.segment_tokens / kTile};
+                          .tiles_per_segment = args.segment_tokens / kMaskTileTokens};
   }
   return call;
 }
@@ -111,7 +109,7 @@ void write_masses(const MassesCall& call, int32_t list_head, int32_t entry) {
   std::fill_n(to, num_kv_tiles, 0);
   call.column_mass[list] = 0;
   const int32_t end_pos = *call.first_pos + call.row_begin[1] - call.row_begin[0];
-  if ((call.records.first_q_tile + entry) * kTile >= end_pos) return;
+  if ((call.records.first_q_tile + entry) * kMaskTileTokens >= end_pos) return;
   const std::vector<uint32_t> masses =
       masses_of(call.records, list_head, entry, num_seen(call.records, entry),
                 [&](int64_t probe, float lse) { call.lse[probe] = lse; });
@@ -122,15 +120,16 @@ void write_masses(const MassesCall& call, int32_t list_head, int32_t entry) {
 
 void CpuOps::tile_masses(Stream& stream, const TileMassesArgs& args) const {
   const TensorView& masses = args.out.masses;
-  const MassesCall call{.records = records_of(args.records, args.probes_per_tile, masses.dim(0),
-                                              args.first_q_tile + args.rows.first / kTile),
-                        .row_begin = args.batch.row_begin.data<int32_t>(),
-                        .first_pos = args.batch.first_pos.data<int32_t>(),
-                        .lse = args.out.lse.data<float>(),
-                        .masses = masses.data<int32_t>(),
-                        .column_mass = args.out.column_mass.data<int32_t>(),
-                        .num_list_heads = static_cast<int32_t>(masses.dim(0)),
-                        .num_entries = args.rows.num_q_tiles()};
+  const MassesCall call{
+      .records = records_of(args.records, args.probes_per_tile, masses.dim(0),
+                            args.first_q_tile + args.rows.first / kMaskTileTokens),
+      .row_begin = args.batch.row_begin.data<int32_t>(),
+      .first_pos = args.batch.first_pos.data<int32_t>(),
+      .lse = args.out.lse.data<float>(),
+      .masses = masses.data<int32_t>(),
+      .column_mass = args.out.column_mass.data<int32_t>(),
+      .num_list_heads = static_cast<int32_t>(masses.dim(0)),
+      .num_entries = args.rows.num_q_tiles()};
   as_cpu(stream).submit("tile masses", [call](ThreadTeam& team) {
     team.parallel_for(int64_t{call.num_list_heads} * call.num_entries, [&](int64_t index) {
       write_masses(call, static_cast<int32_t>(index / call.num_entries),
