@@ -37,9 +37,9 @@ function(sluice_library)
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 endfunction()
 
-# sluice_unity(target): with SLUICE_UNITY_BUILD up to eight files of this target are compiled as one.
-# For targets of many files that spend their time in the headers that they share: src/server takes a
-# third of the time. Names in the anonymous namespaces of such a target must differ.
+# sluice_unity(target): with SLUICE_UNITY_BUILD up to eight files of this target are compiled as
+# one. For targets of many files that spend their time in the headers that they share: src/server
+# takes a third of the time. Names in the anonymous namespaces of such a target must differ.
 function(sluice_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${SLUICE_UNITY_BUILD})
 endfunction()

@@ -18,7 +18,7 @@ namespace sluice {
 class PoolPort final : public BlockPort {
  public:
   // Blocks of pinned memory: enough for several reads at once beside some writes.
-  static constexpr int32_t kNumPlaces = 16;
+  static constexpr int32_t kNumPlaces = 12;
   static constexpr int32_t kMaxOut = 4;
 
   // Takes the pinned memory. `summaries` may be empty. REQUIRES: pool and compute outlive the port.

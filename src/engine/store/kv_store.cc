@@ -13,10 +13,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // A disk reaches its rate with four reads in flight. The page cache is as fast as the processors
-// that copy from it and hash, at 2 GB/s each; a quarter of them are left to the engine.
+// that copy from it and hash, of which half are left to the engine.
 int num_read_threads() {
   constexpr int kMost = static_cast<int>(PrefixLoads::kMaxReads);
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) * 3 / 4, 4, kMost);
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 4, kMost);
 }
 
 // A block on its way to host memory sends no letter.

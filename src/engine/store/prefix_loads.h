@@ -41,7 +41,7 @@ class PrefixLoads {
   };
   // Of all sequences together. Enough for a disk to reach its rate; few, so that a prompt that is
   // cancelled does not hold much memory for long.
-  static constexpr size_t kMaxReads = 12;
+  static constexpr size_t kMaxReads = 8;
   // A file system that does not say for this long what it has is not asked any more.
   static constexpr std::chrono::seconds kLongestCount{1};
 
