@@ -99,4 +99,9 @@ std::vector<std::string> wrap_words(std::string_view text, size_t max_chars) {
   return lines;
 }
 
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 }  // namespace sluice::cli

@@ -36,6 +36,9 @@ class Table {
   std::vector<Colour> colours_;
 };
 
+// The cells of `a`, then those of `b`.
+std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b);
+
 // `text` in lines of at most `max_chars` characters, broken at spaces; a longer word has a line of
 // its own. At least one line.
 std::vector<std::string> wrap_words(std::string_view text, size_t max_chars);

@@ -5,7 +5,7 @@ namespace sluice {
 namespace {
 
 // Defaults of the options, in tokens.
-constexpr int32_t kTopkTokens = 2048;
+constexpr int32_t kQuestTopkTokens = 2048;
 constexpr int32_t kQuestSinkTokens = 16;
 constexpr int32_t kQuestRecentTokens = 64;
 
@@ -13,7 +13,7 @@ constexpr int32_t kQuestRecentTokens = 64;
 
 QuestPolicy::QuestPolicy(const SparseOptions& options)
     : PageRulePolicy("quest", Phase::kDecode, options,
-                     {.topk_tokens = kTopkTokens,
+                     {.topk_tokens = kQuestTopkTokens,
                       .sink_tokens = kQuestSinkTokens,
                       .recent_tokens = kQuestRecentTokens,
                       .threshold_tokens = 0},

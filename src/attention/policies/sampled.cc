@@ -7,7 +7,7 @@
 namespace sluice {
 namespace {
 
-constexpr double kCoverage = 0.95;
+constexpr double kSampledCoverage = 0.95;
 constexpr int32_t kProbeRows = 4;
 constexpr int32_t kColumnTokens = 128;
 constexpr int32_t kSegmentTokens = 512;  // rows that share columns
@@ -18,7 +18,7 @@ constexpr int32_t kTwoStageTokens = 256 * 1024;
 
 SampledPolicy::SampledPolicy(const SparseOptions& options)
     : ProbePolicy(
-          "sampled", options, coverage_choice(options, kCoverage),
+          "sampled", options, coverage_choice(options, kSampledCoverage),
           {.kind = TileProbeKind::kRows,
            .rows_per_tile = power_of_two("sparse_probe_rows", options.probe_rows, kProbeRows)}),
       kept_rule_(first_stage_rule(tile_rule(), options.two_stage_tokens.value_or(kTwoStageTokens))),

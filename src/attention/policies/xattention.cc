@@ -4,13 +4,13 @@
 namespace sluice {
 namespace {
 
-constexpr double kCoverage = 0.9;
+constexpr double kXAttentionCoverage = 0.9;
 constexpr int32_t kStride = 16;
 
 }  // namespace
 
 XAttentionPolicy::XAttentionPolicy(const SparseOptions& options)
-    : ProbePolicy("xattention", options, coverage_choice(options, kCoverage),
+    : ProbePolicy("xattention", options, coverage_choice(options, kXAttentionCoverage),
                   {.kind = TileProbeKind::kAntidiagonal,
                    .stride = power_of_two("sparse_stride", options.stride, kStride)}) {}
 

@@ -110,11 +110,6 @@ std::vector<std::string> configuration_cells(const KvRow& row) {
           flows ? format_bytes(static_cast<double>(engine.kv.device_bytes.value_or(0))) : "all"};
 }
 
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 // A table for prefill and one for decode.
 std::string tables(const std::vector<KvRow>& rows, const LinkRates& link) {
   const std::vector<std::string> configuration = {"context", "KV",    "chunk",

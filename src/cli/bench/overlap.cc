@@ -33,7 +33,7 @@ using nlohmann::ordered_json;
 constexpr int64_t kCacheBudgets[] = {1, 2, 4};  // sizes of the simulated caches, in budgets
 
 // The result for one length and one budget.
-struct Row {
+struct OverlapRow {
   int64_t context_tokens = 0;
   int32_t budget_tokens = 0;
   int32_t page_tokens = 0;
@@ -101,12 +101,12 @@ class StepComparer {
   }
 
   // Means per layer and over all layers. Errors: kInvalidArgument if no step had a page to compare.
-  Row row(int64_t context_tokens, int32_t budget_tokens) const {
-    Row row{.context_tokens = context_tokens,
-            .budget_tokens = budget_tokens,
-            .page_tokens = rule_.page_tokens,
-            .layers = {},
-            .all = {}};
+  OverlapRow row(int64_t context_tokens, int32_t budget_tokens) const {
+    OverlapRow row{.context_tokens = context_tokens,
+                   .budget_tokens = budget_tokens,
+                   .page_tokens = rule_.page_tokens,
+                   .layers = {},
+                   .all = {}};
     std::vector<StepOverlap> all;
     for (const std::vector<StepOverlap>& steps : steps_) {
       if (steps.empty()) {
@@ -200,8 +200,8 @@ SequenceId prefill(LlmEngine& engine, std::vector<int32_t> prompt, int64_t num_s
 
 // One engine: prefill of `length` tokens, kWindow warm-up steps, then the steps that count, whose
 // lists go to `record` unless it is null.
-Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
-            RecordedLists* record) {
+OverlapRow measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
+                   RecordedLists* record) {
   const EngineOptions options = engine_of(command, length, budget);
   std::unique_ptr<PolicyPair> policies = make_policies(options);
   // The recorder wraps the decode policy of `policies`, which the engine then owns.
@@ -223,7 +223,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
     engine.step();
     comparer.take(position, step >= PageOverlap::kWindow);
   }
-  Row row = comparer.row(length, budget);
+  OverlapRow row = comparer.row(length, budget);
   if (num_places == 0) return row;
   hot.end(engine.observations().decode);
   row.num_places = num_places;
@@ -232,7 +232,7 @@ Row measure(const BenchOverlapCommand& command, int64_t length, int32_t budget,
 }
 
 // Leaves out the cache of one budget, which equals the previous step.
-std::vector<std::string> cells_of(const Row& row, const std::string& layer,
+std::vector<std::string> cells_of(const OverlapRow& row, const std::string& layer,
                                   const OverlapSummary& summary) {
   return {format_tokens(row.context_tokens),
           format_tokens(row.budget_tokens),
@@ -251,16 +251,16 @@ HotShares sum_of(const std::vector<HotShares>& layers) {
   return all;
 }
 
-ordered_json hot_json(const Row& row, const HotShares& hot) {
+ordered_json hot_json(const OverlapRow& row, const HotShares& hot) {
   return {{"places", row.num_places},     {"hits", hot.num_hits},
           {"misses", hot.num_misses},     {"lru_hits", hot.lru_hits},
           {"lru_misses", hot.lru_misses}, {"chosen_hit_share", hot.chosen_share()}};
 }
 
 // The hot pages of the engines that keep them; empty without any.
-std::string hot_table(const std::vector<Row>& rows) {
+std::string hot_table(const std::vector<OverlapRow>& rows) {
   Table table({"context", "budget", "layer", "places", "engine", "LRU", "engine, by score"});
-  for (const Row& row : rows) {
+  for (const OverlapRow& row : rows) {
     const auto add = [&](const std::string& layer, const HotShares& hot) {
       table.add({format_tokens(row.context_tokens), format_tokens(row.budget_tokens), layer,
                  std::to_string(row.num_places), format_percent(hot.engine_share()),
@@ -280,7 +280,7 @@ std::string hot_table(const std::vector<Row>& rows) {
 }
 
 // "layer" is null for all layers together; write_rows sets it for the others.
-ordered_json json_of(const Row& row, const OverlapSummary& summary) {
+ordered_json json_of(const OverlapRow& row, const OverlapSummary& summary) {
   ordered_json caches = ordered_json::array();
   for (size_t i = 0; i < summary.mean.caches.size(); ++i) {
     caches.push_back({{"budgets", kCacheBudgets[i]}, {"hit_share", summary.mean.caches[i]}});
@@ -299,11 +299,11 @@ ordered_json json_of(const Row& row, const OverlapSummary& summary) {
 }
 
 // A line per layer and one for all layers, for every length and budget.
-void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows) {
+void write_rows(const BenchOverlapCommand& command, const std::vector<OverlapRow>& rows) {
   Table table(
       {"context", "budget", "layer", "last step", "p10", "last 4", "last 16", "LRU 2x", "LRU 4x"});
   ordered_json results = ordered_json::array();
-  for (const Row& row : rows) {
+  for (const OverlapRow& row : rows) {
     for (size_t layer = 0; layer < row.layers.size(); ++layer) {
       table.add(cells_of(row, std::to_string(layer), row.layers[layer]));
       results.push_back(json_of(row, row.layers[layer]));
@@ -337,7 +337,7 @@ void write_rows(const BenchOverlapCommand& command, const std::vector<Row>& rows
 int bench_overlap(const BenchOverlapCommand& command) {
   if (!command.record.empty()) check_writable("--record", command.record);
   RecordedLists record{.model = model_name(command.engine.model)};
-  std::vector<Row> rows;
+  std::vector<OverlapRow> rows;
   ProgressLine progress("measuring");
   const auto total = static_cast<double>(command.lengths.size() * command.budgets.size());
   for (const int64_t length : command.lengths) {

@@ -23,11 +23,6 @@ std::vector<std::string> name_cells(const KvRow& row) {
           row.policy};
 }
 
-std::vector<std::string> joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Table table_of(const std::vector<std::string>& columns) {
   Table table(joined({"context", "KV", "policy"}, columns));
   table.align_left(1);
@@ -87,7 +82,8 @@ ordered_json captured_json(const std::optional<CapturedMass>& captured) {
           {"rows", captured->num_rows}};
 }
 
-ordered_json row_json(const std::vector<KvRow>& rows, const KvRow& row, const LinkRates& link) {
+ordered_json sparse_row_json(const std::vector<KvRow>& rows, const KvRow& row,
+                             const LinkRates& link) {
   const SparseOptions& sparse = row.engine.sparse;
   ordered_json json = {{"context_tokens", row.work.prompt_tokens},
                        {"kv_offload", kv_offload_name(row.engine.kv.offload)},
@@ -141,7 +137,7 @@ std::string sparse_tables(const std::vector<KvRow>& rows, const LinkRates& link)
 
 ordered_json sparse_json(const std::vector<KvRow>& rows, const LinkRates& link) {
   ordered_json results = ordered_json::array();
-  for (const KvRow& row : rows) results.push_back(row_json(rows, row, link));
+  for (const KvRow& row : rows) results.push_back(sparse_row_json(rows, row, link));
   return results;
 }
 

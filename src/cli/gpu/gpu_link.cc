@@ -14,7 +14,7 @@ namespace sluice::cli {
 namespace {
 
 constexpr const char* kGpu = "cuda";
-constexpr int32_t kRepeats = 5;  // of each measurement; medians are kept
+constexpr int32_t kCopyRepeats = 5;  // of each measurement; medians are kept
 // Enough for a stable rate; at most an eighth of the available memory is pinned.
 constexpr size_t kMostPinnedBytes = size_t{4} << 30;
 
@@ -68,9 +68,9 @@ LinkFindings measure_gpu_link() {
   const LinkMemory memory(*device, link_bytes(*device));
   const auto up = device->make_stream({.name = "to the device"});
   const auto down = device->make_stream({.name = "to the host"});
-  findings.link = measure_link(memory, *up, *down, kRepeats);
+  findings.link = measure_link(memory, *up, *down, kCopyRepeats);
   findings.copy_run_bytes = choose_copy_run_bytes(measure_run_lengths(
-      {.device = *device, .memory = memory, .up = *up, .down = *down, .repeats = kRepeats}));
+      {.device = *device, .memory = memory, .up = *up, .down = *down, .repeats = kCopyRepeats}));
   keep(&findings);
   return findings;
 }

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 using Phase = server::ServerState::Phase;
 
 constexpr auto kStatusInterval = 10s;
-constexpr auto kTick = 100ms;
+constexpr auto kSignalTick = 100ms;
 // A dead engine's clients get their errors within this time; then the process ends.
 constexpr auto kTimeToFail = 1s;
 
@@ -110,7 +110,7 @@ bool run_until_stopped(const ServeCommand& command, const server::SluiceServer& 
   while (!interrupted()) {
     if (server.state().phase() == Phase::kDead) return false;
     status.tick(*server.state().model());
-    std::this_thread::sleep_for(kTick);
+    std::this_thread::sleep_for(kSignalTick);
   }
   return true;
 }

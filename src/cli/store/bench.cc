@@ -19,16 +19,16 @@ namespace sluice::cli {
 namespace {
 
 // One way of moving the bytes.
-struct Row {
+struct RateRow {
   const char* name;
   const char* key;
   double PassRates::*rate;
 };
 
 constexpr std::array kRows = {
-    Row{"write, until on the disk", "write", &PassRates::write},
-    Row{"read, from the disk", "disk_read", &PassRates::disk_read},
-    Row{"read, from the page cache", "cache_read", &PassRates::cache_read},
+    RateRow{"write, until on the disk", "write", &PassRates::write},
+    RateRow{"read, from the disk", "disk_read", &PassRates::disk_read},
+    RateRow{"read, from the page cache", "cache_read", &PassRates::cache_read},
 };
 
 struct Passes {
@@ -79,7 +79,7 @@ nlohmann::ordered_json result_json(const BenchStoreCommand& command, const Passe
                                  {"readers", command.num_readers},
                                  {"repeats", command.repeats},
                                  {"cached_share", cached_share(passes)}};
-  for (const Row& row : kRows) {
+  for (const RateRow& row : kRows) {
     json[row.key] = {{"plain_bytes_per_second", spread_json(rates_of(passes.plain, row.rate))},
                      {"store_bytes_per_second", spread_json(rates_of(passes.store, row.rate))},
                      {"share", spread_json(shares_of(passes, row.rate))}};
@@ -93,7 +93,7 @@ std::string result_text(const BenchStoreCommand& command, const Passes& passes) 
   const auto gigabytes = [](const Spread& rate) {
     return format_spread({rate.median * 1e-9, rate.min * 1e-9, rate.max * 1e-9});
   };
-  for (const Row& row : kRows) {
+  for (const RateRow& row : kRows) {
     table.add({row.name, gigabytes(rates_of(passes.plain, row.rate)),
                gigabytes(rates_of(passes.store, row.rate)),
                fmt::format("{:.1f} %", 100 * shares_of(passes, row.rate).median)});

@@ -25,8 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kLayers = 32;
-constexpr int32_t kTokens = 1024;
+constexpr int32_t kStoredLayers = 32;
+constexpr int32_t kStoredTokens = 1024;
 constexpr std::chrono::hours kNever{24};
 
 void unless_interrupted() {
@@ -40,7 +40,7 @@ void require_ok(int error, const std::filesystem::path& path) {
        error == kFileEnded ? "the file is shorter" : std::strerror(error));
 }
 
-double seconds_since(Clock::time_point start) {
+double file_seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -118,10 +118,10 @@ StoreRates::StoreRates(const BenchStoreCommand& command, const std::filesystem::
     : command_(command),
       folder_(folder),
       format_{.fingerprint = make_fingerprint({}),
-              .layout = {.block_tokens = kTokens,
-                         .num_layers = kLayers,
-                         .layer_bytes = command.block_bytes / kLayers}},
-      tokens_(kTokens),
+              .layout = {.block_tokens = kStoredTokens,
+                         .num_layers = kStoredLayers,
+                         .layer_bytes = command.block_bytes / kStoredLayers}},
+      tokens_(kStoredTokens),
       memory_(format_.layout.kv_bytes() * static_cast<size_t>(command.num_blocks)) {
   uint64_t state = 1;  // random, so that a disk that compresses gains nothing
   for (std::byte& byte : memory_) {
@@ -140,7 +140,8 @@ std::span<std::byte> StoreRates::block(int32_t index) {
 std::vector<std::span<std::byte>> StoreRates::layers(int32_t index) {
   std::vector<std::span<std::byte>> layers;
   const auto bytes = static_cast<size_t>(format_.layout.layer_bytes);
-  for (size_t i = 0; i < kLayers; ++i) layers.push_back(block(index).subspan(i * bytes, bytes));
+  for (size_t i = 0; i < kStoredLayers; ++i)
+    layers.push_back(block(index).subspan(i * bytes, bytes));
   return layers;
 }
 
@@ -200,7 +201,7 @@ double StoreRates::write_plain(const Paths& paths) {
     require_ok(file.close(), path);
   }
   flush(paths);
-  return seconds_since(start);
+  return file_seconds_since(start);
 }
 
 // The limit has room for all blocks, so nothing is evicted.
@@ -219,7 +220,7 @@ double StoreRates::write_store(const Paths& paths) {
     }
   }
   flush(paths);
-  return seconds_since(start);
+  return file_seconds_since(start);
 }
 
 // Threads take the next file when they have read one, as those of StoreReader do.
@@ -246,7 +247,7 @@ double StoreRates::read_plain(const Paths& paths) {
   std::vector<std::thread> threads;
   for (int32_t i = 0; i < command_.num_readers; ++i) threads.emplace_back(read_blocks);
   for (std::thread& thread : threads) thread.join();
-  const double seconds = seconds_since(start);
+  const double seconds = file_seconds_since(start);
   require_ok(first_error, folder_);
   return seconds;
 }
@@ -265,7 +266,7 @@ double StoreRates::read_store() {
                    .on_done = [&](bool is_hit, auto) { num_hits += is_hit; }});
   }
   reader.wait(kNever);
-  const double seconds = seconds_since(start);
+  const double seconds = file_seconds_since(start);
   if (num_hits != command_.num_blocks) {
     fail(ErrorCode::kIo, "the store in {} found {} of {} blocks; check the disk", folder_.string(),
          num_hits.load(), command_.num_blocks);

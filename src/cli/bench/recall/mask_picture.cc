@@ -22,9 +22,9 @@ constexpr double kMargin = 16;
 constexpr double kHead = 58;  // name and two lines of detail above a panel
 constexpr size_t kDetailChars = 38;
 constexpr double kWidth = 2 * kMargin + kPanelsPerRow * kPanel + (kPanelsPerRow - 1) * kGap;
-constexpr double kLineHeight = 18;
-constexpr size_t kMaxChars = 110;  // of a line of the subtitle
-constexpr int kLevels = 10;        // colours of mass: half a decade each
+constexpr double kSubtitleLine = 18;
+constexpr size_t kSubtitleChars = 110;  // of a line of the subtitle
+constexpr int kLevels = 10;             // colours of mass: half a decade each
 constexpr double kLegendStep = 24;
 
 // The level of a mass; -1 below the least that is coloured.
@@ -177,8 +177,8 @@ std::string draw_legend(double y) {
 std::string mask_picture_svg(const MaskPicture& picture) {
   const size_t num_tiles = picture.mass.size();
   SLUICE_CHECK(num_tiles > 0 && num_tiles <= kMaxPictureTiles, "{} query tiles", num_tiles);
-  const std::vector<std::string> subtitle = wrap_text(picture.subtitle, kMaxChars);
-  const double top = 40 + kLineHeight * static_cast<double>(subtitle.size());
+  const std::vector<std::string> subtitle = wrap_text(picture.subtitle, kSubtitleChars);
+  const double top = 40 + kSubtitleLine * static_cast<double>(subtitle.size());
   const size_t num_rows = picture.panels.size() / kPanelsPerRow + 1;
   const double legend = top + static_cast<double>(num_rows) * (kHead + kPanel + kGap);
   std::string svg = fmt::format(
@@ -189,7 +189,7 @@ std::string mask_picture_svg(const MaskPicture& picture) {
   svg += style() + "<rect class=\"mp-back\" width=\"100%\" height=\"100%\"/>\n";
   svg += text_at(kMargin, 30, 18, "mp-ink", picture.title);
   for (size_t line = 0; line < subtitle.size(); ++line) {
-    svg += text_at(kMargin, 52 + kLineHeight * static_cast<double>(line), 12, "mp-soft",
+    svg += text_at(kMargin, 52 + kSubtitleLine * static_cast<double>(line), 12, "mp-soft",
                    subtitle[line]);
   }
   svg += draw_square({0, "softmax mass of full attention", "logarithmic scale", draw_mass(picture)},

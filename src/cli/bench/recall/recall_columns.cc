@@ -8,13 +8,6 @@
 namespace sluice::cli {
 namespace {
 
-TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
-  const TensorView part(room.bytes(), room.dtype(), dims);
-  SLUICE_CHECK(part.num_elements() <= room.num_elements(), "{} of {}", part.to_string(),
-               room.to_string());
-  return part;
-}
-
 int32_t first_pos_of(const ScoreTilesArgs& rows) { return *rows.batch.first_pos.data<int32_t>(); }
 
 // KV tiles up to the end of the rows.
@@ -23,6 +16,13 @@ int64_t kv_tiles_of(const ScoreTilesArgs& rows) {
 }
 
 }  // namespace
+
+TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
+  const TensorView part(room.bytes(), room.dtype(), dims);
+  SLUICE_CHECK(part.num_elements() <= room.num_elements(), "{} of {}", part.to_string(),
+               room.to_string());
+  return part;
+}
 
 RecallColumnOps::RecallColumnOps(Device& device, int64_t num_tokens, int32_t num_q_heads,
                                  const KvBlockShape& block)

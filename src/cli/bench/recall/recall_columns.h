@@ -14,6 +14,9 @@
 
 namespace sluice::cli {
 
+// The first elements of a view as a shape of their own: room is made for the largest call.
+TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims);
+
 class RecallColumnOps {
  public:
   // Room for texts of this many tokens. Errors: kDoesNotFit.

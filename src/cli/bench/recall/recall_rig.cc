@@ -15,14 +15,6 @@ int64_t num_tiles(int64_t num_tokens) {
   return (num_tokens + kMaskTileTokens - 1) / kMaskTileTokens;
 }
 
-// `count` elements of a view as a shape of their own: room is made for the largest call.
-TensorView part_of(const TensorView& room, std::initializer_list<int64_t> dims) {
-  const TensorView part(room.bytes(), room.dtype(), dims);
-  SLUICE_CHECK(part.num_elements() <= room.num_elements(), "{} of {}", part.to_string(),
-               room.to_string());
-  return part;
-}
-
 }  // namespace
 
 RecallRig::RecallRig(const RecallShape& shape, int num_threads)

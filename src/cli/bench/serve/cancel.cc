@@ -17,7 +17,6 @@ namespace sluice::cli {
 namespace {
 
 // Beyond any bound; a server that takes longer holds the memory for good.
-constexpr std::chrono::seconds kGiveUp{600};
 // More than a server generates before its client can have left.
 constexpr int64_t kAnswerTokens = 4096;
 constexpr size_t kAnswerEvents = 8;  // then the client is in the answer
@@ -43,14 +42,14 @@ constexpr std::array kCases = {
 };
 
 // One row: the rounds of a case.
-struct Row {
+struct CancelRow {
   std::vector<double> seconds;    // from the close to free memory
   std::vector<double> processed;  // tokens of the prompt when the client left, as it was told
   std::vector<double> found;      // by the same prompt afterwards
 };
 
 struct Cancel {
-  std::array<Row, kCases.size()> rows;
+  std::array<CancelRow, kCases.size()> rows;
   std::vector<double> prompt_seconds;  // of a whole prompt
   double bound_seconds = 1;
   int64_t prompt_tokens = 0;
@@ -81,7 +80,7 @@ int64_t wait_for_moment(LoadClient& client, const LoadRequest& request, Moment m
 
 // Leaves at the moment of the case, waits for the memory, and sends the prompt again as a client
 // does that gave up too early.
-void measure_case(LoadClient& client, const Case& one, CompletionRequest request, Row* row) {
+void measure_case(LoadClient& client, const Case& one, CompletionRequest request, CancelRow* row) {
   request.stream = one.stream;
   const auto prompt_tokens = std::ssize(request.prompt);
   const LoadRequest left = client.post(kCompletionsPath, completion_json(request));
@@ -144,7 +143,7 @@ ScenarioReport bench_cancel(const BenchServeCommand& command) {
   Table table({"client left", "memory free after", "worst", "was told", "found again"});
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
   for (size_t i = 0; i < kCases.size(); ++i) {
-    const Row& row = cancel.rows[i];
+    const CancelRow& row = cancel.rows[i];
     const Spread seconds = spread_of(row.seconds);
     const Spread processed = spread_of(row.processed), found = spread_of(row.found);
     table.add({kCases[i].name, short_seconds(seconds.median), short_seconds(seconds.max),

@@ -14,8 +14,6 @@
 namespace sluice::cli {
 namespace {
 
-using Json = nlohmann::json;
-
 // The payload of a chunked body, with the times of its bytes.
 struct Payload {
   std::string text;
@@ -68,9 +66,9 @@ std::string& grown(std::vector<std::string>& texts, size_t index) {
 
 // Of a chunk or of a whole answer. Returns how many tokens its choices have, or empty if none has
 // text or tokens.
-std::optional<int64_t> take_choices(const Json& json, Completion& completion) {
+std::optional<int64_t> take_choices(const nlohmann::json& json, Completion& completion) {
   std::optional<int64_t> num_tokens;
-  for (const Json& choice : json.value("choices", Json::array())) {
+  for (const nlohmann::json& choice : json.value("choices", nlohmann::json::array())) {
     const size_t index = choice.at("index").get<size_t>();
     const std::string text = choice.value("text", "");
     grown(completion.texts, index) += text;
@@ -85,18 +83,18 @@ std::optional<int64_t> take_choices(const Json& json, Completion& completion) {
 }
 
 // Both may be missing: progress comes during the prompt, the usage at the end.
-void take_usage(const Json& json, Completion& completion) {
+void take_usage(const nlohmann::json& json, Completion& completion) {
   if (json.contains("prompt_progress")) {
     completion.num_processed = json.at("prompt_progress").at("processed").get<int64_t>();
   }
   if (!json.contains("usage") || !json.at("usage").is_object()) return;
-  const Json& usage = json.at("usage");
+  const nlohmann::json& usage = json.at("usage");
   completion.num_cached = usage.at("prompt_tokens_details").at("cached_tokens").get<int64_t>();
   completion.num_generated = usage.at("completion_tokens").get<int64_t>();
 }
 
 // The errors of a whole answer and of a stream have the same form.
-void take_error(const Json& json, Completion& completion) {
+void take_error(const nlohmann::json& json, Completion& completion) {
   if (!json.contains("error")) return;
   completion.fault = json.at("error").value("message", "an error without a message");
 }
@@ -109,7 +107,7 @@ void take_stream(const AnswerBody& body, Completion& completion) {
       is_done = true;
       continue;
     }
-    const Json json = Json::parse(event.data);
+    const nlohmann::json json = nlohmann::json::parse(event.data);
     take_error(json, completion);
     take_usage(json, completion);
     if (const auto num_tokens = take_choices(json, completion)) {
@@ -123,17 +121,17 @@ void take_stream(const AnswerBody& body, Completion& completion) {
 
 // Parameters that the server would take from generation_config.json are given.
 std::string completion_json(const CompletionRequest& request) {
-  Json json = {{"prompt", request.prompt},
-               {"max_tokens", request.max_tokens},
-               {"seed", request.seed},
-               {"n", request.n},
-               {"temperature", kBenchTemperature},
-               {"top_p", 1},
-               {"top_k", 0},
-               {"min_p", 0},
-               {"repetition_penalty", 1},
-               {"ignore_eos", true},
-               {"stream", request.stream}};
+  nlohmann::json json = {{"prompt", request.prompt},
+                         {"max_tokens", request.max_tokens},
+                         {"seed", request.seed},
+                         {"n", request.n},
+                         {"temperature", kBenchTemperature},
+                         {"top_p", 1},
+                         {"top_k", 0},
+                         {"min_p", 0},
+                         {"repetition_penalty", 1},
+                         {"ignore_eos", true},
+                         {"stream", request.stream}};
   if (request.stream) json["stream_options"] = {{"include_usage", true}};
   if (request.return_token_ids) json["return_token_ids"] = true;
   if (request.return_progress) json["return_progress"] = true;
@@ -177,7 +175,7 @@ Completion read_completion(const ReceivedAnswer& answer) {
   if (!body.events.empty()) {
     take_stream(body, completion);
   } else if (answer.is_whole && !body.text.empty()) {
-    const Json json = Json::parse(body.text);
+    const nlohmann::json json = nlohmann::json::parse(body.text);
     take_error(json, completion);
     take_usage(json, completion);
     take_choices(json, completion);

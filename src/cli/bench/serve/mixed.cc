@@ -19,7 +19,6 @@
 namespace sluice::cli {
 namespace {
 
-constexpr std::chrono::seconds kGiveUp{600};
 constexpr std::chrono::milliseconds kTick{20};  // between two looks at the crowd
 constexpr int32_t kLeavingOneIn = 5;
 constexpr int32_t kAskedAgainOneIn = 61;  // no multiple of the others

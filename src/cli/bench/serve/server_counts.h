@@ -38,6 +38,7 @@ ServerCounts read_counts(std::string_view page);
 // Asks the server for its page, over the same client as the load. Errors: also those of fetch.
 ServerCounts fetch_counts(LoadClient& client);
 
+inline constexpr std::chrono::seconds kGiveUp{600};  // how long scenarios wait for an idle server
 // Asks until no request holds or waits for memory; returns when that was seen. Errors: kIo if it
 // takes longer than `limit`; Interrupted.
 LoadTime wait_for_idle(LoadClient& client, std::chrono::seconds limit);

@@ -131,15 +131,16 @@ class Bench {
 };
 
 // Runs [first, first + count) of a group's rows, after one to warm up for each prompt.
-struct Visit {
+struct GroupVisit {
   int32_t first = 0;
   int32_t count = 0;
 };
 
 // By row: the rates of its runs.
-using Rates = std::vector<std::vector<double>>;
+using RunRates = std::vector<std::vector<double>>;
 
-void visit(const SpeculativeWork& work, const Visit& runs, SpeculativeGroup& group, Rates& rates) {
+void visit(const SpeculativeWork& work, const GroupVisit& runs, SpeculativeGroup& group,
+           RunRates& rates) {
   Bench bench(work, group);
   bench.run(group.rows.front(), runs.first);
   for (int32_t number = runs.first; number < runs.first + runs.count; ++number) {
@@ -172,14 +173,14 @@ std::string label_of(const SpeculativeGroup& group) {
 
 void measure_all(const SpeculativeWork& work, std::vector<SpeculativeGroup>& groups) {
   const int32_t forward = (work.repeats + 1) / 2;
-  const Visit visits[] = {{.first = 0, .count = forward},
-                          {.first = forward, .count = work.repeats - forward}};
+  const GroupVisit visits[] = {{.first = 0, .count = forward},
+                               {.first = forward, .count = work.repeats - forward}};
   const double num_visits = (work.repeats > 1 ? 2.0 : 1.0) * static_cast<double>(groups.size());
-  std::vector<Rates> rates;
+  std::vector<RunRates> rates;
   for (const SpeculativeGroup& group : groups) rates.emplace_back(group.rows.size());
   ProgressLine progress("measuring");
   double done = 0;
-  for (const Visit& runs : visits) {
+  for (const GroupVisit& runs : visits) {
     for (size_t i = 0; i < groups.size() && runs.count > 0; ++i) {
       const size_t place = runs.first == 0 ? i : groups.size() - 1 - i;
       progress.update(done++ / num_visits, label_of(groups[place]));
