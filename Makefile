@@ -49,8 +49,8 @@ python-test:  ## install the Python package in an environment of its own and tes
 # thousand schedules of the streams and every event wait left out in turn. About an hour.
 empty :=
 DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention tile_mask \
-  audit sparse_prefill cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e \
-  cli_store_e2e cli_serve_e2e)
+  adjustments audit decode_graphs prompt_logprobs scope shapes sparse_prefill cli_progress_e2e cli_offload_e2e \
+  cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e)
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (an hour)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow
 	@cmake --preset tsan >/dev/null
