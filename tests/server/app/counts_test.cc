@@ -14,6 +14,7 @@ using http::status_of;
 using testing::App;
 using testing::AppOptions;
 using testing::Json;
+using testing::kCompletions;
 using testing::long_request;
 using testing::MetricsText;
 using testing::milliseconds;

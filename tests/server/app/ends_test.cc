@@ -22,6 +22,7 @@ using testing::ends_done;
 using testing::happens_soon;
 using testing::joined;
 using testing::Json;
+using testing::kCompletions;
 using testing::long_request;
 using testing::milliseconds;
 using testing::post;

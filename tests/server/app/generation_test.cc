@@ -17,6 +17,7 @@ using testing::App;
 using testing::body_of;
 using testing::joined;
 using testing::Json;
+using testing::kCompletions;
 using testing::post;
 using testing::stream;
 

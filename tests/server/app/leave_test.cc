@@ -17,6 +17,7 @@ using testing::body_of;
 using testing::happens_soon;
 using testing::joined;
 using testing::Json;
+using testing::kCompletions;
 using testing::long_request;
 using testing::milliseconds;
 using testing::post;
