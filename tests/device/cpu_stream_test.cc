@@ -23,7 +23,6 @@
 #include "core/clock.h"
 #include "device/debug_fill.h"
 #include "device/device.h"
-#include "device/host/waiting.h"
 #include "device/trace.h"
 #include "support/device_hooks.h"
 #include "support/hooked_device.h"

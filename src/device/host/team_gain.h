@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "core/clock.h"
-#include "device/host/waiting.h"
 
 namespace sluice {
 
