@@ -70,6 +70,8 @@ struct EngineOptions {
   // The newest of this work is kept in memory, 64 MiB of it, for EngineService::timeline; not with
   // timeline_path.
   bool timeline_ring = false;
+  // Counts the pages that decode chooses for their scores, for EngineView::reads.
+  bool count_page_reads = false;
 
   int64_t seed = 0;  // of dummy weights and of requests without a seed
 };

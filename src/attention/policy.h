@@ -39,6 +39,7 @@ struct PolicyLimits {
   int64_t max_rows = 0;    // rows of one sequence in a pass; 1 in decode
   int64_t max_tokens = 0;  // of one sequence
   int64_t num_q_heads = 0;
+  bool counts_reads = false;  // decode: page_reads is asked for
 };
 
 // Memory that a policy takes, on the device unless its comment says otherwise.
@@ -198,7 +199,8 @@ class Policy {
   // REQUIRES: the host has waited for the last pass.
   virtual std::span<const TileCounts> tile_counts() const { return {}; }
 
-  // The counts are written by passes on the compute stream. None unless pages have scores.
+  // The counts are written by passes on the compute stream. None unless pages have scores and
+  // PolicyLimits::counts_reads is set.
   virtual PageReadCounts page_reads() const { return {}; }
 
  protected:

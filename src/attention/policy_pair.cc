@@ -21,7 +21,8 @@ PolicyLimits decode_limits(const PairLimits& limits) {
   return {.max_seqs = limits.max_decode_seqs,
           .max_rows = 1,
           .max_tokens = limits.max_tokens,
-          .num_q_heads = limits.num_q_heads};
+          .num_q_heads = limits.num_q_heads,
+          .counts_reads = limits.counts_reads};
 }
 
 // The audit has tallies of all sequences of a prefill pass.

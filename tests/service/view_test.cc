@@ -256,22 +256,25 @@ TEST(ServiceViews, CountThePagesThatDecodeReads) {
   options.sparse.topk_tokens = 32;
   options.sparse.sink_tokens = 16;
   options.sparse.recent_tokens = 16;
-  ViewLog log;
-  EventLog events;
-  EngineService service([&] { return served_engine(options); }, {});
-  service.watch(log.sink());
-  log.wait_for([](const EngineView&) { return true; });
-  submit(service, {random_tokens(200, 1), sampled(40, 1)}, events);
-  log.wait_for(is_at_rest);
-  uint64_t num_reads = 0;
-  for (const ViewPtr& view : log.views()) {
-    EXPECT_EQ(view->page_tokens, 16);
-    for (const BlockReads& block : view->reads) {
-      for (const uint32_t count : block.pages) num_reads += count;
+  for (const bool is_asked_for : {true, false}) {
+    options.count_page_reads = is_asked_for;
+    ViewLog log;
+    EventLog events;
+    EngineService service([&] { return served_engine(options); }, {});
+    service.watch(log.sink());
+    log.wait_for([](const EngineView&) { return true; });
+    submit(service, {random_tokens(200, 1), sampled(40, 1)}, events);
+    log.wait_for(is_at_rest);
+    uint64_t num_reads = 0;
+    for (const ViewPtr& view : log.views()) {
+      EXPECT_EQ(view->page_tokens, is_asked_for ? 16 : 0);
+      for (const BlockReads& block : view->reads) {
+        for (const uint32_t count : block.pages) num_reads += count;
+      }
     }
+    // 39 steps, 2 layers, 2 KV heads, 2 pages each.
+    EXPECT_EQ(num_reads, is_asked_for ? 39U * 2 * 2 * 2 : 0U);
   }
-  // 39 steps, 2 layers, 2 KV heads, 2 pages each.
-  EXPECT_EQ(num_reads, 39U * 2 * 2 * 2);
 }
 
 TEST(ServiceViews, GoToThoseWhoWatch) {

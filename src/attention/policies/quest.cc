@@ -27,8 +27,10 @@ TensorView QuestPolicy::cut_bounds(Arena& arena, const KvLayout& layout, int32_t
                        layout.block.num_kv_heads, 2, layout.block.head_dim});
 }
 
-// One count per page, whatever the number of layers and heads.
-TensorView QuestPolicy::cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks) const {
+// One count per page, whatever the number of layers and heads; absent unless asked for.
+TensorView QuestPolicy::cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks,
+                                  const PolicyLimits& limits) const {
+  if (!limits.counts_reads) return {};
   const int32_t tokens = choose_page_tokens(options(), layout.block);
   return arena.tensor(DType::kI32, {num_blocks, layout.block.block_tokens / tokens});
 }
@@ -46,7 +48,7 @@ PolicyMemory QuestPolicy::memory(const KvLayout& layout, int32_t num_blocks,
   PolicyMemory memory = PageRulePolicy::memory(layout, num_blocks, limits);
   Arena summaries, scores;
   cut_bounds(summaries, layout, num_blocks);
-  cut_reads(summaries, layout, num_blocks);
+  cut_reads(summaries, layout, num_blocks, limits);
   cut_scores(scores, layout, limits);
   memory.summary_bytes += summaries.used_bytes();
   memory.list_bytes += scores.used_bytes();
@@ -59,14 +61,16 @@ void QuestPolicy::initialize(Device& device, const KvLayout& layout, int32_t num
   PageRulePolicy::initialize(device, layout, num_blocks, limits);
   Arena plan;
   cut_bounds(plan, layout, num_blocks);
-  cut_reads(plan, layout, num_blocks);
+  cut_reads(plan, layout, num_blocks, limits);
   bounds_memory_ = device.allocate(plan.used_bytes(), MemoryKind::kDevice);
   Arena bounds_arena(bounds_memory_.data(), bounds_memory_.size_bytes());
   bounds_ = cut_bounds(bounds_arena, layout, num_blocks);
-  reads_ = cut_reads(bounds_arena, layout, num_blocks);
-  const auto stream = device.make_stream({.name = "quest"});
-  stream->fill(reads_.bytes(), reads_.num_bytes(), 0);
-  stream->synchronize();
+  reads_ = cut_reads(bounds_arena, layout, num_blocks, limits);
+  if (reads_.present()) {
+    const auto stream = device.make_stream({.name = "quest"});
+    stream->fill(reads_.bytes(), reads_.num_bytes(), 0);
+    stream->synchronize();
+  }
   Arena scores_plan;
   cut_scores(scores_plan, layout, limits);
   scores_memory_ = device.allocate(scores_plan.used_bytes(), MemoryKind::kDevice);

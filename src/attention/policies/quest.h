@@ -30,6 +30,7 @@ class QuestPolicy final : public PageRulePolicy {
   void on_keys_written(Stream& stream, const WrittenKv& written) override;
   Selection select(Stream& stream, const SelectInput& input) override;
   PageReadCounts page_reads() const override {
+    if (!reads_.present()) return {};
     return {.counts = reads_, .page_tokens = page_tokens()};
   }
 
@@ -37,14 +38,15 @@ class QuestPolicy final : public PageRulePolicy {
   // The summaries of `num_layers` layers.
   KeyBounds bounds(LayerId first, int32_t num_layers = 1) const;
   TensorView cut_bounds(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
-  TensorView cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks) const;
+  TensorView cut_reads(Arena& arena, const KvLayout& layout, int32_t num_blocks,
+                       const PolicyLimits& limits) const;
   TensorView cut_scores(Arena& arena, const KvLayout& layout, const PolicyLimits& limits) const;
 
   int64_t num_blocks_ = 0;
   Buffer bounds_memory_;  // of bounds_ and reads_
   Buffer scores_memory_;
   TensorView bounds_;  // bf16 [layers * blocks, pages per block, KV heads, 2, head_dim]
-  TensorView reads_;   // i32 [blocks, pages per block]
+  TensorView reads_;   // i32 [blocks, pages per block]; absent: nothing is counted
   TensorView scores_;  // f32 [sequences of a decode pass, KV heads, pages of a sequence]; packed
 };
 

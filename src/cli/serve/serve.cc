@@ -167,7 +167,9 @@ int serve(const ServeCommand& command) {
   server::SluiceServer server(server_options(command), command.allow_unauthenticated);
   const std::string address = address_text(command, server);
   write_message(fmt::format("listening on {}, loading {}", address, command.engine.model));
-  service = load_service(command.engine, service_limits(command), command.verbose,
+  EngineOptions engine = command.engine;
+  engine.count_page_reads = !command.no_ui;
+  service = load_service(engine, service_limits(command), command.verbose,
                          [&](const LoadProgress& progress) { server.set_loading(progress); });
   server.serve(*service);
   write_message(fmt::format("serving {} on {}/v1, up to {} tokens a request",

@@ -96,7 +96,8 @@ void set_passes(const PlanInput& input, int64_t max_model_len, EnginePlan& plan)
   plan.policies = {.max_decode_seqs = limits.max_seqs,
                    .max_prefill_rows = limits.max_rows,
                    .max_tokens = limits.max_blocks_per_seq * block_tokens,
-                   .num_q_heads = input.config.num_q_heads};
+                   .num_q_heads = input.config.num_q_heads,
+                   .counts_reads = input.options.count_page_reads};
 }
 
 PolicyMemory policy_memory(const PlanInput& input, const EnginePlan& plan) {

@@ -103,7 +103,10 @@ TEST(KvStoreModes, ShareADirectoryOnDevice) {
 // pages each that are neither the first nor the newest.
 TEST(PageReadsOnDevice, AreCounted) {
   for (const KvOffload mode : {KvOffload::kOff, KvOffload::kChunked}) {
-    const auto engine = make_engine(options_of({"", mode, "full+quest", 0}));
+    EngineOptions options = options_of({"", mode, "full+quest", 0});
+    EXPECT_FALSE(make_engine(options)->page_reads().counts.present()) << "not asked for";
+    options.count_page_reads = true;
+    const auto engine = make_engine(options);
     std::vector<int32_t> before, after;
     engine->copy_page_reads(before);
     run_jobs(*engine, {{random_tokens(200, 1), sampled(40, 1)}});
