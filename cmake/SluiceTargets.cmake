@@ -51,10 +51,11 @@ endfunction()
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
 # entry runs every n-th test of the program, since the others use threads in the same way; the entry
-# name_whole, for make deep-test, runs all.
+# name_whole, for make deep-test, runs all. The program's files are compiled as one (sluice_unity)
+# unless they are SEPARATE, because names in their anonymous namespaces are the same.
 function(sluice_test name)
   cmake_parse_arguments(ARG
-    "GPU;ONE_THREAD" "TIMEOUT;COST;SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
+    "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
   if(NOT ARG_COST)
     set(ARG_COST 0)
   endif()
@@ -62,11 +63,17 @@ function(sluice_test name)
     set(ARG_TIMEOUT 1200)  # shared machines can be ten times slower than a quiet one
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  if(NOT ARG_SEPARATE)
+    sluice_unity(${name})
+  endif()
   list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     SLUICE_SANITIZER="${SLUICE_SANITIZE}")
+  if(SLUICE_TEST_HEADERS)
+    target_precompile_headers(${name} REUSE_FROM ${SLUICE_TEST_HEADERS})
+  endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
     COST ${ARG_COST})
@@ -87,6 +94,20 @@ function(sluice_test name)
     sluice_gpu_program(test ${folder} ${name})
   endif()
 endfunction()
+
+# sluice_test_headers(name headers...): headers that the tests of the folders that follow share are
+# parsed once, with the options of this folder. A program of its own, since the tests' options are
+# those of programs.
+macro(sluice_test_headers name)
+  add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/empty_main.cc)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests
+    ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_link_libraries(${name} PRIVATE fmt::fmt GTest::gtest)
+  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    SLUICE_SANITIZER="${SLUICE_SANITIZE}")
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+  set(SLUICE_TEST_HEADERS ${name})
+endmacro()
 
 # sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name;
 # it can be built and run by name.

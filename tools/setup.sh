@@ -9,7 +9,7 @@
 #   tools/setup.sh python   to install the Python package (pip install .)
 #   tools/setup.sh load-tools   to load the server with programs of Debian (make client-test)
 #   tools/setup.sh silent-peer   to cut the link of its clients (make client-test)
-#   tools/setup.sh ci        as test, and for the style checks of .ci/run
+#   tools/setup.sh ci        as test, and for .ci/run
 #
 # Uses root or sudo only when something is missing. Prints nothing if nothing is missing.
 set -eu
@@ -21,7 +21,7 @@ bench="libdnnl-dev"
 model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"
 python="python3 python3-venv python3-dev"
-ci="clang-format clang-tidy"
+ci="clang-format clang-tidy procps"
 load_tools="slowhttptest wrk"
 silent_peer="iproute2"
 

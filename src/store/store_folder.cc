@@ -22,10 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kFolderDigits = 16;
-constexpr std::string_view kDigits = "0123456789abcdef";
 
 bool is_hex(const std::string& text, size_t size) {
-  return text.size() == size && text.find_first_not_of(kDigits) == std::string::npos;
+  return text.size() == size && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
 // Calls visit(path) for the entries of a folder that is a directory, links not followed.

@@ -26,7 +26,7 @@ struct Mark {
   int combining_class;
 };
 
-struct Range {
+struct YoungRange {
   char32_t first, last;
 };
 
@@ -34,7 +34,7 @@ struct Range {
 // by Unicode 9.0, where these were unassigned and did not change; treating them as inert here gives
 // the same ids. The last four ranges are whole scripts of Unicode 16.0, for a utf8proc newer than
 // Debian's (15.0).
-constexpr Range kYoung[] = {
+constexpr YoungRange kYoung[] = {
     {0x07FD, 0x07FD},   {0x0898, 0x089F},   {0x08CA, 0x08D3},   {0x09FE, 0x09FE},
     {0x0C3C, 0x0C3C},   {0x0D3B, 0x0D3C},   {0x0EBA, 0x0EBA},   {0x1715, 0x1715},
     {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
@@ -51,7 +51,7 @@ constexpr Range kYoung[] = {
 bool is_young(char32_t c) {
   return c >= kYoung[0].first &&
          std::any_of(std::begin(kYoung), std::end(kYoung),
-                     [c](const Range& range) { return c >= range.first && c <= range.last; });
+                     [c](const YoungRange& range) { return c >= range.first && c <= range.last; });
 }
 
 // The class by Unicode 9.0: 0 for characters that are younger.

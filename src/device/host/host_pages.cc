@@ -24,8 +24,8 @@ constexpr auto kReportInterval = std::chrono::milliseconds(50);
 // Memory left to other programs, in addition to one piece for each thread.
 constexpr size_t kReserveBytes = size_t{512} << 20;
 
-size_t round_up(size_t size, size_t multiple) {
-  return (size + multiple - 1) / multiple * multiple;
+size_t whole_huge_pages(size_t size) {
+  return (size + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
 // One write per page makes the system back it with zeros.
@@ -120,13 +120,13 @@ class PageBacker {
 // mmap aligns to small pages only: this maps one huge page more and unmaps both ends.
 std::byte* map_host_pages(size_t size_bytes) {
   if (size_bytes > SIZE_MAX - 2 * kHugePageBytes) return nullptr;
-  const size_t kept_bytes = round_up(size_bytes, kHugePageBytes);
+  const size_t kept_bytes = whole_huge_pages(size_bytes);
   void* mapped = mmap(nullptr, kept_bytes + kHugePageBytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   auto* begin = static_cast<std::byte*>(mapped);
   const size_t skip_bytes =
-      round_up(reinterpret_cast<size_t>(begin), kHugePageBytes) - reinterpret_cast<size_t>(begin);
+      whole_huge_pages(reinterpret_cast<size_t>(begin)) - reinterpret_cast<size_t>(begin);
   std::byte* data = begin + skip_bytes;
   if (skip_bytes > 0) munmap(begin, skip_bytes);
   if (skip_bytes < kHugePageBytes) munmap(data + kept_bytes, kHugePageBytes - skip_bytes);
@@ -135,7 +135,7 @@ std::byte* map_host_pages(size_t size_bytes) {
 }
 
 void unmap_host_pages(std::byte* data, size_t size_bytes) noexcept {
-  munmap(data, round_up(size_bytes, kHugePageBytes));
+  munmap(data, whole_huge_pages(size_bytes));
 }
 
 bool back_host_pages(std::byte* data, size_t size_bytes, const BackPagesOptions& options,

@@ -13,7 +13,7 @@
 namespace sluice::jinja {
 namespace {
 
-using Kind = Token::Kind;
+using TokenKind = Token::Kind;
 
 constexpr std::string_view kSpaces = " \t\n\r\v\f";
 
@@ -102,7 +102,7 @@ class Lexer {
       skip_to(open);
       if (pos_ < text_.size()) lex_tag();
     }
-    add(Kind::kEnd, {});
+    add(TokenKind::kEnd, {});
     return std::move(tokens_);
   }
 
@@ -126,7 +126,7 @@ class Lexer {
   }
   void skip_spaces() { skip_to(std::min(text_.find_first_not_of(kSpaces, pos_), text_.size())); }
 
-  void add(Kind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
+  void add(TokenKind kind, std::string text) { tokens_.push_back({kind, std::move(text), line_}); }
 
   // The position of the next tag, or the end.
   size_t find_tag() const {
@@ -150,14 +150,14 @@ class Lexer {
         piece = piece.substr(0, line);
       }
     }
-    if (!piece.empty()) add(Kind::kData, std::string(piece));
+    if (!piece.empty()) add(TokenKind::kData, std::string(piece));
   }
 
   void lex_tag() {
     if (rest().starts_with("{#")) return skip_comment();
     if (lex_raw()) return;
     const bool block = rest().starts_with("{%");
-    add(block ? Kind::kBlockBegin : Kind::kVariableBegin, {});
+    add(block ? TokenKind::kBlockBegin : TokenKind::kVariableBegin, {});
     skip_to(pos_ + 2);
     if (sign_at(pos_) != ' ' && (block || text_[pos_] == '-')) skip_to(pos_ + 1);
     brackets_.clear();
@@ -173,7 +173,7 @@ class Lexer {
     const char sign = sign_at(pos_);
     const size_t signs = sign == '-' || (sign == '+' && block) ? 1 : 0;
     if (!rest(pos_ + signs).starts_with(close)) return false;
-    add(block ? Kind::kBlockEnd : Kind::kVariableEnd, {});
+    add(block ? TokenKind::kBlockEnd : TokenKind::kVariableEnd, {});
     skip_to(pos_ + signs + 2);
     after_tag(signs > 0 ? sign : ' ', block);
     return true;
@@ -238,7 +238,7 @@ class Lexer {
     if (!is_word(c)) return lex_operator();
     size_t end = pos_;
     while (end < text_.size() && is_word(text_[end])) ++end;
-    add(Kind::kName, std::string(rest().substr(0, end - pos_)));
+    add(TokenKind::kName, std::string(rest().substr(0, end - pos_)));
     skip_to(end);
   }
 
@@ -246,7 +246,7 @@ class Lexer {
     size_t end = pos_ + 1;
     while (end < text_.size() && text_[end] != quote) end += text_[end] == '\\' ? 2 : 1;
     if (end >= text_.size()) refuse(line_, "a text is not closed");
-    add(Kind::kString, unescape_literal(rest().substr(1, end - pos_ - 1), line_));
+    add(TokenKind::kString, unescape_literal(rest().substr(1, end - pos_ - 1), line_));
     skip_to(end + 1);
   }
 
@@ -279,7 +279,7 @@ class Lexer {
       }
     }
     if (at < text_.size() && is_word(text_[at])) refuse(line_, "a number has letters in it");
-    add(is_float ? Kind::kFloat : Kind::kInteger, std::move(digits));
+    add(is_float ? TokenKind::kFloat : TokenKind::kInteger, std::move(digits));
     skip_to(at);
   }
 
@@ -292,7 +292,7 @@ class Lexer {
       refuse(line_, fmt::format("\"{}\" has no meaning in a tag", printable(rest().substr(0, 8))));
     }
     balance(text_[pos_]);
-    add(Kind::kOperator, std::string(pair.substr(0, is_pair ? 2 : 1)));
+    add(TokenKind::kOperator, std::string(pair.substr(0, is_pair ? 2 : 1)));
     skip_to(pos_ + (is_pair ? 2 : 1));
   }
 

@@ -10,19 +10,6 @@
 namespace sluice::jinja {
 namespace {
 
-// A bool is an integer, as in Python.
-std::optional<int64_t> integer(const Value& value) {
-  if (const auto* i = value.get<int64_t>()) return *i;
-  if (const auto* b = value.get<bool>()) return *b ? 1 : 0;
-  return {};
-}
-
-std::optional<double> number(const Value& value) {
-  if (const auto* d = value.get<double>()) return *d;
-  if (const auto i = integer(value)) return static_cast<double>(*i);
-  return {};
-}
-
 std::string_view symbol(Op op) {
   switch (op) {
     case Op::kAdd:
@@ -151,7 +138,7 @@ struct Range {
 Range slice_range(Run& run, int64_t size, const Value* begin, const Value* end, const Value* step) {
   const auto index = [&](const Value* value, int64_t otherwise) {
     if (!value || value->is_none()) return otherwise;
-    const auto given = integer(*value);
+    const auto given = as_integer(*value);
     if (!given) run.fail("a slice has {} where an integer must stand", value->type_name());
     return *given;
   };
@@ -197,16 +184,16 @@ Value arithmetic(Run& run, Op op, const Value& a, const Value& b) {
       return joined_lists(run, *x, *y);
     }
   }
-  if (const auto x = integer(a), y = integer(b); x && y) return of_integers(run, op, *x, *y);
-  if (const auto x = number(a), y = number(b); x && y) return of_floats(run, op, *x, *y);
+  if (const auto x = as_integer(a), y = as_integer(b); x && y) return of_integers(run, op, *x, *y);
+  if (const auto x = as_number(a), y = as_number(b); x && y) return of_floats(run, op, *x, *y);
   if (op == Op::kMod && a.is_text()) run.fail("formatting with % is not supported");
   refuse_operands(run, op, a, b);
 }
 
 Value signed_number(Run& run, Op op, const Value& x) {
-  if (const auto i = integer(x))
+  if (const auto i = as_integer(x))
     return of_integers(run, op == Op::kNeg ? Op::kSub : Op::kAdd, 0, *i);
-  const auto d = number(x);
+  const auto d = as_number(x);
   if (!d) run.fail("{} has no sign", x.type_name());
   return op == Op::kNeg ? -*d : *d;
 }

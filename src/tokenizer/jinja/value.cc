@@ -27,21 +27,6 @@ int settled_depth(const Value& value) {
   return value.depth();
 }
 
-// Numbers of different types are compared as floats, as in Python.
-std::optional<double> number(const Value& value) {
-  if (const auto* b = value.get<bool>()) return *b ? 1.0 : 0.0;
-  if (const auto* i = value.get<int64_t>()) return static_cast<double>(*i);
-  if (const auto* d = value.get<double>()) return *d;
-  return {};
-}
-
-// A bool or an integer, compared without rounding.
-std::optional<int64_t> integer(const Value& value) {
-  if (const auto* b = value.get<bool>()) return *b ? 1 : 0;
-  if (const auto* i = value.get<int64_t>()) return *i;
-  return {};
-}
-
 bool equal_items(Run& run, const List& a, const List& b) {
   if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
   for (size_t i = 0; i < a.items.size(); ++i) {
@@ -222,11 +207,24 @@ Value from_json(const nlohmann::ordered_json& json, bool given, size_t& num_byte
   return FromJson(given, num_bytes).convert(json, 0);
 }
 
+std::optional<int64_t> as_integer(const Value& value) {
+  if (const auto* i = value.get<int64_t>()) return *i;
+  if (const auto* b = value.get<bool>()) return *b ? 1 : 0;
+  return {};
+}
+
+std::optional<double> as_number(const Value& value) {
+  if (const auto* d = value.get<double>()) return *d;
+  if (const auto i = as_integer(value)) return static_cast<double>(*i);
+  return {};
+}
+
+// Integers are compared without rounding.
 bool equal(Run& run, const Value& a, const Value& b) {
   run.spend(1);
   if (const MarkedText* x = a.text(), *y = b.text(); x && y) return x->bytes() == y->bytes();
-  if (const auto x = integer(a), y = integer(b); x && y) return *x == *y;
-  if (const auto x = number(a), y = number(b); x && y) return *x == *y;
+  if (const auto x = as_integer(a), y = as_integer(b); x && y) return *x == *y;
+  if (const auto x = as_number(a), y = as_number(b); x && y) return *x == *y;
   if (a.list() && b.list()) return a.list() == b.list() || equal_items(run, *a.list(), *b.list());
   if (a.dict() && b.dict()) return a.dict() == b.dict() || equal_dicts(run, *a.dict(), *b.dict());
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
@@ -235,8 +233,8 @@ bool equal(Run& run, const Value& a, const Value& b) {
 bool less(Run& run, const Value& a, const Value& b) {
   run.spend(1);
   if (const MarkedText* x = a.text(), *y = b.text(); x && y) return x->bytes() < y->bytes();
-  if (const auto x = integer(a), y = integer(b); x && y) return *x < *y;
-  if (const auto x = number(a), y = number(b); x && y) return *x < *y;
+  if (const auto x = as_integer(a), y = as_integer(b); x && y) return *x < *y;
+  if (const auto x = as_number(a), y = as_number(b); x && y) return *x < *y;
   if (const List* x = a.list(), *y = b.list(); x && y && x->kind == y->kind) {
     for (size_t i = 0; i < std::min(x->items.size(), y->items.size()); ++i) {
       if (!equal(run, x->items[i], y->items[i])) return less(run, x->items[i], y->items[i]);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -148,6 +149,11 @@ Value make_text(std::string_view bytes);
 // Ill-formed UTF-8 is repaired. Errors: kInvalidArgument for integers beyond 64 bits and nesting
 // beyond kMaxDepth.
 Value from_json(const nlohmann::ordered_json& json, bool given, size_t& num_bytes);
+
+// As Python's operators take numbers, for which a bool is an integer. Empty for other types;
+// as_integer is empty for a float as well.
+std::optional<int64_t> as_integer(const Value& value);
+std::optional<double> as_number(const Value& value);
 
 // Python's == and <. Errors: kInvalidArgument if two types have no order.
 bool equal(Run& run, const Value& a, const Value& b);

@@ -1,0 +1,2 @@
+// A program that only owns precompiled headers (sluice_test_headers).
+int main() {}
