@@ -45,7 +45,8 @@ python-test:  ## install the Python package in an environment of its own and tes
 	@tools/setup.sh python
 	@tools/python_test.sh
 
-# What CI samples, in full: every configuration of the offload grid, and under ThreadSanitizer a
+# What CI samples, in full: every configuration of the offload grid, with AddressSanitizer the tests
+# that CI runs in a release build, and under ThreadSanitizer a
 # thousand schedules of the streams, every event wait left out in turn, and the tests that CI leaves
 # out or samples there. More than an hour.
 empty :=
@@ -53,7 +54,10 @@ DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload
   activation_masks adjustments audit decode_graphs golden observers prompt_logprobs scope shapes sparse_prefill \
   cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e)
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (over an hour)
-	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow
+	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow -LE release
+	@cmake --preset asan >/dev/null
+	@cmake --build --preset asan --target release_tests
+	@ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
 	@SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \

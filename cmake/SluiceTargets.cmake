@@ -109,13 +109,31 @@ macro(sluice_test_headers name)
   set(SLUICE_TEST_HEADERS ${name})
 endmacro()
 
-# sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name;
-# it can be built and run by name.
+# sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name.
 function(sluice_one_thread test)
   if(SLUICE_SANITIZE MATCHES thread)
-    set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL ON)
-    set_property(TEST ${test} APPEND PROPERTY LABELS slow)
+    sluice_left_out(${test})
   endif()
+endfunction()
+
+# sluice_release_test(test): this test takes minutes with a sanitizer, and others run the code below
+# it with one. Sanitized builds leave it out; CI builds the target release_tests and runs the label
+# release.
+function(sluice_release_test test)
+  set_property(TEST ${test} APPEND PROPERTY LABELS release)
+  if(NOT TARGET release_tests)
+    add_custom_target(release_tests)
+  endif()
+  add_dependencies(release_tests ${test})
+  if(SLUICE_SANITIZE)
+    sluice_left_out(${test})
+  endif()
+endfunction()
+
+# sluice_left_out(test): the test can be built and run by name.
+function(sluice_left_out test)
+  set_target_properties(${test} PROPERTIES EXCLUDE_FROM_ALL ON)
+  set_property(TEST ${test} APPEND PROPERTY LABELS slow)
 endfunction()
 
 # sluice_gpu_program(kind folder target): a program that tools/gpu/pack.sh can copy to a machine

@@ -81,12 +81,14 @@ TEST(Quest, FindsDecodedKeys) {
 TEST(Quest, SummariesTakeTheShareOfAPageAndListsNone) {
   const QuestPolicy quest(SparseOptions{.page_tokens = 32});
   const KvLayout layout = PolicyRig::layout();
-  const PolicyLimits limits{
+  PolicyLimits limits{
       .max_seqs = PolicyRig::kSeqs, .max_rows = 1, .max_tokens = PolicyRig::kMaxTokens};
   const PolicyMemory memory = quest.memory(layout, 1024, limits);
+  EXPECT_EQ(memory.summary_bytes, 1024 * layout.block_bytes_all_layers() / 32);
+  limits.counts_reads = true;
   const size_t counts =
       1024 * sizeof(int32_t) * static_cast<size_t>(layout.block.block_tokens / 32);
-  EXPECT_EQ(memory.summary_bytes, 1024 * layout.block_bytes_all_layers() / 32 + counts);
+  EXPECT_EQ(quest.memory(layout, 1024, limits).summary_bytes, memory.summary_bytes + counts);
   EXPECT_EQ(quest.memory(layout, 0, limits).summary_bytes, 0u);
   EXPECT_EQ(quest.memory(layout, 0, limits).list_bytes, memory.list_bytes);
 }
