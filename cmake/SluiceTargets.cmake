@@ -50,8 +50,8 @@ endfunction()
 # name_gpu, that asks for the GPU. ONE_THREAD: the code under test runs in one thread, or other
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
-# entry runs every n-th test of the program, since the others use threads in the same way; the entry
-# name_whole, for make deep-test, runs all. The program's files are compiled as one (sluice_unity)
+# entry runs every n-th test of the program, to save time; the entry name_whole, for make deep-test,
+# runs all. The program's files are compiled as one (sluice_unity)
 # unless they are SEPARATE, because names in their anonymous namespaces are the same.
 function(sluice_test name)
   cmake_parse_arguments(ARG

@@ -79,7 +79,7 @@ struct EngineView {
   // Pages that a decode policy chose by score (PageReadCounts), in blocks that had any. Views
   // within a pass have none; what is counted meanwhile is in the next view.
   std::vector<BlockReads> reads;
-  int32_t page_tokens = 0;  // 0: the policy counts none
+  int32_t page_tokens = 0;  // 0: nothing is counted
 };
 
 // Receives views on the engine's thread; must not block. False: it wants no more of them.

@@ -19,9 +19,9 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kHelperSleeps = 1;                 // bit of round_
-constexpr uint32_t kRoundStep = 2;                    // round_ counts in the bits above
-constexpr uint32_t kOwnerSleeps = uint32_t{1} << 31;  // bit of pending_
+constexpr uint32_t kHelperSleeps = 1;                      // bit of round_
+constexpr uint32_t kRoundStep = 2;                         // round_ counts in the bits above
+constexpr uint32_t kTeamWorkerSleeps = uint32_t{1} << 31;  // bit of pending_
 // Before the worker waits, pending_ is minus the number of reported tasks, modulo 2^32. The limit
 // on tasks keeps those values apart from the sleep bit's.
 constexpr int64_t kMaxTasks = int64_t{1} << 29;
@@ -117,7 +117,8 @@ void ThreadTeam::run_helper() {
     const uint32_t num_done = run_tasks();
     if (num_done == 0) continue;
     const uint32_t old = pending_.fetch_sub(num_done, std::memory_order_release);
-    if (old == (kOwnerSleeps | num_done)) futex_wake_all(pending_);  // the last task of the round
+    if (old == (kTeamWorkerSleeps | num_done))
+      futex_wake_all(pending_);  // the last task of the round
   }
 }
 
@@ -144,11 +145,11 @@ void ThreadTeam::await_pending(uint32_t num_others) {
   uint32_t pending = pending_.fetch_add(num_others, std::memory_order_acquire) + num_others;
   const auto finished = [&] {
     pending = pending_.load(std::memory_order_acquire);
-    return (pending & ~kOwnerSleeps) == 0;
+    return (pending & ~kTeamWorkerSleeps) == 0;
   };
   if (pending == 0 || spin_until(finished)) return;
   while (!finished()) {
-    const uint32_t sleeping = pending | kOwnerSleeps;
+    const uint32_t sleeping = pending | kTeamWorkerSleeps;
     if (pending == sleeping ||
         pending_.compare_exchange_weak(pending, sleeping, std::memory_order_relaxed)) {
       futex_wait(pending_, sleeping);

@@ -150,8 +150,8 @@ Value make_text(std::string_view bytes);
 // beyond kMaxDepth.
 Value from_json(const nlohmann::ordered_json& json, bool given, size_t& num_bytes);
 
-// As Python's operators take numbers, for which a bool is an integer. Empty for other types;
-// as_integer is empty for a float as well.
+// The number that Python's operators take a value for: a bool is an integer. Both are empty for
+// other types, and as_integer is empty for a float.
 std::optional<int64_t> as_integer(const Value& value);
 std::optional<double> as_number(const Value& value);
 
