@@ -5,7 +5,6 @@
 #include "device/cuda/cuda_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -253,10 +252,6 @@ class Collector final : public TraceSink {
 };
 
 TEST_F(CudaStreamTest, ATimelineHasEveryOpInOrderAndInHostTime) {
-  const auto now_ns = [] {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-  };
   constexpr int64_t kSlackNs = 1'000'000;  // the two clocks are synchronised to a few microseconds
   Collector collector;
   const auto device = make_device("cuda", {.trace = &collector});
