@@ -1,87 +1,84 @@
 #!/usr/bin/env python3
-"""Measures next-token loss under prefill policies beside `full`: the table of docs/policies_measured.md.
+"""Measures next-token loss and KL under prefill policies beside `full`: the table of docs/policies_measured.md.
 
-Scores the first --length tokens of a text once for each policy (`sluice score`) and reads it once
-more for the tiles (`sluice run --sparse-audit`). Only tokens from --beyond on count; what lies
-before is dense by the default threshold of 4,096. A row has the mean loss in nats, its difference to
-that of `full`, token by token, with the standard error, the share of tiles that rows from --beyond
-on visited, and the softmax mass that the audit saw captured.
+Reads the first --length tokens of a text once under each policy, and takes the logits of the tokens
+from --beyond on; what lies before is dense by the default threshold of 4,096. A row has the mean
+loss in nats, its difference to that of `full`, token by token, the divergence KL(full || policy) of
+the next-token distributions in nats, both with the standard error, the share of tiles that rows from
+--beyond on visited, and the softmax mass that the audit saw captured.
 
-Usage: python3 tools/sparse/loss_by_policy.py --sluice build/release/sluice --model DIR --text FILE
-Exit status: 0 done, 2 a run failed.
+Usage: python tools/sparse/loss_by_policy.py --model DIR --text FILE    (with the package sluice)
+Exit status: 0 done, 1 a run failed.
 """
 
 import argparse
-import json
-import re
-import subprocess
+import pathlib
 import sys
 
-EXIT_FAILED = 2
+import numpy as np
+import sluice
+
 TILE = 128
-POLICIES = [["full"], ["sampled+full"], ["sampled+full", "--sparse-coverage", "0.9"],
-            ["sampled+full", "--sparse-coverage", "0.8"], ["xattention+full"],
-            ["xattention+full", "--sparse-coverage", "0.8"], ["avgpool+full", "--sparse-topk-tokens", "1024"]]
+POLICIES = [
+    ("sampled+full", {}), ("sampled+full", {"sparse_coverage": 0.9}), ("sampled+full", {"sparse_coverage": 0.8}),
+    ("xattention+full", {}), ("xattention+full", {"sparse_coverage": 0.8}),
+    ("avgpool+full", {"sparse_topk_tokens": 1024}),
+]
 
 
-def sluice(arguments, *words):
-    done = subprocess.run([arguments.sluice, *words], capture_output=True, text=True)
-    if done.returncode != 0:
-        print(done.stderr, file=sys.stderr)
-        sys.exit(EXIT_FAILED)
-    return done.stdout
+def log_softmax(logits):
+    """In place, of rows of float32 logits."""
+    logits -= logits.max(axis=1, keepdims=True)
+    for row in logits:
+        row -= np.log(np.exp(row).sum(dtype=np.float64))
+    return logits
 
 
-def token_ids(arguments):
-    out = sluice(arguments, "tokenize", "-m", arguments.model, "-f", arguments.text)
-    return ",".join(re.findall(r"\d+", out)[:arguments.length])
+def visible_tiles(num_tokens):
+    num_tiles = -(-num_tokens // TILE)
+    return num_tiles * (num_tiles + 1) // 2
 
 
-def losses(arguments, ids, policy):
-    rows = str(arguments.beyond)
-    out = sluice(arguments, "score", "-m", arguments.model, "--tokens", ids, "--max-num-seqs", rows,
-                 "--max-num-batched-tokens", rows, "--sparse-policy", *policy, "--json")
-    return [-value for value in json.loads(out)["logprobs"][arguments.beyond + 1:]]
-
-
-def selection(arguments, ids, policy):
-    """Share of tiles that rows from --beyond on visited, and the captured mass."""
-    out = sluice(arguments, "run", "-m", arguments.model, "--tokens", ids, "-n", "1", "--temperature", "0",
-                 "--sparse-audit", "--sparse-policy", *policy, "--json")
-    json_out = json.loads(out)
-    prefill = json_out["observations"]["prefill"]
-    visible = lambda tokens: (tokens // TILE) * (tokens // TILE + 1) // 2
-    all_tiles = visible(len(ids.split(",")) + TILE - 1)
-    before = visible(arguments.beyond) * prefill["tiles_visible"] // all_tiles
+def read(arguments, policy, options):
+    """Log-probabilities [rows, vocabulary] of what follows tokens beyond..length - 2, the tokens, density, mass."""
+    llm = sluice.LLM(arguments.model, max_model_len=arguments.length + 1, max_num_seqs=arguments.beyond,
+                     max_num_batched_tokens=arguments.beyond, sparse_policy=policy, sparse_audit=policy != "full",
+                     **options)
+    tokens = llm.tokenize(pathlib.Path(arguments.text).read_text(encoding="utf-8"))[:arguments.length]
+    rows = log_softmax(np.array(llm.trace(tokens).logits[arguments.beyond:-1]))
+    if policy == "full":
+        return rows, tokens, 1.0, 1.0
+    observations = llm.observations()
+    prefill = observations["prefill"]
+    before = visible_tiles(arguments.beyond) * prefill["tiles_visible"] // visible_tiles(len(tokens))
     density = (prefill["tiles_set"] - before) / (prefill["tiles_visible"] - before)
-    return density, json_out["captured_mass"]["captured"]
+    return rows, tokens, density, np.mean([layer["captured"] for layer in observations["captured_mass"]])
+
+
+def with_error(values):
+    return f"{values.mean():.4f} ± {values.std() / len(values) ** 0.5:.4f}"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sluice", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--text", required=True)
     parser.add_argument("--length", type=int, default=8191)
     parser.add_argument("--beyond", type=int, default=4096)
     arguments = parser.parse_args()
-    ids = token_ids(arguments)
-    print("| policy | loss | difference to full | tiles | captured |\n|---|---|---|---|---|")
-    full = None
-    for policy in POLICIES:
-        loss = losses(arguments, ids, policy)
-        full = full or loss
-        mean = sum(loss) / len(loss)
-        name = " ".join(policy).replace("--sparse-", "")
-        if policy == ["full"]:
-            print(f"| {name} | {mean:.4f} | - | 100 % | - |", flush=True)
-            continue
-        steps = [a - b for a, b in zip(loss, full)]
-        difference = sum(steps) / len(steps)
-        error = (sum((step - difference) ** 2 for step in steps) ** 0.5) / len(steps)
-        density, captured = selection(arguments, ids, policy)
-        print(f"| {name} | {mean:.4f} | +{difference:.4f} ± {error:.4f} | {100 * density:.1f} % | "
-              f"{captured:.3f} |", flush=True)
+    full, tokens, _, _ = read(arguments, "full", {})
+    each, following = np.arange(len(full)), np.array(tokens[arguments.beyond + 1:])
+    full_loss = -full[each, following].astype(np.float64)
+    print("| policy | loss | above full | KL | tiles | captured |\n|---|---|---|---|---|---|")
+    print(f"| full | {full_loss.mean():.4f} | | | 100 % | |", flush=True)
+    for policy, options in POLICIES:
+        rows, _, density, captured = read(arguments, policy, options)
+        loss = -rows[each, following].astype(np.float64)
+        rows -= full
+        divergence = -np.einsum("ij,ij->i", np.exp(full), rows, dtype=np.float64)
+        name = " ".join([policy, *(f"{option.removeprefix('sparse_')} {value}" for option, value in options.items())])
+        print(f"| {name} | {loss.mean():.4f} | {with_error(loss - full_loss)} | {with_error(divergence)} | "
+              f"{100 * density:.1f} % | {captured:.3f} |", flush=True)
     return 0
 
 
