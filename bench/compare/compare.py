@@ -22,7 +22,7 @@ from pathlib import Path
 import workload
 
 HERE = Path(__file__).resolve().parent
-ENGINES = "sluice,transformers,vllm,nanovllm,sluice_offloaded,transformers_offloaded"
+ENGINES = "sluice,sluice_python,transformers,vllm,nanovllm,sluice_offloaded,transformers_offloaded"
 
 
 def table_rows(args):
@@ -85,12 +85,13 @@ def measure_sluice_offloaded(args):
 
 
 def measure_other(name, args):
-    if name in ("vllm", "nanovllm"):
-        if importlib.util.find_spec(name) is None:
+    if name in ("sluice_python", "vllm", "nanovllm"):
+        package = name.removesuffix("_python")
+        if importlib.util.find_spec(package) is None:
             return {"missing": "not installed"}
         if name == "nanovllm" and not list(Path(args.model).glob("*.safetensors")):
             return {"missing": "needs weights"}
-        return run_json([sys.executable, HERE / "vllm_engine.py", name, args.model])
+        return run_json([sys.executable, HERE / "vllm_engine.py", package, args.model])
     if importlib.util.find_spec("transformers") is None:
         return {"missing": "not installed"}
     more = ["--offloaded", *map(str, args.offloaded_lengths)] if name.endswith("_offloaded") else []

@@ -1,9 +1,9 @@
-"""vLLM, or nano-vllm with its interface, on the work of workload.py. Prints one JSON object.
+"""vLLM, or Sluice's package or nano-vllm with its interface, on the work of workload.py. Prints one JSON object.
 
 Run by compare.py where the package is installed. nano-vllm reads weights and a tokenizer from the
-model's folder, vLLM makes dummy weights of its own.
+model's folder, the others make dummy weights of their own.
 
-    python3 bench/compare/vllm_engine.py vllm|nanovllm DIR
+    python3 bench/compare/vllm_engine.py vllm|sluice|nanovllm DIR
 """
 
 import importlib
@@ -19,11 +19,11 @@ def main():
     module = importlib.import_module(package)
     longest = max(workload.PREFILL_LENGTHS) + workload.DECODE_TOKENS
     options = {"load_format": "dummy", "skip_tokenizer_init": True, "enable_prefix_caching": False}
-    llm = module.LLM(directory, max_model_len=longest, **(options if package == "vllm" else {}))
+    llm = module.LLM(directory, max_model_len=longest, **({} if package == "nanovllm" else options))
 
     def run(lengths, outputs, temperature, seed):
         prompts = [workload.token_ids(n, 10000, seed + i) for i, n in enumerate(lengths)]
-        if package == "vllm":
+        if package != "nanovllm":
             prompts = [{"prompt_token_ids": ids} for ids in prompts]
         params = [module.SamplingParams(temperature=temperature, ignore_eos=True, max_tokens=n) for n in outputs]
         start = time.perf_counter()
