@@ -338,7 +338,7 @@ int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
 
 // A tile of rows at a time: the logits of a thousand rows of a vocabulary of 151K are 600 MB. All
 // positions are computed, also those in the prefix cache.
-void LlmEngine::run_alone(Sequence& sequence, const RunRows& run_rows) {
+void LlmEngine::run_alone(Sequence& sequence, const RunPass& run_pass) {
   check_idle();
   flush_store();  // which may hold blocks
   check_request(sequence.tokens, sequence.params);
@@ -350,9 +350,14 @@ void LlmEngine::run_alone(Sequence& sequence, const RunRows& run_rows) {
     bool goes_on = true;
     while (goes_on && sequence.num_pending() > 0) {
       const int64_t num_rows = std::min(sequence.num_pending(), max_rows);
-      goes_on = run_rows(num_rows);
+      const Batch batch{
+          .phase = Phase::kPrefill,
+          .sequences = {{.sequence = &sequence, .num_rows = num_rows, .wants_token = false}}};
+      observer_->begin_step(batch);
+      goes_on = run_pass(batch);
       blocks_->commit(sequence.kv, sequence.tokens, num_rows);
       observer_->count_mass(sequence, 0);
+      observer_->end_step(batch);
     }
   } catch (...) {
     end_alone(sequence);  // after an error of the caller the engine holds no block of it
@@ -372,9 +377,9 @@ bool LlmEngine::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& re
   params.max_tokens = 1;
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
   bool cancelled = false;
-  run_alone(sequence, [&](int64_t num_rows) {
-    keep(runner_->run_with_all_logits(sequence, num_rows, &recorder));
-    if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens() + num_rows);
+  run_alone(sequence, [&](const Batch& batch) {
+    keep(runner_->run_with_all_logits(batch, &recorder));
+    if (watch.on_progress) watch.on_progress(sequence.kv.num_tokens() + batch.num_rows());
     cancelled = watch.should_cancel && watch.should_cancel();
     return !cancelled;
   });

@@ -216,10 +216,10 @@ class LlmEngine {
   int64_t trace_rows(int64_t num_tokens) const;
   // Errors: kInvalidArgument if a request runs or waits.
   void check_idle() const;
-  // The sequence's prefill in passes of trace_rows rows, each run by `run_rows`, until one returns
-  // false; then the caller's end_alone gives back what it holds, unless an error did.
-  using RunRows = std::function<bool(int64_t num_rows)>;
-  void run_alone(Sequence& sequence, const RunRows& run_rows);
+  // The sequence's prefill in passes of trace_rows rows, each run by `run_pass` and observed, until
+  // one returns false; then the caller's end_alone gives back what it holds, unless an error did.
+  using RunPass = std::function<bool(const Batch& batch)>;
+  void run_alone(Sequence& sequence, const RunPass& run_pass);
   void end_alone(Sequence& sequence);
   using KeepLogits = std::function<void(std::span<const float> rows)>;
   bool run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,

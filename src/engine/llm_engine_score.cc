@@ -34,10 +34,7 @@ std::vector<TokenScore> LlmEngine::score(const std::vector<int32_t>& tokens,
   params.prompt_logprobs = 1;
   Sequence sequence(SequenceId(next_id_++), tokens, params, 0, Detokenizer(*tokenizer_));
   const auto expect_nothing = [] { return std::vector<ExpectedSequence>(); };
-  run_alone(sequence, [&](int64_t num_rows) {
-    const Batch batch{
-        .phase = Phase::kPrefill,
-        .sequences = {{.sequence = &sequence, .num_rows = num_rows, .wants_token = false}}};
+  run_alone(sequence, [&](const Batch& batch) {
     run_batch(batch, expect_nothing, nullptr);
     // The first token has an entry without a score.
     return !on_scored || on_scored(sequence.num_scored - 1);

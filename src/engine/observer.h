@@ -1,8 +1,9 @@
 // Observer: counts transfers by phase, the tokens and tiles that policies select, and the mass that
 // these captured.
 //
-// LlmEngine calls it around every step; the sums become LLM::observations(). A step costs a few
-// additions per layer and no allocation. If a policy selects, its rule is evaluated for each row.
+// LlmEngine calls it around every step, and around every pass of a trace or score; the sums become
+// LLM::observations(). A step costs a few additions per layer and no allocation. If a policy
+// selects, its rule is evaluated for each row.
 // Thread rule: the engine's thread.
 #pragma once
 

@@ -72,11 +72,9 @@ void Runner::enqueue_batch(const Batch& batch) {
               [this] { this->enqueue(); });
 }
 
-std::vector<float> Runner::run_with_all_logits(Sequence& sequence, int64_t num_rows,
-                                               TapSink* taps) {
-  SLUICE_CHECK(num_rows <= limits_.max_seqs, "{} rows", num_rows);
-  Batch batch;
-  batch.sequences.push_back({.sequence = &sequence, .num_rows = num_rows, .wants_token = false});
+std::vector<float> Runner::run_with_all_logits(const Batch& batch, TapSink* taps) {
+  const int64_t num_rows = batch.num_rows();
+  SLUICE_CHECK(num_rows <= limits_.max_seqs && batch.num_sampled() == 0, "{} rows", num_rows);
   describe(batch, num_rows);
   num_logit_rows_ = num_rows;
   for (int64_t i = 0; i < num_rows; ++i) {

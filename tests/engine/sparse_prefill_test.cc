@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "engine/llm_engine.h"
+#include "engine/trace.h"
 #include "support/hooked_device.h"
 #include "support/run_bits.h"
 #include "support/sanitizer.h"
@@ -354,6 +355,26 @@ TEST(SparsePrefill, TilesAreCounted) {
     EXPECT_EQ(seen.num_sequence_steps, 2);
     EXPECT_EQ(seen.num_fallbacks, 1) << "a prompt of one tile";
     EXPECT_EQ(seen.num_full_rows, kTile + 70) << "the first tile, and that prompt";
+  }
+}
+
+// The device counts the tiles of these passes, too.
+TEST(SparsePrefill, TracesAndScoresAreCountedAsRequestsAre) {
+  EngineOptions options = layerwise(resident({"avgpool", "full", bare({.topk_tokens = kTile})}));
+  options.max_num_seqs = 1000;  // one pass
+  const std::vector<int32_t> tokens = make_jobs()[3].prompt;
+  const PhaseObservations wanted = prefill_of(options, {make_jobs()[3]});
+  LlmEngine engine(options, {.device = testing::make_test_device()});
+  TraceRecorder recorder({}, engine.device());
+  engine.trace(tokens, recorder);
+  engine.score(tokens, {});
+  const PhaseObservations seen = engine.observations().prefill;
+  EXPECT_EQ(seen.num_steps, 2 * wanted.num_steps);
+  EXPECT_EQ(seen.num_tokens, 2 * wanted.num_tokens);
+  EXPECT_EQ(seen.num_tiles_visible, 2 * wanted.num_tiles_visible);
+  EXPECT_EQ(seen.num_tiles_set, 2 * wanted.num_tiles_set);
+  for (size_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_EQ(seen.layers[layer].d2h_bytes, 2 * wanted.layers[layer].d2h_bytes);
   }
 }
 

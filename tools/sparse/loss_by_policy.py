@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures next-token loss and KL under prefill policies beside `full`: the table of docs/policies_measured.md.
 
-Reads the first --length tokens of a text once under each policy, and takes the logits of the tokens
-from --beyond on; what lies before is dense by the default threshold of 4,096. A row has the mean
+Reads the first --length tokens of a text once under each policy (`LLM.trace`) and takes the logits of
+the tokens from --beyond on; what lies before is dense by the default threshold of 4,096. A row has the mean
 loss in nats, its difference to that of `full`, token by token, the divergence KL(full || policy) of
 the next-token distributions in nats, both with the standard error, the share of tiles that rows from
 --beyond on visited, and the softmax mass that the audit saw captured.
@@ -52,7 +52,8 @@ def read(arguments, policy, options):
     prefill = observations["prefill"]
     before = visible_tiles(arguments.beyond) * prefill["tiles_visible"] // visible_tiles(len(tokens))
     density = (prefill["tiles_set"] - before) / (prefill["tiles_visible"] - before)
-    return rows, tokens, density, np.mean([layer["captured"] for layer in observations["captured_mass"]])
+    mass = np.mean([layer["captured"] for layer in observations["captured_mass"]])
+    return rows, tokens, density, mass
 
 
 def with_error(values):
