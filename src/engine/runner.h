@@ -62,8 +62,8 @@ class Runner {
                                                    const PassWatch* watch = nullptr);
 
   // Runs a prefill batch of one sequence, which samples nothing, and returns the logits of every
-  // row: f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for traces.
-  // REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.
+  // row: f32 [num_rows, vocab] in host memory. Taps of the pass go to `taps`. Slow: used for
+  // traces. REQUIRES: num_rows <= max_seqs, since the logits buffer has that many rows.
   std::vector<float> run_with_all_logits(const Batch& batch, TapSink* taps);
 
   // The score of `token_id` where the last pass sampled the token of its first sequence, and the
