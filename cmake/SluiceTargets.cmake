@@ -71,7 +71,8 @@ function(sluice_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
     SLUICE_SANITIZER="${SLUICE_SANITIZE}")
-  if(SLUICE_TEST_HEADERS AND ARG_DEPENDS)  # the precompiled headers are those of the folders
+  # The precompiled headers include those of src, which a test without folders does not find.
+  if(SLUICE_TEST_HEADERS AND ARG_DEPENDS)
     target_precompile_headers(${name} REUSE_FROM ${SLUICE_TEST_HEADERS})
   endif()
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})

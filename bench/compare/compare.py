@@ -142,7 +142,7 @@ def main():
     parser.add_argument("--offloaded-lengths", default=workload.OFFLOADED_LENGTHS,
                         type=lambda text: [int(n) for n in text.split(",")],
                         help="contexts of engines whose KV is in host memory")
-    parser.add_argument("--device", default="cuda", help="of Sluice")
+    parser.add_argument("--device", default="cuda", help="of the program; Sluice's Python package chooses its own")
     parser.add_argument("--out", type=Path, help="everything as JSON")
     args = parser.parse_args()
     args.work = set(args.work.split(","))

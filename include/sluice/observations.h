@@ -104,7 +104,8 @@ struct KvStoreObservations {
   int64_t num_bad_files = 0;
 };
 
-// Sums over all steps since the engine was made. A step that ended with an error is counted in
+// Sums over all steps since the engine was made; passes of `trace` and `score` are prefill steps,
+// though EngineStats does not count them. A step that ended with an error is counted in
 // num_steps; its bytes are not.
 struct Observations {
   std::string kv_offload;        // "off", "chunked" or "layerwise"

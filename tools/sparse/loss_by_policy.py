@@ -2,13 +2,12 @@
 """Measures next-token loss and KL under prefill policies beside `full`: the table of docs/policies_measured.md.
 
 Reads the first --length tokens of a text once under each policy (`LLM.trace`) and takes the logits of
-the tokens from --beyond on; what lies before is dense by the default threshold of 4,096. A row has the mean
-loss in nats, its difference to that of `full`, token by token, the divergence KL(full || policy) of
-the next-token distributions in nats, both with the standard error, the share of tiles that rows from
---beyond on visited, and the softmax mass that the audit saw captured.
+the tokens from --beyond on; what lies before is dense by the default threshold of 4,096. A row has
+the mean loss in nats, its difference to that of `full`, token by token, the divergence
+KL(full || policy) of the next-token distributions in nats, both with the standard error, the share of
+tiles that rows from --beyond on visited, and the softmax mass that the audit saw captured.
 
 Usage: python tools/sparse/loss_by_policy.py --model DIR --text FILE    (with the package sluice)
-Exit status: 0 done, 1 a run failed.
 """
 
 import argparse
@@ -39,21 +38,23 @@ def visible_tiles(num_tokens):
     return num_tiles * (num_tiles + 1) // 2
 
 
-def read(arguments, policy, options):
-    """Log-probabilities [rows, vocabulary] of what follows tokens beyond..length - 2, the tokens, density, mass."""
-    llm = sluice.LLM(arguments.model, max_model_len=arguments.length + 1, max_num_seqs=arguments.beyond,
-                     max_num_batched_tokens=arguments.beyond, sparse_policy=policy, sparse_audit=policy != "full",
-                     **options)
-    tokens = llm.tokenize(pathlib.Path(arguments.text).read_text(encoding="utf-8"))[:arguments.length]
-    rows = log_softmax(np.array(llm.trace(tokens).logits[arguments.beyond:-1]))
-    if policy == "full":
-        return rows, tokens, 1.0, 1.0
+def make_llm(arguments, policy, **options):
+    return sluice.LLM(arguments.model, max_model_len=arguments.length + 1, max_num_seqs=arguments.beyond,
+                      max_num_batched_tokens=arguments.beyond, sparse_policy=policy, **options)
+
+
+def log_probabilities(llm, tokens, beyond):
+    """float32 [len(tokens) - 1 - beyond, vocabulary]: of what follows each token from `beyond` on."""
+    return log_softmax(np.array(llm.trace(tokens).logits[beyond:-1]))
+
+
+def selection(llm, num_tokens, beyond):
+    """Share of tiles that rows from `beyond` on visited, and the captured mass, of the one text that `llm` has read."""
     observations = llm.observations()
     prefill = observations["prefill"]
-    before = visible_tiles(arguments.beyond) * prefill["tiles_visible"] // visible_tiles(len(tokens))
+    before = visible_tiles(beyond) * prefill["tiles_visible"] // visible_tiles(num_tokens)
     density = (prefill["tiles_set"] - before) / (prefill["tiles_visible"] - before)
-    mass = np.mean([layer["captured"] for layer in observations["captured_mass"]])
-    return rows, tokens, density, mass
+    return density, np.mean([layer["captured"] for layer in observations["captured_mass"]])
 
 
 def with_error(values):
@@ -67,13 +68,20 @@ def main():
     parser.add_argument("--length", type=int, default=8191)
     parser.add_argument("--beyond", type=int, default=4096)
     arguments = parser.parse_args()
-    full, tokens, _, _ = read(arguments, "full", {})
-    each, following = np.arange(len(full)), np.array(tokens[arguments.beyond + 1:])
+    beyond = arguments.beyond
+    llm = make_llm(arguments, "full")
+    tokens = llm.tokenize(pathlib.Path(arguments.text).read_text(encoding="utf-8"))[:arguments.length]
+    full = log_probabilities(llm, tokens, beyond)
+    del llm  # the next one needs its memory
+    each, following = np.arange(len(full)), np.array(tokens[beyond + 1:])
     full_loss = -full[each, following].astype(np.float64)
     print("| policy | loss | above full | KL | tiles | captured |\n|---|---|---|---|---|---|")
     print(f"| full | {full_loss.mean():.4f} | | | 100 % | |", flush=True)
     for policy, options in POLICIES:
-        rows, _, density, captured = read(arguments, policy, options)
+        llm = make_llm(arguments, policy, sparse_audit=True, **options)
+        rows = log_probabilities(llm, tokens, beyond)
+        density, captured = selection(llm, len(tokens), beyond)
+        del llm
         loss = -rows[each, following].astype(np.float64)
         rows -= full
         divergence = -np.einsum("ij,ij->i", np.exp(full), rows, dtype=np.float64)
