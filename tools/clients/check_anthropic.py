@@ -6,14 +6,15 @@ expects.
 
 import asyncio
 import http.server
+import json
 import pathlib
 import sys
 import threading
 
 import anthropic
 
-from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds, raised,
-                    run_checks, same, scripted_server)
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds, in_parts,
+                    raised, run_checks, same, scripted_server)
 
 RECORDED = pathlib.Path(__file__).parents[2] / "tests/golden/server/messages_stream.txt"
 TOOLS = [{"name": "f", "description": "a function", "input_schema": {"type": "object", "properties": {}}}]
@@ -142,10 +143,14 @@ def check_tool_round():
     with scripted_server() as server:
         local = client.with_options(base_url=server.url)
         fields = {"model": "scripted", "max_tokens": 1000, "tools": [tool]}
-        with local.messages.stream(messages=MESSAGES, **fields) as stream:
-            parts = [event.partial_json for event in stream if event.type == "input_json"]
-            streamed = stream.get_final_message()
-        holds(len(parts) > 1, f"the input comes in parts: {parts}")
+
+        def stream_once():
+            with local.messages.stream(messages=MESSAGES, **fields) as stream:
+                parts = [event.partial_json for event in stream if event.type == "input_json"]
+                return parts, stream.get_final_message()
+
+        parts, streamed = in_parts(stream_once, "the arguments")
+        same(json.loads("".join(parts)), CALL["arguments"])
         message = local.messages.create(messages=MESSAGES, **fields)
         for each in (streamed, message):
             text, call = each.content

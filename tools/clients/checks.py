@@ -60,6 +60,16 @@ def raised(error_class, call):
     raise AssertionError(f"gave {value!r}, want {error_class.__name__}")
 
 
+def in_parts(stream, what):
+    """(parts, message) of `stream()`, which must come in parts. The server joins what a client has not read yet,
+    so on a busy machine one of several streams may come whole, but not ten."""
+    for _ in range(10):
+        parts, message = stream()
+        if len(parts) > 1:
+            return parts, message
+    raise AssertionError(f"{what} never come in parts: {parts}")
+
+
 def score(text):
     """What `sluice score --json` says about a text or token ids: token_ids, logprobs, top_token_ids."""
     what = ["--", text] if isinstance(text, str) else ["--tokens", ",".join(map(str, text))]
