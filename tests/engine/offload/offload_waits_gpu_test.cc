@@ -98,7 +98,9 @@ void try_mode(const std::string& mode, std::array<Tally, kNumWaitKinds>* tallies
 TEST(OffloadWaitsOnGpu, EveryKindOfWaitIsMissed) {
   if (testing::testing_cpu()) GTEST_SKIP() << "skipped: the CPU device has ThreadSanitizer";
   std::array<Tally, kNumWaitKinds> tallies{};
-  for (const char* mode : {"chunked", "layerwise", "gather"}) try_mode(mode, &tallies);
+  for (const char* mode : {"chunked", "layerwise", "gather", "hot", "speculative"}) {
+    try_mode(mode, &tallies);
+  }
   std::printf("wait        tried  missed\n");
   for (size_t kind = 0; kind < kNumWaitKinds; ++kind) {
     const Tally& tally = tallies[kind];
