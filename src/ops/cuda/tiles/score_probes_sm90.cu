@@ -164,12 +164,16 @@ __device__ __forceinline__ void fill_stage(const ScoreCall& call, const ScoreRun
     out.first_token = tile.first_token;
     out.count = __popc(visitors);
   }
-  __syncwarp();  // before the arrival that shows it
+  // Every lane arrives: that shows what it has written.
   if (visitors == 0) {
-    if (lane == 0) barrier_arrive(full);
+    barrier_arrive(full);
     return;
   }
-  if (lane == 0) barrier_arrive_expecting(full, sizeof(shared.keys[0]));
+  if (lane == 0) {
+    barrier_arrive_expecting(full, sizeof(shared.keys[0]));
+  } else {
+    barrier_arrive(full);
+  }
   const int32_t first_key = lane / kPanels * blocks.box_tokens;
   const int32_t panel = lane % kPanels;
   const int32_t position = tile.first_token + first_key;
@@ -311,7 +315,7 @@ __global__ void __launch_bounds__(kNumThreads, 1)
   if (threadIdx.x == 0) {
     barrier_init(shared_address(&shared.has_rows), 1);
     for (int i = 0; i < kStages; ++i) {
-      barrier_init(shared_address(&shared.full[i]), 1);
+      barrier_init(shared_address(&shared.full[i]), kWarpThreads);
       barrier_init(shared_address(&shared.empty[i]), kNumConsumers * 4);  // warps
     }
     barrier_init_fence();

@@ -28,15 +28,16 @@ struct ListConfig : Config<kHeadDim, kTileTokens> {
 inline constexpr int kMaxLists = kRowsPerTile / 16 + 1;
 
 // Describes the tile in a stage. The producer writes it before it starts the copy of K, consumers
-// read it before they release K.
-struct StageList {
+// read it before they release K. 16 bytes, so that one load reads all.
+struct alignas(16) StageList {
   static constexpr int32_t kIsLast = 1;     // of the tile of rows
   static constexpr int32_t kIsPartial = 2;  // some list has not all of it
   static constexpr int32_t kFlags = 15;
 
   int32_t begin_and_flags;  // begin is a multiple of 16; that of kNoToken: nothing is listed
-  uint8_t mask[kMaxLists];
+  uint8_t mask[12];
 };
+static_assert(kMaxLists <= sizeof(StageList::mask));
 
 template <typename C>
 struct alignas(1024) ListShared {
@@ -100,9 +101,11 @@ __device__ __forceinline__ int produce_listed(const PrefillParams& p, const Pref
                              (is_last ? StageList::kIsLast : 0) |
                              (placed.at.is_partial ? StageList::kIsPartial : 0);
     }
-    __syncwarp();  // what all lanes wrote is before lane 0's arrival
+    // Every lane arrives: that shows what it has written of the list.
     if (lane == 0) {
       copy_placed<C>(map, tile, placed, 0, tiles.k[stage.index], tiles.k_full[stage.index]);
+    } else {
+      barrier_arrive(shared_address(&tiles.k_full[stage.index]));
     }
     // The next tile is found while V waits for a free stage.
     const PlacedTile next = next_placed(p, tile, walk);
@@ -146,15 +149,22 @@ struct ListReader {
   __device__ void read(Consumer<C>& self, int i) {
     const Stage<C> stage = self.stage(i);
     self.wait(self.shared.k_full[stage.index], stage);
-    const StageList& from = lists[stage.index];
-    mask[0] = from.mask[list[0]];
-    mask[1] = from.mask[list[1]];
-    // The shuffle tells the compiler that a warp agrees.
-    const int32_t word = __shfl_sync(0xffffffffu, from.begin_and_flags, 0);
+    // Lane 0 reads for its warp. It also releases K, so the release follows all reads. The shuffles
+    // tell the compiler that a warp agrees.
+    uint4 words = {};
+    if (self.thread % 32 == 0) words = *reinterpret_cast<const uint4*>(&lists[stage.index]);
+    const auto word = static_cast<int32_t>(__shfl_sync(0xffffffffu, words.x, 0));
+    const uint32_t masks[] = {__shfl_sync(0xffffffffu, words.y, 0),
+                              __shfl_sync(0xffffffffu, words.z, 0),
+                              __shfl_sync(0xffffffffu, words.w, 0)};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t four = list[r] < 4 ? masks[0] : list[r] < 8 ? masks[1] : masks[2];
+      mask[r] = four >> (list[r] % 4 * 8) & 0xff;
+    }
     begin = word & ~StageList::kFlags;
     is_partial = (word & StageList::kIsPartial) != 0;
     self.num_kv_tiles = (word & StageList::kIsLast) != 0 ? i + 1 : i + 2;
-    __syncwarp();  // all lanes have read before one of them releases the stage
   }
 };
 
@@ -263,7 +273,7 @@ __global__ void __launch_bounds__(C::kNumThreads, 1)
                          const __grid_constant__ CUtensorMap kv_map) {
   extern __shared__ std::byte shared_bytes[];
   auto& shared = aligned_shared<ListShared<C>>(shared_bytes);
-  begin_pipeline<C>(shared.tiles, &kv_map);
+  begin_pipeline<C>(shared.tiles, &kv_map, 32);  // K of a stage: the lanes of the producer
   if (threadIdx.x < 128) {
     give_registers<C::kProducerRegisters>();
     if (threadIdx.x < 32) produce_all_listed<C>(p, lists, &kv_map, shared);

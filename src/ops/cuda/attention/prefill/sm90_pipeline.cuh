@@ -74,13 +74,14 @@ __device__ __forceinline__ void copy_tile(const CUtensorMap* map, uint32_t desti
   }
 }
 
-// Initialises the barriers; all threads of the CTA call it. A stage is full by the producer's one
-// arrival and its bytes, empty by one arrival of each consumer warp.
+// Initialises the barriers; all threads of the CTA call it. A stage is full by its bytes and the
+// producer's arrivals (V: one), empty by one arrival of each consumer warp.
 template <typename C>
-__device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map) {
+__device__ __forceinline__ void begin_pipeline(Shared<C>& shared, const CUtensorMap* kv_map,
+                                               uint32_t num_k_arrivals = 1) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < C::kStages; ++i) {
-      barrier_init(shared_address(&shared.k_full[i]), 1);
+      barrier_init(shared_address(&shared.k_full[i]), num_k_arrivals);
       barrier_init(shared_address(&shared.v_full[i]), 1);
       barrier_init(shared_address(&shared.k_empty[i]), 4 * C::kNumConsumers);
       barrier_init(shared_address(&shared.v_empty[i]), 4 * C::kNumConsumers);
