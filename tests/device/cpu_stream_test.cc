@@ -92,7 +92,7 @@ TEST(CpuStream, RunsTasksInOrderAndDropsCapturesInOrder) {
 }
 
 // Both devices are of the same kind, but the versions of an event belong to one device.
-TEST(CpuStream, RefusesEventsOfAnotherDevice) {
+TEST(CpuStreamDeathTest, RefusesEventsOfAnotherDevice) {
   const auto device = make_device("cpu");
   const auto other = make_device("cpu");
   const auto stream = device->make_stream({.name = "s"});

@@ -197,7 +197,7 @@ TEST(AttentionPagesIsa, Avx2AndAvx512GiveTheSameBits) {
   expect_same_bits(avx2, problem.run(run));
 }
 
-TEST(AttentionPagesContract, NamesTheRuleThatIsBroken) {
+TEST(AttentionPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   const AttentionProblem problem({.num_kv_heads = 3});
   Machine machine;
   const AttentionRun run{.block_tokens = 64, .pages = {{0, 1}}, .gathered_entries = 2};

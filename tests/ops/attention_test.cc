@@ -176,7 +176,7 @@ TEST(AttentionIsa, Avx2AndAvx512GiveTheSameBits) {
   }
 }
 
-TEST(AttentionContract, NamesTheSymbolThatIsWrong) {
+TEST(AttentionContractDeathTest, NamesTheSymbolThatIsWrong) {
   const AttentionProblem problem({.head_dim = 64});
   Machine machine;
   AttentionArgs args = problem.call(machine, {}, 0, 1000);

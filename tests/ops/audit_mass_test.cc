@@ -408,7 +408,7 @@ TEST(AuditMass, ATallyWithoutRowsHasNoMean) {
   EXPECT_EQ(one.num_skipped, 2);
 }
 
-TEST(AuditMassContract, NamesTheRuleThatIsBroken) {
+TEST(AuditMassContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   const PlantedText text = PlantedText::random(9 * kTile, 38, 2, 1);
   AuditMassArgs args = audit_of(machine, text, some, 2);

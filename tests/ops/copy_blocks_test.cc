@@ -121,7 +121,7 @@ TEST(CopyBlocksTest, TakesItsTimeOnASimulatedLink) {
   EXPECT_GE(taken.count(), 40.0 * static_cast<double>(CopyShape().block.block_bytes()) / 1e7);
 }
 
-TEST(CopyBlocksContract, NamesTheRuleThatIsBroken) {
+TEST(CopyBlocksContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   CopyProblem problem(machine, {});
   CopyBlocksArgs args = problem.args;

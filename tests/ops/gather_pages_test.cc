@@ -223,7 +223,7 @@ TEST(GatherPagesTest, TakesItsTimeOnASimulatedLink) {
   EXPECT_GE(taken.count(), static_cast<double>(num_bytes) / 1e7);
 }
 
-TEST(GatherPagesContract, NamesTheRuleThatIsBroken) {
+TEST(GatherPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   GatherPagesArgs args = make_args(machine, {});
   args.places = args.block_ids;

@@ -319,7 +319,7 @@ TEST(HotPagesTest, ForgottenBlocksAreFetchedAgain) {
   rig.step(0);  // the same lists: the bytes are the new ones
 }
 
-TEST(HotPagesContract, NamesTheRuleThatIsBroken) {
+TEST(HotPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   CacheRig rig({});
   rig.step(2);
   FindHotPagesArgs args = rig.args();

@@ -96,7 +96,7 @@ TEST(Norm, ARowOfZerosStaysZeroAndNanStaysInItsRow) {
   }
 }
 
-TEST(NormContract, NamesTheSymbolThatIsWrong) {
+TEST(NormContractDeathTest, NamesTheSymbolThatIsWrong) {
   Machine machine;
   RmsNormArgs args = make_args(machine, {2, 64, false});
   args.weight = machine.tensor(DType::kBF16, {63});

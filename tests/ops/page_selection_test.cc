@@ -387,7 +387,7 @@ TEST(ScorePagesTest, IsaAndThreadsChangeNothing) {
   }
 }
 
-TEST(PageSelectionContract, NamesTheSymbolThatIsWrong) {
+TEST(PageSelectionContractDeathTest, NamesTheSymbolThatIsWrong) {
   Machine machine;
   Cache cache(machine, {});
   UpdateKeyBoundsArgs update = cache.update_all();

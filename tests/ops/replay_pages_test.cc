@@ -110,7 +110,7 @@ TEST(ReplayPagesTest, AGraphReadsTheStepAtEachLaunch) {
   }
 }
 
-TEST(ReplayPagesContract, NamesTheRuleThatIsBroken) {
+TEST(ReplayPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   ReplayPagesArgs args = ReplayProblem(machine, {}).args;
   args.rule.top_pages = 6;

@@ -307,7 +307,7 @@ TEST(SelectPagesTest, AListWithoutRoomIsAnAsynchronousError) {
   }
 }
 
-TEST(SelectPagesContract, NamesTheRuleThatIsBroken) {
+TEST(SelectPagesContractDeathTest, NamesTheRuleThatIsBroken) {
   std::mt19937 generator(7);
   Machine machine;
   Selection selection(machine, {.has_scores = false, .rule = {.top_pages = 1}}, generator);

@@ -333,7 +333,7 @@ TEST(GatherColumns, CopiesWhatTheTestCopies) {
   }
 }
 
-TEST(ColumnsContract, NamesTheRuleThatIsBroken) {
+TEST(ColumnsContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   const PlantedText text = PlantedText::random(4 * kTile, 2);
   const Scored scored = score(machine, text, 1);

@@ -213,7 +213,7 @@ TEST(ChoosePatterns, KnowsZerosAndWhatIsNotUsable) {
   EXPECT_EQ(kinds(0.833), (std::vector<int32_t>{kTiles, kTiles, kTiles, kLines}));
 }
 
-TEST(ChoosePatternsContract, NamesTheRuleThatIsBroken) {
+TEST(ChoosePatternsContractDeathTest, NamesTheRuleThatIsBroken) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   EXPECT_DEATH(choose(random_records(), 1.5), "divergence must be 0 to 1");
 }
@@ -294,7 +294,7 @@ TEST(SelectTilesWithPatterns, AddsTheTilesOfTheHeadsThatCount) {
   EXPECT_EQ(selected.counts, (std::vector<int64_t>{num_added, 0, 0}));
 }
 
-TEST(SelectTilesWithPatterns, ContractNamesTheRuleThatIsBroken) {
+TEST(SelectTilesWithPatternsContractDeathTest, NamesTheRuleThatIsBroken) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a CUDA context does not survive a fork
   Machine machine;
   const PlantedText text = PlantedText::random(2 * kSegment, 44, 2, 2);

@@ -283,7 +283,7 @@ TEST(TileColumns, SaysThatAGpusScratchIsTooSmall) {
   }
 }
 
-TEST(TileColumnsContract, NamesTheRuleThatIsBroken) {
+TEST(TileColumnsContractDeathTest, NamesTheRuleThatIsBroken) {
   const Case c = kCases[0];
   const AttentionProblem problem = problem_of(c);
   Machine machine;

@@ -214,7 +214,7 @@ TEST(ScoreLines, SumsTheHeadsOfItsPattern) {
   }
 }
 
-TEST(LinesContract, NamesTheRuleThatIsBroken) {
+TEST(LinesContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   Lines lines = score_rows(machine, PlantedText::random(3 * kSegment, 1), 1);
   lines.args.lines.count = 200;

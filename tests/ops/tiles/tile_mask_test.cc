@@ -338,7 +338,7 @@ TEST(TileMaskAttention, EveryIsaMatchesTheReference) {
   }
 }
 
-TEST(TileMaskContract, NamesTheRuleThatIsBroken) {
+TEST(TileMaskContractDeathTest, NamesTheRuleThatIsBroken) {
   const AttentionProblem problem({.num_kv_heads = 3});
   Machine machine;
   AttentionArgs args = problem.call(machine, {.block_tokens = 64}, 0, 1000);

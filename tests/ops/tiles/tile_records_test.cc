@@ -410,7 +410,7 @@ TEST(TileVisits, TilesThatNobodyVisitsAreNotRead) {
   }
 }
 
-TEST(TileVisitsContract, NamesTheRuleThatIsBroken) {
+TEST(TileVisitsContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   const PlantedText text = PlantedText::random(3 * kTile, 15, 2, 1);
   ScoreTilesArgs args = text.call(machine, {.kind = TileProbeKind::kPooled});

@@ -239,7 +239,7 @@ TEST(SelectTiles, ProbesThatAreNotFiniteCountForNothing) {
   EXPECT_EQ(select(machine, args, rule, 1, 1 << 20).words[0], 15) << "everything";
 }
 
-TEST(TileSelectionContract, NamesTheRuleThatIsBroken) {
+TEST(TileSelectionContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   const PlantedText text = PlantedText::random(2 * kTile, 15);
   ScoreTilesArgs args = text.call(machine, {.rows_per_tile = 4});
@@ -327,7 +327,7 @@ TEST(AddTiles, AddsSinksWindowsAndOtherTiles) {
   }
 }
 
-TEST(AddTiles, NamesTheRuleThatIsBroken) {
+TEST(AddTilesContractDeathTest, NamesTheRuleThatIsBroken) {
   Machine machine;
   const TensorView bits = machine.tensor(DType::kI32, {1, kAddLists, kAddEntries, kAddWords});
   AddTilesArgs args{.lists = machine.tensor(DType::kI32, {kAddLists, 3}),
