@@ -82,7 +82,7 @@ struct EngineView {
   int32_t page_tokens = 0;  // 0: nothing is counted
 };
 
-// Receives views on the engine's thread; must not block. False: it wants no more of them.
+// Receives views on the engine's thread; must not block. False: it takes no more of them.
 using ViewSink = std::function<bool(const std::shared_ptr<const EngineView>& view)>;
 
 // What one stream ran, in order. Streams: "engine" (whole steps), "compute", and with KV offload

@@ -52,7 +52,7 @@ std::vector<PinView> pins_of(const LlmEngine& engine) {
   return pins;
 }
 
-// A block of a slot that nobody holds may have another owner by now, so it is not shown.
+// A block of a slot that no sequence holds may have another owner by now, so it is not shown.
 std::vector<SlotView> slots_of(const LlmEngine& engine) {
   std::vector<SlotView> slots;
   for (const SlotContents& slot : engine.residency().slot_contents()) {

@@ -120,7 +120,7 @@ std::string BlockReader::read_into(std::string_view name, const FileSection& sec
   return checksum.value() == section.checksum ? "" : fmt::format(kOtherChecksum, name);
 }
 
-// The same checks, chunk by chunk through a small buffer, for who wants no KV.
+// The same checks, chunk by chunk through a small buffer, for callers that need no KV.
 std::string BlockReader::check_section(std::string_view name, const FileSection& section) {
   std::vector<std::byte> buffer(std::min<uint64_t>(section.num_bytes, kStoreChunkBytes));
   Checksum checksum;

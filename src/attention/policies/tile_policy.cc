@@ -19,9 +19,9 @@ constexpr int32_t kTileRecentTokens = 128;
 constexpr int32_t kThresholdTokens = 4096;
 constexpr int32_t kTailTokens = 128;
 
-// Records of a window take the first of these, or, where that is for fewer rows than kWindowRows,
-// as much as so many rows need up to the second: each window loads all keys, and with few rows a
-// loaded KV tile meets few probes. Windows of 512 rows still give score_tiles enough probes to
+// Records of a window take the first of these. Where that is for fewer rows than kWindowRows, they
+// take what kWindowRows rows need, up to the second: each window loads all keys, and with few rows
+// a loaded KV tile meets few probes. Windows of 512 rows still give score_tiles enough probes to
 // share the loads of each KV tile.
 constexpr size_t kRecordBytes = size_t{64} << 20;
 constexpr size_t kMostRecordBytes = size_t{512} << 20;

@@ -60,7 +60,7 @@ class PromptScorer {
   struct Results {
     TensorView token_ids;      // i32 [n]
     TensorView logprobs;       // f32 [n]
-    TensorView top_token_ids;  // i32 [n, kMaxLogprobs]; absent unless some row wants it
+    TensorView top_token_ids;  // i32 [n, kMaxLogprobs]; absent unless a row asks for them
     TensorView top_logprobs;   // f32 [n, kMaxLogprobs]; likewise
   };
   static Inputs cut_inputs(Arena& arena, int64_t max_rows);

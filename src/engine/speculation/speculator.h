@@ -44,7 +44,7 @@ class Speculator {
   // Tokens that passes draft for a sequence without drafts of the source. REQUIRES: it may draft.
   int64_t num_from_passes(const Sequence& sequence);
 
-  // A decode or verify pass of so many rows, or a draft pass, took this long.
+  // A decode or verify pass of this many rows, or a draft pass, took this long.
   void measured_pass(int64_t num_rows, int64_t duration_ns) {
     length_.verified(num_rows, duration_ns);
   }

@@ -34,7 +34,7 @@ class WriteBehind {
   explicit WriteBehind(const Parts& parts)
       : parts_(parts), states_(static_cast<size_t>(parts.blocks.num_blocks())) {}
 
-  // Wants a block to be stored, once. REQUIRES: it is findable and has a name.
+  // Asks for a block to be stored, once. REQUIRES: it is findable and has a name.
   void add(BlockId id);
   // The block is in the store: it was read from there.
   void set_stored(BlockId id) { state(id) = State::kStored; }

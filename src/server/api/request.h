@@ -105,7 +105,7 @@ struct TokenizeRequest {
 
 // The prefix of a pin is read like the input of /tokenize.
 struct PinRequest : TokenizeRequest {
-  std::string name;  // as is_pin_name wants it
+  std::string name;  // as is_pin_name requires it
   std::string cache_salt;
 };
 

@@ -50,7 +50,7 @@ TensorView RecallColumnOps::tensor(DType dtype, std::initializer_list<int64_t> d
   return TensorView(buffers_.back().data(), dtype, dims);
 }
 
-// Room was made for the longest text; ops want tensors of exactly their sizes.
+// Room was made for the longest text; ops require tensors of exactly their sizes.
 TensorView RecallColumnOps::scores_of(const ScoreTilesArgs& rows) const {
   return part_of(scores_, {num_kv_heads_, 1, kv_tiles_of(rows) * kMaskTileTokens});
 }
