@@ -31,7 +31,7 @@ def check_responses():
 def check_stream():
     async def streamed(model_class):
         async with agent(model_class).run_stream(QUESTION) as result:
-            return [delta async for delta in result.stream_text(delta=True, debounce_by=None)], result
+            return [delta async for delta in result.stream_text(delta=True, debounce_by=None)], None
 
     for model_class in (OpenAIChatModel, OpenAIResponsesModel):
         deltas, _ = in_parts(lambda: asyncio.run(streamed(model_class)), "answers")
