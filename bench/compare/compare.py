@@ -2,10 +2,12 @@
 """The same work on Sluice and on other engines of this machine, as one table with ratios.
 
 Dummy weights of a published shape, prompts of the same lengths (random ids), one GPU, one engine at a
-time. Engines that are not installed, and runs that fail, are reported as such.
+time; several rounds go through the engines forwards and backwards, and the table has medians. Engines
+that are not installed, and runs that fail, are reported as such.
 
     tools/with-gpu python3 bench/compare/compare.py --sluice build/cuda/sluice
-        [--model models/shapes/qwen3-0.6b] [--engines sluice,transformers,...] [--work prefill,decode]
+        [--model models/shapes/qwen3-0.6b] [--engines sluice,vllm,...] [--work prefill,decode]
+        [--prefill-lengths 16384,131040] [--decode-lengths 1024,130944] [--rounds 2]
         [--offloaded-lengths 65536,126976] [--out FILE.json] [--device cuda]
 
 Engines whose names end with _offloaded keep their KV in host memory and are compared with each other.
@@ -14,6 +16,7 @@ Engines whose names end with _offloaded keep their KV in host memory and are com
 import argparse
 import importlib.util
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,13 +28,17 @@ HERE = Path(__file__).resolve().parent
 ENGINES = "sluice,sluice_python,transformers,vllm,nanovllm,sluice_offloaded,transformers_offloaded"
 
 
+def short(tokens):
+    return f"{tokens // 1024}K" if tokens % 1024 == 0 else f"{tokens:,}"
+
+
 def table_rows(args):
     """(key, title) of all rates that an engine may have measured."""
-    prefills = sorted({*workload.PREFILL_LENGTHS, *args.offloaded_lengths})
-    decodes = sorted({*workload.DECODE_LENGTHS, *args.offloaded_lengths})
+    prefills = sorted({*args.prefill_lengths, *args.offloaded_lengths})
+    decodes = sorted({*args.decode_lengths, *args.offloaded_lengths})
     return (
-        [(f"prefill_{n}", f"prefill {n // 1024}K, tok/s") for n in prefills]
-        + [(f"decode_{n}", f"decode after {n // 1024}K, tok/s") for n in decodes]
+        [(f"prefill_{n}", f"prefill {short(n)}, tok/s") for n in prefills]
+        + [(f"decode_{n}", f"decode after {short(n)}, tok/s") for n in decodes]
         + [("throughput", f"{workload.NUM_REQUESTS} requests, generated tok/s")]
     )
 
@@ -54,12 +61,14 @@ def described(rates, raw):
 
 def measure_sluice(args):
     rates, raw = {}, {}
+    longest = ["--max-model-len", workload.longest(args)]
     if "prefill" in args.work:
-        lengths = ",".join(map(str, workload.PREFILL_LENGTHS))
-        raw["prefill"] = sluice_bench(args, "prefill", "--prompt-lengths", lengths)
+        lengths = ",".join(map(str, args.prefill_lengths))
+        raw["prefill"] = sluice_bench(args, "prefill", "--prompt-lengths", lengths, *longest)
     if "decode" in args.work:
-        lengths = ",".join(map(str, workload.DECODE_LENGTHS))
-        raw["decode"] = sluice_bench(args, "decode", "--prompt-lengths", lengths, "-n", workload.DECODE_TOKENS)
+        lengths = ",".join(map(str, args.decode_lengths))
+        steps = ["-n", workload.DECODE_TOKENS]
+        raw["decode"] = sluice_bench(args, "decode", "--prompt-lengths", lengths, *steps, *longest)
     for name, result in raw.items():
         for row in result["results"]:
             rates[f"{name}_{row['prompt_tokens']}"] = row["tokens_per_second"]["median"]
@@ -91,12 +100,11 @@ def measure_other(name, args):
             return {"missing": "not installed"}
         if name == "nanovllm" and not list(Path(args.model).glob("*.safetensors")):
             return {"missing": "needs weights"}
-        return run_json([sys.executable, HERE / "vllm_engine.py", package, args.model])
+        return run_json([sys.executable, HERE / "vllm_engine.py", package, args.model, *workload.words(args)])
     if importlib.util.find_spec("transformers") is None:
         return {"missing": "not installed"}
     more = ["--offloaded", *map(str, args.offloaded_lengths)] if name.endswith("_offloaded") else []
-    more += ["--work", ",".join(sorted(args.work))]
-    return run_json([sys.executable, HERE / "transformers_engine.py", args.model, *more])
+    return run_json([sys.executable, HERE / "transformers_engine.py", args.model, *workload.words(args), *more])
 
 
 def measure(name, args):
@@ -107,6 +115,29 @@ def measure(name, args):
     except (subprocess.CalledProcessError, json.JSONDecodeError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return {"missing": "failed"}
+
+
+def merged(rounds):
+    """The medians of several rounds of an engine, with all rounds beside them; or why there are none."""
+    failed = [result for result in rounds if "missing" in result]
+    if failed:
+        return failed[0]
+    keys = set.intersection(*map(set, rounds)) - {"engine", "raw"}
+    rates = {key: statistics.median(result[key] for result in rounds) for key in keys}
+    return rates | {"engine": rounds[0]["engine"], "rounds": rounds}
+
+
+def measure_all(args):
+    rounds = {name: [] for name in args.engines.split(",")}
+    results = {}
+    for index in range(args.rounds):
+        for name in list(rounds) if index % 2 == 0 else reversed(list(rounds)):
+            print(f"{name}, round {index + 1} ...", file=sys.stderr, flush=True)
+            rounds[name].append(measure(name, args))
+            results[name] = merged(rounds[name])
+            if args.out:
+                args.out.write_text(json.dumps(results, indent=1))
+    return results
 
 
 def cell(result, key, sluice):
@@ -138,20 +169,14 @@ def main():
     parser.add_argument("--sluice", required=True, help="the program")
     parser.add_argument("--model", default=HERE.parent.parent / "models/shapes/qwen3-0.6b")
     parser.add_argument("--engines", default=ENGINES)
-    parser.add_argument("--work", default="prefill,decode,throughput", help="of these, what to do")
+    workload.add_options(parser)
+    parser.add_argument("--rounds", type=int, default=1, help="times that each engine runs")
     parser.add_argument("--offloaded-lengths", default=workload.OFFLOADED_LENGTHS,
-                        type=lambda text: [int(n) for n in text.split(",")],
-                        help="contexts of engines whose KV is in host memory")
+                        type=workload.lengths, help="contexts of engines whose KV is in host memory")
     parser.add_argument("--device", default="cuda", help="of the program; Sluice's Python package chooses its own")
     parser.add_argument("--out", type=Path, help="everything as JSON")
     args = parser.parse_args()
-    args.work = set(args.work.split(","))
-    results = {}
-    for name in args.engines.split(","):
-        print(f"{name} ...", file=sys.stderr, flush=True)
-        results[name] = measure(name, args)
-        if args.out:
-            args.out.write_text(json.dumps(results, indent=1))
+    results = measure_all(args)
     print_table(results, table_rows(args))
 
 

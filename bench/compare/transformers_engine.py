@@ -103,12 +103,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("--offloaded", type=int, nargs="+", help="contexts, with transformers' own offloaded cache")
-    parser.add_argument("--work", default="prefill,decode,throughput", help="of these, what to do")
+    workload.add_options(parser)
     args = parser.parse_args()
     torch.manual_seed(0)
     result = {"engine": f"transformers {transformers.__version__}, torch {torch.__version__}"}
-    prefills = args.offloaded or workload.PREFILL_LENGTHS
-    decodes = args.offloaded or workload.DECODE_LENGTHS
+    prefills = args.offloaded or args.prefill_lengths
+    decodes = args.offloaded or args.decode_lengths
     work = {f"prefill_{n}": (measure_prefill, n, bool(args.offloaded)) for n in prefills}
     work |= {f"decode_{n}": (measure_decode, n, bool(args.offloaded)) for n in decodes}
     if not args.offloaded:
@@ -116,7 +116,7 @@ def main():
     with torch.inference_mode():
         model = make_model(args.model)
         for name, (function, *arguments) in work.items():
-            if name.split("_")[0] not in args.work.split(","):
+            if name.split("_")[0] not in args.work:
                 continue
             try:
                 result[name] = function(model, *arguments)
