@@ -3,6 +3,11 @@
 
 namespace sluice {
 
+void HostTierPort::settle() {
+  executor_.drop_early_loads();
+  offload_.settle_discarded();
+}
+
 void HostTierPort::end_in(BlockId id, bool is_whole) {
   if (!is_whole) return;
   offload_.adopt(id);

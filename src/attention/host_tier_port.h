@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "attention/block_summaries.h"
+#include "attention/offload_executor.h"
 #include "kv/block_port.h"
 #include "kv/offload_engine.h"
 
@@ -14,20 +15,23 @@ namespace sluice {
 
 class HostTierPort final : public BlockPort {
  public:
-  // `summaries` may be empty: no policy has any. REQUIRES: `offload` outlives the port.
-  HostTierPort(OffloadEngine& offload, std::optional<BlockSummaries> summaries)
-      : offload_(offload), summaries_(std::move(summaries)) {}
+  // `summaries` may be empty: no policy has any. REQUIRES: `offload` and `executor` outlive the
+  // port.
+  HostTierPort(OffloadEngine& offload, OffloadExecutor& executor,
+               std::optional<BlockSummaries> summaries)
+      : offload_(offload), executor_(executor), summaries_(std::move(summaries)) {}
 
   bool begin_out(BlockId) override { return true; }
   bool is_out(BlockId id) override { return offload_.is_on_host(id); }
   void end_out(BlockId) override {}
-  void settle() override { offload_.settle_discarded(); }
+  void settle() override;
   bool begin_in(BlockId) override { return true; }
   void end_in(BlockId id, bool is_whole) override;
   std::vector<std::span<std::byte>> layers(BlockId id) const override;
 
  private:
   OffloadEngine& offload_;
+  OffloadExecutor& executor_;
   std::optional<BlockSummaries> summaries_;
 };
 

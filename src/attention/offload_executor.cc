@@ -137,20 +137,23 @@ void OffloadExecutor::expect_next(std::vector<HistoryRun> history,
 // Takes over the early loads that equal the first loads of this pass. From the first difference on
 // they are dropped, since slots are used in order.
 void OffloadExecutor::adopt_early_loads() {
-  bool as_expected = true;
-  for (auto& [lease, early] : early_) {
+  while (!early_.empty() && next_load_ < loads_.size()) {
+    auto& [lease, early] = early_.front();
+    const PlannedLoad& load = loads_[next_load_];
     const std::vector<BlockId>& blocks = expected_[early.run].blocks;
-    as_expected = as_expected && next_load_ < loads_.size() &&
-                  early.layer == loads_[next_load_].layer &&
-                  early.part == loads_[next_load_].part &&
-                  blocks == kv_->history[loads_[next_load_].run].blocks;
-    if (as_expected) {
-      offload_.loader().adopt(early.layer, blocks, early.part);
-      loading_.push_back({std::move(lease), loads_[next_load_]});
-      ++next_load_;
-    } else {
-      offload_.loader().drop(std::move(lease), early.layer, blocks, early.part);
-    }
+    if (early.layer != load.layer || early.part != load.part) break;
+    if (blocks != kv_->history[load.run].blocks) break;
+    offload_.loader().adopt(early.layer, blocks, early.part);
+    loading_.push_back({std::move(lease), load});
+    early_.pop_front();
+    ++next_load_;
+  }
+  drop_early_loads();
+}
+
+void OffloadExecutor::drop_early_loads() {
+  for (auto& [lease, early] : early_) {
+    offload_.loader().drop(std::move(lease), early.layer, expected_[early.run].blocks, early.part);
   }
   early_.clear();
 }

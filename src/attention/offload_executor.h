@@ -46,6 +46,10 @@ class OffloadExecutor final : public Executor {
   // `spans`: one for each sequence, of no rows in decode.
   void expect_next(std::vector<HistoryRun> history, std::span<const PrefillSpan> spans);
 
+  // Order: before the host tier gets bytes that no pass has written. A pass recognises early loads
+  // by their block ids, and the blocks may be other sequences' by then.
+  void drop_early_loads();
+
   // False if decode loads whole histories: slots and waits then differ from pass to pass.
   bool capturable(Phase phase, bool is_in_place) const {
     return (is_in_place || gathers(phase)) && policies().capturable();

@@ -342,7 +342,7 @@ std::unique_ptr<BlockPort> OffloadedKv::make_port() {
     summaries.emplace(policies_, compute_.device(), compute_, layout_,
                       limits_.sizes.num_host_blocks);
   }
-  return std::make_unique<HostTierPort>(offload_, std::move(summaries));
+  return std::make_unique<HostTierPort>(offload_, executor_, std::move(summaries));
 }
 
 int64_t OffloadedKv::flowing_bytes(const SequenceKv& kv) const {

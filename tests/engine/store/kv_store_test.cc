@@ -124,6 +124,28 @@ TEST(KvStore, ReadsWholeScopesOnly) {
   }
 }
 
+// Loads that ran ahead for a cancelled sequence name blocks that the store fills for another one.
+// No scope of its prompt was complete, so its blocks are the next ones that anyone gets.
+TEST(KvStore, IsNotHiddenByLoadsOfACancelledRequest) {
+  const testing::ScopedPolicy::Options policy{.scope_tokens = 128, .tail_tokens = 20};
+  const std::vector<Job> job = {{random_tokens(300, 1), sampled(5, 1)}};
+  for (const KvOffload mode : {KvOffload::kChunked, KvOffload::kLayerwise}) {
+    const TemporaryStore store;
+    EngineOptions stored = with_store(store_options(mode), store);
+    if (mode == KvOffload::kChunked) stored = testing::in_chunks(stored, 512, 512);
+    const auto cold = testing::run_scoped(stored, policy, job);
+    const auto engine = testing::scoped_engine(stored, policy);
+    const SequenceId cancelled = engine->add_request(random_tokens(40, 2), sampled(5, 1));
+    engine->step();
+    engine->cancel_request(cancelled);
+    std::vector<RequestOutput> ended;
+    testing::run_steps(*engine, 1, ended);
+    const auto warm = testing::run_jobs(*engine, job);
+    expect_all_same(warm, cold, kv_offload_name(mode));
+    EXPECT_EQ(warm[0].num_stored_tokens, 256) << kv_offload_name(mode);
+  }
+}
+
 // The chain goes on from the last block in memory: two documents with one beginning.
 TEST(KvStore, GoesOnAfterCachedBlocks) {
   std::vector<int32_t> longer = random_tokens(300, 1);
