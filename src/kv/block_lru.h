@@ -1,7 +1,8 @@
-// BlockLru: a set of block ids in the order they were added, with removal from the middle.
+// BlockLru: a set of block ids in the order of their last use, with removal from the middle.
 //
-// Used by BlockManager for cached blocks. The links are an array indexed by block id: every
-// operation is O(1), and nothing is allocated after construction. Thread rule: one host thread.
+// Used by BlockManager for cached blocks. The links are an array indexed by block id: nothing is
+// allocated after construction, and every operation is O(1), but for `insert`. Thread rule: one
+// host thread.
 #pragma once
 
 #include <cstdint>
@@ -19,32 +20,44 @@ class BlockLru {
   bool contains(BlockId id) const { return link(id).linked; }
   int32_t size() const { return size_; }
 
-  // The id that was added longest ago. REQUIRES: size() > 0.
+  // The id that was used longest ago. REQUIRES: size() > 0.
   BlockId oldest() const { return oldest_; }
-  // The id added just after `id`; invalid when `id` is the newest.
-  BlockId newer(BlockId id) const { return link(id).newer; }
 
-  // The same from the other end: the id that was added last, and the one before `id`; invalid when
-  // there is none.
+  // From the other end: the id that was used last, and the one before `id`; invalid when there is
+  // none.
   BlockId newest() const { return newest_; }
   BlockId older(BlockId id) const { return link(id).older; }
 
-  // Adds `id` as the newest. REQUIRES: it is not in the list.
-  void add(BlockId id) {
+  // Makes this moment the last use of `id`. REQUIRES: it is not in the list.
+  void use(BlockId id) {
+    SLUICE_CHECK(!contains(id), "block {} is in the list", id.value);
+    link(id).last_use = ++clock_;
+  }
+  bool is_newer(BlockId a, BlockId b) const { return link(a).last_use > link(b).last_use; }
+
+  // Adds `id` at the place of its last use. Cost: O(ids in the list that were used after it).
+  // REQUIRES: it is not in the list.
+  void insert(BlockId id) {
     SLUICE_CHECK(!contains(id), "block {} is already in the list", id.value);
-    link(id) = {.older = newest_, .newer = BlockId(), .linked = true};
-    (newest_.valid() ? link(newest_).newer : oldest_) = id;
-    newest_ = id;
+    BlockId newer;
+    BlockId older = newest_;
+    while (older.valid() && is_newer(older, id)) {
+      newer = older;
+      older = link(older).older;
+    }
+    link(id) = {.older = older, .newer = newer, .last_use = link(id).last_use, .linked = true};
+    (older.valid() ? link(older).newer : oldest_) = id;
+    (newer.valid() ? link(newer).older : newest_) = id;
     ++size_;
   }
 
-  // Takes `id` out. REQUIRES: it is in the list.
+  // Takes `id` out; its last use stays. REQUIRES: it is in the list.
   void remove(BlockId id) {
     SLUICE_CHECK(contains(id), "block {} is not in the list", id.value);
     const Link gone = link(id);
     (gone.older.valid() ? link(gone.older).newer : oldest_) = gone.newer;
     (gone.newer.valid() ? link(gone.newer).older : newest_) = gone.older;
-    link(id) = {};
+    link(id) = {.older = BlockId(), .newer = BlockId(), .last_use = gone.last_use};
     --size_;
   }
 
@@ -52,6 +65,7 @@ class BlockLru {
   struct Link {
     BlockId older;
     BlockId newer;
+    int64_t last_use = 0;
     bool linked = false;
   };
 
@@ -62,6 +76,7 @@ class BlockLru {
   BlockId oldest_;
   BlockId newest_;
   int32_t size_ = 0;
+  int64_t clock_ = 0;  // number of uses
 };
 
 }  // namespace sluice

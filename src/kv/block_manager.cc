@@ -222,27 +222,43 @@ void BlockManager::hold(BlockId id) {
 }
 
 void BlockManager::unhold(BlockId id) {
-  SLUICE_CHECK(num_holds_[static_cast<size_t>(id.value)] > 0, "block {} is not held", id.value);
-  --num_holds_[static_cast<size_t>(id.value)];
-  --num_other_holds_;
+  remove_hold(id);
   drop(id);
 }
 
-// Removes one holder from `id`. Without holders it becomes cached, or blank if it is not findable
-// or has a held twin. Of two unheld twins the one dropped last stays cached, since it must outlive
-// its extensions, which were dropped just before it.
+void BlockManager::end_transfer(BlockId id) {
+  remove_hold(id);
+  remove_holder(id);
+}
+
+void BlockManager::remove_hold(BlockId id) {
+  SLUICE_CHECK(num_holds_[static_cast<size_t>(id.value)] > 0, "block {} is not held", id.value);
+  --num_holds_[static_cast<size_t>(id.value)];
+  --num_other_holds_;
+}
+
+// Removes one holder, a sequence or a pin, which has used the block until now.
 void BlockManager::drop(BlockId id) {
+  SLUICE_CHECK(holders(id) > 0, "block {} has no holder", id.value);
+  cached_.use(id);
+  remove_holder(id);
+}
+
+// Without holders a block becomes cached, or blank if it is not findable or has a held twin. Of two
+// unheld twins the one used last stays cached, since it must outlive its extensions, which were
+// dropped just before it.
+void BlockManager::remove_holder(BlockId id) {
   SLUICE_CHECK(holders(id) > 0, "block {} has no holder", id.value);
   if (--holders(id) > 0) return;
   if (!index_.contains(id)) return make_blank(id);
 
   const BlockId twin = index_.twin(id);
-  if (twin.valid() && holders(twin) > 0) {
+  if (twin.valid() && (holders(twin) > 0 || cached_.is_newer(twin, id))) {
     index_.erase(id);
     return make_blank(id);
   }
   if (twin.valid()) evict(twin);
-  cached_.add(id);
+  cached_.insert(id);
 }
 
 // A cached block becomes blank: it cannot be found any more.

@@ -125,9 +125,12 @@ class BlockManager {
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
 
   // Adds a holder that is no sequence, and removes it: a pin, or a transfer of the block's bytes.
-  // REQUIRES for hold: the block is not blank.
+  // `unhold` is a use, after which the block is evicted last; several blocks of a prefix are given
+  // back last to first, as by release. The end of a transfer is no use: `end_transfer` leaves the
+  // block where its last sequence or pin left it. REQUIRES for hold: the block is not blank.
   void hold(BlockId id);
   void unhold(BlockId id);
+  void end_transfer(BlockId id);
   // All such holds.
   int64_t num_other_holds() const { return num_other_holds_; }
 
@@ -177,6 +180,8 @@ class BlockManager {
   void take_findable(BlockId id);
   void seal_tail(SequenceKv& sequence, std::span<const int32_t> all_tokens);
   void drop(BlockId id);
+  void remove_hold(BlockId id);
+  void remove_holder(BlockId id);
   void evict(BlockId id);
   void make_blank(BlockId id);
   void check_states() const;

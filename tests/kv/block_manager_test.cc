@@ -177,6 +177,26 @@ TEST(Eviction, AHitMakesAPrefixRecentAgain) {
   EXPECT_EQ(manager.match_prefix(counting(500, 17)).num_tokens, 0);
 }
 
+// Transfers of the blocks of a prefix end one by one, in order of position, after its sequence.
+TEST(Eviction, TheEndOfATransferIsNoUse) {
+  BlockManager manager(options(4));
+  const Tokens tokens = counting(0, 49);
+  SequenceKv kv;
+  prefill(manager, kv, tokens);
+  const std::vector<int32_t> ids = ids_of(kv);
+  for (int i = 0; i < 3; ++i) manager.hold(BlockId(ids[static_cast<size_t>(i)]));
+  manager.release(kv);
+  for (int i = 0; i < 3; ++i) manager.end_transfer(BlockId(ids[static_cast<size_t>(i)]));
+  SequenceKv filler;
+  ASSERT_TRUE(manager.try_begin(filler, counting(900, 1), 1));
+  for (const int64_t left : {48, 32, 16, 0}) {
+    EXPECT_EQ(manager.match_prefix(tokens).num_tokens, left);
+    const SequenceKv* const sequences[] = {&filler};
+    manager.check_invariants(sequences);
+    EXPECT_EQ(manager.try_reserve(filler, filler.num_reserved_tokens() + 1), left > 0);
+  }
+}
+
 TEST(Eviction, BlankBlocksAreUsedFirst) {
   BlockManager manager(options(4));
   cache(manager, counting(0, 33));

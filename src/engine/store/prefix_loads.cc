@@ -165,7 +165,7 @@ void PrefixLoads::cut(Load& load, size_t end) {
 void PrefixLoads::drop(Block& block) {
   block.state = State::kOver;
   parts_.port.end_in(block.id, /*is_whole=*/false);
-  parts_.blocks.unhold(block.id);
+  parts_.blocks.end_transfer(block.id);
 }
 
 // Commits what was read without a gap, granule by granule.
@@ -184,7 +184,7 @@ void PrefixLoads::commit_read(Load& load) {
       block.state = State::kOver;
     }
     parts_.blocks.commit(sequence.kv, sequence.tokens, parts_.blocks.hit_granule_tokens());
-    for (const Block& block : next) parts_.blocks.unhold(block.id);
+    for (const Block& block : next) parts_.blocks.end_transfer(block.id);
     load.num_committed += granule;
   }
   if (load.num_committed == before) return;

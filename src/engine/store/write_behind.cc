@@ -75,7 +75,7 @@ void WriteBehind::written(BlockId id, WriteResult result) {
   state(id) = is_stored ? State::kStored : State::kFailed;
   parts_.port.end_out(id);
   --num_held_;
-  parts_.blocks.unhold(id);
+  parts_.blocks.end_transfer(id);
   if (result != WriteResult::kOff || is_off_) return;
   is_off_ = true;
   for (State& each : states_) {
