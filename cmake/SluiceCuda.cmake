@@ -3,9 +3,17 @@
 set(SLUICE_CUDA AUTO CACHE STRING
   "Build the CUDA backend: ON, OFF or AUTO (where there are a GPU and nvcc)")
 set_property(CACHE SLUICE_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(sluice_oldest_nvcc 12.4)
+set(sluice_oldest_nvcc 12.5)  # cudaGetDriverEntryPointByVersion
 
 find_program(SLUICE_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda PATH_SUFFIXES bin)
+
+set(sluice_nvcc_version 0)
+if(SLUICE_NVCC)
+  execute_process(COMMAND ${SLUICE_NVCC} --version OUTPUT_VARIABLE sluice_nvcc_text)
+  if(sluice_nvcc_text MATCHES "release ([0-9.]+)")
+    set(sluice_nvcc_version ${CMAKE_MATCH_1})
+  endif()
+endif()
 
 # The compute capability of this machine's GPU, such as "9.0"; empty without one. Kernels are built
 # for it, or for Hopper when it is unknown.
@@ -23,12 +31,10 @@ set(SLUICE_CUDA_ARCHITECTURES ${sluice_architecture} CACHE STRING
 if(SLUICE_CUDA STREQUAL AUTO)
   set(SLUICE_CUDA OFF)
   if(SLUICE_NVCC AND NOT SLUICE_SANITIZE AND (no_gpu EQUAL 0 OR EXISTS /dev/nvidia0))
-    execute_process(COMMAND ${SLUICE_NVCC} --version OUTPUT_VARIABLE nvcc_version)
-    string(REGEX MATCH "release ([0-9.]+)" nvcc_version "${nvcc_version}")
-    if(CMAKE_MATCH_1 VERSION_GREATER_EQUAL sluice_oldest_nvcc)
+    if(sluice_nvcc_version VERSION_GREATER_EQUAL sluice_oldest_nvcc)
       set(SLUICE_CUDA ON)
     else()
-      message(STATUS "nvcc ${CMAKE_MATCH_1} is older than ${sluice_oldest_nvcc}")
+      message(STATUS "nvcc ${sluice_nvcc_version} is older than ${sluice_oldest_nvcc}")
     endif()
   endif()
   message(STATUS "CUDA backend: ${SLUICE_CUDA}")
@@ -42,6 +48,10 @@ if(SLUICE_CUDA)
   if(NOT SLUICE_NVCC)
     message(FATAL_ERROR "SLUICE_CUDA is ON, but there is no nvcc; install the CUDA toolkit "
                         "(${sluice_oldest_nvcc} or newer), put nvcc in PATH or set CUDA_HOME")
+  endif()
+  if(sluice_nvcc_version VERSION_LESS sluice_oldest_nvcc)
+    message(FATAL_ERROR "SLUICE_CUDA is ON, but ${SLUICE_NVCC} is of CUDA ${sluice_nvcc_version}; "
+                        "install ${sluice_oldest_nvcc} or newer, or set CUDA_HOME to it")
   endif()
   set(CMAKE_CUDA_COMPILER "${SLUICE_NVCC}")
   set(CMAKE_CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}")

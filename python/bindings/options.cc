@@ -79,7 +79,8 @@ std::map<int32_t, float> read_biases(const OptionFacts& facts, nb::handle value)
   if (!nb::isinstance<nb::dict>(value)) refuse_type(facts, "a dict of token id to number", value);
   std::map<int32_t, float> biases;
   for (const auto& [id, bias] : nb::cast<nb::dict>(value)) {
-    // Clients of OpenAI's API write the ids as texts.
+    // Clients of OpenAI's API write the ids as texts. A float is refused, not rounded down.
+    if (PyFloat_Check(id.ptr())) refuse_type(facts, "a dict of token id to number", value);
     const nb::object number = nb::steal(PyNumber_Long(id.ptr()));
     if (!number.is_valid()) throw nb::python_error();
     nb::list ids;
@@ -166,7 +167,8 @@ void set_engine_option(EngineOptions& options, std::string_view name, nb::handle
     is_known = true;
   });
   if (name == kSkipTokenizer.name) {
-    options.skip_tokenizer_init = std::get<bool>(*read_value(kSkipTokenizer, value));
+    options.skip_tokenizer_init =
+        !value.is_none() && std::get<bool>(*read_value(kSkipTokenizer, value));
   } else if (!is_known) {
     throw nb::type_error(unknown_keyword("LLM", name, engine_option_names()).c_str());
   }

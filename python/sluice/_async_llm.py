@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import os
 import threading
@@ -39,7 +40,7 @@ class _Request:
     pin: str = ""  # the name that its prompt is held under
     letters: "asyncio.Queue[_Letter]" = field(default_factory=asyncio.Queue)
     engine_id: int | None = None  # once it is submitted
-    is_dropped: bool = False      # its generator has ended
+    is_over: bool = False         # aborted, or its generator has ended
 
 
 class AsyncLLM:
@@ -113,6 +114,8 @@ class AsyncLLM:
         for name in [request_id] if isinstance(request_id, str) else list(request_id):
             with self._lock:
                 request = self._open.get(self._key_of.get(name, 0))
+                if request is not None:
+                    request.is_over = True  # for `_submit_now`, if a thread still reads its text
             if request is not None and request.engine_id is not None:
                 self._service.cancel(request.engine_id)
 
@@ -153,6 +156,7 @@ class AsyncLLM:
                         pin: str = "") -> AsyncGenerator[RequestOutput, None]:
         """What generate yields; with `pin` the prompt is held under this name at the end."""
         split = split_prompt(prompt)
+        self._check_running()
         params = sampling_params or SamplingParams.from_core(self._service.default_params())
         request = _Request(asyncio.get_running_loop(), pin)
         key = next(self._keys)
@@ -186,28 +190,34 @@ class AsyncLLM:
 
     async def _submit(self, key: int, request: _Request, prompt: Prompt, asked: Asked) -> None:
         if len(prompt.ids) > _LONG_TEXT:
-            # If the task is cancelled meanwhile, `_submit_now` sees that the request was dropped.
+            # If the task is cancelled meanwhile, `_submit_now` sees that the request is over.
             await request.loop.run_in_executor(None, self._submit_now, key, request, prompt, asked)
         else:
             self._submit_now(key, request, prompt, asked)
 
     def _submit_now(self, key: int, request: _Request, prompt: Prompt, asked: Asked) -> None:
-        if not self._finalizer.alive:
-            raise RefusedError("the engine was shut down; make another one")
-        ids, settings = to_core(prompt, asked.params, self._max_model_len, self.tokenize)
-        asked.queue()
-        engine_id, refusal = self._service.submit(key, ids, settings, request.pin)
+        try:
+            ids, settings = to_core(prompt, asked.params, self._max_model_len, self.tokenize)
+            asked.queue()
+            engine_id, refusal = self._service.submit(key, ids, settings, request.pin)
+        except ValueError:
+            self._check_running()  # a shutdown meanwhile is not the caller's mistake
+            raise
         if refusal:
             raise RefusedError(f"the request was refused: {refusal}; try again later, or make another AsyncLLM")
         with self._lock:
             request.engine_id = engine_id
-            is_dropped = request.is_dropped
-        if is_dropped:
+            is_over = request.is_over
+        if is_over:
             self._service.cancel(engine_id)
+
+    def _check_running(self) -> None:
+        if not self._finalizer.alive:
+            raise RefusedError("the engine was shut down; make another one")
 
     def _drop(self, key: int, name: str, request: _Request) -> None:
         with self._lock:
-            request.is_dropped = True
+            request.is_over = True
             del self._open[key]
             del self._key_of[name]
         if request.engine_id is not None and self._finalizer.alive:
@@ -219,33 +229,49 @@ class _Total:
 
     def __init__(self, asked: Asked, decode: Any) -> None:
         self._asked, self._decode = asked, decode
-        self._all: RequestOutput | None = None
+        self._parts: list[RequestOutput] = []  # CUMULATIVE: one, everything so far
 
     def add(self, delta: "_core.Output") -> RequestOutput | None:
         new = to_request_output(delta, self._asked, self._decode)
         kind = self._asked.params.output_kind
         if kind is RequestOutputKind.DELTA:
             return new
-        self._all = new if self._all is None else _joined(self._all, new)
-        return self._all if kind is RequestOutputKind.CUMULATIVE or new.finished else None
+        self._parts.append(new)
+        if kind is RequestOutputKind.FINAL_ONLY and not new.finished:
+            return None
+        self._parts = [_joined(self._parts)]
+        return self._parts[0]
 
 
-def _joined(old: RequestOutput, new: RequestOutput) -> RequestOutput:
-    """A new object: those that were yielded do not change."""
-    before, after = old.outputs[0], new.outputs[0]
+def _joined(parts: list[RequestOutput]) -> RequestOutput:
+    """One output of consecutive parts; a new object unless there is one part, so that a yielded one does not change."""
+    first, last = parts[0], parts[-1]
+    if first is last:
+        return first
+    answers = [part.outputs[0] for part in parts]
     completion = CompletionOutput(
-        index=0, text=before.text + after.text, token_ids=before.token_ids + after.token_ids,
-        cumulative_logprob=None if before.cumulative_logprob is None or after.cumulative_logprob is None
-        else before.cumulative_logprob + after.cumulative_logprob,
-        logprobs=None if before.logprobs is None or after.logprobs is None else before.logprobs + after.logprobs,
-        finish_reason=after.finish_reason, stop_reason=after.stop_reason)
-    scores = None if old.prompt_logprobs is None or new.prompt_logprobs is None else (
-        old.prompt_logprobs + new.prompt_logprobs)
-    return RequestOutput(request_id=old.request_id, prompt=old.prompt,
-                         prompt_token_ids=new.prompt_token_ids or old.prompt_token_ids, prompt_logprobs=scores,
-                         outputs=[completion], finished=new.finished, num_cached_tokens=new.num_cached_tokens,
-                         captured_mass=new.captured_mass, metrics=new.metrics, num_stored_tokens=new.num_stored_tokens,
-                         speculation=_added(old.speculation, new.speculation))
+        index=0, text="".join(one.text for one in answers),
+        token_ids=list(itertools.chain.from_iterable(one.token_ids for one in answers)),
+        cumulative_logprob=functools.reduce(_sum, (one.cumulative_logprob for one in answers)),
+        logprobs=_chained([one.logprobs for one in answers]),
+        finish_reason=answers[-1].finish_reason, stop_reason=answers[-1].stop_reason)
+    prompt_token_ids = next((part.prompt_token_ids for part in reversed(parts) if part.prompt_token_ids), [])
+    return RequestOutput(request_id=first.request_id, prompt=first.prompt, prompt_token_ids=prompt_token_ids,
+                         prompt_logprobs=_chained([part.prompt_logprobs for part in parts]),
+                         outputs=[completion], finished=last.finished, num_cached_tokens=last.num_cached_tokens,
+                         captured_mass=last.captured_mass, metrics=last.metrics,
+                         num_stored_tokens=last.num_stored_tokens,
+                         speculation=functools.reduce(_added, (part.speculation for part in parts)))
+
+
+def _chained(lists: list[list[Any] | None]) -> list[Any] | None:
+    """The elements of all lists; None if one of them is None."""
+    known = [one for one in lists if one is not None]
+    return list(itertools.chain.from_iterable(known)) if len(known) == len(lists) else None
+
+
+def _sum(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a + b
 
 
 def _added(old: dict[str, Any] | None, new: dict[str, Any] | None) -> dict[str, Any] | None:

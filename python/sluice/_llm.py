@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sluice import _core
-from sluice._errors import InvalidArgumentError
+from sluice._errors import DeviceError, InvalidArgumentError
 from sluice._keywords import without_neutral
 from sluice._outputs import Asked, PinInfo, RequestOutput, TokenScore, Trace, to_request_output
 from sluice._params import SamplingParams
@@ -43,7 +43,7 @@ class LLM:
             functools.partial(_decode_one, self._engine))
         self._lock = threading.RLock()  # the collector may close a stream in the middle of a step
         self._streams: dict[int, deque[_core.Output]] = {}  # by request id; what other streams' steps gave
-        self._num_requests = 0
+        self._closed: list[int] = []  # streams that ended; their requests are yet to be cancelled
 
     # Answers
 
@@ -259,10 +259,9 @@ class LLM:
                 one.queue()
             outputs = self._engine.generate([i for i, _ in inputs], [p for _, p in inputs], bar.on_progress)
         with self._lock:
-            first_id = self._num_requests
-            self._num_requests += len(prompts)
-        for i, one in enumerate(asked):
-            one.request_id = str(first_id + i)
+            self._cancel_closed()
+        for output, one in zip(outputs, asked, strict=True):
+            one.request_id = str(output.request_id)
         return [to_request_output(output, one, self._decode_one) for output, one in zip(outputs, asked, strict=True)]
 
     def _add(self, prompt: Prompt, asked: Asked) -> int:
@@ -277,6 +276,7 @@ class LLM:
     def _next_output(self, request_id: int) -> "_core.Output | None":
         """What another stream's step gave, else one step. None: nothing new for this request."""
         with self._lock:
+            self._cancel_closed()
             if not self._streams[request_id]:
                 for output in self._engine.step():
                     if output.request_id in self._streams:
@@ -286,13 +286,28 @@ class LLM:
 
     def _flush(self) -> None:
         """Takes the last outputs of cancelled streams. The lock is held."""
+        self._cancel_closed()
         while not self._streams and self._engine.has_unfinished():
             self._engine.step()
 
     def _remove(self, request_id: int) -> None:
         with self._lock:
             del self._streams[request_id]
-            self._engine.cancel_request(request_id)  # no effect on one that has ended
+            self._closed.append(request_id)
+            # The collector, a signal handler or a progress bar may close a stream in the middle of a call of this
+            # thread: the next call cancels its request.
+            try:
+                self._cancel_closed()
+            except DeviceError:
+                raise
+            except RuntimeError:  # within another call
+                pass
+
+    def _cancel_closed(self) -> None:
+        """Cancels the requests of streams that ended. The lock is held. Raises RuntimeError within another call."""
+        while self._closed:
+            self._engine.cancel_request(self._closed[-1])  # no effect on one that has ended
+            self._closed.pop()
 
 
 class _Bar:

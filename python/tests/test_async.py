@@ -156,6 +156,34 @@ def test_long_texts_do_not_hold_up_the_loop(engine):
     asyncio.run(until_idle(engine))
 
 
+def test_an_abort_while_a_thread_reads_the_text(engine, monkeypatch):
+    reading, may_go = threading.Event(), threading.Event()
+    tokenize = engine.tokenize
+
+    def wait_and_tokenize(*arguments, **options):
+        reading.set()
+        may_go.wait(30)
+        return tokenize(*arguments, **options)
+    monkeypatch.setattr(engine, "tokenize", wait_and_tokenize)
+
+    async def main():
+        params = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+        task = asyncio.create_task(outputs_of(engine, "the old dog " * 2500, params, "long"))
+        assert await asyncio.to_thread(reading.wait, 30)
+        await engine.abort("long")
+        may_go.set()
+        return await asyncio.wait_for(task, 60)
+    assert asyncio.run(main())[-1].outputs[0].finish_reason == "abort"
+    asyncio.run(until_idle(engine))
+
+
+def test_the_final_output_is_joined_once(engine, monkeypatch):
+    joined, calls = sluice._async_llm._joined, []
+    monkeypatch.setattr(sluice._async_llm, "_joined", lambda parts: calls.append(len(parts)) or joined(parts))
+    (output,) = asyncio.run(outputs_of(engine, PROMPTS[0], greedy(RequestOutputKind.FINAL_ONLY)))
+    assert calls == [calls[0]] and len(output.outputs[0].token_ids) == 16
+
+
 def test_refusals_and_errors(engine):
     def fails(error, match, *arguments):
         with pytest.raises(error, match=match):
@@ -187,6 +215,8 @@ def test_shutdown_aborts():
         assert rest[-1].outputs[0].finish_reason == "abort"
         with pytest.raises(sluice.RefusedError, match="shut down"):
             await anext(engine.generate(PROMPTS[0], ENDLESS))
+        with pytest.raises(sluice.RefusedError, match="shut down"):
+            await anext(engine.generate(PROMPTS[0]))
     asyncio.run(main())
     assert not engine.is_running
     engine.shutdown()

@@ -13,8 +13,8 @@ COMPARE = pathlib.Path(__file__).resolve().parents[2] / "bench" / "compare" / "c
 def test_two_rounds_of_program_and_package(tmp_path):
     out = tmp_path / "out.json"
     done = subprocess.run([sys.executable, COMPARE, "--sluice", program(), "--device", "cpu", "--model", MODEL,
-                           "--engines", "sluice,sluice_python", "--work", "prefill,decode", "--prefill-lengths", "256,512",
-                           "--decode-lengths", "300", "--rounds", "2", "--out", out],
+                           "--engines", "sluice,sluice_python", "--work", "prefill,decode", "--rounds", "2",
+                           "--prefill-lengths", "256,512", "--decode-lengths", "300", "--out", out],
                           capture_output=True, text=True, encoding="utf-8", check=True)
     results = json.loads(out.read_text(encoding="utf-8"))
     for engine in ("sluice", "sluice_python"):

@@ -139,6 +139,11 @@ def test_streams_add_up(llm):
         assert ours[-1].prompt_token_ids == whole.prompt_token_ids
 
 
+def test_request_ids_are_unique(llm):
+    outputs = [*llm.stream(PROMPTS[0], GREEDY), *llm.generate(PROMPTS, GREEDY), *llm.generate(PROMPTS[0], GREEDY)]
+    assert len({output.request_id for output in outputs}) == 1 + len(PROMPTS) + 1
+
+
 def test_a_closed_stream_is_cancelled(llm):
     endless = llm.stream("It was", SamplingParams(max_tokens=4000, ignore_eos=True))
     next(endless)

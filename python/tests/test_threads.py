@@ -13,6 +13,7 @@ import time
 
 import pytest
 from conftest import MODEL, OPTIONS, PROMPTS, QUESTION
+from tqdm import tqdm
 
 from sluice import LLM, AsyncLLM, SamplingParams
 
@@ -80,6 +81,20 @@ def test_two_engines_and_several_threads(llm):
         thread.join()
     assert errors == [] and len(found) == 36
     assert all(token_ids == want[i] for i, token_ids in found)
+
+
+def test_a_stream_closed_within_a_call_is_cancelled_after_it(llm):
+    stream = llm.stream("It was", SamplingParams(temperature=0, max_tokens=4000, ignore_eos=True))
+    next(stream)
+
+    class Bar(tqdm):
+        def update(self, n=1):
+            stream.close()
+            return super().update(n)
+    llm.generate("It was a dark and", SamplingParams(temperature=0, max_tokens=8, ignore_eos=True), use_tqdm=Bar)
+    before = llm.stats()["num_generated_tokens"]
+    llm.score([1, 2])  # runs what is left to its end
+    assert llm.stats()["num_generated_tokens"] - before < 10
 
 
 def test_a_handler_cannot_enter_the_engine(llm):

@@ -35,9 +35,9 @@ def test_unknown_options_name_the_nearest():
     ("top_p", 0, ValueError), ("top_k", -2, ValueError), ("top_k", 2**31, ValueError), ("top_k", 2**70, ValueError),
     ("top_k", 1.5, TypeError), ("max_tokens", 0, ValueError), ("max_tokens", True, TypeError),
     ("logprobs", 21, ValueError), ("stop", [1], TypeError), ("stop", "", ValueError), ("seed", 2**64, ValueError),
-    ("logit_bias", {5: 101}, ValueError), ("logit_bias", [5], TypeError), ("stop_token_ids", [-1], ValueError),
-    ("allowed_token_ids", [], ValueError), ("ignore_eos", 1, TypeError), ("min_tokens", 17, ValueError),
-    ("n", 2, NotImplementedError), ("bad_words", ["x"], NotImplementedError),
+    ("logit_bias", {5: 101}, ValueError), ("logit_bias", [5], TypeError), ("logit_bias", {1.7: 1}, TypeError),
+    ("stop_token_ids", [-1], ValueError), ("allowed_token_ids", [], ValueError), ("ignore_eos", 1, TypeError),
+    ("min_tokens", 17, ValueError), ("n", 2, NotImplementedError), ("bad_words", ["x"], NotImplementedError),
     ("detokenize", False, NotImplementedError)])
 def test_wrong_parameters(parameter, value, error):
     with pytest.raises(error, match=parameter):
@@ -59,6 +59,10 @@ def test_wrong_options(options, error):
     with pytest.raises(error, match=name) as raised:
         LLM(MODEL, **options)
     assert isinstance(raised.value, sluice.Error) or error is TypeError
+
+
+def test_none_is_the_default_of_an_option():
+    assert sluice.inspect(MODEL, skip_tokenizer_init=None, block_size=None)["plan"] == sluice.inspect(MODEL)["plan"]
 
 
 def test_sizes_may_be_texts():

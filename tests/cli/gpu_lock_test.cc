@@ -7,6 +7,8 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -174,6 +176,27 @@ TEST_F(WithGpu, WaitsForALockOfThisProgram) {
   waitpid(waiter, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(std::filesystem::exists(done));
+}
+
+// CUDA's device N is the N-th of CUDA_VISIBLE_DEVICES, here of a machine whose GPU n is "GPU-n".
+TEST_F(WithGpu, LocksTheGpuThatCudaCallsByThisNumber) {
+  const std::string program = (directory_.path() / "nvidia-smi").string();
+  std::ofstream(program) << "#!/bin/sh\necho \"GPU-${3#--id=}\"\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const std::string path = std::string(getenv("PATH"));
+  setenv("PATH", (directory_.path().string() + ":" + path).c_str(), 1);
+  const auto locks = [&](const char* number, const char* name) {
+    return run("--device " + std::string(number) + " test -e " + gpu_lock_path(name));
+  };
+  setenv("CUDA_VISIBLE_DEVICES", "3,5", 1);
+  EXPECT_EQ(locks("0", "GPU-3"), 0);
+  EXPECT_EQ(locks("1", "GPU-5"), 0);
+  EXPECT_EQ(locks("2", "GPU-2"), 2);
+  setenv("CUDA_VISIBLE_DEVICES", "3", 1);
+  EXPECT_EQ(locks("1", "GPU-3"), 2) << "the lock of a GPU that CUDA does not show";
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(locks("1", "GPU-1"), 0);
+  setenv("PATH", path.c_str(), 1);
 }
 
 TEST_F(WithGpu, NestedHoldersDoNotWaitForEachOther) {

@@ -25,7 +25,11 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
   exit 0
 fi
 tools/gpu/pack.sh -o build/cuda/bundle/ all
+is_whole_bench=false
+[ "$mode" = bench ] && [ $# -eq 0 ] && is_whole_bench=true
+if "$is_whole_bench"; then rm -f out/gpu/*_bench.log; fi  # of other runs
 tools/with-gpu tools/gpu/run_bundle.sh build/cuda/bundle/sluice-gpu "$mode" "$@"
-if [ "$mode" = bench ] && [ $# -eq 0 ]; then
-  python3 tools/gpu/measured.py out/gpu >docs/kernels/measured.md
+if "$is_whole_bench"; then
+  python3 tools/gpu/measured.py out/gpu >out/gpu/measured.md
+  mv out/gpu/measured.md docs/kernels/measured.md
 fi
