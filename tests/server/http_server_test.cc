@@ -1,7 +1,9 @@
 // Requests and answers through real sockets: framing, limits of size and time, and the end.
 #include "server/http/http_server.h"
 
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -11,6 +13,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 
 #include "server/echo_server.h"
 #include "server/raw_client.h"
@@ -305,18 +309,70 @@ TEST(HttpServer, WithoutDescriptorsItWaitsAndGoesOn) {
   EXPECT_EQ(status_of(client.read_answer()), 200);
 }
 
-TEST(HttpServer, ListensOnAUnixSocketAndRemovesIt) {
-  const auto path = std::filesystem::temp_directory_path() /
-                    ("sluice_http_" + std::to_string(getpid()) + ".sock");
-  {
+class HttpUnixSocket : public ::testing::Test {
+ protected:
+  ~HttpUnixSocket() override { std::filesystem::remove(path_); }
+
+  ServerOptions options() const {
     ServerOptions options = echo_options();
-    options.unix_path = path;
-    HttpServer server(std::move(options));
-    RawClient client(path.string());
+    options.unix_path = path_;
+    return options;
+  }
+  void expect_answers() const {
+    RawClient client(path_.string());
     client.send(kGet);
     EXPECT_EQ(status_of(client.read_answer()), 200);
   }
-  EXPECT_FALSE(std::filesystem::exists(path));
+
+  const std::filesystem::path path_ = std::filesystem::temp_directory_path() /
+                                      ("sluice_http_" + std::to_string(getpid()) + ".sock");
+};
+
+TEST_F(HttpUnixSocket, IsMadeAndRemoved) {
+  {
+    HttpServer server(options());
+    expect_answers();
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
+// As a server that was killed.
+TEST_F(HttpUnixSocket, ThatWasLeftBehindIsReplaced) {
+  const int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, path_.c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  close(fd);
+  ASSERT_TRUE(std::filesystem::is_socket(path_));
+  HttpServer server(options());
+  expect_answers();
+}
+
+TEST_F(HttpUnixSocket, WithAListenerIsRefused) {
+  HttpServer server(options());
+  EXPECT_THROW(HttpServer{options()}, Error);
+  expect_answers();
+}
+
+TEST_F(HttpUnixSocket, NeverTakesThePlaceOfAFile) {
+  std::ofstream(path_) << "text";
+  EXPECT_THROW(HttpServer{options()}, Error);
+  EXPECT_EQ(std::filesystem::file_size(path_), 4u);
+}
+
+TEST_F(HttpUnixSocket, WithALongPathIsRefusedWithTheLimit) {
+  ServerOptions long_path = options();
+  long_path.unix_path = "/tmp/" + std::string(103, 'x');
+  try {
+    HttpServer server(long_path);
+    FAIL() << "it listens";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    const std::string message = error.what();
+    EXPECT_TRUE(has(message, long_path.unix_path)) << message;
+    EXPECT_TRUE(has(message, " 108 bytes") && has(message, " 107;")) << message;
+  }
 }
 
 TEST(HttpServer, ABadAddressIsAnError) {

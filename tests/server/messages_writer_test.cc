@@ -261,6 +261,22 @@ TEST(MessagesWriter, Stream) {
   EXPECT_EQ(put_together(text)["stop_reason"], "tool_use");
 }
 
+// As an answer that is cut by the limit of time.
+TEST(MessagesWriter, ACancelledAnswerIsCut) {
+  const OptionsPtr options = options_of();
+  for (const std::string text : {"Hi", "<tool_call>{\"name\": \"f\"", ""}) {
+    RequestOutput output;
+    output.text = text;
+    output.finish_reason = FinishReason::kCancelled;
+    EXPECT_EQ(Json::parse(body_of(options, {output}))["stop_reason"], "max_tokens") << text;
+    api::AnswerStream stream(options, writer_of(options));
+    std::string events = rendered(stream.start());
+    events += rendered(stream.delta(0, output, at_ms(1)));
+    events += rendered(stream.end({}));
+    EXPECT_EQ(put_together(events)["stop_reason"], "max_tokens") << text;
+  }
+}
+
 TEST(MessagesWriter, ErrorsEndIt) {
   const OptionsPtr options = options_of();
   api::AnswerStream stream(options, writer_of(options));

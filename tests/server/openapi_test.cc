@@ -94,6 +94,13 @@ TEST(OpenApi, HasEveryFieldOfEveryTable) {
             "#/components/schemas/TokenizeRequest");
 }
 
+TEST(OpenApi, LimitsBiases) {
+  const Json json = document();
+  const Json& chat = json["components"]["schemas"]["ChatRequest"]["properties"];
+  EXPECT_EQ(chat["logit_bias"]["maxProperties"], 1024) << chat["logit_bias"];
+  EXPECT_EQ(chat["allowed_token_ids"]["maxItems"], 16'384) << chat["allowed_token_ids"];
+}
+
 bool is_type(const Json& type, const Json& value) {
   return (type == "null" && value.is_null()) || (type == "boolean" && value.is_boolean()) ||
          (type == "integer" && value.is_number_integer()) ||

@@ -56,8 +56,8 @@ std::vector<FieldCase> sampling_cases() {
         R"({"99999999999999999999":0})", R"({"7":101})", R"({"7":-101})", R"({"7":null})",
         R"({"7":"1"})", "[]", "1"}},
       {"allowed_token_ids",
-       {"[0]", "[99,1]"},
-       {"[]", "[100]", "[-1]", "[1.0]", "[true]", "[\"1\"]", "[null]", "1"}},
+       {"[0]", "[99,1]", list_of("99", 16'384)},
+       {"[]", list_of("99", 16'385), "[100]", "[-1]", "[1.0]", "[true]", "[\"1\"]", "[null]", "1"}},
       {"seed",
        {"0", "-1", "9223372036854775807", "-9223372036854775808"},
        {"9223372036854775808", "-9223372036854775809", "1.0", "1e3", "\"1\"", "true"}},
@@ -275,6 +275,22 @@ TEST(RequestFields, AreCheckedAtAndPastTheirLimits) {
   for (const Route& route : routes()) {
     for (const FieldCase& field : route.cases) expect_limits(route, field);
   }
+}
+
+// More than the vocabulary of the table above has.
+TEST(RequestFields, BiasesHaveALimit) {
+  Json body = {{"prompt", "a"}};
+  for (int id = 0; id < 1024; ++id) body["logit_bias"][std::to_string(id)] = 1;
+  const RequestRules rules = {.defaults = {}, .vocab_size = 2000};
+  EXPECT_TRUE(std::holds_alternative<CompletionRequest>(read_completion(body.dump(), rules)));
+  body["logit_bias"]["1024"] = 1;
+  const auto read = read_completion(body.dump(), rules);
+  const auto* fault = std::get_if<http::Fault>(&read);
+  ASSERT_TRUE(fault);
+  EXPECT_EQ(fault->param, "logit_bias");
+  EXPECT_TRUE(fault->message.starts_with(
+      "logit_bias is an object of 1025; it must be an object of at most 1024 numbers"))
+      << fault->message;
 }
 
 // Two members are required, so that the table above cannot have them.

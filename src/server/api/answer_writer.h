@@ -50,15 +50,17 @@ class AnswerWriter {
   // Only with AnswerOptions::return_progress; of shares that wait, the latest.
   virtual void write_share(size_t prompt, const PromptShare& share, std::string& out) = 0;
   virtual void write_delta(const AnswerDelta& delta, std::string& out) = 0;
-  // After the last delta of each choice.
+  // After the last delta of each choice. One that says kCancelled was cut by the limit of time.
   virtual void write_end(const std::optional<CachedPlaces>& places, std::string& out) = 0;
-  // Instead of write_end, for an answer that failed, at any point.
+  // Instead of write_end, for an answer that failed, at any point. Of an answer that a drain cut,
+  // it comes after deltas that say kCancelled.
   virtual void write_fault(const http::Fault& fault, std::string& out) = 0;
   // After ten seconds without a byte.
   virtual void write_ping(std::string& out) = 0;
 
   // What a client is told if a drain cuts its answer short, for an API that cannot say that in an
-  // answer; else the answer ends with what it has.
+  // answer; else the answer ends with what it has. After the limit of time all answers end with
+  // what they have: told of an error, clients would send the same request again.
   virtual std::optional<http::Fault> abort_fault() const { return std::nullopt; }
 };
 

@@ -115,7 +115,9 @@ std::optional<int64_t> id_of_name(const std::string& name) {
 }
 
 void check_biases(const Check& check, const Json& value) {
-  if (!value.is_object()) refuse_value(check, check.place, value);
+  if (!value.is_object() || value.size() > check.facts.max_items) {
+    refuse_value(check, check.place, value);
+  }
   for (const auto& [name, bias] : value.items()) {
     const auto id = id_of_name(name);
     if (!id || *id >= check.rules.vocab_size) {
@@ -247,8 +249,8 @@ std::string known_values(const FieldFacts& facts, const FieldRules& rules) {
       return fmt::format("a list of {} token ids, integers from 0 to {}",
                          range_text(facts.min_items, facts.max_items), last_id);
     case FieldType::kBiases:
-      return fmt::format("an object of numbers {} by token ids from 0 to {}", number_text(facts),
-                         last_id);
+      return fmt::format("an object of {} numbers {} by token ids from 0 to {}",
+                         range_text(0, facts.max_items), number_text(facts), last_id);
     case FieldType::kPrompt:
       return fmt::format(
           "a text, a list of token ids (integers from 0 to {}), or a list of at "

@@ -55,7 +55,8 @@ struct FieldFacts {
   double number_min = 0;
   double number_max = 1;
   bool above_min = false;  // `number_min` itself is not allowed
-  // Of a list. One prompt, or one text of kTexts, counts as a list of one.
+  // Of a list, or of the members of kBiases. One prompt, or one text of kTexts, counts as a list of
+  // one.
   size_t min_items = 0;
   size_t max_items = std::numeric_limits<size_t>::max();
   // Of each text.

@@ -122,6 +122,10 @@ Field<Body> model_field() {
           set_member<&Body::model, Body>};
 }
 
+// Each choice has a copy of both, of about 48 KiB and 64 KiB at most: a bias is a node of a map.
+inline constexpr size_t kMaxBiases = 1024;
+inline constexpr size_t kMaxAllowedTokens = 16'384;
+
 // How tokens are drawn. What generation_config.json cannot have is named with its own default.
 template <typename Body>
 void add_sampling(Fields<Body>& fields) {
@@ -141,9 +145,12 @@ void add_sampling(Fields<Body>& fields) {
       set_member<&Params::frequency_penalty, Body>);
   add(with_default(sampling_facts("presence_penalty", "for all tokens that the answer has"), "0"),
       set_member<&Params::presence_penalty, Body>);
-  add(with_default(sampling_facts("logit_bias", "added to logits"), "{}"), set_biases<Body>);
+  FieldFacts biases = with_default(sampling_facts("logit_bias", "added to logits"), "{}");
+  biases.max_items = kMaxBiases;
+  add(biases, set_biases<Body>);
   FieldFacts allowed = with_default(sampling_facts("allowed_token_ids", "no others"), "all");
   allowed.min_items = 1;
+  allowed.max_items = kMaxAllowedTokens;
   add(allowed, set_member<&Params::allowed_token_ids, Body>);
   add(with_default(sampling_facts("seed", "same seed, same answer"), "drawn"),
       set_member<&Params::seed, Body>);

@@ -123,6 +123,14 @@ Json object_schema(std::span<const FieldFacts> members) {
   return schema;
 }
 
+Json biases_schema(const FieldFacts& facts) {
+  Json schema = {{"type", "object"},
+                 {"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,9})$"}}},
+                 {"additionalProperties", number_schema(facts)}};
+  if (facts.max_items < kNoLimit) schema["maxProperties"] = facts.max_items;
+  return schema;
+}
+
 // Of a field that has an effect; `field_schema` adds what its class means.
 Json known_schema(const FieldFacts& facts) {
   switch (facts.type) {
@@ -145,9 +153,7 @@ Json known_schema(const FieldFacts& facts) {
     case FieldType::kTokenIds:
       return list_schema(token_id_schema(), facts.min_items, facts.max_items);
     case FieldType::kBiases:
-      return {{"type", "object"},
-              {"propertyNames", {{"pattern", "^(0|[1-9][0-9]{0,9})$"}}},
-              {"additionalProperties", number_schema(facts)}};
+      return biases_schema(facts);
     case FieldType::kPrompt:
       return prompt_schema(facts);
     case FieldType::kObject:

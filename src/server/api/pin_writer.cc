@@ -8,9 +8,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A pin that another caller has deleted at once, or a request that was cancelled.
+// A pin that another caller has deleted at once, or a request that was cancelled, as by the limit
+// of time.
 http::Fault not_made() {
   return {.status = 503, .message = "the pin was not made, or was deleted meanwhile; try again"};
+}
+
+bool is_cancelled(const AnswerDelta& delta) {
+  return delta.output.finish_reason == FinishReason::kCancelled;
 }
 
 }  // namespace
@@ -27,9 +32,9 @@ Json pin_json(const PinInfo& pin) {
             {"disk", pin.num_disk_tokens}}}};
 }
 
-std::string PinWriter::body(const std::vector<AnswerDelta>&,
+std::string PinWriter::body(const std::vector<AnswerDelta>& choices,
                             const std::optional<CachedPlaces>&) const {
-  const std::optional<PinInfo> pin = find_();
+  const auto pin = is_cancelled(choices.at(0)) ? std::nullopt : find_();
   return pin ? pin_json(*pin).dump() : http::fault_body(not_made());
 }
 
@@ -47,10 +52,14 @@ void PinWriter::write_share(size_t, const PromptShare& share, std::string& out) 
   http::append_sse_event(out, {}, Json{{"prompt_progress", progress}}.dump());
 }
 
+void PinWriter::write_delta(const AnswerDelta& delta, std::string&) {
+  is_cancelled_ |= is_cancelled(delta);
+}
+
 // The service lists a pin before its request ends. `cache`: where what was not computed came from,
 // as in the timings of answers.
 void PinWriter::write_end(const std::optional<CachedPlaces>& places, std::string& out) {
-  const std::optional<PinInfo> pin = find_();
+  const auto pin = is_cancelled_ ? std::nullopt : find_();
   if (!pin) return write_fault(not_made(), out);
   Json json = pin_json(*pin);
   if (places) {

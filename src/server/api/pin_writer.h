@@ -21,7 +21,8 @@ nlohmann::ordered_json pin_json(const PinInfo& pin);
 
 class PinWriter final : public AnswerWriter {
  public:
-  // `find` gives the pin once it is there, from any thread; empty if it was not made.
+  // `find` gives the pin once it is there, from any thread; empty if it was not made. It may give
+  // an older one of that name if the request was cancelled, and is not asked then.
   using Find = std::function<std::optional<PinInfo>()>;
   PinWriter(int64_t num_prompt_tokens, Find find)
       : num_prompt_tokens_(num_prompt_tokens), find_(std::move(find)) {}
@@ -30,8 +31,8 @@ class PinWriter final : public AnswerWriter {
                    const std::optional<CachedPlaces>& places) const override;
   void write_start(std::string& out) override;
   void write_share(size_t prompt, const PromptShare& share, std::string& out) override;
-  // The token that the engine generated means nothing.
-  void write_delta(const AnswerDelta&, std::string&) override {}
+  // Writes nothing: the token that the engine generated has no meaning, only its end has.
+  void write_delta(const AnswerDelta& delta, std::string& out) override;
   void write_end(const std::optional<CachedPlaces>& places, std::string& out) override;
   void write_fault(const http::Fault& fault, std::string& out) override;
   void write_ping(std::string& out) override;
@@ -40,6 +41,7 @@ class PinWriter final : public AnswerWriter {
  private:
   int64_t num_prompt_tokens_;
   Find find_;
+  bool is_cancelled_ = false;
 };
 
 }  // namespace sluice::api

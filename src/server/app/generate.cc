@@ -2,9 +2,11 @@
 #include "server/app/generate.h"
 
 #include <ctime>
+#include <optional>
 #include <random>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "server/api/request_prompt.h"
@@ -18,17 +20,42 @@ uint64_t random_seed() {
   return engine();
 }
 
-// One request of the service for each choice. Errors: those of resolve_max_tokens.
+// Choices wait together. More than may ever wait are the client's to change: told to come again, it
+// would come for ever. A single prompt may be larger than the limit of tokens.
+std::optional<http::Fault> fault_of_size(int64_t num_choices, int64_t num_tokens,
+                                         const ServiceLimits& limits) {
+  if (num_choices > limits.max_waiting) {
+    return http::Fault{
+        .message = fmt::format("prompt x n asks for {} answers, but this server lets {} requests "
+                               "wait (--max-waiting); ask for fewer at once",
+                               num_choices, limits.max_waiting),
+        .param = "n"};
+  }
+  if (num_choices == 1 || num_tokens <= *limits.max_waiting_tokens) return std::nullopt;
+  return http::Fault{.message = fmt::format(
+                         "the prompts of all {} answers have {} tokens, but this server lets {} "
+                         "tokens wait (--max-waiting-tokens); ask for fewer answers at once",
+                         num_choices, num_tokens, *limits.max_waiting_tokens),
+                     .param = "n"};
+}
+
+// One request of the service for each choice. Each has a copy of its prompt and of all parameters,
+// so their number and size are checked before. Errors: those of resolve_max_tokens and
+// fault_of_size.
 api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest& request,
                                                         const api::AnswerOptions& options,
                                                         const ServedModel& model) {
   std::vector<int32_t> limits;
+  int64_t num_tokens = 0;
   for (const api::AnswerPrompt& prompt : options.prompts) {
     auto limit =
         api::resolve_max_tokens(request, std::ssize(prompt.ids), model.service.max_model_len());
     if (auto* fault = std::get_if<http::Fault>(&limit)) return std::move(*fault);
     limits.push_back(std::get<int32_t>(limit));
+    num_tokens += std::ssize(prompt.ids) * request.n;
   }
+  const int64_t num_choices = std::ssize(options.prompts) * request.n;
+  if (auto fault = fault_of_size(num_choices, num_tokens, model.service.limits())) return *fault;
   std::vector<ServiceRequest> all;
   for (const api::Choice& choice : api::choices_of(request, options.prompts.size())) {
     ServiceRequest& one = all.emplace_back();
@@ -75,8 +102,17 @@ std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
                          .return_progress = request.return_progress});
 }
 
+bool may_wait(const Call& call, const ServedModel& model, const api::CommonRequest& request,
+              size_t num_prompts) {
+  const int64_t num_choices = static_cast<int64_t>(num_prompts) * request.n;
+  const auto fault = fault_of_size(num_choices, 0, model.service.limits());
+  if (fault) call.fail(*fault);
+  return !fault;
+}
+
 bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
                        api::AnswerOptions& options) {
+  if (!may_wait(call, model, request, 1)) return false;
   auto rendered = api::render_conversation(request.conversation, model.prompt_tools());
   const std::vector<TextSegment>* segments = call.value_or_fail(rendered);
   if (segments == nullptr) return false;

@@ -23,13 +23,18 @@ namespace sluice::server {
 std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
                                                    const api::CommonRequest& request);
 
+// False, with 400, if prompts x n are more answers than may ever wait. Asked before prompts are
+// tokenized and answers get memory of their own: a small body can ask for 131,072 of them.
+bool may_wait(const Call& call, const ServedModel& model, const api::CommonRequest& request,
+              size_t num_prompts);
+
 // Renders and tokenizes a chat, and sets what follows from it: prompts, format, tools. False, with
-// 400, for what the template refuses.
+// 400, as of may_wait, and for what the template refuses.
 bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
                        api::AnswerOptions& options);
 
 // Submits the request; the answer leaves through `writer`. Errors, as answers: those of
-// resolve_max_tokens, and of the service.
+// resolve_max_tokens, 400 for more tokens than may ever wait, and those of the service.
 void generate(const Call& call, std::shared_ptr<const ServedModel> model,
               const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options,
               std::shared_ptr<api::AnswerWriter> writer);

@@ -55,28 +55,6 @@ int64_t retry_seconds(const ServiceSnapshot& now) {
   return std::clamp<int64_t>(static_cast<int64_t>(wait) + 1, 1, kMaxRetrySeconds);
 }
 
-// Choices wait together. More than may ever wait are the client's to change: told to come again, it
-// would come for ever. A single prompt may be larger than the limit of tokens.
-std::optional<http::Fault> fault_of_size(const std::vector<ServiceRequest>& choices,
-                                         const ServiceLimits& limits) {
-  const int64_t num_choices = std::ssize(choices);
-  if (num_choices > limits.max_waiting) {
-    return http::Fault{
-        .message = fmt::format("prompt x n asks for {} answers, but this server lets {} requests "
-                               "wait (--max-waiting); ask for fewer at once",
-                               num_choices, limits.max_waiting),
-        .param = "n"};
-  }
-  int64_t num_tokens = 0;
-  for (const ServiceRequest& choice : choices) num_tokens += std::ssize(choice.prompt);
-  if (num_choices == 1 || num_tokens <= *limits.max_waiting_tokens) return std::nullopt;
-  return http::Fault{.message = fmt::format(
-                         "the prompts of all {} answers have {} tokens, but this server lets {} "
-                         "tokens wait (--max-waiting-tokens); ask for fewer answers at once",
-                         num_choices, num_tokens, *limits.max_waiting_tokens),
-                     .param = "n"};
-}
-
 }  // namespace
 
 Generation::Generation(Call call, std::shared_ptr<const ServedModel> model,
@@ -132,7 +110,6 @@ void Generation::start(Call call, std::shared_ptr<const ServedModel> model,
 }
 
 std::optional<http::Fault> Generation::submit_all(std::vector<ServiceRequest> choices) {
-  if (auto fault = fault_of_size(choices, model_->service.limits())) return fault;
   for (size_t i = 0; i < choices.size() && !has_left(); ++i) {
     try {
       if (std::optional<http::Fault> fault = submit(i, std::move(choices[i]))) return fault;

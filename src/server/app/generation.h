@@ -33,7 +33,7 @@ namespace sluice::server {
 struct GenerationRequest {
   std::shared_ptr<const api::AnswerOptions> options;
   std::shared_ptr<api::AnswerWriter> writer;
-  std::vector<ServiceRequest> choices;  // by index
+  std::vector<ServiceRequest> choices;  // by index; no more than may wait
   bool stream = false;
 };
 

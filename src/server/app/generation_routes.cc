@@ -22,6 +22,7 @@ void complete(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_completion(call.body, model->rules);
   const api::CompletionRequest* request = call.value_or_fail(read);
   if (request == nullptr || !call.has_model(request->model)) return;
+  if (!may_wait(call, *model, *request, request->prompts.size())) return;
   const auto options = answer_options(call, *request);
   options->route = api::AnswerRoute::kCompletions;
   options->echo = request->echo;

@@ -1,7 +1,9 @@
 #include "server/http/http_server.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <future>
 #include <thread>
 #include <utility>
@@ -12,6 +14,8 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "core/error.h"
@@ -28,6 +32,9 @@ using SystemError = boost::system::error_code;
 // Pause after an accept that failed, for example without descriptors left.
 constexpr Milliseconds kAcceptPause{100};
 
+// A zero ends the path in the address of a socket.
+constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
+
 // Dead peers are found after 60 s. What a kind of socket does not have fails without effect.
 void set_socket_options(int fd) {
   const auto set = [fd](int level, int name, int value) {
@@ -41,8 +48,33 @@ void set_socket_options(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
 }
 
+asio::local::stream_protocol::endpoint unix_endpoint(const std::string& path) {
+  if (path.size() > kMaxUnixPathBytes) {
+    fail(ErrorCode::kInvalidArgument,
+         "the path of the unix domain socket \"{}\" has {} bytes, and a socket's path has at most "
+         "{}; give a shorter one",
+         path, path.size(), kMaxUnixPathBytes);
+  }
+  return asio::local::stream_protocol::endpoint(path);
+}
+
+// Whether `path` is a socket on which nobody listens. Without waiting: a listener whose queue is
+// full gives another error. REQUIRES: a path of at most kMaxUnixPathBytes.
+bool is_left_behind(const std::string& path) {
+  struct stat file {};
+  if (lstat(path.c_str(), &file) != 0 || !S_ISSOCK(file.st_mode)) return false;
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path, path.c_str(), path.size());
+  const int result = connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  const bool is_refused = result != 0 && errno == ECONNREFUSED;
+  close(fd);
+  return is_refused;
+}
+
 Protocol::endpoint endpoint_of(const ServerOptions& options) {
-  if (!options.unix_path.empty()) return asio::local::stream_protocol::endpoint(options.unix_path);
+  if (!options.unix_path.empty()) return unix_endpoint(options.unix_path);
   SystemError error;
   const auto address = asio::ip::make_address(options.address, error);
   if (error) {
@@ -116,6 +148,10 @@ class HttpServer::Impl {
     if (set_->options.unix_path.empty()) {
       check(acceptor_.set_option(asio::socket_base::reuse_address(true), error));
     }
+    // A server that was killed could not remove its socket, and bind would refuse the path for
+    // ever. Of two servers that start at once there, one may lose its path to the other.
+    const std::string& path = set_->options.unix_path;
+    if (!path.empty() && is_left_behind(path)) unlink(path.c_str());
     check(acceptor_.bind(endpoint, error));
     check(acceptor_.listen(asio::socket_base::max_listen_connections, error));
     if (!set_->options.unix_path.empty()) return;

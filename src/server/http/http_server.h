@@ -31,7 +31,9 @@ struct RefusedRequest {
 struct ServerOptions {
   std::string address = "127.0.0.1";  // an IP address, v4 or v6
   uint16_t port = 0;                  // 0: any that is free
-  std::string unix_path;              // not empty: a unix domain socket instead; made and removed
+  // Not empty: a unix domain socket instead; made and removed. One that is there already is
+  // replaced if nobody listens on it; other files are not.
+  std::string unix_path;
   int num_threads = 2;
   Limits limits;
   Router router;
@@ -48,8 +50,8 @@ struct ServerOptions {
 
 class HttpServer {
  public:
-  // Listens when it returns. Errors: kInvalidArgument for an address that is none; kIo when it
-  // cannot be bound.
+  // Listens when it returns. Errors: kInvalidArgument for an address that is none, or a unix_path
+  // that is too long; kIo when it cannot be bound.
   explicit HttpServer(ServerOptions options);
   // As stop(0).
   ~HttpServer();

@@ -330,6 +330,23 @@ TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
   EXPECT_TRUE(has(streaming->read_until("\r\n0\r\n\r\n"), "\"length\"")) << "a time of its own";
 }
 
+// The other APIs say it in their own words: AppMessages, AppResponses and AppPins have the tests.
+TEST(AppEnds, AChatThatTakesTooLongEndsWithWhatItHas) {
+  AppOptions options;
+  options.http.answer_time = milliseconds(200);
+  App app(options);
+  app.serve();
+  app.brake.pause_ms = 5;
+  const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},
+                        {"max_tokens", 400},
+                        {"ignore_eos", true}};
+  const char* const path = "/v1/chat/completions";
+  EXPECT_EQ(joined(testing::stream(app, path, request), 1).reasons[0], "abort");
+  const Json body = body_of(post(app, path, request));
+  EXPECT_EQ(body["choices"][0]["finish_reason"], "abort") << body;
+  EXPECT_LT(body["usage"]["completion_tokens"], 400);
+}
+
 // Within its limit a drain cuts nothing.
 TEST(AppEnds, ADrainLetsAnswersEnd) {
   App app;

@@ -250,5 +250,30 @@ TEST(Hostile, PagesAndHostsThatAreForeign) {
   expect_refused(app, strangers);
 }
 
+// A body of 600 KB that would be 131,072 copies of its prompts and biases. Its prompts are too
+// long, too, which only their tokens tell: that they are not named shows that there were none.
+TEST(Hostile, MoreAnswersThanMayWaitCostNothing) {
+  App app;
+  app.serve();
+  const std::string text(600, 'x');
+  Json completion = {{"prompt", std::vector<std::string>(1024, text)}, {"n", 128}};
+  for (int id = 0; id < 100; ++id) completion["logit_bias"][std::to_string(id)] = 1;
+  const std::string many = testing::post(app, "/v1/completions", completion);
+  EXPECT_EQ(status_of(many), 400) << many;
+  EXPECT_EQ(body_of(many)["error"]["param"], "n");
+  EXPECT_TRUE(has(many, " 131072 answers") && has(many, " 1024 requests")) << many;
+  completion["n"] = 1;
+  const std::string all = testing::post(app, "/v1/completions", completion);
+  EXPECT_TRUE(body_of(all)["error"].contains("context_length")) << "as many as may wait: " << all;
+  AppOptions few{.limits = {.max_waiting = 5}};
+  App small(few);
+  small.serve();
+  const Json chat = {{"messages", {{{"role", "user"}, {"content", text}}}}, {"n", 6}};
+  const std::string six = testing::post(small, "/v1/chat/completions", chat);
+  EXPECT_EQ(status_of(six), 400) << six;
+  EXPECT_TRUE(has(six, " 6 answers") && has(six, " 5 requests")) << six;
+  EXPECT_EQ(app.service->snapshot().num_accepted + small.service->snapshot().num_accepted, 0);
+}
+
 }  // namespace
 }  // namespace sluice::server

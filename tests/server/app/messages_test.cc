@@ -269,6 +269,26 @@ TEST(AppMessages, ADrainIsAnError) {
   drain.join();
 }
 
+// No stop_reason says it, and an error would make clients send the request again.
+TEST(AppMessages, AnAnswerThatTakesTooLongIsCut) {
+  AppOptions options;
+  options.http.answer_time = milliseconds(200);
+  App app(options);
+  app.serve();
+  app.brake.pause_ms = 5;
+  Json request = request_of("a", 400);
+  request["ignore_eos"] = true;
+  const Json body = body_of(posted(app, request));
+  EXPECT_EQ(body["stop_reason"], "max_tokens") << body;
+  EXPECT_LT(body["usage"]["output_tokens"], 400);
+  request["stream"] = true;
+  MessagesClient client;
+  client.read(events_of(posted(app, request)));
+  EXPECT_TRUE(client.done());
+  EXPECT_EQ(client.message()["stop_reason"], "max_tokens") << client.message();
+  app.expect_soon("sluice:requests_aborted_total{reason=timeout}", 2);
+}
+
 TEST(AppMessages, AFailedEngineIsAnError) {
   App app;
   app.serve();

@@ -115,6 +115,22 @@ TEST(AppPins, OfClientsThatLeaveAreNotMade) {
   EXPECT_EQ(body_of(app.get(kPins)), Json({{"pins", Json::array()}}));
 }
 
+// The pin of that name before it is still there, and must not pass for the new one.
+TEST(AppPins, ThatTakeTooLongAreNotMade) {
+  testing::AppOptions options;
+  options.http.answer_time = testing::milliseconds(500);
+  App app(options);
+  app.serve();
+  const Json made = pin(app, {{"name", "doc"}, {"prompt", std::string(32, 'd')}});
+  EXPECT_EQ(made.at("num_tokens"), 32);
+  app.brake.pause_ms = 100;
+  const Json late = pin(app, {{"name", "doc"}, {"prompt", std::string(450, 'z')}});
+  ASSERT_TRUE(late.contains("error")) << late;
+  EXPECT_EQ(late.at("error").at("code"), 503);
+  EXPECT_EQ(body_of(app.get("/sluice/pins/doc")).at("num_tokens"), 32);
+  app.expect_soon("sluice:requests_aborted_total{reason=timeout}", 1);
+}
+
 // After a restart the same prefix comes from the store, and metrics say so.
 TEST(AppPins, ComeFromTheStoreAfterARestart) {
   const testing::TemporaryStore store;

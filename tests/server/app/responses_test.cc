@@ -215,5 +215,25 @@ TEST(AppResponses, ADrainFailsThem) {
   EXPECT_TRUE(app.is_free());
 }
 
+// Its items are closed as after the limit of tokens, which the client checks.
+TEST(AppResponses, AnAnswerThatTakesTooLongIsIncomplete) {
+  testing::AppOptions options;
+  options.http.answer_time = milliseconds(200);
+  App app(options);
+  app.serve();
+  app.brake.pause_ms = 5;
+  const Json request = {{"input", "x"}, {"ignore_eos", true}, {"seed", 1}};
+  const ResponseClient client = streamed(app, request);
+  EXPECT_EQ(client.types().back(), "response.incomplete");
+  EXPECT_TRUE(std::ranges::count(client.types(), "response.output_item.done"));
+  for (const Json& response : {client.final_response(), response_to(app, request)}) {
+    EXPECT_EQ(response["status"], "incomplete") << response;
+    EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+    EXPECT_EQ(response["output"].back()["status"], "incomplete");
+    EXPECT_LT(response["usage"]["output_tokens"], 400);
+  }
+  app.expect_soon("sluice:requests_aborted_total{reason=timeout}", 2);
+}
+
 }  // namespace
 }  // namespace sluice::server

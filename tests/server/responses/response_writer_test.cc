@@ -227,6 +227,27 @@ TEST(ResponseWriter, FailsWithWhatThereIs) {
   EXPECT_EQ(fault->status, 503);
 }
 
+// As an answer that is cut by the limit of time: nothing fails, and its end closes the item.
+TEST(ResponseWriter, ACancelledAnswerIsIncomplete) {
+  const OptionsPtr options = options_of();
+  const RequestOutput last = output_of(" y", {1}, FinishReason::kCancelled);
+  api::AnswerStream stream(options, writer_of(options));
+  ResponseClient client;
+  client.read(rendered(stream.start()));
+  client.read(rendered(stream.delta(0, output_of("Hi", {testing::kHi}), at_ms(1))));
+  client.read(rendered(stream.delta(0, last, at_ms(2))));
+  client.read(rendered(stream.end({})));
+  EXPECT_EQ(client.types().back(), "response.incomplete");
+  const Json& response = client.final_response();
+  EXPECT_EQ(response["status"], "incomplete");
+  EXPECT_EQ(response["incomplete_details"]["reason"], "max_output_tokens");
+  EXPECT_EQ(response["output"][0]["status"], "incomplete");
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "Hi y");
+  const Json body = body_of(options, {output_of("Hi", {testing::kHi}), last});
+  EXPECT_EQ(body["status"], "incomplete");
+  EXPECT_EQ(body["output"], response["output"]);
+}
+
 struct Case {
   const char* name;
   OptionsPtr options;

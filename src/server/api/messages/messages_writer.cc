@@ -90,9 +90,9 @@ Content content_of(const AnswerOptions& options, const std::vector<AnswerEvent>&
 }
 
 // Agents run the tools of an answer whose reason is tool_use, so one with a call that max_tokens
-// has cut has another reason.
+// has cut has another reason. A limit of time has no reason of its own, and cuts as well.
 std::string stop_reason_of(const AnswerChoice& choice, bool is_broken, FinishReason reason) {
-  const bool is_cut = reason == FinishReason::kLength;
+  const bool is_cut = reason == FinishReason::kLength || reason == FinishReason::kCancelled;
   if (is_cut && is_broken) return "max_tokens";
   if (choice.finish_reason() == "tool_calls") return "tool_use";
   if (is_cut) return "max_tokens";

@@ -40,7 +40,7 @@ class MessagesWriter : public AnswerWriter {
   void write_fault(const http::Fault& fault, std::string& out) override;
   void write_ping(std::string& out) override;
 
-  // No stop_reason says that the server cut an answer short.
+  // No stop_reason says that the server ends.
   std::optional<http::Fault> abort_fault() const override;
 
  private:

@@ -37,16 +37,16 @@ ResponseAnswer::ResponseAnswer(const AnswerOptions& options, const ResponseFacts
       usage_(options),
       items_(facts, options.call_seed) {}
 
-// An answer that was cancelled is not complete, but no event says so: the code that cancels it ends
-// the stream in another way.
+// What has ended stays open: an answer that a drain has cancelled may still become a failed one.
 void ResponseAnswer::take(const AnswerDelta& delta, const ResponseItems::Write& write) {
   items_.take(choice_.take(delta).events, write);
   usage_.add(delta, choice_.num_thought_tokens());
   const FinishReason reason = delta.output.finish_reason;
-  if (reason == FinishReason::kNone || reason == FinishReason::kCancelled) return;
-  is_cut_ = reason == FinishReason::kLength && !items_.is_full();
-  items_.close(!is_cut_, write);
+  is_cut_ =
+      (reason == FinishReason::kLength || reason == FinishReason::kCancelled) && !items_.is_full();
 }
+
+void ResponseAnswer::close(const ResponseItems::Write& write) { items_.close(!is_cut_, write); }
 
 Json ResponseAnswer::head(const char* status) const {
   Json json = {{"id", "resp_" + options_->request_id},
@@ -82,6 +82,7 @@ Json ResponseAnswer::usage() const {
 
 Json ResponseAnswer::running() const { return head("in_progress"); }
 
+// The API has no reason for a limit of time. Clients handle this one as they handle every cut.
 Json ResponseAnswer::ended() const {
   Json json = head(is_cut_ ? "incomplete" : "completed");
   if (is_cut_) json["incomplete_details"]["reason"] = "max_output_tokens";

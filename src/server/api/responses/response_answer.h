@@ -27,10 +27,14 @@ class ResponseAnswer {
 
   // Takes the next part of the answer. Order: not after one that is finished.
   void take(const AnswerDelta& delta, const ResponseItems::Write& write);
+  // Ends the item that is open, if one is. Order: after the last delta, before `ended`; not before
+  // `failed`, which keeps it open.
+  void close(const ResponseItems::Write& write);
 
   // The response while it is made: without output and usage.
   Json running() const;
-  // The response after its last delta: "completed", or "incomplete" if its tokens were used up.
+  // The response after `close`: "completed", or "incomplete" if its tokens or its time were used
+  // up.
   Json ended() const;
   // The response that ends with an error: "failed", with what there is of the output.
   Json failed(const http::Fault& fault) const;
@@ -45,7 +49,7 @@ class ResponseAnswer {
   AnswerChoice choice_;
   UsageCounter usage_;
   ResponseItems items_;
-  bool is_cut_ = false;  // the limit of tokens ended it
+  bool is_cut_ = false;  // the model did not end it
 };
 
 }  // namespace sluice::api

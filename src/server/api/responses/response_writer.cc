@@ -24,7 +24,9 @@ ResponseWriter::ResponseWriter(std::shared_ptr<const AnswerOptions> options, Res
 std::string ResponseWriter::body(const std::vector<AnswerDelta>& choices,
                                  const std::optional<CachedPlaces>&) const {
   ResponseAnswer answer(*options_, facts_, *tokenizer_);
-  answer.take(choices[0], [](std::string_view, const Json&) {});
+  const auto drop = [](std::string_view, const Json&) {};
+  answer.take(choices[0], drop);
+  answer.close(drop);
   return json_line(answer.ended());
 }
 
@@ -56,6 +58,7 @@ void ResponseWriter::write_delta(const AnswerDelta& delta, std::string& out) {
 }
 
 void ResponseWriter::write_end(const std::optional<CachedPlaces>&, std::string& out) {
+  answer_.close([&](std::string_view type, Json members) { write(type, std::move(members), out); });
   Json response = answer_.ended();
   const std::string type = "response." + response["status"].get<std::string>();
   write_response(type, std::move(response), out);
