@@ -65,7 +65,7 @@ void prepare_content(Json& message, const std::string& place, bool takes_parts) 
   if (!takes_parts) *content = std::move(joined);
 }
 
-// Makes objects of the arguments, which clients send as the model wrote them: as text.
+// Makes objects of the arguments, which templates cannot write otherwise.
 void prepare_calls(Json& message, const std::string& place) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;
@@ -81,14 +81,7 @@ void prepare_calls(Json& message, const std::string& place) {
     if (!function.contains("name") || !function["name"].is_string()) {
       refuse("{}.function.name is missing or no text", call);
     }
-    const auto arguments = function.find("arguments");
-    if (arguments == function.end()) continue;
-    const std::string what = call + ".function.arguments";
-    if (arguments->is_string()) {
-      *arguments = parse_object(arguments->get_ref<const std::string&>(), what);
-    } else if (!arguments->is_object()) {
-      refuse("{} is {}; it must be an object", what, describe_json(*arguments));
-    }
+    function["arguments"] = call_arguments(function, call + ".function");
   }
 }
 
@@ -123,6 +116,15 @@ void prepare_thoughts(Json& message, const std::string& place) {
 }
 
 }  // namespace
+
+Json call_arguments(const Json& function, std::string_view place) {
+  const auto given = function.find("arguments");
+  if (given == function.end() || given->is_null() || *given == "") return Json::object();
+  if (given->is_object()) return *given;
+  const std::string what = fmt::format("{}.arguments", place);
+  if (given->is_string()) return parse_object(given->get_ref<const std::string&>(), what);
+  refuse("{} is {}; it must be an object", what, describe_json(*given));
+}
 
 Json parse_object(std::string_view text, std::string_view what) {
   return parse_of_type(text, what, Json::value_t::object, "object");

@@ -26,6 +26,12 @@ void check_tools(const nlohmann::ordered_json& tools);
 // Errors: kInvalidArgument if it has none.
 nlohmann::ordered_json& final_text(nlohmann::ordered_json& messages);
 
+// The member "arguments" of a call's `function` as an object: parsed if it is a text, as models
+// write it; {} if it is missing, null or an empty text, which all say that there are no arguments.
+// Errors: kInvalidArgument that begins with `place`, and ".arguments".
+nlohmann::ordered_json call_arguments(const nlohmann::ordered_json& function,
+                                      std::string_view place);
+
 // A JSON object from its text. Errors: kInvalidArgument that begins with `what`.
 nlohmann::ordered_json parse_object(std::string_view text, std::string_view what);
 // The same for a list.

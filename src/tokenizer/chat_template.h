@@ -61,8 +61,8 @@ class ChatTemplate {
   // The conversation as segments. All text of the input is in segments that do not parse special
   // tokens. The text has its BOS: encode it without adding one.
   //
-  // Before the template sees the messages, developer becomes system, arguments of calls that are
-  // texts become objects, reasoning_content, thinking and reasoning are all given where one is, and
+  // Before the template sees the messages, developer becomes system, arguments of calls become
+  // call_arguments(), reasoning_content, thinking and reasoning are all given where one is, and
   // parts are joined by line ends where the template takes no lists of parts. Errors: kUnsupported
   // as require(). kInvalidArgument that names the place in the input: no messages, unknown roles,
   // parts that are no text, tools for a template that does not read them, variables that it does

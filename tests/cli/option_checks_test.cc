@@ -263,6 +263,22 @@ TEST(ForeignOptions, CommandsKeepTheirOwn) {
             std::string::npos);
 }
 
+// Clients of other servers bring these; a key in a command line is there for other users to read.
+TEST(ForeignOptions, NamesTheServer) {
+  for (const Words& command : {Words{"serve", "-m", "d"}, kRun, Words{"doctor"}}) {
+    const std::string text = refusal(joined(command, {"--api-key", "k"}));
+    EXPECT_NE(text.find("--api-key-file"), std::string::npos) << text;
+    EXPECT_NE(text.find("SLUICE_API_KEY"), std::string::npos) << text;
+  }
+  for (const char* name : {"--host", "--port", "--served-model-name"}) {
+    EXPECT_EQ(refusal({"serve", "-m", "d", name, "127"}), "") << name;
+    EXPECT_NE(refusal(joined(kRun, {name, "127"})).find("`sluice serve`"), std::string::npos);
+  }
+  for (const ForeignOption& option : foreign_options()) {
+    EXPECT_EQ(option.advice.find("no server"), std::string_view::npos) << option.names;
+  }
+}
+
 // The engine refuses larger values (see its tests), so the command line must not accept them.
 TEST(Ranges, AreTheEngines) {
   expect({{{"--max-num-seqs", "4096"}, ""},

@@ -160,6 +160,16 @@ TEST(MessagesRequest, ReadsTools) {
   EXPECT_NE(refused(one + single).find("disable_parallel_tool_use"), std::string::npos);
 }
 
+TEST(MessagesRequest, NamesFewTypesOfToolsThatItSkips) {
+  std::string tools, named;
+  for (int i = 0; i < 500; ++i) {
+    const std::string type = "t" + std::to_string(i / 2);
+    tools += (i > 0 ? "," : "") + (R"({"type":")" + type + R"(","name":"n"})");
+    if (i % 2 == 0 && i < 32) named += (i > 0 ? "," : "") + type;
+  }
+  EXPECT_EQ(with(R"(,"tools":[)" + tools + "]").skipped_tools, named);
+}
+
 TEST(MessagesRequest, SwitchesThoughts) {
   const auto switched = [](const std::string& type) {
     return with(R"(,"thinking":{"type":")" + type +

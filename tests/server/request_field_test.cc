@@ -396,6 +396,7 @@ const std::vector<FieldCase> kNotDone = {
     {"thinking_token_budget", {}, {"0", "100"}},
     {"priority", {"0", "0.0"}, {"1", "-1", "false"}},
     {"n_probs", {"0"}, {"1", "false"}},
+    {"n_predict", {"-1"}, {"1", "0", "-2"}},
 };
 
 const std::vector<FieldCase> kNotDoneInChats = {

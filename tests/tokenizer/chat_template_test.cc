@@ -307,6 +307,23 @@ TEST(ChatTemplate, RefusesVariablesThatItDoesNotRead) {
 }
 
 // Each error names the place in the request.
+// Models write nothing where a function has no arguments, and clients send null or leave them out;
+// templates cannot write a member that is missing.
+TEST(ChatTemplate, TakesCallsWithoutArguments) {
+  const auto rendered = [](const std::string& arguments) {
+    const Json messages = Json::parse(R"([{"role": "user", "content": "x"},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f")" +
+                                      arguments + "}}]}]");
+    return joined(named("qwen3").render({.messages = messages}));
+  };
+  const std::string want = rendered(R"(, "arguments": {})");
+  EXPECT_NE(want.find(R"("arguments": {})"), std::string::npos) << want;
+  for (const char* given :
+       {R"(, "arguments": "{}")", R"(, "arguments": "")", R"(, "arguments": null)", ""}) {
+    EXPECT_EQ(rendered(given), want) << given;
+  }
+}
+
 TEST(ChatTemplate, RefusesBadRequests) {
   const ChatTemplate qwen3 = named("qwen3"), chatml = named("chatml");
   const std::pair<const char*, const char*> cases[] = {
@@ -336,6 +353,12 @@ TEST(ChatTemplate, RefusesBadRequests) {
       {R"({"messages": [{"role": "assistant", "tool_calls":
           [{"function": {"name": "f", "arguments": "[]"}}]}]})",
        "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages": [{"role": "assistant", "tool_calls":
+          [{"function": {"name": "f", "arguments": "{\"a\": "}}]}]})",
+       "messages[0].tool_calls[0].function.arguments"},
+      {R"({"messages": [{"role": "assistant", "tool_calls":
+          [{"function": {"name": "f", "arguments": 7}}]}]})",
+       "messages[0].tool_calls[0].function.arguments is 7"},
       {R"({"messages": [{"role": "user", "content": "x"}], "tools": {}})", "tools is an object"},
       {R"({"messages": [{"role": "user", "content": "x"}], "tools": [7]})", "tools[0] is 7"},
       {R"({"messages": [{"role": "user", "content": "x"}], "continue_final_message": true})",

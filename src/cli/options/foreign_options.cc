@@ -84,8 +84,10 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"--verbose-prompt --tokenize", "", "`sluice tokenize` prints the ids of a text"},
     {"--score --perplexity --echo", "", "`sluice score` prints the log-probabilities of a text"},
     {"--prompt-ids --input-ids --prompt-token-ids --token-ids", "--tokens", ""},
-    {"--host --port --api-key --served-model-name", "",
-     "there is no server yet; `sluice run` answers on the command line"},
+    {"--host --port --served-model-name", "", "`sluice serve` is the server"},
+    {"--api-key", "",
+     "other users of the machine can read a command line; `sluice serve` takes keys from "
+     "--api-key-file or the variable SLUICE_API_KEY"},
     {"-e --escape --color --simple-io --no-display-prompt --log-disable --multiline-input", "",
      "not needed; leave it out"},
     {"--spm-infill --mmproj --image", "", "only text is read"},

@@ -59,7 +59,7 @@ constexpr std::array kSharedRefusals = {
     not_done("logits_processors", "[[]]", "the sampler runs no code of clients"),
     not_done("logprob_token_ids", "[[]]", "ask for the likeliest tokens with logprobs"),
     not_done("n_probs", "[0]", "ask for the likeliest tokens with logprobs"),
-    not_done("n_predict", "[]", "give max_tokens"),
+    not_done("n_predict", "[-1]", "give max_tokens"),
     not_done("repeat_penalty", "[1]", "give repetition_penalty"),
     not_done("typical_p", "[1]", "the sampler does not have it"),
     not_done("mirostat", "[0]", "the sampler does not have it"),

@@ -9,16 +9,24 @@
 namespace sluice::server {
 namespace {
 
+bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
+
+// As RFC 3986 has it, in lower case, as browsers send it. Apps have schemes of their own.
+bool is_scheme(std::string_view text) {
+  return !text.empty() && is_letter(text[0]) && std::ranges::all_of(text, [](char c) {
+    return is_letter(c) || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
+  });
+}
+
 // A scheme, "://", and a host with perhaps a port.
 bool is_origin(std::string_view text) {
-  for (const std::string_view scheme : {"http://", "https://"}) {
-    if (!text.starts_with(scheme)) continue;
-    const std::string_view host = text.substr(scheme.size());
-    return !host.empty() && std::ranges::all_of(host, [](char c) {
-      return c > ' ' && c < 127 && std::string_view("/?#@*,\"").find(c) == std::string_view::npos;
-    });
-  }
-  return false;
+  constexpr std::string_view kBetween = "://";
+  const size_t end = text.find(kBetween);
+  if (end == std::string_view::npos || !is_scheme(text.substr(0, end))) return false;
+  const std::string_view host = text.substr(end + kBetween.size());
+  return !host.empty() && std::ranges::all_of(host, [](char c) {
+    return c > ' ' && c < 127 && std::string_view("/?#@*,\"").find(c) == std::string_view::npos;
+  });
 }
 
 }  // namespace
@@ -27,8 +35,8 @@ CorsOrigins::CorsOrigins(std::vector<std::string> origins) : origins_(std::move(
   for (const std::string& origin : origins_) {
     if (is_origin(origin)) continue;
     fail(ErrorCode::kInvalidArgument,
-         "--cors-origins has \"{}\"; give origins such as https://app.example or "
-         "http://localhost:3000",
+         "--cors-origins has \"{}\"; give origins such as https://app.example, "
+         "http://localhost:3000 or app://name",
          printable(origin));
   }
 }

@@ -22,9 +22,8 @@ bool is_ip_literal(std::string_view host) {
   return is_ip_address(host);
 }
 
-// "Bearer KEY" of Authorization, with the scheme in any case, or x-api-key.
-std::optional<std::string_view> key_of(const http::Request& request) {
-  if (const std::string* key = request.find("x-api-key")) return *key;
+// "Bearer KEY" of Authorization, with the scheme in any case.
+std::optional<std::string_view> bearer_of(const http::Request& request) {
   const std::string* value = request.find("Authorization");
   constexpr std::string_view kScheme = "Bearer ";
   if (value == nullptr || value->size() < kScheme.size()) return std::nullopt;
@@ -79,10 +78,14 @@ bool Gate::needs_key(const http::Request& request) const {
 
 std::optional<http::Fault> Gate::check_key(const http::Request& request) const {
   if (keys_.empty() || !needs_key(request)) return std::nullopt;
-  const std::optional<std::string_view> key = key_of(request);
-  if (key && is_key(*key)) return std::nullopt;
+  // A client may send an old or empty x-api-key of its settings beside the key it was given.
+  const std::optional<std::string_view> bearer = bearer_of(request);
+  const std::string* field = request.find("x-api-key");
+  if ((bearer && is_key(*bearer)) || (field != nullptr && is_key(*field))) return std::nullopt;
+  const bool has_key = bearer || field != nullptr;
   return http::Fault{.status = 401,
-                     .message = key ? "the key is wrong"
+                     .message = has_key
+                                    ? "the key is wrong"
                                     : "a key is needed: Authorization: Bearer KEY, or x-api-key",
                      // Without the second, agents ask with the same key for minutes.
                      .fields = {{"WWW-Authenticate", "Bearer"}, {"x-should-retry", "false"}}};

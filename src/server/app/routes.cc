@@ -34,6 +34,8 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_pin_routes(router, context);
   std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
+    // HTTP has it wherever there is GET, so a description of each would only repeat that.
+    if (name.method == "HEAD") continue;
     names.push_back({std::move(name.method), std::move(name.pattern)});
   }
   context.openapi = api::openapi_document(names, context.version).dump();

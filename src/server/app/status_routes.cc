@@ -17,13 +17,15 @@ using Saying = http::Answer (*)(ServerContext& context, const http::Request& req
 
 void add_status_route(http::Router& router, ServerContext& context, const char* pattern,
                       Saying saying) {
-  router.add("GET", pattern,
-             [&context, pattern, saying](const http::Request& request,
-                                         const std::shared_ptr<http::Exchange>& exchange) {
-               http::Answer answer = saying(context, request);
-               context.state.http_metrics().answered(pattern, answer.status);
-               exchange->answer(std::move(answer));
-             });
+  for (const char* method : {"GET", "HEAD"}) {
+    router.add(method, pattern,
+               [&context, pattern, saying](const http::Request& request,
+                                           const std::shared_ptr<http::Exchange>& exchange) {
+                 http::Answer answer = saying(context, request);
+                 context.state.http_metrics().answered(pattern, answer.status);
+                 exchange->answer(std::move(answer));
+               });
+  }
 }
 
 http::Answer health(ServerContext& context, const http::Request&) { return context.state.health(); }

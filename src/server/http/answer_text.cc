@@ -32,7 +32,10 @@ void append_head(std::string& out, const AnswerHead& head) {
   for (const auto* fields : {&head.fields, &head.more_fields}) {
     for (const Field& field : *fields) append_field(out, field.name, field.value);
   }
-  if (head.length) append_field(out, "Content-Length", fmt::format("{}", *head.length));
+  // RFC 9110, 8.6: a length in a 304 is that of the 200, and clients may believe it.
+  if (head.length && head.status != 304) {
+    append_field(out, "Content-Length", fmt::format("{}", *head.length));
+  }
   if (head.chunked) append_field(out, "Transfer-Encoding", "chunked");
   if (head.close) append_field(out, "Connection", "close");
   out.append("\r\n");

@@ -18,8 +18,9 @@ struct AnswerHead {
   const std::vector<Field>& fields;
   const std::vector<Field>& more_fields;
   std::string_view request_id;
-  std::optional<size_t> length;  // of the body; none: a stream
-  bool chunked = false;          // the stream is framed; else the connection's end is its end
+  // Of the body; none: a stream. Of a 304 it is not written, since it would have to be the page's.
+  std::optional<size_t> length;
+  bool chunked = false;  // the stream is framed; else the connection's end is its end
   bool close = false;
 };
 

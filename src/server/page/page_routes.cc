@@ -80,13 +80,13 @@ http::Answer page(const http::Request& request) {
 
 void add_page_routes(http::Router& router, ServerContext& context) {
   for (const char* pattern : {"/", "/ui/{}"}) {
-    router.add("GET", pattern,
-               [&context, pattern](const http::Request& request,
-                                   const std::shared_ptr<http::Exchange>& exchange) {
-                 http::Answer answer = page(request);
-                 context.state.http_metrics().answered(pattern, answer.status);
-                 exchange->answer(std::move(answer));
-               });
+    const auto handler = [&context, pattern](const http::Request& request,
+                                             const std::shared_ptr<http::Exchange>& exchange) {
+      http::Answer answer = page(request);
+      context.state.http_metrics().answered(pattern, answer.status);
+      exchange->answer(std::move(answer));
+    };
+    for (const char* method : {"GET", "HEAD"}) router.add(method, pattern, handler);
   }
 }
 

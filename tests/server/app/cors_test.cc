@@ -101,11 +101,45 @@ TEST(AppCors, AllowedPagesNeedTheKey) {
 }
 
 TEST(AppCors, TakesOriginsOnly) {
-  EXPECT_NO_THROW(CorsOrigins({"https://[::1]:8000"}));
-  for (const char* text : {"*", "app.example", "https://", "https://app.example/", "null", "",
-                           "https://*.example", "ftp://a", "https://a b", "https://u@a"}) {
+  for (const char* text : {"https://[::1]:8000", "app://obsidian.md", "chrome-extension://abc",
+                           "vscode-webview://x", "tauri://localhost", "a1+.-://b"}) {
+    EXPECT_NO_THROW(CorsOrigins({text})) << text;
+  }
+  for (const char* text : {"*",
+                           "app.example",
+                           "https://",
+                           "https://app.example/",
+                           "null",
+                           "",
+                           "https://*.example",
+                           "https://a b",
+                           "https://u@a",
+                           "://a",
+                           "1a://b",
+                           "-a://b",
+                           "a_b://c",
+                           "a b://c",
+                           "App://a",
+                           "*://a",
+                           "app:a",
+                           "file://",
+                           "app://null/",
+                           "app://a://b"}) {
     EXPECT_THROW(CorsOrigins({text}), Error) << text;
   }
+}
+
+// Apps that show their pages in a browser of their own.
+TEST(AppCors, OriginsMayHaveAnyScheme) {
+  AppOptions options;
+  options.gate.cors_origins = CorsOrigins({"app://obsidian.md"});
+  App app(options);
+  app.serve();
+  const std::string answer = sent(app, get("app://obsidian.md"));
+  EXPECT_EQ(status_of(answer), 200);
+  EXPECT_TRUE(has(answer, "Access-Control-Allow-Origin: app://obsidian.md\r\n")) << answer;
+  EXPECT_EQ(status_of(sent(app, get("https://obsidian.md"))), 403);
+  EXPECT_EQ(status_of(sent(app, get("app://other.md"))), 403);
 }
 
 }  // namespace

@@ -47,6 +47,23 @@ TEST(Gate, AsksForAKey) {
   EXPECT_EQ(with("x-api-key", ""), 401);
 }
 
+// Clients send a stale or an empty x-api-key beside the key that they were given, or the reverse:
+// a caller who knows a key is let in, whatever else the request has.
+TEST(Gate, TakesAKeyFromEitherField) {
+  const Gate gate({.keys = {"one-secret", "two"}});
+  const auto with = [&](const char* field, const char* bearer) {
+    return checked(gate, {{"x-api-key", field}, {"Authorization", bearer}});
+  };
+  for (const char* other : {"", "stale"}) {
+    EXPECT_EQ(with(other, "Bearer two"), 0) << other;
+    EXPECT_EQ(with("two", other), 0) << other;
+    EXPECT_EQ(with("two", "Bearer stale"), 0);
+    EXPECT_EQ(with(other, "Bearer stale"), 401) << other;
+    EXPECT_EQ(with(other, ""), 401) << other;
+  }
+  EXPECT_EQ(with("one-secret", "Bearer two"), 0);
+}
+
 // The first two only say how the server is; another path, however it is written, needs the key.
 TEST(Gate, OpensPathsThatSayHowTheServerIs) {
   const Gate local({.keys = {"k"}}), remote({.keys = {"k"}, .is_local = false});

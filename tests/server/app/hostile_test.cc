@@ -212,8 +212,11 @@ TEST(Hostile, KeysThatAreWrong) {
                             "Bearer\tfirst-key", "Bearer first-key first-key"}) {
     strangers.push_back({common + "Authorization: " + value + "\r\n", 401});
   }
-  // The first of two counts; a right one behind it does not help.
-  strangers.push_back({common + "x-api-key: wrong\r\nAuthorization: Bearer first-key\r\n", 401});
+  // Either field may have the key, but not both a wrong one.
+  strangers.push_back({common + "x-api-key: wrong\r\nAuthorization: Bearer no\r\n", 401});
+  strangers.push_back({common + "x-api-key: \r\nAuthorization: Bearer \r\n", 401});
+  // The first of two fields with one name counts; a right one behind it does not help.
+  strangers.push_back({common + "x-api-key: wrong\r\nx-api-key: first-key\r\n", 401});
   strangers.push_back(
       {common + "Authorization: Bearer no\r\nAuthorization: Bearer first-key\r\n", 401});
   expect_refused(app, strangers);

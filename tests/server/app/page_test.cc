@@ -26,6 +26,12 @@ std::string get(const App& app, const std::string& path, const std::string& fiel
 }
 constexpr const char* kGzip = "Accept-Encoding: gzip, br\r\n";
 
+std::string etag_of(const App& app) {
+  const std::string answer = get(app, "/", kGzip);
+  const size_t begin = answer.find("ETag: ") + 6;
+  return answer.substr(begin, answer.find("\r\n", begin) - begin);
+}
+
 TEST(AppPage, IsCompressedAndLoadsNothingFromElsewhere) {
   const App app;  // the page needs no model
   for (const auto& [path, type] : {std::pair{"/", "text/html"},
@@ -45,14 +51,33 @@ TEST(AppPage, IsCompressedAndLoadsNothingFromElsewhere) {
 
 TEST(AppPage, IsSentOnce) {
   const App app;
-  const std::string answer = get(app, "/", kGzip);
-  const size_t begin = answer.find("ETag: ") + 6;
-  const std::string etag = answer.substr(begin, answer.find("\r\n", begin) - begin);
+  const std::string etag = etag_of(app);
   EXPECT_EQ(etag.size(), 34U);
   const std::string again = get(app, "/", std::string(kGzip) + "If-None-Match: " + etag + "\r\n");
   EXPECT_EQ(status_of(again), 304);
   EXPECT_TRUE(again.ends_with("\r\n\r\n"));
+  EXPECT_FALSE(has(again, "Content-Length")) << "it would be that of the page: " << again;
   EXPECT_EQ(status_of(get(app, "/", std::string(kGzip) + "If-None-Match: \"0\"\r\n")), 200);
+}
+
+TEST(AppPage, AnswersWithoutBodiesKeepTheConnection) {
+  App app;
+  app.serve();
+  RawClient client(app.server->port());
+  const std::string fields = " HTTP/1.1\r\nHost: localhost\r\n" + std::string(kGzip);
+  for (const char* path : {"/", "/health", "/v1/models"}) {
+    client.send("HEAD " + std::string(path) + fields + "\r\n");
+    const std::string head = client.read_until("\r\n\r\n");
+    EXPECT_EQ(status_of(head), 200) << path;
+    const std::string answer = get(app, path, kGzip);
+    const size_t length = answer.size() - answer.find("\r\n\r\n") - 4;
+    EXPECT_TRUE(has(head, "Content-Length: " + std::to_string(length) + "\r\n")) << head;
+  }
+  client.send("GET /" + fields + "If-None-Match: " + etag_of(app) + "\r\n\r\n");
+  EXPECT_EQ(status_of(client.read_until("\r\n\r\n")), 304);
+  client.send("GET /live" + fields + "\r\n");
+  EXPECT_EQ(status_of(client.read_answer()), 200) << "nothing lies between the answers";
+  app.expect_soon("sluice:http_requests_total{route=/health,code=200}", 2);
 }
 
 TEST(AppPage, AsksForTheKeyByItself) {

@@ -81,6 +81,17 @@ TEST(ResponseInput, TurnsOfTheAssistant) {
       {"role":"tool","tool_call_id":"c3","content":"of a call that is gone"}])"));
 }
 
+// A call without arguments, as it is written by models, clients and routers.
+TEST(ResponseInput, CallsWithoutArguments) {
+  for (const char* given : {R"(,"arguments":"{}")", R"(,"arguments":"")", R"(,"arguments":null)",
+                            R"(,"arguments":{})", ""}) {
+    const Json all = messages(std::string(R"([{"type":"function_call","call_id":"c","name":"f")") +
+                              given + "}]");
+    EXPECT_EQ(all[0]["tool_calls"][0]["function"].dump(), R"({"name":"f","arguments":{}})")
+        << given;
+  }
+}
+
 // Thoughts that are encrypted, or that nothing follows, are left out.
 TEST(ResponseInput, ThoughtsWithoutAMessage) {
   const Json want = Json::parse(R"([{"role":"user","content":"a"},{"role":"user","content":"b"}])");
@@ -114,6 +125,17 @@ TEST(ResponseTools, FunctionsAndNamespaces) {
   EXPECT_TRUE(request(R"("input":"a","tools":[{"type":"custom","name":"x"}])")
                   .conversation.tools.is_null());
   EXPECT_TRUE(request(R"("input":"a")").conversation.tools.is_null());
+}
+
+// Types come from clients, and go to a line of the log.
+TEST(ResponseTools, FewTypesThatAreSkippedAreNamed) {
+  std::string tools, named;
+  for (int i = 0; i < 500; ++i) {
+    const std::string type = "t" + std::to_string(i);
+    tools += (i > 0 ? "," : "") + (R"({"type":")" + type + "\"}");
+    if (i < 16) named += (i > 0 ? "," : "") + type;
+  }
+  EXPECT_EQ(request(R"("input":"a","tools":[)" + tools + "]").skipped_tools, named);
 }
 
 TEST(ResponseRequest, Members) {
@@ -181,6 +203,10 @@ TEST(ResponseRequest, Errors) {
         Case{R"("input":[{"type":"reasoning","summary":[]}])", "input", "no message"},
         Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"[]"}])",
              "input", "input[0].arguments is \"[]\""},
+        Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a"}])",
+             "input", "input[0].arguments is \"{\"a\""},
+        Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":7}])",
+             "input", "input[0].arguments is 7"},
         Case{R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input",
              "input[0].call_id is missing"},
         Case{R"("input":[{"type":"function_call_output","call_id":"c"}])", "input",

@@ -10,6 +10,7 @@
 
 #include "core/printable.h"
 #include "io/json.h"
+#include "server/api/skipped_types.h"
 
 namespace sluice::api {
 namespace {
@@ -229,15 +230,16 @@ Json chat_messages(Json&& system, Json&& messages) {
 
 Json chat_tools(Json&& tools, std::string& skipped) {
   Json functions = Json::array();
+  SkippedTypes others;
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = fmt::format("tools[{}]", i);
     if (is_function(tools[i], place)) {
       functions.push_back(function_of(tools[i], place));
       continue;
     }
-    if (!skipped.empty()) skipped += ',';
-    skipped += printable(text_of(tools[i], "type", place));
+    others.add(text_of(tools[i], "type", place));
   }
+  skipped = others.take();
   return functions;
 }
 

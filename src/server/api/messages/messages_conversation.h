@@ -22,7 +22,7 @@ namespace sluice::api {
 Json chat_messages(Json&& system, Json&& messages);
 
 // Tools as functions. Types that run on Anthropic's servers, or whose schemas only its models know,
-// are left out; their names are appended to `skipped`, with commas. REQUIRES: a list of objects.
+// are left out; `skipped` becomes their SkippedTypes. REQUIRES: a list of objects.
 Json chat_tools(Json&& tools, std::string& skipped);
 
 }  // namespace sluice::api

@@ -29,12 +29,9 @@ const Json& member(const Json& object, std::string_view name) {
   return found == object.end() ? kNull : *found;
 }
 
-// A model may call a function without arguments by an empty text.
 Json arguments_of(const Json& item, const std::string& place) {
-  const std::string text = text_member(item, "arguments", place);
-  if (text.empty()) return Json::object();
   try {
-    return parse_object(text, place + ".arguments");
+    return call_arguments(item, place);
   } catch (const Error& error) {
     refuse_field(place, error.message());
   }

@@ -8,15 +8,14 @@
 
 #include <fmt/format.h>
 
-#include "core/printable.h"
 #include "io/json.h"
 #include "server/api/responses/response_text.h"
+#include "server/api/skipped_types.h"
 
 namespace sluice::api {
 namespace {
 
 constexpr size_t kMaxFunctions = 512;
-constexpr size_t kMaxSkippedTypes = 16;  // of those that are named
 
 class ToolReader {
  public:
@@ -27,12 +26,15 @@ class ToolReader {
     } else if (type == "namespace") {
       add_space(tool, place);
     } else {
-      return skip(type);
+      return skipped_.add(type);
     }
     tools_.told.push_back(tool);
   }
 
-  ResponseTools take() { return std::move(tools_); }
+  ResponseTools take() {
+    tools_.skipped = skipped_.take();
+    return std::move(tools_);
+  }
 
  private:
   // The description of a namespace has no place in a chat; that of each function stays.
@@ -51,7 +53,7 @@ class ToolReader {
                      fmt::format("{} is {}; it must be an object", inner, describe_json(one)));
       }
       const std::string type = text_member(one, "type", inner);
-      type == "function" ? add_function(one, inner, space) : skip(type);
+      type == "function" ? add_function(one, inner, space) : skipped_.add(type);
     }
   }
 
@@ -82,16 +84,9 @@ class ToolReader {
     tools_.functions.push_back({{"type", "function"}, {"function", std::move(function)}});
   }
 
-  // For the log, whose lines are short.
-  void skip(const std::string& type) {
-    if (skipped_.size() >= kMaxSkippedTypes || !skipped_.insert(type).second) return;
-    if (!tools_.skipped.empty()) tools_.skipped += ',';
-    tools_.skipped += printable(type);
-  }
-
   ResponseTools tools_;
   std::set<std::string> names_;
-  std::set<std::string> skipped_;
+  SkippedTypes skipped_;
 };
 
 }  // namespace

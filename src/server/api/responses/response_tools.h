@@ -14,8 +14,8 @@ struct ResponseTools {
   Json functions = Json::array();  // of a chat; those of namespaces have their flat_name
   Json told = Json::array();       // the tools, as they were given, that have these functions
   std::map<std::string, SpacedName> in_spaces;
-  // The types of all others, each once, with commas: tools that only OpenAI's servers have. Agents
-  // send them unasked and do without, so they are left out and not refused.
+  // The SkippedTypes of all others: tools that only OpenAI's servers have. Agents send them unasked
+  // and do without, so they are left out and not refused.
   std::string skipped;
 };
 

@@ -76,7 +76,7 @@ function takeEvent(event, view, state) {
     }
   }
   const delta = event.choices?.[0]?.delta ?? {};
-  const thought = delta.reasoning_content ?? '';
+  const thought = delta.reasoning_content ?? delta.reasoning ?? '';
   if ((thought !== '' || delta.content) && state.first === 0) {
     state.first = performance.now();
     showFirstToken((state.first - state.begin) / 1000);
