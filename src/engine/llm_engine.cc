@@ -2,6 +2,7 @@
 #include "engine/llm_engine.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <fmt/format.h>
 
@@ -98,14 +99,18 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
 }
 
 LlmEngine::~LlmEngine() {
-  // Work may be pending after an error, and it uses memory that the members free.
-  try {
-    flush_store();
-    if (residency_) residency_->synchronize();
-    if (compute_) compute_->synchronize();
-  } catch (const Error&) {
-    // step() has thrown it to the caller already.
-  }
+  // Work may be pending after an error, and it uses memory that the members free. A wait is tried
+  // also if another one throws.
+  const auto attempt = [](const auto& wait) {
+    try {
+      wait();
+    } catch (const std::exception&) {
+      // step() has thrown it to the caller already.
+    }
+  };
+  attempt([this] { flush_store(); });
+  attempt([this] { residency_ ? residency_->synchronize() : void(); });
+  attempt([this] { compute_ ? compute_->synchronize() : void(); });
 }
 
 void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,
@@ -340,12 +345,9 @@ int64_t LlmEngine::trace_rows(int64_t num_tokens) const {
 // positions are computed, also those in the prefix cache.
 void LlmEngine::run_alone(Sequence& sequence, const RunPass& run_pass) {
   check_idle();
-  flush_store();  // which may hold blocks
   check_request(sequence.tokens, sequence.params);
   const int64_t max_rows = trace_rows(sequence.num_tokens());
-  const bool begun = blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),
-                                        /*max_hit_tokens=*/0);
-  SLUICE_CHECK(begun);
+  begin_alone(sequence);
   try {
     bool goes_on = true;
     while (goes_on && sequence.num_pending() > 0) {
@@ -383,7 +385,12 @@ bool LlmEngine::run_traced(const std::vector<int32_t>& tokens, TraceRecorder& re
     cancelled = watch.should_cancel && watch.should_cancel();
     return !cancelled;
   });
-  if (!cancelled) tap_kv(sequence, recorder);
+  try {
+    if (!cancelled) tap_kv(sequence, recorder);
+  } catch (...) {
+    end_alone(sequence);
+    throw;
+  }
   end_alone(sequence);
   return !cancelled;
 }

@@ -220,6 +220,8 @@ class LlmEngine {
   // one returns false; then the caller's end_alone gives back what it holds, unless an error did.
   using RunPass = std::function<bool(const Batch& batch)>;
   void run_alone(Sequence& sequence, const RunPass& run_pass);
+  // Gives it blocks. Errors: kIo if the KV store holds them, for reads and writes that stand still.
+  void begin_alone(Sequence& sequence);
   void end_alone(Sequence& sequence);
   using KeepLogits = std::function<void(std::span<const float> rows)>;
   bool run_traced(const std::vector<int32_t>& tokens, TraceRecorder& recorder,

@@ -10,7 +10,8 @@ namespace {
 // While all requests load: until the next look at cancelled ones, and at new ones.
 constexpr std::chrono::milliseconds kLongestWait{10};
 
-// At the end: how long to wait for the next block to be written.
+// How long to wait for a disk: for the next block to be written at the end, and for blocks that
+// reads and writes hold.
 constexpr std::chrono::seconds kPatience{10};
 
 }  // namespace
@@ -52,6 +53,26 @@ void LlmEngine::tend_store(std::vector<RequestOutput>& outputs) {
 void LlmEngine::wait_for_store(const std::vector<RequestOutput>& outputs) {
   SLUICE_CHECK(kv_store_ != nullptr, "an empty batch");
   if (outputs.empty()) kv_store_->wait(kLongestWait);
+}
+
+// Nothing else runs, so only the store can hold blocks that the sequence needs: those of its
+// writes, and of its reads for requests that were cancelled.
+void LlmEngine::begin_alone(Sequence& sequence) {
+  const auto begin = [&] {
+    return blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),
+                              /*max_hit_tokens=*/0);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  for (bool begun = begin(); !begun; begun = begin()) {
+    SLUICE_CHECK(is_storing(), "{} blocks for {} tokens", blocks_->num_free_blocks(),
+                 sequence.num_tokens());
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail(ErrorCode::kIo, "the KV store still reads or writes {} blocks; try again",
+           blocks_->num_other_holds());
+    }
+    kv_store_->wait(kLongestWait);
+    kv_store_->tend();
+  }
 }
 
 bool LlmEngine::flush_store() { return !kv_store_ || kv_store_->flush(kPatience); }

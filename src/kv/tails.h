@@ -52,7 +52,7 @@ class Tails {
 
   Stream& compute_;
   WaitGate& gate_;
-  // Memory of both lists is taken at construction: a decode step allocates nothing.
+  // Memory of both lists is taken at construction: they do not grow in a decode step.
   std::vector<TailId> free_;  // used first in, first out, so that a write-back has time to end
   std::vector<Hold> holds_;   // ascending by sequence, of one in order of position
   std::vector<std::unique_ptr<Event>> left_;  // [tail]

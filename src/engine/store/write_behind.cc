@@ -1,6 +1,7 @@
 // waiting -> moving (to host memory) -> writing -> stored or failed
 #include "engine/store/write_behind.h"
 
+#include <cstddef>
 #include <utility>
 
 #include "core/error.h"
@@ -29,12 +30,14 @@ void WriteBehind::forget(BlockId id) {
 void WriteBehind::pump() {
   while (num_held_ < kMaxHeld && begin_next()) {
   }
-  for (const BlockId id : std::exchange(moving_, {})) {
-    if (parts_.port.is_out(id)) {
-      write(id);
-    } else {
-      moving_.push_back(id);
+  for (size_t i = 0; i < moving_.size();) {
+    const BlockId id = moving_[i];
+    if (!parts_.port.is_out(id)) {
+      ++i;
+      continue;
     }
+    moving_.erase(moving_.begin() + static_cast<std::ptrdiff_t>(i));
+    write(id);
   }
 }
 

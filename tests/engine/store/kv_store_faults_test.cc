@@ -1,7 +1,9 @@
 // Whatever happens to the files or to a request: never wrong KV, never a failed request, never a
 // trace of a load that failed.
 #include <algorithm>
+#include <chrono>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include <fcntl.h>
@@ -17,6 +19,7 @@ namespace {
 using testing::CallGate;
 using testing::expect_all_same;
 using testing::Job;
+using testing::kStoreBlock;
 using testing::make_store_engine;
 using testing::random_tokens;
 using testing::run_jobs;
@@ -196,6 +199,30 @@ void step_until_stopped(LlmEngine& engine, CallGate& gate, int num) {
   });
   while (!is_stopped) engine.step();
   setter.join();
+}
+
+// What runs alone needs all blocks, of which reads for a cancelled request hold some.
+TEST_P(KvStoreFaults, ALongTextWaitsForReadsOfACancelledRequest) {
+  EngineOptions small = options();
+  const auto probe = make_store_engine(small);
+  const size_t block_bytes = probe->plan().kv_layout.block_bytes_all_layers();
+  const int64_t num_tokens = probe->plan().max_model_len - 1;
+  const size_t pool_bytes = static_cast<size_t>(num_tokens / kStoreBlock + 1) * block_bytes;
+  (GetParam() == KvOffload::kOff ? small.kv.cache_bytes : small.kv.host_bytes) = pool_bytes;
+  CallGate gate;  // in calls of the disk
+  FaultyFiles files;
+  files.on_read = calls_through(gate);
+  const auto engine = make_store_engine(small, &files);
+  const SequenceId id = engine->add_request(jobs_[0].prompt, jobs_[0].params);
+  step_until_stopped(*engine, gate, 4);
+  engine->cancel_request(id);
+  while (engine->has_unfinished()) engine->step();
+  ASSERT_GT(engine->blocks().num_other_holds(), 0);
+  const std::vector<int32_t> text = random_tokens(num_tokens, 3);
+  auto scores = std::async(std::launch::async, [&] { return engine->score(text, {}); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  gate.open();
+  EXPECT_EQ(scores.get().size(), text.size() - 1);
 }
 
 TEST_P(KvStoreFaults, OtherRequestsRunWhileTheDiskStandsStill) {
