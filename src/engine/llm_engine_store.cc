@@ -22,18 +22,18 @@ void LlmEngine::open_store(const EngineOptions& options, const WeightsHash& weig
   const bool selects = policies_->rule(Phase::kPrefill, block).selects() ||
                        policies_->rule(Phase::kDecode, block).selects();
   const SparseOptions sparse = complete_sparse_options(options);
-  StoreFormat format = make_store_format({.weights = weights,
-                                          .config = config_,
-                                          .layout = plan_.kv_layout,
-                                          .policies = *policies_,
-                                          .sparse = sparse,
-                                          .device = *device_});
+  const StoreFormat format = make_store_format({.weights = weights,
+                                                .config = config_,
+                                                .layout = plan_.kv_layout,
+                                                .policies = *policies_,
+                                                .sparse = sparse,
+                                                .device = *device_});
   kv_store_ = std::make_unique<KvStore>(
       options.kv_store,
       KvStore::Parts{
           .blocks = *blocks_,
           .port = residency_->make_port(),
-          .format = std::move(format),
+          .format = format,
           .stores_decoded = !selects,
           .ns_per_row = [this](int64_t pos) { return scheduler_->rates().ns_per_row(pos); },
           .files = files});
