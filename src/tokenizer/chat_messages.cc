@@ -119,11 +119,12 @@ void prepare_thoughts(Json& message, const std::string& place) {
 
 Json call_arguments(const Json& function, std::string_view place) {
   const auto given = function.find("arguments");
-  if (given == function.end() || given->is_null() || *given == "") return Json::object();
+  if (given == function.end() || given->is_null()) return Json::object();
   if (given->is_object()) return *given;
   const std::string what = fmt::format("{}.arguments", place);
-  if (given->is_string()) return parse_object(given->get_ref<const std::string&>(), what);
-  refuse("{} is {}; it must be an object", what, describe_json(*given));
+  if (!given->is_string()) refuse("{} is {}; it must be an object", what, describe_json(*given));
+  const auto& text = given->get_ref<const std::string&>();
+  return text.empty() ? Json::object() : parse_object(text, what);
 }
 
 Json parse_object(std::string_view text, std::string_view what) {

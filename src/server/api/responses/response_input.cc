@@ -42,6 +42,14 @@ void append_line(std::string& text, std::string_view line, std::string_view end)
   text += line;
 }
 
+// What the assistant says until another message follows.
+struct Turn {
+  std::string thought;
+  std::string content;
+  Json calls = Json::array();
+  bool has_message = false;
+};
+
 // Messages have what the checks of chats let through, so that an error of the template's own is the
 // only one that comes later.
 class MessageWriter {
@@ -77,14 +85,6 @@ class MessageWriter {
   }
 
  private:
-  // Of the assistant, until another message follows.
-  struct Turn {
-    std::string thought;
-    std::string content;
-    Json calls = Json::array();
-    bool has_message = false;
-  };
-
   void add_message_item(const Json& item, const std::string& place) {
     const std::string role = text_member(item, "role", place);
     const std::string text = joined_text(member(item, "content"), kTextParts, place + ".content");
