@@ -111,7 +111,8 @@ class LLM {
   // SamplingParams::prompt_logprobs; runs prefill as `trace` does, in passes of max_num_seqs rows.
   // Errors: kInvalidArgument for fewer than two tokens, for ids outside the vocabulary, and while
   // requests of add_request are unfinished; kDoesNotFit when the text leaves no room for one token
-  // more; kModel for logits that are not finite.
+  // more; kIo while a KV store that stands still holds the memory; kModel for logits that are not
+  // finite.
   struct ScoreOptions {
     std::function<void(int64_t num_scored)> on_progress;
     std::function<bool()> should_cancel;  // true ends the call with what was scored so far

@@ -113,7 +113,8 @@ class LLM:
         """The log-probability of each token after the first, given all before it.
 
         The numbers of `sluice score` and of prompt_logprobs. Raises sluice.InvalidArgumentError for fewer than two
-        tokens and while streams run; sluice.DoesNotFitError when the text leaves no room for one token more.
+        tokens and while streams run; sluice.DoesNotFitError when the text leaves no room for one token more;
+        sluice.FileError while a KV store that stands still holds the memory.
         """
         with self._lock:
             self._flush()
@@ -306,8 +307,12 @@ class LLM:
     def _cancel_closed(self) -> None:
         """Cancels the requests of streams that ended. The lock is held. Raises RuntimeError within another call."""
         while self._closed:
-            self._engine.cancel_request(self._closed[-1])  # no effect on one that has ended
-            self._closed.pop()
+            request_id = self._closed.pop()  # first, since the collector may close another stream at any moment
+            try:
+                self._engine.cancel_request(request_id)  # no effect on one that has ended
+            except RuntimeError:
+                self._closed.append(request_id)
+                raise
 
 
 class _Bar:

@@ -109,8 +109,8 @@ LlmEngine::~LlmEngine() {
     }
   };
   attempt([this] { flush_store(); });
-  attempt([this] { residency_ ? residency_->synchronize() : void(); });
-  attempt([this] { compute_ ? compute_->synchronize() : void(); });
+  if (residency_) attempt([this] { residency_->synchronize(); });
+  if (compute_) attempt([this] { compute_->synchronize(); });
 }
 
 void LlmEngine::make_runtime(const EngineOptions& options, Parts& parts,

@@ -126,7 +126,8 @@ class LlmEngine {
   void replace_last_token(SequenceId id, int32_t token_id);
 
   // Logits of every position of `tokens` (f32 [tokens.size(), vocab]); taps go to `recorder`.
-  // Errors: as add_request; kInvalidArgument if a request runs or waits.
+  // Errors: as add_request; kInvalidArgument if a request runs or waits; kIo if a KV store that
+  // stands still holds blocks that the tokens need.
   // `watch` is asked between passes; when it cancels, the result is empty.
   using Logits = std::vector<float>;
   Logits trace(const std::vector<int32_t>& tokens, TraceRecorder& recorder,
@@ -220,7 +221,8 @@ class LlmEngine {
   // one returns false; then the caller's end_alone gives back what it holds, unless an error did.
   using RunPass = std::function<bool(const Batch& batch)>;
   void run_alone(Sequence& sequence, const RunPass& run_pass);
-  // Gives it blocks. Errors: kIo if the KV store holds them, for reads and writes that stand still.
+  // Gives the sequence blocks for all of its tokens. Waits for blocks that the KV store reads into
+  // or writes. Errors: kIo if these reads and writes make no progress.
   void begin_alone(Sequence& sequence);
   void end_alone(Sequence& sequence);
   using KeepLogits = std::function<void(std::span<const float> rows)>;

@@ -55,8 +55,8 @@ void LlmEngine::wait_for_store(const std::vector<RequestOutput>& outputs) {
   if (outputs.empty()) kv_store_->wait(kLongestWait);
 }
 
-// Nothing else runs, so only the store can hold blocks that the sequence needs: those of its
-// writes, and of its reads for requests that were cancelled.
+// No request runs, so only the store can hold blocks that the sequence needs: for its writes, and
+// for its reads of requests that were cancelled.
 void LlmEngine::begin_alone(Sequence& sequence) {
   const auto begin = [&] {
     return blocks_->try_begin(sequence.kv, sequence.tokens, sequence.num_tokens(),

@@ -16,8 +16,9 @@
 // Blank and cached blocks are both *free*. With prefix caching off no block is ever findable.
 // Two sequences that compute the same block at the same time keep one each; when they leave, only
 // one of the two stays cached and the other becomes blank. Therefore a findable block's prefix is
-// findable too, always. Thread rule: the engine's thread. A step allocates nothing, beyond the
-// growth of a sequence's own block list.
+// findable too. One exception: while a transfer alone holds a block, the blocks before it may be
+// evicted; the block then stays cached, and is not found, until it is evicted. Thread rule: the
+// engine's thread. A step allocates nothing, beyond the growth of a sequence's own block list.
 #pragma once
 
 #include <cstdint>
@@ -125,9 +126,10 @@ class BlockManager {
   void commit(SequenceKv& sequence, std::span<const int32_t> all_tokens, int64_t num_new_tokens);
 
   // Adds a holder that is no sequence, and removes it: a pin, or a transfer of the block's bytes.
-  // `unhold` is a use, after which the block is evicted last; several blocks of a prefix are given
-  // back last to first, as by release. The end of a transfer is no use: `end_transfer` leaves the
-  // block where its last sequence or pin left it. REQUIRES for hold: the block is not blank.
+  // `unhold` ends a pin. It counts as a use, so the block is evicted last; blocks of a prefix are
+  // given back last to first, as by release. `end_transfer` ends a transfer. It is no use: the
+  // block keeps the place in the order of eviction that its last sequence or pin gave it. REQUIRES
+  // for hold: the block is not blank.
   void hold(BlockId id);
   void unhold(BlockId id);
   void end_transfer(BlockId id);

@@ -65,7 +65,7 @@ void prepare_content(Json& message, const std::string& place, bool takes_parts) 
   if (!takes_parts) *content = std::move(joined);
 }
 
-// Makes objects of the arguments, which templates cannot write otherwise.
+// Makes objects of the arguments, since templates write them as JSON.
 void prepare_calls(Json& message, const std::string& place) {
   const auto calls = message.find("tool_calls");
   if (calls == message.end() || calls->is_null()) return;

@@ -307,9 +307,7 @@ TEST(AppEnds, ADrainAbortsStreamsAfterItsLimit) {
 
 // It ends with what it has, as after a drain; a status of 408 would make clients send it again.
 TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
-  AppOptions options;
-  options.http.answer_time = milliseconds(200);
-  App app(options);
+  App app(testing::cut_after(milliseconds(200)));
   app.serve();
   app.brake.pause_ms = 5;
   const auto streaming = started(app, long_request(true));
@@ -332,9 +330,7 @@ TEST(AppEnds, AnAnswerThatTakesTooLongEndsWithWhatItHas) {
 
 // The other APIs say it in their own words: AppMessages, AppResponses and AppPins have the tests.
 TEST(AppEnds, AChatThatTakesTooLongEndsWithWhatItHas) {
-  AppOptions options;
-  options.http.answer_time = milliseconds(200);
-  App app(options);
+  App app(testing::cut_after(milliseconds(200)));
   app.serve();
   app.brake.pause_ms = 5;
   const Json request = {{"messages", {{{"role", "user"}, {"content", "a"}}}},

@@ -271,9 +271,7 @@ TEST(AppMessages, ADrainIsAnError) {
 
 // No stop_reason says it, and an error would make clients send the request again.
 TEST(AppMessages, AnAnswerThatTakesTooLongIsCut) {
-  AppOptions options;
-  options.http.answer_time = milliseconds(200);
-  App app(options);
+  App app(testing::cut_after(milliseconds(200)));
   app.serve();
   app.brake.pause_ms = 5;
   Json request = request_of("a", 400);

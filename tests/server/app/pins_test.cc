@@ -117,9 +117,7 @@ TEST(AppPins, OfClientsThatLeaveAreNotMade) {
 
 // The pin of that name before it is still there, and must not pass for the new one.
 TEST(AppPins, ThatTakeTooLongAreNotMade) {
-  testing::AppOptions options;
-  options.http.answer_time = testing::milliseconds(500);
-  App app(options);
+  App app(testing::cut_after(testing::milliseconds(500)));
   app.serve();
   const Json made = pin(app, {{"name", "doc"}, {"prompt", std::string(32, 'd')}});
   EXPECT_EQ(made.at("num_tokens"), 32);

@@ -217,9 +217,7 @@ TEST(AppResponses, ADrainFailsThem) {
 
 // Its items are closed as after the limit of tokens, which the client checks.
 TEST(AppResponses, AnAnswerThatTakesTooLongIsIncomplete) {
-  testing::AppOptions options;
-  options.http.answer_time = milliseconds(200);
-  App app(options);
+  App app(testing::cut_after(milliseconds(200)));
   app.serve();
   app.brake.pause_ms = 5;
   const Json request = {{"input", "x"}, {"ignore_eos", true}, {"seed", 1}};

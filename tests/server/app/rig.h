@@ -88,6 +88,13 @@ struct AppOptions {
   std::vector<std::string> model_names = {"tiny", "alias"};
 };
 
+// Of an App that cuts answers after this time.
+inline AppOptions cut_after(std::chrono::milliseconds time) {
+  AppOptions options;
+  options.http.answer_time = time;
+  return options;
+}
+
 class App {
  public:
   // Listens on a free port; until `serve` it is a server that loads. The model has two names.

@@ -37,7 +37,8 @@ ResponseAnswer::ResponseAnswer(const AnswerOptions& options, const ResponseFacts
       usage_(options),
       items_(facts, options.call_seed) {}
 
-// What has ended stays open: an answer that a drain has cancelled may still become a failed one.
+// The last item stays open until `close`: an answer that a drain has cancelled becomes a failed
+// one, in which no event closes the item.
 void ResponseAnswer::take(const AnswerDelta& delta, const ResponseItems::Write& write) {
   items_.take(choice_.take(delta).events, write);
   usage_.add(delta, choice_.num_thought_tokens());
