@@ -57,7 +57,7 @@ if(SLUICE_CUDA)
   set(CMAKE_CUDA_ARCHITECTURES "${SLUICE_CUDA_ARCHITECTURES}")
   set(CMAKE_CUDA_RUNTIME_LIBRARY Static)  # the program also starts without CUDA, and reports that
   if(CCACHE)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE}")
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${sluice_launcher})
   endif()
   enable_language(CUDA)
   set(CMAKE_CUDA_STANDARD 20)

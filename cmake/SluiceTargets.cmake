@@ -68,9 +68,9 @@ function(sluice_test name)
   endif()
   list(TRANSFORM ARG_DEPENDS PREPEND sluice_)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(${name} PRIVATE ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest_main)
-  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    SLUICE_SANITIZER="${SLUICE_SANITIZE}")
+  target_link_libraries(${name} PRIVATE
+    ${ARG_DEPENDS} ${ARG_LIBRARIES} sluice_source_dir GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE SLUICE_SANITIZER="${SLUICE_SANITIZE}")
   # The precompiled headers include those of src, which a test without folders does not find.
   if(SLUICE_TEST_HEADERS AND ARG_DEPENDS)
     target_precompile_headers(${name} REUSE_FROM ${SLUICE_TEST_HEADERS})
@@ -104,8 +104,7 @@ macro(sluice_test_headers name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PRIVATE fmt::fmt GTest::gtest)
-  target_compile_definitions(${name} PRIVATE SLUICE_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    SLUICE_SANITIZER="${SLUICE_SANITIZE}")
+  target_compile_definitions(${name} PRIVATE SLUICE_SANITIZER="${SLUICE_SANITIZE}")
   target_precompile_headers(${name} PRIVATE ${ARGN})
   set(SLUICE_TEST_HEADERS ${name})
 endmacro()

@@ -12,15 +12,14 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program_under_test.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-inline std::string model_dir() {
-  return (std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle").string();
-}
+inline std::string model_dir() { return (testing::source_dir() / "models/needle").string(); }
 
 inline Words joined(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());

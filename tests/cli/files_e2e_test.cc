@@ -12,6 +12,7 @@
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -36,7 +37,7 @@ class Files : public testing::Test {
     dir_.write("model/config.json", kTinyConfig);
     dir_.write("model/haystack.txt", "The grass is green. The sky is blue. The sun is yellow.");
     for (const char* file : {"tokenizer.json", "tokenizer_config.json"}) {
-      fs::create_symlink(fs::path(SLUICE_SOURCE_DIR) / "models/needle" / file, model() / file);
+      fs::create_symlink(testing::source_dir() / "models/needle" / file, model() / file);
     }
   }
 

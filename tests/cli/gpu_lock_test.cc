@@ -17,6 +17,7 @@
 #include "cli/interrupt.h"
 #include "io/temp_dir.h"
 #include "sluice/error.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -141,7 +142,7 @@ class WithGpu : public GpuLockTest {
   void TearDown() override { unsetenv("SLUICE_LOCK_DIR"); }
 
   int run(const std::string& words) {
-    const std::string tool = SLUICE_SOURCE_DIR "/tools/with-gpu";
+    const std::string tool = (testing::source_dir() / "tools/with-gpu").string();
     const int status = std::system((tool + " " + words).c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
@@ -200,7 +201,7 @@ TEST_F(WithGpu, LocksTheGpuThatCudaCallsByThisNumber) {
 }
 
 TEST_F(WithGpu, NestedHoldersDoNotWaitForEachOther) {
-  const std::string tool = SLUICE_SOURCE_DIR "/tools/with-gpu";
+  const std::string tool = (testing::source_dir() / "tools/with-gpu").string();
   EXPECT_EQ(run("--id test " + tool + " --id test true"), 0);
 }
 

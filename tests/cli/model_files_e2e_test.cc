@@ -7,6 +7,7 @@
 #include "cli/nan_weights.h"
 #include "cli/program_under_test.h"
 #include "io/temp_dir.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -20,7 +21,7 @@ constexpr const char* kWarning = "sluice: warning: ";
 class ModelFiles : public testing::Test {
  protected:
   ModelFiles() {
-    const fs::path needle = fs::path(SLUICE_SOURCE_DIR) / "models/needle";
+    const fs::path needle = testing::source_dir() / "models/needle";
     for (const char* name : {"config.json", "generation_config.json", "model.safetensors",
                              "tokenizer.json", "tokenizer_config.json"}) {
       fs::create_symlink(needle / name, directory_.path() / name);

@@ -8,6 +8,7 @@
 #include "cli/needle/recipe.h"
 #include "io/temp_dir.h"
 #include "sluice/error.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -231,8 +232,8 @@ TEST(NeedleTemplates, RefusesTheNameOfABuiltInKind) {
 }
 
 TEST(NeedleTemplates, ReadsTheBundledModelsFile) {
-  const NeedleTemplates templates =
-      read_needle_templates(SLUICE_SOURCE_DIR "/models/needle/needle_templates.json");
+  const NeedleTemplates templates = read_needle_templates(
+      (testing::source_dir() / "models/needle/needle_templates.json").string());
   EXPECT_EQ(templates.kind("number").value_digits, 7);
   EXPECT_FALSE(templates.kind("city").values.empty());
   EXPECT_EQ(templates.kind("values").separator, ", ");

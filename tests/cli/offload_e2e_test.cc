@@ -6,6 +6,7 @@
 #include "cli/program_under_test.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -14,7 +15,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-std::string model_dir() { return (fs::path(SLUICE_SOURCE_DIR) / "models/needle").string(); }
+std::string model_dir() { return (testing::source_dir() / "models/needle").string(); }
 
 // Small blocks and slots, so that a few hundred tokens need several loads per layer.
 Words small_ring(const std::string& mode) {

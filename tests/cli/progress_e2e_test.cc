@@ -12,6 +12,7 @@
 #include "cli/terminal_under_test.h"
 #include "io/temp_dir.h"
 #include "support/sanitizer.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-std::string needle_dir() { return (fs::path(SLUICE_SOURCE_DIR) / "models/needle").string(); }
+std::string needle_dir() { return (testing::source_dir() / "models/needle").string(); }
 
 class Progress : public testing::Test {
  protected:

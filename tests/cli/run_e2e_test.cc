@@ -14,6 +14,7 @@
 #include "cli/count_of.h"
 #include "cli/program_under_test.h"
 #include "io/temp_dir.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -22,7 +23,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Words = std::vector<std::string>;
 
-const std::string kNeedle = (fs::path(SLUICE_SOURCE_DIR) / "models/needle").string();
+const std::string kNeedle = (testing::source_dir() / "models/needle").string();
 
 Words joined(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
@@ -305,7 +306,7 @@ void expect_refusals(const std::vector<Refusal>& refusals) {
 TEST(Newcomer, IsToldWhatAModelIs) {
   TempDir directory;
   const std::string gguf = directory.write("model.Q4.gguf", "GGUF").string();
-  const std::string shape = (fs::path(SLUICE_SOURCE_DIR) / "models/shapes/qwen3-0.6b").string();
+  const std::string shape = (testing::source_dir() / "models/shapes/qwen3-0.6b").string();
   const std::string folder = directory.path().string();
   const Words fetch = {"hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"};
   expect_refusals({

@@ -9,6 +9,7 @@
 
 #include "cli/program_under_test.h"
 #include "io/temp_dir.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 
@@ -29,7 +30,7 @@ class Program : public testing::Test {
     const fs::path model = model_dir();
     fs::create_directory(model);
     directory_->write("tiny/config.json", kTinyConfig);
-    const fs::path needle = fs::path(SLUICE_SOURCE_DIR) / "models/needle";
+    const fs::path needle = testing::source_dir() / "models/needle";
     for (const char* name :
          {"tokenizer.json", "tokenizer_config.json", "haystack.txt", "needle_templates.json"}) {
       fs::copy_file(needle / name, model / name);

@@ -10,6 +10,7 @@
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
 #include "store/store_rig.h"
+#include "support/source_dir.h"
 
 namespace sluice {
 namespace {
@@ -85,8 +86,7 @@ TEST(BlockFile, HasTheDocumentedBytes) {
 // Files of the fuzzer's corpus: a script wrote them from the table, without code of Sluice.
 TEST(BlockFile, ReadsWhatAnotherProgramWrote) {
   for (const char* name : {"plain", "summaries"}) {
-    const auto path =
-        std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/fuzz/corpus/stored_block" / name;
+    const auto path = testing::source_dir() / "tests/fuzz/corpus/stored_block" / name;
     StoreFiles files;
     int fd = -1;
     uint64_t num_bytes = 0;

@@ -1,17 +1,15 @@
 // Where the repository is, for tests that read its models and golden files.
 //
 // The build sets it; the environment variable SLUICE_SOURCE_DIR overrides it for test programs that
-// were copied to another machine (tools/gpu/pack.sh). Thread rule: any thread.
+// were copied to another machine (tools/gpu/pack.sh). One file is compiled with the path, so that
+// other checkouts find the objects of all other tests in the compiler cache. Thread rule: any
+// thread.
 #pragma once
 
-#include <cstdlib>
 #include <filesystem>
 
 namespace sluice::testing {
 
-inline std::filesystem::path source_dir() {
-  const char* given = std::getenv("SLUICE_SOURCE_DIR");
-  return given == nullptr || *given == '\0' ? SLUICE_SOURCE_DIR : given;
-}
+std::filesystem::path source_dir();
 
 }  // namespace sluice::testing

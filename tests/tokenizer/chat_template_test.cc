@@ -13,6 +13,7 @@
 #include "core/printable.h"
 #include "io/expect_error.h"
 #include "io/temp_dir.h"
+#include "support/source_dir.h"
 #include "tokenizer/golden.h"
 
 namespace sluice {
@@ -134,8 +135,7 @@ TEST(ChatTemplate, MarksTextOfRequests) {
 }
 
 TEST(ChatTemplate, FollowsTheBundledModels) {
-  const Tokenizer needle =
-      Tokenizer::load(std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle");
+  const Tokenizer needle = Tokenizer::load(testing::source_dir() / "models/needle");
   const std::vector<ChatMessage> messages = {{"user", "x"}};
   EXPECT_EQ(joined(load_chat_template(needle.config(), "").render(messages, {}, nullptr)),
             joined(named("chatml").render(messages, {}, nullptr)));

@@ -12,11 +12,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "support/source_dir.h"
+
 namespace sluice::testing {
 
-inline std::filesystem::path golden_dir() {
-  return std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/golden/tokenizer";
-}
+inline std::filesystem::path golden_dir() { return source_dir() / "tests/golden/tokenizer"; }
 
 inline nlohmann::json golden_json(const std::filesystem::path& name) {
   std::ifstream stream(golden_dir() / name);

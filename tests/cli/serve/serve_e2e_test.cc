@@ -7,6 +7,7 @@
 #include "cli/nan_weights.h"
 #include "cli/serve/server_under_test.h"
 #include "cli/tiny_program.h"
+#include "support/source_dir.h"
 
 namespace sluice::cli {
 namespace {
@@ -112,7 +113,7 @@ TEST_F(Serve, StartsAgainAfterItWasKilled) {
 // ends with a status that makes a supervisor start it again.
 TEST(ServeDeath, AnEngineThatFailsEndsTheProcess) {
   const TempDir model;
-  const std::filesystem::path needle = std::filesystem::path(SLUICE_SOURCE_DIR) / "models/needle";
+  const std::filesystem::path needle = testing::source_dir() / "models/needle";
   for (const char* name :
        {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
     std::filesystem::create_symlink(needle / name, model.path() / name);

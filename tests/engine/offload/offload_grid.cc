@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -27,7 +28,7 @@ constexpr int32_t kNeedlePositions = 4096;
 EngineOptions resident(int32_t block_tokens) {
   if (block_tokens < 1024) return testing::tiny_options("qwen3-group2-tied");
   EngineOptions options;
-  options.model = SLUICE_SOURCE_DIR "/models/needle";
+  options.model = (testing::source_dir() / "models/needle").string();
   options.skip_tokenizer_init = true;
   options.device = "cpu";
   options.num_threads = 2;

@@ -15,6 +15,7 @@
 #include "support/hooked_device.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/source_dir.h"
 #include "support/tiny_models.h"
 
 namespace sluice {
@@ -46,7 +47,7 @@ struct Step {
 
 EngineOptions chunked_needle(const Workload& workload) {
   EngineOptions options;
-  options.model = SLUICE_SOURCE_DIR "/models/needle";
+  options.model = (testing::source_dir() / "models/needle").string();
   options.skip_tokenizer_init = true;
   options.num_threads = 1;  // a core is left for the copies
   options.max_num_seqs = 1;
