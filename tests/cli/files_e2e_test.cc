@@ -30,7 +30,7 @@ enum class Broken { kFifo, kDirectory, kLinkToNothing, kLinkLoop };
 constexpr Broken kAllBroken[] = {Broken::kFifo, Broken::kDirectory, Broken::kLinkToNothing,
                                  Broken::kLinkLoop};
 
-class Files : public testing::Test {
+class Files : public ::testing::Test {
  protected:
   void SetUp() override {
     fs::create_directory(model());

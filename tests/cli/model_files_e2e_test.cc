@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 constexpr const char* kWarning = "sluice: warning: ";
 
 // A directory with links to the bundled model's files, which a test can replace.
-class ModelFiles : public testing::Test {
+class ModelFiles : public ::testing::Test {
  protected:
   ModelFiles() {
     const fs::path needle = testing::source_dir() / "models/needle";

@@ -18,7 +18,7 @@ std::string slurp(const fs::path& path) {
   return text.str();
 }
 
-class NeedleTable : public testing::Test {
+class NeedleTable : public ::testing::Test {
  protected:
   Words words(const Words& more = {}) const {
     return joined({"needle",

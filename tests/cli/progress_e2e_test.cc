@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 std::string needle_dir() { return (testing::source_dir() / "models/needle").string(); }
 
-class Progress : public testing::Test {
+class Progress : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     directory_ = new TempDir;

@@ -23,7 +23,7 @@ inline constexpr const char* kTinyConfig = R"({
   "torch_dtype": "bfloat16", "eos_token_id": 4095, "vocab_size": 4096})";
 
 // A model directory shared by all tests: tiny config, real tokenizer, no weights.
-class Program : public testing::Test {
+class Program : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     directory_ = new TempDir;

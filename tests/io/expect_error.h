@@ -22,7 +22,7 @@ std::string expect_error(ErrorCode code, Action action) {
 }
 
 // True when `text` contains `part`; prints the text when it does not.
-inline testing::AssertionResult contains(const std::string& text, const std::string& part) {
+inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
   return testing::AssertionFailure() << "\"" << text << "\" lacks \"" << part << "\"";
 }

@@ -185,7 +185,7 @@ TEST(ParseJson, KeepsErrorsShort) {
   EXPECT_LT(parse_error("\"" + std::string(1'000'000, 'x')).size(), 600u);
 }
 
-class JsonObjectTest : public testing::Test {
+class JsonObjectTest : public ::testing::Test {
  protected:
   const nlohmann::json document_ = parse_json(
       R"({"i": -3, "big": 18446744073709551615, "f": 0.5, "whole": 4.0, "b": true, "s": "text",

@@ -21,7 +21,7 @@ namespace {
 using Shape = std::vector<int64_t>;
 
 // A directory with an empty config.json to which tests add weights.
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override { dir_.write("config.json", "{}"); }
 

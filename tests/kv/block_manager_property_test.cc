@@ -351,7 +351,7 @@ void run(const BlockManagerOptions& options, uint64_t seed, int num_operations, 
     SCOPED_TRACE("operation " + std::to_string(i));
     harness.step();
     if (!testing::Test::HasFatalFailure()) harness.check();
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
   const bool caching = options.enable_prefix_caching;
   if (caching && options.num_blocks > 3) {  // a run without hits would prove little

@@ -58,7 +58,7 @@ std::map<std::string, std::vector<int64_t>> tensors() {
   return all;
 }
 
-class WeightsTest : public testing::Test {
+class WeightsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     dir_.write("config.json", kConfig);

@@ -15,7 +15,7 @@ TensorView view_of(std::vector<T>& values, std::initializer_list<int64_t> dims) 
   return TensorView(values.data(), kDTypeOf<T>, dims);
 }
 
-class MatmulContractDeathTest : public testing::Test {
+class MatmulContractDeathTest : public ::testing::Test {
  protected:
   void SetUp() override { testing::FLAGS_gtest_death_test_style = "threadsafe"; }
 

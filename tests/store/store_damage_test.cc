@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A store with one document, whose files tests replace.
-class DamagedStore : public testing::Test {
+class DamagedStore : public ::testing::Test {
  protected:
   fs::path path(const TestBlock& block) const {
     return block_path(dir_.path(), store_.format().fingerprint, block.place.key);

@@ -24,7 +24,7 @@ FaultyFiles::Hook at_call(int64_t call, int error) {
   return [=](int64_t now) { return now == call ? error : 0; };
 }
 
-class StoreOnFaultyDisk : public testing::Test {
+class StoreOnFaultyDisk : public ::testing::Test {
  protected:
   BlockStore& open() {
     BlockStoreOptions options = test_options(dir_.path());

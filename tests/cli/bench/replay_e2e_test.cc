@@ -12,7 +12,7 @@ namespace sluice::cli {
 namespace {
 
 // 1024 tokens, 128 chosen by score in pages of 16.
-class Replay : public testing::Test {
+class Replay : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     directory_ = new TempDir;
