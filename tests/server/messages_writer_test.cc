@@ -26,7 +26,7 @@ using testing::at_ms;
 using testing::chat_options;
 using testing::cut;
 using testing::Json;
-using ::testing::MessagesClient;
+using testing::MessagesClient;
 using testing::outputs_of;
 using OptionsPtr = std::shared_ptr<const api::AnswerOptions>;
 

@@ -19,7 +19,7 @@ using testing::AppOptions;
 using testing::body_of;
 using testing::happens_soon;
 using testing::Json;
-using ::testing::MessagesClient;
+using testing::MessagesClient;
 using testing::milliseconds;
 using testing::post;
 using testing::post_text;
