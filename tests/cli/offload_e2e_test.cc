@@ -68,7 +68,7 @@ TEST(OffloadFromOutside, RunSaysTheSameWhereverKvLives) {
     ASSERT_EQ(resident.size(), 2u);
     EXPECT_GT(resident[0][2], 400) << "the prompt has several blocks";
     for (const Words& way : offloaded_ways()) {
-      EXPECT_EQ(answers(joined(run, way), document), resident) << testing::PrintToString(way);
+      EXPECT_EQ(answers(joined(run, way), document), resident) << ::testing::PrintToString(way);
     }
   }
 }

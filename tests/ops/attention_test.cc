@@ -5,6 +5,7 @@
 
 #include "attention_check.h"
 #include "ops/reference/attention.h"
+#include "support/sample_of.h"
 
 namespace sluice::testing {
 namespace {
@@ -15,9 +16,11 @@ INSTANTIATE_TEST_SUITE_P(Isa, AttentionTest, ::testing::ValuesIn(runnable_isas()
                          [](const auto& test) { return kernels_name(test.param); });
 
 TEST_P(AttentionTest, MatchesTheReferenceOverTheGrid) {
+  size_t index = 0;
   for (int32_t head_dim : {16, 48, 64, 128, 256}) {
     for (int32_t group : {1, 2, 4, 7}) {
       for (int32_t block_tokens : {16, 64, 256}) {
+        if (!in_sample(index++, 7)) continue;  // no divisor of a side of the grid
         SCOPED_TRACE(fmt::format("head_dim {} group {} block {}", head_dim, group, block_tokens));
         const AttentionProblem problem({.head_dim = head_dim,
                                         .num_kv_heads = 2,

@@ -12,6 +12,7 @@
 #include "support/hooked_device.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/sample_of.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -117,8 +118,10 @@ std::string describe(const Cache& cache) {
 }
 
 TEST(HotPageRuns, SizesOfTheCacheChangeNoBit) {
+  size_t index = 0;
   for (const char* policy : {"full+quest", "streaming+quest", "full+streaming"}) {
     for (const int32_t num_seqs : {1, 4, 8}) {
+      if (!testing::in_sample(index++, 4)) continue;
       Cache cache{.num_seqs = num_seqs, .policy = policy};
       const auto without = make_engine(options_of(cache), Steps::kPlain);
       const auto reference = testing::run_jobs(*without, make_jobs());

@@ -15,6 +15,7 @@
 #include "sluice/llm.h"
 #include "support/offload_of.h"
 #include "support/run_bits.h"
+#include "support/sample_of.h"
 #include "support/seeds.h"
 #include "support/test_device.h"
 #include "support/tiny_models.h"
@@ -80,6 +81,7 @@ std::string describe(const OffloadCase& c) {
 }
 
 TEST(Offload, EqualsResidentOverTheGrid) {
+  size_t index = 0;
   for (const int32_t block_tokens : {16, 64, 256}) {
     const std::vector<Job> jobs = jobs_for(block_tokens);
     const std::vector<RequestOutput> reference = resident_reference(jobs);
@@ -88,6 +90,7 @@ TEST(Offload, EqualsResidentOverTheGrid) {
         for (const int32_t slot_blocks : {1, 4, 0}) {
           for (const int32_t chunk_tokens : {64, 512}) {
             if (std::string(mode) == "layerwise" && chunk_tokens != 64) continue;
+            if (!testing::in_sample(index++, 4)) continue;
             const OffloadCase c{mode, num_slots, slot_blocks, block_tokens, chunk_tokens};
             expect_all_alike(run_engine(offloaded(c), jobs), reference, describe(c));
             if (num_slots != 3) continue;

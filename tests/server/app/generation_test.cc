@@ -314,7 +314,7 @@ TEST(AppLog, HasTextsOnlyOnRequest) {
       if (!log_text) continue;
       EXPECT_EQ(Json::parse(line.text->request)["prompt"], "my secret");
       ASSERT_EQ(line.text->answers.size(), 2U);
-      EXPECT_EQ(line.text->answers[1], body["choices"][1]["text"]);
+      EXPECT_EQ(line.text->answers[1], body["choices"][1]["text"].get<std::string>());
       EXPECT_EQ(Json::parse(json)["answers"][1], body["choices"][1]["text"]);
       EXPECT_EQ(text.find_first_of("\n\r"), std::string::npos);
     }
