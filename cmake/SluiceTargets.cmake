@@ -102,8 +102,8 @@ function(sluice_test name)
 endfunction()
 
 # sluice_test_headers(name headers...): with SLUICE_UNITY_BUILD the headers that the tests of the
-# folders that follow share are parsed once, with the options of this folder. Other builds parse them
-# for each file, and so find an #include that is missing. A program of its own, since the tests'
+# folders that follow share are parsed once, with this folder's options. Other builds parse them for
+# each file, and so find an #include that is missing. A program of its own, since the tests'
 # options are those of programs.
 macro(sluice_test_headers name)
   if(SLUICE_UNITY_BUILD)

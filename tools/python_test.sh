@@ -7,7 +7,8 @@
 # (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-python). The build tools and what tests need come from
 # PyPI; build/python-* keeps the build. SLUICE_CUDA: ON or OFF (OFF: tests run on the CPU).
 #
-# Exit status: that of pytest; 0 and a line that begins with "skipped" if PyPI cannot be reached.
+# Exit status: that of pytest; 75 (EX_TEMPFAIL) and a line that begins with "skipped" if PyPI cannot
+# be reached.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
@@ -32,7 +33,7 @@ trap 'rm -f "$log"' EXIT
 if ! make_environment >"$log" 2>&1; then
   echo "skipped: the Python package; its build tools could not be installed from PyPI:" \
     "$(tail -n 1 "$log")"
-  exit 0
+  exit 75
 fi
 # The name by which CMake finds the compiler: ccache then has the objects of the release build.
 export CXX="${CXX:-c++}"

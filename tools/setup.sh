@@ -16,7 +16,7 @@ set -eu
 
 build="build-essential cmake ninja-build pkg-config libfmt-dev nlohmann-json3-dev
   libxxhash-dev libutf8proc-dev libboost1.81-dev libssl-dev librsvg2-bin fonts-dejavu-core"
-test="libgtest-dev ccache python3"
+test="libgtest-dev ccache lld python3"
 bench="libdnnl-dev"
 model="python3 python3-venv"
 page="python3 python3-venv chromium fonts-inter fonts-noto-core"
