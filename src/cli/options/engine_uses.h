@@ -3,7 +3,7 @@
 // Commands take the engine's options as a whole, but each does a part of what an engine can. Its
 // check names what it does not do, and options for that are refused: `sluice score
 // --speculative-method ngram` drafts nothing, since scoring generates no text.
-// Used by option_checks.cc. Thread rule: pure functions.
+// Used by check_parts.cc, option_checks.cc and bench_checks.cc. Thread rule: pure functions.
 #pragma once
 
 #include <initializer_list>
