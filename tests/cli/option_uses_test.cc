@@ -382,6 +382,10 @@ TEST(EveryEngineOption, IsNotSetOverWhatWasGiven) {
       "bench/offload.cc kv.slot_blocks",
       "bench/offload.cc kv.device_bytes",
       "bench/speculative/speculative.cc speculative.num_tokens",
+      // Only where nothing was given.
+      "bench/kv_run.cc max_num_batched_tokens",
+      "bench/kv_run.cc kv.host_bytes",
+      "bench/overlap.cc max_model_len",
       // The options given, for each policy of a list (policy_list.h).
       "needle/grid.cc sparse",
       "bench/sparse.cc sparse",
