@@ -3,8 +3,9 @@
 
 A fenced block whose opening line is ```sh run``` (or ```sh run exit=3```) is run by bash in the
 repository's root, with the program of the release build on the PATH; it must end with status 0 (or
-the one given). Blocks that say only ```sh``` are not run. Links to files of the
-repository must name a file that exists and, behind a #, one of its headings.
+the one given). A block ```text printed``` right behind it has what its standard output must end with.
+Blocks that say only ```sh``` are not run. Links to files of the repository must name a file that exists
+and, behind a #, one of its headings.
 
     python3 tools/check_docs.py [--build build/release] [FILES]
 """
@@ -18,7 +19,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCK = re.compile(r"^```sh run(?: exit=(\d+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```sh run(?: exit=(\d+))?\n(.*?)^```$(?:\n+^```text printed\n(.*?)^```$)?",
+                   re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 TIMEOUT_SECONDS = 600
 
@@ -29,10 +31,10 @@ def documents():
 
 
 def blocks(path):
-    """Line, expected status and commands of each block to run."""
+    """Line, expected status, commands and printed text (None: any) of each block to run."""
     text = path.read_text(encoding="utf-8")
     for match in BLOCK.finditer(text):
-        yield text.count("\n", 0, match.start()) + 1, int(match.group(1) or 0), match.group(2)
+        yield text.count("\n", 0, match.start()) + 1, int(match.group(1) or 0), match.group(2), match.group(3)
 
 
 def anchor(heading):
@@ -61,15 +63,18 @@ def broken_links(path):
             yield text.count("\n", 0, match.start()) + 1, match.group(0)[2:-1]
 
 
-def run_block(path, line, expected, commands, environment):
+def run_block(path, line, expected, commands, printed, environment):
     start = time.monotonic()
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=ROOT, env=environment,
                           capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
-    passed = done.returncode == expected
+    says_so = printed is None or done.stdout.rstrip().endswith(printed.rstrip())
+    passed = done.returncode == expected and says_so
     name = f"{os.path.relpath(path, ROOT)}:{line}"
     print(f"{'passed' if passed else 'FAILED'} {name} ({time.monotonic() - start:.1f} s)")
     if not passed:
         print(f"  exit status {done.returncode}, expected {expected}")
+        if not says_so:
+            print("  the document says that it prints\n  " + "\n  ".join(printed.splitlines()))
         print("  " + "\n  ".join((commands + done.stdout + done.stderr).splitlines()[-30:]))
     return passed
 

@@ -96,10 +96,15 @@ std::string phase_table(const char* name, const PhaseObservations& phase) {
   return text;
 }
 
-// What the audit measured, by layer; empty without it.
+// "70.1 to 81.9 %".
+std::string range_text(const MassRange& range) {
+  return fmt::format("{:.1f} to {}", 100 * range.least, format_percent(range.most));
+}
+
+// What the audit measured, by layer; empty without it. Few rows have no range.
 std::string mass_table(const std::vector<MassObservations>& layers) {
   if (layers.empty()) return {};
-  Table table({"layer", "rows", "captured", "standard error", "lowest head"});
+  Table table({"layer", "rows", "captured", "95 % range", "lowest head"});
   int64_t num_skipped = 0;
   for (size_t layer = 0; layer < layers.size(); ++layer) {
     const MassObservations& mass = layers[layer];
@@ -107,7 +112,7 @@ std::string mass_table(const std::vector<MassObservations>& layers) {
     std::vector<std::string> cells = {fmt::format("{}", layer), fmt::format("{}", mass.num_rows),
                                       density_text(mass.captured), "-", "-"};
     if (mass.captured) {
-      if (mass.num_rows > 1) cells[3] = density_text(mass.standard_error);
+      if (const auto range = range_of(mass)) cells[3] = range_text(*range);
       cells[4] = density_text(*std::min_element(mass.of_heads.begin(), mass.of_heads.end()));
     }
     table.add(cells);
@@ -120,17 +125,25 @@ std::string mass_table(const std::vector<MassObservations>& layers) {
   return text;
 }
 
-// null where only the device knows the density.
+// null where there is no such number.
 nlohmann::ordered_json density_json(const std::optional<double>& density) {
   return density ? nlohmann::ordered_json(*density) : nlohmann::ordered_json(nullptr);
 }
 
-// Without the heads.
+// [least, most], or null with too few rows.
+nlohmann::ordered_json range_json(const MassObservations& mass) {
+  const std::optional<MassRange> range = range_of(mass);
+  if (!range) return nullptr;
+  return nlohmann::ordered_json::array({range->least, range->most});
+}
+
+// Without the heads. Null is what the rows cannot say.
 nlohmann::ordered_json mass_json(const MassObservations& mass) {
   return {{"rows", mass.num_rows},
           {"rows_skipped", mass.num_skipped},
           {"captured", density_json(mass.captured)},
-          {"standard_error", mass.standard_error}};
+          {"standard_error", density_json(mass.standard_error)},
+          {"range_95", range_json(mass)}};
 }
 
 nlohmann::ordered_json layers_json(const std::vector<MassObservations>& layers) {
@@ -243,8 +256,8 @@ std::string request_mass_line(const RequestOutput& output) {
   std::string text =
       fmt::format("captured {} of attention, measured in {} {}", density_text(mass.captured),
                   mass.num_rows, mass.num_rows == 1 ? "row" : "rows");
-  if (mass.num_rows > 1)
-    text += fmt::format(" (standard error {})", density_text(mass.standard_error));
+  const std::optional<MassRange> range = range_of(mass);
+  text += range ? fmt::format(" (95 % range {})", range_text(*range)) : ", too few for a range";
   const auto is_less = [](const MassObservations& a, const MassObservations& b) {
     return a.captured.value_or(1) < b.captured.value_or(1);
   };

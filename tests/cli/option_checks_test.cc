@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 
 #include "attention/policy_pair.h"
-#include "cli/options/foreign_options.h"
 #include "cli/options/help_text.h"
 #include "cli/options/named_policies.h"
 #include "cli/parsed_words.h"
@@ -176,7 +175,11 @@ TEST(ShortForms, AreExpandedBeforeOtherChecks) {
                 .find("'xattention+quest' names a policy for decode"),
             std::string::npos);
   const std::string help = parse<PrintCommand>({"run", "--help"}).text;
-  EXPECT_NE(help.find("aggressive"), std::string::npos);
+  const size_t forms = help.find("aggressive");
+  ASSERT_NE(forms, std::string::npos);
+  EXPECT_EQ(help.find("aggressive", forms + 1), std::string::npos) << "of one option alone";
+  EXPECT_LT(help.find("--sparse-policy"), forms);
+  EXPECT_LT(forms, help.find("--sparse-topk-tokens"));
 }
 
 TEST(Variables, ThatNothingReadsAreNamed) {
@@ -211,72 +214,6 @@ TEST(SplitPrompt, IsSaidOnce) {
   EXPECT_EQ(warnings_of(joined(kRun, {"Tell"})), Words());
   EXPECT_EQ(warnings_of(joined(kRun, {"Tell me", "a story"})), Words());
   EXPECT_EQ(warnings_of(joined(kRun, {"Tell", "-"})), Words());
-}
-
-TEST(ForeignOptions, AreAnsweredWithOurs) {
-  expect({{{"--ctx-size", "4096", "hi"}, "unknown option '--ctx-size': here it is --max-model-len"},
-          {{"--ctx-size=4096", "hi"}, "here it is --max-model-len"},
-          {{"--n-predict", "8"}, "here it is --max-tokens"},
-          {{"-p", "hi"}, "the prompt is a word of its own"},
-          {{"--prompt", "hi"}, "the prompt is a word of its own"},
-          {{"-ngl", "99", "hi"}, "--device"},
-          {{"--tensor-parallel-size", "2", "hi"}, "one GPU only"},
-          {{"--temp", "0"}, "here it is --temperature"},
-          {{"--kv-cache-dtype", "fp8"}, "--kv-offload"},
-          {{"--enable-prefix-caching"}, "prefix caching is on"},
-          {{"-fa"}, "nothing to choose"},
-          {{"--hf-repo", "a/b"}, "hf download"},
-          {{"--no-mmap"}, "not needed"},
-          {{"--score"}, "sluice score"}},
-         kRun);
-}
-
-TEST(ForeignOptions, ContextSizeIsNotAChat) {
-  expect({{{"-c", "4096", "hi"}, "here it is --max-model-len"},
-          {{"-c", "32K"}, "--chat"},
-          {{"-c", "What is 4096?"}, ""},
-          {{"-c"}, ""},
-          {{"--chat", "4096"}, ""},
-          {{"-c", "--", "4096"}, ""}},
-         kRun);
-  EXPECT_TRUE(parse<RunCommand>(joined(kRun, {"-c", "--", "4096"})).chat);
-}
-
-// Every hint must be true: `run` has the option that it names, and none of the foreign name.
-TEST(ForeignOptions, TableNamesOptionsThatThereAre) {
-  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
-  const auto has = [&](std::string_view name) {
-    return help.find(std::string(name) + " ") != help.npos ||
-           help.find(std::string(name) + "\n") != help.npos;
-  };
-  for (const ForeignOption& option : foreign_options()) {
-    EXPECT_FALSE(option.ours.empty() && option.advice.empty()) << option.names;
-    EXPECT_TRUE(option.ours.empty() || has(option.ours)) << option.names << option.ours;
-  }
-  EXPECT_FALSE(has("--no-such-option"));
-}
-
-TEST(ForeignOptions, CommandsKeepTheirOwn) {
-  EXPECT_EQ(refusal({"trace", "-m", "d", "--prompt", "hi", "-o", "x"}), "");
-  EXPECT_EQ(refusal({"bench", "decode", "d", "--batch", "2"}), "");
-  EXPECT_NE(refusal({"doctor", "--temp", "1"}).find("`sluice run` has --temperature"),
-            std::string::npos);
-}
-
-// Clients of other servers bring these; a key in a command line is there for other users to read.
-TEST(ForeignOptions, NamesTheServer) {
-  for (const Words& command : {Words{"serve", "-m", "d"}, kRun, Words{"doctor"}}) {
-    const std::string text = refusal(joined(command, {"--api-key", "k"}));
-    EXPECT_NE(text.find("--api-key-file"), std::string::npos) << text;
-    EXPECT_NE(text.find("SLUICE_API_KEY"), std::string::npos) << text;
-  }
-  for (const char* name : {"--host", "--port", "--served-model-name"}) {
-    EXPECT_EQ(refusal({"serve", "-m", "d", name, "127"}), "") << name;
-    EXPECT_NE(refusal(joined(kRun, {name, "127"})).find("`sluice serve`"), std::string::npos);
-  }
-  for (const ForeignOption& option : foreign_options()) {
-    EXPECT_EQ(option.advice.find("no server"), std::string_view::npos) << option.names;
-  }
 }
 
 // The engine refuses larger values (see its tests), so the command line must not accept them.

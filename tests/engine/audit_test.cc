@@ -39,7 +39,7 @@ TEST(Audit, CountsOneRowOfEachGroupInWholeTilesBeforeTheTail) {
       ASSERT_TRUE(layer.captured.has_value());
       EXPECT_LT(*layer.captured, 1) << policy.name;
       EXPECT_GT(*layer.captured, 0);
-      EXPECT_GT(layer.standard_error, 0);
+      EXPECT_GT(layer.standard_error.value_or(0), 0);
       EXPECT_EQ(layer.of_heads.size(), size_t{kQHeads});
     }
   }
@@ -78,7 +78,7 @@ TEST(Audit, EverythingIsExactlyOne) {
       for (const MassObservations& layer : run(way).mass) {
         EXPECT_GT(layer.num_rows, 0) << policy.name;
         EXPECT_EQ(layer.captured, 1.0) << policy.name;
-        EXPECT_EQ(layer.standard_error, 0);
+        EXPECT_EQ(layer.standard_error.value_or(0), 0);
         EXPECT_EQ(layer.of_heads, std::vector<double>(kQHeads, 1.0));
       }
     }

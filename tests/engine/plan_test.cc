@@ -100,6 +100,22 @@ TEST(Plan, AutoFitsALongContextModelByItself) {
   }
 }
 
+// The same start line has to work where memory is short, so this is no error.
+TEST(Plan, AutoWarnsOfOffloadOptionsThatItDidNotNeed) {
+  EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");
+  options.max_model_len = 4096;
+  options.kv.num_slots = 3;
+  options.kv.host_bytes = 8 * kGiB;
+  const EnginePlan roomy = plan_on(options, machine(128 * kGiB));
+  ASSERT_EQ(roomy.kv_offload, KvOffload::kOff) << "else this shows nothing";
+  EXPECT_TRUE(roomy.memory.fits);
+  EXPECT_TRUE(mentions(roomy.memory.warnings, "kv_host_bytes, num_kv_slots: no effect"));
+  options.kv.offload = KvOffload::kChunked;
+  EXPECT_FALSE(mentions(plan_on(options, machine(128 * kGiB)).memory.warnings, "no effect"));
+  options.kv = {};
+  EXPECT_FALSE(mentions(plan_on(options, machine(128 * kGiB)).memory.warnings, "no effect"));
+}
+
 // Uses the available memory: more than the 74,752 tokens of a host tier of 4 GiB.
 TEST(Plan, AutoUsesTheMemoryThereIs) {
   EngineOptions options = shape_options("shapes/qwen2.5-7b-1m");

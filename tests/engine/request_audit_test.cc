@@ -235,12 +235,29 @@ TEST(RequestAudit, MeanOverLayersLeavesOutLayersWithoutRows) {
   const LayerMasses layers = {
       {.num_rows = 0, .num_skipped = 0},
       {.num_rows = 4, .captured = 0.5, .standard_error = 0.02},
-      {.num_rows = 3, .num_skipped = 1, .captured = 0.75, .standard_error = 0.04}};
+      {.num_rows = 1, .num_skipped = 1, .captured = 0.75},
+      {.num_rows = 3, .num_skipped = 1, .captured = 0.625, .standard_error = 0.04}};
   const MassObservations mean = mean_over_layers(layers);
   EXPECT_EQ(mean.num_rows, 4);
   EXPECT_EQ(mean.num_skipped, 1);
   EXPECT_DOUBLE_EQ(mean.captured.value_or(0), 0.625);
-  EXPECT_DOUBLE_EQ(mean.standard_error, 0.03);
+  EXPECT_DOUBLE_EQ(mean.standard_error.value_or(0), 0.03) << "of the layers that have one";
+  EXPECT_FALSE(mean_over_layers({layers[2]}).standard_error.has_value()) << "one row has no spread";
+}
+
+// Factors of the t distribution from a table: 2.262 with 9 degrees, 1.984 with 99.
+TEST(RequestAudit, ARangeNeedsTenRows) {
+  MassObservations mass = {.num_rows = 9, .captured = 0.5, .standard_error = 0.01};
+  EXPECT_FALSE(range_of(mass).has_value());
+  EXPECT_FALSE(range_of({.num_rows = 100}).has_value()) << "none could be measured";
+  mass.num_rows = 10;
+  ASSERT_TRUE(range_of(mass).has_value());
+  EXPECT_NEAR(range_of(mass)->least, 0.5 - 0.02262, 5e-5);
+  EXPECT_NEAR(range_of(mass)->most, 0.5 + 0.02262, 5e-5);
+  mass.num_rows = 100;
+  EXPECT_NEAR(range_of(mass)->most, 0.5 + 0.01984, 5e-5);
+  mass.captured = 0.99;
+  EXPECT_EQ(range_of(mass)->most, 1);
 }
 
 }  // namespace

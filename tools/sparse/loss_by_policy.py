@@ -7,6 +7,13 @@ the mean loss in nats, its difference to that of `full`, token by token, the div
 KL(full || policy) of the next-token distributions in nats, both with the standard error, the share of
 tiles that rows from --beyond on visited, and the softmax mass that the audit saw captured.
 
+Controls stand between the policies. A *window* chooses nothing: the first tile and the newest ones, of
+about as many tiles as the policies beside it visit. It is `sampled` with a coverage that these tiles always
+hold. A policy that is no better than it does not choose. The *best tiles* are as many as those of a window,
+by the softmax mass of 16 true rows of 128 and without columns: they hold as much mass as the tiles with the
+most true mass (`sluice bench recall`), so they are nearly an oracle. The engine has no true one, which would
+need all rows before it chooses; the document has one from outside.
+
 Usage: python tools/sparse/loss_by_policy.py --model DIR --text FILE    (with the package sluice)
 """
 
@@ -18,10 +25,35 @@ import numpy as np
 import sluice
 
 TILE = 128
+
+
+def window(recent_tokens):
+    return f"window of {recent_tokens}", "sampled+full", {
+        "sparse_coverage": 1e-6, "sparse_column_tokens": 0, "sparse_recent_tokens": recent_tokens}
+
+
+def best_tiles(tokens):
+    """As many for every query tile: a coverage that is always held, and a least budget that fills up."""
+    return f"best tiles, {tokens} tokens", "sampled+full", {
+        "sparse_probe_rows": 16, "sparse_column_tokens": 0, "sparse_coverage": 1e-6,
+        "sparse_min_budget_tokens": tokens}
+
+
+def named(policy, **options):
+    return " ".join([policy, *(f"{option.removeprefix('sparse_')} {value}" for option, value in options.items())]), \
+        policy, options
+
+
+# Name, policy, options.
 POLICIES = [
-    ("sampled+full", {}), ("sampled+full", {"sparse_coverage": 0.9}), ("sampled+full", {"sparse_coverage": 0.8}),
-    ("xattention+full", {}), ("xattention+full", {"sparse_coverage": 0.8}),
-    ("avgpool+full", {"sparse_topk_tokens": 1024}),
+    named("sampled+full"), named("sampled+full", sparse_coverage=0.9), named("sampled+full", sparse_coverage=0.8),
+    named("xattention+full"), named("xattention+full", sparse_coverage=0.8),
+    named("avgpool+full", sparse_topk_tokens=1024),
+    window(1152), window(1024), window(512), window(256),
+    best_tiles(1280), best_tiles(768), best_tiles(512),
+    # As many tiles for every query tile, beside the best ones.
+    named("sampled+full", sparse_coverage=1e-6, sparse_min_budget_tokens=1280),
+    named("sampled+full", sparse_coverage=1e-6, sparse_min_budget_tokens=768),
 ]
 
 
@@ -77,7 +109,7 @@ def main():
     full_loss = -full[each, following].astype(np.float64)
     print("| policy | loss | above full | KL | tiles | captured |\n|---|---|---|---|---|---|")
     print(f"| full | {full_loss.mean():.4f} | | | 100 % | |", flush=True)
-    for policy, options in POLICIES:
+    for name, policy, options in POLICIES:
         llm = make_llm(arguments, policy, sparse_audit=True, **options)
         rows = log_probabilities(llm, tokens, beyond)
         density, captured = selection(llm, len(tokens), beyond)
@@ -85,7 +117,6 @@ def main():
         loss = -rows[each, following].astype(np.float64)
         rows -= full
         divergence = -np.einsum("ij,ij->i", np.exp(full), rows, dtype=np.float64)
-        name = " ".join([policy, *(f"{option.removeprefix('sparse_')} {value}" for option, value in options.items())])
         print(f"| {name} | {loss.mean():.4f} | {with_error(loss - full_loss)} | {with_error(divergence)} | "
               f"{100 * density:.1f} % | {captured:.3f} |", flush=True)
     return 0

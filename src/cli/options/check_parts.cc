@@ -1,9 +1,29 @@
 // Errors of options that contradict each other.
 #include "cli/options/check_parts.h"
 
+#include "cli/options/named_policies.h"
 #include "core/error.h"
 
 namespace sluice::cli {
+namespace {
+
+// For --kv-offload off.
+void refuse_offload_sizes(const Given& given) {
+  refuse_given(given,
+               {"--kv-host-bytes", "--kv-device-bytes", "--num-kv-slots", "--kv-slot-blocks",
+                "--kv-copy-bytes"},
+               "KV is not offloaded, which does not use it; leave it out, or take --kv-offload "
+               "chunked, layerwise or auto");
+}
+
+// For KV in the host tier, which has no device pool.
+void refuse_cache_size(const Given& given) {
+  refuse_given(given, {"--kv-cache-bytes"},
+               "KV is offloaded, which does not use it; --kv-host-bytes and --kv-device-bytes are "
+               "its sizes");
+}
+
+}  // namespace
 
 void require_model(const std::string& model) {
   if (!model.empty()) return;
@@ -28,6 +48,29 @@ void refuse_both(const Given& given, const char* winner, const char* loser) {
   if (!is_word(winner) || !is_word(loser)) return;
   fail(ErrorCode::kInvalidArgument, "{} is given, but {} is used instead; leave one of them out",
        loser, winner);
+}
+
+void check_engine(const EngineOptions& engine, const Given& given,
+                  std::initializer_list<Unused> unused) {
+  require_model(engine.model);
+  refuse_unused(engine, given, unused);
+  refuse_options_of_parts_off(engine, given);
+  if (engine.kv.offload == KvOffload::kOff) refuse_offload_sizes(given);
+  if (engine.kv.offload == KvOffload::kChunked || engine.kv.offload == KvOffload::kLayerwise)
+    refuse_cache_size(given);
+}
+
+void check_policies(const std::vector<std::string>& policies, const SparseOptions& options,
+                    const Given& given) {
+  for (const std::string& name : policies) {
+    SparseOptions sparse = options;
+    sparse.policy = name;
+    expand_policy(&sparse, given);
+  }
+}
+
+void require_directory(const std::string& dir) {
+  if (dir.empty()) fail(ErrorCode::kInvalidArgument, "no directory given; name one as a word");
 }
 
 }  // namespace sluice::cli

@@ -26,14 +26,16 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-hf -hfr --hf-repo --hf-file -hff -mu --model-url", "",
      "nothing is downloaded; fetch the model with `hf download ORG/NAME --local-dir NAME` and give "
      "--model NAME"},
+    {"--download-dir", "",
+     "nothing is downloaded; --model names the directory of a model that is there"},
     {"-ngl --gpu-layers --n-gpu-layers", "",
      "a model runs on one device as a whole: --device cuda, --device cpu"},
     {"-dev --main-gpu -mg", "--device", "write cuda:N for the GPU with number N"},
     {"--cpu", "", "write --device cpu"},
     {"-tp --tensor-parallel-size -pp --pipeline-parallel-size -dp --data-parallel-size -sm "
      "--split-mode -ts --tensor-split",
-     "",
-     "one GPU only; KV that does not fit beside the weights goes to host memory (--kv-offload)"},
+     "", "one GPU only; KV that does not fit beside the weights goes to host memory (--kv-offload)",
+     false, "1"},
     {"--temp", "--temperature", ""},
     {"--seed-value -s", "--seed", ""},
     {"--repeat-penalty", "--repetition-penalty", ""},
@@ -54,15 +56,20 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
     {"-np --parallel", "--max-num-seqs", ""},
     {"-tb --threads-batch --num-threads", "--threads", ""},
     {"--kv-cache-dtype -ctk --cache-type-k -ctv --cache-type-v", "",
-     "the KV cache is bf16; where it does not fit, --kv-offload keeps it in host memory"},
+     "the KV cache is bf16; where it does not fit, --kv-offload keeps it in host memory", false,
+     "auto bf16 bfloat16"},
     {"--dtype --torch-dtype", "",
-     "the weights run in bf16, whichever of BF16, F16 and F32 the files have"},
+     "the weights run in bf16, whichever of BF16, F16 and F32 the files have", false,
+     "auto bfloat16"},
     {"-q --quantization --load-in-8bit --load-in-4bit", "", "quantised weights are not supported"},
     {"--enable-prefix-caching", "", "prefix caching is on; --no-prefix-caching takes it off"},
     {"--no-enable-prefix-caching --disable-radix-cache", "--no-prefix-caching", ""},
     {"--enable-chunked-prefill --no-enable-chunked-prefill", "",
      "prompts are always read in chunks; --prefill-chunk-tokens is their size"},
-    {"--swap-space --kv-offloading-size --cpu-offload-gb -nkvo --no-kv-offload", "--kv-offload",
+    {"--cpu-offload-gb", "",
+     "the weights are on the device as a whole; KV that does not fit beside them goes to host "
+     "memory (--kv-offload)"},
+    {"--swap-space --kv-offloading-size -nkvo --no-kv-offload", "--kv-offload",
      "KV in host memory is --kv-offload chunked, layerwise or auto, with --kv-host-bytes"},
     {"--mem-fraction-static --gpu-mem", "--gpu-memory-utilization", ""},
     {"--cache-memory --num-gpu-blocks-override", "--kv-cache-bytes", ""},
@@ -70,8 +77,8 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "attention never takes quadratic memory; there is nothing to choose"},
     {"--mlock --no-mmap --numa -nr --no-repack --no-warmup --check-tensors", "",
      "not needed: weights are copied out of their files once"},
-    {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --hf-overrides", "",
-     "positions follow config.json; write rope_scaling there"},
+    {"--rope-scaling --rope-scale --rope-freq-base --rope-freq-scale --rope-theta --hf-overrides",
+     "", "positions follow config.json; write rope_theta or rope_scaling there"},
     {"--trust-remote-code --tokenizer --tokenizer-mode --revision --config-format", "",
      "everything is read from the files in the directory --model, and no code of theirs is run"},
     {"-cnv --conversation -i --interactive --interactive-first", "--interactive", ""},
@@ -90,7 +97,28 @@ constexpr auto kForeignOptions = std::to_array<ForeignOption>({
      "--api-key-file or the variable SLUICE_API_KEY"},
     {"-e --escape --color --simple-io --no-display-prompt --log-disable --multiline-input", "",
      "not needed; leave it out"},
-    {"--spm-infill --mmproj --image", "", "only text is read"},
+    {"--spm-infill --mmproj --image --limit-mm-per-prompt", "", "only text is read"},
+    {"--ssl-keyfile --ssl-certfile --ssl-ca-certs --ssl-key-file --ssl-cert-file", "",
+     "TLS is the work of a proxy; docs/serving.md has the lines for nginx and caddy"},
+    {"--root-path --api-prefix", "",
+     "paths are mapped by a proxy; docs/serving.md has the lines for nginx and caddy"},
+    {"--config", "",
+     "there is no file of options; every option is also a variable: SLUICE_MAX_MODEL_LEN=8K"},
+    {"--enable-auto-tool-choice --enable-reasoning --reasoning-parser --reasoning-format "
+     "--tool-call-parser",
+     "", "not needed: the chat template says how calls and thoughts are written"},
+    {"--disable-log-requests --no-enable-log-requests --disable-log-stats --uvicorn-log-level "
+     "--log-level --log-file --max-log-len",
+     "",
+     "the log of `sluice serve` is on standard error; --log-text adds the texts, --log-json makes "
+     "it JSON"},
+    {"--task --runner", "", "text is generated and scored; there are no embeddings", false,
+     "auto generate"},
+    {"--embedding --embeddings --pooling --rerank --reranking", "",
+     "text is generated and scored; there are no embeddings"},
+    {"--metrics --slots --props", "",
+     "not needed: `sluice serve` always has /metrics and /sluice/state"},
+    {"--keep-alive", "", "not needed: the model stays loaded until the server ends"},
     {"--draft --draft-max --draft-n --spec-tokens", "--num-speculative-tokens", ""},
     {"-md --model-draft --speculative-model", "--speculative-method",
      "drafts come from n-grams or the sparse policy, not from a second model"},
@@ -115,16 +143,26 @@ bool is_number(std::string_view word) {
          std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); });
 }
 
+// Null if the table has no such option.
+const ForeignOption* find_foreign(std::string_view name) {
+  const auto found = std::ranges::find_if(
+      kForeignOptions, [name](const ForeignOption& o) { return has_name(o.names, name); });
+  return found == kForeignOptions.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 std::span<const ForeignOption> foreign_options() { return kForeignOptions; }
 
+bool asks_for_what_is(std::string_view name, std::string_view value) {
+  const ForeignOption* option = find_foreign(name);
+  return option != nullptr && !value.empty() && has_name(option->satisfied_by, value);
+}
+
 std::optional<std::string> foreign_answer(std::string_view name, std::string_view next,
                                           const std::function<bool(std::string_view)>& has) {
-  const auto found =
-      std::find_if(kForeignOptions.begin(), kForeignOptions.end(),
-                   [name](const ForeignOption& option) { return has_name(option.names, name); });
-  if (found == kForeignOptions.end()) return std::nullopt;
+  const ForeignOption* found = find_foreign(name);
+  if (found == nullptr) return std::nullopt;
   // -c is also ours, for --chat; only a number after it shows that a context size was meant.
   if (found->before_number ? !has(name) || !is_number(next) : has(name)) return std::nullopt;
   if (found->ours.empty()) return std::string(found->advice);

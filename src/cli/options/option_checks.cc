@@ -1,8 +1,7 @@
-// Checks across options, one overload for each command.
+// Checks across options, one overload for each command that is no benchmark.
 #include "cli/options/option_checks.h"
 
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <memory>
 
@@ -11,46 +10,11 @@
 
 #include "cli/needle/ruler_tasks.h"
 #include "cli/options/check_parts.h"
-#include "cli/options/named_policies.h"
+#include "cli/options/engine_uses.h"
 #include "core/error.h"
 
 namespace sluice::cli {
 namespace {
-
-// Two of the largest blocks that bench/transfer_kv.cc measures: 16 MiB over all its layers.
-constexpr size_t kMinTransferBytes = size_t{32} << 20;
-
-// 32 layers of 2 KiB: less would measure the calls of the system alone.
-constexpr size_t kMinStoredBlockBytes = size_t{64} << 10;
-
-void require_directory(const std::string& dir) {
-  if (dir.empty()) fail(ErrorCode::kInvalidArgument, "no directory given; name one as a word");
-}
-
-// For --kv-offload off.
-void refuse_offload_sizes(const Given& given) {
-  refuse_given(given,
-               {"--kv-host-bytes", "--kv-device-bytes", "--num-kv-slots", "--kv-slot-blocks",
-                "--kv-copy-bytes"},
-               "KV is not offloaded, which does not use it; leave it out, or take --kv-offload "
-               "chunked, layerwise or auto");
-}
-
-// For KV in the host tier, which has no device pool.
-void refuse_cache_size(const Given& given) {
-  refuse_given(given, {"--kv-cache-bytes"},
-               "KV is offloaded, which does not use it; --kv-host-bytes and --kv-device-bytes are "
-               "its sizes");
-}
-
-// Checks that every command with an engine needs. With `auto` either mode may be chosen, so both
-// kinds of sizes are accepted.
-void check_engine(const EngineOptions& engine, const Given& given) {
-  require_model(engine.model);
-  if (engine.kv.offload == KvOffload::kOff) refuse_offload_sizes(given);
-  if (engine.kv.offload == KvOffload::kChunked || engine.kv.offload == KvOffload::kLayerwise)
-    refuse_cache_size(given);
-}
 
 // The first "-" would read all of standard input and leave the second empty.
 void refuse_second_stdin(const std::vector<std::string>& words) {
@@ -97,57 +61,6 @@ void check_sampling(const SamplingOptions& sampling) {
   }
 }
 
-// --kv-offload replaces the list of modes.
-void take_mode(BenchKvCommand* bench, const Given& given) {
-  refuse_both(given, "--kv-offload", "--modes");
-  if (!given.contains("--kv-offload")) return;
-  if (bench->engine.kv.offload == KvOffload::kAuto) {
-    fail(ErrorCode::kInvalidArgument, "--kv-offload: 'auto' is not one of off, chunked, layerwise");
-  }
-  bench->modes = {bench->engine.kv.offload};
-}
-
-// Refuses options that contradict a short form of the list.
-void check_policies(const std::vector<std::string>& policies, const SparseOptions& options,
-                    const Given& given) {
-  for (const std::string& name : policies) {
-    SparseOptions sparse = options;
-    sparse.policy = name;
-    expand_policy(&sparse, given);
-  }
-}
-
-// Lengths that bench throughput and bench serve draw.
-void check_range(int32_t least_tokens, int32_t most_tokens) {
-  if (least_tokens <= most_tokens) return;
-  fail(ErrorCode::kInvalidArgument, "--least-tokens: {} is more than --most-tokens {}; lower it",
-       least_tokens, most_tokens);
-}
-
-// An option of bench serve that not all scenarios have. One that has no effect is refused rather
-// than ignored: the measurement may take long, and would be of something else.
-struct ScenarioOption {
-  const char* name;
-  std::array<bool, kServeScenarioNames.size()> used_by;  // in the order of ServeScenario
-
-  bool is_used_by(ServeScenario scenario) const { return used_by[static_cast<size_t>(scenario)]; }
-};
-constexpr ScenarioOption kScenarioOptions[] = {
-    // streams, beside, shared, cancel, answer, mixed
-    {"--num-requests", {true, false, true, false, false, true}},
-    {"--least-tokens", {true, false, false, false, false, true}},
-    {"--most-tokens", {true, false, false, false, false, true}},
-    {"--prompt-tokens", {false, true, true, true, false, false}},
-    {"--output-tokens", {false, true, false, false, true, false}},
-    {"--concurrency", {false, false, false, false, false, true}},
-    {"--repeats", {true, true, true, true, true, false}},
-};
-constexpr const char* kServerHasIt =
-    "a running server has its own; leave it out, or --url and --uds";
-// Ten thousand requests of the lengths of streams would take hours on a CPU.
-constexpr int32_t kMixedLeastTokens = 4;
-constexpr int32_t kMixedMostTokens = 64;
-
 // Refuses options of texts and depths that no kind of the list uses.
 void check_kinds(NeedleCommand* needle, const Given& given) {
   const std::string kinds = fmt::format("{}", fmt::join(needle->kinds, ","));
@@ -174,6 +87,9 @@ void check_kinds(NeedleCommand* needle, const Given& given) {
 
 void check(RunCommand* run, const Given& given) {
   check_engine(run->engine, given);
+  if (!run->verbose && !run->json) {
+    refuse_given(given, {"--sparse-audit"}, "only -v and --json show it; add one of them");
+  }
   refuse_text_beside_tokens(!run->tokens.empty(), run->prompts, given);
   if (!run->system.empty() && !is_chat(*run)) {
     fail(ErrorCode::kInvalidArgument, "--system: only a chat has a system message; add --chat");
@@ -216,7 +132,8 @@ void check(TokenizeCommand* tokenize, const Given& given) {
 
 // A policy pair such as full+quest acts in decode, which a score by prefill never reaches.
 void check(ScoreCommand* score, const Given& given) {
-  check_engine(score->engine, given);
+  check_engine(score->engine, given,
+               {Unused::kDrafts, Unused::kStalls, Unused::kAudit, Unused::kSeed});
   refuse_second_stdin(score->texts);
   if (const std::string& policy = score->engine.sparse.policy;
       score->decode_after == 0 && policy.find('+') != policy.npos && !policy.ends_with("+full")) {
@@ -247,7 +164,7 @@ void check(NeedleCommand* needle, const Given& given) {
 }
 
 void check(ServeCommand* serve, const Given& given) {
-  check_engine(serve->engine, given);
+  check_engine(serve->engine, given, {Unused::kAudit});
   if (!serve->uds.empty()) {
     refuse_given(given, {"--host", "--port", "--allow-unauthenticated"},
                  "--uds takes requests on a socket of the file system instead");
@@ -258,7 +175,8 @@ void check(InspectCommand* inspect, const Given& given) { check_engine(inspect->
 
 // The prompt comes from exactly one of three options.
 void check(TraceCommand* trace, const Given& given) {
-  check_engine(trace->engine, given);
+  check_engine(trace->engine, given,
+               {Unused::kDecode, Unused::kDrafts, Unused::kStalls, Unused::kAudit});
   const int num_given = (trace->tokens.empty() ? 0 : 1) + (trace->prompt.empty() ? 0 : 1) +
                         (trace->file.empty() ? 0 : 1);
   if (num_given != 1) {
@@ -272,154 +190,6 @@ void check(TraceCommand* trace, const Given& given) {
 void check(StoreListCommand* list, const Given&) { require_directory(list->dir); }
 void check(StoreVerifyCommand* verify, const Given&) { require_directory(verify->dir); }
 void check(StorePruneCommand* prune, const Given&) { require_directory(prune->dir); }
-void check(BenchStoreCommand* bench, const Given&) {
-  require_directory(bench->dir);
-  if (bench->block_bytes >= kMinStoredBlockBytes) return;
-  fail(ErrorCode::kInvalidArgument, "--block-bytes: {} is less than 64K; raise it",
-       bench->block_bytes);
-}
-
-void check(BenchDecodeCommand* bench, const Given& given) { check_engine(bench->engine, given); }
-void check(BenchPrefillCommand* bench, const Given& given) { check_engine(bench->engine, given); }
-
-// A file of lengths replaces the three options that describe random ones.
-void check(BenchThroughputCommand* bench, const Given& given) {
-  check_engine(bench->engine, given);
-  if (!bench->requests.empty()) {
-    refuse_given(given, {"--num-requests", "--least-tokens", "--most-tokens"},
-                 "--requests says how many there are and how long; leave one of them out");
-  }
-  check_range(bench->least_tokens, bench->most_tokens);
-}
-
-// Options of scenarios that do not use them are refused, and so are engine options beside a running
-// server, but for the promises that its report compares with.
-void check(BenchServeCommand* bench, const Given& given) {
-  if (bench->is_running_server()) {
-    refuse_both(given, "--url", "--uds");
-    if (!bench->engine.model.empty()) {
-      fail(ErrorCode::kInvalidArgument, "'{}' is given as the model, but {}", bench->engine.model,
-           kServerHasIt);
-    }
-    refuse_given(given, {"--http-threads", "--load-format", "--threads", "--block-size"},
-                 kServerHasIt);
-  } else {
-    check_engine(bench->engine, given);
-  }
-  for (const ScenarioOption& option : kScenarioOptions) {
-    if (option.is_used_by(bench->scenario)) continue;
-    refuse_given(given, {option.name},
-                 fmt::format("the scenario {} does not use it; leave it out",
-                             kServeScenarioNames[static_cast<size_t>(bench->scenario)]));
-  }
-  if (bench->scenario == ServeScenario::kMixed) {
-    if (!given.contains("--least-tokens")) bench->least_tokens = kMixedLeastTokens;
-    if (!given.contains("--most-tokens")) bench->most_tokens = kMixedMostTokens;
-  }
-  check_range(bench->least_tokens, bench->most_tokens);
-}
-
-// --bytes must hold the blocks of all measurements.
-void check(BenchTransferCommand* bench, const Given&) {
-  if (bench->num_bytes.value_or(kMinTransferBytes) >= kMinTransferBytes) return;
-  fail(ErrorCode::kInvalidArgument, "--bytes: {} is less than 32M; raise it, or leave it out",
-       *bench->num_bytes);
-}
-
-// Sizes are accepted for every mode, since rows differ. An option of the engine and the list that
-// varies it exclude each other.
-void check(BenchOffloadCommand* bench, const Given& given) {
-  require_model(bench->engine.model);
-  take_mode(bench, given);
-  refuse_both(given, "--chunks", "--prefill-chunk-tokens");
-  refuse_both(given, "--slots", "--num-kv-slots");
-  refuse_both(given, "--slot-blocks", "--kv-slot-blocks");
-  refuse_both(given, "--block-sizes", "--block-size");
-  refuse_both(given, "--device-bytes", "--kv-device-bytes");
-}
-
-// A --sparse-policy replaces the list of policies.
-void check(BenchSparseCommand* bench, const Given& given) {
-  require_model(bench->engine.model);
-  take_mode(bench, given);
-  refuse_both(given, "--budgets", "--sparse-topk-tokens");
-  if (given.contains("--sparse-policy")) {
-    refuse_given(given, {"--policies"}, "--sparse-policy names a policy; leave one of them out");
-    bench->policies = {bench->engine.sparse.policy};
-  }
-  check_policies(bench->policies, bench->engine.sparse, given);
-  const auto topk = bench->engine.sparse.topk_tokens;
-  if (!bench->budgets.empty() && topk && !given.contains("--sparse-topk-tokens")) {
-    fail(ErrorCode::kInvalidArgument,
-         "--budgets is given, but the short form of --sparse-policy sets --sparse-topk-tokens to "
-         "{}; leave one of them out",
-         *topk);
-  }
-  for (const int32_t budget : bench->budgets) {
-    SparseOptions with_budget = bench->engine.sparse;
-    with_budget.topk_tokens = budget;
-    check_policies(bench->policies, with_budget, {{"--sparse-topk-tokens", "--budgets"}});
-  }
-  if (bench->file.empty() || bench->engine.load_format != LoadFormat::kDummy) return;
-  fail(ErrorCode::kInvalidArgument,
-       "--file: with random weights a text is no more than random ids; add --load-format auto, or "
-       "leave it out");
-}
-
-// Budgets: the list, else --sparse-topk-tokens, else a few powers of two.
-void check(BenchOverlapCommand* bench, const Given& given) {
-  check_engine(bench->engine, given);
-  refuse_both(given, "--budgets", "--sparse-topk-tokens");
-  const auto topk = bench->engine.sparse.topk_tokens;
-  if (bench->budgets.empty()) {
-    bench->budgets =
-        topk ? std::vector<int32_t>{*topk} : std::vector<int32_t>{256, 512, 1024, 2048};
-  }
-  if (bench->record.empty() || bench->lengths.size() * bench->budgets.size() == 1) return;
-  fail(ErrorCode::kInvalidArgument,
-       "--record: a file has the lists of one length and one budget; give one of --lengths and one "
-       "of --budgets");
-}
-
-// Drafts of n-grams need no policy for decode; a policy is then an error of the engine.
-void check(BenchSpeculativeCommand* bench, const Given& given) {
-  require_model(bench->engine.model);
-  refuse_given(given, {"--num-speculative-tokens", "--speculative-config"},
-               "the rows have the lengths of --counts; use it and --speculative-method");
-  const SpeculativeMethod method = bench->engine.speculative.method;
-  if (method == SpeculativeMethod::kNone) {
-    fail(ErrorCode::kInvalidArgument, "--speculative-method: 'none' drafts nothing; name another");
-  }
-  const bool is_sparse = given.contains("--sparse-policy");
-  if (method == SpeculativeMethod::kNgram && !is_sparse) bench->engine.sparse.policy = "full";
-  if (bench->engine.load_format != LoadFormat::kDummy) {
-    refuse_given(given, {"--accept"}, "acceptance is that of the model's weights; leave it out");
-    refuse_given(given, {"--replay"}, "the model's weights choose pages; leave it out");
-    return;
-  }
-  refuse_given(given, {"--file", "--temperature"},
-               "with random weights a text is no more than random ids; add --load-format auto");
-}
-
-// Activations are those of full attention, so no policy would have an effect.
-void check(BenchRecallCommand* bench, const Given& given) {
-  check_engine(bench->engine, given);
-  refuse_given(given, {"--sparse-policy"},
-               "recall measures what full attention attends to; leave it out");
-  if (bench->masks.empty()) {
-    refuse_given(given, {"--masks-layer", "--masks-head", "--policies"},
-                 "only --masks FILE draws them; add it");
-  } else {
-    check_policies(bench->policies, bench->engine.sparse, given);
-  }
-  if (!bench->length || bench->beyond < *bench->length) return;
-  fail(ErrorCode::kInvalidArgument,
-       "--beyond: {} leaves no row of a text of --length {}; lower it, or raise --length",
-       bench->beyond, *bench->length);
-}
-
-void check(BenchTokenizerCommand* bench, const Given&) { require_model(bench->engine.model); }
-void check(BenchLoadCommand* bench, const Given& given) { check_engine(bench->engine, given); }
 
 void warn(const RunCommand& run, std::vector<std::string>* warnings) {
   // "-" is standard input, no forgotten quotes.

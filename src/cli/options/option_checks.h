@@ -3,7 +3,9 @@
 // Used by subcommand.h when all options are read. The rule: an option that is given, as a word or
 // as a variable, and would have no effect is an error. Example: `--kv-host-bytes 64G` with
 // `--kv-offload off` looks like offload and is none; with `auto`, the default, all sizes may
-// matter. Exceptions: options that depend on the machine (--enforce-eager, --gpu-lock,
+// matter, and the plan warns of those that did not. tests/cli/option_uses_test.cc looks at every
+// command and every option. Exceptions: options that depend on the machine (--enforce-eager,
+// --gpu-lock,
 // --kv-copy-bytes without a GPU), so that one command line serves every machine; sampling options
 // beside --temperature 0; and sizes in `bench offload` and `bench sparse`, which measure several
 // configurations. Thread rule: pure functions.

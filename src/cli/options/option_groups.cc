@@ -17,7 +17,7 @@ namespace {
 void declare_sparse(OptionSet& set, SparseOptions* sparse) {
   for (auto row : kSparseOptionRows) {
     const std::string help = std::string(row.facts.help) + "; " + short_forms_help();
-    if (row.facts.kind == OptionKind::kText) row.facts.help = help;
+    if (row.facts.name == "sparse_policy") row.facts.help = help;
     add_option(set, row, sparse);
   }
 }

@@ -116,6 +116,7 @@ class WordReader {
   size_t read_option(const std::string& word, const std::string* next) {
     const bool is_long = word.starts_with("--");
     const size_t name_size = is_long ? std::min(word.find('='), word.size()) : 2;
+    if (is_foreign_and_done(word, next)) return word.find('=') == word.npos ? 1 : 0;
     // Before `find`: the answer for a foreign name is better than a guess at a misspelling.
     refuse_foreign(word, next);
     const Option& option = find(word.substr(0, name_size));
@@ -143,6 +144,14 @@ class WordReader {
     return std::any_of(options.begin(), options.end(), [name](const Option& option) {
       return option.long_name == name || option.short_name == name;
     });
+  }
+
+  // "--dtype bfloat16": another program's option, with the value of what is done anyway.
+  bool is_foreign_and_done(const std::string& word, const std::string* next) const {
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const std::string value = equals != word.npos ? word.substr(equals + 1) : next ? *next : "";
+    return !has(name) && asks_for_what_is(name, value);
   }
 
   // Refuses options of other programs, naming ours, unless this command has an option of that name.

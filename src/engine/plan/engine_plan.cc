@@ -357,6 +357,22 @@ void warn_of_tiny_slots(const PlanInput& input, EnginePlan& plan) {
       slot_tokens, slot_blocks, block_tokens, usual / block_tokens, usual));
 }
 
+// Options of offloaded KV that were given in vain, since `auto` found room on the device. A warning
+// and no error: the same line has to start where memory is short.
+void warn_of_unused_offload(const EngineOptions& options, EnginePlan& plan) {
+  if (options.kv.offload != KvOffload::kAuto || offloads(plan)) return;
+  std::string names;
+  for (const auto& row : kKvOffloadRows) {
+    if (row.facts.name == "kv_offload" || row.get(options.kv) == row.get({})) continue;
+    names += (names.empty() ? "" : ", ") + std::string(row.facts.name);
+  }
+  if (names.empty()) return;
+  plan.memory.warnings.push_back(
+      fmt::format("{}: no effect, since all KV fits on the device and --kv-offload auto left it "
+                  "there; --kv-offload chunked or layerwise uses it",
+                  names));
+}
+
 // What a policy reads beside the options; a warning if no option names it.
 void add_policy_note(const EngineOptions& options, const PolicyPair& policies, EnginePlan& plan) {
   const std::string note = policies.of(Phase::kPrefill).note();
@@ -399,6 +415,7 @@ EnginePlan make_engine_plan(const EngineOptions& options, const ModelConfig& con
   };
   EnginePlan plan = search_plan(options, choose_max_model_len(options, config), make);
   check_method(options, policies, plan.kv_layout.block);
+  warn_of_unused_offload(options, plan);
   if (offloads(plan)) {
     warn_of_tiny_slots({options, config, device, policies, host}, plan);
     const TransferChoice transfers = choose_transfers(options, device);

@@ -7,12 +7,16 @@
 namespace sluice::cli {
 namespace {
 
-// One run of 24 tokens after 256, KV in host memory.
-Words speculative(const Words& words) {
+// One run of 24 tokens after 256.
+Words one_run(const Words& words) {
   return joined({"bench", "speculative", model_dir(), "--device", "cpu", "--lengths", "256",
-                 "--decode-tokens", "24", "--repeats", "1", "--num-kv-slots", "3",
-                 "--kv-slot-blocks", "2", "--block-size", "64"},
+                 "--decode-tokens", "24", "--repeats", "1", "--block-size", "64"},
                 words);
+}
+
+// The same with KV in host memory.
+Words speculative(const Words& words) {
+  return one_run(joined({"--num-kv-slots", "3", "--kv-slot-blocks", "2"}, words));
 }
 
 void expect_plain(const Json& row) {
@@ -71,8 +75,8 @@ TEST(BenchSpeculative, ForcedAcceptanceGivesItsTokens) {
 
 // Random ids have no n-grams to find, so the drafts are made up.
 TEST(BenchSpeculative, NgramsHaveDraftsToForce) {
-  const Json json = json_of(speculative({"--counts", "3", "--accept", "0,100",
-                                         "--speculative-method", "ngram", "--kv-offload", "off"}));
+  const Json json = json_of(one_run({"--counts", "3", "--accept", "0,100", "--speculative-method",
+                                     "ngram", "--kv-offload", "off"}));
   EXPECT_EQ(json.at("policy"), "full");
   ASSERT_EQ(json.at("results").size(), 5u);
   EXPECT_EQ(json.at("results")[0].at("share_of_link"), 0);

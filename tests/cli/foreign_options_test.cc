@@ -1,0 +1,143 @@
+// Options of other programs: answered with ours, or accepted where they ask for what is done
+// anyway.
+#include "cli/options/foreign_options.h"
+
+#include <gtest/gtest.h>
+
+#include "cli/parsed_words.h"
+
+namespace sluice::cli {
+namespace {
+
+const Words kRunTiny = {"run", "-m", "d"};
+const Words kServeTiny = {"serve", "-m", "d"};
+
+Words behind(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+struct ForeignCase {
+  Words words;
+  std::string expected;  // a part of the error; "" when there must be none
+};
+
+void expect_answers(const std::vector<ForeignCase>& cases, const Words& command) {
+  for (const ForeignCase& c : cases) {
+    const std::string text = refusal(behind(command, c.words));
+    const bool as_expected = c.expected.empty() ? text.empty() : text.find(c.expected) != text.npos;
+    EXPECT_TRUE(as_expected) << "expected: " << c.expected << "\ngot:      " << text;
+  }
+}
+
+TEST(ForeignOptions, AreAnsweredWithOurs) {
+  expect_answers(
+      {{{"--ctx-size", "4096", "hi"}, "unknown option '--ctx-size': here it is --max-model-len"},
+       {{"--ctx-size=4096", "hi"}, "here it is --max-model-len"},
+       {{"--n-predict", "8"}, "here it is --max-tokens"},
+       {{"-p", "hi"}, "the prompt is a word of its own"},
+       {{"--prompt", "hi"}, "the prompt is a word of its own"},
+       {{"-ngl", "99", "hi"}, "--device"},
+       {{"--tensor-parallel-size", "2", "hi"}, "one GPU only"},
+       {{"--temp", "0"}, "here it is --temperature"},
+       {{"--kv-cache-dtype", "fp8"}, "--kv-offload"},
+       {{"--enable-prefix-caching"}, "prefix caching is on"},
+       {{"-fa"}, "nothing to choose"},
+       {{"--hf-repo", "a/b"}, "hf download"},
+       {{"--no-mmap"}, "not needed"},
+       {{"--score"}, "sluice score"}},
+      kRunTiny);
+}
+
+TEST(ForeignOptions, ContextSizeIsNotAChat) {
+  expect_answers({{{"-c", "4096", "hi"}, "here it is --max-model-len"},
+                  {{"-c", "32K"}, "--chat"},
+                  {{"-c", "What is 4096?"}, ""},
+                  {{"-c"}, ""},
+                  {{"--chat", "4096"}, ""},
+                  {{"-c", "--", "4096"}, ""}},
+                 kRunTiny);
+  EXPECT_TRUE(parse<RunCommand>(behind(kRunTiny, {"-c", "--", "4096"})).chat);
+}
+
+// Every hint must be true: `run` has the option that it names, and none of the foreign name.
+TEST(ForeignOptions, TableNamesOptionsThatThereAre) {
+  const std::string help = parse<PrintCommand>({"run", "--help"}).text;
+  const auto has = [&](std::string_view name) {
+    return help.find(std::string(name) + " ") != help.npos ||
+           help.find(std::string(name) + "\n") != help.npos;
+  };
+  for (const ForeignOption& option : foreign_options()) {
+    EXPECT_FALSE(option.ours.empty() && option.advice.empty()) << option.names;
+    EXPECT_TRUE(option.ours.empty() || has(option.ours)) << option.names << option.ours;
+  }
+  EXPECT_FALSE(has("--no-such-option"));
+}
+
+TEST(ForeignOptions, CommandsKeepTheirOwn) {
+  EXPECT_EQ(refusal({"trace", "-m", "d", "--prompt", "hi", "-o", "x"}), "");
+  EXPECT_EQ(refusal({"bench", "decode", "d", "--batch", "2"}), "");
+  EXPECT_NE(refusal({"doctor", "--temp", "1"}).find("`sluice run` has --temperature"),
+            std::string::npos);
+}
+
+// Clients of other servers bring these; a key in a command line is there for other users to read.
+TEST(ForeignOptions, NamesTheServer) {
+  for (const Words& command : {Words{"serve", "-m", "d"}, kRunTiny, Words{"doctor"}}) {
+    const std::string text = refusal(behind(command, {"--api-key", "k"}));
+    EXPECT_NE(text.find("--api-key-file"), std::string::npos) << text;
+    EXPECT_NE(text.find("SLUICE_API_KEY"), std::string::npos) << text;
+  }
+  for (const char* name : {"--host", "--port", "--served-model-name"}) {
+    EXPECT_EQ(refusal({"serve", "-m", "d", name, "127"}), "") << name;
+    EXPECT_NE(refusal(behind(kRunTiny, {name, "127"})).find("`sluice serve`"), std::string::npos);
+  }
+  for (const ForeignOption& option : foreign_options()) {
+    EXPECT_EQ(option.advice.find("no server"), std::string_view::npos) << option.names;
+  }
+}
+
+// Start lines of vLLM and llama-server name what is done here anyway.
+TEST(ForeignOptions, ThatAskForWhatIsDoneAreAccepted) {
+  expect_answers({{{"--tensor-parallel-size", "1"}, ""},
+                  {{"--tensor-parallel-size=1"}, ""},
+                  {{"-tp", "1", "--dtype", "bfloat16"}, ""},
+                  {{"--dtype=auto", "--kv-cache-dtype", "auto"}, ""},
+                  {{"--task", "generate"}, ""},
+                  {{"--tensor-parallel-size", "2"}, "one GPU only"},
+                  {{"--tensor-parallel-size"}, "one GPU only"},
+                  {{"--tensor-parallel-size", ""}, "one GPU only"},
+                  {{"--dtype", "float16"}, "the weights run in bf16"},
+                  {{"--task", "embed"}, "no embeddings"}},
+                 kServeTiny);
+  const auto serve = parse<ServeCommand>(
+      behind(kServeTiny, {"--dtype", "bfloat16", "--port", "9", "--tensor-parallel-size", "1"}));
+  EXPECT_EQ(serve.port, 9) << "what follows is read";
+}
+
+TEST(ForeignOptions, OfServersAreAnswered) {
+  expect_answers({{{"--cpu-offload-gb", "4"}, "the weights are on the device as a whole"},
+                  {{"--ssl-keyfile", "k"}, "TLS is the work of a proxy"},
+                  {{"--ssl-certfile", "c"}, "TLS is the work of a proxy"},
+                  {{"--config", "f.yaml"}, "every option is also a variable"},
+                  {{"--enable-auto-tool-choice"}, "not needed: the chat template"},
+                  {{"--reasoning-parser", "qwen3"}, "not needed: the chat template"},
+                  {{"--disable-log-requests"}, "--log-text"},
+                  {{"--uvicorn-log-level", "info"}, "--log-json"},
+                  {{"--log-file", "f"}, "standard error"},
+                  {{"--max-log-len", "9"}, "standard error"},
+                  {{"--runner", "pooling"}, "no embeddings"},
+                  {{"--embeddings"}, "no embeddings"},
+                  {{"--rope-theta", "1e6"}, "config.json"},
+                  {{"--download-dir", "d"}, "nothing is downloaded"},
+                  {{"--root-path", "/x"}, "a proxy"},
+                  {{"--limit-mm-per-prompt", "image=1"}, "only text"},
+                  {{"--slots"}, "/sluice/state"},
+                  {{"--metrics"}, "/metrics"},
+                  {{"--keep-alive", "5m"}, "stays loaded"},
+                  {{"--tool-call-parser", "hermes"}, ""}},
+                 kServeTiny);
+}
+
+}  // namespace
+}  // namespace sluice::cli
