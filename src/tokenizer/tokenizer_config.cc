@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -76,7 +77,11 @@ TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
   }
   // As in transformers, the separate file takes precedence.
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";
-  if (model_file_exists(jinja)) result.chat_template = read_model_file(jinja);
+  if (model_file_exists(jinja)) {
+    std::string separate = read_model_file(jinja);
+    result.has_two_templates = !result.chat_template.empty() && result.chat_template != separate;
+    result.chat_template = std::move(separate);
+  }
   return result;
 }
 

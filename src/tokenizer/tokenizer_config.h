@@ -24,6 +24,8 @@ struct TokenizerConfig {
   // Whether the file asks for them around a text. tokenizer.json decides; LLM warns if they differ.
   std::optional<bool> add_bos_token;
   std::optional<bool> add_eos_token;
+  // chat_template.jinja and tokenizer_config.json have different templates.
+  bool has_two_templates = false;
 };
 
 // Reads tokenizer_config.json, chat_template.jinja, which newer checkpoints have and whose template

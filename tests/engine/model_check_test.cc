@@ -204,6 +204,17 @@ TEST_F(EndTokens, AreNotMoreThanThereIsRoomFor) {
   EXPECT_TRUE(reconcile(R"({"eos_token": "</s>"})").empty());
 }
 
+TEST_F(EndTokens, AndTwoChatTemplatesAreSaid) {
+  config_.eos_ids = {65};
+  const char* config = R"({"chat_template": "a"})";
+  EXPECT_TRUE(reconcile(config).empty());
+  dir_.write("chat_template.jinja", "a");
+  EXPECT_TRUE(reconcile(config).empty()) << "the same twice";
+  dir_.write("chat_template.jinja", "b");
+  EXPECT_EQ(count_with(reconcile(config), "chat_template.jinja differs from"), 1u);
+  EXPECT_TRUE(reconcile("{}").empty());
+}
+
 // tokenizer.json of this model adds nothing to a text.
 TEST_F(EndTokens, AndBeginTokensThatAreNotAddedAreSaid) {
   config_.eos_ids = {65};

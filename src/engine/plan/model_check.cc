@@ -185,6 +185,11 @@ std::vector<std::string> reconcile_tokenizer(const Tokenizer& tokenizer, ModelCo
   add_end_token(tokenizer, config, warnings);
   warn_of_end_tokens(tokenizer, config, warnings);
   warn_of_added_tokens(tokenizer, warnings);
+  if (tokenizer.config().has_two_templates) {
+    warnings.emplace_back(
+        "chat_template.jinja differs from chat_template of tokenizer_config.json; the former is "
+        "used, as in transformers");
+  }
   return warnings;
 }
 
