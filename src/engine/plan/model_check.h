@@ -30,9 +30,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
 ModelConfig read_config_for_weights(const EngineOptions& options, const ModelDirectory& directory);
 
 // Adds the end token that the tokenizer names to config.eos_ids, and returns a warning for each
-// contradiction between the two: ids that the embedding lacks, end tokens that can never come, no
-// end token at all, and a BOS or EOS that tokenizer_config.json wants and tokenizer.json does not
-// add, or the reverse.
+// contradiction: ids that the embedding lacks, end tokens that can never come, no end token at all,
+// a BOS or EOS that tokenizer_config.json wants and tokenizer.json does not add, or the reverse,
+// and two different chat templates.
 //
 // vLLM ends an answer at the tokenizer's eos_token and at generation_config.json's ids,
 // transformers at the latter or else at config.json's. The union costs nothing where they agree;
