@@ -198,6 +198,8 @@ TEST(Jinja, NamesTheLineOfErrors) {
       {"{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", "m has no argument caller"},
       {"{% set m = 1 %}{% call m() %}{% endcall %}", "calls m, which is an integer"},
       {"{{ range(**xs) }}", "** unpacks a list"},
+      {"{{ dict(a=1, **{'a': 2}) }}", "a is given by name and by **"},
+      {"{{ joiner(xs) }}", "a joiner joins with a text, not with a list"},
       {"{{ xs|map('upper') }}", "generator"},
       {"{{ 9223372036854775807 + 1 }}", "64 bits"},
       {"{{ 2 ** 63 }}", "64 bits"},

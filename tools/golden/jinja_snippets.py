@@ -229,6 +229,7 @@ none is even
 xs|select('odd')|list, range(6)|select('divisibleby', 3)|list
 people|selectattr('age', '==', 3)|map(attribute='name')|list, xs|select('>', 1)|list, xs|select('<=', 2)|list
 xs|reject('!=', 2)|list, xs|select('lessthan', 2)|list, xs|select('greaterthan', 2)|list, xs|select('>=', 3)|list
+"{:012,.1f}|{:+09,}|{:06,}|{:,}|{:*=12,}".format(1234.5, 1234, 123, -1234567, -1234)
 joiner is callable, joiner() is callable
 joiner(1, 2)
 range(*[1, 5, 2])|list, dict(**{'a': 1}), dict(*[{'b': 2}], c=3), 'a-b'.split(*['-']), range(*(2,), **{})|list

@@ -152,18 +152,28 @@ Args Interpreter::evaluate_arguments(const Node& node) {
     } else if (argument.name == "*") {
       for (Value& item : elements(run_, value)) args.positional.push_back(std::move(item));
     } else if (argument.name == "**") {
-      const Dict* dict = value.dict();
-      if (!dict) run_.fail("** unpacks {}; it takes a dict", value.type_name());
-      run_.spend(dict->items.size());
-      for (const auto& [key, item] : dict->items) {
-        args.names.push_back(key);
-        args.named.emplace_back(key->bytes(), item);
-      }
+      unpack_dict(value, args);
     } else {
       args.named.emplace_back(argument.name, std::move(value));
     }
   }
   return args;
+}
+
+void Interpreter::unpack_dict(const Value& value, Args& args) const {
+  const Dict* dict = value.dict();
+  if (!dict) run_.fail("** unpacks {}; it takes a dict", value.type_name());
+  const size_t num_before = args.named.size();
+  for (const auto& [key, item] : dict->items) {
+    run_.spend(1 + num_before);
+    const auto end = args.named.begin() + static_cast<ptrdiff_t>(num_before);
+    if (std::any_of(args.named.begin(), end,
+                    [&, k = key](const auto& named) { return named.first == k->bytes(); })) {
+      run_.fail("{} is given by name and by **", printable(key->bytes()));
+    }
+    args.names.push_back(key);
+    args.named.emplace_back(key->bytes(), item);
+  }
 }
 
 Value Interpreter::call(const Node& node) {

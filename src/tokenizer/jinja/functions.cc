@@ -88,8 +88,9 @@ Value make_joiner(Run& run, const Args& args, const std::tm*) {
   callable.joiner = std::make_shared<Joiner>();
   callable.joiner->separator = parameters.find(0) ? *parameters.find(0) : make_text(", ");
   const Value& separator = callable.joiner->separator;
-  if (separator.is<Callable>() || separator.is<Namespace>() || separator.loop()) {
-    run.fail("a joiner cannot join with {}", separator.type_name());
+  // A list could contain the joiner: a cycle, which nothing would free.
+  if (!separator.is_text() && !separator.is_none() && !as_number(separator)) {
+    run.fail("a joiner joins with a text, not with {}", separator.type_name());
   }
   return callable;
 }

@@ -88,6 +88,8 @@ class Interpreter {
   // Applies the filters of a chain to an input, or to the chain's own if it has one.
   Value filter(const Node& node, const Value* input);
   Args evaluate_arguments(const Node& node);
+  // Adds the items of a dict as named arguments. Errors: kInvalidArgument for a name that is there.
+  void unpack_dict(const Value& value, Args& args) const;
 
   const Tree& tree_;
   Run& run_;

@@ -38,13 +38,6 @@ void Interpreter::check_arguments(const Node& macro, const Args& args) const {
   if (macro.varargs < 0 && args.positional.size() > macro.arguments.size()) {
     run_.fail("the macro {} takes {} arguments", macro.text, macro.arguments.size());
   }
-  for (size_t i = 0; i < args.named.size(); ++i) {
-    run_.spend(1 + args.named.size());
-    const std::string_view name = args.named[i].first;
-    if (find_named(args, name) != &args.named[i].second) {
-      run_.fail("the macro {} is given {} twice", macro.text, printable(name));
-    }
-  }
   if (macro.kwargs >= 0) return;
   for (const auto& [name, value] : further(macro, args)) {
     run_.fail("the macro {} has no argument {}, or it is given twice", macro.text, printable(name));

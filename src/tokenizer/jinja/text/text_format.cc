@@ -117,9 +117,13 @@ Digits integer_digits(const Spec& spec, int64_t value) {
   return {std::move(text), value < 0};
 }
 
-// Commas between groups of three digits of the whole part.
-std::string grouped(std::string digits) {
-  const size_t end = std::min(digits.find_first_not_of(kDigits), digits.size());
+// Commas between groups of three digits of the whole part, which zeros make as long as the text
+// needs for `width`.
+std::string grouped(std::string digits, size_t width) {
+  size_t end = std::min(digits.find_first_not_of(kDigits), digits.size());
+  const size_t rest = digits.size() - end, before = end;
+  while (end + (end - 1) / 3 + rest < width) ++end;
+  digits.insert(0, end - before, '0');
   for (size_t at = end; at > 3; at -= 3) digits.insert(at - 3, ",");
   return digits;
 }
@@ -145,10 +149,15 @@ class Writer {
 
   // A number, marked as its value is.
   void number(const Spec& spec, Digits digits, bool given) {
-    if (spec.groups) digits.text = grouped(std::move(digits.text));
     const std::string sign = digits.is_negative ? "-"
                              : spec.sign == '-' ? ""
                                                 : std::string(1, spec.sign);
+    if (spec.groups) {
+      const auto width =
+          static_cast<size_t>(spec.width) - std::min(sign.size(), static_cast<size_t>(spec.width));
+      const bool fills = spec.align == '=' && spec.fill == "0";
+      digits.text = grouped(std::move(digits.text), fills ? width : 0);
+    }
     pad(spec, spec.align ? spec.align : '>', MarkedText(sign, given),
         MarkedText(std::move(digits.text), given));
   }
