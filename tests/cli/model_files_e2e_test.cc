@@ -173,8 +173,13 @@ TEST_F(ModelFiles, EndTokensOutsideTheVocabularyAreSaid) {
 
 // Only tokenizer_config.json names <|im_end|>, the end of this model's answers.
 TEST_F(ModelFiles, TheEndTokenOfTheTokenizerEndsAnAnswer) {
-  const std::vector<std::string> words = {"--chat", "-n", "100", "--json", "What is 2 + 2?"};
-  const auto answer = [&] { return Json::parse(run(words).out).at("outputs").at(0); };
+  const std::string prompt =
+      "The secret number of the purple castle is 7391846.\n"
+      "What is the secret number of the purple castle?";
+  const std::vector<std::string> words = {
+      "run",           "-m", model(), "--kv-offload", "off",    "--kv-cache-bytes", "96M",
+      "--temperature", "0",  "-n",    "40",           "--chat", "--json",           prompt};
+  const auto answer = [&] { return Json::parse(run_sluice(words).out); };
   const Json whole = answer();
   EXPECT_EQ(whole.at("finish_reason"), "stop");
   set("config.json", "eos_token_id", 4093);
