@@ -68,7 +68,7 @@ struct MemoryPlan {
   }
 };
 
-// Whether a model's files are complete and consistent, from everything but the weights' values.
+// Whether a model's files are complete and consistent.
 struct ModelCheck {
   std::string weights;    // "3 files, 290 tensors", or why there are none
   std::string tokenizer;  // "49152 tokens", or why it cannot be read
@@ -77,9 +77,10 @@ struct ModelCheck {
   std::vector<std::string> warnings;  // those of LLM::warnings that concern the files
 };
 
-// Reads everything but the weights' values, under `options`: with LoadFormat::kDummy weights and
-// tokenizer may be absent. A fault of such a file is listed in `problems` and not thrown.
-// Errors: kModel and kUnsupported of config.json and generation_config.json, as
+// Reads everything but the weights' values (of a tied output head that the files repeat, its values
+// and the embedding's up to their first difference), under `options`: with LoadFormat::kDummy
+// weights and tokenizer may be absent. A fault of such a file is listed in `problems` and not
+// thrown. Errors: kModel and kUnsupported of config.json and generation_config.json, as
 // summarize_model.
 ModelCheck check_model(const EngineOptions& options);
 
@@ -88,7 +89,8 @@ ModelCheck check_model(const EngineOptions& options);
 // Errors: those of LLM::chat_prompt; kModel for its files.
 void require_chat_template(const EngineOptions& options, const ChatOptions& chat = {});
 
-// Reads the headers only. Errors: kModel, kUnsupported as LLM's constructor gives them.
+// Reads the headers, and a tied head as check_model. Errors: kModel, kUnsupported as LLM's
+// constructor gives them.
 ModelSummary summarize_model(const std::string& model_dir);
 
 // The plan that LLM's constructor would follow with these options.

@@ -13,7 +13,7 @@ namespace sluice {
 // An id that the tokenizer produces but the model lacks means that the files do not belong together
 // (kModel); any other unknown id is the caller's error.
 void LlmEngine::fail_unknown_id(int32_t id) const {
-  if (id >= 0 && !tokenizer_warnings_.empty() && id < tokenizer_->vocab_size()) {
+  if (id >= 0 && brings_tokenizer_ && id < tokenizer_->vocab_size()) {
     throw Error(ErrorCode::kModel,
                 fmt::format("the tokenizer gives token id {}, but the model's embedding has {} "
                             "rows; fetch tokenizer.json and the weights of one model again",

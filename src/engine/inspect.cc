@@ -1,10 +1,10 @@
-// Implements sluice/inspect.h: the summary of a model and its memory plan. Reads the configuration
-// only, never the weights.
+// Implements sluice/inspect.h: the summary of a model and its memory plan.
 #include "sluice/inspect.h"
 
 #include <fmt/format.h>
 
 #include "engine/plan/engine_plan.h"
+#include "engine/plan/model_check.h"
 #include "io/model_directory.h"
 #include "model/model_config.h"
 
@@ -23,7 +23,9 @@ std::string describe_rope(const RopeConfig& rope) {
 }  // namespace
 
 ModelSummary summarize_model(const std::string& model_dir) {
-  const ModelConfig config = read_model_config(ModelDirectory(model_dir));
+  EngineOptions options;
+  options.model = model_dir;
+  const ModelConfig config = read_config_for_weights(options, ModelDirectory(model_dir));
   ModelSummary summary;
   summary.architecture = architecture_name(config.architecture);
   summary.num_parameters = config.num_parameters();
@@ -45,7 +47,7 @@ MemoryPlan plan_memory(const EngineOptions& options) {
   DeviceOptions device_options;
   device_options.num_threads = options.num_threads.value_or(0);
   const std::unique_ptr<Device> device = make_device(options.device, device_options);
-  const ModelConfig config = read_model_config(ModelDirectory(options.model));
+  const ModelConfig config = read_config_for_weights(options, ModelDirectory(options.model));
   return make_engine_plan(options, config, *device, *make_policies(options)).memory;
 }
 

@@ -63,21 +63,24 @@ LlmEngine::LlmEngine(const EngineOptions& options, Parts parts, const OnProgress
       seed_(options.seed) {
   const int64_t begin_ns = now_ns_();
   const ModelDirectory directory(options.model);
-  config_ = read_model_config(directory);
+  config_ = read_config_for_weights(options, directory);
   if (!parts.policies) parts.policies = make_policies(options);
   plan_ = make_engine_plan(options, config_, *device_, *parts.policies);
   if (parts.adjust_plan) parts.adjust_plan(plan_);
   if (!plan_.memory.fits) throw Error(ErrorCode::kDoesNotFit, plan_.memory.remedy, options.model);
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer});
   tokenizer_ = load_tokenizer(options, directory);
-  if (brings_tokenizer(options, directory)) {
-    tokenizer_warnings_ = check_vocabulary(*tokenizer_, config_);
-  }
+  brings_tokenizer_ = brings_tokenizer(options, directory);
+  if (brings_tokenizer_) file_warnings_ = reconcile_tokenizer(*tokenizer_, config_);
   if (on_progress) on_progress({.stage = LoadProgress::Stage::kTokenizer, .share = 1});
   // Headers are checked before memory is allocated: pinning it takes up to a minute, and a missing
   // shard should be reported at once.
   std::optional<Checkpoint> checkpoint;
-  if (options.load_format != LoadFormat::kDummy) checkpoint.emplace(directory);
+  if (options.load_format != LoadFormat::kDummy) {
+    checkpoint.emplace(directory);
+    file_warnings_.insert(file_warnings_.end(), checkpoint->warnings().begin(),
+                          checkpoint->warnings().end());
+  }
   make_runtime(options, parts, on_progress);
   const auto on_weights = [&](double share) {
     if (on_progress) on_progress({.stage = LoadProgress::Stage::kWeights, .share = share});

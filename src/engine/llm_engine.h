@@ -241,7 +241,8 @@ class LlmEngine {
   EnginePlan plan_;
   int64_t seed_ = 0;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::vector<std::string> tokenizer_warnings_;
+  bool brings_tokenizer_ = false;           // tokenizer_ is the model's own
+  std::vector<std::string> file_warnings_;  // of tokenizer and weight files
   std::unique_ptr<Weights> weights_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<PolicyPair> policies_;

@@ -55,7 +55,7 @@ std::vector<std::string> LlmEngine::notes() const {
 
 std::vector<std::string> LlmEngine::warnings() const {
   std::vector<std::string> warnings = config_.warnings;
-  warnings.insert(warnings.end(), tokenizer_warnings_.begin(), tokenizer_warnings_.end());
+  warnings.insert(warnings.end(), file_warnings_.begin(), file_warnings_.end());
   warnings.insert(warnings.end(), plan_.memory.warnings.begin(), plan_.memory.warnings.end());
   const std::vector<std::string> of_store = store_warnings();
   warnings.insert(warnings.end(), of_store.begin(), of_store.end());

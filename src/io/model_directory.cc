@@ -20,6 +20,21 @@ namespace {
 // The file names of transformers' save_pretrained.
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+// That of peft's save_pretrained.
+constexpr std::string_view kAdapterConfig = "adapter_config.json";
+
+// How a method of quantization names the tensors that it adds to a weight's, or that replace it.
+struct QuantizedName {
+  std::string_view suffix;
+  std::string_view method;
+};
+constexpr QuantizedName kQuantizedNames[] = {{".qweight", "GPTQ or AWQ"},
+                                             {".weight_packed", "compressed-tensors"},
+                                             {".weight_scale_inv", "FP8 in blocks"},
+                                             {".weight_scale", "FP8 or INT8"},
+                                             {".weight.absmax", "bitsandbytes"},
+                                             {".SCB", "bitsandbytes"},
+                                             {".scales", "MLX"}};
 
 // Throws kModel with a formatted message; `context` is the file.
 template <typename... Args>
@@ -89,6 +104,15 @@ bool has_gguf(const std::filesystem::path& directory) {
        path.string(), what);
 }
 
+// A directory of peft, which holds the changes to another model's weights.
+[[noreturn]] void refuse_adapter(const std::filesystem::path& path, std::string_view lacks) {
+  fail(ErrorCode::kModel,
+       "{} is an adapter: it has {} and {}, and Sluice applies none; merge it into its base model "
+       "(merge_and_unload() of peft, then save_pretrained()) and give the merged directory to "
+       "--model",
+       path.string(), kAdapterConfig, lacks);
+}
+
 // Whether the path has the form "org/name" of huggingface.co: two plain names. If a local directory
 // of the first name exists, the path is more likely a misspelt local one.
 bool looks_like_repository(const std::filesystem::path& path) {
@@ -130,6 +154,9 @@ ModelDirectory::ModelDirectory(std::filesystem::path path) : path_(std::move(pat
          path_.string());
   }
   if (!find_file("config.json") && has_gguf(path_)) refuse_gguf(path_, "has GGUF files only");
+  if (!find_file("config.json") && find_file(kAdapterConfig)) {
+    refuse_adapter(path_, "no config.json");
+  }
   require_file("config.json");
 }
 
@@ -148,8 +175,11 @@ std::filesystem::path ModelDirectory::require_file(std::string_view name) const 
 Checkpoint::Checkpoint(const ModelDirectory& directory) {
   if (const auto single = directory.find_file(kSingleFile)) {
     add_file(*single);
+    warn_of_stray_file(directory);
   } else if (const auto index = directory.find_file(kIndexFile)) {
     add_shards(directory, *index);
+  } else if (directory.find_file(kAdapterConfig)) {
+    refuse_adapter(directory.path(), "no weights of its own");
   } else {
     fail(ErrorCode::kModel,
          "{} has neither {} nor {}; fetch them or convert other "
@@ -173,6 +203,24 @@ void Checkpoint::add_file(const std::filesystem::path& path) {
     }
   }
   files_.push_back(std::move(file));
+}
+
+// Both are there where a merged or converted model was written over its shards, or the other way
+// round. An index whose shards are not all there is a rest, and so is one that cannot be read.
+void Checkpoint::warn_of_stray_file(const ModelDirectory& directory) {
+  const auto index = directory.find_file(kIndexFile);
+  if (!index) return;
+  try {
+    for (const auto& [tensor, shard] : read_weight_map(*index)) {
+      if (shard == kSingleFile || !directory.find_file(shard)) return;
+    }
+  } catch (const Error&) {
+    return;
+  }
+  warnings_.push_back(fmt::format(
+      "{} has both {} and {} with all its shards; {} is read, as transformers does; remove what is "
+      "not the model",
+      directory.path().string(), kSingleFile, kIndexFile, kSingleFile));
 }
 
 // Opens each shard of the index once, then compares in both directions: every tensor of the shards
@@ -213,12 +261,27 @@ std::vector<std::string> Checkpoint::names() const {
   return names;
 }
 
+void Checkpoint::refuse_quantization() const {
+  for (const auto& [name, entry] : entries_) {
+    for (const auto& [suffix, method] : kQuantizedNames) {
+      if (!name.ends_with(suffix)) continue;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("the weights are quantized with {}, as tensor {} shows; quantized "
+                              "weights are not supported, use the BF16, F16 or F32 version of the "
+                              "model",
+                              method, describe_json(name)),
+                  files_[entry.file].path().string());
+    }
+  }
+}
+
 bool Checkpoint::has(std::string_view name) const { return entries_.contains(name); }
 
 // All checks need the header only, so that a wrong model is refused before weights are read.
 CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64_t> shape) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
+    refuse_quantization();
     fail_model(files_.front().path().parent_path().string(),
                "tensor \"{}\" is missing from the weights; the model's files do not fit together, "
                "fetch config.json and weights from one place",
@@ -227,12 +290,14 @@ CheckpointTensor Checkpoint::tensor(std::string_view name, std::span<const int64
   const Entry& entry = found->second;
   const ModelFile& file = files_[entry.file];
   if (!std::ranges::equal(entry.shape, shape)) {
+    refuse_quantization();
     fail_model(file.path().string(),
                "tensor \"{}\" has shape {}, but config.json makes it {}; fetch config.json and "
                "weights from one place",
                name, shape_string(entry.shape), shape_string(shape));
   }
   if (!is_weight_type(entry.dtype)) {
+    refuse_quantization();
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("tensor \"{}\" is {}; convert the weights to BF16, F16 or F32", name,
                             entry.dtype_name),

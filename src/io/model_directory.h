@@ -23,7 +23,8 @@ namespace sluice {
 // file.
 class ModelDirectory {
  public:
-  // Errors: kModel naming the path when it is absent, is no directory, or has no config.json.
+  // Errors: kModel naming the path when it is absent, is no directory, or has no config.json; what
+  // is there in its place (GGUF, an adapter) is named.
   explicit ModelDirectory(std::filesystem::path path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -58,7 +59,8 @@ struct CheckpointTensor {
 };
 
 // The weight files of a model: model.safetensors, or the shards of
-// model.safetensors.index.json. As in transformers, the single file wins when both are there.
+// model.safetensors.index.json. As in transformers, the single file wins when both are there; a
+// warning says so.
 //
 // Headers are checked on construction and no tensor is read.
 class Checkpoint {
@@ -73,11 +75,14 @@ class Checkpoint {
   std::vector<std::string> names() const;
   bool has(std::string_view name) const;
   uint64_t num_bytes() const { return num_bytes_; }
+  // What is suspicious about the files but no error, one sentence each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   // A tensor that must be there in the shape given.
   //
   // Errors: kModel naming the tensor when it is missing or has another shape (with both shapes);
-  // kUnsupported naming tensor and type when it is not BF16, F16 or F32.
+  // kUnsupported naming tensor and type when it is not BF16, F16 or F32, and the method when other
+  // tensors show that the weights are quantized.
   CheckpointTensor tensor(std::string_view name, std::span<const int64_t> shape) const;
 
   // Errors: kModel naming up to three tensors that are in the files but not in `expected`.
@@ -97,6 +102,9 @@ class Checkpoint {
     std::vector<int64_t> shape;
   };
 
+  void warn_of_stray_file(const ModelDirectory& directory);
+  // Errors: kUnsupported if the names are those of a quantization.
+  void refuse_quantization() const;
   // Errors of both: those of the constructor.
   void add_file(const std::filesystem::path& path);
   void add_shards(const ModelDirectory& directory, const std::filesystem::path& index_path);
@@ -104,6 +112,7 @@ class Checkpoint {
   std::vector<ModelFile> files_;  // open as long as this object, for reading tensors
   std::map<std::string, Entry, std::less<>> entries_;
   uint64_t num_bytes_ = 0;  // of all tensors
+  std::vector<std::string> warnings_;
 };
 
 // "[3, 128]", for error texts and listings. After eight dimensions, more than any weight has, only

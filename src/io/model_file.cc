@@ -68,6 +68,20 @@ struct stat regular_status(int fd, const std::filesystem::path& path) {
   return status;
 }
 
+// Errors: kModel for a pointer of Git LFS. Source: git-lfs/docs/spec.md, by which a pointer begins
+// with this line and has less than 1024 bytes.
+void refuse_lfs_pointer(const ModelFile& file) {
+  constexpr std::string_view kFirstLine = "version https://git-lfs.github.com/spec/";
+  if (file.num_bytes() < kFirstLine.size() || file.num_bytes() >= 1024) return;
+  std::string begin(kFirstLine.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(begin)));
+  if (begin != kFirstLine) return;
+  fail(ErrorCode::kModel,
+       "{} is a Git LFS pointer and not the file that it stands for; run `git lfs pull` in its "
+       "folder",
+       file.path().string());
+}
+
 }  // namespace
 
 ModelFile::ModelFile(std::filesystem::path path) : path_(std::move(path)) {
@@ -78,6 +92,7 @@ ModelFile::ModelFile(std::filesystem::path path) : path_(std::move(path)) {
     const struct stat status = regular_status(fd_, path_);
     num_bytes_ = static_cast<uint64_t>(status.st_size);
     modified_ns_ = modified_ns_of(status);
+    refuse_lfs_pointer(*this);
     // The destructor does not run if a constructor throws.
   } catch (...) {
     ::close(fd_);

@@ -23,7 +23,8 @@ class ModelFile {
   // Opens the file. Does not block, not even on a FIFO, which is refused.
   //
   // Errors: kModel naming the path and what to do: absent, a link to nothing or to itself,
-  // unreadable, a directory, another special file. kDoesNotFit when memory is used up.
+  // unreadable, a directory, another special file, a pointer of Git LFS, which a clone without LFS
+  // has in place of each large file. kDoesNotFit when memory is used up.
   explicit ModelFile(std::filesystem::path path);
   ~ModelFile();
   ModelFile(ModelFile&& other) noexcept;

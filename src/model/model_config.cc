@@ -118,6 +118,24 @@ void read_biases_and_norms(const JsonObject& config, ModelConfig& model) {
   model.tie_word_embeddings = config.find_bool("tie_word_embeddings").value_or(false);
 }
 
+// Names the method of quantized weights. Source: transformers' QuantizationMethod; MLX writes
+// `quantization` and no method.
+void refuse_quantization(const JsonObject& config) {
+  for (const char* key : {"quantization_config", "quantization"}) {
+    if (!config.has(key)) continue;
+    std::string method = "a method that it does not name";
+    if (config.get(key).is_object()) {
+      const JsonObject given = config.get_object(key);
+      if (given.has("quant_method")) method = describe_json(given.get("quant_method"));
+      if (given.has("bits")) method += fmt::format(" in {} bits", describe_json(given.get("bits")));
+    }
+    fail_unsupported(
+        config, fmt::format("{} says that the weights are quantized with {}; quantized weights "
+                            "are not supported, use the BF16, F16 or F32 version of the model",
+                            key, method));
+  }
+}
+
 // Fails on settings that change results and are not implemented; ignoring them would give wrong
 // text.
 void refuse_unsupported(const JsonObject& config) {
@@ -130,11 +148,6 @@ void refuse_unsupported(const JsonObject& config) {
     fail_unsupported(
         config, "mlp_bias is true; biases in the MLP are not supported, choose a model without");
   }
-  if (config.find_bool("use_sliding_window").value_or(false)) {
-    fail_unsupported(config,
-                     "use_sliding_window is true; sliding windows are not supported, set it to "
-                     "false if every layer should see everything");
-  }
   for (const std::string& type : config.find_strings("layer_types")) {
     if (type != "full_attention") {
       fail_unsupported(config,
@@ -143,11 +156,31 @@ void refuse_unsupported(const JsonObject& config) {
                                    describe_json(type)));
     }
   }
-  if (config.has("quantization_config")) {
-    fail_unsupported(config,
-                     "quantization_config is given; quantized weights are not supported, use the "
-                     "BF16, F16 or F32 version of the model");
+  refuse_quantization(config);
+}
+
+// Fails if a layer has a sliding window that hides something. Source: transformers' Qwen2Config and
+// Qwen3Config: the layers from max_window_layers on slide, unless layer_types says which do
+// (refuse_unsupported); a sliding_window of null hides nothing, nor does one that is as long as
+// the model's positions.
+void refuse_sliding_window(const JsonObject& config, const ModelConfig& model) {
+  constexpr int64_t kDefaultMaxWindowLayers = 28;
+  if (!config.find_bool("use_sliding_window").value_or(false)) return;
+  const std::vector<std::string> keys = config.keys();
+  const bool is_null =
+      std::ranges::find(keys, "sliding_window") != keys.end() && !config.has("sliding_window");
+  const int64_t first =
+      config.find_int("max_window_layers", 0, kMaxPositions).value_or(kDefaultMaxWindowLayers);
+  const int64_t window = config.find_int("sliding_window", 1, kMaxPositions).value_or(1);
+  if (is_null || config.has("layer_types") || first >= model.num_layers ||
+      window >= max_positions(model)) {
+    return;
   }
+  fail_unsupported(
+      config, fmt::format("use_sliding_window is true; sliding windows are not supported (here "
+                          "from layer {} on), set it to false if every layer should see "
+                          "everything",
+                          first));
 }
 
 // The type that the file gives for the weights: `dtype` since transformers 4.56, `torch_dtype`
@@ -249,6 +282,7 @@ ModelConfig read_config(const JsonObject& config) {
   read_head_dim(config, model);
   read_biases_and_norms(config, model);
   model.rope = read_rope_config(config, model.max_position_embeddings, model.warnings);
+  refuse_sliding_window(config, model);
   model.dtype = read_dtype(config);
   std::vector<int32_t> bos_ids;
   add_token_ids(config, "bos_token_id", model, bos_ids);
@@ -334,13 +368,21 @@ ModelConfig read_model_config(const ModelDirectory& directory) {
   const std::string config_path = directory.config_path().string();
   const std::string config = read_model_file(config_path);
   ModelConfigTexts texts{.config = config, .config_name = config_path};
-  const auto generation_path = directory.find_file("generation_config.json");
-  if (!generation_path) return parse_model_config(texts);
-  const std::string generation = read_model_file(*generation_path);
-  const std::string generation_name = generation_path->string();
-  texts.generation = generation;
-  texts.generation_name = generation_name;
-  return parse_model_config(texts);
+  std::string generation, generation_name;
+  if (const auto path = directory.find_file("generation_config.json")) {
+    generation = read_model_file(*path);
+    generation_name = path->string();
+    texts.generation = generation;
+    texts.generation_name = generation_name;
+  }
+  ModelConfig model = parse_model_config(texts);
+  if (directory.find_file("adapter_config.json")) {
+    model.warnings.push_back(fmt::format(
+        "{} has an adapter (adapter_config.json), which is not applied; merge it into the weights "
+        "with merge_and_unload() of peft, or remove it",
+        directory.path().string()));
+  }
+  return model;
 }
 
 }  // namespace sluice

@@ -52,14 +52,15 @@ struct ModelConfig {
   bool qkv_bias = false;             // q, k and v projections have a bias
   bool o_bias = false;               // the output projection has one
   bool qk_norm = false;              // RMSNorm of each q and k head before rope
-  bool tie_word_embeddings = false;  // the output head is the embedding table
+  bool tie_word_embeddings = false;  // the output head is the embedding table (output_head.h)
 
   int64_t max_position_embeddings = 0;  // see max_positions()
   RopeConfig rope;
   std::optional<DType> dtype;  // of the weights, if the file says; the tensors themselves decide
 
   std::vector<int32_t> eos_ids;  // at most kMaxEosIds: generation_config.json's first, then
-                                 // config.json's, no repeats
+                                 // config.json's, then the tokenizer's (engine/plan/model_check.h);
+                                 // no repeats
   std::optional<int32_t> bos_id;
   GenerationDefaults generation;
 

@@ -84,6 +84,42 @@ void refuse_partial_rotation(const JsonObject& object) {
   }
 }
 
+// Warns if `first`'s key has another value than `second`'s, which is then not read.
+void warn_if_different(const JsonObject& first, std::string_view key, const JsonObject& second,
+                       std::string_view other_key, std::vector<std::string>& warnings) {
+  if (!first.has(key) || !second.has(other_key)) return;
+  if (first.get(key) == second.get(other_key)) return;
+  warnings.push_back(fmt::format("{}: {} is {}, but {} of {} is {}; the former is used",
+                                 first.name(), key, describe_json(first.get(key)), other_key,
+                                 second.name(), describe_json(second.get(other_key))));
+}
+
+// The two names of a description: transformers 5 writes rope_parameters, with rope_theta in it.
+void warn_of_two_descriptions(const JsonObject& config, std::vector<std::string>& warnings) {
+  const auto old = config.find_object("rope_scaling");
+  const auto now = config.find_object("rope_parameters");
+  if (!old || !now || old->keys().empty()) return;
+  for (const std::string& key : now->keys()) {
+    if (!now->has(key) || key == "rope_theta") continue;
+    if (old->has(key) && old->get(key) == now->get(key)) continue;
+    warnings.push_back(
+        fmt::format("{}: rope_scaling and rope_parameters differ in {}; the former "
+                    "is used",
+                    config.name(), describe_json(key)));
+    return;
+  }
+}
+
+// Settings that stand at two places with two values: the frequencies, and so every answer, depend
+// on which is read. The order is that of transformers.
+void warn_of_contradictions(const JsonObject& config, const JsonObject& rope,
+                            std::vector<std::string>& warnings) {
+  constexpr std::string_view kOriginal = "original_max_position_embeddings";
+  warn_if_different(rope, "rope_type", rope, "type", warnings);
+  warn_if_different(rope, "rope_theta", config, "rope_theta", warnings);
+  warn_if_different(config, kOriginal, rope, kOriginal, warnings);
+}
+
 // The length before scaling. config.json may hold it beside the description; that value wins, as in
 // transformers. Without either it is max_position_embeddings.
 int64_t read_original_positions(const JsonObject& config, const JsonObject& rope,
@@ -227,6 +263,7 @@ RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,
                             std::vector<std::string>& warnings) {
   RopeConfig rope;
   refuse_partial_rotation(config);
+  warn_of_two_descriptions(config, warnings);
   const std::optional<JsonObject> description = find_description(config);
   const JsonObject& theta_owner =
       description && description->has("rope_theta") ? *description : config;
@@ -234,6 +271,7 @@ RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,
   if (!description) return rope;
   refuse_partial_rotation(*description);
   rope.type = parse_type(*description);
+  warn_of_contradictions(config, *description, warnings);
   check_keys(*description, rope.type, warnings);
   if (rope.type == RopeType::kLinear) {
     rope.factor = description->get_double("factor", 1.0, kMaxFactor);

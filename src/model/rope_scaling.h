@@ -38,7 +38,7 @@ struct RopeConfig {
 
 // Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (before), with
 // transformers' precedence and defaults. Without a description the type is kDefault. Keys that the
-// type does not use are named in `warnings`.
+// type does not use, and settings with two values at two places, are named in `warnings`.
 // Errors: kUnsupported for dynamic, longrope and other types, partial rotation and parameters per
 // layer type; kModel for missing keys and values out of range.
 RopeConfig read_rope_config(const JsonObject& config, int64_t max_positions,

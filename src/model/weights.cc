@@ -9,14 +9,17 @@
 
 #include <fmt/format.h>
 
+#include "model/output_head.h"
+
 namespace sluice {
 namespace {
 
 // True for tensors that may be present and are not read: some exporters write the rotary
-// frequencies, and a checkpoint with a tied head may repeat the embedding as lm_head.
+// frequencies, and a checkpoint with a tied head may repeat the embedding as lm_head
+// (output_head.h unties one that differs).
 bool may_be_ignored(const std::string& name, const ModelConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") ||
-         (config.tie_word_embeddings && name == "lm_head.weight");
+         (config.tie_word_embeddings && name == kHeadName);
 }
 
 // Element `index` of packed values of a floating-point type, as f32.
@@ -183,7 +186,7 @@ void Weights::add_vector(const std::string& name, const TensorView& vector, floa
 void Weights::lay_out(Arena& arena, Device& device) {
   const int64_t hidden = config_.hidden_size;
   embedding_ = matrix(arena, device, config_.vocab_size, hidden);
-  add_rows("model.embed_tokens.weight", embedding_, 0, config_.vocab_size);
+  add_rows(std::string(kEmbeddingName), embedding_, 0, config_.vocab_size);
   layers_.resize(static_cast<size_t>(config_.num_layers));
   for (int32_t i = 0; i < config_.num_layers; ++i) lay_out_layer(arena, device, i);
   final_norm_ = arena.tensor(DType::kBF16, {hidden});
@@ -191,7 +194,7 @@ void Weights::lay_out(Arena& arena, Device& device) {
   lm_head_ = embedding_;
   if (!config_.tie_word_embeddings) {
     lm_head_ = matrix(arena, device, config_.vocab_size, hidden);
-    add_rows("lm_head.weight", lm_head_, 0, config_.vocab_size);
+    add_rows(std::string(kHeadName), lm_head_, 0, config_.vocab_size);
   }
 }
 
@@ -282,6 +285,10 @@ void Weights::check_names(const Checkpoint& checkpoint) const {
   for (const WeightSource& source : sources_) {
     checkpoint.tensor(source.name, source.shape);  // throws if missing or mis-shaped
     expected.push_back(source.name);
+  }
+  // A head that is not read must be one that repeats the embedding.
+  if (config_.tie_word_embeddings && checkpoint.has(kHeadName)) {
+    checkpoint.tensor(kHeadName, sources_.front().shape);
   }
   for (const std::string& name : checkpoint.names()) {
     if (may_be_ignored(name, config_)) expected.push_back(name);

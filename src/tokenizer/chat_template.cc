@@ -11,7 +11,7 @@
 #include "core/printable.h"
 #include "io/model_file.h"
 #include "tokenizer/chat_messages.h"
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_methods.h"
 #include "tokenizer/unicode.h"
 
 namespace sluice {

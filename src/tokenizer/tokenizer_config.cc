@@ -1,8 +1,9 @@
-// Reads tokenizer_config.json and chat_template.jinja.
+// Reads tokenizer_config.json, special_tokens_map.json and chat_template.jinja.
 #include "tokenizer/tokenizer_config.h"
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -39,6 +40,21 @@ std::string template_text(const JsonObject& config) {
   return {};
 }
 
+// Adds the special tokens of a file that are not there yet.
+void add_special_tokens(const JsonObject& file, SpecialTokens& tokens) {
+  for (const std::string_view name : kTokenNames) {
+    if (file.has(name)) tokens.emplace(name, token_content(file, name));
+  }
+}
+
+// Calls take(object) with the contents of a JSON file, if it is there.
+template <typename Take>
+void read_if_present(const std::filesystem::path& path, Take take) {
+  if (!model_file_exists(path)) return;
+  const json document = parse_json(read_model_file(path), path.string());
+  take(JsonObject(document, path.string()));
+}
+
 }  // namespace
 
 bool is_special_token_name(std::string_view name) {
@@ -47,18 +63,25 @@ bool is_special_token_name(std::string_view name) {
 
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir) {
   TokenizerConfig result;
-  const std::filesystem::path path = model_dir / "tokenizer_config.json";
-  if (model_file_exists(path)) {
-    const json document = parse_json(read_model_file(path), path.string());
-    const JsonObject config(document, path.string());
+  bool names_added_tokens = false;  // then transformers reads no special_tokens_map.json
+  read_if_present(model_dir / "tokenizer_config.json", [&](const JsonObject& config) {
+    names_added_tokens = config.has("added_tokens_decoder");
     result.chat_template = template_text(config);
-    for (const std::string_view name : kTokenNames) {
-      if (config.has(name)) result.special_tokens.emplace(name, token_content(config, name));
-    }
+    add_special_tokens(config, result.special_tokens);
+    result.add_bos_token = config.find_bool("add_bos_token");
+    result.add_eos_token = config.find_bool("add_eos_token");
+  });
+  if (!names_added_tokens) {
+    read_if_present(model_dir / "special_tokens_map.json",
+                    [&](const JsonObject& map) { add_special_tokens(map, result.special_tokens); });
   }
   // As in transformers, the separate file takes precedence.
   const std::filesystem::path jinja = model_dir / "chat_template.jinja";
-  if (model_file_exists(jinja)) result.chat_template = read_model_file(jinja);
+  if (model_file_exists(jinja)) {
+    std::string separate = read_model_file(jinja);
+    result.has_two_templates = !result.chat_template.empty() && result.chat_template != separate;
+    result.chat_template = std::move(separate);
+  }
   return result;
 }
 

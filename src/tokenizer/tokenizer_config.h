@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,10 +21,17 @@ bool is_special_token_name(std::string_view name);
 struct TokenizerConfig {
   std::string chat_template;  // Jinja text; empty when the model has none
   SpecialTokens special_tokens;
+  // Whether the file asks for them around a text. tokenizer.json decides; LLM warns if they differ.
+  std::optional<bool> add_bos_token;
+  std::optional<bool> add_eos_token;
+  // chat_template.jinja and tokenizer_config.json have different templates.
+  bool has_two_templates = false;
 };
 
-// Reads tokenizer_config.json and chat_template.jinja, which newer checkpoints have and whose
-// template takes precedence. A directory without either gives an empty config.
+// Reads tokenizer_config.json, chat_template.jinja, which newer checkpoints have and whose template
+// takes precedence, and special_tokens_map.json, for special tokens that the first does not name:
+// as in transformers only if it has no added_tokens_decoder, which older files lack. A directory
+// without any gives an empty config.
 //
 // Errors: kModel naming file and field for a wrong type, and naming a file that cannot be read.
 TokenizerConfig read_tokenizer_config(const std::filesystem::path& model_dir);

@@ -171,6 +171,29 @@ TEST_F(ModelFiles, EndTokensOutsideTheVocabularyAreSaid) {
   expect_warned("eos_token_id 200000 is outside of the vocabulary");
 }
 
+// Only tokenizer_config.json names <|im_end|>, the end of this model's answers.
+TEST_F(ModelFiles, TheEndTokenOfTheTokenizerEndsAnAnswer) {
+  const std::string prompt =
+      "The secret number of the purple castle is 7391846.\n"
+      "What is the secret number of the purple castle?";
+  const std::vector<std::string> words = {
+      "run",           "-m", model(), "--kv-offload", "off",    "--kv-cache-bytes", "96M",
+      "--temperature", "0",  "-n",    "40",           "--chat", "--json",           prompt};
+  const auto answer = [&] { return Json::parse(run_sluice(words).out); };
+  const Json whole = answer();
+  EXPECT_EQ(whole.at("finish_reason"), "stop");
+  set("config.json", "eos_token_id", 4093);
+  set("generation_config.json", "eos_token_id", 4093);
+  EXPECT_EQ(answer().at("text"), whole.at("text"));
+  set("tokenizer_config.json", "eos_token", "<|endoftext|>");
+  EXPECT_EQ(answer().at("finish_reason"), "length");
+}
+
+TEST_F(ModelFiles, AnEndTokenOfTheTokenizerThatEndsNothingIsSaid) {
+  set("tokenizer_config.json", "eos_token", "<|end|>");
+  expect_warned("ends nothing: tokenizer.json has no such token");
+}
+
 TEST_F(ModelFiles, IgnoredAttentionKeysAreSaid) {
   set("config.json", "dual_chunk_attention_config", {{"chunk_size", 1024}});
   expect_warned("dual_chunk_attention_config is ignored");

@@ -135,8 +135,72 @@ TEST_F(CheckpointTest, RefusesADirectoryWithoutWeights) {
 TEST_F(CheckpointTest, RefusesABrokenSingleFile) {
   dir_.write("model.safetensors", "");
   EXPECT_TRUE(contains(error(), "model.safetensors is empty"));
-  dir_.write("model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
+  dir_.write("model.safetensors", "no safetensors file");
   EXPECT_TRUE(contains(error(), "model.safetensors: header size"));
+}
+
+// What a clone without LFS leaves of every large file.
+TEST_F(CheckpointTest, NamesAPointerOfGitLfs) {
+  const char* pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:"
+      "4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+  const auto names_it = [&](const std::string& file) {
+    dir_.write(file, pointer);
+    const std::string text = error();
+    EXPECT_TRUE(contains(text, file + " is a Git LFS pointer"));
+    EXPECT_TRUE(contains(text, "`git lfs pull`"));
+  };
+  names_it("model.safetensors.index.json");
+  names_it("model.safetensors");
+  const auto tokenizer = dir_.write("tokenizer.json", pointer);
+  EXPECT_TRUE(contains(expect_error(ErrorCode::kModel, [&] { read_model_file(tokenizer); }),
+                       "tokenizer.json is a Git LFS pointer"));
+}
+
+TEST_F(CheckpointTest, SaysWhichOfTwoSetsOfWeightsIsRead) {
+  write_shard("model.safetensors", {"a"});
+  write_shard("model-1.safetensors", {"b"});
+  EXPECT_TRUE(open().warnings().empty());
+  write_index(R"({"b":"model-1.safetensors"})");
+  ASSERT_EQ(open().warnings().size(), 1u);
+  EXPECT_TRUE(contains(open().warnings()[0], "model.safetensors is read, as transformers does"));
+  EXPECT_EQ(open().names(), std::vector<std::string>{"a"});
+  write_index(R"({"b":"model-2.safetensors"})");
+  EXPECT_TRUE(open().warnings().empty()) << "the index is a rest";
+  write_index(R"({"a":"model.safetensors"})");
+  EXPECT_TRUE(open().warnings().empty()) << "the index is of the file";
+  dir_.write("model.safetensors.index.json", "{");
+  EXPECT_TRUE(open().warnings().empty());
+}
+
+TEST_F(CheckpointTest, NamesAnAdapter) {
+  dir_.write("adapter_config.json", "{}");
+  EXPECT_TRUE(contains(error(), "is an adapter: it has adapter_config.json and no weights"));
+  std::filesystem::remove(dir_.path() / "config.json");
+  EXPECT_TRUE(contains(error(), "is an adapter: it has adapter_config.json and no config.json"));
+  EXPECT_TRUE(contains(error(), "merge it into its base model"));
+}
+
+// By the tensors alone: old files have no quantization_config.
+TEST_F(CheckpointTest, NamesTheMethodOfAQuantization) {
+  for (const auto& [tensor, method] : std::vector<std::pair<std::string, std::string>>{
+           {"q_proj.qweight", "GPTQ or AWQ"},
+           {"q_proj.weight_packed", "compressed-tensors"},
+           {"q_proj.weight_scale_inv", "FP8 in blocks"},
+           {"q_proj.weight_scale", "FP8 or INT8"},
+           {"q_proj.weight.absmax", "bitsandbytes"},
+           {"q_proj.SCB", "bitsandbytes"},
+           {"q_proj.scales", "MLX"}}) {
+    write_shard("model.safetensors", {tensor, "q_proj.bias"});
+    const Checkpoint weights = open();
+    for (const auto& [name, size] :
+         std::vector<std::pair<std::string, int64_t>>{{"q_proj.weight", 2}, {"q_proj.bias", 3}}) {
+      const std::string text =
+          expect_error(ErrorCode::kUnsupported, [&] { weights.tensor(name, Shape{size}); });
+      EXPECT_TRUE(contains(text, "quantized with " + method));
+      EXPECT_TRUE(contains(text, "use the BF16, F16 or F32 version"));
+    }
+  }
 }
 
 TEST_F(CheckpointTest, RefusesShardNamesThatLeaveTheDirectory) {

@@ -364,6 +364,49 @@ TEST(ModelConfig, RefusesFeaturesThatItDoesNotHave) {
                        "rope_type \"longrope\" is not supported"));
 }
 
+// Qwen2.5 of 28 layers with windows from layer 28 on.
+TEST(ModelConfig, AcceptsSlidingWindowsThatHideNothing) {
+  const json slides = with(kQwen25_7B, {{"use_sliding_window", true},
+                                        {"sliding_window", 4096},
+                                        {"num_hidden_layers", 28},
+                                        {"max_window_layers", 28}});
+  EXPECT_NO_THROW(parse(slides));
+  const std::string error =
+      error_of(ErrorCode::kUnsupported, with(slides, {{"max_window_layers", 21}}));
+  EXPECT_TRUE(contains(error, "from layer 21 on"));
+  json without_window = with(slides, {{"max_window_layers", 21}});
+  without_window["sliding_window"] = nullptr;
+  EXPECT_NO_THROW(parse(without_window));
+  EXPECT_NO_THROW(parse(with(slides, {{"max_window_layers", 21}, {"sliding_window", 32768}})))
+      << "as long as the positions";
+  EXPECT_NO_THROW(
+      parse(with(slides, {{"max_window_layers", 21}, {"layer_types", {"full_attention"}}})));
+  json by_default = slides;
+  by_default.erase("max_window_layers");
+  EXPECT_NO_THROW(parse(by_default)) << "28, as in transformers";
+}
+
+TEST(ModelConfig, NamesTheMethodOfAQuantization) {
+  const auto refused = [](const json& changes) {
+    return error_of(ErrorCode::kUnsupported, with(kLlama31_8B, changes));
+  };
+  EXPECT_TRUE(contains(refused({{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}}),
+                       "quantized with \"gptq\" in 4 bits"));
+  EXPECT_TRUE(contains(refused({{"quantization", {{"group_size", 64}, {"bits", 4}}}}),
+                       "quantization says that the weights are quantized"));
+  EXPECT_TRUE(contains(refused({{"quantization_config", "x"}}), "a method that it does not name"));
+}
+
+TEST(ModelConfig, SaysThatAnAdapterIsNotApplied) {
+  const TempDir dir;
+  dir.write("config.json", kQwen3_06B.dump());
+  EXPECT_TRUE(read_model_config(ModelDirectory(dir.path())).warnings.empty());
+  dir.write("adapter_config.json", "{}");
+  const ModelConfig model = read_model_config(ModelDirectory(dir.path()));
+  ASSERT_EQ(model.warnings.size(), 1u);
+  EXPECT_TRUE(contains(model.warnings[0], "(adapter_config.json), which is not applied"));
+}
+
 TEST(ModelConfig, RefusesValuesOfTheWrongType) {
   for (const char* key : {"tie_word_embeddings", "attention_bias", "use_sliding_window"}) {
     EXPECT_TRUE(

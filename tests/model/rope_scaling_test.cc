@@ -110,6 +110,37 @@ TEST(RopeConfig, NamesKeysThatItIgnores) {
       "config.json: rope_scaling: \"beta_fast\" means nothing for type linear and is ignored");
 }
 
+// Each setting is at two places; with equal values nothing is said.
+TEST(RopeConfig, NamesSettingsWithTwoValues) {
+  struct Case {
+    std::string keys;  // with %, for which the values stand
+    std::string equal, different, warning;
+  };
+  for (const Case& c : std::vector<Case>{
+           {R"("rope_theta": 5, "rope_parameters": {"rope_theta": %})", "5.0", "7",
+            "config.json: rope_parameters: rope_theta is 7, but rope_theta of config.json is 5"},
+           {R"("rope_scaling": {"rope_type": "linear", "type": "%", "factor": 2})", "linear",
+            "yarn", "rope_type is \"linear\", but type of config.json: rope_scaling is \"yarn\""},
+           {R"("original_max_position_embeddings": 2048, "rope_scaling": {"rope_type": "yarn",
+               "factor": 2, "original_max_position_embeddings": %})",
+            "2048", "4096",
+            "config.json: original_max_position_embeddings is 2048, but "
+            "original_max_position_embeddings of config.json: rope_scaling is 4096"},
+           {R"("rope_scaling": {"rope_type": "linear", "factor": 2},
+               "rope_parameters": {"rope_type": "linear", "factor": %, "rope_theta": 3})",
+            "2", "4", "config.json: rope_scaling and rope_parameters differ in \"factor\""}}) {
+    const size_t at = c.keys.find('%');
+    const auto keys = [&](const std::string& value) {
+      return std::string(c.keys).replace(at, 1, value);
+    };
+    EXPECT_TRUE(read(keys(c.equal)).warnings.empty()) << keys(c.equal);
+    const std::vector<std::string> warnings = read(keys(c.different)).warnings;
+    ASSERT_EQ(warnings.size(), 1u) << keys(c.different);
+    EXPECT_TRUE(contains(warnings[0], c.warning));
+    EXPECT_TRUE(contains(warnings[0], "; the former is used"));
+  }
+}
+
 TEST(RopeConfig, RefusesTypesThatItDoesNotKnow) {
   for (const std::string type : {"dynamic", "longrope", "su", "mrope", "Yarn", ""}) {
     EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported,

@@ -56,8 +56,11 @@ TEST(MarkedText, KeepsMarksThroughAppendAndSlice) {
 }
 
 TEST(Jinja, MarksFollowTextThroughEveryOperation) {
-  const Json given = {
-      {"m", "A<x>b"}, {"sp", "  q "}, {"l", {"p", 5, nullptr, true, 1.5}}, {"d", {{"key", "v\n"}}}};
+  const Json given = {{"m", "A<x>b"},
+                      {"sp", "  q "},
+                      {"l", {"p", 5, nullptr, true, 1.5}},
+                      {"d", {{"key", "v\n"}}},
+                      {"f", "<{:3}"}};
   const std::pair<const char*, const char*> cases[] = {
       {"<{{ m }}>", "<[A<x>b]>"},
       {"{{ '<' + m + '>' }}", "<[A<x>b]>"},
@@ -81,6 +84,24 @@ TEST(Jinja, MarksFollowTextThroughEveryOperation) {
        " [A<x>bA<x>bA<x>bA<x>b]"},
       {"{% set ns = namespace(t='') %}{% set ns.t = ns.t + m %}{{ ns.t }}", "[A<x>b]"},
       {"{{ bos_token }}{{ m if m }}", "<s>[A<x>b]"},
+      {"{% with x = '<' ~ m %}{{ x }}{% endwith %}", "<[A<x>b]"},
+      {"{% macro f(x) %}({{ caller(x) }}){% endmacro %}{% call(y) f(m) %}{{ y }}!{% endcall %}",
+       "([A<x>b]!)"},
+      {"{% for x in [['a', [m]]] recursive %}{% if x is string %}{{ x }}{% else %}"
+       "<{{ loop(x) }}>{% endif %}{% endfor %}",
+       "<a<[A<x>b]>>"},
+      {"{% for x in 'ab' %}{{ loop.cycle('c', m) }}{% endfor %}", "c[A<x>b]"},
+      {"{% set j = joiner(m) %}{{ j() }}1{{ j() }}", "1[A<x>b]"},
+      {"{{ '<%s|%d|%5s>' % (m, l[1], sp) }}", "<[A<x>b]|[5]| [  q ]>"},
+      {"{{ '<%s>'|format(m) }}{{ '%(k)s'|format(k=m) }}{{ (m ~ '%s') % 'c' }}",
+       "<[A<x>b]>[A<x>bA<x>b]c"},
+      {"{{ '{}-{:>8}-{!r}'.format(m, m, m) }}", "[A<x>b]-  [A<x>b]-['A<x>b']"},
+      {"{{ (f ~ '!').format('c') }}", "[<]c[  ]!"},
+      {"{{ m * 2 }}{{ [m] * 2 }}", "[A<x>bA<x>b][['A<x>b'], ['A<x>b']]"},
+      {"{% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(m, *l[:1], **d) }}",
+       "(['A<x>b'], ['p']){['key']: ['v\\n']}"},
+      {"{{ dict(**d) }}{{ namespace(**d).key }}", "{['key']: ['v\\n']}[v\n]"},
+      {"{{ m.index('x') }}{{ l.index(5) }}", "21"},
   };
   for (const auto& [source, want] : cases) EXPECT_EQ(marked(source, given), want) << source;
 }
@@ -119,6 +140,13 @@ TEST(Jinja, ListsWhatItReads) {
        {"x"}},
       {"{% set ns = namespace(a=p) %}{% set ns.a = q %}{{ ns.r }}", {"p", "q"}},
       {"{% set x %}{{ y }}{% set z = 1 %}{% endset %}{{ x ~ z }}", {"y", "z"}},
+      {"{% with a = b, c = a %}{{ a ~ c ~ d }}{% endwith %}{{ c }}", {"a", "b", "c", "d"}},
+      {"{% macro f() %}{{ caller(g) ~ varargs ~ kwargs }}{% endmacro %}"
+       "{% call(x, y=h) f(z) %}{{ x ~ y ~ w }}{% endcall %}",
+       {"g", "h", "w", "z"}},
+      {"{{ varargs }}{% macro f(a) %}{{ caller() }}{% endmacro %}{{ f(*p, **q) }}",
+       {"p", "q", "varargs"}},
+      {"{% for x in xs recursive %}{{ loop(x.y) ~ joiner(s) }}{% endfor %}", {"s", "xs"}},
       {"{{ x | default(y) }}{{ 1 is eq(z) }}{{ strftime_now(f) }}", {"f", "x", "y", "z"}},
       {"text", {}},
   };
@@ -132,12 +160,16 @@ TEST(Jinja, RefusesUnknownConstructsAtLoad) {
   const std::pair<const char*, const char*> cases[] = {
       {"\n\n{% include 'x' %}", "line 3: the statement \"include\""},
       {"{% if false %}\n{{ x|urlize }}{% endif %}", "line 2: there is no filter urlize"},
-      {"\n{{ 1 if x is odd }}", "line 2: there is no test odd"},
-      {"{{ x.format(1) }}", "line 1: there is no method format()"},
+      {"\n{{ 1 if x is prime }}", "line 2: there is no test prime"},
+      {"{{ x.center(1) }}", "line 1: there is no method center()"},
       {"{{ lipsum() }}", "line 1: there is no function lipsum()"},
-      {"{% for x in y %}\n{{ loop.cycle }}{% endfor %}", "line 2: loop.cycle"},
-      {"{% for x in y recursive %}{% endfor %}", "line 1: recursive"},
-      {"{% call f() %}{% endcall %}", "\"call\""},
+      {"{% for x in y %}\n{{ loop.changed }}{% endfor %}", "line 2: loop.changed"},
+      {"{% call f() %}{% endcall %}", "there is no function f()"},
+      {"{% call x.f() %}{% endcall %}", "line 1: "},
+      {"{% call 'x' %}{% endcall %}", "line 1: a call block must call a macro by its name"},
+      {"{{ range(*x, *y) }}", "line 1: a call has two arguments with *"},
+      {"{{ range(**x, y=1) }}", "line 1: an argument stands after one with **"},
+      {"{% with x %}{% endwith %}", "line 1: "},
       {"{% if x %}\n\n", "line 1: the block that begins here has no endif"},
       {"a\n{{ 'b", "line 2: a text is not closed"},
       {"a\n\xFF", "line 2: the text is not UTF-8"},
@@ -156,8 +188,18 @@ TEST(Jinja, NamesTheLineOfErrors) {
       {"\n\n{{ raise_exception('no ' ~ 'tools') }}", "line 3: no tools"},
       {"{{ 1 }}\n{{ 'a' + 1 }}", "line 2: + cannot join a text and an integer"},
       {"{{ x + 'a' }}", "\"x\" is undefined"},
-      {"{{ 'a' * 3 }}", "repeating"},
-      {"{{ 'a' % 3 }}", "formatting"},
+      {"{{ 'a' * 'b' }}", "* cannot join a text and a text"},
+      {"{{ 'a' % 3 }}", "more values than its format takes"},
+      {"{{ '%s%s' % 3 }}", "not enough values"},
+      {"{{ '%y' % 3 }}", "\"%y\" is not supported"},
+      {"{{ '{a.b}'.format(1) }}", "no value \"a.b\""},
+      {"{{ '{:%d}'.format(1) }}", "\":%d\" is not supported"},
+      {"{% for x in xs %}\n{{ loop(xs) }}{% endfor %}", "line 2: loop() is called in a loop"},
+      {"{% macro m() %}{% endmacro %}{% call m() %}{% endcall %}", "m has no argument caller"},
+      {"{% set m = 1 %}{% call m() %}{% endcall %}", "calls m, which is an integer"},
+      {"{{ range(**xs) }}", "** unpacks a list"},
+      {"{{ dict(a=1, **{'a': 2}) }}", "a is given by name and by **"},
+      {"{{ joiner(xs) }}", "a joiner joins with a text, not with a list"},
       {"{{ xs|map('upper') }}", "generator"},
       {"{{ 9223372036854775807 + 1 }}", "64 bits"},
       {"{{ 2 ** 63 }}", "64 bits"},
@@ -208,6 +250,37 @@ TEST(Jinja, LimitsWhatATemplateCosts) {
        "outside of the block"},
   };
   for (const auto& [source, part] : cases) {
+    const std::string error =
+        expect_error(ErrorCode::kInvalidArgument, [&, text = source] { render(text); });
+    EXPECT_TRUE(contains(error, part)) << source << ": " << error;
+  }
+  // What the later constructs could cost.
+  const std::pair<std::string, const char*> further[] = {
+      {"{{ 'ab' * 99999999 }}", "limit"},
+      {"{{ 'ab' * 9223372036854775807 }}", "limit"},
+      {loop + "{{ 'a' * 9999 }}{% endfor %}", "steps"},
+      {"{{ [1] * 100001 }}", "100000"},
+      {"{{ [1, 2] * 9223372036854775807 }}", "100000"},
+      {"{{ '%100001d' % 1 }}", "100000"},
+      {"{{ '{:100001}'.format(1) }}", "100000"},
+      {"{{ '%.301f' % 1 }}", "300"},
+      {"{% set ns = namespace(t='%s%s') %}" + loop +
+           "{% set ns.t = ns.t % (ns.t, ns.t) %}{% endfor %}",
+       "limit"},
+      {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
+      {"{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}", "caller"},
+      {"{% macro f() %}{{ caller() }}{% call f() %}{% endcall %}{% endmacro %}"
+       "{% call f() %}{% endcall %}",
+       "deep"},
+      {"{% macro f() %}{{ kwargs|length }}{% endmacro %}{% set ns = namespace(d={}) %}"
+       "{% for a in range(999) %}{% set ns.d = dict(ns.d, **{'k' ~ a: 1}) %}{{ f(**ns.d) }}"
+       "{% endfor %}",
+       "steps"},
+      {"{% macro f() %}{{ varargs|length }}{% endmacro %}" + loop +
+           "{{ f(*range(99999)) }}{% endfor %}",
+       "steps"},
+  };
+  for (const auto& [source, part] : further) {
     const std::string error =
         expect_error(ErrorCode::kInvalidArgument, [&, text = source] { render(text); });
     EXPECT_TRUE(contains(error, part)) << source << ": " << error;

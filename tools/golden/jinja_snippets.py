@@ -168,9 +168,123 @@ lines.split('\\n')[0], lines.split('\\n')|length
 messages is defined
 not zz, zz == zz, zz == none, zz is none, zz or 'd', zz and 'd'
 zz in [1], 'a' in zz
+'=' * 5, 3 * 'ab', 'é' * -1, '' * 9, 'x' * true, 'ab' * 0
+[1, 2] * 2, 2 * (1,), [] * 3, xs * 0
+'a' * 'b'
+'a' * 1.5
+xs * xs
+{} * 2
+'a' * none
+'%s-%d-%i' % ('a', 3, 4.9), '%s' % 'x', '%s' % 5, '%s|%s' % (none, true), '%d%%' % 5
+'%5s|%-5s|%.2s|%5.1s|' % ('ab', 'cd', 'efg', 'hij'), '%5s|' % 'é'
+'%05d|%5d|%-5d|%+d|% d|%.3d|%+05d' % (42, 42, 42, 42, 42, 7, 3), '%05d' % -3
+'%.2f|%8.3f|%-8.1f|%08.2f|%e|%G|%g' % (2.5, f, f, f, 12345.678, 1e-10, 1e20)
+'%x %X %o' % (255, 255, 8), '%x' % -255
+'%(a)s %(b)03d' % {'a': 1, 'b': 2}, '%(b)s' % d, 'plain' % {}, 'plain' % [], 'plain' % (), '%s' % {'a': 1}
+'%r %r %r' % ('it\\'s', 1, none), '%r' % 'é\\n'
+'%s' % zz, 'x' % zz
+'%s %s' % 'a'
+'%s' % ('a', 'b')
+'plain' % 5
+'%d' % 'a'
+'%d' % none
+'%x' % 1.5
+'%(a)s' % 5
+'%(zz)s' % d
+'%' % 5
+'%y' % 5
+'%s' % (1,), '%s' % [1, 2], '%s' % xs
+'%s: %s'|format('a', 1), '%s'|format(xs), '%(a)s'|format(a=5), 'x'|format, '%.1f'|format(f), 5|format
+'%s'|format
+'%s %(a)s'|format(1, a=2)
+'{} {}'.format('a', 1), '{1}{0}'.format('a', 'b'), '{a}{b}'.format(a=1, b=none), '{{}} {}'.format(xs)
+'{:>5}|{:<5}|{:^5}|{:*^6}|{:5}|{:é>3}'.format('ab', 'cd', 'ef', 'gh', 'ij', 'k')
+'{:5}|{:<5}|{:05}|{:+}|{: }|{:,}|{:08,}|{:=+6}'.format(42, 42, 42, 42, 42, 1234567, 1234, 5)
+'{:.2f}|{:8.3f}|{:<8.1f}|{:e}|{:,.1f}|{:.1%}|{:g}|{:010.2f}'.format(2.5, f, f, 1e10, 1234567.89, 0.25, 1e20, -f)
+'{:x}{:X}{:o}{:b}{:d}'.format(255, 255, 8, 5, 7), '{!r} {!s}'.format('a', 'b'), '{0!r:>6}'.format('a')
+'{:.2}|{:s}|{:>4.1}'.format('abc', 'd', 'ef'), '{:5}|{}'.format(true, true), '{:}'.format(1.0), '{:6}'.format(1.5)
+'{} {}'.format(1)
+'{0} {}'.format(1, 2)
+'{a}'.format(1)
+'{'.format(1)
+'}'.format(1)
+'{:d}'.format('a')
+'{:d}'.format(1.5)
+'{:.2d}'.format(5)
+'{:s}'.format(5)
+'{:>5}'.format(none)
+'{:+}'.format('a')
+'{:=5}'.format('a')
+'abc'.index('c'), 'héé'.index('é'), 'abab'.rfind('b'), 'abab'.rindex('a'), 'ab'.rfind('z'), 'ab'.index('')
+'abc'.index('z')
+'abc'.rindex('z')
+xs.index(1), words.index('fig'), (1, 2).index(2), [1, 1].count(1), (1, 2).count(3), [1, true, 1.0].count(1)
+xs.index(9)
+1 is odd, 2 is odd, -1 is odd, true is odd, 2 is even, 7 is not even, 9 is divisibleby 3, 9 is divisibleby(2)
+2.0 is even, 3.0 is odd, 1.5 is odd
+'a' is odd
+'%d' is odd
+none is even
+3 is divisibleby 0
+xs|select('odd')|list, range(6)|select('divisibleby', 3)|list
+people|selectattr('age', '==', 3)|map(attribute='name')|list, xs|select('>', 1)|list, xs|select('<=', 2)|list
+xs|reject('!=', 2)|list, xs|select('lessthan', 2)|list, xs|select('greaterthan', 2)|list, xs|select('>=', 3)|list
+"{:012,.1f}|{:+09,}|{:06,}|{:,}|{:*=12,}".format(1234.5, 1234, 123, -1234567, -1234)
+joiner is callable, joiner() is callable
+joiner(1, 2)
+range(*[1, 5, 2])|list, dict(**{'a': 1}), dict(*[{'b': 2}], c=3), 'a-b'.split(*['-']), range(*(2,), **{})|list
+range(*5)
+dict(**5)
+dict(a=1, **{'a': 2})
+"%-*s" % (5, 'a') is string
 """.strip("\n").split("\n")
 
 PROGRAMS = [
+    "{% with a = 1, b = n %}{{ a }}{{ b }}{% endwith %}{{ a is defined }}",
+    "{% set a = 5 %}{% with a = 1, b = a %}{{ a }}{{ b }}{% set a = 7 %}{{ a }}{% endwith %}{{ a }}",
+    "{% with %}{% set q = 1 %}{{ q }}{% endwith %}{{ q is defined }}",
+    "{% with a, b = (1, 2) %}{{ a }}{{ b }}{% endwith %}", "{% with a = 1 %}", "{% with a %}{% endwith %}",
+    "{% with a = 1, %}{{ a }}{% endwith %}", "{% with 5 = 1 %}{% endwith %}",
+    "{% for x in xs %}{% with y = x %}{% if y == 1 %}{% break %}{% endif %}{{ y }}{% endwith %}{% endfor %}",
+    "{% for x in xs %}{% with y = x %}{% if y == 1 %}{% continue %}{% endif %}{{ y }}{{ loop.index }}"
+    "{% endwith %}{% endfor %}",
+    "{% macro m(t) %}<{{ t }}>{{ caller() }}</{{ t }}>{% endmacro %}{% call m('b') %}x{{ n }}{% endcall %}",
+    "{% macro m(l) %}{% for x in l %}{{ caller(x, loop.index) }}{% endfor %}{% endmacro %}"
+    "{% call(x, i=0) m(xs) %}[{{ x }}:{{ i }}]{% endcall %}",
+    "{% macro m() %}{% if caller %}{{ caller() }}{% else %}none{% endif %}{% endmacro %}{{ m() }}"
+    "{% call m() %}some{% endcall %}",
+    "{% macro m() %}x{% endmacro %}{% call m() %}y{% endcall %}", "{% call 5 %}{% endcall %}",
+    "{% macro m() %}{{ caller() }}{% endmacro %}{{ m() }}",
+    "{% macro m() %}{{ caller(1) }}{% endmacro %}{% call m() %}y{% endcall %}",
+    "{% call zz() %}{% endcall %}", "{% call range(3) %}{% endcall %}", "{% macro m() %}{% endmacro %}{% call m() %}",
+    "{% macro o() %}({{ caller() }}){% endmacro %}{% macro i() %}[{{ caller() }}]{% endmacro %}"
+    "{% call o() %}{% call i() %}x{% endcall %}{% endcall %}",
+    "{% macro m(caller=3) %}{{ caller }}{% endmacro %}{{ m() }}{{ m(4) }}",
+    "{% set v = 1 %}{% macro m() %}{% set v = 2 %}{{ caller() }}{% endmacro %}{% call m() %}{{ v }}{% endcall %}",
+    "{% macro m(a) %}{{ a }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1) }}{{ m(1, 2, 3, z=4) }}{{ m(a=5, b=6) }}",
+    "{% macro m() %}{{ varargs|join('-') }}{% endmacro %}{{ m(*xs) }}{{ m(1, *'ab') }}{{ m() }}",
+    "{% macro m() %}{% for k, v in kwargs.items() %}{{ k }}={{ v }};{% endfor %}{% endmacro %}{{ m(**d) }}"
+    "{{ m(q=1, **{'r': 2}) }}",
+    "{% macro m(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ m(*[1]) }}{{ m(*[1, 3]) }}{{ m(**{'b': 4, 'a': 5}) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(*[1, 2]) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(**{'z': 1}) }}",
+    "{% macro m(a) %}{{ a }}{{ kwargs }}{% endmacro %}{{ m(1, a=2) }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(a=1, **{'a': 2}) }}", "{{ range(**{'a': 1}, *[1]) }}",
+    "{{ range(*[1], *[2]) }}", "{{ range(*[1], 2) }}", "{{ range(a=1, 2) }}",
+    "{% macro m(varargs) %}{{ varargs }}{% endmacro %}{{ m(1) }}",
+    "{% set tree = [{'n': 1, 'c': [{'n': 2, 'c': [{'n': 3}]}, {'n': 4}]}] %}"
+    "{% for x in tree recursive %}{{ x.n }}{% if x.c %}({{ loop(x.c) }}){% endif %}{% endfor %}",
+    "{% set tree = [{'n': 1, 'c': [{'n': 2, 'c': []}, {'n': 4}]}] %}{% for x in tree if x.n < 4 recursive %}"
+    "{{ loop.depth }}{{ loop.depth0 }}{{ loop.index }}{{ loop.last }}{{ x.n }}{{ loop(x.c)|upper }}"
+    "{% else %}-{% endfor %}",
+    "{% for x in xs %}{{ loop(xs) }}{% endfor %}", "{% for x in xs recursive %}{{ loop() }}{% endfor %}",
+    "{% for x in [[1, [2]], 3] recursive %}{% if x is iterable %}<{{ loop(x) }}>{% else %}{{ x }}"
+    "{% endif %}{% endfor %}",
+    "{% for x in xs %}{{ loop.depth }}{% for y in xs recursive %}{{ loop.depth }}{% endfor %}{% endfor %}",
+    "{% for x in xs %}{{ loop.cycle('a', 'b') }}{% endfor %}", "{% for x in xs %}{{ loop.cycle() }}{% endfor %}",
+    "{% for x in xs %}{{ loop.cycle(*words) }}{{ loop.cycle is callable }}{% endfor %}", "{{ xs.cycle(1) }}",
+    "{% set j = joiner() %}{% for x in xs %}{{ j() }}{{ x }}{% endfor %}",
+    "{% set j = joiner(' | ') %}{% set k = joiner(sep=5) %}{% for x in xs %}{{ j() }}{{ x }}{{ k() }}{% endfor %}",
+    "{% set j = joiner() %}{{ j(1) }}", "{{ 1 is odd is odd }}",
     "", "plain", "a\n", "a\n\n", "{{ 1 }}\n{{ 2 }}\n", "{{ 1 -}}\n  x", "x  \n {{- 1 }}",
     "{% if yes %}\nA\n{% endif %}\nB", "  {% if yes %}\n  A\n  {% endif %}\n  B",
     "x {% if yes %} y {% endif %} z", "x {%- if yes -%} y {%- endif -%} z",

@@ -111,7 +111,7 @@ def rendered(environment, source, variables):
     try:
         return compiled(environment, source).render(**variables)
     except (jinja2.exceptions.TemplateError, TypeError, ValueError, OverflowError,
-            ZeroDivisionError, AttributeError, KeyError, SyntaxError):
+            ZeroDivisionError, AttributeError, LookupError, SyntaxError):
         return None
 
 

@@ -24,7 +24,20 @@ bool brings_tokenizer(const EngineOptions& options, const ModelDirectory& direct
 std::unique_ptr<Tokenizer> load_tokenizer(const EngineOptions& options,
                                           const ModelDirectory& directory);
 
-// A warning if the tokenizer has ids that the embedding lacks; empty otherwise.
-std::vector<std::string> check_vocabulary(const Tokenizer& tokenizer, const ModelConfig& config);
+// The configuration that loading follows: read_model_config's, corrected by the weights where they
+// contradict it (model/output_head.h). Without weights, or if they cannot be opened, it is not
+// corrected: loading them reports that. Errors: those of read_model_config.
+ModelConfig read_config_for_weights(const EngineOptions& options, const ModelDirectory& directory);
+
+// Adds the end token that the tokenizer names to config.eos_ids, and returns a warning for each
+// contradiction: ids that the embedding lacks, end tokens that can never come, no end token at all,
+// a BOS or EOS that tokenizer_config.json wants and tokenizer.json does not add, or the reverse,
+// and two different chat templates.
+//
+// vLLM ends an answer at the tokenizer's eos_token and at generation_config.json's ids,
+// transformers at the latter or else at config.json's. The union costs nothing where they agree;
+// where they do not, an answer that ran to max_tokens is worse than one that ends at a token which
+// one of the files calls its end. Errors: kModel for more than kMaxEosIds end tokens.
+std::vector<std::string> reconcile_tokenizer(const Tokenizer& tokenizer, ModelConfig& config);
 
 }  // namespace sluice

@@ -5,6 +5,14 @@
 
 namespace sluice::jinja {
 
+Value::Text name_text(Run& run, const Args& args, std::string_view name) {
+  run.spend(1 + args.names.size());
+  for (const Value::Text& text : args.names) {
+    if (text->bytes().data() == name.data()) return text;
+  }
+  return make_text(name).shared_text();
+}
+
 Parameters::Parameters(Run& run, std::string_view what, const Args& args,
                        std::initializer_list<std::string_view> names)
     : run_(run), what_(what), names_(names), values_(names.size(), nullptr) {

@@ -15,7 +15,11 @@ namespace sluice::jinja {
 struct Args {
   std::vector<Value> positional;
   std::vector<std::pair<std::string_view, Value>> named;
+  std::vector<Value::Text> names = {};  // owners of the names that ** unpacked
 };
+
+// A name of `args.named` as a text: with its marks if ** unpacked it from a dict of a message.
+Value::Text name_text(Run& run, const Args& args, std::string_view name);
 
 // Arguments in the order of a callee's parameters.
 class Parameters {

@@ -22,7 +22,7 @@ using Nodes = std::vector<NodePtr>;
 using NameId = int;
 
 struct Argument {
-  std::string name;  // empty for a positional one
+  std::string name;  // empty for a positional one; "*" and "**" for what is unpacked in a call
   NodePtr value;
 };
 
@@ -66,17 +66,21 @@ struct Node {
     kMember,     // children: object; text: the name (x.name)
     kItem,       // children: object, index (x[index])
     kSlice,      // children: object, begin, end, step; null where not given (x[a:b:c])
-    kCall,       // children: callee; arguments
+    kCall,       // children: callee; arguments (* last of the positional ones, ** last of all)
     kFilter,     // children: input (null in a block's chain); filter, arguments
     kTest,       // children: input; test, arguments; negated
     // Statements.
     kText,         // text: written unchanged
     kOutput,       // children: expression
     kIf,           // children: condition, body, condition, body ...; [else body]; bodies are kBody
-    kFor,          // children: target, iterable, condition or null, body, else body or null
+    kFor,          // children: target, iterable, condition or null, body, else body or null;
+                   // recursive
+    kWith,         // children: target, value, target, value ...; body
     kSet,          // children: target, value
     kSetBlock,     // children: target, body, filter or null
-    kMacro,        // name, text; arguments: parameters, their defaults or null; children: body
+    kMacro,        // name, text; arguments: parameters, their defaults or null; caller, varargs,
+                   // kwargs; children: body
+    kCallBlock,    // the same for what caller() runs, without a name; children: body, call
     kFilterBlock,  // children: filter, body
     kScope,        // children: body: {% generation %}
     kBreak,
@@ -89,7 +93,12 @@ struct Node {
   int depth = 1;  // one more than that of the deepest child
   Op op = Op::kAdd;
   bool negated = false;
+  bool recursive = false;
   NameId name = -1;
+  // The variables of these names, -1 if the body does not mention them.
+  NameId caller = -1;
+  NameId varargs = -1;
+  NameId kwargs = -1;
   const FilterEntry* filter = nullptr;
   const TestEntry* test = nullptr;
   std::string text;

@@ -149,11 +149,31 @@ Args Interpreter::evaluate_arguments(const Node& node) {
     Value value = evaluate(*argument.value);
     if (argument.name.empty()) {
       args.positional.push_back(std::move(value));
+    } else if (argument.name == "*") {
+      for (Value& item : elements(run_, value)) args.positional.push_back(std::move(item));
+    } else if (argument.name == "**") {
+      unpack_dict(value, args);
     } else {
       args.named.emplace_back(argument.name, std::move(value));
     }
   }
   return args;
+}
+
+void Interpreter::unpack_dict(const Value& value, Args& args) const {
+  const Dict* dict = value.dict();
+  if (!dict) run_.fail("** unpacks {}; it takes a dict", value.type_name());
+  const size_t num_before = args.named.size();
+  for (const auto& [key, item] : dict->items) {
+    run_.spend(1 + num_before);
+    const auto end = args.named.begin() + static_cast<ptrdiff_t>(num_before);
+    if (std::any_of(args.named.begin(), end,
+                    [&, k = key](const auto& named) { return named.first == k->bytes(); })) {
+      run_.fail("{} is given by name and by **", printable(key->bytes()));
+    }
+    args.names.push_back(key);
+    args.named.emplace_back(key->bytes(), item);
+  }
 }
 
 Value Interpreter::call(const Node& node) {
@@ -169,8 +189,10 @@ Value Interpreter::call(const Node& node) {
   const Value function = evaluate(callee);
   const Args args = evaluate_arguments(node);
   run_.line = node.line;
+  if (const Loop* loop = function.loop()) return call_loop(*loop, args);
   const auto* callable = function.get<Callable>();
   if (callable && callable->macro) return call_macro(*callable, args);
+  if (callable && callable->joiner) return call_joiner(run_, *callable->joiner, args);
   if (callable && !callable->function.empty()) {
     return call_function(run_, callable->function, args, now_);
   }
@@ -178,35 +200,49 @@ Value Interpreter::call(const Node& node) {
   run_.fail("{} cannot be called", function.type_name());
 }
 
+void Interpreter::count_call() {
+  if (++num_calls_ > kMaxDepth) {
+    run_.fail("macros and loops call each other more than {} deep", kMaxDepth);
+  }
+}
+
+Value Interpreter::run_call_block(const Node& node) {
+  const Node& call = *node.children[1];
+  const Value function = evaluate(*call.children[0]);
+  Args args = evaluate_arguments(call);
+  run_.line = node.line;
+  const auto* callable = function.get<Callable>();
+  if (!callable || !callable->macro) {
+    run_.fail("a call block calls {}, which is {}; it takes a macro",
+              printable(call.children[0]->text), function.type_name());
+  }
+  args.named.emplace_back("caller", macro_here(node));
+  return call_macro(*callable, args);
+}
+
+Value Interpreter::call_loop(const Loop& loop, const Args& args) {
+  const Parameters parameters(run_, "loop", args, {"iterable"});
+  if (!loop.statement->recursive) run_.fail("loop() is called in a loop that is not recursive");
+  count_call();
+  std::vector<Value> items = elements(run_, parameters.need(0));
+  MarkedText before = std::exchange(out_, {});
+  scopes_.push(loop.scope);
+  run_items(*loop.statement, std::move(items), loop.depth0 + 1);
+  scopes_.pop();
+  --num_calls_;
+  return std::exchange(out_, std::move(before));
+}
+
 Value Interpreter::call_macro(const Callable& macro, const Args& args) {
   const Node& node = *macro.macro;
   if (!scopes_.alive(macro.scope, macro.scope_serial)) {
     run_.fail("the macro {} is called outside of the block that defines it", node.text);
   }
-  if (++num_calls_ > kMaxDepth) run_.fail("macros call each other more than {} deep", kMaxDepth);
-  if (args.positional.size() > node.arguments.size()) {
-    run_.fail("the macro {} takes {} arguments", node.text, node.arguments.size());
-  }
-  for (const auto& [name, value] : args.named) {
-    const auto known = std::find_if(
-        node.arguments.begin() + static_cast<ptrdiff_t>(args.positional.size()),
-        node.arguments.end(), [&n = name](const Argument& argument) { return argument.name == n; });
-    if (known == node.arguments.end()) {
-      run_.fail("the macro {} has no argument {}, or it is given twice", node.text, name);
-    }
-  }
+  count_call();
+  check_arguments(node, args);
   MarkedText before = std::exchange(out_, {});
   scopes_.push(macro.scope);
-  for (size_t i = 0; i < node.arguments.size(); ++i) {
-    const Argument& parameter = node.arguments[i];
-    const auto named = std::find_if(args.named.begin(), args.named.end(),
-                                    [&](const auto& arg) { return arg.first == parameter.name; });
-    Value value = i < args.positional.size()  ? args.positional[i]
-                  : named != args.named.end() ? named->second
-                  : parameter.value           ? evaluate(*parameter.value)
-                                              : Value(Undefined{&parameter.name});
-    scopes_.set(node.parameters[i], std::move(value));
-  }
+  bind_arguments(node, args);
   run_body(*node.children[0]);
   scopes_.pop();
   --num_calls_;

@@ -16,6 +16,15 @@ namespace {
 
 using Kind = Node::Kind;
 
+// Whether an expression or statement reads the variable, nested macros included.
+bool mentions(const Node& node, std::string_view name) {
+  if (node.kind == Kind::kName && node.text == name) return true;
+  const auto does = [&](const NodePtr& child) { return child && mentions(*child, name); };
+  return std::any_of(node.children.begin(), node.children.end(), does) ||
+         std::any_of(node.arguments.begin(), node.arguments.end(),
+                     [&](const Argument& argument) { return does(argument.value); });
+}
+
 // Counts nested calls of the parser.
 class Nesting {
  public:
@@ -82,10 +91,25 @@ NameId ExpressionParser::assigned(const Token& name) {
   return id;
 }
 
+// Source: jinja2's CodeGenerator.macro_body, where a parameter of such a name is an ordinary one.
+void ExpressionParser::find_special_names(Node& macro) {
+  const auto find = [&](std::string_view name) -> NameId {
+    const bool is_parameter =
+        std::any_of(macro.arguments.begin(), macro.arguments.end(),
+                    [&](const Argument& argument) { return argument.name == name; });
+    return !is_parameter && mentions(*macro.children[0], name)
+               ? assigned({.text = std::string(name)})
+               : -1;
+  };
+  macro.caller = find("caller");
+  macro.varargs = find("varargs");
+  macro.kwargs = find("kwargs");
+}
+
 void ExpressionParser::check_called_names() const {
   for (const auto& [id, line] : called_) {
     const std::string& name = tree_.names[static_cast<size_t>(id)];
-    if (is_function(name) || assigned_[static_cast<size_t>(id)]) continue;
+    if (is_function(name) || name == "loop" || assigned_[static_cast<size_t>(id)]) continue;
     refuse(line, fmt::format("there is no function {}()", printable(name)));
   }
 }

@@ -38,6 +38,8 @@ class ExpressionParser {
   // Adds a child and keeps `depth` true. A null child stands for one that is not given.
   static void adopt(Node& parent, NodePtr child);
 
+  // Sets caller, varargs and kwargs of a macro or call block whose body is parsed.
+  void find_special_names(Node& macro);
   // Refuses calls of names that are no function and that nothing assigns.
   void check_called_names() const;
 

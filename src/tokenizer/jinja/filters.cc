@@ -5,7 +5,8 @@
 #include <array>
 
 #include "tokenizer/jinja/format.h"
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_format.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 namespace sluice::jinja {
 namespace {
@@ -42,6 +43,22 @@ Value filter_replace(const FilterCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"old", "new", "count"});
   return replace(call.run, input_text(call), to_text(call.run, parameters.need(0)),
                  to_text(call.run, parameters.need(1)), parameters.integer(2, -1));
+}
+
+// "%s"|format(x): the text % a tuple of the arguments, or % a dict of the named ones.
+Value filter_format(const FilterCall& call) {
+  if (!call.args.positional.empty() && !call.args.named.empty()) {
+    call.run.fail("format takes arguments with names or without, not both");
+  }
+  if (call.args.named.empty()) {
+    return format_percent(call.run, input_text(call),
+                          make_list(call.run, call.args.positional, List::Kind::kTuple));
+  }
+  std::vector<std::pair<Value::Text, Value>> named;
+  for (const auto& [name, value] : call.args.named) {
+    named.emplace_back(name_text(call.run, call.args, name), value);
+  }
+  return format_percent(call.run, input_text(call), make_dict(call.run, std::move(named)));
 }
 
 // length and count. An undefined value has the length 0, as in jinja2.
@@ -136,41 +153,24 @@ Value filter_safe(const FilterCall& call) {
 }
 
 constexpr auto kFilters = std::to_array<FilterEntry>({
-    {"abs", filter_abs},
-    {"capitalize", filter_case},
-    {"count", filter_length},
-    {"d", filter_default},
-    {"default", filter_default},
-    {"dictsort", filter_sort_dict},
-    {"first", filter_edge},
-    {"float", filter_float},
-    {"indent", filter_indent},
-    {"int", filter_int},
-    {"items", filter_items},
-    {"join", filter_join},
-    {"last", filter_edge},
-    {"length", filter_length},
-    {"list", filter_list},
-    {"lower", filter_case},
-    {"map", filter_map},
-    {"max", filter_extreme},
-    {"min", filter_extreme},
-    {"reject", filter_select},
-    {"rejectattr", filter_select_attribute},
-    {"replace", filter_replace},
-    {"reverse", filter_reverse},
-    {"round", filter_round},
-    {"safe", filter_safe},
-    {"select", filter_select},
-    {"selectattr", filter_select_attribute},
-    {"sort", filter_sort},
-    {"string", filter_string},
-    {"sum", filter_sum},
-    {"title", filter_case},
-    {"tojson", filter_tojson},
-    {"trim", filter_trim},
-    {"unique", filter_unique},
-    {"upper", filter_case},
+    {"abs", filter_abs},         {"capitalize", filter_case},
+    {"count", filter_length},    {"d", filter_default},
+    {"default", filter_default}, {"dictsort", filter_sort_dict},
+    {"first", filter_edge},      {"float", filter_float},
+    {"format", filter_format},   {"indent", filter_indent},
+    {"int", filter_int},         {"items", filter_items},
+    {"join", filter_join},       {"last", filter_edge},
+    {"length", filter_length},   {"list", filter_list},
+    {"lower", filter_case},      {"map", filter_map},
+    {"max", filter_extreme},     {"min", filter_extreme},
+    {"reject", filter_select},   {"rejectattr", filter_select_attribute},
+    {"replace", filter_replace}, {"reverse", filter_reverse},
+    {"round", filter_round},     {"safe", filter_safe},
+    {"select", filter_select},   {"selectattr", filter_select_attribute},
+    {"sort", filter_sort},       {"string", filter_string},
+    {"sum", filter_sum},         {"title", filter_case},
+    {"tojson", filter_tojson},   {"trim", filter_trim},
+    {"unique", filter_unique},   {"upper", filter_case},
 });
 
 }  // namespace

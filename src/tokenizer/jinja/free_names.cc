@@ -90,7 +90,15 @@ class Walk {
         if (node.children[2]) read(*node.children[2], assigned);
         assign(*node.children[0], assigned);
         break;
+      case Kind::kWith:
+        run_with(node, assigned);
+        break;
       case Kind::kMacro:
+        assigned[index(node.name)] = true;
+        run_macro(node, assigned);
+        break;
+      case Kind::kCallBlock:
+        read(*node.children[1], assigned);
         run_macro(node, assigned);
         break;
       case Kind::kFilterBlock:
@@ -137,14 +145,22 @@ class Walk {
     if (node.children[4]) run_scope(*node.children[4], assigned);
   }
 
+  void run_with(const Node& node, Names inner) {
+    const size_t size = node.children.size();
+    for (size_t i = 1; i < size; i += 2) read(*node.children[i], inner);
+    for (size_t i = 0; i + 1 < size; i += 2) assign(*node.children[i], inner);
+    run(*node.children[size - 1], inner);
+  }
+
   // A macro runs later than its definition: it may call macros that follow it.
-  void run_macro(const Node& node, Names& assigned) {
-    assigned[index(node.name)] = true;
-    Names inner = assigned;
+  void run_macro(const Node& node, Names inner) {
     for (size_t id = 0; id < inner.size(); ++id) inner[id] = inner[id] || macros_[id];
     for (size_t i = 0; i < node.arguments.size(); ++i) {
       if (node.arguments[i].value) read(*node.arguments[i].value, inner);
       inner[index(node.parameters[i])] = true;
+    }
+    for (const NameId name : {node.caller, node.varargs, node.kwargs}) {
+      if (name >= 0) inner[index(name)] = true;
     }
     run(*node.children[0], inner);
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/printable.h"
 #include "tokenizer/jinja/format.h"
@@ -41,7 +42,7 @@ Value make_namespace(Run& run, const Args& args, const std::tm*) {
     if (value.is<Namespace>() || value.loop())
       run.fail("a namespace cannot contain {}", value.type_name());
     run.spend(1 + members->items.size());
-    members->set(make_text(name).shared_text(), value);
+    members->set(name_text(run, args, name), value);
   }
   return Namespace{std::move(members)};
 }
@@ -56,7 +57,7 @@ Value make_dict_value(Run& run, const Args& args, const std::tm*) {
     items = dict->items;
   }
   for (const auto& [name, value] : args.named) {
-    items.emplace_back(make_text(name).shared_text(), value);
+    items.emplace_back(name_text(run, args, name), value);
   }
   return make_dict(run, std::move(items));
 }
@@ -81,6 +82,19 @@ Value range(Run& run, const Args& args, const std::tm*) {
   return make_list(run, std::move(items));
 }
 
+Value make_joiner(Run& run, const Args& args, const std::tm*) {
+  const Parameters parameters(run, "joiner", args, {"sep"});
+  Callable callable;
+  callable.joiner = std::make_shared<Joiner>();
+  callable.joiner->separator = parameters.find(0) ? *parameters.find(0) : make_text(", ");
+  const Value& separator = callable.joiner->separator;
+  // A list could contain the joiner: a cycle, which nothing would free.
+  if (!separator.is_text() && !separator.is_none() && !as_number(separator)) {
+    run.fail("a joiner joins with a text, not with {}", separator.type_name());
+  }
+  return callable;
+}
+
 struct Function {
   std::string_view name;
   Value (*call)(Run& run, const Args& args, const std::tm* now);
@@ -91,6 +105,7 @@ constexpr auto kFunctions = std::to_array<Function>({
     {"namespace", make_namespace},
     {"range", range},
     {"dict", make_dict_value},
+    {"joiner", make_joiner},
 });
 
 const Function* find_function(std::string_view name) {
@@ -107,6 +122,11 @@ Value function_value(std::string_view name) {
   Callable callable;
   callable.function = find_function(name)->name;
   return callable;
+}
+
+Value call_joiner(Run& run, Joiner& joiner, const Args& args) {
+  const Parameters parameters(run, "a joiner", args, {});
+  return std::exchange(joiner.was_called, true) ? joiner.separator : make_text("");
 }
 
 Value call_function(Run& run, std::string_view name, const Args& args, const std::tm* now) {

@@ -1,4 +1,4 @@
-// The global functions: raise_exception, strftime_now, namespace, range, dict.
+// The global functions: raise_exception, strftime_now, namespace, range, dict, joiner.
 //
 // Used by the parser, which refuses calls of others, and the interpreter. Thread rule: free
 // functions.
@@ -19,5 +19,8 @@ Value function_value(std::string_view name);
 // Calls a function. `now` is the time of strftime_now.
 // Errors: kInvalidArgument for wrong arguments, and the text of raise_exception.
 Value call_function(Run& run, std::string_view name, const Args& args, const std::tm* now);
+
+// Calls what joiner() gave: "" at first, then its separator.
+Value call_joiner(Run& run, Joiner& joiner, const Args& args);
 
 }  // namespace sluice::jinja

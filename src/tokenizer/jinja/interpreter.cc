@@ -61,6 +61,11 @@ Interpreter::Flow Interpreter::run_statement(const Node& node) {
       return run_if(node);
     case Kind::kFor:
       return run_for(node);
+    case Kind::kWith:
+      return run_with(node);
+    case Kind::kCallBlock:
+      write(run_call_block(node));
+      break;
     case Kind::kSet:
       assign(*node.children[0], evaluate(*node.children[1]));
       break;
@@ -109,9 +114,13 @@ void Interpreter::keep_matching(const Node& node, std::vector<Value>& items) {
 }
 
 Interpreter::Flow Interpreter::run_for(const Node& node) {
-  std::vector<Value> items = elements(run_, evaluate(*node.children[1]));
+  return run_items(node, elements(run_, evaluate(*node.children[1])), 0);
+}
+
+Interpreter::Flow Interpreter::run_items(const Node& node, std::vector<Value> items,
+                                         int64_t depth0) {
   if (node.children[2]) keep_matching(node, items);
-  if (!items.empty()) return run_loop_body(node, items);
+  if (!items.empty()) return run_loop_body(node, items, depth0);
   if (!node.children[4]) return Flow::kNext;
   scopes_.push();
   const Flow flow = run_body(*node.children[4]);
@@ -119,8 +128,9 @@ Interpreter::Flow Interpreter::run_for(const Node& node) {
   return flow;
 }
 
-Interpreter::Flow Interpreter::run_loop_body(const Node& node, std::vector<Value>& items) {
-  Loop loop{&items, 0};
+Interpreter::Flow Interpreter::run_loop_body(const Node& node, std::vector<Value>& items,
+                                             int64_t depth0) {
+  Loop loop{.items = &items, .statement = &node, .scope = scopes_.top(), .depth0 = depth0};
   Flow flow = Flow::kNext;
   for (; loop.index0 < items.size() && flow != Flow::kBreak; ++loop.index0) {
     run_.spend(1);
@@ -131,6 +141,17 @@ Interpreter::Flow Interpreter::run_loop_body(const Node& node, std::vector<Value
     scopes_.pop();
   }
   return Flow::kNext;
+}
+
+Interpreter::Flow Interpreter::run_with(const Node& node) {
+  const size_t size = node.children.size();
+  std::vector<Value> values;
+  for (size_t i = 1; i < size; i += 2) values.push_back(evaluate(*node.children[i]));
+  scopes_.push();
+  for (size_t i = 0; i < values.size(); ++i) assign(*node.children[2 * i], std::move(values[i]));
+  const Flow flow = run_body(*node.children[size - 1]);
+  scopes_.pop();
+  return flow;
 }
 
 void Interpreter::write(const Value& value) {
@@ -163,12 +184,14 @@ void Interpreter::assign(const Node& target, Value value) {
   space->members->set(make_text(target.text).shared_text(), std::move(value));
 }
 
-void Interpreter::define_macro(const Node& node) {
+void Interpreter::define_macro(const Node& node) { scopes_.set(node.name, macro_here(node)); }
+
+Callable Interpreter::macro_here(const Node& node) const {
   Callable macro;
   macro.macro = &node;
   macro.scope = scopes_.top();
   macro.scope_serial = scopes_.serial_of(macro.scope);
-  scopes_.set(node.name, macro);
+  return macro;
 }
 
 MarkedText Interpreter::capture(const Node& body) {

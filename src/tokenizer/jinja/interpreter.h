@@ -39,8 +39,12 @@ class Interpreter {
   Flow run_statement(const Node& node);
   Flow run_if(const Node& node);
   Flow run_for(const Node& node);
+  // The loop over these items, `depth0` calls of loop() deep; the else body if there are none.
+  Flow run_items(const Node& node, std::vector<Value> items, int64_t depth0);
   // Once for each item, in a scope of its own: what the body sets is gone with the next item.
-  Flow run_loop_body(const Node& node, std::vector<Value>& items);
+  Flow run_loop_body(const Node& node, std::vector<Value>& items, int64_t depth0);
+  // The values see the scope around the block, the body one of its own.
+  Flow run_with(const Node& node);
   void keep_matching(const Node& node, std::vector<Value>& items);
   // Appends a value to the output as text, with its marks.
   void write(const Value& value);
@@ -48,6 +52,7 @@ class Interpreter {
   void assign(const Node& target, Value value);
   // A macro sees the scope in which it was defined, not that of its caller.
   void define_macro(const Node& node);
+  Callable macro_here(const Node& node) const;
   // What a body writes, in a scope of its own.
   MarkedText capture(const Node& body);
 
@@ -67,14 +72,24 @@ class Interpreter {
   Value part(const Node& node);  // x[i:j:k]
   Value sequence(const Node& node);
   Value dictionary(const Node& node);
-  // Of a method, a macro or a function.
+  // Of a method, a macro, a function, a joiner or a recursive loop.
   Value call(const Node& node);
-  // What the macro writes. Defaults of its parameters are evaluated at each call, in its scope.
+  // What the macro writes.
   Value call_macro(const Callable& macro, const Args& args);
+  void check_arguments(const Node& macro, const Args& args) const;
+  // Sets the parameters, whose defaults are evaluated at each call, in the macro's scope.
+  void bind_arguments(const Node& macro, const Args& args);
+  // What the macro writes that a call block calls.
+  Value run_call_block(const Node& node);
+  // loop(items): what the loop writes for other items.
+  Value call_loop(const Loop& loop, const Args& args);
+  void count_call();
   bool test(const Node& node);
   // Applies the filters of a chain to an input, or to the chain's own if it has one.
   Value filter(const Node& node, const Value* input);
   Args evaluate_arguments(const Node& node);
+  // Adds the items of a dict as named arguments. Errors: kInvalidArgument for a name that is there.
+  void unpack_dict(const Value& value, Args& args) const;
 
   const Tree& tree_;
   Run& run_;

@@ -6,7 +6,7 @@
 #include "tokenizer/jinja/methods.h"
 #include "tokenizer/jinja/operators.h"
 #include "tokenizer/jinja/tests.h"
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 namespace sluice::jinja {
 namespace {

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_format.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 namespace sluice::jinja {
 namespace {
@@ -103,6 +104,46 @@ Value find_method(const MethodCall& call) {
   return at == bytes.npos ? int64_t{-1} : num_characters(bytes.substr(0, at));
 }
 
+// As find, or the last position; index and rindex fail where find gives -1.
+Value position_method(const MethodCall& call) {
+  const Parameters parameters(call.run, call.name, call.args, {"sub"});
+  const std::string_view bytes = call.text().bytes();
+  call.run.spend_text(bytes.size());
+  const std::string& wanted = parameters.need_text(0).bytes();
+  const size_t at = call.name == "index" ? bytes.find(wanted) : bytes.rfind(wanted);
+  if (at != bytes.npos) return num_characters(bytes.substr(0, at));
+  if (call.name != "rfind") call.run.fail("{}: the text does not have this part", call.name);
+  return int64_t{-1};
+}
+
+// index and count of an element.
+Value element_method(const MethodCall& call) {
+  const Parameters parameters(call.run, call.name, call.args, {"value"});
+  const List& list = *call.object.list();
+  if (list.kind == List::Kind::kGenerator) call.run.fail("{} of a generator", call.name);
+  int64_t count = 0;
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    if (!equal(call.run, list.items[i], parameters.need(0))) continue;
+    if (call.name == "index") return static_cast<int64_t>(i);
+    ++count;
+  }
+  if (call.name == "index") call.run.fail("index: the list does not have this element");
+  return count;
+}
+
+// str.format().
+Value format_method(const MethodCall& call) {
+  return format_fields(call.run, call.text(), call.args);
+}
+
+// loop.cycle(): the argument whose turn it is.
+Value cycle_method(const MethodCall& call) {
+  if (!call.args.named.empty() || call.args.positional.empty()) {
+    call.run.fail("loop.cycle takes one value or more");
+  }
+  return call.args.positional[call.object.loop()->index0 % call.args.positional.size()];
+}
+
 // Occurrences that do not overlap. The empty text is between all characters and at both ends.
 Value count_method(const MethodCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"sub"});
@@ -162,7 +203,7 @@ Value append_method(const MethodCall& call) {
   return None{};
 }
 
-enum class Owner { kText, kDict, kList };
+enum class Owner { kText, kDict, kList, kLoop };
 struct Method {
   std::string_view name;
   Owner owner;
@@ -180,22 +221,28 @@ constexpr auto kMethods = std::to_array<Method>({
     {"removeprefix", Owner::kText, remove_method}, {"removesuffix", Owner::kText, remove_method},
     {"items", Owner::kDict, view_method},          {"keys", Owner::kDict, view_method},
     {"values", Owner::kDict, view_method},         {"get", Owner::kDict, get_method},
-    {"append", Owner::kList, append_method},
+    {"append", Owner::kList, append_method},       {"index", Owner::kText, position_method},
+    {"rfind", Owner::kText, position_method},      {"rindex", Owner::kText, position_method},
+    {"index", Owner::kList, element_method},       {"count", Owner::kList, element_method},
+    {"format", Owner::kText, format_method},       {"cycle", Owner::kLoop, cycle_method},
 });
 
 const Method* find_method_of(const Value& object, std::string_view name) {
   const bool text = object.is_text(), dict = object.dict() != nullptr;
-  if (!text && !dict && !object.list()) return nullptr;
-  const Owner owner = text ? Owner::kText : dict ? Owner::kDict : Owner::kList;
+  if (!text && !dict && !object.list() && !object.loop()) return nullptr;
+  const Owner owner = text            ? Owner::kText
+                      : dict          ? Owner::kDict
+                      : object.list() ? Owner::kList
+                                      : Owner::kLoop;
   const auto at = std::find_if(kMethods.begin(), kMethods.end(), [&](const Method& method) {
     return method.owner == owner && method.name == name;
   });
   return at == kMethods.end() ? nullptr : &*at;
 }
 
-constexpr auto kLoopMembers =
-    std::to_array<std::string_view>({"index", "index0", "first", "last", "length", "revindex",
-                                     "revindex0", "previtem", "nextitem"});
+constexpr auto kLoopMembers = std::to_array<std::string_view>(
+    {"index", "index0", "first", "last", "length", "revindex", "revindex0", "previtem", "nextitem",
+     "depth", "depth0", "cycle"});
 
 // A member of the variable `loop`. Undefined beyond the ends for previtem and nextitem.
 Value loop_member(const Loop& loop, const std::string& name) {
@@ -206,6 +253,9 @@ Value loop_member(const Loop& loop, const std::string& name) {
   if (name == "first") return index0 == 0;
   if (name == "last") return index0 + 1 == size;
   if (name == "length") return size;
+  if (name == "depth") return loop.depth0 + 1;
+  if (name == "depth0") return loop.depth0;
+  if (name == "cycle") return Callable{};
   if (name == "revindex") return size - index0;
   if (name == "revindex0") return size - index0 - 1;
   if (name == "previtem" && index0 > 0) return (*loop.items)[loop.index0 - 1];

@@ -7,7 +7,7 @@
 
 #include "tokenizer/jinja/filters.h"
 #include "tokenizer/jinja/format.h"
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 namespace sluice::jinja {
 namespace {

@@ -5,7 +5,8 @@
 #include <cmath>
 #include <optional>
 
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_format.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 namespace sluice::jinja {
 namespace {
@@ -118,14 +119,40 @@ Value joined_lists(Run& run, const List& a, const List& b) {
   return make_list(run, std::move(items), a.kind);
 }
 
+// The text or list `count` times; none of it for a count below 1.
+Value repeated(Run& run, const Value& value, int64_t count) {
+  const auto times = static_cast<size_t>(std::max<int64_t>(count, 0));
+  if (const MarkedText* text = value.text()) {
+    size_t size = 0;
+    if (__builtin_mul_overflow(text->size(), times, &size)) size = SIZE_MAX;
+    run.check_size(size);
+    if (size == 0) return make_text("");
+    run.spend_text(size);
+    run.spend(times);
+    MarkedText out;
+    for (size_t i = 0; i < times; ++i) out.append(*text);
+    return out;
+  }
+  const List& list = *value.list();
+  size_t size = 0;
+  if (__builtin_mul_overflow(list.items.size(), times, &size) || size > kMaxRange) {
+    run.fail("a repeated list has more than {} elements", kMaxRange);
+  }
+  std::vector<Value> items;
+  while (items.size() < size) items.insert(items.end(), list.items.begin(), list.items.end());
+  return make_list(run, std::move(items), list.kind);
+}
+
+// Whether * repeats the value: a text, or a list that is no generator.
+bool can_repeat(const Value& value) {
+  return value.is_text() || (value.list() && value.list()->kind != List::Kind::kGenerator);
+}
+
 // An undefined operand is named, since it is the usual cause.
 [[noreturn]] void refuse_operands(Run& run, Op op, const Value& a, const Value& b) {
   for (const Value* value : {&a, &b}) {
     const auto* undefined = value->get<Undefined>();
     if (undefined && undefined->name) run.fail("\"{}\" is undefined", *undefined->name);
-  }
-  if (op == Op::kMul && (a.is_text() || b.is_text() || a.list() || b.list())) {
-    run.fail("repeating a text or list with * is not supported");
   }
   run.fail("{} cannot join {} and {}", symbol(op), a.type_name(), b.type_name());
 }
@@ -186,7 +213,9 @@ Value arithmetic(Run& run, Op op, const Value& a, const Value& b) {
   }
   if (const auto x = as_integer(a), y = as_integer(b); x && y) return of_integers(run, op, *x, *y);
   if (const auto x = as_number(a), y = as_number(b); x && y) return of_floats(run, op, *x, *y);
-  if (op == Op::kMod && a.is_text()) run.fail("formatting with % is not supported");
+  if (op == Op::kMod && a.is_text()) return format_percent(run, *a.text(), b);
+  if (op == Op::kMul && can_repeat(a) && as_integer(b)) return repeated(run, a, *as_integer(b));
+  if (op == Op::kMul && can_repeat(b) && as_integer(a)) return repeated(run, b, *as_integer(a));
   refuse_operands(run, op, a, b);
 }
 

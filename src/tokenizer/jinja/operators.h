@@ -9,7 +9,8 @@
 
 namespace sluice::jinja {
 
-// + - * / // % ** of two values. Texts and lists are joined by + and never repeated by *.
+// + - * / // % ** of two values. Texts and lists are joined by + and repeated by *, lists up to
+// kMaxRange elements; a text before % is a format (text_format.h).
 Value arithmetic(Run& run, Op op, const Value& a, const Value& b);
 // -x and +x.
 Value signed_number(Run& run, Op op, const Value& x);

@@ -66,13 +66,19 @@ class Parser {
   }
 
   NodePtr statement() {
+    struct Statement {
+      std::string_view name;
+      NodePtr (Parser::*parse)(int line);
+    };
+    constexpr Statement kStatements[] = {
+        {"if", &Parser::if_statement},     {"for", &Parser::for_statement},
+        {"set", &Parser::set_statement},   {"with", &Parser::with_statement},
+        {"macro", &Parser::macro},         {"call", &Parser::call_block},
+        {"filter", &Parser::filter_block}, {"generation", &Parser::generation}};
     const Token name = tokens_.expect(TokenKind::kName, "a statement");
-    if (name.text == "if") return if_statement(name.line);
-    if (name.text == "for") return for_statement(name.line);
-    if (name.text == "set") return set_statement(name.line);
-    if (name.text == "macro") return macro(name.line);
-    if (name.text == "filter") return filter_block(name.line);
-    if (name.text == "generation") return generation(name.line);
+    for (const auto& [known, parse] : kStatements) {
+      if (name.text == known) return (this->*parse)(name.line);
+    }
     if (name.text == "break" || name.text == "continue") {
       if (num_loops_ == 0) refuse(name.line, fmt::format("{} stands outside of a loop", name.text));
       end_tag();
@@ -107,7 +113,7 @@ class Parser {
     tokens_.expect_name("in");
     adopt(*node, expressions_.plain_expression());
     adopt(*node, tokens_.skip_name("if") ? expressions_.expression() : nullptr);
-    if (tokens_.is_name("recursive")) refuse(line, "recursive loops are not supported");
+    node->recursive = tokens_.skip_name("recursive");
     end_tag();
     ++num_loops_;
     adopt(*node, body({"else", "endfor"}, line));
@@ -143,6 +149,22 @@ class Parser {
     return node;
   }
 
+  // {% with a = 1, b = 2 %}. break and continue leave it.
+  NodePtr with_statement(int line) {
+    NodePtr node = make(Kind::kWith, line);
+    while (!tokens_.is(TokenKind::kBlockEnd)) {
+      if (!node->children.empty()) tokens_.expect_operator(",");
+      adopt(*node, expressions_.target(false));
+      tokens_.expect_operator("=");
+      adopt(*node, expressions_.expression());
+    }
+    end_tag();
+    adopt(*node, body({"endwith"}, line));
+    tokens_.expect_name("endwith");
+    end_tag();
+    return node;
+  }
+
   // A body up to its end tag, which is taken. break and continue do not leave it.
   NodePtr closed_body(std::string_view end, int line) {
     const int loops = std::exchange(num_loops_, 0);
@@ -153,28 +175,49 @@ class Parser {
     return node;
   }
 
-  // Parameters with defaults stand after those without, as in Python.
   NodePtr macro(int line) {
     NodePtr node = make(Kind::kMacro, line);
     const Token name = tokens_.expect(TokenKind::kName, "the name of the macro");
     node->text = name.text;
     node->name = expressions_.assigned(name);
-    tokens_.expect_operator("(");
-    while (!tokens_.is_operator(")")) {
-      if (!node->arguments.empty()) tokens_.expect_operator(",");
-      const Token parameter = tokens_.expect(TokenKind::kName, "a parameter");
-      node->parameters.push_back(expressions_.assigned(parameter));
-      NodePtr value = tokens_.skip_operator("=") ? expressions_.expression() : nullptr;
-      if (!value && !node->arguments.empty() && node->arguments.back().value) {
-        refuse(line, "a parameter without a default stands after one with a default");
-      }
-      if (value) node->depth = std::max(node->depth, value->depth + 1);
-      node->arguments.push_back({parameter.text, std::move(value)});
-    }
-    tokens_.expect_operator(")");
+    parameters(*node);
     end_tag();
     adopt(*node, closed_body("endmacro", line));
+    expressions_.find_special_names(*node);
     return node;
+  }
+
+  // {% call(x) m(1) %}: calls a macro, whose caller(2) writes this block.
+  NodePtr call_block(int line) {
+    NodePtr node = make(Kind::kCallBlock, line);
+    node->text = "caller";
+    if (tokens_.is_operator("(")) parameters(*node);
+    NodePtr call = expressions_.expression();
+    if (call->kind != Kind::kCall || call->children[0]->kind != Kind::kName) {
+      refuse(line, "a call block must call a macro by its name");
+    }
+    end_tag();
+    adopt(*node, closed_body("endcall", line));
+    adopt(*node, std::move(call));
+    expressions_.find_special_names(*node);
+    return node;
+  }
+
+  // Parameters with defaults stand after those without, as in Python.
+  void parameters(Node& macro) {
+    tokens_.expect_operator("(");
+    while (!tokens_.is_operator(")")) {
+      if (!macro.arguments.empty()) tokens_.expect_operator(",");
+      const Token parameter = tokens_.expect(TokenKind::kName, "a parameter");
+      macro.parameters.push_back(expressions_.assigned(parameter));
+      NodePtr value = tokens_.skip_operator("=") ? expressions_.expression() : nullptr;
+      if (!value && !macro.arguments.empty() && macro.arguments.back().value) {
+        refuse(macro.line, "a parameter without a default stands after one with a default");
+      }
+      if (value) macro.depth = std::max(macro.depth, value->depth + 1);
+      macro.arguments.push_back({parameter.text, std::move(value)});
+    }
+    tokens_.expect_operator(")");
   }
 
   NodePtr filter_block(int line) {

@@ -1,7 +1,7 @@
 // Parses a Jinja template of the subset that chat templates use.
 //
-// Used by jinja::Template. Statements: for, if, set, macro, break, continue, filter, raw,
-// generation. Thread rule: a free function.
+// Used by jinja::Template. Statements: for, if, set, with, macro, call, break, continue, filter,
+// raw, generation. Thread rule: a free function.
 #pragma once
 
 #include <string_view>

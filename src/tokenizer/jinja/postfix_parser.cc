@@ -74,20 +74,25 @@ NodePtr ExpressionParser::parse_subscript(NodePtr object) {
 }
 
 void ExpressionParser::parse_arguments(Node& node) {
+  bool has_star = false;
   tokens_.expect_operator("(");
   while (!tokens_.is_operator(")")) {
     if (!node.arguments.empty()) tokens_.expect_operator(",");
     if (tokens_.is_operator(")")) break;
-    if (tokens_.is_operator("*") || tokens_.is_operator("**")) {
-      refuse(tokens_.line(), "calls with * or ** are not supported");
-    }
+    const std::string last = node.arguments.empty() ? "" : node.arguments.back().name;
+    has_star = has_star || last == "*";
     Argument argument;
-    if (tokens_.is(Token::Kind::kName) && tokens_.next().is_operator("=")) {
+    if (tokens_.is_operator("*") || tokens_.is_operator("**")) {
+      argument.name = tokens_.take().text;
+      if (has_star && argument.name == "*")
+        refuse(tokens_.line(), "a call has two arguments with *");
+    } else if (tokens_.is(Token::Kind::kName) && tokens_.next().is_operator("=")) {
       argument.name = tokens_.take().text;
       tokens_.take();
-    } else if (!node.arguments.empty() && !node.arguments.back().name.empty()) {
-      refuse(tokens_.line(), "a positional argument stands after one with a name");
+    } else if (!last.empty()) {
+      refuse(tokens_.line(), "a positional argument stands after one with a name, or after *");
     }
+    if (last == "**") refuse(tokens_.line(), "an argument stands after one with **");
     argument.value = expression();
     node.depth = std::max(node.depth, argument.value->depth + 1);
     node.arguments.push_back(std::move(argument));

@@ -39,23 +39,43 @@ bool is_related(const TestCall& call) {
   const Parameters parameters(call.run, call.name, call.args, {"other"});
   const Value& other = parameters.need(0);
   const std::string_view name = call.name;
-  const Op op = name == "in"   ? Op::kIn
-                : name == "ne" ? Op::kNe
-                : name == "lt" ? Op::kLt
-                : name == "le" ? Op::kLe
-                : name == "gt" ? Op::kGt
-                : name == "ge" ? Op::kGe
-                               : Op::kEq;  // eq, equalto
+  const auto is_any = [&](auto... names) { return ((name == names) || ...); };
+  const Op op = name == "in"                       ? Op::kIn
+                : is_any("ne", "!=")               ? Op::kNe
+                : is_any("lt", "<", "lessthan")    ? Op::kLt
+                : is_any("le", "<=")               ? Op::kLe
+                : is_any("gt", ">", "greaterthan") ? Op::kGt
+                : is_any("ge", ">=")               ? Op::kGe
+                                                   : Op::kEq;  // eq, ==, equalto
   return compare(call.run, op, call.input, other);
 }
 
+// odd, even and divisibleby: as Python's % and ==, so also of a text whose format gives a number.
+bool is_multiple(const TestCall& call) {
+  const Value two = int64_t{2};
+  const Value* divisor = &two;
+  int64_t rest = call.name == "odd" ? 1 : 0;
+  if (call.name == "divisibleby") {
+    divisor = &Parameters(call.run, call.name, call.args, {"num"}).need(0);
+  } else {
+    const Parameters parameters(call.run, call.name, call.args, {});
+  }
+  return equal(call.run, arithmetic(call.run, Op::kMod, call.input, *divisor), rest);
+}
+
+// The signs serve select and selectattr, which take a test's name as a text.
 constexpr auto kTests = std::to_array<TestEntry>({
-    {"boolean", is_type},    {"callable", is_type},  {"defined", is_type},  {"eq", is_related},
-    {"equalto", is_related}, {"false", is_type},     {"float", is_type},    {"ge", is_related},
-    {"gt", is_related},      {"in", is_related},     {"integer", is_type},  {"iterable", is_type},
-    {"le", is_related},      {"lt", is_related},     {"mapping", is_type},  {"ne", is_related},
-    {"none", is_type},       {"number", is_type},    {"sequence", is_type}, {"string", is_type},
-    {"true", is_type},       {"undefined", is_type},
+    {"!=", is_related},           {"<", is_related},           {"<=", is_related},
+    {"==", is_related},           {">", is_related},           {">=", is_related},
+    {"boolean", is_type},         {"callable", is_type},       {"defined", is_type},
+    {"divisibleby", is_multiple}, {"eq", is_related},          {"equalto", is_related},
+    {"even", is_multiple},        {"false", is_type},          {"float", is_type},
+    {"ge", is_related},           {"greaterthan", is_related}, {"gt", is_related},
+    {"in", is_related},           {"integer", is_type},        {"iterable", is_type},
+    {"le", is_related},           {"lessthan", is_related},    {"lt", is_related},
+    {"mapping", is_type},         {"ne", is_related},          {"none", is_type},
+    {"number", is_type},          {"odd", is_multiple},        {"sequence", is_type},
+    {"string", is_type},          {"true", is_type},           {"undefined", is_type},
 });
 
 }  // namespace

@@ -24,6 +24,7 @@ namespace sluice::jinja {
 struct List;
 struct Dict;
 struct Loop;
+struct Joiner;
 struct Node;
 
 struct Undefined {
@@ -33,13 +34,14 @@ struct None {};
 struct Namespace {
   std::shared_ptr<Dict> members;
 };
-// A macro with the scope in which it was defined, a global function, or a method that is only
-// tested or passed around.
+// A macro or the body of a call block with the scope in which it was defined, a global function,
+// what joiner() gives, or a method that is only tested or passed around.
 struct Callable {
   const Node* macro = nullptr;
   size_t scope = 0;  // index and serial number of the macro's scope
   uint64_t scope_serial = 0;
-  std::string_view function;  // the name of a global function; empty for others
+  std::string_view function;       // the name of a global function; empty for others
+  std::shared_ptr<Joiner> joiner;  // null for others
 };
 
 class Value {
@@ -56,7 +58,7 @@ class Value {
   Value(std::shared_ptr<Dict> v) : data_(std::move(v)) {}  // NOLINT
   Value(Namespace v) : data_(std::move(v)) {}              // NOLINT
   Value(const Loop* v) : data_(v) {}                       // NOLINT
-  Value(Callable v) : data_(v) {}                          // NOLINT
+  Value(Callable v) : data_(std::move(v)) {}               // NOLINT
   Value(MarkedText v) : data_(std::make_shared<const MarkedText>(std::move(v))) {}  // NOLINT
   Value(Text v) : data_(std::move(v)) {}                                            // NOLINT
   Value(const char*) = delete;  // it would become a bool
@@ -130,10 +132,19 @@ struct Dict {
   void set(Value::Text key, Value value);
 };
 
-// The variable "loop". Lives as long as the statement.
+// The variable "loop". Lives as long as the statement, or the call of a recursive loop.
 struct Loop {
   const std::vector<Value>* items = nullptr;
+  const Node* statement = nullptr;
+  size_t scope = 0;    // in which the statement stands
+  int64_t depth0 = 0;  // calls of loop() around this one
   size_t index0 = 0;
+};
+
+// Nothing at the first call, then the separator.
+struct Joiner {
+  Value separator;
+  bool was_called = false;
 };
 
 // Lists and dicts of values, which are settled by it. Errors: kInvalidArgument for nesting beyond

@@ -1,5 +1,5 @@
 // Searches bytes, which is right for UTF-8, and copies slices with their marks.
-#include "tokenizer/jinja/text_methods.h"
+#include "tokenizer/jinja/text/text_methods.h"
 
 #include <algorithm>
 
