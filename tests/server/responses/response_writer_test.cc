@@ -332,12 +332,12 @@ TEST(ResponseWriter, EndsByHand) {
       {"cut",
        "incomplete reasoning:completed message:completed function_call:completed "
        "function_call:completed message:incomplete"},
-      {"broken", "completed message:completed function_call:incomplete message:completed"},
-      {"cut in a call", "incomplete function_call:incomplete"},
+      {"broken", "completed message:completed"},
+      {"cut in a call", "incomplete message:incomplete"},
       {"cut in a thought", "incomplete reasoning:incomplete"},
       {"llama", "completed reasoning:completed function_call:completed"},
-      {"nothing", "completed"},
-      {"space", "completed"},
+      {"nothing", "completed message:completed"},
+      {"space", "completed message:completed"},
       {"spaces", "completed message:completed function_call:completed function_call:completed"},
       {"a tag's front", "incomplete message:incomplete"}};
   std::mt19937 random(5);
