@@ -318,7 +318,7 @@ TEST(AnswerStream, ReadsThoughtsAndCalls) {
   const Json& message = choice["message"];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(message["reasoning"], "hm \u4e16\u754c");
-  EXPECT_EQ(message["content"], "Hi, \u00e9Hi<tool_call>{\"name\": \"g\"} \U0001F600");
+  EXPECT_EQ(message["content"], "Hi, \u00e9\n\nHi<tool_call>{\"name\": \"g\"} \U0001F600");
   ASSERT_EQ(message["tool_calls"].size(), 2u);
   EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"],
             "{\"city\": \"Z\u00fcrich\", \"n\": [1, 2]}");

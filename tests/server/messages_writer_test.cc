@@ -197,7 +197,7 @@ TEST(MessagesWriter, Bodies) {
   EXPECT_EQ(content("in a thought"), "[" + thought + R"(,{"type":"text","text":"Hi"}])");
   EXPECT_EQ(content("calls"), "[" + thought + R"(,{"type":"text","text":"I look."},)" +
                                   call(0, input) + "," + call(1, input) +
-                                  R"(,{"type":"text","text":"Hi"}])");
+                                  R"(,{"type":"text","text":"\n\nHi"}])");
   EXPECT_EQ(content("no arguments"), "[" + call(0, "{}") + "]");
   EXPECT_EQ(content("no call"),
             R"([{"type":"text","text":"<tool_call>{\"name\": \"g\"}</tool_call>"}])");
