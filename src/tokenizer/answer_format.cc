@@ -62,13 +62,9 @@ std::string joined(const std::optional<std::vector<TextSegment>>& segments) {
 // Whether a scanner of this format finds the made-up call in an answer.
 bool reads_call(ToolFormat format, std::string_view answer) {
   AnswerScanner scanner({.tools = format}, {kProbe});
-  std::vector<AnswerEvent> events = scanner.push(answer);
-  const auto is_arguments = [](const AnswerEvent& event) {
-    return event.kind == AnswerEvent::Kind::kArguments;
-  };
-  const auto found = std::ranges::find_if(events, is_arguments);
-  if (!scanner.has_call() || found == events.end()) return false;
-  return Json::parse(found->text, nullptr, false) == Json{{kProbe, 1}};
+  const std::vector<AnswerEvent> events = scanner.push(answer);
+  const auto found = std::ranges::find(events, AnswerEvent::Kind::kArguments, &AnswerEvent::kind);
+  return found != events.end() && Json::parse(found->text, nullptr, false) == Json{{kProbe, 1}};
 }
 
 // Hermes' calls may stand anywhere in a message. Llama's are the whole of it, so its message must

@@ -1,8 +1,8 @@
-// One automaton step for each character. Text that may turn out to be a tag is held back; it is at
-// most white space and one tag.
+// One automaton step for each character. Text that may turn out to be a tag or a call is held back.
 #include "tokenizer/answer_scanner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/error.h"
@@ -10,11 +10,33 @@
 namespace sluice {
 namespace {
 
+using Kind = AnswerEvent::Kind;
+
 constexpr std::string_view kOpenCall = "<tool_call>", kCloseCall = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
 
+// A front of a call's tag with so many characters is nothing else: "<tool_", "<|pyth".
+constexpr size_t kSureFront = 6;
+
 std::string_view without_leading_space(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(" \t\n\r"), text.size()));
+}
+
+// Whether text before a call of Llama's form is whole, may become so, or is something else.
+enum class Lead { kWhole, kMaybe, kNone };
+
+// `text` ends with the brace that begins the call if it is whole.
+Lead llama_lead(std::string_view text, bool is_first) {
+  text = without_leading_space(text);
+  const bool has_separator = !text.empty() && (text[0] == ';' || text[0] == ',');
+  if (!is_first && has_separator) text = without_leading_space(text.substr(1));
+  if (kPythonTag.starts_with(text) && text != kPythonTag) return Lead::kMaybe;  // also ""
+  if (text.starts_with(kPythonTag)) {
+    text = without_leading_space(text.substr(kPythonTag.size()));
+  }
+  if (text.starts_with('[')) text = without_leading_space(text.substr(1));
+  if (text.empty()) return Lead::kMaybe;
+  return text == "{" ? Lead::kWhole : Lead::kNone;
 }
 
 }  // namespace
@@ -44,8 +66,12 @@ void AnswerScanner::take(char c) {
     case State::kThought:
     case State::kContent:
       return take_tagged(c);
+    case State::kThoughtCall:
+      return take_thought_call(c);
     case State::kCall:
       return take_call(c);
+    case State::kUnclosed:
+      return take_unclosed(c);
     case State::kAfterCall:
       return take_after_call(c);
   }
@@ -65,16 +91,12 @@ void AnswerScanner::take_start(char c) {
     drops_lines_ = true;
     return;
   }
-  if (format_.tools == ToolFormat::kLlama3Json && !in_thought) {
-    if (front == "{") {
-      held_.pop_back();
-      begin_call(std::exchange(held_, {}));
-      return take_call(c);
-    }
-    if (front == kPythonTag) return begin_call(std::exchange(held_, {}));
-    if (kPythonTag.starts_with(front)) return;
-  }
   drops_lines_ = in_thought || state_ == State::kAfterThought;
+  if (format_.tools == ToolFormat::kLlama3Json && !in_thought) {
+    const Lead lead = llama_lead(front, true);
+    if (lead == Lead::kMaybe) return;
+    if (lead == Lead::kWhole) return begin_call(std::exchange(held_, {}));
+  }
   retake(in_thought ? State::kThought : State::kContent, std::exchange(held_, {}));
 }
 
@@ -83,70 +105,131 @@ void AnswerScanner::retake(State state, const std::string& text) {
   for (const char c : text) take(c);
 }
 
-std::string_view AnswerScanner::next_tag() const {
-  if (state_ == State::kThought) return kCloseThought;
-  return format_.tools == ToolFormat::kHermes ? kOpenCall : std::string_view();
+bool AnswerScanner::has_tags() const {
+  return state_ == State::kThought || format_.tools == ToolFormat::kHermes;
+}
+
+bool AnswerScanner::may_be_tag(std::string_view text) const {
+  const bool in_thought = state_ == State::kThought;
+  if (in_thought && kCloseThought.starts_with(text)) return true;
+  if (format_.tools != ToolFormat::kHermes || (in_thought && keeps_tail_)) return false;
+  return kOpenCall.starts_with(text);
 }
 
 void AnswerScanner::take_tagged(char c) {
-  const std::string_view tag = next_tag();
   held_ += c;
-  // Gives up the first characters until the others may be the front of the tag.
-  while (!tag.starts_with(held_)) {
+  // Gives up the first characters until the others may be the front of a tag.
+  while (!held_.empty() && !may_be_tag(held_)) {
     write(held_[0]);
     held_.erase(0, 1);
   }
-  if (tag.empty() || held_ != tag) return;
-  held_.clear();
-  std::string lines = std::exchange(lines_, {});
-  if (state_ == State::kContent) return begin_call(lines.append(tag));
-  state_ = State::kAfterThought;
+  if (held_ == kCloseThought) {
+    held_.clear();
+    lines_.clear();
+    state_ = State::kAfterThought;
+  } else if (held_ == kOpenCall && state_ == State::kContent) {
+    begin_call(std::exchange(held_, {}));
+  } else if (held_ == kOpenCall) {
+    state_ = State::kThoughtCall;
+    tail_ = std::exchange(held_, {});
+    inner_ = std::make_unique<AnswerScanner>(AnswerFormat{.tools = ToolFormat::kHermes}, tools_);
+    inner_events_ = inner_->push(tail_);
+  }
+}
+
+// Text that is no call, and the end of the thought, show that the model only thinks about a call.
+void AnswerScanner::take_thought_call(char c) {
+  tail_ += c;
+  std::vector<AnswerEvent> events = inner_->push({&c, 1});
+  const bool has_text = std::ranges::any_of(
+      events, [](const AnswerEvent& event) { return event.kind == Kind::kContent; });
+  std::ranges::move(events, std::back_inserter(inner_events_));
+  if (has_text || tail_.ends_with(kCloseThought)) keep_in_thought();
+}
+
+void AnswerScanner::keep_in_thought() {
+  inner_.reset();
+  keeps_tail_ = true;
+  retake(State::kThought, std::exchange(tail_, {}));
+  keeps_tail_ = false;
 }
 
 void AnswerScanner::write(char c) {
   if (c == '\n' && drops_lines_) return;
   drops_lines_ = false;
-  if (c == '\n' && !next_tag().empty()) {
+  if (c == '\n' && has_tags()) {
     lines_ += c;
     return;
   }
-  const auto kind =
-      state_ == State::kThought ? AnswerEvent::Kind::kThought : AnswerEvent::Kind::kContent;
+  const Kind kind = state_ == State::kThought ? Kind::kThought : Kind::kContent;
+  if (kind == Kind::kContent) {
+    has_content_ = true;
+    after_call_ = false;
+  }
   emit(kind, std::exchange(lines_, {}));
   emit(kind, {&c, 1});
 }
 
+// `source` of Llama's form has the first brace of the call.
 void AnswerScanner::begin_call(std::string source) {
   state_ = State::kCall;
+  const bool has_brace = source.ends_with('{');
+  if (has_brace) {
+    source.pop_back();
+    in_list_ = in_list_ || source.find('[') != source.npos;
+  }
   call_.reset(std::move(source));
+  if (has_brace) take_call('{');
 }
 
-// The name comes first, so that a client can show the call; then the arguments as they come. The
-// character that ends a refused call is content again, and may begin a tag.
+// The character that ends a refused call is content again, and may begin a tag.
 void AnswerScanner::take_call(char c) {
-  using Kind = AnswerEvent::Kind;
+  if (c == '<' && format_.tools == ToolFormat::kHermes && call_.lacks_brace()) {
+    state_ = State::kUnclosed;
+    held_ = c;
+    return;
+  }
   const CallScanner::Step step = call_.take(c, tools_);
-  if (step == CallScanner::Step::kNamed) emit(Kind::kCall, call_.name());
-  if (call_.is_named()) emit(Kind::kArguments, call_.take_arguments());
   if (step == CallScanner::Step::kEnd) {
-    emit(Kind::kCallEnd, {});
-    ++num_calls_;
-    drops_lines_ = true;
-    state_ = format_.tools == ToolFormat::kHermes ? State::kAfterCall : State::kContent;
+    end_call();
+    state_ = State::kAfterCall;
   } else if (step == CallScanner::Step::kRefused) {
     break_call();
-    drops_lines_ = false;
     retake(State::kContent, {c});
   }
 }
 
+void AnswerScanner::take_unclosed(char c) {
+  held_ += c;
+  if (held_ == kCloseCall && call_.take('}', tools_) == CallScanner::Step::kEnd) {
+    held_.clear();
+    end_call();
+    state_ = State::kContent;
+  } else if (held_ == kCloseCall || !kCloseCall.starts_with(held_)) {
+    break_call();
+    retake(State::kContent, std::exchange(held_, {}));
+  }
+}
+
+// Line ends before the first stretch of content are left out; after it they wait for the next.
+void AnswerScanner::end_call() {
+  emit(Kind::kCall, call_.name());
+  emit(Kind::kArguments, call_.arguments());
+  emit(Kind::kCallEnd, {});
+  ++num_calls_;
+  after_call_ = true;
+  drops_lines_ = !has_content_;
+  if (!has_content_) lines_.clear();
+}
+
 void AnswerScanner::break_call() {
-  if (call_.is_named()) return emit(AnswerEvent::Kind::kCallBroken, {});
-  emit(AnswerEvent::Kind::kContent, call_.source());
+  state_ = State::kContent;
+  for (const char c : call_.source()) write(c);
 }
 
 // The closing tag is dropped. Without it the next text is content: the call was complete.
 void AnswerScanner::take_after_call(char c) {
+  if (format_.tools == ToolFormat::kLlama3Json) return take_after_llama_call(c);
   held_ += c;
   const std::string_view front = without_leading_space(held_);
   if (front == kCloseCall) {
@@ -157,33 +240,66 @@ void AnswerScanner::take_after_call(char c) {
   }
 }
 
+void AnswerScanner::take_after_llama_call(char c) {
+  held_ += c;
+  const Lead lead = llama_lead(held_, false);
+  if (lead == Lead::kWhole) return begin_call(std::exchange(held_, {}));
+  if (lead == Lead::kMaybe) return;
+  if (in_list_ && without_leading_space(held_) == "]") {
+    in_list_ = false;
+    held_.clear();
+    return;
+  }
+  retake(State::kContent, std::exchange(held_, {}));
+}
+
 // What was held back is no tag any more. Line ends that would have come before a call count as
 // text.
-std::vector<AnswerEvent> AnswerScanner::finish() {
-  using Kind = AnswerEvent::Kind;
+std::vector<AnswerEvent> AnswerScanner::finish(AnswerEnd end) {
+  if (state_ == State::kThoughtCall) {
+    if (end == AnswerEnd::kModel && finish_thought_calls()) return std::exchange(events_, {});
+    keep_in_thought();
+  }
   if (state_ == State::kStart || state_ == State::kAfterThought) {
     const bool in_thought = state_ == State::kStart && format_.starts_in_thought;
     drops_lines_ = in_thought || state_ == State::kAfterThought;
-    retake(in_thought ? State::kThought : State::kContent, std::exchange(held_, {}));
+    state_ = in_thought ? State::kThought : State::kContent;
   }
-  switch (state_) {
-    case State::kThought:
-    case State::kContent:
-      for (const char c : std::exchange(held_, {})) write(c);
-      if (state_ == State::kContent) emit(Kind::kContent, lines_);
-      break;
-    case State::kCall:
-      break_call();
-      break;
-    default:
-      emit(Kind::kContent, without_leading_space(held_));
+  const bool is_cut = end == AnswerEnd::kCut;
+  if (state_ == State::kCall || state_ == State::kUnclosed) {
+    if (is_cut && !call_.is_named()) return std::exchange(events_, {});
+    break_call();
+  } else if (state_ == State::kAfterCall) {
+    held_.clear();  // the front of a tag, or what separates calls
+    state_ = State::kContent;
   }
+  finish_held(end);
   return std::exchange(events_, {});
+}
+
+void AnswerScanner::finish_held(AnswerEnd end) {
+  const std::string_view front = without_leading_space(held_);
+  const bool is_sure = front.size() >= kSureFront;
+  const bool is_call = format_.tools == ToolFormat::kHermes
+                           ? kOpenCall.starts_with(front)
+                           : front.starts_with(kPythonTag.substr(0, kSureFront));
+  if (end == AnswerEnd::kCut && is_sure && is_call && format_.tools != ToolFormat::kNone) {
+    held_.clear();
+  }
+  for (const char c : std::exchange(held_, {})) write(c);
+  if (state_ == State::kContent && !after_call_) emit(Kind::kContent, lines_);
+}
+
+bool AnswerScanner::finish_thought_calls() {
+  std::vector<AnswerEvent> events = inner_->finish(AnswerEnd::kModel);
+  if (!events.empty() || !inner_->has_call()) return false;
+  for (const AnswerEvent& event : inner_events_) emit(event.kind, event.text);
+  num_calls_ += inner_->num_calls_;
+  return true;
 }
 
 // Texts of the same kind become one event; a text without characters becomes none.
 void AnswerScanner::emit(AnswerEvent::Kind kind, std::string_view text) {
-  using Kind = AnswerEvent::Kind;
   const bool is_text = kind == Kind::kThought || kind == Kind::kContent || kind == Kind::kArguments;
   if (is_text && text.empty()) return;
   if (is_text && !events_.empty() && events_.back().kind == kind) {

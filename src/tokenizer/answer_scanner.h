@@ -1,10 +1,13 @@
 // AnswerScanner: splits the text of an answer, as it is generated, into thoughts, content and calls
 // of tools.
 //
-// For programs that stream answers in the form of chat APIs. Each character is read once; what the
-// events say does not depend on how the text was cut into deltas. Thread rule: one thread.
+// For programs that stream answers in the form of chat APIs. What the events say does not depend on
+// how the text was cut into deltas. A call becomes events once all of it can be read, and never
+// before: clients run what they have of a call, whatever the answer's end says, so nothing but a
+// whole call may leave. Its arguments come in one piece for that. Thread rule: one thread.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,8 +24,8 @@ inline constexpr std::string_view kOpenThought = "<think>", kCloseThought = "</t
 enum class ToolFormat {
   kNone,
   kHermes,      // <tool_call>{"name": ..., "arguments": {...}}</tool_call>, several (Qwen)
-  kLlama3Json,  // the whole answer is {"name": ..., "parameters": {...}}, perhaps after
-                // <|python_tag|>
+  kLlama3Json,  // the answer begins with {"name": ..., "parameters": {...}}, perhaps after
+                // <|python_tag|>; several in a list, or with ;, a comma or white space between
 };
 
 // "none", "hermes" or "llama3_json"; empty for other names.
@@ -34,14 +37,19 @@ struct AnswerFormat {
   ToolFormat tools = ToolFormat::kNone;
 };
 
+// Why an answer ends.
+enum class AnswerEnd {
+  kModel,  // the model ended it
+  kCut     // a limit, a stop text of the request or a client did; the model would have gone on
+};
+
 struct AnswerEvent {
   enum class Kind {
     kThought,    // text
     kContent,    // text
-    kCall,       // text: the name of a tool that is called
-    kArguments,  // text: the next part of the call's arguments, as the model wrote them
-    kCallEnd,    // text: empty; the arguments are a complete JSON object
-    kCallBroken  // text: empty; the arguments end before they are complete
+    kCall,       // text: the name of a tool that is called; the next two follow it
+    kArguments,  // text: all arguments of the call, a JSON object (CallScanner::arguments)
+    kCallEnd     // text: empty
   };
   Kind kind;
   std::string text;
@@ -56,14 +64,22 @@ class AnswerScanner {
 
   // Takes the next part of the answer. Neighbouring events never both have the same kind of text.
   //
-  // Line ends around thoughts and calls are left out, as templates write them. A call begins once
-  // its name is complete; what is not a call until then (ill-formed JSON, an unknown name) is
-  // content, with its tags.
+  // What is no call (an unknown name, a text that CallScanner cannot read) is content as it was
+  // written, with its tags. A missing last brace before </tool_call> is added. Line ends around
+  // thoughts and calls are left out, as templates write them, but not those between two stretches
+  // of content that have calls between them: the second begins with them.
+  //
+  // A call in a thought is a part of the thought, unless the model ends the answer after it and
+  // does not close the thought: then the thought ended before the call. What may be such a call is
+  // held back.
   std::vector<AnswerEvent> push(std::string_view delta);
   // The rest, at the end of the answer. REQUIRES: the last call.
-  std::vector<AnswerEvent> finish();
+  //
+  // Of a call that was cut there is no tag: it is left out if its name is not complete. The text
+  // of a longer one is content, as that of all calls that cannot be read.
+  std::vector<AnswerEvent> finish(AnswerEnd end);
 
-  // Whether at least one call was complete.
+  // Whether there was a call.
   bool has_call() const { return num_calls_ > 0; }
 
  private:
@@ -71,23 +87,36 @@ class AnswerScanner {
     kStart,  // nothing but white space so far
     kThought,
     kAfterThought,  // as kStart, but no thought can follow
+    kThoughtCall,   // from <tool_call> in a thought; `tail_` has the text
     kContent,
     kCall,
-    kAfterCall  // before </tool_call>
+    kUnclosed,  // in </tool_call> of a call that lacks its last brace
+    kAfterCall  // before </tool_call>, or before the next call of Llama's
   };
 
   void take(char c);
   void take_start(char c);
   void take_tagged(char c);
+  void take_thought_call(char c);
   void take_call(char c);
+  void take_unclosed(char c);
   void take_after_call(char c);
+  void take_after_llama_call(char c);
   void begin_call(std::string source);
-  // Ends a call that is not complete; one without an event becomes content.
+  void end_call();
+  // What looked like a call becomes content.
   void break_call();
+  // The tail of a thought is a part of it.
+  void keep_in_thought();
+  // Ends the answer in a thought with calls at its end. False: it has none.
+  bool finish_thought_calls();
+  void finish_held(AnswerEnd end);
   // Goes on in another state with text that was held back.
   void retake(State state, const std::string& text);
-  // The tag that ends the text of this state; empty if none does.
-  std::string_view next_tag() const;
+  // Whether the text is the front of a tag that ends the text of this state.
+  bool may_be_tag(std::string_view text) const;
+  // Whether a tag may follow line ends in this state.
+  bool has_tags() const;
   // Content or thoughts of this state. Line ends wait where a tag may follow.
   void write(char c);
   void emit(AnswerEvent::Kind kind, std::string_view text);
@@ -98,9 +127,17 @@ class AnswerScanner {
   std::string held_;          // the front of a tag, or white space before one
   std::string lines_;         // line ends that wait
   bool drops_lines_ = false;  // line ends are left out until something else comes
+  bool in_list_ = false;      // in the list of calls of a Llama model
+  bool has_content_ = false;
+  bool after_call_ = false;  // no content has come after the last call
   CallScanner call_;
   int num_calls_ = 0;
   std::vector<AnswerEvent> events_;
+
+  std::string tail_;
+  std::unique_ptr<AnswerScanner> inner_;  // reads the tail as content
+  std::vector<AnswerEvent> inner_events_;
+  bool keeps_tail_ = false;  // a thought's text is taken again; calls in it are no calls
 };
 
 }  // namespace sluice

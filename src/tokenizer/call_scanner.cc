@@ -4,17 +4,46 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "io/json.h"
+#include "sluice/error.h"
 
 namespace sluice {
 namespace {
 
 using State = JsonCursor::State;
 
+// Models write line ends and tabs into the texts of JSON as they are. What they mean is plain.
+std::string with_escaped_controls(std::string_view json) {
+  std::string escaped;
+  bool in_text = false, after_backslash = false;
+  for (const char c : json) {
+    const bool is_control = static_cast<unsigned char>(c) < 0x20;
+    if (in_text && is_control) {
+      escaped += fmt::format("\\u{:04x}", c);
+    } else {
+      escaped += c;
+    }
+    if (c == '"' && !after_backslash) in_text = !in_text;
+    after_backslash = in_text && c == '\\' && !after_backslash;
+  }
+  return escaped;
+}
+
 // The text of a JSON literal with its quotes; "" for ill-formed UTF-8 and lone surrogates.
 std::string unquoted(const std::string& literal) {
-  const auto value = nlohmann::json::parse(literal, nullptr, false);
+  const auto value = nlohmann::json::parse(with_escaped_controls(literal), nullptr, false);
   return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+bool is_object(std::string_view json) {
+  try {
+    return parse_ordered_json(json, "arguments").is_object();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace
@@ -25,7 +54,6 @@ void CallScanner::reset(std::string source) {
 }
 
 CallScanner::Step CallScanner::take(char c, const std::vector<std::string>& tools) {
-  const bool was_named = is_named();
   const State before = cursor_.state();
   const size_t depth = cursor_.depth();
   constexpr std::string_view kBefore = "{ \t\r\n";
@@ -38,9 +66,14 @@ CallScanner::Step CallScanner::take(char c, const std::vector<std::string>& tool
     if (!take_value(c, tools)) return Step::kRefused;
   }
   const bool ended = depth == 1 && cursor_.depth() == 0;
-  if (ended) return is_named() ? Step::kEnd : Step::kRefused;
-  if (!was_named) source_ += c;
-  return is_named() && !was_named ? Step::kNamed : Step::kMore;
+  if (ended && (!is_named() || !finish_arguments())) return Step::kRefused;
+  source_ += c;
+  return ended ? Step::kEnd : Step::kMore;
+}
+
+bool CallScanner::lacks_brace() const {
+  return is_named() && has_arguments_ && cursor_.depth() == 1 &&
+         cursor_.state() == State::kAfterValue;
 }
 
 bool CallScanner::take_key(char c) {
@@ -53,7 +86,7 @@ bool CallScanner::take_key(char c) {
   member_ = key == "name"                               ? Member::kName
             : key == "arguments" || key == "parameters" ? Member::kArguments
                                                         : Member::kOther;
-  // A member given twice could contradict what was passed on.
+  // A member given twice could mean either of its values.
   bool& seen = member_ == Member::kName ? has_name_ : has_arguments_;
   if (member_ != Member::kOther && std::exchange(seen, true)) return false;
   return true;
@@ -65,16 +98,13 @@ bool CallScanner::take_value(char c, const std::vector<std::string>& tools) {
     if (state == State::kValue) return true;  // white space before it
     in_value_ = true;
     if (member_ == Member::kName && c != '"') return false;
-    if (member_ == Member::kArguments) {
-      null_arguments_ = c == 'n';
-      if (c != '{' && c != 'n') return false;
-    }
+    if (member_ == Member::kArguments && c != '{' && c != '"' && c != 'n') return false;
   }
   const bool ended = cursor_.depth() <= 1 && state != State::kText && state != State::kNumber &&
                      state != State::kLiteral;
   // What ends a number is not a part of it; texts, literals and containers end with their own.
   if (member_ == Member::kName) value_ += c;
-  if (member_ == Member::kArguments && !null_arguments_) arguments_ += c;
+  if (member_ == Member::kArguments) arguments_ += c;
   if (!ended) return true;
   in_value_ = false;
   return member_ != Member::kName || finish_name(tools);
@@ -87,10 +117,19 @@ bool CallScanner::finish_name(const std::vector<std::string>& tools) {
   return true;
 }
 
-std::string CallScanner::take_arguments() {
-  const bool ended = cursor_.depth() == 0;
-  if (ended && (!has_arguments_ || null_arguments_)) return "{}";
-  return std::exchange(arguments_, {});
+// A JSON text of the arguments is what OpenAI's API has, and models copy it.
+bool CallScanner::finish_arguments() {
+  if (arguments_.starts_with('"')) {
+    const bool is_empty = arguments_ == "\"\"";
+    arguments_ = is_empty ? std::string() : unquoted(arguments_);
+    if (arguments_.empty() && !is_empty) return false;
+  }
+  if (arguments_.empty() || arguments_ == "null") {
+    arguments_ = "{}";
+    return true;
+  }
+  arguments_ = with_escaped_controls(arguments_);
+  return is_object(arguments_);
 }
 
 }  // namespace sluice

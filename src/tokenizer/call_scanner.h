@@ -15,22 +15,27 @@ class CallScanner {
  public:
   // What a character has shown.
   enum class Step {
-    kMore,    // the call goes on; arguments() has its new part
-    kNamed,   // the name is complete and known; arguments() has what came before it
-    kEnd,     // the object is complete
+    kMore,    // the call goes on
+    kEnd,     // the object is complete, and a call
     kRefused  // it is not a call, and the character is not a part of it
   };
 
   // `source`: the text before the object, such as a tag.
   void reset(std::string source);
-  // Takes the next character. The names of the members are name, and arguments or parameters.
+  // Takes the next character. The names of the members are name, which is one of `tools`, and
+  // arguments or parameters: an object, null, or the text of an object.
   Step take(char c, const std::vector<std::string>& tools);
 
+  // Whether the name is complete, and the name.
   bool is_named() const { return !name_.empty(); }
   const std::string& name() const { return name_; }
-  // Takes the part of the arguments that has not been taken. At the end, "{}" if there were none.
-  std::string take_arguments();
-  // All text so far that is not in a named call.
+  // Whether nothing but the brace that ends the object is missing: the arguments are complete.
+  bool lacks_brace() const;
+  // The text of a JSON object that parse_ordered_json takes. It is what the model wrote, but for
+  // control characters inside of texts, which are escaped; "{}" if there were none.
+  // Order: after kEnd.
+  const std::string& arguments() const { return arguments_; }
+  // All text so far, with that before the object.
   const std::string& source() const { return source_; }
 
  private:
@@ -40,8 +45,10 @@ class CallScanner {
   bool take_key(char c);
   bool take_value(char c, const std::vector<std::string>& tools);
   bool finish_name(const std::vector<std::string>& tools);
+  // Makes the arguments readable. False: they are not.
+  bool finish_arguments();
 
-  JsonCursor cursor_;
+  JsonCursor cursor_{JsonCursor::Texts::kWithControls};
   std::string source_;
   std::string key_;    // with its quotes
   std::string value_;  // of the name, with its quotes
@@ -49,9 +56,8 @@ class CallScanner {
   bool in_value_ = false;
   bool has_name_ = false;
   bool has_arguments_ = false;
-  bool null_arguments_ = false;
   std::string name_;
-  std::string arguments_;  // not taken yet
+  std::string arguments_;  // as they were written, until the end
 };
 
 }  // namespace sluice

@@ -45,13 +45,20 @@ void check_part(const Json& part, const std::string& place) {
            type == part.end() ? "missing" : describe_json(*type));
   }
   const auto text = part.find("text");
-  if (text == part.end() || !text->is_string()) refuse("{}.text is missing or no text", place);
+  if (text == part.end() || !(text->is_string() || text->is_null())) {
+    refuse("{}.text is missing or no text", place);
+  }
 }
 
-// Joins the parts of a content unless the template takes them.
+// Makes a text of a content that is missing or null, of which some templates write "None". Joins
+// the parts of a content unless the template takes them.
 void prepare_content(Json& message, const std::string& place, bool takes_parts) {
   const auto content = message.find("content");
-  if (content == message.end() || content->is_null() || content->is_string()) return;
+  if (content == message.end() || content->is_null()) {
+    message["content"] = "";
+    return;
+  }
+  if (content->is_string()) return;
   if (!content->is_array()) {
     refuse("{}.content is {}; it must be a text, null or a list of parts", place,
            describe_json(*content));
@@ -60,17 +67,23 @@ void prepare_content(Json& message, const std::string& place, bool takes_parts) 
   for (size_t i = 0; i < content->size(); ++i) {
     check_part((*content)[i], fmt::format("{}.content[{}]", place, i));
     if (i > 0) joined += '\n';
+    if ((*content)[i]["text"].is_null()) (*content)[i]["text"] = "";
     joined += (*content)[i]["text"].get_ref<const std::string&>();
   }
   if (!takes_parts) *content = std::move(joined);
 }
 
-// Makes objects of the arguments, since templates write them as JSON.
-void prepare_calls(Json& message, const std::string& place) {
+// Makes objects of the arguments, since templates write them as JSON. A message without calls has
+// no list of them, since templates ask whether it is there.
+void prepare_calls(Json& message, const std::string& place, const TemplateForms& forms) {
   const auto calls = message.find("tool_calls");
-  if (calls == message.end() || calls->is_null()) return;
-  if (!calls->is_array())
+  if (calls == message.end()) return;
+  if (!calls->is_null() && !calls->is_array())
     refuse("{}.tool_calls is {}; it must be a list", place, describe_json(*calls));
+  if (calls->empty()) {
+    message.erase(calls);
+    return;
+  }
   for (size_t i = 0; i < calls->size(); ++i) {
     const std::string call = fmt::format("{}.tool_calls[{}]", place, i);
     Json& entry = (*calls)[i];
@@ -81,18 +94,29 @@ void prepare_calls(Json& message, const std::string& place) {
     if (!function.contains("name") || !function["name"].is_string()) {
       refuse("{}.function.name is missing or no text", call);
     }
-    function["arguments"] = call_arguments(function, call + ".function");
+    Json arguments = call_arguments(function, call + ".function");
+    if (arguments.is_string() && !forms.takes_text_arguments) {
+      arguments = {{"arguments", std::move(arguments)}};
+    }
+    function["arguments"] = std::move(arguments);
   }
 }
 
-Json parse_of_type(std::string_view text, std::string_view what, Json::value_t type,
-                   std::string_view type_name) {
+// Null if it is not the text of a JSON value of this type.
+Json value_of_type(std::string_view text, std::string_view what, Json::value_t type) {
   try {
     Json value = parse_ordered_json(text, what);
     if (value.type() == type) return value;
   } catch (const Error&) {
     // The reader's text gives advice about files.
   }
+  return nullptr;
+}
+
+Json parse_of_type(std::string_view text, std::string_view what, Json::value_t type,
+                   std::string_view type_name) {
+  Json value = value_of_type(text, what, type);
+  if (!value.is_null()) return value;
   refuse("{} is \"{}\"; it must be the text of a JSON {}, with no key twice", what, printable(text),
          type_name);
 }
@@ -103,7 +127,11 @@ void prepare_thoughts(Json& message, const std::string& place) {
   Json thoughts;
   for (const char* name : kNames) {
     const auto given = message.find(name);
-    if (given == message.end() || given->is_null()) continue;
+    if (given == message.end()) continue;
+    if (given->is_null()) {
+      message.erase(given);
+      continue;
+    }
     if (!given->is_string())
       refuse("{}.{} is {}; it must be a text", place, name, describe_json(*given));
     if (thoughts.is_null()) thoughts = *given;
@@ -115,6 +143,46 @@ void prepare_thoughts(Json& message, const std::string& place) {
   }
 }
 
+// The results at the front of `results` that belong to a call are taken out of it.
+void move_results(const Json& call, Json& results, Json& messages) {
+  const auto id = call.find("id");
+  if (id == call.end() || id->is_null()) return;
+  for (auto result = results.begin(); result != results.end();) {
+    if (result->value("tool_call_id", Json()) != *id) {
+      ++result;
+      continue;
+    }
+    messages.push_back(std::move(*result));
+    result = results.erase(result);
+  }
+}
+
+// Makes one message of each call, each with its results behind it, as if the model had waited for
+// them. Results without a call of theirs stay behind the last.
+Json with_single_calls(Json&& messages) {
+  Json single = Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    Json& message = messages[i];
+    const size_t num_calls = message.contains("tool_calls") ? message["tool_calls"].size() : 0;
+    if (num_calls < 2) {
+      single.push_back(std::move(message));
+      continue;
+    }
+    Json results = Json::array();
+    while (i + 1 < messages.size() && messages[i + 1]["role"] == "tool") {
+      results.push_back(std::move(messages[++i]));
+    }
+    const Json calls = std::exchange(message["tool_calls"], Json());
+    for (const Json& call : calls) {
+      message["tool_calls"] = Json::array({call});
+      single.push_back(std::exchange(message, {{"role", "assistant"}, {"content", ""}}));
+      move_results(call, results, single);
+    }
+    for (Json& result : results) single.push_back(std::move(result));
+  }
+  return single;
+}
+
 }  // namespace
 
 Json call_arguments(const Json& function, std::string_view place) {
@@ -124,7 +192,9 @@ Json call_arguments(const Json& function, std::string_view place) {
   const std::string what = fmt::format("{}.arguments", place);
   if (!given->is_string()) refuse("{} is {}; it must be an object", what, describe_json(*given));
   const auto& text = given->get_ref<const std::string&>();
-  return text.empty() ? Json::object() : parse_object(text, what);
+  if (text.empty()) return Json::object();
+  Json value = value_of_type(text, what, Json::value_t::object);
+  return value.is_null() ? *given : value;
 }
 
 Json parse_object(std::string_view text, std::string_view what) {
@@ -135,8 +205,7 @@ Json parse_list(std::string_view text, std::string_view what) {
   return parse_of_type(text, what, Json::value_t::array, "list");
 }
 
-Json prepare_messages(const Json& messages,
-                      const std::function<bool(std::string_view role)>& takes_parts) {
+Json prepare_messages(const Json& messages, const TemplateForms& forms) {
   if (!messages.is_array()) refuse("messages is {}; it must be a list", describe_json(messages));
   if (messages.empty()) refuse("a conversation has no messages; give it at least one");
   Json prepared = messages;
@@ -146,11 +215,15 @@ Json prepare_messages(const Json& messages,
     if (!message.is_object())
       refuse("{} is {}; it must be an object", place, describe_json(message));
     prepare_role(message, place);
-    prepare_content(message, place, takes_parts(message["role"].get_ref<const std::string&>()));
-    prepare_calls(message, place);
+    const auto role = message["role"].get<std::string>();
+    prepare_content(message, place, std::ranges::count(forms.part_roles, role) > 0);
+    prepare_calls(message, place, forms);
     prepare_thoughts(message, place);
+    const bool is_empty = message["content"] == "" && !message.contains("tool_calls");
+    const bool is_last = i + 1 == prepared.size();
+    if (role == "assistant" && is_empty && !is_last) message["content"] = forms.empty_answer;
   }
-  return prepared;
+  return forms.takes_several_calls ? prepared : with_single_calls(std::move(prepared));
 }
 
 void check_tools(const Json& tools) {

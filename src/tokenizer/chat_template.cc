@@ -33,32 +33,37 @@ bool is_set_elsewhere(std::string_view variable) {
          is_special_token_name(variable);
 }
 
-std::string_view role_name(ChatRole role) {
-  constexpr std::array<std::string_view, 4> kNames = {"system", "user", "assistant", "tool"};
-  return kNames[static_cast<size_t>(role)];
+constexpr const char* kProbe = "probe";
+
+Json probe_message(std::string_view role) { return {{"role", role}, {"content", kProbe}}; }
+
+// Mistral's templates require ids of nine characters.
+Json probe_call(const std::string& name, Json arguments) {
+  return {{"id", name + "0000"},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", std::move(arguments)}}}};
 }
 
-// A conversation in which a message of this role has the content "probe".
-Json probe_messages(ChatRole role) {
-  const Json call = {{"id", "probe0000"},
-                     {"type", "function"},
-                     {"function", {{"name", "probe"}, {"arguments", Json::object()}}}};
-  const Json user = {{"role", "user"}, {"content", "probe"}};
-  switch (role) {
-    case ChatRole::kSystem:
-      return {{{"role", "system"}, {"content", "probe"}}, user};
-    case ChatRole::kAssistant:
-      return {user, {{"role", "assistant"}, {"content", "probe"}}, user};
-    case ChatRole::kTool:
-      return {user,
-              {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
-              {{"role", "tool"},
-               {"name", "probe"},
-               {"tool_call_id", "probe0000"},
-               {"content", "probe"}}};
-    default:
-      return Json::array({user});
+// An answer that has these calls, and their results.
+Json probe_calls(const Json& calls) {
+  Json messages = {probe_message("user"),
+                   {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}}};
+  for (const Json& call : calls) {
+    Json result = probe_message("tool");
+    result["name"] = call["function"]["name"];
+    result["tool_call_id"] = call["id"];
+    messages.push_back(std::move(result));
   }
+  return messages;
+}
+
+// A conversation with a message of this role.
+Json probe_messages(std::string_view role) {
+  const Json user = probe_message("user");
+  if (role == "user") return Json::array({user});
+  if (role == "system") return {probe_message(role), user};
+  if (role == "assistant") return {user, probe_message(role), user};
+  return probe_calls(Json::array({probe_call(kProbe, Json::object())}));
 }
 
 std::string joined(const std::vector<TextSegment>& segments) {
@@ -117,9 +122,7 @@ ChatTemplate::ChatTemplate(std::string_view jinja, const SpecialTokens& special_
   for (const std::string& name : template_->reads()) {
     if (!is_set_elsewhere(name)) kwargs_.push_back(name);
   }
-  for (size_t role = 0; role < takes_parts_.size(); ++role) {
-    takes_parts_[role] = probe_parts(static_cast<ChatRole>(role));
-  }
+  forms_ = probe_forms();
 }
 
 void ChatTemplate::require() const {
@@ -130,9 +133,40 @@ bool ChatTemplate::reads(std::string_view variable) const {
   return template_ && std::ranges::binary_search(template_->reads(), variable);
 }
 
+TemplateForms ChatTemplate::probe_forms() const {
+  TemplateForms forms;
+  for (const char* role : {"system", "user", "assistant", "tool"}) {
+    if (probe_parts(role)) forms.part_roles.push_back(role);
+  }
+  const Json one = probe_call("prob1", Json::object()), two = probe_call("prob2", Json::object());
+  forms.takes_several_calls = writes(probe_calls({one, two}), {"prob1", "prob2"}) ||
+                              !writes(probe_calls(Json::array({one})), {"prob1"});
+  forms.takes_text_arguments =
+      writes(probe_calls(Json::array({probe_call(kProbe, "written")})), {"written"});
+  Json conversation = probe_messages("assistant");
+  const auto takes_answer = [&](const char* text) {
+    conversation[1]["content"] = text;
+    return writes(conversation, {});
+  };
+  if (!takes_answer("") && takes_answer(" ")) forms.empty_answer = " ";
+  return forms;
+}
+
+bool ChatTemplate::writes(const Json& messages, const std::vector<std::string_view>& texts) const {
+  std::tm now{};
+  now.tm_mday = 1;
+  try {
+    const std::string all = joined(run({{"messages", messages}}, true, &now));
+    return std::ranges::all_of(texts,
+                               [&](std::string_view text) { return all.find(text) != all.npos; });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 // A template that iterates over contents without a test for texts writes each character of a text,
 // and one that only knows texts fails or prints the list; both give other texts than expected.
-bool ChatTemplate::probe_parts(ChatRole role) const {
+bool ChatTemplate::probe_parts(std::string_view role) const {
   std::tm now{};
   now.tm_mday = 1;
   Json messages = probe_messages(role);
@@ -140,7 +174,7 @@ bool ChatTemplate::probe_parts(ChatRole role) const {
   try {
     const std::string plain = text();
     for (Json& message : messages) {
-      if (message["role"] != role_name(role)) continue;
+      if (message["role"] != role) continue;
       message["content"] = Json::array({{{"type", "text"}, {"text", "probe"}}});
     }
     return text() == plain;
@@ -191,12 +225,7 @@ std::vector<TextSegment> ChatTemplate::render(const ChatInput& input) const {
     check_kwargs(*input.template_kwargs);
     given = *input.template_kwargs;
   }
-  given["messages"] = prepare_messages(input.messages, [&](std::string_view role) {
-    for (size_t i = 0; i < takes_parts_.size(); ++i) {
-      if (role == role_name(static_cast<ChatRole>(i))) return takes_parts_[i];
-    }
-    return false;
-  });
+  given["messages"] = prepare_messages(input.messages, forms_);
   if (input.tools && !input.tools->is_null()) {
     check_tools(*input.tools);
     if (!input.tools->empty() && !reads("tools")) {

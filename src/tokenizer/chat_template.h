@@ -5,7 +5,6 @@
 // threads may call one object at the same time.
 #pragma once
 
-#include <array>
 #include <ctime>
 #include <optional>
 #include <span>
@@ -16,6 +15,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "sluice/chat.h"
+#include "tokenizer/chat_messages.h"
 #include "tokenizer/jinja/template.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_config.h"
@@ -38,9 +38,6 @@ struct ChatInput {
   const std::tm* now = nullptr;
 };
 
-// The last of them is not a role but their number.
-enum class ChatRole { kSystem, kUser, kAssistant, kTool, kCount };
-
 class ChatTemplate {
  public:
   // Parses a model's template, "" if it has none. A template that cannot be used is no error: the
@@ -61,13 +58,21 @@ class ChatTemplate {
   // The conversation as segments. All text of the input is in segments that do not parse special
   // tokens. The text has its BOS: encode it without adding one.
   //
-  // Before the template sees the messages, developer becomes system, arguments of calls become
-  // call_arguments(), reasoning_content, thinking and reasoning are all given where one is, and
-  // parts are joined by line ends where the template takes no lists of parts. Errors: kUnsupported
-  // as require(). kInvalidArgument that names the place in the input: no messages, unknown roles,
-  // parts that are no text, tools for a template that does not read them, variables that it does
-  // not read, both add_generation_prompt and continue_final_message; and what the template itself
-  // refuses, with its line.
+  // Every answer can be sent back. Before the template sees the messages:
+  // - developer becomes system; reasoning_content, thinking and reasoning are all given where one
+  // is;
+  // - a content that is missing or null, and the text of a part that is null, become "";
+  // - parts are joined by line ends where the template takes no lists of parts;
+  // - arguments of calls become call_arguments(), and those that stay a text {"arguments": text}
+  //   where it takes no text;
+  // - several calls of a message become messages with one each, before its result, where it takes
+  //   one;
+  // - an answer without text and calls becomes " " where it refuses "".
+  //
+  // Errors: kUnsupported as require(). kInvalidArgument that names the place in the input: no
+  // messages, unknown roles, parts that are no text, tools for a template that does not read them,
+  // variables that it does not read, both add_generation_prompt and continue_final_message; and
+  // what the template itself refuses, with its line.
   std::vector<TextSegment> render(const ChatInput& input) const;
 
   // The same for texts alone. Errors: also kInvalidArgument for options that are not an object.
@@ -86,8 +91,12 @@ class ChatTemplate {
   std::vector<TextSegment> render_list(const nlohmann::ordered_json& messages,
                                        const ChatOptions& options, const std::tm* now) const;
   void check_kwargs(const nlohmann::ordered_json& kwargs) const;
+  TemplateForms probe_forms() const;
   // Whether the template writes a part of a message of this role as it writes the same text.
-  bool probe_parts(ChatRole role) const;
+  bool probe_parts(std::string_view role) const;
+  // Whether the template writes all of `texts` in a prompt with these messages.
+  bool writes(const nlohmann::ordered_json& messages,
+              const std::vector<std::string_view>& texts) const;
   std::vector<TextSegment> run(const nlohmann::ordered_json& given, bool add_generation_prompt,
                                const std::tm* now) const;
 
@@ -95,7 +104,7 @@ class ChatTemplate {
   std::string problem_;
   SpecialTokens special_tokens_;
   std::vector<std::string> kwargs_;
-  std::array<bool, static_cast<size_t>(ChatRole::kCount)> takes_parts_{};  // by role
+  TemplateForms forms_;
 };
 
 // The template of a model, or of `file` if that is not empty.

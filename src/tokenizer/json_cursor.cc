@@ -64,7 +64,7 @@ bool JsonCursor::begin_value(char c) {
 }
 
 bool JsonCursor::take_text(char c) {
-  if (static_cast<unsigned char>(c) < 0x20) return false;
+  if (static_cast<unsigned char>(c) < 0x20 && texts_ == Texts::kStrict) return false;
   if (escape_ == 1) {
     escape_ = c == 'u' ? 5 : 0;
     return std::string_view("\"\\/bfnrtu").find(c) != std::string_view::npos;

@@ -1,6 +1,6 @@
 // JsonCursor: checks a JSON value character by character, as it arrives.
 //
-// Used by AnswerScanner. Memory: one byte for each open object or list. Thread rule: one thread.
+// Used by CallScanner. Memory: one byte for each open object or list. Thread rule: one thread.
 #pragma once
 
 #include <string_view>
@@ -26,6 +26,14 @@ class JsonCursor {
     kAfterValue,  // a comma or the end of the object or list; white space alone at depth 0
   };
 
+  // What the texts in it may have.
+  enum class Texts {
+    kStrict,       // what RFC 8259 allows
+    kWithControls  // also control characters as they are, line ends for example
+  };
+
+  explicit JsonCursor(Texts texts = Texts::kStrict) : texts_(texts) {}
+
   // Takes the next byte. False: the text so far is not the front of a JSON text; the cursor must
   // not be used any more. Keys given twice and ill-formed UTF-8 are not found.
   bool take(char c);
@@ -44,6 +52,7 @@ class JsonCursor {
   bool open(char c);
   void close();
 
+  Texts texts_;
   State state_ = State::kValue;
   std::vector<char> open_;  // { and [
   int escape_ = 0;  // of a text: 1 after a backslash, 2 to 5 before that many minus 1 hex digits

@@ -139,16 +139,39 @@ TEST(AnswerBody, ToolCalls) {
   EXPECT_EQ(calls[0]["id"], api::call_id(7, 0, 0));
   EXPECT_EQ(calls[1]["id"], api::call_id(7, 0, 1));
 
-  // Text beside calls is content; a call that breaks off is kept, but does not count.
+  // Text beside calls is content, and so is a call that is not whole.
   EXPECT_EQ(choice_of(options, output_of("x" + f, {1}))["message"]["content"], "x");
   const testing::Json broken = choice_of(
       options, output_of(R"(<tool_call>{"name":"f","arguments":{"a)", {1}, FinishReason::kLength));
   EXPECT_EQ(broken["finish_reason"], "length");
-  EXPECT_EQ(broken["message"]["tool_calls"][0]["function"]["arguments"], R"({"a)");
+  EXPECT_FALSE(broken["message"].contains("tool_calls"));
+  EXPECT_EQ(broken["message"]["content"], R"(<tool_call>{"name":"f","arguments":{"a)");
   const testing::Json unknown = choice_of(options, output_of(R"(<tool_call>{"name":"g"})", {1}));
   EXPECT_EQ(unknown["finish_reason"], "stop");
   EXPECT_EQ(unknown["message"].dump(),
             R"({"content":"<tool_call>{\"name\":\"g\"}","role":"assistant"})");
+}
+
+// Clients run the calls of an answer that says tool_calls and take it for whole.
+TEST(AnswerBody, WhatCutsAnAnswerCountsMoreThanItsCalls) {
+  api::AnswerOptions options = chat_options();
+  options.format.tools = ToolFormat::kHermes;
+  options.tools = {"f"};
+  options.stop_token_ids = {1};
+  const std::string f = R"(<tool_call>{"name":"f"}</tool_call>)";
+  for (const std::string rest : {"", "\n<tool_call>", R"(<tool_call>{"name":"f","arg)", "Hi"}) {
+    const auto reason = [&](FinishReason finish, const char* stop_text) {
+      RequestOutput output = output_of(f + rest, {1}, finish);
+      output.stop_reason = stop_text;
+      const testing::Json choice = choice_of(options, output);
+      EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u) << choice;
+      return choice["finish_reason"];
+    };
+    EXPECT_EQ(reason(FinishReason::kStop, ""), "tool_calls") << rest;  // a stop id as well
+    EXPECT_EQ(reason(FinishReason::kStop, "x"), "stop") << rest;
+    EXPECT_EQ(reason(FinishReason::kLength, ""), "length") << rest;
+    EXPECT_EQ(reason(FinishReason::kCancelled, ""), "abort") << rest;
+  }
 }
 
 TEST(AnswerBody, CallIds) {

@@ -73,14 +73,15 @@ TEST(AnswerStream, Chat) {
             (Texts{chunk(R"({"reasoning_content":"a","reasoning":"a"})", kRunning)}));
   // Held back: it may be a tag.
   EXPECT_EQ(data(stream.delta(0, output_of("</think>\n\n", {1}), at_ms(11))), Texts{});
+  // And it may still be no call.
   EXPECT_EQ(data(stream.delta(0, output_of("x<tool_call>{\"name\":\"f\"", {1, 2}), at_ms(12))),
-            (Texts{chunk(R"({"content":"x"})", kRunning),
-                   chunk(R"({"tool_calls":[{"index":0,"id":")" + api::call_id(7, 0, 0) +
-                             R"(","type":"function","function":{"name":"f","arguments":""}}]})",
-                         kRunning)}));
+            (Texts{chunk(R"({"content":"x"})", kRunning)}));
   EXPECT_EQ(
       data(stream.delta(0, output_of("}</tool_call>", {1}, FinishReason::kStop), at_ms(20))),
       (Texts{
+          chunk(R"({"tool_calls":[{"index":0,"id":")" + api::call_id(7, 0, 0) +
+                    R"(","type":"function","function":{"name":"f","arguments":""}}]})",
+                kRunning),
           chunk(R"({"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]})", kRunning),
           chunk("{}", R"(,"logprobs":null,"finish_reason":"tool_calls","stop_reason":null}]})")}));
   EXPECT_EQ(
@@ -317,7 +318,7 @@ TEST(AnswerStream, ReadsThoughtsAndCalls) {
   const Json& message = choice["message"];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(message["reasoning"], "hm \u4e16\u754c");
-  EXPECT_EQ(message["content"], "Hi, \u00e9Hi<tool_call>{\"name\": \"g\"} \U0001F600");
+  EXPECT_EQ(message["content"], "Hi, \u00e9\n\nHi<tool_call>{\"name\": \"g\"} \U0001F600");
   ASSERT_EQ(message["tool_calls"].size(), 2u);
   EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"],
             "{\"city\": \"Z\u00fcrich\", \"n\": [1, 2]}");

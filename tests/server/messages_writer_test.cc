@@ -91,6 +91,8 @@ struct Case {
   std::string stop = {};  // the text that ended it
 };
 
+const char* const kUnreadable = R"(<tool_call>{"name": "f", "arguments": {"a": "\d"}}</tool_call>)";
+
 std::vector<Case> cases() {
   const std::string call =
       "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Z\u00fcrich\","
@@ -116,9 +118,16 @@ std::vector<Case> cases() {
        FinishReason::kLength},
       {"long after a call",
        call + "Hi",
-       "tool_use",
+       "max_tokens",
        {.tools = ToolFormat::kHermes},
        FinishReason::kLength},
+      {"stopped after a call",
+       call,
+       "stop_sequence",
+       {.tools = ToolFormat::kHermes},
+       FinishReason::kStop,
+       "END"},
+      {"unreadable call", kUnreadable, "end_turn"},
       {"llama",
        "{\"name\":\"f\",\"parameters\":{\"a\":\"\u00e9\"}}",
        "tool_use",
@@ -188,34 +197,18 @@ TEST(MessagesWriter, Bodies) {
   EXPECT_EQ(content("in a thought"), "[" + thought + R"(,{"type":"text","text":"Hi"}])");
   EXPECT_EQ(content("calls"), "[" + thought + R"(,{"type":"text","text":"I look."},)" +
                                   call(0, input) + "," + call(1, input) +
-                                  R"(,{"type":"text","text":"Hi"}])");
+                                  R"(,{"type":"text","text":"\n\nHi"}])");
   EXPECT_EQ(content("no arguments"), "[" + call(0, "{}") + "]");
   EXPECT_EQ(content("no call"),
             R"([{"type":"text","text":"<tool_call>{\"name\": \"g\"}</tool_call>"}])");
-  EXPECT_EQ(content("cut call"), R"([{"type":"text","text":"I"},)" + call(0, "{}") + "]");
-  EXPECT_EQ(content("cut after a call"),
-            "[" + call(0, input) + "," + call(1, "{\"city\":\"Z\u00fcrich\"}") + "]");
-}
-
-// Members of a call that broke off: those that cannot go on, and no others.
-TEST(MessagesWriter, KeepsCompleteMembersOfABrokenCall) {
-  const OptionsPtr options = options_of({.tools = ToolFormat::kHermes});
-  const auto input = [&](const std::string& arguments) {
-    RequestOutput output;
-    output.text = "<tool_call>{\"name\": \"f\", \"arguments\": " + arguments;
-    output.finish_reason = FinishReason::kLength;
-    return Json::parse(body_of(options, {output}))["content"][0]["input"].dump();
+  const auto text = [](const std::string& value) {
+    return nlohmann::ordered_json({{"type", "text"}, {"text", value}}).dump();
   };
-  EXPECT_EQ(input(""), "{}");
-  EXPECT_EQ(input("{"), "{}");
-  EXPECT_EQ(input("{\"a\": 12"), "{}");
-  EXPECT_EQ(input("{\"a\": 12 "), R"({"a":12})");
-  EXPECT_EQ(input("{\"a\": 12,"), R"({"a":12})");
-  EXPECT_EQ(input("{\"a\": \",}\", \"b"), R"({"a":",}"})");
-  EXPECT_EQ(input("{\"a\": {\"b\": 1, \"c\": [1, 2"), "{}");
-  EXPECT_EQ(input("{\"a\": {\"b\": 1}"), R"({"a":{"b":1}})");
-  EXPECT_EQ(input("{\"a\": {\"b\": 1}}"), R"({"a":{"b":1}})") << "the object of the call is open";
-  EXPECT_EQ(input("{\"a\": tr"), "{}");
+  const std::string front = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"Z\u00fcri";
+  EXPECT_EQ(content("cut call"), "[" + text("I\n" + front) + "]");
+  EXPECT_EQ(content("cut after a call"),
+            "[" + call(0, input) + "," + text(front + "ch\", \"n\": [1, {\"") + "]");
+  EXPECT_EQ(content("unreadable call"), "[" + text(kUnreadable) + "]");
 }
 
 TEST(MessagesWriter, Body) {

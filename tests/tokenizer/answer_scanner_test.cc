@@ -1,5 +1,6 @@
 // The scanner of answers: fixtures with their events, every way to cut a fixture into deltas, the
-// JSON automaton against nlohmann's parser, and calls as the families' templates write them.
+// JSON automaton against nlohmann's parser, calls that are nearly JSON, and calls as the families'
+// templates write them.
 #include "tokenizer/answer_scanner.h"
 
 #include <algorithm>
@@ -9,22 +10,23 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tokenizer/answer_fixtures.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/golden.h"
 
 namespace sluice {
 namespace {
 
+using testing::Fixture;
+using testing::fixtures;
+using testing::kHermes;
+using testing::kInside;
+using testing::kLlama;
+using testing::kPlain;
+using testing::kQwen3;
 using Kind = AnswerEvent::Kind;
 using Events = std::vector<AnswerEvent>;
 using Json = nlohmann::ordered_json;
-
-constexpr AnswerFormat kPlain{};
-constexpr AnswerFormat kThinks{.thinks = true};
-constexpr AnswerFormat kInside{.thinks = true, .starts_in_thought = true};
-constexpr AnswerFormat kHermes{.tools = ToolFormat::kHermes};
-constexpr AnswerFormat kQwen3{.thinks = true, .tools = ToolFormat::kHermes};
-constexpr AnswerFormat kLlama{.tools = ToolFormat::kLlama3Json};
 
 const std::vector<std::string> kTools = {"f", "get_weather"};
 
@@ -41,13 +43,22 @@ void merge(Events& all, const Events& more) {
   }
 }
 
-Events scan(AnswerFormat format, const std::vector<std::string>& deltas) {
+Events scan(AnswerFormat format, const std::vector<std::string>& deltas,
+            AnswerEnd end = AnswerEnd::kModel) {
   AnswerScanner scanner(format, kTools);
   Events all;
   for (const std::string& delta : deltas) merge(all, scanner.push(delta));
-  merge(all, scanner.finish());
+  merge(all, scanner.finish(end));
   int num_ends = 0;
-  for (const AnswerEvent& event : all) num_ends += event.kind == Kind::kCallEnd;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].kind != Kind::kCall) continue;
+    ++num_ends;
+    // A call is whole, and its arguments can be read.
+    if (i + 2 >= all.size() || all[i + 1].kind != Kind::kArguments ||
+        all[i + 2].kind != Kind::kCallEnd || !Json::parse(all[i + 1].text).is_object()) {
+      ADD_FAILURE() << "half a call";
+    }
+  }
   EXPECT_EQ(scanner.has_call(), num_ends > 0);
   return all;
 }
@@ -56,99 +67,16 @@ Events scan(AnswerFormat format, const std::vector<std::string>& deltas) {
 std::string shown(const Events& events) {
   std::string text;
   for (const AnswerEvent& event : events) {
-    constexpr const char* kNames[] = {"thought:", "content:", "call:", "args:", "end", "broken"};
+    constexpr const char* kNames[] = {"thought:", "content:", "call:", "args:", "end"};
     text += (text.empty() ? "" : "|") + (kNames[static_cast<size_t>(event.kind)] + event.text);
   }
   return text;
 }
 
-struct Fixture {
-  AnswerFormat format;
-  std::string text;
-  std::string want;
-};
-
-std::vector<Fixture> thoughts() {
-  return {
-      {kPlain, "", ""},
-      {kPlain, "\n<think>a</think>\n", "content:\n<think>a</think>\n"},
-      {kPlain, "<tool_call>{\"name\": \"f\"}", "content:<tool_call>{\"name\": \"f\"}"},
-      {kThinks, "<think>\nhm\n\nhm\n</think>\n\nSo\n", "thought:hm\n\nhm|content:So\n"},
-      {kThinks, " \n<think></think>x", "content:x"},
-      {kThinks, "no <think>thought</think>", "content:no <think>thought</think>"},
-      {kThinks, "\n\nx", "content:\n\nx"},
-      {kThinks, "<thin", "content:<thin"},
-      {kThinks, "<think>a</thin</think>b</think>", "thought:a</thin|content:b</think>"},
-      {kThinks, "<think>a<<</think>\n", "thought:a<<"},
-      {kThinks, "<think>cut\n</thi", "thought:cut\n</thi"},
-      {kThinks, "<think>a</think>\n <think>b", "thought:a|content: <think>b"},
-      {kInside, "hm\n</think>\n\nSo", "thought:hm|content:So"},
-      {kInside, "\n<think>\nhm</think>So", "thought:hm|content:So"},
-      {kInside, "</think>So", "content:So"},
-      {kInside, "<thi", "thought:<thi"},
-  };
-}
-
-std::vector<Fixture> calls() {
-  const std::string open = "<tool_call>", close = "</tool_call>";
-  const std::string f = R"({"name": "f", "arguments": {"a": [1, "}\"]"], "b": {}}})";
-  const std::string f_events = R"(call:f|args:{"a": [1, "}\"]"], "b": {}}|end)";
-  return {
-      {kHermes, open + "\n" + f + "\n" + close, f_events},
-      {kHermes, "Let me.\n\n" + open + f + close + "\n" + open + f + close + "\n",
-       "content:Let me.|" + f_events + "|" + f_events},
-      {kHermes, open + f + close + "\nbetween\n" + open + f,
-       f_events + "|content:between|" + f_events},
-      {kHermes, open + f + open + f + close + " x", f_events + "|" + f_events + "|content: x"},
-      {kHermes, open + f + " </tool", f_events + "|content:</tool"},
-      {kHermes, open + R"({"name":"f"})" + close, "call:f|args:{}|end"},
-      {kHermes, open + R"({"name":"f","arguments":null,"id":-1.5e3})" + close,
-       "call:f|args:{}|end"},
-      {kHermes, open + R"({"arguments":{"x":"\u00e9"},"id":[{}],"name":"\u0066"})" + close,
-       R"(call:f|args:{"x":"\u00e9"}|end)"},
-      // What is not a call is content.
-      {kHermes, "a\n" + open + R"({"name":"g","arguments":{}})" + close + "\nb",
-       "content:a\n" + open + R"({"name":"g","arguments":{}})" + close + "\nb"},
-      {kHermes, open + "\nfoo" + close + "\n", "content:" + open + "\nfoo" + close + "\n"},
-      {kHermes, open + R"({"arguments":{}})", "content:" + open + R"({"arguments":{}})"},
-      {kHermes, open + R"({"arguments":"{}","name":"f"})",
-       "content:" + open + R"({"arguments":"{}","name":"f"})"},
-      {kHermes, open + R"({"name":7})", "content:" + open + R"({"name":7})"},
-      {kHermes, open + "\n" + open + f, "content:" + open + "\n|" + f_events},
-      {kHermes, "x <tool_cal", "content:x <tool_cal"},
-      {kHermes, open + R"({"na)", "content:" + open + R"({"na)"},
-      // What was told to be a call and is not.
-      {kHermes, open + R"({"name":"f","arguments":{"a":)", R"(call:f|args:{"a":|broken)"},
-      {kHermes, open + R"({"name":"f","arguments":{"a":x}})",
-       R"(call:f|args:{"a":|broken|content:x}})"},
-      {kHermes, open + R"({"name":"f","arguments":[1]})", R"(call:f|broken|content:[1]})"},
-      {kHermes, open + R"({"name":"f","name":"f"})", R"(call:f|broken|content:":"f"})"},
-      {kQwen3, "<think>\nhm " + open + "\n</think>\n\n" + open + f + close,
-       "thought:hm " + open + "|" + f_events},
-      {kLlama, R"( {"name": "f", "parameters": {"a": 1}})", R"(call:f|args:{"a": 1}|end)"},
-      {kLlama,
-       R"(<|python_tag|>{"name": "f", "parameters": {}})"
-       "\n",
-       "call:f|args:{}|end"},
-      {kLlama, "<|python_tag|>print(1)", "content:<|python_tag|>print(1)"},
-      {kLlama, "<|pyth", "content:<|pyth"},
-      {kLlama, R"({"answer": 42} and {"name": "f"})",
-       R"(content:{"answer": 42} and {"name": "f"})"},
-      {kLlama, R"(Well, {"name": "f", "parameters": {}})",
-       R"(content:Well, {"name": "f", "parameters": {}})"},
-      {kLlama, R"({"name": "f", "parameters": {}}; x)", "call:f|args:{}|end|content:; x"},
-  };
-}
-
-std::vector<Fixture> fixtures() {
-  std::vector<Fixture> all = thoughts();
-  for (Fixture& fixture : calls()) all.push_back(std::move(fixture));
-  return all;
-}
-
 TEST(AnswerScanner, SplitsFixtures) {
   for (const Fixture& fixture : fixtures()) {
-    EXPECT_EQ(shown(scan(fixture.format, {fixture.text})), fixture.want) << fixture.text;
+    EXPECT_EQ(shown(scan(fixture.format, {fixture.text}, fixture.end)), fixture.want)
+        << fixture.text;
   }
 }
 
@@ -157,38 +85,58 @@ TEST(AnswerScanner, DoesNotDependOnCuts) {
   std::mt19937 random(20261123);
   for (const Fixture& fixture : fixtures()) {
     const std::string& text = fixture.text;
-    const Events want = scan(fixture.format, {text});
+    const AnswerEnd end = fixture.end;
+    const Events want = scan(fixture.format, {text}, end);
     for (size_t i = 0; i <= text.size(); ++i) {
       for (size_t j = i; j <= text.size(); ++j) {
         const Events got =
-            scan(fixture.format, {text.substr(0, i), text.substr(i, j - i), text.substr(j)});
+            scan(fixture.format, {text.substr(0, i), text.substr(i, j - i), text.substr(j)}, end);
         ASSERT_EQ(got, want) << text << " cut at " << i << " and " << j;
       }
     }
     std::vector<std::string> bytes;
     for (const char c : text) bytes.emplace_back(1, c);
-    ASSERT_EQ(scan(fixture.format, bytes), want) << text;
+    ASSERT_EQ(scan(fixture.format, bytes, end), want) << text;
     for (int round = 0; round < 20; ++round) {
       std::vector<std::string> deltas(1);
       for (const char c : text) {
         if (random() % 3 == 0) deltas.emplace_back();
         deltas.back() += c;
       }
-      ASSERT_EQ(scan(fixture.format, deltas), want) << text;
+      ASSERT_EQ(scan(fixture.format, deltas, end), want) << text;
     }
   }
 }
 
-// A call begins with the character that completes its name, and arguments are not kept back.
+// A call comes with the character that completes it, and nothing of it before; other text at once.
 TEST(AnswerScanner, TellsAtOnce) {
   AnswerScanner scanner(kHermes, kTools);
-  EXPECT_TRUE(scanner.push("<tool_call>{\"name\": \"f").empty());
-  EXPECT_EQ(shown(scanner.push("\"")), "call:f");
-  EXPECT_EQ(shown(scanner.push(", \"arguments\": {\"a\"")), "args:{\"a\"");
-  EXPECT_EQ(shown(scanner.push(": 1")), "args:: 1");
-  EXPECT_EQ(shown(scanner.push("}}")), "args:}|end");
+  EXPECT_EQ(shown(scanner.push("Hi <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}")),
+            "content:Hi ");
+  EXPECT_EQ(shown(scanner.push("}")), "call:f|args:{\"a\": 1}|end");
+  EXPECT_TRUE(scanner.push("\n</tool_call><tool_call>{\"name\": \"").empty());
+  EXPECT_EQ(shown(scanner.push("zz\"")), "content:<tool_call>{\"name\": \"zz\"");
   AnswerScanner plain(kPlain, {});
   EXPECT_EQ(shown(plain.push("a\n")), "content:a\n");
+}
+
+// What may be a call at the end of a thought is held back until it cannot be one.
+TEST(AnswerScanner, HoldsBackNoMoreOfAThoughtThanACall) {
+  AnswerScanner scanner({.thinks = true, .starts_in_thought = true, .tools = ToolFormat::kHermes},
+                        kTools);
+  EXPECT_EQ(shown(scanner.push("a <tool_call>")), "thought:a ");
+  EXPECT_EQ(shown(scanner.push("x")), "thought:<tool_call>x");
+  EXPECT_TRUE(scanner.push("<tool_call>{\"name\": \"f\"}\n</tool_call>\n").empty());
+  EXPECT_EQ(shown(scanner.push("y")), "thought:<tool_call>{\"name\": \"f\"}\n</tool_call>\ny");
+}
+
+// The text of an event without the line ends before a call that it may begin with, and with control
+// characters as they came.
+std::string as_written(const AnswerEvent& event) {
+  std::string text = event.text;
+  if (event.kind == Kind::kContent) text.erase(0, text.find_first_not_of('\n'));
+  for (size_t at; (at = text.find("\\u000a")) != text.npos;) text.replace(at, 6, "\n");
+  return text;
 }
 
 // No text is lost or moved, whatever comes: without a format all is content, and with one the texts
@@ -229,9 +177,10 @@ TEST(AnswerScanner, KeepsEveryLetterOfRandomAnswers) {
       size_t at = 0;
       for (const AnswerEvent& event : whole) {
         if (event.kind == Kind::kArguments && event.text == "{}") continue;  // may stand for none
-        const size_t found = text.find(event.text, at);
+        const std::string written = as_written(event);
+        const size_t found = text.find(written, at);
         ASSERT_NE(found, std::string::npos) << text << " gave " << shown(whole);
-        at = found + event.text.size();
+        at = found + written.size();
       }
       const size_t x_in = static_cast<size_t>(std::count(text.begin(), text.end(), 'x'));
       size_t x_out = 0;

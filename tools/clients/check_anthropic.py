@@ -13,7 +13,7 @@ import threading
 
 import anthropic
 
-from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds, in_parts,
+from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, RESULT, holds,
                     raised, run_checks, same, scripted_server)
 
 RECORDED = pathlib.Path(__file__).parents[2] / "tests/golden/server/messages_stream.txt"
@@ -144,12 +144,9 @@ def check_tool_round():
         local = client.with_options(base_url=server.url)
         fields = {"model": "scripted", "max_tokens": 1000, "tools": [tool]}
 
-        def stream_once():
-            with local.messages.stream(messages=MESSAGES, **fields) as stream:
-                parts = [event.partial_json for event in stream if event.type == "input_json"]
-                return parts, stream.get_final_message()
-
-        parts, streamed = in_parts(stream_once, "the arguments")
+        with local.messages.stream(messages=MESSAGES, **fields) as stream:
+            parts = [event.partial_json for event in stream if event.type == "input_json"]
+            streamed = stream.get_final_message()
         same(json.loads("".join(parts)), CALL["arguments"])
         message = local.messages.create(messages=MESSAGES, **fields)
         for each in (streamed, message):

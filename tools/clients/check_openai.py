@@ -8,7 +8,7 @@ import time
 import openai
 
 from checks import (AFTER_CALL, ANSWER, BEFORE_CALL, CALL, FUNCTION, MESSAGES, MODEL_NAME, QUESTION, RESULT, TOOL,
-                    close, holds, in_parts, raised, run_checks, same, score, scripted_server)
+                    close, holds, raised, run_checks, same, score, scripted_server)
 
 PROMPT = "It was a dark and"
 # Retries would hide an error that comes once.
@@ -272,13 +272,10 @@ def check_tool_round():
         fields = {"model": "scripted", "tools": [TOOL]}
         answer = well_formed(completions.create(messages=MESSAGES, **fields))
 
-        def stream_once():
-            with completions.stream(messages=MESSAGES, **fields) as stream:
-                parts = [event.arguments_delta for event in stream
-                         if event.type == "tool_calls.function.arguments.delta"]
-                return parts, stream.get_final_completion()
-
-        parts, streamed = in_parts(stream_once, "the arguments")
+        with completions.stream(messages=MESSAGES, **fields) as stream:
+            parts = [event.arguments_delta for event in stream
+                     if event.type == "tool_calls.function.arguments.delta"]
+            streamed = stream.get_final_completion()
         same(json.loads("".join(parts)), CALL["arguments"])
         for choice in (answer.choices[0], streamed.choices[0]):
             same((choice.message.content, choice.finish_reason), (BEFORE_CALL, "tool_calls"))

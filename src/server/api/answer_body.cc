@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = AnswerEvent::Kind;
 
-// The arguments of a call that broke off stay as they are, as a stream has them.
 Json message_json(const AnswerOptions& options, size_t choice,
                   const std::vector<AnswerEvent>& events) {
   std::string thought, content;

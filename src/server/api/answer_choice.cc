@@ -34,6 +34,11 @@ uint64_t mixed(uint64_t x) {
   return x ^ x >> 31;
 }
 
+// A stop text of the request cuts an answer; an end token or a stop id is the model's own end.
+bool is_cut(const RequestOutput& last) {
+  return last.finish_reason != FinishReason::kStop || !last.stop_reason.empty();
+}
+
 void append_list(Json& list, Json& more) {
   auto& values = list.get_ref<Json::array_t&>();
   auto& next = more.get_ref<Json::array_t&>();
@@ -93,7 +98,8 @@ std::vector<AnswerEvent> AnswerChoice::scan(const RequestOutput& output) {
   }
   std::vector<AnswerEvent> events = scanner_.push(text);
   if (!output.finished()) return events;
-  for (AnswerEvent& event : scanner_.finish()) events.push_back(std::move(event));
+  const AnswerEnd end = is_cut(output) ? AnswerEnd::kCut : AnswerEnd::kModel;
+  for (AnswerEvent& event : scanner_.finish(end)) events.push_back(std::move(event));
   return events;
 }
 
@@ -120,9 +126,10 @@ void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
 
 void AnswerChoice::finish(const RequestOutput& output) {
   const bool aborted = output.finish_reason == FinishReason::kCancelled;
-  finish_reason_ = aborted               ? "abort"
-                   : scanner_.has_call() ? "tool_calls"
-                                         : finish_reason_name(output.finish_reason);
+  const bool calls = scanner_.has_call() && !is_cut(output);
+  finish_reason_ = aborted ? "abort"
+                   : calls ? "tool_calls"
+                           : finish_reason_name(output.finish_reason);
   if (output.finish_reason != FinishReason::kStop) return;
   const std::vector<int32_t>& ids = options_->stop_token_ids;
   if (!output.stop_reason.empty()) {

@@ -43,8 +43,8 @@ class AnswerChoice {
 
   size_t index() const { return index_; }
   bool finished() const { return !finish_reason_.empty(); }
-  // "stop", "length", "tool_calls", "abort"; "" while it runs. A complete call counts more than why
-  // the text ended, except for an abort.
+  // "stop", "length", "tool_calls", "abort"; "" while it runs. It is "tool_calls" only if the model
+  // ended the answer: what cut one off counts more than the calls before it.
   const std::string& finish_reason() const { return finish_reason_; }
   // The stop string or the stop id of the request that ended it; null otherwise.
   const nlohmann::ordered_json& stop_reason() const { return stop_reason_; }

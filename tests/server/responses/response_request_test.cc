@@ -92,9 +92,10 @@ TEST(ResponseInput, CallsWithoutArguments) {
   }
 }
 
-// Thoughts that are encrypted, or that nothing follows, are left out.
+// Thoughts that are encrypted are left out; others that nothing follows are an answer without text.
 TEST(ResponseInput, ThoughtsWithoutAMessage) {
-  const Json want = Json::parse(R"([{"role":"user","content":"a"},{"role":"user","content":"b"}])");
+  const Json want = Json::parse(R"([{"role":"user","content":"a"},
+      {"role":"assistant","content":"","reasoning_content":"t"},{"role":"user","content":"b"}])");
   EXPECT_EQ(messages(R"([
       {"role":"user","content":"a"},
       {"type":"reasoning","summary":[],"content":null,"encrypted_content":"e"},
@@ -193,7 +194,7 @@ TEST(ResponseRequest, Errors) {
         Case{R"("input":["a"])", "input", "input[0] is \"a\""},
         Case{R"("input":[{}])", "input", "input[0].type is missing"},
         Case{R"("input":[{"role":"tool","content":"a"}])", "input", "input[0].role is \"tool\""},
-        Case{R"("input":[{"role":"user"}])", "input", "input[0].content is null"},
+        Case{R"("input":[{"role":"user"}])", "input", "input[0].content is missing"},
         Case{deep.c_str(), "input", "input[0].content[0].type is \"input_image\""},
         Case{R"("input":[{"role":"user","content":[7]}])", "input", "input[0].content[0] is 7"},
         Case{R"("input":[{"role":"user","content":[{"type":"input_text"}]}])", "input",
@@ -201,16 +202,12 @@ TEST(ResponseRequest, Errors) {
         Case{R"("input":[{"type":"item_reference","id":"x"}])", "input",
              "input[0].type is \"item_reference\""},
         Case{R"("input":[{"type":"reasoning","summary":[]}])", "input", "no message"},
-        Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"[]"}])",
-             "input", "input[0].arguments is \"[]\""},
-        Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{\"a"}])",
-             "input", "input[0].arguments is \"{\"a\""},
         Case{R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":7}])",
              "input", "input[0].arguments is 7"},
         Case{R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input",
              "input[0].call_id is missing"},
         Case{R"("input":[{"type":"function_call_output","call_id":"c"}])", "input",
-             "input[0].output is null"},
+             "input[0].output is missing"},
         Case{R"("input":"a","instructions":7)", "instructions", "instructions is 7"},
         Case{R"("input":"a","max_output_tokens":0)", "max_output_tokens", "0"},
         Case{R"("input":"a","max_tokens":5)", "max_tokens", "give max_output_tokens"},

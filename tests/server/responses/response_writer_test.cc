@@ -102,7 +102,7 @@ TEST(ResponseWriter, EventsByHand) {
               R"("delta":"Hi","logprobs":[]})"}));
   const std::string call = "fc_" + api::call_digits(7, 1, 1);
   EXPECT_EQ(
-      texts_of(rendered(stream.delta(0, output_of("<tool_call>{\"name\":\"f\"", {1}), at_ms(2)))),
+      texts_of(rendered(stream.delta(0, output_of("<tool_call>{\"name\":\"f\"}", {1}), at_ms(2)))),
       (std::vector<std::string>{
           R"({"type":"response.output_text.done","sequence_number":5,)" + part +
               R"("text":"Hi","logprobs":[]})",
@@ -116,7 +116,15 @@ TEST(ResponseWriter, EventsByHand) {
           R"({"type":"response.output_item.added","sequence_number":8,"output_index":1,"item":)"
           R"({"id":")" +
               call + R"(","type":"function_call","status":"in_progress","call_id":")" +
-              api::call_id(7, 0, 1) + R"(","name":"f","arguments":""}})"}));
+              api::call_id(7, 0, 1) + R"(","name":"f","arguments":""}})",
+          R"({"type":"response.function_call_arguments.delta","sequence_number":9,"item_id":")" +
+              call + R"(","output_index":1,"delta":"{}"})",
+          R"({"type":"response.function_call_arguments.done","sequence_number":10,"item_id":")" +
+              call + R"(","output_index":1,"arguments":"{}"})",
+          R"({"type":"response.output_item.done","sequence_number":11,"output_index":1,"item":)"
+          R"({"id":")" +
+              call + R"(","type":"function_call","status":"completed","call_id":")" +
+              api::call_id(7, 0, 1) + R"(","name":"f","arguments":"{}"}})"}));
 }
 
 TEST(ResponseWriter, ResponseByHand) {
@@ -332,12 +340,12 @@ TEST(ResponseWriter, EndsByHand) {
       {"cut",
        "incomplete reasoning:completed message:completed function_call:completed "
        "function_call:completed message:incomplete"},
-      {"broken", "completed message:completed function_call:incomplete message:completed"},
-      {"cut in a call", "incomplete function_call:incomplete"},
+      {"broken", "completed message:completed"},
+      {"cut in a call", "incomplete message:incomplete"},
       {"cut in a thought", "incomplete reasoning:incomplete"},
       {"llama", "completed reasoning:completed function_call:completed"},
-      {"nothing", "completed"},
-      {"space", "completed"},
+      {"nothing", "completed message:completed"},
+      {"space", "completed message:completed"},
       {"spaces", "completed message:completed function_call:completed function_call:completed"},
       {"a tag's front", "incomplete message:incomplete"}};
   std::mt19937 random(5);
@@ -368,7 +376,7 @@ TEST(ResponseWriter, CallsHaveTheirNames) {
   EXPECT_EQ(output[3]["name"], "close");
   EXPECT_EQ(output[3]["namespace"], "agents");
   EXPECT_EQ(output[3]["arguments"], "{}");
-  EXPECT_EQ(output[4]["content"][0]["text"], "Hi<tool_call>{\"name\": \"g\"} \U0001F600");
+  EXPECT_EQ(output[4]["content"][0]["text"], "\n\nHi<tool_call>{\"name\": \"g\"} \U0001F600");
   std::map<std::string, int> ids;
   for (const Json& item : output) ++ids[item["id"]];
   EXPECT_EQ(ids.size(), 5U);

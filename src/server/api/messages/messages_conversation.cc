@@ -40,9 +40,18 @@ std::string& text_of(Json& object, const char* name, const std::string& place) {
   return value->get_ref<std::string&>();
 }
 
-// Calls `take(block, type, place)` for each block of a content, which may be one text.
+// The text of a block; "" for null.
+std::string& block_text(Json& block, const char* name, const std::string& place) {
+  const auto text = block.find(name);
+  if (text != block.end() && text->is_null()) *text = "";
+  return text_of(block, name, place);
+}
+
+// Calls `take(block, type, place)` for each block of a content, which may be one text; null is an
+// empty one.
 template <typename Take>
 void for_each_block(Json& content, const std::string& place, Take take) {
+  if (content.is_null()) content = "";
   if (content.is_string()) {
     Json block = {{"type", "text"}};
     block["text"] = std::move(content);
@@ -129,7 +138,7 @@ class Messages {
 void take_system(Messages& messages, Json& content, const std::string& place) {
   for_each_block(content, place, [&](Json& block, std::string_view type, const std::string& at) {
     if (type != "text") refuse_block(type, at, "text");
-    std::string& text = text_of(block, "text", at);
+    std::string& text = block_text(block, "text", at);
     if (!text.starts_with(kBillingHeader)) messages.add_text("system", std::move(text));
   });
 }
@@ -142,7 +151,7 @@ void take_result(Messages& messages, Json& block, const std::string& place) {
                    [&](Json& part, std::string_view type, const std::string& at) {
                      if (type != "text") refuse_block(type, at, "text");
                      Json text = {{"type", "text"}};
-                     text["text"] = std::move(text_of(part, "text", at));
+                     text["text"] = std::move(block_text(part, "text", at));
                      parts.push_back(std::move(text));
                    });
   }
@@ -163,7 +172,7 @@ void take_user(Messages& messages, Json& content, const std::string& place) {
   for_each_block(content, place, [&](Json& block, std::string_view type, const std::string& at) {
     if (type == "tool_result") return take_result(messages, block, at);
     if (type != "text") refuse_block(type, at, "text or tool_result");
-    messages.add_text("user", std::move(text_of(block, "text", at)));
+    messages.add_text("user", std::move(block_text(block, "text", at)));
   });
 }
 
@@ -173,10 +182,10 @@ void take_assistant(Messages& messages, Json& content, const std::string& place)
     if (type == "redacted_thinking") return;
     if (type == "tool_use") return take_call(messages, block, at);
     if (type == "thinking") {
-      return messages.add_thought(std::move(text_of(block, "thinking", at)));
+      return messages.add_thought(std::move(block_text(block, "thinking", at)));
     }
     if (type != "text") refuse_block(type, at, "text, thinking or tool_use");
-    messages.add_text("assistant", std::move(text_of(block, "text", at)));
+    messages.add_text("assistant", std::move(block_text(block, "text", at)));
   });
 }
 
@@ -212,8 +221,10 @@ Json chat_messages(Json&& system, Json&& messages) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string place = fmt::format("messages[{}]", i);
     const std::string role = text_of(messages[i], "role", place);
-    Json* content = find(messages[i], "content");
-    if (content == nullptr) refuse(place + ".content", "missing", "a text or a list of blocks");
+    const auto content = messages[i].find("content");
+    if (content == messages[i].end()) {
+      refuse(place + ".content", "missing", "a text, null or a list of blocks");
+    }
     const std::string at = place + ".content";
     if (role == "user") {
       take_user(all, *content, at);

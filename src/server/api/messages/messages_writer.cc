@@ -1,13 +1,11 @@
 #include "server/api/messages/messages_writer.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
 #include "server/api/answer_body.h"
 #include "server/api/messages/messages_fault.h"
 #include "server/http/sse.h"
-#include "tokenizer/json_cursor.h"
 
 namespace sluice::api {
 namespace {
@@ -27,42 +25,14 @@ Json call_block(const AnswerOptions& options, size_t call, const AnswerEvent& ev
   return block;
 }
 
-// The front of an object's text up to its last complete member, closed. A number at the end of it
-// may go on.
-std::string closed_object(std::string_view front) {
-  using State = JsonCursor::State;
-  JsonCursor cursor;
-  size_t end = 0;
-  for (size_t i = 0; i < front.size() && cursor.take(front[i]); ++i) {
-    const bool is_member_end = front[i] == ',' && cursor.state() == State::kKey;
-    if (cursor.depth() == 1 && is_member_end) end = i;
-    if (cursor.depth() == 1 && cursor.state() == State::kAfterValue) end = i + 1;
-  }
-  return end == 0 ? "{}" : std::string(front.substr(0, end)) + "}";
-}
-
-// {} for what no JSON value can hold, such as 1e400.
-Json input_of(const std::string& arguments, bool is_complete) {
-  Json input = Json::parse(is_complete ? arguments : closed_object(arguments), nullptr, false);
-  return input.is_object() ? input : Json::object();
-}
-
-// What the blocks of an answer are made of.
-struct Content {
-  Json blocks = Json::array();
-  bool is_broken = false;
-};
-
 // The text block or thinking block at the end, or a new one.
 Json& last_block(Json& blocks, Json empty) {
   if (blocks.empty() || blocks.back()["type"] != empty["type"]) blocks.push_back(std::move(empty));
   return blocks.back();
 }
 
-Content content_of(const AnswerOptions& options, const std::vector<AnswerEvent>& events) {
-  Content content;
-  Json& blocks = content.blocks;
-  std::string arguments;
+Json content_of(const AnswerOptions& options, const std::vector<AnswerEvent>& events) {
+  Json blocks = Json::array();
   size_t num_calls = 0;
   for (const AnswerEvent& event : events) {
     switch (event.kind) {
@@ -74,28 +44,21 @@ Content content_of(const AnswerOptions& options, const std::vector<AnswerEvent>&
         break;
       case Kind::kCall:
         blocks.push_back(call_block(options, num_calls++, event));
-        arguments.clear();
         break;
       case Kind::kArguments:
-        arguments += event.text;
+        blocks.back()["input"] = Json::parse(event.text);
         break;
       case Kind::kCallEnd:
-      case Kind::kCallBroken:
-        blocks.back()["input"] = input_of(arguments, event.kind == Kind::kCallEnd);
-        content.is_broken |= event.kind == Kind::kCallBroken;
         break;
     }
   }
-  return content;
+  return blocks;
 }
 
-// Agents run the tools of an answer whose reason is tool_use, so one with a call that max_tokens
-// has cut has another reason. A limit of time has no reason of its own, and cuts as well.
-std::string stop_reason_of(const AnswerChoice& choice, bool is_broken, FinishReason reason) {
-  const bool is_cut = reason == FinishReason::kLength || reason == FinishReason::kCancelled;
-  if (is_cut && is_broken) return "max_tokens";
+// A limit of time has no reason of its own.
+std::string stop_reason_of(const AnswerChoice& choice, FinishReason reason) {
   if (choice.finish_reason() == "tool_calls") return "tool_use";
-  if (is_cut) return "max_tokens";
+  if (reason != FinishReason::kStop) return "max_tokens";
   return choice.stop_reason().is_string() ? "stop_sequence" : "end_turn";
 }
 
@@ -151,11 +114,10 @@ std::string MessagesWriter::body(const std::vector<AnswerDelta>& choices,
   const AnswerDelta& delta = choices.at(0);
   AnswerChoice choice(*options_, *tokenizer_, 0);
   UsageCounter usage(*options_);
-  Content content = content_of(*options_, choice.take(delta).events);
+  Json content = content_of(*options_, choice.take(delta).events);
   usage.add(delta, choice.num_thought_tokens());
-  const std::string stop_reason =
-      stop_reason_of(choice, content.is_broken, delta.output.finish_reason);
-  return json_line(message_json(*options_, std::move(content.blocks), stop_reason,
+  const std::string stop_reason = stop_reason_of(choice, delta.output.finish_reason);
+  return json_line(message_json(*options_, std::move(content), stop_reason,
                                 stop_sequence_of(choice, stop_reason), usage.counts()));
 }
 
@@ -182,7 +144,7 @@ void MessagesWriter::write_delta(const AnswerDelta& delta, std::string& out) {
   for (const AnswerEvent& event : part.events) write_event(event, out);
   if (!choice_.finished()) return;
   close_block(out);
-  stop_reason_ = stop_reason_of(choice_, is_broken_, delta.output.finish_reason);
+  stop_reason_ = stop_reason_of(choice_, delta.output.finish_reason);
 }
 
 void MessagesWriter::write_event(const AnswerEvent& event, std::string& out) {
@@ -197,9 +159,6 @@ void MessagesWriter::write_event(const AnswerEvent& event, std::string& out) {
       return open_block(Open::kInput, call_block(*options_, num_calls_++, event), out);
     case Kind::kArguments:
       return write_block_delta("input_json_delta", "partial_json", event.text, out);
-    case Kind::kCallBroken:
-      is_broken_ = true;
-      return close_block(out);
     case Kind::kCallEnd:
       return close_block(out);
   }

@@ -26,7 +26,6 @@ class MessagesWriter : public AnswerWriter {
   // Aliasing: `tokenizer` must outlive this object. REQUIRES: one choice of a chat.
   MessagesWriter(std::shared_ptr<const AnswerOptions> options, const Tokenizer& tokenizer);
 
-  // The input of a call that broke off has those of its members that are complete.
   std::string body(const std::vector<AnswerDelta>& choices,
                    const std::optional<CachedPlaces>& places) const override;
 
@@ -62,7 +61,6 @@ class MessagesWriter : public AnswerWriter {
   size_t num_blocks_ = 0;
   size_t num_calls_ = 0;
   std::string stop_reason_;
-  bool is_broken_ = false;  // a call broke off
 };
 
 }  // namespace sluice::api

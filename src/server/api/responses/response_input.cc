@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -23,10 +24,14 @@ namespace {
 constexpr std::array<std::string_view, 2> kTextParts = {"input_text", "output_text"};
 constexpr std::array<std::string_view, 2> kThoughtParts = {"reasoning_text", "text"};
 
-const Json& member(const Json& object, std::string_view name) {
-  static const Json kNull;
-  const auto found = object.find(name);
-  return found == object.end() ? kNull : *found;
+// Null is an empty content; none at all is a mistake.
+std::string content_of(const Json& item, const char* name, std::span<const std::string_view> types,
+                       const std::string& place) {
+  const std::string at = fmt::format("{}.{}", place, name);
+  if (!item.contains(name)) {
+    refuse_field(at, at + " is missing; it must be a text, null or a list of parts");
+  }
+  return joined_text(item[name], types, at);
 }
 
 Json arguments_of(const Json& item, const std::string& place) {
@@ -47,7 +52,6 @@ struct Turn {
   std::string thought;
   std::string content;
   Json calls = Json::array();
-  bool has_message = false;
 };
 
 // Messages have what the checks of chats let through, so that an error of the template's own is the
@@ -87,7 +91,7 @@ class MessageWriter {
  private:
   void add_message_item(const Json& item, const std::string& place) {
     const std::string role = text_member(item, "role", place);
-    const std::string text = joined_text(member(item, "content"), kTextParts, place + ".content");
+    const std::string text = content_of(item, "content", kTextParts, place);
     if (role == "system" || role == "developer") return add_system(text);
     if (role == "user") return add_message(role, text);
     if (role != "assistant") {
@@ -96,14 +100,12 @@ class MessageWriter {
                                       place, describe_json(role)));
     }
     append_line(turn().content, text, "\n");
-    turn().has_message = true;
   }
 
   // Thoughts that another server has encrypted are in no member that is read here.
   void add_thought(const Json& item, const std::string& place) {
-    const Json& content = member(item, "content");
-    if (content.is_null()) return;
-    const std::string text = joined_text(content, kThoughtParts, place + ".content");
+    if (!item.contains("content")) return;
+    const std::string text = content_of(item, "content", kThoughtParts, place);
     if (!text.empty()) append_line(turn().thought, text, "\n");
   }
 
@@ -120,7 +122,7 @@ class MessageWriter {
   // shortened its history may send outputs whose calls are gone.
   void add_output(const Json& item, const std::string& place) {
     const std::string id = text_member(item, "call_id", place);
-    const std::string text = joined_text(member(item, "output"), kTextParts, place + ".output");
+    const std::string text = content_of(item, "output", kTextParts, place);
     end_turn();
     Json message = {{"role", "tool"}, {"tool_call_id", id}};
     if (const auto name = names_.find(id); name != names_.end()) message["name"] = name->second;
@@ -133,11 +135,9 @@ class MessageWriter {
     return *turn_;
   }
 
-  // Templates take no message of thoughts alone.
   void end_turn() {
     if (!turn_) return;
     const Turn turn = *std::exchange(turn_, std::nullopt);
-    if (!turn.has_message && turn.calls.empty()) return;
     Json message = {{"role", "assistant"}, {"content", turn.content}};
     if (!turn.thought.empty()) message["reasoning_content"] = turn.thought;
     if (!turn.calls.empty()) message["tool_calls"] = turn.calls;

@@ -59,13 +59,12 @@ void ResponseItems::take(const std::vector<AnswerEvent>& events, const Write& wr
         end(kCompleted, write);
         has_call_ = true;
         break;
-      case Kind::kCallBroken:
-        end(kIncomplete, write);
     }
   }
 }
 
 void ResponseItems::close(bool is_whole, const Write& write) {
+  if (!open_ && ended_.empty()) open({Kind::kContent, {}}, write);
   if (open_) end(is_whole ? kCompleted : kIncomplete, write);
 }
 
@@ -82,7 +81,7 @@ void ResponseItems::take_text(const AnswerEvent& event, const Write& write) {
 
 // What follows an item ends it.
 void ResponseItems::open(const AnswerEvent& event, const Write& write) {
-  close(true, write);
+  if (open_) end(kCompleted, write);
   space_.reset();
   const size_t index = ended_.size();
   Item& item = open_.emplace();

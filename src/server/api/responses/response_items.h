@@ -1,8 +1,9 @@
 // ResponseItems: the items of a response's output, and the events of a stream that tell of them.
 //
 // A stretch of thoughts is an item, and so are a stretch of text and a call. White space alone is
-// no text: models write it between calls and at the end. Bodies take the items, streams also the
-// events; both have the same items, however the answer was cut into deltas.
+// no text: models write it between calls and at the end. An answer without any item has a message
+// without text, so that a client that sends all items back has the turn. Bodies take the items,
+// streams also the events; both have the same items, however the answer was cut into deltas.
 // Used by ResponseAnswer. Thread rule: one thread at a time.
 #pragma once
 
@@ -31,7 +32,7 @@ class ResponseItems {
   // Takes the next parts of the answer: opens, continues and ends items. Cost: linear in `events`,
   // and in an item's text once, at its end.
   void take(const std::vector<AnswerEvent>& events, const Write& write);
-  // Ends the item that is open, if one is. `is_whole`: the model has ended the answer.
+  // Ends the answer and the item that is open, if one is. `is_whole`: the model has ended it.
   void close(bool is_whole, const Write& write);
 
   // The items so far. One that is open counts as incomplete.

@@ -25,6 +25,7 @@ std::string optional_text(const Json& object, std::string_view name, std::string
 // Images, sounds and files are parts, too; the type of the first one that is no text is named.
 std::string joined_text(const Json& content, std::span<const std::string_view> types,
                         const std::string& place) {
+  if (content.is_null()) return {};
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) {
     refuse_field(place, fmt::format("{} is {}; it must be a text or a list of parts", place,
@@ -43,6 +44,8 @@ std::string joined_text(const Json& content, std::span<const std::string_view> t
                                      fmt::join(types, " or ")));
     }
     if (i > 0) joined += '\n';
+    const auto text = content[i].find("text");
+    if (text != content[i].end() && text->is_null()) continue;
     joined += text_member(content[i], "text", part);
   }
   return joined;

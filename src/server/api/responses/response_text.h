@@ -18,7 +18,7 @@ std::string text_member(const Json& object, std::string_view name, std::string_v
 std::string optional_text(const Json& object, std::string_view name, std::string_view place);
 
 // A text, or the texts of a list of parts with one of these types, joined by line ends, as those of
-// a chat's messages are.
+// a chat's messages are. Null, also as the text of a part, is "".
 std::string joined_text(const Json& content, std::span<const std::string_view> types,
                         const std::string& place);
 
