@@ -14,17 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = AnswerEvent::Kind;
 
-// Completions are all content.
-AnswerFormat scanner_format(const AnswerOptions& options) {
-  AnswerFormat format = options.format;
-  if (options.route == AnswerRoute::kCompletions) return {};
-  if (options.reasoning_field == ReasoningField::kNone) {
-    format.thinks = false;
-    format.starts_in_thought = false;
-  }
-  return format;
-}
-
 // Spreads neighbouring numbers over 64 bits. Source: Steele, Lea, Flood, "Fast Splittable
 // Pseudorandom Number Generators" (2014), the mixer of splitmix64.
 uint64_t mixed(uint64_t x) {
@@ -42,6 +31,16 @@ void append_list(Json& list, Json& more) {
 }
 
 }  // namespace
+
+AnswerFormat scanner_format(const AnswerOptions& options) {
+  AnswerFormat format = options.format;
+  if (options.route == AnswerRoute::kCompletions) return {};
+  if (options.reasoning_field == ReasoningField::kNone) {
+    format.thinks = false;
+    format.starts_in_thought = false;
+  }
+  return format;
+}
 
 void ChoicePart::append(ChoicePart next) {
   events.insert(events.end(), std::make_move_iterator(next.events.begin()),
@@ -71,6 +70,7 @@ ChoicePart AnswerChoice::take(const AnswerDelta& delta) {
   for (const int32_t id : output.token_ids) thoughts_.push(id);
   if (!output.token_ids.empty()) last_id_ = output.token_ids.back();
   part.events = scan(output);
+  keep_first_call(part.events);
   add_logprobs(output, part);
   if (options_->return_token_ids) part.token_ids = output.token_ids;
   if (output.finished()) finish(output);
@@ -97,6 +97,15 @@ std::vector<AnswerEvent> AnswerChoice::scan(const RequestOutput& output) {
   return events;
 }
 
+void AnswerChoice::keep_first_call(std::vector<AnswerEvent>& events) {
+  if (!options_->single_call) return;
+  if (is_full_) return events.clear();
+  const auto end = std::ranges::find(events, Kind::kCallEnd, &AnswerEvent::kind);
+  if (end == events.end()) return;
+  events.erase(end + 1, events.end());
+  is_full_ = true;
+}
+
 void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
   const bool has_prompt = !output.prompt_logprobs.empty();
   if (options_->prompt_logprobs && has_prompt) {
@@ -120,7 +129,9 @@ void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
 
 void AnswerChoice::finish(const RequestOutput& output) {
   const bool aborted = output.finish_reason == FinishReason::kCancelled;
-  finish_reason_ = aborted               ? "abort"
+  // What comes after the only call is left out, and so is how it ended.
+  finish_reason_ = is_full_              ? "tool_calls"
+                   : aborted             ? "abort"
                    : scanner_.has_call() ? "tool_calls"
                                          : finish_reason_name(output.finish_reason);
   if (output.finish_reason != FinishReason::kStop) return;

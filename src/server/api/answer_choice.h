@@ -43,6 +43,8 @@ class AnswerChoice {
 
   size_t index() const { return index_; }
   bool finished() const { return !finish_reason_.empty(); }
+  // Whether it has the one call that it may have.
+  bool is_full() const { return is_full_; }
   // "stop", "length", "tool_calls", "abort"; "" while it runs. A complete call counts more than why
   // the text ended, except for an abort.
   const std::string& finish_reason() const { return finish_reason_; }
@@ -53,6 +55,8 @@ class AnswerChoice {
  private:
   std::string echo() const;
   std::vector<AnswerEvent> scan(const RequestOutput& output);
+  // Drops what follows the first call, if the answer may have one only.
+  void keep_first_call(std::vector<AnswerEvent>& events);
   void add_logprobs(const RequestOutput& output, ChoicePart& part);
   void finish(const RequestOutput& output);
 
@@ -63,10 +67,15 @@ class AnswerChoice {
   ThoughtCounter thoughts_;
   LegacyLogprobs legacy_;
   bool has_begun_ = false;
+  bool is_full_ = false;
   int32_t last_id_ = -1;
   std::string finish_reason_;
   nlohmann::ordered_json stop_reason_;
 };
+
+// The format by which the scanner of such an answer reads it: completions are all content, and
+// thoughts may be.
+AnswerFormat scanner_format(const AnswerOptions& options);
 
 // 24 hexadecimal digits: the same for the same arguments, and different calls of an answer have
 // different ones. Each API puts its own word before them.

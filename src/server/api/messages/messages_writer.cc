@@ -92,7 +92,8 @@ Content content_of(const AnswerOptions& options, const std::vector<AnswerEvent>&
 // Agents run the tools of an answer whose reason is tool_use, so one with a call that max_tokens
 // has cut has another reason. A limit of time has no reason of its own, and cuts as well.
 std::string stop_reason_of(const AnswerChoice& choice, bool is_broken, FinishReason reason) {
-  const bool is_cut = reason == FinishReason::kLength || reason == FinishReason::kCancelled;
+  const bool is_cut =
+      !choice.is_full() && (reason == FinishReason::kLength || reason == FinishReason::kCancelled);
   if (is_cut && is_broken) return "max_tokens";
   if (choice.finish_reason() == "tool_calls") return "tool_use";
   if (is_cut) return "max_tokens";
@@ -104,13 +105,14 @@ Json stop_sequence_of(const AnswerChoice& choice, std::string_view stop_reason) 
 }
 
 // Tokens of the prompt are in one of the first three, whose sum it is.
-Json usage_json(const TokenCounts& counts) {
+Json usage_json(const AnswerOptions& options, const TokenCounts& counts) {
   Json usage;
   usage["input_tokens"] = counts.prompt - counts.cached;
   usage["cache_creation_input_tokens"] = 0;
   usage["cache_read_input_tokens"] = counts.cached;
   usage["output_tokens"] = counts.generated;
   usage["output_tokens_details"]["thinking_tokens"] = counts.thought;
+  add_clamp(options, usage);
   return usage;
 }
 
@@ -124,7 +126,7 @@ Json message_json(const AnswerOptions& options, Json content, Json stop_reason, 
   message["content"] = std::move(content);
   message["stop_reason"] = std::move(stop_reason);
   message["stop_sequence"] = std::move(stop_sequence);
-  message["usage"] = usage_json(counts);
+  message["usage"] = usage_json(options, counts);
   return message;
 }
 
@@ -234,7 +236,7 @@ void MessagesWriter::write_end(const std::optional<CachedPlaces>& /*places*/, st
   Json end = event_of("message_delta");
   end["delta"]["stop_reason"] = stop_reason_;
   end["delta"]["stop_sequence"] = stop_sequence_of(choice_, stop_reason_);
-  end["usage"] = usage_json(usage_.counts());
+  end["usage"] = usage_json(*options_, usage_.counts());
   write(end, out);
   write(event_of("message_stop"), out);
 }
