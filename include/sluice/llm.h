@@ -105,6 +105,9 @@ class LLM {
 
   // Whether there is a chat template that chat_prompt can use.
   bool can_chat() const;
+  // The variables that ChatOptions::template_kwargs may have: those that the template reads and
+  // that a conversation does not set in another way. Sorted.
+  const std::vector<std::string>& chat_variables() const;
 
   // Log-probability of each token given the tokens before it; the first token has no score. Used
   // for perplexity and for choosing between given answers. The same numbers as

@@ -236,6 +236,7 @@ void bind_engine(nb::module_& m) {
       .def("decode", &Engine::decode, nb::arg("token_ids"))
       .def("chat_prompt", &Engine::chat_prompt, nb::arg("messages"), nb::arg("options"))
       .def("can_chat", [](const Engine& engine) { return engine.shared().can_chat(); })
+      .def("chat_variables", [](const Engine& engine) { return engine.shared().chat_variables(); })
       .def("score", &Engine::score, nb::arg("token_ids"),
            "(id, log-probability, likeliest id, its log-probability) of each token but the first.")
       .def("trace", &Engine::trace, nb::arg("token_ids"), nb::arg("taps"))

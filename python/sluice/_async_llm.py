@@ -16,7 +16,7 @@ from sluice._errors import InvalidArgumentError, RefusedError
 from sluice._keywords import without_neutral
 from sluice._outputs import Asked, CompletionOutput, PinInfo, RequestOutput, to_request_output
 from sluice._params import RequestOutputKind, SamplingParams
-from sluice._prompts import Prompt, PromptType, split_prompt, to_core
+from sluice._prompts import Prompt, PromptType, check_priority, split_prompt, to_core
 
 # Tokenizing a longer text would hold up the loop, so a thread of the loop's executor does it.
 _LONG_TEXT = 1 << 14
@@ -71,16 +71,18 @@ class AsyncLLM:
         return cls(engine_args.model, **engine_args.options)
 
     def generate(self, prompt: PromptType, sampling_params: SamplingParams | None = None,
-                 request_id: str | None = None) -> AsyncGenerator[RequestOutput, None]:
+                 request_id: str | None = None, *, priority: int = 0) -> AsyncGenerator[RequestOutput, None]:
         """Yields outputs of one request while it runs; the last one is finished.
 
         sampling_params.output_kind says what an output holds: CUMULATIVE (the default) everything so far, DELTA what is
         new, FINAL_ONLY one output at the end. CUMULATIVE copies the answer for each token. If the reader is slow,
-        several tokens come in one output. request_id: unique among running requests; None makes one.
+        several tokens come in one output. request_id: unique among running requests; None makes one. priority: 0, since
+        requests run in the order of their arrival.
 
         Raises, at the first step: those of LLM.generate; sluice.RefusedError when too many wait, after shutdown, and
         when the engine has failed. Later: sluice.DeviceError when the engine fails.
         """
+        check_priority(priority)
         return self._generate(prompt, sampling_params, request_id)
 
     async def pin(self, name: str, prompt: PromptType) -> PinInfo:
@@ -198,7 +200,7 @@ class AsyncLLM:
     def _submit_now(self, key: int, request: _Request, prompt: Prompt, asked: Asked) -> None:
         try:
             ids, settings = to_core(prompt, asked.params, self._max_model_len, self.tokenize)
-            asked.queue()
+            asked.queue(settings)
             engine_id, refusal = self._service.submit(key, ids, settings, request.pin)
         except ValueError:
             self._check_running()  # a shutdown meanwhile is not the caller's mistake

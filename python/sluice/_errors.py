@@ -42,8 +42,9 @@ class UnsupportedError(Error, NotImplementedError):
     code = "unsupported"
 
 
-class DoesNotFitError(Error, MemoryError):
-    """Memory, the context length or another budget is too small."""
+class DoesNotFitError(Error, MemoryError, ValueError):
+    """Memory, the context length or another budget is too small. A ValueError as well, as vLLM raises it for a prompt
+    that is too long."""
 
     code = "does not fit"
 

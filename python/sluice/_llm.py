@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,8 @@ from sluice._errors import DeviceError, InvalidArgumentError
 from sluice._keywords import without_neutral
 from sluice._outputs import Asked, PinInfo, RequestOutput, TokenScore, Trace, to_request_output
 from sluice._params import SamplingParams
-from sluice._prompts import Prompt, PromptType, split_prompt, split_prompts, to_core
+from sluice._prompts import Prompt, PromptType, check_priority, split_prompt, split_prompts, to_core
+from sluice._tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
 
@@ -49,18 +51,21 @@ class LLM:
 
     def generate(self, prompts: PromptType | Sequence[PromptType],
                  sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-                 use_tqdm: bool | Callable[..., Any] = True) -> list[RequestOutput]:
+                 use_tqdm: bool | Callable[..., Any] = True, *, priority: Sequence[int] | None = None
+                 ) -> list[RequestOutput]:
         """Runs prompts to their ends; one output for each, in order.
 
         prompts: a text, a list of token ids, {"prompt": text}, {"prompt_token_ids": ids}, or a list of these. A dict
         may have a cache_salt: its KV is then shared by prompts with the same salt alone, so that no time of an answer
         tells what others asked. Special tokens written in a text are plain text. sampling_params: one for all, one
         each, or None for what the model's generation_config.json suggests. use_tqdm: a progress bar if tqdm is
-        installed, or what makes one.
+        installed, or what makes one. priority: zeros, since prompts run in their order.
 
-        Raises, before any work and with the index of the prompt: sluice.InvalidArgumentError; sluice.DoesNotFitError
-        for a prompt that can never fit together with its max_tokens. sluice.DeviceError leaves the engine unusable.
+        max_tokens above the room that a prompt leaves counts as the room (RequestOutput.clamped_max_tokens). Raises,
+        before any work and with the index of the prompt: sluice.InvalidArgumentError; sluice.DoesNotFitError for a
+        prompt that leaves no room. sluice.DeviceError leaves the engine unusable.
         """
+        check_priority(priority)
         return self._run(split_prompts(prompts), sampling_params, use_tqdm)
 
     def chat(self, messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -71,11 +76,12 @@ class LLM:
         """Answers a conversation, or each of a list of conversations, written with the model's chat template.
 
         messages: dicts with role and content as in OpenAI's API. tools: functions that the model may call.
-        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}. The other options of the
-        template are vLLM's; another template is LLM's option chat_template.
+        chat_template_kwargs: variables of the template, such as {"enable_thinking": False}; those that it does not read
+        are ignored with a warning. The other options of the template are vLLM's; another template is LLM's option
+        chat_template.
 
         Raises sluice.UnsupportedError for a model without a template that Sluice can run; sluice.InvalidArgumentError
-        for messages that the template refuses and variables that it does not read; those of generate.
+        for messages that the template refuses; those of generate.
         """
         is_one = len(messages) == 0 or isinstance(messages[0], Mapping)
         conversations: Any = [messages] if is_one else messages
@@ -168,10 +174,15 @@ class LLM:
                     continue_final_message: bool = False, tools: Sequence[Mapping[str, Any]] | None = None,
                     chat_template_kwargs: Mapping[str, Any] | None = None) -> list[int]:
         """The ids that chat gives to the engine. No text of a message becomes a special token."""
+        variables = self._read_variables(chat_template_kwargs or {})
         return self._engine.chat_prompt(_json(list(messages)), {
-            "template_kwargs": _json(chat_template_kwargs) if chat_template_kwargs else "",
+            "template_kwargs": _json(variables) if variables else "",
             "tools": _json(list(tools)) if tools else "",
             "add_generation_prompt": add_generation_prompt, "continue_final_message": continue_final_message})
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer and chat template under the names that programs for vLLM call."""
+        return Tokenizer(self)
 
     @property
     def can_chat(self) -> bool:
@@ -246,6 +257,15 @@ class LLM:
                 raise TypeError(f"sampling_params are SamplingParams, not {type(one).__name__}")
         return params
 
+    def _read_variables(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Without those that the template does not read. What a conversation sets by itself stays: it is refused."""
+        known = {*self._engine.chat_variables(), "messages", "tools", "add_generation_prompt"}
+        unread = sorted(set(given) - known) if self.can_chat else []
+        if unread:
+            warnings.warn(f"chat_template_kwargs has {', '.join(unread)}, which the model's chat template does not "
+                          "read; ignored", stacklevel=4)
+        return {name: value for name, value in given.items() if name not in unread}
+
     def _to_core(self, prompt: Prompt, params: SamplingParams) -> tuple[Any, dict[str, Any]]:
         """The prompt and the parameters as the module takes them."""
         return to_core(prompt, params, self.max_model_len, self.tokenize)
@@ -256,8 +276,8 @@ class LLM:
         asked = [Asked("", prompt.text, one) for prompt, one in zip(prompts, params, strict=True)]
         inputs = [self._to_core(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
         with _Bar(use_tqdm, len(prompts)) as bar:
-            for one in asked:
-                one.queue()
+            for one, (_, settings) in zip(asked, inputs, strict=True):
+                one.queue(settings)
             outputs = self._engine.generate([i for i, _ in inputs], [p for _, p in inputs], bar.on_progress)
         with self._lock:
             self._cancel_closed()
@@ -269,7 +289,7 @@ class LLM:
         # The lock keeps a step of another thread from an output for a stream that is not known yet.
         core_prompt, core_params = self._to_core(prompt, asked.params)
         with self._lock:
-            asked.queue()
+            asked.queue(core_params)
             request_id = self._engine.add_request(core_prompt, core_params)
             self._streams[request_id] = deque()
         return request_id

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,7 +91,8 @@ class RequestOutput:
     the prompt, None for the first. outputs: one answer. num_cached_tokens: tokens of the prompt whose KV was found in
     the prefix cache or in the KV store; num_stored_tokens: of these, in the store. captured_mass: with the option
     sparse_audit, what sparse prefill captured, as `sluice run --json` prints it. speculation: the counts of the
-    request's drafts, as it prints them; None without one. metrics: what was measured so far.
+    request's drafts, as it prints them; None without one. metrics: what was measured so far. clamped_max_tokens: the
+    room that the prompt left, if max_tokens exceeded it; else None.
     """
 
     request_id: str
@@ -105,6 +106,7 @@ class RequestOutput:
     metrics: RequestStateStats | None = None
     num_stored_tokens: int = 0
     speculation: dict[str, Any] | None = None
+    clamped_max_tokens: int | None = None
 
 
 class TokenScore(NamedTuple):
@@ -137,10 +139,13 @@ class Asked:
     arrival_time: float = field(default_factory=time.time)
     arrival_ts: float = field(default_factory=time.monotonic)
     queued_ts: float = 0.0
+    clamped_max_tokens: int | None = None
 
-    def queue(self) -> None:
-        """The engine gets it now."""
+    def queue(self, settings: Mapping[str, Any]) -> None:
+        """The engine gets it now, with these keywords."""
         self.queued_ts = time.monotonic()
+        if self.params.max_tokens is not None and settings["max_tokens"] < self.params.max_tokens:
+            self.clamped_max_tokens = settings["max_tokens"]
 
     def metrics(self, output: "_core.Output") -> RequestStateStats:
         num_tokens, scheduled, first, last = output.stats
@@ -187,4 +192,5 @@ def to_request_output(output: "_core.Output", asked: Asked, decode: Callable[[in
                          finished=output.finished, num_cached_tokens=output.num_cached_tokens,
                          captured_mass=json.loads(mass) if mass else None, metrics=asked.metrics(output),
                          num_stored_tokens=output.num_stored_tokens,
-                         speculation=json.loads(drafts) if drafts else None)
+                         speculation=json.loads(drafts) if drafts else None,
+                         clamped_max_tokens=asked.clamped_max_tokens)

@@ -32,8 +32,9 @@ class SamplingParams:
 
     temperature: 0 is greedy. top_k: 0 or -1 keeps the whole vocabulary. top_p: above 0, at most 1. min_p: 0 to 1,
     relative to the likeliest token. seed: the same seed gives the same tokens, alone or in any batch; None draws one.
-    max_tokens: at least 1; None is all the room that the prompt leaves. min_tokens: no end before this many.
-    stop: texts that end the answer and are no part of it. stop_token_ids: ids that end it besides the model's own.
+    max_tokens: at least 1; None is all the room that the prompt leaves, and so is more than it. min_tokens: no end
+    before this many. stop: texts that end the answer and are no part of it. stop_token_ids: ids that end it besides the
+    model's own.
     logprobs, prompt_logprobs: 0 to 20, the likeliest tokens that are reported besides the chosen one; None: nothing.
     logit_bias: by token id, -100 to 100, or -inf to ban a token. The penalties and allowed_token_ids are vLLM's.
     n is 1: give a prompt several times for several answers.
@@ -77,11 +78,13 @@ class SamplingParams:
                 raise UnsupportedError(f"{name} is {value!r}, which Sluice does not do; leave it out")
         _core.check_sampling(self.to_core())
 
-    def to_core(self, max_tokens: int | None = None) -> dict[str, Any]:
-        """The keywords of the C++ module. `max_tokens` replaces None."""
+    def to_core(self, room: int | None = None) -> dict[str, Any]:
+        """The keywords of the C++ module. `room`: the most max_tokens; it replaces None and whatever exceeds it."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in _PYTHON_ONLY}
-        if values["max_tokens"] is None:
-            values["max_tokens"] = max_tokens if max_tokens is not None else max(1, self.min_tokens)
+        if room is not None:
+            values["max_tokens"] = room if self.max_tokens is None else min(self.max_tokens, room)
+        elif self.max_tokens is None:
+            values["max_tokens"] = max(1, self.min_tokens)
         return values
 
     @classmethod

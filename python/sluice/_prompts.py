@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from sluice._errors import DoesNotFitError, InvalidArgumentError
+from sluice._errors import DoesNotFitError, InvalidArgumentError, UnsupportedError
 from sluice._params import SamplingParams
 
 
@@ -69,14 +69,22 @@ def split_prompts(prompts: PromptType | Sequence[PromptType]) -> list[Prompt]:
     return [split_prompt(one) for one in ([prompts] if is_one else prompts)]  # type: ignore[arg-type]
 
 
+def check_priority(priority: int | Sequence[int] | None) -> None:
+    """vLLM's keyword, with the values that mean what Sluice does anyway."""
+    given = [priority] if isinstance(priority, int) else list(priority or [])
+    if any(given):
+        raise UnsupportedError(f"priority is {priority!r}, but requests run in the order of their arrival; leave it "
+                               "out")
+
+
 def to_core(prompt: Prompt, params: SamplingParams, max_model_len: int, tokenize: Callable[[str], Iterable[int]]
             ) -> tuple[Any, dict[str, Any]]:
-    """The prompt and the parameters as the module takes them; max_tokens None becomes the room that is left."""
+    """The prompt and the parameters as the module takes them; max_tokens becomes at most the room that is left."""
     salt = {"cache_salt": prompt.cache_salt} if prompt.cache_salt else {}
-    if params.max_tokens is not None:
-        return prompt.ids, {**params.to_core(), **salt}
     ids = list(tokenize(prompt.ids)) if isinstance(prompt.ids, str) else prompt.ids
     room = max_model_len - len(ids)
+    if room < 1 and params.max_tokens is not None:
+        return ids, {**params.to_core(), **salt}  # the module names the prompt in its error
     if room < 1:
         raise DoesNotFitError(f"the prompt has {len(ids)} tokens, which leave no room for an answer in {max_model_len} "
                               "(max_model_len)")

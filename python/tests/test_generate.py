@@ -3,6 +3,7 @@
 import pytest
 from conftest import MODEL, PROMPTS, QUESTION, SECRET, run_program
 
+import sluice
 from sluice import LLM, SamplingParams
 
 GREEDY = SamplingParams(temperature=0, max_tokens=16)
@@ -94,6 +95,34 @@ def test_max_tokens_none_is_the_room(llm):
         small.generate([[5] * 32], SamplingParams(max_tokens=None))
 
 
+def test_max_tokens_counts_up_to_the_room(llm):
+    small = LLM(MODEL, device="cpu", kv_cache_bytes="64M", max_model_len=32)
+    for prompt in ("It was", [5] * 30):
+        (output,) = small.generate(prompt, SamplingParams(temperature=0, max_tokens=500, ignore_eos=True))
+        room = 32 - len(output.prompt_token_ids)
+        assert len(output.outputs[0].token_ids) == output.clamped_max_tokens == room
+        assert list(small.stream(prompt, SamplingParams(max_tokens=500)))[-1].clamped_max_tokens == room
+    assert small.generate("It was", SamplingParams(max_tokens=2))[0].clamped_max_tokens is None
+    with pytest.raises(ValueError, match="max_model_len is 32"):
+        small.generate([[5] * 32], SamplingParams(max_tokens=1))
+
+
+def test_priority_is_the_order_of_arrival(llm):
+    assert texts(llm.generate(PROMPTS, GREEDY, priority=[0, 0, 0])) == texts(llm.generate(PROMPTS, GREEDY))
+    with pytest.raises(sluice.UnsupportedError, match="priority"):
+        llm.generate(PROMPTS, GREEDY, priority=[0, 1, 0])
+
+
+def test_the_tokenizer_has_the_names_of_transformers(llm):
+    tokenizer = llm.get_tokenizer()
+    messages = [{"role": "user", "content": QUESTION}]
+    ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    assert ids == llm.chat_prompt(messages)
+    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == tokenizer.decode(ids)
+    assert tokenizer.encode(tokenizer.decode(ids), add_special_tokens=False) == ids
+    assert tokenizer.decode(ids[0]) == llm.detokenize(ids[:1])
+
+
 def test_chat_is_that_of_the_program(llm):
     (want,) = run_program("run", "--chat", "--temperature", "0", "--max-tokens", "24", QUESTION)
     messages = [{"role": "user", "content": QUESTION}]
@@ -112,8 +141,11 @@ def test_chat_continues_a_message(llm):
         llm.chat([{"content": "x"}], GREEDY)
     with pytest.raises(ValueError, match="tools"):
         llm.chat(begun[:1], GREEDY, tools=[{"type": "function", "function": {"name": "f"}}])
-    with pytest.raises(ValueError, match="it reads"):
-        llm.chat(begun[:1], GREEDY, chat_template_kwargs={"colour": "red"})
+    with pytest.warns(UserWarning, match="colour, which the model's chat template does not read"):
+        ignored = llm.chat(begun[:1], GREEDY, chat_template_kwargs={"colour": "red"})
+    assert texts(ignored) == texts(llm.chat(begun[:1], GREEDY))
+    with pytest.raises(ValueError, match="messages"):
+        llm.chat(begun[:1], GREEDY, chat_template_kwargs={"messages": []})
 
 
 def test_streams_add_up(llm):

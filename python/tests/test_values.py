@@ -79,6 +79,7 @@ def test_errors_have_classes_and_codes(llm):
     with pytest.raises(MemoryError) as raised:
         llm.generate(["a", [5] * (llm.max_model_len + 1)])
     assert (raised.value.code, raised.value.context) == ("does not fit", "prompt 1")
+    assert isinstance(raised.value, ValueError)
     again = pickle.loads(pickle.dumps(raised.value))
     assert (type(again), str(again), again.context) == (type(raised.value), str(raised.value), "prompt 1")
     for prompt in ([], [[]], [4096], ["a", [2**40]], [[-1]]):

@@ -292,6 +292,8 @@ std::vector<int32_t> LLM::chat_prompt_json(std::string_view messages,
 // chat_prompt reports the reason.
 bool LLM::can_chat() const { return impl_->chat.problem().empty(); }
 
+const std::vector<std::string>& LLM::chat_variables() const { return impl_->chat.kwargs(); }
+
 std::vector<TokenScore> LLM::score(const std::vector<int32_t>& token_ids) {
   return score(token_ids, {});
 }

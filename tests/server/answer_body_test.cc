@@ -52,9 +52,10 @@ TEST(AnswerBody, Chat) {
                 {kThink, '\n', 'h', 'm', '\n', kEndThink, '\n', '\n', kHi, ' ', 0xC3, 0xA9, kEnd});
   EXPECT_EQ(body_of(options, {output}, api::CachedPlaces{.device = 1, .disk = 1}),
             R"({"id":"chatcmpl-r1","object":"chat.completion","created":1700000000,"model":"m",)"
+            R"("system_fingerprint":"fp",)"
             R"("choices":[{"index":0,"message":{"role":"assistant","content":"Hi )"
             "\u00e9"
-            R"(","reasoning_content":"hm","reasoning":"hm"},"logprobs":null,)"
+            R"(","refusal":null,"reasoning_content":"hm","reasoning":"hm"},"logprobs":null,)"
             R"("finish_reason":"stop","stop_reason":null}],)"
             R"("usage":{"prompt_tokens":3,"completion_tokens":13,"total_tokens":16,)"
             R"("prompt_tokens_details":{"cached_tokens":2},)"
@@ -80,7 +81,8 @@ TEST(AnswerBody, Completions) {
   EXPECT_EQ(
       body_of(options, {stopped, other, output_of("x", {'x'}, FinishReason::kLength),
                         output_of("", {}, FinishReason::kCancelled)}),
-      R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"m","choices":[)" +
+      R"({"id":"cmpl-r1","object":"text_completion","created":1700000000,"model":"m",)"
+      R"("system_fingerprint":"fp","choices":[)" +
           choice(0, R"("text":"ab","logprobs":null,"finish_reason":"stop","stop_reason":"c",)"
                     R"("token_ids":[97,98,99],"prompt_token_ids":[1])") +
           "," +
@@ -99,6 +101,17 @@ TEST(AnswerBody, Completions) {
           R"("predicted_n":6,"predicted_ms":150.0,"predicted_per_second":40.0}})");
 }
 
+// Only where the request's limit did not count.
+TEST(AnswerBody, UsageSaysThatTheLimitWasClamped) {
+  api::AnswerOptions options = chat_options();
+  const auto usage = [&] {
+    return testing::Json::parse(body_of(options, {output_of("Hi", {kHi, kEnd})}))["usage"];
+  };
+  EXPECT_FALSE(usage().contains("clamped_max_tokens"));
+  options.clamped_max_tokens = 7;
+  EXPECT_EQ(usage()["clamped_max_tokens"], 7);
+}
+
 testing::Json choice_of(const api::AnswerOptions& options, const RequestOutput& output) {
   return testing::Json::parse(body_of(options, {output}))["choices"][0];
 }
@@ -109,10 +122,12 @@ TEST(AnswerBody, ReasoningFields) {
   const RequestOutput output = output_of("a</think>b", {'a', kEndThink, 'b', kEnd});
   using api::ReasoningField;
   const std::pair<const char*, const char*> cases[] = {
-      {"both", R"({"content":"b","reasoning":"a","reasoning_content":"a","role":"assistant"})"},
-      {"reasoning_content", R"({"content":"b","reasoning_content":"a","role":"assistant"})"},
-      {"reasoning", R"({"content":"b","reasoning":"a","role":"assistant"})"},
-      {"none", R"({"content":"a</think>b","role":"assistant"})"}};
+      {"both", R"({"content":"b","reasoning":"a","reasoning_content":"a",)"
+               R"("refusal":null,"role":"assistant"})"},
+      {"reasoning_content",
+       R"({"content":"b","reasoning_content":"a","refusal":null,"role":"assistant"})"},
+      {"reasoning", R"({"content":"b","reasoning":"a","refusal":null,"role":"assistant"})"},
+      {"none", R"({"content":"a</think>b","refusal":null,"role":"assistant"})"}};
   for (const auto& [name, message] : cases) {
     options.reasoning_field = api::find_reasoning_field(name).value();
     EXPECT_EQ(choice_of(options, output)["message"].dump(), message) << name;
@@ -149,7 +164,25 @@ TEST(AnswerBody, ToolCalls) {
   const testing::Json unknown = choice_of(options, output_of(R"(<tool_call>{"name":"g"})", {1}));
   EXPECT_EQ(unknown["finish_reason"], "stop");
   EXPECT_EQ(unknown["message"].dump(),
-            R"({"content":"<tool_call>{\"name\":\"g\"}","role":"assistant"})");
+            R"({"content":"<tool_call>{\"name\":\"g\"}","refusal":null,"role":"assistant"})");
+}
+
+// What comes after the only call counts for nothing, the reason of the end included.
+TEST(AnswerBody, KeepsToOneCall) {
+  api::AnswerOptions options = chat_options();
+  options.format.tools = ToolFormat::kHermes;
+  options.tools = {"f"};
+  options.single_call = true;
+  const std::string call = R"(<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>)";
+  for (const std::string& after : {call + "y", std::string("y"), call.substr(0, 30)}) {
+    for (const FinishReason reason :
+         {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled}) {
+      const testing::Json choice = choice_of(options, output_of("x" + call + after, {1}, reason));
+      EXPECT_EQ(choice["finish_reason"], "tool_calls") << after;
+      EXPECT_EQ(choice["message"]["content"], "x") << after;
+      EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U) << after;
+    }
+  }
 }
 
 // Clients run the calls of an answer that says tool_calls and take it for whole.

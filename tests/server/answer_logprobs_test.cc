@@ -76,17 +76,25 @@ std::string legacy(const api::AnswerPrompt& prompt, const std::vector<api::Logpr
 
 // Without echo: offsets in the answer, a character of two tokens, the end token without a text.
 TEST(LegacyLogprobs, OfAnswers) {
-  const std::string lone = "\uFFFD";
-  EXPECT_EQ(
-      legacy({}, {},
-             {entry(kHi, -0.5f, {{kHi, -0.5f}}), entry(0xC3, -1.0f, {{0xC4, -0.75f}}),
-              entry(0xA9, -2.0f, {{0xC4, -3.0f}}), entry('x', -kInfinity, {{'y', -0.1f}}),
-              entry(kEnd, -0.25f, {{kEnd, -0.25f}})},
-             1),
-      R"({"tokens":["Hi",")" + lone + R"(",")" + lone + R"(","x","<end>"],)" +
-          R"("token_logprobs":[-0.5,-1.0,-2.0,-9999.0,-0.25],"top_logprobs":[{"Hi":-0.5},{")" +
-          lone + R"(":-0.75},{")" + lone + R"(":-2.0},{"x":-9999.0,"y":-0.1},)" +
-          R"({"<end>":-0.25}],"text_offset":[0,2,2,3,4]})");
+  EXPECT_EQ(legacy({}, {},
+                   {entry(kHi, -0.5f, {{kHi, -0.5f}}), entry(0xC3, -1.0f, {{0xC4, -0.75f}}),
+                    entry(0xA9, -2.0f, {{0xC4, -3.0f}}), entry('x', -kInfinity, {{'y', -0.1f}}),
+                    entry(kEnd, -0.25f, {{kEnd, -0.25f}})},
+                   1),
+            R"({"tokens":["Hi","bytes:\\xc3","bytes:\\xa9","x","<end>"],)"
+            R"("token_logprobs":[-0.5,-1.0,-2.0,-9999.0,-0.25],"top_logprobs":[{"Hi":-0.5},)"
+            R"({"bytes:\\xc3":-1.0,"bytes:\\xc4":-0.75},{"bytes:\\xa9":-2.0,"bytes:\\xc4":-3.0},)"
+            R"({"x":-9999.0,"y":-0.1},{"<end>":-0.25}],"text_offset":[0,2,2,3,4]})");
+}
+
+// As many names as were asked for: parts of characters, and ids without a token, which models pad
+// their vocabulary with.
+TEST(LegacyLogprobs, NamesAreDifferent) {
+  const std::string text = legacy(
+      {}, {}, {entry(0xBC, -0.5f, {{0xBC, -0.5f}, {0xBD, -1.0f}, {900, -2.0f}, {901, -3.0f}})}, 4);
+  EXPECT_EQ(OrderedJson::parse(text)["top_logprobs"][0],
+            (OrderedJson{
+                {"bytes:\\xbc", -0.5}, {"bytes:\\xbd", -1.0}, {"", -2.0}, {"token_id:901", -3.0}}));
 }
 
 // lm-eval's request: ids, echo, one likeliest token. It reads [ctxlen:-1] of both lists and
@@ -99,16 +107,10 @@ TEST(LegacyLogprobs, OfEchoedIds) {
                                    entry(0xC3, -7.0f, {{'b', -1.0f}}),
                                    entry(0xA9, -0.5f, {{0xA9, -0.5f}})},
                                   {entry('z', -0.25f, {{'z', -0.25f}})}, 1);
-  EXPECT_EQ(text, R"({"tokens":["<bos>","a",")"
-                  "\uFFFD"
-                  R"(",")"
-                  "\uFFFD"
-                  R"(","z"],"token_logprobs":[null,-0.12345679,-7.0,-0.5,-0.25],)"
-                  R"("top_logprobs":[null,{"a":-0.12345679},{")"
-                  "\uFFFD"
-                  R"(":-7.0,"b":-1.0},{")"
-                  "\uFFFD"
-                  R"(":-0.5},{"z":-0.25}],"text_offset":[0,5,6,6,7]})");
+  EXPECT_EQ(text, R"({"tokens":["<bos>","a","bytes:\\xc3","bytes:\\xa9","z"],)"
+                  R"("token_logprobs":[null,-0.12345679,-7.0,-0.5,-0.25],)"
+                  R"("top_logprobs":[null,{"a":-0.12345679},{"bytes:\\xc3":-7.0,"b":-1.0},)"
+                  R"({"bytes:\\xa9":-0.5},{"z":-0.25}],"text_offset":[0,5,6,6,7]})");
 }
 
 // A BOS that the text lacks has no width; one that is written in it has.

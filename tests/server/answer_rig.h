@@ -54,6 +54,7 @@ inline api::AnswerOptions chat_options() {
           .request_id = "r1",
           .created = 1700000000,
           .model = "m",
+          .system_fingerprint = "fp",
           .prompts = {{.ids = {kBos, 'a', 'b'}}},
           .call_seed = 7};
 }
@@ -189,7 +190,7 @@ class Client {
 
   static void read_delta(const Json& delta, Json& message) {
     for (const auto& [name, value] : delta.items()) {
-      if (name == "role") message["role"] = value;
+      if (name == "role" || name == "refusal") message[name] = value;
       if (name == "content" || name.starts_with("reasoning")) append(message[name], value);
     }
     for (const Json& part : delta.value("tool_calls", Json::array())) {

@@ -128,10 +128,10 @@ TEST(HttpStream, AnEventThatCannotBeWrittenCutsItsStreamOnly) {
 }
 
 // How a client leaves, and whether the stream has begun.
-enum class Leave { kClose, kHalfClose, kReset };
+enum class Leave { kClose, kReset };
 
 TEST(HttpStream, EveryWayToLeaveIsSeen) {
-  for (const Leave leave : {Leave::kClose, Leave::kHalfClose, Leave::kReset}) {
+  for (const Leave leave : {Leave::kClose, Leave::kReset}) {
     for (const bool begun : {false, true}) {
       StreamServer stream;
       RawClient client(stream.server->port());
@@ -142,7 +142,6 @@ TEST(HttpStream, EveryWayToLeaveIsSeen) {
         client.read_until("\r\n\r\n");
       }
       if (leave == Leave::kClose) client.close_now();
-      if (leave == Leave::kHalfClose) client.half_close();
       if (leave == Leave::kReset) client.reset();
       EXPECT_EQ(stream.wait_gone(), Gone::kDisconnected) << begun;
       EXPECT_FALSE(exchange->send(event("x")));
@@ -168,6 +167,42 @@ TEST(HttpStream, ADisconnectBehindKeptBytesIsSeen) {
   StreamServer stream;
   RawClient client(stream.server->port());
   client.send(kGet + std::string(40'000, 'x'));
+  const auto exchange = stream.next();
+  client.close_now();
+  EXPECT_EQ(stream.wait_gone(), Gone::kDisconnected);
+}
+
+// It is sent what every client skips, by which one that has gone is told apart; then its answer.
+TEST(HttpStream, AHalfClosedClientIsAnswered) {
+  for (const bool is_stream : {false, true}) {
+    StreamServer stream;
+    RawClient client(stream.server->port());
+    client.send(kGet);
+    const auto exchange = stream.next();
+    if (is_stream) {
+      exchange->begin_stream();
+      client.read_until("\r\n\r\n");
+    }
+    client.half_close();
+    const std::string skipped = client.read_until(is_stream ? "\n\n\r\n" : "\r\n\r\n");
+    EXPECT_TRUE(has(skipped, is_stream ? ": ping" : "100 Continue")) << skipped;
+    if (is_stream) {
+      EXPECT_TRUE(exchange->finish(event("last")));
+    } else {
+      EXPECT_TRUE(exchange->answer({.body = "whole"}));
+    }
+    EXPECT_TRUE(has(client.read_all(), is_stream ? "last" : "whole"));
+    EXPECT_TRUE(client.at_end());
+  }
+}
+
+// Before the answer HTTP/1.0 has nothing that a client would skip.
+TEST(HttpStream, AHalfClosedClientOfHttp10CountsAsGone) {
+  StreamServer stream;
+  RawClient client(stream.server->port());
+  std::string old = kGet;
+  old.replace(old.find("HTTP/1.1"), 8, "HTTP/1.0");
+  client.send(old);
   const auto exchange = stream.next();
   client.half_close();
   EXPECT_EQ(stream.wait_gone(), Gone::kDisconnected);

@@ -55,7 +55,6 @@ TEST(MessagesRequest, HasTheSettingsOfAChat) {
   EXPECT_EQ(request.params.top_k, 7);
   EXPECT_EQ(request.params.stop, (std::vector<std::string>{"x", "y"}));
   EXPECT_TRUE(request.stream);
-  EXPECT_TRUE(request.clamps_max_tokens);
   EXPECT_FALSE(request.add_special_tokens) << "the template writes them";
   EXPECT_EQ(request.unknown.names, std::vector<std::string>{"unheard_of"});
   EXPECT_TRUE(request.conversation.add_generation_prompt);
@@ -156,8 +155,14 @@ TEST(MessagesRequest, ReadsTools) {
   EXPECT_EQ(with(one + R"(,"tool_choice":{"type":"auto"})").tool_choice, ToolChoice::kAuto);
   EXPECT_EQ(with(one + R"(,"tool_choice":{"type":"none"})").tool_choice, ToolChoice::kNone);
   const std::string single = R"(,"tool_choice":{"type":"auto","disable_parallel_tool_use":true})";
-  EXPECT_EQ(with(single).tool_choice, ToolChoice::kAuto) << "there is no tool";
-  EXPECT_NE(refused(one + single).find("disable_parallel_tool_use"), std::string::npos);
+  EXPECT_EQ(with(one + single).tool_choice, ToolChoice::kAuto);
+  EXPECT_FALSE(with(one + single).parallel_tool_calls);
+  EXPECT_TRUE(with(one).parallel_tool_calls);
+}
+
+TEST(MessagesRequest, ListsStrictAmongTheIgnoredFields) {
+  const std::string strict = R"(,"tools":[{"name":"f","input_schema":{},"strict":true}])";
+  EXPECT_EQ(with(strict).unknown.names, std::vector<std::string>{"tools.strict"});
 }
 
 TEST(MessagesRequest, NamesFewTypesOfToolsThatItSkips) {

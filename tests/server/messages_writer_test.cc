@@ -254,6 +254,24 @@ TEST(MessagesWriter, Stream) {
   EXPECT_EQ(put_together(text)["stop_reason"], "tool_use");
 }
 
+// Of disable_parallel_tool_use: what comes after the call is left out, and so is how it ended.
+TEST(MessagesWriter, KeepsToOneCall) {
+  api::AnswerOptions options = *options_of();
+  options.single_call = true;
+  const auto single = std::make_shared<const api::AnswerOptions>(options);
+  RequestOutput output;
+  const std::string call = "<tool_call>{\"name\": \"f\"}</tool_call>";
+  output.text = "I look." + call + call + "Hi";
+  output.finish_reason = FinishReason::kLength;
+  const Json body = Json::parse(body_of(single, {output}));
+  EXPECT_EQ(body["stop_reason"], "tool_use");
+  EXPECT_EQ(body["content"].size(), 2U) << body;
+  options.clamped_max_tokens = 9;
+  const auto clamped = std::make_shared<const api::AnswerOptions>(options);
+  EXPECT_EQ(Json::parse(body_of(clamped, {output}))["usage"]["clamped_max_tokens"], 9);
+  EXPECT_FALSE(body["usage"].contains("clamped_max_tokens"));
+}
+
 // As an answer that is cut by the limit of time.
 TEST(MessagesWriter, ACancelledAnswerIsCut) {
   const OptionsPtr options = options_of();

@@ -67,8 +67,9 @@ std::vector<FieldCase> sampling_cases() {
 std::vector<FieldCase> shared_cases() {
   return {
       {"stop",
-       {"\"x\"", "[]", list_of("\"x\"", 16), text_of(1024)},
-       {"\"\"", "[\"\"]", list_of("\"x\"", 17), text_of(1025), "[1]", "[null]", "1", "true", "{}"}},
+       {"\"x\"", "[]", list_of("\"x\"", 992), list_of(text_of(1024), 31), text_of(1024)},
+       {"\"\"", "[\"\"]", list_of("\"x\"", 993), list_of(text_of(1024), 32), text_of(1025), "[1]",
+        "[null]", "1", "true", "{}"}},
       {"stop_token_ids",
        {"[]", list_of("99", 64)},
        {list_of("99", 65), "[100]", "[-1]", "[1.5]", "5", "\"5\""}},
@@ -159,7 +160,7 @@ std::vector<FieldCase> chat_cases() {
   return {
       {"max_tokens", {"1", "2147483647"}, {"0", "-1", "2147483648", "1.0", "true", "\"1\""}},
       {"max_completion_tokens", {"1", "2147483647"}, {"0", "-1", "2147483648", "1.0", "true"}},
-      {"max_completion_tokens", {"7"}, {"8"}, R"("max_tokens":7)"},
+      {"max_completion_tokens", {"7", "8"}, {"0"}, R"("max_tokens":7)"},
       {"logprobs", {"true", "false"}, {"0", "1", "5", "\"true\""}},
       {"top_logprobs", {"0", "20"}, {"-1", "21", "1.0", "true"}, R"("logprobs":true)"},
       {"top_logprobs", {"0"}, {"1"}, R"("logprobs":false)"},

@@ -19,11 +19,12 @@ constexpr const char* kTemplate =
     "{% if add_generation_prompt %}<assistant>{% endif %}";
 constexpr const char* kEffortTemplate = "{{ messages[0].content }}{{ reasoning_effort }}";
 
-Conversation conversation_of(const std::string& members) {
+ChatRequest chat_of(const std::string& members, const ChatTemplate* chat = nullptr) {
   const std::string body = "{\"messages\":[{\"role\":\"user\",\"content\":\"u\"}]" + members + "}";
-  auto read = read_chat(body, {.defaults = {}, .vocab_size = 256});
-  return std::get<ChatRequest>(std::move(read)).conversation;
+  return std::get<ChatRequest>(read_chat(body, {.defaults = {}, .vocab_size = 256, .chat = chat}));
 }
+
+Conversation conversation_of(const std::string& members) { return chat_of(members).conversation; }
 
 struct Model {
   explicit Model(const char* text = kTemplate) : chat(text, {{"bos_token", "<s>"}}) {}
@@ -43,6 +44,10 @@ struct Model {
   Tokenizer tokenizer = make_byte_tokenizer();
   ChatTemplate chat;
 };
+
+std::string model_text(const Model& model, const std::string& members) {
+  return model.text(chat_of(members, &model.chat).conversation);
+}
 
 TEST(RequestPrompt, RendersTheConversation) {
   const Model model;
@@ -68,6 +73,34 @@ TEST(RequestPrompt, EffortBecomesAVariableThatTheTemplateReads) {
   EXPECT_EQ(graded.text(asked), "u");
   EXPECT_EQ(graded.text(conversation_of(R"(,"reasoning_effort":"high")")), "uhigh");
   EXPECT_EQ(graded.text(conversation_of(R"(,"reasoning_effort":"none")")), "u");
+}
+
+// Clients send variables of other models' templates; vLLM takes them, too.
+TEST(RequestPrompt, VariablesThatTheTemplateDoesNotReadAreIgnored) {
+  const Model model;
+  const ChatRequest request = chat_of(
+      R"(,"chat_template_kwargs":{"enable_thoughts":1,"enable_thinking":true,"bos_token":"x"})",
+      &model.chat);
+  EXPECT_EQ(model.text(request.conversation), "<user>uTTrue<assistant>");
+  EXPECT_EQ(request.unknown.names, (std::vector<std::string>{"chat_template_kwargs.enable_thoughts",
+                                                             "chat_template_kwargs.bos_token"}));
+  EXPECT_EQ(request.unknown.count, 2U);
+  const ChatRequest set = chat_of(R"(,"chat_template_kwargs":{"messages":1})", &model.chat);
+  EXPECT_TRUE(model.text(set.conversation).starts_with("fault: chat_template_kwargs has"))
+      << "the template would read it";
+  const auto tokenize = read_tokenize(
+      R"({"messages":[{"role":"user","content":"u"}],"chat_template_kwargs":{"other":1}})",
+      {.defaults = {}, .vocab_size = 256, .chat = &model.chat});
+  EXPECT_EQ(std::get<TokenizeRequest>(tokenize).unknown.count, 1U);
+}
+
+// With tool_choice none a template that knows no tools has nothing to say of them.
+TEST(RequestPrompt, ToolsThatMayNotBeCalledNeedNoTemplate) {
+  const std::string tools = R"(,"tools":[{"function":{"name":"f"}}])";
+  const Model plain(kEffortTemplate), reading;
+  EXPECT_TRUE(model_text(plain, tools).starts_with("fault: tools are given"));
+  EXPECT_EQ(model_text(plain, tools + R"(,"tool_choice":"none")"), "u");
+  EXPECT_EQ(model_text(reading, tools + R"(,"tool_choice":"none")"), "<user>u[1]<assistant>");
 }
 
 TEST(RequestPrompt, FaultsNameThePlace) {

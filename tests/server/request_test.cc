@@ -251,7 +251,8 @@ TEST(ChatRequest, KeepsTheOrderOfMembers) {
 
 TEST(ChatRequest, MembersThatBelongTogether) {
   EXPECT_EQ(chat(R"(,"max_completion_tokens":5)").max_tokens, 5);
-  EXPECT_EQ(chat(R"(,"max_completion_tokens":5,"max_tokens":5)").max_tokens, 5);
+  EXPECT_EQ(chat(R"(,"max_completion_tokens":5,"max_tokens":7)").max_tokens, 5);
+  EXPECT_EQ(chat(R"(,"max_tokens":7,"max_completion_tokens":5)").max_tokens, 5);
   EXPECT_EQ(chat(R"(,"logprobs":true)").params.logprobs, 0);
   EXPECT_EQ(chat(R"(,"logprobs":true,"top_logprobs":3)").params.logprobs, 3);
   EXPECT_EQ(chat(R"(,"logprobs":false,"top_logprobs":0)").params.logprobs, std::nullopt);
@@ -290,7 +291,7 @@ int32_t tokens_of(const CommonRequest& request, int64_t prompt, int64_t limit) {
   return std::get<int32_t>(tokens);
 }
 
-TEST(ResolveMaxTokens, KeepsWhatWasAskedAndShrinksDefaults) {
+TEST(ResolveMaxTokens, KeepsWhatWasAskedAndShrinksToTheRoom) {
   EXPECT_EQ(tokens_of(completion(""), 100, 1000), 16);
   EXPECT_EQ(tokens_of(completion(""), 990, 1000), 10);
   EXPECT_EQ(tokens_of(chat(""), 100, 1000), 900);
@@ -299,42 +300,37 @@ TEST(ResolveMaxTokens, KeepsWhatWasAskedAndShrinksDefaults) {
   EXPECT_EQ(tokens_of(completion(R"(,"echo":true,"max_tokens":0)"), 999, 1000), 1);
 }
 
-// A prompt that leaves no room is refused all the same, and max_tokens is not blamed for it.
-TEST(ResolveMaxTokens, ClampsWhereTheApiDoes) {
-  ChatRequest request = chat(R"(,"max_tokens":900)");
-  request.clamps_max_tokens = true;
-  EXPECT_EQ(tokens_of(request, 99, 1000), 900);
-  EXPECT_EQ(tokens_of(request, 100, 1000), 900);
-  EXPECT_EQ(tokens_of(request, 101, 1000), 899);
-  EXPECT_EQ(tokens_of(request, 999, 1000), 1);
-  const auto tokens = resolve_max_tokens(request, 1000, 1000);
-  const auto* fault = std::get_if<http::Fault>(&tokens);
-  ASSERT_NE(fault, nullptr);
-  EXPECT_EQ(fault->param, "");
-  EXPECT_EQ(fault->context_length->max_tokens, 1);
+TEST(ResolveMaxTokens, ClampsToTheRoom) {
+  for (const CommonRequest& request : {CommonRequest(chat(R"(,"max_tokens":900)")),
+                                       CommonRequest(completion(R"(,"max_tokens":900)"))}) {
+    EXPECT_EQ(tokens_of(request, 99, 1000), 900);
+    EXPECT_EQ(tokens_of(request, 100, 1000), 900);
+    EXPECT_EQ(tokens_of(request, 101, 1000), 899);
+    EXPECT_EQ(tokens_of(request, 999, 1000), 1);
+  }
+  EXPECT_EQ(tokens_of(chat(R"(,"max_tokens":2147483647)"), 1, 1000), 999);
 }
 
-void expect_overflow(const CommonRequest& request, int64_t prompt, int64_t asked,
-                     const std::string& param) {
+// A prompt that leaves no room is refused all the same, and max_tokens is not blamed for it.
+void expect_overflow(const CommonRequest& request, int64_t prompt) {
   const auto tokens = resolve_max_tokens(request, prompt, 1000);
   const auto* fault = std::get_if<http::Fault>(&tokens);
   ASSERT_NE(fault, nullptr) << prompt;
   EXPECT_TRUE(fault->message.starts_with("This model's maximum context length is 1000 tokens"));
-  EXPECT_EQ(fault->param, param);
+  EXPECT_EQ(fault->param, "");
   const Json error = Json::parse(http::fault_body(*fault))["error"];
-  EXPECT_EQ(error["code"], 400);
+  EXPECT_EQ(error["code"], "context_length_exceeded");
   EXPECT_EQ(error["type"], "BadRequestError");
   EXPECT_EQ(error["context_length"],
-            Json({{"limit", 1000}, {"prompt_tokens", prompt}, {"max_tokens", asked}}));
+            Json({{"limit", 1000}, {"prompt_tokens", prompt}, {"max_tokens", 1}}));
 }
 
 TEST(ResolveMaxTokens, RefusesWhatExceedsTheContext) {
-  expect_overflow(chat(R"(,"max_tokens":901)"), 100, 901, "max_tokens");
-  expect_overflow(chat(R"(,"max_tokens":2147483647)"), 1, 2147483647, "max_tokens");
-  expect_overflow(chat(R"(,"max_tokens":1)"), 1000, 1, "");
-  expect_overflow(chat(""), 1000, 1, "");
-  expect_overflow(completion(""), 5000, 1, "");
-  expect_overflow(completion(R"(,"echo":true,"max_tokens":0)"), 1000, 1, "");
+  expect_overflow(chat(R"(,"max_tokens":1)"), 1000);
+  expect_overflow(chat(R"(,"max_tokens":901)"), 1000);
+  expect_overflow(chat(""), 1000);
+  expect_overflow(completion(""), 5000);
+  expect_overflow(completion(R"(,"echo":true,"max_tokens":0)"), 1000);
 }
 
 TEST(ResolveMaxTokens, RefusesMoreMinTokensThanFit) {
@@ -362,8 +358,37 @@ TEST(FaultBody, HasTheShapeOfOpenAiErrors) {
   const http::Fault fault = fault_of_body(R"({"prompt":"a","n":0})");
   EXPECT_EQ(http::fault_body(fault),
             R"({"error":{"message":"n is 0; it must be an integer from 1 to 128",)"
-            R"("type":"BadRequestError","param":"n","code":400}})");
+            R"("type":"BadRequestError","param":"n","code":null}})");
   EXPECT_EQ(Json::parse(http::fault_body(fault_of_body("{")))["error"]["param"], nullptr);
+}
+
+// A text of OpenAI's where it has one, never a number.
+TEST(FaultBody, HasCodesOfOpenAi) {
+  const auto code = [](const http::Fault& fault) {
+    return Json::parse(http::fault_body(fault))["error"]["code"];
+  };
+  EXPECT_EQ(code({.status = 401}), "invalid_api_key");
+  EXPECT_EQ(code({.status = 404, .param = "model"}), "model_not_found");
+  EXPECT_EQ(code({.status = 404}), nullptr);
+  EXPECT_EQ(code({.status = 429}), "rate_limit_exceeded");
+  for (const int status : {400, 403, 405, 500, 503}) EXPECT_EQ(code({.status = status}), nullptr);
+}
+
+// No grammar holds arguments to their schema yet.
+TEST(ChatRequest, ListsStrictAmongTheIgnoredFields) {
+  const auto ignored = [](const std::string& function) {
+    return chat(",\"tools\":[{\"function\":{\"name\":\"f\"" + function + "}}]").unknown.names;
+  };
+  EXPECT_EQ(ignored(R"(,"strict":true)"), std::vector<std::string>{"tools.function.strict"});
+  for (const char* other : {"", R"(,"strict":false)", R"(,"strict":null)"}) {
+    EXPECT_TRUE(ignored(other).empty()) << other;
+  }
+}
+
+TEST(ChatRequest, UsageInEveryChunkNeedsUsage) {
+  EXPECT_FALSE(chat(R"(,"stream_options":{"continuous_usage_stats":true})").continuous_usage_stats);
+  EXPECT_TRUE(chat(R"(,"stream_options":{"continuous_usage_stats":true,"include_usage":true})")
+                  .continuous_usage_stats);
 }
 
 }  // namespace

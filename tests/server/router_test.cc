@@ -17,6 +17,7 @@ Router make_router() {
   router.add("POST", "/pins", none);
   router.add("GET", "/pins", none);
   router.add("GET", "/ui/{*}", none);
+  router.add_prefix("/v1");
   return router;
 }
 
@@ -37,7 +38,9 @@ TEST(Router, NamesThePatternOfAPath) {
   EXPECT_EQ(std::get<Router::Match>(router.find("GET", "/v1/models/a")).pattern, "/v1/models/{}");
   EXPECT_EQ(router.pattern_of("/pins"), "/pins");
   EXPECT_EQ(router.pattern_of("/ui/a/b"), "/ui/{*}");
-  for (const char* path : {"/v1", "/v1/models/%zz", "/ui"}) {
+  EXPECT_EQ(router.pattern_of("/models"), "/v1/models") << "without the prefix";
+  EXPECT_EQ(router.pattern_of("/models/a"), "/v1/models/{}");
+  for (const char* path : {"/v1", "/v1/models/%zz", "/ui", "/v1/v1/models", "/v1/pins"}) {
     EXPECT_EQ(router.pattern_of(path), "") << path;
   }
 }
@@ -47,12 +50,14 @@ TEST(Router, FaultsNameTheRemedy) {
   const auto fault = [&](std::string_view method, std::string_view path) {
     return std::get<Fault>(router.find(method, path));
   };
-  for (const char* path : {"/v1", "/v1/models/a/b", "/v1/models/a/", "//", "/ui", "/V1/models"}) {
+  for (const char* path : {"/v1", "/v1/models/a/b", "/v1/models/a/", "//", "/ui", "/V1/models",
+                           "/v1/models/", "/models/", "/ui/", "/v1/v1/models"}) {
     EXPECT_EQ(fault("GET", path).status, 404) << path;
   }
   for (const char* path : {"/%", "/%1", "/%zz", "/ui/%00"}) {
     EXPECT_EQ(fault("GET", path).status, 400) << path;
   }
+  EXPECT_EQ(fault("DELETE", "/models").status, 405);
   const Fault wrong = fault("DELETE", "/pins");
   EXPECT_EQ(wrong.status, 405);
   EXPECT_EQ(wrong.fields.at(0).name, "Allow");

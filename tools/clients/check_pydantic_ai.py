@@ -90,7 +90,7 @@ def check_tools_need_a_template():
 def check_errors():
     same(raised(ModelHTTPError, lambda: agent(name="none").run_sync(QUESTION)).status_code, 404)
     same(raised(ModelHTTPError, lambda: agent(key="sk-wrong").run_sync(QUESTION)).status_code, 401)
-    same(raised(ModelHTTPError, lambda: agent(max_tokens=10**6).run_sync(QUESTION)).status_code, 400)
+    same(raised(ModelHTTPError, lambda: agent(temperature=-1).run_sync(QUESTION)).status_code, 400)
 
 
 if __name__ == "__main__":

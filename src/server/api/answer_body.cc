@@ -31,6 +31,7 @@ Json message_json(const AnswerOptions& options, size_t choice,
   Json message;
   message["role"] = "assistant";
   message["content"] = nullptr;
+  message["refusal"] = nullptr;  // clients of OpenAI's API check that it is there
   if (!content.empty() || calls.empty()) message["content"] = std::move(content);
   if (!thought.empty()) add_thought(options.reasoning_field, thought, message);
   if (!calls.empty()) message["tool_calls"] = std::move(calls);
@@ -79,6 +80,7 @@ Json answer_head(const AnswerOptions& options, std::string_view object) {
   json["object"] = object;
   json["created"] = options.created;
   json["model"] = options.model;
+  json["system_fingerprint"] = options.system_fingerprint;
   return json;
 }
 

@@ -24,7 +24,8 @@ namespace sluice::api {
 // The text of a document on one line. Ill-formed UTF-8 becomes U+FFFD.
 std::string json_line(const nlohmann::ordered_json& json);
 
-// The members that bodies and chunks begin with: id, object, created, model.
+// The members that bodies and chunks begin with: id, object, created, model,
+// system_fingerprint.
 nlohmann::ordered_json answer_head(const AnswerOptions& options, std::string_view object);
 
 // The body of a completion or a chat, as AnswerWriter::body.

@@ -14,17 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Kind = AnswerEvent::Kind;
 
-// Completions are all content.
-AnswerFormat scanner_format(const AnswerOptions& options) {
-  AnswerFormat format = options.format;
-  if (options.route == AnswerRoute::kCompletions) return {};
-  if (options.reasoning_field == ReasoningField::kNone) {
-    format.thinks = false;
-    format.starts_in_thought = false;
-  }
-  return format;
-}
-
 // Spreads neighbouring numbers over 64 bits. Source: Steele, Lea, Flood, "Fast Splittable
 // Pseudorandom Number Generators" (2014), the mixer of splitmix64.
 uint64_t mixed(uint64_t x) {
@@ -47,6 +36,16 @@ void append_list(Json& list, Json& more) {
 }
 
 }  // namespace
+
+AnswerFormat scanner_format(const AnswerOptions& options) {
+  AnswerFormat format = options.format;
+  if (options.route == AnswerRoute::kCompletions) return {};
+  if (options.reasoning_field == ReasoningField::kNone) {
+    format.thinks = false;
+    format.starts_in_thought = false;
+  }
+  return format;
+}
 
 void ChoicePart::append(ChoicePart next) {
   events.insert(events.end(), std::make_move_iterator(next.events.begin()),
@@ -76,6 +75,7 @@ ChoicePart AnswerChoice::take(const AnswerDelta& delta) {
   for (const int32_t id : output.token_ids) thoughts_.push(id);
   if (!output.token_ids.empty()) last_id_ = output.token_ids.back();
   part.events = scan(output);
+  keep_first_call(part.events);
   add_logprobs(output, part);
   if (options_->return_token_ids) part.token_ids = output.token_ids;
   if (output.finished()) finish(output);
@@ -103,6 +103,15 @@ std::vector<AnswerEvent> AnswerChoice::scan(const RequestOutput& output) {
   return events;
 }
 
+void AnswerChoice::keep_first_call(std::vector<AnswerEvent>& events) {
+  if (!options_->single_call) return;
+  if (is_full_) return events.clear();
+  const auto end = std::ranges::find(events, Kind::kCallEnd, &AnswerEvent::kind);
+  if (end == events.end()) return;
+  events.erase(end + 1, events.end());
+  is_full_ = true;
+}
+
 void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
   const bool has_prompt = !output.prompt_logprobs.empty();
   if (options_->prompt_logprobs && has_prompt) {
@@ -126,10 +135,11 @@ void AnswerChoice::add_logprobs(const RequestOutput& output, ChoicePart& part) {
 
 void AnswerChoice::finish(const RequestOutput& output) {
   const bool aborted = output.finish_reason == FinishReason::kCancelled;
-  const bool calls = scanner_.has_call() && !is_cut(output);
-  finish_reason_ = aborted ? "abort"
-                   : calls ? "tool_calls"
-                           : finish_reason_name(output.finish_reason);
+  // What comes after the only call is left out, and so is how it ended.
+  const bool calls = is_full_ || (scanner_.has_call() && !is_cut(output));
+  finish_reason_ = calls     ? "tool_calls"
+                   : aborted ? "abort"
+                             : finish_reason_name(output.finish_reason);
   if (output.finish_reason != FinishReason::kStop) return;
   const std::vector<int32_t>& ids = options_->stop_token_ids;
   if (!output.stop_reason.empty()) {

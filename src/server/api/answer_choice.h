@@ -43,8 +43,11 @@ class AnswerChoice {
 
   size_t index() const { return index_; }
   bool finished() const { return !finish_reason_.empty(); }
+  // Whether it has the one call that it may have.
+  bool is_full() const { return is_full_; }
   // "stop", "length", "tool_calls", "abort"; "" while it runs. It is "tool_calls" only if the model
-  // ended the answer: what cut one off counts more than the calls before it.
+  // ended the answer, or it has the one call that it may have: what cut one off counts more than the
+  // calls before it.
   const std::string& finish_reason() const { return finish_reason_; }
   // The stop string or the stop id of the request that ended it; null otherwise.
   const nlohmann::ordered_json& stop_reason() const { return stop_reason_; }
@@ -53,6 +56,8 @@ class AnswerChoice {
  private:
   std::string echo() const;
   std::vector<AnswerEvent> scan(const RequestOutput& output);
+  // Drops what follows the first call, if the answer may have one only.
+  void keep_first_call(std::vector<AnswerEvent>& events);
   void add_logprobs(const RequestOutput& output, ChoicePart& part);
   void finish(const RequestOutput& output);
 
@@ -63,10 +68,15 @@ class AnswerChoice {
   ThoughtCounter thoughts_;
   LegacyLogprobs legacy_;
   bool has_begun_ = false;
+  bool is_full_ = false;
   int32_t last_id_ = -1;
   std::string finish_reason_;
   nlohmann::ordered_json stop_reason_;
 };
+
+// The format by which the scanner of such an answer reads it: completions are all content, and
+// thoughts may be.
+AnswerFormat scanner_format(const AnswerOptions& options);
 
 // 24 hexadecimal digits: the same for the same arguments, and different calls of an answer have
 // different ones. Each API puts its own word before them.

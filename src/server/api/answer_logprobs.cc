@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
 namespace sluice::api {
 namespace {
 
@@ -30,13 +32,26 @@ Json token_json(const Tokenizer& tokenizer, const TokenLogprob& token) {
   return json;
 }
 
-// Tokens by their texts; of two with one text the larger value counts.
+// Of OpenAI's completions, whose lists have no bytes. The text has U+FFFD for what is no character.
+std::string token_name(const Tokenizer& tokenizer, int32_t id) {
+  const std::string_view bytes = tokenizer.token_bytes(id);
+  std::string text = token_text(tokenizer, id);
+  if (text == bytes) return text;
+  std::string name = "bytes:";
+  for (const char c : bytes) name += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return name;
+}
+
+// The chosen token comes first, and again where it is among the likeliest.
 Json top_map(const Tokenizer& tokenizer, const LogprobEntry& entry, int32_t num_top) {
   Json map = Json::object();
+  const auto chosen = entry.front().token_id;
   for (size_t i = 0; i < top_end(entry, num_top); ++i) {
-    const double value = json_logprob(entry[i].logprob);
-    Json& slot = map[token_text(tokenizer, entry[i].token_id)];
-    if (slot.is_null() || value > slot.get<double>()) slot = value;
+    const int32_t id = entry[i].token_id;
+    if (i > 0 && id == chosen) continue;
+    std::string name = token_name(tokenizer, id);
+    if (map.contains(name)) name = fmt::format("token_id:{}", id);
+    map[name] = json_logprob(entry[i].logprob);
   }
   return map;
 }
@@ -130,7 +145,7 @@ void LegacyLogprobs::append_answer(const std::vector<LogprobEntry>& entries, Jso
 }
 
 void LegacyLogprobs::append(int32_t id, const LogprobEntry& entry, Json& lists) {
-  lists["tokens"].push_back(token_text(*tokenizer_, id));
+  lists["tokens"].push_back(token_name(*tokenizer_, id));
   lists["text_offset"].push_back(offset_);
   if (entry.empty()) {
     lists["token_logprobs"].push_back(nullptr);

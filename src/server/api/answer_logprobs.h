@@ -45,6 +45,10 @@ nlohmann::ordered_json prompt_logprobs_json(const Tokenizer& tokenizer,
 
 // The four lists tokens, token_logprobs, top_logprobs and text_offset of one choice, in parts.
 //
+// A token is named by its text, or if its bytes are no characters as "bytes:\xe2\x82". Names are
+// different in the map of one position: a further token with a name that a likelier one has is
+// "token_id:7".
+//
 // text_offset counts code points from the beginning of the choice's text, the echoed prompt
 // included. A token that brings no text has the offset of the next one; one that completes a
 // character has the character's. Tokens after the end of the text (a stop string) have offsets

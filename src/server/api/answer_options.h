@@ -40,7 +40,8 @@ struct AnswerOptions {
   std::string request_id;  // "chatcmpl-" or "cmpl-" is put before it
   int64_t created = 0;     // Unix time in seconds
   std::string model;
-  http::TimePoint queued;  // times of prompts count from here, waiting included
+  std::string system_fingerprint;  // what made the answer, of OpenAI's completions and chats
+  http::TimePoint queued;          // times of prompts count from here, waiting included
 
   // Choice i of prompt p has the index p * n + i. A chat has one prompt.
   std::vector<AnswerPrompt> prompts;
@@ -51,6 +52,8 @@ struct AnswerOptions {
   std::vector<std::string> tools;
   ReasoningField reasoning_field = ReasoningField::kBoth;
   uint64_t call_seed = 0;  // random; the ids of calls are made from it
+  // The answer ends with its first complete call; what the model writes after it is left out.
+  bool single_call = false;
 
   // Numbers of likeliest tokens. The outputs may have more; a chat's 0 prints the chosen ones.
   std::optional<int32_t> logprobs;
@@ -64,10 +67,12 @@ struct AnswerOptions {
   bool skip_special_tokens = true;
   bool include_stop_text = false;  // the text ends with the stop string that ended it
   std::vector<int32_t> stop_token_ids;
+  // The room of the prompt, of several the least, where the request's limit exceeded it.
+  std::optional<int32_t> clamped_max_tokens;
 
   // Streams only.
   bool include_usage = false;
-  bool continuous_usage = false;
+  bool continuous_usage = false;  // only with include_usage
   bool return_progress = false;
 
   size_t num_choices() const { return prompts.size() * n; }

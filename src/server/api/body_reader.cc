@@ -1,6 +1,9 @@
 #include "server/api/body_reader.h"
 
+#include <algorithm>
+
 #include "io/json.h"
+#include "tokenizer/chat_template.h"
 
 namespace sluice::api {
 namespace {
@@ -60,16 +63,43 @@ Json parse_body(std::string_view body) {
 }
 
 // Their text is measured as it would be written without spaces.
-void check_tools(Json& tools) {
+void check_tools(Json& tools, UnknownFields& unknown) {
   if (tools.empty()) {
     tools = nullptr;
     return;
   }
   for (size_t i = 0; i < tools.size(); ++i) check_function(tools[i], i);
+  const auto strict = [](const Json& tool) { return is_strict(tool.at("function")); };
+  if (std::ranges::any_of(tools, strict)) unknown.add("tools.function.strict");
   const size_t num_bytes = tools.dump().size();
   if (num_bytes <= kMaxToolBytes) return;
   refuse_field("tools", fmt::format("tools has {} bytes; it must have at most {}", num_bytes,
                                     kMaxToolBytes));
+}
+
+bool is_strict(const Json& object) {
+  const auto strict = object.find("strict");
+  return strict != object.end() && *strict == true;
+}
+
+// Those that it reads and that the request sets in another way stay: the renderer refuses them.
+void drop_unread_variables(const ChatTemplate& chat, Conversation& conversation,
+                           UnknownFields& unknown) {
+  Json read = Json::object();
+  for (auto& [name, value] : conversation.template_kwargs.items()) {
+    if (chat.reads(name)) {
+      read[name] = std::move(value);
+    } else {
+      unknown.add("chat_template_kwargs." + name);
+    }
+  }
+  conversation.template_kwargs = std::move(read);
+}
+
+void drop_unread_tools(const ChatTemplate& chat, ChatRequest& request) {
+  if (request.tool_choice == ToolChoice::kNone && !chat.reads("tools")) {
+    request.conversation.tools = nullptr;
+  }
 }
 
 }  // namespace sluice::api

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,7 +25,19 @@ http::Fault fault_of_field(const Error& error);
 Json parse_body(std::string_view body);
 
 // Checks tools in OpenAI's form: their functions, names and size. An empty list becomes null.
-void check_tools(Json& tools);
+// strict is added to `unknown`.
+void check_tools(Json& tools, UnknownFields& unknown);
+
+// Whether a tool or its function promises that arguments follow the schema. Nothing here makes
+// answers follow a schema, so readers of tools list it among the ignored fields, once.
+bool is_strict(const Json& object);
+
+// Leaves out variables that the template does not read; `unknown` gets their names.
+void drop_unread_variables(const ChatTemplate& chat, Conversation& conversation,
+                           UnknownFields& unknown);
+
+// Leaves out tools that the answer may not call, if the template does not read tools either.
+void drop_unread_tools(const ChatTemplate& chat, ChatRequest& request);
 
 // Before anything else, so that a body for another route is told what it lacks and not what is
 // wrong with a member that this route does not need.
@@ -63,7 +76,13 @@ Read<Request> read_body(std::string_view text, const RequestRules& rules,
                         const FieldTable<Body>& table, Body body, void (*check)(Body&)) {
   try {
     read_members(table, text, {.vocab_size = rules.vocab_size}, body);
+    if constexpr (requires { body.conversation; }) {
+      if (rules.chat) drop_unread_variables(*rules.chat, body.conversation, body.unknown);
+    }
     if (check != nullptr) check(body);
+    if constexpr (std::is_base_of_v<ChatRequest, Body>) {
+      if (rules.chat) drop_unread_tools(*rules.chat, body);
+    }
     return static_cast<Request&&>(std::move(body));
   } catch (const Error& error) {
     return fault_of_field(error);

@@ -38,6 +38,7 @@ bool is_allowed_text(const FieldFacts& facts, const Json& value) {
   if (!value.is_string()) return false;
   const auto& text = value.get_ref<const std::string&>();
   if (text.size() < facts.min_bytes || text.size() > facts.max_bytes) return false;
+  if (facts.no_leading_dot && text.starts_with('.')) return false;
   return facts.alphabet.empty() || std::ranges::all_of(text, [&](char c) {
            return is_letter_or_digit(c) || facts.alphabet.find(c) != std::string_view::npos;
          });
@@ -103,6 +104,11 @@ void check_texts(const Check& check, const Json& value) {
   if (value.is_string()) refuse_value(check, check.place, value);
   check_size(check, value);
   check_items(check, value, [&](const Json& item) { return is_allowed_text(check.facts, item); });
+  size_t num_bytes = 0;
+  for (const Json& item : value) {
+    num_bytes += item.get_ref<const std::string&>().size() + kTextOverhead;
+  }
+  if (num_bytes > check.facts.max_list_bytes) refuse_value(check, check.place, value);
 }
 
 // Ids as names of members: digits, without a sign or a zero in front.
@@ -213,7 +219,14 @@ std::string bytes_text(const FieldFacts& facts) {
   if (!facts.alphabet.empty()) {
     text += fmt::format(", of letters, digits and {}", facts.alphabet);
   }
+  if (facts.no_leading_dot) text += ", not beginning with a dot";
   return text;
+}
+
+std::string list_bytes_text(const FieldFacts& facts) {
+  if (facts.max_list_bytes == kNoLimit) return {};
+  return fmt::format(", with at most {} bytes in all, where each counts {} more",
+                     facts.max_list_bytes, kTextOverhead);
 }
 
 std::string number_text(const FieldFacts& facts) {
@@ -241,8 +254,9 @@ std::string known_values(const FieldFacts& facts, const FieldRules& rules) {
     case FieldType::kText:
       return "a text" + bytes_text(facts);
     case FieldType::kTexts:
-      return fmt::format("a text or a list of {} texts, each{}",
-                         range_text(facts.min_items, facts.max_items), bytes_text(facts));
+      return fmt::format("a text or a list of {} texts, each{}{}",
+                         range_text(facts.min_items, facts.max_items), bytes_text(facts),
+                         list_bytes_text(facts));
     case FieldType::kChoice:
       return fmt::format("one of \"{}\"", fmt::join(facts.choices, "\", \""));
     case FieldType::kTokenIds:

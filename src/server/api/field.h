@@ -59,18 +59,26 @@ struct FieldFacts {
   // one.
   size_t min_items = 0;
   size_t max_items = std::numeric_limits<size_t>::max();
+  // Of all texts of kTexts, where each counts kTextOverhead more: what its copy takes.
+  size_t max_list_bytes = std::numeric_limits<size_t>::max();
   // Of each text.
   size_t min_bytes = 0;
   size_t max_bytes = std::numeric_limits<size_t>::max();
   std::string_view alphabet = {};  // characters beside letters and digits; empty: all texts
+  bool no_leading_dot = false;
   std::span<const std::string_view> choices = {};
   const FieldFacts* members = nullptr;
   size_t num_members = 0;
   // Of kNotDone: a JSON list of the values that are accepted beside null.
   std::string_view neutral = "[]";
+  // For documents, JSON Schema of what code of its own checks: of each object of a list, or of the
+  // value of kAny. Empty: any.
+  std::string_view schema = {};
   std::string_view when_unset = {};  // the default, for documents
   std::string_view help = {};        // half a sentence; of kNotDone it ends the error
 };
+
+inline constexpr size_t kTextOverhead = 32;
 
 // What the checks have to know about the model.
 struct FieldRules {

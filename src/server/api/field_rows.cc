@@ -8,6 +8,9 @@
 namespace sluice::api {
 namespace {
 
+// Each choice has a copy of them, and the engine looks for each of them at every token.
+constexpr size_t kMaxStopBytes = 32 << 10;
+
 constexpr std::array<std::string_view, 2> kToolChoices = {"none", "auto"};
 constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
                                                       "high", "xhigh",   "max"};
@@ -50,13 +53,13 @@ FieldFacts max_tokens_facts(std::string_view name, int64_t min, std::string_view
           .min = min,
           .max = std::numeric_limits<int32_t>::max(),
           .when_unset = when_unset,
-          .help = "tokens of an answer at most"};
+          .help = "tokens of an answer at most; more than the room counts as the room"};
 }
 
 FieldFacts stop_facts(std::string_view name) {
   return {.name = name,
           .type = FieldType::kTexts,
-          .max_items = 16,
+          .max_list_bytes = kMaxStopBytes,
           .min_bytes = 1,
           .max_bytes = 1024,
           .when_unset = "[]",
@@ -77,6 +80,13 @@ FieldFacts tool_choice_facts() {
           .choices = kToolChoices,
           .when_unset = "auto",
           .help = "whether the answer may call tools"};
+}
+
+FieldFacts template_kwargs_facts() {
+  return {.name = "chat_template_kwargs",
+          .type = FieldType::kObject,
+          .when_unset = "{}",
+          .help = "variables of the template; those that it does not read are ignored"};
 }
 
 FieldFacts cache_salt_facts() {

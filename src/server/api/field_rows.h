@@ -34,6 +34,7 @@ FieldFacts stop_facts(std::string_view name);
 FieldFacts effort_facts(std::string_view name);
 FieldFacts tool_choice_facts();
 FieldFacts cache_salt_facts();
+FieldFacts template_kwargs_facts();
 
 // Fields without a value to store.
 constexpr FieldFacts hint(std::string_view name, std::string_view help) {

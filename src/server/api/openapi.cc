@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "server/api/item_schemas.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/request.h"
 #include "server/api/responses/response_fields.h"
@@ -22,6 +23,7 @@ constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 struct BodyFacts {
   std::string_view name;
   std::span<const FieldFacts> (*fields)();
+  std::string_view rules = "[]";  // between the fields: a JSON list of schemas
 };
 
 template <RequestKind kind>
@@ -30,12 +32,13 @@ std::span<const FieldFacts> fields_of() {
 }
 
 constexpr std::array kBodies = {
-    BodyFacts{"CompletionRequest", fields_of<RequestKind::kCompletion>},
-    BodyFacts{"ChatRequest", fields_of<RequestKind::kChat>},
-    BodyFacts{"TokenizeRequest", fields_of<RequestKind::kTokenize>},
-    BodyFacts{"PinRequest", fields_of<RequestKind::kPin>},
+    BodyFacts{"CompletionRequest", fields_of<RequestKind::kCompletion>, kCompletionRules},
+    BodyFacts{"ChatRequest", fields_of<RequestKind::kChat>, kChatRules},
+    BodyFacts{"TokenizeRequest", fields_of<RequestKind::kTokenize>, kInputRules},
+    BodyFacts{"PinRequest", fields_of<RequestKind::kPin>, kInputRules},
     BodyFacts{"DetokenizeRequest", fields_of<RequestKind::kDetokenize>},
     BodyFacts{"MessageRequest", message_fields},
+    BodyFacts{"MessageCountRequest", message_count_fields},
     BodyFacts{"ResponseRequest", [] { return response_fields().facts(); }},
 };
 
@@ -53,8 +56,11 @@ constexpr std::array kRoutes = {
     RouteFacts{"/v1/completions", "continuations of texts or token ids", "CompletionRequest", true},
     RouteFacts{"/v1/chat/completions", "the next message", "ChatRequest", true},
     RouteFacts{"/v1/messages", "the next message, in Anthropic's form", "MessageRequest", true},
-    RouteFacts{"/v1/messages/count_tokens", "the size of a message's prompt", "MessageRequest"},
+    RouteFacts{"/v1/messages/count_tokens", "the size of a message's prompt",
+               "MessageCountRequest"},
+    RouteFacts{"/v1/chat/completions/input_tokens", "the size of a chat's prompt", "ChatRequest"},
     RouteFacts{"/v1/responses", "the next items of a conversation", "ResponseRequest", true},
+    RouteFacts{"/v1/responses/input_tokens", "the size of a response's prompt", "ResponseRequest"},
     RouteFacts{"/v1/models", "the served names"},
     RouteFacts{"/v1/models/{*}", "one served name"},
     RouteFacts{"/tokenize", "the ids of a prompt or a conversation", "TokenizeRequest"},
@@ -83,7 +89,10 @@ Json text_schema(const FieldFacts& facts) {
   Json schema = {{"type", "string"}};
   if (facts.min_bytes > 0) schema["minLength"] = facts.min_bytes;
   if (facts.max_bytes < kNoLimit) schema["maxLength"] = facts.max_bytes;
-  if (!facts.alphabet.empty()) schema["pattern"] = fmt::format("^[A-Za-z0-9{}]*$", facts.alphabet);
+  if (!facts.alphabet.empty()) {
+    schema["pattern"] =
+        fmt::format("^{}[A-Za-z0-9{}]*$", facts.no_leading_dot ? "(?![.])" : "", facts.alphabet);
+  }
   return schema;
 }
 
@@ -101,22 +110,32 @@ Json list_schema(Json items, size_t min_items, size_t max_items) {
   return schema;
 }
 
-Json token_id_schema() { return {{"type", "integer"}, {"minimum", 0}}; }
+// As many of the shortest as their bytes allow.
+size_t most_texts(const FieldFacts& facts) {
+  if (facts.max_list_bytes == kNoLimit) return facts.max_items;
+  return std::min(facts.max_items, facts.max_list_bytes / (facts.min_bytes + kTextOverhead));
+}
+
+Json token_id_schema(int32_t vocab_size) {
+  Json schema = {{"type", "integer"}, {"minimum", 0}};
+  if (vocab_size > 0) schema["maximum"] = vocab_size - 1;
+  return schema;
+}
 
 // A text, ids, or several of either.
-Json prompt_schema(const FieldFacts& facts) {
+Json prompt_schema(const FieldFacts& facts, int32_t vocab_size) {
   const Json text = {{"type", "string"}, {"minLength", 1}};
-  const Json ids = list_schema(token_id_schema(), 1, kNoLimit);
+  const Json ids = list_schema(token_id_schema(vocab_size), 1, kNoLimit);
   return {
       {"anyOf",
        {text, ids, list_schema(text, 1, facts.max_items), list_schema(ids, 1, facts.max_items)}}};
 }
 
-Json object_schema(std::span<const FieldFacts> members) {
+Json object_schema(std::span<const FieldFacts> members, int32_t vocab_size) {
   Json schema = {{"type", "object"}};
   Json required = Json::array();
   for (const FieldFacts& member : members) {
-    schema["properties"][std::string(member.name)] = field_schema(member);
+    schema["properties"][std::string(member.name)] = field_schema(member, vocab_size);
     if (member.required) required.push_back(member.name);
   }
   if (!required.empty()) schema["required"] = std::move(required);
@@ -131,11 +150,15 @@ Json biases_schema(const FieldFacts& facts) {
   return schema;
 }
 
+Json item_schema(const FieldFacts& facts) {
+  return facts.schema.empty() ? Json{{"type", "object"}} : Json::parse(facts.schema);
+}
+
 // Of a field that has an effect; `field_schema` adds what its class means.
-Json known_schema(const FieldFacts& facts) {
+Json known_schema(const FieldFacts& facts, int32_t vocab_size) {
   switch (facts.type) {
     case FieldType::kAny:
-      return Json::object();
+      return facts.schema.empty() ? Json::object() : Json::parse(facts.schema);
     case FieldType::kBool:
       return {{"type", "boolean"}};
     case FieldType::kInteger:
@@ -147,23 +170,23 @@ Json known_schema(const FieldFacts& facts) {
     case FieldType::kTexts:
       return {{"anyOf",
                {text_schema(facts),
-                list_schema(text_schema(facts), facts.min_items, facts.max_items)}}};
+                list_schema(text_schema(facts), facts.min_items, most_texts(facts))}}};
     case FieldType::kChoice:
       return {{"enum", std::vector<std::string>(facts.choices.begin(), facts.choices.end())}};
     case FieldType::kTokenIds:
-      return list_schema(token_id_schema(), facts.min_items, facts.max_items);
+      return list_schema(token_id_schema(vocab_size), facts.min_items, facts.max_items);
     case FieldType::kBiases:
       return biases_schema(facts);
     case FieldType::kPrompt:
-      return prompt_schema(facts);
+      return prompt_schema(facts, vocab_size);
     case FieldType::kObject:
-      return object_schema({facts.members, facts.num_members});
+      return object_schema({facts.members, facts.num_members}, vocab_size);
     case FieldType::kTextOrObjects:
       return {{"anyOf",
                {text_schema(facts),
-                list_schema({{"type", "object"}}, facts.min_items, facts.max_items)}}};
+                list_schema(item_schema(facts), facts.min_items, facts.max_items)}}};
     case FieldType::kObjects:
-      return list_schema({{"type", "object"}}, facts.min_items, facts.max_items);
+      return list_schema(item_schema(facts), facts.min_items, facts.max_items);
   }
   return Json::object();
 }
@@ -177,6 +200,18 @@ void allow_null(Json& schema) {
   } else if (schema.contains("enum")) {
     schema["enum"].push_back(nullptr);
   }
+}
+
+Json body_schema(const BodyFacts& body, const ServerFacts& server) {
+  Json schema = object_schema(body.fields(), server.vocab_size);
+  if (!server.model_names.empty()) {
+    Json names = server.model_names;
+    names.push_back(nullptr);
+    schema["properties"]["model"]["enum"] = std::move(names);
+  }
+  Json rules = Json::parse(body.rules);
+  if (!rules.empty()) schema["allOf"] = std::move(rules);
+  return schema;
 }
 
 // "/v1/models/{*}" is "/v1/models/{name}"; a second place would be "{name2}".
@@ -250,7 +285,7 @@ Json error_answer() {
                        {{"message", text},
                         {"type", text},
                         {"param", {{"type", {"string", "null"}}}},
-                        {"code", {{"type", "integer"}}}}},
+                        {"code", {{"type", {"string", "null"}}}}}},
                       {"required", {"message", "type", "param", "code"}}};
   return error_answer_of(
       {{"type", "object"}, {"properties", {{"error", error}}}, {"required", {"error"}}});
@@ -258,9 +293,9 @@ Json error_answer() {
 
 }  // namespace
 
-Json field_schema(const FieldFacts& facts) {
+Json field_schema(const FieldFacts& facts, int32_t vocab_size) {
   Json schema = Json::object();
-  if (facts.kind == FieldClass::kKnown) schema = known_schema(facts);
+  if (facts.kind == FieldClass::kKnown) schema = known_schema(facts, vocab_size);
   if (facts.kind == FieldClass::kNotDone) schema = {{"enum", Json::parse(facts.neutral)}};
   if (!facts.required) allow_null(schema);
   std::string help(facts.help);
@@ -271,9 +306,9 @@ Json field_schema(const FieldFacts& facts) {
   return schema;
 }
 
-Json openapi_document(const std::vector<RouteName>& routes, std::string_view version) {
+Json openapi_document(const std::vector<RouteName>& routes, const ServerFacts& server) {
   Json document = {{"openapi", "3.1.0"},
-                   {"info", {{"title", "Sluice"}, {"version", version}}},
+                   {"info", {{"title", "Sluice"}, {"version", server.version}}},
                    {"security", {{{"key", Json::array()}}, Json::object()}}};
   for (const RouteName& route : routes) {
     std::vector<std::string> parameters;
@@ -287,7 +322,7 @@ Json openapi_document(const std::vector<RouteName>& routes, std::string_view ver
   components["responses"]["Error"] = error_answer();
   components["responses"]["MessagesError"] = messages_error_answer();
   for (const BodyFacts& body : kBodies) {
-    components["schemas"][std::string(body.name)] = object_schema(body.fields());
+    components["schemas"][std::string(body.name)] = body_schema(body, server);
   }
   return document;
 }

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "server/api/body_reader.h"
-#include "sluice/pin_info.h"
 
 namespace sluice::api {
 namespace {
@@ -39,8 +38,9 @@ void check_completion(CompletionBody& body) {
 }
 
 // add_generation_prompt is true unless a message goes on; only a body that asks for both is wrong.
-void check_conversation(Conversation& conversation, const std::optional<bool>& begin_answer) {
-  check_tools(conversation.tools);
+void check_conversation(Conversation& conversation, const std::optional<bool>& begin_answer,
+                        UnknownFields& unknown) {
+  check_tools(conversation.tools, unknown);
   conversation.add_generation_prompt = begin_answer.value_or(!conversation.continue_final_message);
   if (!conversation.add_generation_prompt || !conversation.continue_final_message) return;
   refuse_field("continue_final_message",
@@ -48,16 +48,9 @@ void check_conversation(Conversation& conversation, const std::optional<bool>& b
                "begins a new one; set one of them to false");
 }
 
-// The two names of the limit are one field: routers send both. Different values have no meaning.
+// The two names of the limit are one field: routers send both. The newer name counts, as in vLLM.
 void check_chat(ChatBody& body) {
-  if (body.max_completion_tokens) {
-    if (body.max_tokens && body.max_tokens != body.max_completion_tokens) {
-      refuse_field("max_completion_tokens",
-                   fmt::format("max_completion_tokens is {} and max_tokens {}; give one of them",
-                               *body.max_completion_tokens, *body.max_tokens));
-    }
-    body.max_tokens = body.max_completion_tokens;
-  }
+  if (body.max_completion_tokens) body.max_tokens = body.max_completion_tokens;
   check_common(body, body.best_of);
   if (body.top_logprobs.value_or(0) > 0 && !body.logprobs) {
     refuse_field("top_logprobs", fmt::format("top_logprobs is {}, but logprobs is false; set it to "
@@ -65,7 +58,7 @@ void check_chat(ChatBody& body) {
                                              *body.top_logprobs));
   }
   if (body.logprobs) body.params.logprobs = body.top_logprobs.value_or(0);
-  check_conversation(body.conversation, body.add_generation_prompt);
+  check_conversation(body.conversation, body.add_generation_prompt, body.unknown);
 }
 
 template <typename Body>
@@ -77,17 +70,11 @@ void check_input(Body& body) {
   }
   body.add_special_tokens = body.asked_special_tokens.value_or(!has_messages);
   if (has_messages) {
-    check_conversation(body.conversation, body.add_generation_prompt);
+    check_conversation(body.conversation, body.add_generation_prompt, body.unknown);
     body.input = std::move(body.conversation);
   } else {
     body.input = *std::move(body.prompt);
   }
-}
-
-void check_pin(PinBody& body) {
-  check_input(body);
-  if (is_pin_name(body.name)) return;
-  refuse_field("name", fmt::format("name is '{}'; it must not begin with a dot", body.name));
 }
 
 }  // namespace
@@ -108,7 +95,7 @@ Read<TokenizeRequest> read_tokenize(std::string_view body, const RequestRules& r
 }
 
 Read<PinRequest> read_pin(std::string_view body, const RequestRules& rules) {
-  return read_body<PinRequest>(body, rules, pin_fields(), PinBody(), check_pin);
+  return read_body<PinRequest>(body, rules, pin_fields(), PinBody(), check_input<PinBody>);
 }
 
 Read<DetokenizeRequest> read_detokenize(std::string_view body, const RequestRules& rules) {
@@ -136,25 +123,17 @@ std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& reque
                                                       int64_t num_prompt_tokens,
                                                       int64_t max_model_len) {
   const int64_t room = max_model_len - num_prompt_tokens;
-  // The engine gives at least one token.
-  const bool is_fixed = request.max_tokens && !request.clamps_max_tokens;
-  const int64_t asked = is_fixed ? std::max<int64_t>(*request.max_tokens, 1) : 1;
-  if (asked > room) {
-    const std::string answer =
-        is_fixed ? fmt::format("max_tokens is {}", asked) : "the answer needs at least one";
+  if (room < 1) {
     return http::Fault{
         .message = fmt::format("This model's maximum context length is {} tokens. However, the "
-                               "prompt has {} tokens and {}; shorten the prompt{}.",
-                               max_model_len, num_prompt_tokens, answer,
-                               is_fixed ? " or lower max_tokens" : ""),
-        .param = is_fixed && room > 0 ? "max_tokens" : "",
-        .context_length = http::ContextLength{max_model_len, num_prompt_tokens, asked}};
+                               "prompt has {} tokens and the answer needs at least one; shorten "
+                               "the prompt.",
+                               max_model_len, num_prompt_tokens),
+        .context_length = http::ContextLength{max_model_len, num_prompt_tokens, 1}};
   }
-  int64_t limit = asked;
-  if (!is_fixed) {
-    const auto most = request.max_tokens ? request.max_tokens : request.default_max_tokens;
-    limit = std::clamp<int64_t>(most.value_or(std::numeric_limits<int32_t>::max()), 1, room);
-  }
+  const auto most = request.max_tokens ? request.max_tokens : request.default_max_tokens;
+  const auto limit =
+      std::clamp<int64_t>(most.value_or(std::numeric_limits<int32_t>::max()), 1, room);
   if (request.params.min_tokens > limit) {
     return http::Fault{.message = fmt::format("min_tokens is {}; it must be from 0 to {}, the most "
                                               "tokens that the answer can have",

@@ -24,12 +24,18 @@
 #include "server/http/fault.h"
 #include "sluice/sampling_params.h"
 
+namespace sluice {
+class ChatTemplate;
+}
+
 namespace sluice::api {
 
 // What the routes know before they read a body.
 struct RequestRules {
   SamplingParams defaults;  // of the model's generation_config.json
   int32_t vocab_size = 0;
+  // What it has no use for is left out of conversations. Null: nothing is.
+  const ChatTemplate* chat = nullptr;
 };
 
 // The members that completions and chats share.
@@ -41,12 +47,10 @@ struct CommonRequest {
   std::optional<int32_t> max_tokens;  // 0 with echo only
   // The limit if max_tokens is empty; empty: the room that the prompt leaves.
   std::optional<int32_t> default_max_tokens;
-  // A max_tokens beyond the room counts as the room: agents send a constant.
-  bool clamps_max_tokens = false;
   int32_t n = 1;
   bool stream = false;
   bool include_usage = false;           // of stream_options
-  bool continuous_usage_stats = false;  // of stream_options
+  bool continuous_usage_stats = false;  // of stream_options; only with include_usage
   bool return_progress = false;
   bool return_token_ids = false;
   bool include_stop_str_in_output = false;  // RequestOutput::stop_reason has the text to add
@@ -57,6 +61,8 @@ struct CommonRequest {
   std::optional<int32_t> prompt_logprobs;  // what the answer shows
   // Types of tools that were left out since they run on the servers of others, for the log.
   std::string skipped_tools;
+  // Ignored, and listed in the log: members that no table has, variables that the template does not
+  // read, strict of tools.
   UnknownFields unknown;
 };
 
@@ -133,12 +139,12 @@ enum class RequestKind { kCompletion, kChat, kTokenize, kPin, kDetokenize };
 // API. It lives as long as the program.
 std::span<const FieldFacts> request_fields(RequestKind kind);
 
-// SamplingParams::max_tokens of a request whose prompt has this many tokens. An explicit max_tokens
-// is kept or refused, unless it is clamped; the default shrinks to the room. 1 for an explicit 0,
-// which the engine does not have: an answer to that leaves the token out.
+// SamplingParams::max_tokens of a request whose prompt has this many tokens. What exceeds the room
+// that the prompt leaves counts as the room: agents send a constant. 1 for an explicit 0, which the
+// engine does not have: an answer to that leaves the token out.
 //
-// Errors: a Fault with status 400 and its context_length for a prompt, or a prompt with max_tokens,
-// that exceeds max_model_len; one for min_tokens above the limit.
+// Errors: a Fault with status 400 and its context_length for a prompt that leaves no room; one for
+// min_tokens above the limit.
 std::variant<int32_t, http::Fault> resolve_max_tokens(const CommonRequest& request,
                                                       int64_t num_prompt_tokens,
                                                       int64_t max_model_len);

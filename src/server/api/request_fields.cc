@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/api/field_rows.h"
+#include "server/api/item_schemas.h"
 #include "sluice/pin_info.h"
 
 namespace sluice::api {
@@ -18,7 +19,7 @@ constexpr std::array kStreamOptions = {
     FieldFacts{.name = "continuous_usage_stats",
                .type = FieldType::kBool,
                .when_unset = "false",
-               .help = "the numbers of tokens so far in every chunk"},
+               .help = "with include_usage: the numbers of tokens so far in every chunk"},
 };
 
 // Members that check_field let through are true, false or null.
@@ -29,7 +30,7 @@ void set_stream_options(Body& body, Json&& value) {
     return member != value.end() && *member == true;
   };
   body.include_usage = is_set("include_usage");
-  body.continuous_usage_stats = is_set("continuous_usage_stats");
+  body.continuous_usage_stats = body.include_usage && is_set("continuous_usage_stats");
 }
 
 // The first item says which of the four forms it is; check_prompt saw to the others.
@@ -111,19 +112,17 @@ void add_conversation(Fields<Body>& fields, bool required) {
                      .required = required,
                      .min_items = 1,
                      .max_items = 100'000,
+                     .schema = kChatMessageSchema,
                      .help = "the conversation"},
                     set_member<&Conversation::messages, Body>});
   fields.push_back({{.name = "tools",
                      .type = FieldType::kObjects,
                      .max_items = 512,
+                     .schema = kChatToolSchema,
                      .when_unset = "[]",
                      .help = "functions that the answer may call; 4 MiB at most"},
                     set_member<&Conversation::tools, Body>});
-  fields.push_back({{.name = "chat_template_kwargs",
-                     .type = FieldType::kObject,
-                     .when_unset = "{}",
-                     .help = "variables of the template"},
-                    set_member<&Conversation::template_kwargs, Body>});
+  fields.push_back({template_kwargs_facts(), set_member<&Conversation::template_kwargs, Body>});
   fields.push_back(
       {effort_facts("reasoning_effort"), set_member<&Conversation::reasoning_effort, Body>});
   fields.push_back({flag_facts("add_generation_prompt", "true, false with continue_final_message",
@@ -141,7 +140,7 @@ Fields<CompletionBody> make_completion_fields() {
                      .max_items = kMaxPrompts,
                      .help = "what the answers continue"},
                     set_prompts});
-  fields.push_back({max_tokens_facts("max_tokens", 0, "16, or the room if that is less"),
+  fields.push_back({max_tokens_facts("max_tokens", 0, "16"),
                     set_member<&CommonRequest::max_tokens, CompletionBody>});
   fields.push_back(
       {flag_facts("echo", "false", "the prompt before the answer; max_tokens may be 0"),
@@ -174,7 +173,7 @@ Fields<ChatBody> make_chat_fields() {
   fields.push_back({tool_choice_facts(), [](ChatBody& body, Json&& value) {
                       body.tool_choice = value == "none" ? ToolChoice::kNone : ToolChoice::kAuto;
                     }});
-  fields.push_back({flag_facts("parallel_tool_calls", "true", "several calls in an answer"),
+  fields.push_back({flag_facts("parallel_tool_calls", "true", "false: one call in an answer"),
                     set_member<&ChatRequest::parallel_tool_calls, ChatBody>});
   return fields;
 }
@@ -202,7 +201,8 @@ Fields<PinBody> make_pin_fields() {
                      .min_bytes = 1,
                      .max_bytes = kMaxPinName,
                      .alphabet = "._-",
-                     .help = "of the pin; not beginning with a dot"},
+                     .no_leading_dot = true,
+                     .help = "of the pin"},
                     set_member<&PinRequest::name, PinBody>});
   fields.push_back({cache_salt_facts(), set_member<&PinRequest::cache_salt, PinBody>});
   return fields;

@@ -50,7 +50,7 @@ void ChunkWriter::write_start(std::string& out) {
     // Completions have no role: one empty chunk shows that the request is there.
     if (!is_chat() && !has_ids && i > 0) break;
     Json choice = bare_choice(i);
-    if (is_chat()) choice["delta"] = {{"role", "assistant"}, {"content", ""}};
+    if (is_chat()) choice["delta"] = {{"role", "assistant"}, {"content", ""}, {"refusal", nullptr}};
     Json extra = Json::object();
     if (has_ids && (!is_chat() || i == 0)) {
       (is_chat() ? extra : choice)["prompt_token_ids"] = options_->prompt_of(i).ids;
@@ -131,7 +131,9 @@ void ChunkWriter::write_chunk(Json choice, Json extra, std::string& out) const {
   Json chunk = head_;
   chunk["choices"] = Json::array({std::move(choice)});
   chunk.update(extra);
-  if (options_->continuous_usage) chunk["usage"] = usage_.usage();
+  if (options_->include_usage) {
+    chunk["usage"] = options_->continuous_usage ? usage_.usage() : Json();
+  }
   http::append_sse_event(out, {}, json_line(chunk));
 }
 

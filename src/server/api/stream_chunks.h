@@ -38,7 +38,7 @@ class ChunkWriter : public AnswerWriter {
   // A chunk for each thing that a delta says, and one for the end of a choice. Log-probabilities
   // and ids of tokens whose text is held back wait for the choice's next chunk.
   void write_delta(const AnswerDelta& delta, std::string& out) override;
-  // The usage if asked for, then [DONE].
+  // The usage if asked for, which is null in all chunks before it, then [DONE].
   void write_end(const std::optional<CachedPlaces>& places, std::string& out) override;
   // The error, then [DONE].
   void write_fault(const http::Fault& fault, std::string& out) override;

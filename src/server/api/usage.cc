@@ -53,6 +53,10 @@ void ThoughtCounter::take(char c) {
   }
 }
 
+void add_clamp(const AnswerOptions& options, Json& usage) {
+  if (options.clamped_max_tokens) usage["clamped_max_tokens"] = *options.clamped_max_tokens;
+}
+
 UsageCounter::UsageCounter(const AnswerOptions& options)
     : options_(&options), choices_(options.num_choices()), cached_(options.prompts.size()) {
   for (const AnswerPrompt& prompt : options.prompts) {
@@ -94,6 +98,7 @@ Json UsageCounter::usage() const {
   json["total_tokens"] = num_prompt_tokens_ + num_tokens_;
   json["prompt_tokens_details"]["cached_tokens"] = num_cached_tokens_;
   json["completion_tokens_details"]["reasoning_tokens"] = num_thought_tokens_;
+  add_clamp(*options_, json);
   return json;
 }
 

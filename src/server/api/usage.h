@@ -54,6 +54,10 @@ struct TokenCounts {
   int64_t thought = 0;  // of `generated`
 };
 
+// Adds AnswerOptions::clamped_max_tokens to a usage of any API, where the request's limit did not
+// count.
+void add_clamp(const AnswerOptions& options, nlohmann::ordered_json& usage);
+
 class UsageCounter {
  public:
   // Aliasing: `options` must outlive this object.

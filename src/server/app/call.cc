@@ -21,11 +21,18 @@ void record_refusal(ServerContext& context, const http::RefusedRequest& refused)
   const std::string_view route = refused.route.empty() ? kUnknownRoute : refused.route;
   context.state.http_metrics().answered(route, refused.status);
   if (!context.log) return;
+  std::string method, path;
+  if (refused.route.empty()) {
+    method = refused.method;
+    path = refused.path;
+  }
   context.workers.post(
       [&log = context.log, entry = metrics::RequestLogEntry{
                                .time = std::chrono::system_clock::now(),
                                .id = std::string(refused.id),
                                .route = std::string(route),
+                               .method = method,
+                               .path = path,
                                .status = refused.status,
                                .total_s = seconds_since(refused.arrived)}] { log(entry); });
 }
@@ -56,6 +63,7 @@ void Call::record(Ending ending) const {
                                    .status = ending.status,
                                    .total_s = seconds_since(arrived),
                                    .skipped_tools = skipped_tools,
+                                   .ignored_fields = ignored_fields,
                                    .summary = ending.summary,
                                    .aborted = ending.aborted,
                                    .error = std::move(ending.error)};

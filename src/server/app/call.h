@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "server/api/answer_options.h"
+#include "server/api/openapi.h"
 #include "server/api/request.h"
 #include "server/app/delivery.h"
 #include "server/app/server_state.h"
@@ -35,7 +37,10 @@ struct ServerContext {
   std::function<void(const metrics::RequestLogEntry&)> log;  // of any thread
   bool log_text = false;                                     // bodies and answers, too
   bool has_page = true;                                      // the page at /
-  std::string openapi;  // the body of /openapi.json; add_routes makes it
+  std::vector<api::RouteName> described;                     // in /openapi.json; add_routes sets it
+  // The body of /openapi.json, which a first request makes once the vocabulary is known.
+  std::once_flag has_openapi;
+  std::string openapi;
 };
 
 // Counts and logs an answer that no handler gave. The line is written by a worker: a log may block,
@@ -55,8 +60,9 @@ struct Call {
   std::shared_ptr<http::Exchange> exchange;
   // Queueing for a worker counts into the times of the request.
   http::TimePoint arrived;
-  // Of CommonRequest, for the log.
+  // Of CommonRequest, for the log: types, and names with commas.
   std::string skipped_tools;
+  std::string ignored_fields;
 
   // Answers with a whole body, and records its status, or kClientClosedRequest if it is not taken.
   // `summary`: of a request that reached the engine.

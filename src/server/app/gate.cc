@@ -91,6 +91,17 @@ std::optional<http::Fault> Gate::check_key(const http::Request& request) const {
                      .fields = {{"WWW-Authenticate", "Bearer"}, {"x-should-retry", "false"}}};
 }
 
+std::optional<http::Fault> Gate::check_key_fields(const http::Request& request) const {
+  for (const std::string_view name : {"Authorization", "x-api-key"}) {
+    const auto has_name = [&](const http::Field& field) {
+      return http::equal_names(field.name, name);
+    };
+    if (std::ranges::count_if(request.fields, has_name) < 2) continue;
+    return http::Fault{.message = std::string(name) + " is given twice; send one"};
+  }
+  return std::nullopt;
+}
+
 std::optional<http::Fault> Gate::check_host(const http::Request& request) const {
   if (!keys_.empty()) return std::nullopt;
   const std::string* field = request.find("Host");
@@ -122,7 +133,8 @@ std::optional<http::Fault> Gate::check_origin(const http::Request& request) cons
 }
 
 std::optional<http::Fault> Gate::check(const http::Request& request) const {
-  for (const auto& fault : {check_host(request), check_origin(request), check_key(request)}) {
+  for (const auto& fault : {check_key_fields(request), check_host(request), check_origin(request),
+                            check_key(request)}) {
     if (fault) return fault;
   }
   return check_type(request);

@@ -30,10 +30,11 @@ class Gate {
  public:
   explicit Gate(const GateOptions& options);
 
-  // Errors, as an answer: 401 for a key that is missing or wrong, on all routes but those that only
-  // say how the server is (/metrics is one if the server is local); 403 for a Host that is not
-  // allowed without keys, and for an Origin that is neither the server's own nor allowed; 415 for a
-  // POST that is not application/json, which a page could send without asking.
+  // Errors, as an answer: 400 for a field of keys that is given twice, of which a proxy before this
+  // server may take the other one; 401 for a key that is missing or wrong, on all routes but those
+  // that only say how the server is (/metrics is one if the server is local); 403 for a Host that
+  // is not allowed without keys, and for an Origin that is neither the server's own nor allowed;
+  // 415 for a POST that is not application/json, which a page could send without asking.
   std::optional<http::Fault> check(const http::Request& request) const;
 
  private:
@@ -43,6 +44,7 @@ class Gate {
   bool needs_key(const http::Request& request) const;
   // Takes the same time for all keys.
   bool is_key(std::string_view key) const;
+  std::optional<http::Fault> check_key_fields(const http::Request& request) const;
   std::optional<http::Fault> check_key(const http::Request& request) const;
   std::optional<http::Fault> check_host(const http::Request& request) const;
   std::optional<http::Fault> check_origin(const http::Request& request) const;

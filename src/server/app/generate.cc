@@ -1,6 +1,7 @@
 // What every generating route does with a checked request: its options, its prompt, its choices.
 #include "server/app/generate.h"
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 #include <random>
@@ -9,6 +10,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "server/api/answer_body.h"
 #include "server/api/request_prompt.h"
 #include "server/app/generation.h"
 
@@ -43,7 +45,7 @@ std::optional<http::Fault> fault_of_size(int64_t num_choices, int64_t num_tokens
 // so their number and size are checked before. Errors: those of resolve_max_tokens and
 // fault_of_size.
 api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest& request,
-                                                        const api::AnswerOptions& options,
+                                                        api::AnswerOptions& options,
                                                         const ServedModel& model) {
   std::vector<int32_t> limits;
   int64_t num_tokens = 0;
@@ -52,6 +54,10 @@ api::Read<std::vector<ServiceRequest>> service_requests(const api::CommonRequest
         api::resolve_max_tokens(request, std::ssize(prompt.ids), model.service.max_model_len());
     if (auto* fault = std::get_if<http::Fault>(&limit)) return std::move(*fault);
     limits.push_back(std::get<int32_t>(limit));
+    if (request.max_tokens && limits.back() < *request.max_tokens) {
+      auto& least = options.clamped_max_tokens;
+      least = std::min(least.value_or(limits.back()), limits.back());
+    }
     num_tokens += std::ssize(prompt.ids) * request.n;
   }
   const int64_t num_choices = std::ssize(options.prompts) * request.n;
@@ -86,6 +92,7 @@ std::shared_ptr<api::AnswerOptions> answer_options(const Call& call,
       api::AnswerOptions{.request_id = call.exchange->request_id(),
                          .created = std::time(nullptr),
                          .model = request.model.value_or(state.names()[0]),
+                         .system_fingerprint = "sluice-" + call.context->version,
                          .queued = call.arrived,
                          .n = static_cast<size_t>(request.n),
                          .reasoning_field = call.context->reasoning_field,
@@ -118,14 +125,33 @@ bool take_conversation(const Call& call, const ServedModel& model, const api::Ch
   if (segments == nullptr) return false;
   options.route = api::AnswerRoute::kChat;
   options.tools = tool_names(request);
+  options.single_call = !request.parallel_tool_calls;
   options.format = format_of_answer(model.format, *segments, !options.tools.empty());
   options.prompts.emplace_back().ids =
       model.service.tokenizer().encode(*segments, request.add_special_tokens);
   return true;
 }
 
+std::optional<size_t> count_input_tokens(const Call& call, const ServedModel& model,
+                                         const api::ChatRequest& request) {
+  if (!call.has_model(request.model)) return std::nullopt;
+  auto encoded =
+      api::conversation_ids(request.conversation, request.add_special_tokens, model.prompt_tools());
+  const std::vector<int32_t>* ids = call.value_or_fail(encoded);
+  if (ids == nullptr) return std::nullopt;
+  return ids->size();
+}
+
+void answer_input_tokens(const Call& call, const ServedModel& model,
+                         const api::ChatRequest& request) {
+  if (const auto count = count_input_tokens(call, model, request)) {
+    call.answer_json(
+        api::json_line({{"object", "response.input_tokens"}, {"input_tokens", *count}}));
+  }
+}
+
 void generate(const Call& call, std::shared_ptr<const ServedModel> model,
-              const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options,
+              const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options,
               std::shared_ptr<api::AnswerWriter> writer) {
   auto made = service_requests(request, *options, *model);
   std::vector<ServiceRequest>* choices = call.value_or_fail(made);
@@ -136,7 +162,8 @@ void generate(const Call& call, std::shared_ptr<const ServedModel> model,
                      .body = call.context->log_text ? call.body : std::string(),
                      .exchange = call.exchange,
                      .arrived = call.arrived,
-                     .skipped_tools = request.skipped_tools},
+                     .skipped_tools = request.skipped_tools,
+                     .ignored_fields = fmt::format("{}", fmt::join(request.unknown.names, ","))},
                     std::move(model),
                     {.options = std::move(options),
                      .writer = std::move(writer),

@@ -9,7 +9,9 @@
 // Functions that return false have answered the call. Thread rule: on a worker.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "server/api/answer_options.h"
 #include "server/api/answer_writer.h"
@@ -33,10 +35,18 @@ bool may_wait(const Call& call, const ServedModel& model, const api::CommonReque
 bool take_conversation(const Call& call, const ServedModel& model, const api::ChatRequest& request,
                        api::AnswerOptions& options);
 
-// Submits the request; the answer leaves through `writer`. Errors, as answers: those of
-// resolve_max_tokens, 400 for more tokens than may ever wait, and those of the service.
+// The tokens of the prompt that the request would have. Nothing after answering with an error.
+std::optional<size_t> count_input_tokens(const Call& call, const ServedModel& model,
+                                         const api::ChatRequest& request);
+// Answers with them in the form of OpenAI's Responses API, which other servers also give for chats.
+void answer_input_tokens(const Call& call, const ServedModel& model,
+                         const api::ChatRequest& request);
+
+// Submits the request; the answer leaves through `writer`. Sets clamped_max_tokens. Errors, as
+// answers: those of resolve_max_tokens, 400 for more tokens than may ever wait, and those of the
+// service.
 void generate(const Call& call, std::shared_ptr<const ServedModel> model,
-              const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options,
+              const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options,
               std::shared_ptr<api::AnswerWriter> writer);
 
 }  // namespace sluice::server

@@ -13,7 +13,7 @@ namespace {
 using Ids = std::vector<int32_t>;
 
 void answer(const Call& call, std::shared_ptr<const ServedModel> model,
-            const api::CommonRequest& request, std::shared_ptr<const api::AnswerOptions> options) {
+            const api::CommonRequest& request, std::shared_ptr<api::AnswerOptions> options) {
   auto writer = std::make_shared<api::ChunkWriter>(options, model->service.tokenizer());
   generate(call, std::move(model), request, std::move(options), std::move(writer));
 }
@@ -49,16 +49,12 @@ void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
   if (request == nullptr || !call.has_model(request->model)) return;
   const auto options = answer_options(call, *request);
   if (!take_conversation(call, *model, *request, *options)) return;
-  // Nothing here ends an answer after its first call, and dropping the others would hide that the
-  // model made them. Without tools there is none, and an answer in Llama's form is one call at
-  // most.
-  if (!options->tools.empty() && !request->parallel_tool_calls &&
-      model->format.tools != ToolFormat::kLlama3Json) {
-    return call.fail({.message = "parallel_tool_calls is false, but the answers of this model may "
-                                 "have several calls; leave it out, and use the first one",
-                      .param = "parallel_tool_calls"});
-  }
   answer(call, std::move(model), *request, options);
+}
+
+void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
+  auto read = api::read_chat(call.body, model->rules);
+  if (const auto* request = call.value_or_fail(read)) answer_input_tokens(call, *model, *request);
 }
 
 }  // namespace
@@ -66,6 +62,8 @@ void chat(const Call& call, std::shared_ptr<const ServedModel> model) {
 void add_generation_routes(http::Router& router, ServerContext& context) {
   add_model_route(router, context, {.pattern = "/v1/completions", .answering = complete});
   add_model_route(router, context, {.pattern = "/v1/chat/completions", .answering = chat});
+  add_model_route(router, context,
+                  {.pattern = "/v1/chat/completions/input_tokens", .answering = count_tokens});
 }
 
 }  // namespace sluice::server

@@ -7,7 +7,6 @@
 #include "server/api/messages/messages_fault.h"
 #include "server/api/messages/messages_request.h"
 #include "server/api/messages/messages_writer.h"
-#include "server/api/request_prompt.h"
 #include "server/app/generate.h"
 #include "server/app/routes.h"
 
@@ -29,12 +28,10 @@ void messages(const Call& call, std::shared_ptr<const ServedModel> model) {
 void count_tokens(const Call& call, std::shared_ptr<const ServedModel> model) {
   auto read = api::read_message_count(call.body, model->rules);
   const api::ChatRequest* request = call.value_or_fail(read);
-  if (request == nullptr || !call.has_model(request->model)) return;
-  auto encoded = api::conversation_ids(request->conversation, request->add_special_tokens,
-                                       model->prompt_tools());
-  const std::vector<int32_t>* ids = call.value_or_fail(encoded);
-  if (ids == nullptr) return;
-  call.answer_json(api::json_line({{"input_tokens", ids->size()}}));
+  if (request == nullptr) return;
+  if (const auto count = count_input_tokens(call, *model, *request)) {
+    call.answer_json(api::json_line({{"input_tokens", *count}}));
+  }
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "server/api/openapi.h"
 #include "server/app/cors_origins.h"
 #include "server/page/page_routes.h"
 
@@ -25,6 +24,7 @@ void answer_with_model(const Call& call, Answering answering) {
 }  // namespace
 
 void add_routes(http::Router& router, ServerContext& context) {
+  router.add_prefix("/v1");  // base URLs without it, as llama-server takes them
   add_status_routes(router, context);
   add_text_routes(router, context);
   add_generation_routes(router, context);
@@ -32,13 +32,11 @@ void add_routes(http::Router& router, ServerContext& context) {
   add_response_routes(router, context);
   add_watch_routes(router, context);
   add_pin_routes(router, context);
-  std::vector<api::RouteName> names;
   for (http::Router::Name& name : router.names()) {
     // HTTP has it wherever there is GET, so a description of each would only repeat that.
     if (name.method == "HEAD") continue;
-    names.push_back({std::move(name.method), std::move(name.pattern)});
+    context.described.push_back({std::move(name.method), std::move(name.pattern)});
   }
-  context.openapi = api::openapi_document(names, context.version).dump();
   // Neither is a part of the API: a description could not say that the events never end.
   add_event_routes(router, context);
   if (context.has_page) add_page_routes(router, context);

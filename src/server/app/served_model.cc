@@ -57,7 +57,9 @@ ServedModel::ServedModel(EngineService& engine, const std::string& model_directo
       directory(model_directory),
       chat(load_chat_template(engine.tokenizer().config(), template_file)),
       format(answer_format_of(chat, tool_format)),
-      rules{.defaults = engine.default_sampling_params(), .vocab_size = engine.vocab_size()},
+      rules{.defaults = engine.default_sampling_params(),
+            .vocab_size = engine.vocab_size(),
+            .chat = &chat},
       tokenizer_info(tokenizer_info_of(model_directory, engine.tokenizer())),
       metrics(engine.max_model_len()) {}
 

@@ -24,12 +24,15 @@ namespace sluice::server {
 
 struct ServedModel {
   // `tool_format`: how answers have calls, instead of what the template shows.
-  // Aliasing: the service must outlive this object.
+  // Aliasing: the service must outlive this object, which stays where it is.
   // Errors: those of load_chat_template for `template_file`; kModel for a tokenizer_config.json
   // that is not well-formed.
   ServedModel(EngineService& engine, const std::string& model_directory,
               const std::string& template_file,
               std::optional<ToolFormat> tool_format = std::nullopt);
+
+  ServedModel(const ServedModel&) = delete;  // `rules` points to `chat`
+  ServedModel& operator=(const ServedModel&) = delete;
 
   api::PromptTools prompt_tools() const;
   metrics::EngineReading reading() const;

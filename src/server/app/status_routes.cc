@@ -37,7 +37,18 @@ http::Answer version(ServerContext& context, const http::Request&) {
   return {.body = Json{{"version", context.version}}.dump()};
 }
 
+// Milliseconds of work, so it is done once; while the model loads for each request.
 http::Answer openapi(ServerContext& context, const http::Request&) {
+  const auto described = [&](int32_t vocab_size) {
+    return api::openapi_document(context.described, {.version = context.version,
+                                                     .model_names = context.state.names(),
+                                                     .vocab_size = vocab_size})
+        .dump();
+  };
+  const auto model = context.state.model();
+  if (model == nullptr) return {.body = described(0)};
+  std::call_once(context.has_openapi,
+                 [&] { context.openapi = described(model->rules.vocab_size); });
   return {.body = context.openapi};
 }
 

@@ -7,6 +7,7 @@
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
+#include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <poll.h>
 #include <sys/socket.h>
@@ -66,17 +67,41 @@ void Connection::read_more() {
 void Connection::on_read(const Error& error, size_t size) {
   reading_ = false;
   if (closed_) return;
-  if (error) return on_end_of_input();
+  if (error == asio::error::eof) return on_end_of_input();
+  if (error) return lose(Gone::kDisconnected);
   if (!lingering_) in_.append(piece_.data(), size);
   if (!outbox_ && !lingering_) consume();
   read_more();
   arm();
 }
 
-// A client that closes its sending side while it waits for an answer counts as gone.
+// A client that has closed its sending side may still read, or may be gone: both look alike until
+// it is sent something.
 void Connection::on_end_of_input() {
-  if (outbox_) return lose(Gone::kDisconnected);
-  close();
+  if (!outbox_) return close();
+  input_ended_ = true;
+  probe();
+  arm();
+}
+
+// Sends what every client skips. The machine of one that is gone answers with a reset, by which
+// peer_is_gone knows. HTTP/1.0 has nothing to skip before an answer, so there the client counts as
+// gone.
+void Connection::probe() {
+  const bool has_events = streaming_ && !head_only_;
+  if (peer_is_gone() || (!has_events && !chunked_)) return lose(Gone::kDisconnected);
+  watch_peer();
+  // What is being written may have left before the client did.
+  probe_next_ = writing_;
+  if (finished_ || writing_) return;
+  if (has_events) return send_ping();
+  if (!streaming_ && !send_continue()) lose(Gone::kDisconnected);
+}
+
+void Connection::watch_peer() {
+  socket_.async_wait(Socket::wait_error, [self = shared_from_this()](const Error&) {
+    if (!self->closed_ && self->outbox_ && self->peer_is_gone()) self->lose(Gone::kDisconnected);
+  });
 }
 
 void Connection::consume() {
@@ -150,10 +175,16 @@ void Connection::refuse(const Fault& fault) {
   pump();
 }
 
-void Connection::report_refusal(int status) const {
+void Connection::report_refusal(int status) {
   const auto& report = set_->options.on_refusal;
   if (!report) return;
-  report({.status = status, .route = route_, .id = request_id_, .arrived = reader_.arrived()});
+  const Request& request = reader_.head().request;
+  report({.status = status,
+          .route = route_,
+          .method = request.method,
+          .path = request.path,
+          .id = request_id_,
+          .arrived = reader_.arrived()});
 }
 
 void Connection::call_handler() {
@@ -262,6 +293,7 @@ void Connection::on_written(const Error& error, size_t size) {
   written_ = 0;
   if (finished_) return end_exchange();
   pump();
+  if (std::exchange(probe_next_, false) && !closed_ && !writing_) probe();
 }
 
 void Connection::end_exchange() {
@@ -270,6 +302,8 @@ void Connection::end_exchange() {
   answer_end_ = TimePoint::max();
   finished_ = false;
   streaming_ = false;
+  input_ended_ = false;
+  probe_next_ = false;
   start_ = {};
   // A connection that waits for its next request does not hold the memory of a long answer.
   if (out_.capacity() > kBatchBytes) std::string().swap(out_);
@@ -312,7 +346,7 @@ void Connection::arm() {
 }
 
 void Connection::on_time() {
-  if (outbox_ && !reading_ && peer_has_closed()) return lose(Gone::kDisconnected);
+  if (outbox_ && !reading_ && look_at_peer()) return;
   if (outbox_ && Clock::now() >= answer_end_) {
     answer_end_ = TimePoint::max();
     outbox_->expire();
@@ -324,7 +358,10 @@ void Connection::on_time() {
     return fault ? refuse(*fault) : close();
   }
   if (writing_) return lose(Gone::kSlowClient);
-  if (!streaming_) return;
+  if (streaming_) send_ping();
+}
+
+void Connection::send_ping() {
   std::string text;
   start_.ping(text);
   last_taken_ = Clock::now();
@@ -335,10 +372,21 @@ void Connection::on_time() {
   write_some();
 }
 
-// Sees a close behind input that is not read.
-bool Connection::peer_has_closed() {
+short Connection::peer_events() {
   pollfd state{.fd = socket_.native_handle(), .events = POLLRDHUP, .revents = 0};
-  return poll(&state, 1, 0) > 0;
+  return poll(&state, 1, 0) > 0 ? state.revents : short{0};
+}
+
+bool Connection::peer_is_gone() { return (peer_events() & (POLLHUP | POLLERR)) != 0; }
+
+// Sees an end behind input that is not read, too.
+bool Connection::look_at_peer() {
+  if (peer_is_gone()) {
+    lose(Gone::kDisconnected);
+  } else if (!input_ended_ && (peer_events() & POLLRDHUP) != 0) {
+    on_end_of_input();
+  }
+  return closed_;
 }
 
 void Connection::linger() {

@@ -37,10 +37,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   using Error = boost::system::error_code;
 
   // Requests. A read is always pending, also while an answer is made, since its end is how a client
-  // that left is noticed; it stops only when a client has sent too much ahead.
+  // that left is noticed; it stops only when a client has sent too much ahead, or has ended its
+  // input.
   void read_more();
   void on_read(const Error& error, size_t size);
   void on_end_of_input();
+  void probe();
+  void watch_peer();
   // Feeds the reader with what has come, until a request is complete and its handler is called.
   void consume();
   void note_head();
@@ -51,7 +54,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Answers without a handler. The body of such a request is not read.
   void refuse(const Fault& fault);
   // Tells ServerOptions::on_refusal, which counts and logs what no handler sees.
-  void report_refusal(int status) const;
+  void report_refusal(int status);
 
   // Answers. `pump` runs when the outbox has something and when a write has ended: at most one
   // write is pending, and meanwhile the outbox merges.
@@ -69,7 +72,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // When the nearest limit of this moment ends: of the request, the answer, the client or a ping.
   TimePoint deadline() const;
   void on_time();
-  bool peer_has_closed();
+  void send_ping();
+  // What poll says of the other end, whether it is known to be gone, and whether this has ended the
+  // connection.
+  short peer_events();
+  bool peer_is_gone();
+  bool look_at_peer();
 
   // The end. `linger` sends everything and reads on for a while: a close with unread input would
   // reset the connection, and the client would lose the answer.
@@ -89,6 +97,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closed_ = false;    // what is still pending has no effect any more
   bool stopping_ = false;  // the current answer is the last one
   bool lingering_ = false;
+  bool input_ended_ = false;  // while an answer is made: the client sends no more
+  bool probe_next_ = false;   // after the write that is pending
   TimePoint linger_end_;
 
   // Of the current answer.

@@ -43,6 +43,15 @@ const Status* find_status(int code) {
   return found == kStatuses.end() ? nullptr : found;
 }
 
+// The names of OpenAI's API, by which clients tell errors apart; empty: it has none.
+std::string_view code_of(const Fault& fault) {
+  if (fault.context_length) return "context_length_exceeded";
+  if (fault.status == 401) return "invalid_api_key";
+  if (fault.status == 404 && fault.param == "model") return "model_not_found";
+  if (fault.status == 429) return "rate_limit_exceeded";
+  return {};
+}
+
 }  // namespace
 
 std::string_view fault_type(int status) {
@@ -62,7 +71,8 @@ std::string fault_body(const Fault& fault, std::string_view /*request_id*/) {
   error["type"] = fault_type(fault.status);
   error["param"] = nullptr;
   if (!fault.param.empty()) error["param"] = fault.param;
-  error["code"] = fault.status;
+  error["code"] = nullptr;
+  if (const std::string_view code = code_of(fault); !code.empty()) error["code"] = code;
   if (const auto& context = fault.context_length) {
     error["context_length"] = {{"limit", context->limit},
                                {"prompt_tokens", context->prompt_tokens},

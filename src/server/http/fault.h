@@ -39,7 +39,7 @@ struct Fault {
 using FaultBody = std::string (*)(const Fault& fault, std::string_view request_id);
 
 // OpenAI's: {"error": {"message", "type", "param", "code"}}, with "context_length" in it where the
-// fault has one. Streams send it as an event.
+// fault has one. "code" is a text of OpenAI's, or null. Streams send it as an event.
 std::string fault_body(const Fault& fault, std::string_view request_id = {});
 
 // The body with the fault's headers. The answer closes the connection when the fault says so, and

@@ -69,7 +69,7 @@ std::optional<Fault> read_encoding(Head& head, const FieldCounts& counts) {
     return closing_fault(400, "Transfer-Encoding needs HTTP/1.1, but the request is HTTP/1.0");
   }
   const std::string& value = *head.request.find("Transfer-Encoding");
-  if (value != "chunked") {
+  if (!equal_names(value, "chunked")) {
     return closing_fault(
         400, fmt::format("Transfer-Encoding is \"{}\"; it must be \"chunked\"", printable(value)));
   }

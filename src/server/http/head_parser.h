@@ -31,7 +31,7 @@ struct Head {
 // Errors, all of which close the connection: 400 for a byte below 0x20 other than tab and CR LF, a
 // CR or LF alone, a continued field, a target that is not a path, another version than 1.0 and 1.1,
 // no Host or two, a Content-Length twice or not all digits, a Transfer-Encoding twice, with
-// HTTP/1.0, with Content-Length or other than the very text "chunked", and all that Beast's parser
+// HTTP/1.0, with Content-Length or other than "chunked" alone, and all that Beast's parser
 // refuses; 411 for POST, PUT and PATCH without a length; 413 for a length above the limit; 414 for
 // a long target; 415 for a Content-Encoding; 417 for another Expect than 100-continue; 431 for too
 // many fields.

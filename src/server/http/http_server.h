@@ -21,11 +21,13 @@ namespace sluice::http {
 // An answer that no handler gave: the request was refused before one, or its handler threw.
 struct RefusedRequest {
   int status = 0;
-  // The pattern of the route; empty: no route has the path, or the head could not be read. It and
-  // the id are valid during the call only.
+  // The pattern of the route; empty: no route has the path, or the head could not be read. All
+  // texts are valid during the call only.
   std::string_view route;
-  std::string_view id;  // X-Request-Id of the answer
-  TimePoint arrived;    // the first byte of the request
+  std::string_view method;  // empty: not read
+  std::string_view path;    // as the client sent it, without its query
+  std::string_view id;      // X-Request-Id of the answer
+  TimePoint arrived;        // the first byte of the request
 };
 
 struct ServerOptions {

@@ -11,16 +11,6 @@
 namespace sluice::http {
 namespace {
 
-std::vector<std::string> split(std::string_view path) {
-  std::vector<std::string> segments;
-  for (size_t at = 1; at <= path.size();) {
-    const size_t end = std::min(path.find('/', at), path.size());
-    segments.emplace_back(path.substr(at, end - at));
-    at = end + 1;
-  }
-  return segments;
-}
-
 int hex_value(char c) {
   const size_t at = std::string_view("0123456789abcdef0123456789ABCDEF").find(c);
   return at == std::string_view::npos ? -1 : static_cast<int>(at % 16);
@@ -43,23 +33,14 @@ std::optional<std::string> decode(std::string_view text) {
   return decoded;
 }
 
-// The parts of the path, or nothing if it is wrongly percent-encoded.
-std::optional<std::vector<std::string>> decoded_segments(std::string_view path) {
-  std::vector<std::string> segments = split(path);
-  for (std::string& segment : segments) {
-    auto decoded = decode(segment);
-    if (!decoded) return std::nullopt;
-    segment = std::move(*decoded);
-  }
-  return segments;
-}
-
 // What the pattern captures, or nothing if the path does not fit.
 std::optional<std::vector<std::string>> match(const std::vector<std::string>& pattern,
                                               const std::vector<std::string>& path) {
   std::vector<std::string> captures;
   for (size_t i = 0; i < pattern.size(); ++i) {
     if (i >= path.size()) return std::nullopt;
+    // A name that was forgotten; the slash at the end alone would else look like an empty one.
+    if (pattern[i].starts_with('{') && path[i].empty()) return std::nullopt;
     if (pattern[i] == "{*}") {
       captures.push_back(
           fmt::format("{}", fmt::join(path.begin() + static_cast<ptrdiff_t>(i), path.end(), "/")));
@@ -82,13 +63,39 @@ void Router::add(std::string method, std::string_view pattern, Handler handler, 
       {std::move(method), std::string(pattern), split(pattern), std::move(handler), faults});
 }
 
+Router::Segments Router::split(std::string_view path) {
+  Segments segments;
+  for (size_t at = 1; at <= path.size();) {
+    const size_t end = std::min(path.find('/', at), path.size());
+    segments.emplace_back(path.substr(at, end - at));
+    at = end + 1;
+  }
+  return segments;
+}
+
+std::optional<Router::Segments> Router::segments_of(std::string_view path) const {
+  Segments segments = split(path);
+  for (std::string& segment : segments) {
+    auto decoded = decode(segment);
+    if (!decoded) return std::nullopt;
+    segment = std::move(*decoded);
+  }
+  if (prefix_.empty() || route_of(segments) != nullptr) return segments;
+  Segments longer = prefix_;
+  longer.insert(longer.end(), segments.begin(), segments.end());
+  return route_of(longer) == nullptr ? segments : longer;
+}
+
 // The first route of the path, whatever its method is; null: there is none.
-const Router::Route* Router::route_of(std::string_view path) const {
-  const auto segments = decoded_segments(path);
-  if (!segments) return nullptr;
+const Router::Route* Router::route_of(const Segments& segments) const {
   const auto found = std::ranges::find_if(
-      routes_, [&](const Route& route) { return match(route.segments, *segments).has_value(); });
+      routes_, [&](const Route& route) { return match(route.segments, segments).has_value(); });
   return found == routes_.end() ? nullptr : &*found;
+}
+
+const Router::Route* Router::route_of(std::string_view path) const {
+  const auto segments = segments_of(path);
+  return segments ? route_of(*segments) : nullptr;
 }
 
 FaultBody Router::faults_of(std::string_view path) const {
@@ -98,7 +105,7 @@ FaultBody Router::faults_of(std::string_view path) const {
 
 std::variant<Router::Match, Fault> Router::find(std::string_view method,
                                                 std::string_view path) const {
-  const auto decoded = decoded_segments(path);
+  const auto decoded = segments_of(path);
   if (!decoded) {
     return Fault{
         .status = 400,

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -31,10 +32,14 @@ class Router {
   };
 
   // A pattern is a path whose segments are texts, or {} for any one segment; a last {*} stands for
-  // one or more. {} and {*} are captured, percent-decoded. The first pattern added that fits
-  // counts. `faults` writes the errors of requests to paths that fit, whoever finds them.
+  // one or more. {} and {*} are captured, percent-decoded, and do not begin with an empty segment.
+  // The first pattern added that fits counts. `faults` writes the errors of requests to paths that
+  // fit, whoever finds them.
   void add(std::string method, std::string_view pattern, Handler handler,
            FaultBody faults = fault_body);
+
+  // Paths that no route has count as if they began with this one: "/models" is "/v1/models" then.
+  void add_prefix(std::string_view prefix) { prefix_ = split(prefix); }
 
   // Errors: 400 for a path that is wrongly percent-encoded or holds NUL, 404 for an unknown path,
   // 405 with Allow for one that knows other methods.
@@ -62,9 +67,17 @@ class Router {
     FaultBody faults;
   };
 
+  using Segments = std::vector<std::string>;
+
+  static Segments split(std::string_view path);
+  // The segments of the path, decoded, with the prefix if only so a route has them. Nothing if it
+  // is wrongly percent-encoded.
+  std::optional<Segments> segments_of(std::string_view path) const;
+  const Route* route_of(const Segments& segments) const;
   const Route* route_of(std::string_view path) const;
 
   std::vector<Route> routes_;
+  Segments prefix_;
 };
 
 }  // namespace sluice::http

@@ -30,6 +30,9 @@ std::string request_log_text(const RequestLogEntry& entry) {
   std::string line = fmt::format("{} {} {} {}", log_time_text(entry.time), log_word(entry.id),
                                  log_word(entry.route), entry.status);
   const auto out = std::back_inserter(line);
+  if (!entry.path.empty()) {
+    fmt::format_to(out, " method={} path={}", log_word(entry.method), log_word(entry.path));
+  }
   const auto phase = [&](std::string_view name, std::optional<double> seconds) {
     if (seconds) fmt::format_to(out, " {}={:.3f}s", name, *seconds);
   };
@@ -48,6 +51,9 @@ std::string request_log_text(const RequestLogEntry& entry) {
   if (!entry.skipped_tools.empty()) {
     fmt::format_to(out, " skipped_tools={}", log_word(entry.skipped_tools));
   }
+  if (!entry.ignored_fields.empty()) {
+    fmt::format_to(out, " ignored_fields={}", log_word(entry.ignored_fields));
+  }
   if (!entry.error.empty()) fmt::format_to(out, " error={}", quoted_error(entry.error));
   if (entry.text) {
     fmt::format_to(out, " request={}", quoted_text(entry.text->request));
@@ -65,6 +71,10 @@ std::string request_log_json(const RequestLogEntry& entry) {
   };
   object["id"] = entry.id;
   object["route"] = entry.route;
+  if (!entry.path.empty()) {
+    object["method"] = log_word(entry.method);
+    object["path"] = log_word(entry.path);
+  }
   object["status"] = entry.status;
   if (const auto& summary = entry.summary) {
     object["prompt_tokens"] = summary->num_prompt_tokens;
@@ -80,6 +90,7 @@ std::string request_log_json(const RequestLogEntry& entry) {
   }
   if (entry.aborted) object["aborted"] = abort_reason_name(*entry.aborted);
   if (!entry.skipped_tools.empty()) object["skipped_tools"] = entry.skipped_tools;
+  if (!entry.ignored_fields.empty()) object["ignored_fields"] = entry.ignored_fields;
   if (!entry.error.empty()) object["error"] = entry.error;
   if (entry.text) {
     object["request"] = entry.text->request;

@@ -26,9 +26,14 @@ struct RequestLogEntry {
   LogTime time;       // of the end of the answer
   std::string id;     // as X-Request-Id
   std::string route;  // as in HttpMetrics::answered
+  // Of a request whose path no route has: a wrong base URL is found by them. Cut and escaped where
+  // they are written.
+  std::string method = {};
+  std::string path = {};
   int status = 200;
   double total_s = 0;                     // from the request's arrival to the end of the answer
   std::string skipped_tools;              // types of its tools that were left out; empty: none
+  std::string ignored_fields;             // members of the body without effect; empty: none
   std::optional<RequestSummary> summary;  // empty: it did not reach the engine
   std::optional<AbortReason> aborted;
   std::string error;  // why the server failed; empty: it did not

@@ -64,6 +64,15 @@ TEST(Gate, TakesAKeyFromEitherField) {
   EXPECT_EQ(with("one-secret", "Bearer two"), 0);
 }
 
+// A proxy before the server may take the other one.
+TEST(Gate, RefusesTwoKeysInOneField) {
+  for (const Gate& gate : {Gate({.keys = {"two"}}), Gate(GateOptions{})}) {
+    for (const char* name : {"Authorization", "x-api-key"}) {
+      EXPECT_EQ(checked(gate, {{name, "Bearer two"}, {name, "Bearer two"}}), 400) << name;
+    }
+  }
+}
+
 // The first two only say how the server is; another path, however it is written, needs the key.
 TEST(Gate, OpensPathsThatSayHowTheServerIs) {
   const Gate local({.keys = {"k"}}), remote({.keys = {"k"}, .is_local = false});

@@ -87,7 +87,7 @@ void expect_typed(const std::string& answer, const std::string& body) {
   if (status != 400) return;
   const Json error = body_of(answer)["error"];
   EXPECT_EQ(error["type"], "BadRequestError") << body << "\n" << answer;
-  EXPECT_EQ(error["code"], 400);
+  EXPECT_TRUE(error["code"].is_null() || error["code"].is_string());
   EXPECT_FALSE(error["message"].get<std::string>().empty());
   EXPECT_LT(answer.size(), 2000U) << "an error must not give back what it got";
 }
@@ -215,10 +215,10 @@ TEST(Hostile, KeysThatAreWrong) {
   // Either field may have the key, but not both a wrong one.
   strangers.push_back({common + "x-api-key: wrong\r\nAuthorization: Bearer no\r\n", 401});
   strangers.push_back({common + "x-api-key: \r\nAuthorization: Bearer \r\n", 401});
-  // The first of two fields with one name counts; a right one behind it does not help.
-  strangers.push_back({common + "x-api-key: wrong\r\nx-api-key: first-key\r\n", 401});
+  // Of two fields with one name none counts.
+  strangers.push_back({common + "x-api-key: wrong\r\nx-api-key: first-key\r\n", 400});
   strangers.push_back(
-      {common + "Authorization: Bearer no\r\nAuthorization: Bearer first-key\r\n", 401});
+      {common + "Authorization: Bearer no\r\nAuthorization: Bearer first-key\r\n", 400});
   expect_refused(app, strangers);
   EXPECT_EQ(status_of(app.get("/v1/models?key=first-key&api_key=first-key")), 401);
   EXPECT_EQ(status_of(app.get("//v1/models")), 404) << "not open by another spelling";

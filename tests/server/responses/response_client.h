@@ -113,6 +113,21 @@ class ResponseClient {
       EXPECT_TRUE(type.ends_with(".done")) << event;
       EXPECT_EQ(event.at(is_call ? "arguments" : "text"), text);
     }
+    if (!is_call && event.contains("logprobs")) take_logprobs(event, item.at("content").at(0));
+  }
+
+  // The end has all, also those of tokens after the last delta.
+  static void take_logprobs(const Json& event, Json& part) {
+    Json all = part.at("logprobs");
+    const Json& more = event.at("logprobs");
+    if (event.at("type") == "response.output_text.delta") {
+      for (const Json& entry : more) all.push_back(entry);
+    } else {
+      EXPECT_GE(more.size(), all.size());
+      for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(more.at(i), all[i]);
+      all = more;
+    }
+    part["logprobs"] = std::move(all);
   }
 
   std::vector<std::string> types_;

@@ -179,6 +179,22 @@ TEST(ResponseRequest, Members) {
       "This model's maximum context length is 100 tokens"));
 }
 
+TEST(ResponseRequest, AsksForLogprobs) {
+  EXPECT_EQ(request(R"("input":"a")").params.logprobs, std::nullopt);
+  EXPECT_EQ(request(R"("input":"a","include":["message.output_text.logprobs"])").params.logprobs,
+            0);
+  const ResponseRequest top = request(R"("input":"a","top_logprobs":3)");
+  EXPECT_EQ(top.params.logprobs, 3);
+  EXPECT_EQ(top.facts.top_logprobs, 3);
+}
+
+// strict is OpenAI's default here: what a client says is repeated, and listed as ignored.
+TEST(ResponseRequest, ListsStrictAmongTheIgnoredFields) {
+  const ResponseRequest strict =
+      request(R"("input":"a","tools":[{"type":"function","name":"f","strict":true}])");
+  EXPECT_EQ(strict.unknown.names, std::vector<std::string>{"tools.strict"});
+}
+
 // Members, the `param` of the error, and a part of its text.
 TEST(ResponseRequest, Errors) {
   struct Case {
@@ -229,7 +245,7 @@ TEST(ResponseRequest, Errors) {
         Case{R"("input":"a","conversation":"c")", "conversation", "never kept"},
         Case{R"("input":"a","background":true)", "background", "never kept"},
         Case{R"("input":"a","prompt":{"id":"p"})", "prompt", "stored prompts"},
-        Case{R"("input":"a","top_logprobs":2)", "top_logprobs", "ask for a chat"}}) {
+        Case{R"("input":"a","top_logprobs":21)", "top_logprobs", "an integer from 0 to 20"}}) {
     const auto read = read_response("{" + std::string(one.members) + "}", kRules);
     const auto* fault = std::get_if<http::Fault>(&read);
     ASSERT_NE(fault, nullptr) << "accepted " << one.members;

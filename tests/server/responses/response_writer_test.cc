@@ -25,8 +25,10 @@ using Json = nlohmann::ordered_json;
 using OptionsPtr = std::shared_ptr<const api::AnswerOptions>;
 
 // An answer of a model that thinks and may call f, and close of the namespace agents.
-OptionsPtr options_of(AnswerFormat format = {.thinks = true, .tools = ToolFormat::kHermes}) {
+OptionsPtr options_of(AnswerFormat format = {.thinks = true, .tools = ToolFormat::kHermes},
+                      bool single_call = false) {
   api::AnswerOptions options = testing::chat_options();
+  options.single_call = single_call;
   options.format = format;
   options.tools = {"f", "agents__close"};
   options.return_progress = true;
@@ -261,7 +263,6 @@ struct Case {
   OptionsPtr options;
   std::string answer;
   FinishReason reason = FinishReason::kStop;
-  bool parallel = true;
 };
 
 const char* const kTwoCalls =
@@ -274,10 +275,11 @@ const char* const kBrokenCall = "Hi<tool_call>{\"name\": \"f\", \"arguments\": {
 std::vector<Case> cases() {
   const AnswerFormat llama = {
       .thinks = true, .starts_in_thought = true, .tools = ToolFormat::kLlama3Json};
+  const OptionsPtr single = options_of({.thinks = true, .tools = ToolFormat::kHermes}, true);
   return {
       {"calls", options_of(), kTwoCalls},
-      {"one call", options_of(), kTwoCalls, FinishReason::kStop, false},
-      {"one call, cut later", options_of(), kTwoCalls, FinishReason::kLength, false},
+      {"one call", single, kTwoCalls},
+      {"one call, cut later", single, kTwoCalls, FinishReason::kLength},
       {"cut", options_of(), kTwoCalls, FinishReason::kLength},
       {"broken", options_of(), kBrokenCall},
       {"cut in a call", options_of(), "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\"",
@@ -292,22 +294,16 @@ std::vector<Case> cases() {
       {"a tag's front", options_of(), "Hi\n<tool", FinishReason::kLength}};
 }
 
-api::ResponseFacts facts_of(const Case& one) {
-  api::ResponseFacts facts = facts_of();
-  facts.parallel_tool_calls = one.parallel;
-  return facts;
-}
-
 // Every cut that the seed gives; a slow client gets events that absorbed others.
 TEST(ResponseWriter, GivesTheBodyHoweverItIsCutAndMerged) {
   std::mt19937 random(20261123);
   for (const Case& one : cases()) {
     const std::vector<RequestOutput> outputs = outputs_of(one.answer, random, one.reason);
-    const Json want = body_of(one.options, outputs, facts_of(one));
+    const Json want = body_of(one.options, outputs);
     for (int round = 0; round < 32; ++round) {
       const std::vector<RequestOutput> parts = cut(outputs, random);
-      ASSERT_EQ(body_of(one.options, parts, facts_of(one)), want) << one.name;
-      api::AnswerStream stream(one.options, writer_of(one.options, facts_of(one)));
+      ASSERT_EQ(body_of(one.options, parts), want) << one.name;
+      api::AnswerStream stream(one.options, writer_of(one.options));
       ResponseClient client;
       client.read(rendered(stream.start()));
       api::AnswerStream::Event waiting;
@@ -325,6 +321,43 @@ TEST(ResponseWriter, GivesTheBodyHoweverItIsCutAndMerged) {
       ASSERT_EQ(client.final_response(), want) << one.name << " in round " << round;
       ASSERT_FALSE(::testing::Test::HasFailure()) << one.name << " in round " << round;
     }
+  }
+}
+
+// Only the tokens of a text, each once, however the answer is cut.
+TEST(ResponseWriter, TextsHaveLogprobsIfAskedFor) {
+  api::AnswerOptions options = *options_of();
+  options.logprobs = 1;
+  const auto asked = std::make_shared<const api::AnswerOptions>(options);
+  std::mt19937 random(7);
+  const std::vector<RequestOutput> outputs = outputs_of(kTwoCalls, random);
+  const Json want = body_of(asked, outputs);
+  size_t num_texts = 0;
+  for (const Json& item : want["output"]) {
+    if (item["type"] != "message") continue;
+    const Json& part = item["content"][0];
+    std::string bytes;
+    for (const Json& entry : part["logprobs"]) {
+      for (const Json& byte : entry["bytes"]) bytes += static_cast<char>(byte.get<int>());
+      EXPECT_EQ(entry["top_logprobs"].size(), 1U);
+    }
+    EXPECT_NE(bytes.find(part["text"].get<std::string>()), bytes.npos) << bytes;
+    EXPECT_EQ(bytes.find("</"), bytes.npos) << bytes << ": a tag of a thought or a call";
+    ++num_texts;
+  }
+  EXPECT_EQ(num_texts, 2U);
+  EXPECT_EQ(body_of(options_of(), outputs)["output"][1]["content"][0]["logprobs"], Json::array());
+  for (int round = 0; round < 32; ++round) {
+    const std::vector<RequestOutput> parts = cut(outputs, random);
+    ASSERT_EQ(body_of(asked, parts), want);
+    api::AnswerStream stream(asked, writer_of(asked));
+    ResponseClient client;
+    client.read(rendered(stream.start()));
+    for (const RequestOutput& part : parts) {
+      client.read(rendered(stream.delta(0, part, at_ms(10))));
+    }
+    client.read(rendered(stream.end({})));
+    ASSERT_EQ(client.final_response(), want) << round;
   }
 }
 
@@ -350,14 +383,13 @@ TEST(ResponseWriter, EndsByHand) {
       {"a tag's front", "incomplete message:incomplete"}};
   std::mt19937 random(5);
   for (const Case& one : cases()) {
-    const Json body =
-        body_of(one.options, outputs_of(one.answer, random, one.reason), facts_of(one));
+    const Json body = body_of(one.options, outputs_of(one.answer, random, one.reason));
     std::string seen = body["status"];
     for (const Json& item : body["output"]) {
       seen += " " + item["type"].get<std::string>() + ":" + item["status"].get<std::string>();
     }
     EXPECT_EQ(seen, want.at(one.name)) << one.name;
-    const Json details = one.reason == FinishReason::kLength && one.parallel
+    const Json details = one.reason == FinishReason::kLength && !one.options->single_call
                              ? Json{{"reason", "max_output_tokens"}}
                              : Json();
     EXPECT_EQ(body["incomplete_details"], details) << one.name;

@@ -1,6 +1,7 @@
 // Texts are moved, not copied: a body may be megabytes of them.
 #include "server/api/messages/messages_conversation.h"
 
+#include <algorithm>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "core/printable.h"
 #include "io/json.h"
+#include "server/api/body_reader.h"
 #include "server/api/skipped_types.h"
 
 namespace sluice::api {
@@ -239,9 +241,10 @@ Json chat_messages(Json&& system, Json&& messages) {
   return all.take();
 }
 
-Json chat_tools(Json&& tools, std::string& skipped) {
+Json chat_tools(Json&& tools, std::string& skipped, UnknownFields& unknown) {
   Json functions = Json::array();
   SkippedTypes others;
+  if (std::ranges::any_of(tools, is_strict)) unknown.add("tools.strict");
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string place = fmt::format("tools[{}]", i);
     if (is_function(tools[i], place)) {

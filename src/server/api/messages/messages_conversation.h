@@ -22,7 +22,8 @@ namespace sluice::api {
 Json chat_messages(Json&& system, Json&& messages);
 
 // Tools as functions. Types that run on Anthropic's servers, or whose schemas only its models know,
-// are left out; `skipped` becomes their SkippedTypes. REQUIRES: a list of objects.
-Json chat_tools(Json&& tools, std::string& skipped);
+// are left out; `skipped` becomes their SkippedTypes, and strict is added to `unknown`. REQUIRES: a
+// list of objects.
+Json chat_tools(Json&& tools, std::string& skipped, UnknownFields& unknown);
 
 }  // namespace sluice::api

@@ -10,6 +10,7 @@
 #include "io/json.h"
 #include "server/api/body_reader.h"
 #include "server/api/field_rows.h"
+#include "server/api/item_schemas.h"
 #include "server/api/messages/messages_conversation.h"
 
 namespace sluice::api {
@@ -26,13 +27,15 @@ constexpr std::array<std::string_view, 4> kThinkingTypes = {"enabled", "adaptive
 constexpr std::array<std::string_view, 2> kChoiceTypes = {"auto", "none"};
 
 constexpr std::array kThinkingFields = {
-    FieldFacts{.name = "type", .type = FieldType::kChoice, .choices = kThinkingTypes},
+    FieldFacts{
+        .name = "type", .type = FieldType::kChoice, .required = true, .choices = kThinkingTypes},
     hint("budget_tokens", "thoughts have no limit of their own"),
     hint("display", "thoughts are always in the answer"),
 };
 
 constexpr std::array kChoiceFields = {
-    FieldFacts{.name = "type", .type = FieldType::kChoice, .choices = kChoiceTypes},
+    FieldFacts{
+        .name = "type", .type = FieldType::kChoice, .required = true, .choices = kChoiceTypes},
     FieldFacts{.name = "disable_parallel_tool_use", .type = FieldType::kBool},
 };
 
@@ -67,28 +70,29 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
   FieldFacts limit = max_tokens_facts("max_tokens", 0, "");
   limit.required = needs_max_tokens;
   fields.push_back(row<&CommonRequest::max_tokens>(limit));
-  fields.push_back(row<&MessagesBody::system>(
-      {.name = "system", .when_unset = "none", .help = "a text or blocks of text"}));
+  fields.push_back(row<&MessagesBody::system>({.name = "system",
+                                               .schema = kSystemSchema,
+                                               .when_unset = "none",
+                                               .help = "a text or blocks of text"}));
   fields.push_back(row<&Conversation::messages>({.name = "messages",
                                                  .type = FieldType::kObjects,
                                                  .required = true,
                                                  .min_items = 1,
                                                  .max_items = 100'000,
+                                                 .schema = kBlockMessageSchema,
                                                  .help = "the conversation"}));
   fields.push_back(
       row<&Conversation::tools>({.name = "tools",
                                  .type = FieldType::kObjects,
                                  .max_items = 512,
+                                 .schema = kBlockToolSchema,
                                  .when_unset = "[]",
                                  .help = "functions that the answer may call; 4 MiB at most"}));
   fields.push_back(row<&MessagesBody::choice>(
       object_facts("tool_choice", kChoiceFields, "auto", "whether the answer may call tools")));
   fields.push_back(row<&MessagesBody::thinking>(object_facts(
       "thinking", kThinkingFields, "as the template has it", "whether thoughts are asked for")));
-  fields.push_back(row<&Conversation::template_kwargs>({.name = "chat_template_kwargs",
-                                                        .type = FieldType::kObject,
-                                                        .when_unset = "{}",
-                                                        .help = "variables of the template"}));
+  fields.push_back(row<&Conversation::template_kwargs>(template_kwargs_facts()));
   fields.push_back({stop_facts("stop_sequences"), set_stop<MessagesBody>});
   fields.push_back(
       row<&CommonRequest::stream>(flag_facts("stream", "false", "send the answer as it comes")));
@@ -123,14 +127,7 @@ void take_choice(MessagesBody& body) {
   if (body.choice.is_null()) return;
   if (type_of(body.choice, "tool_choice") == "none") body.tool_choice = ToolChoice::kNone;
   const auto single = body.choice.find("disable_parallel_tool_use");
-  const bool is_single = single != body.choice.end() && *single == true;
-  body.parallel_tool_calls = !is_single;
-  // Nothing here ends an answer after its first call; without tools there is none.
-  if (!is_single || body.conversation.tools.is_null()) return;
-  if (body.tool_choice == ToolChoice::kNone) return;
-  refuse_field("tool_choice",
-               "tool_choice.disable_parallel_tool_use is true, which is not supported with tools; "
-               "leave it out");
+  body.parallel_tool_calls = single == body.choice.end() || *single != true;
 }
 
 // A last message of the assistant is the beginning of the answer.
@@ -150,13 +147,12 @@ void continue_last(Conversation& conversation) {
 
 void check(MessagesBody& body) {
   Conversation& conversation = body.conversation;
-  body.clamps_max_tokens = true;
   body.return_progress = true;  // its events are pings, which all clients skip
   if (!body.thinking.is_null()) {
     conversation.enable_thinking = type_of(body.thinking, "thinking") != "disabled";
   }
-  conversation.tools = chat_tools(std::move(conversation.tools), body.skipped_tools);
-  check_tools(conversation.tools);
+  conversation.tools = chat_tools(std::move(conversation.tools), body.skipped_tools, body.unknown);
+  check_tools(conversation.tools, body.unknown);
   take_choice(body);
   conversation.messages = chat_messages(std::move(body.system), std::move(conversation.messages));
   if (conversation.messages.empty()) {
@@ -178,5 +174,6 @@ Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& 
 }
 
 std::span<const FieldFacts> message_fields() { return field_table().facts(); }
+std::span<const FieldFacts> message_count_fields() { return count_table().facts(); }
 
 }  // namespace sluice::api

@@ -14,17 +14,19 @@
 namespace sluice::api {
 
 // The request in the form of a chat: system prompt, messages and tools as a template reads them
-// (messages_conversation.h). max_tokens is clamped, and 0 only computes the prompt; a last message
-// of the assistant is continued. Without `thinking` the template's default counts.
+// (messages_conversation.h). max_tokens 0 only computes the prompt; a last message of the assistant
+// is continued. Without `thinking` the template's default counts.
 //
 // Errors: a Fault with status 400 that names the member, its value and what is allowed; also for a
-// tool_choice other than auto and none, and for disable_parallel_tool_use with tools.
+// tool_choice other than auto and none.
 Read<ChatRequest> read_messages(std::string_view body, const RequestRules& rules);
 
 // The same without max_tokens, for the tokens of its prompt.
 Read<ChatRequest> read_message_count(std::string_view body, const RequestRules& rules);
 
-// The table of /v1/messages, for documents and tests. It lives as long as the program.
+// The tables of /v1/messages and of its count_tokens, for documents and tests. They live as long as
+// the program.
 std::span<const FieldFacts> message_fields();
+std::span<const FieldFacts> message_count_fields();
 
 }  // namespace sluice::api

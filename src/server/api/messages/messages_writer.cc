@@ -67,13 +67,14 @@ Json stop_sequence_of(const AnswerChoice& choice, std::string_view stop_reason) 
 }
 
 // Tokens of the prompt are in one of the first three, whose sum it is.
-Json usage_json(const TokenCounts& counts) {
+Json usage_json(const AnswerOptions& options, const TokenCounts& counts) {
   Json usage;
   usage["input_tokens"] = counts.prompt - counts.cached;
   usage["cache_creation_input_tokens"] = 0;
   usage["cache_read_input_tokens"] = counts.cached;
   usage["output_tokens"] = counts.generated;
   usage["output_tokens_details"]["thinking_tokens"] = counts.thought;
+  add_clamp(options, usage);
   return usage;
 }
 
@@ -87,7 +88,7 @@ Json message_json(const AnswerOptions& options, Json content, Json stop_reason, 
   message["content"] = std::move(content);
   message["stop_reason"] = std::move(stop_reason);
   message["stop_sequence"] = std::move(stop_sequence);
-  message["usage"] = usage_json(counts);
+  message["usage"] = usage_json(options, counts);
   return message;
 }
 
@@ -193,7 +194,7 @@ void MessagesWriter::write_end(const std::optional<CachedPlaces>& /*places*/, st
   Json end = event_of("message_delta");
   end["delta"]["stop_reason"] = stop_reason_;
   end["delta"]["stop_sequence"] = stop_sequence_of(choice_, stop_reason_);
-  end["usage"] = usage_json(usage_.counts());
+  end["usage"] = usage_json(*options_, usage_.counts());
   write(end, out);
   write(event_of("message_stop"), out);
 }

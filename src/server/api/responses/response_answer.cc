@@ -22,7 +22,7 @@ void add_request(const ResponseFacts& facts, Json& json) {
   json["text"]["format"]["type"] = "text";
   json["tool_choice"] = facts.tool_choice;
   json["tools"] = facts.tools;
-  json["top_logprobs"] = 0;
+  json["top_logprobs"] = facts.top_logprobs;
   json["top_p"] = json_logprob(facts.top_p);
   json["truncation"] = "disabled";
 }
@@ -35,16 +35,24 @@ ResponseAnswer::ResponseAnswer(const AnswerOptions& options, const ResponseFacts
       facts_(&facts),
       choice_(options, tokenizer, 0),
       usage_(options),
-      items_(facts, options.call_seed) {}
+      items_(facts, options.call_seed) {
+  if (!options.logprobs) return;
+  items_.set_logprobs(&logprobs_.emplace(options, tokenizer));
+}
 
 // The last item stays open until `close`: an answer that a drain has cancelled becomes a failed
 // one, in which no event closes the item.
 void ResponseAnswer::take(const AnswerDelta& delta, const ResponseItems::Write& write) {
-  items_.take(choice_.take(delta).events, write);
+  ChoicePart part = choice_.take(delta);
+  if (logprobs_ && !part.logprobs.is_null()) {
+    logprobs_->take(delta.output.token_ids, std::move(part.logprobs["content"]),
+                    delta.output.finished());
+  }
+  items_.take(part.events, write);
   usage_.add(delta, choice_.num_thought_tokens());
   const FinishReason reason = delta.output.finish_reason;
   is_cut_ =
-      (reason == FinishReason::kLength || reason == FinishReason::kCancelled) && !items_.is_full();
+      (reason == FinishReason::kLength || reason == FinishReason::kCancelled) && !choice_.is_full();
 }
 
 void ResponseAnswer::close(const ResponseItems::Write& write) { items_.close(!is_cut_, write); }
@@ -78,6 +86,7 @@ Json ResponseAnswer::usage() const {
   json["output_tokens"] = counts.generated;
   json["output_tokens_details"]["reasoning_tokens"] = counts.thought;
   json["total_tokens"] = counts.prompt + counts.generated;
+  add_clamp(*options_, json);
   return json;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include <nlohmann/json.hpp>
 
@@ -13,6 +14,7 @@
 #include "server/api/answer_options.h"
 #include "server/api/responses/response_facts.h"
 #include "server/api/responses/response_items.h"
+#include "server/api/responses/response_logprobs.h"
 #include "server/api/usage.h"
 #include "server/http/fault.h"
 #include "tokenizer/tokenizer.h"
@@ -21,9 +23,12 @@ namespace sluice::api {
 
 class ResponseAnswer {
  public:
-  // Aliasing: all three must outlive this object.
+  // Aliasing: all three must outlive this object, which stays where it is.
   ResponseAnswer(const AnswerOptions& options, const ResponseFacts& facts,
                  const Tokenizer& tokenizer);
+
+  ResponseAnswer(const ResponseAnswer&) = delete;  // the items point to the log-probabilities
+  ResponseAnswer& operator=(const ResponseAnswer&) = delete;
 
   // Takes the next part of the answer. Order: not after one that is finished.
   void take(const AnswerDelta& delta, const ResponseItems::Write& write);
@@ -48,6 +53,7 @@ class ResponseAnswer {
   const ResponseFacts* facts_;
   AnswerChoice choice_;
   UsageCounter usage_;
+  std::optional<ResponseLogprobs> logprobs_;  // if asked for
   ResponseItems items_;
   bool is_cut_ = false;  // the model did not end it
 };

@@ -4,6 +4,7 @@
 // value that does not change while the answer is produced.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,8 +37,9 @@ struct ResponseFacts {
   // Those of the tools that the model is told of.
   Json tools = Json::array();
   std::string tool_choice = "auto";
-  bool parallel_tool_calls = true;  // false: an answer ends with its first complete call
+  bool parallel_tool_calls = true;
   // As they are used, with the defaults of the model.
+  int32_t top_logprobs = 0;
   float temperature = 1;
   float top_p = 1;
 

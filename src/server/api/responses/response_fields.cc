@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "server/api/field_rows.h"
+#include "server/api/item_schemas.h"
 
 namespace sluice::api {
 namespace {
@@ -34,8 +35,7 @@ constexpr std::array kRefusals = {
     not_done("max_completion_tokens", "[]", "give max_output_tokens"),
     not_done("reasoning_effort", "[]", "give reasoning.effort"),
     not_done("n", "[1]", "a response is one answer"),
-    not_done("logprobs", "[false]", "ask for a chat"),
-    not_done("top_logprobs", "[0]", "ask for a chat"),
+    not_done("logprobs", "[false]", "put message.output_text.logprobs into include"),
 };
 
 constexpr std::array kFormatFields = {
@@ -59,10 +59,8 @@ void set_fact(ResponseBody& body, Json&& value) {
   take(body.facts.*Member, value);
 }
 
-// Agents send a constant, whatever the length of the model is.
 void set_max_tokens(ResponseBody& body, Json&& value) {
   body.max_tokens = value.get<int32_t>();
-  body.clamps_max_tokens = true;
   body.facts.max_output_tokens = std::move(value);
 }
 
@@ -83,6 +81,12 @@ void set_parallel(ResponseBody& body, Json&& value) {
   body.facts.parallel_tool_calls = body.parallel_tool_calls;
 }
 
+// Of what else a response may have only log-probabilities are made.
+void set_include(ResponseBody& body, Json&& value) {
+  body.has_logprobs =
+      value.is_array() && std::ranges::find(value, "message.output_text.logprobs") != value.end();
+}
+
 // What the model is given.
 void add_input(Fields<ResponseBody>& fields) {
   fields.push_back({{.name = "input",
@@ -90,6 +94,7 @@ void add_input(Fields<ResponseBody>& fields) {
                      .required = true,
                      .min_items = 1,
                      .max_items = 100'000,
+                     .schema = kResponseItemSchema,
                      .help = "what the user says, or the items of the conversation"},
                     set_member<&ResponseBody::input, ResponseBody>});
   fields.push_back({{.name = "instructions",
@@ -100,6 +105,7 @@ void add_input(Fields<ResponseBody>& fields) {
   fields.push_back({{.name = "tools",
                      .type = FieldType::kObjects,
                      .max_items = 512,
+                     .schema = kResponseToolSchema,
                      .when_unset = "[]",
                      .help = "functions, also in namespaces; 4 MiB at most. Others are left out"},
                     set_member<&Conversation::tools, ResponseBody>});
@@ -113,17 +119,13 @@ void add_input(Fields<ResponseBody>& fields) {
                      .when_unset = "{}",
                      .help = "how the model thinks"},
                     set_reasoning});
-  fields.push_back({{.name = "chat_template_kwargs",
-                     .type = FieldType::kObject,
-                     .when_unset = "{}",
-                     .help = "variables of the template"},
-                    set_member<&Conversation::template_kwargs, ResponseBody>});
+  fields.push_back(
+      {template_kwargs_facts(), set_member<&Conversation::template_kwargs, ResponseBody>});
 }
 
 // What the answer is.
 void add_output(Fields<ResponseBody>& fields) {
-  fields.push_back(
-      {max_tokens_facts("max_output_tokens", 1, "the room; more counts as it"), set_max_tokens});
+  fields.push_back({max_tokens_facts("max_output_tokens", 1, "the room"), set_max_tokens});
   fields.push_back({flag_facts("stream", "false", "send the answer as it comes"),
                     set_member<&CommonRequest::stream, ResponseBody>});
   fields.push_back({{.name = "text",
@@ -133,6 +135,11 @@ void add_output(Fields<ResponseBody>& fields) {
                      .when_unset = "{}",
                      .help = "the form of the answer"},
                     nullptr});
+  fields.push_back(
+      {{.name = "include", .help = "message.output_text.logprobs has an effect"}, set_include});
+  FieldFacts top = with_default(sampling_facts("logprobs", "of the N likeliest tokens"), "0");
+  top.name = "top_logprobs";
+  fields.push_back({top, set_fact<&ResponseFacts::top_logprobs>});
   fields.push_back({cache_salt_facts(), set_member<&SamplingParams::cache_salt, ResponseBody>});
 }
 

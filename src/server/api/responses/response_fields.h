@@ -16,6 +16,7 @@ namespace sluice::api {
 struct ResponseBody : ResponseRequest {
   Json input;
   std::string instructions;
+  bool has_logprobs = false;  // include asks for them
 };
 
 const FieldTable<ResponseBody>& response_fields();

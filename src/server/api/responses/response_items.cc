@@ -43,7 +43,6 @@ std::string flat_name(std::string_view space, std::string_view name) {
 
 void ResponseItems::take(const std::vector<AnswerEvent>& events, const Write& write) {
   for (const AnswerEvent& event : events) {
-    if (is_full()) return;
     switch (event.kind) {
       case Kind::kThought:
       case Kind::kContent:
@@ -57,7 +56,6 @@ void ResponseItems::take(const std::vector<AnswerEvent>& events, const Write& wr
         break;
       case Kind::kCallEnd:
         end(kCompleted, write);
-        has_call_ = true;
         break;
     }
   }
@@ -106,7 +104,10 @@ void ResponseItems::add(const std::string& text, const Write& write) {
   const bool is_content = open_->kind == Kind::kContent;
   Json delta = names_of(open_->kind).part == nullptr ? place() : part_place();
   delta["delta"] = text;
-  if (is_content) delta["logprobs"] = Json::array();
+  if (is_content) {
+    delta["logprobs"] = logprobs(num_logprobs_);
+    num_logprobs_ += delta["logprobs"].size();
+  }
   write(std::string(names_of(open_->kind).text_event) + ".delta", std::move(delta));
 }
 
@@ -117,7 +118,7 @@ void ResponseItems::end(const char* status, const Write& write) {
   const bool has_part = names.part != nullptr;
   Json text = has_part ? part_place() : place();
   text[has_part ? "text" : "arguments"] = open_->text;
-  if (open_->kind == Kind::kContent) text["logprobs"] = Json::array();
+  if (open_->kind == Kind::kContent) text["logprobs"] = logprobs(0);
   write(std::string(names.text_event) + ".done", std::move(text));
   if (has_part) {
     Json part = part_place();
@@ -127,6 +128,8 @@ void ResponseItems::end(const char* status, const Write& write) {
   Json item = item_json(status, true);
   write("response.output_item.done", {{"output_index", ended_.size()}, {"item", item}});
   ended_.push_back(std::move(item));
+  if (open_->kind == Kind::kContent) ++num_texts_;
+  num_logprobs_ = 0;
   open_.reset();
 }
 
@@ -154,14 +157,22 @@ Json ResponseItems::item_json(const char* status, bool has_text) const {
   return item;
 }
 
-// Clients require the lists of annotations and log-probabilities, which nothing here fills.
+// Clients require the lists of annotations, which nothing here fills, and of log-probabilities.
 Json ResponseItems::part_json(const std::string& text) const {
   Json part = {{"type", names_of(open_->kind).part}, {"text", text}};
   if (open_->kind == Kind::kContent) {
     part["annotations"] = Json::array();
-    part["logprobs"] = Json::array();
+    part["logprobs"] = text.empty() ? Json::array() : logprobs(0);
   }
   return part;
+}
+
+Json ResponseItems::logprobs(size_t begin) const {
+  Json list = Json::array();
+  if (logprobs_ == nullptr) return list;
+  const Json& all = logprobs_->of_text(num_texts_);
+  for (size_t i = begin; i < all.size(); ++i) list.push_back(all[i]);
+  return list;
 }
 
 Json ResponseItems::place() const {

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/api/responses/response_facts.h"
+#include "server/api/responses/response_logprobs.h"
 #include "tokenizer/answer_scanner.h"
 
 namespace sluice::api {
@@ -29,6 +30,10 @@ class ResponseItems {
   // The ids of items are made from `seed`. Aliasing: `facts` must outlive this object.
   ResponseItems(const ResponseFacts& facts, uint64_t seed) : facts_(&facts), seed_(seed) {}
 
+  // The log-probabilities of the texts; without them the lists of them are empty. Order: before
+  // `take`. Aliasing: must outlive this object.
+  void set_logprobs(const ResponseLogprobs* logprobs) { logprobs_ = logprobs; }
+
   // Takes the next parts of the answer: opens, continues and ends items. Cost: linear in `events`,
   // and in an item's text once, at its end.
   void take(const std::vector<AnswerEvent>& events, const Write& write);
@@ -37,8 +42,6 @@ class ResponseItems {
 
   // The items so far. One that is open counts as incomplete.
   Json list() const;
-  // Whether the answer has the one call that it may have; what comes after it is left out.
-  bool is_full() const { return !facts_->parallel_tool_calls && has_call_; }
 
  private:
   struct Item {
@@ -58,16 +61,20 @@ class ResponseItems {
   // The open item with its text, or as it is when it begins.
   Json item_json(const char* status, bool has_text) const;
   Json part_json(const std::string& text) const;
+  // Of the text that is open, from this entry on.
+  Json logprobs(size_t begin) const;
   // Members of an event that name the open item, and the part of it that has its text.
   Json place() const;
   Json part_place() const;
 
   const ResponseFacts* facts_;
+  const ResponseLogprobs* logprobs_ = nullptr;
   const uint64_t seed_;
   Json ended_ = Json::array();
   std::optional<Item> open_;
   std::optional<AnswerEvent> space_;  // white space that may begin a text
-  bool has_call_ = false;             // a complete one
+  size_t num_texts_ = 0;              // that have ended
+  size_t num_logprobs_ = 0;           // of the open text, that its deltas have had
 };
 
 }  // namespace sluice::api

@@ -13,9 +13,9 @@ namespace {
 
 // Tools before messages: a body with many large tools is refused before its input is copied.
 void check_response(ResponseBody& body) {
-  ResponseTools tools = read_tools(body.conversation.tools);
+  ResponseTools tools = read_tools(body.conversation.tools, body.unknown);
   body.conversation.tools = std::move(tools.functions);
-  check_tools(body.conversation.tools);
+  check_tools(body.conversation.tools, body.unknown);
   body.facts.tools = std::move(tools.told);
   body.facts.in_spaces = std::move(tools.in_spaces);
   body.skipped_tools = std::move(tools.skipped);
@@ -25,6 +25,9 @@ void check_response(ResponseBody& body) {
     refuse_field("input", "input has no message and no call; it must have one");
   }
   if (!body.instructions.empty()) body.facts.instructions = std::move(body.instructions);
+  if (body.has_logprobs || body.facts.top_logprobs > 0) {
+    body.params.logprobs = body.facts.top_logprobs;
+  }
   body.facts.temperature = body.params.temperature;
   body.facts.top_p = body.params.top_p;
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "io/json.h"
+#include "server/api/body_reader.h"
 #include "server/api/responses/response_text.h"
 #include "server/api/skipped_types.h"
 
@@ -30,6 +31,8 @@ class ToolReader {
     }
     tools_.told.push_back(tool);
   }
+
+  bool has_strict() const { return has_strict_; }
 
   ResponseTools take() {
     tools_.skipped = skipped_.take();
@@ -69,6 +72,7 @@ class ToolReader {
       refuse_field(place, fmt::format("tools has more than {} functions", kMaxFunctions));
     }
     if (!space.empty()) tools_.in_spaces[flat] = {space, name};
+    has_strict_ |= is_strict(tool);
     Json function;
     function["name"] = flat;
     const std::string description = optional_text(tool, "description", place);
@@ -87,13 +91,15 @@ class ToolReader {
   ResponseTools tools_;
   std::set<std::string> names_;
   SkippedTypes skipped_;
+  bool has_strict_ = false;
 };
 
 }  // namespace
 
-ResponseTools read_tools(const Json& tools) {
+ResponseTools read_tools(const Json& tools, UnknownFields& unknown) {
   ToolReader reader;
   for (size_t i = 0; i < tools.size(); ++i) reader.add(tools[i], fmt::format("tools[{}]", i));
+  if (reader.has_strict()) unknown.add("tools.strict");
   return reader.take();
 }
 

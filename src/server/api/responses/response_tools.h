@@ -6,6 +6,7 @@
 #include <map>
 #include <string>
 
+#include "server/api/field.h"
 #include "server/api/responses/response_facts.h"
 
 namespace sluice::api {
@@ -19,8 +20,8 @@ struct ResponseTools {
   std::string skipped;
 };
 
-// `tools`: a list of objects. Errors: those of refuse_field, for functions without a name, two with
-// the same flat_name, and more than 512.
-ResponseTools read_tools(const Json& tools);
+// `tools`: a list of objects. strict of functions is added to `unknown`. Errors: those of
+// refuse_field, for functions without a name, two with the same flat_name, and more than 512.
+ResponseTools read_tools(const Json& tools, UnknownFields& unknown);
 
 }  // namespace sluice::api

@@ -1,0 +1,142 @@
+// What the description of the API says of objects that no table of fields has: messages, blocks,
+// items and tools, as JSON Schema.
+//
+// The checks of them are code of their own (chat_messages.cc, messages_conversation.cc,
+// response_input.cc, response_tools.cc); tests/server/openapi_test.cc compares both. What no schema
+// can say is missing: that a text is JSON, that two names differ. Thread rule: constants.
+#pragma once
+
+#include <string_view>
+
+namespace sluice::api {
+
+inline constexpr std::string_view kChatMessageSchema = R"({
+  "type": "object", "required": ["role"],
+  "properties": {
+    "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+    "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
+      "type": "object", "required": ["type", "text"],
+      "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]},
+    "tool_calls": {"type": ["array", "null"], "items": {
+      "type": "object", "required": ["function"],
+      "properties": {"function": {"type": "object", "required": ["name"], "properties": {
+        "name": {"type": "string"}, "arguments": {"type": ["object", "string", "null"]}}}}}},
+    "reasoning_content": {"type": ["string", "null"]},
+    "thinking": {"type": ["string", "null"]},
+    "reasoning": {"type": ["string", "null"]}}})";
+
+inline constexpr std::string_view kChatToolSchema = R"({
+  "type": "object", "required": ["function"],
+  "properties": {"type": {"const": "function"}, "function": {
+    "type": "object", "required": ["name"],
+    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 256},
+                   "parameters": {"type": ["object", "null"]}}}}})";
+
+// Anthropic's system prompt: the whole value.
+inline constexpr std::string_view kSystemSchema = R"({
+  "anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
+    "type": "object", "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]})";
+
+inline constexpr std::string_view kBlockMessageSchema = R"({
+  "type": "object", "required": ["role", "content"],
+  "properties": {
+    "role": {"enum": ["user", "assistant", "system"]},
+    "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"anyOf": [
+      {"type": "object", "required": ["type", "text"],
+       "properties": {"type": {"const": "text"}, "text": {"type": "string"}}},
+      {"type": "object", "required": ["type", "tool_use_id"],
+       "properties": {"type": {"const": "tool_result"}, "tool_use_id": {"type": "string"},
+         "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
+           "type": "object", "required": ["type", "text"],
+           "properties": {"type": {"const": "text"}, "text": {"type": "string"}}}}]}}},
+      {"type": "object", "required": ["type", "id", "name", "input"],
+       "properties": {"type": {"const": "tool_use"}, "id": {"type": "string"},
+         "name": {"type": "string"}, "input": {"type": "object"}}},
+      {"type": "object", "required": ["type", "thinking"],
+       "properties": {"type": {"const": "thinking"}, "thinking": {"type": "string"}}},
+      {"type": "object", "required": ["type"],
+       "properties": {"type": {"const": "redacted_thinking"}}}]}}]}},
+  "allOf": [
+    {"anyOf": [{"properties": {"role": {"const": "assistant"}}},
+      {"properties": {"content": {"items": {"properties": {
+        "type": {"enum": ["text", "tool_result"]}}}}}}]},
+    {"anyOf": [{"properties": {"role": {"enum": ["user", "assistant"]}}},
+      {"properties": {"content": {"items": {"properties": {"type": {"const": "text"}}}}}}]},
+    {"anyOf": [{"properties": {"role": {"enum": ["user", "system"]}}},
+      {"properties": {"content": {"items": {"properties": {"type": {
+        "enum": ["text", "tool_use", "thinking", "redacted_thinking"]}}}}}}]}]})";
+
+// A type of another name is left out, whatever it has.
+inline constexpr std::string_view kBlockToolSchema = R"({
+  "type": "object",
+  "properties": {"type": {"type": ["string", "null"]}},
+  "anyOf": [
+    {"required": ["type"],
+     "properties": {"type": {"type": "string", "not": {"const": "custom"}}}},
+    {"required": ["name", "input_schema"],
+     "properties": {"type": {"enum": ["custom", null]},
+       "name": {"type": "string", "minLength": 1, "maxLength": 256},
+       "description": {"type": ["string", "null"]}, "input_schema": {"type": "object"}}}]})";
+
+inline constexpr std::string_view kResponseItemSchema = R"({
+  "type": "object",
+  "anyOf": [
+    {"required": ["role", "content"],
+     "properties": {"type": {"enum": ["message", "", null]},
+       "role": {"enum": ["user", "assistant", "system", "developer"]},
+       "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
+         "type": "object", "required": ["type", "text"],
+         "properties": {"type": {"enum": ["input_text", "output_text"]},
+                        "text": {"type": "string"}}}}]}}},
+    {"required": ["type"],
+     "properties": {"type": {"const": "reasoning"},
+       "content": {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {
+         "type": "object", "required": ["type", "text"],
+         "properties": {"type": {"enum": ["reasoning_text", "text"]},
+                        "text": {"type": "string"}}}}]}}},
+    {"required": ["type", "call_id", "name"],
+     "properties": {"type": {"const": "function_call"}, "call_id": {"type": "string"},
+       "name": {"type": "string"}, "namespace": {"type": ["string", "null"]},
+       "arguments": {"type": ["object", "string", "null"]}}},
+    {"required": ["type", "call_id", "output"],
+     "properties": {"type": {"const": "function_call_output"}, "call_id": {"type": "string"},
+       "output": {"anyOf": [{"type": "string"}, {"type": "array", "items": {
+         "type": "object", "required": ["type", "text"],
+         "properties": {"type": {"enum": ["input_text", "output_text"]},
+                        "text": {"type": "string"}}}}]}}}]})";
+
+inline constexpr std::string_view kResponseToolSchema = R"({
+  "type": "object", "required": ["type"],
+  "properties": {"type": {"type": "string"}},
+  "anyOf": [
+    {"properties": {"type": {"not": {"enum": ["function", "namespace"]}}}},
+    {"required": ["name"],
+     "properties": {"type": {"const": "function"}, "name": {"type": "string", "minLength": 1,
+       "maxLength": 256}, "description": {"type": ["string", "null"]},
+       "parameters": {"type": ["object", "null"]}}},
+    {"required": ["name", "tools"],
+     "properties": {"type": {"const": "namespace"}, "name": {"type": "string"},
+       "tools": {"type": "array", "items": {
+         "type": "object", "required": ["type", "name"],
+         "properties": {"type": {"type": "string"}, "name": {"type": "string", "minLength": 1},
+           "description": {"type": ["string", "null"]},
+           "parameters": {"type": ["object", "null"]}}}}}}]})";
+
+// Rules between the members of a body. Null is the same as left out.
+inline constexpr std::string_view kCompletionRules = R"([
+  {"anyOf": [{"properties": {"max_tokens": {"not": {"const": 0}}}},
+             {"required": ["echo"], "properties": {"echo": {"const": true}}}]}])";
+inline constexpr std::string_view kChatRules = R"([
+  {"not": {"required": ["add_generation_prompt", "continue_final_message"], "properties": {
+    "add_generation_prompt": {"const": true}, "continue_final_message": {"const": true}}}},
+  {"anyOf": [{"properties": {"top_logprobs": {"enum": [0, null]}}},
+             {"required": ["logprobs"], "properties": {"logprobs": {"const": true}}}]}])";
+inline constexpr std::string_view kInputRules = R"([
+  {"oneOf": [{"required": ["prompt"], "properties": {"prompt": {"type": "string"}}},
+             {"required": ["messages"], "properties": {"messages": {"type": "array"}}}]},
+  {"anyOf": [{"properties": {"messages": {"type": "null"}}},
+    {"not": {"required": ["add_generation_prompt", "continue_final_message"], "properties": {
+      "add_generation_prompt": {"const": true}, "continue_final_message": {"const": true}}}}]}])";
+
+}  // namespace sluice::api
