@@ -16,8 +16,6 @@
 namespace sluice::api {
 namespace {
 
-constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
-
 // What every check is given.
 struct Check {
   const FieldFacts& facts;

@@ -17,6 +17,9 @@
 
 namespace sluice::api {
 
+// A bound of FieldFacts that bounds nothing.
+inline constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
 using Json = nlohmann::ordered_json;
 
 enum class FieldClass {
@@ -58,12 +61,12 @@ struct FieldFacts {
   // Of a list, or of the members of kBiases. One prompt, or one text of kTexts, counts as a list of
   // one.
   size_t min_items = 0;
-  size_t max_items = std::numeric_limits<size_t>::max();
+  size_t max_items = kNoLimit;
   // Of all texts of kTexts, where each counts kTextOverhead more: what its copy takes.
-  size_t max_list_bytes = std::numeric_limits<size_t>::max();
+  size_t max_list_bytes = kNoLimit;
   // Of each text.
   size_t min_bytes = 0;
-  size_t max_bytes = std::numeric_limits<size_t>::max();
+  size_t max_bytes = kNoLimit;
   std::string_view alphabet = {};  // characters beside letters and digits; empty: all texts
   bool no_leading_dot = false;
   std::span<const std::string_view> choices = {};

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <limits>
 #include <span>
 
 #include <fmt/format.h>
@@ -16,8 +15,6 @@
 
 namespace sluice::api {
 namespace {
-
-constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
 
 // A body of requests: its name among the schemas, and the table of its fields.
 struct BodyFacts {

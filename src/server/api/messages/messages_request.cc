@@ -40,7 +40,7 @@ constexpr std::array kChoiceFields = {
 };
 
 // Beside those that all routes share.
-constexpr std::array kRefusals = {
+constexpr std::array kMessagesRefusals = {
     hint("inference_geo", "the server is where it is"),
     hint("speed", "all requests are treated alike"),
     hint("diagnostics", "usage has what the cache found"),
@@ -100,7 +100,7 @@ Fields<MessagesBody> make_fields(bool needs_max_tokens) {
       with_default(sampling_facts("ignore_eos", "go on after end tokens"), "false")));
   add_sampling(fields);
   add_refusals(fields, shared_refusals());
-  add_refusals(fields, std::span<const FieldFacts>(kRefusals));
+  add_refusals(fields, std::span<const FieldFacts>(kMessagesRefusals));
   return fields;
 }
 

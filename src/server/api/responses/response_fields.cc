@@ -25,7 +25,7 @@ constexpr std::array kHints = {
     hint("image", "inputs are texts"),
 };
 
-constexpr std::array kRefusals = {
+constexpr std::array kResponseRefusals = {
     not_done("previous_response_id", "[]", kNothingKept),
     not_done("conversation", "[]", kNothingKept),
     not_done("background", "[false]", kNothingKept),
@@ -170,7 +170,7 @@ Fields<ResponseBody> make_response_fields() {
   add_ends(fields);
   add_repeated(fields);
   add_refusals<ResponseBody>(fields, kHints);
-  add_refusals<ResponseBody>(fields, kRefusals);
+  add_refusals<ResponseBody>(fields, kResponseRefusals);
   add_shared_refusals(fields);
   return fields;
 }
