@@ -81,13 +81,12 @@ TEST(AnswerStream, Chat) {
             (Texts{chunk(R"({"content":"x"})", kRunning)}));
   EXPECT_EQ(
       data(stream.delta(0, output_of("}</tool_call>", {1}, FinishReason::kStop), at_ms(20))),
-      (Texts{
-          chunk(R"({"tool_calls":[{"index":0,"id":")" + api::call_id(7, 0, 0) +
-                    R"(","type":"function","function":{"name":"f","arguments":""}}]})",
-                kRunning),
-          chunk(R"({"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]})", kRunning),
-          chunk("{}", R"(,"logprobs":null,"finish_reason":"tool_calls","stop_reason":null}],)"
-                      R"("usage":null})")}));
+      (Texts{chunk(R"({"tool_calls":[{"index":0,"id":")" + api::call_id(7, 0, 0) +
+                       R"(","type":"function","function":{"name":"f","arguments":""}}]})",
+                   kRunning),
+             chunk(R"({"tool_calls":[{"index":0,"function":{"arguments":"{}"}}]})", kRunning),
+             chunk("{}", R"(,"logprobs":null,"finish_reason":"tool_calls","stop_reason":null}],)"
+                         R"("usage":null})")}));
   EXPECT_EQ(
       data(stream.end({})),
       (Texts{kHead + std::string(R"("choices":[],"usage":{"prompt_tokens":3,"completion_tokens":6,)"
