@@ -95,7 +95,7 @@ TEST(Jinja, MarksFollowTextThroughEveryOperation) {
       {"{{ '<%s|%d|%5s>' % (m, l[1], sp) }}", "<[A<x>b]|[5]| [  q ]>"},
       {"{{ '<%s>'|format(m) }}{{ '%(k)s'|format(k=m) }}{{ (m ~ '%s') % 'c' }}",
        "<[A<x>b]>[A<x>bA<x>b]c"},
-      {"{{ '{}-{:>8}-{!r}'.format(m, m, m) }}", "[A<x>b]-  [A<x>b]-['A<x>b']"},
+      {"{{ '{}-{:>8}-{!r}'.format(m, m, m) }}", "[A<x>b]-   [A<x>b]-['A<x>b']"},
       {"{{ (f ~ '!').format('c') }}", "[<]c[  ]!"},
       {"{{ m * 2 }}{{ [m] * 2 }}", "[A<x>bA<x>b][['A<x>b'], ['A<x>b']]"},
       {"{% macro f() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(m, *l[:1], **d) }}",
@@ -265,10 +265,10 @@ TEST(Jinja, LimitsWhatATemplateCosts) {
       {"{{ '{:100001}'.format(1) }}", "100000"},
       {"{{ '%.301f' % 1 }}", "300"},
       {"{% set ns = namespace(t='%s%s') %}" + loop +
-           "{% set ns.t = ns.t % (ns.t, ns.t) %}{% endfor %}",
+           "{% set ns.t = '%s%s' % (ns.t, ns.t) %}{% endfor %}",
        "limit"},
       {"{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", "deep"},
-      {"{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}", "caller"},
+      {"{% macro f() %}{% call f() %}{{ caller() }}{% endcall %}{% endmacro %}{{ f() }}", "deep"},
       {"{% macro f() %}{{ caller() }}{% call f() %}{% endcall %}{% endmacro %}"
        "{% call f() %}{% endcall %}",
        "deep"},
