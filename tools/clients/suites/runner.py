@@ -1,0 +1,26 @@
+"""Runs pytest over a suite from PyPI, for check_*_suite.py."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+SKIPPED = 75
+
+
+def run_suite(name, folder, files, short_files, options=()):
+    """pytest's status, in `folder`, with name_adapter.py and name_differences.txt. SUITES=short takes `short_files`."""
+    is_short = os.environ.get("SUITES") == "short"
+    paths = [str(HERE), str(HERE.parent), str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths),
+                                "SUITE_DIFFERENCES": str(HERE / f"{name}_differences.txt"),
+                                "SLUICE": str(pathlib.Path(os.environ["SLUICE"]).resolve()),
+                                "MODEL": str(pathlib.Path(os.environ["MODEL"]).resolve())}
+    part = os.environ.get("SUITE_PART", "").split() or (short_files if is_short else [])
+    if part:
+        environment["SUITE_PART"] = " ".join(part)
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "--continue-on-collection-errors", "-p", "no:cacheprovider", "-p", "differences", "-p",
+               f"{name}_adapter", "--timeout=120", *options, *(part or files)]
+    done = subprocess.run(command, check=False, cwd=folder, env=environment)
+    return done.returncode
