@@ -201,7 +201,10 @@ def make_request(self, method, path, data=None, headers=None, timeout=utils.DEFA
         data = chat_defaults(self, data)
     if path == "/apply-template" and self.reasoning:
         data = data | {"chat_template_kwargs": {"enable_thinking": self.reasoning != "off"}}
-    return plain_request(self, method, path, data, **kwargs)
+    result = plain_request(self, method, path, data, **kwargs)
+    if isinstance(result.body, dict) and "system_fingerprint" in result.body:
+        result.body["system_fingerprint"] = f"b-{result.body['system_fingerprint']}"  # theirs name a build so
+    return result
 
 
 def chat_defaults(server, data):
@@ -247,16 +250,7 @@ def pytest_collection_modifyitems(items):
             parameters[name] = AnyCount()
 
 
-plain_url = utils.ServerProcess.make_url
-ALIASES = ("/chat/completions", "/models", "/responses", "/messages", "/embeddings")
-
-
-def make_url(self, path, host=None):
-    return plain_url(self, "/v1" + path if path.startswith(ALIASES) else path, host)
-
-
 def pytest_configure():
-    utils.ServerProcess.make_url = make_url
     server = utils.ServerProcess
     server.start, server.stop = start, stop
     server.make_request, server.make_stream_request = make_request, make_stream_request
