@@ -20,7 +20,7 @@ def run_suite(name, folder, files, short_files, options=()):
     part = os.environ.get("SUITE_PART", "").split() or (short_files if is_short else [])
     if part:
         environment["SUITE_PART"] = " ".join(part)
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "--continue-on-collection-errors", "-p", "no:cacheprovider", "-p", "differences", "-p",
+    command = [sys.executable, "-m", "pytest", "-q", f"--tb={os.environ.get('SUITE_TRACEBACKS', 'no')}", "--continue-on-collection-errors", "-p", "no:cacheprovider", "-p", "differences", "-p",
                f"{name}_adapter", "--timeout=120", *options, *(part or files)]
     done = subprocess.run(command, check=False, cwd=folder, env=environment)
     return done.returncode

@@ -24,7 +24,7 @@ from checks import Server
 MODEL = os.environ["SUITE_MODEL"]
 TEMPLATES = pathlib.Path(__file__).resolve().parents[3] / "tests/golden/tokenizer/templates"
 KEY = "SLUICE_API_KEY"
-# Of SUITE_MODEL; and for the models whose tests give answers no limit, so that they end soon on a CPU.
+# Of SUITE_MODEL; and where vLLM's tests name none or give answers no limit, so that they end soon on a CPU.
 MAX_CONTEXT, SHORT_CONTEXT = 8192, 1024
 WITHOUT_LIMIT = {"Qwen/Qwen3-8B", "Qwen/Qwen3-1.7B"}
 VOCABULARY = 49152
@@ -84,7 +84,7 @@ def options_of(model, arguments):
         else:
             pytest.skip(f"out of scope: vLLM's option {name}")
     limit = SHORT_CONTEXT if model in WITHOUT_LIMIT else MAX_CONTEXT
-    options["--max-model-len"] = str(min(int(options.get("--max-model-len", limit)), limit))
+    options["--max-model-len"] = str(min(int(options.get("--max-model-len", SHORT_CONTEXT)), limit))
     options |= {"--served-model-name": options.get("--served-model-name", model), "--block-size": "16"}
     template = next((file for family, file in FAMILIES.items() if family.lower() in model.lower()), None)
     if template and not pathlib.Path(options.get("--chat-template", "")).is_file():
@@ -172,7 +172,14 @@ def install():
     tokenizers.get_tokenizer = tokenizer
     platforms.current_platform.is_rocm.return_value = False
     config.ModelConfig().get_vocab_size.return_value = VOCABULARY
-    sys.modules |= {"vllm.tokenizers": tokenizers, "vllm.platforms": platforms, "vllm.config": config}
+    torch = Stub("torch")
+    torch.iinfo.return_value = types.SimpleNamespace(min=-(1 << 63), max=(1 << 63) - 1)
+    sys.modules |= {"torch": torch, "vllm.tokenizers": tokenizers, "vllm.platforms": platforms, "vllm.config": config}
 
 
 install()
+
+
+@pytest.fixture(scope="session")
+def local_asset_server():
+    """Of images, which no test that is run asks for."""
