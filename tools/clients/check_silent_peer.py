@@ -23,8 +23,8 @@ STALL_SECONDS = 6
 LATEST_SECONDS = STALL_SECONDS + 1 + 10
 # What makes the test fail, and no more: a machine may be slow, but the answers of TCP itself take 15 minutes.
 BOUND_SECONDS = 120
-# The last word of a client is an answer to keep-alive, half of the time apart. One that is noticed much earlier has said
-# that it goes.
+# The last word of a client is an answer to keep-alive, half of the time apart. One that is noticed much earlier has
+# said that it goes.
 LEAST_SECONDS = STALL_SECONDS / 3
 PATIENCE_SECONDS = 60  # for what takes a moment
 DOCUMENT = "It was a dark and stormy night. " * 100

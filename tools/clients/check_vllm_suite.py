@@ -17,8 +17,9 @@ OPENAI = "tests/entrypoints/openai"
 SHORT = [f"{OPENAI}/completion/test_completion.py", "tests/entrypoints/serve/tokenize/test_tokenization.py"]
 FILES = [f"{OPENAI}/chat_completion", f"{OPENAI}/completion", f"{OPENAI}/models", f"{OPENAI}/responses",
          f"{OPENAI}/test_chunked_prompt.py", f"{OPENAI}/test_return_token_ids.py",
-         f"{OPENAI}/test_return_tokens_as_ids.py", "tests/entrypoints/anthropic/test_messages.py", "tests/entrypoints/serve/tokenize",
-         "tests/entrypoints/serve/instrumentator"]
+         f"{OPENAI}/test_return_tokens_as_ids.py", "tests/entrypoints/anthropic/test_messages.py",
+         "tests/entrypoints/serve/tokenize", "tests/entrypoints/serve/instrumentator"]
+OPTIONS = ["-o", "asyncio_default_fixture_loop_scope=function", "--rootdir=."]
 
 
 def main():
@@ -33,7 +34,7 @@ def main():
     if done.returncode != 0:
         print("skipped: the model could not be made")
         return done.returncode
-    return runner.run_suite("vllm", folder, FILES, SHORT, ["-o", "asyncio_default_fixture_loop_scope=function", "--rootdir=."])
+    return runner.run_suite("vllm", folder, FILES, SHORT, OPTIONS)
 
 
 if __name__ == "__main__":

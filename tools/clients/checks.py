@@ -80,7 +80,10 @@ def score(text):
 
 
 class Server:
-    """`sluice serve` with another model or other options than run.sh's server, with the same key; on a free port, or `port`."""
+    """`sluice serve` with another model or other options than run.sh's server, with the same key.
+
+    On a free port, or `port`; with the option --uds it has none.
+    """
 
     def __init__(self, model, *options, port=0):
         self.log = tempfile.NamedTemporaryFile(mode="w+", encoding="utf-8", prefix="sluice-")

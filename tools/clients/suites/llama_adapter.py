@@ -86,8 +86,8 @@ def start(self, timeout_seconds=None):
     slots = self.n_slots or 1
     self.slot_context = min((self.n_ctx or 4096) // (1 if self.kv_unified else slots), 32768)
     names = ",".join([self.model_alias, *NAMES])
-    options = ["--max-model-len", str(self.slot_context), "--max-num-seqs", str(slots), "--block-size", "16", "--served-model-name", names,
-               *template_options(self), *(["--no-ui"] if self.no_ui else [])]
+    options = ["--max-model-len", str(self.slot_context), "--max-num-seqs", str(slots), "--block-size", "16",
+               "--served-model-name", names, *template_options(self), *(["--no-ui"] if self.no_ui else [])]
     os.environ.pop(KEY, None)
     if self.api_key:
         os.environ[KEY] = self.api_key

@@ -30,9 +30,9 @@ WITHOUT_LIMIT = {"Qwen/Qwen3-8B", "Qwen/Qwen3-1.7B"}
 VOCABULARY = 49152
 STUBS = ("vllm", "torch", "PIL", "fastapi", "pybase64", "tests.conftest")
 # Which the model or the request decides here, or which change nothing that a client sees.
-IGNORED = {"--dtype": 1, "--enforce-eager": 0, "--enable-prompt-tokens-details": 0, "--seed": 1, "--trust-remote-code": 0,
-           "--enable-auto-tool-choice": 0, "--tool-call-parser": 1, "--reasoning-parser": 1, "--max-logprobs": 1,
-           "--no-enable-prefix-caching": 0, "--enable-prefix-caching": 0, "--enable-chunked-prefill": 0,
+IGNORED = {"--dtype": 1, "--enforce-eager": 0, "--enable-prompt-tokens-details": 0, "--seed": 1,
+           "--trust-remote-code": 0, "--enable-auto-tool-choice": 0, "--tool-call-parser": 1, "--reasoning-parser": 1,
+           "--max-logprobs": 1, "--no-enable-prefix-caching": 0, "--enable-prefix-caching": 0, "--enable-chunked-prefill": 0,
            "--gpu-memory-utilization": 1, "--enable-tokenizer-info-endpoint": 0, "--enable-server-load-tracking": 0,
            "--disable-log-stats": 0, "--max-num-batched-tokens": 1, "--default-chat-template-kwargs": 1,
            "--disable-log-requests": 0, "--generation-config": 1, "--exclude-tools-when-tool-choice-none": 0,
