@@ -32,12 +32,13 @@ STUBS = ("vllm", "torch", "PIL", "fastapi", "pybase64", "tests.conftest")
 # Which the model or the request decides here, or which change nothing that a client sees.
 IGNORED = {"--dtype": 1, "--enforce-eager": 0, "--enable-prompt-tokens-details": 0, "--seed": 1,
            "--trust-remote-code": 0, "--enable-auto-tool-choice": 0, "--tool-call-parser": 1, "--reasoning-parser": 1,
-           "--max-logprobs": 1, "--no-enable-prefix-caching": 0, "--enable-prefix-caching": 0, "--enable-chunked-prefill": 0,
-           "--gpu-memory-utilization": 1, "--enable-tokenizer-info-endpoint": 0, "--enable-server-load-tracking": 0,
-           "--disable-log-stats": 0, "--max-num-batched-tokens": 1, "--default-chat-template-kwargs": 1,
-           "--disable-log-requests": 0, "--generation-config": 1, "--exclude-tools-when-tool-choice-none": 0,
-           "--structured-outputs-config.backend": 1, "--enable-per-request-metrics": 0, "--enable-lora": 0,
-           "--lora-modules": 1, "--max-lora-rank": 1, "--max-cpu-loras": 1, "--enable-request-id-headers": 0}
+           "--max-logprobs": 1, "--no-enable-prefix-caching": 0, "--enable-prefix-caching": 0,
+           "--enable-chunked-prefill": 0, "--gpu-memory-utilization": 1, "--enable-tokenizer-info-endpoint": 0,
+           "--enable-server-load-tracking": 0, "--disable-log-stats": 0, "--max-num-batched-tokens": 1,
+           "--default-chat-template-kwargs": 1, "--disable-log-requests": 0, "--generation-config": 1,
+           "--exclude-tools-when-tool-choice-none": 0, "--structured-outputs-config.backend": 1,
+           "--enable-per-request-metrics": 0, "--enable-lora": 0, "--lora-modules": 1, "--max-lora-rank": 1,
+           "--max-cpu-loras": 1, "--enable-request-id-headers": 0}
 TAKEN = {"--max-model-len", "--max-num-seqs", "--served-model-name", "--uds", "--chat-template", "--api-key"}
 # By what the name of a model has in it; all write chats with <|im_start|>, as SUITE_MODEL does.
 FAMILIES = {"SmolLM2": None, "Qwen3": "qwen3.jinja", "Qwen2": "qwen2.5.jinja", "Hermes": "hermes3-tools.jinja",
