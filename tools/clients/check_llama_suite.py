@@ -11,6 +11,7 @@ import sdist
 PACKAGE = ("llama-cpp-python", "0.3.36", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e")
 ROOT = "vendor/llama.cpp/"
 FOLDERS = [f"{ROOT}tools/server/tests/", f"{ROOT}models/templates/"]
+# For CI: chats, messages and responses, 80 tests in 20 s on 2 quiet cores. All 220 take 40 s.
 SHORT = ["unit/test_chat_completion.py", "unit/test_compat_anthropic.py", "unit/test_compat_oai_responses.py"]
 
 
