@@ -1,7 +1,9 @@
-"""pytest plugin: what a suite may find, by a list of expected differences. `differences.txt`'s head has the form.
+"""pytest plugin: what a suite may find, by a list of expected differences, SUITE_DIFFERENCES.
 
-A test that fails and is not in the list fails the run, and so does a line whose test passes, is skipped or does not
-exist. SUITE_DIFFERENCES names the list. SUITE_RECORD names a file that gets every outcome, one a line.
+A line is `skip TEST -- REASON` for a test that is not run, or `fail TEST -- REASON` for one that must fail. TEST is the
+name that pytest gives it, or the begin of several names and `*`; a file's name and `*` skips the file unread. A test
+that fails and is not in the list fails the run, and so does a line with a test that passes, or without one that fails.
+SUITE_RECORD names a file that gets every outcome, one a line.
 """
 
 import collections
@@ -77,15 +79,20 @@ class Differences:
 
     def findings(self):
         """What fails the run."""
+        failing = set()
         for test, (outcome, why) in self.outcomes.items():
             line = self.line_of(test)
             if outcome == "failed" and not line:
                 yield f"fails and is in no list: {test}: {why}"
-            if line and line.kind == "fail" and outcome != "failed":
-                yield f"stale, since {test} {'is skipped: ' + why if outcome == 'skipped' else 'passes'}: {line}"
+            if outcome == "passed" and line:
+                yield f"stale, since {test} passes: {line}"
+            if outcome == "failed":
+                failing.add(line)
         for line in self.lines:
             if self.is_whole and line.num_tests == 0:
                 yield f"stale, since no test has this name: {line}"
+            elif line.kind == "fail" and line.num_tests > 0 and line not in failing:
+                yield f"stale, since no test of it fails: {line}"
 
     def pytest_sessionfinish(self, session):
         if session.config.option.collectonly:
