@@ -24,6 +24,6 @@ def run_suite(name, folder, files, short_files, options=()):
     if part:
         environment["SUITE_PART"] = " ".join(part)
     command = [sys.executable, "-m", "pytest", "-q", f"--tb={os.environ.get('SUITE_TRACEBACKS', 'no')}",
-               "-rN", "--disable-warnings", "--continue-on-collection-errors", "--timeout=120", "-p", "no:cacheprovider",
-               "-p", "differences", "-p", f"{name}_adapter", *options, *(part or files)]
+               "-rN", "--disable-warnings", "--continue-on-collection-errors", "--timeout=120",
+               "-p", "no:cacheprovider", "-p", "differences", "-p", f"{name}_adapter", *options, *(part or files)]
     return subprocess.run(command, check=False, cwd=folder, env=environment).returncode
