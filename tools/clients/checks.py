@@ -80,11 +80,14 @@ def score(text):
 
 
 class Server:
-    """`sluice serve` with another model or other options than run.sh's server, on a free port; with the same key."""
+    """`sluice serve` with another model or other options than run.sh's server, with the same key.
 
-    def __init__(self, model, *options):
+    On a free port, or `port`; with the option --uds it has none.
+    """
+
+    def __init__(self, model, *options, port=0):
         self.log = tempfile.NamedTemporaryFile(mode="w+", encoding="utf-8", prefix="sluice-")
-        words = [os.environ["SLUICE"], "serve", "--model", str(model), "--port", "0", "--kv-cache-bytes", "512M",
+        words = [os.environ["SLUICE"], "serve", "--model", str(model), "--port", str(port), "--kv-cache-bytes", "512M",
                  *options]
         self.process = subprocess.Popen(words, stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 60
@@ -93,7 +96,8 @@ class Server:
                 self.process.kill()
                 raise AssertionError(f"the server does not serve: {self.logged()}")
             time.sleep(0.05)
-        self.port = int(re.search(r"listening on http://[\d.]+:(\d+)", self.logged()).group(1))
+        listens = re.search(r"listening on http://[\d.]+:(\d+)", self.logged())  # else on a unix domain socket
+        self.port = int(listens.group(1)) if listens else None
         self.url = f"http://127.0.0.1:{self.port}"
 
     def logged(self):

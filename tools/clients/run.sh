@@ -3,12 +3,15 @@
 #
 #   tools/clients/run.sh [CLIENT...]      openai, anthropic, lm-eval, ruler, langchain, litellm,
 #                                         pydantic-ai, llm, schemathesis, load-tools, silent-peer,
-#                                         claude-code, codex; all without a name
+#                                         claude-code, codex, llama-suite, vllm-suite; all without
+#                                         a name
 #
 # SLUICE: the program (build/release/sluice). MODEL: its model (models/needle). CLIENTS_DIR: where
 # each client has a virtual environment of its own, kept for the next run
 # (${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients). The clients come from PyPI; load-tools are
-# programs of Debian, slowhttptest and wrk, and silent-peer needs Debian's ip.
+# programs of Debian, slowhttptest and wrk, and silent-peer needs Debian's ip. llama-suite and
+# vllm-suite are those servers' own tests, from source distributions that are unpacked there, too;
+# with SUITES=short their part for CI. vllm-suite asks SmolLM2, which it makes if it is not there.
 # The server listens on a free port of the loopback address and asks for a key.
 #
 # Exit status: 0 all clients that could be run passed, 1 a failure, 2 usage, 75 (EX_TEMPFAIL) none
@@ -20,7 +23,9 @@ here=tools/clients
 export SLUICE="${SLUICE:-build/release/sluice}" MODEL="${MODEL:-models/needle}"
 environments="${CLIENTS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/sluice-clients}"
 all_clients=(openai anthropic lm-eval ruler langchain litellm pydantic-ai llm schemathesis
-  load-tools silent-peer claude-code codex)
+  load-tools silent-peer claude-code codex llama-suite vllm-suite)
+# What the tests of other servers import.
+suite_packages="pytest==9.2.0 pytest-timeout==2.4.0 requests==2.34.2 openai==3.54.0"
 
 # The newest of which all dependencies could be installed when they were chosen; of load-tools and
 # silent-peer, packages of Debian.
@@ -39,6 +44,10 @@ packages_of() {
     silent-peer) echo "iproute2" ;;
     claude-code) echo "claude-agent-sdk==0.2.188" ;;
     codex) echo "openai-codex-cli-bin==0.163.0" ;;
+    llama-suite) echo "$suite_packages filelock==4.3.1" ;;
+    vllm-suite) echo "$suite_packages pytest-asyncio==1.5.0 anthropic==2.12.0" \
+      "transformers==5.23.0 jinja2==3.1.6 regex==2026.11.19 jsonschema==4.26.0" \
+      "prometheus-client==0.26.0" ;;
     *) return 1 ;;
   esac
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <future>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -28,24 +29,36 @@ namespace {
 namespace asio = boost::asio;
 using Protocol = asio::generic::stream_protocol;
 using SystemError = boost::system::error_code;
+using namespace std::chrono_literals;
 
 // Pause after an accept that failed, for example without descriptors left.
 constexpr Milliseconds kAcceptPause{100};
 
+// Linux refuses larger values of TCP_KEEPIDLE and TCP_KEEPINTVL.
+constexpr int64_t kMaxKeepAliveSeconds = 32'767;
+
 // A zero ends the path in the address of a socket.
 constexpr size_t kMaxUnixPathBytes = sizeof(sockaddr_un::sun_path) - 1;
 
-// Dead peers are found after 60 s. What a kind of socket does not have fails without effect.
-void set_socket_options(int fd) {
+// A peer that is gone without a word takes no byte either, so it gets the time of a client that
+// stalls. Linux looks at TCP_USER_TIMEOUT when a keep-alive probe is due, so a peer that is owed
+// nothing is found up to one probe later: a sixth of the time, at least 1 s. What a kind of socket
+// does not have fails without effect.
+void set_socket_options(int fd, Milliseconds client_stall) {
   const auto set = [fd](int level, int name, int value) {
     setsockopt(fd, level, name, &value, sizeof(value));
   };
+  const auto part_s = [client_stall](int divisor) {
+    return static_cast<int>(
+        std::clamp<int64_t>(client_stall / divisor / 1s, 1, kMaxKeepAliveSeconds));
+  };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, part_s(2));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, part_s(6));
   set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 60'000);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT,
+      static_cast<int>(std::min<int64_t>(client_stall.count(), std::numeric_limits<int>::max())));
 }
 
 asio::local::stream_protocol::endpoint unix_endpoint(const std::string& path) {
@@ -195,7 +208,7 @@ class HttpServer::Impl {
 
   // Above the limit the socket is closed as it goes out of scope, without an answer.
   void admit(Connection::Socket socket) {
-    set_socket_options(socket.native_handle());
+    set_socket_options(socket.native_handle(), set_->options.limits.client_stall);
     std::shared_ptr<Connection> connection;
     {
       const std::lock_guard lock(set_->mutex);

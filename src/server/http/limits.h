@@ -35,7 +35,8 @@ struct Limits {
   Milliseconds answer_time{0};
   // Bytes of later requests that are read while an answer is produced.
   size_t kept_bytes = 16 << 10;
-  // Bytes of a stream that wait for the client, and the time without one byte taken.
+  // Bytes of a stream that wait for the client, and the time without one byte taken. A client that
+  // is gone without a word is noticed after that time, too, or up to a sixth of it later.
   size_t client_buffer_bytes = 16 << 20;
   Milliseconds client_stall{60'000};
   // After the last answer of a connection, input is read and dropped this long, or until the client
